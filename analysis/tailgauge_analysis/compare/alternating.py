@@ -11,8 +11,7 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from tailgauge.rows import schema
-from tailgauge_analysis.compare.block import METRICS, Block, quantiles_of
+from tailgauge_analysis.compare.block import METRICS, Block, answered, quantiles_of
 from tailgauge_analysis.compare.comparison import Comparison, comparison
 from tailgauge_analysis.compare.design import Design, few_pairs
 from tailgauge_analysis.metrics.steady import Steady
@@ -64,11 +63,8 @@ def _block(
         return None
     of_b = bool(is_b[mask].mean() > 0.5)
     part = stage.only(mask & (is_b == of_b), gaps=False)
-    ended = part.requests["ended"]
-    offered = ended != schema.CANCELLED
-    answered = float((ended == schema.OK).sum() / offered.sum()) if offered.any() else 0.0
     quantiles = quantiles_of(part, METRICS)
-    return of_b, Block(f"block {number}", block_s, int(offered.sum()), answered, quantiles)
+    return of_b, Block(f"block {number}", block_s, len(part.requests), answered(part), quantiles)
 
 
 def _design(pairs: int) -> Design:

@@ -53,8 +53,8 @@ def block(folder: Path, metrics: Sequence[str]) -> Block:
     frames = load([folder])
     evidence = evidence_of(frames)
     stage = evidence.of_target
-    offered = stage.requests["ended"] != schema.CANCELLED
-    if not offered.any():
+    offered = len(stage.requests)
+    if not offered:
         raise RunDataError(f"{folder}: no request in the steady stage, nothing to compare")
     against = reasons(COMPARABLE, evidence)
     began, ended = _when(frames.run)
@@ -67,8 +67,8 @@ def block(folder: Path, metrics: Sequence[str]) -> Block:
         began=began,
         ended=ended,
         seconds=stage.seconds,
-        offered=int(offered.sum()),
-        answered=float((stage.requests["ended"] == schema.OK).sum() / offered.sum()),
+        offered=offered,
+        answered=answered(stage),
         e2e_p99_s=_e2e_p99_s(stage),
         quantiles=quantiles_of(stage, metrics),
     )
@@ -78,6 +78,11 @@ def quantiles_of(stage: Steady, metrics: Sequence[str]) -> dict[tuple[str, float
     """Every metric's quantiles at PS, in its view."""
     rows = {name: latency.row(BY_NAME[name], stage, view(BY_NAME[name]), PS) for name in metrics}
     return {(name, q.p): q for name, row in rows.items() for q in row.quantiles}
+
+
+def answered(stage: Steady) -> float:
+    """The share of the offered requests that ended ok; who left and what was still open at the end did not."""
+    return float((stage.requests["ended"] == schema.OK).mean())
 
 
 def view(metric: Metric) -> str:

@@ -257,11 +257,6 @@ class Fold:
         )  # fmt: skip
 
 
-def none() -> Chunks:
-    """The chunks of a run without any."""
-    return Fold(0).done()
-
-
 def blocks(sizes: Ints) -> Iterator[slice]:
     """Stretches of entries that have BLOCK chunks together, or one entry that has more."""
     ends = np.cumsum(sizes)

@@ -52,7 +52,8 @@ def answered(requests: pd.DataFrame, attempts: pd.DataFrame, first_token: str) -
         answers.rename(columns=_CLASH).rename(columns={"chunks": "answer_chunks"}), on="request_id"
     )
     started = attempts[(attempts["leg"] == 0) & (attempts["attempt"] == 0)].drop_duplicates("request_id")
-    joined["first_sent_at_ns"] = joined["request_id"].map(started.set_index("request_id")["sent_at_ns"])
+    for name in ("dispatched_at_ns", "sent_at_ns"):
+        joined[f"first_{name}"] = joined["request_id"].map(started.set_index("request_id")[name])
     first = "first_text" if first_token == schema.TEXT else "first_content"
     shown = _shown(joined, attempts, f"{first}_at_ns")
     joined["first_at_ns"] = shown[f"{first}_at_ns"]

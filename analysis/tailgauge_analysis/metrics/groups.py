@@ -35,7 +35,7 @@ class Group:
     name: str
     pattern: str
     requests: int
-    ok: Proportion  # of those that were not cancelled
+    ok: Proportion
     cancelled: int
     latency: tuple[Row, ...]
 
@@ -84,14 +84,13 @@ def _tags(text: str) -> list[str]:
 def _group(steady: Steady, by: str, name: str, mask: Mask) -> Group:
     part = steady.only(mask, gaps=False)  # none of METRICS is of gaps
     ended = part.requests["ended"]
-    left = ended == schema.CANCELLED
     rows = (row(BY_NAME[metric], part, OFFERED, PS) for metric in METRICS)
     return Group(
         by=by,
         name=name,
         pattern=", ".join(sorted({str(p) for p in part.requests["pattern"].unique()})),
         requests=len(ended),
-        ok=proportion((ended[~left] == schema.OK).to_numpy(np.bool_)),
-        cancelled=int(left.sum()),
+        ok=proportion((ended == schema.OK).to_numpy(np.bool_)),
+        cancelled=int((ended == schema.CANCELLED).sum()),
         latency=tuple(found for found in rows if found.n),
     )

@@ -9,7 +9,6 @@ failing fast never looks fast, and every one whose user left or that was still o
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -104,12 +103,6 @@ def _inverse(q: Quantile) -> Quantile:
 def _in_ms(ns: Quantile) -> Quantile:
     value, low, high = (None if v is None else v / 1e6 for v in (ns.value, ns.low, ns.high))
     return replace(ns, value=value, low=low, high=high)
-
-
-def offered(rows: Sequence[Row], metric: str) -> tuple[Quantile, ...]:
-    """The quantiles of a metric of everything offered; none where it has no sample."""
-    found = [row for row in rows if (row.metric.name, row.view) == (metric, OFFERED) and row.n]
-    return found[0].quantiles if found else ()
 
 
 def sample(metric: Metric, steady: Steady, view: str) -> tuple[Floats, Ints | None]:

@@ -93,6 +93,12 @@ def _where_ok(end: str, answer: str) -> Callable[[Steady], Floats]:
     return ns
 
 
+def _client_delay(steady: Steady) -> Floats:
+    requests = steady.requests
+    sent_after = requests["first_sent_at_ns"] - requests["scheduled_at_ns"]
+    return (sent_after - requests["slot_wait_ns"]).to_numpy(np.float64)
+
+
 def _connect(steady: Steady) -> Floats:
     new = steady.attempts[steady.attempts["connection_is_new"].astype(bool)]
     return new[["dns_ns", "connect_ns", "tls_ns"]].sum(axis=1, min_count=1).to_numpy(np.float64)
@@ -235,8 +241,8 @@ METRICS = (
         "sent (first attempt) - scheduled",
         ("requests.scheduled_at_ns", "attempts.sent_at_ns"),
         "Delay added by the client: late dispatch, and opening a connection if none was idle. "
-        "For every sent request, whatever its outcome.",
-        _between("scheduled_at_ns", "first_sent_at_ns"), ANY,
+        "For every sent request, whatever its outcome. Waiting for a slot of `at_once_per_worker` is not part of it.",
+        _client_delay, ANY,
     ),
     Metric(
         "connect", "Opening a connection", NEITHER, ATTEMPT, False,

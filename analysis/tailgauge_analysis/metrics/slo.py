@@ -280,7 +280,7 @@ class Health:
 
 
 def health(scenario: Json, steady: Steady) -> Health | None:
-    """None where nothing was offered."""
+    """None where nothing was offered. A slow reader's answer is an answer: its request counts like any other."""
     is_complete = (steady.requests["ended"] == schema.OK).to_numpy(np.bool_)
     complete = proportion(is_complete)
     if complete.value is None or complete.low is None or complete.high is None:

@@ -19,7 +19,7 @@ from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.answers import answered, first_token_of
 from tailgauge_analysis.metrics.pace import judge, paced
 from tailgauge_analysis.stats.quantiles import Floats, Ints
-from tailgauge_analysis.text.json_values import number, table
+from tailgauge_analysis.text.json_values import number, table, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,9 @@ def steady(frames: Frames, stage: str = schema.STEADY) -> Steady:
     requests["over_at_ns"] = requests["ended_at_ns"].mask(is_open, _end_ns(frames))
     left = requests["ended"] == schema.CANCELLED
     requests["left_by_pace"] = left & requests["traffic"].isin(_left_by_pace(frames))
+    waits = requests["traffic"].isin(_waiting_for_slots(frames))
+    slot_ns = (requests["first_dispatched_at_ns"] - requests["dispatched_at_ns"]).where(waits)
+    requests["slot_wait_ns"] = slot_ns.fillna(0.0)
     from_s, to_s = window(frames)
     return Steady(requests, attempts, gaps_ns, counts, first_token, from_s, to_s, gap_ranges)
 
@@ -120,6 +123,15 @@ def _left_by_pace(frames: Frames) -> list[str]:
     return [
         name for name, of in cancels.items() if of.get("after_chunks") and (number(of.get("share")) or 0) < 1
     ]
+
+
+def _waiting_for_slots(frames: Frames) -> list[str]:
+    """Traffic tables whose calls wait for a slot of the worker: the scenario asks for that, so it is no delay by the client."""
+    traffic = table(frames.run["scenario"], "traffic")
+    settings = {
+        name: table(table(traffic, name), text(table(traffic, name).get("pattern"))) for name in traffic
+    }
+    return [name for name, of in settings.items() if of.get("at_once_per_worker")]
 
 
 def _end_ns(frames: Frames) -> float:

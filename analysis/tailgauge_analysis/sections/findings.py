@@ -107,7 +107,7 @@ def find(frames: Frames) -> Findings:
     word = worst(against)
     criteria = slo.criteria(frames.run["scenario"])
     judged = objectives.Run(frames, of_target, evidence.throughput, criteria)
-    healthy = slo.health(frames.run["scenario"], of_target)
+    healthy = slo.health(frames.run["scenario"], stage)
     kinds, others = failures.failures(frames)
     by_group, smaller = groups.groups(stage)
     whole = evidence.latency

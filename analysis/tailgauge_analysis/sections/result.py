@@ -60,7 +60,7 @@ def result(f: Findings) -> Result:
     if not lines:
         return Result(INCONCLUSIVE, "no request of the steady stage can be judged", advice="run longer")
     if not _is_answered(f):
-        text = f"none of {plural(len(f.of_target.requests), 'request')} completed"
+        text = f"none of {plural(len(f.steady.requests), 'request')} completed"
         return Result(
             NO_ANSWER, text, lines, tuple(_causes(f)), CHECK_TARGET if f.failures else _find_limit(f)
         )
@@ -179,7 +179,7 @@ def summary(f: Findings) -> Iterator[tuple[str, str]]:
 
 def _is_answered(f: Findings) -> bool:
     """Whether a request completed, or its user left an answer that had begun; also where the client sent none."""
-    requests = f.of_target.requests
+    requests = f.steady.requests
     begun = (requests["ended"] == schema.CANCELLED) & requests["left_first_at_ns"].notna()
     return bool(
         ((requests["ended"] == schema.OK) | begun).any() or (requests["ended"] == schema.CLIENT_DROP).all()
@@ -193,7 +193,7 @@ def _refusal(f: Findings) -> str:
 
 def _causes(f: Findings) -> Iterator[str]:
     """Why requests did not complete, and what the target completes."""
-    counts = f.of_target.requests["ended"].value_counts()
+    counts = f.steady.requests["ended"].value_counts()
     ends = [
         f"{count(n)} {ENDS.get(str(name), name)}{_oldest(f, str(name))}"
         for name, n in counts.items()
@@ -209,7 +209,7 @@ def _causes(f: Findings) -> Iterator[str]:
 
 def _oldest(f: Findings, ended: str) -> str:
     """How long the first of the requests that were open at the end had waited."""
-    run, requests = f.frames.run, f.of_target.requests
+    run, requests = f.frames.run, f.steady.requests
     if ended != schema.CENSORED or run["ended_at_ns"] is None or run["start_at_ns"] is None:
         return ""
     first = requests.loc[requests["ended"] == ended, "scheduled_at_ns"].min()

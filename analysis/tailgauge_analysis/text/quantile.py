@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tailgauge_analysis.stats.quantiles import CLIENT, FEW_EPISODES, TOO_FEW, UNRELIABLE, Quantile
-from tailgauge_analysis.text.formatting import ms, percentile, share_range
+from tailgauge_analysis.text.formatting import ms, percentile
 from tailgauge_analysis.text.json_values import Json
 
 VALUE = "value"
@@ -43,14 +43,6 @@ def _bound(value: float | None, beyond: str, absent: str) -> tuple[float | None,
     return (round(value, 6), VALUE) if math.isfinite(value) else (None, beyond)
 
 
-def with_interval(q: Json) -> str:
-    """`212 ms (95% CI 207 – 218)`."""
-    if q["value_is"] != VALUE:
-        is_cut = NOT_OBSERVABLE in q["value_is"]
-        return str(q["value_is"]) if is_cut else "falls among unanswered requests"
-    return f"{ms(q['value_ms'])} ms (95% CI {bound(q, 'low')} – {bound(q, 'high')})"
-
-
 def value_text(q: Json) -> str:
     """`212`, or among which requests the quantile falls."""
     return ms(q["value_ms"]) if q["value_is"] == VALUE else str(q["value_is"])
@@ -67,12 +59,6 @@ def bound(q: Json, end: str) -> str:
     return ms(q[f"{end}_ms"]) if word == VALUE else "?" if word == NONE else str(word)
 
 
-def cell(q: Json) -> str:
-    """A quantile in a cell of a table: `212 (207 – 218)`."""
-    ends = f" ({bound(q, 'low')} – {bound(q, 'high')})" if VALUE in {q["value_is"], q["low_is"]} else ""
-    return f"{value_text(q)}{ends}{f' {mark_text(q)}' if mark_text(q) else ''}"
-
-
 def mark_text(q: Json) -> str:
     """`unreliable` or `few slow episodes (3)`; nothing where the interval may be believed, or where there is no value."""
     mark = str(q["mark"])
@@ -83,12 +69,6 @@ def mark_text(q: Json) -> str:
         if mark in {UNRELIABLE, CLIENT}
         else ""
     )
-
-
-def between(share_of: Json) -> str:
-    """The interval of a share: `1.2% – 3.4%`; with `, few bursts (3)` where so few say how rare they are."""
-    few = f", few bursts ({share_of['episodes']:,})" if share_of["mark"] == FEW_EPISODES else ""
-    return f"{share_range(share_of['low'], share_of['high'])}{few}"
 
 
 def plain_values(tree: Any) -> Any:

@@ -19,7 +19,7 @@ import pandas as pd
 
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, sample
-from tailgauge_analysis.metrics.metrics import ATTEMPT, CHUNK, NEITHER, RATE, SCHEDULED, Metric
+from tailgauge_analysis.metrics.metrics import ATTEMPT, BY_NAME, CHUNK, NEITHER, RATE, SCHEDULED, Metric
 from tailgauge_analysis.metrics.steady import Steady, worst_of
 from tailgauge_analysis.stats.quantiles import CLIENT, TOO_FEW, Floats, Quantile, rank
 from tailgauge_analysis.text.formatting import percentile
@@ -154,7 +154,7 @@ class _Variants:
 def _late_ns(stage: Steady) -> pd.Series[float]:
     """How late each request was sent; the attempt that answered adds its wait for a connection if it was a later one."""
     requests = stage.requests
-    late = (requests["first_sent_at_ns"] - requests["scheduled_at_ns"]).clip(lower=0.0).fillna(0.0)
+    late = pd.Series(BY_NAME["client_delay"].ns(stage), requests.index).clip(lower=0.0).fillna(0.0)
     waits = stage.attempts[["request_id", "leg", "attempt", "pool_wait_ns"]]
     waits = waits[(waits["leg"] > 0) | (waits["attempt"] > 0)]
     if not len(waits):

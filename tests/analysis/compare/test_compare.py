@@ -278,6 +278,16 @@ def test_a_block_holds_the_figures_of_its_run(two):
     assert (read.offered, read.answered, read.verdict) == (N, 1.0, "VALID")
 
 
+def test_who_left_and_what_was_open_at_the_end_was_offered_and_not_answered(synthetic, tmp_path):
+    """A variant that makes half of its users leave does not answer all that it was offered."""
+    ended = {**dict.fromkeys(range(50), "cancelled"), **dict.fromkeys(range(50, 60), "censored")}
+    read = block(
+        synthetic.write(tmp_path / "run", n=100, warmup_s=0.0, chunks=2, ended=ended), ["ttft_sched"]
+    )
+
+    assert (read.offered, read.answered) == (100, 0.4)
+
+
 def test_wrong_arguments_are_refused(two, synthetic, tmp_path):
     (a, b), _ = two
     empty, newer = (synthetic.write(tmp_path / name, n=0, run_id=name) for name in ("empty", "newer"))

@@ -128,8 +128,8 @@ def test_attempts_without_chunks_have_no_place():
     some = np.array([0, 65536 * 9, 5, -65536]), np.array([-1, 1, 0, 0]), np.array([0, 7, 0, 0])
 
     assert found.places(*some).tolist() == [-1] * 4
-    assert chunks.none().places(*some).tolist() == [-1] * 4
-    assert chunks.none().gaps_ns(np.empty(0, int)).tolist() == []
+    assert chunks.Fold(0).done().places(*some).tolist() == [-1] * 4
+    assert chunks.Fold(0).done().gaps_ns(np.empty(0, int)).tolist() == []
 
 
 def test_times_are_moved_to_the_clock_of_the_run():

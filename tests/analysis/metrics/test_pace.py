@@ -156,10 +156,10 @@ def test_what_hangs_on_the_pace_is_of_the_same_span(planted):
     assert flow.stalls == 0
     assert flow.fluid_share == 0.0  # below ten tokens/s
     definitions_of = {
-        metric["name"]: metric["why"]
+        metric.name: metric.why
         for tool in definitions(stage, [], Throughput())
-        for metric in tool["metrics"]
-        if "Misleading here for 40 of 40 answers" in metric["why"]
+        for metric in tool.metrics
+        if "Misleading here for 40 of 40 answers" in metric.why
     }
     assert set(definitions_of) == {"TPOT", "Inter Token Latency", "Output Token Throughput Per User"}
 

@@ -80,6 +80,18 @@ def test_each_kind_of_traffic_prompt_and_tag_has_its_latency(everything, tmp_pat
     assert by["slow reader", "slow"].latency[0].quantiles[0].value == 500
 
 
+def test_users_who_left_and_what_was_open_at_the_end_are_offered_requests_of_their_group(mixed, tmp_path):
+    run = mixed()
+    for i in range(6):
+        run.request(i * 100, [{"first": 100}])
+    for ended in ("cancelled", "cancelled", "censored", "server_error"):
+        run.request(1000, [{"ended": ended}], ended=ended, winner=None)
+    (chat,), _ = groups(steady(load([run.write(tmp_path / "run")])))
+
+    assert (chat.requests, chat.cancelled) == (10, 2)
+    assert (chat.ok.k, chat.ok.n) == (6, 10)
+
+
 def test_many_groups_are_cut_and_counted(mixed, tmp_path):
     run = mixed()
     for i in range(50):

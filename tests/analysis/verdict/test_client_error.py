@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from run_folders.dry_runs import dry_run_folder
 
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.load.chunks import Chunks, Ranges
@@ -171,6 +172,23 @@ def test_late_sending_of_most_requests_moves_what_is_counted_since_scheduled(bas
 
     assert errors["ttft_sched", 0.5].verdict == word
     assert errors["ttft_sent", 0.5].error_ms == 0.0
+
+
+def test_waiting_for_a_slot_that_the_scenario_limits_is_no_delay_by_the_client(tmp_path):
+    """Two slots for eight legs a second of one second each: every join waits for those before it, as the scenario asks."""
+    fan_out = {"legs": 4, "at_once_per_worker": 2}
+    tree = {
+        "arrival": {"process": "constant", "rate_per_s": 2.0}, "stages": {"duration_s": 30.0, "warmup_s": 0.0},
+        "simulated": {"ttft_ms": 900.0, "chunk_gap_ms": 10.0},
+        "traffic": {"search": {"pattern": "fan_out", "prompt_tokens": 10, "output_tokens": 4, "fan_out": fan_out}},
+    }  # fmt: skip
+    found = find(load([dry_run_folder(tree, tmp_path)]))
+    rows = {row.metric.name: row for row in found.latency if row.view == latency.SUCCESSES}
+
+    assert (found.steady.requests["first_sent_at_ns"] - found.steady.requests["scheduled_at_ns"]).max() > 1e9
+    assert {(one.late_shift, one.verdict) for one in found.evidence.errors} == {(0.0, VALID)}
+    assert CLIENT not in [q.mark for q in rows["join_sched"].quantiles]
+    assert rows["client_delay"].quantiles[-1].value == 0.0
 
 
 def test_ten_ms_of_a_long_gap_are_too_much(base):
