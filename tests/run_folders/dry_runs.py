@@ -62,7 +62,7 @@ def dry_run_frames(tree: dict[str, Any], *, without_headers: bool = False) -> Dr
     for row in kept.attempts if without_headers else ():
         row.rate_limit_headers = None
     requests, attempts = (
-        frames._frame(frames._REDUCED.get(name, frames._as_it_is)(_table(name, rows)), 0)
+        frames._frame(frames._reduced(name, _table(name, rows)), 0)
         for name, rows in (("requests", kept.requests), ("attempts", kept.attempts))
     )
     scenario = scenario_of(tree).model_dump(mode="json")

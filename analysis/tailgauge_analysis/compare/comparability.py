@@ -120,7 +120,7 @@ def refusals(found: Sequence[Difference]) -> list[str]:
     for one in found:
         if one.allowed:
             continue
-        values = f"{_listed(one.a)} in A, {_listed(one.b)} in B"
+        values = f"{few(one.a)} in A, {few(one.b)} in B"
         label = one.key if one.group == SCENARIO else f"{one.group}, {one.key}"
         if one.group == CLOCK:
             reasons.append("some runs are dry runs, others are real")
@@ -131,5 +131,6 @@ def refusals(found: Sequence[Difference]) -> list[str]:
     return reasons
 
 
-def _listed(values: Sequence[str]) -> str:
+def few(values: Sequence[str]) -> str:
+    """The first of the values of a side."""
     return " and ".join(values[:3]) + (" and more" if len(values) > 3 else "")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from tailgauge.errors import RunDataError, UsageError
+from tailgauge.errors import UsageError
 from tailgauge_analysis.compare.block import METRICS, Block, block
 from tailgauge_analysis.compare.comparability import differences, refusals
 from tailgauge_analysis.compare.comparison import Comparison, comparison
@@ -66,10 +66,6 @@ def _records(folders: Sequence[Path]) -> list[Json]:
     found = []
     for folder in folders:
         run_files.check(folder)
-        if not (folder / "run.json").exists() and not (folder / "workers").is_dir():
-            raise RunDataError(
-                f"{folder}: not a run folder: it holds neither run.json nor workers/{run_files.hint(folder)}"
-            )
         run, _ = run_record.read([folder])
         if run["run_id"] in seen:
             raise UsageError(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from tailgauge.errors import Exit
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.compare.block import Block
-from tailgauge_analysis.compare.comparability import Difference
+from tailgauge_analysis.compare.comparability import Difference, few
 from tailgauge_analysis.compare.design import NOT_COMPARABLE, Design
 from tailgauge_analysis.compare.effects import (
     BETTER,
@@ -161,7 +161,7 @@ def _name(variant: str, traffic: str) -> str:
 def _details(found: Comparison) -> tuple[str, ...]:
     """Remarks, and what differs between A and B."""
     allowed = [one for one in found.differs if one.allowed]
-    texts = [f"differs: {one.key}: {_few(one.a)} in A, {_few(one.b)} in B" for one in allowed]
+    texts = [f"differs: {one.key}: {few(one.a)} in A, {few(one.b)} in B" for one in allowed]
     same = ["nothing differs between A and B"] if found.pairs and not found.differs else []
     return (*found.remarks, *_shortened(texts, "allowed difference"), *same)
 
@@ -169,10 +169,6 @@ def _details(found: Comparison) -> tuple[str, ...]:
 def _shortened(texts: Sequence[str], what: str) -> list[str]:
     more = len(texts) - MOST_DIFFERENCES
     return list(texts[:MOST_DIFFERENCES]) + ([f"and {plural(more, f'more {what}')}"] if more > 0 else [])
-
-
-def _few(values: Sequence[str]) -> str:
-    return ", ".join(values[:3]) + (" and more" if len(values) > 3 else "")
 
 
 def _runs(found: Comparison) -> str:

@@ -99,17 +99,17 @@ def _latency(
     blocks = tuple(BlockPair(a, b, None) for a, b in seen)
     row = Effect(metric, of.title, of.since, view(of), of.unit, p, percentile(p), threshold, blocks)
     beyond = sum(q.value == math.inf for q in every)
+    why, counts = "", True
     if any(q.mark == TOO_FEW for q in every):
-        fewest = min(q.n for q in every)
-        return replace(row, why=f"too few requests: a block has {fewest}", counts=False), np.array([])
-    if beyond == len(every):
-        return replace(row, why="falls among unanswered requests in every block", counts=False), np.array([])
-    if beyond:
-        return replace(
-            row, why=f"falls among unanswered requests in {beyond} of {len(every)} blocks"
-        ), np.array([])
-    if any(not q.value for q in every):
-        return replace(row, why="is 0 in a block", counts=False), np.array([])
+        why, counts = f"too few requests: a block has {min(q.n for q in every)}", False
+    elif beyond:
+        counts = beyond < len(every)
+        where = f"{beyond} of {len(every)} blocks" if counts else "every block"
+        why = f"falls among unanswered requests in {where}"
+    elif any(not q.value for q in every):
+        why = "is 0 in a block"
+    if why:
+        return replace(row, why=why, counts=counts), np.array([])
     logs = np.log([q.value or 1.0 for q in every]).reshape(-1, 2)
     harm = logs[:, 1] - logs[:, 0]
     a, b = map(float, np.exp(logs.mean(axis=0)))

@@ -8,7 +8,7 @@ there is no run to speak of.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailgauge.errors import RunDataError
-from tailgauge.rows.schema import SINGLE
+from tailgauge.rows.schema import SINGLE, TABLES
 from tailgauge_analysis.load import chunks, dedup, parquet, rate_limit_headers, run_files, run_record
 from tailgauge_analysis.load.chunks import Chunks, Fold
 from tailgauge_analysis.load.run_files import Problem
@@ -76,7 +76,6 @@ def load(run_dirs: Sequence[Path]) -> Frames:
     folders = list(dict.fromkeys(Path(folder).resolve() for folder in run_dirs))
     _check(folders)
     run, problems = run_record.read(folders)
-    problems += run_record.notes_of(run)
     folders.sort(key=lambda folder: folder != run["master_folder"])  # its rows count before copies
     offsets = {w["worker"]: w["offset_ns"] or 0 for w in run["workers"]}
     rows: dict[tuple[str, int], int] = {}
@@ -105,12 +104,7 @@ def _check(folders: Sequence[Path]) -> None:
     if not folders:
         raise RunDataError("no run folder given")
     for folder in folders:
-        run_files.check(folder)
-        named = (folder / "run.json").exists() or (folder / "workers").is_dir()
-        if not named and not parquet.has_tables(folder):
-            raise RunDataError(
-                f"{folder}: not a run folder: it holds neither run.json nor requests/{run_files.hint(folder)}"
-            )
+        run_files.check(folder, *TABLES)
 
 
 def _table(
@@ -130,11 +124,11 @@ def _table(
         offset = (
             0 if name == "target" else offsets.get(part.worker, 0)
         )  # the endpoint runs on the master's host
-        table = parquet.shifted(_REDUCED.get(name, _as_it_is)(whole), offset)
+        table = parquet.shifted(_reduced(name, whole), offset)
         read.append(_marked(table, part.worker, part.folder))
     if read:
         return pa.concat_tables(read, promote_options="default")  # not every part has rate-limit headers
-    return _marked(_REDUCED.get(name, _as_it_is)(parquet.empty(name, WANTED[name])), 0, 0)
+    return _marked(_reduced(name, parquet.empty(name, WANTED[name])), 0, 0)
 
 
 def _marked(table: pa.Table, worker: int, folder: int) -> pa.Table:
@@ -164,8 +158,11 @@ def _chunks(
     return fold.done()
 
 
-def _as_it_is(table: pa.Table) -> pa.Table:
-    return table
+def _reduced(name: str, rows: pa.Table) -> pa.Table:
+    """Rows of a table without lists and texts of which only numbers are wanted."""
+    if name == "target":
+        return _lean_log(rows)
+    return rate_limit_headers.lean(rows) if name == "attempts" else rows
 
 
 def _lean_log(log: pa.Table) -> pa.Table:
@@ -179,12 +176,6 @@ def _lean_log(log: pa.Table) -> pa.Table:
     kept = log.drop_columns(["chunk_sent_at_ns"])
     kept = kept.append_column("first_chunk_sent_at_ns", first)
     return kept.append_column("chunks_sent", lengths)
-
-
-_REDUCED: dict[str, Callable[[pa.Table], pa.Table]] = {
-    "target": _lean_log,
-    "attempts": rate_limit_headers.lean,
-}
 
 
 def _frame(table: pa.Table, start_at_ns: int) -> pd.DataFrame:

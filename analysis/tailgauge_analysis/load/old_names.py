@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from tailgauge_analysis.text.json_values import Json
 
 NEW_SINCE = 5  # the schema version from which the names are those of today
-# Keys of run.json and workers/<n>.json, and columns by table.
+# Keys of run.json and workers/<n>.json by their old name; the old name of each column that had another one.
 KEYS = {"owner": "master", "virtual": "dry_run"}
-COLUMNS: Mapping[str, Mapping[str, str]] = {
-    "attempts": {"handover_max_ns": "receive_lag_max_ns"},
+COLUMNS = {
+    "attempts": {"receive_lag_max_ns": "handover_max_ns"},
     "health": {
-        "handover_max_ns": "receive_lag_max_ns",
-        "handover_p50_ns": "receive_lag_p50_ns",
-        "handover_p99_ns": "receive_lag_p99_ns",
+        "receive_lag_max_ns": "handover_max_ns",
+        "receive_lag_p50_ns": "handover_p50_ns",
+        "receive_lag_p99_ns": "handover_p99_ns",
     },
 }
 
@@ -25,8 +23,3 @@ def renamed(tree: Json) -> Json:
     if isinstance(now.get("run"), dict):
         now["run"] = {KEYS.get(key, key): value for key, value in now["run"].items()}
     return now
-
-
-def columns(table: str) -> Mapping[str, str]:
-    """The old name of each column of a table that had another one."""
-    return {now: old for old, now in COLUMNS.get(table, {}).items()}

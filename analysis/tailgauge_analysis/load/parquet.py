@@ -44,7 +44,11 @@ _MADE: dict[str, dict[str, tuple[tuple[str, ...], Callable[..., Any]]]] = {
             lambda read, arrived: pc.subtract(read.cast(pa.int64()), arrived),
         ),
         "exact": (("low_at_ns",), pc.is_null),
-    }
+    },
+    **{
+        table: {now: ((old,), lambda column: column) for now, old in names.items()}
+        for table, names in old_names.COLUMNS.items()
+    },
 }
 
 
@@ -59,11 +63,6 @@ class Part:
     version: int
     replaces: frozenset[str]
     rows: int
-
-
-def has_tables(folder: Path) -> bool:
-    """Whether a folder holds any of the tables."""
-    return any((folder / name).is_dir() for name in TABLES)
 
 
 def listed(folders: Sequence[Path], table: str, problems: list[Problem]) -> list[Part]:
@@ -169,23 +168,19 @@ class _Columns:
         self._wanted, self._kinds = wanted, {column.name: _TYPES[column.kind] for column in described}
         self._never_empty = [c.name for c in described if not c.nullable and c.name in wanted]
         is_old = part.version < SCHEMA_VERSION
-        self._stored = old_names.columns(part.table) if part.version < old_names.NEW_SINCE else {}
-        self._current = {old: now for now, old in self._stored.items()}
-        held = {self._current.get(name, name) for name in names}
+        self._held = held = frozenset(names)
         self._later = _defaults(part.table) if is_old else {}
         made = _MADE.get(part.table, {}) if is_old else {}
-        self._made = {name: one for name, one in made.items() if name not in held}
+        self._made = {name: one for name, one in made.items() if name not in held and held.issuperset(one[0])}
         needed = [one for name in wanted for one in (self._made[name][0] if name in self._made else (name,))]
         lacking = [name for name in needed if name not in held and name not in self._later]
         if lacking:
             raise pa.ArrowInvalid(f"column {lacking[0]} is missing")
-        self._read = [self._stored.get(name, name) for name in dict.fromkeys(needed) if name in held]
-        self._held = held
+        self._read = [name for name in dict.fromkeys(needed) if name in held]
 
     def read(self, file: pq.ParquetFile, number: int) -> pa.Table:
         """A row group."""
         rows = file.read_row_group(number, columns=self._read)
-        rows = rows.rename_columns([self._current.get(name, name) for name in rows.column_names])
         whole = pa.table({name: self._column(rows, name) for name in self._wanted})
         hollow = [name for name in self._never_empty if whole[name].null_count]
         if hollow:
@@ -197,7 +192,7 @@ class _Columns:
             return rows[name].cast(self._kinds[name])
         if name in self._made:
             sources, make = self._made[name]
-            return make(*(rows[one] for one in sources))
+            return make(*(rows[one] for one in sources)).cast(self._kinds[name])
         return pa.repeat(pa.scalar(self._later[name], self._kinds[name]), rows.num_rows)
 
 

@@ -30,15 +30,18 @@ class Problem:
     text: str
 
 
-def check(folder: Path) -> None:
-    """RunDataError unless it is a folder."""
+def check(folder: Path, *tables: str) -> None:
+    """RunDataError unless it is a folder with the record of a run, or with one of these tables."""
     if not folder.exists():
         raise RunDataError(f"{folder}: no such run folder")
     if not folder.is_dir():
         raise RunDataError(f"{folder}: a file, not a run folder: give the folder that holds run.json")
+    if not any((folder / name).exists() for name in ("run.json", "workers", *tables)):
+        or_that = f"{next(iter(tables), 'workers')}/{_hint(folder)}"
+        raise RunDataError(f"{folder}: not a run folder: it holds neither run.json nor {or_that}")
 
 
-def hint(folder: Path) -> str:
+def _hint(folder: Path) -> str:
     """Where the run may be that was meant, as the end of a sentence; empty where none is near."""
     places = [f"{at}{name}" for at in ("*/", "runs/*/") for name in ("run.json", "workers")]
     near = sorted({path.parent for place in places for path in folder.glob(place)})

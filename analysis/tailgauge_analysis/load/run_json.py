@@ -16,13 +16,13 @@ from pydantic import (
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     field_validator,
-    model_validator,
 )
+from pydantic.dataclasses import dataclass
 
 from tailgauge_analysis.text.json_values import Json
 
-Whole = Annotated[int, Field(gt=-(1 << 62), lt=1 << 62)]
-Seconds = Annotated[float, Field(ge=0, lt=1e9, allow_inf_nan=False)]
+Whole = Annotated[int, Field(strict=True, gt=-(1 << 62), lt=1 << 62)]
+Seconds = Annotated[float, Field(strict=True, ge=0, lt=1e9, allow_inf_nan=False)]
 Facts = dict[str, OnErrorOmit[str | bool | Whole]]
 
 
@@ -42,18 +42,17 @@ class _Tolerant(_Strict):
             return cls.model_fields[str(info.field_name)].get_default(call_default_factory=True)
 
 
-class Stretch(_Strict):
-    """Seconds of the run; `to_s` is null if the interval did not end."""
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of the run in seconds of its clock; `to_s` None: to the end. `requests` were due in it."""
 
     from_s: Seconds
     to_s: Seconds | None
     requests: Annotated[Whole, Field(ge=0)] = 0
 
-    @model_validator(mode="after")
-    def _ordered(self) -> Stretch:
+    def __post_init__(self) -> None:
         if self.to_s is not None and self.to_s < self.from_s:
             raise ValueError("to_s lies before from_s")
-        return self
 
 
 class Clock(_Tolerant):

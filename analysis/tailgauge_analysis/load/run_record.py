@@ -45,12 +45,8 @@ def read(folders: Sequence[Path]) -> tuple[Json, list[Problem]]:
     if not masters:
         lacks = "damaged" if any((folder / "run.json").exists() for folder in folders) else "missing"
         problems.append(Problem(MASTER, _without_master(lacks, workers)))
-    return _complete({**run, "workers": workers}, folders, folder, closed=closed), problems
-
-
-def notes_of(run: Json) -> list[Problem]:
-    """Incidents that the master noted."""
-    return [Problem(NOTE, note) for note in run["notes"]]
+    complete = _complete({**run, "workers": workers}, folders, folder, closed=closed)
+    return complete, [*problems, *(Problem(NOTE, note) for note in complete["notes"])]
 
 
 def _load(places: Sequence[tuple[Path, Path]], problems: list[Problem]) -> _Found:
@@ -94,6 +90,9 @@ def _complete(run: Json, folders: Sequence[Path], master_folder: Path | None, *,
     tokens = given.engine_tokens
     return {
         **given.model_dump(),
+        "workers": given.workers,
+        "not_leased": given.not_leased,
+        "master_stalled": given.master_stalled,
         "run_id": run_id,
         "master_folder": master_folder,  # with run.json
         "rebuilt": master_folder is None,
@@ -154,6 +153,8 @@ def _complete_entry(entry: Json) -> Json:
     return {
         **given.model_dump(exclude={"clock"}),
         **given.clock.model_dump(),
+        "missing": given.missing,
+        "silent": given.silent,
         "leased": leased,
         "recorded_state": text(entry.get("recorded_state")),
     }

@@ -87,8 +87,24 @@ _COORDINATED = (
     "Their clock starts when the request is sent, so a client that cannot keep up looks fast; "
     "ours starts when it was due."
 )
-_WINDOW = "From the first request to the last content, the slow end included. Ours counts tokens that arrived in the steady stage."
-_FAILED = " Failed requests are in neither; our offered view has them."
+
+
+def _totals(tokens: str, requests: str) -> tuple[Formula, Formula]:
+    """Both tools compute them alike, under names of their own."""
+    return (
+        Formula(
+            tokens, TOKENS, "output tokens of the answers / (end of the last - start of the first)",
+            "From the first request to the last content, the slow end included. Ours counts tokens that arrived in the steady stage.",
+            RATE, lambda a: _per_second(float(np.nansum(a.tokens)), a.sent, a.last),
+        ),
+        Formula(
+            requests, COMPLETED, "answers / (end of the last - start of the first)",
+            "Theirs divides by a time that the slowest answer extends; ours counts those that ended in the steady stage, over its length. "
+            "Failed requests are in neither; our offered view has them.",
+            PER_S, lambda a: _per_second(float(len(a.sent)), a.sent, a.last),
+        ),
+    )  # fmt: skip
+
 
 VLLM = Tool(
     "vLLM bench", "vllm/benchmarks/serve.py, vllm/benchmarks/lib/endpoint_request_func.py", "2026-11",
@@ -112,15 +128,7 @@ VLLM = Tool(
         Formula(
             "E2EL", "e2e_sched", "last event with a choice - sent", _COORDINATED, MS, lambda a: a.last - a.sent
         ),
-        Formula(
-            "Output token throughput", TOKENS, "output tokens of the answers / (end of the last - start of the first)", _WINDOW,
-            RATE, lambda a: _per_second(float(np.nansum(a.tokens)), a.sent, a.last),
-        ),
-        Formula(
-            "Request throughput", COMPLETED, "answers / (end of the last - start of the first)",
-            "Theirs divides by a time that the slowest answer extends; ours counts those that ended in the steady stage, over its length." + _FAILED,
-            PER_S, lambda a: _per_second(float(len(a.sent)), a.sent, a.last),
-        ),
+        *_totals("Output token throughput", "Request throughput"),
     ),
 )  # fmt: skip
 
@@ -152,15 +160,7 @@ AIPERF = Tool(
             "Our user tokens per second. A high percentile is a fast user; slow users are at the low end.",
             RATE, _per_user,
         ),
-        Formula(
-            "Output Token Throughput", TOKENS, "output tokens of the answers / (last response - first request)", _WINDOW,
-            RATE, lambda a: _per_second(float(np.nansum(a.tokens)), a.sent, a.last),
-        ),
-        Formula(
-            "Request Throughput", COMPLETED, "answers / (last response - first request)",
-            "Theirs divides by a time that the slowest answer extends; ours counts those that ended in the steady stage, over its length." + _FAILED,
-            PER_S, lambda a: _per_second(float(len(a.sent)), a.sent, a.last),
-        ),
+        *_totals("Output Token Throughput", "Request Throughput"),
     ),
 )  # fmt: skip
 

@@ -65,14 +65,18 @@ def _between(edges: Floats, amounts: Floats, begun: Floats, ended: Floats) -> Fl
     came = np.histogram(ended[at_once], edges, weights=amounts[at_once])[0]
     begun, ended, amounts = begun[~at_once], ended[~at_once], amounts[~at_once]
     if len(amounts):
-        at = np.concatenate((begun, ended))
-        slopes = np.concatenate((amounts / (ended - begun), -amounts / (ended - begun)))
-        order = np.argsort(at, kind="stable")
-        at, slope = at[order], np.cumsum(slopes[order])
-        total = np.concatenate(([0.0], np.cumsum(slope[:-1] * np.diff(at))))
-        came = came + np.diff(np.interp(edges, at, total))
+        came = came + np.diff(np.interp(edges, *received(begun, ended, amounts)))
     between: Floats = np.maximum(came, 0.0)
     return between
+
+
+def received(begun: Floats, ended: Floats, amounts: Floats) -> tuple[Floats, Floats]:
+    """Times, and what had come by then of amounts that come evenly: a line whose slope changes where one begins or ends."""
+    at = np.concatenate((begun, ended))
+    slopes = np.concatenate((amounts / (ended - begun), -amounts / (ended - begun)))
+    order = np.argsort(at, kind="stable")
+    at, slope = at[order], np.cumsum(slopes[order])
+    return at, np.concatenate(([0.0], np.cumsum(slope[:-1] * np.diff(at))))
 
 
 @dataclass(frozen=True, slots=True)

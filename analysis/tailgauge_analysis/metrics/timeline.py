@@ -18,6 +18,7 @@ from tailgauge.rows import schema
 from tailgauge.thresholds import fewest_for
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.answers import answered, first_token_of
+from tailgauge_analysis.metrics.throughput import received
 from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
 
 WIDTHS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)
@@ -72,7 +73,7 @@ def timeline(frames: Frames) -> Timeline:
     requests = answered(requests, frames.attempts, first_token_of(frames))
     scheduled = requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9
     ended = requests["ended_at_ns"].to_numpy(np.float64) / 1e9
-    last = max([0.0, *scheduled[-1:], *_max(scheduled), *_max(ended)])
+    last = float(np.nanmax(np.concatenate(([0.0], scheduled, ended))))
     step = width(last)
     bins = int(last // step) + 1
     at = _bin(scheduled, step, bins)
@@ -131,22 +132,10 @@ def _tokens(attempts: pd.DataFrame, ends_s: Floats) -> Floats:
     first, last = (
         of[name].to_numpy(np.float64) / 1e9 for name in ("first_content_at_ns", "last_content_at_ns")
     )
-    last = np.maximum(last, first + 1e-3)
-    rates = of["output_tokens"].to_numpy(np.float64) / (last - first)
-
-    def since(at_s: Floats) -> Floats:
-        """What the rates from `at_s` on come to by each end."""
-        order = np.argsort(at_s)
-        sums = [np.concatenate(([0.0], np.cumsum(of))) for of in (rates[order], (rates * at_s)[order])]
-        count = np.searchsorted(at_s[order], ends_s)
-        by: Floats = ends_s * sums[0][count] - sums[1][count]
-        return by
-
-    return np.diff(since(first) - since(last), prepend=0.0)
-
-
-def _max(values: Floats) -> list[float]:
-    return [float(np.nanmax(values))] if len(values) and not np.isnan(values).all() else []
+    if not len(of):
+        return np.zeros(len(ends_s))
+    line = received(first, np.maximum(last, first + 1e-3), of["output_tokens"].to_numpy(np.float64))
+    return np.diff(np.interp(ends_s, *line), prepend=0.0)
 
 
 def _bin(at_s: Floats, step: int, bins: int) -> Ints:

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.load.run_json import Stretch
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.text.formatting import clock, count, ms, plain, plural
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import plain_values
 from tailgauge_analysis.text.section import Section, Table, Value
 from tailgauge_analysis.verdict import losses
-from tailgauge_analysis.verdict.losses import Loss, Stretch
+from tailgauge_analysis.verdict.losses import Loss
 
 MOST_MODELS = 10
 
@@ -35,7 +36,7 @@ class WorkerEntry:
     requests: int
     chunks: int
     late_s: float | None
-    silent: list[Json]
+    silent: list[Stretch]
     unwritten: dict[str, int]
     missing_requests: int
     missing: tuple[Stretch, ...]

@@ -14,14 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailgauge_analysis.stats.binomial import clopper_pearson
-from tailgauge_analysis.stats.quantiles import (
-    EPISODES,
-    FEW_EPISODES,
-    TOO_FEW,
-    Ints,
-    Quantile,
-    worth,
-)
+from tailgauge_analysis.stats.quantiles import EPISODES, FEW_EPISODES, TOO_FEW, Ints, Quantile, worth
 
 
 @dataclass(frozen=True, slots=True)

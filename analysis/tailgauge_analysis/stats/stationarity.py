@@ -133,13 +133,6 @@ def _means(series: Floats, parts: int) -> Floats:
     return np.array([part.mean() for part in np.array_split(series, parts)])
 
 
-def _cuts(n: int, blocks: int) -> Ints:
-    """Where np.array_split cuts."""
-    sizes = np.full(blocks, n // blocks)
-    sizes[: n % blocks] += 1
-    return np.concatenate(([0], np.cumsum(sizes)))
-
-
 def _stretches(means: Floats) -> tuple[Floats, Ints]:
     """Of each row of block means: the largest weighted difference of a stretch from the rest, and its first and last cut."""
     rows, blocks = means.shape
@@ -158,7 +151,7 @@ def _stretches(means: Floats) -> tuple[Floats, Ints]:
 
 def _edges(ranked: Floats, where: Ints, blocks: int) -> tuple[int, int]:
     """The stretch to the value: within a block of each cut, where the sum of what is above the mean turns."""
-    cuts = _cuts(len(ranked), blocks)
+    cuts = np.cumsum([0, *map(len, np.array_split(ranked, blocks))])
     sums = np.concatenate(([0.0], np.cumsum(ranked - ranked.mean())))
     sign = 1 if sums[cuts[where[1]]] > sums[cuts[where[0]]] else -1
     out = []

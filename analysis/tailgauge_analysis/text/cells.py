@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from tailgauge_analysis.stats.proportions import Proportion, Ratio
-from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile
+from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Quantile
 from tailgauge_analysis.text.formatting import count, percentile, share, share_range
-from tailgauge_analysis.text.quantile import VALUE, interval_text, mark_text, quantile, value_text
+from tailgauge_analysis.text.quantile import VALUE, bound, quantile, value_text
 from tailgauge_analysis.text.section import Cell, Table, Value
 
 
 def quantile_cell(q: Quantile) -> Value:
     """`212`, with `207 – 218`; or among which requests the quantile falls."""
     one = quantile(q)
-    ends = interval_text(one).replace(" to ", " – ") if VALUE in {one["value_is"], one["low_is"]} else ""
-    return Value(value_text(one), "" if ends == "? – ?" else ends, mark_text(one))
+    ends = f"{bound(one, 'low')} – {bound(one, 'high')}" if VALUE in {one["value_is"], one["low_is"]} else ""
+    mark = f"{q.mark} ({q.episodes:,})" if q.mark == FEW_EPISODES else "" if q.mark == TOO_FEW else q.mark
+    return Value(value_text(one), "" if ends == "? – ?" else ends, mark)
 
 
 def share_cell(of: Proportion) -> Value:

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from tailgauge_analysis.stats.quantiles import CLIENT, FEW_EPISODES, TOO_FEW, UNRELIABLE, Quantile
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile
 from tailgauge_analysis.text.formatting import ms, percentile
 from tailgauge_analysis.text.json_values import Json
 
@@ -48,27 +48,10 @@ def value_text(q: Json) -> str:
     return ms(q["value_ms"]) if q["value_is"] == VALUE else str(q["value_is"])
 
 
-def interval_text(q: Json) -> str:
-    """`207 to 218`."""
-    return f"{bound(q, 'low')} to {bound(q, 'high')}"
-
-
 def bound(q: Json, end: str) -> str:
     """One end of an interval; `?` if the sample has no such bound."""
     word = q[f"{end}_is"]
     return ms(q[f"{end}_ms"]) if word == VALUE else "?" if word == NONE else str(word)
-
-
-def mark_text(q: Json) -> str:
-    """`unreliable` or `few slow episodes (3)`; nothing where the interval may be believed, or where there is no value."""
-    mark = str(q["mark"])
-    return (
-        f"{mark} ({q['episodes']:,})"
-        if mark == FEW_EPISODES
-        else mark
-        if mark in {UNRELIABLE, CLIENT}
-        else ""
-    )
 
 
 def plain_values(tree: Any) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 from tailgauge.thresholds import DEGRADED
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.stats.quantiles import Floats
+from tailgauge_analysis.metrics.throughput import received
 from tailgauge_analysis.text.formatting import count, ms, plain
 from tailgauge_analysis.text.json_values import Json, number, text
 from tailgauge_analysis.verdict.verdict import Evidence, Judgement
@@ -96,31 +96,19 @@ def busiest(frames: Frames, steady: Steady) -> tuple[int | None, float]:
         rows = seen[seen["worker"] == worker]
         begin = rows["first_content_at_ns"].to_numpy(np.float64) / 1e9
         end = rows["last_content_at_ns"].fillna(rows["first_content_at_ns"]).to_numpy(np.float64) / 1e9
-        received = _received(begin, np.maximum(end, begin + 1e-3), rows["chunks"].to_numpy(np.float64))
-        rate = float((np.interp(at_s + over, *received) - np.interp(at_s, *received)).max(initial=0.0)) / over
+        line = received(begin, np.maximum(end, begin + 1e-3), rows["chunks"].to_numpy(np.float64))
+        rate = float((np.interp(at_s + over, *line) - np.interp(at_s, *line)).max(initial=0.0)) / over
         if rate > most[1]:
             most = (worker, rate)
     return most
-
-
-def _received(begin: Floats, end: Floats, chunks: Floats) -> tuple[Floats, Floats]:
-    """Times, and chunks received until then: a line whose slope changes where an answer begins or ends."""
-    moments = np.concatenate([begin, end])
-    slopes = np.concatenate([chunks / (end - begin), -chunks / (end - begin)])
-    order = np.argsort(moments, kind="stable")
-    moments, slope = moments[order], np.cumsum(slopes[order])
-    return moments, np.concatenate([[0.0], np.cumsum(slope[:-1] * np.diff(moments))])
 
 
 def sentence(one: Certified) -> str:
     """The certificate in a sentence of the report."""
     if one.id is None:
         return f"Certificate: {one.why}. Run `tailgauge calibrate` to measure this machine's error."
-    assert one.ttft_spread_ms is not None
-    assert one.gap_spread_ms is not None
-    assert one.holds_to_per_s is not None
     errors = f"{ms(one.ttft_spread_ms)} ms (TTFT since sent) and {ms(one.gap_spread_ms)} ms (chunk gaps)"
-    bound, rate = count(round(one.holds_to_per_s)), count(round(one.busiest_per_s))
+    bound, rate = count(one.holds_to_per_s), count(one.busiest_per_s)
     beyond = ", which is more" if one.beyond else ""
     return (
         f"Certificate {one.id} of {one.made_at[:10]}: this machine's error is at most {errors} at p99, "
@@ -132,7 +120,7 @@ def explanations(one: Certified) -> list[str]:
     """A rate beyond the certified one, unless the check reports it."""
     if not one.beyond or one.beyond_failed:
         return []
-    rate, bound = count(round(one.busiest_per_s)), count(round(one.holds_to_per_s or 0))
+    rate, bound = count(one.busiest_per_s), count(one.holds_to_per_s)
     excess = f"worker {one.busiest} received {rate} chunks/s, more than the certified {bound}"
     return [f"{excess}: use more workers, or calibrate with --planned"]
 
@@ -144,9 +132,7 @@ def judge(evidence: Evidence) -> Judgement | None:
         return None
     assert one.holds_to_per_s is not None
     workers = math.ceil(one.busiest_per_s / one.holds_to_per_s)
-    rate, wrong, right = (
-        count(round(n or 0)) for n in (one.busiest_per_s, one.failed_at_per_s, one.holds_to_per_s)
-    )
+    rate, wrong, right = map(count, (one.busiest_per_s, one.failed_at_per_s, one.holds_to_per_s))
     problem = f"Worker {one.busiest} received {rate} chunks/s: in calibration, times were right up to {right} and wrong at {wrong} chunks/s."
     advice = f"Use {workers} times as many workers, on as many cores; calibrate again if the calibration was disturbed."
     return DEGRADED, problem, advice

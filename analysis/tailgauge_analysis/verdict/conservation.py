@@ -26,10 +26,11 @@ import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.load.run_json import Stretch
 from tailgauge_analysis.load.run_record import PLANNED
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.json_values import Json, table, whole
-from tailgauge_analysis.verdict.losses import Loss, Stretch, losses, unseen
+from tailgauge_analysis.verdict.losses import Loss, losses, unseen
 
 IN_FLIGHT_SLACK_NS = 100_000_000
 

@@ -14,9 +14,10 @@ import pandas as pd
 from tailgauge import thresholds
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.load.run_json import Stretch
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.text.formatting import clock, count, ms, plural, share
-from tailgauge_analysis.text.json_values import Json, whole
+from tailgauge_analysis.text.json_values import whole
 from tailgauge_analysis.verdict.client import grown, steady_health
 
 LAG_NS = thresholds.LAG_NS
@@ -59,7 +60,9 @@ def more_workers(frames: Frames, stage: Steady) -> str:
     return text
 
 
-def _of(rows: pd.DataFrame, mine: pd.DataFrame, more: str, silent: list[Json]) -> Iterator[tuple[float, str]]:
+def _of(
+    rows: pd.DataFrame, mine: pd.DataFrame, more: str, silent: list[Stretch]
+) -> Iterator[tuple[float, str]]:
     """Explanations for one worker, each with the largest delay in ms that it stands for; `rows` are its seconds of the stage, `mine` all of them; `silent`: stretches without a message."""
     waits = rows["core_wait_ns"].fillna(0) / 1e9
     busy = _longest(rows, rows["cpu_share"] + waits >= thresholds.BUSY_CPU)
@@ -102,7 +105,7 @@ def _of(rows: pd.DataFrame, mine: pd.DataFrame, more: str, silent: list[Json]) -
         )
 
 
-def _late(rows: pd.DataFrame, silent: list[Json]) -> Iterator[tuple[float, str]]:
+def _late(rows: pd.DataFrame, silent: list[Stretch]) -> Iterator[tuple[float, str]]:
     """Why the worker's event loop was late."""
     late = rows[rows["loop_lag_max_ns"] > LAG_NS]
     if not len(late):
@@ -113,7 +116,7 @@ def _late(rows: pd.DataFrame, silent: list[Json]) -> Iterator[tuple[float, str]]
         f"had an event loop up to {ms(lag_ns / 1e6)} ms late (at {_at(worst)}), "
         f"above {LAG_NS // 10**6} ms in {len(late)} of {len(rows)} seconds"
     )
-    if any(_froze(worst["at_ns"] / 1e9, lag_ns / 1e9, s["from_s"], s["to_s"] or math.inf) for s in silent):
+    if any(_froze(worst["at_ns"] / 1e9, lag_ns / 1e9, s.from_s, s.to_s or math.inf) for s in silent):
         text += "; it sent no messages in that time: the process or its machine was suspended"
     elif worst["core_wait_ns"] > WAITED * lag_ns:
         text += (

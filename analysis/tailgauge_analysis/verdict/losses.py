@@ -14,6 +14,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
+from tailgauge_analysis.load.run_json import Stretch
 from tailgauge_analysis.load.run_record import ENDED
 from tailgauge_analysis.stats.quantiles import Floats, Ints
 from tailgauge_analysis.text.formatting import clock, count, listed, plain, plural
@@ -22,15 +23,6 @@ from tailgauge_analysis.text.json_values import Json, whole
 NEAR_S = 1.0  # missing arrivals that are closer than this are one stretch
 MOST_WORKERS, MOST_STRETCHES = 3, 3  # in a sentence
 SEE_LOG = "See the worker's log (memory, disk, machine, network), then run again."
-
-
-@dataclass(frozen=True, slots=True)
-class Stretch:
-    """A part of the run in seconds of its clock; `to_s` None: to the end. `requests` were due in it."""
-
-    from_s: float
-    to_s: float | None
-    requests: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +104,7 @@ def losses(
         found.append(
             Loss(
                 number, worker["host"], worker["state"], worker["recorded_state"], worker["why"], leased, rows, left,
-                len(mine), not_sent, min(not_sent, not_due), still, _stretches(worker["silent"]), worker["late_s"], worker["unwritten"],
+                len(mine), not_sent, min(not_sent, not_due), still, tuple(worker["silent"]), worker["late_s"], worker["unwritten"],
             )
         )  # fmt: skip
     return tuple(found)
@@ -127,7 +119,7 @@ def _left(
     held, no_row = max(0, (leased or 0) - rows), max(lacks, worker["unwritten"].get("requests", 0))
     if not closed:
         return max(no_row, held - (whole(worker["counts"].get("not_reached")) or 0)), 0
-    counts, missing = worker["counts"], sum(one["requests"] for one in worker["missing"])
+    counts, missing = worker["counts"], sum(one.requests for one in worker["missing"])
     if worker["state"] != "lost":
         sent = (whole(counts.get("dispatched")) or 0) + (whole(counts.get("client_drop")) or 0)
         not_sent = max(0, (leased or 0) - sent) if counts else 0
@@ -137,22 +129,18 @@ def _left(
     return held, 0
 
 
-def _without(missing: list[Json], found: pd.DataFrame) -> tuple[Stretch, ...]:
+def _without(missing: Sequence[Stretch], found: pd.DataFrame) -> tuple[Stretch, ...]:
     """The master's stretches less the arrivals that were found."""
     first = found[found["request_id"] % schema.TURNS == 0]
     at_s = first["scheduled_at_ns"].to_numpy(np.float64) / 1e9
     slack_s = NEAR_S / 2
     out = []
-    for one in _stretches(missing):
+    for one in missing:
         until_s = one.from_s if one.to_s is None else one.to_s
         here = int(((at_s >= one.from_s - slack_s) & (at_s <= until_s + slack_s)).sum())
         if one.requests > here:
             out.append(Stretch(one.from_s, one.to_s, one.requests - here))
     return tuple(out)
-
-
-def _stretches(entries: list[Json]) -> tuple[Stretch, ...]:
-    return tuple(Stretch(one["from_s"], one["to_s"], one["requests"]) for one in entries)
 
 
 def unseen(requests: pd.DataFrame, lost: int) -> tuple[Stretch, ...]:
@@ -190,13 +178,11 @@ def sentences(workers: Sequence[Loss], *, closed: bool) -> list[str]:
 
 
 def _bad(workers: Sequence[Loss], *, closed: bool) -> list[Loss]:
-    gone = (one for one in workers if one.is_gone and not one.is_accounted)
-    return list(
-        {
-            one.worker: one
-            for one in (*gone, *(w for w in workers if w.left or (w.is_absent and not closed)))
-        }.values()
-    )
+    return [
+        one
+        for one in workers
+        if one.left or (one.is_gone and not one.is_accounted) or (one.is_absent and not closed)
+    ]
 
 
 def _loss_sentence(one: Loss, *, closed: bool) -> str:

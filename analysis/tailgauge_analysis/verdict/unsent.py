@@ -5,12 +5,14 @@ Nothing is lost here: no such request reached the target, and none has a row.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tailgauge_analysis.load.run_json import Stretch
 from tailgauge_analysis.text.formatting import clock, listed, plain, plural
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.verdict.conservation import Conservation
-from tailgauge_analysis.verdict.losses import SEE_LOG, Loss, Stretch, due
+from tailgauge_analysis.verdict.losses import SEE_LOG, Loss, due
 
 LEFT_OUT = "leave_out"  # of limits.lost_share: the share of a lost worker is not sent
 MOST = 3  # in a sentence
@@ -49,11 +51,9 @@ def _held(one: Loss) -> Cause:
 
 
 def _not_leased(run: Json, workers: tuple[Loss, ...], rest: int, *, leaves_out: bool) -> Cause:
-    text = f"no worker got {plural(rest, 'request')}{due(_stretches(run['not_leased']))}"
+    text = f"no worker got {plural(rest, 'request')}{due(run['not_leased'])}"
     if run["master_stalled"]:
-        return Cause(
-            rest, f"{text}: the master was stalled {_spans(_stretches(run['master_stalled']))}", SEE_MASTER
-        )
+        return Cause(rest, f"{text}: the master was stalled {_spans(run['master_stalled'])}", SEE_MASTER)
     away = [one for one in workers if one.silent or one.state == "lost"]
     if leaves_out and away:
         return Cause(rest, f"{text}: the share of a lost worker is left out (limits.lost_share)", AGAIN)
@@ -61,10 +61,6 @@ def _not_leased(run: Json, workers: tuple[Loss, ...], rest: int, *, leaves_out: 
     return Cause(rest, f"{text}: {listed(silent)}" if silent else text, SEE_NETWORK)
 
 
-def _stretches(entries: list[Json]) -> tuple[Stretch, ...]:
-    return tuple(Stretch(one["from_s"], one["to_s"], one["requests"]) for one in entries)
-
-
-def _spans(spans: tuple[Stretch, ...]) -> str:
+def _spans(spans: Sequence[Stretch]) -> str:
     ends = ["" if one.to_s is None else f" to {clock(one.to_s)}" for one in spans]
     return listed([f"from {clock(one.from_s)}{end}" for one, end in zip(spans, ends, strict=True)], MOST)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.load.run_json import Stretch
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.verdict.explanations import explanations
 
@@ -83,7 +84,7 @@ def test_difficulties_are_explained(explained, health, text):
 def test_a_worker_that_froze_blames_no_plug_in(explained, silent, froze):
     """2.4 s late at 00:03, in a silence of about as long; in a longer one it was the network, which makes nothing late."""
     since, until = silent
-    sentences = explained(silent=[{"from_s": since, "to_s": until}], **lag(2400.0))
+    sentences = explained(silent=[Stretch(since, until)], **lag(2400.0))
 
     assert ("the process or its machine was suspended" in sentences[0]) == froze
     assert ("the event loop was blocked" in sentences[0]) != froze

@@ -365,7 +365,7 @@ def test_no_type_in_an_entry_is_a_traceback():
                 for w in entries([entry], [entry | {"state": "drained"}], master_ended=ended)
                 if w["worker"] == 3
             ]
-            assert all(s["requests"] >= 0 and s["from_s"] >= 0 for s in one["missing"])
+            assert all(s.requests >= 0 and s.from_s >= 0 for s in one["missing"])
             assert all(n > 0 for n in one["unwritten"].values())
             assert one["late_s"] is None or one["late_s"] >= 0
 
@@ -381,7 +381,7 @@ def test_a_stretch_may_have_no_end_but_must_be_in_order():
     spans.append({"from_s": 10**400, "to_s": None})
     (one,) = entries([{"worker": 0, "silent": spans}], [], master_ended=True)
 
-    assert [(s["from_s"], s["to_s"]) for s in one["silent"]] == [(3.0, None), (1.0, 2.5)]
+    assert [(s.from_s, s.to_s) for s in one["silent"]] == [(3.0, None), (1.0, 2.5)]
 
 
 def test_a_worker_s_last_words_come_before_its_first():
