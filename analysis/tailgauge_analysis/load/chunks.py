@@ -25,7 +25,6 @@ WANTED = (
 )  # fmt: skip
 LAG_PS = (0.5, 0.99, 1.0)
 BLOCK = 2_000_000  # chunks that are worked on at once
-_HALF = 1 << 15  # makes an int16 positive
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,14 +116,8 @@ class Chunks:
 
     def places(self, request_id: Ints, leg: Ints, attempt: Ints) -> Ints:
         """The entry of each attempt asked for; -1 where it has no chunk."""
-        if not len(self.request_id) or not len(request_id):
-            return np.full(len(request_id), -1, np.int64)
-        ids, number = np.unique(self.request_id, return_inverse=True)
-        near = np.minimum(np.searchsorted(ids, request_id), len(ids) - 1)
-        keys = key(number, self.leg, self.attempt)
-        wanted = key(near, leg, attempt)
-        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        return np.where((ids[near] == request_id) & (keys[place] == wanted), place, -1)
+        calls = pd.MultiIndex.from_arrays([self.request_id, self.leg, self.attempt])
+        return calls.get_indexer(pd.MultiIndex.from_arrays([request_id, leg, attempt])).astype(np.int64)
 
     def within(self, from_ns: float, to_ns: float) -> Ints:
         """How many chunks of each attempt arrived in this time."""
@@ -329,12 +322,6 @@ def _spread(begin: Ints, sizes: Ints) -> tuple[Ints, Ints]:
     begin, sizes = begin[sizes > 0], sizes[sizes > 0]
     ends = np.cumsum(sizes)
     return np.repeat(begin - (ends - sizes), sizes) + np.arange(int(sizes.sum())), ends
-
-
-def key(number: Ints, leg: Ints, attempt: Ints) -> Ints:
-    """One whole number that sorts as the three do."""
-    key: Ints = (number.astype(np.int64) << 32) + ((leg + _HALF) << 16) + attempt + _HALF
-    return key
 
 
 def _other_kinds(runs: Runs) -> pd.DataFrame:

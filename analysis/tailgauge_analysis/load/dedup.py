@@ -14,9 +14,8 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from tailgauge_analysis.load.chunks import Fold, Runs, key
+from tailgauge_analysis.load.chunks import Fold, Runs
 from tailgauge_analysis.load.parquet import Part
-from tailgauge_analysis.stats.quantiles import Ints
 
 Mask = npt.NDArray[np.bool_]
 CALL = ("request_id", "leg", "attempt")
@@ -72,18 +71,15 @@ class Pieces:
 
 def _covered(runs: Runs, rows: pa.Table) -> Mask:
     """Which chunks lie within a run."""
-    ids, number = np.unique(runs.request_id, return_inverse=True)
-    calls, rank = np.unique(key(number, runs.leg, runs.attempt), return_inverse=True)
-    begin = (rank.astype(np.int64) << 32) + runs.first
+    every = pd.MultiIndex.from_arrays([runs.request_id, runs.leg, runs.attempt])
+    calls = every.unique()
+    begin = (calls.get_indexer(every).astype(np.int64) << 32) + runs.first
     order = np.argsort(begin, kind="stable")
     begin, until = begin[order], (begin + runs.length)[order]
     until = np.maximum.accumulate(until)  # one that begins later may end sooner
-    request, leg, attempt, index = (rows[name].to_numpy().astype(np.int64) for name in (*CALL, "chunk_index"))
-    near = np.minimum(np.searchsorted(ids, request), len(ids) - 1)
-    wanted = key(near, leg, attempt)
-    place: Ints = np.minimum(np.searchsorted(calls, wanted), len(calls) - 1)
-    known = (ids[near] == request) & (calls[place] == wanted)
+    *wanted, index = (rows[name].to_numpy().astype(np.int64) for name in (*CALL, "chunk_index"))
+    place = calls.get_indexer(pd.MultiIndex.from_arrays(wanted)).astype(np.int64)
     at = (place << 32) + index
     before = np.searchsorted(begin, at, "right") - 1
-    covered: Mask = known & (before >= 0) & (at < until[np.maximum(before, 0)])
+    covered: Mask = (place >= 0) & (before >= 0) & (at < until[np.maximum(before, 0)])
     return covered

@@ -11,7 +11,6 @@ writes it.
 
 from __future__ import annotations
 
-import json
 from io import BytesIO
 
 import numpy as np
@@ -21,6 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from tailgauge_analysis.stats.quantiles import Floats
+from tailgauge_analysis.text.json_values import parsed
 
 REQUESTS, INPUT, OUTPUT, TOKENS = "requests", "input_tokens", "output_tokens", "tokens"
 KINDS = (REQUESTS, INPUT, OUTPUT, TOKENS)
@@ -43,8 +43,7 @@ _NAMES = {
     },
 }
 _SCHEMA = pa.schema([(name, pa.string()) for name in _NAMES])
-_UNITS_S = {"h": 3600.0, "m": 60.0, "s": 1.0, "ms": 0.001}
-_GO = r"(\d+(?:\.\d+)?)(ms|h|m|s)"
+_GO = r"(?:\d+(?:\.\d+)?(?:ms|h|m|s))+"
 
 
 def column(kind: str, field: str) -> str:
@@ -88,15 +87,8 @@ def _parsed(texts: pa.ChunkedArray) -> pa.Table:
         table = None
     if table is not None and table.num_rows == len(lines):
         return table
-    return pa.Table.from_pylist([_one(line) for line in lines], schema=_SCHEMA)
-
-
-def _one(line: str) -> dict[str, str]:
-    try:
-        headers = json.loads(line)
-    except ValueError:
-        return {}
-    return {k: str(v) for k, v in headers.items() if k in _NAMES} if isinstance(headers, dict) else {}
+    known = [{name: str(v) for name, v in parsed(line).items() if name in _NAMES} for line in lines]
+    return pa.Table.from_pylist(known, schema=_SCHEMA)
 
 
 def _each(texts: pa.ChunkedArray, field: str) -> Floats:
@@ -120,13 +112,8 @@ def _numbers(texts: pd.Series[str], field: str) -> Floats:
 
 def durations_s(texts: pd.Series[str]) -> Floats:
     """Seconds of durations as Go writes them: 120ms, 1.5s, 6m0s; NaN where it is none."""
-    pieces = texts.str.extractall(_GO)
-    if not len(pieces):
-        return np.full(len(texts), np.nan)
-    seconds = pieces[0].astype(np.float64) * pieces[1].map(_UNITS_S)
-    whole = texts.str.fullmatch(f"(?:{_GO})+").fillna(value=False).to_numpy(np.bool_)
-    summed = seconds.groupby(level=0).sum().reindex(texts.index).to_numpy(np.float64)
-    return np.where(whole, summed, np.nan)
+    known = texts.where(texts.str.fullmatch(_GO).fillna(value=False))
+    return np.asarray(pd.to_timedelta(known, errors="coerce").dt.total_seconds(), dtype=np.float64)
 
 
 def rounding(kind: str, remaining: Floats) -> float:

@@ -58,7 +58,6 @@ def answered(requests: pd.DataFrame, attempts: pd.DataFrame, first_token: str) -
     shown = _shown(joined, attempts, f"{first}_at_ns")
     joined["first_at_ns"] = shown[f"{first}_at_ns"]
     joined["first_low_at_ns"] = shown[f"{first}_low_at_ns"]
-    joined["first_is_interval"] = joined["first_low_at_ns"].notna()
     joined["shown_sent_at_ns"] = shown["sent_at_ns"]
     last = good.groupby("request_id")["last_content_at_ns"].max()
     several = joined["legs"] > 1

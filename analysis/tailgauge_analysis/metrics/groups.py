@@ -6,7 +6,6 @@ groups.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -20,6 +19,7 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import Mask
 from tailgauge_analysis.text.formatting import plain
+from tailgauge_analysis.text.json_values import parsed
 
 PS = (0.5, 0.95, 0.99)
 METRICS = ("ttft_sched", "e2e_sched", "join_sched", "turnaround")
@@ -67,18 +67,11 @@ def _masks(steady: Steady) -> Iterator[tuple[str, str, Mask]]:
     codes, texts = pd.factorize(requests["tags"])
     by_tag: dict[str, Mask] = {}
     for code, text in enumerate(texts):
-        for tag in _tags(str(text)):
+        for key, value in parsed(text).items():
+            tag = plain(f"{key} = {value}", 80)
             of = (codes == code) & ~slow
             by_tag[tag] = by_tag[tag] | of if tag in by_tag else of
     yield from ((TAG, tag, of) for tag, of in by_tag.items() if of.any())
-
-
-def _tags(text: str) -> list[str]:
-    try:
-        tree = json.loads(text)
-    except ValueError:
-        return []
-    return [plain(f"{key} = {value}", 80) for key, value in tree.items()] if isinstance(tree, dict) else []
 
 
 def _group(steady: Steady, by: str, name: str, mask: Mask) -> Group:

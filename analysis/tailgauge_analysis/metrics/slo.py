@@ -14,7 +14,6 @@ expected to be complete to 99%, and a share of 99% passes whatever its interval.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -35,7 +34,7 @@ from tailgauge_analysis.stats.binomial import Stopping, needed, stopping
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Mask, Quantile, n_min
 from tailgauge_analysis.text.formatting import ms, plain, share, share_range
-from tailgauge_analysis.text.json_values import Json, one_of, table, text
+from tailgauge_analysis.text.json_values import Json, one_of, parsed, table, text
 from tailgauge_analysis.text.quantile import FOR_FIGURES, VALUE, quantile
 from tailgauge_analysis.text.section import ObjectiveLine
 
@@ -93,11 +92,8 @@ class Criterion:
 
 def _tagged(tags: object, wanted: str) -> bool:
     key, _, value = wanted.partition("=")
-    try:
-        tree = json.loads(str(tags))
-    except ValueError:
-        return False
-    return isinstance(tree, dict) and str(tree.get(key.strip())) == value.strip()
+    known = parsed(tags)
+    return key.strip() in known and str(known[key.strip()]) == value.strip()
 
 
 def criteria(scenario: Json) -> list[Criterion]:
@@ -339,17 +335,8 @@ def goodput_of(scenario: Json, steady: Steady, warmup: Steady) -> Goodput | None
     found = proportion(good)
     if found.value is None or found.low is None or found.high is None:
         return None
-    per_s = ended / steady.seconds if steady.seconds else None
-    return Goodput(
-        found.n,
-        found.k,
-        found.n_eff,
-        found.value,
-        found.low,
-        found.high,
-        per_s,
-        _by_traffic(wanted, good, steady),
-    )
+    per_s, by = ended / steady.seconds if steady.seconds else None, _by_traffic(wanted, good, steady)
+    return Goodput(found.n, found.k, found.n_eff, found.value, found.low, found.high, per_s, by)
 
 
 def unknown_pace(wanted: Sequence[Criterion], steady: Steady) -> str:

@@ -7,6 +7,7 @@ bounds are values of it.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 from functools import cache, lru_cache
 
@@ -54,14 +55,7 @@ def binomial_cdf(k: int, n: int, p: float) -> float:
 
 def binomial_quantile(q: float, n: int, p: float) -> int:
     """Smallest k with P(X <= k) >= q for X ~ Binomial(n, p)."""
-    low, high = -1, n  # cdf(low) < q <= cdf(high)
-    while high - low > 1:
-        middle = (low + high) // 2
-        if binomial_cdf(middle, n, p) >= q:
-            high = middle
-        else:
-            low = middle
-    return high
+    return bisect_left(range(n), q, key=lambda k: binomial_cdf(k, n, p))
 
 
 @lru_cache(10_000)
@@ -120,14 +114,11 @@ def stopping(beyond: int, n: int, n_eff: int, p: float) -> Stopping | None:
 
 def needed(beyond: int, p: float, confidence: float = CONFIDENCE) -> int:
     """Fewest requests with which a bound on quantile p is met although `beyond` of them are beyond it."""
-    low, high = beyond, max(2, beyond + 1)
-    while not _enough(high, beyond, p, confidence):
-        low, high = high, high * 2
-    while high - low > 1:
-        middle = (low + high) // 2
-        low, high = (low, middle) if _enough(middle, beyond, p, confidence) else (middle, high)
-    return high
 
+    def is_enough(n: int) -> bool:
+        return binomial_cdf(beyond, n, 1 - p) <= 1 - confidence
 
-def _enough(n: int, beyond: int, p: float, confidence: float) -> bool:
-    return binomial_cdf(beyond, n, 1 - p) <= 1 - confidence
+    most = max(2, beyond + 1)
+    while not is_enough(most):
+        most *= 2
+    return bisect_left(range(most), True, key=is_enough)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from typing import Any
 
@@ -13,6 +14,15 @@ Json = dict[str, Any]
 def one_of(*values: str) -> Any:
     """Annotates a text of a report with its possible values, for the JSON Schema."""
     return Field(json_schema_extra={"enum": list(values)})
+
+
+def parsed(text: object) -> Json:
+    """The table that a JSON text holds, empty where it holds none."""
+    try:
+        tree = json.loads(str(text))
+    except ValueError:
+        return {}
+    return tree if isinstance(tree, dict) else {}
 
 
 def table(tree: Any, key: str) -> Json:

@@ -92,14 +92,14 @@ def busiest(frames: Frames, steady: Steady) -> tuple[int | None, float]:
         return most
     until_s = max(steady.to_s, float(seen["last_content_at_ns"].max()) / 1e9 if len(seen) else 0.0)
     at_s = np.append(np.arange(steady.from_s, until_s - over, max(over / 5, 0.1)), until_s - over)
-    for worker in np.unique(seen["worker"].to_numpy(np.int64)).tolist():
-        rows = seen[seen["worker"] == worker]
+    by_worker: Any = seen.groupby("worker")
+    for worker, rows in by_worker:
         begin = rows["first_content_at_ns"].to_numpy(np.float64) / 1e9
         end = rows["last_content_at_ns"].fillna(rows["first_content_at_ns"]).to_numpy(np.float64) / 1e9
         line = received(begin, np.maximum(end, begin + 1e-3), rows["chunks"].to_numpy(np.float64))
         rate = float((np.interp(at_s + over, *line) - np.interp(at_s, *line)).max(initial=0.0)) / over
         if rate > most[1]:
-            most = (worker, rate)
+            most = (int(worker), rate)
     return most
 
 

@@ -7,6 +7,7 @@ a failed check and are none themselves (explanations.py, checks.py). A number is
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -50,10 +51,8 @@ class Worker:
 
 def workers(frames: Frames, steady: Steady) -> list[Worker]:
     """A summary of each worker that left health rows."""
-    seconds = steady_health(frames, steady)
-    numbers = np.unique(seconds["worker"].to_numpy(np.int64))
-    of = [(int(n), seconds["worker"] == n, frames.health["worker"] == n) for n in numbers]
-    return [_worker(n, seconds[steady_rows], frames.health[rows]) for n, steady_rows, rows in of]
+    whole_run = dict(iter(frames.health.groupby("worker")))
+    return [_worker(n, rows, whole_run[n]) for n, rows in steady_health(frames, steady).groupby("worker")]
 
 
 def steady_health(frames: Frames, steady: Steady) -> pd.DataFrame:
@@ -64,10 +63,10 @@ def steady_health(frames: Frames, steady: Steady) -> pd.DataFrame:
     return inside if len(inside) else health
 
 
-def _worker(worker: int, rows: pd.DataFrame, whole_run: pd.DataFrame) -> Worker:
+def _worker(worker: Any, rows: pd.DataFrame, whole_run: pd.DataFrame) -> Worker:
     lags = rows["loop_lag_max_ns"].sort_values()
     return Worker(
-        worker=worker,
+        worker=int(worker),
         seconds=len(rows),
         cpu_mean=float(rows["cpu_share"].mean()),
         cpu_max=float(rows["cpu_share"].max()),

@@ -245,11 +245,8 @@ def explanations(workers: Sequence[Loss]) -> Iterator[str]:
             yield f"{who} joined at {clock(one.late_s)} and got a share of the load from then on"
         silent = [s for s in one.silent if s.to_s is not None]
         if silent and not one.left:
-            spans = listed(
-                [f"from {clock(s.from_s)} to {clock(s.to_s or 0.0)}" for s in silent], MOST_STRETCHES
-            )
             lasted = sum((s.to_s or 0.0) - s.from_s for s in silent)
-            yield f"{who} was silent {spans} ({lasted:,.1f} s); none of its requests is missing"
+            yield f"{who} was silent {spans(silent)} ({lasted:,.1f} s); none of its requests is missing"
         if one.state == "lost" and one.has_ended and not one.left:
             yield f"{who} lost the master and ended by itself; all its rows are here"
 
@@ -257,8 +254,12 @@ def explanations(workers: Sequence[Loss]) -> Iterator[str]:
 def kept(one: Loss) -> list[str]:
     """Notes on the state of a worker, for tables."""
     joined = [] if one.late_s is None else [f"joined at {clock(one.late_s)}"]
-    ends = ["" if s.to_s is None else f" to {clock(s.to_s)}" for s in one.silent]
-    return [
-        *joined,
-        *(f"silent from {clock(s.from_s)}{end}" for s, end in zip(one.silent, ends, strict=True)),
-    ]
+    return [*joined, *(f"silent {spans([s])}" for s in one.silent)]
+
+
+def spans(some: Sequence[Stretch]) -> str:
+    """`from 00:04 to 00:14 and from 00:20`."""
+    ends = ("" if one.to_s is None else f" to {clock(one.to_s)}" for one in some)
+    return listed(
+        (f"from {clock(one.from_s)}{end}" for one, end in zip(some, ends, strict=True)), MOST_STRETCHES
+    )

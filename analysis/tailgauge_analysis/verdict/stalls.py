@@ -8,6 +8,7 @@ client_error.py.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -58,8 +59,7 @@ def bad_seconds(frames: Frames, stage: Steady, over_ns: float) -> BadSeconds:
     spells: list[Spell] = []
     health = frames.health.sort_values("at_ns")
     by_user = {w["worker"] for w in frames.run["workers"] if w["stamps"] == "user"}
-    for worker in np.unique(health["worker"].to_numpy(np.int64)):
-        rows = health[health["worker"] == worker]
+    for worker, rows in health.groupby("worker"):
         end_s = rows["at_ns"].to_numpy(np.float64) / 1e9
         begin_s = np.concatenate([end_s[:1] - 1, end_s[:-1]])
         middle = (begin_s + end_s) / 2
@@ -75,7 +75,7 @@ def bad_seconds(frames: Frames, stage: Steady, over_ns: float) -> BadSeconds:
         lasted = end_s - begin_s
         seconds += float(lasted[inside].sum())
         bad += float(lasted[stalled].sum())
-        spells += [_spell(int(worker), begin_s, end_s, lags, some) for some in _stretches(stalled)]
+        spells += [_spell(worker, begin_s, end_s, lags, some) for some in _stretches(stalled)]
     return BadSeconds(seconds, bad, tuple(spells))
 
 
@@ -85,11 +85,11 @@ def _stretches(mask: Mask) -> list[Ints]:
     return [part for part in np.split(at, np.flatnonzero(np.diff(at) > 1) + 1) if len(part)]
 
 
-def _spell(worker: int, begin_s: Floats, end_s: Floats, lags: Floats, rows: Ints) -> Spell:
+def _spell(worker: Any, begin_s: Floats, end_s: Floats, lags: Floats, rows: Ints) -> Spell:
     worst = lags[rows]
     which = int(worst.max(axis=0).argmax())
     return Spell(
-        worker, float(begin_s[rows[0]]), float(end_s[rows[-1]]), float(worst.max()) / 1e6, _CAUSES[which]
+        int(worker), float(begin_s[rows[0]]), float(end_s[rows[-1]]), float(worst.max()) / 1e6, _CAUSES[which]
     )
 
 

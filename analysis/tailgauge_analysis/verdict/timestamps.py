@@ -47,7 +47,7 @@ def stamps(frames: Frames, steady: Steady) -> Stamps:
     lags = frames.chunks.lags_ns
     return Stamps(
         first_chunks=len(answers),
-        first_intervals=int(answers["first_is_interval"].sum()),
+        first_intervals=int(answers["first_low_at_ns"].notna().sum()),
         chunks=len(frames.chunks),
         chunk_intervals=frames.chunks.intervals,
         connected=int(steady.attempts["connection_is_new"].notna().sum()),

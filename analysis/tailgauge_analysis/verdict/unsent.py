@@ -5,14 +5,12 @@ Nothing is lost here: no such request reached the target, and none has a row.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tailgauge_analysis.load.run_json import Stretch
-from tailgauge_analysis.text.formatting import clock, listed, plain, plural
+from tailgauge_analysis.text.formatting import listed, plain, plural
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.verdict.conservation import Conservation
-from tailgauge_analysis.verdict.losses import SEE_LOG, Loss, due
+from tailgauge_analysis.verdict.losses import SEE_LOG, Loss, due, spans
 
 LEFT_OUT = "leave_out"  # of limits.lost_share: the share of a lost worker is not sent
 MOST = 3  # in a sentence
@@ -46,21 +44,16 @@ def _held(one: Loss) -> Cause:
     if one.state == "lost":
         return Cause(one.unsent, f"{text}, when the master lost it", AGAIN)
     if one.silent:
-        return Cause(one.unsent, f"{text}: it was silent {_spans(one.silent)}", SEE_NETWORK)
+        return Cause(one.unsent, f"{text}: it was silent {spans(one.silent)}", SEE_NETWORK)
     return Cause(one.unsent, f"{text}, and could not send them in time", "")
 
 
 def _not_leased(run: Json, workers: tuple[Loss, ...], rest: int, *, leaves_out: bool) -> Cause:
     text = f"no worker got {plural(rest, 'request')}{due(run['not_leased'])}"
     if run["master_stalled"]:
-        return Cause(rest, f"{text}: the master was stalled {_spans(run['master_stalled'])}", SEE_MASTER)
+        return Cause(rest, f"{text}: the master was stalled {spans(run['master_stalled'])}", SEE_MASTER)
     away = [one for one in workers if one.silent or one.state == "lost"]
     if leaves_out and away:
         return Cause(rest, f"{text}: the share of a lost worker is left out (limits.lost_share)", AGAIN)
-    silent = [f"worker {one.worker} was silent {_spans(one.silent)}" for one in away if one.silent][:MOST]
+    silent = [f"worker {one.worker} was silent {spans(one.silent)}" for one in away if one.silent][:MOST]
     return Cause(rest, f"{text}: {listed(silent)}" if silent else text, SEE_NETWORK)
-
-
-def _spans(spans: Sequence[Stretch]) -> str:
-    ends = ["" if one.to_s is None else f" to {clock(one.to_s)}" for one in spans]
-    return listed([f"from {clock(one.from_s)}{end}" for one, end in zip(spans, ends, strict=True)], MOST)

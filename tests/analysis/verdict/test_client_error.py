@@ -55,7 +55,6 @@ def read(base, seed, *, freeze=(), poll_ms=0.5, gap_ms=20.0, chunks=20):
     requests = base.requests.assign(
         **{name: value * MS for name, value in ns.items()}, last_content_low_at_ns=np.nan
     )
-    requests["first_is_interval"] = requests["first_low_at_ns"].notna()
     requests["worst_gap_ns"] = np.diff(seen, axis=1).max(axis=1) * MS
     stage = replace(
         base, requests=requests, gaps_ns=folded.gaps_ns(ids), gap_counts=np.full(N, chunks - 1), gap_ranges=folded.gap_ranges(ids)
