@@ -99,7 +99,7 @@ def _by_group(groups: Sequence[Group], smaller: int) -> Table:
         kind = f"{group.by}, {group.pattern}" if group.by == "traffic" else group.by
         rows.append((Value(group.name, kind), count(group.requests), share_cell(group.ok), *_three(by.get("ttft_sched", ())), *_three(whole)))  # fmt: skip
     header = (
-        "group", "requests", "ok", "TTFT p50 (ms)", "TTFT p95 (ms)", "TTFT p99 (ms)", "whole p50 (ms)",
+        "group", "requests", "ok, of all offered", "TTFT p50 (ms)", "TTFT p95 (ms)", "TTFT p99 (ms)", "whole p50 (ms)",
         "whole p95 (ms)", "whole p99 (ms)",
     )  # fmt: skip
     note = (
