@@ -125,8 +125,9 @@ def test_nothing_is_lost_and_every_failure_is_named(run):
         share = SIMULATED["faults"][{"status": "busy", "error_event": "broken", "cut": "short"}[fault]][
             "share"
         ]
-        assert by_name[name]["share"] == (rows["fault"] == fault).mean()
-        assert by_name[name]["low"] <= share <= by_name[name]["high"]
+        found = by_name[name]["requests"]
+        assert found["value"] == (rows["fault"] == fault).mean()
+        assert found["low"] <= share <= found["high"]
     assert (report["server_log"]["joined"], report["server_log"]["unknown_to_target"]) == (
         rows["first_ns"].notna().sum(),
         0,
