@@ -14,7 +14,7 @@ from tailgauge.scenario.simulated import FIXED, ProfileName, Simulated
 from tailgauge.simulator.engine.config import PROFILES, engine_of
 from tailgauge.simulator.http.requests import ServerOptions
 
-OPTIONS = dict.fromkeys(("api_key_env", "certfile", "keyfile", "embed_clock"))
+OPTIONS = dict.fromkeys(("api_key_env", "certfile", "keyfile"))
 EVERYTHING: dict[str, Any] = {
     "profile": "sonnet",
     "engine": {"replicas": 2, "draft_distribution": "binomial", "draft_tokens": 3, "draft_accept": 0.5, "cancel_mode": "after_ms", "cancel_after_ms": 20.0},

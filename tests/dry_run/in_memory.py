@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from random import Random
 
+from simulator.engine.fluid import fluid
+
 from tailgauge.dry_run.requests import DryRun
 from tailgauge.scenario.model import parse
 from tailgauge.schedule.schedule import plan
 from tailgauge.simulator.behaviours.stragglers import prompt_key
-from tailgauge.simulator.engine.config import EngineConfig, FluidTime
 
 UNBOUNDED = {"in_flight_per_worker": 60_000, "attempt_deadline_s": 1e6, "drain_s": 1e6}
 OPEN_BUDGET = {"budget_share": 1.0, "budget_burst": 1e6, "throttle_tokens": 0.0}
@@ -75,9 +76,9 @@ def run_in_memory(tree, **more):
     return kept
 
 
-def queueing(**config):
-    """An engine as queueing theory has it: a call's answer comes whole, at the end of its work."""
-    return EngineConfig(FluidTime(0.0), **config)
+def queueing(work_ms, **config):
+    """An engine as queueing theory has it: a call's answer comes whole, at the end of its work, given by the call's key."""
+    return fluid(lambda job: work_ms(str(job.key)), **config)
 
 
 def exponential_ms(mean_ms, seed=1, *, shared=False):

@@ -44,9 +44,7 @@ def p99(values):
 def test_row_10_hedged_exponential(n, delay_in_means):
     delay_s, count = delay_in_means * MEAN_S, n(200_000)
     policy = "fixed" if delay_s else "immediate"
-    kept = run_in_memory(
-        flow(count, 200.0, **hedged(policy, delay_s)), engine=queueing(), work_ms=exponential_ms(100)
-    )
+    kept = run_in_memory(flow(count, 200.0, **hedged(policy, delay_s)), engine=queueing(exponential_ms(100)))
     count = len(kept.requests)
 
     times = kept.latencies_s(0)
@@ -68,7 +66,7 @@ def test_row_11_bimodal(n, independent):
     def work_ms(key):
         return slow_ms if Random(key if independent else prompt_key(key)).random() < q else fast_ms
 
-    kept = run_in_memory(flow(n(300_000), 50.0, **hedged("fixed", 0.2)), engine=queueing(), work_ms=work_ms)
+    kept = run_in_memory(flow(n(300_000), 50.0, **hedged("fixed", 0.2)), engine=queueing(work_ms))
 
     slow = [time > 1.0 for time in kept.latencies_s(0)]
     expected = q * q if independent else q
@@ -79,9 +77,9 @@ def duplication_ratio(rho, count):
     """Mean response with every call sent twice, to that with every call sent once, at 20 servers; losers run on."""
     means = []
     for policy in ("off", "immediate"):
-        servers = queueing(replicas=20, slots=1, router="random", cancel_mode="never")
+        servers = queueing(exponential_ms(100), replicas=20, slots=1, router="random", cancel_mode="never")
         rate = rho * 20 / MEAN_S
-        kept = run_in_memory(flow(count, rate, **hedged(policy)), engine=servers, work_ms=exponential_ms(100))
+        kept = run_in_memory(flow(count, rate, **hedged(policy)), engine=servers)
         means.append(mean(kept.latencies_s()))
     return means[1] / means[0]
 
@@ -97,13 +95,12 @@ def collapse(cancel_mode, policy, count):
     """p99 and share of hedges at 20 servers and 0.6 of their load; 3% of (prompt, server) pairs ten times slower."""
     unloaded_p95_s = 0.3
     slow = {"size_sigma": 0.5, "slow_share": 0.03, "slow_factor": 10.0}
-    servers = queueing(replicas=20, slots=1, router="random", cancel_mode=cancel_mode)
+    servers = queueing(lambda _: MEAN_S * 1e3, replicas=20, slots=1, router="random", cancel_mode=cancel_mode)
     mean_work_s = MEAN_S * math.exp(0.125) * (1 + 0.03 * 9)
     kept = run_in_memory(
         flow(count, 0.6 * 20 / mean_work_s, **hedged(policy, unloaded_p95_s))
         | {"simulated": {"stragglers": slow}},
         engine=servers,
-        work_ms=lambda _: MEAN_S * 1e3,
     )
     return p99(kept.latencies_s(0.2)), len(hedges(kept)) / len(kept.requests)
 

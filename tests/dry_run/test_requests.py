@@ -57,7 +57,7 @@ def test_the_requests_are_those_of_the_plan(busy):
     rows = sorted(busy.requests, key=lambda row: row.request_id)
 
     assert [row.request_id for row in rows] == [one.request_id for one in planned]
-    assert [row.scheduled_at_ns - busy.run.start_ns for row in rows] == [one.at_ns for one in planned]
+    assert [row.scheduled_at_ns - busy.run.start_at_ns for row in rows] == [one.at_ns for one in planned]
     asked = [(one.traffic, one.prompt_tokens, one.output_tokens) for one in planned]
     assert [(row.traffic, row.asked_prompt_tokens, row.asked_output_tokens) for row in rows] == asked
 

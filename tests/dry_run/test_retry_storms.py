@@ -114,8 +114,8 @@ def goodput(outage, policy):
     tree = flow(8 * (CYCLE_S - 10), 8.0, retry={"policy": policy, "max_retries": 10, "naive_wait_s": 0.1})
     tree["limits"] = {**UNBOUNDED, "attempt_deadline_s": 2.0, "drain_s": 30.0}
     tree |= {"simulated": {"stragglers": table}, "seed": seed}
-    servers = queueing(slots=1, queue_cap=40, cancel_mode="never")
-    kept = run_in_memory(tree, engine=servers, work_ms=exponential_ms(100))  # 0.8 of the load
+    servers = queueing(exponential_ms(100), slots=1, queue_cap=40, cancel_mode="never")  # 0.8 of the load
+    kept = run_in_memory(tree, engine=servers)
     later = [row for row in kept.requests if row.scheduled_at_ns > (end_s + 40) * 10**9]
     return sum(row.ended == "ok" for row in later) / len(later)
 

@@ -30,7 +30,6 @@ def census(*_):  # what the collector knows of since the start, by type
     print(json.dumps(collections.Counter(type(one).__name__ for one in gc.get_objects())), flush=True)
 signal.signal(signal.SIGUSR1, census)
 table, batches, options = json.loads(sys.argv[1])
-options = {k: tuple(v) if isinstance(v, list) else v for k, v in options.items()}
 serve(
     Simulated(**table), 1, ServerOptions(batches=BatchSettings(**batches), **options), "127.0.0.1", 0,
     on_listening=lambda url: print(url, flush=True), lifeline=True,

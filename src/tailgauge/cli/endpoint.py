@@ -38,7 +38,6 @@ def settings(
         api_key=os.environ[variable] if variable else None,
         certfile=_path(options["certfile"]),
         keyfile=_path(options["keyfile"]),
-        embed_clock=bool(options["embed_clock"]),
     )
 
 

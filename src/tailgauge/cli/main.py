@@ -250,7 +250,6 @@ def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:
     metavar="N",
     help="Seed of its delays.",
 )
-@click.option("--embed-clock", is_flag=True, help="Start each chunk's text with its send time (ns).")
 @click.option("--api-key-env", metavar="NAME", help="Require the key in this environment variable.")
 @click.option(
     "--certfile",

@@ -57,7 +57,7 @@ def dry_run(
 def _conclude(folder: RunFolder, facts: dict[str, Any], notes: list[str], run: DryRun, store: Store) -> None:
     counts = run.counters.as_message()
     leased = run.counters.leased
-    facts = facts | {"start_at_ns": run.start_ns}
+    facts = facts | {"start_at_ns": run.start_at_ns}
     worker = {
         "worker": 0,
         "name": STAMPS,

@@ -166,7 +166,7 @@ _Key = tuple[int, int, int]  # request, leg, attempt
 
 
 class DryEndpoint:
-    """One endpoint, and the driver of its core. `engine`, `work_ms` and `watched`: see `core.Endpoint`."""
+    """One endpoint, and the driver of its core. `engine` and `watched`: see `core.Endpoint`."""
 
     def __init__(
         self,
@@ -176,13 +176,12 @@ class DryEndpoint:
         *,
         watched: bool = False,
         engine: EngineConfig | None = None,
-        work_ms: Callable[[str], float] | None = None,
     ) -> None:
         self._queue = queue
         self._changed = False
         self._number = 0
         self._wires = {wire.NAME: wire for wire in WIRES}
-        self.core = Endpoint(table, seed, self, watched=watched, engine=engine, work_ms=work_ms)
+        self.core = Endpoint(table, seed, self, watched=watched, engine=engine)
 
     def exchange(self, key: _Key, protocol: str) -> Exchange:
         """A call has come: its account, and its row in the server log."""

@@ -25,7 +25,7 @@ class Timer:
 
     __slots__ = ("call",)
 
-    def __init__(self, call: Callable[[], None] | None) -> None:
+    def __init__(self, call: Callable[[], object] | None) -> None:
         self.call = call
 
     def cancel(self) -> None:
@@ -45,7 +45,7 @@ class EventQueue:
         """The time, in ns."""
         return self._now_ns
 
-    def call_at(self, at_ns: int, call: Callable[[], None]) -> Timer:
+    def call_at(self, at_ns: int, call: Callable[[], object]) -> Timer:
         """Call at a time; one that has passed is now, after everything that is planned for now."""
         timer = Timer(call)
         self._planned += 1

@@ -10,7 +10,7 @@ exactly the wanted tokens and costs nothing to make, so that a million requests 
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 
 from tailgauge.call import CACHE_MARKS, MAIN, SECOND, Prompt
@@ -18,23 +18,22 @@ from tailgauge.dry_run.attempts import Attempts
 from tailgauge.dry_run.driver import DryEndpoint
 from tailgauge.dry_run.event_queue import EventQueue
 from tailgauge.dry_run.store import Rows
-from tailgauge.patterns.events import Request, Send
-from tailgauge.patterns.pattern import Pattern
+from tailgauge.patterns.events import Send
 from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.plan.preflight import writes
 from tailgauge.prompts import Maker, prompt
 from tailgauge.protocols.table import PROTOCOLS
-from tailgauge.rows.schema import CENSORED, CLIENT_DROP, PREFLIGHT
+from tailgauge.rows.schema import PREFLIGHT
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.schedule import Planned, Schedule
-from tailgauge.schedule.sessions import Turn, conversation, draw, following
+from tailgauge.schedule.sessions import Turn
 from tailgauge.simulator.behaviours import tokens
 from tailgauge.simulator.engine.config import EngineConfig
-from tailgauge.worker.attempt_row import RequestRef, request_row
+from tailgauge.worker.attempt_row import RequestRef
 from tailgauge.worker.cache_tracker import CacheBook
-from tailgauge.worker.concurrency_gate import Gates
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive
+from tailgauge.worker.requests import Requests
 
 _BEGIN_NS = 1_000_000_000  # 0 would look like a time that never was
 _LEAD_NS = 1_500_000_000  # from the last pre-warming call to the start, about as in a real run
@@ -44,8 +43,8 @@ _COLLECT_EVERY = (
 _SAMPLE_WORDS = 1000
 
 
-class DryRun:
-    """One run on the clock of an event queue. `engine` and `work_ms` replace the engine of the scenario's endpoint."""
+class DryRun(Requests):
+    """One run on the clock of an event queue. `engine` replaces that of the scenario's endpoint."""
 
     def __init__(
         self,
@@ -54,31 +53,25 @@ class DryRun:
         store: Rows,
         *,
         engine: EngineConfig | None = None,
-        work_ms: Callable[[str], float] | None = None,
     ) -> None:
-        self.scenario, self._schedule, self._store = scenario, schedule, store
-        self.counters, self.queue = Counters(), EventQueue(_BEGIN_NS)
+        self._schedule, self.queue = schedule, EventQueue(_BEGIN_NS)
         watched = any(traffic.cancel.after_chunks is not None for traffic in scenario.traffic.values())
         self.endpoint = DryEndpoint(
-            scenario.simulated, scenario.seed, self.queue, watched=watched, engine=engine, work_ms=work_ms
+            scenario.simulated, scenario.seed, self.queue, watched=watched, engine=engine
         )
         targets = {MAIN: scenario.target, SECOND: scenario.second_target or scenario.target}
         deadline_s = scenario.limits.attempt_deadline_s
-        self.attempts = Attempts(targets, self.endpoint, self.queue, store, deadline_s, _book(scenario))
+        book = CacheBook.of(scenario, alone=True, simulated=True)
+        attempts = Attempts(targets, self.endpoint, self.queue, store, deadline_s, book)
+        super().__init__(scenario, attempts, store, Counters(), self.queue, _raise)
         self._makers: Mapping[str, Maker | SizedPrompts] = makers_of(scenario, schedule)
-        self._kinds: dict[str, tuple[Pattern, Gates]] = {
-            name: (pattern_of(traffic), Gates(self.queue.now_ns))
-            for name, traffic in scenario.traffic.items()
-        }
-        self._duration_ns = int(scenario.stages.duration_s * 1e9)
         self._arrivals: Iterator[Planned] = iter(())
-        self._open: dict[Drive, None] = {}  # in the order of their start: a set would have one of its own
-        self.start_ns = self.last_ns = _BEGIN_NS  # of the run; end of its last request
+        self.start_at_ns = self.last_ns = _BEGIN_NS  # of the run; end of its last request
 
     @property
     def end_ns(self) -> int:
         """When the last request may be sent."""
-        return self.start_ns + self._duration_ns
+        return self.start_at_ns + self._until_ns
 
     def run(self) -> None:
         """Run all events, from the first arrival to the last row."""
@@ -86,7 +79,7 @@ class DryRun:
         gc.set_threshold(_COLLECT_EVERY, *before[1:])
         try:
             self._pre_warm()
-            self._arrivals = self._schedule.slice(0, self._duration_ns)
+            self._arrivals = self._schedule.slice(0, self._until_ns)
             self._expect()
             self.queue.call_at(self.end_ns + round(self.scenario.limits.drain_s * 1e9), self._censor)
             self.queue.run(self.endpoint)
@@ -103,7 +96,7 @@ class DryRun:
             self.queue.run(self.endpoint)
         if self.queue.now_ns() > _BEGIN_NS:
             self.queue.pass_to(self.queue.now_ns() + _LEAD_NS)
-        self.start_ns = self.queue.now_ns()
+        self.start_at_ns = self.queue.now_ns()
 
     # --- one request ------------------------------------------------------------------------------------------
 
@@ -112,97 +105,25 @@ class DryRun:
         planned = next(self._arrivals, None)
         if planned is not None:
             self.counters.leased += planned.turns
-            self.queue.call_at(self.start_ns + planned.at_ns, partial(self._arrive, planned))
+            self.queue.call_at(self.start_at_ns + planned.at_ns, partial(self._arrive, planned))
 
     def _arrive(self, planned: Planned) -> None:
         self._expect()
         self._dispatch(Turn.first(planned))
 
-    def _dispatch(self, turn: Turn) -> None:
-        scenario, counters, now_ns = self.scenario, self.counters, self.queue.now_ns()
-        scheduled = self.start_ns + turn.at_ns
-        stage = scenario.stages.stage_at(turn.at_ns / 1e9)
-        counters.leased += turn.is_closed
-        if counters.in_flight >= scenario.limits.in_flight_per_worker:
-            counters.client_drop += 1
-            self._store.request(request_row(scenario, turn, stage, scheduled, None, CLIENT_DROP))
-            self._follow(turn, CLIENT_DROP, None)
-            return
-        counters.dispatched += 1
-        counters.in_flight += 1
-        asked, request_id, seed = turn.asked, turn.request_id, scenario.seed
-        turn.prompts = self._makers[asked.traffic].make(asked, turn.number, turn.history)
-        pattern, gates = self._kinds[asked.traffic]
-        request = Request(
-            request_id, scheduled, turn.prompts, asked.output_tokens, draw(seed, request_id), seed
-        )
-        origin = RequestRef(request_id, stage, asked.traffic, scheduled)
-        drive = Drive(
-            pattern.steps(request),
-            origin,
-            self.attempts,
-            gates,
-            partial(self._over, turn, stage, now_ns),
-            self.queue,
-        )
-        self._open[drive] = None
-        drive.begin()
+    def _begins(self, turn: Turn, late_ns: int) -> None:  # noqa: ARG002 - it is never late
+        turn.prompts = self._makers[turn.asked.traffic].make(turn.asked, turn.number, turn.history)
 
-    def _over(self, turn: Turn, stage: str, dispatched: int, drive: Drive) -> None:
-        done, now_ns, counters = drive.done, self.queue.now_ns(), self.counters
-        assert done is not None
-        if drive.bug is not None:
-            raise drive.bug
-        self._open.pop(drive, None)
-        counters.in_flight -= 1
-        self.last_ns = now_ns
-        row = request_row(self.scenario, turn, stage, self.start_ns + turn.at_ns, dispatched, done.ended)
-        row.legs, row.attempts, row.winner = len(drive.calls), drive.attempts, done.winner
-        row.joined_at_ns, row.hedge_held = done.joined_at_ns, done.hedge_held
-        row.ended_at_ns = None if done.ended == CENSORED else now_ns
-        self._store.request(row)
-        if done.ended == CENSORED:
-            counters.censored += 1
-            counters.not_due += turn.rest
-            return
-        counters.end(done.ended)
-        self._follow(turn, done.ended, done.text)
+    def _over(self, turn: Turn, stage: str, dispatched: int, drive: Drive) -> int:
+        self.last_ns = super()._over(turn, stage, dispatched, drive)
+        return self.last_ns
 
-    def _follow(self, turn: Turn, ended: str, answer: str | None) -> None:
-        """Plan the turn after this one; what would be due after the end of the run is never sent."""
-        scenario, since_ns = self.scenario, self.queue.now_ns() - self.start_ns
-        traffic = scenario.traffic[turn.planned.traffic]
-        coming = following(turn, ended, since_ns, scenario.seed, scenario.arrival, traffic)
-        if coming is None or coming.at_ns >= self._duration_ns:
-            self.counters.not_due += turn.rest
-            return
-        if traffic.session.grow and not turn.is_closed:
-            coming.history = conversation(turn, answer)
-        self.queue.call_at(self.start_ns + coming.at_ns, partial(self._dispatch, coming))
-
-    # --- the end ----------------------------------------------------------------------------------------------
-
-    def _censor(self) -> None:
-        drives = list(self._open)
-        for drive in drives:
-            drive.send_no_more()
-        for drive in drives:
-            drive.censor()
-        self.attempts.abort_open(CENSORED)
+    def _plan(self, turn: Turn) -> None:
+        self.queue.call_at(self.start_at_ns + turn.at_ns, partial(self._dispatch, turn))
 
 
-def _book(scenario: Scenario) -> CacheBook | None:
-    """What the worker would know of the prompt cache, where something is cached."""
-    if all(traffic.cache is None for traffic in scenario.traffic.values()):
-        return None
-    cache = scenario.simulated.cache
-    second = scenario.second_target or scenario.target
-    return CacheBook(
-        True,
-        ttl_s={"5m": cache.ttl_5m_s, "1h": cache.ttl_1h_s},
-        lookback=cache.lookback,
-        models={MAIN: scenario.target.model, SECOND: second.model},
-    )
+def _raise(error: Exception) -> None:
+    raise error
 
 
 class SizedPrompts:

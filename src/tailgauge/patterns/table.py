@@ -30,18 +30,7 @@ ROWS: tuple[type[Pattern], ...] = (
 )
 PATTERNS = by_name(ROWS)
 # Keys of a traffic table that have a meaning with some patterns only; see Pattern.uses.
-OPTIONAL = (
-    "fallback",
-    "cancel",
-    "reader",
-    "hedge",
-    "retry",
-    "session",
-    "cache",
-    "stream",
-    "thinking",
-    "tools",
-)
+OPTIONAL = frozenset[str]().union(*(row.uses for row in ROWS))
 _TABLES = {row.name: row.settings_type for row in ROWS if row.settings_type is not None}
 
 

@@ -22,10 +22,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tailgauge.call import MESSAGE, Call, Message, Part, Prompt, Tool
+from tailgauge.call import MAIN, MESSAGE, SECOND, Call, Message, Part, Prompt, Tool
 from tailgauge.rows.schema import COLD, UNKNOWN, WARM
+
+if TYPE_CHECKING:
+    from tailgauge.scenario.model import Scenario
 
 PROVIDER_TTL_S: Mapping[str, float] = {"5m": 300.0, "1h": 3600.0}
 LOOKBACK = 20  # blocks from a mark in which the provider looks for an entry, the marked one included
@@ -87,6 +90,18 @@ class CacheBook:
         self._writers: Counter[_EntryKey] = Counter()
         self._texts: OrderedDict[tuple[str, int], _Shared] = OrderedDict()
         self._forgot = False
+
+    @classmethod
+    def of(cls, scenario: Scenario, *, alone: bool, simulated: bool) -> CacheBook | None:
+        """The model of a run's targets; None where nothing is cached."""
+        if all(traffic.cache is None for traffic in scenario.traffic.values()):
+            return None
+        second = scenario.second_target or scenario.target
+        models = {MAIN: scenario.target.model, SECOND: second.model}
+        if not simulated:
+            return cls(alone, models=models)
+        cache = scenario.simulated.cache
+        return cls(alone, {"5m": cache.ttl_5m_s, "1h": cache.ttl_1h_s}, cache.lookback, models)
 
     def sent(self, call: Call, key: CallKey, now_ns: int, traffic: str = "") -> CacheNote | None:
         """Expectation of a call that is sent now; None if its prompt has no prefix.

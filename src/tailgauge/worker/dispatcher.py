@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import gevent
@@ -17,19 +16,15 @@ from gevent import get_hub, getcurrent
 from gevent.event import Event as Signal
 
 from tailgauge.clock import monotonic_ns
-from tailgauge.patterns.events import Request
-from tailgauge.patterns.pattern import Pattern
-from tailgauge.patterns.table import pattern_of
 from tailgauge.prompts import Maker
-from tailgauge.rows.schema import CENSORED, CLIENT_DROP, OK
+from tailgauge.rows.schema import CENSORED, OK
 from tailgauge.schedule.schedule import Planned
-from tailgauge.schedule.sessions import Turn, conversation, draw, following, requests_in
-from tailgauge.worker.attempt_row import RequestRef, request_row
+from tailgauge.schedule.sessions import Turn, requests_in
 from tailgauge.worker.attempts import Attempts
-from tailgauge.worker.concurrency_gate import Gates
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive
-from tailgauge.worker.timers import WaitTimer, yield_to_hub
+from tailgauge.worker.requests import Requests
+from tailgauge.worker.timers import HubTime, WaitTimer, yield_to_hub
 
 if TYPE_CHECKING:
     from tailgauge.rows.recorder import Recorder
@@ -41,15 +36,7 @@ CLOSING_S = 5.0  # beyond the connect time-out: an abort does not interrupt a co
 _POLL_S = 0.02  # between checks for open requests
 
 
-@dataclass(frozen=True, slots=True)
-class TrafficRuntime:
-    """A traffic table in this worker: its pattern and the gates of its requests."""
-
-    pattern: Pattern
-    gates: Gates
-
-
-class Dispatcher:
+class Dispatcher(Requests):
     """Dispatches one worker's leases. `makers` make the prompts of each traffic table."""
 
     def __init__(
@@ -62,28 +49,21 @@ class Dispatcher:
         on_ended: Callable[[str, str, float], None],
         on_bug: Callable[[BaseException], None],
     ) -> None:
-        self._scenario, self._makers, self._attempts = scenario, makers, attempts
-        self._recorder, self._counters = recorder, counters
-        self._on_ended, self._on_bug = on_ended, on_bug
-        self._kinds = {
-            name: TrafficRuntime(pattern_of(traffic), Gates()) for name, traffic in scenario.traffic.items()
-        }
-        self._until_ns = int(scenario.stages.duration_s * 1e9)
+        super().__init__(scenario, attempts, recorder, counters, HubTime(), on_bug)
+        self._makers, self._calls, self._on_ended = makers, attempts, on_ended
         self._waiting: list[Turn] = []
         self._coming: list[Turn] = []  # later turns without prompts yet
-        self._open: set[Drive] = set()
         self._timer = WaitTimer()
         self._more, self._to_make = Signal(), Signal()
         self._stopped = self._hurried = False
-        self.start_at_ns = 0
         self.admits: Callable[[Turn], bool] = lambda _: True  # False: a limit of the run is reached
 
     def lease(self, rows: Iterable[Sequence[Any]]) -> None:
         """Take arrivals of a slice (`schedule.Planned`) and make their prompts."""
         planned = [Planned(*row) for row in rows]
-        self._counters.leased += requests_in(planned)
+        self.counters.leased += requests_in(planned)
         if self._stopped:
-            self._counters.not_reached += requests_in(planned)
+            self.counters.not_reached += requests_in(planned)
             return
         self._make([Turn.first(row) for row in planned])
 
@@ -102,7 +82,12 @@ class Dispatcher:
                 in_a_row = 0
                 self._timer.wait_until(due)
                 continue
-            self._dispatch(heapq.heappop(self._waiting))
+            turn = heapq.heappop(self._waiting)
+            if not self.admits(turn):
+                self.stop()
+                return
+            if not self._dispatch(turn):
+                yield_to_hub()  # many drops in a row must not delay reading open streams
             in_a_row += 1
             if in_a_row % AT_ONCE == 0:
                 yield_to_hub()
@@ -120,7 +105,7 @@ class Dispatcher:
         """Admit no more; count leased arrivals that were not reached."""
         if not self._stopped:
             self._stopped = True
-            counters = self._counters  # a slice may be half taken, so the queue is not all of it
+            counters = self.counters  # a slice may be half taken, so the queue is not all of it
             counters.not_reached = counters.leased - counters.dispatched - counters.client_drop
             self._more.set()
             self._to_make.set()
@@ -130,7 +115,7 @@ class Dispatcher:
         """Wait for open requests, then close the rest as censored."""
         if not self._hurried:
             self._wait_until_closed(monotonic_ns() + int(seconds * 1e9))
-        patience = monotonic_ns() + int((self._scenario.limits.connect_timeout_s + CLOSING_S) * 1e9)
+        patience = monotonic_ns() + int((self.scenario.limits.connect_timeout_s + CLOSING_S) * 1e9)
         while self._is_open and monotonic_ns() < patience:
             self._censor()  # repeatedly: a greenlet may open its call late
             gevent.sleep(_POLL_S)
@@ -146,91 +131,31 @@ class Dispatcher:
 
     # --- one request ------------------------------------------------------------------------------------------
 
-    def _dispatch(self, turn: Turn) -> None:
-        if not self.admits(turn):
-            self.stop()
-            return
-        scheduled = self.start_at_ns + turn.at_ns
-        stage = self._scenario.stages.stage_at(turn.at_ns / 1e9)
-        counters = self._counters
-        counters.leased += turn.is_closed
-        if counters.in_flight >= self._scenario.limits.in_flight_per_worker:
-            counters.client_drop += 1
-            self._recorder.request(request_row(self._scenario, turn, stage, scheduled, None, CLIENT_DROP))
-            self._follow(turn, CLIENT_DROP, monotonic_ns(), None)
-            yield_to_hub()  # many drops in a row must not delay reading open streams
-            return
-        counters.dispatched += 1
-        counters.in_flight += 1
-        dispatched = monotonic_ns()
-        counters.second.dispatched(dispatched - scheduled)
+    def _begins(self, turn: Turn, late_ns: int) -> None:  # noqa: ARG002 - prompts are made ahead of need
+        self.counters.second.dispatched(late_ns)
 
-        def over(drive: Drive) -> None:
-            self._over(turn, stage, scheduled, dispatched, drive)
-
-        drive = self._drive(self._kinds[turn.asked.traffic], turn, stage, scheduled, over)
-        self._open.add(drive)
-        drive.begin()
-
-    def _drive(
-        self, kind: TrafficRuntime, turn: Turn, stage: str, scheduled: int, over: Callable[[Drive], None]
-    ) -> Drive:
-        seed, request_id = self._scenario.seed, turn.request_id
-        tokens = turn.asked.output_tokens
-        request = Request(request_id, scheduled, turn.prompts, tokens, draw(seed, request_id), seed)
-        origin = RequestRef(request_id, stage, turn.asked.traffic, scheduled)
-        return Drive(kind.pattern.steps(request), origin, self._attempts, kind.gates, over)
-
-    def _over(self, turn: Turn, stage: str, scheduled: int, dispatched: int, drive: Drive) -> None:
-        """A request has ended; runs where its last event happened, be that the hub."""
+    def _over(self, turn: Turn, stage: str, dispatched: int, drive: Drive) -> int:
+        """Runs where the request's last event happened, be that the hub."""
+        ended_at_ns = super()._over(turn, stage, dispatched, drive)
         assert drive.done is not None
-        self._open.discard(drive)
-        ended, counters = drive.done.ended, self._counters
-        counters.in_flight -= 1
-        ended_at = self._ended(turn, stage, scheduled, dispatched, drive)
-        if ended == CENSORED:
-            counters.censored += 1
-            counters.not_due += turn.rest
-            return
-        counters.end(ended)
-        self._follow(turn, ended, ended_at, drive.done.text)
-        e2e_ms = (ended_at - scheduled) / 1e6
-        counters.of(turn.asked.traffic, drive.target).end_request(ended, e2e_ms if ended == OK else None)
+        if (ended := drive.done.ended) == CENSORED:
+            return ended_at_ns
+        e2e_ms = (ended_at_ns - self.start_at_ns - turn.at_ns) / 1e6
+        counters = self.counters.of(turn.asked.traffic, drive.target)
+        counters.end_request(ended, e2e_ms if ended == OK else None)
         outcome = (turn.planned.traffic, ended, e2e_ms)
         if getcurrent() is get_hub():
             gevent.spawn(self._on_ended, *outcome)  # a listener of Locust's may wait, the hub must not
         else:
             self._on_ended(*outcome)
-
-    def _ended(self, turn: Turn, stage: str, scheduled: int, dispatched: int, drive: Drive) -> int:
-        """Write the row; returns when the request ended."""
-        done, now = drive.done, monotonic_ns()
-        assert done is not None
-        row = request_row(self._scenario, turn, stage, scheduled, dispatched, done.ended)
-        row.legs, row.attempts, row.winner = len(drive.calls), drive.attempts, done.winner
-        row.joined_at_ns, row.hedge_held = done.joined_at_ns, done.hedge_held
-        row.ended_at_ns = None if done.ended == CENSORED else now
-        self._recorder.request(row)
-        if drive.bug is not None:
-            self._on_bug(drive.bug)
-        return now
+        return ended_at_ns
 
     # --- what follows it --------------------------------------------------------------------------------------
 
-    def _follow(self, turn: Turn, ended: str, ended_at: int, answer: str | None) -> None:
-        """Plan the next turn of the session, unless it is due after the end of the run."""
-        traffic = self._scenario.traffic[turn.planned.traffic]
-        since_start = ended_at - self.start_at_ns
-        coming = following(turn, ended, since_start, self._scenario.seed, self._scenario.arrival, traffic)
-        if coming is None or coming.at_ns >= self._until_ns:
-            self._counters.not_due += turn.rest
-            return
-        if self._stopped:
-            return
-        if traffic.session.grow and not turn.is_closed:
-            coming.history = conversation(turn, answer)
-        self._coming.append(coming)
-        self._to_make.set()
+    def _plan(self, turn: Turn) -> None:
+        if not self._stopped:
+            self._coming.append(turn)
+            self._to_make.set()
 
     def _make_coming(self) -> None:
         """Make the prompts of later turns outside the callbacks in which earlier turns ended."""
@@ -258,16 +183,8 @@ class Dispatcher:
 
     @property
     def _is_open(self) -> bool:
-        return bool(self._open or self._attempts.open)
+        return bool(self._open or self._calls.open)
 
     def _wait_until_closed(self, deadline_ns: int) -> None:
         while self._is_open and monotonic_ns() < deadline_ns:
             gevent.sleep(_POLL_S)
-
-    def _censor(self) -> None:
-        drives = list(self._open)
-        for drive in drives:
-            drive.send_no_more()  # all of them first: an ending request frees a gate for another
-        for drive in drives:
-            drive.censor()
-        self._attempts.abort_open(CENSORED)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from functools import cache
 from typing import TYPE_CHECKING, Protocol
 
 from tailgauge.call import MAIN
@@ -55,14 +54,6 @@ class Timing(Protocol):
         """Call at a time; may be slightly early."""
 
 
-@cache
-def hub_time() -> Timing:
-    """Real time; imported on use, because dry runs need no gevent."""
-    from tailgauge.worker.timers import HubTime
-
-    return HubTime()
-
-
 class Closable(Protocol):
     """The driver's interface of a call."""
 
@@ -82,13 +73,16 @@ class Starts(Protocol):
     ) -> Closable:
         """Start a call; `post` receives its headers, first content and end."""
 
+    def abort_open(self, reason: str) -> None:
+        """Close every open call."""
+
 
 class _CensoredError(Exception):
     """The drain has ended, and the pattern has no open call."""
 
 
 class Drive:
-    """One running request. `done`: its end; `bug`: an error of its pattern. Without `timing`, in real time."""
+    """One running request. `done`: its end; `bug`: an error of its pattern."""
 
     def __init__(
         self,
@@ -96,8 +90,8 @@ class Drive:
         origin: RequestRef,
         attempts: Starts,
         gates: Gates,
-        on_over: Callable[[Drive], None],
-        timing: Timing | None = None,
+        on_over: Callable[[Drive], object],
+        timing: Timing,
     ) -> None:
         self.done: Done | None = None
         self.bug: Exception | None = None
@@ -105,7 +99,7 @@ class Drive:
         self.target = MAIN  # of the first call
         self._steps, self._origin, self._attempts = steps, origin, attempts
         self._gates, self._on_over = gates, on_over
-        self._timing = hub_time() if timing is None else timing
+        self._timing = timing
         self._events: deque[Event] = deque()
         self._until_ns: int | None = None  # what a wait ends with, if nothing happens
         self._timer: Timer | None = None

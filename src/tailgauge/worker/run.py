@@ -80,7 +80,7 @@ class Task:
             self.recorder,
             self.counters,
             limits.attempt_deadline_s,
-            self._cache_tracker(),
+            CacheBook.of(self.scenario, alone=plan["alone"], simulated=target.url == SIMULATED),
         )
         self._prices = {model: Price.of_plain(price) for model, price in plan["prices"].items()}
         self._makers: dict[str, Maker] = {}
@@ -117,18 +117,6 @@ class Task:
         self._transports.append(transport)
         self._urls.append(url)
         return Endpoint(url, target, transport)
-
-    def _cache_tracker(self) -> CacheBook | None:
-        """A tracker of the prompt cache, if any traffic uses it."""
-        if all(traffic.cache is None for traffic in self.scenario.traffic.values()):
-            return None
-        second = self.scenario.second_target or self.scenario.target
-        models = {MAIN: self.scenario.target.model, SECOND: second.model}
-        if self.scenario.target.url != SIMULATED:
-            return CacheBook(self._plan["alone"], models=models)
-        cache = self.scenario.simulated.cache
-        lives = {"5m": cache.ttl_5m_s, "1h": cache.ttl_1h_s}
-        return CacheBook(self._plan["alone"], ttl_s=lives, lookback=cache.lookback, models=models)
 
     # --- from plan to go --------------------------------------------------------------------------------------
 

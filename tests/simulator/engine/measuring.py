@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
 import numpy as np
+from simulator.engine.fluid import fluid
 
-from tailgauge.simulator.engine.config import PROFILES, EngineConfig, FluidTime
+from tailgauge.simulator.engine.config import PROFILES, EngineConfig
 from tailgauge.simulator.engine.engine import Engine
 from tailgauge.simulator.engine.job import ENDINGS, NO_HOOKS, REFUSED, Job
 
@@ -24,21 +25,11 @@ class Demands:
 
     prompt_tokens: np.ndarray
     output_tokens: np.ndarray
-    work_ms: np.ndarray | None = None
-
-    @classmethod
-    def of_work(cls, work_ms):
-        """One prompt token and one output token each: queueing theory's customers."""
-        ones = np.ones(len(work_ms), np.int64)
-        return cls(ones, ones, work_ms)
 
     def jobs(self):
         """One job a call; its key is its index."""
-        works = (
-            [None] * len(self.prompt_tokens) if self.work_ms is None else np.asarray(self.work_ms).tolist()
-        )
         tokens = self.prompt_tokens.tolist(), self.output_tokens.tolist()
-        return [Job(i, *values) for i, values in enumerate(zip(*tokens, works, strict=True))]
+        return [Job(i, *values) for i, values in enumerate(zip(*tokens, strict=True))]
 
 
 @dataclass
@@ -95,6 +86,11 @@ def engine_of(profile, seed, hooks):
     return Engine(config, seed, hooks, tokens=False)
 
 
+def gauges(engine):
+    """Each replica as it stands: calls that run and wait, share of its memory in use."""
+    return [(len(r.running), len(r.waiting), r.kv_used_share) for r in engine.replicas]
+
+
 def run(profile, at_ns, demands, seed, *, hooks=NO_HOOKS):
     """Open loop: call i arrives at `at_ns[i]` (in order), whatever became of the others; runs until all ended."""
     engine, measured = engine_of(profile, seed, hooks), Measured()
@@ -142,12 +138,18 @@ def alike(n, prompt_tokens, output_tokens):
     return Demands(np.full(n, prompt_tokens), np.full(n, output_tokens))
 
 
+def customers(work_ms, slowdown=0.0, **config):
+    """Queueing theory's customers, who need as much work each, and the engine that serves them."""
+    works = np.asarray(work_ms).tolist()
+    return fluid(lambda job: works[job.key], slowdown, **config), alike(len(works), 1, 1)
+
+
 def sojourns_ms(rho, work_ms, seed, *, servers=1, slots=1, slowdown=0.0):
     """Times in system of Poisson customers at utilisation rho, the first tenth left out: the system began empty."""
     n = len(work_ms)
-    config = EngineConfig(FluidTime(slowdown), slots=slots)
+    config, demands = customers(work_ms, slowdown, slots=slots)
     rate_per_s = rho * servers * 1e3 / float(np.mean(work_ms))
-    measured = run(config, poisson_ns(rate_per_s, n, seed), Demands.of_work(work_ms), seed)
+    measured = run(config, poisson_ns(rate_per_s, n, seed), demands, seed)
     return ((measured.ended - measured.sent) / 1e6)[n // 10 :]
 
 

@@ -3,14 +3,16 @@
 from dataclasses import replace
 
 import pytest
+from simulator.engine.fluid import fluid
+from simulator.engine.measuring import gauges
 
-from tailgauge.simulator.engine.config import EngineConfig, FluidTime, Prefill, StepTime
+from tailgauge.simulator.engine.config import EngineConfig, Prefill, StepTime
 from tailgauge.simulator.engine.engine import Engine
 from tailgauge.simulator.engine.job import Hooks, Job
 
 MS = 1_000_000
 CONFIG = EngineConfig(StepTime(10.0, 0.0, 0.0, Prefill(0.1)), slots=2)
-FLUID = EngineConfig(FluidTime(), slots=1)
+FLUID = fluid(lambda job: {"a": 100.0, "b": 10.0}[job.key], slots=1)
 EVER = 2**62
 
 
@@ -86,11 +88,11 @@ def test_gauges_tell_who_runs_and_waits_and_how_full_memory_is():
         engine.submit(Job(key, 31, 40), 0)
     engine.advance(27 * MS)  # one holds 33 tokens, 3 blocks, the other 32, 2 blocks
 
-    assert engine.gauges() == [(2, 1, 5 / 20)]
+    assert gauges(engine) == [(2, 1, 5 / 20)]
 
     engine.advance(40 * MS)
 
-    assert engine.gauges() == [(2, 1, 6 / 20)]
+    assert gauges(engine) == [(2, 1, 6 / 20)]
 
 
 CANCELS = {  # mode: when it ends, tokens, of these after the cancellation at 35 ms (steps end at 20, 30, 40, ... ms)
@@ -112,7 +114,7 @@ def test_a_cancelled_call_ends_by_its_mode(mode, tokens):
     call = ending(engine.advance(EVER), "a").call
 
     assert (call.ended_ns / MS, call.tokens, call.wasted_tokens) == CANCELS[mode]
-    assert engine.gauges() == [(0, 0, 0)]
+    assert gauges(engine) == [(0, 0, 0)]
 
 
 @pytest.mark.parametrize("mode", ["immediate", "next_step"])
@@ -129,12 +131,12 @@ def test_cancelling_frees_the_slot_for_who_waits_and_moves_nobody_else(mode):
     assert ending(out, 2).at_ns == 46 * MS
     assert happened(out, 3)[0] == ("admitted", 50, 0)
     assert [ending(out, i).kind for i in range(4)] == ["finished", "cancelled", "cancelled", "finished"]
-    assert engine.gauges() == [(0, 0, 0)]
+    assert gauges(engine) == [(0, 0, 0)]
 
 
 def test_a_fluid_call_that_is_cancelled_frees_its_server():
     engine = Engine(FLUID, 1)
-    first, second = Job("a", work_ms=100), Job("b", work_ms=10)
+    first, second = Job("a"), Job("b")
     engine.submit(first, 0)
     engine.submit(second, 0)
     engine.cancel(first, 30 * MS)
@@ -153,38 +155,37 @@ def test_a_call_can_be_cancelled_on_its_way_to_the_replica():
 
 
 def replicas(config, keys):
-    """Replica of each call, all open at once; a key is (prefix, session)."""
+    """Replica of each call, all open at once; a key is that of its prefix."""
     engine = Engine(replace(config, replicas=4), 1)
-    for i, (prefix, session) in enumerate(keys):
-        engine.submit(Job(i, 10, 10, prefix_key=prefix, session_key=session), i)
+    for i, prefix in enumerate(keys):
+        engine.submit(Job(i, 10, 10, prefix), i)
     ended = [e for e in engine.advance(EVER) if e.kind == "finished"]
     return [e.call.replica for e in sorted(ended, key=lambda e: e.job.key)]
 
 
 def test_least_loaded_deals_out_in_turn():
-    assert replicas(CONFIG, [(None, None)] * 8) == [0, 1, 2, 3] * 2
+    assert replicas(CONFIG, [None] * 8) == [0, 1, 2, 3] * 2
 
 
 def test_random_uses_every_replica_and_repeats_by_seed():
     config = replace(CONFIG, router="random")
-    first = replicas(config, [(None, None)] * 40)
+    first = replicas(config, [None] * 40)
 
     assert set(first) == {0, 1, 2, 3}
-    assert replicas(config, [(None, None)] * 40) == first
+    assert replicas(config, [None] * 40) == first
 
 
-def test_hash_keeps_a_session_together_else_a_prefix():
+def test_hash_keeps_a_prefix_together_and_spreads_the_others():
     config = replace(CONFIG, router="hash")
 
-    assert len(set(replicas(config, [(i, "s") for i in range(9)]))) == 1
-    assert len(set(replicas(config, [("p", None)] * 9))) == 1
-    assert len(set(replicas(config, [(None, i) for i in range(30)]))) == 4
+    assert len(set(replicas(config, ["p"] * 9))) == 1
+    assert len(set(replicas(config, [None] * 30))) == 4
 
 
 def test_prefix_affinity_stays_until_its_replica_is_much_busier():
     config = replace(CONFIG, router="prefix_affinity", affinity_slack=3)
 
-    assert replicas(config, [("p", None)] * 5) == [0, 0, 0, 0, 1]
+    assert replicas(config, ["p"] * 5) == [0, 0, 0, 0, 1]
 
 
 class Recorded(Hooks):
@@ -228,9 +229,9 @@ def test_hooks_are_asked_at_admission_and_told_in_the_order_of_time(tokens):
 
 def test_a_fluid_call_is_slowed_by_its_factor():
     engine = Engine(FLUID, 1, Recorded())
-    engine.submit(Job("a", work_ms=10), 0)
+    engine.submit(Job("b"), 0)
 
-    assert ending(engine.advance(EVER), "a").at_ns == 20 * MS
+    assert ending(engine.advance(EVER), "b").at_ns == 20 * MS
 
 
 def test_a_call_draws_the_same_whatever_else_is_there():
@@ -268,13 +269,9 @@ def test_values_that_do_not_fit_together_are_named(change, message):
 
 
 def test_a_call_must_be_possible_and_its_key_its_own():
-    engine = Engine(FLUID, 1)
-    engine.submit(Job("a", work_ms=1), 0)
+    engine = Engine(CONFIG, 1)
+    engine.submit(Job("a"), 0)
 
-    for job, message in (
-        (Job("a", work_ms=1), "key"),
-        (Job("b"), "work_ms"),
-        (Job("c", 0, work_ms=1), "token"),
-    ):
+    for job, message in ((Job("a"), "key"), (Job("c", 0), "token")):
         with pytest.raises(ValueError, match=message):
             engine.submit(job, 0)

@@ -1,13 +1,16 @@
 """Whatever comes, in whatever order: nothing is lost, nothing leaks, and the driver's grain does not matter."""
 
+from functools import partial
 from itertools import pairwise
 from typing import get_args
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulator.engine.fluid import Fluid
+from simulator.engine.measuring import gauges
 
 from tailgauge.scenario.simulated import CancelMode, DraftDistribution, Router
-from tailgauge.simulator.engine.config import EngineConfig, FluidTime, Prefill, StepTime
+from tailgauge.simulator.engine.config import EngineConfig, Prefill, StepTime
 from tailgauge.simulator.engine.engine import Engine
 from tailgauge.simulator.engine.job import ENDINGS, Hooks, Job
 
@@ -44,10 +47,15 @@ class Uneven(Hooks):
         assert self.open.pop(job.key) == (1 if tokens else 0)
 
 
+def served(slowdown):
+    return partial(Fluid, work_ms=lambda job: float(job.output_tokens), slowdown=slowdown)
+
+
 @st.composite
 def configs(draw):
     return EngineConfig(
-        draw(st.sampled_from([STEPS, STEPS, STEPS, FluidTime(), FluidTime(0.5)])),
+        STEPS,
+        replica=draw(st.sampled_from([None, None, None, served(0.0), served(0.5)])),
         replicas=draw(st.integers(1, 3)),
         router=draw(st.sampled_from(get_args(Router))),
         slots=draw(st.integers(1, 5)),
@@ -73,7 +81,7 @@ def drive(config, calls, *, tokens, late):
     todo, at = [], 0
     for key, (gap, prompt, output, prefix, leaves) in enumerate(calls):
         at += gap
-        job = Job(key, prompt, output, float(output), prefix)
+        job = Job(key, prompt, output, prefix)
         todo.append((at, key, engine.submit, job))
         if leaves is not None:
             todo.append((at + leaves, key, engine.cancel, job))
@@ -83,7 +91,7 @@ def drive(config, calls, *, tokens, late):
             out += engine.advance(due)
         act(job, at_ns)
     out += engine.advance(EVER)
-    assert engine.gauges() == [(0, 0, 0.0)] * config.replicas
+    assert gauges(engine) == [(0, 0, 0.0)] * config.replicas
     assert hooks.open == {}
     return out
 

@@ -9,6 +9,7 @@ from simulator.engine.measuring import (
     NEVER,
     Demands,
     assert_is,
+    customers,
     exponential_ms,
     p99,
     poisson_ns,
@@ -17,7 +18,7 @@ from simulator.engine.measuring import (
     sojourns_ms,
 )
 
-from tailgauge.simulator.engine.config import EngineConfig, FluidTime, StepTime
+from tailgauge.simulator.engine.config import EngineConfig, StepTime
 
 SERVICE_MS = 10.0
 
@@ -72,7 +73,8 @@ def test_row_4_mg_infinity_in_flight_is_poisson(calls, service):
     n, in_flight = calls(100_000), 20.0
     work = np.full(n, SERVICE_MS) if service == "constant" else exponential_ms(SERVICE_MS, n, 5)
     at = poisson_ns(in_flight * 1e3 / SERVICE_MS, n, 5)
-    measured = run(EngineConfig(FluidTime()), at, Demands.of_work(work), 5)
+    config, demands = customers(work)
+    measured = run(config, at, demands, 5)
 
     ends = np.sort(measured.ended)
     times = np.arange(at[n // 20], at[-1], int(2 * SERVICE_MS * 1e6))
@@ -97,8 +99,8 @@ def test_row_6_closed_loop_obeys_the_response_time_formula(calls, users):
     n, think_ms, slots = calls(100_000), 100.0, 1
     work = exponential_ms(SERVICE_MS, n, 7)
     thinks = np.random.default_rng(8).exponential(think_ms * 1e6, n + users).astype(np.int64)
-    config = EngineConfig(FluidTime(), slots=slots)
-    measured = run_closed(config, thinks, users, Demands.of_work(work), 7)
+    config, demands = customers(work, slots=slots)
+    measured = run_closed(config, thinks, users, demands, 7)
 
     ended = measured.ended
     done = ended >= 0  # the last of each user may be under way still
@@ -116,7 +118,8 @@ def test_row_7_little(calls):
     n = calls(100_000)
     at = poisson_ns(0.8e3 / SERVICE_MS, n, 9)
     work = exponential_ms(SERVICE_MS, n, 9)
-    measured = run(EngineConfig(FluidTime(), slots=1), at, Demands.of_work(work), 9)
+    config, demands = customers(work, slots=1)
+    measured = run(config, at, demands, 9)
     sent, ended = measured.sent, measured.ended
 
     window = ended.max() - sent.min()
@@ -145,8 +148,8 @@ def test_row_21_m_tokens_per_chunk_every_g_ms():
 
 def test_one_server_without_a_queue_refuses_as_erlang_b_says():
     n = 20_000
-    config = EngineConfig(FluidTime(), slots=1, queue_cap=0)
-    measured = run(config, poisson_ns(100, n, 2), Demands.of_work(exponential_ms(10.0, n, 2)), 2)
+    config, demands = customers(exponential_ms(10.0, n, 2), slots=1, queue_cap=0)
+    measured = run(config, poisson_ns(100, n, 2), demands, 2)
 
     assert len(measured.refused) / n == pytest.approx(0.5, abs=0.02)  # load 1
     assert set(measured.first[sorted(measured.refused)].tolist()) == {NEVER}

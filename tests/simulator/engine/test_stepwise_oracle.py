@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from simulator.engine import stepwise
+from simulator.engine.measuring import gauges
 
 from tailgauge.simulator.engine.config import EngineConfig, Prefill, StepTime
 from tailgauge.simulator.engine.engine import Engine
@@ -43,7 +44,7 @@ def engine_times(config, arrivals, *, tokens):
         if emission.kind == "finished":
             kept[emission.job.key] = emission.call.chunk_times_ns.tolist()
             assert emission.tokens == emission.job.output_tokens
-    assert engine.gauges() == [(0, 0, 0.0)]
+    assert gauges(engine) == [(0, 0, 0.0)]
     return [kept[i] for i in emitted], list(emitted.values())
 
 

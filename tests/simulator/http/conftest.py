@@ -22,7 +22,7 @@ import json, os, signal, sys
 import pyarrow.parquet
 from tailgauge.cli.endpoint import serve_command
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-options = dict.fromkeys(("api_key_env", "certfile", "keyfile", "embed_clock", "lifeline"))
+options = dict.fromkeys(("api_key_env", "certfile", "keyfile", "lifeline"))
 received = lambda url: print(url, os.getpid(), flush=True)
 while line := sys.stdin.readline():
     if os.fork() == 0:

@@ -12,15 +12,15 @@ from tailgauge.simulator.protocols.request import CallRequest, Refused
 
 PARAMS = {"model": "tiny", "max_tokens": 3, "messages": [{"role": "user", "content": "abcd"}]}
 REQUEST = CallRequest("tiny", 3, 1, stream=False)
-SMALL = BatchSettings(turnaround_s=1.0, max_requests=3, kept_requests=5)
+SMALL = BatchSettings(turnaround_s=1.0, kept_requests=5)
 
 
 def some(count: int) -> list[Entry]:
     return [Entry(str(i), REQUEST) for i in range(count)]
 
 
-def taken(*requests: Any, settings: BatchSettings = SMALL) -> list[Entry]:
-    return list(entries({"requests": list(requests)}, settings, anthropic.parse))
+def taken(*requests: Any) -> list[Entry]:
+    return list(entries({"requests": list(requests)}, anthropic.parse))
 
 
 @pytest.mark.parametrize(
@@ -53,18 +53,17 @@ def test_wrong_params_are_an_errored_request_and_not_a_refused_batch(
         ([{"custom_id": "a" * 65, "params": PARAMS}], "requests.0.custom_id"),
         ([{"custom_id": "a"}], "requests.0.params"),
         ([{"custom_id": "a", "params": PARAMS}] * 2, "requests.1.custom_id"),
-        ([{"custom_id": "a", "params": PARAMS}] * 4, "requests"),
     ],
 )
 def test_a_batch_that_is_none_is_refused(requests: Any, param: str) -> None:
     with pytest.raises(Refused) as caught:
-        list(entries({"requests": requests}, SMALL, anthropic.parse))
+        list(entries({"requests": requests}, anthropic.parse))
     assert (caught.value.status, caught.value.param) == (400, param)
 
 
 def test_a_batch_of_more_than_100_000_requests_is_refused_before_any_is_looked_at() -> None:
     with pytest.raises(Refused, match="100000"):
-        next(entries({"requests": [None] * 100_001}, BatchSettings(), anthropic.parse))
+        next(entries({"requests": [None] * 100_001}, anthropic.parse))
 
 
 def test_ended_batches_are_dropped_from_the_oldest_on_and_running_ones_do_not() -> None:
@@ -74,22 +73,15 @@ def test_ended_batches_are_dropped_from_the_oldest_on_and_running_ones_do_not() 
         store.add(some(3), 0.9)
     assert caught.value.status == 429
     third = store.add(some(3), 1.2)
-    assert [batch.id for batch in store.latest_first()] == [third.id, second.id]
+    assert [store.get(batch.id) for batch in (second, third)] == [second, third]
     with pytest.raises(Refused, match="No such"):
         store.get(first.id)
 
 
-def test_only_an_ended_batch_is_deleted_and_only_a_running_one_cancelled() -> None:
+def test_only_an_ended_batch_has_results() -> None:
     store = BatchStore(SMALL, 1)
     batch = store.add(some(2), 0.0)
-    for early in (store.delete, store.ended):
-        with pytest.raises(Refused) as caught:
-            early(batch.id, 0.5)
-        assert caught.value.status == 400
-    assert store.cancel(batch.id, 0.5) is batch
-    assert store.cancel(batch.id, 0.51).cancelled_s == 0.5
-    with pytest.raises(Refused, match="ended"):
-        store.cancel(batch.id, 0.6)
-    assert store.ended(batch.id, 0.6) is batch
-    store.delete(batch.id, 0.6)
-    assert store.latest_first() == []
+    with pytest.raises(Refused) as caught:
+        store.ended(batch.id, 0.9)
+    assert caught.value.status == 400
+    assert store.ended(batch.id, 1.0) is batch

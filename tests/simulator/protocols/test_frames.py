@@ -8,7 +8,7 @@ import pytest
 
 from tailgauge.simulator.behaviours.content import TextPieces
 from tailgauge.simulator.behaviours.tokens import text
-from tailgauge.simulator.protocols import anthropic, openai
+from tailgauge.simulator.protocols import openai
 from tailgauge.simulator.protocols.frames import TextFrames
 from tailgauge.simulator.protocols.request import CallRequest, Reply
 from tailgauge.simulator.protocols.wire import WIRES, Wire
@@ -38,17 +38,8 @@ def texts(wire: Wire, stream: bytes) -> list[str]:
 @pytest.mark.parametrize("per_chunk", [1, 3, 10, 40])
 def test_all_frames_carry_the_whole_text(wire: Wire, chunked: bool, per_chunk: int) -> None:
     pieces = TextPieces(10, per_chunk)
-    frames = TextFrames(wire.around_text(REPLY), pieces, embed_clock=False, chunked=chunked)
-    sent = b"".join(frames.frame(i, 0) for i in range(pieces.count))
+    frames = TextFrames(wire.around_text(REPLY), pieces, chunked=chunked)
+    sent = b"".join(frames.frame(i) for i in range(pieces.count))
     got = texts(wire, dechunked(sent) if chunked else sent)
     assert len(got) == -(-10 // per_chunk)
     assert "".join(got) == text(10).decode()
-
-
-def test_an_embedded_clock_stands_before_the_text_and_adds_to_it() -> None:
-    pieces = TextPieces(5, 2)
-    frames = TextFrames(anthropic.around_text(REPLY), pieces, embed_clock=True, chunked=True)
-    sent = b"".join(frames.frame(i, 1000 + i) for i in range(pieces.count))
-    got = texts(anthropic, dechunked(sent))
-    assert [int(t[:19]) for t in got] == [1000, 1001, 1002]
-    assert "".join(t[20:] for t in got) == text(5).decode()

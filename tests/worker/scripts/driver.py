@@ -29,6 +29,7 @@ from tailgauge.patterns.events import (  # fmt: skip
 from tailgauge.worker.attempts import RequestRef
 from tailgauge.worker.concurrency_gate import Gates
 from tailgauge.worker.driver import Drive
+from tailgauge.worker.timers import HubTime
 
 CALL = Call(Prompt.of("a"), 1)
 
@@ -40,6 +41,7 @@ def begun(pattern: Any, attempts: Any = None, gates: Any = None) -> Drive:
         attempts or FakeAttempts(None),
         gates or Gates(),
         lambda _: None,
+        HubTime(),
     )
     drive.begin()
     return drive

@@ -22,6 +22,7 @@ from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.concurrency_gate import Gates
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive
+from tailgauge.worker.timers import HubTime
 
 STREAM = (Path(__file__).parents[2] / "protocols" / "captures" / "llamacpp_messages.sse").read_bytes()
 HEDGED = PATTERNS["hedged"](
@@ -70,7 +71,9 @@ def made(make: Any) -> Any:
     over: list[int] = []
     request_of = Request(0, monotonic_ns(), (Prompt.of("some words"),), 7)
     origin = RequestRef(0, "steady", "chat", request_of.scheduled_at_ns)
-    drive = Drive(make(request_of), origin, attempts, Gates(), lambda _: over.append(monotonic_ns()))
+    drive = Drive(
+        make(request_of), origin, attempts, Gates(), lambda _: over.append(monotonic_ns()), HubTime()
+    )
     drive.begin()
     while len(socks) < 2 or any(one.exchange.headers_at_ns is None for one in attempts.open.values()):
         gevent.sleep(0.002)

@@ -71,4 +71,4 @@ def models() -> Any:
     }
 
 
-print_facts()
+print_facts(limit_s=50)  # the SDKs are imported in it

@@ -199,9 +199,8 @@ class EngineAnswer(Answer):
         endpoint, request = exchange.endpoint, exchange.request
         # A client request id may come again while its first call is open.
         key = f"{exchange.key}#{exchange.number}" if endpoint.is_open(exchange.key) else exchange.key
-        work_ms = None if endpoint.work_ms is None else endpoint.work_ms(exchange.key)
         tokens = max(1, request.input_tokens), max(1, request.max_tokens)
-        self._job = Job(key, *tokens, work_ms, exchange.prefix_key)
+        self._job = Job(key, *tokens, exchange.prefix_key)
         self._made = 0
         self._every_token = endpoint.every_token
         if not self._every_token:

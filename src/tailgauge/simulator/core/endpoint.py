@@ -6,7 +6,6 @@ driver calls when something is due in the engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
 from tailgauge.scenario.simulated import ContentTable, Simulated
@@ -49,7 +48,7 @@ class Resident(Protocol):
 
 
 class Endpoint(Hooks):
-    """One endpoint. `engine` and `work_ms`, the work of a call by its key, replace the profile's: queueing theory's server.
+    """One endpoint. `engine` replaces that of the profile.
 
     `watched`: somebody waits for single chunks. Without that, and where nothing depends on single tokens, `every_token` is
     False: the engine emits the first token and the end only, which is cheaper and has the same times.
@@ -63,9 +62,8 @@ class Endpoint(Hooks):
         *,
         watched: bool = True,
         engine: EngineConfig | None = None,
-        work_ms: Callable[[str], float] | None = None,
     ) -> None:
-        self.table, self.seed, self.driver, self.work_ms = table, seed, driver, work_ms
+        self.table, self.seed, self.driver = table, seed, driver
         self.meters = Meters()
         self.limits = Limits(table.limits, driver.now_ns(), refill_s(table))
         self.cache = PrefixCache(table.cache, seed)
@@ -126,8 +124,7 @@ class Endpoint(Hooks):
 
     def kv_used_share(self) -> float:
         """Share of the engine's memory in use now."""
-        gauges = [] if self.engine is None else self.engine.gauges()
-        return sum(gauge.kv_used_share for gauge in gauges) / max(1, len(gauges))
+        return 0.0 if self.engine is None else self.engine.kv_used_share
 
     def cached_tokens(self, job: Job, replica: int, now_ns: int) -> int:
         """A hook: what the cache reads, at admission."""

@@ -19,7 +19,7 @@ from math import ceil
 import numpy as np
 
 from tailgauge.simulator.engine import job as events
-from tailgauge.simulator.engine.config import EngineConfig, StepTime
+from tailgauge.simulator.engine.config import EngineConfig
 from tailgauge.simulator.engine.job import NO_INTS, Call, Emission, Hooks, Ints, Job, draw_steps
 
 _LONGEST_PLAN = 256  # steps; a plan that an arrival cuts was computed in vain
@@ -33,7 +33,6 @@ class Batch:
     def __init__(
         self, index: int, config: EngineConfig, seed: int, hooks: Hooks, left: Callable[[Call], None]
     ) -> None:
-        assert isinstance(config.timing, StepTime)
         self.index, self._config, self._timing = index, config, config.timing
         self._seed, self._hooks, self._left = seed, hooks, left
         self.due_ns: int | None = None

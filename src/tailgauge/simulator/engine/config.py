@@ -8,7 +8,9 @@ model see (TTFT at light load, speed of the text), not how it is built.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from tailgauge.errors import ScenarioError
 from tailgauge.scenario.simulated import (
@@ -53,21 +55,10 @@ class StepTime:
 
 
 @dataclass(frozen=True, slots=True)
-class FluidTime:
-    """The server of queueing theory: a call brings `work_ms`, n calls in service each progress at 1 / (1 + slowdown*(n-1)).
-
-    Slowdown 0 makes each slot a server (one slot M/G/1, c slots M/G/c, no limit M/G/inf); 1 shares a single
-    server (processor sharing); between, each neighbour costs a share. A call's answer is one chunk at its end.
-    """
-
-    slowdown: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class EngineConfig:
     """An engine: its replicas and everything that they have in common."""
 
-    timing: StepTime | FluidTime
+    timing: StepTime
     replicas: int = 1
     router: Router = "least_loaded"
     affinity_slack: int = 8  # calls that a prefix's own replica may have more than the least loaded one
@@ -88,6 +79,9 @@ class EngineConfig:
     overhead_sigma: float = 0.0  # of its logarithm
     cancel_mode: CancelMode = "immediate"
     cancel_after_ms: float = 0.0
+    replica: Callable[..., Any] | None = (
+        None  # another server in the place of `batch.Batch`, with its methods
+    )
 
     @property
     def drafts(self) -> bool:
@@ -98,13 +92,10 @@ class EngineConfig:
         """Refuse what only a whole engine can: each value was checked by itself in the scenario."""
         if self.queue_cap is not None and self.slots is None:
             raise ValueError("queue_cap counts calls beyond the slots, but slots has no limit")
-        if isinstance(self.timing, StepTime):
-            if self.timing.step_ms <= 0:
-                raise ValueError("step_ms must be above 0: time would not advance")
-            if self.slots is not None and self.token_budget <= self.slots and not self.prefill_first:
-                raise ValueError(
-                    "token_budget must be above slots: decodes would leave no budget for a prompt"
-                )
+        if self.timing.step_ms <= 0:
+            raise ValueError("step_ms must be above 0: time would not advance")
+        if self.slots is not None and self.token_budget <= self.slots and not self.prefill_first:
+            raise ValueError("token_budget must be above slots: decodes would leave no budget for a prompt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,7 +154,6 @@ def engine_of(table: Simulated) -> EngineConfig | None:
         name: value for name in EngineTable.model_fields if (value := getattr(table.engine, name)) is not None
     }
     if "step_ms" in given:
-        assert isinstance(engine.timing, StepTime)
         given["timing"] = replace(engine.timing, step_ms=given.pop("step_ms"))
     try:
         return replace(engine, **given)

@@ -11,22 +11,12 @@ from collections import OrderedDict
 from collections.abc import Hashable, Sequence
 from heapq import heappop, heappush
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from tailgauge.simulator.engine import job as events
 from tailgauge.simulator.engine.batch import Batch
-from tailgauge.simulator.engine.config import EngineConfig, FluidTime
-from tailgauge.simulator.engine.fluid import Fluid
+from tailgauge.simulator.engine.config import EngineConfig
 from tailgauge.simulator.engine.job import NO_HOOKS, Call, Emission, Hooks, Job, lognormal, uniform
-
-
-class Gauge(NamedTuple):
-    """One replica as it stands."""
-
-    running: int
-    waiting: int
-    kv_used_share: float
-
 
 _REPLICA, _ENTER, _STOP = range(3)  # kinds of entry in the queue
 
@@ -39,13 +29,12 @@ class Engine:
     ) -> None:
         self.config = config
         self._seed, self._tokens, self._hooks = seed, tokens, hooks
-        kind = Fluid if isinstance(config.timing, FluidTime) else Batch
-        self._replicas: list[Batch | Fluid] = [
-            kind(index, config, seed, hooks, self._left) for index in range(config.replicas)
+        self.replicas: list[Batch] = [
+            (config.replica or Batch)(index, config, seed, hooks, self._left)
+            for index in range(config.replicas)
         ]
         self._router = Router(config, seed)
         self._loads = [0] * config.replicas  # calls not ended, by replica
-        self._travelling = [0] * config.replicas  # of these, not yet there
         self._open: dict[int | str, Call] = {}
         self._submitted = 0
         self._planned = 0
@@ -58,15 +47,14 @@ class Engine:
         self._let_happen(now_ns)
         self._check(job)
         index = self._router.choose(job, self._loads)
-        call = Call(job, self._submitted, index, now_ns)
+        call = Call(job, self._submitted, index)
         self._submitted += 1
-        if self._is_full(index) or not self._replicas[index].memory.holds(job):
+        if self._is_full(index) or not self.replicas[index].memory.holds(job):
             call.ended_ns = now_ns
             self._out.append(Emission(events.REFUSED, call, now_ns))
             return False
         self._open[job.key] = call
         self._loads[index] += 1
-        self._travelling[index] += 1
         median_ms, sigma = self.config.overhead_ms, self.config.overhead_sigma
         if median_ms:
             delay_ms = lognormal(median_ms, sigma, self._seed, job.key, "overhead")
@@ -97,7 +85,7 @@ class Engine:
             return None
         due_ns = queue[0][0]
         if self._tokens:
-            tokens = (replica.next_token_ns() for replica in self._replicas)
+            tokens = (replica.next_token_ns() for replica in self.replicas)
             due_ns = min([due_ns, *(at_ns for at_ns in tokens if at_ns is not None)])
         return due_ns
 
@@ -109,20 +97,16 @@ class Engine:
         out.sort(key=attrgetter("at_ns"))  # each replica's own are in order, and stay so
         return out
 
-    def gauges(self) -> list[Gauge]:
-        """Each replica as it stands; calls under way to it count as waiting."""
-        return [
-            Gauge(len(r.running), len(r.waiting) + self._travelling[r.index], r.kv_used_share)
-            for r in self._replicas
-        ]
+    @property
+    def kv_used_share(self) -> float:
+        """Share of the memory of all replicas in use now."""
+        return sum(replica.kv_used_share for replica in self.replicas) / len(self.replicas)
 
     def _check(self, job: Job) -> None:
         if job.key in self._open:
             raise ValueError(f"a call with the key {job.key!r} is still open")
         if job.prompt_tokens < 1 or job.output_tokens < 1:
             raise ValueError("a call has at least one prompt token and one output token")
-        if job.work_ms is None and isinstance(self.config.timing, FluidTime):
-            raise ValueError("a FluidTime needs the job's work_ms")
 
     def _is_full(self, index: int) -> bool:
         config = self.config
@@ -148,12 +132,11 @@ class Engine:
             else:
                 self._stop(subject, due_ns)
         if self._tokens:
-            for replica in self._replicas:
+            for replica in self.replicas:
                 replica.emit_tokens(now_ns, out)
 
     def _enter(self, call: Call, now_ns: int) -> None:
-        replica = self._replicas[call.replica]
-        self._travelling[call.replica] -= 1
+        replica = self.replicas[call.replica]
         call.entered_ns = now_ns
         before_ns = replica.due_ns
         replica.enter(call, now_ns, self._out)
@@ -161,9 +144,8 @@ class Engine:
             self._plan(replica)
 
     def _stop(self, call: Call, now_ns: int) -> None:
-        replica = self._replicas[call.replica]
+        replica = self.replicas[call.replica]
         if call.entered_ns is None:
-            self._travelling[call.replica] -= 1
             call.ended_ns = now_ns
             self._out.append(Emission(events.CANCELLED, call, now_ns))
             self._left(call)
@@ -180,11 +162,11 @@ class Engine:
             assert call.ended_ns is not None
             self._hooks.ended(call.job, call.replica, call.ended_ns, call.tokens)
 
-    def _plan(self, replica: Batch | Fluid) -> None:
+    def _plan(self, replica: Batch) -> None:
         if replica.due_ns is not None:
             self._note(replica.due_ns, _REPLICA, replica)
 
-    def _note(self, due_ns: int, kind: int, subject: Call | Batch | Fluid) -> None:
+    def _note(self, due_ns: int, kind: int, subject: Call | Batch) -> None:
         self._planned += 1
         heappush(self._queue, (due_ns, self._planned, kind, subject))
 
@@ -221,9 +203,8 @@ class Router:
         return int(uniform(self._seed, job.key, "route") * len(loads))
 
     def _hash(self, job: Job, loads: Sequence[int]) -> int:
-        """All calls of a session, or else of a prefix, go to one replica; a call without either is spread."""
-        keys = (job.session_key, job.prefix_key, job.key)
-        key = next(key for key in keys if key is not None)
+        """All calls of a prefix go to one replica; calls without one are spread."""
+        key = job.key if job.prefix_key is None else job.prefix_key
         return int(uniform(self._seed, key, "hash") * len(loads))
 
     def _prefix_affinity(self, job: Job, loads: Sequence[int]) -> int:

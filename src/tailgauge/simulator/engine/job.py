@@ -30,9 +30,7 @@ class Job:
     key: int | str
     prompt_tokens: int = 1
     output_tokens: int = 1
-    work_ms: float | None = None  # service requirement, for a `FluidTime` only
     prefix_key: Hashable = None
-    session_key: Hashable = None
 
 
 @dataclass(slots=True, eq=False)
@@ -42,7 +40,6 @@ class Call:
     job: Job
     number: int  # order of submission
     replica: int
-    submitted_ns: int
     entered_ns: int | None = None  # reached its replica
     admitted_ns: int | None = None
     prefill_started_ns: int | None = None

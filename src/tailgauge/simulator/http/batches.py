@@ -1,11 +1,7 @@
-"""Message batches: requests that are answered together, later.
+"""Message batches: requests that are answered together, later: submitted, polled, fetched.
 
 Wall time is passed in, and what a batch has become is computed from it, so that nothing runs in between. What the API refuses
 about a batch as a whole is refused here; what it finds wrong with one request is kept as that request's result.
-
-    finished(i)  created + turnaround * (i + 1) / n       request i of n, in the order given
-    stopped      the first of expiry and cancelling; what has not finished by then expired, or was canceled
-    ended        the first of created + turnaround, expiry, and `cancel_s` after cancelling
 
 The counts stay `processing` until the batch has ended. A request whose params are wrong does not fail the batch: it is
 an errored result, since the provider checks params only when it comes to them. So are `stream: true` and `max_tokens: 0`.
@@ -25,9 +21,9 @@ from tailgauge.simulator.protocols.request import CallRequest, Refused, invalid
 
 Parse = Callable[[dict[str, Any]], CallRequest]
 
+MAX_REQUESTS = 100_000  # of one batch
+EXPIRES_S = 86_400.0
 _CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-
-SUCCEEDED, ERRORED, CANCELED, EXPIRED = OUTCOMES = ("succeeded", "errored", "canceled", "expired")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +32,6 @@ class BatchSettings:
 
     turnaround_s: float = 2.0  # median from creation to the end
     turnaround_sigma: float = 0.0  # of its logarithm
-    cancel_s: float = 0.05  # from cancelling to the end
-    expires_s: float = 86_400.0
-    max_requests: int = 100_000  # of one batch
     kept_requests: int = (
         300_000  # of all batches: the provider's longest queue; the oldest ended ones go first
     )
@@ -46,64 +39,30 @@ class BatchSettings:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One request, or why it cannot be answered."""
+    """One request, or why it cannot be answered: the text, not the exception, whose traceback would keep the whole body."""
 
     custom_id: str
     request: CallRequest | None
     status: int = 200
     reason: str = ""
 
-    @classmethod
-    def errored(cls, custom_id: str, refused: Refused) -> Entry:
-        """An entry that keeps the text, not the exception, whose traceback would keep the whole body."""
-        return cls(custom_id, None, refused.status, refused.message)
 
-
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Batch:
-    """One batch; only `cancelled_s` ever changes."""
+    """One batch."""
 
     id: str
     created_s: float  # seconds since 1970
-    turnaround_s: float
-    settings: BatchSettings
+    ended_s: float
     entries: tuple[Entry, ...]
-    cancelled_s: float | None = None
-
-    @property
-    def expires_s(self) -> float:
-        """When what has not finished expires."""
-        return self.created_s + self.settings.expires_s
-
-    @property
-    def ended_s(self) -> float:
-        """When it has ended or will end, unless it is cancelled."""
-        ended_s = min(self.created_s + self.turnaround_s, self.expires_s)
-        return (
-            ended_s if self.cancelled_s is None else min(ended_s, self.cancelled_s + self.settings.cancel_s)
-        )
 
     def has_ended(self, now_s: float) -> bool:
         """Whether its results are there."""
         return now_s >= self.ended_s
 
-    def outcomes(self) -> list[str]:
-        """What becomes of each request, in the order given."""
-        cut_s, rest = self.expires_s, EXPIRED
-        if self.cancelled_s is not None and self.cancelled_s < cut_s:
-            cut_s, rest = self.cancelled_s, CANCELED
-        count, passed_s = len(self.entries), cut_s - self.created_s
-        finished = count if passed_s >= self.turnaround_s else int(count * passed_s / self.turnaround_s)
-        return [
-            rest if i >= finished else SUCCEEDED if entry.request else ERRORED
-            for i, entry in enumerate(self.entries)
-        ]
-
-    def results(self) -> Iterator[tuple[Entry, str]]:
-        """Requests with their outcomes, in a shuffled order, the same each time."""
-        pairs = list(zip(self.entries, self.outcomes(), strict=True))
-        Random(self.id).shuffle(pairs)
-        return iter(pairs)
+    def results(self) -> list[Entry]:
+        """The entries in a shuffled order, the same each time."""
+        return Random(self.id).sample(self.entries, len(self.entries))
 
 
 def turnaround_s(settings: BatchSettings, seed: int, number: int) -> float:
@@ -115,22 +74,23 @@ def turnaround_s(settings: BatchSettings, seed: int, number: int) -> float:
 
 def described(batch: Batch, now_s: float, url: str) -> dict[str, Any]:
     """The batch as the API shows it; `url` is its own address."""
-    ended = batch.has_ended(now_s)
-    outcomes = batch.outcomes() if ended else []
-    status = "ended" if ended else "in_progress" if batch.cancelled_s is None else "canceling"
-    counts = {outcome: outcomes.count(outcome) for outcome in OUTCOMES}
+    ended, count = batch.has_ended(now_s), len(batch.entries)
+    errored = sum(entry.request is None for entry in batch.entries) if ended else 0
     return {
         "id": batch.id,
         "type": "message_batch",
-        "processing_status": status,
-        "request_counts": {"processing": 0 if ended else len(batch.entries), **counts},
+        "processing_status": "ended" if ended else "in_progress",
+        "request_counts": {
+            "processing": 0 if ended else count, "succeeded": count - errored if ended else 0, "errored": errored,
+            "canceled": 0, "expired": 0,
+        },
         "created_at": _instant(batch.created_s),
-        "expires_at": _instant(batch.expires_s),
+        "expires_at": _instant(batch.created_s + EXPIRES_S),
         "ended_at": _instant(batch.ended_s) if ended else None,
-        "cancel_initiated_at": None if batch.cancelled_s is None else _instant(batch.cancelled_s),
+        "cancel_initiated_at": None,
         "archived_at": None,
         "results_url": f"{url}/results" if ended else None,
-    }
+    }  # fmt: skip
 
 
 def _instant(at_s: float) -> str:
@@ -150,8 +110,8 @@ class BatchStore:
         """A new batch; ended ones are dropped for it, from the oldest on."""
         self._make_space(len(entries), now_s)
         self._number += 1
-        wait_s = turnaround_s(self._settings, self._seed, self._number)
-        batch = Batch(f"msgbatch_{self._number:024d}", now_s, wait_s, self._settings, tuple(entries))
+        ended_s = now_s + turnaround_s(self._settings, self._seed, self._number)
+        batch = Batch(f"msgbatch_{self._number:024d}", now_s, ended_s, tuple(entries))
         self._batches[batch.id] = batch
         return batch
 
@@ -160,24 +120,6 @@ class BatchStore:
         if batch_id not in self._batches:
             raise Refused(404, f"No such message batch: {batch_id[:64]}")
         return self._batches[batch_id]
-
-    def latest_first(self) -> list[Batch]:
-        """All of them, the newest first."""
-        return list(reversed(self._batches.values()))
-
-    def cancel(self, batch_id: str, now_s: float) -> Batch:
-        """Begin to cancel; again is the same as once."""
-        batch = self.get(batch_id)
-        if batch.has_ended(now_s):
-            raise Refused(400, f"{batch_id}: the batch has ended and can no longer be canceled")
-        batch.cancelled_s = now_s if batch.cancelled_s is None else batch.cancelled_s
-        return batch
-
-    def delete(self, batch_id: str, now_s: float) -> None:
-        """Forget an ended batch."""
-        if not self.get(batch_id).has_ended(now_s):
-            raise Refused(400, f"{batch_id}: a batch in progress cannot be deleted, cancel it first")
-        del self._batches[batch_id]
 
     def ended(self, batch_id: str, now_s: float) -> Batch:
         """A batch whose results are there."""
@@ -198,13 +140,13 @@ class BatchStore:
             del self._batches[batch.id]
 
 
-def entries(body: dict[str, Any], settings: BatchSettings, parse: Parse) -> Iterator[Entry]:
+def entries(body: dict[str, Any], parse: Parse) -> Iterator[Entry]:
     """The requests of a body one by one, so that a caller with other work may pause; `parse` checks their params."""
     requests = body.get("requests")
     if not isinstance(requests, list) or not requests:
         raise invalid("requests", "a list of at least one request is required")
-    if len(requests) > settings.max_requests:
-        raise invalid("requests", f"at most {settings.max_requests} requests are allowed in a batch")
+    if len(requests) > MAX_REQUESTS:
+        raise invalid("requests", f"at most {MAX_REQUESTS} requests are allowed in a batch")
     seen: set[str] = set()
     for i, request in enumerate(requests):
         yield _entry(request, f"requests.{i}", seen, parse)
@@ -224,7 +166,7 @@ def _entry(request: object, param: str, seen: set[str], parse: Parse) -> Entry:
     try:
         return Entry(custom_id, _answerable(parse(params)))
     except Refused as refused:
-        return Entry.errored(custom_id, refused)
+        return Entry(custom_id, None, refused.status, refused.message)
 
 
 def _answerable(request: CallRequest) -> CallRequest:

@@ -14,8 +14,6 @@ from tailgauge.simulator.http.batches import BatchSettings
 from tailgauge.simulator.protocols.request import MAX_BODY_BYTES, Refused
 from tailgauge.simulator.protocols.wire import Wire
 
-ANY_MODEL = ("tiny",)  # the default list of models: a call may name others
-
 
 @dataclass(frozen=True, slots=True)
 class ServerOptions:
@@ -24,8 +22,6 @@ class ServerOptions:
     api_key: str | None = None  # None: every caller is welcome
     certfile: Path | None = None  # with keyfile: serve HTTPS
     keyfile: Path | None = None
-    embed_clock: bool = False  # each text chunk starts with the clock of its write; see protocols.frames
-    models: tuple[str, ...] = ANY_MODEL  # what /v1/models lists
     batches: BatchSettings = field(default_factory=BatchSettings)
     body_timeout_s: float = 60.0  # from a request's headers to the end of its body
     # Of an idle connection, longer than any client's, so that the client decides. aiohttp counts it from the connection's

@@ -24,7 +24,7 @@ from tailgauge.simulator.behaviours.faults import CUT, ERROR_EVENT, RESET
 from tailgauge.simulator.core.answer import Answer, answer_to
 from tailgauge.simulator.core.endpoint import Endpoint
 from tailgauge.simulator.core.exchange import Exchange
-from tailgauge.simulator.http import api
+from tailgauge.simulator.http.api import Api
 from tailgauge.simulator.http.driver import LoopDriver, wait_open
 from tailgauge.simulator.http.requests import ServerOptions, admit, error_response, id_header, read_body
 from tailgauge.simulator.http.server_log import ServerLog, to_parquet
@@ -42,7 +42,7 @@ def application(table: Simulated, seed: int, options: ServerOptions) -> web.Appl
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[server.shape_errors])
     for wire in WIRES:
         app.router.add_post(wire.PATH, server.answering(wire))
-    api.Api(server.core, options, server.numbers).add_to(app)
+    Api(server.core, options, server.numbers).add_to(app)
     app.router.add_get("/healthz", server.health)
     app.router.add_get("/tailgauge/server-log", server.server_log)
     return app
@@ -144,13 +144,12 @@ class _Call:
         exchange, wire = self._exchange, self._exchange.wire
         body = decode(raw)
         wanted = wire.parse(body, version_of(wire, self._request.headers))
-        api.check_model(self._options.models, wanted.model)
         exchange.accept(wanted, body)
         exchange.admit(monotonic_ns())
         self._answer = answer = answer_to(exchange)
         if not answer.streams:
             return await self._whole(answer)
-        self._stream = Stream(self._request, answer, self._headers(), embed_clock=self._options.embed_clock)
+        self._stream = Stream(self._request, answer, self._headers())
         return await self._stream.run()
 
     async def refuse(self, refused: Refused) -> web.StreamResponse:

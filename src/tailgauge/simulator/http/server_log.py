@@ -9,10 +9,9 @@ from __future__ import annotations
 import io
 import re
 from collections import deque
-from collections.abc import Sequence
 from dataclasses import replace
 
-from tailgauge.rows.schema import SCHEMA_VERSION, ServerLogRow, columns
+from tailgauge.rows.schema import ServerLogRow
 
 MAX_STAMPS = 2_000_000  # some 80 MB
 
@@ -42,11 +41,9 @@ class ServerLog:
 
     def open(self, client_request_id: str, protocol: str, received_at_ns: int) -> ServerLogRow:
         """A new row, for the call to fill in."""
-        # A header may hold bytes that are no text, which Parquet would refuse when the whole log is asked for.
-        name = client_request_id.encode("utf-8", "replace").decode()
-        request, leg, attempt = parse_call(name) or (None, None, None)
+        request, leg, attempt = parse_call(client_request_id) or (None, None, None)
         row = ServerLogRow(
-            name, request, leg, attempt, protocol, 200, received_at_ns, None, None, [], None, None, 0, 0
+            client_request_id, request, leg, attempt, protocol, 200, received_at_ns, None, None, [], None, None, 0, 0
         )  # fmt: skip
         self._open[id(row)] = row
         return row
@@ -71,27 +68,14 @@ class ServerLog:
         return closed + [replace(row, chunk_sent_at_ns=list(row.chunk_sent_at_ns)) for row in still]
 
 
-def to_parquet(rows: Sequence[ServerLogRow]) -> bytes:
+def to_parquet(rows: list[ServerLogRow]) -> bytes:
     """The rows as a Parquet file of the table `target`."""
-    import pyarrow as pa  # a third of a second, which the server's start need not wait for
-    import pyarrow.parquet as pq
+    import pyarrow.parquet as pq  # a third of a second, which the server's start need not wait for
 
-    from tailgauge.rows.parquet import hide_pandas
+    from tailgauge.rows.parquet import encoding, row_table
 
-    hide_pandas()
-    kinds = {
-        "string": pa.string(),
-        "int16": pa.int16(),
-        "int64": pa.int64(),
-        "list<int64>": pa.list_(pa.int64()),
-    }
-    described = columns("target")
-    version = {"tailgauge.schema_version": str(SCHEMA_VERSION)}
-    schema = pa.schema([pa.field(c.name, kinds[c.kind], c.nullable) for c in described], version)
-    arrays = [pa.array([getattr(row, f.name) for row in rows], f.type) for f in schema]
-    out = io.BytesIO()
-    table = pa.Table.from_arrays(arrays, schema=schema)
-    pq.write_table(table, out, compression="zstd", write_page_checksum=True)
+    table, out = row_table("target", rows), io.BytesIO()
+    pq.write_table(table, out, **encoding(table.schema))
     return out.getvalue()
 
 

@@ -101,7 +101,7 @@ class ChunkWriter:
             if writer.get_write_buffer_size() > _FULL_BYTES:
                 self._timer = self._loop.call_later(_FULL_WAIT_S, self._write_due)
                 return
-            writer.write(self._frames.frame(index, now_ns))
+            writer.write(self._frames.frame(index))
             sent_at_ns.append(now_ns)
             if answer.counts_sent:
                 answer.sent(index, now_ns)
@@ -114,9 +114,7 @@ class ChunkWriter:
 class Stream:
     """The parts of one streamed answer; `chunks` have left when it is over."""
 
-    def __init__(
-        self, request: web.Request, answer: Answer, headers: dict[str, str], *, embed_clock: bool
-    ) -> None:
+    def __init__(self, request: web.Request, answer: Answer, headers: dict[str, str]) -> None:
         exchange, self.chunks = answer.exchange, 0
         self._request, self._answer, self._exchange = request, answer, exchange
         self._table, self._wire = exchange.endpoint.table, exchange.wire
@@ -124,7 +122,7 @@ class Stream:
         self._chunked = request.version >= HttpVersion11
         self._frames = frames_of(
             self._wire, exchange.reply, answer.pieces, self._table.content.tool_pair_tokens,
-            embed_clock=embed_clock, chunked=self._chunked,
+            chunked=self._chunked,
         )  # fmt: skip
         self._pinger: asyncio.TimerHandle | None = None
         self._proxy: ProxyWriter | None = None

@@ -1,7 +1,7 @@
 """The Anthropic Messages protocol, from the server's side.
 
-An event is `event:` and `data:` lines and an empty line. What the provider refuses is a table from field to check. Absent
-and null mean the same, except for the removed sampling fields, whose mere presence is an error.
+An event is `event:` and `data:` lines and an empty line. What the answer depends on is checked as the provider checks it;
+other fields pass. Absent and null mean the same, except for the removed sampling fields, whose mere presence is an error.
 
     version       2026-10-21 refuses temperature, top_p and top_k; 2023-06-01 takes them. No version: the newer one.
     max_tokens 0  fills the cache and answers nothing: not streamed, no forced tool, no output format
@@ -9,8 +9,7 @@ and null mean the same, except for the removed sampling fields, whose mere prese
                   `remaining` of tokens is rounded to the nearest 1,000; `reset` is the RFC 3339 instant of the FULL refill,
                   whole seconds, rounded up; `tokens` repeats the more restrictive of input and output
 
-Sources: Anthropic's notes on version 2026-10-21 (a document in an assistant's message and citations on a user's text are
-refused), its error page (prefill), thinking page (budget of at least 1,024, below max_tokens), prompt-caching page
+Sources: Anthropic's notes on version 2026-10-21 (a document in an assistant's message is refused), its error page (prefill), thinking page (budget of at least 1,024, below max_tokens), prompt-caching page
 (pre-warm); the SDK's own parameter types (2.11). Its rate-limit page (2026-08), checked on a recorded response: limit
 16000, remaining 12000, reset 15 s later = 4000 / (16000 / 60).
 """
@@ -52,8 +51,7 @@ VERSIONS = ("2023-06-01", "2026-10-21")
 WITH_SAMPLING = "2023-06-01"
 MIN_THINKING_BUDGET = 1024
 
-_SAMPLING = {"temperature": (0, 1), "top_p": (0, 1), "top_k": (0, 1_000_000)}
-_MAX_STOP_SEQUENCES = 8192
+_SAMPLING = ("temperature", "top_p", "top_k")
 _CALL: checks.Fields = {"id": str, "name": str, "input": dict}
 _SERVER_RESULTS = (
     "web_search_tool_result", "web_fetch_tool_result", "code_execution_tool_result",
@@ -103,19 +101,18 @@ def parse(body: dict[str, Any], version: str = "") -> CallRequest:
     stream = checks.flag(body, "stream", "stream")
     input_tokens = prompt_tokens(body, version)
     _check_length(body, max_tokens)
-    return CallRequest(model, max_tokens, input_tokens, stream, **wants(body))
-
-
-def wants(body: dict[str, Any]) -> dict[str, Any]:
-    """What the answer may consist of, as fields of a `CallRequest`; the body was checked."""
     thinking, tools = body.get("thinking") or {}, body.get("tools")
     output_format = (body.get("output_config") or {}).get("format") or {}
-    return {
-        "tool": tools[0]["name"] if tools else None,
-        "thinking": thinking.get("type") in {"enabled", "adaptive"},
-        "thinking_omitted": thinking.get("display") == "omitted",
-        "schema": output_format.get("type") == "json_schema",
-    }
+    return CallRequest(
+        model,
+        max_tokens,
+        input_tokens,
+        stream,
+        tool=tools[0]["name"] if tools else None,
+        thinking=thinking.get("type") in {"enabled", "adaptive"},
+        thinking_omitted=thinking.get("display") == "omitted",
+        schema=output_format.get("type") == "json_schema",
+    )
 
 
 def prompt_tokens(body: dict[str, Any], version: str = "") -> int:
@@ -126,17 +123,8 @@ def prompt_tokens(body: dict[str, Any], version: str = "") -> int:
     for i, message in enumerate(conversation):
         param = f"messages.{i}.content"
         count += content_tokens(message.get("content"), param, _BLOCKS[message["role"]])
-        _refuse_citations(message, param)
     _check(body, version)
     return count + sum(map(json_tokens, body.get("tools") or []))
-
-
-def _refuse_citations(message: dict[str, Any], param: str) -> None:
-    if message["role"] != "user" or isinstance(message["content"], str):
-        return
-    for i, block in enumerate(message["content"]):
-        if block["type"] == "text" and block.get("citations"):
-            raise invalid(f"{param}.{i}.citations", "not permitted on a user's text")
 
 
 def error_body(refused: Refused, request_id: str) -> bytes:
@@ -324,12 +312,9 @@ def _check_length(body: dict[str, Any], max_tokens: int) -> None:
 def _sampling(body: dict[str, Any], version: str) -> None:
     if version and version not in VERSIONS:
         raise invalid("anthropic-version", f"must be one of {', '.join(VERSIONS)}")
-    for field, (least, most) in _SAMPLING.items():
-        if field not in body:
-            continue
-        if version != WITH_SAMPLING:
+    for field in _SAMPLING:
+        if field in body and version != WITH_SAMPLING:
             raise invalid(field, f"not permitted in API version {VERSIONS[-1]}")
-        checks.number(body, field, least, most)
 
 
 def _thinking(_: dict[str, Any], value: object) -> None:
@@ -378,29 +363,9 @@ def _tool_choice(body: dict[str, Any], value: object) -> None:
 def _output_config(_: dict[str, Any], value: object) -> None:
     require(value, "output_config", {})
     assert isinstance(value, dict)
-    checks.one_of(value, "effort", "output_config.effort", ("low", "medium", "high", "xhigh", "max"))
     if value.get("format") is not None:
         require(value["format"], "output_config.format", {"type": str, "schema": dict})
         checks.one_of(value["format"], "type", "output_config.format.type", ("json_schema",))
-
-
-def _metadata(_: dict[str, Any], value: object) -> None:
-    require(value, "metadata", {})
-    assert isinstance(value, dict)
-    if not isinstance(value.get("user_id", ""), str | None):
-        raise invalid("metadata.user_id", "must be a text")
-
-
-def _stop_sequences(_: dict[str, Any], value: object) -> None:
-    checks.texts(value, "stop_sequences", _MAX_STOP_SEQUENCES)
-
-
-def _service_tier(body: dict[str, Any], _: object) -> None:
-    checks.one_of(body, "service_tier", "service_tier", ("auto", "standard_only"))
-
-
-def _speed(body: dict[str, Any], _: object) -> None:
-    checks.one_of(body, "speed", "speed", ("standard", "fast"))
 
 
 _RULES: Mapping[str, Callable[[dict[str, Any], Any], None]] = {
@@ -408,8 +373,4 @@ _RULES: Mapping[str, Callable[[dict[str, Any], Any], None]] = {
     "tools": _tools,
     "tool_choice": _tool_choice,  # after the tools it names
     "output_config": _output_config,
-    "metadata": _metadata,
-    "stop_sequences": _stop_sequences,
-    "service_tier": _service_tier,
-    "speed": _speed,
 }

@@ -1,8 +1,6 @@
 """The bytes of one call's content chunks: the protocol's event around the content, in one HTTP/1.1 chunk.
 
 Everything that a stream's chunks share is encoded once, when the call starts: sending one costs a join of ready-made bytes.
-With `embed_clock` a text chunk starts with the clock of its write, 19 digits and a space, for tests that compare clocks. The
-stamp comes on top of the chunk's own text: usage counts the tokens without it.
 """
 
 from __future__ import annotations
@@ -10,45 +8,36 @@ from __future__ import annotations
 import json
 from typing import Protocol
 
-from tailgauge.rows.schema import TEXT
 from tailgauge.simulator.behaviours.content import SIGNATURE_DELTA, PlanPieces, TextPieces, block_bytes
 from tailgauge.simulator.behaviours.tokens import BYTES_PER_TOKEN, chunk_texts, text
 from tailgauge.simulator.protocols.request import Reply
 from tailgauge.simulator.protocols.wire import Wire
 
-_STAMP_BYTES = 20
-
 
 class Frames(Protocol):
     """The bytes of a stream's chunks."""
 
-    def frame(self, index: int, now_ns: int, /) -> bytes:
-        """What is written for chunk `index` at `now_ns`."""
+    def frame(self, index: int, /) -> bytes:
+        """What is written for chunk `index`."""
 
 
 class TextFrames:
     """The chunks of one text."""
 
-    def __init__(
-        self, around_text: tuple[bytes, bytes], pieces: TextPieces, *, embed_clock: bool, chunked: bool
-    ) -> None:
+    def __init__(self, around_text: tuple[bytes, bytes], pieces: TextPieces, *, chunked: bool) -> None:
         per_chunk = pieces.per_chunk
         self._last = pieces.count - 1
-        self._stamp = b"%019d " if embed_clock else b""
         self._texts = chunk_texts(per_chunk)
         self._last_text = text(pieces.tokens - self._last * per_chunk, self._last * per_chunk)
-        stamp_bytes = _STAMP_BYTES if embed_clock else 0
-        self._around = _around(around_text, len(self._texts[0]) + stamp_bytes, chunked)
-        self._last_around = _around(around_text, len(self._last_text) + stamp_bytes, chunked)
+        self._around = _around(around_text, len(self._texts[0]), chunked)
+        self._last_around = _around(around_text, len(self._last_text), chunked)
 
-    def frame(self, index: int, now_ns: int) -> bytes:
-        """What is written for chunk `index` at `now_ns`."""
+    def frame(self, index: int) -> bytes:
+        """What is written for chunk `index`."""
         if index == self._last:
             (before, behind), content = self._last_around, self._last_text
         else:
             (before, behind), content = self._around, self._texts[index % len(self._texts)]
-        if self._stamp:
-            return before + self._stamp % now_ns + content + behind
         return before + content + behind
 
 
@@ -56,50 +45,36 @@ class PlanFrames:
     """The chunks of a plan. With the first chunk of a block go the events between the two blocks."""
 
     def __init__(
-        self,
-        wire: Wire,
-        reply: Reply,
-        pieces: PlanPieces,
-        pair_tokens: int,
-        *,
-        embed_clock: bool,
-        chunked: bool,
+        self, wire: Wire, reply: Reply, pieces: PlanPieces, pair_tokens: int, *, chunked: bool
     ) -> None:
         assert reply.plan is not None
         self._wire, self._reply, self._pieces = wire, reply, pieces.pieces
         self._blocks = reply.plan.blocks
         self._contents = [block_bytes(block, pair_tokens) for block in self._blocks]
-        self._embed_clock, self._chunked = embed_clock, chunked
+        self._chunked = chunked
 
-    def frame(self, index: int, now_ns: int) -> bytes:
-        """What is written for chunk `index` at `now_ns`."""
+    def frame(self, index: int) -> bytes:
+        """What is written for chunk `index`."""
         number, delta, start, size = self._pieces[index]
         block, wire, reply = self._blocks[number], self._wire, self._reply
         opened = self._pieces[index - 1].block if index else 0
         between = [wire.between(reply, n) for n in range(opened + 1, number + 1)]
         before, behind = wire.delta(reply, number, delta)
-        stamp = b"%019d " % now_ns if self._embed_clock and block.kind == TEXT and not block.is_json else b""
         content = b""
         if delta != SIGNATURE_DELTA:  # which is the protocol's own constant
             content = self._contents[number][start * BYTES_PER_TOKEN : (start + size) * BYTES_PER_TOKEN]
             if block.is_json:
                 content = json.dumps(content.decode())[1:-1].encode()
-        return framed(b"".join((*between, before, stamp, content, behind)), self._chunked)
+        return framed(b"".join((*between, before, content, behind)), self._chunked)
 
 
 def frames_of(
-    wire: Wire,
-    reply: Reply,
-    pieces: TextPieces | PlanPieces,
-    pair_tokens: int,
-    *,
-    embed_clock: bool,
-    chunked: bool,
+    wire: Wire, reply: Reply, pieces: TextPieces | PlanPieces, pair_tokens: int, *, chunked: bool
 ) -> Frames:
     """The bytes of an answer's chunks."""
     if isinstance(pieces, PlanPieces):
-        return PlanFrames(wire, reply, pieces, pair_tokens, embed_clock=embed_clock, chunked=chunked)
-    return TextFrames(wire.around_text(reply), pieces, embed_clock=embed_clock, chunked=chunked)
+        return PlanFrames(wire, reply, pieces, pair_tokens, chunked=chunked)
+    return TextFrames(wire.around_text(reply), pieces, chunked=chunked)
 
 
 def framed(data: bytes, chunked: bool) -> bytes:

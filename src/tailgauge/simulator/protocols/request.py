@@ -81,16 +81,6 @@ FIXED_TOKENS = {
 }  # fmt: skip
 
 TEXT_BLOCK: Kinds = {"text": {"text": str}}
-_SOURCES: Mapping[str, Mapping[str, Fields]] = {
-    "image": {"base64": {"media_type": str, "data": str}, "url": {"url": str}, "file": {"file_id": str}},
-    "document": {
-        "base64": {"media_type": str, "data": str},
-        "text": {"media_type": str, "data": str},
-        "content": {},
-        "url": {"url": str},
-        "file": {"file_id": str},
-    },
-}
 _TYPE_NAMES: Mapping[type, str] = {str: "a text", dict: "an object", list: "a list"}
 
 
@@ -159,26 +149,6 @@ def one_of(table: dict[str, Any], key: str, param: str, allowed: Collection[str]
     return value
 
 
-def number(body: dict[str, Any], key: str, least: float, most: float) -> None:
-    """An optional number between two others."""
-    value = body.get(key)
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
-        raise invalid(key, f"must be a number from {least:g} to {most:g}")
-
-
-def texts(value: object, param: str, most: int) -> None:
-    """An optional list of texts, none of them empty."""
-    if value is None:
-        return
-    if not isinstance(value, list) or len(value) > most:
-        raise invalid(param, f"must be a list of at most {most} texts")
-    for i, text in enumerate(value):
-        if not isinstance(text, str) or not text:
-            raise invalid(f"{param}.{i}", "a text is required, and not an empty one")
-
-
 # --- content blocks --------------------------------------------------------------------------------------------
 
 
@@ -227,12 +197,3 @@ def _check(block: object, param: str, kinds: Kinds) -> None:
     require(block, param, kinds[kind])
     if kind == "text" and not block["text"]:
         raise invalid(f"{param}.text", "a text is required, and not an empty one")
-    if kind in _SOURCES and "source" in block:
-        _check_source(block["source"], f"{param}.source", _SOURCES[kind])
-
-
-def _check_source(source: Mapping[str, Any], param: str, kinds: Mapping[str, Fields]) -> None:
-    kind = source.get("type")
-    if not isinstance(kind, str) or kind not in kinds:
-        raise invalid(f"{param}.type", f"must be one of {', '.join(kinds)}")
-    require(source, param, kinds[kind])

@@ -17,41 +17,15 @@ from tailgauge.simulator.protocols.request import CallRequest, Refused, Reply
 class Wire(Protocol):
     """One wire protocol; implemented by a module."""
 
-    @property
-    def NAME(self) -> str:  # noqa: N802 - the module's constant
-        """Name of the protocol in the records."""
-
-    @property
-    def PATH(self) -> str:  # noqa: N802
-        """The route that answers."""
-
-    @property
-    def VERSION_HEADER(self) -> str:  # noqa: N802
-        """The request header with the version of the API; empty where there are no versions."""
-
-    @property
-    def REQUEST_ID_HEADER(self) -> str:  # noqa: N802
-        """The response header with the server's own id of the call."""
-
-    @property
-    def OVERLOADED_STATUS(self) -> int:  # noqa: N802
-        """HTTP status of a call that is not taken because there are too many."""
-
-    @property
-    def SIGNATURES(self) -> bool:  # noqa: N802
-        """Whether thinking ends with a delta of its own, its signature."""
-
-    @property
-    def PROMPT_USAGE_FIRST(self) -> bool:  # noqa: N802
-        """Whether the first event of a stream has the usage of the prompt."""
-
-    @property
-    def CACHE_LIVES(self) -> bool:  # noqa: N802
-        """Whether usage splits cache writes by their life."""
-
-    @property
-    def STOP_REASONS(self) -> Mapping[str, str]:  # noqa: N802
-        """Names of stop reasons where the protocol's differ from those of `Reply.stop_reason`."""
+    NAME: str  # of the protocol in the records
+    PATH: str  # the route that answers
+    VERSION_HEADER: str  # the request header with the version of the API; empty where there are no versions
+    REQUEST_ID_HEADER: str  # the response header with the server's own id of the call
+    OVERLOADED_STATUS: int  # of a call that is not taken because there are too many
+    SIGNATURES: bool  # whether thinking ends with a delta of its own, its signature
+    PROMPT_USAGE_FIRST: bool  # whether the first event of a stream has the usage of the prompt
+    CACHE_LIVES: bool  # whether usage splits cache writes by their life
+    STOP_REASONS: Mapping[str, str]  # where the protocol's names differ from those of `Reply.stop_reason`
 
     def parse(self, body: dict[str, Any], version: str = "", /) -> CallRequest:
         """Check a body under the version of the API that the caller named, if any, or raise `Refused`."""

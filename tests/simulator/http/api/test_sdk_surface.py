@@ -52,11 +52,7 @@ def test_counting_says_what_a_call_would_use(quick: Any) -> None:
 def test_both_sdks_read_a_model_and_miss_one_that_is_not_there(quick: Any) -> None:
     with quick.anthropic() as claude, quick.openai() as chat:
         info = claude.models.retrieve("tiny")
-        assert (info.id, info.type, info.lifecycle, info.display_name) == ("tiny", "model", "active", "tiny")
-        assert info.max_input_tokens
-        assert info.max_tokens == 1_000_000
-        assert info.capabilities is not None
-        assert info.capabilities.thinking.types.adaptive.supported
+        assert (info.id, info.type, info.display_name) == ("tiny", "model", "tiny")
         assert info.created_at.year == 1970
         model = chat.models.retrieve("tiny")
         assert (model.id, model.object, model.owned_by, model.created) == ("tiny", "model", "tailgauge", 0)
@@ -68,29 +64,9 @@ def test_both_sdks_read_a_model_and_miss_one_that_is_not_there(quick: Any) -> No
         assert (unknown.value.code, unknown.value.param) == ("model_not_found", "model")
 
 
-def test_models_are_listed_page_by_page(serve: Any) -> None:
-    names = [f"model-{i}" for i in range(45)]
-    endpoint = serve(models=names)
-    with endpoint.anthropic() as claude, endpoint.openai() as chat:
-        assert [m.id for m in claude.models.list()] == names
-        assert [m.id for m in chat.models.list()] == names
-
-
-def test_a_closed_list_of_models_answers_no_other(serve: Any, quick: Any) -> None:
-    endpoint = serve(models=["mine"])
-    with endpoint.anthropic() as claude, endpoint.openai() as chat:
-        assert claude.messages.create(**params(model="mine")).model == "mine"
-        for call in (claude.messages.create, claude.messages.count_tokens):
-            asked = params(model="other")
-            if call == claude.messages.count_tokens:
-                del asked["max_tokens"]
-            with pytest.raises(anthropic.NotFoundError) as missed:
-                call(**asked)
-            assert missed.value.type == "not_found_error"
-        with pytest.raises(openai.NotFoundError) as unknown:
-            chat.chat.completions.create(model="other", messages=HELLO)
-        assert unknown.value.code == "model_not_found"
-    with quick.anthropic() as claude:
+def test_both_sdks_list_the_model_and_call_any(quick: Any) -> None:
+    with quick.anthropic() as claude, quick.openai() as chat:
+        assert [m.id for m in claude.models.list()] == [m.id for m in chat.models.list()] == ["tiny"]
         assert claude.messages.create(**params(model="any/name")).model == "any/name"
 
 
@@ -134,44 +110,8 @@ def test_a_batch_runs_to_its_end(quick: Any) -> None:
             assert len(message.content[0].text) == 4 * (i + 1)
         assert results["streamed"].error.error.type == "invalid_request_error"
         assert "stream" in results["streamed"].error.error.message
-        assert claude.messages.batches.delete(batch.id).type == "message_batch_deleted"
         with pytest.raises(anthropic.NotFoundError):
-            claude.messages.batches.retrieve(batch.id)
-
-
-def test_a_batch_is_cancelled_and_its_rest_comes_back_canceled(serve: Any) -> None:
-    endpoint = serve(batches={"turnaround_s": 3600.0})
-    with endpoint.anthropic() as claude:
-        batch = claude.messages.batches.create(requests=[{"custom_id": "a", "params": params()}])
-        with pytest.raises(anthropic.BadRequestError, match="cancel it first"):
-            claude.messages.batches.delete(batch.id)
-        with pytest.raises(anthropic.AnthropicError, match="results_url"):
-            claude.messages.batches.results(batch.id)
-        cancelled = claude.messages.batches.cancel(batch.id)
-        assert cancelled.processing_status == "canceling"
-        assert cancelled.cancel_initiated_at
-        until(lambda: claude.messages.batches.retrieve(batch.id).processing_status == "ended")
-        [line] = claude.messages.batches.results(batch.id)
-        assert line.result.type == "canceled"
-
-
-def test_a_batch_that_takes_too_long_expires(serve: Any) -> None:
-    endpoint = serve(batches={"turnaround_s": 3600.0, "expires_s": 0.01})
-    with endpoint.anthropic() as claude:
-        batch = claude.messages.batches.create(requests=[{"custom_id": "a", "params": params()}])
-        until(lambda: claude.messages.batches.retrieve(batch.id).processing_status == "ended")
-        [line] = claude.messages.batches.results(batch.id)
-        assert line.result.type == "expired"
-
-
-def test_batches_are_listed_page_by_page_the_latest_first(serve: Any) -> None:
-    endpoint = serve()
-    with endpoint.anthropic() as claude:
-        made = [
-            claude.messages.batches.create(requests=[{"custom_id": "a", "params": params()}]).id
-            for _ in range(5)
-        ]
-        assert [b.id for b in claude.messages.batches.list(limit=2)] == made[::-1]
+            claude.messages.batches.retrieve("other")
 
 
 def test_a_batch_with_a_name_twice_is_a_bad_request(quick: Any) -> None:
@@ -201,9 +141,6 @@ def test_every_route_wants_the_key_but_the_meters(serve: Any) -> None:
             lambda: claude.messages.count_tokens(model="tiny", messages=HELLO),
             lambda: claude.messages.batches.create(requests=[]),
             lambda: claude.messages.batches.retrieve("x"),
-            lambda: claude.messages.batches.cancel("x"),
-            lambda: claude.messages.batches.delete("x"),
-            lambda: list(claude.messages.batches.list()),
         ):
             with pytest.raises(anthropic.AuthenticationError):
                 call()

@@ -11,19 +11,30 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from heapq import heappop, heappush
 from math import ceil
+from typing import Any
 
 import numpy as np
 
 from tailgauge.simulator.engine import job as events
 from tailgauge.simulator.engine.batch import Memory
-from tailgauge.simulator.engine.config import EngineConfig, FluidTime
-from tailgauge.simulator.engine.job import Call, Emission, Hooks
+from tailgauge.simulator.engine.config import EngineConfig, StepTime
+from tailgauge.simulator.engine.job import Call, Emission, Hooks, Job
+
+
+def fluid(work_ms: Callable[[Job], float], slowdown: float = 0.0, **config: Any) -> EngineConfig:
+    """An engine of such servers. A call brings `work_ms`; its answer is one chunk at its end.
+
+    Slowdown 0 makes each slot a server (one slot M/G/1, c slots M/G/c, no limit M/G/inf); 1 shares a single server
+    (processor sharing); between, each neighbour costs a share.
+    """
+    return EngineConfig(StepTime(1.0), replica=partial(Fluid, work_ms=work_ms, slowdown=slowdown), **config)
 
 
 class Fluid:
-    """One replica under a `FluidTime`. `due_ns` is when the next call ends, None while there is none."""
+    """One replica, as `Batch` is one. `due_ns` is when the next call ends, None while there is none."""
 
     kv_used_share = 0.0  # memory is not modelled
 
@@ -34,9 +45,12 @@ class Fluid:
         seed: int,  # noqa: ARG002 - a Batch's arguments
         hooks: Hooks,
         left: Callable[[Call], None],
+        *,
+        work_ms: Callable[[Job], float],
+        slowdown: float,
     ) -> None:
-        assert isinstance(config.timing, FluidTime)
-        self.index, self._timing, self._hooks, self._left = index, config.timing, hooks, left
+        self.index, self._hooks, self._left = index, hooks, left
+        self._work_ms, self._slowdown = work_ms, slowdown
         self.due_ns: int | None = None
         self.waiting: deque[Call] = deque()
         self.running: dict[int, Call] = {}
@@ -90,13 +104,12 @@ class Fluid:
         while self.waiting and len(self.running) < self._slots:
             call = self.waiting.popleft()
             job = call.job
-            assert job.work_ms is not None
             call.slowdown = self._hooks.slowdown(job, self.index, now_ns)
             call.cached_tokens = self._hooks.cached_tokens(job, self.index, now_ns)
             call.admitted_ns = call.prefill_started_ns = now_ns
             call.running = True
             self.running[call.number] = call
-            heappush(self._ends, (self._clock_ns + job.work_ms * 1e6 * call.slowdown, call.number))
+            heappush(self._ends, (self._clock_ns + self._work_ms(job) * 1e6 * call.slowdown, call.number))
             out.append(Emission(events.ADMITTED, call, now_ns))
             out.append(Emission(events.PREFILL_STARTED, call, now_ns))
         self._plan()
@@ -108,7 +121,7 @@ class Fluid:
 
     def _pace(self) -> float:
         """Time that a unit of work takes."""
-        return 1.0 + self._timing.slowdown * max(0, len(self.running) - 1)
+        return 1.0 + self._slowdown * max(0, len(self.running) - 1)
 
     def _plan(self) -> None:
         while self._ends and self._ends[0][1] not in self.running:

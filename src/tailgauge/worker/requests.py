@@ -1,0 +1,138 @@
+"""Each request from its time to its row, and what follows it. The same in a worker and in a dry run.
+
+Knows no clock and no greenlet: a subclass says when the time has come, and plans the next turn of a session.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from tailgauge.patterns.events import Request
+from tailgauge.patterns.pattern import Pattern
+from tailgauge.patterns.table import pattern_of
+from tailgauge.rows.schema import CENSORED, CLIENT_DROP, RequestRow
+from tailgauge.schedule.sessions import Turn, conversation, draw, following
+from tailgauge.worker.attempt_row import RequestRef, request_row
+from tailgauge.worker.concurrency_gate import Gates
+from tailgauge.worker.counters import Counters
+from tailgauge.worker.driver import Drive, Starts, Timing
+
+if TYPE_CHECKING:
+    from tailgauge.scenario.model import Scenario
+
+
+class RequestRows(Protocol):
+    """Where the rows of requests go."""
+
+    def request(self, row: RequestRow) -> None:
+        """A request has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrafficRuntime:
+    """A traffic table at work: its pattern and the gates of its requests."""
+
+    pattern: Pattern
+    gates: Gates
+
+
+class Requests(ABC):
+    """The requests of one run. `start_at_ns`: its start; `on_bug` gets an error of a pattern."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        attempts: Starts,
+        rows: RequestRows,
+        counters: Counters,
+        timing: Timing,
+        on_bug: Callable[[Exception], None],
+    ) -> None:
+        self.scenario, self.attempts, self.counters = scenario, attempts, counters
+        self.start_at_ns = 0
+        self._rows, self._timing, self._on_bug = rows, timing, on_bug
+        self._kinds = {
+            name: TrafficRuntime(pattern_of(traffic), Gates(timing.now_ns))
+            for name, traffic in scenario.traffic.items()
+        }
+        self._until_ns = int(scenario.stages.duration_s * 1e9)
+        self._open: dict[Drive, None] = {}  # in the order of their start: a set would have one of its own
+
+    @abstractmethod
+    def _plan(self, turn: Turn) -> None:
+        """Dispatch a later turn at its time; its prompts are still to be made."""
+
+    def _dispatch(self, turn: Turn) -> bool:
+        """Begin a request, or drop it at the in-flight cap and return False."""
+        scenario, counters, now_ns = self.scenario, self.counters, self._timing.now_ns()
+        scheduled = self.start_at_ns + turn.at_ns
+        stage = scenario.stages.stage_at(turn.at_ns / 1e9)
+        counters.leased += turn.is_closed
+        if counters.in_flight >= scenario.limits.in_flight_per_worker:
+            counters.client_drop += 1
+            self._rows.request(request_row(scenario, turn, stage, scheduled, None, CLIENT_DROP))
+            self._follow(turn, CLIENT_DROP, now_ns, None)
+            return False
+        counters.dispatched += 1
+        counters.in_flight += 1
+        self._begins(turn, now_ns - scheduled)
+        kind, request_id, seed = self._kinds[turn.asked.traffic], turn.request_id, scenario.seed
+        tokens = turn.asked.output_tokens
+        request = Request(request_id, scheduled, turn.prompts, tokens, draw(seed, request_id), seed)
+        origin = RequestRef(request_id, stage, turn.asked.traffic, scheduled)
+        over = partial(self._over, turn, stage, now_ns)
+        drive = Drive(kind.pattern.steps(request), origin, self.attempts, kind.gates, over, self._timing)
+        self._open[drive] = None
+        drive.begin()
+        return True
+
+    @abstractmethod
+    def _begins(self, turn: Turn, late_ns: int) -> None:
+        """A request is dispatched, so much later than scheduled."""
+
+    def _over(self, turn: Turn, stage: str, dispatched: int, drive: Drive) -> int:
+        """A request has ended: write its row, and plan the next turn; returns the time."""
+        done, now_ns, counters = drive.done, self._timing.now_ns(), self.counters
+        assert done is not None
+        self._open.pop(drive, None)
+        counters.in_flight -= 1
+        scheduled = self.start_at_ns + turn.at_ns
+        row = request_row(self.scenario, turn, stage, scheduled, dispatched, done.ended)
+        row.legs, row.attempts, row.winner = len(drive.calls), drive.attempts, done.winner
+        row.joined_at_ns, row.hedge_held = done.joined_at_ns, done.hedge_held
+        row.ended_at_ns = None if done.ended == CENSORED else now_ns
+        self._rows.request(row)
+        if drive.bug is not None:
+            self._on_bug(drive.bug)
+        if done.ended == CENSORED:
+            counters.censored += 1
+            counters.not_due += turn.rest
+        else:
+            counters.end(done.ended)
+            self._follow(turn, done.ended, now_ns, done.text)
+        return now_ns
+
+    def _follow(self, turn: Turn, ended: str, ended_at_ns: int, answer: str | None) -> None:
+        """Plan the turn after this one; what would be due after the end of the run is never sent."""
+        scenario, traffic = self.scenario, self.scenario.traffic[turn.planned.traffic]
+        since_start_ns = ended_at_ns - self.start_at_ns
+        coming = following(turn, ended, since_start_ns, scenario.seed, scenario.arrival, traffic)
+        if coming is None or coming.at_ns >= self._until_ns:
+            self.counters.not_due += turn.rest
+            return
+        if traffic.session.grow and not turn.is_closed:
+            coming.history = conversation(turn, answer)
+        self._plan(coming)
+
+    def _censor(self) -> None:
+        """Close what is open."""
+        drives = list(self._open)
+        for drive in drives:
+            drive.send_no_more()  # all of them first: an ending request frees a gate for another
+        for drive in drives:
+            drive.censor()
+        self.attempts.abort_open(CENSORED)
