@@ -80,7 +80,7 @@ def test_the_folder_is_reported_as_a_dry_run(folder, tmp_path):
 
     made = make([folder[0].path], tmp_path)
 
-    assert (made.verdict, made.data["dry_run"]) == ("VALID", True)
+    assert (made.verdict, made.data["run"]["dry_run"]) == ("VALID", True)
     assert made.data["conservation"]["scheduled"] == folder[1]["conservation"]["scheduled"]
 
 

@@ -11,13 +11,14 @@ import pytest
 
 from tailgauge.errors import Exit, UsageError
 from tailgauge.experiments.answer import Answer, AnswerFile, RunRow, exit_code, measured, report
-from tailgauge.experiments.command import write
 from tailgauge.experiments.conduct import conduct
 from tailgauge.experiments.course import Base, SpentError, Step
 from tailgauge.experiments.runners import DryRunner
 from tailgauge.experiments.table import EXPERIMENTS
 from tailgauge.scenario import model as scenarios
 from tailgauge.scenario.experiment import KINDS
+from tailgauge_analysis.report.picture import figure
+from tailgauge_analysis.report.report import write
 from tailgauge_analysis.report.terminal import terminal
 from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, ObjectiveLine, Result, Section, Table
@@ -197,7 +198,13 @@ def report_of(found, runs=()):
 
 def test_the_answer_is_the_same_in_every_file(done, tmp_path, checkout):
     runs = [RunRow(one.step.name, one.run_id, one.verdict, one.reason) for one in done.steps]
-    made = write(report_of(done.answer, runs), done.answer.pictures, tmp_path)
+    made = write(
+        report_of(done.answer, runs),
+        [figure(one) for one in done.answer.pictures],
+        tmp_path,
+        80,
+        colours=False,
+    )
 
     values = json.loads(made.json.read_text())
     schema = checkout / "docs" / "reference" / "answer.schema.json"

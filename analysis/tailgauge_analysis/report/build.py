@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from tailgauge_analysis.compare import comparison
+from tailgauge_analysis.compare.alternating import alternating_blocks
 from tailgauge_analysis.metrics import definitions
-from tailgauge_analysis.report.contents import contents, published
+from tailgauge_analysis.report.contents import contents
 from tailgauge_analysis.sections import (
     environment,
     failures,
@@ -28,7 +29,7 @@ from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.latency_under_load import section as latency_under_load
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.text.formatting import figures, plain
-from tailgauge_analysis.text.json_values import Json, text
+from tailgauge_analysis.text.json_values import text
 from tailgauge_analysis.text.section import Report, Section
 
 # The order of the page. A section is None where the run has nothing for it.
@@ -63,18 +64,19 @@ SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
 )
 
 
-def build(findings: Findings, data: Json | None = None) -> Report:
+def build(findings: Findings) -> Report:
     """The whole report."""
-    data, answer = data or contents(findings), result.result(findings)
+    run, answer = findings.frames.run, result.result(findings)
+    crossover = alternating_blocks(run["scenario"], findings.of_target)
     sections = tuple(one for section in SECTIONS if (one := section(findings)) is not None)
-    if (crossover := data["crossover"]) is not None:
+    if crossover is not None:
         sections = (comparison.section(crossover), *sections)
     return Report(
-        run_id=data["run_id"],
-        title=data["scenario"],
+        run_id=run["run_id"],
+        title=text(run["scenario"].get("name")) or run["run_id"],
         about=tuple(_about(findings)),
-        started_at=findings.frames.run["started_at"] or "",
-        dry_run=data["dry_run"],
+        started_at=run["started_at"] or "",
+        dry_run=run["dry_run"],
         result=answer,
         measurement=result.measurement(findings),
         summary=(
@@ -84,7 +86,7 @@ def build(findings: Findings, data: Json | None = None) -> Report:
         sections=sections,
         exit_code=result.exit_code(findings, answer),
         figure="timeline",
-        data=published(data),
+        data=contents(findings, answer, crossover),
     )
 
 

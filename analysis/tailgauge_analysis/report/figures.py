@@ -5,7 +5,8 @@ Every axis has a unit. Colours and grid that depend on light or dark are set by 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -39,6 +40,9 @@ CLASS_COLOURS = {
 }  # fmt: skip
 RED = "#c94f4f"
 POINTS = 400
+PER_CENT = {"range": [0, 103]}  # of an axis
+CLOSEST = {"hovermode": "closest"}
+TOOK = "%{y:.3~%} took longer than %{x:,.4~g} ms"
 IN_SIGHT = 4  # times the slowest value: the bound of an objective beyond is not drawn
 LIBRARY = Path(__file__).parent / "plotly" / "plotly-cartesian.min.js"
 plotly.io.templates.default = (
@@ -73,30 +77,60 @@ def library() -> str:
     return LIBRARY.read_text(encoding="utf-8")
 
 
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """Lines over one y axis; `x`: the title of its x axis, where panels do not share theirs."""
+
+    y: str
+    lines: Sequence[Any]
+    axis: Mapping[str, Any] = field(default_factory=lambda: {"rangemode": "tozero"})
+    x: str = ""
+
+
+def _panels(
+    panels: Sequence[Panel], x: str = TIME, *, gap: float = 0.07, heights: Sequence[float] | None = None
+) -> go.Figure:
+    """Panels below each other."""
+    shared = not any(panel.x for panel in panels)
+    plot = make_subplots(
+        rows=len(panels), cols=1, shared_xaxes=shared, vertical_spacing=gap, row_heights=heights
+    )
+    for row, panel in enumerate(panels, 1):
+        for line in panel.lines:
+            plot.add_trace(line, row, 1)
+        plot.update_yaxes(title_text=panel.y, row=row, col=1, **panel.axis)
+        if panel.x or row == len(panels):
+            plot.update_xaxes(title_text=panel.x or x, row=row, col=1)
+    if shared and len(panels) > 1:
+        plot.update_layout(hoversubplots="axis")
+    return plot
+
+
 def _timeline(findings: Findings) -> Figure | None:
     t = findings.timeline
     if not t.offered_per_s.any():
         return None
-    plot = make_subplots(
-        rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.07, row_heights=[0.46, 0.27, 0.27]
-    )
-    for trace in _ttft(t):
-        plot.add_trace(trace, 1, 1)
-    plot.add_trace(_line(t.at_s, t.offered_per_s, "offered", GREY, "%{y:,.4~g}/s", dash="dot"), 2, 1)
-    plot.add_trace(_line(t.at_s, t.ended_per_s, "ended", GREEN, "%{y:,.4~g}/s"), 2, 1)
-    plot.add_trace(_line(t.end_s, t.in_flight, "in flight", PURPLE, "%{y:,.0f}"), 3, 1)
-    for row, title in enumerate(
-        (f"{t.wait} since<br>scheduled (ms)", "requests<br>per second", "requests<br>in flight"), 1
-    ):
-        plot.update_yaxes(title_text=title, rangemode="tozero", row=row, col=1)
     shown = np.concatenate([t.ttft_max_ms, *(one.values_ms for one in t.ttft)])
     highest = float(shown[np.isfinite(shown)].max(initial=0.0))
     ends = np.array([0.0, float(t.end_s[-1])])
-    for one in _bounds(findings, "ttft_sched", highest):
-        assert one.bound is not None
-        plot.add_trace(_bound(one, ends, np.full(2, one.bound)), 1, 1)
-    _time_axis(plot, 3)
-    _outside(plot, findings, t)
+    bounds = [_bound(one, ends, np.full(2, bound)) for one, bound in _bounds(findings, "ttft_sched", highest)]
+    rates = (
+        _line(t.at_s, t.offered_per_s, "offered", GREY, "%{y:,.4~g}/s", dash="dot"),
+        _line(t.at_s, t.ended_per_s, "ended", GREEN, "%{y:,.4~g}/s"),
+    )
+    panels = (
+        Panel(f"{t.wait} since<br>scheduled (ms)", [*_ttft(t), *bounds]),
+        Panel("requests<br>per second", rates),
+        Panel("requests<br>in flight", [_line(t.end_s, t.in_flight, "in flight", PURPLE, "%{y:,.0f}")]),
+    )
+    plot = _panels(panels, heights=[0.46, 0.27, 0.27])
+    for start, stop in (
+        (0.0, findings.steady.from_s),
+        (findings.steady.to_s, ends[1]),
+    ):  # not the steady stage
+        if min(stop, ends[1]) > start:
+            grey = {"fillcolor": GREY, "opacity": 0.14, "line_width": 0}
+            plot.add_vrect(x0=start, x1=min(stop, ends[1]), row="all", col=1, **grey)
     caption = (
         f"Rates and requests in flight: one point per {_seconds(t.width_s)}, by scheduled time. {_ttft_caption(t)} "
         f"{t.wait} without failures. Shaded: outside the statistics."
@@ -104,10 +138,10 @@ def _timeline(findings: Findings) -> Figure | None:
     return finish("timeline", "The run over time", caption, 520, plot)
 
 
-def _bounds(findings: Findings, metric: str, highest: float) -> list[ObjectiveResult]:
-    """The objectives on a latency whose bounds are in sight of values up to `highest`."""
+def _bounds(findings: Findings, metric: str, highest: float) -> list[tuple[ObjectiveResult, float]]:
+    """The objectives on a latency whose bounds are in sight of values up to `highest`, with these."""
     return [
-        one
+        (one, one.bound)
         for one in findings.slos
         if one.metric == metric and one.bound is not None and one.bound <= IN_SIGHT * highest
     ]
@@ -157,41 +191,21 @@ def _seconds(width_s: int) -> str:
     return "second" if width_s == 1 else f"{width_s} seconds"
 
 
-def _outside(plot: go.Figure, findings: Findings, t: Timeline) -> None:
-    """Shade what is not the steady stage."""
-    end = float(t.end_s[-1])
-    for start, stop in ((0.0, findings.steady.from_s), (findings.steady.to_s, end)):
-        if min(stop, end) > start:
-            plot.add_vrect(
-                x0=start, x1=min(stop, end), fillcolor=GREY, opacity=0.14, line_width=0, row="all", col=1
-            )
-
-
 def _tail(findings: Findings) -> Figure | None:
-    plot = go.Figure()
-    slowest: list[float] = []
-    shortest: list[float] = []
-    longest: list[float] = []
+    lines, bounds = [], []
     for name, colour, dash in (
         ("ttft_sched", BLUE, "solid"),
         ("ttft_sent", GREEN, "dot"),
         ("e2e_sched", ORANGE, "solid"),
     ):
-        at, beyond = waits(BY_NAME[name], findings.of_target, OFFERED).tail()
-        if not (at > 0).any():
-            continue
-        x, y = survival(at[at > 0], beyond[at > 0])
-        slowest.append(float(y.min()))
-        shortest.append(float(x[0]))
-        longest.append(float(x[-1]))
-        hover = "%{y:.3~%} took longer than %{x:,.4~g} ms"
-        plot.add_trace(_line(x, y, BY_NAME[name].title, colour, hover, shape="hv", dash=dash))
-        for one in _bounds(findings, name, longest[-1]):
-            assert one.bound is not None
-            plot.add_trace(_bound(one, np.full(2, one.bound), np.array([slowest[-1], 1.0])))
-    if not slowest:
+        x, y = survival(*waits(BY_NAME[name], findings.of_target, OFFERED).tail())
+        if len(x):
+            lines.append(_line(x, y, BY_NAME[name].title, colour, TOOK, shape="hv", dash=dash))
+            ends = np.array([y.min(), 1.0])
+            bounds += [_bound(one, np.full(2, at), ends) for one, at in _bounds(findings, name, float(x[-1]))]
+    if not lines:
         return None
-    _tail_axes(plot, min(slowest), min(shortest), max(longest))
+    plot = _tails(lines, "share of offered requests that took longer").add_traces(bounds)
     caption = (
         "A line crosses the level of p99 at its p99. A line that ends level above the bottom shows the share of requests "
         "without an answer by then."
@@ -200,8 +214,11 @@ def _tail(findings: Findings) -> Figure | None:
 
 
 def survival(at: Floats, beyond: Floats) -> tuple[Floats, Floats]:
-    """The share beyond each time, at few enough points, dense in the tail; times ascending."""
+    """The share beyond each time above 0, at few enough points, dense in the tail; times ascending."""
+    at, beyond = at[at > 0], beyond[at > 0]
     n = len(at)
+    if not n:
+        return at, beyond
     ranks = np.unique(
         np.concatenate((np.linspace(0, n - 1, POINTS // 2), n - np.geomspace(1, n, POINTS // 2)))
     ).astype(int)
@@ -214,16 +231,22 @@ def survival(at: Floats, beyond: Floats) -> tuple[Floats, Floats]:
     return np.concatenate((x[:1], x)), np.concatenate(([1.0], y))
 
 
-def _tail_axes(plot: go.Figure, fewest: float, shortest: float, longest: float) -> None:
-    """Logarithmic axes of shares that took longer, down to the share `fewest`."""
+def _tails(lines: Sequence[go.Scatter], y: str) -> go.Figure:
+    """Lines of shares that took longer, on logarithmic axes."""
+    fewest = min(min(line.y) for line in lines)
     steps = [p for p in (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999) if p == 0 or 1 - p >= fewest * 0.99]
-    plot.update_yaxes(
-        type="log", title_text="share of offered requests that took longer", tickmode="array",
-        tickvals=[1 - p for p in steps], ticktext=[_tail_label(p) for p in steps],
-        range=[np.log10(min(fewest, 0.5)) - 0.1, 0.05],
-    )  # fmt: skip
-    plot.update_xaxes(type="log", title_text="latency (ms, logarithmic)", **_log_ticks(shortest, longest))
-    plot.update_layout(hovermode="closest")
+    axis = {
+        "type": "log", "tickmode": "array", "tickvals": [1 - p for p in steps], "ticktext": [_tail_label(p) for p in steps],
+        "range": [np.log10(min(fewest, 0.5)) - 0.1, 0.05],
+    }  # fmt: skip
+    plot = _panels([Panel(y, lines, axis)])
+    return _log_x(plot, "latency", min(line.x[0] for line in lines), max(line.x[-1] for line in lines))
+
+
+def _log_x(plot: go.Figure, of: str, low: float, high: float) -> go.Figure:
+    """The same on a logarithmic axis of milliseconds."""
+    ticks = _log_ticks(low, high)
+    return plot.update_xaxes(type="log", title_text=f"{of} (ms, logarithmic)", **ticks).update_layout(CLOSEST)
 
 
 def _gaps(findings: Findings) -> Figure | None:
@@ -243,12 +266,10 @@ def _gaps(findings: Findings) -> Figure | None:
         zero += int((part <= 0).sum())
     shares = counts / len(gaps)
     steps = np.append(shares, shares[-1])
-    plot = go.Figure(_line(edges, steps, "chunk gap", BLUE, "%{y:.3~%}", shape="hv", fill="tozeroy"))
-    plot.update_xaxes(title_text="chunk gap (ms)")
-    if wide:
-        plot.update_xaxes(type="log", title_text="chunk gap (ms, logarithmic)", **_log_ticks(low, high))
-    plot.update_yaxes(title_text="share of gaps", tickformat=".3~%", rangemode="tozero")
-    plot.update_layout(showlegend=False)
+    line = _line(edges, steps, "chunk gap", BLUE, "%{y:.3~%}", shape="hv", fill="tozeroy", showlegend=False)
+    axis = {"tickformat": ".3~%", "rangemode": "tozero"}
+    plot = _panels([Panel("share of gaps", [line], axis)], "chunk gap (ms)")
+    plot = _log_x(plot, "chunk gap", low, high) if wide else plot
     caption = f"{len(gaps):,} gaps between consecutive content chunks of one answer."
     caption += (
         f" {zero / len(gaps):.2%} are zero (chunks that came in one read) and not drawn." if zero else ""
@@ -272,32 +293,27 @@ def _classes(findings: Findings) -> Figure | None:
     t = findings.timeline
     if not t.classes_per_s:
         return None
-    plot = go.Figure()
     order = {name: i for i, name in enumerate(CLASS_COLOURS)}
-    for name in sorted(t.classes_per_s, key=lambda name: order.get(name, len(order))):
-        plot.add_trace(go.Bar(
+    bars = [
+        go.Bar(
             x=numbers(t.at_s), y=numbers(t.classes_per_s[name]), name=name, width=t.width_s,
             marker={"color": CLASS_COLOURS.get(name, GREY), "line": {"width": 0}}, hovertemplate="%{y:,.4~g}/s",
-        ))  # fmt: skip
-    plot.update_layout(barmode="stack", bargap=0)
+        )
+        for name in sorted(t.classes_per_s, key=lambda name: order.get(name, len(order)))
+    ]  # fmt: skip
     top = float(np.sum(list(t.classes_per_s.values()), axis=0).max())
-    plot.update_yaxes(title_text="requests per second", range=[0, top * 1.06])
-    plot.update_xaxes(title_text=TIME)
+    plot = _panels([Panel("requests per second", bars, {"range": [0, top * 1.06]})])
+    plot.update_layout(barmode="stack", bargap=0)
     return finish("classes", "Request outcomes over time", "By scheduled time, warm-up included.", 320, plot)
 
 
 def _tokens(t: Timeline) -> Figure | None:
     if not t.tokens_per_s.any():
         return None
-    plot = go.Figure(
-        _line(
-            t.at_s, t.tokens_per_s, "output tokens", BLUE, "%{y:,.4~g} tokens/s", shape="hvh", fill="tozeroy"
-        )
-    )
-    plot.update_yaxes(title_text="output tokens<br>per second", rangemode="tozero")
-    plot.update_xaxes(title_text=TIME)
-    plot.update_layout(showlegend=False)
+    style = {"shape": "hvh", "fill": "tozeroy", "showlegend": False}
+    line = _line(t.at_s, t.tokens_per_s, "output tokens", BLUE, "%{y:,.4~g} tokens/s", **style)
     caption = "Of answers that ended ok, spread evenly from the first to the last content of each. Warm-up included."
+    plot = _panels([Panel("output tokens<br>per second", [line])])
     return finish("tokens", "Output tokens over time", caption, 280, plot)
 
 
@@ -305,27 +321,26 @@ def _client(findings: Findings) -> Figure | None:
     health = findings.frames.health
     if not len(health):
         return None
-    plot = make_subplots(rows=3, cols=1, shared_xaxes=True, vertical_spacing=0.07)
     step = width(float(health["at_ns"].max()) / 1e9)
-    panels = (
+    columns = (
         ("cpu_share", 100, "CPU<br>(% of a core)", "%{y:.3~g}%"),
         ("loop_lag_max_ns", 1e-6, "loop lag,<br>worst (ms)", "%{y:,.4~g} ms"),
         ("receive_lag_max_ns", 1e-6, "receive lag,<br>worst (ms)", "%{y:,.4~g} ms"),
     )
-    for i, (worker, rows) in enumerate(health.groupby("worker")):
-        binned = rows.groupby((rows["at_ns"] / 1e9 // step).astype(int))[[name for name, *_ in panels]].max()
-        at = binned.index.to_numpy(np.float64) * step
-        for row, (name, factor, _, hover) in enumerate(panels, 1):
-            values = binned[name].to_numpy(np.float64) * factor
-            line = _line(at, values, f"worker {worker}", LINES[i % len(LINES)], hover)
-            plot.add_trace(line.update(legendgroup=str(worker), showlegend=row == 1), row, 1)
-    for row, (_, _, title, _) in enumerate(panels, 1):
-        plot.update_yaxes(title_text=title, rangemode="tozero", row=row, col=1)
-    _time_axis(plot, 3)
+    panels = []
+    for column, factor, title, hover in columns:
+        lines = []
+        for i, (worker, rows) in enumerate(health.groupby("worker")):
+            worst = rows.groupby((rows["at_ns"] / 1e9 // step).astype(int))[column].max() * factor
+            at = worst.index.to_numpy(np.float64) * step
+            more = {"legendgroup": str(worker), "showlegend": not panels}
+            values = worst.to_numpy(np.float64)
+            lines.append(_line(at, values, f"worker {worker}", LINES[i % len(LINES)], hover, **more))
+        panels.append(Panel(title, lines))
     caption = (
         "Receive lag: from the kernel's timestamp of the bytes to the read. It distorts no kernel timestamp."
     )
-    return finish("client", "Client state", caption, 480, plot)
+    return finish("client", "Client state", caption, 480, _panels(panels))
 
 
 def _line(x: Floats, y: Floats, name: str, colour: str, hover: str, **more: Any) -> go.Scatter:
@@ -342,9 +357,10 @@ def numbers(values: Floats) -> list[float | None]:
     return [float(f"{v:.6g}") if np.isfinite(v) else None for v in values]
 
 
-def _time_axis(plot: go.Figure, last_row: int) -> None:
-    plot.update_xaxes(title_text=TIME, row=last_row, col=1)
-    plot.update_layout(hoversubplots="axis")
+def error_bars(value: Floats, low: Floats, high: Floats) -> dict[str, Any]:
+    """Both ends of intervals."""
+    ends = {"array": numbers(high - value), "arrayminus": numbers(value - low)}
+    return {"type": "data", "symmetric": False, **ends}
 
 
 def finish(name: str, title: str, caption: str, height: int, plot: go.Figure) -> Figure:
@@ -380,18 +396,14 @@ def _heat(heat: Heat | None, name: str) -> Figure | None:
     if heat is None:
         return None
     shares = heat.counts / np.maximum(1, heat.counts.sum(axis=0))
-    plot = go.Figure(
-        go.Heatmap(
-            x=numbers(heat.at_s), y=numbers(heat.middle_ms),
-            z=[[round(float(v) * 100, 1) if v else None for v in row] for row in shares],
-            colorscale=SCALE, zmin=0, hovertemplate="%{x:,.0f} s, about %{y:,.3~g} ms: %{z:.3~g}%<extra></extra>",
-            colorbar={"title": {"text": "% of the<br>requests"}, "thickness": 10, "outlinewidth": 0},
-        )
+    tiles = go.Heatmap(
+        x=numbers(heat.at_s), y=numbers(heat.middle_ms),
+        z=[[round(float(v) * 100, 1) if v else None for v in row] for row in shares],
+        colorscale=SCALE, zmin=0, hovertemplate="%{x:,.0f} s, about %{y:,.3~g} ms: %{z:.3~g}%<extra></extra>",
+        colorbar={"title": {"text": "% of the<br>requests"}, "thickness": 10, "outlinewidth": 0},
     )  # fmt: skip
-    ticks = _log_ticks(float(heat.edges_ms[0]), float(heat.edges_ms[-1]))
-    plot.update_yaxes(type="log", title_text=f"{name} since scheduled (ms, logarithmic)", **ticks)
-    plot.update_xaxes(title_text=TIME)
-    plot.update_layout(hovermode="closest")
+    axis = {"type": "log", **_log_ticks(float(heat.edges_ms[0]), float(heat.edges_ms[-1]))}
+    plot = _panels([Panel(f"{name} since scheduled (ms, logarithmic)", [tiles], axis)]).update_layout(CLOSEST)
     caption = (
         f"One column per {_seconds(heat.width_s)}, by scheduled time, warm-up included: the share of answered requests by waiting time. "
         "Two bands are two kinds of answers; a band that rises is a growing queue."
@@ -404,31 +416,23 @@ def _against(found: list[Regression]) -> Figure | None:
     shown = [one for one in found if len(one.x) > 1 and sure[one.of]]
     if not shown:
         return None
-    plot = make_subplots(rows=len(shown), cols=1, vertical_spacing=0.2)
-    for row, one in enumerate(shown, 1):
-        x_title, y_title, hover = AXES[one.of]
-        colour = BLUE if one.of == "ttft_sent" else GREEN
+    panels = []
+    for one in shown:
+        x, y, hover = AXES[one.of]
+        marker = {"size": 5, "opacity": 0.55, "color": BLUE if one.of == "ttft_sent" else GREEN}
         dots = go.Scatter(
-            x=numbers(one.x), y=numbers(one.y), mode="markers", name=y_title.partition(" (")[0], showlegend=False,
-            marker={"size": 5, "opacity": 0.55, "color": colour}, hovertemplate=hover + "<extra></extra>",
+            x=numbers(one.x), y=numbers(one.y), mode="markers", name=y.partition(" (")[0], showlegend=False,
+            marker=marker, hovertemplate=hover + "<extra></extra>",
         )  # fmt: skip
-        plot.add_trace(dots, row, 1)
-        for p in sure[one.of]:
-            plot.add_trace(_line_of(one, p, "solid" if p == 0.5 else "dot", row == 1), row, 1)
-        plot.update_xaxes(title_text=x_title, row=row, col=1)
-        plot.update_yaxes(title_text=y_title, rangemode="tozero", row=row, col=1)
-    plot.update_layout(hovermode="closest")
+        lines = [_line_of(one, p, "solid" if p == 0.5 else "dot", not panels) for p in sure[one.of]]
+        panels.append(Panel(y, [dots, *lines], x=x))
     caption = (
         "One dot per answer, at most 400, evenly over the stage. The lines have the reliable slopes of the table; other "
         "influences on latency are in the dots, not in the lines."
     )
-    return finish(
-        "against",
-        "TTFT against prompt tokens, TPOT against concurrent answers",
-        caption,
-        260 * len(shown) + 60,
-        plot,
-    )
+    title = "TTFT against prompt tokens, TPOT against concurrent answers"
+    plot = _panels(panels, gap=0.2).update_layout(CLOSEST)
+    return finish("against", title, caption, 260 * len(shown) + 60, plot)
 
 
 def _line_of(one: Regression, p: float, dash: str, named: bool) -> go.Scatter:
@@ -447,18 +451,19 @@ def _cache_over_time(findings: Findings) -> Figure | None:
     """A line for each traffic table, where one spans several bins."""
     if not any(len(one.over_time.at_s) > 2 for one in findings.cache):
         return None
-    plot = make_subplots(rows=2, cols=1, shared_xaxes=True, vertical_spacing=0.1)
+    reads, costs = [], []
     for i, one in enumerate(findings.cache):
-        of, name, colour = one.over_time, plain(one.traffic, 40), LINES[i % len(LINES)]
-        hover = "%{y:.3~g}%"
-        plot.add_trace(_line(of.at_s, 100 * of.read_share, name, colour, hover, shape="hvh"), 1, 1)
-        cost = _line(of.at_s, 100 * of.cost_share, name, colour, hover, shape="hvh", showlegend=False)
-        plot.add_trace(cost, 2, 1)
-    plot.update_yaxes(title_text="input tokens<br>read (%)", range=[0, 103], row=1, col=1)
-    plot.update_yaxes(title_text="input cost (% of<br>without a cache)", rangemode="tozero", row=2, col=1)
-    _time_axis(plot, 2)
+        at, name, colour = one.over_time.at_s, plain(one.traffic, 40), LINES[i % len(LINES)]
+        style = {"hover": "%{y:.3~g}%", "shape": "hvh"}
+        reads.append(_line(at, 100 * one.over_time.read_share, name, colour, **style))
+        costs.append(_line(at, 100 * one.over_time.cost_share, name, colour, **style, showlegend=False))
+    panels = (
+        Panel("input tokens<br>read (%)", reads, PER_CENT),
+        Panel("input cost (% of<br>without a cache)", costs),
+    )
     step = _seconds(max(one.over_time.width_s for one in findings.cache))
     caption = f"One point per {step}, by the time of sending, warm-up included."
+    plot = _panels(panels, gap=0.1)
     return finish("cache-over-time", "Cache reads and input cost over time", caption, 360, plot)
 
 
@@ -467,26 +472,21 @@ def _cache(findings: Findings) -> Figure | None:
     both = [one for one in findings.cache if min(len(one.worth.hit_ms), len(one.worth.miss_ms)) >= EACH]
     if not both:
         return None
-    one = max(both, key=lambda one: len(one.worth.hit_ms) + len(one.worth.miss_ms)).worth
-    name = next(cache.traffic for cache in both if cache.worth is one)
-    plot = go.Figure()
-    for values, title, colour, dash in (
-        (one.hit_ms, "read from the cache", BLUE, "solid"),
-        (one.miss_ms, "read nothing", ORANGE, "dot"),
-    ):
-        x, y = _steps(values)
-        hover = "%{y:.3~g}% within %{x:,.4~g} ms"
-        plot.add_trace(_line(x, y, f"{title} ({len(values):,})", colour, hover, shape="hv", dash=dash))
-    low = min(float(one.hit_ms[0]), float(one.miss_ms[0]))
-    high = max(float(one.hit_ms[-1]), float(one.miss_ms[-1]))
-    plot.update_xaxes(title_text="TTFT since sent (ms)")
+    one = max(both, key=lambda one: len(one.worth.hit_ms) + len(one.worth.miss_ms))
+    hits, misses = one.worth.hit_ms, one.worth.miss_ms
+    lines = [
+        _line(*_steps(values), f"{title} ({len(values):,})", colour, "%{y:.3~g}% within %{x:,.4~g} ms", shape="hv", dash=dash)
+        for values, title, colour, dash in (
+            (hits, "read from the cache", BLUE, "solid"),
+            (misses, "read nothing", ORANGE, "dot"),
+        )
+    ]  # fmt: skip
+    plot = _panels([Panel("answers (%)", lines, PER_CENT)], "TTFT since sent (ms)").update_layout(CLOSEST)
+    low, high = float(min(hits[0], misses[0])), float(max(hits[-1], misses[-1]))
     if low > 0 and high / low > 20:
-        ticks = _log_ticks(low, high)
-        plot.update_xaxes(type="log", title_text="TTFT since sent (ms, logarithmic)", **ticks)
-    plot.update_yaxes(title_text="answers (%)", range=[0, 103])
-    plot.update_layout(hovermode="closest")
+        plot = _log_x(plot, "TTFT since sent", low, high)
     caption = (
-        f"{plain(name, 80)}, answers of the steady stage. The gap between the lines is not the effect of the cache alone: "
+        f"{plain(one.traffic, 80)}, answers of the steady stage. The gap between the lines is not the effect of the cache alone: "
         "hits and misses may differ in length and time. The regression accounts for that."
     )
     return finish("cache-ttft", "TTFT with and without the cache", caption, 360, plot)
@@ -507,27 +507,18 @@ def _fan_out(findings: Findings) -> Figure | None:
     if not drawn:
         return None
     one = max(drawn, key=lambda one: one.complete)
-    assert one.curves is not None
-    lines = one.curves
-    plot = go.Figure()
+    curves = one.curves
+    assert curves is not None
+    lines = []
     for shares, name, colour, dash in (
-        (lines.measured, "measured", BLUE, "solid"),
-        (lines.conditional, "if legs shared only the load of the moment", ORANGE, "dash"),
-        (lines.naive, "if legs were independent", GREEN, "dot"),
+        (curves.measured, "measured", BLUE, "solid"),
+        (curves.conditional, "if legs shared only the load of the moment", ORANGE, "dash"),
+        (curves.naive, "if legs were independent", GREEN, "dot"),
     ):
-        kept = (shares > 0.5 / one.complete) & (lines.at_ms > 0)
-        hover = "%{y:.3~%} took longer than %{x:,.4~g} ms"
-        plot.add_trace(_line(lines.at_ms[kept], shares[kept], name, colour, hover, dash=dash))
-    steps = [p for p in (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999) if 1 - p >= 0.99 / one.complete]
-    plot.update_yaxes(
-        type="log", title_text="share of requests whose slowest leg took longer", tickmode="array",
-        tickvals=[1 - p for p in steps], ticktext=[_tail_label(p) for p in steps],
-        range=[np.log10(0.5 / one.complete), 0.05],
-    )  # fmt: skip
-    low, high = float(lines.at_ms[lines.at_ms > 0].min()), float(lines.at_ms.max())
-    ticks = _log_ticks(low, high)
-    plot.update_xaxes(type="log", title_text="slowest leg, since sent (ms, logarithmic)", **ticks)
-    plot.update_layout(hovermode="closest")
+        kept = (shares > 0.8 / one.complete) & (curves.at_ms > 0)
+        lines.append(_line(curves.at_ms[kept], shares[kept], name, colour, TOOK, dash=dash))
+    plot = _tails(lines, "share of requests whose slowest leg took longer")
+    plot.update_xaxes(title_text="slowest leg, since sent (ms, logarithmic)")
     caption = (
         f"{one.traffic}, {one.complete:,} requests. From dotted to dashed: drift of the load. From dashed to solid: "
         "a cause shared by the legs of a request."
@@ -543,22 +534,17 @@ def _last_leg(findings: Findings) -> Figure | None:
     if not known:
         return None
     last, one = max(known, key=lambda pair: pair[0].n)
-    shares = np.array([[p.value or 0.0, p.low or 0.0, p.high or 0.0] for p in last.positions]).T * 100
-    plot = go.Figure(
-        go.Bar(
-            x=list(range(len(last.positions))), y=numbers(shares[0]), marker={"color": BLUE},
-            error_y={
-                "type": "data", "symmetric": False, "array": numbers(shares[2] - shares[0]),
-                "arrayminus": numbers(shares[0] - shares[1]), "color": GREY, "thickness": 1,
-            },
-            hovertemplate="leg %{x}: %{y:.3~g}%<extra></extra>",
-        )
+    value, low, high = (
+        np.array([[p.value or 0.0, p.low or 0.0, p.high or 0.0] for p in last.positions]).T * 100
+    )
+    bars = go.Bar(
+        x=list(range(len(last.positions))), y=numbers(value), marker={"color": BLUE}, error_y={**error_bars(value, low, high), "color": GREY, "thickness": 1},
+        hovertemplate="leg %{x}: %{y:.3~g}%<extra></extra>", showlegend=False,
     )  # fmt: skip
-    plot.add_hline(y=100 * last.even, line={"color": ORANGE, "dash": "dash", "width": 1.5})
     word = "longest" if one.is_sequential else "last"
-    plot.update_yaxes(title_text=f"requests in which the leg is {word} (%)", rangemode="tozero")
-    plot.update_xaxes(title_text="leg (number)", dtick=max(1, len(last.positions) // 10))
-    plot.update_layout(hovermode="closest", showlegend=False)
+    plot = _panels([Panel(f"requests in which the leg is {word} (%)", [bars])], "leg (number)")
+    plot.add_hline(y=100 * last.even, line={"color": ORANGE, "dash": "dash", "width": 1.5})
+    plot.update_xaxes(dtick=max(1, len(last.positions) // 10)).update_layout(CLOSEST)
     caption = f"{one.traffic}, {last.n:,} requests, with 95% intervals. Dashed: every leg alike."
     return finish("fan-out-last", f"Which leg is {word}", caption, 300, plot)
 
@@ -570,23 +556,15 @@ def _hedging(findings: Findings) -> Figure | None:
     shared = [name for name in HEDGED if shown and all(name in one.waits for one in shown)]
     if not shared:
         return None
-    plot, times, fewest = go.Figure(), [], []
+    lines = []
     for i, one in enumerate(shown):
-        at, beyond = one.waits[shared[0]].tail()
-        if not (at > 0).any():
-            continue
-        x, y = survival(at[at > 0], beyond[at > 0])
-        name, colour = (
-            (f"{one.traffic} (no hedges)", GREY)
-            if one.is_control
-            else (f"{one.traffic} (hedged)", LINES[i % 7])
-        )
-        plot.add_trace(_line(x, y, name, colour, "%{y:.3~%} took longer than %{x:,.4~g} ms", shape="hv"))
-        times += [float(x[0]), float(x[-1])]
-        fewest.append(float(y.min()))
-    if len(fewest) < 2:
+        x, y = survival(*one.waits[shared[0]].tail())
+        name = f"{one.traffic} ({'no hedges' if one.is_control else 'hedged'})"
+        if len(x):
+            lines.append(_line(x, y, name, GREY if one.is_control else LINES[i % 7], TOOK, shape="hv"))
+    if len(lines) < 2:
         return None
-    _tail_axes(plot, min(fewest), min(times), max(times))
+    plot = _tails(lines, "share of offered requests that took longer")
     caption = f"{HEDGED[shared[0]]} since scheduled, failures slowest. The ratios have the intervals."
     return finish("hedging", "Latency tail with and without hedges", caption, 380, plot)
 
@@ -598,40 +576,27 @@ def _rate_limits(findings: Findings) -> Figure | None:
         return None
     bins, levels = found.bins, [one for one in found.buckets if one.levels is not None]
     levels = [one for one in levels if one is found.binding.bucket] or levels[:1]
-    rows = 3 if levels else 2
-    plot = make_subplots(rows=rows, cols=1, shared_xaxes=True, vertical_spacing=0.08)
-    at, share = bins.at_s, bins.share
-    known = ~np.isnan(share)
-    edge = {"mode": "lines", "line": {"width": 0, "color": ORANGE}, "hoverinfo": "skip", "showlegend": False}
-    plot.add_trace(go.Scatter(x=numbers(at[known]), y=numbers(100 * bins.high[known]), **edge), 1, 1)
-    band = {
-        **edge,
-        "showlegend": True,
-        "name": "95% interval",
-        "fill": "tonexty",
-        "fillcolor": "rgba(217,130,43,0.22)",
-    }
-    plot.add_trace(go.Scatter(x=numbers(at[known]), y=numbers(100 * bins.low[known]), **band), 1, 1)
-    plot.add_trace(_line(at, 100 * share, "429s", ORANGE, "%{y:.3~g}%"), 1, 1)
-    per = bins.width_s
-    plot.add_trace(_line(at, bins.attempts / per, "attempts", GREY, "%{y:,.4~g}/s", dash="dot"), 2, 1)
+    at, per, known = bins.at_s, bins.width_s, ~np.isnan(bins.share)
+    edge = {"mode": "lines", "line": {"width": 0, "color": ORANGE}, "hoverinfo": "skip"}
+    band = {"name": "95% interval", "fill": "tonexty", "fillcolor": "rgba(217,130,43,0.22)"}
+    shares = (
+        go.Scatter(x=numbers(at[known]), y=numbers(100 * bins.high[known]), showlegend=False, **edge),
+        go.Scatter(x=numbers(at[known]), y=numbers(100 * bins.low[known]), **edge, **band),
+        _line(at, 100 * bins.share, "429s", ORANGE, "%{y:.3~g}%"),
+    )
+    rates = [_line(at, bins.attempts / per, "attempts", GREY, "%{y:,.4~g}/s", dash="dot")]
     colours = [colour for colour in LINES if colour != GREY]
-    for i, (kind, counts) in enumerate(bins.by_kind.items()):
+    for i, (kind, counts) in enumerate(bins.by_kind.items(), 1):
         name = f"429s, {kind_name(kind)}"
-        plot.add_trace(_line(at, counts / per, name, colours[(i + 1) % len(colours)], "%{y:,.4~g}/s"), 2, 1)
-    plot.update_yaxes(title_text="429s<br>(% of attempts)", range=[0, 103], row=1, col=1)
-    plot.update_yaxes(title_text="per second", rangemode="tozero", row=2, col=1)
+        rates.append(_line(at, counts / per, name, colours[i % len(colours)], "%{y:,.4~g}/s"))
+    panels = [Panel("429s<br>(% of attempts)", shares, PER_CENT), Panel("per second", rates)]
     about = ""
     for one in levels:
         assert one.levels is not None
-        name = f"{kind_name(one.kind)} left at least"
-        plot.add_trace(_line(one.levels.at_s, one.levels.lowest, name, BLUE, "%{y:,.4~g}"), 3, 1)
-        plot.update_yaxes(
-            title_text=f"{kind_name(one.kind)}<br>left in the bucket", rangemode="tozero", row=3, col=1
-        )
+        kind = kind_name(one.kind)
+        line = _line(one.levels.at_s, one.levels.lowest, f"{kind} left at least", BLUE, "%{y:,.4~g}")
+        panels.append(Panel(f"{kind}<br>left in the bucket", [line]))
         about = " Below: the lowest level of the bucket in each bin, reconstructed from the cost of calls"
         about += " and compared with the headers." if one.levels.compared else "."
-    plot.update_xaxes(title_text=TIME, row=rows, col=1)
-    plot.update_layout(hoversubplots="axis")
     caption = f"One point per {_seconds(per)}, by the time of sending, the whole run; the band is the exact 95% interval.{about}"
-    return finish("refusals", "429s over time", caption, 160 * rows + 60, plot)
+    return finish("refusals", "429s over time", caption, 160 * len(panels) + 60, _panels(panels, gap=0.08))

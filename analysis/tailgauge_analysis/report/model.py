@@ -28,7 +28,7 @@ from tailgauge_analysis.verdict.stalls import BadSeconds
 from tailgauge_analysis.verdict.timestamps import ServerLog
 from tailgauge_analysis.verdict.verdict import Reason
 
-SCHEMA_VERSION: Literal[2] = 2
+SCHEMA_VERSION: Literal[3] = 3
 STABLE = (
     "schema_version", "run", "result", "verdict", "conservation", "latency", "errors", "rate_limits", "cache", "fan_out", "hedging",
     "slo", "definitions", "exit_code",
@@ -179,7 +179,7 @@ class Latency(TypedDict):
 class Report(TypedDict):
     """report.json: the keys of STABLE first."""
 
-    schema_version: Literal[2]
+    schema_version: Literal[3]
     """version of these keys"""
     run: Run
     """which run it was"""
@@ -242,8 +242,8 @@ class Report(TypedDict):
     goodput: Json | None
     """offered, good, n_eff, share, low, high, per_s; null without objectives"""
     groups: list[Json]
-    """by (traffic, slow reader, name, tag), name, pattern, requests, ok, cancelled, ok_share, low, high, n_eff, episodes, mark, latency
-    (offered view)"""
+    """by (traffic, slow reader, name, tag), name, pattern, requests, ok (share of those that were not abandoned), cancelled, latency (as
+    above, offered)"""
     smaller_groups: Count
     """number of groups that are not shown"""
     stamps: Json

@@ -15,16 +15,11 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.report.figures import Figure, library
-from tailgauge_analysis.report.layout import columns
-from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, NO_ANSWER, PASS, Report
+from tailgauge_analysis.report.layout import blocks
+from tailgauge_analysis.text.section import SIGNS, TONES, Report
 
 TEMPLATES = Path(__file__).parent / "templates"
-TONES = {
-    PASS: "good", VALID: "good", FAIL: "bad", NO_ANSWER: "bad", INVALID: "bad", INCONCLUSIVE: "warn", DEGRADED: "warn",
-}  # fmt: skip
-SIGNS = {PASS: "✓", FAIL: "✗", NO_ANSWER: "✗", INCONCLUSIVE: "?"}
 ICONS = {"good": "%231a7f4b", "bad": "%23c02b2b", "warn": "%23b27700", "idle": "%236b7280"}
 
 
@@ -48,7 +43,7 @@ def html(report: Report, figures: Sequence[Figure]) -> str:
     known = {figure.name: figure for figure in figures}
     first = known.pop(report.figure, None)
     named = [
-        (one, columns(one, [known.pop(name) for name in one.figures if name in known]))
+        (one, blocks(one, [known.pop(name) for name in one.figures if name in known]))
         for one in report.sections
     ]
     sources = (library(), (TEMPLATES / "report.js").read_text(encoding="utf-8")) if figures else ("", "")

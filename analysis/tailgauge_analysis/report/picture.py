@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import plotly.graph_objects as go
 
-from tailgauge_analysis.report.figures import BLUE, GREEN, GREY, ORANGE, Figure, finish, numbers
+from tailgauge_analysis.report.figures import BLUE, GREEN, GREY, ORANGE, Figure, error_bars, finish, numbers
 from tailgauge_analysis.text.picture import Picture, PlotCurve
 
 COLOURS = (BLUE, ORANGE, GREEN, GREY)
@@ -30,16 +30,9 @@ def figure(picture: Picture) -> Figure:
 
 
 def _trace(curve: PlotCurve, colour: str) -> go.Scatter:
-    error = None
-    if curve.low and curve.high:
-        y = np.array(curve.y)
-        error = {
-            "type": "data",
-            "symmetric": False,
-            "array": numbers(np.array(curve.high) - y),
-            "arrayminus": numbers(y - np.array(curve.low)),
-        }
+    y = np.array(curve.y)
+    error = error_bars(y, np.array(curve.low), np.array(curve.high)) if curve.low and curve.high else None
     return go.Scatter(
-        x=numbers(np.array(curve.x)), y=numbers(np.array(curve.y)), name=curve.name, error_y=error,
+        x=numbers(np.array(curve.x)), y=numbers(y), name=curve.name, error_y=error,
         mode="lines+markers" if curve.joined else "markers", line={"color": colour}, marker={"color": colour},
     )  # fmt: skip

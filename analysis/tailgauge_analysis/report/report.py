@@ -9,113 +9,107 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from tailgauge.errors import Exit, UsageError
 from tailgauge_analysis.load import run_files
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.report.build import build
-from tailgauge_analysis.report.contents import ALL, contents
+from tailgauge_analysis.report.contents import ALL
 from tailgauge_analysis.report.figures import Figure, figures
 from tailgauge_analysis.report.junit import junit
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.report.page import html
 from tailgauge_analysis.report.terminal import terminal
-from tailgauge_analysis.sections.findings import Findings, find
+from tailgauge_analysis.sections.findings import find
 from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.quantile import plain_values
 from tailgauge_analysis.text.section import Report
 
 
 @dataclass(frozen=True, slots=True)
 class FinishedReport:
-    """Its files; `data` is what the page was written from, `published` what report.json holds."""
+    """A report, its text for the terminal, and its files."""
 
-    run_id: str
-    verdict: str
-    exit_code: Exit
+    report: Report
     summary: str
     html: Path
     markdown: Path
     json: Path
     junit: Path
-    data: dict[str, Any]
-    published: dict[str, Any]
-    report: Report
 
-    def facts(self) -> dict[str, Any]:
+    @property
+    def data(self) -> Json:
+        """What report.json holds."""
+        return self.report.data
+
+    @property
+    def run_id(self) -> str:
+        """Of the run."""
+        return self.report.run_id
+
+    @property
+    def verdict(self) -> str:
+        """Of the measurement."""
+        return self.report.measurement.verdict
+
+    @property
+    def exit_code(self) -> Exit:
+        """Of the run."""
+        return self.report.exit_code
+
+    def facts(self) -> Json:
         """What --json prints: result, measurement, percentiles with their intervals, counts."""
+        data = self.data
         return {
-            "run_id": self.run_id, "dry_run": self.report.dry_run, "state": self.data["run"]["state"],
-            "exit_code": int(self.exit_code), "verdict": self.verdict,
-            "result": asdict(self.report.result), "measurement": asdict(self.report.measurement),
-            "latency": [row for row in self.published["latency"] if row["group"] == ALL],
-            "conservation": self.data["conservation"], "certificate": self.data["certificate"],
-        }  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Rendered:
-    """A report and the texts of its files."""
-
-    report: Report
-    data: Json
-    html: str
-    markdown: str
-    junit: str
+            **{key: data["run"][key] for key in ("run_id", "dry_run", "state")},
+            **{key: data[key] for key in ("exit_code", "result", "conservation", "certificate")},
+            "verdict": self.verdict,
+            "measurement": plain_values(self.report.measurement),
+            "latency": [row for row in data["latency"] if row["group"] == ALL],
+        }
 
 
 def make(run_dirs: Sequence[Path], out: Path, width: int = 80, *, colours: bool = False) -> FinishedReport:
-    """Analyse one run and write `out`/reports/<run_id>/report.{html,md,json} and junit.xml; `width`: of the summary."""
+    """Analyse one run, write its report, and note its verdict in its folders; `width`: of the summary."""
     findings = find(load(run_dirs))
-    rendered = render(findings, figures(findings))
-    data, tree = rendered.data, rendered.report.data
-    folder = Path(out) / "reports" / rendered.report.run_id
-    files = save(folder, rendered.html, rendered.markdown, tree, rendered.junit)
-    text_summary = terminal(rendered.report, files[0], width, colours=colours)
-    verdict = {key: data[key] for key in ("verdict", "reasons", "exit_code")}
+    done = write(build(findings), figures(findings), out, width, colours=colours)
+    verdict = {
+        "verdict": findings.verdict,
+        "reasons": done.data["verdict"]["reasons"],
+        "exit_code": int(done.exit_code),
+    }
+    unwritten = []
     for run_dir in run_dirs:
         try:
             run_files.record_verdict(Path(run_dir), verdict)
         except OSError as error:
-            text_summary += f"\nthe verdict could not be written into {run_dir}: {error.strerror or error}"
-    return FinishedReport(
-        data["run_id"],
-        findings.verdict,
-        rendered.report.exit_code,
-        text_summary,
-        *files,
-        data,
-        tree,
-        rendered.report,
-    )
+            unwritten.append(f"the verdict could not be written into {run_dir}: {error.strerror or error}")
+    return replace(done, summary="\n".join([done.summary, *unwritten]))
 
 
-def render(findings: Findings, drawn: Sequence[Figure] = ()) -> Rendered:
-    """The texts of the files."""
-    data = contents(findings)
-    report = build(findings, data)
-    return Rendered(report, data, html(report, drawn), markdown(report), junit(report))
-
-
-def save(folder: Path, page: str, text: str, data: Json, cases: str) -> tuple[Path, Path, Path, Path]:
-    """Write report.{html,md,json} and junit.xml, each wholly or not at all."""
-    values = json.dumps(data, indent=1, allow_nan=False) + "\n"
-    files = (
-        folder / "report.html", folder / "report.md", folder / "report.json", folder / "junit.xml",
-    )  # fmt: skip
+def write(report: Report, drawn: Sequence[Figure], out: Path, width: int, *, colours: bool) -> FinishedReport:
+    """Write `out`/reports/<run_id>/report.{html,md,json} and junit.xml, each wholly or not at all."""
+    folder = Path(out) / "reports" / report.run_id
+    texts = {
+        "report.html": html(report, drawn),
+        "report.md": markdown(report),
+        "report.json": json.dumps(report.data, indent=1, allow_nan=False) + "\n",
+        "junit.xml": junit(report),
+    }
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        for path, content in zip(files, (page, text, values, cases), strict=True):
-            fresh = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+        for name, text in texts.items():
+            fresh = folder / f"{name}.{os.getpid()}.tmp"
             try:  # text of others may hold surrogates, which no file can
-                fresh.write_text(content, encoding="utf-8", errors="replace")
-                fresh.replace(path)
+                fresh.write_text(text, encoding="utf-8", errors="replace")
+                fresh.replace(folder / name)
             finally:
                 fresh.unlink(missing_ok=True)
     except OSError as error:
         raise UsageError(
             f"{folder}: the report cannot be written: {error.strerror or error}. Choose another folder with --out"
         ) from error
-    return files
+    files = [folder / name for name in texts]
+    return FinishedReport(report, terminal(report, files[0], width, colours=colours), *files)

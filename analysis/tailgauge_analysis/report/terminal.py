@@ -12,17 +12,14 @@ from pathlib import Path
 from click import style, unstyle
 
 from tailgauge.sanitize import harmless
-from tailgauge.thresholds import DEGRADED, INVALID, VALID
+from tailgauge.thresholds import INVALID
 from tailgauge_analysis.text.formatting import plural
-from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, NO_ANSWER, PASS, ObjectiveLine, Report
+from tailgauge_analysis.text.section import NO_ANSWER, SIGNS, TONES, ObjectiveLine, Report
 from tailgauge_analysis.text.tables import text_table
 
 LABEL = 10  # columns
 MOST_OBJECTIVES, MOST_REASONS, MOST_ROWS = 10, 3, 20
-COLOURS = {
-    PASS: "green", VALID: "green", FAIL: "red", NO_ANSWER: "red", INVALID: "red", INCONCLUSIVE: "yellow", DEGRADED: "yellow",
-}  # fmt: skip
-SIGNS = {PASS: "✓", FAIL: "✗", INCONCLUSIVE: "?"}
+COLOURS = {"good": "green", "bad": "red", "warn": "yellow"}
 
 
 def terminal(report: Report, page: Path | None, width: int, *, colours: bool = False) -> str:
@@ -100,7 +97,7 @@ def _objectives(lines: Sequence[ObjectiveLine], width: int) -> Iterator[str]:
             )
         sign = SIGNS[one.outcome]
         first, *rest = _wrapped(f"  {sign} {text}  {more}".rstrip(), width, "    ")
-        yield from (first.replace(sign, style(sign, COLOURS[one.outcome]), 1), *rest)
+        yield from (first.replace(sign, style(sign, COLOURS[TONES[one.outcome]]), 1), *rest)
     if len(lines) > MOST_OBJECTIVES:
         yield f"  {_more(len(lines) - MOST_OBJECTIVES, 'objective')}"
 
@@ -131,4 +128,4 @@ def _dim(lines: Sequence[str]) -> list[str]:
 
 
 def _coloured(word: str) -> str:
-    return style(word, COLOURS[word], bold=True)
+    return style(word, COLOURS[TONES[word]], bold=True)

@@ -28,7 +28,7 @@ from tailgauge_analysis.stats.binomial import clopper_pearson, needed
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import FEW_EPISODES, Floats
-from tailgauge_analysis.text.formatting import count, plain, plural, share, share_range
+from tailgauge_analysis.text.formatting import count, plain, share, share_range
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.section import Section, Table, Value
 
@@ -232,35 +232,17 @@ DECIDED = (
     "else INCONCLUSIVE."
 )
 GOOD = "A good request is complete and meets every objective on a latency that is about it."
-HEADER = ("objective", "figure", "n", "n_eff", "outcome", "why")
 
 
 def section(decided: Sequence[ObjectiveResult], goodput: Goodput | None) -> Section | None:
-    """The section on objectives; None without one."""
+    """What the outcomes before the sections rest on; None without an objective."""
     if not decided:
         return None
-    rows = [
-        (
-            one.label, one.title, count(one.n), count(one.n_eff),
-            Value(one.outcome.upper(), outcome=one.outcome.upper()), one.why,
-        )
-        for one in decided
-    ]  # fmt: skip
-    tables = [Table("", HEADER, tuple(rows), prose=(1, 5))]
+    rows = tuple((one.label, one.title, count(one.n), count(one.n_eff)) for one in decided)
+    tables = [Table("", ("objective", "figure", "n", "n_eff"), rows, prose=(1,))]
     if goodput and goodput.by_traffic:
         tables.append(_by_traffic(goodput))
-    counts = {
-        outcome: sum(one.outcome == outcome for one in decided) for outcome in (FAIL, INCONCLUSIVE, PASS)
-    }
-    parts = [
-        f"{n} {text}"
-        for n, text in zip(counts.values(), ("failed", "inconclusive", "passed"), strict=True)
-        if n
-    ]
-    return Section(
-        "objectives", "Objectives", f"{plural(len(decided), 'objective')}: {', '.join(parts)}.", tables=tuple(tables),
-        computed=(DECIDED, GOOD),
-    )  # fmt: skip
+    return Section("objectives", "Objectives", tables=tuple(tables), computed=(DECIDED, GOOD))
 
 
 def _by_traffic(goodput: Goodput) -> Table:

@@ -49,11 +49,16 @@ def share(value: float | None) -> str:
 
 
 def share_range(low: float | None, high: float | None) -> str:
-    """An interval of shares: both ends with the decimals of the finer one, more where they would read the same."""
+    """An interval of shares: both ends with the decimals of the finer one, more where they would read the same; each with
+    its own where one is much finer.
+    """
     if low is None or high is None or not (math.isfinite(low) and math.isfinite(high)):
         return f"{share(low)} – {share(high)}"
     low, high = min(low, high), max(low, high)
-    for decimals in range(max(_decimals(low), _decimals(high)), 12):
+    fewest, most = sorted((_decimals(low), _decimals(high)))
+    if fewest and most - fewest > 1:
+        return f"{share(low)} – {share(high)}"
+    for decimals in range(most, 12):
         ends = f"{low:.{decimals}%}", f"{high:.{decimals}%}"
         if ends[0] != ends[1]:
             return " – ".join(ends)

@@ -10,9 +10,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tailgauge.errors import Exit
-from tailgauge.thresholds import INVALID
+from tailgauge.thresholds import DEGRADED, INVALID, VALID
 
 PASS, FAIL, INCONCLUSIVE, NO_ANSWER = "PASS", "FAIL", "INCONCLUSIVE", "NO ANSWER"
+SIGNS = {PASS: "✓", FAIL: "✗", NO_ANSWER: "✗", INCONCLUSIVE: "?"}
+TONES = {
+    PASS: "good", VALID: "good", FAIL: "bad", NO_ANSWER: "bad", INVALID: "bad", INCONCLUSIVE: "warn", DEGRADED: "warn",
+}  # fmt: skip
 EXITS = {PASS: Exit.OK, FAIL: Exit.FAILED, INCONCLUSIVE: Exit.INCONCLUSIVE, NO_ANSWER: Exit.TARGET}
 
 

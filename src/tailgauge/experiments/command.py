@@ -10,8 +10,9 @@ import shlex
 import signal
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tailgauge.clock import utc_now
 from tailgauge.errors import UsageError
@@ -25,23 +26,13 @@ from tailgauge.protocols.api_keys import key_for
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import new_run_id
 from tailgauge_analysis.text.formatting import plural
-from tailgauge_analysis.text.picture import Picture
-from tailgauge_analysis.text.section import Report, Result
+from tailgauge_analysis.text.section import Result
+
+if TYPE_CHECKING:  # its libraries take a second to load
+    from tailgauge_analysis.report.report import FinishedReport
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
-    """A report, what the terminal shows of it, and its files."""
-
-    report: Report
-    summary: str
-    html: Path
-    markdown: Path
-    json: Path
-    junit: Path
-
-
-def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run: bool) -> Written:
+def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run: bool) -> FinishedReport:
     """Conduct it and write its answer; `overrides` as they were typed."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: children are stopped
     for target in filter(None, (base.scenario.target, base.scenario.second_target)):
@@ -68,21 +59,11 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
         planned=tuple(planned), took=_took(done.ledger), scenario=base.scenario.name, description=base.scenario.description,
         target=base.scenario.target.url, started_at=started_at, command=_line(base, overrides, dry_run=dry_run),
     ))  # fmt: skip
-    return write(made, done.answer.pictures, base.out)
-
-
-def write(made: Report, pictures: Sequence[Picture], out: Path) -> Written:
-    """Write its files. Raises UsageError if that is not possible."""
-    from tailgauge_analysis.report.junit import junit
-    from tailgauge_analysis.report.markdown import markdown
-    from tailgauge_analysis.report.page import html
     from tailgauge_analysis.report.picture import figure
-    from tailgauge_analysis.report.report import save
-    from tailgauge_analysis.report.terminal import terminal
+    from tailgauge_analysis.report.report import write
 
-    page = html(made, [figure(one) for one in pictures])
-    files = save(out / "reports" / made.run_id, page, markdown(made), made.data, junit(made))
-    return Written(made, terminal(made, files[0], screen.columns(), colours=screen.has_colours()), *files)
+    drawn = [figure(one) for one in done.answer.pictures]
+    return write(made, drawn, base.out, screen.columns(), colours=screen.has_colours())
 
 
 def _experiment(base: Base) -> Planner:

@@ -30,7 +30,7 @@ def row(crossover, metric, label):
 
 def test_longer_answers_are_found_and_their_ttft_is_not_blamed(report):
     made = report(104)
-    crossover = made.published["crossover"]
+    crossover = made.data["crossover"]
     whole, first = row(crossover, "e2e_sched", "p50"), row(crossover, "ttft_sched", "p50")
 
     assert (crossover["verdict"], crossover["pairs"]) == ("worse", 8)
@@ -45,8 +45,8 @@ def test_longer_answers_are_found_and_their_ttft_is_not_blamed(report):
 
 
 def test_equal_variants_do_not_differ_and_few_pairs_are_not_compared(report):
-    crossover = report(4).published["crossover"]
-    few = report(4, duration_s=45.0).published["crossover"]
+    crossover = report(4).data["crossover"]
+    few = report(4, duration_s=45.0).data["crossover"]
 
     assert crossover["verdict"] not in {"worse", "better"}
     assert not [r for r in crossover["rows"] if r["verdict"] in {"worse", "better"}]
@@ -55,4 +55,4 @@ def test_equal_variants_do_not_differ_and_few_pairs_are_not_compared(report):
 
 
 def test_a_run_without_a_crossover_has_none(made):
-    assert made(n=120).published["crossover"] is None
+    assert made(n=120).data["crossover"] is None

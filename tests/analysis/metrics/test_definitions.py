@@ -8,9 +8,7 @@ from tailgauge_analysis.report.report import make
 
 def restated(report):
     return {
-        (tool["tool"], row["name"]): row
-        for tool in report.published["definitions"]
-        for row in tool["metrics"]
+        (tool["tool"], row["name"]): row for tool in report.data["definitions"] for row in tool["metrics"]
     }
 
 
@@ -74,7 +72,7 @@ def test_failures_are_in_neither(by_tool):
 def test_without_an_answer_there_is_nothing_to_restate(made):
     report = made(n=100, ended=dict.fromkeys(range(100), "server_error"))
 
-    assert report.published["definitions"] == []
+    assert report.data["definitions"] == []
     assert "Metrics as other tools define them" not in report.html.read_text() + report.markdown.read_text()
 
 

@@ -23,8 +23,11 @@ from tailgauge_analysis.compare.compare import compare
 from tailgauge_analysis.compare.comparison import report as compared_report
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.load.run_files import DAMAGED
+from tailgauge_analysis.report.build import build
+from tailgauge_analysis.report.junit import junit
 from tailgauge_analysis.report.markdown import markdown
-from tailgauge_analysis.report.report import make, render
+from tailgauge_analysis.report.page import html
+from tailgauge_analysis.report.report import make
 from tailgauge_analysis.report.terminal import terminal
 from tailgauge_analysis.sections.findings import find
 
@@ -81,23 +84,23 @@ def copy(rich, tmp_path):
 def report_data(*folders):
     """Contents of the report, after looking for numbers that are none in all that would be written."""
     findings = find(load(folders))
-    rendered = render(findings)
-    data, page, text = rendered.data, rendered.html, rendered.markdown
+    report = build(findings)
+    page, text = html(report, []), markdown(report)
     body = re.sub(r"<(pre|script|style)[^>]*>.*?</\1>", "", page, flags=re.DOTALL)
-    expected = terminal(rendered.report, Path("report.html"), 80)
+    expected = terminal(report, Path("report.html"), 80)
     found = [hit for shown in (body, text, expected) for hit in NO_NUMBER.findall(shown)]
     assert found == []
-    json.dumps(rendered.report.data, allow_nan=False)
-    ET.fromstring(rendered.junit)  # noqa: S314 - our own
+    json.dumps(report.data, allow_nan=False)
+    ET.fromstring(junit(report))  # noqa: S314 - our own
     assert "<script>alert" not in page + text
     assert "<img src" not in page + text
     assert "\x1b" not in expected + text
     assert len(page) < 8_000_000
-    return data
+    return report.data
 
 
 def reasons(data):
-    return {reason["check"]: reason["text"] for reason in data["reasons"]}
+    return {reason["check"]: reason["text"] for reason in data["verdict"]["reasons"]}
 
 
 def change(folder, **values):
@@ -125,7 +128,7 @@ def test_every_kind_of_damage_to_a_part_is_named_with_its_file(write):
     data = report_data(folder)
 
     assert [p["text"].split()[0] for p in data["problems"]] == [f"requests/{p.name}" for p in parts[:8]]
-    assert data["verdict"] == "INVALID"
+    assert data["verdict"]["status"] == "INVALID"
     assert "requests/part-0-0.parquet cannot be read and is left out" in reasons(data)["parts"]
     assert "(and 6 more)" in reasons(data)["parts"]
     assert (data["conservation"]["dispatched"], data["conservation"]["lost"]) == (10, 80)
@@ -146,8 +149,8 @@ def test_bytes_that_flipped_are_found(copy):
 
 def test_every_share_states_of_what(rich):
     """A column of shares has its denominator in its header; a share in a sentence or a cell is followed by `of`, or by n."""
-    rendered = render(find(load([rich])))
-    text, page = rendered.markdown, rendered.html
+    report = build(find(load([rich])))
+    text, page = markdown(report), html(report, [])
     rows = text.splitlines()
     tops = [row for row, below in pairwise(rows) if below.startswith("|---")]
     assert len(tops) > 10
@@ -169,7 +172,7 @@ def test_parts_of_another_run_are_noticed(write):
         shutil.copy(other / table / "part-0-0.parquet", folder / table / "part-7-0.parquet")
     data = report_data(folder)
 
-    assert data["verdict"] == "INVALID"
+    assert data["verdict"]["status"] == "INVALID"
     assert "appear more than once" in reasons(data)["unique"]
     assert "more requests in the rows than were scheduled" in reasons(data)["conservation"]
 
@@ -204,7 +207,7 @@ def without(*names):
 def test_a_poor_run_is_reported_as_what_it_is(write, made, check, expected):
     data = report_data(made(write))
 
-    assert (data["verdict"], data["exit_code"]) == ("INVALID", 3)
+    assert (data["verdict"]["status"], data["exit_code"]) == ("INVALID", 3)
     assert expected in reasons(data)[check]
 
 
@@ -331,7 +334,7 @@ def test_a_clock_that_went_back_is_found(write):
     assert (
         "by up to 4,801 ms" in reasons(data)["order"] or "ms: a clock stepped back" in reasons(data)["order"]
     )
-    assert data["verdict"] == "INVALID"
+    assert data["verdict"]["status"] == "INVALID"
 
 
 def test_a_comparison_with_a_poor_run_says_so(write):
@@ -365,4 +368,4 @@ def test_a_disk_that_is_full_leaves_the_report_that_was_there(write):
     assert first.html.is_relative_to(folder)
     assert first.html.read_bytes() == page
     assert list(first.html.parent.glob("*.tmp")) == []
-    assert make([folder], folder).published == first.published
+    assert make([folder], folder).data == first.data

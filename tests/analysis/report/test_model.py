@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from tailgauge_analysis.report.layout import columns
+from tailgauge_analysis.report.layout import blocks
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.report.page import html
 from tailgauge_analysis.text.section import (
@@ -97,7 +97,6 @@ def test_words_stand_left_and_numbers_right():
 
 def test_a_wide_table_takes_the_whole_width_and_a_narrow_one_a_column():
     wide = Table("Wide", tuple(f"column {i}" for i in range(12)), (tuple("1,234,567" for _ in range(12)),))
-    found = columns(Section("a", "A", tables=(SECTION.tables[0], wide)), [])
+    found = blocks(Section("a", "A", tables=(wide, SECTION.tables[0])), [])
 
-    assert [block.content.title for block in found.wide] == ["Wide"]
-    assert [block.content.title for block in found.left] == ["Misses"]
+    assert [(block.content.title, block.is_wide) for block in found] == [("Misses", False), ("Wide", True)]

@@ -43,7 +43,7 @@ def test_no_run_is_a_traceback_and_no_number_is_infinite(write, tmp_path):
         report = make([folder], tmp_path)
         text = body(report) + report.markdown.read_text() + report.summary
 
-        assert strict(report.json.read_text()) == report.published, folder
+        assert strict(report.json.read_text()) == report.data, folder
         assert not re.search(
             r"\b(nan|NaN|inf|Infinity|None|null ms)\b",
             re.sub(r"<(pre|script)[^>]*>.*?</\1>", "", text, flags=re.DOTALL),
@@ -58,7 +58,7 @@ def test_without_one_success_there_is_nothing_to_measure(made):
 
 
 def test_the_keys_of_the_json_are_the_documented_ones(made):
-    report_json = made(n=100).published
+    report_json = made(n=100).data
 
     assert tuple(report_json)[: len(STABLE)] == STABLE
     assert set(report_json) == set(Report.__annotations__)

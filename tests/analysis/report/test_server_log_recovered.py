@@ -177,9 +177,10 @@ def test_429s_are_counted_as_the_endpoint_gave_them(limited):
     refused, bins, of = rows[rows["status"] == 429], section["bins"], section["shares"]
     last = rows.groupby("request_id")["status"].last()
 
-    assert (of["refused"], of["attempts"]) == (len(refused), len(rows))
-    assert of["share"] == pytest.approx(len(refused) / len(rows))
-    assert of["low"] <= of["share"] <= of["high"]
+    share = of["refused"]
+    assert (share["k"], share["n"]) == (len(refused), len(rows))
+    assert share["value"] == pytest.approx(len(refused) / len(rows))
+    assert share["low"] <= share["value"] <= share["high"]
     assert of["requests"] == rows["request_id"].nunique()
     assert of["requests_refused"] == refused["request_id"].nunique()
     assert of["requests_ended_refused"] == (last == 429).sum()

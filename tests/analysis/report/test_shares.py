@@ -4,7 +4,8 @@ import numpy as np
 import pytest
 
 from tailgauge_analysis.load.frames import load
-from tailgauge_analysis.report.report import render
+from tailgauge_analysis.report.build import build
+from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.sections.findings import find
 
 BURSTS = (200, 600)  # of 40 failures each: 8% of the 1,000 requests of the steady stage
@@ -17,7 +18,7 @@ def bursty(synthetic, tmp_path_factory):
     folder = synthetic.write(
         tmp_path_factory.mktemp("bursty") / "run", n=1000, warmup_s=0, ended=failed, error={"status": 500}
     )
-    return render(find(load([folder])))
+    return build(find(load([folder])))
 
 
 def test_the_interval_of_bursty_failures_is_that_of_a_few_requests(bursty):
@@ -35,8 +36,10 @@ def test_every_place_says_the_same_interval(bursty):
     ok = next(row for row in bursty.data["outcomes"] if row["ended"] == "ok")["requests"]
     group = next(group for group in bursty.data["groups"] if group["by"] == "traffic")
 
-    assert [ok[key] for key in ("low", "high", "n_eff")] == [group[key] for key in ("low", "high", "n_eff")]
-    assert "few bursts (2)" in bursty.markdown
+    assert [ok[key] for key in ("low", "high", "n_eff")] == [
+        group["ok"][key] for key in ("low", "high", "n_eff")
+    ]
+    assert "few bursts (2)" in markdown(bursty)
 
 
 def test_failures_at_random_are_not_marked_and_have_the_exact_interval(synthetic, tmp_path):
@@ -44,7 +47,7 @@ def test_failures_at_random_are_not_marked_and_have_the_exact_interval(synthetic
     failed = dict.fromkeys(map(int, rng.choice(1000, 50, replace=False)), "server_error")
     made = synthetic.write(tmp_path / "run", n=1000, warmup_s=0, ended=failed, error={"status": 500})
     outcome = next(
-        row for row in render(find(load([made]))).data["outcomes"] if row["ended"] == "server_error"
+        row for row in build(find(load([made]))).data["outcomes"] if row["ended"] == "server_error"
     )["requests"]
 
     assert outcome["mark"] == ""

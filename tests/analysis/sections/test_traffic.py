@@ -127,7 +127,7 @@ def test_a_dry_run_is_never_called_anything_else(mixed, tmp_path):
     assert report.summary.startswith("PASS (dry run)  ")
     assert "dry run" in report.markdown.read_text().partition("## ")[0]
     assert "<b>dry run</b>" in report.html.read_text()
-    verdicts = {check["check"]: check["verdict"] for check in report.data["checks"]}
+    verdicts = {check["check"]: check["verdict"] for check in report.data["verdict"]["checks"]}
     assert verdicts["client_error"] == verdicts["clock_offset"] == "not applicable"
     assert verdicts["conservation"] == "passed"
 

@@ -31,13 +31,13 @@ def test_an_alert_fires_where_its_bound_fails(made, share, sentence):
 
     assert sentence in found.markdown.read_text()
     assert ("| fires |" in found.markdown.read_text()) == bool(share)
-    assert found.published["use_cases"][0]["name"] == "slow"
+    assert found.data["use_cases"][0]["name"] == "slow"
 
 
 def test_a_scenario_that_asks_for_neither_has_neither(made):
     found = made(n=100)
 
-    assert found.published["use_cases"] == []
+    assert found.data["use_cases"] == []
     for shown in (found.html.read_text(), found.markdown.read_text()):
         assert "Fit by use case" not in shown
         assert "Alerts" not in shown

@@ -7,7 +7,8 @@ import pytest
 
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.metrics.steady import steady
-from tailgauge_analysis.report.report import render
+from tailgauge_analysis.report.build import build
+from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.sections.findings import find
 from tailgauge_analysis.verdict.certificate import busiest
 
@@ -30,7 +31,7 @@ def found(folder, cited):
 
 def cited_text(folder, cited):
     findings = found(folder, cited)
-    return findings, render(findings).data["certificate"]["text"]
+    return findings, build(findings).data["certificate"]["text"]
 
 
 def test_the_busiest_worker_is_known_from_its_answers(write):
@@ -59,7 +60,7 @@ def test_a_run_within_the_certified_rate_says_its_error_and_is_valid(write):
         "Certificate 20261121T154000Z-3fa9 of 2026-11-21: this machine's error is at most 0.011 ms (TTFT since sent) and "
         "0.067 ms (chunk gaps) at p99, up to 4,000 chunks/s per worker. The busiest worker received "
     )
-    assert text in render(findings).markdown.replace("\\", "")
+    assert text in markdown(build(findings)).replace("\\", "")
 
 
 def test_beyond_what_is_certified_is_explained_and_changes_no_verdict(write):

@@ -12,7 +12,8 @@ from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.metrics import RATE
 from tailgauge_analysis.metrics.steady import steady
-from tailgauge_analysis.report.report import render
+from tailgauge_analysis.report.build import build
+from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.sections.findings import find
 from tailgauge_analysis.stats.quantiles import CLIENT, rank
 from tailgauge_analysis.verdict.client_error import client_errors, marked
@@ -219,9 +220,9 @@ def test_only_what_the_headline_or_an_objective_uses_decides_on_the_run(write):
     slo = {"slo": {"metric": "ttft_sched", "quantile": 0.995, "max_ms": 500}}
     for name, more in (("without", {}), ("with", {"slo": slo})):
         result = find(load([write(name, **spec, **more)]))
-        made = render(result)
+        made = build(result)
         data = made.data
         used = [e for e in data["client_error"] if e["is_used"] and e["verdict"] != VALID]
         assert [e["quantile"] for e in used] == ([0.995] if more else [])
-        assert ("client_error" in {r["check"] for r in data["reasons"]}) == bool(more)
-    assert "TTFT since scheduled" in made.markdown
+        assert ("client_error" in {r["check"] for r in data["verdict"]["reasons"]}) == bool(more)
+    assert "TTFT since scheduled" in markdown(made)

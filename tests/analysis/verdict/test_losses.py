@@ -10,7 +10,9 @@ import pytest
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.load.frames import Frames, load
 from tailgauge_analysis.load.run_record import entries
-from tailgauge_analysis.report.report import render
+from tailgauge_analysis.report.build import build
+from tailgauge_analysis.report.markdown import markdown
+from tailgauge_analysis.report.page import html
 from tailgauge_analysis.report.terminal import terminal
 from tailgauge_analysis.sections.findings import find
 from tailgauge_analysis.sections.result import exit_code, result
@@ -157,9 +159,9 @@ def test_every_page_says_what_is_missing_and_what_was_found(lost):
     master_dir, worker_dir, _ = lost()
     (worker_dir / "requests" / "part-1-3.parquet").unlink()
     found = find(load([master_dir, worker_dir]))
-    made = render(found)
+    made = build(found)
     data = made.data
-    texts = made.html, made.markdown, terminal(made.report, Path("report.html"), 80)
+    texts = html(made, []), markdown(made), terminal(made, Path("report.html"), 80)
 
     assert (found.verdict, int(exit_code(found, result(found)))) == (INVALID, 3)
     worker = data["environment"]["workers"][1]

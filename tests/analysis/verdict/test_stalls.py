@@ -7,7 +7,8 @@ import pytest
 
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.metrics.steady import steady
-from tailgauge_analysis.report.report import render
+from tailgauge_analysis.report.build import build
+from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.sections.findings import find
 from tailgauge_analysis.verdict.stalls import bad_seconds
 
@@ -78,16 +79,16 @@ def test_seconds_in_a_row_are_one_spell_with_its_worst_lag(seconds):
 def test_the_report_lists_the_largest_first(write):
     faked = health([5, 9])
     faked["health"]["loop_lag_max_ns"][8] = 120 * MS
-    made = render(find(load([write(n=N, **faked)])))
+    made = build(find(load([write(n=N, **faked)])))
     data = made.data
 
     assert sorted(spell["worst_ms"] for spell in data["bad_seconds"]["spells"]) == [80, 80, 120, 120]
-    assert "Worst: worker 0 at 00:08, event loop late by 120 ms." in made.markdown
+    assert "Worst: worker 0 at 00:08, event loop late by 120 ms." in markdown(made)
 
 
 def test_a_run_without_bad_seconds_says_nothing_of_them(write):
-    made = render(find(load([write(n=N, interval_every=110)])))
+    made = build(find(load([write(n=N, interval_every=110)])))
     data = made.data
 
     assert (data["bad_seconds"]["bad"], data["bad_seconds"]["spells"]) == (0.0, [])
-    assert "were stalled" not in made.markdown
+    assert "were stalled" not in markdown(made)

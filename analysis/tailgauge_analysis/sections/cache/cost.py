@@ -22,7 +22,7 @@ import pandas as pd
 from tailgauge.errors import UsageError
 from tailgauge.scenario import prices as pricing
 from tailgauge_analysis.sections.cache import shares
-from tailgauge_analysis.stats.quantiles import Floats
+from tailgauge_analysis.stats.quantiles import Floats, Ints
 from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json, table
 from tailgauge_analysis.text.quantile import FOR_FIGURES
@@ -146,10 +146,8 @@ def spent(rows: pd.DataFrame, models: pd.Series[str], price: PriceOf) -> tuple[F
         entry = price(str(model))
         if entry is None:
             return None, str(model)
-        kinds, counts = np.unique(of[list(USAGE)].fillna(-1).to_numpy(np.int64), axis=0, return_counts=True)
-        for row, n in zip(kinds.tolist(), counts.tolist(), strict=True):
-            usage = {name: None if value < 0 else value for name, value in zip(USAGE, row, strict=True)}
-            total += n * entry.cost(pricing.Usage.of(usage))
+        costs, kind = _costs(of, entry)
+        total += sum((int(n) * cost for n, cost in zip(np.bincount(kind), costs, strict=True)), Fraction(0))
     return total, ""
 
 
@@ -160,18 +158,19 @@ def each(rows: pd.DataFrame, models: pd.Series[str], price: PriceOf) -> tuple[Fl
         entry = price(str(model))
         if entry is None:
             return None, str(model)
-        counts = of[list(USAGE)].fillna(-1).to_numpy(np.int64)
-        kinds, kind = np.unique(counts, axis=0, return_inverse=True)
-        costs = [
-            float(
-                entry.cost(
-                    pricing.Usage.of({n: None if v < 0 else v for n, v in zip(USAGE, row, strict=True)})
-                )
-            )
-            for row in kinds.tolist()
-        ]
-        out[rows.index.get_indexer(of.index)] = np.array(costs)[kind.ravel()]
+        costs, kind = _costs(of, entry)
+        out[rows.index.get_indexer(of.index)] = np.array(list(map(float, costs)))[kind]
     return out, ""
+
+
+def _costs(of: pd.DataFrame, price: pricing.Price) -> tuple[list[Fraction], Ints]:
+    """The cost of each usage that occurs, and which of these each call has."""
+    kinds, kind = np.unique(of[list(USAGE)].fillna(-1).to_numpy(np.int64), axis=0, return_inverse=True)
+    usages = (
+        {name: None if value < 0 else value for name, value in zip(USAGE, row, strict=True)}
+        for row in kinds.tolist()
+    )
+    return [price.cost(pricing.Usage.of(usage)) for usage in usages], kind.ravel()
 
 
 def no_price(model: str, why: str) -> str:

@@ -19,38 +19,17 @@ import numpy.typing as npt
 import pandas as pd
 
 from tailgauge.rows import schema
+from tailgauge_analysis.sections.latency_under_load.slopes import PS, Slope, evenly
 from tailgauge_analysis.stats.bootstrap import SEED, blocks, draw
 from tailgauge_analysis.stats.quantile_regression import fit, independent, intervals
 from tailgauge_analysis.stats.quantiles import BEYOND, CONFIDENCE, UNRELIABLE, Floats, Mask
 from tailgauge_analysis.text.quantile import FOR_FIGURES
 
-PS = (0.5, 0.95)
 EACH = 10  # calls that read much, and that read little, from which an effect is estimated
 IN_STRATUM = 5
 STRATA = 10
-MOST = 2000  # calls that are used, evenly over the run
 REPS = 200
 ALIKE, ALIKE_TOKENS = 0.02, 50  # what differs by less, of the prompts' length or in tokens, counts as alike
-
-
-@dataclass(frozen=True, slots=True)
-class Effect:
-    """One coefficient in milliseconds, with its interval."""
-
-    name: str
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
-class Slope:
-    """TTFT at one quantile; milliseconds per 1,000 tokens, per call in flight, per new connection."""
-
-    p: float
-    n: int
-    effects: tuple[Effect, ...]
-    mark: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +46,13 @@ class EqualLengthEffect:
 
 @dataclass(frozen=True, slots=True)
 class CacheEffect:
-    """What reading from the cache does to TTFT. `why`: the reason without slopes. TTFTs since sent, for the figure."""
+    """What reading from the cache does to TTFT, by `n` of the answers. `why`: the reason without slopes, which are in ms per
+    1,000 tokens, per call in flight, per new connection. TTFTs since sent, for the figure.
+    """
 
     hits: int
     misses: int
+    n: int
     slopes: tuple[Slope, ...]
     strata: EqualLengthEffect | None
     why: str
@@ -89,18 +71,15 @@ def worth(calls: pd.DataFrame) -> CacheEffect:
     answers, hits, y = len(of), int(of["hit"].sum()), of["began_ns"].to_numpy(np.float64) / 1e6
     hit = of["hit"].to_numpy(np.bool_)
     samples = np.sort(y[hit]), np.sort(y[~hit])
-    if len(of) > MOST:
-        of = of.iloc[np.linspace(0, len(of) - 1, MOST).astype(int)]
-    rows = "read", "unread"
+    of = evenly(of)
     of = of.assign(unread=of["total"] - of["read"])
+    size = float(of["total"].mean()) if len(of) else 0.0
     least = (
-        min(_smaller(of[name].to_numpy(np.float64), float(of["total"].mean())) for name in rows)
-        if len(of)
-        else 0
+        min(_smaller(of[name].to_numpy(np.float64), size) for name in ("read", "unread")) if len(of) else 0
     )
     why = "" if least >= EACH else f"needs {EACH} answers that read many tokens and {EACH} that read few"
-    slopes = () if why else tuple(_slope(of, p, least) for p in PS)
-    return CacheEffect(hits, answers - hits, slopes, _strata(of), why, *samples)
+    slopes = () if why else tuple(slope for p in PS for slope in _slopes(of, p, least))
+    return CacheEffect(hits, answers - hits, len(of), slopes, _strata(of), why, *samples)
 
 
 def _smaller(values: Floats, size: float) -> int:
@@ -112,16 +91,15 @@ def _smaller(values: Floats, size: float) -> int:
     return min(above, len(values) - above)
 
 
-def _slope(of: pd.DataFrame, p: float, least: int) -> Slope:
+def _slopes(of: pd.DataFrame, p: float, least: int) -> list[Slope]:
     names, x, combine = _design(of)
     y = of["began_ns"].to_numpy(np.float64) / 1e6
-    values = combine @ fit(x, y, p)
-    ends = intervals(x, y, p, REPS, combine)
-    found = tuple(
-        Effect(name, float(value), float(low), float(high))
+    values, ends = combine @ fit(x, y, p), intervals(x, y, p, REPS, combine)
+    mark = UNRELIABLE if least * (1 - p) < BEYOND else ""
+    return [
+        Slope(name, p, float(value), float(low), float(high), mark)
         for name, value, (low, high) in zip(names, values, ends, strict=True)
-    )
-    return Slope(p, len(y), found, UNRELIABLE if least * (1 - p) < BEYOND else "")
+    ]
 
 
 def _design(of: pd.DataFrame) -> tuple[list[str], Floats, Floats]:

@@ -20,6 +20,8 @@ from tailgauge_analysis.sections.cache import effect, shares
 from tailgauge_analysis.sections.cache.calls import CacheSettings, calls, settings
 from tailgauge_analysis.sections.cache.cost import UNIT, Cost, Tariff, cost, tariff
 from tailgauge_analysis.sections.cache.misses import CAUSES, RACE, Miss, causes, first_bytes, misses
+from tailgauge_analysis.sections.latency_under_load.section import slope_cell
+from tailgauge_analysis.sections.latency_under_load.slopes import PS
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.cells import side_by_side
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share, share_range
@@ -57,7 +59,6 @@ class Expected:
 
     calls: int
     read: int
-    no_read: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +149,7 @@ def _cache(
         full_hit=shares.full_hit(of),
         write_amplification=shares.write_amplification(of),
         expected={
-            state: Expected(len(hits), int(hits.sum()), int((~hits).sum()))
+            state: Expected(len(hits), int(hits.sum()))
             for state in schema.CACHE_STATES
             if len(hits := of.loc[of["cache_expected"] == state, "hit"])
         },
@@ -275,18 +276,14 @@ def _misses(one: Cache, of: str) -> Table:
 
 
 def _effect(worth: effect.CacheEffect, of: str) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for name, title in EFFECTS:
-        found = [next((e for e in slope.effects if e.name == name), None) for slope in worth.slopes]
-        if any(found):
-            rows.append((title, *(_cell(e, s.mark) for e, s in zip(found, worth.slopes, strict=True))))
-    header = ("TTFT since sent", *(percentile(slope.p) for slope in worth.slopes))
-    n = worth.slopes[0].n if worth.slopes else 0
-    return Table(f"Effect on TTFT: quantile regression over {plural(n, 'answer')}{of}", header, tuple(rows))
-
-
-def _cell(one: effect.Effect | None, mark: str) -> Cell:
-    return Value(ms(one.value), f"{ms(one.low)} to {ms(one.high)}", mark) if one else "–"
+    names = {slope.name for slope in worth.slopes}
+    rows = tuple(
+        (title, *(slope_cell(slope) for slope in worth.slopes if slope.name == name))
+        for name, title in EFFECTS
+        if name in names
+    )
+    title = f"Effect on TTFT: quantile regression over {plural(worth.n, 'answer')}{of}"
+    return Table(title, ("TTFT since sent", *map(percentile, PS)), rows)
 
 
 def _facts(one: Cache) -> Iterator[tuple[str, str]]:

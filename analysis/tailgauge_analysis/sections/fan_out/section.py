@@ -82,7 +82,6 @@ class PartialFailures:
     failed_share: Proportion
     requests_with_failed: int
     ok_with_failed: int
-    failed_with_answers: int
     retries: int
     copies: int
 
@@ -250,7 +249,6 @@ def _partial(one: Legs) -> PartialFailures:
         failed_share=proportion(one.failed[known], known.sum(axis=1)),
         requests_with_failed=int(failed.sum()),
         ok_with_failed=int((failed & ok).sum()),
-        failed_with_answers=int((~ok & answered.any(axis=1)).sum()),
         retries=one.retries,
         copies=one.copies,
     )

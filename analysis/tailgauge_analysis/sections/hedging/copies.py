@@ -108,8 +108,6 @@ class Slowness:
     slow_share: float | None = None
     copies: int = 0
     copy_slow_share: float | None = None  # of the copies of slow calls
-    copy_slow_low: float | None = None
-    copy_slow_high: float | None = None
     both_slow: float | None = None
     product: float | None = None
     correlation: float | None = None
@@ -158,7 +156,7 @@ def _joined(
 
     share, low, high = given
     return Slowness(
-        u, calls, slow, copies, share, low, high, slow * share, slow * slow,
+        u, calls, slow, copies, share, slow * share, slow * slow,
         correlation(share), correlation(low), correlation(high),
     )  # fmt: skip
 

@@ -126,7 +126,6 @@ class Variant:
     won: Proportion
     no_winner: int
     held: dict[str, int]
-    budget_exhausted: int
     extra_requests: float | None
     extra_input_tokens: float | None
     delay: tuple[Quantile, ...]
@@ -221,7 +220,6 @@ def _variant(one: _Table, control: _Table | None, server_log: pd.DataFrame, pric
         won=proportion(found.copy_won),
         no_winner=int((~found.decided).sum()),
         held={str(name): int(n) for name, n in held.items()},
-        budget_exhausted=int(held.get("budget", 0)),
         extra_requests=_over(int(one.is_copy.sum()), int((~one.is_copy).sum())),
         extra_input_tokens=_extra_input(one, found),
         delay=tuple(quantiles(found.delay_ms, PS)) if hedges and len(found.copy) else (),

@@ -5,7 +5,6 @@ A stream that is closed early never reports its usage, and some targets bill the
     low     content chunks received: each holds a token at least
     high    the whole answer, which the loser would have been: the winner's output tokens, else `max_tokens`; of a loser that
             the target refused or that failed, what was received
-    share   chunks received, times the winner's tokens per chunk: about what was received
 
 Copies have the same prompt: where a loser did not report its input tokens, the winner's count. The cost is low without what
 was not reported, high with it. The rows of the server log, where they exist, must lie within: tokens generated = sent +
@@ -50,8 +49,6 @@ class Waste:
     closed: int
     output_low: int
     output_high: int
-    output_by_share: int
-    by_winner: int
     by_max_tokens: int
     input_tokens: int
     input_reported: int
@@ -66,16 +63,12 @@ def waste(found: Copies, server_log: pd.DataFrame) -> Waste:
     reported = losers["input_tokens"].notna()
     prompts = losers[list(PROMPT)].sum(axis=1).where(reported, winners[list(PROMPT)].sum(axis=1))
     known = reported | winners["input_tokens"].notna()
-    per_chunk = (winners["output_tokens"] / winners["chunks"].where(winners["chunks"] > 0)).fillna(1.0)
-    by_winner = winners["output_tokens"].notna() & (high > low)
     return Waste(
         losers=len(losers),
         closed=int((losers["ended"] == schema.CANCELLED).sum()),
         output_low=int(low.sum()),
         output_high=int(high.sum()),
-        output_by_share=round(float(np.minimum(high, low * per_chunk.to_numpy(np.float64)).sum())),
-        by_winner=int(by_winner.sum()),
-        by_max_tokens=int(((high > low) & ~by_winner).sum()),
+        by_max_tokens=int(((high > low) & winners["output_tokens"].isna()).sum()),
         input_tokens=int(prompts.where(known, 0).sum()),
         input_reported=int(reported.sum()),
         input_unknown=int((~known).sum()),

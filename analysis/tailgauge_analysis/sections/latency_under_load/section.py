@@ -36,14 +36,15 @@ def _rows(one: Regression) -> list[tuple[str | Value, ...]]:
     return [
         (
             f"{TITLES[one.of]}: {UNITS[name][0]}",
-            *(_cell(slope) for slope in one.slopes if slope.name == name),
+            *(slope_cell(slope) for slope in one.slopes if slope.name == name),
             count(one.n),
         )
         for name in names
     ]
 
 
-def _cell(slope: Slope) -> Value:
+def slope_cell(slope: Slope) -> Value:
+    """Its value, with the interval."""
     value, low, high = (ms(round(one, 6) + 0.0) for one in (slope.value, slope.low, slope.high))  # no -0
     return Value(value, f"{low} – {high}", slope.mark)
 

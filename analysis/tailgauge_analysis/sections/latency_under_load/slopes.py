@@ -87,7 +87,7 @@ def _prompt(of: pd.DataFrame) -> tuple[Floats, Floats]:
 
 
 def _ttft(run: pd.DataFrame, good: pd.DataFrame, unsure_calls: float) -> Regression:
-    of = _evenly(good)
+    of = evenly(good)
     sent = of["sent_at_ns"].to_numpy(np.float64)
     uncached, cached = _prompt(of)
     y = (of["first_content_at_ns"].to_numpy(np.float64) - sent) / 1e6
@@ -99,7 +99,7 @@ def _ttft(run: pd.DataFrame, good: pd.DataFrame, unsure_calls: float) -> Regress
 
 
 def _tpot(run: pd.DataFrame, streamed: pd.DataFrame) -> Regression:
-    of = _evenly(streamed)
+    of = evenly(streamed)
     names = ("pace_from_ns", "last_content_at_ns", "pace_tokens", "output_tokens")
     first, last, tokens, output = (of[name].to_numpy(np.float64) for name in names)
     columns = {CONTEXT: sum(_prompt(of)) + output - tokens / 2, NEIGHBOURS: decoding(run, first, last)}
@@ -108,7 +108,8 @@ def _tpot(run: pd.DataFrame, streamed: pd.DataFrame) -> Regression:
     return regress("tpot", {name: values[real] for name, values in columns.items()}, y[real], NEIGHBOURS)
 
 
-def _evenly(rows: pd.DataFrame) -> pd.DataFrame:
+def evenly(rows: pd.DataFrame) -> pd.DataFrame:
+    """At most MOST of them, evenly over the stage."""
     return rows if len(rows) <= MOST else rows.iloc[np.linspace(0, len(rows) - 1, MOST).astype(int)]
 
 

@@ -17,7 +17,6 @@ from tailgauge_analysis.sections.rate_limits.costs import Costs, costs, counting
 from tailgauge_analysis.sections.rate_limits.estimates import Estimate, HeaderReadings
 from tailgauge_analysis.sections.rate_limits.refusals import Bins, kinds, refused
 from tailgauge_analysis.sections.rate_limits.token_bucket import Fit, Growth, fit
-from tailgauge_analysis.text.json_values import Json
 
 MOST_MODELS = 5
 ONE_OF = (INPUT, OUTPUT)
@@ -33,12 +32,9 @@ class Remaining:
     """The least that the headers of a bucket showed as left."""
 
     limit: float
-    responses: int
     least: float
     low: float  # `least` may be rounded
     high: float
-    share: float
-    at_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +47,6 @@ class Bucket:
     counted: str  # when its cost is counted: see costs
     refused: int
     remaining: Remaining | None
-    refill_per_s: tuple[float, float] | None  # by the headers' resets
     rate: Estimate
     burst: Estimate
     fit: Fit | None
@@ -68,7 +63,7 @@ class Bucket:
 def known_buckets(frames: Frames) -> tuple[Bucket, ...]:
     """The buckets without how much the traffic may grow, which takes longest to compute."""
     attempts = in_order(frames)
-    return find_buckets(attempts, kinds(attempts), None, frames.run, grows=False)
+    return find_buckets(attempts, kinds(attempts), None, grows=False)
 
 
 def offered_load(frames: Frames, kind: str, counted: str, *, cached: bool) -> Costs | None:
@@ -99,12 +94,10 @@ def in_order(frames: Frames) -> pd.DataFrame:
 
 
 def find_buckets(
-    attempts: pd.DataFrame, kinds: pd.DataFrame, over_time: Bins | None, run: Json, between_s: float = 0.0, *,
+    attempts: pd.DataFrame, kinds: pd.DataFrame, over_time: Bins | None, between_s: float = 0.0, *,
     grows: bool = True,
 ) -> tuple[Bucket, ...]:  # fmt: skip
     """Each limit that headers name or 429s are by, of the models with most calls."""
-    # Seconds since 1970 at the zero of the run clock. Only a dry run's wall clock is its run clock.
-    zero_s = float(run["start_at_ns"] or 0) / 1e9 if run["dry_run"] else None
     out: list[Bucket] = []
     sizes = attempts.groupby(["target", "asked_model"], observed=True).size().sort_values(ascending=False)
     for target, model in list(sizes.index)[:MOST_MODELS]:
@@ -117,7 +110,7 @@ def find_buckets(
             ours, header = by == kind, kind
             if kind in ONE_OF and not _has_headers(rows, kind) and not (by.isin(ONE_OF) & ~ours).any():
                 header = TOKENS  # OpenAI's name for whichever limit on tokens is the tighter
-            headers = estimates.read_headers(rows, header, ours.to_numpy(np.bool_), zero_s)
+            headers = estimates.read_headers(rows, header, ours.to_numpy(np.bool_))
             out.append(
                 _bucket(
                     rows, (str(target), str(model), kind), headers, ours, over_time, between_s, grows=grows
@@ -157,12 +150,9 @@ def _bucket(
         grown = _grown(events, rows, per_s.value, size)
         if not ours.any() and grown.low is not None and grown.low < 1:  # nothing was refused: 1 is allowed
             grown = replace(grown, low=1.0, value=None if grown.value is None else max(1.0, grown.value))
-    refill = None
-    if headers is not None and headers.refill_low is not None and headers.refill_high is not None:
-        refill = (headers.refill_low, headers.refill_high)
     used = estimates.consumption(events) if events is not None else None
     return Bucket(
-        *name, counted, int(ours.sum()), _remaining(headers), refill, per_s, size, fitted, used, level, grown
+        *name, counted, int(ours.sum()), _remaining(headers), per_s, size, fitted, used, level, grown
     )
 
 
@@ -188,15 +178,5 @@ def _grown(events: Costs, rows: pd.DataFrame, per_s: float, size: Estimate) -> G
 def _remaining(headers: HeaderReadings | None) -> Remaining | None:
     if headers is None:
         return None
-    at = int(np.argmin(headers.remaining))
-    least = float(headers.remaining[at])
-    low, high = max(0.0, least - headers.slack), least + headers.slack
-    return Remaining(
-        headers.limit,
-        len(headers.remaining),
-        least,
-        low,
-        high,
-        least / headers.limit,
-        float(headers.at_s[at]),
-    )
+    least = float(headers.remaining.min())
+    return Remaining(headers.limit, least, max(0.0, least - headers.slack), least + headers.slack)

@@ -2,8 +2,8 @@
 
 A number that is not known is None, with the reason.
 
-- Rate: a header's limit per minute / 60. It is checked against the headers' resets, and for requests, whose cost is known
-  exactly, against the decisions: if another rate explains them significantly better, that one is the estimate. Without
+- Rate: a header's limit per minute / 60. For requests, whose cost is known exactly, it is checked against the decisions:
+  if another rate explains them significantly better, that one is the estimate. Without
   headers the decisions alone (bucket_fit.fit).
 - Burst: a bucket admits a call if what it lacks + the call's cost <= burst. So burst >= what is missing after an admitted
   call (limit - remaining, to rounding) and < what is missing at a refusal + its cost; and likewise with what the costs say is
@@ -26,8 +26,6 @@ from tailgauge_analysis.load.rate_limit_headers import (  # fmt: skip
     LIMIT,
     REMAINING,
     REQUESTS,
-    RESET_AT,
-    RESET_IN,
     column,
     rounding,
 )
@@ -63,8 +61,6 @@ class HeaderReadings:
     at_s: Floats
     attempt: Ints
     refused: Mask
-    refill_low: float | None
-    refill_high: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +84,8 @@ class Consumption:
     peak_per_s: tuple[float, ...]
 
 
-def read_headers(
-    attempts: pd.DataFrame, kind: str, refused: Mask, zero_s: float | None
-) -> HeaderReadings | None:
-    """Headers of a bucket; `zero_s`: seconds since 1970 at the zero of the run clock."""
+def read_headers(attempts: pd.DataFrame, kind: str, refused: Mask) -> HeaderReadings | None:
+    """Headers of a bucket."""
     names = [column(kind, LIMIT), column(kind, REMAINING)]
     if any(name not in attempts.columns for name in names):
         return None
@@ -103,35 +97,10 @@ def read_headers(
     slack = rounding(kind, remaining[known])
     at_s = attempts["headers_at_ns"].fillna(attempts["ended_at_ns"]).to_numpy(np.float64)[known] / 1e9
     missing = (limit - remaining)[known]
-    low, high = _refill(_waits(attempts, kind, at_s, known, zero_s), missing, slack)
     return HeaderReadings(
         float(limits[int(np.argmax(counts))]), len(limits), remaining[known], missing, slack, at_s, known,
-        refused[known], low, high,
+        refused[known],
     )  # fmt: skip
-
-
-def _waits(
-    attempts: pd.DataFrame, kind: str, at_s: Floats, known: Ints, zero_s: float | None
-) -> tuple[Floats, float]:
-    """Seconds until the bucket is full, and how far they are rounded up; NaN where no header has them."""
-    if column(kind, RESET_IN) in attempts.columns:
-        return attempts[column(kind, RESET_IN)].to_numpy(np.float64)[known], 0.001
-    if column(kind, RESET_AT) in attempts.columns and zero_s is not None:
-        return attempts[column(kind, RESET_AT)].to_numpy(np.float64)[known] - zero_s - at_s, 1.0
-    return np.full(len(known), np.nan), 1.0
-
-
-def _refill(waits: tuple[Floats, float], missing: Floats, slack: float) -> tuple[float | None, float | None]:
-    """Rates that nearly every reset agrees with: what is missing / the time until the bucket is full."""
-    wait, rounded = waits
-    fine = (wait > 2 * rounded) & (missing > 2 * slack)
-    if not fine.any():
-        return None, None
-    wait, missing = wait[fine], missing[fine]
-    lows = (missing - np.maximum(slack, 1)) / (wait + rounded)
-    highs = (missing + slack) / (wait - rounded)
-    low, high = float(np.quantile(lows, 0.95)), float(np.quantile(highs, 0.05))
-    return (low, high) if low <= high else (None, None)
 
 
 def rate(headers: HeaderReadings | None, fit: Fit | None, costs: Costs | None, kind: str) -> Estimate:

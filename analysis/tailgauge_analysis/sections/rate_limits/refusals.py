@@ -129,16 +129,10 @@ def _largest_cost(attempts: pd.DataFrame, kind: str) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RateLimitKind:
-    """The 429s of one limit; `how` names what identified them."""
+    """The 429s of one limit among all attempts; `how` names what identified them."""
 
     kind: str
-    attempts: int
-    share: float
-    low: float
-    high: float
-    n_eff: int
-    episodes: int
-    mark: str
+    attempts: Proportion
     first_at_s: float
     how: tuple[str, ...]
 
@@ -147,14 +141,7 @@ class RateLimitKind:
 class Shares:
     """429s among the attempts of the steady stage, and how many of its requests met one or ended with one."""
 
-    attempts: int
-    refused: int
-    share: float | None
-    low: float | None
-    high: float | None
-    n_eff: int
-    episodes: int
-    mark: str
+    refused: Proportion
     requests: int
     requests_refused: int
     requests_ended_refused: int
@@ -187,37 +174,25 @@ def shares(requests: pd.DataFrame, attempts: pd.DataFrame, kinds: pd.DataFrame) 
     """Shares of the steady stage; `attempts` in order of sending."""
     steady = attempts[(attempts["stage"] == schema.STEADY) & attempts["sent_at_ns"].notna()]
     is_429 = refused(steady)
-    n, k = len(steady), int(is_429.sum())
-    whole = proportion(is_429)
     wanted = requests[requests["stage"] == schema.STEADY]
-    met = steady["request_id"][is_429].nunique()
-    ended = int((wanted["ended"] == schema.RATE_LIMITED).sum())
     rows = kinds.loc[steady.index[is_429]].join(steady["sent_at_ns"])
-    by_kind = []
-    for kind, group in rows.groupby("kind", sort=False):
-        one = proportion(steady.index.isin(group.index))
-        hows = tuple(sorted({how for how in group["how"] if how}))
-        first = float(group["sent_at_ns"].min()) / 1e9
-        by_kind.append(
-            RateLimitKind(
-                str(kind),
-                one.k,
-                one.k / n,
-                one.low or 0.0,
-                one.high or 0.0,
-                one.n_eff,
-                one.episodes,
-                one.mark,
-                first,
-                hows,
-            )
+    by_kind = [
+        RateLimitKind(
+            str(kind),
+            proportion(steady.index.isin(group.index)),
+            float(group["sent_at_ns"].min()) / 1e9,
+            tuple(sorted({how for how in group["how"] if how})),
         )
-    by_kind.sort(key=lambda one: -one.attempts)
-    full = proportion((steady["ended"] == schema.OVERLOADED).to_numpy(np.bool_))
+        for kind, group in rows.groupby("kind", sort=False)
+    ]
     return Shares(
-        n, k, whole.value, whole.low, whole.high, whole.n_eff, whole.episodes, whole.mark,
-        len(wanted), int(met), ended, full, tuple(by_kind),
-    )  # fmt: skip
+        refused=proportion(is_429),
+        requests=len(wanted),
+        requests_refused=int(steady["request_id"][is_429].nunique()),
+        requests_ended_refused=int((wanted["ended"] == schema.RATE_LIMITED).sum()),
+        overloaded=proportion((steady["ended"] == schema.OVERLOADED).to_numpy(np.bool_)),
+        by_kind=tuple(sorted(by_kind, key=lambda one: -one.attempts.k)),
+    )
 
 
 def bins(attempts: pd.DataFrame, kinds: pd.DataFrame) -> Bins | None:

@@ -20,7 +20,7 @@ import pandas as pd
 from tailgauge.rows import schema
 from tailgauge_analysis.sections.rate_limits.refusals import refused
 from tailgauge_analysis.stats import bootstrap
-from tailgauge_analysis.stats.proportions import proportion
+from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
 from tailgauge_analysis.text.json_values import Json, table
 
@@ -36,18 +36,10 @@ FAILED = (
 class RetryAfter:
     """The retry-after headers of 429s, and whether they were respected."""
 
-    refused: int
-    with_header: int
-    share: float | None
-    low: float | None
-    high: float | None
+    with_header: Proportion  # of the 429s
     asked_p50_s: float | None
     asked_max_s: float | None
-    followed: int  # attempts after a 429 of the same call that named a time
-    violations: int
-    violation_share: float | None
-    violation_low: float | None
-    violation_high: float | None
+    violations: Proportion  # of the attempts after a 429 of the same call that named a time
     early_p50_s: float | None
     early_max_s: float | None
     early_counts: Ints  # by EDGES_S, the last open
@@ -59,7 +51,6 @@ class Amplification:
 
     traffic: str
     calls: int
-    tries: int
     observed: float
     low: float
     high: float
@@ -87,19 +78,20 @@ def retry_after(attempts: pd.DataFrame) -> RetryAfter:
     """Compliance, over attempts in order of sending."""
     named_s = attempts.loc[refused(attempts), "retry_after_s"]
     asked = np.sort(named_s.dropna().to_numpy(np.float64))
-    n, k = len(named_s), len(asked)
-    named = proportion(named_s.notna().to_numpy(np.bool_))
     early = early_s(attempts)
     wrong = np.sort(early[early > 0])
-    violated = proportion(early > 0)
-    counts = np.histogram(wrong, [*EDGES_S, np.inf])[0] if len(wrong) else np.zeros(len(EDGES_S), np.int64)
     return RetryAfter(
-        n, k, named.value, named.low, named.high,
-        float(asked[rank(k, 0.5) - 1]) if k else None, float(asked[-1]) if k else None,
-        violated.n, violated.k, violated.value, violated.low, violated.high,
-        float(wrong[rank(len(wrong), 0.5) - 1]) if len(wrong) else None,
-        float(wrong[-1]) if len(wrong) else None, counts.astype(np.int64),
-    )  # fmt: skip
+        proportion(named_s.notna().to_numpy(np.bool_)),
+        *_middle_and_last(asked),
+        proportion(early > 0),
+        *_middle_and_last(wrong),
+        np.histogram(wrong, [*EDGES_S, np.inf])[0].astype(np.int64),
+    )
+
+
+def _middle_and_last(ascending: Floats) -> tuple[float | None, float | None]:
+    n = len(ascending)
+    return (float(ascending[rank(n, 0.5) - 1]), float(ascending[-1])) if n else (None, None)
 
 
 def early_s(attempts: pd.DataFrame) -> Floats:
@@ -147,9 +139,7 @@ def amplification(attempts: pd.DataFrame, scenario: Json) -> tuple[Amplification
         why = None if most is not None else "the scenario sets no retry policy for it"
         of_f, of_low, of_high = (None if most is None else expected(v, most) for v in (f, f_low, f_high))
         out.append(
-            Amplification(
-                str(name), calls, len(rows), len(rows) / calls, low, high, f, most, of_f, of_low, of_high, why
-            )
+            Amplification(str(name), calls, len(rows) / calls, low, high, f, most, of_f, of_low, of_high, why)
         )
     return tuple(out)
 

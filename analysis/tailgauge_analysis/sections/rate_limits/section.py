@@ -21,7 +21,6 @@ from tailgauge_analysis.sections.rate_limits.estimates import Estimate
 from tailgauge_analysis.sections.rate_limits.refusals import (
     Acceleration,
     Bins,
-    RateLimitKind,
     Shares,
     acceleration,
     bins,
@@ -82,7 +81,7 @@ def rate_limits(frames: Frames) -> RateLimits | None:
     by_kind = kinds(attempts)
     steady = run[run["stage"] == schema.STEADY]
     over_time = bins(run, by_kind)
-    found = find_buckets(attempts, by_kind, over_time, frames.run, clocks(frames).between_ns / 1e9)
+    found = find_buckets(attempts, by_kind, over_time, clocks(frames).between_ns / 1e9)
     first = run.loc[refused(run), "sent_at_ns"].min()
     bound = binding(found, by_kind.loc[by_kind.index.isin(run.index), "kind"])
     return RateLimits(
@@ -145,22 +144,22 @@ def section(found: RateLimits | None) -> Section | None:
 def sentence(found: RateLimits) -> str:
     """The answer in one sentence."""
     of, bound, after = found.shares, found.binding, found.retry_after
-    n, one = of.attempts, bound.bucket
-    if not of.refused:
+    n, one = of.refused.n, bound.bucket
+    if not of.refused.k:
         text = f"No 429 in {plural(n, 'attempt')}" if n else "Nothing was sent in the steady stage"
         if of.overloaded.k:
             text += f", but {share(of.overloaded.value)} of them got a 529 or 503"
         if one is not None and one.utilisation is not None:
             text += f"; the most used limit is {kind_name(one.kind)}, at {share(one.utilisation)} of its refill rate"
         return f"{text}{_amplified(found.amplification)}."
-    text = f"{share(of.share)} of {plural(n, 'attempt')} got a 429"
+    text = f"{share(of.refused.value)} of {plural(n, 'attempt')} got a 429"
     if bound.kind is not None:
         text += f", most by the limit on {kind_name(bound.kind)}"
     if one is not None and one.rate.value is not None:
         burst = f", burst {_short(one.burst.value)}" if one.burst.value is not None else ""
         text += f" ({_short(one.rate.value)}/s{burst})"
-    if after.violations:
-        text += f"; {share(after.violation_share)} of the retries came before retry-after elapsed"
+    if after.violations.k:
+        text += f"; {share(after.violations.value)} of the retries came before retry-after elapsed"
     return f"{text}{_amplified(found.amplification)}."
 
 
@@ -174,10 +173,10 @@ def _amplified(every: Sequence[retries.Amplification]) -> str:
 
 def _brief(found: RateLimits) -> Iterator[str]:
     """For the terminal."""
-    if not found.shares.refused:
+    if not found.shares.refused.k:
         return
-    parts = [f"{share(found.shares.share)} of attempts got 429"]
-    parts += [f"{kind_name(found.binding.kind)} binds"] if found.binding.kind else []
+    parts = [f"{share(found.shares.refused.value)} of attempts got 429"]
+    parts += [f"binding limit: {kind_name(found.binding.kind)}"] if found.binding.kind else []
     parts += [f"first 429 at {_short(found.first_at_s)} s"] if found.first_at_s is not None else []
     yield "; ".join(parts)
 
@@ -186,7 +185,7 @@ def _facts(found: RateLimits) -> Iterator[tuple[str, str]]:
     of, wave = found.shares, found.synchrony
     yield from _rate(found)
     yield "Growth to the first 429", _growth(found.growth)
-    if of.refused or found.acceleration.coded:
+    if of.refused.k or found.acceleration.coded:
         yield "Acceleration limit", _acceleration(found.acceleration)
     yield from _retry_after(found.retry_after)
     for one in found.amplification:
@@ -204,24 +203,19 @@ def _facts(found: RateLimits) -> Iterator[tuple[str, str]]:
 
 def _rate(found: RateLimits) -> Iterator[tuple[str, str]]:
     of = found.shares
-    if of.attempts:
-        n = f"n {of.attempts:,}, n_eff {of.n_eff:,}"
-        yield "429 rate", f"{share(of.share)} of attempts (95% CI {_interval(of)}, {n})"
+    if of.refused.n:
+        n = f"n {of.refused.n:,}, n_eff {of.refused.n_eff:,}"
+        yield "429 rate", f"{with_interval(share_cell(of.refused))} of attempts, {n}"
     if found.run_refused:
         attempts = plural(found.run_attempts, "attempt")
         yield "429s of the run", f"{found.run_refused:,} of {attempts}, warm-up included"
-    if of.refused:
+    if of.refused.k:
         met = f"{of.requests_refused:,} of {of.requests:,} met a 429"
         yield "Requests", f"{met}, {of.requests_ended_refused:,} ended with one"
     if of.overloaded.k:
         yield "529 or 503", f"{with_interval(share_cell(of.overloaded))} of attempts"
     if found.first_at_s is not None:
         yield "First 429 of the run", f"{found.first_at_s:,.3g} s after the start, warm-up included"
-
-
-def _interval(of: Shares | RateLimitKind) -> str:
-    few = f", few bursts ({of.episodes:,})" if of.mark else ""
-    return f"{share_range(of.low, of.high)}{few}"
 
 
 def _capped_burst(buckets: Sequence[Bucket]) -> str | None:
@@ -237,15 +231,16 @@ def _capped_burst(buckets: Sequence[Bucket]) -> str | None:
 
 
 def _retry_after(after: retries.RetryAfter) -> Iterator[tuple[str, str]]:
-    if after.refused:
-        text = f"sent with {share(after.share)} of {plural(after.refused, '429')}"
-        if after.with_header:
+    named, early = after.with_header, after.violations
+    if named.n:
+        text = f"sent with {share(named.value)} of {plural(named.n, '429')}"
+        if named.k:
             text += f" (p50 {_short(after.asked_p50_s)} s, max {_short(after.asked_max_s)} s)"
         yield "retry-after", text
-    if after.followed:
-        ends = share_range(after.violation_low, after.violation_high)
-        text = f"{after.violations:,} of {after.followed:,} ({share(after.violation_share)}, 95% CI {ends})"
-        if after.violations:
+    if early.n:
+        ends = share_range(early.low, early.high)
+        text = f"{early.k:,} of {early.n:,} ({share(early.value)}, 95% CI {ends})"
+        if early.k:
             text += (
                 f", early by {_short(after.early_p50_s)} s (p50) and at most {_short(after.early_max_s)} s"
             )
@@ -279,7 +274,7 @@ def _acceleration(one: Acceleration) -> str:
 def _kinds(found: RateLimits) -> Table:
     header = ("limit, steady stage", "429s", "share of attempts", "first at (s)", "identified by")
     rows = tuple(
-        (kind_name(one.kind), f"{one.attempts:,}", Value(share(one.share), _interval(one)), f"{one.first_at_s:,.3g}",
+        (kind_name(one.kind), f"{one.attempts.k:,}", share_cell(one.attempts), f"{one.first_at_s:,.3g}",
          ", ".join(one.how) or "–")
         for one in found.shares.by_kind
     )  # fmt: skip

@@ -113,7 +113,7 @@ def engine(tmp_path_factory):
 
 
 def test_the_costs_of_an_engine_are_recovered(engine):
-    found = engine.published["slopes"]
+    found = engine.data["slopes"]
     at = {(s["name"], s["p"]): s for one in found for s in one["slopes"]}
 
     assert at[UNCACHED, 0.5]["value"] == pytest.approx(30, rel=0.15)
@@ -124,7 +124,7 @@ def test_the_costs_of_an_engine_are_recovered(engine):
 
 def test_the_section_is_on_the_page_and_in_markdown(engine):
     page, text = engine.html.read_text(), engine.markdown.read_text()
-    sentence = engine.published["diagnosis"]["sentence"]
+    sentence = engine.data["diagnosis"]["sentence"]
 
     for text_part in (
         sentence,

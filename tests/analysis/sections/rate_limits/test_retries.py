@@ -39,10 +39,10 @@ def test_an_attempt_before_the_named_time_is_a_violation_by_its_margin():
     found = retry_after(run)
 
     assert sorted(early_s(run).round(6)) == [-0.1, 0.1, 0.5, 1.8]
-    assert (found.refused, found.with_header, found.followed, found.violations) == (4, 4, 4, 3)
+    assert (found.with_header.n, found.with_header.k, found.violations.n, found.violations.k) == (4, 4, 4, 3)
     assert (found.early_p50_s, found.early_max_s) == pytest.approx((0.5, 1.8))
     assert found.early_counts.tolist() == [0, 1, 1, 1, 0, 0, 0, 0]
-    assert found.violation_low < 0.75 < found.violation_high
+    assert found.violations.low < 0.75 < found.violations.high
 
 
 def test_an_attempt_that_was_sent_before_the_429_came_back_is_none():
@@ -68,8 +68,8 @@ def test_an_immediate_retry_is_early_even_in_the_moment_of_the_429():
 def test_a_429_without_the_header_asks_for_nothing():
     found = retry_after(tries([(0.0, 0.1, 0), (0.2, 0.3, None)], [(0.0, 0.1, 4)]))
 
-    assert (found.refused, found.with_header, found.share) == (2, 1, 0.5)
-    assert (found.followed, found.violation_share) == (0, None)
+    assert (found.with_header.n, found.with_header.k, found.with_header.value) == (2, 1, 0.5)
+    assert (found.violations.n, found.violations.value) == (0, None)
     assert (found.asked_p50_s, found.asked_max_s) == (4, 4)
 
 
@@ -151,9 +151,9 @@ def test_polite_retries_respect_retry_after():
     run = dry_run_frames(limited({"rpm": 300, "burst": 3}, traffic=with_retry("polite")))
     found = rate_limits(run.frames)
 
-    assert found.retry_after.share == 1.0
-    assert found.retry_after.followed == (run.frames.attempts["cause"] == "retry").sum() > 50
-    assert found.retry_after.violations == 0
+    assert found.retry_after.with_header.value == 1.0
+    assert found.retry_after.violations.n == (run.frames.attempts["cause"] == "retry").sum() > 50
+    assert found.retry_after.violations.k == 0
 
 
 def test_naive_retries_do_not_and_each_is_found():
@@ -164,8 +164,8 @@ def test_naive_retries_do_not_and_each_is_found():
     named_ns = before["headers_at_ns"] + before["retry_after_s"] * 1e9
     early = attempts["sent_at_ns"] < named_ns
 
-    assert found.retry_after.followed == len(named_ns.dropna())
-    assert found.retry_after.violations >= early.sum() > 100  # an earlier 429 may name a later time
+    assert found.retry_after.violations.n == len(named_ns.dropna())
+    assert found.retry_after.violations.k >= early.sum() > 100  # an earlier 429 may name a later time
     assert found.retry_after.early_max_s < 1
     (amplified,) = found.amplification
     assert amplified.observed == pytest.approx(len(attempts) / attempts["request_id"].nunique())

@@ -32,10 +32,11 @@ def test_the_share_of_429s_is_of_the_attempts_of_the_steady_stage():
     run = calls(100, refused=range(0, 40, 2), stage=["warmup"] * 20 + ["steady"] * 80)
     found = shares(frames_of(run).requests, run, kinds(run))
 
-    assert (found.attempts, found.refused, found.requests, found.requests_refused) == (80, 10, 80, 10)
-    assert found.share == pytest.approx(10 / 80)
-    assert found.n_eff <= 80
-    assert found.low <= clopper_pearson(10, 80)[0] < found.share < clopper_pearson(10, 80)[1] <= found.high
+    of = found.refused
+    assert (of.n, of.k, found.requests, found.requests_refused) == (80, 10, 80, 10)
+    assert of.value == pytest.approx(10 / 80)
+    assert of.n_eff <= 80
+    assert of.low <= clopper_pearson(10, 80)[0] < of.value < clopper_pearson(10, 80)[1] <= of.high
 
 
 def test_the_529s_are_counted_separately():
@@ -43,7 +44,7 @@ def test_the_529s_are_counted_separately():
     run.loc[10:19, "ended"] = "overloaded"
     found = shares(frames_of(run).requests, run, kinds(run))
 
-    assert (found.refused, found.overloaded.k, found.overloaded.n) == (1, 10, 40)
+    assert (found.refused.k, found.overloaded.k, found.overloaded.n) == (1, 10, 40)
     assert found.overloaded.low < 0.25 < found.overloaded.high
     assert found.overloaded.n_eff < 40  # they came together
 
@@ -178,11 +179,9 @@ def test_headers_alone_bound_the_burst():
     values = finite(found)
     bucket = values["buckets"][0]
 
-    assert values["shares"]["refused"] == 0
+    assert values["shares"]["refused"]["k"] == 0
     assert bucket["rate"]["value"] == 5.0
-    assert bucket["remaining"] == {
-        "limit": 300.0, "responses": 40, "least": 296.0, "low": 296.0, "high": 296.0, "share": 296 / 300, "at_s": 3.05,
-    }  # fmt: skip
+    assert bucket["remaining"] == {"limit": 300.0, "least": 296.0, "low": 296.0, "high": 296.0}
     assert bucket["burst"]["value"] is None
     assert bucket["burst"]["high"] == 300.0
     assert "never seen empty" in bucket["burst"]["why"]
@@ -192,7 +191,7 @@ def test_headers_alone_bound_the_burst():
 def test_one_call_and_nothing_but_429s_make_a_section():
     for run in (calls(1, refused=[0]), calls(30, refused=range(30)), calls(30, at_s=[5.0] * 30, refused=[3])):
         found = rate_limits(frames_of(run))
-        assert finite(found)["shares"]["refused"] in {1, 30}
+        assert finite(found)["shares"]["refused"]["k"] in {1, 30}
         assert section(found).facts
 
 
@@ -223,8 +222,8 @@ def test_the_report_has_the_section_its_figure_and_its_numbers(mixed, tmp_path):
     page, text = (path.read_text(encoding="utf-8") for path in (report.html, report.markdown))
     values = json.loads(report.json.read_text(encoding="utf-8"))["rate_limits"]
 
-    assert (values["shares"]["attempts"], values["shares"]["refused"]) == (80, 20)
-    assert values["retry_after"]["violations"] == values["retry_after"]["followed"] == 20
+    assert (values["shares"]["refused"]["n"], values["shares"]["refused"]["k"]) == (80, 20)
+    assert (values["retry_after"]["violations"]["k"], values["retry_after"]["violations"]["n"]) == (20, 20)
     assert values["retry_after"]["early_p50_s"] == pytest.approx(0.105)
     assert '<h2 id="rate-limits">Rate limits</h2>' in page
     assert 'id="title-refusals"' in page
