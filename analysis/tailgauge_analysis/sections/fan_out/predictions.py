@@ -15,6 +15,7 @@ Leg times have a row per request, in order of time, and a column per leg.
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -79,10 +80,6 @@ def naive(times: Floats, kinds: Ints, ps: Sequence[float]) -> list[Quantile]:
     columns = [np.flatnonzero(kinds == kind) for kind in np.unique(kinds)]
     product = _independent(times, kinds, grid)
 
-    def place(q: float) -> int | None:
-        at = int(np.searchsorted(product, q - 1e-12))
-        return at if at < len(grid) else None
-
     def shares(t: float) -> Floats:
         """What each request adds to G(t)."""
         whole = 1.0
@@ -94,7 +91,7 @@ def naive(times: Floats, kinds: Ints, ps: Sequence[float]) -> list[Quantile]:
             added += len(legs) * (below - f) / f if f else 0.0
         return added * whole
 
-    return [_quantile(q, len(times), grid, place, shares) for q in ps]
+    return [_quantile(q, len(times), grid, product.__getitem__, shares) for q in ps]
 
 
 def conditional(times: Floats, stretch: Ints, ps: Sequence[float]) -> list[Quantile]:
@@ -102,19 +99,8 @@ def conditional(times: Floats, stretch: Ints, ps: Sequence[float]) -> list[Quant
     grid = np.unique(times)
     sizes = np.bincount(stretch)
 
-    def place(q: float) -> int | None:
-        low, high = -1, len(grid) - 1  # G(grid[low]) < q <= G(grid[high]) = 1
-        if q > 1:
-            return None
-        while high - low > 1:
-            middle = (low + high) // 2
-            if (_in_stretches(times, stretch, sizes, grid[middle])[1] * sizes).sum() / len(
-                times
-            ) >= q - 1e-12:
-                high = middle
-            else:
-                low = middle
-        return high
+    def whole(at: int) -> float:
+        return float((_in_stretches(times, stretch, sizes, grid[at])[1] * sizes).sum()) / len(times)
 
     def shares(t: float) -> Floats:
         parts, product = _in_stretches(times, stretch, sizes, t)
@@ -125,12 +111,19 @@ def conditional(times: Floats, stretch: Ints, ps: Sequence[float]) -> list[Quant
                 influence += np.where(part[stretch] > 0, added, 0.0)
         return influence
 
-    return [_quantile(q, len(times), grid, place, shares) for q in ps]
+    return [_quantile(q, len(times), grid, whole, shares) for q in ps]
 
 
 def _quantile(
-    q: float, n: int, grid: Floats, place: Callable[[float], int | None], shares: Callable[[float], Floats]
+    q: float, n: int, grid: Floats, whole: Callable[[int], float], shares: Callable[[float], Floats]
 ) -> Quantile:
+    """`whole`: G at each time of the grid; `shares`: what each request adds to it."""
+
+    def place(q: float) -> int | None:
+        """Where G reaches q."""
+        at = bisect_left(range(len(grid)), q - 1e-12, key=whole) if q <= 1 else len(grid)
+        return at if at < len(grid) else None
+
     at = place(q)
     if at is None or not n:
         return Quantile(q, n, 0, None, None, None, TOO_FEW)
