@@ -516,7 +516,10 @@ def _fan_out(findings: Findings) -> Figure | None:
         (curves.naive, "if legs were independent", GREEN, "dot"),
     ):
         kept = (shares > 0.8 / one.complete) & (curves.at_ms > 0)
-        lines.append(_line(curves.at_ms[kept], shares[kept], name, colour, TOOK, dash=dash))
+        if kept.any():
+            lines.append(_line(curves.at_ms[kept], shares[kept], name, colour, TOOK, dash=dash))
+    if not lines:
+        return None
     plot = _tails(lines, "share of requests whose slowest leg took longer")
     plot.update_xaxes(title_text="slowest leg, since sent (ms, logarithmic)")
     caption = (
