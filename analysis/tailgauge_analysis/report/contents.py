@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import cast
 
 from tailgauge.rows import schema
 from tailgauge_analysis.compare.comparison import Comparison
@@ -12,7 +11,7 @@ from tailgauge_analysis.metrics.groups import Group
 from tailgauge_analysis.metrics.latency import OFFERED, Row
 from tailgauge_analysis.metrics.metrics import NEITHER
 from tailgauge_analysis.report import model
-from tailgauge_analysis.report.model import SCHEMA_VERSION, Latency, Percentile, Percentiles
+from tailgauge_analysis.report.model import SCHEMA_VERSION
 from tailgauge_analysis.sections import result
 from tailgauge_analysis.sections.findings import Findings, remarks
 from tailgauge_analysis.stats.quantiles import TOO_FEW
@@ -21,6 +20,7 @@ from tailgauge_analysis.text.json_values import Json, number, table, text
 from tailgauge_analysis.text.quantile import VALUE, plain_values, quantile
 from tailgauge_analysis.text.section import Result
 from tailgauge_analysis.verdict import certificate, clocks
+from tailgauge_analysis.verdict.losses import Stretch
 
 ALL = "all"
 
@@ -94,7 +94,9 @@ def _conservation(findings: Findings) -> Json:
     counted = findings.evidence.conservation
     facts: Json = plain_values(counted)
     del facts["workers"], facts["unseen"]
-    missing = [(one.worker, span) for one in counted.workers for span in one.missing]
+    missing: list[tuple[int | None, Stretch]] = [
+        (one.worker, span) for one in counted.workers for span in one.missing
+    ]
     missing += [(None, span) for span in counted.unseen]
     facts["missing"] = [{"worker": worker, **plain_values(span)} for worker, span in missing]
     facts["unfinished_files"] = sum(p.kind == UNFINISHED for p in findings.frames.problems)
@@ -108,7 +110,7 @@ def _group(group: Group) -> Json:
     }
 
 
-def _latency(group: str, row: Row) -> Latency:
+def _latency(group: str, row: Row) -> Json:
     metric = row.metric
     cells = {one["label"].replace(".", "_"): _percentile(one) for one in map(quantile, row.quantiles)}
     return {
@@ -120,11 +122,11 @@ def _latency(group: str, row: Row) -> Latency:
         "n": row.n,
         "n_eff": cells["p99"]["n_eff"],
         "mean": row.mean,
-        "percentiles": cast("Percentiles", cells),
+        "percentiles": cells,
     }
 
 
-def _percentile(q: Json) -> Percentile:
+def _percentile(q: Json) -> Json:
     return {
         "value": q["value_ms"], "low": q["low_ms"], "high": q["high_ms"], "reliable": not q["mark"], "mark": q["mark"],
         "episodes": q["episodes"], "beyond": q["value_is"] not in {VALUE, TOO_FEW}, "n_eff": q["n_eff"],

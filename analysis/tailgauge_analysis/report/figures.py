@@ -327,7 +327,7 @@ def _client(findings: Findings) -> Figure | None:
         ("loop_lag_max_ns", 1e-6, "loop lag,<br>worst (ms)", "%{y:,.4~g} ms"),
         ("receive_lag_max_ns", 1e-6, "receive lag,<br>worst (ms)", "%{y:,.4~g} ms"),
     )
-    panels = []
+    panels: list[Panel] = []
     for column, factor, title, hover in columns:
         lines = []
         for i, (worker, rows) in enumerate(health.groupby("worker")):
@@ -416,7 +416,7 @@ def _against(found: list[Regression]) -> Figure | None:
     shown = [one for one in found if len(one.x) > 1 and sure[one.of]]
     if not shown:
         return None
-    panels = []
+    panels: list[Panel] = []
     for one in shown:
         x, y, hover = AXES[one.of]
         marker = {"size": 5, "opacity": 0.55, "color": BLUE if one.of == "ttft_sent" else GREEN}

@@ -14,7 +14,7 @@ from typing_extensions import TypedDict  # pydantic reads no other before Python
 from tailgauge.rows.schema import ENDED_CLASSES
 from tailgauge_analysis.metrics.definitions import ToolMetrics
 from tailgauge_analysis.metrics.metrics import METRICS
-from tailgauge_analysis.metrics.slo import Health, ObjectiveResult
+from tailgauge_analysis.metrics.slo import Goodput, Health, ObjectiveResult
 from tailgauge_analysis.metrics.stability import Stability
 from tailgauge_analysis.metrics.streams import Streams
 from tailgauge_analysis.sections.environment import Environment
@@ -23,7 +23,10 @@ from tailgauge_analysis.sections.latency_under_load.diagnosis import Diagnosis
 from tailgauge_analysis.sections.measurement import CheckResult
 from tailgauge_analysis.sections.requests import Outcome
 from tailgauge_analysis.sections.traffic import Traffic
+from tailgauge_analysis.sections.use_cases import UseCase
 from tailgauge_analysis.text.section import Result
+from tailgauge_analysis.verdict.client_error import ClientError
+from tailgauge_analysis.verdict.conservation import InFlight
 from tailgauge_analysis.verdict.stalls import BadSeconds
 from tailgauge_analysis.verdict.timestamps import ServerLog
 from tailgauge_analysis.verdict.verdict import Reason
@@ -41,7 +44,6 @@ Population = Literal["completed", "offered"]
 Status = Literal["VALID", "DEGRADED", "INVALID"]
 Ended = Annotated[str, Field(json_schema_extra={"enum": list(ENDED_CLASSES)})]
 MetricName = Annotated[str, Field(json_schema_extra={"enum": list(METRIC_NAMES)})]
-Numbers = dict[str, float | None]
 
 
 class Run(TypedDict):
@@ -237,10 +239,10 @@ class Report(TypedDict):
     """comparison in alternating blocks: a, b, block_s, washout_s, and the keys of `tailgauge compare --json` except exit_code; null
     without one
     """
-    use_cases: list[Json]
-    """use cases and alerts that the scenario asks for: name, is_alert, outcome, bounds (as objectives)"""
-    goodput: Json | None
-    """offered, good, n_eff, share, low, high, per_s; null without objectives"""
+    use_cases: list[UseCase]
+    """use cases and alerts that the scenario asks for"""
+    goodput: Goodput | None
+    """null without objectives on latencies"""
     groups: list[Json]
     """by (traffic, slow reader, name, tag), name, pattern, requests, ok (share of those that were not abandoned), cancelled, latency (as
     above, offered)"""
@@ -252,16 +254,12 @@ class Report(TypedDict):
     """failed attempts of rarer kinds"""
     client: list[Json]
     """health of each worker in the steady stage: mean and worst second of each column"""
-    in_flight: Json | None
-    """mean number of attempts in flight over `seconds` of all workers: live (counted by the workers), from_rows (Little's law on the
-    rows), outside (difference beyond a worker's lag); null without health rows
-    """
+    in_flight: InFlight | None
+    """attempts in flight, live (counted by the workers) and by Little's law on the rows; null without health rows"""
     bad_seconds: BadSeconds
     """client stalls in the steady stage"""
-    client_error: list[Json]
-    """error of each reported percentile because of the client: metric, title, view, quantile, lows_value, highs_value, late_shift,
-    error_ms, limit_ms, verdict, is_used (by an objective or the headline)
-    """
+    client_error: list[ClientError]
+    """error of each reported percentile because of the client"""
     server_log: ServerLog | None
     """delay from the server log's write to the arrival of the first content; null without the log"""
     clocks: Json

@@ -277,7 +277,7 @@ def _misses(one: Cache, of: str) -> Table:
 
 def _effect(worth: effect.CacheEffect, of: str) -> Table:
     names = {slope.name for slope in worth.slopes}
-    rows = tuple(
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
         (title, *(slope_cell(slope) for slope in worth.slopes if slope.name == name))
         for name, title in EFFECTS
         if name in names

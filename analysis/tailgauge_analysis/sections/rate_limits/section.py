@@ -204,8 +204,9 @@ def _facts(found: RateLimits) -> Iterator[tuple[str, str]]:
 def _rate(found: RateLimits) -> Iterator[tuple[str, str]]:
     of = found.shares
     if of.refused.n:
-        n = f"n {of.refused.n:,}, n_eff {of.refused.n_eff:,}"
-        yield "429 rate", f"{with_interval(share_cell(of.refused))} of attempts, {n}"
+        cell = share_cell(of.refused)
+        about = [f"95% CI {cell.interval}", cell.mark, f"n {of.refused.n:,}", f"n_eff {of.refused.n_eff:,}"]
+        yield "429 rate", f"{cell.text} of attempts ({', '.join(filter(None, about))})"
     if found.run_refused:
         attempts = plural(found.run_attempts, "attempt")
         yield "429s of the run", f"{found.run_refused:,} of {attempts}, warm-up included"
