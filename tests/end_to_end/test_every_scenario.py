@@ -6,6 +6,7 @@ usage fields. A scenario without a mark in this table fails.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -15,6 +16,8 @@ from typing import Any
 
 import pandas as pd
 import pytest
+from project.words import in_report
+from run_folders.dry_runs import NOT_DRY
 from run_folders.run_data import RunData, RunRows, assert_conserved
 from starting.command import run_scenarios, variant
 
@@ -161,3 +164,13 @@ def test_a_scenario_shows_what_it_is_about(runs: dict[str, Any], name: str) -> N
     assert_conserved(seen.run)
     assert (seen.requests.ended == "ok").any()
     assert MARKS[name](seen), seen.attempts.describe(include="all").T.to_string()
+
+
+@pytest.mark.parametrize("name", NOT_DRY)
+def test_no_report_uses_a_word_of_the_table(runs: dict[str, Any], name: str) -> None:
+    """The others are read as dry runs, in tests/project/test_report_texts.py."""
+    future, number = runs[name]
+    facts, _ = future.result()[number]
+    folder = Path(facts["run_dir"])
+
+    assert in_report(folder.parents[1] / "reports" / folder.name, json.dumps(facts)) == []

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ast
 import io
+import json
 import keyword
 import re
 import subprocess
@@ -110,13 +111,18 @@ PATTERNS = [(re.compile(pattern, re.IGNORECASE), instead) for pattern, instead i
 SUFFIXES = {".py", ".md", ".jinja", ".html", ".toml", ".js", ".css", ".yml"}
 SPLIT = re.compile(r"[A-Z]+(?=[A-Z][a-z])|[A-Z]?[a-z]+|[A-Z]+|\d+")
 IDENTIFIER = re.compile(r"-{0,2}[A-Za-z_][A-Za-z0-9_]*([.-][A-Za-z0-9_]+)*")
+SCRIPT = re.compile(r"<(script|style)\b([^>]*)>(.*?)</\1>", re.DOTALL)  # of a page
 HEADING = re.compile(r"^\s*#{1,6} +(.+)$|<(?:h[1-6]|caption|summary|th)\b[^>]*>(.+?)<", re.MULTILINE)
 
 
 # What is right in its place: word or whole name, path (regular expressions), reason.
 EXCEPTIONS: list[tuple[str, str, str]] = [
     (r".*", r"tests/project/(test_)?words\.py", "the table itself and its tests"),
-    (r"words", r"tests/project/test_report_texts\.py", "the module of the table"),
+    (
+        r"words",
+        r"tests/(project/test_report_texts|end_to_end/test_every_scenario)\.py",
+        "the module of the table",
+    ),
     (
         r"words",
         r"(src/tailgauge|tests)/(prompts|plan|dry_run|simulator|worker|master|real_engine)/.*",
@@ -225,6 +231,32 @@ def in_document(name: str, text: str) -> Iterator[Finding]:
     lines = text.split("\n")
     for line, phrase, instead in in_prose(text):
         yield Finding(name, line + 1, lines[line].strip()[:100], phrase, instead)
+
+
+def in_report(folder: Path, terminal: str) -> list[str]:
+    """Findings in what a user sees of one report: page, texts of its figures, Markdown, report.json, terminal."""
+    page, text, data = (
+        (folder / f"report.{suffix}").read_text(encoding="utf-8") for suffix in ("html", "md", "json")
+    )
+    figures = [json.loads(one[3]) for one in SCRIPT.finditer(page) if "application/json" in one[2]]
+    documents = {
+        "report.html": SCRIPT.sub("", page),
+        "figures": "\n".join(_texts(figures)),
+        "report.md": text,
+        "report.json": "\n".join(_texts(json.loads(data))),
+        "terminal": terminal,
+    }
+    short = [name for name, content in documents.items() if len(content) < 100 and name != "figures"]
+    assert not short, short  # else nothing would be searched
+    return sorted({str(one) for name, content in documents.items() for one in in_document(name, content)})
+
+
+def _texts(value: object) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list | dict):
+        for one in value.values() if isinstance(value, dict) else value:
+            yield from _texts(one)
 
 
 def is_excepted(finding: Finding, exceptions: list[tuple[str, str, str]] = EXCEPTIONS) -> bool:

@@ -21,6 +21,7 @@ from tailgauge_analysis.load import frames, parquet
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.report.report import make
 
+NOT_DRY = ("batch", "slow_reader")  # packaged scenarios that can run at a server only
 LEVELS = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99, "p99_9": 0.999}
 
 
