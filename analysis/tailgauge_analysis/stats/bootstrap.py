@@ -130,7 +130,7 @@ def quantile_ratio_interval(
     length = blocks(slow[0] / len(variant.values) - slow[1] / len(control.values))  # without what both share
     reps = int(np.clip(PAIRED_WORK // len(at_ns), *PAIRED_REPS))
     weights = np.stack([np.bincount(draw(count, length, rng), minlength=count) for _ in range(reps)])
-    a, b = (_quantiles(of, values, over.p, weights) for of, values in sides)
+    a, b = (weighted_quantiles(of, values, over.p, weights) for of, values in sides)
     known = np.isfinite(a) & np.isfinite(b) & (b > 0)
     if not known.all():
         return None
@@ -145,8 +145,8 @@ def _slow(of: Ints, values: Floats, q: Quantile, count: int) -> Floats:
     return np.bincount(of, weights=beyond - beyond.mean(), minlength=count).astype(np.float64)
 
 
-def _quantiles(of: Ints, values: Floats, p: float, weights: Ints) -> Floats:
-    """The quantile of each draw: the values in order, each counted as often as its stretch was drawn."""
+def weighted_quantiles(of: Ints, values: Floats, p: float, weights: Ints) -> Floats:
+    """The quantile of each draw (row of `weights`): each value counts as often as its stretch, `of`, was drawn; NaN of none."""
     order = np.argsort(values, kind="stable")
     stretch, ordered = of[order], values[order]
     out = np.full(len(weights), np.nan)

@@ -6,7 +6,7 @@ or found.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema, with_config
 from tailgauge.errors import Exit
 from tailgauge.scenario.experiment import ExperimentKind
 from tailgauge.thresholds import DEGRADED, INVALID, VALID, WORST_FIRST
-from tailgauge_analysis.text.formatting import plural
+from tailgauge_analysis.text.formatting import plural, sentence
 from tailgauge_analysis.text.picture import Picture
 from tailgauge_analysis.text.quantile import plain_values
 from tailgauge_analysis.text.section import (
@@ -40,6 +40,14 @@ def worst(outcomes: Iterable[str]) -> str:
     return min(outcomes, key=(FAIL, INCONCLUSIVE, PASS).index, default=INCONCLUSIVE)
 
 
+def estimate(
+    value: float | None, low: float | None, high: float | None, shown: Callable[[float], str]
+) -> Value:
+    """A number with its interval, if that is wider than the number as shown."""
+    of, *ends = ("?" if one is None else shown(one) for one in (value, low, high))
+    return Value(of, "" if ends in ([of, of], ["?", "?"]) else " – ".join(ends))
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What an experiment found. `finding`: its numbers, unrounded; `smallest`: minimum detectable effect, may be empty."""
@@ -56,6 +64,16 @@ class Answer:
         """The finding as plain values."""
         facts: dict[str, Any] = plain_values(self.finding)
         return facts
+
+
+def answered(
+    kind: ExperimentKind, title: str, result: Result, finding: Any, tables: Iterable[Table], notes: Iterable[str] = (),
+    smallest: str = "", pictures: Sequence[Picture] = (),
+) -> Answer:  # fmt: skip
+    """An answer with its evidence in one section."""
+    names = tuple(one.name for one in pictures)
+    section = Section(kind, title, tables=tuple(tables), figures=names, notes=tuple(map(sentence, notes)))
+    return Answer(kind, result, finding, (section,), smallest, tuple(pictures))
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from tailgauge.clock import utc_now
 from tailgauge.errors import UsageError
 from tailgauge.experiments.answer import AnswerFile, RunRow, exit_code, measured, report
 from tailgauge.experiments.conduct import INTERRUPTED, Conducted, Progress, StepLedger, conduct
-from tailgauge.experiments.course import Base, Planner
+from tailgauge.experiments.course import Base
 from tailgauge.experiments.runners import DryRunner, RealRunner
 from tailgauge.experiments.table import EXPERIMENTS
 from tailgauge.live import screen
@@ -37,19 +37,18 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: children are stopped
     for target in filter(None, (base.scenario.target, base.scenario.second_target)):
         if not dry_run:
-            key_for(
-                target.url, target.protocol, target.api_key_env
-            )  # a missing key is an error before anything starts
+            # A missing key is an error before anything starts.
+            key_for(target.url, target.protocol, target.api_key_env)
     started_at, run_id = utc_now(), new_run_id(base.scenario.name)
     with tempfile.TemporaryDirectory(prefix="tailgauge-experiment-") as name:
         folder = Path(name)
         if dry_run:
-            done = conduct(_experiment(base), base, DryRunner(base.out), folder, progress)
+            done = conduct(EXPERIMENTS[base.table.kind](base), base, DryRunner(base.out), folder, progress)
             planned, expected = _plan(done.ledger, base), ""
         else:
             planned, expected = _dry_run(base, folder, progress)
             runner = RealRunner(base.out, base.workers, base.certificate, folder / "runs.log", progress)
-            done = conduct(_experiment(base), base, runner, folder, progress)
+            done = conduct(EXPERIMENTS[base.table.kind](base), base, runner, folder, progress)
     runs = tuple(RunRow(one.step.name, one.run_id, one.verdict, one.reason) for one in done.steps)
     result, measurement = _result(done), measured(runs)
     made = report(AnswerFile(
@@ -66,10 +65,6 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
     return write(made, drawn, base.out, screen.columns(), colours=screen.has_colours())
 
 
-def _experiment(base: Base) -> Planner:
-    return EXPERIMENTS[base.table.kind](base)
-
-
 def _result(done: Conducted) -> Result:
     """The answer, or what is left of it after Ctrl-C."""
     if not done.interrupted:
@@ -82,7 +77,7 @@ def _result(done: Conducted) -> Result:
 def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], str]:
     """Show what the experiment will take, and its expected answer; UsageError if that is more than its guard allows."""
     progress("dry run first")
-    done = conduct(_experiment(base), base, DryRunner(folder), folder, lambda _: None)
+    done = conduct(EXPERIMENTS[base.table.kind](base), base, DryRunner(folder), folder, lambda _: None)
     lines = _plan(done.ledger, base)
     for line in lines:
         progress(line)

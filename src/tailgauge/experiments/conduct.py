@@ -11,15 +11,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tailgauge.experiments.answer import Answer
 from tailgauge.experiments.course import RUN_S, Base, Course, Planner, Prepared, SpentError, Step, StepResult
+from tailgauge.experiments.reading import RunReading, read
 from tailgauge.experiments.runners import Runner
 from tailgauge.scenario.model import Guard
-
-if TYPE_CHECKING:
-    from tailgauge.experiments.reading import RunReading
 
 Progress = Callable[[str], None]
 INTERRUPTED = "interrupted"
@@ -42,9 +40,9 @@ class StepLedger:
     def add(self, one: Prepared, reading: RunReading) -> None:
         """Add a step."""
         estimate = one.settings.estimate
+        self.rest_s += one.step.rest_s if self.runs else 0.0
         self.runs += 1
         self.load_s += one.step.duration_s
-        self.rest_s += one.step.rest_s
         self.calls += reading.calls
         self.tokens += reading.tokens
         self.currency = estimate.currency
@@ -137,8 +135,6 @@ class _Conductor:
         return results
 
     def _measure(self, one: Prepared, folder: Path) -> StepResult:
-        from tailgauge.experiments.reading import read
-
         reading = read(folder)
         self.ledger.add(one, reading)
         measured = self.experiment.measure(one.step, reading)

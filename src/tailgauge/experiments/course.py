@@ -7,22 +7,22 @@ or real runs, so a dry run is the experiment itself.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from tailgauge.errors import TailgaugeError, UsageError
 from tailgauge.experiments.answer import Answer
+from tailgauge.experiments.reading import RunReading
 from tailgauge.plan.resolve import Settings, resolve
 from tailgauge.scenario import model as scenarios
 from tailgauge.scenario.experiment import Experiment as Table
 from tailgauge.scenario.model import Scenario
+from tailgauge.schedule.settings import CLOSED
 from tailgauge.schedule.text_file import locate
 from tailgauge.thresholds import INVALID
-
-if TYPE_CHECKING:
-    from tailgauge.experiments.reading import RunReading
 
 RUN_S = 9.0  # of a real run beside its load: processes, connections, drain, report
 SEED_STEP = 7919  # between the seeds of two steps
@@ -32,7 +32,8 @@ _TARGETS = ("target", "second_target")
 @dataclass(frozen=True, slots=True)
 class Step:
     """One run. `name` is for readers, as "12.5 requests/s". `overrides` go over the experiment's scenario, by dotted key;
-    None removes a key. `rest_s`: idle seconds before it, if the target keeps state between runs.
+    None removes a key. `rest_s`: idle seconds before it, if the target keeps state between runs. `given`: what its
+    experiment needs to know of it again, as the rate.
     """
 
     name: str
@@ -40,6 +41,7 @@ class Step:
     duration_s: float
     seed: int
     rest_s: float = 0.0
+    given: Any = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +68,52 @@ Steps = Generator[Sequence[Step], Sequence[StepResult], None]
 Course = Generator[Sequence[Step], Sequence[StepResult], Answer]
 
 
-class Planner(Protocol):
-    """One kind of experiment, constructed from its scenario."""
+class Planner(ABC):
+    """One kind of experiment, constructed from its scenario. UsageError if that lacks what the experiment needs."""
+
+    def __init__(self, base: Base) -> None:
+        self._base, self._scenario = base, base.scenario
+        self._number = 0  # of the last step
+        self._kept: list[StepResult] = []
 
     def course(self) -> Course:
-        """Plan, and choose the next steps; pure.
+        """Run the steps, and answer with those that ran where `SpentError` is thrown in."""
+        try:
+            yield from self.steps()
+        except SpentError as spent:
+            found = self.answer()
+            details = (f"{spent}: the answer is based on the runs until then", *found.result.details)
+            return replace(found, result=replace(found.result, details=details))
+        return self.answer()
 
-        `SpentError` may be thrown in at a yield: the course then returns the answer that the results allow.
-        """
+    @abstractmethod
+    def steps(self) -> Steps:
+        """Plan, and choose the next steps by what was kept of those before; pure."""
 
+    @abstractmethod
     def measure(self, step: Step, reading: RunReading) -> Any:
-        """What the course needs of a run: a few numbers, no frames."""
+        """What is needed of a run: a few numbers, no frames."""
+
+    @abstractmethod
+    def answer(self) -> Answer:
+        """The answer from what was kept."""
+
+    def run(self, steps: Sequence[Step], *, again: bool = True) -> Steps:
+        """Run them and keep their results; with `again`, those that cannot be used are run once more."""
+        results = yield steps
+        self._kept += filter(self.usable, results)
+        lost = [replace(one.step, seed=self.seed()) for one in results if not self.usable(one)]
+        if lost and again:
+            yield from self.run(lost, again=False)
+
+    def usable(self, result: StepResult) -> bool:
+        """Whether to keep a result."""
+        return result.valid
+
+    def seed(self) -> int:
+        """The seed of the next step."""
+        self._number += 1
+        return self._scenario.seed + SEED_STEP * self._number
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +143,21 @@ class Base:
         if self.scenario.experiment is None:
             raise UsageError(f"{self.path}: expected a table [experiment]")
         return self.scenario.experiment
+
+    def refused(self, key: str, why: str) -> UsageError:
+        """The error that the scenario cannot be tried as it is."""
+        return UsageError(f"{self.path}: {key}: {why}")
+
+    def today(self, *refused: str) -> float:
+        """Today's rate in requests/s. UsageError if there is none, or the process is a closed loop or `refused`."""
+        process, rate = self.scenario.arrival.process, self.scenario.arrival.rate
+        if process in {CLOSED, *refused}:
+            text = f"{self.table.kind} sets a rate, which {process!r} does not take: expected an open process, as poisson"
+            raise self.refused("arrival.process", text)
+        if rate is None:
+            text = "expected today's rate in requests/s; with process = 'trace' it scales the trace's time"
+            raise self.refused("arrival.rate_per_s", text)
+        return float(rate)
 
     def tree(self) -> dict[str, Any]:
         """The scenario as plain values, files by their full path, without [experiment]."""

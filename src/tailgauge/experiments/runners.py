@@ -155,9 +155,14 @@ def _end(child: subprocess.Popen[str]) -> None:
     try:
         child.wait(PATIENCE_S)
     except (subprocess.TimeoutExpired, KeyboardInterrupt):
-        with contextlib.suppress(psutil.Error):
-            for grandchild in psutil.Process(child.pid).children(recursive=True):
-                with contextlib.suppress(psutil.NoSuchProcess):
-                    grandchild.kill()
-        child.kill()
-        child.wait()
+        kill(child)
+
+
+def kill(child: subprocess.Popen[Any]) -> None:
+    """Kill a child with all its children, at once."""
+    with contextlib.suppress(psutil.Error):
+        for grandchild in psutil.Process(child.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                grandchild.kill()
+    child.kill()
+    child.wait()

@@ -95,7 +95,7 @@ def test_a_checkup_fits_into_its_time(tmp_path):
             "experiment.checkup.skip: no probe 'lihgt': expected light, cached",
         ),
         ((("experiment.checkup.skip", list(PROBES)),), "no probe is left"),
-        ((("arrival", {"process": "closed"}),), "arrival.rate_per_s: expected today's rate"),
+        ((("arrival", {"process": "closed"}),), "arrival.process: .* expected an open process"),
     ],
 )
 def test_what_cannot_be_is_refused(pairs, message, tmp_path):
@@ -107,7 +107,8 @@ def test_what_cannot_be_is_refused(pairs, message, tmp_path):
     "name", ["fan_out", "hedged", "sessions", "structured", "thinking", "tools", "mix", "cached_automatic"]
 )
 def test_other_traffic_is_looked_at_too(name, tmp_path):
-    pairs = (("experiment", {"kind": "checkup"}),)
+    late = {"metric": "e2e", "max_ms": 5000.0, "traffic": next(iter(scenarios.load(name).traffic))}
+    pairs = (("experiment", {"kind": "checkup"}), ("slo.late", late), ("alert.late", late))
     path = find(name)
     whole = Base(path, scenarios.load(str(path), pairs), pairs, tmp_path)
     steps = next(CheckupPlanner(whole).course())

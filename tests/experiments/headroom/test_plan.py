@@ -28,7 +28,7 @@ def result(rate, *, refused=0, growing=False):
 
 
 def ran(step, verdict="VALID", **values):
-    return StepResult(step, "run", verdict, "", result(0.0, **values))
+    return StepResult(step, "run", verdict, "", result(step.given.rate_per_s, **values))
 
 
 def rates(steps):

@@ -93,7 +93,8 @@ def test_without_the_cache_another_limit_binds_at_a_lower_rate(cached):
     assert without["low_per_s"] <= WITHOUT_CACHE <= without["high_per_s"] * 1.02
     assert without["high_per_s"] < cached.facts["low_per_s"] / 4
     assert without["first_429"]["high"] < cached.facts["first_429"]["value"]
-    assert any("without the prompt cache only" in text for text in cached.result.details)
+    assert cached.result.details[1].startswith("without the prompt cache only")
+    assert cached.sections[0].notes[0].startswith("First 429 expected at ")
 
 
 def test_one_quiet_run_tells_a_wider_interval_and_meets_no_429(tmp_path):
@@ -158,12 +159,23 @@ def test_a_closed_loop_has_no_rate_that_could_grow(tmp_path):
         HeadroomPlanner(base)
 
 
+@pytest.mark.parametrize(
+    "slo", [{}, {"few_errors": {"metric": "error_rate", "max": 0.01}}], ids=["none", "no latency"]
+)
+def test_a_required_share_of_good_requests_needs_an_objective_by_which_they_are_good(tmp_path, slo):
+    wanted = tree("requests", 1, good=0.95) | {"slo": slo}
+    base = Base(tmp_path / "good.toml", scenarios.parse(wanted, "good"), (), tmp_path)
+
+    with pytest.raises(UsageError, match=r"headroom.good: expected an objective on a latency in \[slo\]"):
+        HeadroomPlanner(base)
+
+
 def test_an_objective_may_be_what_is_met_first(tmp_path):
     wanted = tree("capacity", 7, good=0.95, growth=1.6, confirm=2, step_s=30.0)
-    wanted["slo"] = {"first_token": {"metric": "ttft_sched", "max_ms": 400.0}}
+    wanted["slo"] = {"first_token": {"metric": "ttft_sched", "max_ms": 400.0, "traffic": "chat"}}
     answer = conducted(wanted, tmp_path).answer
 
     assert answer.facts["binding"] == "objectives"
     assert TODAY < answer.facts["low_per_s"] < answer.facts["high_per_s"] < 12.24  # what it answers a second
-    assert "an objective of [slo] binds first" in answer.result.details[0]
+    assert answer.result.details[0].endswith("an objective of [slo] binds first")
     assert "within [slo]" in answer.sections[0].tables[0].header

@@ -55,12 +55,14 @@ def test_the_interval_holds_the_load_at_which_long_runs_cross(found, expected, m
     assert sum(contained) >= 0.9 * len(contained)
 
 
-def test_it_says_in_one_sentence_where_it_helps_where_it_hurts_what_it_costs_and_why(found):
+def test_it_says_where_it_helps_where_it_hurts_what_it_costs_and_why(found):
     for one in found:
-        assert one.result.sentence.startswith("hedging after 150 ms helps below")
-        assert "and hurts above" in one.result.sentence
-        assert any("each ms gained costs" in text for text in one.result.details)
-        assert any("keeps generating for attempts that were closed" in text for text in one.result.details)
+        place, _, cause = one.result.details
+        assert "at today's 4 requests/s" in one.result.sentence
+        assert place.startswith("hedging after 150 ms helps below")
+        assert ", hurts above" in place
+        assert cause.startswith("the target keeps generating for closed attempts")
+        assert any("each ms gained costs" in text for text in one.sections[0].notes)
         assert one.facts["why"][0]["name"] == "cancel"
         assert len(one.sections[0].tables[0].rows) >= len(LOADS)
         assert [picture.name for picture in one.pictures] == ["hedging", "goodput"]
@@ -88,7 +90,7 @@ def test_the_best_delay_is_used(tmp_path):
     sizes = {"loads": (0.3, 0.4), "more_loads": 0, "pairs": 6, "block_s": 8.0}
     answer = conducted(tree(ON, 5, delays_ms=(100_000.0, 150.0), **sizes), tmp_path).answer
 
-    assert answer.result.sentence.startswith("hedging after 150 ms")
+    assert answer.facts["tested"]["hedge"] == "hedging after 150 ms"
     assert [one["delay_ms"] for one in answer.facts["delays"]] == [150.0, 100_000.0]
     assert answer.sections[0].tables[2].header[0] == "delay, ms"
 
@@ -102,7 +104,7 @@ def test_the_sustainable_rate_is_looked_for_where_it_is_not_given(tmp_path, full
     answer = conducted(wanted, tmp_path).answer
 
     assert answer.facts["tested"]["sustainable_per_s"] == pytest.approx(RATE, rel=0.15)
-    assert any("can be sustained" in text for text in answer.result.details)
+    assert any("can be sustained" in text for text in answer.sections[0].notes)
 
 
 def base(folder, **hedging):
@@ -122,6 +124,20 @@ def test_off_and_on_alternate_in_every_run_and_loads_come_in_random_order(tmp_pa
         assert overrides["traffic"][OFF]["hedge"] == {**ON, "policy": "off"}
         assert overrides["traffic"][HEDGING]["hedge"] == dict(ON)
         assert step.duration_s - overrides["stages.warmup_s"] == 2 * 10 * 10.0
+
+
+def test_an_objective_on_the_tested_table_judges_both_variants_and_one_on_another_none(tmp_path):
+    wanted = tree(ON, 3, loads=(0.3,), more_loads=0, pairs=6, block_s=5.0)
+    wanted["traffic"]["other"] = {"prompt_tokens": 10, "output_tokens": 2, "weight": 0.1}
+    wanted["alert"] = {"late": {"metric": "e2e", "max_ms": 5000.0, "traffic": "chat"}}
+    seen = {}
+    for table in ("chat", "other"):
+        wanted["slo"] = {"answered": {"metric": "e2e", "max_ms": BOUND_MS, "traffic": table}}
+        (load,) = conducted(wanted, tmp_path / table).answer.facts["found"]["loads"]
+        seen[table] = load["missed"]
+
+    assert seen["chat"]["low"] <= seen["chat"]["value"] <= seen["chat"]["high"]
+    assert seen["other"] is None
 
 
 def test_a_load_that_is_invalid_is_run_once_more_and_without_any_there_is_no_answer(tmp_path):

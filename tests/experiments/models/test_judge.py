@@ -20,7 +20,7 @@ def block(name, number, median_ms, cost, why=""):
 
 def answer_to(**models):
     rounds = [{name: block(name, number, *of) for name, of in models.items()} for number in range(ROUNDS)]
-    return report.answer(choice(list(models), rounds, ASKED), ())
+    return report.answer(choice(list(models), rounds, ASKED))
 
 
 def test_the_cheapest_that_meets_the_objectives_is_named_with_what_it_saves():
@@ -29,9 +29,15 @@ def test_the_cheapest_that_meets_the_objectives_is_named_with_what_it_saves():
     assert answer.facts["meet"] == ["large", "small"]
     assert (answer.result.outcome, answer.result.sentence) == ("PASS", "large and small meet every objective")
     cost, late = answer.result.details
-    assert cost == "small costs least: 2,000 units per 1,000 requests, 60.0% less than large"
-    assert late.startswith("late does not: end to end since scheduled p95 ")
-    assert late.endswith(", allowed 1,000 ms")
+    assert cost == "small costs least, 60.0% less than large"
+    assert late.startswith("late misses e2e_sched p95 < 1,000 ms: ")
+    (table,) = answer.sections[0].tables
+    assert {row[0]: row[2].text for row in table.rows} == {
+        "large": "5,000",
+        "small": "2,000",
+        "late": "1,000",
+    }
+    assert table.note.endswith("Cost: in units.")
 
 
 @pytest.mark.parametrize(("median_ms", "outcome"), [(2000.0, "FAIL"), (715.0, "INCONCLUSIVE")])
@@ -48,8 +54,8 @@ def test_without_a_price_costs_are_unknown():
 
     assert answer.facts["cheapest"] is None
     assert answer.result.sentence == "one and other meet every objective"
-    assert answer.result.details[0] == "cost of one unknown: no price for one"
+    assert answer.sections[0].notes[0] == "Cost of one unknown: no price for one"
 
 
 def test_nothing_at_all_is_no_answer():
-    assert report.answer([], ()).result.outcome == "INCONCLUSIVE"
+    assert report.answer([]).result.outcome == "INCONCLUSIVE"

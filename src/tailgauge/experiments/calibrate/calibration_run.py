@@ -12,23 +12,17 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import psutil
 
 from tailgauge.channel.child_process import Child
 from tailgauge.errors import Exit, TailgaugeError
 from tailgauge.experiments.calibrate import plan
+from tailgauge.experiments.calibrate.measure import StepError, measure
 from tailgauge.experiments.calibrate.plan import Steps
+from tailgauge.experiments.runners import kill
 from tailgauge.master.embedded_endpoint import START_S, fetch_server_log
-from tailgauge.redaction import environment
 from tailgauge.rows.run_folder import RunFolder
-
-if TYPE_CHECKING:
-    from tailgauge.experiments.calibrate.measure import StepError
 
 _DAYS = "2"
 
@@ -81,46 +75,30 @@ def calibration_run(
             raise TailgaugeError(complaints[0])
     finally:
         endpoint.stop(3)
-    from tailgauge.experiments.calibrate.measure import measure  # pandas comes with it
-
     return measure(run.path, steps.windows(), plan.SLACK_MS[model])
 
 
 def _run(path: Path, folder: Path, patience_s: float, cores: set[int]) -> RunFolder:
     """Run the scenario to its end; the folder of the run."""
-    log = folder / "run.log"
-    line = [sys.executable, "-m", "tailgauge", "run", str(path)]
-    line += ["--workers=1", "--json", "--out", str(folder)]
-    with log.open("wb") as errors, subprocess.Popen(
-        line, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=errors, env=environment(with_keys=False)
-    ) as process:  # fmt: skip
-        _keep_to(process.pid, cores)
-        try:
-            output, _ = process.communicate(timeout=patience_s)
-        except BaseException as error:
-            _end(process)
-            if isinstance(error, subprocess.TimeoutExpired):
-                raise TimeoutError(f"it did not end within {patience_s:.0f} s") from error
-            raise
-    if process.returncode == Exit.INTERRUPTED:
+    line = ["run", str(path), "--workers=1", "--json", f"--out={folder}"]
+    run = Child(line, folder / "run.log", with_keys=False)
+    _keep_to(run.process.pid, cores)
+    try:
+        output, _ = run.process.communicate(timeout=patience_s)
+    except BaseException as error:
+        kill(run.process)  # its worker too, which would keep writing into the folder
+        if isinstance(error, subprocess.TimeoutExpired):
+            raise TimeoutError(f"it did not end within {patience_s:.0f} s") from error
+        raise
+    if run.process.returncode == Exit.INTERRUPTED:
         raise TailgaugeError("interrupted: no certificate was made")
     try:
-        facts: dict[str, Any] = json.loads(output)
-        return RunFolder(Path(facts["run_dir"]))
+        return RunFolder(Path(json.loads(output)["run_dir"]))
     except (ValueError, KeyError) as error:
-        message = " | ".join(log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-2:])
+        code = run.process.returncode
         raise TailgaugeError(
-            f"a run of the calibration failed (exit code {process.returncode}): {message}"
+            f"a run of the calibration failed (exit code {code}): {run.log_tail()}"
         ) from error
-
-
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """At once, with its worker, which would keep writing into the folder; nothing of it is kept."""
-    with contextlib.suppress(psutil.Error):
-        for child in psutil.Process(process.pid).children(recursive=True):
-            with contextlib.suppress(psutil.NoSuchProcess):
-                child.kill()
-    process.kill()
 
 
 def _cores() -> tuple[set[int], set[int]]:

@@ -10,12 +10,13 @@ import signal
 import tempfile
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.errors import Exit
 from tailgauge.experiments.calibrate import judge
 from tailgauge.experiments.calibrate.calibration_run import authority, calibration_run
+from tailgauge.experiments.calibrate.measure import StepError
 from tailgauge.experiments.calibrate.plan import CalibrationPlan
 from tailgauge.plan import certificate
 from tailgauge.plan.certificate import PLAIN, TLS
@@ -33,9 +34,6 @@ from tailgauge_analysis.text.section import (
     Value,
 )
 
-if TYPE_CHECKING:
-    from tailgauge.experiments.calibrate.measure import StepError
-
 OVERHEAD_S = 14.0  # of a run, beside its load: processes, drain, report
 BUSY = 0.5  # of the cores
 WHAT = {PLAIN: "without TLS", TLS: "under TLS"}
@@ -44,7 +42,7 @@ HEADER = (
     "step, chunks/s", "", "TTFT off p50, ms", "p99, ms", "gap off p50, ms", "p99, ms", "requests", "first exact", "CPU, us/chunk", "notes",
 )  # fmt: skip
 
-Measured = dict[tuple[str, str], "list[StepError]"]  # by transport and latency model
+Measured = dict[tuple[str, str], list[StepError]]  # by transport and latency model
 
 
 def store(named: Path | None) -> Path:

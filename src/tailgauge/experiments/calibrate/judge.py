@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from tailgauge.experiments.calibrate.measure import StepError, TimeError
 from tailgauge.experiments.calibrate.plan import Steps
-
-if TYPE_CHECKING:
-    from tailgauge.experiments.calibrate.measure import StepError, TimeError
 
 ENDPOINT, CLIENT, OTHERS = "endpoint", "client", "others"
 DISTURBED = 0.25  # of the steps that hold

@@ -59,7 +59,7 @@ def _ignored(whole: Floats, sent: Floats, after: Floats, left_share: float) -> P
     part = share(float(after.sum() / max(1.0, (whole - sent).sum())))
     text = f"{count(float(after.sum()))} tokens generated after the client left, {part} of the rest of {len(after)} answers"
     return judge.of_share(
-        "cancel_ignored", went_on, 0.1, text, judge.scaled(judge.saved(after, whole), left_share)
+        "cancel_ignored", went_on, text, judge.scaled(judge.saved(after, whole), left_share)
     )
 
 
@@ -67,7 +67,7 @@ def _billed(whole: Floats, generated: Floats, billed: Floats, left_share: float)
     more = billed > BILLED_TIMES * np.maximum(generated, 1)
     text = f"{count(float(billed.sum()))} tokens billed for {len(billed)} cancelled answers, {count(float(generated.sum()))} generated"
     gain = judge.scaled(judge.saved(np.maximum(billed - generated, 0), whole), left_share)
-    return judge.of_share("cancel_billed", more, 0.1, text, gain)
+    return judge.of_share("cancel_billed", more, text, gain)
 
 
 # --- by the engine's token count ------------------------------------------------------------------------------------

@@ -15,12 +15,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from tailgauge.experiments.checkup.checks import CHECKS, CheckSpec
+from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
 from tailgauge_analysis.stats.binomial import beta_cdf
 from tailgauge_analysis.stats.bootstrap import SEED, blocks, draw, ratio
@@ -29,9 +29,6 @@ from tailgauge_analysis.stats.quantiles import NORMAL_975, TOO_FEW, Floats, quan
 from tailgauge_analysis.stats.sign_flips import holm
 from tailgauge_analysis.text.formatting import ms, percentile
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
-
-if TYPE_CHECKING:
-    from tailgauge.experiments.reading import RunReading
 
 FEWEST = 10  # values of a sample
 REPS = 300
@@ -93,14 +90,16 @@ class Medians:
         return self.times * math.exp((Z_STRICT + _Z_POWER) * self.error)
 
     @property
-    def low(self) -> float:
-        """Lower end of its 95% interval."""
-        return self.value * math.exp(-NORMAL_975 * self.error)
+    def ends(self) -> tuple[float, float]:
+        """Its 95% interval."""
+        factor = math.exp(NORMAL_975 * self.error)
+        return self.value / factor, self.value * factor
 
     @property
-    def high(self) -> float:
-        """Upper end."""
-        return self.value * math.exp(NORMAL_975 * self.error)
+    def text(self) -> str:
+        """`1.32x (1.11 to 1.57)`."""
+        low, high = self.ends
+        return f"{self.value:.2f}x ({low:.2f} to {high:.2f})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +166,11 @@ def inconclusive(name: str, why: str, n: int = 0) -> ProbeCheck:
     return ProbeCheck(name, n, None, why)
 
 
-def of_share(name: str, met: Mask, allowed: float, evidence: str, gain: Gain | None = None) -> ProbeCheck:
-    """Whether more than the `allowed` share is `met`."""
+def of_share(name: str, met: Mask, evidence: str, gain: Gain | None = None) -> ProbeCheck:
+    """Whether more than the allowed share is `met`."""
     if len(met) < FEWEST:
         return inconclusive(name, f"not enough data: {len(met)} of the {FEWEST} needed", len(met))
-    found = proportion(met)
+    found, allowed = proportion(met), CHECKS[name].share
     p_value = 1.0 if found.k == 0 else beta_cdf(allowed, *_beta(found.k, found.n, found.n_eff))
     given = of_proportion(found) if gain is None else gain
     return ProbeCheck(name, found.n, p_value, evidence, given, _least(found.n, allowed))
@@ -179,7 +178,7 @@ def of_share(name: str, met: Mask, allowed: float, evidence: str, gain: Gain | N
 
 def of_medians(name: str, n: int, found: Medians, evidence: str) -> ProbeCheck:
     """Whether one median is more than so many times the other; the gain is to make them equal."""
-    gain = Gain(*(max(0.0, 1 - 1 / one) for one in (found.value, found.low, found.high)))
+    gain = Gain(*(max(0.0, 1 - 1 / one) for one in (found.value, *found.ends)))
     return ProbeCheck(name, n, found.p_value, evidence, gain, detects=found.detects)
 
 
@@ -261,10 +260,3 @@ def latencies(name: str, values_ms: Floats) -> list[Measured]:
         Measured(f"{name}, {percentile(q.p)}", f"{ms(q.value)} ms", f"{ms(q.low)} to {ms(q.high)}", q.n)
         for q in shown
     ]
-
-
-def times(name: str, found: Medians | None, n: int) -> list[Measured]:
-    """A ratio of medians."""
-    if found is None:
-        return []
-    return [Measured(name, f"{found.value:.2f}x", f"{found.low:.2f} to {found.high:.2f}", n)]

@@ -69,15 +69,14 @@ def light(reading: RunReading, settings: Settings, *, streams: bool) -> ProbeRes
         _early_headers(steady.attempts),
         _connections(reading, end),
     ]
-    known = ~np.isnan(first)
     measured = [
         *_split(first, end), *_phases(reading),
-        *judge.latencies("first content", first[known]), *judge.latencies("whole answer", end[~np.isnan(end)]),
-        *_benefit(streamed, whole), *longest(steady),
+        *judge.latencies("first content", _known(first)), *judge.latencies("whole answer", _known(end)),
     ]  # fmt: skip
-    sent = _ms(streamed, "first_at_ns", since="sent_at_ns")
-    alone = _ms(streamed, "last_content_at_ns", since="sent_at_ns")
-    samples = {"first": sent[~np.isnan(sent)], "alone": alone[~np.isnan(alone)]}
+    samples = {
+        "first": _known(_ms(streamed, "first_at_ns", since="sent_at_ns")),
+        "alone": _known(_ms(streamed, "last_content_at_ns", since="sent_at_ns")),
+    }
     return ProbeResult(tuple(checks), tuple(measured), samples, judge.failed(reading))
 
 
@@ -92,7 +91,7 @@ def _phases(reading: RunReading) -> list[Measured]:
     """Where the time goes by the server log, if there is one."""
     found = phases(reading.frames, reading.steady)
     return [
-        Measured(f"share of time in {part.name}", share(part.share), "–", part.n)
+        Measured(f"share of time in {part.name}", share(part.share), "", part.n)
         for part in (found.split if found else ())
         if part.share is not None
     ]
@@ -109,13 +108,17 @@ def _ms(steady: Steady, column: str, since: str = "scheduled_at_ns") -> Floats:
     return values
 
 
+def _known(values: Floats) -> Floats:
+    return values[~np.isnan(values)]
+
+
 def _first_content(first: Floats, end: Floats, settings: Settings) -> ProbeCheck:
     known = ~np.isnan(first + end)
     first, end = first[known], end[known]
     typical = ms(float(np.median(first))) if len(first) else "–"
     text = f"median time to first content {typical} ms, allowed {ms(settings.first_ms)} ms"
     gain = judge.saved(np.maximum(first - settings.first_ms, 0), end)
-    return judge.of_share("first_content", first > settings.first_ms, 0.5, text, gain)
+    return judge.of_share("first_content", first > settings.first_ms, text, gain)
 
 
 def _pace(streamed: Steady, settings: Settings) -> ProbeCheck:
@@ -127,25 +130,22 @@ def _pace(streamed: Steady, settings: Settings) -> ProbeCheck:
     rate = f"{1000 / typical:.3g}" if typical > 0 else "–"
     text = f"half of the answers arrive at {rate} tokens/s or less, allowed {settings.tokens_per_s:g}"
     gain = judge.saved(np.maximum(each - limit, 0) * (tokens[known] - 1), end[known])
-    return judge.of_share("pace", each > limit, 0.5, text, gain)
+    return judge.of_share("pace", each > limit, text, gain)
 
 
 def _tail(users: Steady, end: Floats) -> ProbeCheck:
-    known = end[~np.isnan(end)]
+    known = _known(end)
     if not len(known):
         return judge.inconclusive("tail", "no request was answered")
     limit = SLOW_TIMES * float(np.median(known))
     slow = known > limit
     text = f"{share(float(slow.mean()))} of the requests take more than {ms(limit)} ms. {diagnosis(users).sentence}"
-    return judge.of_share("tail", slow, 0.05, text, judge.saved(np.maximum(known - limit, 0), known))
+    return judge.of_share("tail", slow, text, judge.saved(np.maximum(known - limit, 0), known))
 
 
 def _streaming(streamed: Steady, whole: Steady, threshold: float, *, streams: bool) -> list[ProbeCheck]:
-    first, at_once = (
-        _ms(streamed, "first_at_ns", since="sent_at_ns"),
-        _ms(whole, "last_content_at_ns", since="sent_at_ns"),
-    )
-    first, at_once = first[~np.isnan(first)], at_once[~np.isnan(at_once)]
+    first = _known(_ms(streamed, "first_at_ns", since="sent_at_ns"))
+    at_once = _known(_ms(whole, "last_content_at_ns", since="sent_at_ns"))
     later = judge.medians(at_once, first, 1 + threshold)
     held = _held_back(streamed)
     if later is None:
@@ -167,14 +167,7 @@ def _held_back(streamed: Steady) -> ProbeCheck:
     part = share(float(late.mean())) if len(late) else "–"
     text = f"{part} of the streamed answers were buffered or arrive at once"
     text += "; how early they could begin is unknown" if late.any() else ""
-    return judge.of_share("held_back", late, 0.5, text, UNKNOWN)
-
-
-def _benefit(streamed: Steady, whole: Steady) -> list[Measured]:
-    first = _ms(streamed, "first_at_ns", since="sent_at_ns")
-    at_once = _ms(whole, "last_content_at_ns", since="sent_at_ns")
-    found = judge.medians(at_once[~np.isnan(at_once)], first[~np.isnan(first)], 1.0)
-    return judge.times("whole answer not streamed / first content streamed (medians)", found, len(first))
+    return judge.of_share("held_back", late, text, UNKNOWN)
 
 
 def _coalesced(streamed: Steady) -> ProbeCheck:
@@ -185,7 +178,7 @@ def _coalesced(streamed: Steady) -> ProbeCheck:
     typical = float(np.median(each)) if len(each) else 0.0
     pace = (end - _ms(streamed, "pace_from_ns"))[known] / tokens[known]
     text = f"tokens per chunk of the median answer: {typical:.3g}"
-    return judge.of_share("coalesced", each > LUMP, 0.5, text, judge.saved((each - 1) * pace, end[known]))
+    return judge.of_share("coalesced", each > LUMP, text, judge.saved((each - 1) * pace, end[known]))
 
 
 def _stalled(streamed: Steady) -> ProbeCheck:
@@ -201,7 +194,6 @@ def _stalled(streamed: Steady) -> ProbeCheck:
     return judge.of_share(
         "stalled",
         stalled[some],
-        0.01,
         text,
         judge.saved(lost[some], _ms(streamed, "last_content_at_ns")[some]),
     )
@@ -214,7 +206,7 @@ def _failed(steady: Steady) -> list[ProbeCheck]:
         met = ended.isin(kinds).to_numpy(np.bool_)
         which = ", ".join(f"{n} {kind}" for kind, n in ended[met].value_counts().items())
         text = f"of {len(met)} calls: {which}" if which else f"none of {len(met)} calls"
-        out.append(judge.of_share(name, met, 0.01, text))
+        out.append(judge.of_share(name, met, text))
     return out
 
 
@@ -226,7 +218,7 @@ def _early_headers(attempts: pd.DataFrame) -> ProbeCheck:
     early = headers[known] < EARLY * first[known]
     part = share(float(early.mean())) if len(early) else "–"
     text = f"{part} of the answers have their headers in the first half of the time to first content"
-    return judge.of_share("early_headers", early, 0.1, text, NONE)
+    return judge.of_share("early_headers", early, text, NONE)
 
 
 def _connections(reading: RunReading, end: Floats) -> ProbeCheck:
@@ -237,7 +229,7 @@ def _connections(reading: RunReading, end: Floats) -> ProbeCheck:
     spent = sent[["dns_ns", "connect_ns", "tls_ns"]].fillna(0).sum(axis=1).to_numpy(np.float64) / 1e6
     typical = float(np.nanmean(end)) if len(end) and not np.isnan(end).all() else 0.0
     text = f"{int(new.sum())} of {len(new)} calls opened a connection"
-    return judge.of_share("connections", new, 0.2, text, judge.saved(spent, np.full(len(spent), typical)))
+    return judge.of_share("connections", new, text, judge.saved(spent, np.full(len(spent), typical)))
 
 
 def idle_cut(steady: Steady) -> ProbeCheck:
@@ -253,15 +245,8 @@ def idle_cut(steady: Steady) -> ProbeCheck:
     text = f"{int(cut.sum())} of {len(cut)} calls break off"
     text += f" after {typical:.3g} s without content" if cut.any() else " after a silence of equal length"
     return judge.of_share(
-        "idle_cut", cut, 0.01, f"{text}; the longest silence that a call survives is {survived:.3g} s"
+        "idle_cut", cut, f"{text}; the longest silence that a call survives is {survived:.3g} s"
     )
-
-
-def longest(steady: Steady) -> list[Measured]:
-    """The longest silence that a call survived."""
-    known = int(steady.requests["first_at_ns"].notna().sum())
-    survived = Measured("longest silence that a call survives", f"{_survived_s(steady):.3g} s", "–", known)
-    return [survived] if known else []
 
 
 def _before_the_end_s(attempts: pd.DataFrame) -> Floats:

@@ -19,6 +19,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.experiments.checkup import judge
+from tailgauge.experiments.checkup.checks import CHECKS
 from tailgauge.experiments.checkup.judge import (
     BURST_FROM,
     BURST_TO,
@@ -51,11 +52,6 @@ from tailgauge_analysis.text.formatting import ms, share
 READ, WRITE, WRITE_HOUR, OUTPUT = (
     float(RELATIVE[name]) for name in ("read", "write_5m", "write_1h", "output")
 )
-ALLOWED = {
-    misses.BELOW_MINIMUM: 0.05, misses.UNSTABLE: 0.05, misses.EXPIRED: 0.1, misses.UNEXPLAINED: 0.02,
-    misses.RACE: 0.2, "per_slot": 0.2,
-}  # fmt: skip
-ONCE = 0.5  # of the calls that miss even with a lifetime of an hour
 DRAWS = 2000
 WORSE = 1.25  # times the prediction
 SETTLING = 0.1  # of the run, after the burst
@@ -76,9 +72,13 @@ def cached(reading: RunReading, popularity: Popularity) -> ProbeResult:
     first = (warm["began_ns"] / 1e6).to_numpy(np.float64)[hit]
     cold = (found.loc[found["traffic"] == COLD, "began_ns"] / 1e6).to_numpy(np.float64)
     ratio = judge.medians(cold[~np.isnan(cold)], first[~np.isnan(first)], 1.0)
-    return ProbeResult(
-        tuple(checks), tuple(judge.times("first content cold / warm (medians)", ratio, len(warm)))
+    name = "first content cold / warm (medians)"
+    shown = (
+        [Measured(name, f"{ratio.value:.2f}x", "{:.2f} to {:.2f}".format(*ratio.ends), len(warm))]
+        if ratio
+        else []
     )
+    return ProbeResult(tuple(checks), tuple(shown))
 
 
 def counted_calls(reading: RunReading, known: CacheSettings, salted: set[str] | None = None) -> pd.DataFrame:
@@ -96,7 +96,7 @@ def of_cause(found: pd.DataFrame, cause: str, name: str = "") -> ProbeCheck:
         met = met & (found["cache_marks"] > 0).to_numpy(np.bool_)  # no call was marked
     where = _places(found[met]) if cause == misses.UNSTABLE else ""
     text = f"{int(met.sum())} of {len(met)} calls, {share(float(met.mean())) if len(met) else '–'}{where}"
-    return judge.of_share(name, met, ALLOWED[name], text, _lost(found, met))
+    return judge.of_share(name, met, text, _lost(found, met))
 
 
 def _places(changed: pd.DataFrame) -> str:
@@ -128,7 +128,7 @@ def _unmarked(warm: pd.DataFrame) -> ProbeCheck:
     bare = (warm["cache_marks"].fillna(0) == 0) & (warm["read"] == 0) & (warm["created"] == 0)
     met = bare.to_numpy(np.bool_)
     text = f"{int(met.sum())} of {len(met)} calls have no mark, and read and write nothing"
-    return judge.of_share("unmarked", met, 0.5, text, _lost(warm, met))
+    return judge.of_share("unmarked", met, text, _lost(warm, met))
 
 
 def _lifetime(warm: pd.DataFrame, popularity: Popularity, known: CacheSettings) -> list[ProbeCheck]:
@@ -143,10 +143,10 @@ def _lifetime(warm: pd.DataFrame, popularity: Popularity, known: CacheSettings) 
     text = f"a prefix is used every {gap} s, its entry lives for {known.lives_s[popularity.ttl]:g} s"
     if not marked:
         return [judge.inconclusive("once", "no call has a mark, or nothing is cached"), measured]
-    if gone <= ALLOWED[misses.EXPIRED]:
+    if gone <= CHECKS["expired"].share:
         return [ProbeCheck("once", len(warm), 1.0, text), measured]
     text = f"{text}: {share(gone)} of the calls find it expired, {share(gone_hour)} with marks for an hour (Poisson arrivals)"
-    found = "once" if gone_hour > ONCE else "expired"
+    found = "once" if gone_hour > CHECKS["once"].share else "expired"
     by_plan = ProbeCheck(found, len(warm), 0.0, text, _rewritten(warm, gone))
     other = ProbeCheck("once", len(warm), 1.0, text) if found == "expired" else replace(measured, p_value=1.0)
     return [by_plan, other]
@@ -173,7 +173,7 @@ def fan_out(reading: RunReading) -> ProbeResult:
     calls = counted_calls(reading, settings(reading.frames.run))
     refused = reading.steady.sent["ended"].isin(REFUSED).to_numpy(np.bool_)
     text = f"{int(refused.sum())} of {len(refused)} calls were refused"
-    checks = (judge.of_share("legs_refused", refused, 0.05, text), *_shared(calls))
+    checks = (judge.of_share("legs_refused", refused, text), *_shared(calls))
     return ProbeResult(
         checks, tuple(judge.latencies("join of a fan-out", joins)), {"joins": joins}, judge.failed(reading)
     )
@@ -188,24 +188,16 @@ def _shared(calls: pd.DataFrame) -> list[ProbeCheck]:
     return [of_cause(calls, misses.RACE), of_cause(calls, misses.UNEXPLAINED, "per_slot")]
 
 
-def amplified(joins: Floats, single: Floats, width: int) -> tuple[ProbeCheck, list[Measured]]:
+def amplified(joins: Floats, single: Floats, width: int) -> ProbeCheck:
     """The joins compared with the slowest of `width` single calls."""
     if min(len(joins), len(single)) < FEWEST:
-        return judge.inconclusive("fan_out", "too few requests with all their legs, or single calls"), []
-    found = _against(joins, single, width)
-    expected = float(np.median(joins)) / found.value
+        return judge.inconclusive("fan_out", "too few requests with all their legs, or single calls")
+    found, typical = _against(joins, single, width), float(np.median(joins))
     text = (
-        f"median join of {width} calls {ms(float(np.median(joins)))} ms, slowest of as many single calls {ms(expected)} ms: "
-        f"{found.value:.2f}x ({found.low:.2f} to {found.high:.2f})"
+        f"median join of {width} calls {ms(typical)} ms, slowest of as many single calls {ms(typical / found.value)} ms: "
+        f"{found.text}"
     )
-    shown = judge.times("join / slowest of as many single calls (medians)", found, len(joins))
-    growth = Measured(
-        "slowest of as many single calls / a single call (medians)",
-        f"{expected / float(np.median(single)):.2f}x",
-        "–",
-        len(single),
-    )
-    return judge.of_medians("fan_out", len(joins), found, text), [growth, *shown]
+    return judge.of_medians("fan_out", len(joins), found, text)
 
 
 def _against(joins: Floats, single: Floats, width: int) -> Medians:
@@ -232,7 +224,7 @@ def loaded(reading: RunReading) -> ProbeResult:
     burst = attempts[(when >= BURST_FROM) & (when < BURST_TO) & (attempts["cause"] == schema.PRIMARY)]
     refused = burst["ended"].isin(REFUSED).to_numpy(np.bool_)
     checks = (
-        judge.of_share("burst", refused, 0.05, f"{int(refused.sum())} of {len(refused)} calls of the burst were refused"),
+        judge.of_share("burst", refused, f"{int(refused.sum())} of {len(refused)} calls of the burst were refused"),
         _unrecovered(after, low_load),
         _no_retry_after(attempts),
         _early_retries(attempts),
@@ -242,24 +234,20 @@ def loaded(reading: RunReading) -> ProbeResult:
     )
 
 
-def queueing(today: Floats, low_load: Floats, threshold: float) -> tuple[ProbeCheck, list[Measured]]:
+def queueing(today: Floats, low_load: Floats, threshold: float) -> ProbeCheck:
     """The first content at today's rate (light probe) compared with a quarter of it."""
     found = judge.medians(today, low_load, 1 + threshold)
     if found is None:
-        return judge.inconclusive("queueing", "too few answers at a quarter of today's rate"), []
-    text = (
-        f"time to first content at today's rate is {found.value:.2f}x that at a quarter of it "
-        f"({found.low:.2f} to {found.high:.2f})"
-    )
-    shown = judge.times("first content at today's rate / at a quarter (medians)", found, len(today))
-    return judge.of_medians("queueing", len(today), found, text), shown
+        return judge.inconclusive("queueing", "too few answers at a quarter of today's rate")
+    text = f"time to first content at today's rate is {found.text} that at a quarter of it"
+    return judge.of_medians("queueing", len(today), found, text)
 
 
 def _unrecovered(after: Floats, low_load: Floats) -> ProbeCheck:
     found = judge.medians(after, low_load, SLOWER)
     if found is None:
         return judge.inconclusive("unrecovered", "too few answers before or after the burst")
-    text = f"time to first content after the burst is {found.value:.2f}x that before ({found.low:.2f} to {found.high:.2f})"
+    text = f"time to first content after the burst is {found.text} that before"
     return judge.of_medians("unrecovered", len(after), found, text)
 
 
@@ -269,7 +257,7 @@ def _no_retry_after(attempts: pd.DataFrame) -> ProbeCheck:
         return judge.inconclusive("no_retry_after", "no 429")
     silent = limited["retry_after_s"].isna().to_numpy(np.bool_)
     text = f"{int(silent.sum())} of {len(silent)} 429s have no retry-after"
-    return judge.of_share("no_retry_after", silent, 0.1, text, _of_all(silent, len(attempts)))
+    return judge.of_share("no_retry_after", silent, text, _of_all(silent, len(attempts)))
 
 
 def _early_retries(attempts: pd.DataFrame) -> ProbeCheck:
@@ -278,7 +266,7 @@ def _early_retries(attempts: pd.DataFrame) -> ProbeCheck:
         return judge.inconclusive("early_retries", "no retry after a 429 with retry-after")
     text = f"{int((early > 0).sum())} of {len(early)} retries before retry-after had elapsed, {share(float((early > 0).mean()))}"
     gain = _of_all(early > 0, len(attempts))
-    return judge.of_share("early_retries", early > 0, 0.1, text, gain)
+    return judge.of_share("early_retries", early > 0, text, gain)
 
 
 def _of_all(seen: Mask, n: int) -> Gain:
@@ -292,4 +280,4 @@ def _attempts_per_call(attempts: pd.DataFrame) -> list[Measured]:
     calls = int((tries["cause"] == schema.PRIMARY).sum())
     if not calls:
         return []
-    return [Measured("attempts per call, with the burst", f"{len(tries) / calls:.2f}", "–", calls)]
+    return [Measured("attempts per call, with the burst", f"{len(tries) / calls:.2f}", "", calls)]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tailgauge.experiments.answer import Answer
+from tailgauge.experiments.answer import Answer, answered
 from tailgauge.experiments.checkup.checks import NOTHING
 from tailgauge.experiments.checkup.judge import ALPHA, JudgedCheck, Measured, ProbeCheck, findings, judged
 from tailgauge_analysis.text.formatting import plural, sentence, share
@@ -18,7 +18,6 @@ from tailgauge_analysis.text.section import (
     PASS,
     ObjectiveLine,
     Result,
-    Section,
     Table,
     Value,
 )
@@ -50,29 +49,23 @@ def answer(
     """`lost`: probes without a valid run."""
     every = judged(checks)
     found = findings(every)
-    answered = plural(sum(one.outcome != INCONCLUSIVE for one in every), "check")
-    outcome, text = PASS, f"no problem found in {answered}"
+    tested = plural(sum(one.outcome != INCONCLUSIVE for one in every), "check")
+    outcome, text = PASS, f"no problem found in {tested}"
     if found:
-        outcome, text = (
-            FAIL,
-            f"{plural(len(found), 'problem')} found{', the largest gain first' if found[1:] else ''}",
-        )
+        order = ", the largest gain first" if found[1:] else ""
+        outcome, text = FAIL, f"{plural(len(found), 'problem')} found{order}"
     elif lost:
-        outcome = INCONCLUSIVE
-        text = f"no problem found in {answered}, but {plural(len(lost), 'probe')} had no valid run"
+        outcome, text = INCONCLUSIVE, f"{text}, but {plural(len(lost), 'probe')} had no valid run"
     invalid = [f"no valid run of these probes: {', '.join(lost)}"] if lost else []
     finding = Checkup(
         tuple(one.check.name for one in found), tuple(sentence(one.spec.change) for one in found), tuple(every),
         tuple(measured), tuple(lost),
     )  # fmt: skip
-    return Answer(
-        "checkup", Result(outcome, text, tuple(map(_problem, found)), (*remarks, *invalid)), finding,
-        (
-            Section("checks", "Checks", tables=(_checks(every),), computed=(GAIN_NOTE,)),
-            Section("measured", "Other measurements", tables=(_numbers(measured),)),
-        ),
-        _smallest(every),
-    )  # fmt: skip
+    result = Result(outcome, text, tuple(map(_problem, found)), (*remarks, *invalid))
+    tables = [_checks(every), _numbers(measured)] if measured else [_checks(every)]
+    return answered(
+        "checkup", "Checks", result, finding, tables, [GAIN_NOTE] if found else [], _smallest(every)
+    )
 
 
 def _problem(one: JudgedCheck) -> ObjectiveLine:
@@ -104,8 +97,8 @@ def _least(one: JudgedCheck) -> str:
 
 
 def _numbers(measured: Sequence[Measured]) -> Table:
-    rows = tuple((one.name, Value(one.value, one.interval.strip("–")), f"{one.n:,}") for one in measured)
-    return Table("", ("number", "value", "n"), rows)
+    rows = tuple((one.name, Value(one.value, one.interval), f"{one.n:,}") for one in measured)
+    return Table("Other measurements", ("number", "value", "n"), rows)
 
 
 def _chance(p_value: float | None) -> str:

@@ -14,16 +14,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from tailgauge.scenario.experiment import Headroom as Settings
+from tailgauge_analysis.sections.rate_limits.buckets import Bucket
+from tailgauge_analysis.sections.rate_limits.costs import Costs
 from tailgauge_analysis.stats.proportions import Proportion, counted
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
-
-if TYPE_CHECKING:
-    from tailgauge_analysis.sections.rate_limits.buckets import Bucket
-    from tailgauge_analysis.sections.rate_limits.costs import Costs
 
 DRAINED = 0.5  # of those that waited at the beginning
 Trace = tuple[str, str, bool]  # kind of limit, how it counts, with the cache or without

@@ -12,16 +12,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tailgauge.experiments.headroom.judge import Rate, RateResult
 from tailgauge.experiments.headroom.sustained import offered, sustained
+from tailgauge_analysis.sections.rate_limits.estimates import DECISIONS, Estimate
 from tailgauge_analysis.stats.quantiles import Floats
-
-if TYPE_CHECKING:
-    from tailgauge_analysis.sections.rate_limits.estimates import Estimate
 
 CAPACITY, OBJECTIVES = "capacity", "objectives"
 FEWEST = 5  # 429s by which a limit is taken to bind
@@ -55,8 +52,6 @@ class Bound:
 
 def limits(runs: Sequence[RateResult]) -> tuple[Limit, ...]:
     """Every limit whose rate is known."""
-    from tailgauge_analysis.sections.rate_limits.estimates import DECISIONS  # pandas comes with it
-
     found = []
     for kind in dict.fromkeys(one.kind for run in runs for one in run.buckets):
         buckets = [one for run in runs for one in run.buckets if one.kind == kind]

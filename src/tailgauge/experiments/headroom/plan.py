@@ -8,23 +8,20 @@ empty the bucket, so that a full bucket does not hide the failure; that burst is
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tailgauge.errors import UsageError
 from tailgauge.experiments.answer import Answer
-from tailgauge.experiments.course import RUN_S, SEED_STEP, Base, Course, SpentError, Step, StepResult, Steps
-from tailgauge.experiments.headroom import search
+from tailgauge.experiments.course import RUN_S, Base, Planner, Step, Steps
+from tailgauge.experiments.headroom import measure, report, search
 from tailgauge.experiments.headroom.judge import JudgedRate, RateResult, judged
 from tailgauge.experiments.headroom.limits import Bound, bounds, by_capacity, ceiling, lowest
 from tailgauge.experiments.headroom.search import NextRate, SearchPlan
+from tailgauge.experiments.reading import RunReading
+from tailgauge.objective import LATENCY
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.schedule.schedule import arrival_times, plan
-from tailgauge.schedule.settings import CLOSED, TRACE, Arrival
-
-if TYPE_CHECKING:
-    from tailgauge.experiments.reading import RunReading
+from tailgauge.schedule.settings import TRACE, Arrival
 
 STEPS = 14  # that `minutes` should have time for
 BUSY_S = 6.0  # that a run may take beside its load more than planned
@@ -37,17 +34,20 @@ MOST_WARMUP_S = 90.0
 SAME_TRACE = (
     "a trace has fixed arrivals: every rate was run once, without a burst that empties the bucket first"
 )
+UNUSED = "the objectives of [slo] are not used: set experiment.headroom.good"
 GAPS = 40_000  # arrivals for the long-run estimate
 
 
-class HeadroomPlanner:
-    """The course, and its results."""
+class HeadroomPlanner(Planner):
+    """The course, and its results. `overrides` go over those of every step."""
 
-    def __init__(self, base: Base) -> None:
-        _check(base)
-        self._scenario, self._settings = base.scenario, base.table.headroom
+    def __init__(self, base: Base, overrides: tuple[tuple[str, Any], ...] = ()) -> None:
+        super().__init__(base)
+        self._overrides = overrides
+        self._today, self._settings = base.today(), base.table.headroom
+        if self._settings.good and not _latencies(base):
+            raise base.refused("experiment.headroom.good", "expected an objective on a latency in [slo]")
         self._trace = base.scenario.arrival.process == TRACE
-        self._today = float(base.scenario.arrival.rate or 0.0)
         # The simulated endpoint resets with every run, and needs no rest.
         self._rest_s = 0.0 if base.scenario.target.url == SIMULATED else self._settings.rest_s
         steps = 1 if self._settings.no_429 else STEPS
@@ -57,62 +57,32 @@ class HeadroomPlanner:
             1 if self._trace else self._settings.confirm, self._step_s + RUN_S + self._rest_s,
         )  # fmt: skip
         self._gaps = _gaps(base)
-        self._runs: list[RateResult] = []
-        self._number = 0
 
-    def course(self) -> Course:
-        """Search, and answer."""
-        remarks = [SAME_TRACE] if self._trace else []
-        try:
-            if self._settings.no_429:
-                yield from self._run([NextRate(self._today, 1, above=False)], [])
-            else:
-                yield from self._search()
-        except SpentError as spent:
-            remarks.append(f"{spent}: the interval is based on the runs until then")
-        return self._answer(remarks)
-
-    def measure(self, step: Step, reading: RunReading) -> RateResult:
-        """The result of a run."""
-        from tailgauge.experiments.headroom.measure import rate_result
-
-        overrides = dict(step.overrides)
-        emptied = isinstance(overrides.get("arrival.shape"), dict)
-        rate = self._today if emptied else overrides.get("arrival.rate_per_s", self._today)
-        return rate_result(float(rate), reading, emptied=emptied, today=not self._runs)
-
-    def _search(self) -> Steps:
+    def steps(self) -> Steps:
+        """One run without a 429, or the search."""
+        if self._settings.no_429:
+            yield from self.run([self._step(NextRate(self._today, 1, above=False), [])])
+            return
         for _ in range(ROUNDS):
             tried, found = self._judged()
             attempts = search.attempts(tried, self._plan, lowest(found), ceiling(found))
-            before = len(self._runs)
+            before = len(self._kept)
             if attempts:
-                yield from self._run(attempts, found)
-            if len(self._runs) == before:  # nothing is left to try, or no run of it is valid
+                left = [one for one in attempts for _ in range(one.times)]
+                Random(self._scenario.seed + self._number).shuffle(left)
+                yield from self.run([self._step(one, found) for one in left])
+            if len(self._kept) == before:  # nothing is left to try, or no run of it is valid
                 return
 
-    def _run(self, attempts: Sequence[NextRate], found: Sequence[Bound]) -> Steps:
-        """Run them in random order; an INVALID run is repeated once."""
-        left = [one for one in attempts for _ in range(one.times)]
-        Random(self._scenario.seed + self._number).shuffle(left)
-        for _ in range(2):
-            if left:
-                steps = [self._step(one, found) for one in left]
-                by_seed = {step.seed: one for step, one in zip(steps, left, strict=True)}
-                results = yield steps
-                left = [
-                    by_seed[one.step.seed] for one in results if not self._keep(one, by_seed[one.step.seed])
-                ]
-
-    def _keep(self, result: StepResult, attempt: NextRate) -> bool:
-        if result.valid:
-            self._runs.append(replace(result.measured, rate_per_s=attempt.rate_per_s))
-        return result.valid
+    def measure(self, step: Step, reading: RunReading) -> RateResult:
+        """The result of a run."""
+        one: NextRate = step.given
+        emptied = one.above and not self._trace
+        return measure.rate_result(one.rate_per_s, reading, emptied=emptied, today=not self._kept)
 
     def _step(self, attempt: NextRate, found: Sequence[Bound]) -> Step:
-        self._number += 1
         rate, warmup_s = attempt.rate_per_s, self._step_s / 10
-        overrides: list[tuple[str, Any]] = []
+        overrides = list(self._overrides)
         if rate != self._today:
             overrides += [("arrival.rate_per_s", rate)]
         above = attempt.above and not self._trace
@@ -120,39 +90,32 @@ class HeadroomPlanner:
             warmup_s = _emptying_s(found)
             at = warmup_s / (warmup_s + self._step_s)
             points = [[0.0, BURST], [at, BURST], [at, 1.0], [1.0, 1.0]]
-            overrides = [("arrival.rate_per_s", rate * (1 + (BURST - 1) * at)),
-                         ("arrival.shape", {"kind": "piecewise", "points": points})]  # fmt: skip
-        elif overrides and not self._trace:
+            overrides += [("arrival.rate_per_s", rate * (1 + (BURST - 1) * at)),
+                          ("arrival.shape", {"kind": "piecewise", "points": points})]  # fmt: skip
+        elif rate != self._today and not self._trace:
             overrides += [("arrival.shape", None)]
         overrides += [("stages.warmup_s", warmup_s), ("stages.cooldown_s", 0.0)]
         name = f"{rate:.4g} requests/s" + (", after a burst that empties the bucket" if above else "")
-        seed = self._scenario.seed + SEED_STEP * self._number
-        rest_s = self._rest_s if self._number > 1 else 0.0
-        return Step(name, tuple(overrides), warmup_s + self._step_s, seed, rest_s)
+        return Step(name, tuple(overrides), warmup_s + self._step_s, self.seed(), self._rest_s, attempt)
 
     def _judged(self) -> tuple[list[JudgedRate], list[Bound]]:
-        found = bounds(self._runs, self._gaps, self._settings.refused)
-        return judged(self._runs, self._settings, lowest(found), by_capacity=by_capacity(found)), found
+        runs = self._runs()
+        found = bounds(runs, self._gaps, self._settings.refused)
+        return judged(runs, self._settings, lowest(found), by_capacity=by_capacity(found)), found
 
-    def _answer(self, remarks: list[str]) -> Answer:
-        from tailgauge.experiments.headroom import report
+    def _runs(self) -> list[RateResult]:
+        return [one.measured for one in self._kept]
 
-        return report.answer(self._settings, self._today, self._runs, *self._judged(), remarks)
+    def answer(self) -> Answer:
+        """What was found."""
+        notes = [SAME_TRACE] if self._trace else []
+        notes += [UNUSED] if _latencies(self._base) and not self._settings.good else []
+        return report.answer(self._settings, self._today, self._runs(), *self._judged(), notes)
 
 
-def _check(base: Base) -> None:
-    """Raises UsageError if the scenario has no rate that could grow."""
-    arrival = base.scenario.arrival
-    if arrival.process == CLOSED:
-        raise UsageError(
-            f"{base.path}: arrival.process: headroom is in requests/s, which a closed loop does not set: "
-            "expected an open process, as poisson"
-        )
-    if arrival.rate is None:
-        raise UsageError(
-            f"{base.path}: arrival.rate_per_s: expected today's rate in requests/s; with process = 'trace' "
-            "it scales the trace's time"
-        )
+def _latencies(base: Base) -> bool:
+    """Whether the scenario has an objective by which a request is good."""
+    return any(one.figure.unit == LATENCY for one in base.scenario.slo.values())
 
 
 def _step_s(minutes: float, steps: int, rest_s: float) -> float:

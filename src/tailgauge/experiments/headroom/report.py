@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tailgauge.experiments.answer import Answer, worst
+from tailgauge.experiments.answer import Answer, answered, estimate, worst
 from tailgauge.experiments.headroom import limits, search
 from tailgauge.experiments.headroom.judge import JudgedRate, Rate, RateResult
 from tailgauge.experiments.headroom.limits import CAPACITY, OBJECTIVES, Bound, Limit, at_least, lowest
@@ -17,7 +17,6 @@ from tailgauge.scenario.experiment import Headroom as Settings
 from tailgauge_analysis.sections.rate_limits.costs import Costs
 from tailgauge_analysis.sections.rate_limits.section import kind_name
 from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth, growth
-from tailgauge_analysis.stats.proportions import Proportion
 from tailgauge_analysis.text.cells import share_cell
 from tailgauge_analysis.text.formatting import figures, listed, share
 from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
@@ -28,7 +27,6 @@ from tailgauge_analysis.text.section import (
     Cell,
     ObjectiveLine,
     Result,
-    Section,
     Table,
     Value,
 )
@@ -99,17 +97,38 @@ class Sustained:
 
 def answer(
     settings: Settings, today: float, runs: Sequence[RateResult], tried: Sequence[JudgedRate], bounds: Sequence[Bound],
-    remarks: Sequence[str],
+    notes: Sequence[str],
 ) -> Answer:  # fmt: skip
     """The answer of a search, or of one run without a 429; the first run is at today's rate."""
-    nothing = Sustained(today, settings.refused, settings.no_429)
-    if not runs:
-        return _answer(settings, nothing, NOTHING, tried, remarks)
+    found = Sustained(today, settings.refused, settings.no_429)
+    text, details = NOTHING, list[str]()
+    if runs:
+        known = _found(settings, found, runs, tried, bounds)
+        text, details = _text(known, tried, runs[0]) if known else (NO_HEADER, details)
+        found = known or found
+        notes = [*_first_429(found, runs[0]), *notes, *_remarks(settings, tried, found)]
+    objectives = _objectives(settings, found) if found.low_per_s or found.high_per_s else ()
+    low, high = found.low_per_s, found.high_per_s
+    smallest = f"a change of the sustainable rate by {share(high / low - 1)}" if low and high else ""
+    tables = [_rates(tried, found)]
+    if found.limits:
+        tables.append(Table("Limits", LIMITS, tuple(map(_limit_row, found.limits)), LIMITS_NOTE))
+    result = Result(worst(one.outcome for one in objectives), text, objectives, tuple(details))
+    return answered(
+        "headroom", "Sustained rate", result, found, tables, notes, smallest, _pictures(tried, found)
+    )
+
+
+def _found(
+    settings: Settings, nothing: Sustained, runs: Sequence[RateResult], tried: Sequence[JudgedRate], bounds: Sequence[Bound]
+) -> Sustained | None:  # fmt: skip
+    """What was found; None of one run without a 429 if no header names a limit."""
+    today = nothing.today_per_s
     if settings.no_429:
         passes = all(one.alone == PASS for one in tried)
         bounds = [one for one in at_least(bounds, today if passes else None) if one.limit is not None]
         if not bounds:
-            return _answer(settings, nothing, NO_HEADER, tried, remarks)
+            return None
         tightest = min(bounds, key=lambda one: one.per_s.high)
         ends: Ends = (min(one.per_s.low for one in bounds), None, tightest.per_s.high)
         binds: str | None = tightest.kind
@@ -121,30 +140,9 @@ def answer(
     low, value, high = ends
     known = tuple(_found_limit(runs[0], one) for one in bounds)
     first = _least([one.first_429 for one in known if one.bound.decides or settings.no_429])
-    found = replace(
+    return replace(
         nothing, sustained_per_s=value, low_per_s=low, high_per_s=high, growth=None if value is None else value / today,
         binding=binds, first_429=first, without_cache=_without_cache(known), limits=known,
-    )  # fmt: skip
-    details = [_binding(found, runs[0]), *_cache_text(found), *remarks]
-    details += _unseen(found) if settings.no_429 else _remarks(settings, tried, bounds)
-    return _answer(settings, found, _sentence(found, tried, runs[0]), tried, details)
-
-
-def _answer(
-    settings: Settings, found: Sustained, sentence: str, tried: Sequence[JudgedRate], details: Sequence[str]
-) -> Answer:
-    objectives = _objectives(settings, found) if found.low_per_s or found.high_per_s else ()
-    outcome = worst(one.outcome for one in objectives)
-    low, high = found.low_per_s, found.high_per_s
-    smallest = f"a change of the sustainable rate by {share(high / low - 1)}" if low and high else ""
-    pictures = _pictures(tried, found)
-    tables = (
-        [Table("Limits", LIMITS, tuple(map(_limit_row, found.limits)), LIMITS_NOTE)] if found.limits else []
-    )
-    return Answer(
-        "headroom", Result(outcome, sentence, objectives, tuple(filter(None, details))), found,
-        (Section("headroom", "Sustained rate", tables=(_rates(tried, found), *tables), figures=tuple(p.name for p in pictures)),),
-        smallest, pictures,
     )  # fmt: skip
 
 
@@ -229,42 +227,42 @@ def _today(found: Sustained) -> str:
     return f"today's {figures(found.today_per_s)} requests/s"
 
 
-def _sentence(found: Sustained, tried: Sequence[JudgedRate], first: RateResult) -> str:
+def _text(found: Sustained, tried: Sequence[JudgedRate], first: RateResult) -> tuple[str, list[str]]:
+    """The answer in a sentence; then its interval with what binds, and what the cache carries."""
     low, value, high = found.low_per_s, found.sustained_per_s, found.high_per_s
-    now = _today(found)
+    today, binds = found.today_per_s, f"{limit_name(found.binding)} binds first"
+    more: list[str] = []
     if low is None and high is None:
-        most = max(one.rate_per_s for one in tried)
-        return (
-            f"no limit was met up to {figures(most)} requests/s, {_x(most / found.today_per_s)} {now}, but there were too few "
-            f"calls to show that less than {share(found.refused_at_most)} are refused"
-        )
-    if low is None:
-        return f"no sustainable rate was found: {figures(high or 0.0)} requests/s already fail, by {limit_name(found.binding)}"
-    if high is None:
-        return f"at least {figures(low)} requests/s can be sustained, {_x(low / found.today_per_s)} {now}: no limit was met"
-    if value is None:
-        refused = first.refused.k
-        met = "without a single 429" if not refused else f"in which {refused:,} calls were refused"
-        ends = _between(low / found.today_per_s, high / found.today_per_s)
-        return f"{figures(low)} – {figures(high)} requests/s can be sustained, {ends} {now}: an estimate from one run {met}"
-    ends = f"{figures(low)} – {figures(high)}"
-    return f"{figures(value)} requests/s can be sustained (CI {ends}), {_x(value / found.today_per_s)} {now}"
+        most, allowed = figures(max(one.rate_per_s for one in tried)), share(found.refused_at_most)
+        text = f"too few calls to show that up to {most} requests/s fewer than {allowed} are refused"
+    elif low is None:
+        text = f"no sustainable rate was found: {figures(high or 0.0)} requests/s already fail"
+        more = [binds]
+    elif high is None:
+        text = f"at least {figures(low)} requests/s can be sustained, {_x(low / today)} {_today(found)}"
+        more = ["no limit was met"]
+    elif value is None:
+        met = f"{first.refused.k:,} calls were refused" if first.refused.k else "without a single 429"
+        text = f"{figures(low)} – {figures(high)} requests/s can be sustained, from one run ({met})"
+        more = [f"{_between(low / today, high / today)} {_today(found)}; {binds}"]
+    else:
+        text = f"{figures(value)} requests/s can be sustained, {_x(value / today)} {_today(found)}"
+        more = [f"CI {figures(low)} – {figures(high)} requests/s; {binds}"]
+    return text, [*more, *_cache_text(found)]
 
 
-def _binding(found: Sustained, first: RateResult) -> str:
-    """What binds, and when the first 429 is expected."""
-    if found.high_per_s is None or found.low_per_s is None:
-        return ""
-    text, grows = f"{limit_name(found.binding)} binds first", found.first_429
-    if grows is None or found.binding in {CAPACITY, OBJECTIVES, None}:
-        return text
-    ends, length = _between(grows.low, grows.high), f"{first.seconds:.0f} s test"
-    at = (
-        f"{ends} today's traffic ({length})"
-        if grows.value is None
-        else f"{_x(grows.value)} today's traffic ({ends}, {length})"
-    )
-    return f"{text}; first 429 expected at {at}"
+def _first_429(found: Sustained, first: RateResult) -> list[str]:
+    """When the first 429 is expected."""
+    grows = found.first_429
+    if (
+        grows is None
+        or None in {found.low_per_s, found.high_per_s}
+        or found.binding in {CAPACITY, OBJECTIVES, None}
+    ):
+        return []
+    ends = _between(grows.low, grows.high)
+    at = ends if grows.value is None else f"{_x(grows.value)} ({ends})"
+    return [f"first 429 expected at {at} today's traffic, in a test of {first.seconds:.0f} s"]
 
 
 def _cache_text(found: Sustained) -> list[str]:
@@ -272,10 +270,7 @@ def _cache_text(found: Sustained) -> list[str]:
     if one is None:
         return []
     ends = _between(one.low_per_s / today, one.high_per_s / today)
-    rates = f"{figures(one.low_per_s)} – {figures(one.high_per_s)} requests/s"
-    return [
-        f"without the prompt cache only {rates} ({ends} today's): {limit_name(one.binding)} would bind first"
-    ]
+    return [f"without the prompt cache only {ends} today's: {limit_name(one.binding)} binds"]
 
 
 def _objectives(settings: Settings, found: Sustained) -> tuple[ObjectiveLine, ...]:
@@ -294,35 +289,25 @@ def _objectives(settings: Settings, found: Sustained) -> tuple[ObjectiveLine, ..
     )
 
 
-def _remarks(settings: Settings, tried: Sequence[JudgedRate], bounds: Sequence[Bound]) -> list[str]:
-    out = []
+def _remarks(settings: Settings, tried: Sequence[JudgedRate], found: Sustained) -> list[str]:
+    unseen = [one.bound.limit.kind for one in found.limits if one.bound.limit and not one.bound.limit.seen]
+    if settings.no_429:
+        text = "the interval is wide: nothing was refused, so the burst size of {} is unknown"
+        return [text.format(listed(map(limit_name, unseen)))] if unseen else []
     kinds = limits.by_kind([run for one in tried for run in one.runs])
     open_rates = ", ".join(figures(one.rate_per_s) for one in tried if one.outcome == INCONCLUSIVE)
-    if open_rates:
-        out.append(f"inconclusive at {open_rates} requests/s")
-    if "ramp" in kinds:
-        out.append("an acceleration limit refused calls: set experiment.headroom.growth lower")
-    if "spend" in kinds:
-        out.append("the spending limit refused calls: the answer is based on the runs before")
     refused = any(one.outcome == FAIL and (one.refused.low or 0.0) > settings.refused for one in tried)
-    if refused and not any(one.decides for one in bounds):
-        out.append("no limit explains the refusals: the interval is based on the tried rates alone")
-    return out
-
-
-def _unseen(found: Sustained) -> list[str]:
-    unseen = [
-        one.bound.limit.kind
-        for one in found.limits
-        if one.bound.limit is not None and not one.bound.limit.seen
-    ]
-    return (
-        [
-            f"wide interval: nothing was refused, so the burst size of {listed(map(limit_name, unseen))} is unknown"
-        ]
-        if unseen
-        else []
-    )
+    decided = any(one.bound.decides for one in found.limits)
+    return [
+        text
+        for text, is_so in (
+            (f"inconclusive at {open_rates} requests/s", open_rates),
+            ("an acceleration limit refused calls: set experiment.headroom.growth lower", "ramp" in kinds),
+            ("the spending limit refused calls: the answer is based on the runs before", "spend" in kinds),
+            ("no limit explains the refusals: the interval is based on the tried rates alone", refused and not decided),
+        )
+        if is_so
+    ]  # fmt: skip
 
 
 # --- tables and the figure ----------------------------------------------------------------------------------------
@@ -340,37 +325,34 @@ def _rate_row(one: JudgedRate, today: float, *, has_good: bool) -> tuple[Cell, .
     seconds = sum(run.seconds for run in one.runs)
     served = sum(run.served.value * run.seconds for run in one.runs) / seconds if seconds else 0.0
     growing = sum(run.growing for run in one.runs)
-    good = [_share(one.good)] if has_good else []
+    good: list[Cell] = [NONE if one.good is None else share_cell(one.good)] if has_good else []
     return (
-        figures(one.rate_per_s) + ("*" if one.emptied else ""), f"{one.rate_per_s / today:.3g}", _share(one.refused),
+        figures(one.rate_per_s) + ("*" if one.emptied else ""), f"{one.rate_per_s / today:.3g}", share_cell(one.refused),
         figures(served), *good, Value(one.outcome.lower(), outcome=one.outcome),
         ", ".join(kind_name(kind) for kind in sorted(counts, key=lambda kind: -counts[kind])) or NONE,
         f"{growing} of {len(one.runs)}" if growing else "no", f"{len(one.runs)}", f"{sum(run.requests for run in one.runs):,}",
     )  # fmt: skip
 
 
-def _share(of: Proportion | None) -> Cell:
-    return NONE if of is None else share_cell(of)
-
-
 def _limit_row(one: FoundLimit) -> tuple[Cell, ...]:
     bound, limit = one.bound, one.bound.limit
-    same = bound.uncached is None or bound.uncached == bound.per_s
-    burst = _rate(limit.burst, exact=limit.seen) if limit is not None else Value(NONE)
+    of_limit: tuple[Cell, ...] = (NONE, NONE, NONE)
+    if limit is not None:
+        mark = "" if limit.seen else "never seen empty"
+        burst = replace(_rate(limit.burst, exact=limit.seen), mark=mark)
+        of_limit = f"{limit.refused:,}", _rate(limit.rate), burst
+    uncached: tuple[Cell, Cell] = ("the same", "the same")
+    if bound.uncached is not None and bound.uncached != bound.per_s:
+        uncached = _rate(bound.uncached, exact=bound.decides), _growth_cell(one.uncached_first_429)
     return (
-        kind_name(bound.kind), NONE if limit is None else f"{limit.refused:,}", Value(NONE) if limit is None else _rate(limit.rate),
-        replace(burst, mark="never seen empty") if limit is not None and not limit.seen else burst,
-        _rate(bound.per_s, exact=bound.decides), "the same" if same else _rate(bound.uncached, exact=bound.decides),
-        _growth_cell(one.first_429), "the same" if same else _growth_cell(one.uncached_first_429),
+        kind_name(bound.kind), *of_limit, _rate(bound.per_s, exact=bound.decides), uncached[0], _growth_cell(one.first_429),
+        uncached[1],
     )  # fmt: skip
 
 
-def _rate(rate: Rate | None, *, exact: bool = True) -> Value:
-    if rate is None:
-        return Value(NONE)
-    value, low, high = map(figures, (rate.value, rate.low, rate.high))
-    ends = f"{low} – {high}"
-    return Value(value, "" if low == value == high else ends) if exact else Value(ends)
+def _rate(rate: Rate, *, exact: bool = True) -> Value:
+    cell = estimate(rate.value, rate.low, rate.high, figures)
+    return cell if exact else Value(cell.interval or cell.text)
 
 
 def _growth_cell(one: Growth | None) -> Value:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tailgauge_analysis.stats.bootstrap import SEED
+from tailgauge_analysis.stats.bootstrap import SEED, weighted_quantiles
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, NORMAL_975, Floats, Ints
 from tailgauge_analysis.text.quantile import FOR_FIGURES
 
@@ -24,7 +24,6 @@ FEWEST = 2  # pairs that vary at all
 ALL_UP_TO = 12  # pairs
 DRAWN = 2_047
 MOST = 5.0  # of a logarithm: 148x; larger differences are clipped
-WORK = 4_000_000  # values at once
 Statistic = Callable[[Ints], Floats]  # weights of the cells, one row per draw, to one number per draw
 
 
@@ -46,11 +45,10 @@ def quantiles(off: Sequence[Floats], on: Sequence[Floats], p: float) -> Contrast
     cells = [values for pair in zip(off, on, strict=True) for values in pair]
     values = np.concatenate(cells)
     cell = np.repeat(np.arange(len(cells)), [len(one) for one in cells])
-    order = np.argsort(values, kind="stable")
 
     def logs(weights: Ints) -> Floats:
         with np.errstate(divide="ignore"):
-            return np.log(_weighted(values[order], cell[order], weights, p))
+            return np.log(weighted_quantiles(cell, values, p, weights))
 
     def difference(on: Floats, off: Floats) -> Floats:
         both = np.isinf(on) & np.isinf(off)
@@ -106,20 +104,6 @@ def _patterns(pairs: int) -> Ints:
         return (np.arange(2**pairs)[:, None] >> np.arange(pairs)) & 1
     drawn = np.random.default_rng(SEED).integers(0, 2, (DRAWN, pairs))
     return np.concatenate([np.zeros((1, pairs), np.int64), drawn])
-
-
-def _weighted(ordered: Floats, cell: Ints, weights: Ints, p: float) -> Floats:
-    """Quantile p of the values, each counted as often as its cell's weight; NaN of nothing."""
-    out = np.full(len(weights), np.nan)
-    step = max(1, WORK // max(1, len(ordered)))
-    for first in range(0, len(weights), step):
-        counted = np.cumsum(weights[first : first + step][:, cell], axis=1)
-        whole = counted[:, -1]
-        wanted = np.maximum(1, np.ceil(p * whole - 1e-9))
-        at = (counted < wanted[:, None]).sum(axis=1)
-        known = whole > 0
-        out[first : first + step][known] = ordered[at[known]]
-    return out
 
 
 def per_cent(value: float) -> float:

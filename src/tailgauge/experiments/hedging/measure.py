@@ -45,7 +45,7 @@ def load_result(
     is_on = (stage.requests["traffic"] == ON).to_numpy(np.bool_)
     ours = is_on | (stage.requests["traffic"] == OFF).to_numpy(np.bool_)
     places = _places(stage, ours & ~np.isnan(ms), is_on, block_s, used_s)
-    bad = _bad(reading.frames.run["scenario"], stage)
+    bad = _bad(reading.frames.run["scenario"], stage, ours)
     return LoadResult(
         rate_per_s,
         tuple(ms[off] for off, _ in places), tuple(ms[on] for _, on in places),
@@ -75,9 +75,10 @@ def _places(
     return out
 
 
-def _bad(scenario: Mapping[str, object], stage: Steady) -> Floats | None:
-    """1.0 of each request that failed or missed an objective of [slo]; None if there is none."""
+def _bad(scenario: Mapping[str, object], stage: Steady, ours: Bools) -> Floats | None:
+    """1.0 of each request that failed or missed an objective of [slo]; None if none is about the tested requests."""
     wanted = [one for one in slo.criteria(dict(scenario)) if one.metric is not None]
+    wanted = [one for one in wanted if one.of(stage.requests)[ours].any()]
     return (~slo.good_of(wanted, stage)).astype(np.float64) if wanted else None
 
 

@@ -8,25 +8,24 @@ load; then all loads in random order; then some more near the crossover.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tailgauge.errors import UsageError
 from tailgauge.experiments.answer import Answer
-from tailgauge.experiments.course import RUN_S, SEED_STEP, Base, Course, SpentError, Step, StepResult, Steps
+from tailgauge.experiments.course import RUN_S, Base, Planner, Step, Steps
 from tailgauge.experiments.headroom.plan import HeadroomPlanner
-from tailgauge.experiments.hedging import contrast
+from tailgauge.experiments.headroom.search import NextRate
+from tailgauge.experiments.hedging import contrast, report
 from tailgauge.experiments.hedging.judge import OFF, ON, LoadResult, TriedDelay, closer, quantile_for, result
+from tailgauge.experiments.hedging.measure import load_result
+from tailgauge.experiments.reading import RunReading
 from tailgauge.patterns.table import pattern_of
 from tailgauge.rows.schema import JOIN
 from tailgauge.scenario.experiment import Experiment as Table
 from tailgauge.scenario.experiment import Headroom as Search
-from tailgauge.schedule.settings import CLOSED, TRACE
-
-if TYPE_CHECKING:
-    from tailgauge.experiments.reading import RunReading
+from tailgauge.schedule.settings import TRACE
 
 BUSY_S = 6.0  # that a run may take beside its load more than planned
 SHORTEST_S, LONGEST_S = 2.0, 120.0  # of a block
@@ -35,120 +34,97 @@ SEARCH_SHARE = 1 / 3  # of the minutes
 WITH_DELAY = ("fixed", "single_r")
 
 
-class HedgingPlanner:
-    """The course, and its results."""
+class HedgingPlanner(Planner):
+    """The course, and its results. What a step is given: its rate and, of a tried delay, that."""
 
     def __init__(self, base: Base) -> None:
-        self._scenario, self._settings, self._tested = base.scenario, base.table.hedging, _tested(base)
-        self._traffic: dict[str, Any] = base.tree()["traffic"]
+        super().__init__(base)
+        self._today = base.today(TRACE)
+        self._settings, self._tested, tree = base.table.hedging, _tested(base), base.tree()
+        self._traffic: dict[str, Any] = tree["traffic"]
         self._hedge: dict[str, Any] = self._traffic[self._tested]["hedge"]
+        self._slo = _objectives(tree.get("slo", {}), self._tested)
         searched = self._settings.sustainable_per_s is None
         runs = len(self._settings.loads) + len(self._settings.delays_ms) + self._settings.more_loads
         minutes = base.table.minutes * (1 - SEARCH_SHARE if searched else 1)
         self._block_s = self._settings.block_s or _block_s(minutes, runs, self._settings.pairs)
-        self._search = HeadroomPlanner(_searching(base)) if searched else None
-        self._loads: list[LoadResult] = []
-        self._delays: list[TriedDelay] = []
-        self._number = 0
+        off = {**self._traffic[self._tested], "hedge": {"policy": "off"}}
+        without = (("traffic", {**self._traffic, self._tested: off}),)
+        self._search = HeadroomPlanner(_searching(base), without) if searched else None
         self._sustainable = self._settings.sustainable_per_s or 0.0
+        self._notes: list[str] = []
 
-    def course(self) -> Course:
-        """Search, try the delays, run the loads, answer."""
-        remarks: list[str] = []
-        try:
-            if self._search is not None:
-                remarks += yield from self._sustained(self._search)
-            if self._sustainable:
-                yield from self._scan()
-                yield from self._at([self._sustainable * one for one in self._settings.loads])
-                yield from self._at(self._closer())
-        except SpentError as spent:
-            remarks.append(f"{spent}: the answer is based on the runs until then")
-        return self._answer(remarks)
+    def steps(self) -> Steps:
+        """Search, try the delays, run the loads."""
+        if self._search is not None:
+            yield from self._search.steps()
+            of = self._search.answer()
+            self._sustainable = (
+                of.finding.sustained_per_s or of.finding.low_per_s or of.finding.high_per_s or 0.0
+            )
+            self._notes = [f"without hedging {of.result.sentence}"]
+        if self._sustainable:
+            yield from self._scan()
+            yield from self._at([self._sustainable * one for one in self._settings.loads])
+            yield from self._at(self._closer())
 
     def measure(self, step: Step, reading: RunReading) -> Any:
         """The result at a load, or of the search for the sustainable rate."""
-        from tailgauge.experiments.hedging.measure import load_result
-
-        overrides = dict(step.overrides)
-        if "crossover" not in overrides:
-            assert self._search is not None  # only its steps have none
+        if isinstance(step.given, NextRate):
+            assert self._search is not None  # only its steps are given these
             return self._search.measure(step, reading)
         joined = pattern_of(self._scenario.traffic[self._tested]).answer == JOIN
         metric = "join_sched" if joined else "e2e_sched"
-        rate = float(overrides["arrival.rate_per_s"])
-        return load_result(rate, reading, metric, self._block_s, self._settings.washout_s)
-
-    def _sustained(
-        self, search: HeadroomPlanner
-    ) -> Generator[Sequence[Step], Sequence[StepResult], list[str]]:
-        """Search the rate that is sustained without hedging; returns remarks."""
-        course = search.course()
-        without = {**self._traffic, self._tested: {**self._traffic[self._tested], "hedge": {"policy": "off"}}}
-        steps = next(course)
-        while True:
-            steps = [replace(one, overrides=(("traffic", without), *one.overrides)) for one in steps]
-            results = yield steps
-            try:
-                steps = course.send(results)
-            except StopIteration as end:
-                found = end.value.finding
-                self._sustainable = found.sustained_per_s or found.low_per_s or found.high_per_s or 0.0
-                return [f"without hedging {end.value.result.sentence}"]
+        return load_result(step.given[0], reading, metric, self._block_s, self._settings.washout_s)
 
     def _scan(self) -> Steps:
         """Every delay at the lowest load; the one with the lowest quantile is used from here on."""
         delays = list(self._settings.delays_ms)
-        if not delays:
-            return
         rate = self._sustainable * min(self._settings.loads)
         Random(self._scenario.seed).shuffle(delays)
-        steps = [self._step(rate, delay) for delay in delays]
-        of = {step.seed: delay for step, delay in zip(steps, delays, strict=True)}
-        results = {of[one.step.seed]: one.measured for one in (yield steps) if one.valid}
-        p = quantile_for(list(results.values()), self._settings.quantile)
-        self._delays = [
-            TriedDelay(delay, one, contrast.quantiles(one.off, one.on, p) if p is not None else None)
-            for delay, one in sorted(results.items())
-        ]
-        known = {one.delay_ms: one.change.value for one in self._delays if one.change is not None}
+        if delays:
+            yield from self.run([self._step(rate, delay) for delay in delays])
+        known = {one.delay_ms: one.change.value for one in self._delays() if one.change is not None}
         if known:
             self._hedge = {**self._hedge, "delay_ms": min(known, key=known.__getitem__)}
 
+    def _delays(self) -> list[TriedDelay]:
+        tried = {one.step.given[1]: one.measured for one in self._kept if one.step.given[1] is not None}
+        p = quantile_for(list(tried.values()), self._settings.quantile)
+        return [
+            TriedDelay(delay, one, contrast.quantiles(one.off, one.on, p) if p is not None else None)
+            for delay, one in sorted(tried.items())
+        ]
+
+    def _loads(self) -> list[LoadResult]:
+        return [one.measured for one in self._kept if one.step.given[1] is None]
+
     def _at(self, rates: Sequence[float]) -> Steps:
-        """A run at each rate in random order; an INVALID run is repeated once."""
-        if not rates:
-            return
+        """A run at each rate in random order."""
         order = list(rates)
         Random(self._scenario.seed + self._number).shuffle(order)
-        again = self._keep((yield [self._step(rate) for rate in order]))
-        if again:
-            self._keep((yield [self._step(rate) for rate in again]))
-
-    def _keep(self, results: Sequence[StepResult]) -> list[float]:
-        self._loads += [one.measured for one in results if one.valid]
-        return [dict(one.step.overrides)["arrival.rate_per_s"] for one in results if not one.valid]
+        if order:
+            yield from self.run([self._step(rate) for rate in order])
 
     def _closer(self) -> list[float]:
-        if not self._loads or not self._settings.more_loads:
+        if not self._settings.more_loads:
             return []
-        found = result(self._loads, self._settings.quantile)
+        found = result(self._loads(), self._settings.quantile)
         rates = [one.rate_per_s for one in found.loads if one.change is not None]
         return closer(rates, found.tail.fit, self._settings.more_loads)
 
     def _step(self, rate: float, delay_ms: float | None = None) -> Step:
-        self._number += 1
         warmup_s = min(MOST_WARMUP_S, self._block_s)
         whole_s = warmup_s + 2 * self._settings.pairs * self._block_s
         washout_s = self._settings.washout_s if self._settings.washout_s is not None else self._block_s / 3
         hedge = self._hedge if delay_ms is None else {**self._hedge, "delay_ms": delay_ms}
         blocks = {"a": OFF, "b": ON, "block_s": self._block_s, "washout_s": washout_s}
         overrides = (
-            ("arrival.rate_per_s", rate), ("arrival.shape", None), ("traffic", self._variants(hedge)), ("crossover", blocks),
-            ("stages.warmup_s", warmup_s), ("stages.cooldown_s", 0.0),
+            ("arrival.rate_per_s", rate), ("arrival.shape", None), ("traffic", self._variants(hedge)), ("slo", self._slo),
+            ("alert", None), ("use_case", None), ("crossover", blocks), ("stages.warmup_s", warmup_s), ("stages.cooldown_s", 0.0),
         )  # fmt: skip
         name = f"{rate:.4g} requests/s" + (f", hedges after {delay_ms:g} ms" if delay_ms is not None else "")
-        return Step(name, overrides, whole_s, self._scenario.seed + SEED_STEP * self._number)
+        return Step(name, overrides, whole_s, self.seed(), given=(rate, delay_ms))
 
     def _variants(self, hedge: dict[str, Any]) -> dict[str, Any]:
         """The tables of [traffic]; the tested one as two variants with half its weight each, because they alternate."""
@@ -157,40 +133,39 @@ class HedgingPlanner:
         others = {name: one for name, one in self._traffic.items() if name != self._tested}
         return {OFF: {**half, "hedge": {**hedge, "policy": "off"}}, ON: {**half, "hedge": hedge}, **others}
 
-    def _answer(self, remarks: Sequence[str]) -> Answer:
-        from tailgauge.experiments.hedging import report
-
+    def answer(self) -> Answer:
+        """What was found."""
         tested = report.TestedHedge(
-            _described(self._hedge),
-            self._sustainable or None,
-            self._scenario.arrival.rate,
-            self._settings.quantile,
+            _described(self._hedge), self._sustainable or None, self._today, self._settings.quantile
         )
-        return report.answer(tested, self._loads, self._delays, remarks)
+        return report.answer(tested, self._loads(), self._delays(), self._notes)
 
 
 def _tested(base: Base) -> str:
-    """The traffic table that hedges. Raises UsageError if there is none, no rate to vary, or no delay to try."""
-    process, table = base.scenario.arrival.process, base.table.hedging
-    if process in {CLOSED, TRACE}:
-        raise UsageError(
-            f"{base.path}: arrival.process: hedging is tried at several rates, which {process!r} does not take: "
-            "expected an open process, as poisson"
-        )
+    """The traffic table that hedges. UsageError if there is none, or no delay to try."""
+    table = base.table.hedging
     hedging = [name for name, one in base.scenario.traffic.items() if one.hedge.policy != "off"]
     tested = hedging[0] if table.traffic is None and len(hedging) == 1 else table.traffic
     if tested is None or tested not in hedging:
-        raise UsageError(
-            f"{base.path}: experiment.hedging.traffic: expected one of the tables of [traffic] that hedge: "
-            + (", ".join(hedging) or "there is none; set hedge.policy in one")
-        )
+        there = ", ".join(hedging) or "there is none; set hedge.policy in one"
+        text = f"expected one of the tables of [traffic] that hedge: {there}"
+        raise base.refused("experiment.hedging.traffic", text)
     policy = base.scenario.traffic[tested].hedge.policy
     if table.delays_ms and policy not in WITH_DELAY:
-        raise UsageError(
-            f"{base.path}: experiment.hedging.delays_ms: policy = {policy!r} takes no delay: expected {' or '.join(WITH_DELAY)}, "
-            "or no delays_ms"
-        )
+        text = f"policy = {policy!r} takes no delay: expected {' or '.join(WITH_DELAY)}, or no delays_ms"
+        raise base.refused("experiment.hedging.delays_ms", text)
     return tested
+
+
+def _objectives(slo: dict[str, Any], tested: str) -> dict[str, Any]:
+    """The objectives; one on the tested table becomes one on each of its variants."""
+    found: dict[str, Any] = {}
+    for name, one in slo.items():
+        if one.get("traffic") == tested:
+            found |= {f"{name} ({variant})": {**one, "traffic": variant} for variant in (OFF, ON)}
+        else:
+            found[name] = one
+    return found
 
 
 def _searching(base: Base) -> Base:

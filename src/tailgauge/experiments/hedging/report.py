@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tailgauge.experiments.answer import Answer
+from tailgauge.experiments.answer import Answer, answered
 from tailgauge.experiments.hedging.contrast import MOST, Contrast, per_cent
 from tailgauge.experiments.hedging.judge import (
     HELPS,
@@ -24,7 +24,7 @@ from tailgauge.experiments.hedging.judge import (
 )
 from tailgauge_analysis.text.formatting import figures, ms_or_failed, percentile, share
 from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
-from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS, Cell, Result, Section, Table, Value
+from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS, Cell, Result, Table, Value
 
 DETECTED = 2.8  # standard errors: 5% two-sided, 80% power
 NOTHING = "no answer: every run was INVALID, had too few requests, or there was no time for one"
@@ -32,7 +32,9 @@ NO_RATE = "no answer: no sustainable rate was found, so there are no loads to tr
 P95 = "too few requests for a p99 of each variant at the lowest load: the p95 is used"
 SHORT_BLOCKS = "blocks are shorter than three end-to-end p99s at {}: this hides part of the difference"
 NONE = "–"
-ADVICE = {HELPS: "turn hedging on", HURTS: "leave hedging off"}
+ADVICE = {
+    HELPS: "turn hedging on at {}", HURTS: "leave hedging off at {}", INCONCLUSIVE: "hedging has no clear effect at {}",
+}  # fmt: skip
 DRAWN_TO = 1.5  # of a logarithm: +348%; larger values are drawn there
 FIGURE_NOTE = "Bars are 95% intervals{}; below 0 hedging helps. Shaded: the interval of the crossover load."
 CANCEL, LIMIT, DELAY, TOGETHER, LOAD = "cancel", "limit", "delay", "correlation", "load"
@@ -48,7 +50,7 @@ class TestedHedge:
 
     hedge: str
     sustainable_per_s: float | None
-    today_per_s: float | None
+    today_per_s: float
     quantile: float | None = None
 
 
@@ -71,7 +73,7 @@ class Hedging:
 
 
 def answer(
-    tested: TestedHedge, loads: Sequence[LoadResult], delays: Sequence[TriedDelay], remarks: Sequence[str]
+    tested: TestedHedge, loads: Sequence[LoadResult], delays: Sequence[TriedDelay], notes: Sequence[str]
 ) -> Answer:
     """The answer from all tested loads."""
     found = result(loads, tested.quantile)
@@ -79,91 +81,70 @@ def answer(
     finding = Hedging(tested, found, tuple(delays), tuple(why))
     if tested.sustainable_per_s is None or not any(one.change or one.missed for one in found.loads):
         reason = NO_RATE if tested.sustainable_per_s is None else NOTHING
-        return Answer("hedging", Result(INCONCLUSIVE, reason, details=tuple(remarks)), finding)
+        return Answer("hedging", Result(INCONCLUSIVE, reason, details=tuple(notes)), finding)
+    place = f"{tested.hedge} {_place(found, found.tail)}"
     measures = [of for of in (found.tail, found.goodput) if of is not None]
-    shown = any(of.helps or of.hurts for of in measures)
-    details = [
-        *_goodput(found),
-        *_sizes(found),
-        *(one.text for one in why),
-        *remarks,
-        *_remarks(tested, found),
-    ]
-    pictures = _pictures(found)
-    tables = (_loads(found, tested.sustainable_per_s), _costs(found), *((_delays(delays),) if delays else ()))
-    return Answer(
-        "hedging",
-        Result(PASS if shown else INCONCLUSIVE, _sentence(tested, found), details=tuple(details), advice=_advice(tested, found)),
-        finding,
-        (Section("hedging", "Hedging by load", tables=tables, figures=tuple(one.name for one in pictures)),),
-        _smallest(found), pictures,
-    )  # fmt: skip
+    if any(of.helps or of.hurts for of in measures):
+        now = f"today's {figures(tested.today_per_s)} requests/s"
+        sentence = ADVICE[found.tail.verdict(tested.today_per_s)].format(now)
+        outcome, details = PASS, [place]
+    else:
+        sentence, outcome, details = place, INCONCLUSIVE, []
+    causes = [one.text for one in why]
+    details += [*_sizes(found), *causes[:1]]
+    tables = [_loads(found, tested.sustainable_per_s), _costs(found), *([_delays(delays)] if delays else [])]
+    notes = [*_goodput(found), *_price(found), *causes[1:], *notes, *_remarks(tested, found)]
+    answer = Result(outcome, sentence, details=tuple(details))
+    return answered(
+        "hedging", "Hedging by load", answer, finding, tables, notes, _smallest(found), _pictures(found)
+    )
 
 
 # --- text -------------------------------------------------------------------------------------------------------
 
 
-def _sentence(tested: TestedHedge, found: HedgingResult) -> str:
-    place = _place(found, found.tail, tested.sustainable_per_s)
-    return f"{tested.hedge} {place}, by the end-to-end {percentile(found.quantile or 0.0)}"
-
-
-def _advice(tested: TestedHedge, found: HedgingResult) -> str:
-    word = found.tail.verdict(tested.today_per_s) if tested.today_per_s else INCONCLUSIVE
-    return (
-        f"at today's {figures(tested.today_per_s or 0.0)} requests/s {ADVICE[word]}" if word in ADVICE else ""
-    )
-
-
 def _goodput(found: HedgingResult) -> list[str]:
     if found.goodput is None:
         return []
-    return [f"by the share of requests that meet every objective it {_place(found, found.goodput, None)}"]
+    return [f"by the share of requests that meet every objective it {_place(found, found.goodput)}"]
 
 
-def _place(found: HedgingResult, of: CrossoverLoad, sustainable: float | None) -> str:
-    """Where it helps and where it hurts; relative to the sustainable rate if that is given."""
-
-    def end(rate: float) -> str:
-        relative = "" if sustainable is None else f" ({rate / sustainable:.0%} of the sustainable rate)"
-        return f"{_rate(rate)} requests/s{relative}"
-
-    rates = [one.rate_per_s for one in found.loads]
-    below = (
-        f"helps below {end(of.helps_below_per_s)}"
-        if of.helps_below_per_s is not None
-        else "helps at some loads"
+def _place(found: HedgingResult, of: CrossoverLoad) -> str:
+    """Where it helps and where it hurts."""
+    first, last = (f"{_rate(found.loads[at].rate_per_s)} requests/s" for at in (0, -1))
+    below, above = (
+        "at some loads" if rate is None else f"{word} {_rate(rate)} requests/s"
+        for word, rate in (("below", of.helps_below_per_s), ("above", of.hurts_above_per_s))
     )
-    above = (
-        f"hurts above {end(of.hurts_above_per_s)}"
-        if of.hurts_above_per_s is not None
-        else "hurts at some loads"
-    )
-    if of.helps and of.hurts:
-        return f"{below} and {above}"
     if of.helps:
-        return f"{below} and was not shown to hurt up to {end(rates[-1])}"
+        return f"helps {below}, {f'hurts {above}' if of.hurts else f'not shown to hurt up to {last}'}"
     if of.hurts:
-        return f"{above} and was not shown to help from {end(rates[0])} on"
-    return f"shows no difference from {end(rates[0])} to {end(rates[-1])}"
+        return f"hurts {above}, not shown to help from {first} on"
+    return f"shows no difference from {first} to {last}"
+
+
+def _shown(found: HedgingResult) -> list[tuple[float, ComparedLoad]]:
+    """Loads with a shown difference, by it."""
+    loads = [one for one in found.loads if found.tail.verdict(one.rate_per_s) != INCONCLUSIVE]
+    known = [(one.change.value, one) for one in loads if one.change is not None]
+    return sorted(known, key=lambda pair: pair[0])
 
 
 def _sizes(found: HedgingResult) -> list[str]:
-    """The largest gain and the largest harm that a load shows, and what a millisecond costs."""
-    shown = [one for one in found.loads if found.tail.verdict(one.rate_per_s) != INCONCLUSIVE]
-    known = [(one.change.value, one) for one in shown if one.change is not None]
-    if not known:
-        return []
-    name = percentile(found.quantile or 0.0)
-    best, harm = (at(known, key=lambda pair: pair[0]) for at in (min, max))
-    ends = [pair for pair, sign in ((best, -1), (harm, 1)) if pair[0] * sign > 0]
-    parts = [f"{_change(value)} at {_rate(one.rate_per_s)} requests/s" for value, one in ends]
-    out = [f"{name} {', '.join(parts)}"] if parts else []
-    each = best[1].cost_per_ms
-    if each is not None:
-        unit, at = best[1].load.copies.unit, _rate(best[1].rate_per_s)
-        out.append(f"at {at} requests/s each ms gained costs {span(*each)} {unit} per 1,000 requests")
-    return out
+    """The largest gain and the largest harm that a load shows."""
+    known = _shown(found)
+    ends = [pair for pair, sign in ((known[:1], -1), (known[-1:], 1)) if pair and pair[0][0] * sign > 0]
+    parts = [f"{_change(value)} at {_rate(one.rate_per_s)} requests/s" for ((value, one),) in ends]
+    return [f"{percentile(found.quantile or 0.0)} {', '.join(parts)}"] if parts else []
+
+
+def _price(found: HedgingResult) -> list[str]:
+    """What a millisecond costs where the gain is largest."""
+    for _, best in _shown(found)[:1]:
+        if best.cost_per_ms is not None:
+            cost = f"{span(*best.cost_per_ms)} {best.load.copies.unit} per 1,000 requests"
+            return [f"at {_rate(best.rate_per_s)} requests/s each ms gained costs {cost}"]
+    return []
 
 
 def _rate(value: float) -> str:
@@ -210,22 +191,22 @@ def causes(found: HedgingResult) -> list[Cause]:
     of, few, p = load.copies, first.copies.hedged, found.quantile
     saved, many, (off, on), (together, least) = of.cancelled, of.hedged, of.refused, of.correlation
     at = f"at {_rate(load.rate_per_s)} requests/s"
+    lowest = f"at {_rate(first.rate_per_s)}"
     out = []
     if saved is not None and saved < SAVED:
-        text = f"the target keeps generating for attempts that were closed: {at} closing saved only {share(saved)} of the rest"
+        text = f"the target keeps generating for closed attempts: closing saves {share(saved)} {at}"
         out.append(Cause(CANCEL, text))
     if off is not None and on is not None and on - off >= MORE_REFUSED:
-        text = f"hedges use up a limit that the calls need: {at} {share(on)} were refused with hedging, {share(off)} without"
+        text = f"hedges use up a limit: {share(on)} of the calls refused with, {share(off)} without {at}"
         out.append(Cause(LIMIT, text))
     if together is not None and least is not None and least >= TOGETHER_FROM:
-        text = f"the hedge of a slow call is usually slow too: {at} correlation {together:.2f} (at least {least:.2f})"
+        text = f"the hedge of a slow call is slow too: correlation {together:.2f}, at least {least:.2f}, {at}"
         out.append(Cause(TOGETHER, text))
     if p is not None and few is not None and few <= 2 * (1 - p):
-        text = f"the delay lies among the slow calls: at {_rate(first.rate_per_s)} requests/s only {share(few)} got a hedge"
+        text = f"the delay lies among the slow calls: only {share(few)} got a hedge {lowest} requests/s"
         out.append(Cause(DELAY, text))
     if few and many is not None and many >= GROWS * few:
-        text = f"slower calls get more hedges: {share(few)} at {_rate(first.rate_per_s)} requests/s, {share(many)} {at}"
-        out.append(Cause(LOAD, text))
+        out.append(Cause(LOAD, f"slower calls get more hedges: {share(few)} {lowest}, {share(many)} {at}"))
     return out
 
 

@@ -2,7 +2,7 @@
 
 An objective is decided as in the report of any run (metrics/slo.py), on the values of all blocks. Costs have a bootstrap
 interval over blocks. Two models are compared block by block within a round, by a sign-flip test, because drift affects
-all models of a round alike.
+all models of a round alike. A block is of the steady stage: requests as offered, failures slowest.
 """
 
 from __future__ import annotations
@@ -11,8 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pandas as pd
 
+from tailgauge.experiments.reading import RunReading
+from tailgauge.rows import schema
+from tailgauge_analysis.metrics.latency import OFFERED, waits
+from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.slo import criteria, decide
+from tailgauge_analysis.sections.cache.cost import no_price, spent, tariff
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.quantiles import Quantile
 from tailgauge_analysis.stats.sign_flips import FEWEST, Flips, flips
@@ -43,9 +49,7 @@ class ModelBlock:
 class ModelObjective:
     """One objective of one model."""
 
-    name: str
-    metric: str
-    p: float
+    label: str
     max_ms: float
     quantile: Quantile
     outcome: str
@@ -76,6 +80,33 @@ class ModelResult:
         return FAIL if FAIL in outcomes else PASS if outcomes == {PASS} else INCONCLUSIVE
 
 
+def block(name: str, price: float, reading: RunReading) -> ModelBlock:
+    """Result of a run; `price`: of an input token at the simulated endpoint, which has no currency."""
+    stage, run = reading.steady, reading.frames.run
+    cost, unit, why = _cost(stage.attempts, run)
+    if run["target"].get("simulated") and cost is not None:
+        cost *= price
+    ended = stage.requests["ended"]
+    return ModelBlock(
+        name, {one.name: waits(metric, one.part(stage), OFFERED) for one in criteria(run["scenario"]) if (metric := one.metric)},
+        waits(BY_NAME["e2e_sched"], stage, OFFERED),
+        int((ended != schema.CANCELLED).sum()), int((ended == schema.OK).sum()), cost, unit, why,
+    )  # fmt: skip
+
+
+def _cost(attempts: pd.DataFrame, run: Json) -> tuple[float | None, str, str]:
+    """Mean cost of the calls with usage, and its unit; or why there is none."""
+    prices = tariff(run)
+    counted = attempts[attempts["output_tokens"].notna()]
+    models = counted["model"].where(
+        counted["model"].notna() & (counted["model"] != ""), counted["asked_model"]
+    )
+    total, unpriced = spent(counted, models.fillna(""), prices.price)
+    if total is None:
+        return None, "", no_price(unpriced, prices.why)
+    return float(total), prices.unit, ""
+
+
 def choice(names: Sequence[str], rounds: Sequence[Mapping[str, ModelBlock]], slo: Json) -> list[ModelResult]:
     """Results in the order of `names`, without models that have no block."""
     found = []
@@ -104,9 +135,7 @@ def _result(name: str, blocks: Sequence[ModelBlock], slo: Json) -> ModelResult:
         waits = Waits.joined([block.waits[one.name] for block in blocks])
         (quantile,) = waits.quantiles((p,))
         outcome, why = decide(waits.beyond(max_ms), quantile, max_ms)
-        objectives.append(
-            ModelObjective(one.name, one.metric.name, p, max_ms, quantile, outcome.upper(), why)
-        )
+        objectives.append(ModelObjective(one.objective.label, max_ms, quantile, outcome.upper(), why))
     took = Waits.joined([block.took for block in blocks]).quantiles(PS)
     requests = sum(block.requests for block in blocks)
     return ModelResult(

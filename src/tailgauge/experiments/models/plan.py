@@ -6,19 +6,16 @@ have the same arrivals and sizes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from random import Random
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from tailgauge.errors import UsageError
 from tailgauge.experiments.answer import Answer
-from tailgauge.experiments.course import RUN_S, SEED_STEP, Base, Course, SpentError, Step, StepResult
+from tailgauge.experiments.course import RUN_S, SEED_STEP, Base, Planner, Step, Steps
+from tailgauge.experiments.models import report
+from tailgauge.experiments.models.judge import ModelBlock, block, choice
+from tailgauge.experiments.reading import RunReading
 from tailgauge.protocols.protocol import SIMULATED
-from tailgauge.schedule.settings import CLOSED, TRACE
-
-if TYPE_CHECKING:
-    from tailgauge.experiments.models.judge import ModelBlock
-    from tailgauge.experiments.reading import RunReading
+from tailgauge.schedule.settings import TRACE
 
 FEWEST = 2  # models
 TOGETHER = 2  # rounds that one child runs
@@ -27,51 +24,47 @@ SHORTEST_S, LONGEST_S = 4.0, 120.0  # of a block
 WARMUP_SHARE = 0.2  # of a block, before it
 
 
-class ModelsPlanner:
-    """The course, and its results."""
+class ModelsPlanner(Planner):
+    """The course, and its results. What a step is given: its round and its model."""
 
     def __init__(self, base: Base) -> None:
+        super().__init__(base)
         _check(base)
-        self._seed, self._table = base.scenario.seed, base.table.models
-        self._names = list(self._table.among)
-        rounds = self._table.rounds
-        self._block_s = self._table.block_s or _block_s(base.table.minutes, len(self._names) * rounds, rounds)
+        self._settings = base.table.models
+        self._names, rounds = list(self._settings.among), self._settings.rounds
+        self._block_s = self._settings.block_s or _block_s(
+            base.table.minutes, len(self._names) * rounds, rounds
+        )
         tree = base.tree()
         self._traffic: dict[str, dict[str, Any]] = tree.get("traffic", {"main": {}})
         self._slo = tree["slo"]
-        self._rounds: list[dict[str, ModelBlock]] = [{} for _ in range(rounds)]
 
-    def course(self) -> Course:
-        """Every round, then the answer."""
-        remarks: list[str] = []
-        try:
-            for first in range(0, self._table.rounds, TOGETHER):
-                numbers = range(first, min(first + TOGETHER, self._table.rounds))
-                self._keep((yield [step for number in numbers for step in self._round(number)]))
-        except SpentError as spent:
-            remarks.append(f"{spent}: the answer is based on the runs until then")
-        return self._answer(remarks)
+    def steps(self) -> Steps:
+        """Every round."""
+        rounds = range(self._settings.rounds)
+        for first in rounds[::TOGETHER]:
+            steps = [step for number in rounds[first : first + TOGETHER] for step in self._round(number)]
+            yield from self.run(steps, again=False)
 
     def measure(self, step: Step, reading: RunReading) -> ModelBlock:
         """The block of a run."""
-        from tailgauge.experiments.models.measure import block
-
-        _, name = _round_and_model(step)
-        return block(name, self._table.among[name].price, reading)
+        _, name = step.given
+        return block(name, self._settings.among[name].price, reading)
 
     def _round(self, number: int) -> list[Step]:
         """A block of every model, in random order."""
-        seed = self._seed + SEED_STEP * number
+        seed = self._scenario.seed + SEED_STEP * number
         names = list(self._names)
         Random(seed).shuffle(names)
         warmup_s = WARMUP_SHARE * self._block_s
+        whole_s = warmup_s + self._block_s
         return [
-            Step(f"round {number + 1}: {name}", self._overrides(name, warmup_s), warmup_s + self._block_s, seed)
+            Step(f"round {number + 1}: {name}", self._overrides(name, warmup_s), whole_s, seed, given=(number, name))
             for name in names
         ]  # fmt: skip
 
     def _overrides(self, name: str, warmup_s: float) -> tuple[tuple[str, Any], ...]:
-        one = self._table.among[name]
+        one = self._settings.among[name]
         model = {} if one.model is None else {"model": one.model}
         traffic = {table: {**of, **model} for table, of in self._traffic.items()}
         profile = () if one.profile is None else (("simulated.profile", one.profile),)
@@ -79,44 +72,30 @@ class ModelsPlanner:
             ("traffic", traffic), ("arrival.shape", None), ("stages.warmup_s", warmup_s), ("stages.cooldown_s", 0.0), *profile,
         )  # fmt: skip
 
-    def _keep(self, results: Sequence[StepResult]) -> None:
-        for one in results:
-            if one.valid:
-                number, name = _round_and_model(one.step)
-                self._rounds[number][name] = one.measured
-
-    def _answer(self, remarks: Sequence[str]) -> Answer:
-        from tailgauge.experiments.models import report
-        from tailgauge.experiments.models.judge import choice
-
-        return report.answer(choice(self._names, self._rounds, self._slo), remarks)
+    def answer(self) -> Answer:
+        """What was found."""
+        rounds: list[dict[str, ModelBlock]] = [{} for _ in range(self._settings.rounds)]
+        for one in self._kept:
+            number, name = one.step.given
+            rounds[number][name] = one.measured
+        return report.answer(choice(self._names, rounds, self._slo))
 
 
 def _check(base: Base) -> None:
-    """Raises UsageError if there is nothing to choose from, or nothing to choose by."""
+    """UsageError if there is nothing to choose from, or nothing to choose by."""
+    base.today(TRACE)
     among = base.table.models.among
     if len(among) < FEWEST:
-        raise UsageError(
-            f"{base.path}: experiment.models.among: expected two models or more, as [experiment.models.among.small] with model = '...'"
-        )
+        text = "expected two models or more, as [experiment.models.among.small] with model = '...'"
+        raise base.refused("experiment.models.among", text)
     if not base.scenario.slo or any(slo.max_ms is None for slo in base.scenario.slo.values()):
-        raise UsageError(
-            f"{base.path}: slo: models are chosen by their objectives: expected at least one table [slo.NAME], each with max_ms"
+        text = (
+            "models are chosen by their objectives: expected at least one table [slo.NAME], each with max_ms"
         )
-    if base.scenario.arrival.process in {CLOSED, TRACE}:
-        raise UsageError(
-            f"{base.path}: arrival.process: blocks of the same traffic need a rate: expected an open process, as poisson"
-        )
-    simulated = base.scenario.target.url == SIMULATED
-    if simulated and any(one.profile is None for one in among.values()):
-        raise UsageError(
-            f"{base.path}: experiment.models.among: the simulated endpoint answers alike for every model: expected a `profile` for each"
-        )
-
-
-def _round_and_model(step: Step) -> tuple[int, str]:
-    number, _, name = step.name.removeprefix("round ").partition(": ")
-    return int(number) - 1, name
+        raise base.refused("slo", text)
+    if base.scenario.target.url == SIMULATED and any(one.profile is None for one in among.values()):
+        text = "the simulated endpoint answers alike for every model: expected a `profile` for each"
+        raise base.refused("experiment.models.among", text)
 
 
 def _block_s(minutes: float, runs: int, rounds: int) -> float:
