@@ -102,9 +102,9 @@ class Planner(ABC):
         """Run them and keep their results; with `again`, those that cannot be used are run once more."""
         results = yield steps
         self._kept += filter(self.usable, results)
-        lost = [replace(one.step, seed=self.seed()) for one in results if not self.usable(one)]
+        lost = [one.step for one in results if not self.usable(one)]
         if lost and again:
-            yield from self.run(lost, again=False)
+            yield from self.run([replace(step, seed=self.seed()) for step in lost], again=False)
 
     def usable(self, result: StepResult) -> bool:
         """Whether to keep a result."""

@@ -170,6 +170,13 @@ def test_a_required_share_of_good_requests_needs_an_objective_by_which_they_are_
         HeadroomPlanner(base)
 
 
+def test_objectives_that_are_not_used_are_named(tmp_path):
+    wanted = tree("requests", 1) | {"slo": {"first_token": {"metric": "ttft", "max_ms": 400.0}}}
+    planner = HeadroomPlanner(Base(tmp_path / "slo.toml", scenarios.parse(wanted, "slo"), (), tmp_path))
+
+    assert any("[slo] are not used" in text for text in planner.answer().result.details)
+
+
 def test_an_objective_may_be_what_is_met_first(tmp_path):
     wanted = tree("capacity", 7, good=0.95, growth=1.6, confirm=2, step_s=30.0)
     wanted["slo"] = {"first_token": {"metric": "ttft_sched", "max_ms": 400.0, "traffic": "chat"}}

@@ -165,6 +165,8 @@ class CheckupPlanner(Planner):
             )
         if self._settings.skip:
             out.append(f"skipped by experiment.checkup.skip: {', '.join(self._settings.skip)}")
+        if self._scenario.slo:
+            out.append("a checkup does not judge the objectives of [slo]: tailgauge run does")
         if self._of.table.cache is None:
             out.append("this traffic has no table `cache`, so the prefix cache was not tested")
         return out

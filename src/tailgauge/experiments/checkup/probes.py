@@ -72,13 +72,11 @@ def cached(reading: RunReading, popularity: Popularity) -> ProbeResult:
     first = (warm["began_ns"] / 1e6).to_numpy(np.float64)[hit]
     cold = (found.loc[found["traffic"] == COLD, "began_ns"] / 1e6).to_numpy(np.float64)
     ratio = judge.medians(cold[~np.isnan(cold)], first[~np.isnan(first)], 1.0)
-    name = "first content cold / warm (medians)"
-    shown = (
-        [Measured(name, f"{ratio.value:.2f}x", "{:.2f} to {:.2f}".format(*ratio.ends), len(warm))]
-        if ratio
-        else []
-    )
-    return ProbeResult(tuple(checks), tuple(shown))
+    shown: tuple[Measured, ...] = ()
+    if ratio is not None:
+        ends = "{:.2f} to {:.2f}".format(*ratio.ends)
+        shown = (Measured("first content cold / warm (medians)", f"{ratio.value:.2f}x", ends, len(warm)),)
+    return ProbeResult(tuple(checks), shown)
 
 
 def counted_calls(reading: RunReading, known: CacheSettings, salted: set[str] | None = None) -> pd.DataFrame:

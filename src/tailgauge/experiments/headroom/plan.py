@@ -45,7 +45,7 @@ class HeadroomPlanner(Planner):
         super().__init__(base)
         self._overrides = overrides
         self._today, self._settings = base.today(), base.table.headroom
-        if self._settings.good and not _latencies(base):
+        if self._settings.good and not any(one.figure.unit == LATENCY for one in base.scenario.slo.values()):
             raise base.refused("experiment.headroom.good", "expected an objective on a latency in [slo]")
         self._trace = base.scenario.arrival.process == TRACE
         # The simulated endpoint resets with every run, and needs no rest.
@@ -108,14 +108,9 @@ class HeadroomPlanner(Planner):
 
     def answer(self) -> Answer:
         """What was found."""
-        notes = [SAME_TRACE] if self._trace else []
-        notes += [UNUSED] if _latencies(self._base) and not self._settings.good else []
-        return report.answer(self._settings, self._today, self._runs(), *self._judged(), notes)
-
-
-def _latencies(base: Base) -> bool:
-    """Whether the scenario has an objective by which a request is good."""
-    return any(one.figure.unit == LATENCY for one in base.scenario.slo.values())
+        remarks = [SAME_TRACE] if self._trace else []
+        remarks += [UNUSED] if self._scenario.slo and not self._settings.good else []
+        return report.answer(self._settings, self._today, self._runs(), *self._judged(), remarks)
 
 
 def _step_s(minutes: float, steps: int, rest_s: float) -> float:

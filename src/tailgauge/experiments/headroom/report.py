@@ -97,23 +97,23 @@ class Sustained:
 
 def answer(
     settings: Settings, today: float, runs: Sequence[RateResult], tried: Sequence[JudgedRate], bounds: Sequence[Bound],
-    notes: Sequence[str],
+    remarks: Sequence[str],
 ) -> Answer:  # fmt: skip
     """The answer of a search, or of one run without a 429; the first run is at today's rate."""
     found = Sustained(today, settings.refused, settings.no_429)
-    text, details = NOTHING, list[str]()
+    text, details, notes = NOTHING, list[str](), list[str]()
     if runs:
         known = _found(settings, found, runs, tried, bounds)
         text, details = _text(known, tried, runs[0]) if known else (NO_HEADER, details)
         found = known or found
-        notes = [*_first_429(found, runs[0]), *notes, *_remarks(settings, tried, found)]
+        notes = [*_first_429(found, runs[0]), *_notes(settings, tried, found)]
     objectives = _objectives(settings, found) if found.low_per_s or found.high_per_s else ()
     low, high = found.low_per_s, found.high_per_s
     smallest = f"a change of the sustainable rate by {share(high / low - 1)}" if low and high else ""
     tables = [_rates(tried, found)]
     if found.limits:
         tables.append(Table("Limits", LIMITS, tuple(map(_limit_row, found.limits)), LIMITS_NOTE))
-    result = Result(worst(one.outcome for one in objectives), text, objectives, tuple(details))
+    result = Result(worst(one.outcome for one in objectives), text, objectives, (*details, *remarks))
     return answered(
         "headroom", "Sustained rate", result, found, tables, notes, smallest, _pictures(tried, found)
     )
@@ -289,7 +289,7 @@ def _objectives(settings: Settings, found: Sustained) -> tuple[ObjectiveLine, ..
     )
 
 
-def _remarks(settings: Settings, tried: Sequence[JudgedRate], found: Sustained) -> list[str]:
+def _notes(settings: Settings, tried: Sequence[JudgedRate], found: Sustained) -> list[str]:
     unseen = [one.bound.limit.kind for one in found.limits if one.bound.limit and not one.bound.limit.seen]
     if settings.no_429:
         text = "the interval is wide: nothing was refused, so the burst size of {} is unknown"
