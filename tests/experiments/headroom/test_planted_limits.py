@@ -93,7 +93,7 @@ def test_without_the_cache_another_limit_binds_at_a_lower_rate(cached):
     assert without["low_per_s"] <= WITHOUT_CACHE <= without["high_per_s"] * 1.02
     assert without["high_per_s"] < cached.facts["low_per_s"] / 4
     assert without["first_429"]["high"] < cached.facts["first_429"]["value"]
-    assert cached.result.details[1].startswith("without the prompt cache only")
+    assert cached.result.details[1].startswith("without the prompt cache input tokens bind at ")
     assert cached.sections[0].notes[0].startswith("First 429 expected at ")
 
 

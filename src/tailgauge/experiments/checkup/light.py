@@ -150,10 +150,7 @@ def _streaming(streamed: Steady, whole: Steady, threshold: float, *, streams: bo
     held = _held_back(streamed)
     if later is None:
         return [judge.inconclusive("not_streamed", "too few answers"), held]
-    text = (
-        f"a whole answer takes {later.value:.2f}x the time to the first content of a streamed one "
-        f"({later.low:.2f} to {later.high:.2f})"
-    )
+    text = f"a whole answer takes {later.text} the time to first content of a streamed one"
     if streams:
         return [ProbeCheck("not_streamed", len(at_once), 1.0, f"answers are already streamed; {text}"), held]
     return [judge.of_medians("not_streamed", len(at_once), later, text), held]

@@ -270,7 +270,7 @@ def _cache_text(found: Sustained) -> list[str]:
     if one is None:
         return []
     ends = _between(one.low_per_s / today, one.high_per_s / today)
-    return [f"without the prompt cache only {ends} today's: {limit_name(one.binding)} binds"]
+    return [f"without the prompt cache {kind_name(one.binding)} bind at {ends} today's"]
 
 
 def _objectives(settings: Settings, found: Sustained) -> tuple[ObjectiveLine, ...]:

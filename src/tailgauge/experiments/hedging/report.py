@@ -194,13 +194,13 @@ def causes(found: HedgingResult) -> list[Cause]:
     lowest = f"at {_rate(first.rate_per_s)}"
     out = []
     if saved is not None and saved < SAVED:
-        text = f"the target keeps generating for closed attempts: closing saves {share(saved)} {at}"
+        text = f"the target keeps generating for closed attempts: closing saves {share(saved)}"
         out.append(Cause(CANCEL, text))
     if off is not None and on is not None and on - off >= MORE_REFUSED:
-        text = f"hedges use up a limit: {share(on)} of the calls refused with, {share(off)} without {at}"
+        text = f"hedges use up a limit {at}: {share(on)} of calls refused, {share(off)} without"
         out.append(Cause(LIMIT, text))
     if together is not None and least is not None and least >= TOGETHER_FROM:
-        text = f"the hedge of a slow call is slow too: correlation {together:.2f}, at least {least:.2f}, {at}"
+        text = f"the hedge of a slow call is slow too: correlation {together:.2f}, at least {least:.2f}"
         out.append(Cause(TOGETHER, text))
     if p is not None and few is not None and few <= 2 * (1 - p):
         text = f"the delay lies among the slow calls: only {share(few)} got a hedge {lowest} requests/s"
