@@ -89,8 +89,9 @@ def _table(found: Sequence[ModelResult], best: ModelResult | None) -> Table:
 def _row(one: ModelResult) -> tuple[Cell, ...]:
     relative: Cell = NONE
     if one.dearer is not None:
-        logs = one.dearer.mean, one.dearer.low, one.dearer.high
-        relative = estimate(*(None if end is None else math.exp(end) for end in logs), "{:.3g}x".format)
+        of = one.dearer
+        low, high = (None if end is None else math.exp(end) for end in (of.low, of.high))
+        relative = estimate(math.exp(of.mean), low, high, "{:.3g}x".format)
     return (
         one.name, Value(one.outcome.lower(), outcome=one.outcome), NONE if one.per_1000 is None else estimate(*one.per_1000, figures),
         relative, *map(_objective, one.objectives), *(ms_or_failed(q.value) for q in one.took),
