@@ -21,7 +21,7 @@ def figure(picture: Picture) -> Figure:
         else:
             plot.add_vline(x=mark.low, line={"color": GREY, "dash": "dot"})
         plot.add_annotation(
-            x=mark.low, y=1, yref="paper", text=mark.name, showarrow=False, xanchor="left", yanchor="bottom"
+            x=mark.low, y=1, yref="paper", text=mark.name, showarrow=False, xanchor="left", yanchor="top"
         )
     plot.update_xaxes(title_text=picture.x)
     plot.update_yaxes(title_text=picture.y)

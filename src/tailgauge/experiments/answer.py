@@ -23,7 +23,6 @@ from tailgauge_analysis.text.section import (
     FAIL,
     INCONCLUSIVE,
     PASS,
-    Cell,
     Measurement,
     Report,
     Result,
@@ -72,7 +71,8 @@ def answered(
 ) -> Answer:  # fmt: skip
     """An answer with its evidence in one section."""
     names = tuple(one.name for one in pictures)
-    section = Section(kind, title, tables=tuple(tables), figures=names, notes=tuple(map(sentence, notes)))
+    texts = tuple(f"{sentence(text).removesuffix('.')}." for text in notes)
+    section = Section(kind, title, tables=tuple(tables), figures=names, notes=texts)
     return Answer(kind, result, finding, (section,), smallest, tuple(pictures))
 
 
@@ -159,12 +159,18 @@ def report(of: AnswerFile) -> Report:
         ("minimum detectable effect", of.smallest),
     ]
     facts += [("expected by the dry run", of.expected), ("command", of.command)]
-    table = Table(
-        "Runs",
-        ("run", "verdict", "first reason", "folder and report"),
-        tuple(map(_run, of.runs)),
-        prose=(2, 3),
+    has_reasons = any(one.reason for one in of.runs)
+    header = ("run", "verdict", *(["first reason"] if has_reasons else []), "folder and report")
+    rows = tuple(
+        (
+            one.name,
+            Value(one.verdict, outcome=one.verdict),
+            *([one.reason] if has_reasons else []),
+            one.run_id,
+        )
+        for one in of.runs
     )
+    table = Table("Runs", header, rows, prose=(2, 3))
     method = Section("method", "Method", facts=tuple(fact for fact in facts if fact[1]), tables=(table,))
     about = (of.description, of.target, of.started_at)
     title = of.scenario if of.scenario == of.kind else f"{of.kind}: {of.scenario}"
@@ -173,7 +179,3 @@ def report(of: AnswerFile) -> Report:
         (), (*of.sections, method), of.exit_code, next((name for one in of.sections for name in one.figures), ""),
         plain_values(of),
     )  # fmt: skip
-
-
-def _run(one: RunRow) -> tuple[Cell, ...]:
-    return one.name, Value(one.verdict, outcome=one.verdict), one.reason, one.run_id

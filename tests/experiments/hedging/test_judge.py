@@ -113,7 +113,7 @@ def test_a_planted_crossover_is_found_and_told():
     assert " at 3 requests/s, +" in sizes
     assert cause.startswith("the target keeps generating for closed attempts")
     assert any("each ms gained costs 0 – " in text for text in notes)
-    assert "A note" in notes
+    assert "A note." in notes
     assert [one["name"] for one in answer.facts["why"]] == [report.CANCEL]
     for table in answer.sections[0].tables:
         assert [len(row) for row in table.rows] == [len(table.header)] * len(loads)

@@ -54,7 +54,7 @@ def test_without_a_price_costs_are_unknown():
 
     assert answer.facts["cheapest"] is None
     assert answer.result.sentence == "one and other meet every objective"
-    assert answer.sections[0].notes[0] == "Cost of one unknown: no price for one"
+    assert answer.sections[0].notes[0] == "Cost of one unknown: no price for one."
 
 
 def test_nothing_at_all_is_no_answer():

@@ -27,6 +27,7 @@ from tailgauge_analysis.stats.bootstrap import SEED, blocks, draw, ratio
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import NORMAL_975, TOO_FEW, Floats, quantiles
 from tailgauge_analysis.stats.sign_flips import holm
+from tailgauge_analysis.text.cells import quantile_cell
 from tailgauge_analysis.text.formatting import ms, percentile
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
 
@@ -257,6 +258,6 @@ def latencies(name: str, values_ms: Floats) -> list[Measured]:
     """p50, p95 and p99 of a sample with their intervals, if it has enough values."""
     shown = [q for q in quantiles(values_ms, PS) if q.mark != TOO_FEW and q.value is not None]
     return [
-        Measured(f"{name}, {percentile(q.p)}", f"{ms(q.value)} ms", f"{ms(q.low)} to {ms(q.high)}", q.n)
+        Measured(f"{name}, {percentile(q.p)}", f"{ms(q.value)} ms", quantile_cell(q).interval, q.n)
         for q in shown
     ]

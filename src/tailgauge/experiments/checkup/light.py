@@ -91,7 +91,7 @@ def _phases(reading: RunReading) -> list[Measured]:
     """Where the time goes by the server log, if there is one."""
     found = phases(reading.frames, reading.steady)
     return [
-        Measured(f"share of time in {part.name}", share(part.share), "", part.n)
+        Measured(f"share of time: {part.name}", share(part.share), "", part.n)
         for part in (found.split if found else ())
         if part.share is not None
     ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tailgauge.experiments.answer import Answer, answered
+from tailgauge.experiments.answer import Answer
 from tailgauge.experiments.checkup.checks import NOTHING
 from tailgauge.experiments.checkup.judge import ALPHA, JudgedCheck, Measured, ProbeCheck, findings, judged
 from tailgauge_analysis.text.formatting import plural, sentence, share
@@ -18,6 +18,7 @@ from tailgauge_analysis.text.section import (
     PASS,
     ObjectiveLine,
     Result,
+    Section,
     Table,
     Value,
 )
@@ -62,10 +63,11 @@ def answer(
         tuple(measured), tuple(lost),
     )  # fmt: skip
     result = Result(outcome, text, tuple(map(_problem, found)), (*remarks, *invalid))
-    tables = [_checks(every), _numbers(measured)] if measured else [_checks(every)]
-    return answered(
-        "checkup", "Checks", result, finding, tables, [GAIN_NOTE] if found else [], _smallest(every)
+    sections = (
+        Section("checks", "Checks", tables=(_checks(every),), notes=(GAIN_NOTE,) if found else ()),
+        Section("measured", "Other measurements", tables=(_numbers(measured),)),
     )
+    return Answer("checkup", result, finding, sections, _smallest(every))
 
 
 def _problem(one: JudgedCheck) -> ObjectiveLine:
@@ -98,7 +100,7 @@ def _least(one: JudgedCheck) -> str:
 
 def _numbers(measured: Sequence[Measured]) -> Table:
     rows = tuple((one.name, Value(one.value, one.interval), f"{one.n:,}") for one in measured)
-    return Table("Other measurements", ("number", "value", "n"), rows)
+    return Table("", ("number", "value", "n"), rows)
 
 
 def _chance(p_value: float | None) -> str:

@@ -18,8 +18,8 @@ from tailgauge.experiments.headroom.judge import JudgedRate, RateResult, judged
 from tailgauge.experiments.headroom.limits import Bound, bounds, by_capacity, ceiling, lowest
 from tailgauge.experiments.headroom.search import NextRate, SearchPlan
 from tailgauge.experiments.reading import RunReading
-from tailgauge.objective import LATENCY
 from tailgauge.protocols.protocol import SIMULATED
+from tailgauge.scenario.objective import LATENCY
 from tailgauge.schedule.schedule import arrival_times, plan
 from tailgauge.schedule.settings import TRACE, Arrival
 

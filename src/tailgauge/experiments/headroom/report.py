@@ -378,6 +378,6 @@ def _pictures(tried: Sequence[JudgedRate], found: Sustained) -> tuple[Picture, .
     rates = [one.rate_per_s for one in tried]
     curves.append(PlotCurve("allowed", (min(rates), max(rates)), (100 * found.refused_at_most,) * 2))
     low, high = found.low_per_s, found.high_per_s
-    marks = (Mark("sustainable up to here", low, high),) if low is not None and high is not None else ()
+    marks = (Mark("sustainable rate", low, high),) if low is not None and high is not None else ()
     title = "Calls refused at each rate"
     return (Picture("headroom", title, FIGURE_NOTE, "requests/s", "refused, %", tuple(curves), marks),)
