@@ -23,6 +23,7 @@ from tailgauge_analysis.text.section import (
     FAIL,
     INCONCLUSIVE,
     PASS,
+    Cell,
     Measurement,
     Report,
     Result,
@@ -161,16 +162,11 @@ def report(of: AnswerFile) -> Report:
     facts += [("expected by the dry run", of.expected), ("command", of.command)]
     has_reasons = any(one.reason for one in of.runs)
     header = ("run", "verdict", *(["first reason"] if has_reasons else []), "folder and report")
-    rows = tuple(
-        (
-            one.name,
-            Value(one.verdict, outcome=one.verdict),
-            *([one.reason] if has_reasons else []),
-            one.run_id,
-        )
-        for one in of.runs
-    )
-    table = Table("Runs", header, rows, prose=(2, 3))
+    rows: list[tuple[Cell, ...]] = []
+    for one in of.runs:
+        reason = [one.reason] if has_reasons else []
+        rows.append((one.name, Value(one.verdict, outcome=one.verdict), *reason, one.run_id))
+    table = Table("Runs", header, tuple(rows), prose=(2, 3))
     method = Section("method", "Method", facts=tuple(fact for fact in facts if fact[1]), tables=(table,))
     about = (of.description, of.target, of.started_at)
     title = of.scenario if of.scenario == of.kind else f"{of.kind}: {of.scenario}"
