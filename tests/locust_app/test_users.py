@@ -1,4 +1,4 @@
-"""A worker of another version is refused with both versions and both schemas."""
+"""A worker of another version is refused with both versions and both schemas; a lost one is ended with the run."""
 
 import pytest
 
@@ -27,3 +27,8 @@ def test_a_refusal_names_both_versions_and_both_schemas(seen, case, version, sch
         f"it has tailgauge {version} (row schema {schema}), the master has {__version__} (row schema {SCHEMA_VERSION}): "
         "install the same version"
     )
+
+
+def test_a_lost_worker_that_lives_is_ended_although_locust_no_longer_knows_it(seen):
+    assert seen["last_run"] == [[["quit", "w1"], ["quit", "w2"]], ["w0"]]
+    assert seen["run_before_another"] == [[["stop", "w1"], ["stop", "w2"]], ["w0"]]

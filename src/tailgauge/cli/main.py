@@ -128,7 +128,9 @@ def run(
             )
         sys.exit(answer(scenarios[0], settings[0], dry_run=dry_run, as_json=as_json, **shared))
     if dry_run:
-        sys.exit(Exit.worst(run_command.dry_run(each, _print, as_json=as_json) for each in settings))
+        sys.exit(
+            Exit.worst(run_command.dry_run(each, _print, _print_error, as_json=as_json) for each in settings)
+        )
     run_command.check_reachable(settings, address)
     run_command.check_keys(settings)
     with loading():

@@ -128,11 +128,14 @@ def launch(
     return Exit.worst(codes)
 
 
-def dry_run(settings: Settings, echo: Echo, *, as_json: bool) -> Exit:
-    """Simulate the run and report it; returns the exit code."""
+def dry_run(settings: Settings, echo: Echo, print_error: Echo, *, as_json: bool) -> Exit:
+    """Simulate the run and report it; returns the exit code. Objectives that it is too short for are printed first."""
     from tailgauge.dry_run import command
     from tailgauge.locust_app.report_process import make_report
+    from tailgauge.plan import objectives
 
+    for line in objectives.lines(settings.scenario, settings.schedule, only_lacking=True):
+        print_error(line)
     given = (settings.scenario_file, settings.overrides, settings.out)
     folder = command.dry_run(settings.scenario, settings.schedule, *given)
     report = make_report(folder, settings.out, screen.as_environment())

@@ -14,6 +14,7 @@ from typing import Any
 
 import gevent
 from locust import User, constant, events, runners, task
+from locust.rpc.protocol import Message
 from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
 
 from tailgauge import __version__
@@ -169,11 +170,14 @@ class Master:
             self.on_end(run)
 
     def _forget(self, run: Run) -> None:
-        """Remove gone workers from Locust, which would wait for their users."""
-        clients = getattr(self._environment.runner, "clients", {})
+        """Remove gone workers from Locust, which would wait for their users. Those that live after all are ended, too."""
+        runner = self._environment.runner
+        clients = getattr(runner, "clients", {})
         gone = {m.node for m in run.workers if m.state == "lost" or m.has_left or run.workers.is_gone(m)}
         for node in gone | self.refused.keys():
             if node in clients:
+                end = Message("stop" if self._stays else "quit", None, node)  # type: ignore[no-untyped-call]
+                runner.server.send_to_client(end)
                 del clients[node]
 
 

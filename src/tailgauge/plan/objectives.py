@@ -13,9 +13,10 @@ from tailgauge.schedule.schedule import Schedule
 PERCENTILES = (0.99, 0.95, 0.9, 0.5)
 
 
-def lines(scenario: Scenario, schedule: Schedule) -> list[str]:
-    """The objectives of a plan."""
-    return [line for objective in scenario.slo.values() for line in _lines(objective, scenario, schedule)]
+def lines(scenario: Scenario, schedule: Schedule, *, only_lacking: bool = False) -> list[str]:
+    """The objectives of a plan, or only those for which it is too short: they have a line of advice."""
+    found = [_lines(objective, scenario, schedule) for objective in scenario.slo.values()]
+    return [line for texts in found if texts[1:] or not only_lacking for line in texts]
 
 
 def _lines(objective: Objective, scenario: Scenario, schedule: Schedule) -> list[str]:

@@ -1,4 +1,4 @@
-"""Script: a master receives hello from workers of other versions."""
+"""Script: a master receives hello from workers of other versions, and ends a run with a lost worker."""
 
 from __future__ import annotations
 
@@ -10,25 +10,43 @@ from starting.script import case, print_facts
 from tailgauge import __version__
 from tailgauge.channel.auth import Seal
 from tailgauge.locust_app.users import Master
+from tailgauge.master.workers import RunWorkers
 from tailgauge.rows.schema import SCHEMA_VERSION
+
+
+def master_of(runner: Any, *, stays: bool) -> Master:
+    runner.register_message = {}.__setitem__
+    event = SimpleNamespace(add_listener=lambda _: None)
+    environment: Any = SimpleNamespace(
+        runner=runner, events=SimpleNamespace(test_start=event, test_stopping=event)
+    )
+    return Master(environment, None, Seal("0123456789abcdef"), stays=stays)  # type: ignore[arg-type]
 
 
 def answer(version: str, schema: int) -> list[Any]:
     """Kind and reason of what a worker of this version receives."""
     sent: list[Any] = []
-    handlers: dict[str, Any] = {}
     runner = SimpleNamespace(
-        register_message=handlers.__setitem__,
-        send_message=lambda kind, data, client_id=None: sent.append([kind, data.get("why"), client_id]),
+        send_message=lambda kind, data, client_id=None: sent.append([kind, data.get("why"), client_id])
     )
-    event = SimpleNamespace(add_listener=lambda _: None)
-    environment: Any = SimpleNamespace(
-        runner=runner, events=SimpleNamespace(test_start=event, test_stopping=event)
-    )
-    master = Master(environment, None, Seal("0123456789abcdef"), stays=False)  # type: ignore[arg-type]
+    master = master_of(runner, stays=False)
     master._on_hello("w0", {"version": version, "schema": schema})
     assert ("w0" in master.roster) == ("w0" not in master.refused)
     return sent
+
+
+def forgotten(*, stays: bool) -> list[Any]:
+    """What Locust sends, and whom it still knows, after a run in which w1 was lost and w2 refused."""
+    sent: list[Any] = []
+    server = SimpleNamespace(send_to_client=lambda message: sent.append([message.type, message.node_id]))
+    runner = SimpleNamespace(clients=dict.fromkeys(("w0", "w1", "w2")), server=server)
+    master = master_of(runner, stays=stays)
+    master.refused["w2"] = "its version"
+    workers = RunWorkers(lambda _: True)
+    workers.add("w0", {})
+    workers.add("w1", {}).state = "lost"
+    master._forget(SimpleNamespace(workers=workers))  # type: ignore[arg-type]
+    return [sorted(sent), list(runner.clients)]
 
 
 @case
@@ -44,6 +62,16 @@ def other_version() -> list[Any]:
 @case
 def other_schema() -> list[Any]:
     return answer(__version__, SCHEMA_VERSION - 1)
+
+
+@case
+def last_run() -> list[Any]:
+    return forgotten(stays=False)
+
+
+@case
+def run_before_another() -> list[Any]:
+    return forgotten(stays=True)
 
 
 print_facts()
