@@ -7,7 +7,8 @@ Source: Masson, Rim, Lee, "DDSketch", VLDB 2019.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,6 +18,7 @@ _LOG_GAMMA = math.log(_GAMMA)
 _ROW = np.dtype([("key", "<i2"), ("count", "<u4")])  # of a packed bin
 
 Bins = dict[int, int]
+K = TypeVar("K")
 
 
 def add(bins: Bins, value: float) -> None:
@@ -25,8 +27,8 @@ def add(bins: Bins, value: float) -> None:
     bins[key] = bins.get(key, 0) + 1
 
 
-def merge(into: Bins, other: Bins) -> None:
-    """Add the counts of `other`."""
+def merge(into: dict[K, int], other: Mapping[K, int]) -> None:
+    """Add the counts of `other`: of bins, or of anything else."""
     for key, count in other.items():
         into[key] = into.get(key, 0) + count
 

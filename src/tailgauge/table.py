@@ -1,7 +1,12 @@
-"""What the tables of a scenario have in common: how strict they are, the numbers they use, keys that need another."""
+"""What the tables of a scenario have in common: how strict they are, the numbers they use, keys that need another.
+
+And what a message says of a wrong value.
+"""
 
 from __future__ import annotations
 
+import difflib
+import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, Literal, TypeVar
 
@@ -54,6 +59,45 @@ def with_choices(
         Field(field.default, description=f"{field.description}: {text}"),
     )
     return create_model(name, __base__=base, __doc__=base.__doc__, **more)
+
+
+_SHAPES = {
+    "int_type": "a whole number", "float_type": "a number", "string_type": "text in quotes", "bool_type": "true or false",
+    "model_type": "a table", "mapping_type": "a table of tables", "dict_type": "a table of tables", "missing": "a value",
+    "finite_number": "a finite number", "int_from_float": "a whole number", "too_short": "at least one table",
+    "string_pattern_mismatch": "the name of an environment variable", "string_too_short": "some text",
+    "date_type": "a date as 2026-11-01, without quotes", "list_type": "a list", "is_instance_of": "a number",
+}  # fmt: skip
+_BOUNDS = {
+    "greater_than": ("gt", ">"),
+    "greater_than_equal": ("ge", ">="),
+    "less_than": ("lt", "<"),
+    "less_than_equal": ("le", "<="),
+}
+
+
+def problem(error: Any, names: Collection[str], elsewhere: str = "") -> str:
+    """What one of pydantic's errors expected and got; `names`: keys of its table, `elsewhere`: where an unknown key belongs."""
+    kind, context, given = error["type"], error.get("ctx", {}), error.get("input")
+    if kind == "extra_forbidden":
+        near = elsewhere or nearest(str(error["loc"][-1]), names)
+        return f"unknown key{near or '. Expected one of: ' + ', '.join(names)}"
+    if kind in _SHAPES:
+        return f"expected {_SHAPES[kind]}{'' if kind == 'missing' else f', got {given!r}'}"
+    if kind == "literal_error":
+        choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
+        return f"expected {context['expected']}, got {given!r}{nearest(str(given), choices)}"
+    if kind in _BOUNDS:
+        key, sign = _BOUNDS[kind]
+        return f"expected a number {sign} {context[key]:g}, got {given}"
+    return f"{error['msg']}, got {str(given)[:80]!r}"
+
+
+def nearest(word: str, names: Collection[str]) -> str:
+    """The suggestion of a message about an unknown name; empty where none is near."""
+    longer = [name for name in names if len(word) > 2 and name.startswith(f"{word}_")]
+    near = longer if len(longer) == 1 else difflib.get_close_matches(word, names, n=1, cutoff=0.5)
+    return f"; did you mean {near[0]}?" if near else ""
 
 
 Positive = Annotated[float, Field(gt=0, le=1e9)]

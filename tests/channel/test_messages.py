@@ -22,7 +22,6 @@ def test_messages_carry_our_prefix_and_their_addressee(seen):
         ["tailgauge:hello", {"b": 2}, None],
     ]
     assert all(kind.startswith("tailgauge:") for kind in seen["kinds"])
-    assert len(seen["kinds"]) == 23
 
 
 def test_what_has_no_mark_of_the_token_reaches_no_handler_and_is_reported(seen):

@@ -8,8 +8,7 @@ import pytest
 
 from tailgauge.cli.endpoint import settings
 from tailgauge.errors import ScenarioError, UsageError
-from tailgauge.master.embedded_endpoint import flat
-from tailgauge.scenario.model import parse
+from tailgauge.scenario.model import parse, spelled
 from tailgauge.scenario.simulated import FIXED, ProfileName, Simulated
 from tailgauge.simulator.engine.config import PROFILES, engine_of
 from tailgauge.simulator.http.requests import ServerOptions
@@ -52,8 +51,7 @@ def test_keys_come_with_the_tables_name_or_without() -> None:
 
 def test_a_scenarios_table_arrives_whole_through_the_command_line() -> None:
     table = parse({"name": "x", "simulated": EVERYTHING}, "test").simulated
-    flattened = [f"{key}={value}" for key, value in flat(table.model_dump())]
-    arrived = given(*(text.replace("=True", "=true").replace("=False", "=false") for text in flattened))
+    arrived = given(spelled("simulated", table.model_dump(exclude_none=True)))
     assert arrived == table
     engine, profile = engine_of(arrived), PROFILES["sonnet"].engine
     assert engine is not None

@@ -14,10 +14,10 @@ from tailgauge.errors import Exit, InternalError
 
 BROKEN = """
 import sys
-from tailgauge.cli import main, run
+from tailgauge.cli import main
 def broken(*_):
     raise ValueError("no such thing: sk-ant-123456789")
-run.folder_for = broken
+main.writable = broken
 sys.argv = ["tailgauge", "worker", "--master", "127.0.0.1:1"]
 main.main()
 """

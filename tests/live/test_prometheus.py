@@ -9,7 +9,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from tailgauge.channel.traffic_counters import TrafficCounters
 from tailgauge.live.prometheus import BOUNDS_S, exposed
-from tailgauge.live.series import RunView, WorkerView
+from tailgauge.live.series import RunView
 from tailgauge.master.objectives import MET, MISSED, TOO_FEW
 from tailgauge.master.progress import Progress
 
@@ -37,12 +37,12 @@ def read():
         verdict="DEGRADED",
         objectives=(objective(MET), objective(MISSED, "error_rate"), objective(TOO_FEW, "abandoned")),
     )
-    workers = (
-        WorkerView(0, "a", "h", "running", 20, 1, 0.25, 0.021, 0.1),
-        WorkerView(1, "b", "h", "running", 20, 2, None, None, 0.1),
-        WorkerView(2, "c", "h", "lost", 0, 0, 0.5, 0.0, 9.0),
-    )
-    seen = RunView("run-1", HOSTILE, "chat.toml", (), "/runs/run-1", "running", progress, (), workers, 3)
+    workers = [
+        {"worker": 0, "state": "running", "cpu": 0.25, "clock_error_ms": 0.021},
+        {"worker": 1, "state": "running", "cpu": None, "clock_error_ms": None},
+        {"worker": 2, "state": "lost", "cpu": 0.5, "clock_error_ms": 0.0},
+    ]
+    seen = RunView({"run_id": "run-1", "scenario": HOSTILE, "state": "running"}, progress, workers, 3)
     body, content_type = exposed(seen, "text/plain")
     assert content_type.startswith("text/plain")
     found = {}

@@ -8,7 +8,7 @@ import pytest
 from live.counters import objective
 from live.counters import progress as state
 
-from tailgauge.live.series import MAX_POINTS, Live, RunView, WorkerView, chosen, document
+from tailgauge.live.series import MAX_POINTS, Live, RunView, chosen, document
 
 TTFT = ("ttft_p50_ms", "ttft_p95_ms", "ttft_p99_ms", "ttft_max_ms")
 E2E = ("e2e_p50_ms", "e2e_p95_ms")
@@ -27,13 +27,12 @@ def folded(*moments):
 
 
 def worker(number, state="running", cpu=0.2):
-    return WorkerView(number, f"name-{number}", "host", state, 10, 1, cpu, 0.0, 0.3)
+    return {"worker": number, "state": state, "cpu": cpu, "clock_error_ms": 0.0}
 
 
 def seen(*workers, notes=()):
     now = progress(3.0, sent=7, objectives=(objective("met"),))
-    return RunView("run-1", "chat", "chat.toml", ("http://target",), "/runs/run-1", "running", now,
-                tuple(notes), workers, len(workers))  # fmt: skip
+    return RunView({"run_id": "run-1", "notes": list(notes)}, now, list(workers), len(workers))
 
 
 def test_rates_are_differences_of_counters_over_the_time_between_points():

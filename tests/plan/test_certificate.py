@@ -197,8 +197,8 @@ def test_a_place_that_cannot_be_written_is_reported_beforehand(tmp_path: Path) -
     (tmp_path / "file").write_text("")
 
     with pytest.raises(UsageError, match="the certificate cannot be written"):
-        certificate.writable(tmp_path / "file" / "certificate.json")
+        certificate.check_writable(tmp_path / "file" / "certificate.json")
     with pytest.raises(UsageError, match="a folder, not a file"):
-        certificate.writable(tmp_path)
-    certificate.writable(tmp_path / "new" / "certificate.json")
+        certificate.check_writable(tmp_path)
+    certificate.check_writable(tmp_path / "new" / "certificate.json")
     assert list((tmp_path / "new").iterdir()) == []

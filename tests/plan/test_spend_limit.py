@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailgauge.call import BATCH_POLL, BATCH_SUBMIT, Call, Message, Part, Prompt, Tool
-from tailgauge.plan.spend_limit import Allowance, Amount, Guard, Sizing, need, used
+from tailgauge.plan.spend_limit import Amount, Guard, Sizing, need, used
 from tailgauge.rows.schema import AttemptRow
 from tailgauge.scenario.prices import Price, Usage
 
@@ -42,12 +42,12 @@ def test_no_limit_is_ever_exceeded(
 ) -> None:
     """Calls overlap, each uses at most what it needed, some never tell; what was really used is summed beside it."""
     refusals: list[str] = []
-    allowance = Allowance(limit, refusals.append)
+    guard = Guard(limit, Sizing(), {}, refusals.append)
     open_calls: list[tuple[int, Amount]] = []
     really = Amount()
     refused = False
     for number, ((needed, real), (cost, real_cost), close, known) in enumerate(calls):
-        taken = allowance.take(number, Amount(1, needed, Fraction(cost)))
+        taken = guard.hold(number, Amount(1, needed, Fraction(cost)))
         assert not (refused and taken), "after a refusal nothing is sent any more"
         refused = refused or not taken
         if taken:
@@ -56,10 +56,10 @@ def test_no_limit_is_ever_exceeded(
             open_calls.append((number, used_by_it))
         if close < len(open_calls):
             key, used_by_it = open_calls.pop(close)
-            allowance.settle(key, used_by_it if known else None)
+            guard.settle(key, used_by_it if known else None)
         for have, most in zip(really, limit, strict=True):
             assert most is None or (have or 0) <= most
-        for counted, have in zip(allowance.taken, really, strict=True):
+        for counted, have in zip(guard.taken, really, strict=True):
             assert (counted or 0) >= (have or 0), "what is held covers what is used"
     assert len(refusals) == int(refused)
 
@@ -82,12 +82,12 @@ def test_shares_add_up_to_the_limit(limit: Amount, workers: int) -> None:
 
 
 def test_what_a_call_gives_back_is_there_for_the_next_one() -> None:
-    allowance = Allowance(Amount(None, 100, None))
-    assert allowance.take("a", Amount(1, 80))
-    allowance.settle("a", Amount(1, 30))
+    guard = Guard(Amount(None, 100, None), Sizing(), {}, pytest.fail)
+    assert guard.hold("a", Amount(1, 80))
+    guard.settle("a", Amount(1, 30))
 
-    assert allowance.take("b", Amount(1, 70))
-    assert allowance.taken == Amount(2, 100)
+    assert guard.hold("b", Amount(1, 70))
+    assert guard.taken == Amount(2, 100)
 
 
 @given(st.text(max_size=200))
@@ -146,7 +146,7 @@ def test_what_an_ended_call_has_used() -> None:
 ])  # fmt: skip
 def test_the_limit_that_stopped_the_run_is_named_once(limit: Amount, name: str) -> None:
     refusals: list[str] = []
-    guard = Guard(Allowance(limit, refusals.append), Sizing(frame=47), {"m": PRICE})
+    guard = Guard(limit, Sizing(frame=47), {"m": PRICE}, refusals.append)
     call = Call(Prompt.of("x"), 10)  # 47 + 16 + 1 + 10 = 74 tokens
 
     assert guard.admits([call, call], "m")

@@ -35,13 +35,6 @@ from tailgauge.clock import monotonic_ns
 
 log = logging.getLogger("tailgauge")
 
-FROM_WORKER = (
-    "hello", "ready", "tried", "opened", "ping", "counters", "guarded", "part", "drained", "failed",
-    "pulse",
-)  # fmt: skip
-FROM_MASTER = (
-    "welcome", "refused", "plan", "try", "open", "go", "pong", "slice", "got", "drain", "hurry", "delivered",
-)  # fmt: skip
 REFUSED = "refused"  # not sealed: the worker may have no token
 _IMMEDIATE = ("ping", "pong")
 _PREFIX = "tailgauge:"

@@ -57,14 +57,8 @@ class TrafficCounters:
 
 def total(messages: Iterable[dict[str, Any]]) -> TrafficCounters:
     """The sum of messages."""
-    found, every = TrafficCounters(), list(messages)
-    for message in every:
-        _add(found.requests, message["requests"])
-        _add(found.attempts, message["attempts"])
-        of_input, cached, of_output = message["tokens"]
-        found.input_tokens += of_input
-        found.cached_tokens += cached
-        found.output_tokens += of_output
+    every = list(messages)
+    found = combined(TrafficCounters(one["requests"], one["attempts"], *one["tokens"]) for one in every)
     for name in SKETCHES:
         setattr(found, name, quantile_sketch.total(message[name] for message in every))
     return found
@@ -75,7 +69,7 @@ def combined(many: Iterable[TrafficCounters]) -> TrafficCounters:
     found = TrafficCounters()
     for each in many:
         for name in ("requests", "attempts", *SKETCHES):
-            _add(getattr(found, name), getattr(each, name))
+            quantile_sketch.merge(getattr(found, name), getattr(each, name))
         found.input_tokens += each.input_tokens
         found.cached_tokens += each.cached_tokens
         found.output_tokens += each.output_tokens
@@ -96,8 +90,3 @@ def difference(now: TrafficCounters, then: TrafficCounters) -> TrafficCounters:
 
 def _less(now: dict[K, int], then: Mapping[K, int]) -> dict[K, int]:
     return {key: n - then.get(key, 0) for key, n in now.items()}
-
-
-def _add(into: dict[K, int], counts: Mapping[K, int]) -> None:
-    for name, count in counts.items():
-        into[name] = into.get(name, 0) + count

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from tailgauge.errors import UsageError
@@ -36,18 +35,14 @@ def settings(
         raise UsageError("--certfile and --keyfile: give both or neither")
     return table, ServerOptions(
         api_key=os.environ[variable] if variable else None,
-        certfile=_path(options["certfile"]),
-        keyfile=_path(options["keyfile"]),
+        certfile=options["certfile"],
+        keyfile=options["keyfile"],
     )
 
 
 def _key(given: str) -> str:
     """The key with its table's name, which may be omitted."""
     return given if given.partition(".")[0] == _TABLE else f"{_TABLE}.{given}"
-
-
-def _path(name: str | None) -> Path | None:
-    return Path(name) if name else None
 
 
 def serve_command(

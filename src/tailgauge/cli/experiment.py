@@ -74,12 +74,7 @@ def calibrate(
 @options.overrides()
 @click.option("--quick", is_flag=True, help="Find large effects only, within 3 minutes.")
 @click.option(
-    "--workers",
-    type=Whole(1, 256),
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Worker processes on this machine.",
+    "--workers", type=Whole(1, 256), default=1, show_default=True, help="Worker processes on this machine."
 )
 @click.option("--dry-run", is_flag=True, help="Simulate the checkup in seconds; send nothing.")
 @options.out("runs/ and reports/")

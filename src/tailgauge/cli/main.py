@@ -27,6 +27,7 @@ from tailgauge.cli.runs import runs
 from tailgauge.cli.scenario import scenario
 from tailgauge.errors import Exit, InternalError, TailgaugeError, UsageError
 from tailgauge.live import screen
+from tailgauge.rows.disk import writable
 
 
 @contextmanager
@@ -53,20 +54,12 @@ def cli() -> None:
 @cli.command(epilog=options.RUN)
 @click.argument("scenarios", metavar="SCENARIO...", nargs=-1, required=True, type=ScenarioName())
 @options.scenario_options(options.TRAFFIC)
-@click.option(
-    "--duration", type=Duration(), metavar="TIME", help="Scale the run to this length, as 60s or 5m."
-)
-@click.option("--requests", type=Whole(), metavar="N", help="Scale the run to about N requests.")
+@click.option("--duration", type=Duration(), help="Scale the run to this length, as 60s or 5m.")
+@click.option("--requests", type=Whole(), help="Scale the run to about N requests.")
 @options.overrides()
+@click.option("--workers", type=Whole(0, 256), help="Worker processes on this machine (default: 1).")
 @click.option(
-    "--workers", type=Whole(0, 256), metavar="N", help="Worker processes on this machine (default: 1)."
-)
-@click.option(
-    "--expect-workers",
-    type=Whole(0, 10_000),
-    default=0,
-    metavar="N",
-    help="Wait for N workers on other machines.",
+    "--expect-workers", type=Whole(0, 10_000), default=0, help="Wait for N workers on other machines."
 )
 @click.option(
     "--bind", metavar="HOST[:PORT]", help="Address that remote workers connect to (default: 127.0.0.1:5557)."
@@ -134,14 +127,10 @@ def run(
     run_command.check_reachable(settings, address)
     run_command.check_keys(settings)
     with loading():
-        from tailgauge.locust_app.launch import Page, WorkerSetup
+        from tailgauge.locust_app.launch import WorkerSetup
 
     setup = WorkerSetup(children, remote, address)
-    sys.exit(
-        run_command.launch(
-            settings, setup, Page(*page) if page else None, _print, _print_error, as_json=as_json
-        )
-    )
+    sys.exit(run_command.launch(settings, setup, page, _print, _print_error, as_json=as_json))
 
 
 def _print(text: str) -> None:
@@ -235,31 +224,24 @@ def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:
 @cli.command(epilog=options.ENDPOINT)
 @click.option("--host", default="127.0.0.1", show_default=True, metavar="HOST", help="Address to listen on.")
 @click.option(
-    "--port",
-    type=Whole(0, 65535),
-    default=8000,
-    show_default=True,
-    metavar="PORT",
-    help="Port; 0 selects a free one.",
+    "--port", type=Whole(0, 65535), default=8000, show_default=True, help="Port; 0 selects a free one."
 )
 @options.overrides("Set a key of [simulated], for example limits.rpm=60.", "KEY=VALUE")
 @click.option("--profile", metavar="NAME", help="Simulate this model server, for example haiku.")
-@click.option(
-    "--seed",
-    type=SEED,
-    default=1,
-    show_default=True,
-    metavar="N",
-    help="Seed of its delays.",
-)
+@click.option("--seed", type=SEED, default=1, show_default=True, help="Seed of its delays.")
 @click.option("--api-key-env", metavar="NAME", help="Require the key in this environment variable.")
 @click.option(
     "--certfile",
-    type=click.Path(dir_okay=False),
+    type=click.Path(dir_okay=False, path_type=Path),
     metavar="PEM",
     help="Serve TLS with this certificate chain.",
 )
-@click.option("--keyfile", type=click.Path(dir_okay=False), metavar="PEM", help="Private key of --certfile.")
+@click.option(
+    "--keyfile",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="PEM",
+    help="Private key of --certfile.",
+)
 @click.option("--lifeline", is_flag=True, hidden=True, help="Exit on end of input.")
 def endpoint(
     host: str, port: int, profile: str | None, sets: tuple[str, ...], seed: int, **settings: Any
@@ -283,7 +265,7 @@ def worker(master: str, out: Path, lifeline: bool) -> None:
 
     Master and worker need the same TAILGAUGE_TOKEN; see `tailgauge docs many-machines`.
     """
-    address, folder = parse(master, "--master"), run_command.folder_for(out)
+    address, folder = parse(master, "--master"), writable(out, f"--out {out}:").resolve()
     gc.disable()  # saves a quarter of the time to load Locust and an SDK; Health enables it again after a run
     from tailgauge.locust_app.launch import work
 

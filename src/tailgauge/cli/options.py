@@ -141,6 +141,10 @@ class Duration(Positive):
     name = "duration"
     expected = "a length of time above 0, for example 60s or 5m"
 
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002 - click's signature
+        """How the help shows it."""
+        return "TIME"
+
     def number(self, text: str) -> float:
         """Seconds of a text; ValueError for others."""
         parts = re.fullmatch(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?", text)
@@ -156,6 +160,10 @@ class Whole(click.ParamType[int]):
 
     def __init__(self, least: int = 1, most: int = 1_000_000_000) -> None:
         self.least, self.most = least, most
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002 - click's signature
+        """How the help shows it."""
+        return "N"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Parse the value."""
@@ -215,15 +223,15 @@ TRAFFIC = (
     Override("--model", "target.model", str, "NAME", "Request this model."),
     Override("--protocol", "target.protocol", str, "NAME", "Wire protocol: anthropic, openai or sse."),
     Override("--rate", "arrival.rate_per_s", Positive(), "PER_SECOND", "Mean arrivals per second."),
-    Override("--concurrency", "arrival", Whole(1, 1_000_000), "N", "Keep N requests in flight instead of a rate."),
-    Override("--input-tokens", "traffic.*.prompt_tokens", Whole(1, 10_000_000), "N", "Prompt size, without a shared prefix."),
-    Override("--output-tokens", "traffic.*.output_tokens", Whole(1, 10_000_000), "N", "Maximum size of an answer."),
+    Override("--concurrency", "arrival", Whole(1, 1_000_000), None, "Keep N requests in flight instead of a rate."),
+    Override("--input-tokens", "traffic.*.prompt_tokens", Whole(1, 10_000_000), None, "Prompt size, without a shared prefix."),
+    Override("--output-tokens", "traffic.*.output_tokens", Whole(1, 10_000_000), None, "Maximum size of an answer."),
 )  # fmt: skip
 MORE = (
-    Override("--seed", "seed", SEED, "N", "Seed of arrivals, sizes and prompts."),
+    Override("--seed", "seed", SEED, None, "Seed of arrivals, sizes and prompts."),
     Override("--clock", "clock", click.Choice(("kernel", "user")), None, "Timestamp source: kernel or user space."),
-    Override("--max-requests", "guard.max_requests", Whole(), "N", "Stop before this many HTTP calls."),
-    Override("--max-tokens", "guard.max_tokens", Whole(), "N", "Stop before this many input and output tokens."),
+    Override("--max-requests", "guard.max_requests", Whole(), None, "Stop before this many HTTP calls."),
+    Override("--max-tokens", "guard.max_tokens", Whole(), None, "Stop before this many input and output tokens."),
     Override("--max-cost", "guard.max_cost", Positive(), "AMOUNT", "Stop before this cost in the price file's currency."),
 )  # fmt: skip
 OVERRIDES = TRAFFIC + MORE

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tailgauge.address import LOOPBACK, Address, is_loopback, parse
@@ -13,7 +12,7 @@ from tailgauge.errors import Exit, UsageError
 from tailgauge.live import screen
 
 if TYPE_CHECKING:
-    from tailgauge.locust_app.launch import Page, WorkerSetup
+    from tailgauge.locust_app.launch import WorkerSetup
     from tailgauge.plan.resolve import Settings
     from tailgauge.scenario.model import Scenario
 
@@ -101,7 +100,7 @@ def check_reachable(settings: Iterable[Settings], bind: Address) -> None:
 def launch(
     settings: list[Settings],
     setup: WorkerSetup,
-    page: Page | None,
+    page: tuple[Address, bool] | None,
     echo: Echo,
     print_error: Echo,
     *,
@@ -151,15 +150,3 @@ def check_keys(settings: Iterable[Settings]) -> None:
     for scenario in (each.scenario for each in settings):
         for wanted in filter(None, (scenario.target, scenario.second_target)):
             key_for(wanted.url, wanted.protocol, wanted.api_key_env)
-
-
-def folder_for(out: Path) -> Path:
-    """The folder for a worker's rows; UsageError if it cannot be written, before any run waits for it."""
-    import tempfile
-
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=out):
-            return out.resolve()
-    except OSError as error:
-        raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from error

@@ -46,7 +46,7 @@ class StoredRun:
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[RUN]...")
-@click.option("--older-than", type=Duration(), metavar="TIME", help="Only runs older than this, as 24h.")
+@click.option("--older-than", type=Duration(), help="Only runs older than this, as 24h.")
 @click.option("--clean", is_flag=True, help="Delete these runs and their reports; asks first.")
 @click.option("--yes", is_flag=True, help="Delete without the question.")
 @options.out("runs/ and reports/")

@@ -77,7 +77,7 @@ class _Families(Collector):
 def families(view: RunView) -> Iterator[Metric]:
     """Every metric of a run."""
     progress = view.progress
-    labels = {"run_id": view.run_id, "scenario": view.scenario, "state": view.state}
+    labels = {name: view.run[name] for name in ("run_id", "scenario", "state")}
     yield InfoMetricFamily("tailgauge_run", NAMES["tailgauge_run_info"], labels)
     yield _gauge("tailgauge_run_seconds", max(0.0, progress.passed_s))
     yield _gauge("tailgauge_run_planned_seconds", progress.duration_s)
@@ -95,10 +95,10 @@ def families(view: RunView) -> Iterator[Metric]:
     known = WORST_FIRST if progress.passed_s > 0 else ()
     verdicts = {verdict: float(verdict == progress.verdict) for verdict in known}
     yield _gauges("tailgauge_verdict", "verdict", verdicts)
-    yield _gauges("tailgauge_workers", "state", Counter(one.state for one in view.workers))
-    cores = {str(one.worker): one.cpu for one in view.workers}
+    yield _gauges("tailgauge_workers", "state", Counter(one["state"] for one in view.workers))
+    cores = {str(one["worker"]): one["cpu"] for one in view.workers}
     yield _gauges("tailgauge_worker_cpu_cores", "worker", cores)
-    errors = {str(one.worker): one.clock_error_ms for one in view.workers}
+    errors = {str(one["worker"]): one["clock_error_ms"] for one in view.workers}
     in_s = {worker: None if ms is None else ms / 1e3 for worker, ms in errors.items()}
     yield _gauges("tailgauge_worker_clock_error_seconds", "worker", in_s)
 

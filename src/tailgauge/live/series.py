@@ -22,40 +22,18 @@ from tailgauge.thresholds import fewest_for
 WINDOWS_S = (10.0, 30.0, 60.0)
 MAX_POINTS = 1200
 WORKERS_SHOWN = 100
-NOTES_SHOWN = 20
 _HEALTHY = ("running", "drained")
 _JITTER_S = 0.5  # a fold may be so much early or late
 
 
 @dataclass(frozen=True, slots=True)
-class WorkerView:
-    """One worker. `cpu` 1 = one core; `clock_error_ms` is None if its offset is unknown."""
-
-    worker: int
-    name: str
-    host: str
-    state: str
-    sent: int
-    in_flight: int
-    cpu: float | None
-    clock_error_ms: float | None
-    silent_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class RunView:
-    """A run as the master knows it now, with all or some of its workers."""
+    """A run as the master knows it now, with all or some of its workers; `run` and `workers` as the page gets them."""
 
-    run_id: str
-    scenario: str
-    scenario_file: str
-    targets: tuple[str, ...]
-    folder: str
-    state: str
+    run: dict[str, Any]
     progress: Progress
-    notes: tuple[str, ...] = ()
-    workers: tuple[WorkerView, ...] = ()
-    workers_total: int = 0
+    workers: list[dict[str, Any]]
+    workers_total: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +160,12 @@ def document(view: RunView | None, live: Live, since_s: float) -> dict[str, Any]
     if view is None:
         return {"run": None}
     progress = view.progress
-    run = {name: getattr(view, name) for name in ("run_id", "scenario", "scenario_file", "folder", "state")}
-    run |= {"targets": list(view.targets), "notes": list(view.notes[-NOTES_SHOWN:])}
-    verdict = progress.verdict if live.points else None  # there is no verdict before the start
-    run |= {"duration_s": progress.duration_s, "verdict": verdict, "reason": progress.reason}
-    run |= {"objectives": [asdict(one) for one in progress.objectives]}
+    run = view.run | {
+        "duration_s": progress.duration_s,
+        "verdict": progress.verdict if live.points else None,  # there is none before the start
+        "reason": progress.reason,
+        "objectives": [asdict(one) for one in progress.objectives],
+    }
     attempts = sum(progress.all.attempts.values())
     return {
         "run": run,
@@ -194,7 +173,7 @@ def document(view: RunView | None, live: Live, since_s: float) -> dict[str, Any]
         "windows_s": live.windows_s,
         "every_s": live.every_s,
         "points": live.since(since_s),
-        "workers": [asdict(worker) for worker in view.workers],
+        "workers": view.workers,
         "workers_total": view.workers_total,
     }
 

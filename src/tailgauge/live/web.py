@@ -20,7 +20,7 @@ from gevent.pywsgi import WSGIServer
 from tailgauge.address import Address
 from tailgauge.clock import monotonic_ns
 from tailgauge.errors import UsageError
-from tailgauge.live.series import Live, RunView, WorkerView, chosen, document
+from tailgauge.live.series import Live, RunView, chosen, document
 from tailgauge.master.progress import Progress
 
 if TYPE_CHECKING:
@@ -35,6 +35,7 @@ POLICY = (
     "img-src 'self' data: blob:; base-uri 'none'; form-action 'none'; frame-ancestors 'self'"
 )
 LOCUST_PAGE = "locust.index"
+NOTES_SHOWN = 20
 TAB = (
     b'<a href="./tailgauge" style="position:fixed;left:16px;bottom:12px;z-index:10;padding:5px 14px;border-radius:99px;'
     b'background:#15803d;color:#fff;font:14px sans-serif;text-decoration:none">Tailgauge live view</a>'
@@ -103,18 +104,16 @@ class Watcher:
 
 def _view(run: Run, progress: Progress, workers: Sequence[RunWorker], total: int) -> RunView:
     now_ns = monotonic_ns()
-    return RunView(
-        run_id=run.run_id,
-        scenario=run.scenario.name,
-        scenario_file=str(run.settings.scenario_file),
-        targets=tuple(run.target_urls),
-        folder=str(run.folder.path),
-        state=_state(run),
-        progress=progress,
-        notes=tuple(run.notes),
-        workers=tuple(_worker(worker, now_ns) for worker in workers),
-        workers_total=total,
-    )
+    facts = {
+        "run_id": run.run_id,
+        "scenario": run.scenario.name,
+        "scenario_file": run.settings.scenario_file,
+        "targets": list(run.target_urls),
+        "folder": str(run.folder.path),
+        "state": _state(run),
+        "notes": run.notes[-NOTES_SHOWN:],
+    }
+    return RunView(facts, progress, [_worker(worker, now_ns) for worker in workers], total)
 
 
 def _state(run: Run) -> str:
@@ -125,26 +124,27 @@ def _state(run: Run) -> str:
     return "draining" if run.admitted.is_set() else "running"
 
 
-def _worker(worker: RunWorker, now_ns: int) -> WorkerView:
+def _worker(worker: RunWorker, now_ns: int) -> dict[str, Any]:
+    """One worker. `cpu` 1 = one core; `clock_error_ms` is None if its offset is unknown."""
     counters = worker.counters
     clock = None if worker.has_drained else counters.get("clock")
     error_ns = (clock or worker.record.get("clock") or {}).get("error_ns")
-    return WorkerView(
-        worker=worker.number,
-        name=str(worker.hello["name"]),
-        host=str(worker.hello["host"]),
-        state=worker.state,
-        sent=counters["counts"]["dispatched"] if counters else 0,
-        in_flight=counters["in_flight"] if counters else 0,
-        cpu=_cpu(worker),
-        clock_error_ms=None if error_ns is None else error_ns / 1e6,
-        silent_s=round((now_ns - worker.last_message_ns) / 1e9, 1),
-    )
+    return {
+        "worker": worker.number,
+        "name": str(worker.hello["name"]),
+        "host": str(worker.hello["host"]),
+        "state": worker.state,
+        "sent": worker.count("dispatched"),
+        "in_flight": counters["in_flight"] if counters else 0,
+        "cpu": _cpu(worker),
+        "clock_error_ms": None if error_ns is None else error_ns / 1e6,
+        "silent_s": round((now_ns - worker.last_message_ns) / 1e9, 1),
+    }
 
 
 def _cpu(worker: RunWorker) -> float | None:
     """Cores in use; None before its first counters."""
-    return worker.counters["watch"].get("cpu") if worker.counters else None
+    return worker.watch.get("cpu")
 
 
 def serve(environment: Any, at: Address, run: Callable[[], Run | None], *, metrics: bool) -> str:

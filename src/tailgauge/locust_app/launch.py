@@ -90,19 +90,19 @@ class WorkerSetup:
         return self.children + self.remote
 
 
-@dataclass(frozen=True, slots=True)
-class Page:
-    """Locust's web page with the live view, and /metrics if `metrics` is set."""
-
-    at: Address
-    metrics: bool
-
-
 class Launch:
-    """One `tailgauge run`: its processes, and one run per scenario on the same workers."""
+    """One `tailgauge run`: its processes, and one run per scenario on the same workers.
+
+    `page`: where Locust's web page with the live view is, and whether it has /metrics.
+    """
 
     def __init__(
-        self, scenarios: Sequence[Settings], setup: WorkerSetup, page: Page | None, *, shows_progress: bool
+        self,
+        scenarios: Sequence[Settings],
+        setup: WorkerSetup,
+        page: tuple[Address, bool] | None,
+        *,
+        shows_progress: bool,
     ) -> None:
         self._scenarios, self._setup, self._page = scenarios, setup, page
         self._shows_progress = shows_progress
@@ -145,7 +145,7 @@ class Launch:
         self._master = Master(environment, self._scenarios[0], Seal(self._token), stays=True)
         self._master.is_alive = lambda node: self._alive(runner, node)
         if self._page is not None:
-            self._serve(environment, self._page)
+            self._serve(environment, *self._page)
         host = LOOPBACK if self._setup.bind.host in ANYWHERE else self._setup.bind.host
         line = ["worker", f"--master={host}:{runner.server.port}", "--lifeline"]
         for number in range(self._setup.children):
@@ -153,13 +153,13 @@ class Launch:
             self._children.append(Child(line, log_file, with_keys=True, more={TOKEN: self._token}))
         return runner
 
-    def _serve(self, environment: Any, page: Page) -> None:
+    def _serve(self, environment: Any, at: Address, metrics: bool) -> None:
         def run() -> Run | None:
             return self._master.run if self._master else None
 
-        url = serve(environment, page.at, run, metrics=page.metrics)
+        url = serve(environment, at, run, metrics=metrics)
         sys.stderr.write(f"tailgauge: live view on {url}/tailgauge\n")
-        if not is_loopback(page.at.host):
+        if not is_loopback(at.host):
             sys.stderr.write("tailgauge: anyone who reaches that page can watch and stop this run\n")
 
     def _one(self, runner: Any, settings: Settings) -> Run:

@@ -27,7 +27,6 @@ from tailgauge.live import web
 from tailgauge.live.terminal import announcement
 from tailgauge.locust_app.report_process import make_report
 from tailgauge.master.run import MESSAGES, Run
-from tailgauge.master.workers import LocustWorkers
 from tailgauge.plan.resolve import Settings, resolve
 from tailgauge.rows.schema import COMPLETED, SCHEMA_VERSION
 from tailgauge.scenario.model import override
@@ -140,7 +139,7 @@ class Master:
             self.run.notice_life(node)
 
     def _on_test_start(self, **_: Any) -> None:
-        self.run = run = Run(self._link, self.settings, LocustWorkers(self.workers, self.is_alive))
+        self.run = run = Run(self._link, self.settings, self.workers, self.is_alive)
         run.notes.extend(refusal(node, why) for node, why in self.refused.items())
         for node, data in self.roster.items():
             if self.is_alive(node):

@@ -10,6 +10,7 @@ The counts of a drained worker are taken as reported. For a lost worker only its
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -33,27 +34,19 @@ class Share:
 
 def conserve(scheduled: int, shares: Sequence[Share]) -> dict[str, Any]:
     """The conservation counts of run.json."""
-    leased = sum(share.leased for share in shares)
-    total: dict[str, Any] = {
-        "scheduled": scheduled,
-        "dispatched": 0,
-        "client_drop": 0,
-        "not_reached": scheduled - leased,
-        "lost": 0,
-    }
-    ended: dict[str, int] = {}
+    counted = Counter(
+        {"scheduled": scheduled, "dispatched": 0, "client_drop": 0, "not_reached": scheduled, "lost": 0}
+    )
+    ended: Counter[str] = Counter()
     censored = 0
     for share in shares:
         counts = share.counts or {}
         dispatched, dropped = counts.get("dispatched", 0), counts.get("client_drop", 0)
-        total["dispatched"] += dispatched
-        total["client_drop"] += dropped
-        total["lost"] += share.lost
-        total["not_reached"] += share.leased - dispatched - dropped - share.lost
+        reached = dispatched + dropped + share.lost
+        counted.update(dispatched=dispatched, client_drop=dropped, lost=share.lost, not_reached=-reached)
+        ended.update(counts.get("ended", {}))
         censored += counts.get("censored", 0)
-        for name, count in counts.get("ended", {}).items():
-            ended[name] = ended.get(name, 0) + count
-    return {**total, "ended": ended, "censored": censored}
+    return {**counted, "ended": dict(ended), "censored": censored}
 
 
 def count_rows(folder: RunFolder, worker: int, drop: str) -> dict[str, Any]:

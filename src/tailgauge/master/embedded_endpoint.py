@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import json
 import ssl
 import urllib.request
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
 
 from tailgauge.channel.child_process import Child
 from tailgauge.errors import TailgaugeError
 from tailgauge.rows.run_folder import RunFolder
-from tailgauge.scenario.model import Scenario
+from tailgauge.scenario.model import Scenario, spelled
 
 START_S = 30.0
 FETCH_S = 60.0
@@ -20,27 +17,15 @@ FETCH_S = 60.0
 
 def start_endpoint(scenario: Scenario, log: Path) -> tuple[Child, str]:
     """Start `tailgauge endpoint` on a free port of loopback; returns the child and its URL."""
-    settings = [
-        f"--set=simulated.{key}={json.dumps(value)}" for key, value in flat(scenario.simulated.model_dump())
-    ]
-    child = Child(
-        ["endpoint", "--port=0", "--lifeline", f"--seed={scenario.seed}", *settings], log, with_keys=False
-    )
+    table = spelled("simulated", scenario.simulated.model_dump(exclude_none=True))
+    line = ["endpoint", "--port=0", "--lifeline", f"--seed={scenario.seed}", f"--set={table}"]
+    child = Child(line, log, with_keys=False)
     try:
-        line = child.first_line(START_S)
+        printed = child.first_line(START_S)
     except TailgaugeError:
         child.stop(1)
         raise
-    return child, line.split()[-1]
-
-
-def flat(table: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Dotted keys and their values; a key without a value keeps its default."""
-    for name, value in table.items():
-        if isinstance(value, Mapping):
-            yield from flat(value, f"{prefix}{name}.")
-        elif value is not None:
-            yield prefix + name, value
+    return child, printed.split()[-1]
 
 
 def fetch_server_log(url: str, run_id: str, folder: RunFolder, authority: str | None = None) -> list[str]:

@@ -26,16 +26,18 @@ from tailgauge.master.engine_metrics import EngineMetrics
 from tailgauge.master.leases import Leases
 from tailgauge.master.objectives import LiveObjectives
 from tailgauge.master.part_receiver import PartReceiver
-from tailgauge.master.workers import LocustWorkers, RunWorker, RunWorkers, pace
-from tailgauge.plan.preflight import USABLE, prefixes, preflight_calls
+from tailgauge.master.workers import RunWorker, RunWorkers, pace
+from tailgauge.patterns.table import facts as pattern_facts
+from tailgauge.plan.preflight import USABLE, Learnt, prefixes, preflight_calls
 from tailgauge.plan.resolve import Settings
 from tailgauge.plan.spend_limit import Amount
 from tailgauge.protocols.api_keys import key_for
 from tailgauge.protocols.protocol import SIMULATED
-from tailgauge.rows.run_folder import RunFolder, new_run_id
+from tailgauge.rows.run_folder import RunFolder, new_run_id, write_json
 from tailgauge.rows.schema import COMPLETED, OK
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.schedule import Planned, Schedule
+from tailgauge.schedule.sessions import loop
 
 log = logging.getLogger("tailgauge")
 
@@ -51,12 +53,15 @@ WRITING_S = 120.0  # for compacting hours of parts; also without progress of a t
 class Run:
     """One run, from Locust's test_start to the end of its drain."""
 
-    def __init__(self, link: Link, settings: Settings, workers: LocustWorkers) -> None:
-        self._link, self.settings, self._locust = link, settings, workers
+    def __init__(
+        self, link: Link, settings: Settings, expected: Callable[[], int], is_alive: Callable[[str], bool]
+    ) -> None:
+        """`expected`: with how many workers it begins; `is_alive`: whether one is still connected."""
+        self._link, self.settings, self._expected = link, settings, expected
         self.scenario = settings.scenario
         self.run_id = new_run_id(self.scenario.name)
         self.folder = RunFolder((settings.out / "runs" / self.run_id).resolve())
-        self.workers = RunWorkers(workers.alive)
+        self.workers = RunWorkers(is_alive)
         self.part_receiver = PartReceiver(self.folder)
         self.schedule: Schedule | None = None
         self._leases: Leases | None = None
@@ -78,7 +83,7 @@ class Run:
         self._objectives = LiveObjectives(self.scenario)
         self.engine_metrics = EngineMetrics(self.scenario, gevent.sleep)
         self._changed = Event()
-        self.started_at = utc_now()
+        self._started_at = utc_now()
         self._plan_sent = False  # workers that report after that join late
         self._early: dict[str, dict[str, Any]] = {}  # late joiners that reported before the start
         self._draining = False
@@ -216,11 +221,11 @@ class Run:
         if SIMULATED in self.target_urls:
             self._endpoint, self._endpoint_url = start_endpoint(scenario, self.folder.path / "endpoint.log")
             self.target_urls = [self._endpoint_url if u == SIMULATED else u for u in self.target_urls]
-        run_json.write(self)
+        self._write_run_json()
 
     def _send_plan(self) -> None:
         def are_connected() -> bool:
-            return len(self.workers) >= max(1, self._locust.expected())
+            return len(self.workers) >= max(1, self._expected())
 
         self._await(are_connected, READY_S, "workers did not report for the run")
         self._plan_sent = True
@@ -237,7 +242,7 @@ class Run:
             "alone": len(self.workers) == 1,
             "pace": pace(len(self.workers)),
             "prices": self.settings.priced(),
-            "run": run_json.run_facts(self),
+            "run": self._facts(),
         }
 
     def _try(self) -> None:
@@ -279,7 +284,7 @@ class Run:
         self.start_at_ns = monotonic_ns() + LEAD_NS
         for worker, share in zip(workers, shares, strict=True):
             self._link.send("go", self._go_message(share), worker.node)
-        run_json.write(self)
+        self._write_run_json()
         for node, data in self._early.items():
             self.on_hello(node, data)
 
@@ -379,8 +384,49 @@ class Run:
         if self.state == "running":
             self.state = "complete"
         if self.start_at_ns is not None or self.folder.path.is_dir():
-            run_json.write(self, ended=True)
+            self._write_run_json(ended=True)
             self.folder.mark.unlink(missing_ok=True)
+
+    def _facts(self) -> dict[str, Any]:
+        """Facts that master and workers both write, so that either record identifies the run."""
+        scenario = self.scenario
+        targets = [
+            {"url": url, "simulated": target.url == SIMULATED, "protocol": target.protocol}
+            for target, url in zip(self.targets, self.target_urls, strict=True)
+        ]
+        learnt = Learnt(*self.tried["learnt"]) if self.tried else Learnt()
+        return {
+            "run_id": self.run_id,
+            "scenario": scenario.model_dump(mode="json"),
+            "patterns": pattern_facts(scenario.traffic.values()),
+            "scenario_file": self.settings.scenario_file,
+            "overrides": list(self.settings.overrides),
+            "started_at": self._started_at,
+            "start_at_ns": self.start_at_ns,
+            "seed": scenario.seed,
+            "estimate": self.settings.estimate.facts(),
+            **learnt.facts(),
+            "arrival": loop(scenario.arrival, scenario.traffic.values()),
+            "target": targets[0],
+            "second_target": targets[1] if targets[1:] else None,
+        }
+
+    def _write_run_json(self, *, ended: bool = False) -> None:
+        """Replace run.json; see docs/reference/data-format.md."""
+        planned = self.schedule.requests if self.schedule else 0
+        scheduled = planned if self.schedule is None or self.scenario.arrival.is_open else None
+        facts = run_json.frame(self._facts(), self.state, self.notes, self.preflight) | {
+            "admission_end_at_ns": self.admission_end_at_ns,
+            "ended_at_ns": monotonic_ns() if ended else None,
+            "engine_tokens": self.engine_metrics.facts(),
+            "certificate": self.settings.certificate,
+            "trace": self.schedule.trace if self.schedule else None,
+            "conservation": self.workers.conservation(scheduled, self.folder, final=ended),
+            "not_leased": self.not_leased,
+            "master_stalled": self.workers.stalled(self.start_at_ns),
+            "workers": [worker.facts() for worker in self.workers],
+        }
+        write_json(self.folder.run_json, facts)
 
     def _settle(self) -> None:
         """Fold transferred parts into one per table; record which stretches and rows are missing."""

@@ -105,14 +105,6 @@ class RunWorker:
         }  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class LocustWorkers:
-    """What Locust knows of the workers: how many a run begins with, and whether one is still connected."""
-
-    expected: Callable[[], int]
-    alive: Callable[[str], bool]
-
-
 def pace(workers: int) -> int:
     """Seconds between messages with counters; parts are written less often by the same factor."""
     return -(-max(1, workers) // CROWD)
@@ -154,6 +146,13 @@ class RunWorkers:
             self.stalls.append((self._looked_ns, now_ns))
         self._looked_ns = now_ns
         return now_ns
+
+    def stalled(self, start_at_ns: int | None) -> list[dict[str, float]]:
+        """When the master itself did not run, in seconds of the run."""
+        return [
+            {"from_s": max(0, since - start_at_ns) / 1e9, "to_s": max(0, until - start_at_ns) / 1e9}
+            for since, until in (self.stalls if start_at_ns is not None else ())
+        ]
 
     def silent_s(self, worker: RunWorker, since_ns: int, now_ns: int) -> float:
         """For how long the master has listened to a worker in vain."""

@@ -12,7 +12,6 @@ import json
 import os
 import platform
 import secrets
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -26,6 +25,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 from tailgauge import __version__
 from tailgauge.errors import UsageError
 from tailgauge.protocols.table import SDKS
+from tailgauge.rows.disk import writable
 from tailgauge.rows.run_folder import write_json
 
 VERSION = 1
@@ -99,14 +99,9 @@ def write(path: Path, certificate: Mapping[str, Any]) -> None:
         raise UsageError(f"{path}: the certificate cannot be written: {error.strerror or error}") from error
 
 
-def writable(path: Path) -> None:
+def check_writable(path: Path) -> None:
     """Raises UsageError where no file could be written, before minutes are spent on what goes into it."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path.parent):
-            pass
-    except OSError as error:
-        raise UsageError(f"{path}: the certificate cannot be written: {error.strerror or error}") from error
+    writable(path.parent, f"{path}: the certificate")
     if path.is_dir():
         raise UsageError(f"{path}: a folder, not a file")
 

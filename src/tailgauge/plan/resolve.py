@@ -19,6 +19,7 @@ from tailgauge.plan import objectives
 from tailgauge.plan.estimate import Estimate, estimate
 from tailgauge.plan.preflight import MAX_PREFIXES, prefixes, preflight_calls
 from tailgauge.plan.spend_limit import Amount, Sizing, need
+from tailgauge.rows.disk import writable
 from tailgauge.scenario import model as scenarios
 from tailgauge.scenario import prices as pricing
 from tailgauge.scenario.model import Scenario
@@ -100,10 +101,7 @@ def resolve(
     schedule = _schedule(scenario, scenario.stages.duration_s, path.parent)
     use = certificates.Needs(scenario.clock, tls=scenario.target.url.startswith("https:"))
     cites = certificates.cited(certificate, use) if sends else None
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UsageError(f"--out {out}: cannot be written: {error.strerror}") from error
+    writable(out, f"--out {out}:")
     shown = tuple(scenarios.spelled(key, value) for key, value in pairs)
     estimated = estimate(scenario, schedule, prices, utc_today(), workers)
     return Settings(scenario, path.name, shown, out, schedule, prices, estimated, cites)

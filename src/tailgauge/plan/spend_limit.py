@@ -1,6 +1,6 @@
 """Limits that a run never exceeds: what a call may need is taken before it is sent, and corrected when it has ended.
 
-One allowance per worker. A need is an upper bound: no tokenizer makes more tokens than a text has bytes.
+One guard per worker. A need is an upper bound: no tokenizer makes more tokens than a text has bytes.
 Only of seeded words, whose tokens were counted at the preflight, half as much again as measured is enough. A call
 whose usage the target does not report keeps all that it took.
 """
@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tailgauge.call import BATCH_SUBMIT, MESSAGE, Call, Prompt
 from tailgauge.rows.schema import COMPLETED, AttemptRow
@@ -61,16 +61,14 @@ class Amount(NamedTuple):
             cost,
         )
 
-    def plain(self) -> list[int | str | None]:
+    def plain(self) -> list[Any]:
         """Plain values for a message; `of_plain` reads them."""
         return [self.requests, self.tokens, None if self.cost is None else str(self.cost)]
 
     @classmethod
-    def of_plain(cls, plain: list[int | str | None]) -> Amount:
+    def of_plain(cls, plain: list[Any]) -> Amount:
         """What `plain` made."""
         requests, tokens, cost = plain
-        assert not isinstance(requests, str)
-        assert not isinstance(tokens, str)
         return cls(requests, tokens, None if cost is None else Fraction(cost))
 
 
@@ -139,77 +137,65 @@ def used(row: AttemptRow, price: Price | None) -> Amount | None:
     return Amount(1, usage.prompt + usage.output, None if price is None else price.cost(usage))
 
 
-class Allowance:
-    """One worker's share of the limits. `on_refused` is called once with the limit that stopped it."""
-
-    def __init__(self, limit: Amount, on_refused: Callable[[str], None] = lambda _: None) -> None:
-        self._limit = limit
-        self._taken = Amount()
-        self._held: dict[Hashable, Amount] = {}
-        self._on_refused = on_refused
-        self.refused_by: str | None = None
-
-    @property
-    def is_of_calls_only(self) -> bool:
-        """Whether neither tokens nor cost are limited: then nothing needs to be sized."""
-        return self._limit.tokens is None and self._limit.cost is None
-
-    @property
-    def taken(self) -> Amount:
-        """Used, or held for calls that have not ended."""
-        return self._taken
-
-    def admits(self, need: Amount) -> bool:
-        """Whether the limits allow it; once they did not, nothing is admitted any more."""
-        if self.refused_by is None and (name := self._exceeded(need)) is not None:
-            self.refused_by = name
-            self._on_refused(name)
-        return self.refused_by is None
-
-    def take(self, key: Hashable, need: Amount) -> bool:
-        """Take what a call may need, under its key; False: it must not be sent."""
-        if not self.admits(need):
-            return False
-        self._held[key] = need
-        self._taken = self._taken.plus(need)
-        return True
-
-    def settle(self, key: Hashable, used: Amount | None) -> None:
-        """A call has ended: give back what it did not use. None: not known, all stays taken."""
-        held = self._held.pop(key, None)
-        if held is not None and used is not None:
-            self._taken = self._taken.plus(held, -1).plus(used)
-
-    def _exceeded(self, need: Amount) -> str | None:
-        after = self._taken.plus(need)
-        for name, limit, total in zip((REQUESTS, TOKENS, COST), self._limit, after, strict=True):
-            if limit is not None and total is not None and total > limit:
-                return name
-        return None
-
-
 class Guard:
-    """The allowance as calls meet it; `prices` by model, where cost is limited."""
+    """One worker's share of the limits, as calls meet it. `prices` by model, where cost is limited.
 
-    def __init__(self, allowance: Allowance, sizing: Sizing, prices: Mapping[str, Price]) -> None:
-        self._allowance, self._sizing, self._prices = allowance, sizing, prices
+    `on_refused` is called once with the limit that stopped the worker.
+    """
+
+    def __init__(
+        self, limit: Amount, sizing: Sizing, prices: Mapping[str, Price], on_refused: Callable[[str], object]
+    ) -> None:
+        self._limit, self._sizing, self._prices, self._on_refused = limit, sizing, prices, on_refused
+        self._is_of_calls_only = limit.tokens is None and limit.cost is None  # then nothing needs to be sized
+        self._held: dict[Hashable, Amount] = {}
+        self._refused = False
+        self.taken = Amount()  # used, or held for calls that have not ended
 
     def admits(self, calls: Iterable[Call], model: str, more_calls: int = 0) -> bool:
         """Whether a request that will make these calls may begin."""
         total = Amount(more_calls)
         for call in calls:
             total = total.plus(self._need(call, model))
-        return self._allowance.admits(total)
+        return self._admits(total)
 
     def take(self, key: Hashable, call: Call, model: str) -> bool:
-        """Whether a call may be sent; if so, what it may need is held for it."""
-        return self._allowance.take(key, self._need(call, model))
+        """Whether a call may be sent; if so, what it may need is held for it under its key."""
+        return self.hold(key, self._need(call, model))
 
     def ended(self, key: Hashable, row: AttemptRow) -> None:
         """A call has ended."""
-        self._allowance.settle(key, used(row, self._prices.get(row.asked_model)))
+        self.settle(key, used(row, self._prices.get(row.asked_model)))
+
+    def hold(self, key: Hashable, need: Amount) -> bool:
+        """Take what a call may need; False: it must not be sent."""
+        if not self._admits(need):
+            return False
+        self._held[key] = need
+        self.taken = self.taken.plus(need)
+        return True
+
+    def settle(self, key: Hashable, used: Amount | None) -> None:
+        """Give back what a call did not use. None: not known, all stays taken."""
+        held = self._held.pop(key, None)
+        if held is not None and used is not None:
+            self.taken = self.taken.plus(held, -1).plus(used)
 
     def _need(self, call: Call, model: str) -> Amount:
-        if self._allowance.is_of_calls_only:
+        if self._is_of_calls_only:
             return Amount(1)
         return need(call, self._sizing, self._prices.get(call.model or model))
+
+    def _admits(self, need: Amount) -> bool:
+        """Whether the limits allow it; once they did not, nothing is admitted any more."""
+        if not self._refused and (name := self._exceeded(need)) is not None:
+            self._refused = True
+            self._on_refused(name)
+        return not self._refused
+
+    def _exceeded(self, need: Amount) -> str | None:
+        after = self.taken.plus(need)
+        for name, limit, total in zip((REQUESTS, TOKENS, COST), self._limit, after, strict=True):
+            if limit is not None and total is not None and total > limit:
+                return name
+        return None

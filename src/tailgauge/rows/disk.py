@@ -1,11 +1,14 @@
-"""Free space of a file system, and advice on files that could not be written."""
+"""Folders that can be written, free space of a file system, and advice on files that could not be written."""
 
 from __future__ import annotations
 
 import errno
 import os
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
+
+from tailgauge.errors import UsageError
 
 MEGABYTE = 1_000_000
 # Problem and remedy by errno.
@@ -48,6 +51,16 @@ def free_space(path: Path) -> FreeSpace | None:
         files = stats.f_favail if stats.f_files else None
         return FreeSpace(there, stats.f_bavail * stats.f_frsize, files, stats.f_blocks * stats.f_frsize)
     return None
+
+
+def writable(folder: Path, name: str) -> Path:
+    """Create a folder. UsageError that begins with `name` where no file can be written, before anything waits for it."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise UsageError(f"{name} cannot be written: {error.strerror or error}") from error
 
 
 def _in_brackets(path: Path) -> str:

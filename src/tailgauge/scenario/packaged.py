@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import difflib
 import shutil
 import tomllib
-from collections.abc import Collection, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from tailgauge.errors import ScenarioError, UsageError
+from tailgauge.table import nearest
 
 
 def packaged(folder: str) -> Path:
@@ -39,15 +39,15 @@ def find(argument: str) -> Path:
     )
 
 
-def read(path: Path) -> dict[str, Any]:
-    """The tables of a scenario file, as they are written."""
+def read(path: Path, number: Callable[[str], Any] = float) -> dict[str, Any]:
+    """The tables of a TOML file, as they are written; `number` reads those with a fraction."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(path.read_text(encoding="utf-8"), parse_float=number)
     except OSError as error:
         raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ScenarioError(f"{path}: not UTF-8 text (byte {error.start})") from error
-    except tomllib.TOMLDecodeError as error:
+    except ValueError as error:  # TOMLDecodeError, or a date that no calendar has
         raise ScenarioError(f"{path}: not valid TOML: {error}") from error
 
 
@@ -81,10 +81,3 @@ def _texts(value: Any) -> Iterator[str]:
             yield from _texts(inner)
     elif isinstance(value, str) and 0 < len(value) < 256 and not {"/", ".."} & set(Path(value).parts):
         yield value
-
-
-def nearest(word: str, names: Collection[str]) -> str:
-    """The suggestion of a message about an unknown name; empty where none is near."""
-    longer = [name for name in names if len(word) > 2 and name.startswith(f"{word}_")]
-    near = longer if len(longer) == 1 else difflib.get_close_matches(word, names, n=1, cutoff=0.5)
-    return f"; did you mean {near[0]}?" if near else ""

@@ -6,7 +6,6 @@ A model that the file does not have has no cost, which is not a cost of zero. Su
 from __future__ import annotations
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
@@ -15,17 +14,21 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError
 
 from tailgauge.errors import UsageError
-from tailgauge.table import Table
+from tailgauge.scenario import packaged
+from tailgauge.table import Table, problem
 
 RATES = ("input", "write_5m", "write_1h", "read", "output")
 PACKAGED = Path(__file__).with_name("prices.toml")
-MAX_RATE = 1_000_000
 _MILLION = 1_000_000
 _DATED = re.compile(r"-\d{8}$")  # a model's name with the day of its release
-Rate = Annotated[int | Decimal, Field(ge=0, le=MAX_RATE)]
+Rate = Annotated[
+    Decimal,
+    BeforeValidator(lambda given: Decimal(given) if type(given) is int else given),
+    Field(ge=0, le=1_000_000),
+]
 _Name = Annotated[str, Field(min_length=1)]
 
 
@@ -137,20 +140,9 @@ class _File(Table):
     price: list[_Entry] = Field(min_length=1)
 
 
-_EXPECTED = {
-    "currency": 'text as "USD"',
-    "price": "at least one entry [[price]]",
-    "models": "a list of model names",
-    "since": "a date as 2026-11-01, without quotes",
-    "source": "text in quotes",
-    "long": "a table with `above` and five rates",
-    "above": "a number of prompt tokens",
-}
-
-
 def read(path: Path = PACKAGED) -> Prices:
     """A price file. Raises UsageError with the file, the entry and the key of what is wrong with it."""
-    tree = _tree(path)
+    tree = packaged.read(path, Decimal)
     try:
         file = _File.model_validate(tree)
     except ValidationError as error:
@@ -171,40 +163,12 @@ def read(path: Path = PACKAGED) -> Prices:
 
 def _explain(error: Any, tree: Any) -> str:
     """The entry, the key and what was expected of a validation error."""
-    loc, given = error["loc"], error["input"]
-    keys = [str(part) for part in loc if not isinstance(part, int) and part not in {"int", "decimal"}]
-    place = ""
-    if keys[0] == "price" and len(loc) > 1:
-        row = tree["price"][loc[1]]
+    keys, place = list(error["loc"]), ""
+    table: type[Table] = _File
+    if keys[0] == "price" and keys[1:]:
+        row = tree["price"][keys[1]]
         models = row.get("models") if isinstance(row, dict) else None
-        place = f"price {loc[1] + 1}{f' ({models[0]})' if isinstance(models, list) and models else ''}: "
-        keys = keys[1:] or keys
-    if error["type"] == "extra_forbidden":
-        table = _Long if keys[0] == "long" else _Entry if place else _File
-        return (
-            f"{place}{'.'.join(keys)}: unknown key. Expected one of: {', '.join(sorted(table.model_fields))}"
-        )
-    expected = _EXPECTED.get(keys[-1], f"a number from 0 to {MAX_RATE:,}, the rate for a million tokens")
-    got = (
-        "" if error["type"] == "missing" else f", got {given if isinstance(given, Decimal) else repr(given)}"
-    )
-    return f"{place}{'.'.join(keys)}: expected {expected}{got}"
-
-
-def _tree(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_text(encoding="utf-8")
-    except OSError as error:
-        raise UsageError(f"{path}: the price file cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: not UTF-8 text (byte {error.start})") from error
-    try:
-        return tomllib.loads(text, parse_float=Decimal)
-    except ValueError as error:  # TOMLDecodeError, or a date that no calendar has
-        at = re.search(r"at line (\d+)", str(error))
-        lines = text.splitlines()
-        number = int(at.group(1)) if at else 0
-        shown = f" Line {number} is: {lines[number - 1].strip()}" if 0 < number <= len(lines) else ""
-        entry = sum(line.strip().startswith("[[price]]") for line in lines[:number])
-        which = f"price {entry}: " if entry else ""
-        raise UsageError(f"{path}: {which}not valid TOML: {error}.{shown}") from error
+        place = f"price {keys[1] + 1}{f' ({models[0]})' if isinstance(models, list) and models else ''}: "
+        keys = keys[2:] or keys[:1]
+        table = _Long if keys[0] == "long" else _Entry
+    return f"{place}{'.'.join(map(str, keys))}: {problem(error, sorted(table.model_fields))}"

@@ -23,7 +23,7 @@ from tailgauge.channel.messages import Link
 from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.table import pattern_of
 from tailgauge.plan.preflight import Learnt, sizing
-from tailgauge.plan.spend_limit import Allowance, Amount, Guard
+from tailgauge.plan.spend_limit import Amount, Guard
 from tailgauge.prompts import Maker
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.protocols.table import PROTOCOLS, Target
@@ -191,8 +191,8 @@ class Task:
         """Keep to this worker's share of the limits: the guard decides about each call."""
         if limit == Amount(None, None, None):
             return
-        allowance = Allowance(limit, lambda name: gevent.spawn(self._on_guarded, name))
-        guard = Guard(allowance, sizing(self.scenario, learnt), self._prices)
+        size = sizing(self.scenario, learnt)
+        guard = Guard(limit, size, self._prices, lambda name: gevent.spawn(self._on_guarded, name))
         self.attempts.guard = guard
         self.dispatcher.admits = begins(self.scenario, guard)
 

@@ -48,7 +48,7 @@ Measured = dict[tuple[str, str], list[StepError]]  # by transport and latency mo
 def store(named: Path | None) -> Path:
     """Where the certificate goes. Raises UsageError at once if nothing can be written there."""
     path = named or certificate.default_path()
-    certificate.writable(path)
+    certificate.check_writable(path)
     return path
 
 
