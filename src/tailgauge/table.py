@@ -8,6 +8,7 @@ from __future__ import annotations
 import difflib
 import re
 from collections.abc import Collection, Iterable, Mapping
+from decimal import Decimal
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
@@ -79,17 +80,18 @@ _BOUNDS = {
 def problem(error: Any, names: Collection[str], elsewhere: str = "") -> str:
     """What one of pydantic's errors expected and got; `names`: keys of its table, `elsewhere`: where an unknown key belongs."""
     kind, context, given = error["type"], error.get("ctx", {}), error.get("input")
+    got = f", got {given if isinstance(given, Decimal) else repr(given)}"
     if kind == "extra_forbidden":
         near = elsewhere or nearest(str(error["loc"][-1]), names)
         return f"unknown key{near or '. Expected one of: ' + ', '.join(names)}"
     if kind in _SHAPES:
-        return f"expected {_SHAPES[kind]}{'' if kind == 'missing' else f', got {given!r}'}"
+        return f"expected {_SHAPES[kind]}{'' if kind == 'missing' else got}"
     if kind == "literal_error":
         choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
-        return f"expected {context['expected']}, got {given!r}{nearest(str(given), choices)}"
+        return f"expected {context['expected']}{got}{nearest(str(given), choices)}"
     if kind in _BOUNDS:
         key, sign = _BOUNDS[kind]
-        return f"expected a number {sign} {context[key]:g}, got {given}"
+        return f"expected a number {sign} {context[key]:g}{got}"
     return f"{error['msg']}, got {str(given)[:80]!r}"
 
 

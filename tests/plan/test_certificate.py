@@ -11,14 +11,14 @@ import pytest
 
 from tailgauge.errors import UsageError
 from tailgauge.plan import certificate
-from tailgauge.plan.certificate import Needs, RefusedError
+from tailgauge.plan.certificate import RefusedError
 from tailgauge.plan.resolve import resolve
 
 ENTRY = {
     "models": ["lognormal"], "holds_to_per_s": 4000.5, "failed_at_per_s": 8000.0, "limited_by": "client", "disturbed": 0,
     "ttft_bias_ms": 0.004, "ttft_spread_ms": 0.011, "gap_bias_ms": 0.0, "gap_spread_ms": 0.067, "cpu_us_per_chunk": 81.7,
 }  # fmt: skip
-PLAIN = Needs("kernel", tls=False)
+PLAIN: dict[str, Any] = {"clock": "kernel", "tls": False}
 
 
 def made(**changes: Any) -> dict[str, Any]:
@@ -42,16 +42,16 @@ def sealed(tree: dict[str, Any], **changes: Any) -> dict[str, Any]:
     return {**body, "digest": certificate._digest(body)}
 
 
-def refusal(path: Path, use: Needs = PLAIN, now: datetime | None = None) -> str:
+def refusal(path: Path, use: dict[str, Any] = PLAIN, now: datetime | None = None) -> str:
     with pytest.raises(RefusedError) as raised:
-        certificate.cite(path, use, now)
+        certificate.cite(path, **use, now=now)
     return str(raised.value)
 
 
 def test_what_is_cited_is_what_was_measured_of_the_transport(tmp_path: Path) -> None:
     tree = made()
 
-    cited = certificate.cite(stored(tmp_path, tree), PLAIN)
+    cited = certificate.cite(stored(tmp_path, tree), **PLAIN)
 
     assert (cited["id"], cited["why"], cited["transport"]) == (tree["id"], None, "plain")
     assert {name: cited[name] for name in certificate.Figures.model_fields} == {
@@ -91,20 +91,20 @@ def test_one_of_other_versions_is_stale(tmp_path: Path, name: str) -> None:
 def test_it_is_stale_after_thirty_days_and_not_before(tmp_path: Path) -> None:
     path, now = stored(tmp_path), datetime.now(UTC)
 
-    assert certificate.cite(path, PLAIN, now + timedelta(days=29, hours=23))["id"]
+    assert certificate.cite(path, **PLAIN, now=now + timedelta(days=29, hours=23))["id"]
     assert "more than 30 days ago" in refusal(path, now=now + timedelta(days=30, hours=1))
     assert "in the future" in refusal(path, now=now - timedelta(days=2))
 
 
 def test_one_of_the_other_clock_is_refused(tmp_path: Path) -> None:
     assert (
-        refusal(stored(tmp_path), Needs("user", tls=False))
+        refusal(stored(tmp_path), {"clock": "user", "tls": False})
         == "made with the kernel clock, but this run uses the user clock"
     )
 
 
 def test_one_without_tls_covers_no_target_that_speaks_it(tmp_path: Path) -> None:
-    assert refusal(stored(tmp_path), Needs("kernel", tls=True)) == "does not cover TLS"
+    assert refusal(stored(tmp_path), {"clock": "kernel", "tls": True}) == "does not cover TLS"
 
 
 def test_one_in_which_nothing_passed_is_refused(tmp_path: Path) -> None:
@@ -161,13 +161,13 @@ def test_one_that_was_named_and_is_refused_ends_the_command(tmp_path: Path) -> N
     with pytest.raises(
         UsageError, match=r"--certificate .*none.json: no certificate found\. Leave it out, or run"
     ):
-        certificate.cited(tmp_path / "none.json", PLAIN)
+        certificate.cited(tmp_path / "none.json", **PLAIN)
 
 
 def test_without_one_a_run_says_why_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
-    assert certificate.cited(None, PLAIN) == {"id": None, "why": "no certificate found"}
+    assert certificate.cited(None, **PLAIN) == {"id": None, "why": "no certificate found"}
 
 
 def test_a_run_finds_it_in_the_state_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

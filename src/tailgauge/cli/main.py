@@ -125,7 +125,6 @@ def run(
             Exit.worst(run_command.dry_run(each, _print, _print_error, as_json=as_json) for each in settings)
         )
     run_command.check_reachable(settings, address)
-    run_command.check_keys(settings)
     with loading():
         from tailgauge.locust_app.launch import WorkerSetup
 

@@ -89,8 +89,8 @@ def check_reachable(settings: Iterable[Settings], bind: Address) -> None:
     from tailgauge.protocols.protocol import SIMULATED
 
     for each in settings:
-        targets = filter(None, (each.scenario.target, each.scenario.second_target))
-        if not is_loopback(bind.host) and any(target.url == SIMULATED for target in targets):
+        urls = {target.url for target in each.scenario.targets.values()}
+        if not is_loopback(bind.host) and SIMULATED in urls:
             raise UsageError(
                 f"--bind {bind}: remote workers cannot reach the simulated endpoint of {each.scenario_file}: "
                 "start `tailgauge endpoint --host ADDRESS` and add --target http://ADDRESS:8000"
@@ -141,12 +141,3 @@ def dry_run(settings: Settings, echo: Echo, print_error: Echo, *, as_json: bool)
     facts = {"run_id": folder.path.name, "run_dir": str(folder.path), "exit_code": int(report.exit_code)}
     echo(json.dumps({**report.data, **facts}) if as_json else report.summary)
     return report.exit_code
-
-
-def check_keys(settings: Iterable[Settings]) -> None:
-    """Fail on a missing key before anything starts."""
-    from tailgauge.protocols.api_keys import key_for
-
-    for scenario in (each.scenario for each in settings):
-        for wanted in filter(None, (scenario.target, scenario.second_target)):
-            key_for(wanted.url, wanted.protocol, wanted.api_key_env)

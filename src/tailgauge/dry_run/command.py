@@ -120,8 +120,8 @@ def _possible(scenario: Scenario, schedule: Schedule) -> None:
 def _notes(scenario: Scenario) -> list[str]:
     """What a reader of the report must know."""
     notes = [NOTE]
-    for table, target in (("target", scenario.target), ("second_target", scenario.second_target)):
-        if target is not None and target.url != SIMULATED:
+    for table, target in scenario.targets.items():
+        if target.url != SIMULATED:
             notes.append(
                 f"{table}.url is {target.url}, and was not called: the table [simulated] replaced it"
             )

@@ -22,7 +22,6 @@ from tailgauge.experiments.course import Base
 from tailgauge.experiments.runners import DryRunner, RealRunner
 from tailgauge.experiments.table import EXPERIMENTS
 from tailgauge.live import screen
-from tailgauge.protocols.api_keys import key_for
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import new_run_id
 from tailgauge_analysis.text.formatting import plural
@@ -35,10 +34,6 @@ if TYPE_CHECKING:  # its libraries take a second to load
 def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run: bool) -> FinishedReport:
     """Conduct it and write its answer; `overrides` as they were typed."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: children are stopped
-    for target in filter(None, (base.scenario.target, base.scenario.second_target)):
-        if not dry_run:
-            # A missing key is an error before anything starts.
-            key_for(target.url, target.protocol, target.api_key_env)
     started_at, run_id = utc_now(), new_run_id(base.scenario.name)
     with tempfile.TemporaryDirectory(prefix="tailgauge-experiment-") as name:
         folder = Path(name)

@@ -31,7 +31,6 @@ from tailgauge.patterns.table import facts as pattern_facts
 from tailgauge.plan.preflight import USABLE, Learnt, prefixes, preflight_calls
 from tailgauge.plan.resolve import Settings
 from tailgauge.plan.spend_limit import Amount
-from tailgauge.protocols.api_keys import key_for
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import RunFolder, new_run_id, write_json
 from tailgauge.rows.schema import COMPLETED, OK
@@ -76,7 +75,7 @@ class Run:
         self.admitted = Event()  # the schedule has ended or was cut short
         self.over = Event()  # drained and written
         self._mark = secrets.token_hex(16)
-        self.targets = [one for one in (self.scenario.target, self.scenario.second_target) if one]
+        self.targets = list(self.scenario.targets.values())
         self.target_urls = [one.url for one in self.targets]
         self._endpoint: Child | None = None
         self._endpoint_url = ""
@@ -211,8 +210,6 @@ class Run:
 
     def _prepare(self) -> None:
         scenario = self.scenario
-        for target in self.targets:
-            key_for(target.url, target.protocol, target.api_key_env)
         self.schedule = self.settings.schedule
         self.notes.extend(self.schedule.notes)
         self.folder.create()

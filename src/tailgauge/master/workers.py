@@ -149,10 +149,10 @@ class RunWorkers:
 
     def stalled(self, start_at_ns: int | None) -> list[dict[str, float]]:
         """When the master itself did not run, in seconds of the run."""
-        return [
-            {"from_s": max(0, since - start_at_ns) / 1e9, "to_s": max(0, until - start_at_ns) / 1e9}
-            for since, until in (self.stalls if start_at_ns is not None else ())
-        ]
+        if start_at_ns is None:
+            return []
+        times = [[max(0, at_ns - start_at_ns) / 1e9 for at_ns in span] for span in self.stalls]
+        return [{"from_s": from_s, "to_s": to_s} for from_s, to_s in times]
 
     def silent_s(self, worker: RunWorker, since_ns: int, now_ns: int) -> float:
         """For how long the master has listened to a worker in vain."""

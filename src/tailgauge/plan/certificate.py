@@ -13,7 +13,6 @@ import os
 import platform
 import secrets
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
@@ -38,14 +37,6 @@ PACKAGES = ("locust", "gevent", "greenlet", *SDKS, "httpx2", "pyarrow", "numpy")
 
 class RefusedError(Exception):
     """A certificate that no run may cite, with the reason."""
-
-
-@dataclass(frozen=True, slots=True)
-class Needs:
-    """What a run needs of a certificate."""
-
-    clock: str  # kernel or user
-    tls: bool
 
 
 def default_path() -> Path:
@@ -148,8 +139,11 @@ def read(path: Path) -> dict[str, Any]:
     return tree
 
 
-def cite(path: Path, needs: Needs, now: datetime | None = None) -> dict[str, Any]:
-    """The entry of run.json for the certificate in a file; raises RefusedError where it does not hold for this run."""
+def cite(path: Path, clock: str, *, tls: bool, now: datetime | None = None) -> dict[str, Any]:
+    """The entry of run.json for the certificate in a file; raises RefusedError where it does not hold for this run.
+
+    `clock`: kernel or user; `tls`: whether the target is called under TLS.
+    """
     tree = read(path)
     try:
         found = _Certificate.model_validate(tree)
@@ -157,12 +151,12 @@ def cite(path: Path, needs: Needs, now: datetime | None = None) -> dict[str, Any
         where = ".".join(map(str, error.errors()[0]["loc"]))
         raise RefusedError(f"missing or invalid field {where}") from None
     _current(found, now or datetime.now(UTC))
-    if found.clock != needs.clock:
-        raise RefusedError(f"made with the {found.clock} clock, but this run uses the {needs.clock} clock")
-    transport = TLS if needs.tls else PLAIN
+    if found.clock != clock:
+        raise RefusedError(f"made with the {found.clock} clock, but this run uses the {clock} clock")
+    transport = TLS if tls else PLAIN
     figures = found.transports.get(transport)
     if figures is None:
-        raise RefusedError(f"does not cover {'TLS' if needs.tls else 'connections without TLS'}")
+        raise RefusedError(f"does not cover {'TLS' if tls else 'connections without TLS'}")
     if figures.holds_to_per_s is None:
         raise RefusedError("no rate passed its criteria on this machine")
     about = {"id": found.id, "why": None, "made_at": tree["made_at"], "host": found.machine["host"]}
@@ -185,10 +179,10 @@ def _current(found: _Certificate, now: datetime) -> None:
             raise RefusedError(f"outdated: made with {name} {found.versions.get(name)}, here {version}")
 
 
-def cited(path: Path | None, needs: Needs) -> dict[str, Any]:
+def cited(path: Path | None, clock: str, *, tls: bool) -> dict[str, Any]:
     """As `cite`, but a refused certificate that the user did not name is reported in run.json, not raised."""
     try:
-        return cite(path or default_path(), needs)
+        return cite(path or default_path(), clock, tls=tls)
     except RefusedError as why:
         if path is not None:
             raise UsageError(f"--certificate {path}: {why}. Leave it out, or {NEW}") from why

@@ -19,6 +19,7 @@ from tailgauge.plan import objectives
 from tailgauge.plan.estimate import Estimate, estimate
 from tailgauge.plan.preflight import MAX_PREFIXES, prefixes, preflight_calls
 from tailgauge.plan.spend_limit import Amount, Sizing, need
+from tailgauge.protocols.api_keys import key_for
 from tailgauge.rows.disk import writable
 from tailgauge.scenario import model as scenarios
 from tailgauge.scenario import prices as pricing
@@ -92,6 +93,8 @@ def resolve(
         scenario = scenarios.load(argument, pairs, spelt)
     if sends:
         _remote_targets_named(scenario, {key for key, _ in pairs}, path)
+        for target in scenario.targets.values():
+            key_for(target.url, target.protocol, target.api_key_env)  # TargetError where it is missing
     _authorities_exist(scenario)
     guard = scenario.guard
     prices = pricing.read(locate(guard.prices, path.parent) if guard.prices else pricing.PACKAGED)
@@ -99,8 +102,8 @@ def resolve(
     _guard_suffices(scenario, workers)
     _prefixes_few(scenario)
     schedule = _schedule(scenario, scenario.stages.duration_s, path.parent)
-    use = certificates.Needs(scenario.clock, tls=scenario.target.url.startswith("https:"))
-    cites = certificates.cited(certificate, use) if sends else None
+    tls = scenario.target.url.startswith("https:")
+    cites = certificates.cited(certificate, scenario.clock, tls=tls) if sends else None
     writable(out, f"--out {out}:")
     shown = tuple(scenarios.spelled(key, value) for key, value in pairs)
     estimated = estimate(scenario, schedule, prices, utc_today(), workers)
@@ -141,8 +144,8 @@ def _length(scenario: Scenario, requests: int, folder: Path) -> float:
 
 def _remote_targets_named(scenario: Scenario, given: Iterable[str], path: Path) -> None:
     """Load leaves this machine only for a target that the user named."""
-    for table, target in (("target", scenario.target), ("second_target", scenario.second_target)):
-        if target is None or target.is_local or {table, f"{table}.url"} & set(given):
+    for table, target in scenario.targets.items():
+        if target.is_local or {table, f"{table}.url"} & set(given):
             continue
         raise ScenarioError(
             f"{path}: {table}.url: {target.url} is not on this machine. A remote target must be named on the "
@@ -151,8 +154,8 @@ def _remote_targets_named(scenario: Scenario, given: Iterable[str], path: Path) 
 
 
 def _authorities_exist(scenario: Scenario) -> None:
-    for table, target in (("target", scenario.target), ("second_target", scenario.second_target)):
-        if target is not None and target.ca_file is not None and not Path(target.ca_file).is_file():
+    for table, target in scenario.targets.items():
+        if target.ca_file is not None and not Path(target.ca_file).is_file():
             raise UsageError(f"{table}.ca_file: {target.ca_file}: no such file")
 
 

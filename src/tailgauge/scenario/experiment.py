@@ -19,25 +19,25 @@ KINDS: tuple[ExperimentKind, ...] = get_args(ExperimentKind)
 class Headroom(Table):
     """Sustained rate, binding limit and growth factor; with `kind = "headroom"`."""
 
-    refused: Annotated[float, Field(gt=0, le=0.5)] = Field(
-        0.01, description="allowed share of calls with a 429 or an overload at a sustained rate"
+    refused: float = Field(
+        0.01, gt=0, le=0.5, description="allowed share of calls with a 429 or an overload at a sustained rate"
     )
     good: Share = Field(
         0.0, description="required share of requests that meet every objective of [slo]; 0: none"
     )
-    growth: Annotated[float, Field(gt=1, le=2)] = Field(
+    growth: float = Field(
         1.25,
+        gt=1,
+        le=2,
         description="rate of a step relative to the previous one; towards a limit in the headers at most doubled per minute",
     )
-    most: Annotated[float, Field(gt=1, le=1000)] = Field(
-        20.0, description="highest tested rate, relative to arrival.rate_per_s"
+    most: float = Field(
+        20.0, gt=1, le=1000, description="highest tested rate, relative to arrival.rate_per_s"
     )
-    precision: Annotated[float, Field(gt=0, le=0.5)] = Field(
-        0.05, description="relative distance of the confirmation runs from the sustainable rate"
+    precision: float = Field(
+        0.05, gt=0, le=0.5, description="relative distance of the confirmation runs from the sustainable rate"
     )
-    confirm: Annotated[int, Field(ge=1, le=20)] = Field(
-        3, description="runs that confirm each side at the end"
-    )
+    confirm: int = Field(3, ge=1, le=20, description="runs that confirm each side at the end")
     step_s: Positive | None = Field(
         None, description="seconds per level; default: as long as fits into `minutes`"
     )
@@ -48,9 +48,7 @@ class Headroom(Table):
     no_429: bool = Field(
         False, description="one run at today's rate, from headers and usage, without 429s; wider interval"
     )
-    need: Annotated[float, Field(ge=0, le=1000)] = Field(
-        0.0, description="required growth factor; less gives exit code 1"
-    )
+    need: float = Field(0.0, ge=0, le=1000, description="required growth factor; less gives exit code 1")
 
 
 class Hedging(Table):
@@ -68,20 +66,18 @@ class Hedging(Table):
             description="tested loads, relative to the sustainable rate",
         )
     )
-    quantile: Annotated[float, Field(ge=0.5, lt=1)] | None = Field(
+    quantile: float | None = Field(
         None,
+        ge=0.5,
+        lt=1,
         description="quantile of end-to-end times to compare; default p99, or p95 if a variant has too few requests",
     )
     delays_ms: Annotated[tuple[NonNegative, ...], Field(strict=False)] = Field(
         (),
         description="hedge delays tested at the lowest load, of which the best is used; `[]`: the delay of the table",
     )
-    more_loads: Annotated[int, Field(ge=0, le=10)] = Field(
-        2, description="loads added close to the crossover"
-    )
-    pairs: Annotated[int, Field(ge=6, le=500)] = Field(
-        10, description="pairs of blocks, off and on, per load"
-    )
+    more_loads: int = Field(2, ge=0, le=10, description="loads added close to the crossover")
+    pairs: int = Field(10, ge=6, le=500, description="pairs of blocks, off and on, per load")
     block_s: Positive | None = Field(
         None, description="seconds per block; default: as long as fits into `minutes`"
     )
@@ -107,7 +103,7 @@ class Models(Table):
     """The cheapest model that meets the objectives of [slo]; with `kind = "models"`."""
 
     among: Mapping[str, Model] = Field({}, description="the models to choose from, by names of your own")
-    rounds: Annotated[int, Field(ge=6, le=500)] = Field(8, description="blocks of each model")
+    rounds: int = Field(8, ge=6, le=500, description="blocks of each model")
     block_s: Positive | None = Field(
         None, description="seconds per block; default: as long as fits into `minutes`"
     )
@@ -117,16 +113,14 @@ class Checkup(Table):
     """Diagnosis of an endpoint before launch; with `kind = "checkup"`."""
 
     quick: bool = Field(False, description="shorter probes: large effects only, in under 3 minutes")
-    legs: Annotated[int, Field(ge=2, le=1000)] = Field(
-        8, description="calls per request of the fan-out probe"
-    )
-    burst: Annotated[float, Field(gt=1, le=10)] = Field(
-        2.0, description="burst that the endpoint must handle, relative to arrival.rate_per_s"
+    legs: int = Field(8, ge=2, le=1000, description="calls per request of the fan-out probe")
+    burst: float = Field(
+        2.0, gt=1, le=10, description="burst that the endpoint must handle, relative to arrival.rate_per_s"
     )
     first_ms: Positive = Field(2000.0, description="upper bound of the median time to first content")
     tokens_per_s: Positive = Field(20.0, description="lower bound of the median pace")
-    threshold: Annotated[float, Field(gt=0, le=10)] = Field(
-        0.1, description="smallest difference of two medians that is a finding: 0.1 is 10%"
+    threshold: float = Field(
+        0.1, gt=0, le=10, description="smallest difference of two medians that is a finding: 0.1 is 10%"
     )
     skip: Annotated[tuple[str, ...], Field(strict=False)] = Field(
         (), description="probes to leave out: `light`, `cached`, `fan_out`, `cancelled`, `loaded`"
@@ -137,8 +131,8 @@ class Experiment(Table):
     """An experiment: several runs that answer one question."""
 
     kind: ExperimentKind = Field(description="the question")
-    minutes: Annotated[float, Field(gt=0, le=1440)] = Field(
-        15.0, description="time for the whole experiment; no run starts that would end later"
+    minutes: float = Field(
+        15.0, gt=0, le=1440, description="time for the whole experiment; no run starts that would end later"
     )
     headroom: Headroom = Headroom()
     hedging: Hedging = Hedging()

@@ -32,8 +32,8 @@ _KEY = re.compile(r"[A-Za-z0-9_-]+(\.\*)?(\.[A-Za-z0-9_-]+)*")  # `traffic.*.mod
 class Stages(Table):
     """Length of the run, and the part that counts."""
 
-    duration_s: Annotated[float, Field(gt=0, le=30 * 86400)] = Field(
-        30.0, description="seconds during which requests arrive, warm-up included"
+    duration_s: float = Field(
+        30.0, gt=0, le=30 * 86400, description="seconds during which requests arrive, warm-up included"
     )
     warmup_s: NonNegative | None = Field(
         None,
@@ -186,6 +186,12 @@ class Scenario(Table):
         """The tables in alternating blocks, seconds of a block and start of the first; None without a crossover."""
         c = self.crossover
         return None if c is None else ((c.a, c.b), c.block_s, self.stages.warmup)
+
+    @property
+    def targets(self) -> dict[str, Target]:
+        """By the name of its table."""
+        both = {"target": self.target, "second_target": self.second_target}
+        return {table: target for table, target in both.items() if target is not None}
 
     def models(self) -> tuple[tuple[str, str], ...]:
         """Every target and model in use, as (main or second, model), in order of first use."""

@@ -6,7 +6,7 @@ Every behaviour is off by default. The simulator takes these tables as they are.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Literal
 
 from pydantic import Field, model_validator
 
@@ -27,18 +27,19 @@ ProfileName = Literal[
 class EngineTable(Table):
     """Overrides of the profile's engine; see `tailgauge docs simulator`. Not with the profile `fixed`."""
 
-    replicas: Annotated[int, Field(ge=1, le=1000)] | None = Field(
-        None, description="model servers behind the router"
-    )
+    replicas: int | None = Field(None, ge=1, le=1000, description="model servers behind the router")
     router: Router | None = Field(None, description="how the replica of a call is chosen")
     slots: Count | None = Field(None, description="concurrent calls per replica")
-    queue_cap: Annotated[int, Field(ge=0, le=1_000_000)] | None = Field(
-        None, description="queue length per replica; further calls are rejected as overloaded"
+    queue_cap: int | None = Field(
+        None,
+        ge=0,
+        le=1_000_000,
+        description="queue length per replica; further calls are rejected as overloaded",
     )
     token_budget: Count | None = Field(None, description="tokens per step, prompts and answers together")
     prefill_first: bool | None = Field(None, description="whole prompts before any decoding")
     kv_blocks: Count | None = Field(None, description="KV memory per replica, in blocks")
-    block_tokens: Annotated[int, Field(ge=1, le=4096)] | None = Field(None, description="tokens of a block")
+    block_tokens: int | None = Field(None, ge=1, le=4096, description="tokens of a block")
     reservation: Reservation | None = Field(
         None, description="blocks are allocated as the context grows, or all at admission"
     )
@@ -50,9 +51,7 @@ class EngineTable(Table):
     draft_distribution: DraftDistribution | None = Field(
         None, description="distribution of tokens per step with speculative decoding"
     )
-    draft_tokens: Annotated[int, Field(ge=0, le=64)] | None = Field(
-        None, description="drafted tokens per step"
-    )
+    draft_tokens: int | None = Field(None, ge=0, le=64, description="drafted tokens per step")
     draft_accept: Share | None = Field(None, description="probability that a drafted token is accepted")
     cancel_mode: CancelMode | None = Field(None, description="when the engine stops a cancelled call")
     cancel_after_ms: NonNegative | None = Field(None, description="delay of the stop with `after_ms`")
@@ -95,15 +94,13 @@ class CacheTable(Table):
     mode: Literal["off", "marked", "automatic"] = Field(
         "off", description="`marked`: at `cache_control` marks; `automatic`: every whole block"
     )
-    minimum_tokens: Annotated[int, Field(ge=0, le=1_000_000)] = Field(
-        1024, description="minimum length of a cached prefix"
-    )
-    block_tokens: Annotated[int, Field(ge=1, le=4096)] = Field(16, description="tokens of an automatic block")
+    minimum_tokens: int = Field(1024, ge=0, le=1_000_000, description="minimum length of a cached prefix")
+    block_tokens: int = Field(16, ge=1, le=4096, description="tokens of an automatic block")
     ttl_5m_s: Positive = Field(300.0, description="lifetime of an entry marked `5m`")
     ttl_1h_s: Positive = Field(3600.0, description="lifetime of an entry marked `1h`")
     automatic_ttl_s: Positive = Field(1e9, description="lifetime of an automatic block")
     sliding: bool = Field(True, description="a read renews an entry's lifetime")
-    lookback: Annotated[int, Field(ge=1, le=10_000)] = Field(20, description="blocks searched before a mark")
+    lookback: int = Field(20, ge=1, le=10_000, description="blocks searched before a mark")
     visibility_delay_s: NonNegative = Field(
         0.0, description="from the start of the writing response to the first possible read"
     )
@@ -117,12 +114,10 @@ class StragglersTable(Table):
 
     size_sigma: Sigma = Field(0.0, description="sigma of a lognormal factor per prompt")
     slow_share: Share = Field(0.0, description="share of (prompt, replica) pairs that are slow")
-    slow_factor: Annotated[float, Field(ge=1, le=1000)] = Field(10.0, description="slowdown factor")
-    pareto_alpha: Annotated[float, Field(ge=0, le=100)] = Field(
-        0.0, description="index of a Pareto factor instead; 0: off"
-    )
-    brownout_factor: Annotated[float, Field(ge=1, le=1000)] = Field(
-        1.0, description="slowdown of a replica during a brownout; 1: off"
+    slow_factor: float = Field(10.0, ge=1, le=1000, description="slowdown factor")
+    pareto_alpha: float = Field(0.0, ge=0, le=100, description="index of a Pareto factor instead; 0: off")
+    brownout_factor: float = Field(
+        1.0, ge=1, le=1000, description="slowdown of a replica during a brownout; 1: off"
     )
     brownout_on_s: Positive = Field(5.0, description="length of a brownout")
     brownout_off_s: Positive = Field(55.0, description="mean time between brownouts")
@@ -135,18 +130,16 @@ class FaultTable(Table):
         description="an error instead of a stream, an error within, an end without the end mark, ..."
     )
     share: Share = Field(description="share of the calls with this fault")
-    at_chunk: Annotated[int, Field(ge=0, le=1_000_000)] = Field(0, description="chunks sent before the fault")
+    at_chunk: int = Field(0, ge=0, le=1_000_000, description="chunks sent before the fault")
     seconds: NonNegative = Field(0.0, description="length of a stall, delay of slow headers")
-    status: Annotated[int, Field(ge=400, le=599)] = Field(529, description="HTTP status of an error")
-    retry_after_s: Annotated[int, Field(ge=0, le=86_400)] | None = Field(
-        None, description="`retry-after` of an HTTP error"
-    )
+    status: int = Field(529, ge=400, le=599, description="HTTP status of an error")
+    retry_after_s: int | None = Field(None, ge=0, le=86_400, description="`retry-after` of an HTTP error")
 
 
 class ProxyTable(Table):
     """A buffering proxy in front of the endpoint."""
 
-    buffer_bytes: Annotated[int, Field(ge=0, le=1_000_000_000)] = Field(0, description="buffer size; 0: off")
+    buffer_bytes: int = Field(0, ge=0, le=1_000_000_000, description="buffer size; 0: off")
     buffer_ms: NonNegative = Field(0.0, description="maximum time that bytes are buffered; 0: off")
     buffer_all: bool = Field(False, description="buffers until the response ends")
 
@@ -172,10 +165,10 @@ class ContentTable(Table):
         description="`summarised`: a tenth of the tokens as text; `omitted`: a long silence and a signature",
     )
     tool_share: Share = Field(0.0, description="share of the tokens, for requests with tools")
-    tool_pair_tokens: Annotated[int, Field(ge=3, le=100_000)] = Field(
-        16, description="tokens of a key and its value, sent in one burst"
+    tool_pair_tokens: int = Field(
+        16, ge=3, le=100_000, description="tokens of a key and its value, sent in one burst"
     )
-    text_blocks: Annotated[int, Field(ge=1, le=100)] = Field(1, description="number of text blocks")
+    text_blocks: int = Field(1, ge=1, le=100, description="number of text blocks")
 
 
 class Simulated(Table):

@@ -12,15 +12,15 @@ from tailgauge.errors import UsageError
 from tailgauge.experiments.calibrate import command
 from tailgauge.experiments.calibrate.plan import LATENCY_MODELS, Steps, plan
 from tailgauge.plan import certificate
-from tailgauge.plan.certificate import PLAIN, TLS, Needs, RefusedError
+from tailgauge.plan.certificate import PLAIN, TLS, RefusedError
 from tailgauge_analysis.report.terminal import terminal
 
 PATH = Path(sys.argv[1]) / "certificate.json"
 
 
-def cited(use: Needs) -> Any:
+def cited(*, tls: bool) -> Any:
     try:
-        return certificate.cite(PATH, use)
+        return certificate.cite(PATH, "kernel", tls=tls)
     except RefusedError as why:
         return str(why)
 
@@ -38,7 +38,7 @@ def measured() -> dict[str, Any]:
     return {
         "result": result, "messages": messages, "text": shown(result), "exit_code": command.exit_code(result),
         "stored": json.loads(PATH.read_text()) == result,
-        "tls": cited(Needs("kernel", tls=True)), "plain": cited(Needs("kernel", tls=False)),
+        "tls": cited(tls=True), "plain": cited(tls=False),
     }  # fmt: skip
 
 
