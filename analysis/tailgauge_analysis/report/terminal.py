@@ -76,7 +76,13 @@ def _invalid(report: Report, width: int) -> Iterator[str]:
 
 
 def _first(report: Report, sentence: str, width: int) -> Iterator[str]:
-    first, *rest = _wrapped(f"{report.state}{' (dry run)' if report.dry_run else ''}  {sentence}", width)
+    """The result; where it does not fit into a line, what stands in brackets at its end has its own."""
+    text = f"{report.state}{' (dry run)' if report.dry_run else ''}  {sentence}"
+    head, _, tail = text.rpartition(" (")
+    is_long = len(text) > width and text.endswith(")")
+    first, *rest = (
+        [*_wrapped(head, width), *_wrapped(f"  ({tail}", width)] if is_long else _wrapped(text, width)
+    )
     yield from (first.replace(report.state, _coloured(report.state), 1), *rest)
 
 

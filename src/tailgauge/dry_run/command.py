@@ -18,14 +18,12 @@ from tailgauge.errors import UsageError
 from tailgauge.master import run_json
 from tailgauge.master.conservation import Share, conserve
 from tailgauge.patterns.table import PATTERNS
-from tailgauge.patterns.table import facts as pattern_facts
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import RunFolder, new_run_id, write_json
 from tailgauge.rows.schema import SCHEMA_VERSION
 from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.simulated import ProxyTable
 from tailgauge.schedule.schedule import Schedule
-from tailgauge.schedule.sessions import loop
 
 MAX_CHUNKS = 20_000_000  # about a gigabyte of memory for the report
 
@@ -40,7 +38,15 @@ def dry_run(
     run_id = new_run_id(scenario.name)
     folder = RunFolder((out / "runs" / run_id).resolve())
     folder.create()
-    facts = _facts(scenario, scenario_file, overrides) | {"run_id": run_id, "trace": schedule.trace}
+    urls = [SIMULATED] * len(scenario.targets)
+    about = {
+        "dry_run": True,
+        "run_id": run_id,
+        "started_at": utc_now(),
+        "start_at_ns": None,
+        "trace": schedule.trace,
+    }
+    facts = about | run_json.scenario_facts(scenario, scenario_file, overrides, urls)
     notes = [*_notes(scenario), *schedule.notes]
     write_json(folder.run_json, run_json.frame(facts, "running", notes, []))
     store = Store(folder)
@@ -78,23 +84,6 @@ def _conclude(folder: RunFolder, facts: dict[str, Any], notes: list[str], run: D
     }
     write_json(folder.worker_json(0), {"schema_version": SCHEMA_VERSION, **worker, "run": facts})
     write_json(folder.run_json, whole)
-
-
-def _facts(scenario: Scenario, scenario_file: str, overrides: tuple[str, ...]) -> dict[str, Any]:
-    second = scenario.second_target
-    return {
-        "dry_run": True,
-        "scenario": scenario.model_dump(mode="json"),
-        "patterns": pattern_facts(scenario.traffic.values()),
-        "scenario_file": scenario_file,
-        "overrides": list(overrides),
-        "started_at": utc_now(),
-        "start_at_ns": None,
-        "seed": scenario.seed,
-        "arrival": loop(scenario.arrival, scenario.traffic.values()),
-        "target": {"url": SIMULATED, "simulated": True, "protocol": scenario.target.protocol},
-        "second_target": second and {"url": SIMULATED, "simulated": True, "protocol": second.protocol},
-    }
 
 
 def _possible(scenario: Scenario, schedule: Schedule) -> None:

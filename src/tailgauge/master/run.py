@@ -27,7 +27,6 @@ from tailgauge.master.leases import Leases
 from tailgauge.master.objectives import LiveObjectives
 from tailgauge.master.part_receiver import PartReceiver
 from tailgauge.master.workers import RunWorker, RunWorkers, pace
-from tailgauge.patterns.table import facts as pattern_facts
 from tailgauge.plan.preflight import USABLE, Learnt, prefixes, preflight_calls
 from tailgauge.plan.resolve import Settings
 from tailgauge.plan.spend_limit import Amount
@@ -36,7 +35,6 @@ from tailgauge.rows.run_folder import RunFolder, new_run_id, write_json
 from tailgauge.rows.schema import COMPLETED, OK
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.schedule import Planned, Schedule
-from tailgauge.schedule.sessions import loop
 
 log = logging.getLogger("tailgauge")
 
@@ -386,26 +384,17 @@ class Run:
 
     def _facts(self) -> dict[str, Any]:
         """Facts that master and workers both write, so that either record identifies the run."""
-        scenario = self.scenario
-        targets = [
-            {"url": url, "simulated": target.url == SIMULATED, "protocol": target.protocol}
-            for target, url in zip(self.targets, self.target_urls, strict=True)
-        ]
+        settings = self.settings
         learnt = Learnt(*self.tried["learnt"]) if self.tried else Learnt()
         return {
             "run_id": self.run_id,
-            "scenario": scenario.model_dump(mode="json"),
-            "patterns": pattern_facts(scenario.traffic.values()),
-            "scenario_file": self.settings.scenario_file,
-            "overrides": list(self.settings.overrides),
             "started_at": self._started_at,
             "start_at_ns": self.start_at_ns,
-            "seed": scenario.seed,
-            "estimate": self.settings.estimate.facts(),
+            "estimate": settings.estimate.facts(),
             **learnt.facts(),
-            "arrival": loop(scenario.arrival, scenario.traffic.values()),
-            "target": targets[0],
-            "second_target": targets[1] if targets[1:] else None,
+            **run_json.scenario_facts(
+                self.scenario, settings.scenario_file, settings.overrides, self.target_urls
+            ),
         }
 
     def _write_run_json(self, *, ended: bool = False) -> None:

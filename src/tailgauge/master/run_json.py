@@ -1,14 +1,39 @@
-"""The keys that run.json has after every run, real or dry: the process that led it, versions, notes."""
+"""The keys that run.json has after every run, real or dry: scenario, targets, versions, the process that led it, notes."""
 
 from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Sequence
 from typing import Any
 
 from tailgauge.clock import boot_id
+from tailgauge.patterns.table import facts as pattern_facts
 from tailgauge.plan.certificate import installed_versions
+from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.schema import SCHEMA_VERSION
+from tailgauge.scenario.model import Scenario
+from tailgauge.schedule.sessions import loop
+
+
+def scenario_facts(
+    scenario: Scenario, scenario_file: str, overrides: Sequence[str], urls: Sequence[str]
+) -> dict[str, Any]:
+    """What was run, and against what; `urls` of its targets."""
+    targets = [
+        {"url": url, "simulated": SIMULATED in {url, target.url}, "protocol": target.protocol}
+        for target, url in zip(scenario.targets.values(), urls, strict=True)
+    ]
+    return {
+        "scenario": scenario.model_dump(mode="json"),
+        "patterns": pattern_facts(scenario.traffic.values()),
+        "scenario_file": scenario_file,
+        "overrides": list(overrides),
+        "seed": scenario.seed,
+        "arrival": loop(scenario.arrival, scenario.traffic.values()),
+        "target": targets[0],
+        "second_target": targets[1] if targets[1:] else None,
+    }
 
 
 def frame(

@@ -28,9 +28,7 @@ class Estimate:
     arrivals: int
     requests: int | None
     calls: int | None  # without the additional ones
-    calls_at_most: (
-        int | None
-    )  # with every hedge, retry, fallback and second try; None also without such a bound
+    calls_at_most: int | None  # with every hedge, retry, fallback, second try; None also without such a bound
     input_tokens: int | None
     output_tokens: int | None
     cost: float | None  # of `calls`, in `currency`

@@ -67,6 +67,16 @@ def test_the_result_comes_first_and_the_measurement_last():
     ]
 
 
+def test_a_result_that_does_not_fit_into_a_line_is_broken_before_its_brackets():
+    sentence = "only 27.1% of 1,234 requests completed (objective 99%, 95% CI 24.6-29.6%)"
+
+    assert text(report(sentence=sentence), 78).splitlines()[:2] == [
+        "FAIL  only 27.1% of 1,234 requests completed",
+        "  (objective 99%, 95% CI 24.6-29.6%)",
+    ]
+    assert text(report(sentence=sentence), 79).splitlines()[0] == f"FAIL  {sentence}"
+
+
 def test_an_invalid_run_says_why_and_has_its_result_in_brackets():
     reasons = tuple((f"Worker {i} was stalled for 9 of 27 s.", f"Advice {i}.") for i in range(5))
 
