@@ -79,61 +79,45 @@ def families(view: RunView) -> Iterator[Metric]:
     progress = view.progress
     labels = {name: view.run[name] for name in ("run_id", "scenario", "state")}
     yield InfoMetricFamily("tailgauge_run", NAMES["tailgauge_run_info"], labels)
-    yield _gauge("tailgauge_run_seconds", max(0.0, progress.passed_s))
-    yield _gauge("tailgauge_run_planned_seconds", progress.duration_s)
-    yield _counter("tailgauge_requests_sent_total", progress.sent)
-    yield _counter("tailgauge_requests_dropped_total", progress.dropped)
-    yield _gauge("tailgauge_requests_in_flight", progress.in_flight)
-    yield _counter("tailgauge_chunks_total", progress.chunks)
+    yield _family("tailgauge_run_seconds", {(): max(0.0, progress.passed_s)})
+    yield _family("tailgauge_run_planned_seconds", {(): progress.duration_s})
+    yield _family("tailgauge_requests_sent_total", {(): progress.sent})
+    yield _family("tailgauge_requests_dropped_total", {(): progress.dropped})
+    yield _family("tailgauge_requests_in_flight", {(): progress.in_flight})
+    yield _family("tailgauge_chunks_total", {(): progress.chunks})
     yield from _of_traffic(progress.traffic)
-    judged = {
-        f"{one.label} {one.bound_text}": float(one.state == MET)
-        for one in progress.objectives
-        if one.state in {MET, MISSED}
-    }
-    yield _gauges("tailgauge_objective_met", "objective", judged)
+    judged = [one for one in progress.objectives if one.state in {MET, MISSED}]
+    met = {(f"{one.label} {one.bound_text}",): float(one.state == MET) for one in judged}
+    yield _family("tailgauge_objective_met", met, "objective")
     known = WORST_FIRST if progress.passed_s > 0 else ()
-    verdicts = {verdict: float(verdict == progress.verdict) for verdict in known}
-    yield _gauges("tailgauge_verdict", "verdict", verdicts)
-    yield _gauges("tailgauge_workers", "state", Counter(one["state"] for one in view.workers))
-    cores = {str(one["worker"]): one["cpu"] for one in view.workers}
-    yield _gauges("tailgauge_worker_cpu_cores", "worker", cores)
-    errors = {str(one["worker"]): one["clock_error_ms"] for one in view.workers}
+    verdicts = {(verdict,): float(verdict == progress.verdict) for verdict in known}
+    yield _family("tailgauge_verdict", verdicts, "verdict")
+    yield _family("tailgauge_workers", Counter((one["state"],) for one in view.workers), "state")
+    cores = {(str(one["worker"]),): one["cpu"] for one in view.workers}
+    yield _family("tailgauge_worker_cpu_cores", cores, "worker")
+    errors = {(str(one["worker"]),): one["clock_error_ms"] for one in view.workers}
     in_s = {worker: None if ms is None else ms / 1e3 for worker, ms in errors.items()}
-    yield _gauges("tailgauge_worker_clock_error_seconds", "worker", in_s)
+    yield _family("tailgauge_worker_clock_error_seconds", in_s, "worker")
 
 
-def _gauge(name: str, value: float) -> Metric:
-    return GaugeMetricFamily(name, NAMES[name], value)
-
-
-def _gauges(name: str, label: str, values: Mapping[str, float | None]) -> Metric:
-    family = GaugeMetricFamily(name, NAMES[name], labels=[label])
-    for key, value in values.items():
+def _family(name: str, values: Mapping[tuple[str, ...], float | None], *labels: str) -> Metric:
+    """A counter or a gauge: what is known of its values, by label values."""
+    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    family = kind(name, NAMES[name], labels=labels)
+    for of, value in values.items():
         if value is not None:
-            family.add_metric([key], value)
+            family.add_metric(of, value)
     return family
-
-
-def _counter(name: str, value: float) -> Metric:
-    return CounterMetricFamily(name, NAMES[name], value)
 
 
 def _of_traffic(traffic: Mapping[tuple[str, str], TrafficCounters]) -> Iterator[Metric]:
     """What each traffic table got of each target."""
     for what in ("requests", "attempts"):
-        name = f"tailgauge_{what}_ended_total"
-        outcomes = CounterMetricFamily(name, NAMES[name], labels=[*OF, "outcome"])
-        for key, counters in traffic.items():
-            for outcome, count in getattr(counters, what).items():
-                outcomes.add_metric([*key, outcome], count)
-        yield outcomes
+        ended = {(*key, end): n for key, each in traffic.items() for end, n in getattr(each, what).items()}
+        yield _family(f"tailgauge_{what}_ended_total", ended, *OF, "outcome")
     for what in ("input_tokens", "cached_tokens", "output_tokens"):
-        name = f"tailgauge_{what}_total"
-        tokens = CounterMetricFamily(name, NAMES[name], labels=OF)
-        for key, counters in traffic.items():
-            tokens.add_metric(key, getattr(counters, what))
-        yield tokens
+        tokens = {key: getattr(each, what) for key, each in traffic.items()}
+        yield _family(f"tailgauge_{what}_total", tokens, *OF)
     for what in SKETCHES:
         name = f"tailgauge_{what}_seconds"
         histogram = HistogramMetricFamily(name, NAMES[name], labels=OF)
