@@ -10,6 +10,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from typing import Any
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import (
@@ -100,7 +101,7 @@ def families(view: RunView) -> Iterator[Metric]:
     yield _family("tailgauge_worker_clock_error_seconds", in_s, "worker")
 
 
-def _family(name: str, values: Mapping[tuple[str, ...], float | None], *labels: str) -> Metric:
+def _family(name: str, values: Mapping[Any, float | None], *labels: str) -> Metric:
     """A counter or a gauge: what is known of its values, by label values."""
     kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
     family = kind(name, NAMES[name], labels=labels)
