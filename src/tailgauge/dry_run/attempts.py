@@ -8,12 +8,11 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import fields
 from typing import Any, cast
 
 from tailgauge.dry_run.driver import Delivery, DryEndpoint
 from tailgauge.dry_run.event_queue import EventQueue
-from tailgauge.dry_run.store import Rows
+from tailgauge.dry_run.store import Store
 from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Headers, Send
 from tailgauge.protocols.decoder import KIND_CODE
 from tailgauge.protocols.table import Target
@@ -38,7 +37,7 @@ class Attempts:
         targets: Mapping[str, Target],
         endpoint: DryEndpoint,
         queue: EventQueue,
-        store: Rows,
+        store: Store,
         deadline_s: float,
         book: CacheBook | None = None,
     ) -> None:
@@ -87,8 +86,8 @@ class Attempt:
         attempts.open[self._key] = self
         if attempts.book is not None:
             note = attempts.book.sent(self._send.call, self._key, now_ns, row.traffic)
-            for field in fields(note) if note is not None else ():
-                setattr(row, field.name, getattr(note, field.name))
+            if note is not None:
+                note.fill(row)
         try:
             self._delivery = attempts.endpoint.serve(self._exchange, self._send.call, self._model, self)
         except Refused as refused:

@@ -17,7 +17,7 @@ from tailgauge.call import CACHE_MARKS, MAIN, SECOND, Prompt
 from tailgauge.dry_run.attempts import Attempts
 from tailgauge.dry_run.driver import DryEndpoint
 from tailgauge.dry_run.event_queue import EventQueue
-from tailgauge.dry_run.store import Rows
+from tailgauge.dry_run.store import Store
 from tailgauge.patterns.events import Send
 from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.plan.preflight import writes
@@ -50,7 +50,7 @@ class DryRun(Requests):
         self,
         scenario: Scenario,
         schedule: Schedule,
-        store: Rows,
+        store: Store,
         *,
         engine: EngineConfig | None = None,
     ) -> None:

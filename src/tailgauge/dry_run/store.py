@@ -5,7 +5,7 @@ Memory is bounded: when enough rows wait, a part is written at once.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any
 
 from tailgauge.rows.parquet import Segment, chunk_table, compact, row_table, write_part
 from tailgauge.rows.run_folder import RunFolder
@@ -13,22 +13,6 @@ from tailgauge.rows.schema import AttemptRow, Chunks, RequestRow, ServerLogRow
 
 ROWS_AT_ONCE = 300_000
 _OF_WORKER = ("requests", "attempts", "chunks", "health")
-
-
-class Rows(Protocol):
-    """Where the rows go."""
-
-    def request(self, row: RequestRow) -> None:
-        """A request has ended."""
-
-    def attempt(self, row: AttemptRow) -> None:
-        """Client and endpoint have both finished the call."""
-
-    def server_log(self, row: ServerLogRow) -> None:
-        """The endpoint's row of a call."""
-
-    def chunks(self, key: tuple[int, int, int], chunks: Chunks) -> None:
-        """The chunks of a call."""
 
 
 class Store:

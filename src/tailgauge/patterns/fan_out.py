@@ -13,7 +13,7 @@ Places are taken leg by leg: at most `at_once` of one request, then at most `at_
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
@@ -106,17 +106,17 @@ class FanOut(Pattern):
                 yield from legs.start(begun, self._leg(request, begun))
                 begun += 1
             event = yield from legs.receive(deadline_ns)
-            verdict = _verdict(table, legs, event, deadline_ns)
-            if verdict is None:
+            ended = _ended(table, legs, event, deadline_ns)
+            if ended is None:
                 continue
             yield from legs.close_all()
             ends = [legs.ends[number] for number in sorted(legs.ends)]
             # Of two ends that came together, the one received last may have been the first to arrive.
             joined_at_ns = max([event.at_ns, *(end.at_ns for end in ends if end.ended in COMPLETED)])
             return Done(
-                verdict.ended,
+                ended,
                 winner=legs.ends[0].attempt if 0 in legs.ends else None,
-                joined_at_ns=joined_at_ns if verdict.joined else None,
+                joined_at_ns=joined_at_ns if ended in COMPLETED else None,
                 hedge_held=next((end.held for end in ends if end.held), None),
             )
 
@@ -155,27 +155,21 @@ def gated(calling: Leg, limit: int, number: int) -> Leg:
     return end
 
 
-@dataclass(frozen=True, slots=True)
-class _Verdict:
-    ended: str
-    joined: bool = True
-
-
-def _verdict(table: FanOutSettings, legs: Legs, event: Event, deadline_ns: int | None) -> _Verdict | None:
+def _ended(table: FanOutSettings, legs: Legs, event: Event, deadline_ns: int | None) -> str | None:
     """How the request ends now; None: it goes on."""
     ends = [end.ended for end in legs.ends.values()]  # in the order in which they ended
     answered = [ended for ended in ends if ended in COMPLETED]
     failed = [ended for ended in ends if ended not in COMPLETED]
     needed = table.k if table.join == "first_k" else table.total
     if CENSORED in failed:
-        return _Verdict(CENSORED, joined=False)
-    answer = _Verdict(OK if OK in answered else EMPTY)
+        return CENSORED
+    answer = OK if OK in answered else EMPTY
     if len(answered) >= needed:
         return answer
     if table.partial == "fail" and table.total - len(failed) < needed:
-        return _Verdict(failed[-1], joined=False)
+        return failed[-1]
     if len(ends) == table.total:
-        return answer if answered else _Verdict(failed[-1], joined=False)
+        return answer if answered else failed[-1]
     if deadline_ns is not None and event.at_ns >= deadline_ns:
-        return answer if answered else _Verdict(TIMEOUT, joined=False)
+        return answer if answered else TIMEOUT
     return None

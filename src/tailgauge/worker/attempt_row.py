@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tailgauge.redaction import Redaction
-from tailgauge.rows.schema import CENSORED, PREFLIGHT, AttemptRow, RequestRow
+from tailgauge.rows.schema import CENSORED, AttemptRow, RequestRow
 from tailgauge.worker.outcome import Outcome, rate_limit_headers, retry_after_s
 
 
@@ -39,8 +39,8 @@ def request_row(
         request_id=turn.request_id,
         stage=stage,
         traffic=asked.traffic,
-        pattern="streaming" if stage == PREFLIGHT else traffic.pattern,
-        session_id=turn.planned.request_id if in_session and stage != PREFLIGHT else None,
+        pattern=traffic.pattern,
+        session_id=turn.planned.request_id if in_session else None,
         scheduled_at_ns=scheduled,
         dispatched_at_ns=dispatched,
         ended_at_ns=None,

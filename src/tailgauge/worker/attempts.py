@@ -10,7 +10,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import gevent
@@ -174,7 +174,10 @@ class Attempts:
         self._counters.attempts_open += 1
         exchange, decoder, key = one.exchange, one.decoder, one.key
         row = self._row(one)
-        self._note(row, one)
+        if self._cache is not None:
+            note = self._cache.sent(one.send.call, key, row.dispatched_at_ns, one.origin.traffic)
+            if note is not None:
+                note.fill(row)
         bug = self._call(one)
         if bug is None:
             result = outcome(exchange, decoder, self._clean)
@@ -204,15 +207,6 @@ class Attempts:
                 one.send.leg, one.attempt, ended_at_ns, result.ended, row.retry_after_s, retry, decoder.text
             )
         )
-
-    def _note(self, row: AttemptRow, one: _Open) -> None:
-        """Add what is known of the target's prompt cache when the call is sent."""
-        if self._cache is None:
-            return
-        note = self._cache.sent(one.send.call, one.key, row.dispatched_at_ns, one.origin.traffic)
-        if note is not None:
-            for field in fields(note):
-                setattr(row, field.name, getattr(note, field.name))
 
     def models(self, target: str) -> list[str]:
         """Names in a target's list of models; none where it has no list that can be read."""

@@ -19,13 +19,13 @@ from __future__ import annotations
 
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import lru_cache
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 from tailgauge.call import MAIN, MESSAGE, SECOND, Call, Message, Part, Prompt, Tool
-from tailgauge.rows.schema import COLD, UNKNOWN, WARM
+from tailgauge.rows.schema import COLD, UNKNOWN, WARM, AttemptRow
 
 if TYPE_CHECKING:
     from tailgauge.scenario.model import Scenario
@@ -54,6 +54,11 @@ class CacheNote:
     cache_blocks: int | None  # from that part to the mark that finds it
     params_hash: str
     first_difference: int | None
+
+    def fill(self, row: AttemptRow) -> None:
+        """Copy them into the call's row."""
+        for field in fields(self):
+            setattr(row, field.name, getattr(self, field.name))
 
 
 @dataclass(frozen=True, slots=True)
