@@ -16,8 +16,8 @@ from dry_run.in_memory import UNBOUNDED, plan_of, run_in_memory, scenario_of
 
 from tailgauge.dry_run.command import dry_run
 from tailgauge.plan.resolve import resolve
-from tailgauge.rows.schema import columns
-from tailgauge_analysis.load import frames, parquet
+from tailgauge.rows.parquet import row_table
+from tailgauge_analysis.load import frames
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.report.report import make
 
@@ -74,10 +74,7 @@ def dry_run_frames(tree: dict[str, Any], *, without_headers: bool = False) -> Dr
 
 
 def _table(name: str, rows: list[Any]) -> pa.Table:
-    kinds = {column.name: parquet._TYPES[column.kind] for column in columns(name)}
-    return pa.table({
-        wanted: pa.array([getattr(row, wanted) for row in rows], kinds[wanted]) for wanted in frames.WANTED[name]
-    })  # fmt: skip
+    return row_table(name, rows).select(frames.WANTED[name])
 
 
 @dataclass

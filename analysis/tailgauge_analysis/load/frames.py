@@ -19,42 +19,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailgauge.errors import RunDataError
-from tailgauge.rows.schema import SINGLE, TABLES
+from tailgauge.rows.schema import SINGLE, TABLES, columns
 from tailgauge_analysis.load import chunks, dedup, parquet, rate_limit_headers, run_files, run_record
 from tailgauge_analysis.load.chunks import Chunks, Fold
 from tailgauge_analysis.load.run_files import Problem
 
-# Columns that the analysis reads; those of chunks, which come by the million, are in chunks.py.
-WANTED: dict[str, tuple[str, ...]] = {
-    "requests": (
-        "request_id", "stage", "traffic", "pattern", "scheduled_at_ns", "dispatched_at_ns", "ended_at_ns", "ended",
-        "legs", "attempts", "name", "tags", "winner", "joined_at_ns", "hedge_held", "asked_output_tokens",
-    ),
-    "attempts": (
-        "request_id", "leg", "attempt", "cause", "stage", "traffic", "scheduled_at_ns", "dispatched_at_ns", "sent_at_ns",
-        "first_content_at_ns", "first_content_low_at_ns", "first_text_at_ns", "first_text_low_at_ns",
-        "last_content_at_ns", "last_content_low_at_ns", "ended", "limit_kind", "status", "error_type", "error_body",
-        "connection_is_new", "dns_ns", "connect_ns", "tls_ns", "model", "output_tokens", "chunks", "receive_lag_max_ns",
-        "stamps", "ended_at_ns", "target", "streamed", "first_thinking_at_ns", "first_tool_json_at_ns",
-        "tool_ready_at_ns", "first_field_at_ns", "citations", "phases", "reader_paused_ns", "prefix", "cache_expected",
-        "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "thinking_tokens",
-        "first_event_at_ns", "of_attempt",
-        "prefix_hash", "cache_since_use_ns", "cache_writers", "cache_marks", "cache_ttl", "cache_blocks", "params_hash",
-        "first_difference", "cache_creation_5m_input_tokens", "cache_creation_1h_input_tokens",
-        "asked_model", "headers_at_ns", "retry_after_s", "rate_limit_headers", "pool_wait_ns", "last_thinking_at_ns", "body_bytes",
-    ),
-    "health": (
-        "at_ns", "in_flight", "scheduled", "client_drops", "loop_lag_max_ns", "receive_lag_max_ns", "dispatch_late_max_ns",
-        "cpu_share", "gc_pause_ns", "rss_bytes", "clock_step_ns", "reads", "first_chunks", "first_intervals", "chunk_intervals",
-        "receive_lag_p50_ns", "receive_lag_p99_ns", "dispatch_late_p99_ns", "pool_waits", "pool_wait_max_ns", "retransmits",
-        "out_of_order", "core_wait_ns",
-    ),
-    "target": (
-        "request_id", "leg", "attempt", "status", "received_at_ns", "chunk_sent_at_ns", "ended_at_ns",
-        "cancelled_at_ns", "output_tokens", "planned_ttft_ns", "tokens_after_cancel", "billed_output_tokens",
-        "prefill_started_at_ns", "prefill_ended_at_ns",
-    ),
+# Columns that nothing here reads; those of chunks, which come by the million, are in chunks.py.
+UNREAD = {
+    "requests": {"session_id", "asked_prompt_tokens"},
+    "attempts": {
+        "protocol", "first_byte_at_ns", "first_content_read_at_ns", "stopped_at_ns", "cancelled_at_ns", "server_request_id",
+        "connection", "stop_reason", "events", "reads",
+    },
+    "health": {"dispatched", "ended", "chunks", "queued_rows"},
+    "target": {
+        "client_request_id", "protocol", "headers_at_ns", "input_tokens", "admitted_at_ns", "replica", "cache_reason",
+        "cache_read_tokens", "cache_created_tokens", "limit_kind", "bucket_levels", "fault",
+    },
 }  # fmt: skip
+WANTED = {
+    table: tuple(column.name for column in columns(table) if column.name not in unread)
+    for table, unread in UNREAD.items()
+}
 
 
 @dataclass(frozen=True, slots=True)

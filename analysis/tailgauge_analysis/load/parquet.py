@@ -24,15 +24,12 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tailgauge.errors import RunDataError
-from tailgauge.rows.schema import SCHEMA_VERSION, TABLES, columns
+from tailgauge.rows.parquet import schema
+from tailgauge.rows.schema import SCHEMA_VERSION, TABLES
 from tailgauge_analysis.load import old_names
 from tailgauge_analysis.load.run_files import DAMAGED, NOTE, UNFINISHED, Problem
 
 _NAME = re.compile(r"part-(\d{1,6})-(\d{1,9}|all)\.parquet")
-_TYPES = {
-    "int16": pa.int16(), "int32": pa.int32(), "int64": pa.int64(), "float64": pa.float64(), "bool": pa.bool_(),
-    "string": pa.string(), "list<int64>": pa.list_(pa.int64()),
-}  # fmt: skip
 _UNREADABLE = (OSError, ValueError, pa.ArrowException)
 _VERSION = b"tailgauge.schema_version"
 _REPLACES = b"tailgauge.replaces"
@@ -164,9 +161,9 @@ class _Columns:
     """How the columns `wanted` of a part are made from those that it holds."""
 
     def __init__(self, part: Part, wanted: Sequence[str], names: Sequence[str]) -> None:
-        described = columns(part.table)
-        self._wanted, self._kinds = wanted, {column.name: _TYPES[column.kind] for column in described}
-        self._never_empty = [c.name for c in described if not c.nullable and c.name in wanted]
+        described = schema(part.table)
+        self._wanted, self._kinds = wanted, {field.name: field.type for field in described}
+        self._never_empty = [field.name for field in described if not field.nullable and field.name in wanted]
         is_old = part.version < SCHEMA_VERSION
         self._held = held = frozenset(names)
         self._later = _defaults(part.table) if is_old else {}
@@ -212,8 +209,7 @@ def shifted(rows: pa.Table, by_ns: int) -> pa.Table:
 
 def empty(table: str, wanted: Sequence[str]) -> pa.Table:
     """A table without rows."""
-    kinds = {column.name: column.kind for column in columns(table)}
-    return pa.table({name: pa.array([], _TYPES[kinds[name]]) for name in wanted})
+    return schema(table).empty_table().select(list(wanted))
 
 
 def _left_out(table: str, path: Path, why: str) -> Problem:

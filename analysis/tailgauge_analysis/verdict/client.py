@@ -12,12 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tailgauge import thresholds
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.stats.quantiles import rank
-
-LAG_NS = thresholds.LAG_NS
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,15 +24,12 @@ class Worker:
     seconds: int
     cpu_mean: float
     cpu_max: float
-    loop_lag_p99_ms: float
     loop_lag_max_ms: float
-    seconds_lagging: int
     receive_lag_max_ms: float
     dispatch_late_max_ms: float
     gc_max_ms: float
     rss_max_bytes: int
     in_flight_max: int
-    client_drops: int
     clock_step_max_ms: float
     first_interval_share: float | None
     receive_lag_p50_ms: float | None
@@ -64,21 +57,17 @@ def steady_health(frames: Frames, steady: Steady) -> pd.DataFrame:
 
 
 def _worker(worker: Any, rows: pd.DataFrame, whole_run: pd.DataFrame) -> Worker:
-    lags = rows["loop_lag_max_ns"].sort_values()
     return Worker(
         worker=int(worker),
         seconds=len(rows),
         cpu_mean=float(rows["cpu_share"].mean()),
         cpu_max=float(rows["cpu_share"].max()),
-        loop_lag_p99_ms=float(lags.iloc[rank(len(lags), 0.99) - 1]) / 1e6,
-        loop_lag_max_ms=float(lags.iloc[-1]) / 1e6,
-        seconds_lagging=int((lags > LAG_NS).sum()),
+        loop_lag_max_ms=float(rows["loop_lag_max_ns"].max()) / 1e6,
         receive_lag_max_ms=float(rows["receive_lag_max_ns"].max()) / 1e6,
         dispatch_late_max_ms=float(rows["dispatch_late_max_ns"].max()) / 1e6,
         gc_max_ms=float(rows["gc_pause_ns"].max()) / 1e6,
         rss_max_bytes=int(rows["rss_bytes"].max()),
         in_flight_max=int(rows["in_flight"].max()),
-        client_drops=int(whole_run["client_drops"].max()),
         clock_step_max_ms=float(whole_run["clock_step_ns"].abs().max()) / 1e6,
         first_interval_share=_share(rows, whole_run),
         receive_lag_p50_ms=_ms(rows["receive_lag_p50_ns"].median()),
