@@ -52,11 +52,7 @@ class Runs:
         place = np.arange(len(row)) - begin[row]
         out = self.at(row)
         sums = {name: getattr(out, name) * (place == 0) for name in ("chars", "thinking", "tool_json")}
-        ones = np.ones(len(row), np.int64)
-        return Runs(
-            out.request_id, out.leg, out.attempt, out.first + place, ones,
-            sums["chars"], out.first_chars, sums["thinking"], sums["tool_json"],
-        )  # fmt: skip
+        return replace(out, first=out.first + place, length=np.ones(len(row), np.int64), **sums)
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,7 +60,10 @@ class Frames:
 def load(run_dirs: Sequence[Path]) -> Frames:
     """Read one run from its folder, or from the local part folders of its workers."""
     folders = list(dict.fromkeys(Path(folder).resolve() for folder in run_dirs))
-    _check(folders)
+    if not folders:
+        raise RunDataError("no run folder given")
+    for folder in folders:
+        run_files.check(folder, *TABLES)
     run, problems = run_record.read(folders)
     folders.sort(key=lambda folder: folder != run["master_folder"])  # its rows count before copies
     offsets = {w["worker"]: w["offset_ns"] or 0 for w in run["workers"]}
@@ -84,13 +87,6 @@ def answers(run: dict[str, Any], pattern: pd.Series[str]) -> pd.Series[str]:
     """What counts as the answer of each request, by its pattern; see rows.schema."""
     by_pattern = {name: facts["answer"] for name, facts in run["patterns"].items()}
     return pattern.map(lambda name: by_pattern.get(name, SINGLE))
-
-
-def _check(folders: Sequence[Path]) -> None:
-    if not folders:
-        raise RunDataError("no run folder given")
-    for folder in folders:
-        run_files.check(folder, *TABLES)
 
 
 def _table(

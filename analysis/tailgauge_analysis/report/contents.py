@@ -7,6 +7,7 @@ from dataclasses import asdict
 from tailgauge.rows import schema
 from tailgauge_analysis.compare.comparison import Comparison
 from tailgauge_analysis.load.run_files import UNFINISHED
+from tailgauge_analysis.load.run_json import Stretch
 from tailgauge_analysis.metrics.groups import Group
 from tailgauge_analysis.metrics.latency import OFFERED, Row
 from tailgauge_analysis.metrics.metrics import NEITHER
@@ -20,7 +21,6 @@ from tailgauge_analysis.text.json_values import Json, number, table, text
 from tailgauge_analysis.text.quantile import VALUE, plain_values, quantile
 from tailgauge_analysis.text.section import Result
 from tailgauge_analysis.verdict import certificate, clocks
-from tailgauge_analysis.verdict.losses import Stretch
 
 ALL = "all"
 

@@ -12,7 +12,6 @@ Attempts of the steady stage that ended ok, without slow readers. Three tables, 
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -25,6 +24,7 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
 from tailgauge_analysis.text.cells import quantile_table
 from tailgauge_analysis.text.formatting import plain, plural, share
+from tailgauge_analysis.text.json_values import parsed
 from tailgauge_analysis.text.section import Section, Table, Value
 
 PS = (0.5, 0.95, 0.99)
@@ -65,15 +65,15 @@ def phases(frames: Frames, of_target: Steady) -> Phases | None:
     good = attempts[(attempts["ended"] == schema.OK) & attempts["first_content_at_ns"].notna()]
     good = good.sort_values("sent_at_ns", kind="stable")
     reported = good[good["phases"].notna()]
-    parsed = [parse(text) for text in reported["phases"]]
+    each = [parse(text) for text in reported["phases"]]
     length = (reported["last_content_at_ns"] - reported["sent_at_ns"]).to_numpy(np.float64) / 1e6
     first = (reported["first_content_at_ns"] - reported["sent_at_ns"]).to_numpy(np.float64) / 1e6
     found = Phases(
         answers=len(good),
         reported=len(reported),
         split=_split(good, frames.server_log),
-        events=_events([began for began, _ in parsed], length),
-        timings=_timings([took for _, took in parsed], first),
+        events=_events([began for began, _ in each], length),
+        timings=_timings([took for _, took in each], first),
     )
     return found if found.split or found.events or found.timings else None
 
@@ -126,13 +126,9 @@ def _answer(found: Phases) -> str:
 
 def parse(text: str) -> tuple[dict[str, float], dict[str, float]]:
     """When each phase began, ms since sent; and what each Server-Timing entry took, in ms. Nothing of other text."""
-    try:
-        entries = json.loads(text)
-    except ValueError:
-        return {}, {}
     began: dict[str, float] = {}
     took: dict[str, float] = {}
-    for name, ns in entries.items() if isinstance(entries, dict) else ():
+    for name, ns in parsed(text).items():
         if isinstance(ns, int | float) and not isinstance(ns, bool) and np.isfinite(ns):
             kind = took if name.endswith(DURATION) else began
             kind[plain(name.removesuffix(DURATION), 60)] = float(ns) / 1e6

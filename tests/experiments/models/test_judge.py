@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from tailgauge.experiments.models import report
+from tailgauge.experiments.models import judge, report
 from tailgauge.experiments.models.judge import ModelBlock, choice
+from tailgauge.experiments.reading import read
 from tailgauge_analysis.stats.survival import Waits
 
 ASKED = {"answered": {"metric": "e2e_sched", "quantile": 0.95, "max_ms": 1000.0}}
@@ -59,3 +60,14 @@ def test_without_a_price_costs_are_unknown():
 
 def test_nothing_at_all_is_no_answer():
     assert report.answer([]).result.outcome == "INCONCLUSIVE"
+
+
+def test_who_left_was_offered_and_not_answered(mixed, tmp_path):
+    run = mixed()
+    for i in range(6):
+        run.request(i * 100, [{"first": 100}])
+    for ended in ("cancelled", "censored"):
+        run.request(1000, [{"ended": ended}], ended=ended, winner=None)
+    found = judge.block("small", 1.0, read(run.write(tmp_path / "run")))
+
+    assert (found.answered, found.requests) == (6, 8)
