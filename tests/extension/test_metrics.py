@@ -9,7 +9,6 @@ OBJECTIVES = "src/tailgauge/scenario/objective.py"
 ROW = """    Metric(
         "decode", "Decoding", NEITHER, REQUEST, True,
         "last content - first content",
-        ("attempts.first_content_at_ns", "attempts.last_content_at_ns"),
         "Time from the first content to the last.",
         _between("first_content_at_ns", "last_content_at_ns"),
     ),
