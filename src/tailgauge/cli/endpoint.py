@@ -1,9 +1,9 @@
-"""`tailgauge endpoint`: settings as in a scenario, then the server until it is stopped."""
+"""The settings of `tailgauge endpoint`, as in a scenario."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tailgauge.errors import UsageError
@@ -11,7 +11,6 @@ from tailgauge.scenario import model as scenarios
 from tailgauge.scenario.simulated import Simulated
 from tailgauge.simulator.engine.config import engine_of
 from tailgauge.simulator.http.requests import ServerOptions
-from tailgauge.simulator.http.server import serve
 
 _TABLE = "simulated"
 
@@ -43,17 +42,3 @@ def settings(
 def _key(given: str) -> str:
     """The key with its table's name, which may be omitted."""
     return given if given.partition(".")[0] == _TABLE else f"{_TABLE}.{given}"
-
-
-def serve_command(
-    host: str,
-    port: int,
-    profile: str | None,
-    sets: Sequence[str],
-    seed: int,
-    options: Mapping[str, Any],
-    on_listening: Callable[[str], None],
-) -> None:
-    """Serve until stopped."""
-    table, server_options = settings(sets, profile, options)
-    serve(table, seed, server_options, host, port, on_listening=on_listening, lifeline=options["lifeline"])

@@ -229,30 +229,25 @@ def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:
 @click.option("--profile", metavar="NAME", help="Simulate this model server, for example haiku.")
 @click.option("--seed", type=SEED, default=1, show_default=True, help="Seed of its delays.")
 @click.option("--api-key-env", metavar="NAME", help="Require the key in this environment variable.")
-@click.option(
-    "--certfile",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="PEM",
-    help="Serve TLS with this certificate chain.",
-)
-@click.option(
-    "--keyfile",
-    type=click.Path(dir_okay=False, path_type=Path),
-    metavar="PEM",
-    help="Private key of --certfile.",
-)
+@click.option("--certfile", type=options.PEM, metavar="PEM", help="Serve TLS with this certificate chain.")
+@click.option("--keyfile", type=options.PEM, metavar="PEM", help="Private key of --certfile.")
 @click.option("--lifeline", is_flag=True, hidden=True, help="Exit on end of input.")
 def endpoint(
-    host: str, port: int, profile: str | None, sets: tuple[str, ...], seed: int, **settings: Any
+    host: str, port: int, profile: str | None, sets: tuple[str, ...], seed: int, lifeline: bool, **given: Any
 ) -> None:
     """Start the simulated endpoint.
 
     It serves Anthropic Messages and OpenAI chat completions over HTTP; see `tailgauge docs simulator`.
     """
     with loading():
-        from tailgauge.cli.endpoint import serve_command
+        from tailgauge.cli.endpoint import settings
+        from tailgauge.simulator.http.server import serve
 
-    serve_command(host, port, profile, sets, seed, settings, lambda url: click.echo(f"listening on {url}"))
+    def on_listening(url: str) -> None:
+        click.echo(f"listening on {url}")
+
+    table, server = settings(sets, profile, given)
+    serve(table, seed, server, host, port, on_listening=on_listening, lifeline=lifeline)
 
 
 @cli.command(epilog=options.WORKER)

@@ -195,6 +195,7 @@ class ScenarioName(click.ParamType[str]):
 
 
 SEED = Whole(0, 2**63 - 1)
+PEM = click.Path(dir_okay=False, path_type=Path)
 
 
 class Override(NamedTuple):

@@ -20,13 +20,15 @@ TAILGAUGE = str(Path(sys.executable).with_name("tailgauge"))
 FORKING = """
 import json, os, signal, sys
 import pyarrow.parquet
-from tailgauge.cli.endpoint import serve_command
+from tailgauge.cli.endpoint import settings
+from tailgauge.simulator.http.server import serve
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
-options = dict.fromkeys(("api_key_env", "certfile", "keyfile", "lifeline"))
+options = dict.fromkeys(("api_key_env", "certfile", "keyfile"))
 received = lambda url: print(url, os.getpid(), flush=True)
 while line := sys.stdin.readline():
     if os.fork() == 0:
-        serve_command("127.0.0.1", 0, None, json.loads(line), 1, options, received)
+        table, server = settings(json.loads(line), None, options)
+        serve(table, 1, server, "127.0.0.1", 0, on_listening=received, lifeline=False)
         os._exit(0)
 """
 QUICK = ("ttft_ms=2", "chunk_gap_ms=1")
