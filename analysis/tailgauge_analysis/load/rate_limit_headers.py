@@ -1,12 +1,11 @@
-"""Rate-limit headers as numbers: how many are allowed, how many are left, and when all are back.
+"""Rate-limit headers as numbers: how many are allowed, and how many are left.
 
 JSON text becomes columns while a part is loaded: the text is many times as long as its numbers.
 Anthropic's and OpenAI's names are known; a header that cannot be read is as good as absent. Of token limits `remaining`
 may be rounded to the nearest 1,000, which shows in the numbers; no assumption is made on who rounds.
 
-Sources: Anthropic's rate-limit page (2026-08): `anthropic-ratelimit-<kind>-<field>`, `reset` an RFC 3339 instant of the
-full refill, rounded up to whole seconds. OpenAI's rate-limit guide: `x-ratelimit-<field>-<kind>`, `reset` a duration as Go
-writes it.
+Sources: Anthropic's rate-limit page (2026-08): `anthropic-ratelimit-<kind>-<field>`. OpenAI's rate-limit guide:
+`x-ratelimit-<field>-<kind>`.
 """
 
 from __future__ import annotations
@@ -24,26 +23,17 @@ from tailgauge_analysis.text.json_values import parsed
 
 REQUESTS, INPUT, OUTPUT, TOKENS = "requests", "input_tokens", "output_tokens", "tokens"
 KINDS = (REQUESTS, INPUT, OUTPUT, TOKENS)
-LIMIT, REMAINING, RESET_AT, RESET_IN = "limit", "remaining", "reset_at", "reset_in"  # s since 1970; s
-FIELDS = (LIMIT, REMAINING, RESET_AT, RESET_IN)
+LIMIT, REMAINING = "limit", "remaining"
+FIELDS = (LIMIT, REMAINING)
 SOURCE = "rate_limit_headers"
 HEADER = "header_"  # how the frame's columns begin
 ROUNDING = 1000  # tokens
 
 _NAMES = {
-    **{
-        f"anthropic-ratelimit-{k.replace('_', '-')}-{f.removesuffix('_at')}": (k, f)
-        for k in KINDS
-        for f in FIELDS[:3]
-    },
-    **{
-        f"x-ratelimit-{f.removesuffix('_in')}-{k}": (k, f)
-        for k in (REQUESTS, TOKENS)
-        for f in (LIMIT, REMAINING, RESET_IN)
-    },
+    **{f"anthropic-ratelimit-{k.replace('_', '-')}-{f}": (k, f) for k in KINDS for f in FIELDS},
+    **{f"x-ratelimit-{f}-{k}": (k, f) for k in (REQUESTS, TOKENS) for f in FIELDS},
 }
 _SCHEMA = pa.schema([(name, pa.string()) for name in _NAMES])
-_GO = r"(?:\d+(?:\.\d+)?(?:ms|h|m|s))+"
 
 
 def column(kind: str, field: str) -> str:
@@ -68,7 +58,7 @@ def lean(attempts: pa.Table) -> pa.Table:
                     and name in headers.column_names
                     and headers[name].null_count < len(at)
                 ):
-                    found = _each(headers[name], field)
+                    found = _each(headers[name])
                     values = np.where(np.isnan(values), found, values)
             if not np.isnan(values).all():
                 whole = np.full(attempts.num_rows, np.nan)
@@ -91,29 +81,13 @@ def _parsed(texts: pa.ChunkedArray) -> pa.Table:
     return pa.Table.from_pylist(known, schema=_SCHEMA)
 
 
-def _each(texts: pa.ChunkedArray, field: str) -> Floats:
+def _each(texts: pa.ChunkedArray) -> Floats:
     """Numbers of many texts, of which few are different."""
     coded = texts.combine_chunks().dictionary_encode()
-    numbers = np.append(_numbers(coded.dictionary.to_pandas(), field), np.nan)
-    found: Floats = numbers[np.asarray(pc.fill_null(coded.indices, len(numbers) - 1))]
+    numbers = pd.to_numeric(coded.dictionary.to_pandas(), errors="coerce").to_numpy(np.float64)
+    known = np.append(np.where(np.isfinite(numbers) & (numbers >= 0), numbers, np.nan), np.nan)
+    found: Floats = known[np.asarray(pc.fill_null(coded.indices, len(known) - 1))]
     return found
-
-
-def _numbers(texts: pd.Series[str], field: str) -> Floats:
-    if field == RESET_IN:
-        return durations_s(texts)
-    if field == RESET_AT:
-        instants = pd.to_datetime(texts, errors="coerce", utc=True, format="%Y-%m-%dT%H:%M:%SZ")
-        since_1970 = (instants - pd.Timestamp(0, tz="UTC")).dt.total_seconds()
-        return np.asarray(since_1970, dtype=np.float64)
-    numbers = pd.to_numeric(texts, errors="coerce").to_numpy(np.float64)
-    return np.where(np.isfinite(numbers) & (numbers >= 0), numbers, np.nan)
-
-
-def durations_s(texts: pd.Series[str]) -> Floats:
-    """Seconds of durations as Go writes them: 120ms, 1.5s, 6m0s; NaN where it is none."""
-    known = texts.where(texts.str.fullmatch(_GO).fillna(value=False))
-    return np.asarray(pd.to_timedelta(known, errors="coerce").dt.total_seconds(), dtype=np.float64)
 
 
 def rounding(kind: str, remaining: Floats) -> float:

@@ -6,8 +6,6 @@ from dataclasses import asdict
 
 from tailgauge.rows import schema
 from tailgauge_analysis.compare.comparison import Comparison
-from tailgauge_analysis.load.run_files import UNFINISHED
-from tailgauge_analysis.load.run_json import Stretch
 from tailgauge_analysis.metrics.groups import Group
 from tailgauge_analysis.metrics.latency import OFFERED, Row
 from tailgauge_analysis.metrics.metrics import NEITHER
@@ -42,7 +40,7 @@ def contents(findings: Findings, answer: Result, crossover: Comparison | None) -
             "explanations": findings.explanations,
             "checks": findings.checks,
         },
-        "conservation": _conservation(findings),
+        "conservation": evidence.conservation,
         "latency": [_latency(group, row) for group, rows in groups.items() for row in rows if row.n],
         "errors": findings.failures,
         "slo": findings.slos,
@@ -88,19 +86,6 @@ def _run(findings: Findings) -> Json:
         "target": {key: run["target"].get(key) for key in ("url", "simulated", "protocol")},
         "preflight": [{key: one.get(key) for key in ("ended", "status", "message")} for one in run["preflight"]],
     }  # fmt: skip
-
-
-def _conservation(findings: Findings) -> Json:
-    counted = findings.evidence.conservation
-    facts: Json = plain_values(counted)
-    del facts["workers"], facts["unseen"]
-    missing: list[tuple[int | None, Stretch]] = [
-        (one.worker, span) for one in counted.workers for span in one.missing
-    ]
-    missing += [(None, span) for span in counted.unseen]
-    facts["missing"] = [{"worker": worker, **plain_values(span)} for worker, span in missing]
-    facts["unfinished_files"] = sum(p.kind == UNFINISHED for p in findings.frames.problems)
-    return facts
 
 
 def _group(group: Group) -> Json:

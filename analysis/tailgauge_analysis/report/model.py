@@ -11,7 +11,6 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
-from tailgauge.rows.schema import ENDED_CLASSES
 from tailgauge_analysis.metrics.definitions import ToolMetrics
 from tailgauge_analysis.metrics.metrics import METRICS
 from tailgauge_analysis.metrics.slo import Goodput, Health, ObjectiveResult
@@ -26,7 +25,7 @@ from tailgauge_analysis.sections.traffic import Traffic
 from tailgauge_analysis.sections.use_cases import UseCase
 from tailgauge_analysis.text.section import Result
 from tailgauge_analysis.verdict.client_error import ClientError
-from tailgauge_analysis.verdict.conservation import InFlight
+from tailgauge_analysis.verdict.conservation import Conservation, InFlight
 from tailgauge_analysis.verdict.stalls import BadSeconds
 from tailgauge_analysis.verdict.timestamps import ServerLog
 from tailgauge_analysis.verdict.verdict import Reason
@@ -42,7 +41,6 @@ Count = Annotated[int, Field(ge=0)]
 Json = dict[str, Any]
 Population = Literal["completed", "offered"]
 Status = Literal["VALID", "DEGRADED", "INVALID"]
-Ended = Annotated[str, Field(json_schema_extra={"enum": list(ENDED_CLASSES)})]
 MetricName = Annotated[str, Field(json_schema_extra={"enum": list(METRIC_NAMES)})]
 
 
@@ -82,45 +80,6 @@ class Verdict(TypedDict):
     """difficulties of the client that explain failed checks"""
     checks: list[CheckResult]
     """all checks"""
-
-
-class Missing(TypedDict):
-    """An interval of the run whose leased arrivals left no row, lost or never sent; seconds of the run clock."""
-
-    worker: int | None
-    """null if unknown"""
-    from_s: float
-    to_s: float | None
-    """null: until the end"""
-    requests: Count
-
-
-class Conservation(TypedDict):
-    """Request counts recomputed from the rows, preflight excluded: scheduled = dispatched + client_drop + not_reached + lost;
-    dispatched = sum of ended + censored.
-    """
-
-    scheduled: int | None
-    """null if unknown"""
-    dispatched: Count
-    client_drop: Count
-    not_reached: Count
-    unsent: Count
-    """not reached in a completed run, though it was due"""
-    lost: Count
-    censored: Count
-    ended: dict[Ended, Count]
-    """by class"""
-    found: Count
-    """counted as lost by the master, with a row in a given folder"""
-    missing: list[Missing]
-    """when leased requests without a row were due, as far as known"""
-    unwritten: dict[str, Count]
-    """rows by table that were recorded and could not be written"""
-    duplicates: Count
-    missing_rows: int
-    broken: list[str]
-    """contradictions between counts and rows"""
 
 
 class Percentile(TypedDict):

@@ -88,11 +88,9 @@ def _accounts(counted: Conservation) -> Table:
         ("+ still open at the end (censored)", count(counted.censored)),
     ]
     missing = [
-        f"{plural(one.requests, 'request')} of worker {worker.worker}{due([one])}"
-        for worker in counted.workers
-        for one in worker.missing
+        f"{plural(one.requests, 'request')}{'' if one.worker is None else f' of worker {one.worker}'}{due([one])}"
+        for one in counted.missing
     ]
-    missing += [f"{plural(one.requests, 'request')}{due([one])}" for one in counted.unseen]
     more = f" and {len(missing) - 5} more intervals" if len(missing) > 5 else ""
     note = f"Without a row: {'; '.join(missing[:5])}{more}." if missing else ""
     return Table("Conservation", ("whole run", "requests"), tuple(rows), note)

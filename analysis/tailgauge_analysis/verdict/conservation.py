@@ -18,44 +18,68 @@ What began or ended within a tenth of a second may count either way, as may an a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
+from pydantic.json_schema import SkipJsonSchema
 
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.load.run_json import Stretch
 from tailgauge_analysis.load.run_record import PLANNED
 from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.text.json_values import Json, table, whole
+from tailgauge_analysis.text.json_values import Json, one_of, table, whole
+from tailgauge_analysis.text.quantile import FOR_FIGURES
 from tailgauge_analysis.verdict.losses import Loss, losses, unseen
 
 IN_FLIGHT_SLACK_NS = 100_000_000
 
 
 @dataclass(frozen=True, slots=True)
+class Missing(Stretch):
+    """An interval of the run whose leased arrivals left no row, lost or never sent; seconds of the run clock. `worker`: null if
+    unknown.
+    """
+
+    worker: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Conservation:
-    """The numbers of both equations, every disagreement, and each worker's share. `unsent`: not reached in a completed run,
-    though it was due; `unseen`: when arrivals without a row were due, if the master did not record it.
+    """Request counts recomputed from the rows, preflight excluded: scheduled = dispatched + client_drop + not_reached + lost;
+    dispatched = sum of ended + censored.
     """
 
     scheduled: int | None
+    """null if unknown"""
     dispatched: int
     client_drop: int
     not_reached: int
     unsent: int
+    """not reached in a completed run, though it was due"""
     lost: int
-    ended: dict[str, int]
+    ended: dict[Annotated[str, one_of(*schema.ENDED_CLASSES)], int]
+    """by class"""
     censored: int
     duplicates: int
     missing_rows: int
     found: int
+    """counted as lost by the master, with a row in a given folder"""
     unwritten: dict[str, int]
+    """rows by table that were recorded and could not be written"""
     broken: tuple[str, ...]
-    workers: tuple[Loss, ...]
-    unseen: tuple[Stretch, ...]
+    """contradictions between counts and rows"""
+    missing: tuple[Missing, ...]
+    """when leased requests without a row were due, as far as known"""
+    workers: SkipJsonSchema[tuple[Loss, ...]] = field(default=(), metadata=FOR_FIGURES)
+    """each worker's share"""
+
+    @property
+    def unseen(self) -> list[Missing]:
+        """Those that the master did not record."""
+        return [one for one in self.missing if one.worker is None]
 
 
 def conservation(frames: Frames) -> Conservation:
@@ -83,11 +107,15 @@ def conservation(frames: Frames) -> Conservation:
         broken.append(f"{-left:,} more requests in the rows than were scheduled ({scheduled:,})")
     seen: Json = {"dispatched": dispatched, "client_drop": client_drop, "censored": censored, "ended": ended}
     broken += _disagreements(run, seen, lost, found, unwritten.get("requests", 0))
-    located = any(one.missing for one in workers)
+    without_row = [
+        Missing(one.from_s, one.to_s, one.requests, of.worker) for of in workers for one in of.missing
+    ]
+    if lost and not without_row and run["arrival"] in PLANNED:
+        without_row = [Missing(one.from_s, one.to_s, one.requests) for one in unseen(requests, lost)]
     return Conservation(
         scheduled, dispatched, client_drop, not_reached, _unsent(run, not_reached, workers), lost, ended, censored,
-        int(requests["request_id"].duplicated().sum()), missing, found, unwritten, tuple(broken), workers,
-        unseen(requests, lost) if lost and not located and run["arrival"] in PLANNED else (),
+        int(requests["request_id"].duplicated().sum()), missing, found, unwritten, tuple(broken), tuple(without_row),
+        workers,
     )  # fmt: skip
 
 

@@ -143,7 +143,7 @@ def test_a_bucket_s_level_is_held_against_headers_within_what_the_clocks_leave_o
     shifted = at + np.where(np.arange(40) % 2, 0.07, 0.0)
     order = np.argsort(shifted)
     seen = Costs(shifted[order], np.ones(40), np.ones(40), none, order)
-    facts = HeaderReadings(100.0, 1, 100 - missing, missing, 0.0, at, np.arange(40), none, None, None)
+    facts = HeaderReadings(100.0, 1, 100 - missing, missing, 0.0, np.arange(40), none)
 
     def agreeing(costs, between_s):
         found = level_series(costs, 1e-9, 100.0, facts, 1, 2.0, between_s)

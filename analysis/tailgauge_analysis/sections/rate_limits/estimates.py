@@ -58,7 +58,6 @@ class HeaderReadings:
     remaining: Floats
     missing: Floats
     slack: float
-    at_s: Floats
     attempt: Ints
     refused: Mask
 
@@ -95,10 +94,9 @@ def read_headers(attempts: pd.DataFrame, kind: str, refused: Mask) -> HeaderRead
         return None
     limits, counts = np.unique(limit[known], return_counts=True)
     slack = rounding(kind, remaining[known])
-    at_s = attempts["headers_at_ns"].fillna(attempts["ended_at_ns"]).to_numpy(np.float64)[known] / 1e9
     missing = (limit - remaining)[known]
     return HeaderReadings(
-        float(limits[int(np.argmax(counts))]), len(limits), remaining[known], missing, slack, at_s, known,
+        float(limits[int(np.argmax(counts))]), len(limits), remaining[known], missing, slack, known,
         refused[known],
     )  # fmt: skip
 

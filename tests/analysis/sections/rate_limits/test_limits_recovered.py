@@ -155,19 +155,11 @@ def test_traffic_below_its_limits_reports_how_much_of_them_is_used():
     assert f"the most used limit is requests, at {100 * used[0]:.1f}% of its refill rate" in sentence(found)
 
 
-def test_the_resets_of_the_headers_agree_with_limit_and_remaining():
-    """Reset - now = (limit - remaining) / rate, to the second; remaining tokens are whole thousands."""
+def test_tokens_that_headers_round_to_thousands_leave_an_interval():
     run = dry_run_frames(limited({"rpm": 300, "burst": 10, "itpm": 36_000, "itpm_burst": 2000}))
     rows = run.frames.attempts
-    now_s = rows["headers_at_ns"] / 1e9
-    late_s = (
-        rows["header_requests_reset_at"]
-        - now_s
-        - (rows["header_requests_limit"] - rows["header_requests_remaining"]) / 5
-    )
     _, tokens = plain_values(rate_limits(run.frames))["buckets"]
 
-    assert late_s.between(-0.2, 1).all()  # remaining is rounded down to whole requests: a fifth of a second
     assert not (rows["header_input_tokens_remaining"] % 1000).any()
     assert (tokens["remaining"]["least"], tokens["remaining"]["low"]) == (35_000, 34_500)
     levels = [json.loads(text)["input_tokens"] for text in run.server_log["bucket_levels"]]
