@@ -204,7 +204,7 @@ def decided_latency(one: Criterion, steady: Steady) -> ObjectiveResult:
     if few:
         why = f"not enough {objective.figure.of}: {q.n:,} of the {n_min(p):,} needed"
     shown = quantile(q)
-    ends: Ends = (shown["value_ms"], shown["low_ms"], shown["high_ms"])
+    ends: Ends = (shown["value"], shown["low"], shown["high"])
     line = line_of(objective.figure, objective.label, outcome, max_ms, ends, why)
     if shown["value_is"] != VALUE and beyond.value is not None and not few:  # it lies among failures, say
         beyond_it = f"{share(beyond.value)} of {objective.figure.of}"

@@ -13,10 +13,9 @@ from tailgauge_analysis.report import model
 from tailgauge_analysis.report.model import SCHEMA_VERSION
 from tailgauge_analysis.sections import result
 from tailgauge_analysis.sections.findings import Findings, remarks
-from tailgauge_analysis.stats.quantiles import TOO_FEW
 from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json, number, table, text
-from tailgauge_analysis.text.quantile import VALUE, plain_values, quantile
+from tailgauge_analysis.text.quantile import plain_values, quantile
 from tailgauge_analysis.text.section import Result
 from tailgauge_analysis.verdict import certificate, clocks
 
@@ -97,7 +96,7 @@ def _group(group: Group) -> Json:
 
 def _latency(group: str, row: Row) -> Json:
     metric = row.metric
-    cells = {one["label"].replace(".", "_"): _percentile(one) for one in map(quantile, row.quantiles)}
+    cells = {one["label"].replace(".", "_"): one for one in map(quantile, row.quantiles)}
     return {
         "group": group,
         "metric": metric.name.removesuffix("_sched").removesuffix("_sent"),
@@ -109,14 +108,6 @@ def _latency(group: str, row: Row) -> Json:
         "mean": row.mean,
         "percentiles": cells,
     }
-
-
-def _percentile(q: Json) -> Json:
-    return {
-        "value": q["value_ms"], "low": q["low_ms"], "high": q["high_ms"], "reliable": not q["mark"], "mark": q["mark"],
-        "episodes": q["episodes"], "beyond": q["value_is"] not in {VALUE, TOO_FEW}, "n_eff": q["n_eff"],
-        "value_is": q["value_is"], "low_is": q["low_is"], "high_is": q["high_is"],
-    }  # fmt: skip
 
 
 def _stamps(findings: Findings) -> Json:

@@ -87,6 +87,9 @@ class Percentile(TypedDict):
     99% of the answers are at least as fast as the p99.
     """
 
+    p: float
+    label: str
+    n: Count
     value: float | None
     """null if there is none; `value_is` gives the reason"""
     low: float | None

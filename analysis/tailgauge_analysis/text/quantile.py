@@ -32,8 +32,9 @@ def quantile(q: Quantile) -> Json:
     if hidden:
         value, low, high, value_is, low_is, high_is = None, None, None, TOO_FEW, NONE, NONE
     return {
-        "p": q.p, "label": percentile(q.p), "n": q.n, "n_eff": q.n_eff, "episodes": q.episodes, "mark": q.mark,
-        "value_ms": value, "value_is": value_is, "low_ms": low, "low_is": low_is, "high_ms": high, "high_is": high_is,
+        "p": q.p, "label": percentile(q.p), "n": q.n, "n_eff": q.n_eff, "value": value, "low": low, "high": high,
+        "reliable": not q.mark, "mark": q.mark, "episodes": q.episodes, "beyond": value_is not in {VALUE, TOO_FEW},
+        "value_is": value_is, "low_is": low_is, "high_is": high_is,
     }  # fmt: skip
 
 
@@ -45,13 +46,13 @@ def _bound(value: float | None, beyond: str, absent: str) -> tuple[float | None,
 
 def value_text(q: Json) -> str:
     """`212`, or among which requests the quantile falls."""
-    return ms(q["value_ms"]) if q["value_is"] == VALUE else str(q["value_is"])
+    return ms(q["value"]) if q["value_is"] == VALUE else str(q["value_is"])
 
 
 def bound(q: Json, end: str) -> str:
     """One end of an interval; `?` if the sample has no such bound."""
     word = q[f"{end}_is"]
-    return ms(q[f"{end}_ms"]) if word == VALUE else "?" if word == NONE else str(word)
+    return ms(q[end]) if word == VALUE else "?" if word == NONE else str(word)
 
 
 def plain_values(tree: Any) -> Any:

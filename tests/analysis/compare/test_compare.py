@@ -138,7 +138,7 @@ def test_two_single_runs_are_no_experiment(records):
     assert "cannot be distinguished from drift" in " ".join(text.split())
     assert made.sections[0].tables[0].rows[0][3].interval
     assert row(made)["p_value"] is row(made)["low"] is row(made)["verdict"] is None
-    assert sides_of["low_ms"] < sides_of["value_ms"] < sides_of["high_ms"]
+    assert sides_of["low"] < sides_of["value"] < sides_of["high"]
 
 
 def test_fewer_than_six_pairs_are_shown_and_not_decided(records):

@@ -23,7 +23,7 @@ def recorded(**entries):
 
 
 def medians(parts):
-    return {part["name"]: part["quantiles"][0]["value_ms"] for part in parts}
+    return {part["name"]: part["quantiles"][0]["value"] for part in parts}
 
 
 @pytest.fixture
