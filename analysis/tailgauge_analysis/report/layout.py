@@ -26,7 +26,7 @@ def blocks(section: Section, figures: Sequence[Figure]) -> list[Block]:
     """Facts, tables and figures; those in columns first."""
     out = [Block("facts", None)] if section.facts else []
     for table in section.tables:
-        label = f"{section.title}: {table.title}" if table.title else section.title
+        label = f"{section.title}: {table.title or 'table'}"
         out.append(Block("table", table, label, _width(table) > COLUMN))
     out += [Block("figure", figure) for figure in figures]
     return sorted(out, key=lambda block: block.is_wide)

@@ -28,7 +28,8 @@ def share_cell(of: Proportion) -> Value:
 def with_interval(cell: Value, unit: str = "") -> str:
     """`212 ms (95% CI 207 – 218)`, `875 ms (95% CI 539 – ?, few slow episodes (2))`."""
     about = ", ".join(text for text in (cell.interval and f"95% CI {cell.interval}", cell.mark) if text)
-    return f"{cell.text}{unit}{f' ({about})' if about else ''}"
+    value = cell.text + unit if cell.text[:1].isdigit() else cell.text  # or: failed
+    return f"{value}{f' ({about})' if about else ''}"
 
 
 def ratio_text(ratio: Ratio) -> str:

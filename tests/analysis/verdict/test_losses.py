@@ -399,4 +399,4 @@ def test_a_worker_s_last_words_come_before_its_first():
 def test_books_without_a_loss_stay_as_they_were(whole):
     c = conservation(load([whole]))
 
-    assert (books(c), c.unwritten, c.unseen, c.broken) == ((0, 0, 0), {}, (), ())
+    assert (books(c), c.unwritten, c.missing, c.broken) == ((0, 0, 0), {}, (), ())
