@@ -51,13 +51,10 @@ def conserve(scheduled: int, shares: Sequence[Share]) -> dict[str, Any]:
 
 def count_rows(folder: RunFolder, worker: int, drop: str) -> dict[str, Any]:
     """Counts of a lost worker, from its request rows; unreadable parts count nothing."""
-    ended: dict[str, int] = {}
-    for table in _left(folder, worker, "ended"):
-        for item in pc.value_counts(table["ended"]).to_pylist():
-            ended[item["values"]] = ended.get(item["values"], 0) + item["counts"]
+    ended = Counter(name for table in _left(folder, worker, "ended") for name in table["ended"].to_pylist())
     dropped, censored = ended.pop(drop, 0), ended.pop(CENSORED, 0)
-    dispatched = sum(ended.values()) + censored
-    return {"dispatched": dispatched, "client_drop": dropped, "ended": ended, "censored": censored}
+    dispatched = ended.total() + censored
+    return {"dispatched": dispatched, "client_drop": dropped, "ended": dict(ended), "censored": censored}
 
 
 def request_ids(folder: RunFolder, worker: int) -> set[int]:

@@ -310,19 +310,15 @@ def _explain(error: Any, source: str, overridden: Mapping[str, str]) -> str:
 
 
 def _names_at(loc: Sequence[str]) -> list[str]:
-    """Valid keys of the table at `loc`; of a table of tables, those of each."""
-    table: type[BaseModel] = Scenario
-    named = False  # the next part is a name or a number that the user chose
-    for part in loc:
-        if named:
-            named = False
-            continue
-        field = table.model_fields.get(part)
-        inner = _tables_in(field.annotation) if field else []
-        if not field or not inner:
-            return []
-        table, named = inner[0], get_origin(field.annotation) in {Mapping, tuple}
-    return list(table.model_fields)
+    """Valid keys of the table at `loc`."""
+    below = [path for path in _keys(Scenario) if len(path) > len(loc) and _shared(path, loc) == len(loc)]
+    return list(dict.fromkeys(path[len(loc)] for path in below))
+
+
+def _shared(path: Sequence[str], loc: Sequence[str]) -> int:
+    """How many parts of a key's path are those at the beginning of `loc`."""
+    same = [a in (b, "NAME") for a, b in zip(path, loc, strict=False)]
+    return [*same, False].index(False)
 
 
 def _tables_in(annotation: Any) -> list[type[BaseModel]]:
@@ -333,20 +329,15 @@ def _tables_in(annotation: Any) -> list[type[BaseModel]]:
 
 def _elsewhere(loc: Sequence[str]) -> str:
     """The suggestion of the key in another table, if its table was left out or shortened; else empty."""
-
-    def shared(path: Sequence[str]) -> int:
-        same = [a in (b, "NAME") for a, b in zip(path, loc, strict=False)]
-        return [*same, False].index(False)
-
-    found = [
-        path
+    found = {
+        path: _shared(path, loc)
         for path in _keys(Scenario)
-        if path[-1] == loc[-1] and (shared(path) or path[-len(loc) :] == tuple(loc))
-    ]
+        if path[-1] == loc[-1] and (_shared(path, loc) or path[-len(loc) :] == tuple(loc))
+    }
     if not found:
         return ""
-    best = max(found, key=shared)
-    return f"; did you mean {'.'.join((*loc[: shared(best)], *best[shared(best) :]))}?"
+    best = max(found, key=found.__getitem__)
+    return f"; did you mean {'.'.join((*loc[: found[best]], *best[found[best] :]))}?"
 
 
 def _keys(table: type[BaseModel], at: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
