@@ -174,10 +174,12 @@ class Master:
         clients = getattr(runner, "clients", {})
         gone = {m.node for m in run.workers if m.state == "lost" or m.has_left or run.workers.is_gone(m)}
         for node in gone | self.refused.keys():
-            if node in clients:
+            if node not in clients:
+                continue
+            if node not in self.refused:
                 end = Message("stop" if self._stays else "quit", None, node)  # type: ignore[no-untyped-call]
                 runner.server.send_to_client(end)
-                del clients[node]
+            del clients[node]
 
 
 def refusal(node: str, why: str) -> str:
