@@ -252,7 +252,7 @@ def profiles() -> str:
         "profile", "step ms", "sequence ms", "context ms", "prefill ms per token", "overhead ms, sigma",
         "replicas x slots", "KV tokens",
     )  # fmt: skip
-    return table(header, [_profile(name, one.engine) for name, one in PROFILES.items()])
+    return table(header, [_profile(name, one) for name, one in PROFILES.items()])
 
 
 def _profile(name: str, engine: EngineConfig) -> tuple[str, ...]:

@@ -46,14 +46,14 @@ def test_nothing_is_on_by_default() -> None:
 def test_keys_come_with_the_tables_name_or_without() -> None:
     assert given("limits.itpm=400000") == given("simulated.limits.itpm=400000")
     assert given("profile=haiku") == given(profile="haiku")
-    assert engine_of(given(profile="haiku")) == PROFILES["haiku"].engine
+    assert engine_of(given(profile="haiku")) == PROFILES["haiku"]
 
 
 def test_a_scenarios_table_arrives_whole_through_the_command_line() -> None:
     table = parse({"name": "x", "simulated": EVERYTHING}, "test").simulated
     arrived = given(spelled("simulated", table.model_dump(exclude_none=True)))
     assert arrived == table
-    engine, profile = engine_of(arrived), PROFILES["sonnet"].engine
+    engine, profile = engine_of(arrived), PROFILES["sonnet"]
     assert engine is not None
     assert (engine.replicas, engine.slots) == (2, profile.slots)
     assert (engine.draft_distribution, engine.draft_tokens, engine.draft_accept) == ("binomial", 3, 0.5)

@@ -113,7 +113,6 @@ def test_burstgpt_columns_are_found_by_name_wherever_they_stand(tmp_path):
     assert recorded.format == "burstgpt"
     assert recorded.at_ns.tolist() == [0, 51_000_000_000]
     assert recorded.prompt_tokens.tolist() == [906, 36]
-    assert recorded.session == ("aa", None)
     assert recorded.resolution_ns == 1_000_000_000
 
 

@@ -44,7 +44,6 @@ class Format:
     read_time: Callable[[Any], int]
     ticks_ns: tuple[int, ...]  # of the coarse clocks that such traces are known to have
     slack_ns: int = 0  # a tick may be printed so much off, by being cut to the unit of print
-    session: str = ""
     blocks: str = ""
 
     @property
@@ -86,9 +85,7 @@ def _date(value: Any) -> int:
 
 FORMATS = {
     "azure": Format("TIMESTAMP", "ContextTokens", "GeneratedTokens", _date, (_SECOND,)),
-    "burstgpt": Format(
-        "Timestamp", "Request tokens", "Response tokens", _seconds, (_SECOND,), session="Session ID"
-    ),
+    "burstgpt": Format("Timestamp", "Request tokens", "Response tokens", _seconds, (_SECOND,)),
     "mooncake": Format(
         "timestamp",
         "input_length",
@@ -110,7 +107,6 @@ class Recorded:
     prompt_tokens: Any
     output_tokens: Any  # 0: the trace has no answer to it
     resolution_ns: int  # ticks of a coarse clock; 0: times are taken as they are
-    session: tuple[str | None, ...] | None  # names of sessions, where the trace has them
     blocks: tuple[tuple[int, ...], ...] | None  # ids of the prompt's blocks, where the trace has them
 
     def __len__(self) -> int:
@@ -138,7 +134,6 @@ class _Columns:
     def __init__(self, path: Path, shape: Format) -> None:
         self._path, self._shape = path, shape
         self._at, self._prompt, self._output = array("q"), array("q"), array("q")
-        self._sessions: list[str | None] = []
         self._blocks: list[tuple[int, ...]] = []
         self._begin: int | None = None
 
@@ -167,8 +162,6 @@ class _Columns:
         self._at.append(at)
         self._prompt.append(self._size(number, row, shape.prompt))
         self._output.append(self._size(number, row, shape.output))
-        if shape.session:
-            self._sessions.append(row.get(shape.session) or None)
         if shape.blocks and (shape.blocks in row or self._blocks):
             self._blocks.append(self._ids(number, row.get(shape.blocks)))
 
@@ -215,7 +208,6 @@ class _Columns:
             prompt_tokens=np.array(self._prompt, dtype=np.int32),
             output_tokens=np.array(self._output, dtype=np.int32),
             resolution_ns=self._tick_ns(at + (self._begin or 0)),
-            session=tuple(self._sessions) if any(self._sessions) else None,
             blocks=tuple(self._blocks) if self._blocks else None,
         )
 

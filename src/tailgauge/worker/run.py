@@ -11,6 +11,7 @@ import os
 import platform
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,16 +65,16 @@ class Task:
         self.folder = _folder(plan, out)
         self.folder.create()
         self.counters = Counters()
-        self.part_sender = None if self._shared else PartSender(self._send_piece)
-        on_part = self.part_sender.add if self.part_sender is not None else None
+        self.part_sender = PartSender(partial(self._send, "part"))
+        on_part = None if self._shared else self.part_sender.add
         self.recorder = Recorder(self.folder, self.number, on_part, compacts=self._shared)
         target, limits = self.scenario.target, self.scenario.limits
         self._transports: list[Stopwatch] = []
         self._urls: list[str] = []
-        endpoints = {MAIN: self._endpoint(plan["run"]["target"]["url"], target)}
-        if self.scenario.second_target is not None:
-            url = plan["run"]["second_target"]["url"]
-            endpoints[SECOND] = self._endpoint(url, self.scenario.second_target)
+        targets = zip((MAIN, SECOND), self.scenario.targets.items(), strict=False)
+        endpoints = {
+            name: self._endpoint(plan["run"][table]["url"], target) for name, (table, target) in targets
+        }
         self.attempts = Attempts(
             self.run_id,
             endpoints,
@@ -88,7 +89,7 @@ class Task:
         self.dispatcher = Dispatcher(
             self.scenario, self._makers, self.attempts, self.recorder, self.counters, on_ended, self._on_bug
         )
-        self.clock = MasterClock(lambda t0: link.send("ping", self._tagged({"t0": t0})), plan["boot_id"])
+        self.clock = MasterClock(lambda t0: self._send("ping", {"t0": t0}), plan["boot_id"])
         self._clock_now: dict[str, int | None] = {}
         self.finished = Event()
         self._delivered = Event()
@@ -128,15 +129,15 @@ class Task:
         self._write_record()
         self._clock_now = self.clock.offset()
         facts = {"clock": self._clock_now, "shared": self._shared, "folder": str(self.folder.path)}
-        self._link.send("ready", self._tagged(facts))
+        self._send("ready", facts)
 
     @property
     def _shared(self) -> bool:
         """Whether this worker writes into the master's run folder; else it transfers its parts."""
         return str(self.folder.path) == str(self._plan["folder"])
 
-    def _tagged(self, data: dict[str, Any]) -> dict[str, Any]:
-        return {"run": self.run_id, "worker": self.number, **data}
+    def _send(self, kind: str, data: dict[str, Any]) -> None:
+        self._link.send(kind, {"run": self.run_id, "worker": self.number, **data})
 
     def _learn(self, learnt: Learnt) -> dict[str, Maker]:
         """Makers that size prompts by the tokens that the target counts."""
@@ -149,21 +150,20 @@ class Task:
     def preflight(self) -> None:
         """Make the calls before the run and report their results."""
         tried = try_out(self.scenario, self.attempts, self.recorder, self._prices, self._learn)
-        self._link.send("tried", self._tagged(tried))
+        self._send("tried", tried)
 
     def preopen(self) -> None:
         """Open the scenario's number of connections before the run and report failures."""
-        targets = (self.scenario.target, self.scenario.second_target)
-        missing = []
-        for transport, url, target in zip(self._transports, self._urls, targets, strict=False):
-            if target is not None and target.preopened:
+        targets, missing = self.scenario.targets.values(), []
+        for transport, url, target in zip(self._transports, self._urls, targets, strict=True):
+            if target.preopened:
                 opened, why = transport.preopen(url, target.preopened)
                 if why or opened < target.preopened:
                     why = why or "the target closed the others"
                     missing.append(
                         f"{opened:,} of {target.preopened:,} connections to {url} are open ({why})"
                     )
-        self._link.send("opened", self._tagged({"missing": missing}))
+        self._send("opened", {"missing": missing})
 
     def go(self, data: dict[str, Any]) -> None:
         """Begin at an absolute time of the master's clock, with the results of the preflight."""
@@ -201,7 +201,7 @@ class Task:
 
     def _on_guarded(self, limit: str) -> None:
         self.dispatcher.stop()
-        self._link.send("guarded", self._tagged({"limit": limit}))
+        self._send("guarded", {"limit": limit})
 
     # --- while it runs ----------------------------------------------------------------------------------------
 
@@ -220,10 +220,9 @@ class Task:
                     self._tick(flush=second % (FLUSH_EVERY * pace) == 0)
                 except RecorderError as error:
                     self._fail(str(error))
-            if self.part_sender is not None:
-                self.part_sender.pump()
+            self.part_sender.pump()
             if second % pace == 0:
-                self._link.send("counters", self._tagged(self._counters_message()))
+                self._send("counters", self._counters_message())
             if second % LOG_EVERY_S == 0:
                 log.info("%d s: %s", second, self.counters.text())
 
@@ -251,14 +250,8 @@ class Task:
             "traffic": [[*key, of.as_message()] for key, of in counters.traffic.items()],
             "watch": {"delays": quantile_sketch.packed(counters.delays), "cpu": self._cpu_share},
             "clock": self._clock_now,
-            "unshipped": self.part_sender.waiting if self.part_sender is not None else 0,
+            "unshipped": self.part_sender.waiting,
         }
-
-    def got(self, data: dict[str, Any]) -> None:
-        """The master acknowledges a part of a part."""
-        if self.part_sender is not None:
-            self.part_sender.got(data)
-            self.part_sender.pump()
 
     def delivered(self) -> None:
         """The master has every row: delete this worker's copy. Other workers may share the folder."""
@@ -282,7 +275,7 @@ class Task:
         if self._state == "running":
             self._state, self._why = "failed", why
             self.dispatcher.stop()
-            self._link.send("failed", self._tagged({"why": why, "target": False}))
+            self._send("failed", {"why": why, "target": False})
 
     # --- the end ----------------------------------------------------------------------------------------------
 
@@ -314,10 +307,10 @@ class Task:
         if self._reporter is not None:
             self._reporter.kill()
         self._write_record()
-        is_sent = self.part_sender is not None and not self.part_sender.unshipped
+        is_sent = not (self._shared or self.part_sender.unshipped)
         where = "sent to the master" if is_sent else f"in {self.folder.path}"
         log.info("done: %s; rows are %s", self.counters.text(), where)
-        self._link.send("drained", self._tagged({**self._counters_message(), "record": self._record()}))
+        self._send("drained", {**self._counters_message(), "record": self._record()})
 
     def leave(self, reason: str, *, master_gone: bool) -> None:
         """End now: close open requests, and transfer the rows if the master accepts them soon."""
@@ -335,15 +328,12 @@ class Task:
         """Whether the master has every row."""
         return self._delivered.is_set() or (self._shared and not self.master_gone)
 
-    def _send_piece(self, data: dict[str, Any]) -> None:
-        self._link.send("part", self._tagged(data))
-
     def _transfer_parts(self) -> None:
         """Wait until the master has every part that it accepts, or is gone."""
-        while self.part_sender is not None and self.part_sender.waiting and not self.master_gone:
+        while self.part_sender.waiting and not self.master_gone:
             self.part_sender.pump()
             gevent.sleep(_POLL_S)
-        if self.part_sender is not None and self.part_sender.refused is not None:
+        if self.part_sender.refused is not None:
             log.warning(
                 "the master refused %s: %s", ", ".join(self.part_sender.unshipped), self.part_sender.refused
             )
@@ -363,8 +353,8 @@ class Task:
             "rows": dict(self.recorder.written),
             "unwritten": dict(self.recorder.unwritten),
             "shared": self._shared,
-            "unshipped": self.part_sender.unshipped if self.part_sender is not None else [],
-            "refused": self.part_sender.refused if self.part_sender is not None else None,
+            "unshipped": self.part_sender.unshipped,
+            "refused": self.part_sender.refused,
             "folder": str(self.folder.path),
             "cpu_s": {**self._cpu_s, "writer": self.recorder.cpu_s},
         }

@@ -37,7 +37,7 @@ OF_A_RUN: dict[str, Callable[[Task, dict[str, Any]], object]] = {  # message -> 
     "open": lambda task, _: task.preopen(),
     "go": Task.go,
     "slice": lambda task, data: task.dispatcher.lease(data["rows"]),
-    "got": Task.got,
+    "got": lambda task, data: task.part_sender.got(data),
     "drain": lambda task, data: task.drain(data["seconds"]),
     "hurry": lambda task, _: task.dispatcher.hurry(),
     "delivered": lambda task, _: task.delivered(),

@@ -82,7 +82,7 @@ class Measured:
 
 
 def engine_of(profile, seed, hooks):
-    config = profile if isinstance(profile, EngineConfig) else PROFILES[profile].engine
+    config = profile if isinstance(profile, EngineConfig) else PROFILES[profile]
     return Engine(config, seed, hooks, tokens=False)
 
 

@@ -31,7 +31,7 @@ def planned_ns(row: dict[str, Any]) -> int:
 
 def decode_ns(times: str) -> int:
     """What a slow call's tokens after the first take at least."""
-    gap_ms = 1.0 if times == "model" else PROFILES["tiny"].engine.timing.step_ms  # type: ignore[union-attr]
+    gap_ms = 1.0 if times == "model" else PROFILES["tiny"].timing.step_ms  # type: ignore[union-attr]
     return round((TOKENS - 1) * FACTOR * gap_ms * 1e6)
 
 

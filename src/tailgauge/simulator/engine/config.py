@@ -79,9 +79,8 @@ class EngineConfig:
     overhead_sigma: float = 0.0  # of its logarithm
     cancel_mode: CancelMode = "immediate"
     cancel_after_ms: float = 0.0
-    replica: Callable[..., Any] | None = (
-        None  # another server in the place of `batch.Batch`, with its methods
-    )
+    refill_s: int = 60  # how soon an empty limit in front of it is full again, where its burst is not given
+    replica: Callable[..., Any] | None = None  # a server with the methods of `batch.Batch`, in its place
 
     @property
     def drafts(self) -> bool:
@@ -98,42 +97,23 @@ class EngineConfig:
             raise ValueError("token_budget must be above slots: decodes would leave no budget for a prompt")
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """An engine, the length of its answers where the caller does not say, and how soon an empty limit is full again
-    where its burst is not given.
-    """
-
-    engine: EngineConfig
-    answer_tokens: int = 200
-    refill_s: int = 60
-
-
 def _measured(
     step_ms: float, sequence_ms: float, context_ms: float, prefill: Prefill, kv_tokens: int
-) -> Profile:
+) -> EngineConfig:
     timing = StepTime(step_ms, sequence_ms, context_ms, prefill)
-    return Profile(EngineConfig(timing, slots=64, token_budget=2048, kv_blocks=kv_tokens // 16))
+    return EngineConfig(timing, slots=64, token_budget=2048, kv_blocks=kv_tokens // 16)
 
 
 def _hosted(
     overhead_ms: float, sigma: float, step_ms: float, sequence_ms: float, prefill_ms: float
-) -> Profile:
+) -> EngineConfig:
     timing = StepTime(step_ms, sequence_ms, sequence_ms, Prefill(prefill_ms))
-    return Profile(
-        EngineConfig(
-            timing, replicas=8, slots=64, token_budget=4096, overhead_ms=overhead_ms, overhead_sigma=sigma
-        )
+    return EngineConfig(
+        timing, replicas=8, slots=64, token_budget=4096, overhead_ms=overhead_ms, overhead_sigma=sigma
     )
 
 
-def _tiny() -> Profile:
-    timing = StepTime(1.4, 0.006, 0.006, Prefill(0.008))
-    engine = EngineConfig(timing, slots=8, overhead_ms=56.0, overhead_sigma=0.51)
-    return Profile(engine, answer_tokens=20, refill_s=6)
-
-
-PROFILES: dict[str, Profile] = {
+PROFILES: dict[str, EngineConfig] = {
     "llama2-70b-h100-tp8": _measured(29.9, 0.206, 0.174, Prefill(0.0459, 1814, 0.1168), 1_360_000),
     "llama2-70b-h100-tp4": _measured(28.7, 0.274, 0.120, Prefill(0.0682, 1394, 0.1229), 460_000),
     "llama2-70b-a100-tp8": _measured(44.0, 0.200, 0.349, Prefill(0.1023, 1844, 0.2005), 1_360_000),
@@ -141,7 +121,13 @@ PROFILES: dict[str, Profile] = {
     "haiku": _hosted(245.0, 0.48, 6.0, 0.03, 0.03),
     "sonnet": _hosted(560.0, 0.51, 14.0, 0.06, 0.08),
     "opus": _hosted(1320.0, 0.456, 25.0, 0.10, 0.10),
-    "tiny": _tiny(),
+    "tiny": EngineConfig(
+        StepTime(1.4, 0.006, 0.006, Prefill(0.008)),
+        slots=8,
+        overhead_ms=56.0,
+        overhead_sigma=0.51,
+        refill_s=6,
+    ),
 }
 
 
@@ -149,7 +135,7 @@ def engine_of(table: Simulated) -> EngineConfig | None:
     """The engine of a profile with the scenario's values in the place of its own; None for the profile `fixed`."""
     if table.profile == FIXED:
         return None
-    engine = PROFILES[table.profile].engine
+    engine = PROFILES[table.profile]
     given = {
         name: value for name in EngineTable.model_fields if (value := getattr(table.engine, name)) is not None
     }
@@ -159,8 +145,3 @@ def engine_of(table: Simulated) -> EngineConfig | None:
         return replace(engine, **given)
     except ValueError as error:
         raise ScenarioError(f"simulated.engine with the profile {table.profile}: {error}") from None
-
-
-def refill_s(table: Simulated) -> int:
-    """How soon an empty limit is full again where its burst is not given."""
-    return PROFILES[table.profile].refill_s if table.profile in PROFILES else 60
