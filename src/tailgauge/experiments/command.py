@@ -75,7 +75,7 @@ def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], s
     done = conduct(EXPERIMENTS[base.table.kind](base), base, DryRunner(folder), folder, lambda _: None)
     lines = _plan(done.ledger, base)
     for line in lines:
-        progress(line)
+        progress(f"plan: {line}")
     progress(f"expected answer: {done.answer.result.sentence}")
     if done.answer.smallest:
         progress(f"minimum detectable effect: {done.answer.smallest}")
@@ -86,14 +86,14 @@ def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], s
 def _plan(ledger: StepLedger, base: Base) -> list[str]:
     target = base.scenario.target.url
     minutes = ledger.real_s(rests=target != SIMULATED) / 60
-    text = f"plan: about {minutes:.0f} minutes, {plural(ledger.runs, 'run')}, {ledger.calls:,} calls, {ledger.tokens:,} tokens"
+    text = f"about {minutes:.0f} minutes, {plural(ledger.runs, 'run')}, {ledger.calls:,} calls, {ledger.tokens:,} tokens"
     if ledger.cost is None:
         text += "; the model has no known price"
     elif ledger.currency:
         text += f"; up to {ledger.cost:,.2f} {ledger.currency}"
     if target == SIMULATED:
         return [text]
-    return [text, "plan: from a dry run on the simulated endpoint; [simulated] stands in for the target"]
+    return [text, "from a dry run on the simulated endpoint; [simulated] stands in for the target"]
 
 
 def _guarded(ledger: StepLedger, base: Base) -> None:

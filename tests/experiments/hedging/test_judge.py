@@ -134,6 +134,24 @@ def test_it_advises_on_todays_rate():
     ]
 
 
+def test_where_only_goodput_differs_it_decides():
+    def missed(share):
+        return tuple((np.arange(EACH) < share * EACH).astype(float) for _ in range(PAIRS))
+
+    loads = [
+        load(rate, 1.0, int(rate) + 20, bad_off=missed(0.3), bad_on=missed(0.3 + change))
+        for rate, change in ((2.0, -0.2), (4.0, -0.1), (6.0, 0.1), (8.0, 0.2))
+    ]
+    answer = answer_to(loads, today=9.0)
+
+    assert (answer.result.outcome, answer.result.sentence) == (
+        "PASS",
+        "leave hedging off at today's 9 requests/s",
+    )
+    assert answer.result.details[0].endswith(" by goodput")
+    assert not answer.facts["found"]["tail"]["helps"]
+
+
 def test_where_nothing_differs_that_is_the_answer_with_the_smallest_effect():
     answer = answer_to([load(rate, 1.0, int(rate) + 20) for rate in (2.0, 4.0, 6.0)])
 

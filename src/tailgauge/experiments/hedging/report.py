@@ -82,21 +82,21 @@ def answer(
     if tested.sustainable_per_s is None or not any(one.change or one.missed for one in found.loads):
         reason = NO_RATE if tested.sustainable_per_s is None else NOTHING
         return Answer("hedging", Result(INCONCLUSIVE, reason, details=tuple(notes)), finding)
-    place = f"{tested.hedge} {_place(found, found.tail)}"
-    measures = [of for of in (found.tail, found.goodput) if of is not None]
-    if any(of.helps or of.hurts for of in measures):
+    measures = [(of, by) for of, by in ((found.tail, ""), (found.goodput, " by goodput")) if of is not None]
+    decided, by = next(((of, by) for of, by in measures if of.helps or of.hurts), measures[0])
+    place = f"{tested.hedge} {_place(found, decided)}{by}"
+    if decided.helps or decided.hurts:
         now = f"today's {figures(tested.today_per_s)} requests/s"
-        sentence = ADVICE[found.tail.verdict(tested.today_per_s)].format(now)
-        outcome, details = PASS, [place]
+        text, outcome, details = ADVICE[decided.verdict(tested.today_per_s)].format(now), PASS, [place]
     else:
-        sentence, outcome, details = place, INCONCLUSIVE, []
+        text, outcome, details = place, INCONCLUSIVE, []
     causes = [one.text for one in why]
     details += [*_sizes(found), *causes[:1]]
     tables = [_loads(found, tested.sustainable_per_s), _costs(found), *([_delays(delays)] if delays else [])]
-    notes = [*_goodput(found), *_price(found), *causes[1:], *notes, *_remarks(tested, found)]
-    answer = Result(outcome, sentence, details=tuple(details))
+    notes = [*([] if by else _goodput(found)), *_price(found), *causes[1:], *notes, *_remarks(tested, found)]
+    shown = Result(outcome, text, details=tuple(details))
     return answered(
-        "hedging", "Hedging by load", answer, finding, tables, notes, _smallest(found), _pictures(found)
+        "hedging", "Hedging by load", shown, finding, tables, notes, _smallest(found), _pictures(found)
     )
 
 
@@ -111,16 +111,18 @@ def _goodput(found: HedgingResult) -> list[str]:
 
 def _place(found: HedgingResult, of: CrossoverLoad) -> str:
     """Where it helps and where it hurts."""
-    first, last = (f"{_rate(found.loads[at].rate_per_s)} requests/s" for at in (0, -1))
+    first, last = (_rate(found.loads[at].rate_per_s) for at in (0, -1))
     below, above = (
         "at some loads" if rate is None else f"{word} {_rate(rate)} requests/s"
         for word, rate in (("below", of.helps_below_per_s), ("above", of.hurts_above_per_s))
     )
     if of.helps:
-        return f"helps {below}, {f'hurts {above}' if of.hurts else f'not shown to hurt up to {last}'}"
+        return (
+            f"helps {below}, {f'hurts {above}' if of.hurts else f'not shown to hurt up to {last} requests/s'}"
+        )
     if of.hurts:
-        return f"hurts {above}, not shown to help from {first} on"
-    return f"shows no difference from {first} to {last}"
+        return f"hurts {above}, not shown to help from {first} requests/s on"
+    return f"shows no difference from {first} to {last} requests/s"
 
 
 def _shown(found: HedgingResult) -> list[tuple[float, ComparedLoad]]:

@@ -50,9 +50,7 @@ def answer(found: Sequence[ModelResult]) -> Answer:
     if by[INCONCLUSIVE]:
         details.append(f"inconclusive: {listed(by[INCONCLUSIVE], None)}")
     result = Result(outcome, text, details=tuple(details))
-    return answered(
-        "models", "Models", result, finding, [_table(found, best)], _notes(found), _smallest(found)
-    )
+    return answered("models", "Models", result, finding, [_table(found)], _notes(found), _smallest(found))
 
 
 def _costs(found: Sequence[ModelResult], best: ModelResult | None) -> list[str]:
@@ -76,13 +74,14 @@ def _missed(found: Sequence[ModelResult]) -> list[str]:
     ]
 
 
-def _table(found: Sequence[ModelResult], best: ModelResult | None) -> Table:
+def _table(found: Sequence[ModelResult]) -> Table:
     objectives = [f"{one.label}, ms" for one in found[0].objectives]
     header = (
         "model", "meets all", "cost of 1,000", "relative cost", *objectives, "p50, ms", "p95, ms", "p99, ms",
         "answered", "requests", "blocks",
     )  # fmt: skip
-    note = f"{NOTE} Cost: in {best.unit}." if best else NOTE
+    unit = next((one.unit for one in found if one.unit), "")
+    note = f"{NOTE} Cost: in {unit}." if unit else NOTE
     return Table("", header, tuple(map(_row, found)), note)
 
 
