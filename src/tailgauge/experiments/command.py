@@ -24,6 +24,7 @@ from tailgauge.experiments.table import EXPERIMENTS
 from tailgauge.live import screen
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import new_run_id
+from tailgauge.scenario.packaged import packaged
 from tailgauge_analysis.text.formatting import plural
 from tailgauge_analysis.text.section import Result
 
@@ -97,12 +98,8 @@ def _plan(ledger: StepLedger, base: Base) -> list[str]:
 
 
 def _guarded(ledger: StepLedger, base: Base) -> None:
-    guard = base.scenario.guard
-    for key, limit, expected in (
-        ("max_requests", guard.max_requests, ledger.calls),
-        ("max_tokens", guard.max_tokens, ledger.tokens),
-        ("max_cost", guard.max_cost, ledger.cost),
-    ):
+    for key, expected in ledger.used.items():
+        limit = getattr(base.scenario.guard, key)
         if limit is not None and expected is not None and expected > limit:
             raise UsageError(
                 f"guard.{key}: {limit:,} is less than the {expected:,.6g} of the dry run: raise it, or set "
@@ -117,4 +114,5 @@ def _took(ledger: StepLedger) -> str:
 def _line(base: Base, overrides: Sequence[str], *, dry_run: bool) -> str:
     """The command that repeats the experiment."""
     sets = [part for text in overrides for part in ("--set", text)]
-    return shlex.join(["tailgauge", "run", base.path.name, *(["--dry-run"] if dry_run else []), *sets])
+    scenario = base.path.stem if base.path.parent == packaged("scenarios") else str(base.path)
+    return shlex.join(["tailgauge", "run", scenario, *(["--dry-run"] if dry_run else []), *sets])

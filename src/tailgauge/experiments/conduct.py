@@ -7,7 +7,7 @@ Ctrl-C, the course answers with the results that it has.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -52,15 +52,20 @@ class StepLedger:
         """Duration in real time; `rests`: whether the target keeps state, so that rests are needed."""
         return self.load_s + self.runs * RUN_S + (self.rest_s if rests else 0.0)
 
+    @property
+    def used(self) -> dict[str, float | None]:
+        """By key of [guard]."""
+        return {"max_requests": self.calls, "max_tokens": self.tokens, "max_cost": self.cost}
+
     def left(self, guard: Guard) -> dict[str, Any]:
         """The guard of the next step: what is left of the experiment's. Raises SpentError if nothing is."""
-        limits: Mapping[str, Any] = guard.model_dump(exclude_none=True)
-        used = {"max_requests": self.calls, "max_tokens": self.tokens, "max_cost": self.cost or 0.0}
-        out = {key: value - used.get(key, 0) if key in used else value for key, value in limits.items()}
-        for key in used:
-            if key in out and out[key] <= 0:
-                raise SpentError(f"guard.{key}: used up after {self.runs} runs")
-        return out
+        left: dict[str, Any] = guard.model_dump(exclude_none=True)
+        for key, used in self.used.items():
+            if key in left:
+                left[key] -= used or 0
+                if left[key] <= 0:
+                    raise SpentError(f"guard.{key}: used up after {self.runs} runs")
+        return left
 
 
 @dataclass(frozen=True, slots=True)
