@@ -177,7 +177,7 @@ def _brief(found: RateLimits) -> Iterator[str]:
         return
     parts = [f"{share(found.shares.refused.value)} of attempts got 429"]
     parts += [f"binding limit: {kind_name(found.binding.kind)}"] if found.binding.kind else []
-    parts += [f"first 429 at {found.first_at_s:,.3g} s"] if found.first_at_s is not None else []
+    parts += [f"first at {found.first_at_s:,.3g} s"] if found.first_at_s is not None else []
     yield "; ".join(parts)
 
 
