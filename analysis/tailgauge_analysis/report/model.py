@@ -206,7 +206,7 @@ class Report(TypedDict):
     goodput: Goodput | None
     """null without objectives on latencies"""
     groups: list[Json]
-    """by (traffic, slow reader, name, tag), name, pattern, requests, ok (share of those that were not abandoned), cancelled, latency (as
+    """by (traffic, slow reader, name, tag), name, pattern, requests, ok (share of all offered), cancelled, latency (as
     above, offered)"""
     smaller_groups: Count
     """number of groups that are not shown"""

@@ -176,7 +176,7 @@ def evidence_of(frames: Frames) -> Evidence:
     of_target, counted = stage.of_target, conservation(frames)
     rows = latency.table(of_target)
     criteria = [one for one in slo.criteria(frames.run["scenario"]) if one.metric is not None]
-    used = client_error.of_headline(rows)
+    used = client_error.of_headline(rows, closed=frames.run["arrival"] == "closed")
     used |= {(one.metric.name, one.objective.quantile) for one in criteria if one.metric is not None}
     listed = {(row.metric.name, q.p) for row in rows for q in row.quantiles}
     more = [

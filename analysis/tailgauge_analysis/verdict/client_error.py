@@ -24,7 +24,7 @@ from tailgauge_analysis.metrics.steady import Steady, worst_of
 from tailgauge_analysis.stats.quantiles import CLIENT, TOO_FEW, Floats, Quantile, rank
 from tailgauge_analysis.text.formatting import percentile
 
-HEADLINE = ("ttft_sched", "join_sched", "turnaround")  # what a user waits for, whichever the run has
+HEADLINE = ("join_sched", "turnaround")  # what a user waits for who has no TTFT
 SHARE, OF_HALF_WIDTH, FLOOR_MS = 0.05, 0.25, 0.5
 SHARE_MOST, MOST_MS = 0.10, 1.0
 LONG_GAP_MS, LONG_GAP_MOST_MS = 100.0, 10.0
@@ -78,11 +78,10 @@ def client_errors(stage: Steady, rows: Sequence[Row], used: Used) -> list[Client
     return out
 
 
-def of_headline(rows: Sequence[Row]) -> Used:
-    """The percentiles that the headline may show."""
-    shown = next(
-        (row.metric.name for name in HEADLINE for row in rows if row.metric.name == name and row.n), ""
-    )
+def of_headline(rows: Sequence[Row], *, closed: bool) -> Used:
+    """The percentiles that the headline may show; a user of a closed loop waits since sending."""
+    names = ("ttft_sent" if closed else "ttft_sched", *HEADLINE)
+    shown = next((name for name in names for row in rows if row.metric.name == name and row.n), "")
     found: Used = set()
     for row in rows:
         known = [q.p for q in row.quantiles if q.mark != TOO_FEW and q.p <= 0.99]

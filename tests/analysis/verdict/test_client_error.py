@@ -1,5 +1,6 @@
 """The client's error of a figure: it holds what is true, and falls on the right side of each limit."""
 
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -172,6 +173,19 @@ def test_late_sending_of_most_requests_moves_what_is_counted_since_scheduled(bas
 
     assert errors["ttft_sched", 0.5].verdict == word
     assert errors["ttft_sent", 0.5].error_ms == 0.0
+
+
+@pytest.mark.parametrize(("arrival", "decides"), [("open", True), ("closed", False)])
+def test_late_sending_decides_where_the_headline_counts_since_scheduled(write, arrival, decides):
+    """A user of a closed loop comes back when the answer is there: its TTFT is since sent."""
+    folder = write(n=1000, chunks=1, warmup_s=0.0, delay_ms=30.0, ttft_ms=230.0)
+    run = json.loads((folder / "run.json").read_text())
+    (folder / "run.json").write_text(json.dumps(run | {"arrival": arrival}))
+    found = find(load([folder]))
+    used = {one.metric for one in found.evidence.errors if one.is_used}
+
+    assert used == {"ttft_sched" if decides else "ttft_sent"}
+    assert ("client_error" in {reason.check for reason in found.reasons}) == decides
 
 
 def test_waiting_for_a_slot_that_the_scenario_limits_is_no_delay_by_the_client(tmp_path):
