@@ -264,12 +264,7 @@ class Health:
     the outcome of the default one on these; empty without any.
     """
 
-    offered: int
-    complete: int
-    n_eff: int
-    share: float
-    low: float
-    high: float
+    complete: Proportion
     outcome: str
     bound: float
     judged: Proportion
@@ -278,9 +273,9 @@ class Health:
 def health(scenario: Json, steady: Steady) -> Health | None:
     """None where nothing was offered. A slow reader's answer is an answer: its request counts like any other."""
     is_complete = (steady.requests["ended"] == schema.OK).to_numpy(np.bool_)
-    complete = proportion(is_complete)
-    if complete.value is None or complete.low is None or complete.high is None:
+    if not len(is_complete):
         return None
+    complete = proportion(is_complete)
     is_judged = np.ones(len(is_complete), np.bool_)
     for one in criteria(scenario):
         if one.objective.metric in ERRORS:
@@ -288,9 +283,7 @@ def health(scenario: Json, steady: Steady) -> Health | None:
     judged, outcome = complete if is_judged.all() else proportion(is_complete[is_judged]), ""
     if judged.value is not None and judged.high is not None:
         outcome = PASS if judged.value >= HEALTHY else FAIL if judged.high < HEALTHY else INCONCLUSIVE
-    return Health(
-        complete.n, complete.k, complete.n_eff, complete.value, complete.low, complete.high, outcome, HEALTHY, judged
-    )  # fmt: skip
+    return Health(complete, outcome, HEALTHY, judged)
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,23 +292,14 @@ class FeatureGoodput:
 
     traffic: str
     objectives: int
-    offered: int
-    good: int
-    share: float | None
-    low: float | None
-    high: float | None
+    good: Proportion
 
 
 @dataclass(frozen=True, slots=True)
 class Goodput:
-    """Good requests of those offered, with the 95% interval of the share; and by traffic table, whose numbers add up to it."""
+    """Good requests of those offered; and by traffic table, whose numbers add up to it."""
 
-    offered: int
-    good: int
-    n_eff: int
-    share: float
-    low: float
-    high: float
+    good: Proportion
     per_s: float | None
     by_traffic: tuple[FeatureGoodput, ...] = ()
 
@@ -325,18 +309,15 @@ def goodput_of(scenario: Json, steady: Steady, warmup: Steady) -> Goodput | None
     The rate is of those that ended in the steady stage, those of the warm-up among them.
     """
     wanted = [one for one in criteria(scenario) if one.metric is not None]
-    if not wanted or unknown_pace(wanted, steady):
+    if not wanted or not len(steady.requests) or unknown_pace(wanted, steady):
         return None
     good, before = good_of(wanted, steady), good_of(wanted, warmup)
     ended = sum(
         int((stage.holds(stage.requests["ended_at_ns"]) & which).sum())
         for stage, which in ((steady, good), (warmup, before))
     )
-    found = proportion(good)
-    if found.value is None or found.low is None or found.high is None:
-        return None
-    per_s, by = ended / steady.seconds if steady.seconds else None, _by_traffic(wanted, good, steady)
-    return Goodput(found.n, found.k, found.n_eff, found.value, found.low, found.high, per_s, by)
+    per_s = ended / steady.seconds if steady.seconds else None
+    return Goodput(proportion(good), per_s, _by_traffic(wanted, good, steady))
 
 
 def unknown_pace(wanted: Sequence[Criterion], steady: Steady) -> str:
@@ -351,8 +332,8 @@ def _by_traffic(wanted: Sequence[Criterion], good: Mask, steady: Steady) -> tupl
     found = []
     for code, name in enumerate(names):
         mask = codes == code
-        of, number = proportion(good[mask]), sum(bool((mask & one).any()) for one in objectives)
-        found.append(FeatureGoodput(str(name), number, of.n, of.k, of.value, of.low, of.high))
+        number = sum(bool((mask & one).any()) for one in objectives)
+        found.append(FeatureGoodput(str(name), number, proportion(good[mask])))
     return tuple(sorted(found, key=lambda one: one.traffic)) if len(found) > 1 else ()
 
 

@@ -248,13 +248,12 @@ def section(decided: Sequence[ObjectiveResult], goodput: Goodput | None) -> Sect
 def _by_traffic(goodput: Goodput) -> Table:
     header = ("traffic", "latency objectives", "offered", "good", "good, share of offered")
     rows = [
-        (plain(one.traffic, 80), count(one.objectives), count(one.offered), count(one.good), _of(one.share, one.low, one.high))
+        (plain(one.traffic, 80), count(one.objectives), *_good_of(one.good))
         for one in goodput.by_traffic
     ]  # fmt: skip
-    every = _of(goodput.share, goodput.low, goodput.high)
-    rows.append(("all", "", count(goodput.offered), count(goodput.good), every))
+    rows.append(("all", "", *_good_of(goodput.good)))
     return Table("Goodput by traffic", header, tuple(rows))
 
 
-def _of(value: float | None, low: float | None, high: float | None) -> Value:
-    return Value(share(value), share_range(low, high), share=value)
+def _good_of(of: Proportion) -> tuple[str, str, Value]:
+    return count(of.n), count(of.k), Value(share(of.value), share_range(of.low, of.high), share=of.value)

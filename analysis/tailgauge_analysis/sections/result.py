@@ -141,9 +141,9 @@ def summary(f: Findings) -> Iterator[tuple[str, str]]:
     """What the target did, in a line each: how much it completed, how fast."""
     rates, done, h = f.evidence.throughput, [], f.health
     if h and not h.outcome:  # else it is an objective
-        done.append(
-            f"{share(h.share)} of {plural(h.offered, 'request')} completed (95% CI {share_interval(h.low, h.high)})"
-        )
+        of = h.complete
+        ends = f"95% CI {share_interval(of.low, of.high)}"
+        done.append(f"{share(of.value)} of {plural(of.n, 'request')} completed ({ends})")
     if rates.completed_per_s is not None and rates.offered_per_s is not None:
         done.append(
             f"{figures(rates.completed_per_s)} requests/s completed at {figures(rates.offered_per_s)}/s offered"

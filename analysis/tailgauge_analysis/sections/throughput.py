@@ -21,8 +21,9 @@ def section(found: Throughput, stability: Stability, goodput: Goodput | None) ->
     facts = [("Stability", stability.sentence)]
     if goodput:
         rate = f", {figures(goodput.per_s)}/s" if goodput.per_s is not None else ""
-        ends = f"95% CI {share_range(goodput.low, goodput.high)}"
-        met = f"{share(goodput.share)} of {plural(goodput.offered, 'offered request')} met every objective"
+        good = goodput.good
+        ends = f"95% CI {share_range(good.low, good.high)}"
+        met = f"{share(good.value)} of {plural(good.n, 'offered request')} met every objective"
         facts.append(("Goodput", f"{met} ({ends}){rate}"))
     return Section(
         "throughput",

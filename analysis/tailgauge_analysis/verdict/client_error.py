@@ -29,12 +29,7 @@ SHARE, OF_HALF_WIDTH, FLOOR_MS = 0.05, 0.25, 0.5
 SHARE_MOST, MOST_MS = 0.10, 1.0
 LONG_GAP_MS, LONG_GAP_MOST_MS = 100.0, 10.0
 LATE = 3  # requests that were sent late by more than the limit; fewer shift nothing
-_RANGES = {
-    "first_at_ns": "first_low_at_ns",
-    "first_content_at_ns": "first_content_low_at_ns",
-    "first_text_at_ns": "first_text_low_at_ns",
-    "last_content_at_ns": "last_content_low_at_ns",
-}
+_RANGES = ("first", "first_content", "first_text", "last_content")  # events with a lower end of their time
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +112,10 @@ class _Variants:
     @classmethod
     def of(cls, stage: Steady) -> _Variants:
         requests, ranges = stage.requests, stage.gap_ranges
-        width = {at: (requests[at] - requests[low]).fillna(0.0) for at, low in _RANGES.items()}
+        width = {
+            f"{name}_at_ns": (requests[f"{name}_at_ns"] - requests[f"{name}_low_at_ns"]).fillna(0.0)
+            for name in _RANGES
+        }
         alone = (requests["legs"] <= 1).astype(float)
         low = {at: requests[at] - by for at, by in width.items()}
         low["whole_at_ns"] = requests["whole_at_ns"] - width["last_content_at_ns"] * alone

@@ -200,7 +200,7 @@ def test_a_run_of_slow_readers_alone_is_a_run(mixed, tmp_path):
     found = find(load([run.write(tmp_path / "run")]))
 
     assert (found.verdict, exit_code(found, result(found))) == (VALID, Exit.OK)
-    assert (found.health.complete, found.health.offered) == (20, 20)
+    assert (found.health.complete.k, found.health.complete.n) == (20, 20)
 
 
 def test_the_answers_of_slow_readers_stand_beside_their_failures(mixed, tmp_path):
@@ -211,7 +211,7 @@ def test_the_answers_of_slow_readers_stand_beside_their_failures(mixed, tmp_path
     run.request(9000, [{"ended": "server_error"}], ended="server_error", winner=None)
     found = find(load([run.write(tmp_path / "run")]))
 
-    assert (found.health.complete, found.health.offered) == (99, 100)
+    assert (found.health.complete.k, found.health.complete.n) == (99, 100)
     assert exit_code(found, result(found)) == Exit.OK
 
 

@@ -103,8 +103,8 @@ def test_users_who_leave_because_they_wait_pass_no_objective(patient, full_size)
         assert p95[2]["line"]["value"].endswith("% of requests")
         assert p95[2]["line"]["bound"] == "> 1,000 ms"
         assert "% of requests > 1,000 ms" in " ".join(everyone.summary.split())
-        assert [one["share"] for one in good] == pytest.approx([within] * 3, abs=0.02)
-        assert [one["offered"] for one in good] == [none.data["health"]["offered"]] * 3
+        assert [one["good"]["value"] for one in good] == pytest.approx([within] * 3, abs=0.02)
+        assert [one["good"]["n"] for one in good] == [none.data["health"]["complete"]["n"]] * 3
         assert [r.exit_code for r in (none, half, everyone)] == [Exit.FAILED] * 3
 
 
@@ -176,7 +176,7 @@ def test_requests_that_are_never_answered_fail_a_run_without_objectives(made):
     report = made(n=28, rate_per_s=1.0, warmup_s=0, ended=dict.fromkeys(range(2, 26), "censored"))
     health = report.data["health"]
 
-    assert (health["complete"], health["offered"], health["outcome"]) == (4, 28, FAIL)
+    assert (health["complete"]["k"], health["complete"]["n"], health["outcome"]) == (4, 28, FAIL)
     assert report.exit_code == Exit.FAILED
     assert report.summary.startswith("FAIL  only 14.3% of 28 requests completed")
 
@@ -205,9 +205,11 @@ def test_the_health_of_the_target_is_an_objective_of_every_run(made, n, failed, 
     report = made(n=n, warmup_s=0, ended=failing)
     health = report.data["health"]
 
-    assert (health["offered"], health["complete"], health["bound"]) == (n, n - failed, 0.99)
+    complete = health["complete"]
+
+    assert (complete["n"], complete["k"], health["bound"]) == (n, n - failed, 0.99)
     assert (health["outcome"], report.exit_code) == (outcome, code)
-    assert health["low"] < health["share"] <= health["high"]
+    assert complete["low"] < complete["value"] <= complete["high"]
 
 
 @pytest.mark.parametrize(
@@ -220,7 +222,7 @@ def test_a_scenario_may_expect_fewer_complete_answers(made, least, outcome, code
     report = made(n=400, warmup_s=0, ended=dict.fromkeys(range(0, 400, 5), "rate_limited"), slo=slo)
 
     assert [(one["outcome"], one["value"]) for one in report.data["slo"]] == [(outcome, 0.8)]
-    assert (report.data["health"]["outcome"], report.data["health"]["share"]) == ("", 0.8)
+    assert (report.data["health"]["outcome"], report.data["health"]["complete"]["value"]) == ("", 0.8)
     assert (report.exit_code, report.data["goodput"]) == (code, None)
 
 
@@ -228,7 +230,7 @@ def test_bursts_of_failures_count_as_few(made):
     """40 of 2,000 fail, one after the other: that says little about the share of failures."""
     report = made(n=2000, warmup_s=0, ended=dict.fromkeys(range(900, 940), "overloaded"))
 
-    assert report.data["health"]["n_eff"] < 500
+    assert report.data["health"]["complete"]["n_eff"] < 500
     assert report.data["health"]["outcome"] == INCONCLUSIVE
 
 

@@ -145,8 +145,9 @@ def test_rates_and_goodput_are_those_of_the_log(run):
 
     assert report["run"]["offered_per_s"] == pytest.approx(len(rows) / seconds)
     assert report["run"]["completed_per_s"] == pytest.approx(completed / seconds)
-    assert (report["goodput"]["offered"], report["goodput"]["good"]) == (len(rows), within)
-    assert report["goodput"]["share"] == pytest.approx(within / len(rows))
+    found = report["goodput"]["good"]
+    assert (found["n"], found["k"]) == (len(rows), within)
+    assert found["value"] == pytest.approx(within / len(rows))
     assert slo["value"] == run.latency("all", "ttft", "scheduled", "offered")["percentiles"]["p90"]["value"]
     assert slo["outcome"] == (
         "pass" if slo["high"] <= 450 else "fail" if slo["low"] > 450 else "inconclusive"

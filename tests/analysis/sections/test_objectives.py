@@ -70,12 +70,12 @@ def test_goodput_by_feature_adds_up(features):
     requests["good"] = requests["e2e_ms"] <= bound_ms
     rows = {one["traffic"]: one for one in found["by_traffic"]}
 
-    assert {name: (one["offered"], one["good"]) for name, one in rows.items()} == {
+    assert {name: (one["good"]["n"], one["good"]["k"]) for name, one in rows.items()} == {
         name: (len(of), int(of["good"].sum())) for name, of in requests.groupby("traffic")
     }
-    for key in ("offered", "good"):
-        assert sum(one[key] for one in rows.values()) == found[key]
-    assert (rows["report"]["share"], rows["chat"]["share"]) == (0.0, 1.0)
+    for key in ("n", "k"):
+        assert sum(one["good"][key] for one in rows.values()) == found["good"][key]
+    assert (rows["report"]["good"]["value"], rows["chat"]["good"]["value"]) == (0.0, 1.0)
     page, text = report.html.read_text(), report.markdown.read_text()
     for shown in ("ttft p99.9 (search)", "Goodput by traffic"):
         assert shown in page
@@ -215,7 +215,7 @@ def test_the_default_objective_is_on_what_no_objective_of_the_scenario_is(mixed,
         health = report.data["health"]
 
         assert (health["outcome"], health["judged"]["n"]) == (outcome, 200)
-        assert health["offered"] == 400
+        assert health["complete"]["n"] == 400
         assert [one["outcome"] for one in report.data["slo"]] == [PASS]
 
 

@@ -36,14 +36,14 @@ def is_red(report):
 def test_an_engine_far_above_its_capacity_fails(tmp_path):
     """2 requests/s for 15 s at an engine with one slot, which needs some 2.5 s for each."""
     report = make([dry_run_of("cached", list(OVERLOAD.items()), tmp_path)], tmp_path)
-    health = report.data["health"]
+    complete = report.data["health"]["complete"]
 
-    assert 0 < health["complete"] < 0.5 * health["offered"]
+    assert 0 < complete["k"] < 0.5 * complete["n"]
     assert (report.verdict, report.exit_code, is_red(report)) == ("VALID", Exit.FAILED, True)
-    share = f"{100 * health['share']:.1f}%"
-    assert first_line(report) == f"FAIL (dry run)  only {share} of {health['offered']} requests completed"
+    share = f"{100 * complete['value']:.1f}%"
+    assert first_line(report) == f"FAIL (dry run)  only {share} of {complete['n']} requests completed"
     assert report.summary.splitlines()[1].startswith("  (objective 99%, 95% CI ")
-    assert f"not completed: {health['offered'] - health['complete']} still open at the end" in report.summary
+    assert f"not completed: {complete['n'] - complete['k']} still open at the end" in report.summary
     assert "next      lower the rate, or find the limit: tailgauge run headroom" in report.summary
     assert "only" in failures(report)["complete"]
 

@@ -22,7 +22,7 @@ from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.sections.rate_limits.buckets import known_buckets, offered_load
 from tailgauge_analysis.sections.rate_limits.costs import Costs, countings
 from tailgauge_analysis.sections.rate_limits.refusals import kinds, refused
-from tailgauge_analysis.stats.proportions import Proportion, proportion
+from tailgauge_analysis.stats.proportions import proportion
 from tailgauge_analysis.stats.quantiles import Floats
 
 TENTHS = 10
@@ -47,7 +47,7 @@ def rate_result(rate_per_s: float, reading: RunReading, *, emptied: bool, today:
         rate_per_s=rate_per_s, emptied=emptied, seconds=stage.seconds, requests=arrived,
         refused=proportion(refused(sent) | over), overloaded=int(over.sum()),
         kinds={str(kind): int(n) for kind, n in kinds(sent)["kind"].value_counts().items()},
-        good=None if good is None else Proportion(good.good, good.offered, good.n_eff, good.share, good.low, good.high),
+        good=good.good if good else None,
         served=_served(reading, edges), waiting=(float(waiting[0]), float(waiting[-1])),
         growing=waiting[-1] - waiting[0] > LEFT * arrived > 0 and _rises(waiting),
         buckets=tuple(first), charges=charges(sent), offered=_traces(frames) if today else {},
