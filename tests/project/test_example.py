@@ -31,7 +31,7 @@ def today(checkout, command, tmp_path_factory):
     """The report that the example's own command makes today."""
     out = tmp_path_factory.mktemp("example")
     arguments = runpy.run_path(str(checkout / "docs" / "example.py"))["COMMAND"]
-    done = command(["tailgauge", *arguments, "--out", out])
+    done = command(["tailgauge", *arguments, "--out", out], timeout_s=180)
     reports = list(out.glob("reports/*"))
     assert reports, done.stderr
     return reports[0]
