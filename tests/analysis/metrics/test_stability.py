@@ -50,12 +50,13 @@ def test_a_replica_says_whether_it_sustains_the_rate(tmp_path, full_size, rate_p
     ]
 
     assert low <= np.mean([one.stable is False for one in found]) <= high
-    grows = [one.growth_per_s for one in found if one.of("backlog")]
-    assert len(grows) >= 0.9 * runs * (low > 0)
-    if grows:
+    if low > 0:
+        grows = [one.growth_per_s for one in found if one.of("backlog")]
+        assert len(grows) >= 0.9 * runs
         assert np.mean(grows) == pytest.approx(rate_per_s - CAPACITY, rel=0.25 if full_size else 0.6)
-    if high < 1:
-        assert found[0].detectable_growth_per_s == pytest.approx(1.5, rel=0.3)
+    else:
+        seen = [one.detectable_growth_per_s for one in found if one.stable]
+        assert np.median(seen) == pytest.approx(1.5, rel=0.3)
 
 
 def test_a_run_above_capacity_says_so_and_by_how_much(tmp_path):
