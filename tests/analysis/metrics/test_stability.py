@@ -43,20 +43,20 @@ def test_the_replica_has_the_capacity_that_the_others_count_on(tmp_path):
 def test_a_replica_says_whether_it_sustains_the_rate(tmp_path, full_size, rate_per_s, seconds, low, high):
     first = time.time_ns() % 2**31 if full_size else 1
     print(f"seeds from {first}")
-    runs = (30 if seconds == 600 else 200) if full_size else (1 if seconds == 600 else 3)
+    runs = (30 if seconds == 600 else 400 if high < 1 else 200) if full_size else (1 if seconds == 600 else 3)
     found = [
         judged(dry_run_folder(at_replica(rate_per_s, seconds, first + i), tmp_path / f"run-{i}"))
         for i in range(runs)
     ]
 
     assert low <= np.mean([one.stable is False for one in found]) <= high
-    grows = [one.growth_per_s for one in found if one.of("backlog")]
-    assert len(grows) >= 0.9 * runs * (low > 0)
-    if grows:
+    if low > 0:
+        grows = [one.growth_per_s for one in found if one.of("backlog")]
+        assert len(grows) >= 0.9 * runs
         assert np.mean(grows) == pytest.approx(rate_per_s - CAPACITY, rel=0.25 if full_size else 0.6)
-    if high < 1:
-        detectable = [one.detectable_growth_per_s for one in found]
-        assert np.median(detectable) == pytest.approx(1.5, rel=0.3)
+    else:
+        seen = [one.detectable_growth_per_s for one in found if one.stable]
+        assert np.median(seen) == pytest.approx(1.5, rel=0.3)
 
 
 def test_a_run_above_capacity_says_so_and_by_how_much(tmp_path):
