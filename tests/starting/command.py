@@ -119,7 +119,7 @@ def commands() -> Iterator[Start]:
 
 def run_command(
     arguments: Sequence[str | Path],
-    timeout_s: float = 60,
+    timeout_s: float = 180,
     cwd: Path | None = None,
     env: Mapping[str, str] | None = None,
 ) -> subprocess.CompletedProcess[str]:

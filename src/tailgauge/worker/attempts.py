@@ -54,6 +54,7 @@ class _Open:
     post: Callable[[Event], None]
     chunks: int = 0  # counted so far
     intervals: int = 0
+    is_dispatched: bool = False
 
     @property
     def key(self) -> Key:
@@ -119,6 +120,10 @@ class Attempts:
         gevent.spawn(self._run, started)
         return exchange
 
+    def in_flight(self) -> int:
+        """Calls that were dispatched and have not ended; one that waits to be recorded has."""
+        return sum(one.is_dispatched and not one.exchange.done for one in self.open.values())
+
     def decode_open(self) -> None:
         """Decode what open calls have received, in slices, so that it never accumulates."""
         began_ns = monotonic_ns()
@@ -171,7 +176,7 @@ class Attempts:
         one.post(FirstContent(one.send.leg, one.attempt, at_ns, exchange.left_at_ns or at_ns))
 
     def _run(self, one: _Open) -> None:
-        self._counters.attempts_open += 1
+        one.is_dispatched = True
         exchange, decoder, key = one.exchange, one.decoder, one.key
         row = self._row(one)
         if self._cache is not None:
@@ -247,7 +252,6 @@ class Attempts:
         return begun(one.origin, one.send, one.attempt, protocol=protocol, model=model, at_ns=monotonic_ns())
 
     def _count(self, one: _Open) -> None:
-        self._counters.attempts_open -= 1
         self._counters.reads += one.exchange.reads
         self._note_reads(one)
 

@@ -87,7 +87,6 @@ class Counters:
     censored: int = 0
     ended: dict[str, int] = field(default_factory=dict)
     in_flight: int = 0
-    attempts_open: int = 0
     chunks: int = 0
     reads: int = 0
     first_chunks: int = 0

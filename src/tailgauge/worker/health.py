@@ -55,8 +55,8 @@ class Health:
         gc.enable()
         self._gc_ns = 0
 
-    def row(self, queued_rows: int) -> HealthRow:
-        """The second that ends now."""
+    def row(self, in_flight: int, queued_rows: int) -> HealthRow:
+        """The second that ends now: calls in flight, rows that wait to be written."""
         counters = self._counters
         step_ns = WALL.refresh()
         if self._rows % _OLDER_EVERY == _OLDER_EVERY - 1:
@@ -67,7 +67,7 @@ class Health:
         now, cpu_s = monotonic_ns(), time.process_time()
         row = HealthRow(
             at_ns=now,
-            in_flight=counters.attempts_open,
+            in_flight=in_flight,
             scheduled=counters.leased,
             dispatched=counters.dispatched,
             ended=counters.ended_total,

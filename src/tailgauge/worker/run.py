@@ -237,7 +237,7 @@ class Task:
 
     def _close_second(self) -> None:
         assert self._health is not None
-        row = self._health.row(self.recorder.waiting_rows)
+        row = self._health.row(self.attempts.in_flight(), self.recorder.waiting_rows)
         self.recorder.health(row)
         self._cpu_share = row.cpu_share
 
