@@ -5,6 +5,7 @@ No line is wider than the terminal, but for a path or a command to copy.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -19,6 +20,8 @@ from tailgauge_analysis.text.tables import text_table
 
 LABEL = 10  # columns
 MOST_OBJECTIVES, MOST_REASONS, MOST_ROWS = 10, 3, 20
+NO_BREAK = "\N{NO-BREAK SPACE}"
+UNIT = re.compile(r"(?<=\d) (?=(?:ms|s|MiB|GiB)\b)")
 COLOURS = {"good": "green", "bad": "red", "warn": "yellow"}
 
 
@@ -115,13 +118,20 @@ def _more(n: int, what: str) -> str:
 def _labelled(label: str, text: str, width: int) -> list[str]:
     """The text right of its label; in one line, to copy, where `width` is 0."""
     text, label = _safe(text), label if len(label) < LABEL else label.rpartition("-")[2]
-    lines = textwrap.wrap(text, width - LABEL, break_on_hyphens=False) if width else [text]
+    lines = _lines(text, width - LABEL) if width else [text]
     return [f"{label if i == 0 else '':<{LABEL}}{line}" for i, line in enumerate(lines)]
 
 
 def _wrapped(text: str, width: int, indent: str = "  ") -> list[str]:
     """Lines of a text, indented after the first."""
-    return textwrap.wrap(_safe(text), width, subsequent_indent=indent, break_on_hyphens=False) or [""]
+    return _lines(_safe(text), width, indent) or [""]
+
+
+def _lines(text: str, width: int, indent: str = "") -> list[str]:
+    """Broken at spaces, never between a number and its unit."""
+    whole = UNIT.sub(NO_BREAK, text)
+    lines = textwrap.wrap(whole, width, subsequent_indent=indent, break_on_hyphens=False)
+    return [line.replace(NO_BREAK, " ") for line in lines]
 
 
 def _safe(text: str) -> str:

@@ -134,3 +134,14 @@ def test_text_of_others_moves_no_cursor():
     assert not {"\x1b", "\u202e", "\r"} & set(shown)
     assert "\nnext " in shown  # the label, once
     assert shown.count("\nnext") == 1
+
+
+@pytest.mark.parametrize("width", range(30, 100))
+def test_a_number_and_its_unit_stay_together(width):
+    shown = text(
+        report(PASS, sentence="ttft p95 took 1,298 ms, and 31 s after that 4 MiB were left of 12 GiB"), width
+    )
+
+    assert not any(
+        line.split()[0] in {"ms", "s", "MiB", "GiB"} for line in shown.splitlines() if line.strip()
+    )
