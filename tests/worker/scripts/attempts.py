@@ -74,7 +74,7 @@ def made(protocol: str, answer: Any, deadline_s: float = 5.0, meanwhile: Any = N
         "row": asdict(recorder.rows[0]), "rows": len(recorder.rows), "chunk_runs": recorder.chunk_runs,
         "received": [type(event).__name__ for event in received], "ended": received[-1].ended, "requests": len(server.requests),
         "first": lines[0], "headers": {k.lower(): v for k, v in (line.split(": ", 1) for line in lines[1:])},
-        "body": body.decode(), "warm": warm, "counters": [counters.attempts_open, counters.chunks, counters.reads],
+        "body": body.decode(), "warm": warm, "counters": [attempts.in_flight(), counters.chunks, counters.reads],
         "stamps": exchange.user_stamps, **counted(counters),
     }  # fmt: skip
 

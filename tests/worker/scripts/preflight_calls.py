@@ -50,7 +50,7 @@ def tried(protocol: str, refusal: bytes, models: bytes) -> dict[str, Any]:
         "call": found["calls"][-1],
         "requests": lines,
         "rows": len(recorder.rows),
-        "open": counters.attempts_open,
+        "open": attempts.in_flight(),
     }
 
 
