@@ -24,7 +24,7 @@ from tailgauge_analysis.text.section import (
 )
 
 OUTCOMES = {PASS: "ok", FAIL: "problem", INCONCLUSIVE: "inconclusive"}
-CHECKS = ("check", "probe", "outcome", "p", "n", "smallest", "evidence", "allowed")
+CHECKS = ("check", "outcome", "evidence", "allowed", "p", "n", "smallest", "probe")
 CHECKS_NOTE = (
     f"p: the chance of such evidence at an endpoint exactly at the allowed value, Holm over all checks; problems are below {ALPHA:g}. "
     "Smallest: the smallest share that would be a problem with so many observations, or the ratio of medians that is detected "
@@ -84,12 +84,12 @@ def _problem(one: JudgedCheck) -> ObjectiveLine:
 def _checks(checks: Sequence[JudgedCheck]) -> Table:
     rows = tuple(
         (
-            one.check.name, one.spec.probe, Value(OUTCOMES[one.outcome], outcome=one.outcome), _chance(one.adjusted),
-            f"{one.check.n:,}", _least(one), one.check.evidence, one.spec.allowed,
+            one.check.name, Value(OUTCOMES[one.outcome], outcome=one.outcome), one.check.evidence, one.spec.allowed,
+            _chance(one.adjusted), f"{one.check.n:,}", _least(one), one.spec.probe,
         )
         for one in checks
     )  # fmt: skip
-    return Table("", CHECKS, rows, CHECKS_NOTE, prose=(1, 6, 7))
+    return Table("", CHECKS, rows, CHECKS_NOTE, prose=(2, 3, 7))
 
 
 def _least(one: JudgedCheck) -> str:
