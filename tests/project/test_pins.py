@@ -1,11 +1,9 @@
 """Versions: one place each, everything that the project needs pinned, names and versions only."""
 
-import hashlib
 import itertools
 import re
 import tomllib
 
-import plotly.offline
 import pytest
 
 import tailgauge
@@ -57,13 +55,3 @@ def test_the_package_the_project_and_the_changelog_agree_on_the_version(project,
 
     assert newest is not None
     assert project["project"]["version"] == tailgauge.__version__ == newest.group(1)
-
-
-def test_the_plotly_bundle_is_the_published_one_and_as_old_as_the_library(checkout):
-    """SHA256SUMS is of plotly.js-cartesian-dist-min as npm has it; the library writes figures for this version."""
-    folder = checkout / "analysis" / "tailgauge_analysis" / "report" / "plotly"
-    sums = dict(reversed(line.split()) for line in (folder / "SHA256SUMS").read_text().splitlines())
-    files = {path.name: path.read_bytes() for path in folder.iterdir() if path.name != "SHA256SUMS"}
-
-    assert sums == {name: hashlib.sha256(content).hexdigest() for name, content in files.items()}
-    assert f"v{plotly.offline.get_plotlyjs_version()}".encode() in files["plotly-cartesian.min.js"][:200]

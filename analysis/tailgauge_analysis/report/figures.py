@@ -1,19 +1,15 @@
 """The figures, as Plotly JSON: draws what others computed, with few enough points for any size of run.
 
-Every axis has a unit. Colours and grid that depend on light or dark are set by the page.
+Every axis has a unit.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import plotly.graph_objects as go
-import plotly.io
-from plotly.subplots import make_subplots
 
 from tailgauge.rows import schema
 from tailgauge.thresholds import fewest_for
@@ -22,6 +18,21 @@ from tailgauge_analysis.metrics.latency import OFFERED, waits
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.slo import FAIL, ObjectiveResult
 from tailgauge_analysis.metrics.timeline import FEWEST_WINDOWS, PS, Heat, Timeline, width
+from tailgauge_analysis.report.plot import (
+    BLUE,
+    GREEN,
+    GREY,
+    LINES,
+    ORANGE,
+    PURPLE,
+    Figure,
+    Panel,
+    curve,
+    error_bars,
+    finish,
+    numbers,
+    stacked,
+)
 from tailgauge_analysis.sections.cache.effect import EACH
 from tailgauge_analysis.sections.findings import Findings
 from tailgauge_analysis.sections.hedging.section import METRICS as HEDGED
@@ -30,8 +41,6 @@ from tailgauge_analysis.sections.rate_limits.section import kind_name
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.formatting import percentile, plain, plural
 
-BLUE, ORANGE, GREEN, PURPLE, GREY = "#3f7fbf", "#d9822b", "#2f9e6e", "#9067c6", "#8a8f98"
-LINES = (BLUE, ORANGE, GREEN, PURPLE, "#c2577b", "#3aa6b9", "#a08530", GREY)
 CLASS_COLOURS = {
     schema.OK: "#86b8a2", schema.EMPTY: "#6fa8c9", schema.CANCELLED: GREY, schema.RATE_LIMITED: ORANGE,
     schema.OVERLOADED: "#b8622a", schema.SERVER_ERROR: "#c94f4f", schema.CLIENT_ERROR: PURPLE,
@@ -44,22 +53,6 @@ PER_CENT = {"range": [0, 103]}  # of an axis
 CLOSEST = {"hovermode": "closest"}
 TOOK = "%{y:.3~%} took longer than %{x:,.4~g} ms"
 IN_SIGHT = 4  # times the slowest value: the bound of an objective beyond is not drawn
-LIBRARY = Path(__file__).parent / "plotly" / "plotly-cartesian.min.js"
-plotly.io.templates.default = (
-    None  # the page has looks of its own: Plotly's would be loaded to be thrown away
-)
-TIME = "time since the start of the run (s)"
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One figure: its caption says what is seen, `plot` is Plotly JSON."""
-
-    name: str
-    title: str
-    caption: str
-    height: int
-    plot: str
 
 
 def figures(findings: Findings) -> list[Figure]:
@@ -72,40 +65,6 @@ def figures(findings: Findings) -> list[Figure]:
     return [figure for figure in drawn if figure is not None]
 
 
-def library() -> str:
-    """plotly.js with its two-dimensional figures only, a third of the whole; to be put on the page once."""
-    return LIBRARY.read_text(encoding="utf-8")
-
-
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """Lines over one y axis; `x`: the title of its x axis, where panels do not share theirs."""
-
-    y: str
-    lines: Sequence[Any]
-    axis: Mapping[str, Any] = field(default_factory=lambda: {"rangemode": "tozero"})
-    x: str = ""
-
-
-def _panels(
-    panels: Sequence[Panel], x: str = TIME, *, gap: float = 0.07, heights: Sequence[float] | None = None
-) -> go.Figure:
-    """Panels below each other."""
-    shared = not any(panel.x for panel in panels)
-    plot = make_subplots(
-        rows=len(panels), cols=1, shared_xaxes=shared, vertical_spacing=gap, row_heights=heights
-    )
-    for row, panel in enumerate(panels, 1):
-        for line in panel.lines:
-            plot.add_trace(line, row, 1)
-        plot.update_yaxes(title_text=panel.y, row=row, col=1, **panel.axis)
-        if panel.x or row == len(panels):
-            plot.update_xaxes(title_text=panel.x or x, row=row, col=1)
-    if shared and len(panels) > 1:
-        plot.update_layout(hoversubplots="axis")
-    return plot
-
-
 def _timeline(findings: Findings) -> Figure | None:
     t = findings.timeline
     if not t.offered_per_s.any():
@@ -115,15 +74,15 @@ def _timeline(findings: Findings) -> Figure | None:
     ends = np.array([0.0, float(t.end_s[-1])])
     bounds = [_bound(one, ends, np.full(2, bound)) for one, bound in _bounds(findings, "ttft_sched", highest)]
     rates = (
-        _line(t.at_s, t.offered_per_s, "offered", GREY, "%{y:,.4~g}/s", dash="dot"),
-        _line(t.at_s, t.ended_per_s, "ended", GREEN, "%{y:,.4~g}/s"),
+        curve(t.at_s, t.offered_per_s, "offered", GREY, "%{y:,.4~g}/s", dash="dot"),
+        curve(t.at_s, t.ended_per_s, "ended", GREEN, "%{y:,.4~g}/s"),
     )
     panels = (
         Panel(f"{t.wait} since<br>scheduled (ms)", [*_ttft(t), *bounds]),
         Panel("requests<br>per second", rates),
-        Panel("requests<br>in flight", [_line(t.end_s, t.in_flight, "in flight", PURPLE, "%{y:,.0f}")]),
+        Panel("requests<br>in flight", [curve(t.end_s, t.in_flight, "in flight", PURPLE, "%{y:,.0f}")]),
     )
-    plot = _panels(panels, heights=[0.46, 0.27, 0.27])
+    plot = stacked(panels, heights=[0.46, 0.27, 0.27])
     for start, stop in (
         (0.0, findings.steady.from_s),
         (findings.steady.to_s, ends[1]),
@@ -159,7 +118,7 @@ def _ttft(t: Timeline) -> list[go.Scatter]:
     colours = {0.5: BLUE, 0.99: ORANGE}
     hover = "%{y:,.4~g} ms"
     lines = [
-        _line(one.at_s, one.values_ms, f"{t.wait} {percentile(one.p)}", colours[one.p], hover).update(
+        curve(one.at_s, one.values_ms, f"{t.wait} {percentile(one.p)}", colours[one.p], hover).update(
             mode="lines+markers" if len(one.at_s) < 100 else "lines", marker={"size": 4}
         )
         for one in t.ttft
@@ -170,7 +129,7 @@ def _ttft(t: Timeline) -> list[go.Scatter]:
         x=numbers(t.points[0]), y=numbers(t.points[1]), mode="markers", name=f"{t.wait} of a request", hoverinfo="skip",
         marker={"size": 4, "opacity": 0.5, "color": GREY},
     )  # fmt: skip
-    return [dots, _line(t.at_s, t.ttft_max_ms, f"{t.wait} maximum", ORANGE, hover), *lines]
+    return [dots, curve(t.at_s, t.ttft_max_ms, f"{t.wait} maximum", ORANGE, hover), *lines]
 
 
 def _ttft_caption(t: Timeline) -> str:
@@ -200,7 +159,7 @@ def _tail(findings: Findings) -> Figure | None:
     ):
         x, y = survival(*waits(BY_NAME[name], findings.of_target, OFFERED).tail())
         if len(x):
-            lines.append(_line(x, y, BY_NAME[name].title, colour, TOOK, shape="hv", dash=dash))
+            lines.append(curve(x, y, BY_NAME[name].title, colour, TOOK, shape="hv", dash=dash))
             ends = np.array([y.min(), 1.0])
             bounds += [_bound(one, np.full(2, at), ends) for one, at in _bounds(findings, name, float(x[-1]))]
     if not lines:
@@ -239,7 +198,7 @@ def _tails(lines: Sequence[go.Scatter], y: str) -> go.Figure:
         "type": "log", "tickmode": "array", "tickvals": [1 - p for p in steps], "ticktext": [_tail_label(p) for p in steps],
         "range": [np.log10(min(fewest, 0.5)) - 0.1, 0.05],
     }  # fmt: skip
-    plot = _panels([Panel(y, lines, axis)])
+    plot = stacked([Panel(y, lines, axis)])
     return _log_x(plot, "latency", min(line.x[0] for line in lines), max(line.x[-1] for line in lines))
 
 
@@ -266,9 +225,9 @@ def _gaps(findings: Findings) -> Figure | None:
         zero += int((part <= 0).sum())
     shares = counts / len(gaps)
     steps = np.append(shares, shares[-1])
-    line = _line(edges, steps, "chunk gap", BLUE, "%{y:.3~%}", shape="hv", fill="tozeroy", showlegend=False)
+    line = curve(edges, steps, "chunk gap", BLUE, "%{y:.3~%}", shape="hv", fill="tozeroy", showlegend=False)
     axis = {"tickformat": ".3~%", "rangemode": "tozero"}
-    plot = _panels([Panel("share of gaps", [line], axis)], "chunk gap (ms)")
+    plot = stacked([Panel("share of gaps", [line], axis)], "chunk gap (ms)")
     plot = _log_x(plot, "chunk gap", low, high) if wide else plot
     caption = f"{len(gaps):,} gaps between consecutive content chunks of one answer."
     caption += (
@@ -302,7 +261,7 @@ def _classes(findings: Findings) -> Figure | None:
         for name in sorted(t.classes_per_s, key=lambda name: order.get(name, len(order)))
     ]  # fmt: skip
     top = float(np.sum(list(t.classes_per_s.values()), axis=0).max())
-    plot = _panels([Panel("requests per second", bars, {"range": [0, top * 1.06]})])
+    plot = stacked([Panel("requests per second", bars, {"range": [0, top * 1.06]})])
     plot.update_layout(barmode="stack", bargap=0)
     return finish("classes", "Request outcomes over time", "By scheduled time, warm-up included.", 320, plot)
 
@@ -311,9 +270,9 @@ def _tokens(t: Timeline) -> Figure | None:
     if not t.tokens_per_s.any():
         return None
     style = {"shape": "hvh", "fill": "tozeroy", "showlegend": False}
-    line = _line(t.at_s, t.tokens_per_s, "output tokens", BLUE, "%{y:,.4~g} tokens/s", **style)
+    line = curve(t.at_s, t.tokens_per_s, "output tokens", BLUE, "%{y:,.4~g} tokens/s", **style)
     caption = "Of answers that ended ok, spread evenly from the first to the last content of each. Warm-up included."
-    plot = _panels([Panel("output tokens<br>per second", [line])])
+    plot = stacked([Panel("output tokens<br>per second", [line])])
     return finish("tokens", "Output tokens over time", caption, 280, plot)
 
 
@@ -335,54 +294,12 @@ def _client(findings: Findings) -> Figure | None:
             at = worst.index.to_numpy(np.float64) * step
             more = {"legendgroup": str(worker), "showlegend": not panels}
             values = worst.to_numpy(np.float64)
-            lines.append(_line(at, values, f"worker {worker}", LINES[i % len(LINES)], hover, **more))
+            lines.append(curve(at, values, f"worker {worker}", LINES[i % len(LINES)], hover, **more))
         panels.append(Panel(title, lines))
     caption = (
         "Receive lag: from the kernel's timestamp of the bytes to the read. It distorts no kernel timestamp."
     )
-    return finish("client", "Client state", caption, 480, _panels(panels))
-
-
-def _line(x: Floats, y: Floats, name: str, colour: str, hover: str, **more: Any) -> go.Scatter:
-    line: dict[str, Any] = {"color": colour, "width": 1.8}
-    line |= {key: more.pop(key) for key in ("shape", "dash") if key in more}
-    mode = "lines+markers" if len(x) < 3 else "lines"
-    return go.Scatter(
-        x=numbers(x), y=numbers(y), name=name, mode=mode, line=line, hovertemplate=hover, **more
-    )
-
-
-def numbers(values: Floats) -> list[float | None]:
-    """Plain numbers of six figures; None breaks a line where there is no value."""
-    return [float(f"{v:.6g}") if np.isfinite(v) else None for v in values]
-
-
-def error_bars(value: Floats, low: Floats, high: Floats) -> dict[str, Any]:
-    """Both ends of intervals."""
-    ends = {"array": numbers(high - value), "arrayminus": numbers(value - low)}
-    return {"type": "data", "symmetric": False, **ends}
-
-
-def finish(name: str, title: str, caption: str, height: int, plot: go.Figure) -> Figure:
-    """What all figures have in common goes into the plain tree: Plotly would look at each value for a millisecond."""
-    tree = plot.to_plotly_json()
-    layout = tree["layout"]
-    layout |= {
-        "template": {},
-        "height": height,
-        "margin": {"l": 64, "r": 12, "t": 8, "b": 48},
-        "hovermode": layout.get("hovermode", "x unified"),
-        "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "xanchor": "left"},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-    }
-    for key, axis in layout.items():
-        if key.startswith("xaxis"):
-            axis |= {"automargin": True, "zeroline": False, "ticks": "outside", "ticklen": 4}
-        elif key.startswith("yaxis"):
-            axis |= {"automargin": True, "zeroline": False}
-            axis.setdefault("title", {})["standoff"] = 10
-    return Figure(name, title, caption, height, str(plotly.io.to_json(tree, validate=False)))
+    return finish("client", "Client state", caption, 480, stacked(panels))
 
 
 AXES = {
@@ -403,7 +320,7 @@ def _heat(heat: Heat | None, name: str) -> Figure | None:
         colorbar={"title": {"text": "% of the<br>requests"}, "thickness": 10, "outlinewidth": 0},
     )  # fmt: skip
     axis = {"type": "log", **_log_ticks(float(heat.edges_ms[0]), float(heat.edges_ms[-1]))}
-    plot = _panels([Panel(f"{name} since scheduled (ms, logarithmic)", [tiles], axis)]).update_layout(CLOSEST)
+    plot = stacked([Panel(f"{name} since scheduled (ms, logarithmic)", [tiles], axis)]).update_layout(CLOSEST)
     caption = (
         f"One column per {_seconds(heat.width_s)}, by scheduled time, warm-up included: the share of answered requests by waiting time. "
         "Two bands are two kinds of answers; a band that rises is a growing queue."
@@ -431,7 +348,7 @@ def _against(found: list[Regression]) -> Figure | None:
         "influences on latency are in the dots, not in the lines."
     )
     title = "TTFT against prompt tokens, TPOT against concurrent answers"
-    plot = _panels(panels, gap=0.2).update_layout(CLOSEST)
+    plot = stacked(panels, gap=0.2).update_layout(CLOSEST)
     return finish("against", title, caption, 260 * len(shown) + 60, plot)
 
 
@@ -455,15 +372,15 @@ def _cache_over_time(findings: Findings) -> Figure | None:
     for i, one in enumerate(findings.cache):
         at, name, colour = one.over_time.at_s, plain(one.traffic, 40), LINES[i % len(LINES)]
         style = {"hover": "%{y:.3~g}%", "shape": "hvh"}
-        reads.append(_line(at, 100 * one.over_time.read_share, name, colour, **style))
-        costs.append(_line(at, 100 * one.over_time.cost_share, name, colour, **style, showlegend=False))
+        reads.append(curve(at, 100 * one.over_time.read_share, name, colour, **style))
+        costs.append(curve(at, 100 * one.over_time.cost_share, name, colour, **style, showlegend=False))
     panels = (
         Panel("input tokens<br>read (%)", reads, PER_CENT),
         Panel("input cost (% of<br>without a cache)", costs),
     )
     step = _seconds(max(one.over_time.width_s for one in findings.cache))
     caption = f"One point per {step}, by the time of sending, warm-up included."
-    plot = _panels(panels, gap=0.1)
+    plot = stacked(panels, gap=0.1)
     return finish("cache-over-time", "Cache reads and input cost over time", caption, 360, plot)
 
 
@@ -475,13 +392,13 @@ def _cache(findings: Findings) -> Figure | None:
     one = max(both, key=lambda one: len(one.worth.hit_ms) + len(one.worth.miss_ms))
     hits, misses = one.worth.hit_ms, one.worth.miss_ms
     lines = [
-        _line(*_steps(values), f"{title} ({len(values):,})", colour, "%{y:.3~g}% within %{x:,.4~g} ms", shape="hv", dash=dash)
+        curve(*_steps(values), f"{title} ({len(values):,})", colour, "%{y:.3~g}% within %{x:,.4~g} ms", shape="hv", dash=dash)
         for values, title, colour, dash in (
             (hits, "read from the cache", BLUE, "solid"),
             (misses, "read nothing", ORANGE, "dot"),
         )
     ]  # fmt: skip
-    plot = _panels([Panel("answers (%)", lines, PER_CENT)], "TTFT since sent (ms)").update_layout(CLOSEST)
+    plot = stacked([Panel("answers (%)", lines, PER_CENT)], "TTFT since sent (ms)").update_layout(CLOSEST)
     low, high = float(min(hits[0], misses[0])), float(max(hits[-1], misses[-1]))
     if low > 0 and high / low > 20:
         plot = _log_x(plot, "TTFT since sent", low, high)
@@ -517,7 +434,7 @@ def _fan_out(findings: Findings) -> Figure | None:
     ):
         kept = (shares > 0.8 / one.complete) & (curves.at_ms > 0)
         if kept.any():
-            lines.append(_line(curves.at_ms[kept], shares[kept], name, colour, TOOK, dash=dash))
+            lines.append(curve(curves.at_ms[kept], shares[kept], name, colour, TOOK, dash=dash))
     if not lines:
         return None
     plot = _tails(lines, "share of requests whose slowest leg took longer")
@@ -545,7 +462,7 @@ def _last_leg(findings: Findings) -> Figure | None:
         hovertemplate="leg %{x}: %{y:.3~g}%<extra></extra>", showlegend=False,
     )  # fmt: skip
     word = "longest" if one.is_sequential else "last"
-    plot = _panels([Panel(f"requests in which the leg is {word} (%)", [bars])], "leg (number)")
+    plot = stacked([Panel(f"requests in which the leg is {word} (%)", [bars])], "leg (number)")
     plot.add_hline(y=100 * last.even, line={"color": ORANGE, "dash": "dash", "width": 1.5})
     plot.update_xaxes(dtick=max(1, len(last.positions) // 10)).update_layout(CLOSEST)
     caption = f"{one.traffic}, {last.n:,} requests, with 95% intervals. Dashed: every leg alike."
@@ -564,7 +481,7 @@ def _hedging(findings: Findings) -> Figure | None:
         x, y = survival(*one.waits[shared[0]].tail())
         name = f"{one.traffic} ({'no hedges' if one.is_control else 'hedged'})"
         if len(x):
-            lines.append(_line(x, y, name, GREY if one.is_control else LINES[i % 7], TOOK, shape="hv"))
+            lines.append(curve(x, y, name, GREY if one.is_control else LINES[i % 7], TOOK, shape="hv"))
     if len(lines) < 2:
         return None
     plot = _tails(lines, "share of offered requests that took longer")
@@ -585,21 +502,21 @@ def _rate_limits(findings: Findings) -> Figure | None:
     shares = (
         go.Scatter(x=numbers(at[known]), y=numbers(100 * bins.high[known]), showlegend=False, **edge),
         go.Scatter(x=numbers(at[known]), y=numbers(100 * bins.low[known]), **edge, **band),
-        _line(at, 100 * bins.share, "429s", ORANGE, "%{y:.3~g}%"),
+        curve(at, 100 * bins.share, "429s", ORANGE, "%{y:.3~g}%"),
     )
-    rates = [_line(at, bins.attempts / per, "attempts", GREY, "%{y:,.4~g}/s", dash="dot")]
+    rates = [curve(at, bins.attempts / per, "attempts", GREY, "%{y:,.4~g}/s", dash="dot")]
     colours = [colour for colour in LINES if colour != GREY]
     for i, (kind, counts) in enumerate(bins.by_kind.items(), 1):
         name = f"429s, {kind_name(kind)}"
-        rates.append(_line(at, counts / per, name, colours[i % len(colours)], "%{y:,.4~g}/s"))
+        rates.append(curve(at, counts / per, name, colours[i % len(colours)], "%{y:,.4~g}/s"))
     panels = [Panel("429s<br>(% of attempts)", shares, PER_CENT), Panel("per second", rates)]
     about = ""
     for one in levels:
         assert one.levels is not None
         kind = kind_name(one.kind)
-        line = _line(one.levels.at_s, one.levels.lowest, f"{kind} left at least", BLUE, "%{y:,.4~g}")
+        line = curve(one.levels.at_s, one.levels.lowest, f"{kind} left at least", BLUE, "%{y:,.4~g}")
         panels.append(Panel(f"{kind}<br>left in the bucket", [line]))
         about = " Below: the lowest level of the bucket in each bin, reconstructed from the cost of calls"
         about += " and compared with the headers." if one.levels.compared else "."
     caption = f"One point per {_seconds(per)}, by the time of sending, the whole run; the band is the exact 95% interval.{about}"
-    return finish("refusals", "429s over time", caption, 160 * len(panels) + 60, _panels(panels, gap=0.08))
+    return finish("refusals", "429s over time", caption, 160 * len(panels) + 60, stacked(panels, gap=0.08))

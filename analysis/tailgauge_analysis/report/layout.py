@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tailgauge_analysis.report.figures import Figure
+from tailgauge_analysis.report.plot import Figure
 from tailgauge_analysis.text.section import Cell, Section, Table
 
 COLUMN = 600  # pixels of one of two columns

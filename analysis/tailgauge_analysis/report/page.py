@@ -15,8 +15,8 @@ from pathlib import Path
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
-from tailgauge_analysis.report.figures import Figure, library
 from tailgauge_analysis.report.layout import blocks
+from tailgauge_analysis.report.plot import Figure, library
 from tailgauge_analysis.text.section import SIGNS, TONES, Report
 
 TEMPLATES = Path(__file__).parent / "templates"

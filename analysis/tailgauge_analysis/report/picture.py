@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import plotly.graph_objects as go
 
-from tailgauge_analysis.report.figures import BLUE, GREEN, GREY, ORANGE, Figure, error_bars, finish, numbers
+from tailgauge_analysis.report.plot import BLUE, GREEN, GREY, ORANGE, Figure, error_bars, finish, numbers
 from tailgauge_analysis.text.picture import Picture, PlotCurve
 
 COLOURS = (BLUE, ORANGE, GREEN, GREY)

@@ -17,10 +17,11 @@ from tailgauge_analysis.load import run_files
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.contents import ALL
-from tailgauge_analysis.report.figures import Figure, figures
+from tailgauge_analysis.report.figures import figures
 from tailgauge_analysis.report.junit import junit
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.report.page import html
+from tailgauge_analysis.report.plot import Figure
 from tailgauge_analysis.report.terminal import terminal
 from tailgauge_analysis.sections.findings import find
 from tailgauge_analysis.text.json_values import Json

@@ -11,7 +11,8 @@ from run_folders.dry_runs import dry_run_of
 
 from tailgauge_analysis.load.frames import load
 from tailgauge_analysis.metrics.timeline import timeline, width, windows
-from tailgauge_analysis.report.figures import LIBRARY, figures, library, survival
+from tailgauge_analysis.report.figures import figures, survival
+from tailgauge_analysis.report.plot import LIBRARY, library
 from tailgauge_analysis.sections.findings import find
 
 
