@@ -115,10 +115,7 @@ class Anthropic(WireProtocol):
         if kind == "ping":
             return
         decoder.seen()
-        if name == b"error":
-            kind = "error"
-        if (landmark := _LANDMARKS.get(kind)) is not None:
-            landmark(decoder, event)
+        _on_landmark(decoder, "error" if name == b"error" else kind, event)
 
     @staticmethod
     def content_of(name: bytes, event: Any) -> tuple[int, str] | None:
@@ -233,45 +230,29 @@ def _results(sdk: anthropic.Anthropic, batch_id: str, headers: dict[str, str]) -
         response.close()
 
 
-def _on_error(decoder: StreamDecoder, event: dict[str, Any]) -> None:
-    decoder.error = decoder.error or error_of(event)
-
-
-def _on_start(decoder: StreamDecoder, event: dict[str, Any]) -> None:
-    message = event["message"]
-    decoder.message_id, decoder.model = text_or_none(message.get("id")), text_or_none(message.get("model"))
-    _usage(decoder, message.get("usage") or {})
-
-
-def _on_block_start(decoder: StreamDecoder, event: dict[str, Any]) -> None:
-    kind = event["content_block"].get("type")
-    if kind == "tool_use":
-        decoder.tool(event.get("index"))
-    elif kind in {"thinking", "redacted_thinking"}:
-        decoder.thinks()
-
-
-def _on_block_stop(decoder: StreamDecoder, event: dict[str, Any]) -> None:
-    decoder.tool_done(event.get("index"))
-
-
-def _on_delta(decoder: StreamDecoder, event: dict[str, Any]) -> None:
-    decoder.stop_reason = text_or_none(event["delta"].get("stop_reason"))
-    _usage(decoder, event.get("usage") or {})
-
-
-def _on_stop(decoder: StreamDecoder, _: dict[str, Any]) -> None:
-    decoder.stop()
-
-
-_LANDMARKS = {
-    "error": _on_error,
-    "message_start": _on_start,
-    "content_block_start": _on_block_start,
-    "content_block_stop": _on_block_stop,
-    "message_delta": _on_delta,
-    "message_stop": _on_stop,
-}
+def _on_landmark(decoder: StreamDecoder, kind: str, event: dict[str, Any]) -> None:
+    """Decode an event that is no content; unknown ones pass."""
+    match kind:
+        case "message_start":
+            message = event["message"]
+            decoder.message_id = text_or_none(message.get("id"))
+            decoder.model = text_or_none(message.get("model"))
+            _usage(decoder, message.get("usage") or {})
+        case "content_block_start":
+            block = event["content_block"].get("type")
+            if block == "tool_use":
+                decoder.tool(event.get("index"))
+            elif block in {"thinking", "redacted_thinking"}:
+                decoder.thinks()
+        case "content_block_stop":
+            decoder.tool_done(event.get("index"))
+        case "message_delta":
+            decoder.stop_reason = text_or_none(event["delta"].get("stop_reason"))
+            _usage(decoder, event.get("usage") or {})
+        case "message_stop":
+            decoder.stop()
+        case "error":
+            decoder.error = decoder.error or error_of(event)
 
 
 def _total(usages: Iterable[dict[str, Any]]) -> Counter[str]:
