@@ -143,7 +143,7 @@ class Launch:
         environment = Environment(user_classes=users, events=locust.events)
         runner = _master(environment, self._setup.bind)
         self._master = Master(environment, self._scenarios[0], Seal(self._token), stays=True)
-        self._master.is_alive = lambda node: self._alive(runner, node)
+        self._master.is_alive = self._alive
         if self._page is not None:
             self._serve(environment, *self._page)
         host = LOOPBACK if self._setup.bind.host in ANYWHERE else self._setup.bind.host
@@ -219,14 +219,12 @@ class Launch:
         host = "THIS-MACHINE" if bind.host in ANYWHERE else bind.host
         return f"on each other machine run: tailgauge worker --master {host}:{runner.server.port}"
 
-    def _alive(self, runner: Any, node: str) -> bool:
+    def _alive(self, node: str) -> bool:
+        """Whether Locust knows a worker, and its process runs if it is a child."""
         assert self._master is not None
-        client = runner.clients.get(node)
-        if client is None or client.state == runners.STATE_MISSING:
-            return False
         hello = self._master.roster.get(node, {})
-        pids = {c.process.pid: c for c in self._children}
-        return not hello.get("child") or hello["pid"] not in pids or pids[hello["pid"]].running()
+        mine = [c for c in self._children if hello.get("child") and c.process.pid == hello["pid"]]
+        return self._master.is_known(node) and all(child.running() for child in mine)
 
     def _await_stopped(self, runner: Any) -> None:
         """Wait until Locust has stopped the previous run: it stops the workers after the drain."""

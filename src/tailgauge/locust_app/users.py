@@ -70,7 +70,7 @@ class Master:
         self.roster: dict[str, dict[str, Any]] = {}  # nodes that sent hello with the run's token
         self.refused: dict[str, str] = {}  # node and reason
         self.unsealed = 0  # messages dropped for a wrong mark
-        self.is_alive: Callable[[str], bool] = self._is_known
+        self.is_alive: Callable[[str], bool] = self.is_known
         self.run: Run | None = None
         link.on_unsealed = self._on_unsealed
         link.subscribe("ping", self._on_ping)
@@ -119,7 +119,8 @@ class Master:
         known = (runner.clients.ready, runner.clients.running, runner.clients.spawning)
         return sum(client.id not in self.refused for clients in known for client in clients)
 
-    def _is_known(self, node: str) -> bool:
+    def is_known(self, node: str) -> bool:
+        """Whether a worker is connected, as far as Locust knows."""
         runner = self._environment.runner
         if not isinstance(runner, MasterRunner):
             return True
