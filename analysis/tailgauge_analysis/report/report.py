@@ -46,11 +46,6 @@ class FinishedReport:
         return self.report.data
 
     @property
-    def run_id(self) -> str:
-        """Of the run."""
-        return self.report.run_id
-
-    @property
     def verdict(self) -> str:
         """Of the measurement."""
         return self.report.measurement.verdict

@@ -20,8 +20,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge.scenario.prices import Price, Usage
-from tailgauge_analysis.sections.cache.cost import USAGE, PriceOf, no_price
+from tailgauge_analysis.sections.cache.cost import USAGE, PriceOf, no_price, spent
 from tailgauge_analysis.sections.hedging.copies import KEYS, PROMPT, Copies
 from tailgauge_analysis.stats.quantiles import Floats
 
@@ -88,37 +87,22 @@ def bounds(losers: pd.DataFrame, winners: pd.DataFrame) -> tuple[Floats, Floats]
     return low, np.where(generates, np.maximum(low, whole), low)
 
 
-def costs(losers: pd.DataFrame, winners: pd.DataFrame, price: Price) -> tuple[Fraction, Fraction]:
-    """Least and most that the losers cost, exactly; all of one model."""
-    low, high = bounds(losers, winners)
-    served = losers["ended"].isin(_GENERATES).to_numpy(np.bool_)
-    reported = losers["input_tokens"].notna().to_numpy(np.bool_)
-    names = list(USAGE[:-1])
-    prompts = losers[names].where(pd.Series(reported, losers.index), winners[names], axis=0)
-    sums = [Fraction(0), Fraction(0)]
-    rows = np.column_stack([prompts.fillna(-1).to_numpy(np.int64), low, high, reported & served, served])
-    kinds, counts = np.unique(rows.astype(np.int64), axis=0, return_counts=True)
-    for row, n in zip(kinds.tolist(), counts.tolist(), strict=True):
-        usage = {name: None if value < 0 else value for name, value in zip(names, row[:5], strict=True)}
-        for end, (output, counts_in) in enumerate(((row[5], row[7]), (row[6], row[8]))):
-            prompt = usage if counts_in else {}
-            sums[end] += n * price.cost(Usage.of({**prompt, "output_tokens": output}))
-    return sums[0], sums[1]
-
-
 def cost(found: Copies, price: PriceOf, why: str) -> tuple[tuple[Fraction, Fraction] | None, str]:
-    """Least and most that all losers cost; None, and why, where a model has no price."""
+    """Least and most that all losers cost, exactly; None, and why, where a model has no price."""
     losers, winners = found.losers(), found.winners()
     models = winners["model"].where(winners["model"].notna(), winners["asked_model"]).fillna("")
-    low = high = Fraction(0)
-    for model in sorted(models.unique()):
-        entry = price(str(model))
-        if entry is None:
-            return None, no_price(str(model), why)
-        rows = (models == model).to_numpy(np.bool_)
-        pair = costs(losers[rows].reset_index(drop=True), winners[rows].reset_index(drop=True), entry)
-        low, high = low + pair[0], high + pair[1]
-    return (low, high), ""
+    low, high = bounds(losers, winners)
+    served, reported = losers["ended"].isin(_GENERATES), losers["input_tokens"].notna()
+    names = list(USAGE[:-1])
+    prompts = losers[names].where(reported, winners[names], axis=0)
+    ends = []
+    for output, with_prompt in ((low, reported & served), (high, served)):
+        rows = prompts.where(with_prompt, axis=0).assign(output_tokens=output)
+        total, unpriced = spent(rows, models, price)
+        if total is None:
+            return None, no_price(unpriced, why)
+        ends.append(total)
+    return (ends[0], ends[1]), ""
 
 
 def _in_log(losers: pd.DataFrame, low: Floats, high: Floats, server_log: pd.DataFrame) -> LosersInLog | None:
