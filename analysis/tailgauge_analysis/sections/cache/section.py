@@ -54,14 +54,6 @@ _CAUSE_NAMES = {name: name.replace("_", " ") for name, *_ in CAUSES}
 
 
 @dataclass(frozen=True, slots=True)
-class Expected:
-    """Calls of which the client expected one state of the cache, and how many read from it."""
-
-    calls: int
-    read: int
-
-
-@dataclass(frozen=True, slots=True)
 class OverTime:
     """By the time of sending: the share of input tokens read, and the input cost over that without a cache; NaN if unknown."""
 
@@ -81,13 +73,11 @@ class Cache:
     read_tokens: int
     creation_tokens: int
     uncached_tokens: int
-    prefixes: int
     token_hit: shares.Share
     cacheable_hit: shares.Share
     request_hit: shares.Share
     full_hit: shares.Share
     write_amplification: shares.Share
-    expected: dict[str, Expected]
     misses: list[Miss]
     unordered: int  # misses counted as a race because the clocks of two workers cannot order the calls
     first_bytes: list[tuple[int, int]]
@@ -142,17 +132,11 @@ def _cache(
         read_tokens=int(of["read"].sum()),
         creation_tokens=int(of["created"].sum()),
         uncached_tokens=int(of["uncached"].sum()),
-        prefixes=int(of["prefix"].nunique()),
         token_hit=shares.token_hit(of),
         cacheable_hit=shares.cacheable_hit(of),
         request_hit=shares.request_hit(of),
         full_hit=shares.full_hit(of),
         write_amplification=shares.write_amplification(of),
-        expected={
-            state: Expected(len(hits), int(hits.sum()))
-            for state in schema.CACHE_STATES
-            if len(hits := of.loc[of["cache_expected"] == state, "hit"])
-        },
         misses=misses(of, of["cause"]),
         unordered=int((of["unordered"] & (of["cause"] == RACE)).sum()),
         first_bytes=first_bytes(of, of["cause"]),
@@ -291,8 +275,6 @@ def _facts(one: Cache) -> Iterator[tuple[str, str]]:
     tokens = ", ".join(f"{count(n)} {name}" for n, name in parts)
     missing = f"; {plural(one.without_usage, 'more call')} without usage (refused, failed or closed)"
     yield "Input tokens", f"{tokens}, in {plural(one.calls, 'call')}{missing if one.without_usage else ''}"
-    for state, of in one.expected.items():
-        yield f"Expected {state}", f"{count(of.read)} of {plural(of.calls, 'call')} read from the cache"
     if one.unordered:
         yield (
             "Order unknown",
