@@ -56,7 +56,7 @@ def keys(tree, path=""):
 
 def test_it_has_the_sections_that_the_code_writes_today(example, today):
     assert sections(example / "report.html") == sections(today / "report.html")
-    assert {"latency", "objectives", "rate-limits", "cache", "fan-out", "hedging", "figures"} <= set(
+    assert {"latency", "objectives", "rate-limits", "cache", "fan-out", "hedging"} <= set(
         sections(example / "report.html")
     )
     assert headings(example / "report.md") == headings(today / "report.md")
