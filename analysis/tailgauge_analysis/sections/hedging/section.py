@@ -374,7 +374,7 @@ def _brief(one: Variant) -> list[str]:
         return [_answer(one)]
     cost = one.cost
     added = (
-        f"   cost {_more(cost.low_share)} to {_more(cost.high_share)}"
+        f"; cost {_more(cost.low_share)} to {_more(cost.high_share)}"
         if cost and cost.low_share is not None
         else ""
     )
