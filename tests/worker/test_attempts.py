@@ -119,3 +119,9 @@ def test_chunks_of_an_open_call_are_passed_on_once(seen, protocol):
 
     assert facts["row"]["chunks"] > 0
     assert facts["chunk_runs"] == [[0, facts["row"]["chunks"]]]
+
+
+def test_waiting_for_a_slot_that_the_scenario_limits_is_no_late_sending(seen):
+    (late_ms,) = seen["waited_for_a_slot"]["delays"]
+
+    assert 90 < late_ms < 1000

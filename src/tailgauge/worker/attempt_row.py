@@ -25,6 +25,7 @@ class RequestRef:
     stage: str
     traffic: str
     scheduled_at_ns: int
+    dispatched_at_ns: int | None = None  # its pattern began; None of a preflight request
 
 
 def request_row(

@@ -52,6 +52,7 @@ class _Open:
     exchange: Exchange
     decoder: StreamDecoder
     post: Callable[[Event], None]
+    begun_at_ns: int
     chunks: int = 0  # counted so far
     intervals: int = 0
     is_dispatched: bool = False
@@ -103,7 +104,7 @@ class Attempts:
         endpoint = self._endpoints[call.target]
         decoder = endpoint.decoder(call)
         exchange = Exchange(decoder, call.bytes_per_s, self._held)
-        started = _Open(origin, send, attempt, endpoint, exchange, decoder, post)
+        started = _Open(origin, send, attempt, endpoint, exchange, decoder, post, monotonic_ns())
         leg = send.leg
         exchange.on_headers = lambda: post(
             Headers(leg, attempt, exchange.headers_at_ns or 0, exchange.status or 0)
@@ -163,8 +164,10 @@ class Attempts:
         of = counters.of(origin.traffic, one.send.call.target)
         quantile_sketch.add(of.ttft, (at_ns - origin.scheduled_at_ns) / 1e6)
         if origin.stage == STEADY and one.send.leg == one.attempt == 0:
-            sent_at_ns = one.exchange.left_at_ns or at_ns
-            quantile_sketch.add(counters.delays, (sent_at_ns - origin.scheduled_at_ns) / 1e6)
+            late_ns = (one.exchange.left_at_ns or at_ns) - origin.scheduled_at_ns
+            if origin.dispatched_at_ns is not None:  # it waited for a slot as its scenario asks
+                late_ns -= one.begun_at_ns - origin.dispatched_at_ns
+            quantile_sketch.add(counters.delays, late_ns / 1e6)
 
     def _on_content(self, one: _Open) -> None:
         exchange, decoder = one.exchange, one.decoder

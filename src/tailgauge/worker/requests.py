@@ -83,7 +83,7 @@ class Requests(ABC):
         kind, request_id, seed = self._kinds[turn.asked.traffic], turn.request_id, scenario.seed
         tokens = turn.asked.output_tokens
         request = Request(request_id, scheduled, turn.prompts, tokens, draw(seed, request_id), seed)
-        origin = RequestRef(request_id, stage, turn.asked.traffic, scheduled)
+        origin = RequestRef(request_id, stage, turn.asked.traffic, scheduled, now_ns)
         over = partial(self._over, turn, stage, now_ns)
         drive = Drive(kind.pattern.steps(request), origin, self.attempts, kind.gates, over, self._timing)
         self._open[drive] = None

@@ -11,6 +11,7 @@ from starting.script import CASES, case, print_facts
 from transport.scripts.scripted_server import REST_S, SSE, Server, chunk, stopwatch
 
 from tailgauge.call import MAIN, Call, Prompt
+from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Send
 from tailgauge.protocols.table import Target
 from tailgauge.protocols.target import Endpoint
@@ -43,7 +44,10 @@ class Rows:
             self.chunk_runs.append([first, len(chunks)])
 
 
-def made(protocol: str, answer: Any, deadline_s: float = 5.0, meanwhile: Any = None) -> dict[str, Any]:
+def made(
+    protocol: str, answer: Any, deadline_s: float = 5.0, meanwhile: Any = None,
+    origin: RequestRef = ORIGIN, leg: int = 1, attempt: int = 2,
+) -> dict[str, Any]:  # fmt: skip
     """One call; `answer` is bytes, or plays the server's part."""
     server: Server
 
@@ -61,7 +65,9 @@ def made(protocol: str, answer: Any, deadline_s: float = 5.0, meanwhile: Any = N
     attempts = Attempts("run-1", {MAIN: endpoint}, recorder, counters, deadline_s)
     attempts.warm_up()
     warm = server.connections
-    exchange = attempts.start(ORIGIN, Send(Call(Prompt.of("some words"), 7), leg=1), 2, received.append)
+    exchange = attempts.start(
+        origin, Send(Call(Prompt.of("some words"), 7), leg=leg), attempt, received.append
+    )
     if meanwhile:
         meanwhile(attempts)
     with gevent.Timeout(10):
@@ -75,7 +81,7 @@ def made(protocol: str, answer: Any, deadline_s: float = 5.0, meanwhile: Any = N
         "received": [type(event).__name__ for event in received], "ended": received[-1].ended, "requests": len(server.requests),
         "first": lines[0], "headers": {k.lower(): v for k, v in (line.split(": ", 1) for line in lines[1:])},
         "body": body.decode(), "warm": warm, "counters": [attempts.in_flight(), counters.chunks, counters.reads],
-        "stamps": exchange.user_stamps, **counted(counters),
+        "delays": [middle(bin_) for bin_ in counters.delays], "stamps": exchange.user_stamps, **counted(counters),
     }  # fmt: skip
 
 
@@ -108,6 +114,14 @@ def started(protocol: str, then: Any) -> Any:
         then(sock)
 
     return play
+
+
+@case
+def waited_for_a_slot() -> Any:
+    """Scheduled 2 s ago and dispatched 0.1 s later; since then its leg waited."""
+    scheduled = monotonic_ns() - 2 * 10**9
+    origin = RequestRef(0, "steady", "chat", scheduled, scheduled + 10**8)
+    return made("openai", SSE + chunk(CAPTURED["openai"]) + END, origin=origin, leg=0, attempt=0)
 
 
 for _protocol, _stream in CAPTURED.items():
