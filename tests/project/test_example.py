@@ -41,6 +41,10 @@ def sections(page):
     return re.findall(r'<h2 id="([a-z-]+)">', page.read_text(encoding="utf-8"))
 
 
+def figures(page):
+    return re.findall(r'id="figure-([a-z-]+)-data"', page.read_text(encoding="utf-8"))
+
+
 def headings(text):
     return re.findall(r"^## .*", text.read_text(encoding="utf-8"), re.MULTILINE)
 
@@ -59,6 +63,8 @@ def test_it_has_the_sections_that_the_code_writes_today(example, today):
     assert {"latency", "objectives", "rate-limits", "cache", "fan-out", "hedging"} <= set(
         sections(example / "report.html")
     )
+    assert figures(example / "report.html") == figures(today / "report.html")
+    assert {"timeline", "tail", "heat", "cache-over-time"} <= set(figures(example / "report.html"))
     assert headings(example / "report.md") == headings(today / "report.md")
 
 
