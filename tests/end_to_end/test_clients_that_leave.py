@@ -78,5 +78,5 @@ def test_the_checkup_of_an_endpoint_that_goes_on_says_so(
     summary = json.loads(done.stdout)
 
     assert summary["facts"]["findings"] == ["cancel_ignored"], done.stderr
-    assert any("vLLM counts" in cell for row in summary["table"]["rows"] for cell in row)
+    assert any("vLLM counts" in str(row) for row in summary["sections"][0]["tables"][0]["rows"])
     assert summary["exit_code"] == done.code == 1

@@ -21,7 +21,9 @@ def test_a_quiet_run_answers_in_every_file(start: Start, full_size: bool) -> Non
     summary = json.loads(done.stdout)
     run = RunData(next((done.out / "runs").iterdir()))
 
-    assert done.code == summary["exit_code"] == 0, done.stderr
+    # Some 28 calls do not show that fewer than 1% are refused: today's rate lies within the interval.
+    assert done.code == summary["exit_code"] == 5, done.stderr
+    assert summary["result"]["outcome"] == "INCONCLUSIVE"
     assert "dry run first" in done.stderr
     assert [one["verdict"] != "INVALID" for one in summary["runs"]] == [True]
     assert_conserved(run)
@@ -29,7 +31,7 @@ def test_a_quiet_run_answers_in_every_file(start: Start, full_size: bool) -> Non
     assert (
         summary["facts"]["low_per_s"] < summary["facts"]["high_per_s"] <= 10.2
     )  # requests/s, of 600 a minute
-    assert "an estimate from one run" in summary["result"]["sentence"]
+    assert "from one run" in summary["result"]["sentence"]
     for kind in ("html", "markdown", "json"):
         assert "without a single 429" in Path(summary["report"][kind]).read_text(encoding="utf-8")
     assert 'errors="0"' in Path(summary["report"]["junit"]).read_text(encoding="utf-8")
