@@ -169,7 +169,7 @@ def _tail(findings: Findings) -> Figure | None:
         "A line crosses the level of p99 at its p99. A line that ends level above the bottom shows the share of requests "
         "without an answer by then."
     )
-    return finish("tail", "Latency tail", caption, 420, plot)
+    return finish("tail", "Latency tail", caption, 360, plot)
 
 
 def survival(at: Floats, beyond: Floats) -> tuple[Floats, Floats]:
@@ -234,7 +234,7 @@ def _gaps(findings: Findings) -> Figure | None:
         f" {zero / len(gaps):.2%} are zero (chunks that came in one read) and not drawn." if zero else ""
     )
     caption += " The first bar holds every shorter gap." if least < low else ""
-    return finish("gaps", "Chunk gaps", caption, 320, plot)
+    return finish("gaps", "Chunk gaps", caption, 260, plot)
 
 
 def _tail_label(p: float) -> str:
@@ -263,7 +263,7 @@ def _classes(findings: Findings) -> Figure | None:
     top = float(np.sum(list(t.classes_per_s.values()), axis=0).max())
     plot = stacked([Panel("requests per second", bars, {"range": [0, top * 1.06]})])
     plot.update_layout(barmode="stack", bargap=0)
-    return finish("classes", "Request outcomes over time", "By scheduled time, warm-up included.", 320, plot)
+    return finish("classes", "Request outcomes over time", "By scheduled time, warm-up included.", 280, plot)
 
 
 def _tokens(t: Timeline) -> Figure | None:
@@ -325,7 +325,7 @@ def _heat(heat: Heat | None, name: str) -> Figure | None:
         f"One column per {_seconds(heat.width_s)}, by scheduled time, warm-up included: the share of answered requests by waiting time. "
         "Two bands are two kinds of answers; a band that rises is a growing queue."
     )
-    return finish("heat", f"{name} over time", caption, 340, plot)
+    return finish("heat", f"{name} over time", caption, 300, plot)
 
 
 def _against(found: list[Regression]) -> Figure | None:

@@ -147,6 +147,7 @@ def section(of: Environment, run: Json) -> Section:
         "environment", "Environment", "", tuple(facts), (_workers(of.workers),) if of.workers else (), (),
         (of.besides,) if of.reproduce else (),
         listing=(listing, json.dumps(of.scenario, indent=2, ensure_ascii=False, allow_nan=False)),
+        is_folded=True,
     )  # fmt: skip
 
 
