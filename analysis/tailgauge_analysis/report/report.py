@@ -63,8 +63,15 @@ class FinishedReport:
             **{key: data[key] for key in ("exit_code", "result", "conservation", "certificate")},
             "verdict": self.verdict,
             "measurement": plain_values(self.report.measurement),
-            "latency": [row for row in data["latency"] if row["group"] == ALL],
+            "latency": [_in_short(row) for row in data["latency"] if row["group"] == ALL],
         }
+
+
+def _in_short(row: Json) -> Json:
+    """A row of latencies without how each percentile was found; report.json has that."""
+    percentiles = row["percentiles"].items()
+    short = {name: {key: at[key] for key in ("value", "low", "high", "mark")} for name, at in percentiles}
+    return {**row, "percentiles": short}
 
 
 def make(run_dirs: Sequence[Path], out: Path, width: int = 80, *, colours: bool = False) -> FinishedReport:

@@ -107,7 +107,7 @@ def launch(
     as_json: bool,
 ) -> Exit:
     """Run each scenario and print its result; returns the exit code of them all."""
-    from tailgauge.locust_app.launch import Launch
+    from tailgauge.locust_app.launch import Launch, beside_the_loop
 
     codes = []
     for done in Launch(settings, setup, page, shows_progress=not as_json).runs():
@@ -119,9 +119,9 @@ def launch(
             if done.report and not data:
                 print_error(f"tailgauge: {done.report.summary}")  # why there is no report
             folder = {"run_id": done.run.run_id, "run_dir": str(done.run.folder.path)} if done.run else {}
-            echo(json.dumps({**data, **folder, "exit_code": int(done.code)}))
+            beside_the_loop(echo, json.dumps({**data, **folder, "exit_code": int(done.code)}))
         elif done.report:
-            echo(done.report.summary)
+            beside_the_loop(echo, done.report.summary)
     if len(codes) < len(settings):  # Ctrl-C between two runs
         codes.append(Exit.INTERRUPTED)
     return Exit.worst(codes)

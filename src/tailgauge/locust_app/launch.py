@@ -50,6 +50,11 @@ SHOW_NS = 900_000_000  # workers report once a second; the sum over a thousand o
 STOP_S = 30.0
 
 
+def beside_the_loop(print_: Callable[[str], None], text: str) -> None:
+    """Print where a reader that is slow does not stop the loop: the workers of the next run would take us for lost."""
+    gevent.get_hub().threadpool.apply(print_, (text,))
+
+
 def log_warnings(*, progress: bool = False) -> None:
     """Log warnings and errors to standard error, one line each; with `progress` also what this worker does."""
     text = "%(name)s: %(message)s" if progress else "%(levelname)s %(name)s: %(message)s"
