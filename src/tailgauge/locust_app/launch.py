@@ -184,6 +184,8 @@ class Launch:
 
     def _end(self, runner: Any) -> None:
         self._await_stopped(runner)
+        if self._master is not None:
+            self._master.release()
         runner.quit()
         self._stop_children()
 

@@ -69,6 +69,7 @@ class Master:
         self._link = link = Link(environment.runner, seal)
         self.roster: dict[str, dict[str, Any]] = {}  # nodes that sent hello with the run's token
         self.refused: dict[str, str] = {}  # node and reason
+        self._forgotten: set[str] = set()  # nodes that Locust no longer knows
         self.unsealed = 0  # messages dropped for a wrong mark
         self.is_alive: Callable[[str], bool] = self.is_known
         self.run: Run | None = None
@@ -171,16 +172,24 @@ class Master:
 
     def _forget(self, run: Run) -> None:
         """Remove gone workers from Locust, which would wait for their users. Those that live after all are ended, too."""
-        runner = self._environment.runner
-        clients = getattr(runner, "clients", {})
+        clients = getattr(self._environment.runner, "clients", {})
         gone = {m.node for m in run.workers if m.state == "lost" or m.has_left or run.workers.is_gone(m)}
         for node in gone | self.refused.keys():
             if node not in clients:
                 continue
             if node not in self.refused:
-                end = Message("stop" if self._stays else "quit", None, node)  # type: ignore[no-untyped-call]
-                runner.server.send_to_client(end)
+                self._tell("stop" if self._stays else "quit", node)
+                self._forgotten.add(node)
             del clients[node]
+
+    def release(self) -> None:
+        """Let the forgotten workers go, too: no other run follows."""
+        for node in self._forgotten:
+            self._tell("quit", node)
+
+    def _tell(self, what: str, node: str) -> None:
+        runner = self._environment.runner
+        runner.server.send_to_client(Message(what, None, node))  # type: ignore[no-untyped-call]
 
 
 def refusal(node: str, why: str) -> str:

@@ -46,7 +46,10 @@ def forgotten(*, stays: bool) -> list[Any]:
     workers.add("w0", {})
     workers.add("w1", {}).state = "lost"
     master._forget(SimpleNamespace(workers=workers))  # type: ignore[arg-type]
-    return [sorted(sent), list(runner.clients)]
+    told = sorted(sent)
+    sent.clear()
+    master.release()
+    return [told, list(runner.clients), sent]
 
 
 @case
