@@ -138,7 +138,7 @@ def _figures(evidence: Evidence) -> Table | None:
 def _stalls(bad: stalls.BadSeconds) -> Table:
     rows = tuple(
         (f"{clock(one.from_s)} to {clock(one.to_s)}", str(one.worker), one.cause, ms(one.worst_ms))
-        for one in bad.worst[:SPELLS]
+        for one in bad.spells[:SPELLS]
     )
     more = f"{len(bad.spells) - SPELLS:,} more in report.json." if len(bad.spells) > SPELLS else ""
     return Table("Stalls", ("when", "worker", "cause", "by up to (ms)"), rows, more, (2,))

@@ -303,7 +303,7 @@ def _distorted(e: Evidence) -> Judgement | None:
 
 def _who(e: Evidence, over_ms: float) -> str:
     """Workers and seconds with the largest lags above the limit, the largest first."""
-    spells = sorted(bad_seconds(e.frames, e.steady, over_ms * 1e6).spells, key=lambda spell: -spell.worst_ms)
+    spells = bad_seconds(e.frames, e.steady, over_ms * 1e6).spells
     shown = "; ".join(
         f"worker {s.worker} from {clock(s.from_s)} to {clock(s.to_s)}, {s.cause} by up to {ms(s.worst_ms)} ms"
         for s in spells[:STALLS_LISTED]

@@ -19,7 +19,6 @@ from tailgauge_analysis.text.formatting import clock, count, ms, share
 
 _LAGS = ("loop_lag_max_ns", "receive_lag_max_ns", "dispatch_late_max_ns")
 _CAUSES = ("event loop late", "reads late", "requests sent late")
-MOST = 20  # spells in report.json
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,17 +34,11 @@ class Spell:
 
 @dataclass(frozen=True, slots=True)
 class BadSeconds:
-    """Seconds of all workers in the steady stage, and those of them that are bad."""
+    """Seconds of all workers in the steady stage, and those of them that are bad; `spells` with the largest lag first."""
 
     seconds: float
     bad: float
     spells: tuple[Spell, ...]
-
-    @property
-    def worst(self) -> list[Spell]:
-        """The longest spells, that with the largest lag first."""
-        longest = sorted(self.spells, key=lambda spell: spell.from_s - spell.to_s)[:MOST]
-        return sorted(longest, key=lambda spell: -spell.worst_ms)
 
     @property
     def share(self) -> float:
@@ -76,7 +69,7 @@ def bad_seconds(frames: Frames, stage: Steady, over_ns: float) -> BadSeconds:
         seconds += float(lasted[inside].sum())
         bad += float(lasted[stalled].sum())
         spells += [_spell(worker, begin_s, end_s, lags, some) for some in _stretches(stalled)]
-    return BadSeconds(seconds, bad, tuple(spells))
+    return BadSeconds(seconds, bad, tuple(sorted(spells, key=lambda spell: -spell.worst_ms)))
 
 
 def _stretches(mask: Mask) -> list[Ints]:
@@ -95,7 +88,7 @@ def _spell(worker: Any, begin_s: Floats, end_s: Floats, lags: Floats, rows: Ints
 
 def sentence(found: BadSeconds) -> str:
     """How much of the stage was bad, and where most."""
-    one = found.worst[0]
+    one = found.spells[0]
     return (
         f"Workers were stalled for more than 50 ms in {share(found.share)} of {count(found.seconds)} seconds. "
         f"Worst: worker {one.worker} at {clock(one.from_s)}, {one.cause} by {ms(one.worst_ms)} ms."

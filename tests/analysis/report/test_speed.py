@@ -44,10 +44,12 @@ def test_time_grows_no_faster_than_the_run(measured):
 
 
 def test_memory_is_a_few_bytes_a_chunk(measured, full_size):
-    """36 bytes a chunk at a hundred million; smaller runs are worked on in one block, and that shows."""
+    """36 bytes a chunk at a hundred million; smaller runs are worked on in one block, and that shows: 120 of a million,
+    in steps of 12.
+    """
     (small_rows, _, small_gib, *_), (rows, _, gib, *_) = measured
 
-    assert (gib - small_gib) * 1024 * MIB < (80 if full_size else 130) * (rows - small_rows)
+    assert (gib - small_gib) * 1024 * MIB < (80 if full_size else 160) * (rows - small_rows)
 
 
 def test_the_page_does_not_grow_with_the_run(measured):

@@ -71,8 +71,11 @@ def test_seconds_in_a_row_are_one_spell_with_its_worst_lag(seconds):
     faked["health"]["loop_lag_max_ns"][5] = 120 * MS
     spells = seconds(**faked).spells
 
-    assert [(s.worker, s.from_s, s.to_s, s.worst_ms) for s in spells[:2]] == [(0, 4, 6, 120), (0, 8, 9, 80)]
-    assert [s.worker for s in spells] == [0, 0, 1, 1]
+    assert [(s.worker, s.from_s, s.to_s, s.worst_ms) for s in spells if s.worker == 0] == [
+        (0, 4, 6, 120),
+        (0, 8, 9, 80),
+    ]
+    assert [s.worst_ms for s in spells] == [120, 120, 80, 80]
     assert spells[0].cause == "event loop late"
 
 
@@ -82,7 +85,7 @@ def test_the_report_lists_the_largest_first(write):
     made = build(find(load([write(n=N, **faked)])))
     data = made.data
 
-    assert sorted(spell["worst_ms"] for spell in data["bad_seconds"]["spells"]) == [80, 80, 120, 120]
+    assert [spell["worst_ms"] for spell in data["bad_seconds"]["spells"]] == [120, 120, 80, 80]
     assert "Worst: worker 0 at 00:08, event loop late by 120 ms." in markdown(made)
 
 
