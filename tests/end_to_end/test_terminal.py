@@ -45,10 +45,10 @@ def test_no_line_wraps_at_eighty_columns_progress_keeps_errors_and_429s_and_a_wo
     assert seen == sorted(seen)
     assert seen[-1] == (sent, limited, limited)
     assert 50 < limited < sent
-    said = [
+    lines = [
         text for text in log.splitlines() if not re.match(r"tailgauge: \d+ s: ", text)
     ]  # where it took 10 s
-    assert said == [
+    assert lines == [
         "tailgauge: connected to the master; waiting for a run",
         f"tailgauge: joined run {folder.name} as worker 0",
         f"tailgauge: sends 50 requests/s for 8 s to {run.facts['target']['url']}: chat (streaming)",

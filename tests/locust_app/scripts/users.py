@@ -46,10 +46,10 @@ def forgotten(*, stays: bool) -> list[Any]:
     workers.add("w0", {})
     workers.add("w1", {}).state = "lost"
     master._forget(SimpleNamespace(workers=workers))  # type: ignore[arg-type]
-    told = sorted(sent)
+    at_the_end = sorted(sent)
     sent.clear()
     master.release()
-    return [told, list(runner.clients), sent]
+    return [at_the_end, list(runner.clients), sent]
 
 
 @case
