@@ -320,7 +320,8 @@ def _heat(heat: Heat | None, name: str) -> Figure | None:
         colorbar={"title": {"text": "% of the<br>requests"}, "thickness": 10, "outlinewidth": 0},
     )  # fmt: skip
     axis = {"type": "log", **_log_ticks(float(heat.edges_ms[0]), float(heat.edges_ms[-1]))}
-    plot = stacked([Panel(f"{name} since<br>scheduled (ms, logarithmic)", [tiles], axis)]).update_layout(CLOSEST)
+    panel = Panel(f"{name} since<br>scheduled (ms, logarithmic)", [tiles], axis)
+    plot = stacked([panel]).update_layout(CLOSEST)
     caption = (
         f"One column per {_seconds(heat.width_s)}, by scheduled time, warm-up included: the share of answered requests by waiting time. "
         "Two bands are two kinds of answers; a band that rises is a growing queue."
