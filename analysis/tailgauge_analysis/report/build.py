@@ -71,9 +71,10 @@ def build(findings: Findings) -> Report:
     sections = tuple(one for section in SECTIONS if (one := section(findings)) is not None)
     if crossover is not None:
         sections = (comparison.section(crossover), *sections)
+    data = contents(findings, answer, crossover)
     return Report(
         run_id=run["run_id"],
-        title=text(run["scenario"].get("name")) or run["run_id"],
+        title=data["run"]["scenario"],
         about=tuple(_about(findings)),
         started_at=run["started_at"] or "",
         dry_run=run["dry_run"],
@@ -86,7 +87,7 @@ def build(findings: Findings) -> Report:
         sections=sections,
         exit_code=result.exit_code(findings, answer),
         figure="timeline",
-        data=contents(findings, answer, crossover),
+        data=data,
     )
 
 

@@ -240,15 +240,14 @@ def section(decided: Sequence[ObjectiveResult], goodput: Goodput | None) -> Sect
         return None
     rows = tuple((one.label, one.title, count(one.n), count(one.n_eff)) for one in decided)
     tables = [Table("", ("objective", "figure", "n", "n_eff"), rows, prose=(1,))]
-    is_by_traffic = bool(goodput and goodput.by_traffic)
-    if goodput and is_by_traffic:
+    if goodput and goodput.by_traffic:
         tables.append(_by_traffic(goodput))
     return Section(
         "objectives",
         "Objectives",
         tables=tuple(tables),
         computed=(DECIDED, GOOD),
-        is_folded=not is_by_traffic,
+        is_folded=len(tables) == 1,
     )
 
 
