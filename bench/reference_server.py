@@ -34,32 +34,38 @@ class RigError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A closed loop without think time; answers of equal chunks at an even pace."""
+    """A closed loop without think time, or arrivals at a constant rate; answers of equally many chunks at an even pace.
 
-    streams: int
+    Users of a closed loop start one after the other, so that their chunks spread evenly over a gap; those of a herd start
+    at once, and the server makes the chunks of all streams at the same instants.
+    """
+
+    streams: int  # users of the closed loop
     seconds: float  # of steady load, after all users have started
     chunks: int = 200
     ttft_ms: float = 200.0
     gap_ms: float = 20.0
     protocol: str = "openai"
     tls: bool = False
+    herd: bool = False
+    changing: bool = False  # fields beside the text change in every event
+    rate_per_s: float | None = None  # of an open loop
+    workers: int = 1
+    seed: int = 1  # of the chunks' texts; 0: all alike
 
     @property
     def spacing_ms(self) -> float:
         """Between two users' first requests: about 2 s for all, with phases spread evenly over a gap."""
+        if self.herd:
+            return 0.0
         share = 2000 / self.streams / self.gap_ms
         golden = int(share) + _GOLDEN if share >= 1 else 1 / (int(1 / share) + _GOLDEN)
         return golden * self.gap_ms
 
     @property
-    def ramp_s(self) -> float:
-        """Until the last user has started."""
-        return self.streams * self.spacing_ms / 1e3
-
-    @property
     def settled_s(self) -> float:
-        """Start of the steady window."""
-        return 2 * self.ramp_s
+        """Start of the steady window: a herd is measured from its first request on."""
+        return 1.0 if self.rate_per_s else 2 * self.streams * self.spacing_ms / 1e3
 
     @property
     def duration_s(self) -> float:
@@ -139,7 +145,13 @@ def serving(load: Load, core: int, folder: Path) -> Iterator[Server]:
     """Serve a load on one core."""
     log = folder / "server.bin"
     line: list[str | Path] = [compiled("server"), "--log", log]
-    line += [f"--ttft={load.ttft_ms}", f"--gap={load.gap_ms}", f"--chunks={load.chunks}"]
+    line += [
+        f"--ttft={load.ttft_ms}",
+        f"--gap={load.gap_ms}",
+        f"--chunks={load.chunks}",
+        f"--seed={load.seed}",
+    ]
+    line += ["--batch"] * load.herd + ["--changing"] * load.changing
     authority = None
     if load.tls:
         authority, both = _certificate(folder)

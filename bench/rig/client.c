@@ -1,5 +1,5 @@
-// Reference client: what one core can do where nothing is in the way. One thread, epoll, keep-alive, a closed loop of
-// streams that ask again at once. Each read is stamped (CLOCK_MONOTONIC) before it is looked at; chunked bodies and
+// Reference client: what one core can do where nothing is in the way. One thread, epoll, keep-alive; a closed loop of
+// streams that ask again at once, or with --rate an open loop over as many connections as it needs. Each read is stamped (CLOCK_MONOTONIC) before it is looked at; chunked bodies and
 // event streams are parsed as they come, and every chunk's stamp is kept. Prints one line of JSON; --log as the server's.
 #define _GNU_SOURCE
 #include "clock.h"
@@ -25,12 +25,13 @@ typedef struct {
 
 static struct {
     int port, streams;
-    double seconds, spacing_ms;
+    double seconds, spacing_ms, rate;
     const char *log, *protocol;
-} options = {0, 50, 10, 0, NULL, "openai"};
+} options = {.streams = 50, .seconds = 10, .protocol = "openai"};
 
 static Log seen;
-static int epoll, started, open_streams;
+static int epoll, started, open_streams, connected, idles;
+static Stream *streams, **idle;  // idle: connections of the open loop that wait for a request
 static int64_t begin_at, stop_at, reads, chunks;
 static const char *mark, *path;
 static size_t mark_size;
@@ -64,7 +65,8 @@ static void ask(Stream *s) {
     if (send(s->fd, text, (size_t)size, MSG_NOSIGNAL) != size) fail("send");
 }
 
-static void start(Stream *s) {
+static Stream *connect_stream(void) {
+    Stream *s = &streams[connected++];
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_port = htons((uint16_t)options.port), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     int on = 1;
     s->fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -72,9 +74,13 @@ static void start(Stream *s) {
     setsockopt(s->fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
     struct epoll_event watched = {.events = EPOLLIN, .data.ptr = s};
     epoll_ctl(epoll, EPOLL_CTL_ADD, s->fd, &watched);
+    return s;
+}
+
+static void start(void) {
     started++;
     open_streams++;
-    ask(s);
+    ask(idles ? idle[--idles] : connect_stream());
 }
 
 // A whole line of the event stream.
@@ -135,15 +141,16 @@ static int on_read(Stream *s, const char *bytes, size_t size, int64_t at) {
 
 static void over(Stream *s, int64_t at) {
     s->record->entry.ended_ns = at;
-    if (at < stop_at) {
+    if (!options.rate && at < stop_at) {
         ask(s);
-    } else {
-        close(s->fd);
-        open_streams--;
+        return;
     }
+    open_streams--;
+    if (options.rate) idle[idles++] = s;
+    else close(s->fd);
 }
 
-static void run(Stream *streams) {
+static void run(void) {
     static char bytes[65536];
     struct epoll_event events[EVENTS];
     int64_t spacing = (int64_t)(options.spacing_ms * 1e6), next = begin_at + 1000000000;
@@ -151,7 +158,7 @@ static void run(Stream *streams) {
     while (started < options.streams || open_streams) {
         int64_t now = now_ns(), due = begin_at + started * spacing;
         while (started < options.streams && due <= now) {
-            start(&streams[started]);
+            start();
             due = begin_at + started * spacing;
         }
         if (now >= next) sample(now), next += 1000000000;
@@ -172,16 +179,17 @@ static void run(Stream *streams) {
 }
 
 static void options_of(int count, char **words) {
-    static const struct option known[] = {{"port", 1, 0, 'p'}, {"streams", 1, 0, 'n'}, {"seconds", 1, 0, 's'}, {"spacing", 1, 0, 'g'}, {"protocol", 1, 0, 'r'}, {"log", 1, 0, 'l'}, {0}};
+    static const struct option known[] = {{"port", 1, 0, 'p'}, {"streams", 1, 0, 'n'}, {"seconds", 1, 0, 's'}, {"spacing", 1, 0, 'g'}, {"rate", 1, 0, 'a'}, {"protocol", 1, 0, 'r'}, {"log", 1, 0, 'l'}, {0}};
     for (int found; (found = getopt_long(count, words, "", known, NULL)) != -1;) switch (found) {
             case 'p': options.port = atoi(optarg); break;
             case 'n': options.streams = atoi(optarg); break;
             case 's': options.seconds = atof(optarg); break;
             case 'g': options.spacing_ms = atof(optarg); break;
+            case 'a': options.rate = atof(optarg); break;
             case 'r': options.protocol = optarg; break;
             case 'l': options.log = optarg; break;
             default:
-                fprintf(stderr, "client --port N [--streams N] [--seconds S] [--spacing MS] [--protocol anthropic|openai] [--log FILE]\n");
+                fprintf(stderr, "client --port N [--streams N [--spacing MS] | --rate R] [--seconds S] [--protocol anthropic|openai] [--log FILE]\n");
                 exit(2);
         }
 }
@@ -194,10 +202,12 @@ int main(int count, char **words) {
     mark_size = strlen(mark);
     many_files();
     epoll = epoll_create1(0);
-    Stream *streams = calloc((size_t)options.streams, sizeof *streams);
+    if (options.rate) options.streams = (int)(options.rate * options.seconds), options.spacing_ms = 1e3 / options.rate;
+    streams = calloc((size_t)options.streams, sizeof *streams);
+    idle = calloc((size_t)options.streams, sizeof(Stream *));
     begin_at = now_ns();
     stop_at = begin_at + (int64_t)(options.seconds * 1e9);
-    run(streams);
+    run();
     struct rusage used;
     getrusage(RUSAGE_SELF, &used);
     printf("{\"tree_s\": %.6f, \"requests\": %zu, \"chunks\": %lld, \"reads\": %lld, \"rss_mb\": %.1f, \"seconds\": [", cpu_s(), seen.count, (long long)chunks, (long long)reads, (double)used.ru_maxrss / 1024);

@@ -2,6 +2,10 @@
 // POST /v1/messages (Anthropic), /v1/chat/completions (OpenAI); the answer begins TTFT after the request arrived
 // (the kernel's stamp), and every chunk leaves by its own send() at its due time. At SIGTERM the log of what was sent,
 // and when, goes to --log, and one line of JSON about itself to standard output.
+//   --batch     as an engine with continuous batching: the steps of all streams fall on one grid of GAP ms, in the order
+//               in which the requests came, and a request joins at the first step after its TTFT
+//   --seed N    every chunk has a text of its own, of 2 to 14 characters, some with escapes or non-ASCII; 0: " the"
+//   --changing  OpenAI: usage, log probabilities, `created` and an `obfuscation` of varying length in every event
 #define _GNU_SOURCE
 #include "clock.h"
 #include "tls.h"
@@ -14,28 +18,29 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-enum { MOST = 65536, REQUEST = 8192, EVENTS = 64 };
+enum { MOST = 65536, REQUEST = 8192, EVENTS = 64, TEXTS = 4096, OBFUSCATION = 16 };
 enum { BIN_NS = 5000, BINS = 200000 };  // lateness, in bins of 5 us up to 1 s
 
 typedef enum { ANTHROPIC, OPENAI } Protocol;
 
 typedef struct {
-    int fd, place, used, writable;  // place in the heap, -1: idle; bytes of `in` in use
+    int fd, place, writable;  // place in the heap, -1: idle
     SSL *tls;
     Protocol protocol;
     int usage, tokens_in;
     int64_t due, arrived;  // of the next chunk; of the newest bytes
+    uint64_t joined;       // number of its request
     Record *record;
-    char in[REQUEST + 1];
-    char *out;  // what the socket did not take
-    size_t waiting, room;
+    char *in, *out;  // what is not yet a whole request; what the socket did not take
+    size_t used, in_room, waiting, room;
 } Connection;
 
 static struct {
-    int port, chunks, body;
+    int port, chunks, batch, changing;
     double ttft_ms, gap_ms;
-    const char *log, *tls, *text;
-} options = {0, 200, 0, 200, 20, NULL, NULL, " the"};
+    const char *log, *tls;
+    uint64_t seed;
+} options = {.chunks = 200, .ttft_ms = 200, .gap_ms = 20};
 
 static Log truth;
 static Connection *heap[MOST];
@@ -47,6 +52,10 @@ static volatile sig_atomic_t quit;
 
 // --- what is due next: a heap by time ---------------------------------------------------------------------------
 
+static int before(const Connection *a, const Connection *b) {
+    return a->due < b->due || (a->due == b->due && a->joined < b->joined);
+}
+
 static void put_at(int place, Connection *c) {
     heap[place] = c;
     c->place = place;
@@ -54,7 +63,7 @@ static void put_at(int place, Connection *c) {
 
 static void sift_up(int place) {
     Connection *c = heap[place];
-    for (; place && heap[(place - 1) / 2]->due > c->due; place = (place - 1) / 2) put_at(place, heap[(place - 1) / 2]);
+    for (; place && before(c, heap[(place - 1) / 2]); place = (place - 1) / 2) put_at(place, heap[(place - 1) / 2]);
     put_at(place, c);
 }
 
@@ -63,8 +72,8 @@ static void sift_down(int place) {
     for (;;) {
         int child = 2 * place + 1;
         if (child >= heaped) break;
-        if (child + 1 < heaped && heap[child + 1]->due < heap[child]->due) child++;
-        if (heap[child]->due >= c->due) break;
+        if (child + 1 < heaped && before(heap[child + 1], heap[child])) child++;
+        if (!before(heap[child], c)) break;
         put_at(place, heap[child]);
         place = child;
     }
@@ -130,13 +139,46 @@ static void flush(Connection *c) {
 
 static char wire[65536], event[4096];
 static size_t wired;
+static struct {
+    char json[96], bytes[96];  // as a JSON string; its bytes, as JSON numbers
+} texts[TEXTS];
+static char letters[2 * OBFUSCATION];
+
+static uint64_t mixed(uint64_t value) {  // splitmix64
+    value = (value + 0x9e3779b97f4a7c15) * 0xbf58476d1ce4e5b9;
+    value = (value ^ (value >> 27)) * 0x94d049bb133111eb;
+    return value ^ (value >> 31);
+}
+
+static void make_texts(void) {
+    static const char *rare[] = {"\n", "\"", "\\", "\xc3\xa9", "\xe2\x80\x94", "\xe6\xb5\xb7"};
+    for (size_t i = 0; i < sizeof letters; i++) letters[i] = (char)('a' + mixed(options.seed + i) % 26);
+    for (uint64_t i = 0; i < TEXTS; i++) {
+        uint64_t drawn = mixed(options.seed * TEXTS + i);
+        char plain[32] = " the";
+        if (options.seed) {
+            size_t size = (size_t)snprintf(plain, sizeof plain, "%s", drawn % 8 ? " " : rare[drawn / 8 % 6]);
+            for (uint64_t left = 1 + drawn / 64 % 12; left; left--) plain[size++] = (char)('a' + (drawn = mixed(drawn)) % 26);
+            plain[size] = 0;
+        }
+        char *json = texts[i].json, *bytes = texts[i].bytes;
+        for (const char *at = plain; *at; at++) {
+            if (*at == '\n' || *at == '"' || *at == '\\') *json++ = '\\';
+            *json++ = *at == '\n' ? 'n' : *at;
+            bytes += sprintf(bytes, "%s%d", at == plain ? "" : ",", (unsigned char)*at);
+        }
+    }
+}
 
 #define EVENT(...)                                                                      \
     do {                                                                                \
         int size_ = snprintf(event, sizeof event, __VA_ARGS__);                         \
         wired += (size_t)sprintf(wire + wired, "%x\r\n%s\r\n", (unsigned)size_, event); \
     } while (0)
-#define CHAT "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":1763660000,\"model\":\"tiny\","
+#define CHAT "data: {\"id\":\"chatcmpl-1\",\"object\":\"chat.completion.chunk\",\"created\":%lld,\"model\":\"tiny\","
+#define USAGE "\"usage\":{\"prompt_tokens\":%d,\"total_tokens\":%d,\"completion_tokens\":%d}"
+
+static long long created(void) { return options.changing ? (now_ns() + wall_offset) / 1000000000 : 1763660000; }
 
 static void head(Connection *c) {
     wired = (size_t)sprintf(wire, "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream; charset=utf-8\r\ncache-control: no-cache\r\ntransfer-encoding: chunked\r\n\r\n");
@@ -144,7 +186,7 @@ static void head(Connection *c) {
         EVENT("event: message_start\ndata: {\"type\":\"message_start\",\"message\":{\"id\":\"msg_1\",\"type\":\"message\",\"role\":\"assistant\",\"model\":\"tiny\",\"content\":[],\"stop_reason\":null,\"stop_sequence\":null,\"usage\":{\"input_tokens\":%d,\"cache_creation_input_tokens\":0,\"cache_read_input_tokens\":0,\"output_tokens\":1}}}\n\n", c->tokens_in);
         EVENT("event: content_block_start\ndata: {\"type\":\"content_block_start\",\"index\":0,\"content_block\":{\"type\":\"text\",\"text\":\"\"}}\n\n");
     } else {
-        EVENT(CHAT "\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n");
+        EVENT(CHAT "\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n", created());
     }
     put(c, wire, wired);
 }
@@ -156,9 +198,8 @@ static void finish(Connection *c) {
         EVENT("event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\",\"stop_sequence\":null},\"usage\":{\"output_tokens\":%d}}\n\n", options.chunks);
         EVENT("event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
     } else {
-        EVENT(CHAT "\"choices\":[{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"stop\"}]}\n\n");
-        if (c->usage)
-            EVENT(CHAT "\"choices\":[],\"usage\":{\"prompt_tokens\":%d,\"total_tokens\":%d,\"completion_tokens\":%d}}\n\n", c->tokens_in, c->tokens_in + options.chunks, options.chunks);
+        EVENT(CHAT "\"choices\":[{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"stop\"}]}\n\n", created());
+        if (c->usage) EVENT(CHAT "\"choices\":[]," USAGE "}\n\n", created(), c->tokens_in, c->tokens_in + options.chunks, options.chunks);
         EVENT("data: [DONE]\n\n");
     }
     wired += (size_t)sprintf(wire + wired, "0\r\n\r\n");
@@ -172,11 +213,17 @@ static void chunk(Connection *c) {
     Entry *entry = &c->record->entry;
     if (!entry->chunks) head(c);
     wired = 0;
+    uint64_t drawn = mixed(c->joined) + 2654435761 * (uint64_t)entry->chunks;  // no text twice in TEXTS chunks
+    const char *text = texts[drawn % TEXTS].json;
     int64_t at = now_ns();
     if (c->protocol == ANTHROPIC)
-        EVENT("event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"%s\"}}\n\n", options.text);
+        EVENT("event: content_block_delta\ndata: {\"type\":\"content_block_delta\",\"index\":0,\"delta\":{\"type\":\"text_delta\",\"text\":\"%s\"}}\n\n", text);
+    else if (!options.changing)
+        EVENT(CHAT "\"choices\":[{\"index\":0,\"delta\":{\"content\":\"%s\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n", created(), text);
     else
-        EVENT(CHAT "\"choices\":[{\"index\":0,\"delta\":{\"content\":\"%s\"},\"logprobs\":null,\"finish_reason\":null}]}\n\n", options.text);
+        EVENT(CHAT "\"choices\":[{\"index\":0,\"delta\":{\"content\":\"%s\"},\"logprobs\":{\"content\":[{\"token\":\"%s\",\"logprob\":-0.%06d,\"bytes\":[%s],\"top_logprobs\":[]}],\"refusal\":null},\"finish_reason\":null}]," USAGE ",\"obfuscation\":\"%.*s\"}\n\n",
+              created(), text, text, (int)(mixed(drawn) % 1000000), texts[drawn % TEXTS].bytes, c->tokens_in, c->tokens_in + entry->chunks + 1, entry->chunks + 1,
+              1 + (int)(mixed(drawn) % OBFUSCATION), letters + drawn / TEXTS % OBFUSCATION);
     put(c, wire, wired);
     int64_t bin = (at - c->due) / BIN_NS;
     late[bin > BINS ? BINS : bin]++;
@@ -217,15 +264,15 @@ static void plain(Connection *c, const char *status, const char *body) {
 }
 
 // Takes one request out of `in`; 0: it is not whole yet.
-static int request(Connection *c) {
+static size_t request(Connection *c) {
     char *end = strstr(c->in, "\r\n\r\n");
     if (!end) return 0;
     *end = 0;
     const char *length = header(c->in, "\r\ncontent-length:");
-    int body = length ? atoi(length) : 0, size = (int)(end - c->in) + 4 + body;
+    size_t size = (size_t)(end - c->in) + 4 + (length ? strtoul(length, NULL, 10) : 0);
     if (c->used < size) {
         *end = '\r';
-        return size > REQUEST ? -1 : 0;
+        return 0;
     }
     if (strncmp(c->in, "POST", 4)) {
         plain(c, "200 OK", "{}");
@@ -244,7 +291,10 @@ static int request(Connection *c) {
     entry->status = 200;
     entry->began_ns = c->arrived;
     if (!first_at) first_at = c->arrived, cpu_began = cpu_s();
+    c->joined = truth.count;
     c->due = c->arrived + (int64_t)(options.ttft_ms * 1e6);
+    int64_t step = options.batch ? (int64_t)(options.gap_ms * 1e6) : 1;
+    c->due = (c->due + step - 1) / step * step;
     c->in[size] = after;
     if (++running > most_running) most_running = running;
     schedule(c);
@@ -260,6 +310,7 @@ static void drop(Connection *c) {
     }
     close(c->fd);
     if (c->tls) tls.SSL_free(c->tls);
+    free(c->in);
     free(c->out);
     free(c);
 }
@@ -291,17 +342,16 @@ static ssize_t in(Connection *c, char *bytes, size_t room) {
 // Reads all there is; returns 0 where the connection is over.
 static int readable(Connection *c) {
     for (;;) {
-        ssize_t got = in(c, c->in + c->used, (size_t)(REQUEST - c->used));
+        if (c->in_room < c->used + REQUEST + 1) c->in = realloc(c->in, c->in_room = 2 * c->used + REQUEST + 1);
+        ssize_t got = in(c, c->in + c->used, c->in_room - c->used - 1);
         if (got <= 0) return got < 0 && errno == EAGAIN;
-        c->used += (int)got;
+        c->used += (size_t)got;
         c->in[c->used] = 0;
         while (!c->record && c->used) {
-            int taken = request(c);
-            if (taken < 0) return 0;
+            size_t taken = request(c);
             if (!taken) break;
-            memmove(c->in, c->in + taken, (size_t)(c->used -= taken) + 1);
+            memmove(c->in, c->in + taken, (c->used -= taken) + 1);
         }
-        if (c->used == REQUEST) return 0;
     }
 }
 
@@ -375,7 +425,7 @@ static void serve(int listener) {
 }
 
 static void options_of(int count, char **words) {
-    static const struct option known[] = {{"port", 1, 0, 'p'}, {"ttft", 1, 0, 't'}, {"gap", 1, 0, 'g'}, {"chunks", 1, 0, 'c'}, {"log", 1, 0, 'l'}, {"tls", 1, 0, 's'}, {"text", 1, 0, 'x'}, {0}};
+    static const struct option known[] = {{"port", 1, 0, 'p'}, {"ttft", 1, 0, 't'}, {"gap", 1, 0, 'g'}, {"chunks", 1, 0, 'c'}, {"log", 1, 0, 'l'}, {"tls", 1, 0, 's'}, {"seed", 1, 0, 'x'}, {"batch", 0, 0, 'b'}, {"changing", 0, 0, 'v'}, {0}};
     for (int found; (found = getopt_long(count, words, "", known, NULL)) != -1;) switch (found) {
             case 'p': options.port = atoi(optarg); break;
             case 't': options.ttft_ms = atof(optarg); break;
@@ -383,9 +433,11 @@ static void options_of(int count, char **words) {
             case 'c': options.chunks = atoi(optarg); break;
             case 'l': options.log = optarg; break;
             case 's': options.tls = optarg; break;
-            case 'x': options.text = optarg; break;
+            case 'x': options.seed = strtoull(optarg, NULL, 10); break;
+            case 'b': options.batch = 1; break;
+            case 'v': options.changing = 1; break;
             default:
-                fprintf(stderr, "server [--port N] [--ttft MS] [--gap MS] [--chunks N] [--text T] [--tls PEM] [--log FILE]\n");
+                fprintf(stderr, "server [--port N] [--ttft MS] [--gap MS] [--chunks N] [--batch] [--seed N] [--changing] [--tls PEM] [--log FILE]\n");
                 exit(2);
         }
     if (options.chunks < 1) options.chunks = 1;
@@ -394,6 +446,7 @@ static void options_of(int count, char **words) {
 int main(int count, char **words) {
     options_of(count, words);
     if (options.tls) tls_open(options.tls);
+    make_texts();
     signal(SIGPIPE, SIG_IGN);
     signal(SIGTERM, on_signal);
     signal(SIGINT, on_signal);

@@ -1,7 +1,10 @@
 """The reference server follows its load, its log agrees, and the native client receives it."""
 
 import dataclasses
+import json
+import os
 import subprocess
+import time
 
 import numpy as np
 import pytest
@@ -86,7 +89,7 @@ def test_tls_serves_the_same(cc, tmp_path):
     import reference_server
 
     with reference_server.serving(
-        reference_server.Load(1, 1, chunks=3, ttft_ms=5, gap_ms=1, tls=True), 0, tmp_path
+        reference_server.Load(1, 1, chunks=3, ttft_ms=5, gap_ms=1, tls=True, seed=0), 0, tmp_path
     ) as server:
         context = ssl.create_default_context(cafile=str(server.authority))
         connection = http.client.HTTPSConnection("127.0.0.1", server.port, context=context, timeout=10)
@@ -99,3 +102,125 @@ def test_tls_serves_the_same(cc, tmp_path):
     assert body.count(b'"content":" the"') == 3
     assert body.endswith(b"data: [DONE]\n\n")
     assert list(server.log.request) == [77]
+
+
+def answer(server, protocol="openai", prompt="tell me"):
+    """The events of one request, parsed."""
+    import http.client
+
+    path = {"openai": "/v1/chat/completions", "anthropic": "/v1/messages"}[protocol]
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=10)
+    connection.request(
+        "POST", path, json.dumps({"stream_options": {"include_usage": True}, "prompt": prompt})
+    )
+    lines = connection.getresponse().read().decode().splitlines()
+    connection.close()
+    return [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+
+
+def deltas(events):
+    """Those with content."""
+    return [event for event in events if event.get("choices") and event["choices"][0]["delta"].get("content")]
+
+
+SHORT = {"streams": 1, "seconds": 1.0, "chunks": 40, "ttft_ms": 2.0, "gap_ms": 0.2}
+
+
+@pytest.fixture
+def serve(cc, tmp_path):
+    """A server of short answers with more settings, which ends with the block."""
+    import reference_server
+
+    return lambda **more: reference_server.serving(
+        reference_server.Load(**{**SHORT, **more}), min(os.sched_getaffinity(0)), tmp_path
+    )
+
+
+def test_texts_vary_in_length_and_content_and_come_from_the_seed(serve):
+    texts = []
+    for seed in (1, 1, 2, 0):
+        with serve(seed=seed) as server:
+            texts.append([one["choices"][0]["delta"]["content"] for one in deltas(answer(server))])
+    first, again, other, alike = texts
+
+    assert first == again
+    assert len(set(first)) > 35
+    assert len({len(text) for text in first}) > 5
+    assert len(first) == len(other) == 40
+    assert len(set(first) & set(other)) < 5
+    assert set(alike) == {" the"}
+
+
+def test_anthropic_texts_vary(serve):
+    with serve() as server:
+        events = answer(server, "anthropic")
+
+    assert len({event["delta"]["text"] for event in events if event["type"] == "content_block_delta"}) > 35
+
+
+def test_every_field_that_real_endpoints_change_changes(serve):
+    with serve(changing=True) as server:
+        events = answer(server, prompt="one two three")
+    chunks = deltas(events)
+    logprobs = [event["choices"][0]["logprobs"]["content"][0] for event in chunks]
+
+    assert [event["usage"]["completion_tokens"] for event in chunks] == list(range(1, 41))
+    assert events[-1]["usage"] == chunks[-1]["usage"]
+    assert len({len(event["obfuscation"]) for event in chunks}) > 8
+    assert len({one["logprob"] for one in logprobs}) > 35
+    assert all(bytes(one["bytes"]).decode() == one["token"] for one in logprobs)
+    assert [one["token"] for one in logprobs] == [event["choices"][0]["delta"]["content"] for event in chunks]
+    assert all(abs(event["created"] - time.time()) < 60 for event in chunks)
+
+
+def test_a_body_of_megabytes_is_read_and_counted(serve):
+    with serve() as server:
+        events = answer(server, prompt="word " * 1_000_000)
+
+    assert len(deltas(events)) == 40
+    assert events[-1]["usage"]["prompt_tokens"] > 1_000_000
+
+
+@pytest.fixture
+def herd(cc, tmp_path):
+    """A herd of 30 through the native client: what the server sent, what the client received, and when a gap began."""
+    import reference_server
+
+    load = reference_server.Load(30, 0.6, chunks=20, ttft_ms=43.0, gap_ms=20.0, herd=True)
+    with reference_server.serving(load, min(os.sched_getaffinity(0)), tmp_path) as server:
+        line = [reference_server.compiled("client"), f"--port={server.port}", "--streams=30", "--seconds=0.6",
+                f"--spacing={load.spacing_ms}", f"--log={tmp_path / 'seen.bin'}"]  # fmt: skip
+        subprocess.run(line, capture_output=True, timeout=30, check=True)
+    return server.log, reference_server.read_log(tmp_path / "seen.bin")
+
+
+def test_the_chunks_of_a_herd_are_sent_at_the_same_instants_in_the_order_of_the_requests(herd):
+    log, seen = herd
+    at_ns = log.at_ns.reshape(-1, 20)
+    step = at_ns // (20 * MS)
+    joined = -(-(log.began_ns + 43 * MS) // (20 * MS))
+    late = at_ns % (20 * MS)
+
+    assert len(log.request) == len(seen.request) == 60
+    assert log.began_ns[:30].max() - log.began_ns[:30].min() < 500 * MS
+    assert (step >= joined[:, None]).all()
+    assert np.median(step[:, 0] - joined) == 0
+    assert np.median(late) < 5 * MS  # a busy machine; alone it is 0.1
+    whole = [at_ns[step == one] for one in np.unique(step) if np.count_nonzero(step == one) == 30]
+    assert len(whole) > 10
+    order = np.argsort(log.began_ns, kind="stable")
+    assert all((np.diff(at_ns[order[:30], column]) > 0).all() for column in (5, 10, 15))
+
+
+def test_an_open_loop_sends_at_its_rate_however_long_answers_take(serve, tmp_path):
+    import reference_server
+
+    with serve(ttft_ms=150.0, chunks=2) as server:
+        line = [reference_server.compiled("client"), f"--port={server.port}", "--rate=200", "--seconds=0.5",
+                f"--log={tmp_path / 'seen.bin'}"]  # fmt: skip
+        subprocess.run(line, capture_output=True, timeout=30, check=True)
+    seen = reference_server.read_log(tmp_path / "seen.bin")
+
+    assert len(seen.request) == len(server.log.request) == 100
+    assert np.median(np.diff(seen.began_ns)) / (5 * MS) == pytest.approx(1, abs=0.2)
+    assert 25 < server.summary["most_running"] <= 100
