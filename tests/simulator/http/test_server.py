@@ -254,3 +254,25 @@ def test_a_taken_port_is_one_sentence(endpoint: Any) -> None:
         check=True,
     )
     assert done.stdout.startswith(f"said: cannot listen on 127.0.0.1 port {endpoint.port}: ")
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's stamps are Linux's")
+def test_the_time_to_the_first_chunk_counts_from_the_requests_arrival(start: Any, connect: Any) -> None:
+    endpoint = start({"ttft_ms": 400.0})
+    connection = connect(endpoint)
+    request_of(connection, "warm-up", stream=True).read()
+    endpoint.process.suspend()
+    before_ns = time.monotonic_ns()
+    connection.request(
+        "POST", "/v1/messages", json.dumps(BODY | {"stream": True}), {"x-client-request-id": "r/1/0/0"}
+    )
+    arrived_by_ns = time.monotonic_ns()
+    time.sleep(0.3)
+    resumed_at_ns = time.monotonic_ns()
+    endpoint.process.resume()
+    connection.getresponse().read()
+    [row] = endpoint.server_log("r")
+    assert before_ns < row["received_at_ns"] < arrived_by_ns
+    assert (
+        row["received_at_ns"] + 400_000_000 - 1000 <= row["chunk_sent_at_ns"][0] < resumed_at_ns + 400_000_000
+    )

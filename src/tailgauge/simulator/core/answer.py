@@ -27,7 +27,7 @@ from tailgauge.simulator.engine import job as events
 from tailgauge.simulator.engine.job import Emission, Job
 
 
-def _nothing() -> None:
+def nobody() -> None:
     """Nobody to call."""
 
 
@@ -47,8 +47,8 @@ class Answer(ABC):
         self.due_ns: list[int] = []
         self.complete = self.over = False
         self.counts_sent = False  # whether `sent` must be called for each chunk
-        self.on_change: Callable[[], None] = _nothing
-        self.on_over: Callable[[], None] = _nothing
+        self.on_change: Callable[[], None] = nobody
+        self.on_over: Callable[[], None] = nobody
 
     # --- what is due ------------------------------------------------------------------------------------------
 

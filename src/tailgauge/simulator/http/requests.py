@@ -46,6 +46,8 @@ def admit(api_key: str | None, request: web.Request) -> None:
 async def read_body(request: web.Request, timeout_s: float) -> bytes:
     """The body, or `Refused`: too large, too slow, or not in the transfer coding that its headers promise."""
     try:
+        if request.content.is_eof():  # as almost always, it came with its headers
+            return await request.read()
         async with asyncio.timeout(timeout_s):
             return await request.read()
     except TimeoutError:

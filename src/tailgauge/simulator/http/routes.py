@@ -24,6 +24,7 @@ from tailgauge.simulator.behaviours.faults import CUT, ERROR_EVENT, RESET
 from tailgauge.simulator.core.answer import Answer, answer_to
 from tailgauge.simulator.core.endpoint import Endpoint
 from tailgauge.simulator.core.exchange import Exchange
+from tailgauge.simulator.http import arrivals
 from tailgauge.simulator.http.api import Api
 from tailgauge.simulator.http.driver import LoopDriver, wait_open
 from tailgauge.simulator.http.requests import ServerOptions, admit, error_response, id_header, read_body
@@ -67,7 +68,11 @@ class Server:
                 raw: bytes | Refused = await read_body(request, self._options.body_timeout_s)
             except Refused as refused:
                 raw = refused
-            row = self._log.open(request.headers.get("x-client-request-id", ""), wire.NAME, monotonic_ns())
+            name, arrived_at_ns = (
+                request.headers.get("x-client-request-id", ""),
+                arrivals.arrived_at_ns(request.transport),
+            )
+            row = self._log.open(name, wire.NAME, arrived_at_ns)
             call = _Call(request, Exchange(self.core, row, wire, number), self._options)
             try:
                 admit(self._options.api_key, request)

@@ -15,8 +15,10 @@ from collections.abc import Callable
 
 from aiohttp import web
 
+from tailgauge.clock import WALL
 from tailgauge.errors import UsageError
 from tailgauge.scenario.simulated import Simulated
+from tailgauge.simulator.http import arrivals
 from tailgauge.simulator.http.requests import ServerOptions
 from tailgauge.simulator.http.routes import application
 
@@ -60,6 +62,7 @@ def serve(
         try:
             await _listen(runner, host, port, tls)
             _calm_garbage_collector()
+            _follow_wall_clock(loop)
             on_listening(_url(runner, tls))
             await stop.wait()
         finally:
@@ -72,7 +75,8 @@ def serve(
 
 async def _listen(runner: web.AppRunner, host: str, port: int, tls: ssl.SSLContext | None) -> None:
     try:
-        await web.TCPSite(runner, host, port, backlog=_BACKLOG, ssl_context=tls).start()
+        for listener in arrivals.listen(host, port, _BACKLOG):
+            await web.SockSite(runner, listener, backlog=_BACKLOG, ssl_context=tls).start()
     except OSError as error:
         raise UsageError(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
 
@@ -81,6 +85,12 @@ def _url(runner: web.AppRunner, tls: ssl.SSLContext | None) -> str:
     host, port = runner.addresses[0][:2]
     scheme = "http" if tls is None else "https"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _follow_wall_clock(loop: asyncio.AbstractEventLoop) -> None:
+    """Once a second: the kernel's stamps are of that clock, which may be set."""
+    WALL.refresh()
+    loop.call_later(1.0, _follow_wall_clock, loop)
 
 
 def _tls(options: ServerOptions) -> ssl.SSLContext | None:

@@ -11,6 +11,7 @@ import asyncio
 import socket
 import struct
 from collections.abc import Callable, Iterable
+from functools import partial
 from time import monotonic_ns
 from typing import Protocol
 
@@ -19,8 +20,8 @@ from aiohttp import HttpVersion11, web
 from tailgauge.scenario.simulated import ProxyTable
 from tailgauge.simulator.behaviours.faults import END_MARK, ERROR_EVENT, RESET
 from tailgauge.simulator.behaviours.proxy import Buffer, Flush, passes
-from tailgauge.simulator.core.answer import Answer
-from tailgauge.simulator.http.driver import sleep_until, wait_open
+from tailgauge.simulator.core.answer import Answer, nobody
+from tailgauge.simulator.http.driver import sleep_until
 from tailgauge.simulator.protocols.frames import Frames, framed, frames_of
 
 _HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
@@ -58,10 +59,21 @@ class EventStream(web.StreamResponse):
 
 
 class ChunkWriter:
-    """Writes an answer's chunks when they are due; `sent_at_ns` takes the clock just before each write."""
+    """Writes an answer's chunks when they are due; `sent_at_ns` takes the clock just before each write.
 
-    def __init__(self, writer: Writer, frames: Frames, answer: Answer, sent_at_ns: list[int]) -> None:
+    `head` gives the bytes that leave when the answer opens, with the first chunk where that is due then.
+    """
+
+    def __init__(
+        self,
+        writer: Writer,
+        frames: Frames,
+        answer: Answer,
+        sent_at_ns: list[int],
+        head: Callable[[], bytes] | None = None,
+    ) -> None:
         self._loop = asyncio.get_running_loop()
+        self._head, self._before = head, b""
         self._writer, self._frames, self._answer, self._sent_at_ns = writer, frames, answer, sent_at_ns
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
@@ -74,7 +86,8 @@ class ChunkWriter:
         try:
             await self._done
         finally:
-            self._running = False
+            self._running, self._head = False, None
+            self._answer.on_change = nobody  # no cycle: an answer may have megabytes of due times
             if self._timer is not None:
                 self._timer.cancel()
 
@@ -86,6 +99,8 @@ class ChunkWriter:
     def _write_due(self) -> None:
         self._timer = None
         writer, answer, sent_at_ns = self._writer, self._answer, self._sent_at_ns
+        if self._head is not None and not self._opens(self._head):
+            return
         due_ns = answer.due_ns
         for _ in range(_BURST):
             index = len(sent_at_ns)
@@ -101,7 +116,8 @@ class ChunkWriter:
             if writer.get_write_buffer_size() > _FULL_BYTES:
                 self._timer = self._loop.call_later(_FULL_WAIT_S, self._write_due)
                 return
-            writer.write(self._frames.frame(index))
+            writer.write(self._before + self._frames.frame(index))
+            self._before = b""
             sent_at_ns.append(now_ns)
             if answer.counts_sent:
                 answer.sent(index, now_ns)
@@ -109,6 +125,21 @@ class ChunkWriter:
             self._timer = self._loop.call_at(due_ns[len(sent_at_ns)] / 1e9, self._write_due)
         else:
             self._write_due()
+
+    def _opens(self, head: Callable[[], bytes]) -> bool:
+        """Whether the answer opens by now; then its head leaves, or waits for a first chunk that is due."""
+        answer, now_ns = self._answer, monotonic_ns()
+        if answer.opens_ns is None or self._writer.is_closing():
+            return False
+        if answer.opens_ns > now_ns + _EARLY_NS:
+            self._timer = self._loop.call_at(answer.opens_ns / 1e9, self._write_due)
+            return False
+        answer.opened(now_ns)
+        self._head, self._before = None, head()
+        if not answer.due_ns or answer.due_ns[0] > now_ns:
+            self._writer.write(self._before)
+            self._before = b""
+        return True
 
 
 class Stream:
@@ -134,9 +165,10 @@ class Stream:
             if answer.headers_at_once:
                 answer.send_headers(monotonic_ns())
             await self._response.prepare(self._request)
-            await wait_open(answer)
-            writer = await self._open()
-            chunks = ChunkWriter(writer, self._frames, answer, row.chunk_sent_at_ns)
+            writer = self._writer()
+            chunks = ChunkWriter(
+                writer, self._frames, answer, row.chunk_sent_at_ns, partial(self._head, writer)
+            )
             answer.on_change = chunks.wake
             await chunks.run()
             await self._end(writer)
@@ -148,23 +180,26 @@ class Stream:
             answer.log_chunks(row.chunk_sent_at_ns)
         return self._response
 
-    async def _open(self) -> Writer:
-        """Write the events before the content; returns where all others go."""
+    def _writer(self) -> Writer:
+        """Where the events go."""
         transport = self._request.transport
         # The transport is gone where the client left between the last await and here.
         if transport is None:
             raise ConnectionResetError("the client left")
-        opening = self._wire.opening(self._exchange.reply)  # which the cache has completed
-        writer: Writer = transport
         if passes(self._table.proxy):
-            await self._response.write(opening)
-        else:
-            writer = self._proxy = ProxyWriter(transport, self._table.proxy, self._response.send_headers)
-            writer.write(framed(opening, self._chunked))
+            return transport
+        self._proxy = ProxyWriter(transport, self._table.proxy, self._response.send_headers)
+        return self._proxy
+
+    def _head(self, writer: Writer) -> bytes:
+        """What leaves before the first content."""
+        if self._proxy is None:
+            self._response.send_headers()
         every_s = self._table.ping_every_s
         if every_s and self._wire.ping():
             self._ping_later(writer, asyncio.get_running_loop().time() + every_s)
-        return writer
+        opening = self._wire.opening(self._exchange.reply)  # which the cache has completed
+        return framed(opening, self._chunked)
 
     def _ping_later(self, writer: Writer, due_s: float) -> None:
         def ping() -> None:
