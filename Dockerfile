@@ -1,13 +1,13 @@
 # One image for every role: its entry point is `tailgauge`, and `endpoint`, `run`, `worker` and `report` are its commands.
-# The first stage builds the wheel and installs it with the versions of constraints.txt.
+# The first stage, which has a compiler, builds the wheel and installs it with the versions of constraints.txt.
 # The second copies only the installed environment: no source, no pip, no compiler, no root.
 
-FROM python:3.11.14-slim-bookworm AS build
+FROM python:3.11.14-bookworm AS build
 WORKDIR /build
 COPY constraints.txt ./
 RUN python -m pip install --no-cache-dir --upgrade -c constraints.txt pip && \
     python -m venv --without-pip /opt/tailgauge
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml hatch_build.py README.md LICENSE ./
 COPY src src
 COPY analysis analysis
 COPY locustfiles locustfiles

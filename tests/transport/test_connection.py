@@ -9,13 +9,13 @@ import pytest
 
 linux = pytest.mark.skipif(sys.platform != "linux", reason="only Linux stamps packets for us")
 
-READERS = ("prompt", "blocked", "unbounded")
+CLIENTS = ("prompt", "blocked", "unbounded")
 PATIENCE_S = 8  # far more than any of these takes, far less than the time-outs that would end a hang
 
 
 @pytest.fixture(scope="module")
-def seen(run_script):
-    return run_script("transport/scripts/connection.py")
+def seen(run_script, reader):
+    return run_script("transport/scripts/connection.py", reader)
 
 
 def test_a_connection_is_kept_for_the_next_request(seen):
@@ -193,25 +193,29 @@ def test_no_failure_of_a_target_prints_a_traceback(seen):
 
 
 @pytest.fixture(scope="module")
-def polled(run_script):
-    return run_script("transport/scripts/polls.py")
+def polled(run_script, reader):
+    return run_script("transport/scripts/polls.py", reader)
 
 
 @linux
-@pytest.mark.parametrize("reader", READERS)
-def test_a_read_never_came_before_its_lower_bound(polled, reader):
+@pytest.mark.parametrize("client", CLIENTS)
+def test_a_read_never_came_before_its_lower_bound(polled, client):
     """Whatever the reader did meanwhile: planted by a server that shares its clock."""
-    bounds = polled[reader]
+    bounds = polled[client]
 
     assert len(bounds) == 60
     assert all(sent <= low <= arrived for low, arrived, sent in bounds)
 
 
 @linux
-def test_a_prompt_reader_can_prove_that_it_was_prompt(polled):
-    """The first piece, read together with more or not, came within about 2 ms after its lower bound; without
-    polls no more is known than that it came after the request."""
-    width_ms = {name: median([(arrived - low) / 1e6 for low, arrived, _ in polled[name]]) for name in READERS}
+def test_a_prompt_reader_can_prove_that_it_was_prompt(polled, reader):
+    """The first piece, read together with more or not, came within about 2 ms after its lower bound. In Python that holds
+    while nothing else runs, and without polls no more is known than that it came after the request."""
+    width_ms = {name: median([(arrived - low) / 1e6 for low, arrived, _ in polled[name]]) for name in CLIENTS}
 
-    assert width_ms["prompt"] < 4 < width_ms["unbounded"]
-    assert width_ms["prompt"] < width_ms["blocked"]
+    assert width_ms["prompt"] < 4
+    if reader == "compiled":
+        assert max(width_ms.values()) < 4
+    else:
+        assert width_ms["prompt"] < width_ms["blocked"]
+        assert width_ms["unbounded"] > 4

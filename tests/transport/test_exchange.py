@@ -8,8 +8,8 @@ EVENTS = "data: a\n\ndata: b\n\n"
 
 
 @pytest.fixture(scope="module")
-def seen(run_script):
-    return run_script("transport/scripts/exchange.py")
+def seen(run_script, reader):
+    return run_script("transport/scripts/exchange.py", reader)
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import pytest
 
 
 @pytest.fixture(scope="module")
-def seen(run_script, tmp_path_factory):
-    return run_script("transport/scripts/tls.py", tmp_path_factory.mktemp("certificates"))
+def seen(run_script, tmp_path_factory, reader):
+    return run_script("transport/scripts/tls.py", tmp_path_factory.mktemp("certificates"), reader)
 
 
 def test_an_authority_of_ones_own_is_trusted_through_its_file(seen):

@@ -80,6 +80,8 @@ class WorkerJson(_Tolerant):
     """offset_ns, error_ns and drift_ppb against the master's clock"""
     stamps: str = ""
     """timestamp source: kernel or user"""
+    reader: str = ""
+    """what read its sockets: compiled or python; empty in older runs and dry runs"""
     why: str = ""
     """reason of a failure"""
     leased: Whole | None = None

@@ -33,6 +33,7 @@ class WorkerEntry:
     error_ns: int | None
     drift_ppb: int | None
     stamps: str
+    reader: str
     requests: int
     chunks: int
     late_s: float | None
@@ -78,7 +79,7 @@ def _worker(frames: Frames, entry: Json, of: Loss) -> WorkerEntry:
     rows, worker = frames.rows, entry["worker"]
     lacks = sum(max(0, wrote - rows.get((name, worker), 0)) for name, wrote in entry["rows"].items())
     names = (
-        "worker", "name", "host", "pid", "state", "offset_ns", "error_ns", "drift_ppb", "stamps", "late_s", "silent", "unwritten",
+        "worker", "name", "host", "pid", "state", "offset_ns", "error_ns", "drift_ppb", "stamps", "reader", "late_s", "silent", "unwritten",
     )  # fmt: skip
     return WorkerEntry(
         **{name: entry[name] for name in names},
@@ -162,7 +163,7 @@ def _workers(workers: Sequence[WorkerEntry]) -> Table:
         "state",
         "clock offset (ms)",
         "drift (ppm)",
-        "stamps",
+        "stamps, reader",
         "requests",
         "chunks",
         "missing",
@@ -170,7 +171,7 @@ def _workers(workers: Sequence[WorkerEntry]) -> Table:
     )
     rows = tuple(
         (Value(str(w.worker), w.name), w.host or "–", "; ".join([w.state, *w.kept]), _offset(w),
-         "–" if w.drift_ppb is None else f"{w.drift_ppb / 1000:.3g}", w.stamps or "–",
+         "–" if w.drift_ppb is None else f"{w.drift_ppb / 1000:.3g}", ", ".join(filter(None, (w.stamps, w.reader))) or "–",
          Value(count(w.requests), f"{count(w.found)} found" if w.found else ""), count(w.chunks),
          Value(count(w.missing_requests), _spans(w.missing)), count(w.rows_lost))
         for w in workers

@@ -89,7 +89,9 @@ class RunWorker:
 
     def facts(self) -> dict[str, Any]:
         """The worker's entry in run.json."""
-        known = {k: self.record.get(k) for k in ("clock", "stamps", "counts", "rows", "unwritten", "why")}
+        known = {
+            k: self.record.get(k) for k in ("clock", "stamps", "reader", "counts", "rows", "unwritten", "why")
+        }
         known["counts"] = known["counts"] or self.counters.get("counts")
         if not self.has_drained and self.counters.get("clock"):
             known["clock"] = self.counters["clock"]  # newer than that of its `ready`

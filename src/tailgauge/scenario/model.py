@@ -111,6 +111,10 @@ class Scenario(Table):
         "kernel",
         description="timestamp source: the `kernel` (Linux), or the worker's clock at the read (`user`), as most clients do",
     )
+    reader: Literal["compiled", "python"] = Field(
+        "compiled",
+        description="what reads the sockets: a `compiled` thread that a busy worker cannot hold up, where it was built, or `python`",
+    )
     target: Target = Target()
     second_target: Target | None = Field(None)
     arrival: Arrival = Arrival()

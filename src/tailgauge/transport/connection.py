@@ -1,8 +1,9 @@
 """Connections to the target: resolve, connect, TLS, send, reads with kernel timestamps, and the pool of idle ones.
 
-Bytes are read in a libev io-watcher callback of the hub: one `recvmsg` per readiness, no greenlet switch. Each read goes
-to the current exchange with three times: the kernel's (SO_TIMESTAMPNS, the arrival of the read's last byte), the read
-time, and one at which the socket was still empty (`Polls`). Without Linux there is no kernel's, and the rows state that.
+The compiled reader reads them, or a libev io-watcher callback of the hub: one `recvmsg` per readiness, no greenlet switch.
+Each read goes to the current exchange with three times: the kernel's (SO_TIMESTAMPNS, the arrival of the read's last byte),
+the read time, and one at which the socket was still empty (`Polls`). Without Linux there is no kernel's, and the rows state
+that. A slow reader is read in the hub, which can pause.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from gevent.monkey import get_original
 from tailgauge.clock import WALL, monotonic_ns
 from tailgauge.transport.http1 import LAST, may_be_last
 from tailgauge.transport.losses import Losses
+from tailgauge.transport.reader import READER
 
 SO_TIMESTAMPNS = 35
 KERNEL_STAMPS = sys.platform == "linux"
@@ -134,7 +136,7 @@ def _unwatched(_: _socket.socket) -> None:
 class Connection:
     """A connected socket with its watcher, for one exchange at a time."""
 
-    def __init__(self, number: int, raw: _socket.socket, *, kernel_stamps: bool) -> None:
+    def __init__(self, number: int, raw: _socket.socket, *, kernel_stamps: bool, in_hub: bool = True) -> None:
         self.number = number
         self.kernel_stamps = kernel_stamps
         self.dns_ns = self.connect_ns = self.tls_ns = 0
@@ -153,12 +155,14 @@ class Connection:
         self._resume: Any = None
         self._is_slow = False
         self._seen_from = 0  # the number of the first poll that counts for this socket
+        self._in_hub = in_hub
+        self._reading: int | None = None  # its number at the compiled reader
         self._raw = raw
         self._recvmsg = raw.recvmsg
         self._tls: ssl.SSLObject | None = None
         self._incoming = ssl.MemoryBIO()
         self._outgoing = ssl.MemoryBIO()
-        self._watcher = get_hub().loop.io(raw.fileno(), _READ)
+        self._watcher: Any = None
         self._writable_watcher: Any = None
         self._writable = Event()  # the socket buffer takes more, or the connection was closed
 
@@ -169,13 +173,26 @@ class Connection:
 
     def start(self) -> None:
         """Begin to read. Without a listener, readable means closed by the peer."""
+        if not self._in_hub:
+            self._reading = READER.add(self._raw.fileno(), self)
+            return
+        if self._watcher is None:
+            self._watcher = get_hub().loop.io(self._raw.fileno(), _READ)
         self._seen_from = POLLS.number + SETTLED
         slow = self._on_readable_slow if self._is_slow else self._on_readable
         self._watcher.start(self._on_readable_tls if self._tls else slow)
 
     def listen(self, listener: Listener | None) -> None:
         """Pass reads to another listener from now on."""
+        if self.keep is not None and self._reading is not None:
+            READER.keep(self._reading, None)
         self.listener, self.keep = listener, None
+
+    def store(self, reads: list[Read], keep: Callable[[Read], None]) -> None:
+        """Append reads to `reads`, or pass them to `keep` which does, until one may be the last of the answer."""
+        self.keep = keep
+        if self._reading is not None and self._tls is None:
+            READER.keep(self._reading, reads)
 
     def pause(self, seconds: float, read_size: int) -> None:
         """Do not read for a while, and then at most `read_size` bytes at once; the kernel's buffer fills."""
@@ -230,7 +247,7 @@ class Connection:
 
     def alive(self) -> bool:
         """Whether an idle connection is open, without an end or stray bytes in the socket."""
-        if self.closed:
+        if self.closed or (self._reading is not None and READER.waits(self._reading, self)):
             return False
         try:
             self._raw.recv(1, _socket.MSG_PEEK)
@@ -245,6 +262,9 @@ class Connection:
         if not self.closed:
             self.closed = True
             self._end_pause()
+            if self._reading is not None:
+                READER.remove(self._reading)
+                self._reading = None
             for watcher in filter(
                 None, (self._watcher, self._writable_watcher)
             ):  # libev aborts on a watcher without socket
@@ -343,14 +363,28 @@ class Connection:
             if data[-4:] == LAST or len(data) < 4:  # `may_be_last`, without the call
                 self._may_end()
 
+    def take(self, data: bytes | None, arrived_at_ns: int, read_at_ns: int, empty_at_ns: int) -> None:
+        """What the compiled reader has read; see `reader.Owner`."""
+        if self.closed:
+            return
+        if data is None:
+            self._may_end()
+        elif not data:
+            self._ended(os.strerror(arrived_at_ns) if arrived_at_ns else None)
+        elif self._tls is not None:
+            self._deliver_encrypted(data, arrived_at_ns, read_at_ns, empty_at_ns)
+        else:
+            self._deliver(data, arrived_at_ns, read_at_ns, empty_at_ns)
+
     def _on_readable_slow(self) -> None:
         if (read := self._read()) is not None:
             self._deliver(*read)
 
     def _on_readable_tls(self) -> None:
-        if (read := self._read()) is None:
-            return
-        data, *times = read
+        if (read := self._read()) is not None:
+            self._deliver_encrypted(*read)
+
+    def _deliver_encrypted(self, data: bytes, *times: int) -> None:
         try:
             plain, ended = self._decrypt(data)
         except ssl.SSLError as error:
@@ -450,10 +484,11 @@ def connect(
     receive_buffer: int | None = None,
     *,
     user_clock: bool = False,
+    in_hub: bool = True,
 ) -> Connection:
     """Connect to the first address that answers; `addresses` as from getaddrinfo, `receive_buffer` in bytes.
 
-    Reads have kernel timestamps where available, unless `user_clock` is set.
+    Reads have kernel timestamps where available, unless `user_clock` is set. `in_hub`: not by the compiled reader.
     """
     started = monotonic_ns()
     kernel_stamps = KERNEL_STAMPS and not user_clock
@@ -469,7 +504,7 @@ def connect(
             raw.close()
             failure = error
             continue
-        connection = Connection(number, raw, kernel_stamps=kernel_stamps)
+        connection = Connection(number, raw, kernel_stamps=kernel_stamps, in_hub=in_hub)
         connection.connect_ns = monotonic_ns() - started
         return connection
     raise failure

@@ -21,6 +21,7 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.protocol_violations import COMPRESSED, FRAMING, HEAD_TOO_LARGE, NOT_HTTP, TOO_LARGE
 from tailgauge.transport.connection import Connection, Read
 from tailgauge.transport.http1 import Body, ChunkedBody, Head, HeadSizeError, WireError
+from tailgauge.transport.reader import READER
 
 # Limits of one response, and of all open ones together. A regular answer reaches none of them. They bound a worker's memory
 # for any number of open answers; the attempt's deadline bounds time.
@@ -297,7 +298,7 @@ class Exchange:
             return
         if connection is not None and connection.listener is self:
             self._at_leisure = True
-            connection.keep = self._keep_read
+            connection.store(self._kept, self._keep_read)
 
     def _notify(self, decoder: Decoder, *, had_content: bool) -> None:
         """Call the callbacks of awaited events, which may end the exchange."""
@@ -365,6 +366,8 @@ class Exchange:
         if self.done or self.aborted:
             return
         self.aborted, self.aborted_at_ns = reason, monotonic_ns()
+        if self._at_leisure:
+            READER.collect()
         self.advance()
         if not self.done:
             self._close_and_finish()

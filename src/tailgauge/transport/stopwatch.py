@@ -20,6 +20,7 @@ from tailgauge.transport.connection import ConnectError, Connection, Origin, Poo
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.http1 import request_bytes
 from tailgauge.transport.losses import Losses
+from tailgauge.transport.reader import COMPILED
 
 _CURRENT: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
 RESOLVE_AGAIN_NS = 30_000_000_000
@@ -70,12 +71,14 @@ class Stopwatch(httpx2.BaseTransport):
         send_timeout_s: float,
         ca_file: str | None,
         user_clock: bool = False,
+        reader: str = "compiled",
     ) -> None:
         self._pool = Pool(idle_connections)
         self._connect_timeout_s = connect_timeout_s
         self._send_timeout_s = send_timeout_s
         self._ca_file = ca_file
         self._user_clock = user_clock
+        self._in_hub = reader == "python" or not COMPILED
         self._tls: ssl.SSLContext | None = None
         self._addresses: dict[tuple[str, int], tuple[int, list[Any]]] = {}
         self._numbers = 0
@@ -188,7 +191,12 @@ class Stopwatch(httpx2.BaseTransport):
             self._addresses[host, port] = (monotonic_ns(), addresses)
         self._numbers += 1
         connection = connect(
-            self._numbers, addresses, self._connect_timeout_s, receive_buffer, user_clock=self._user_clock
+            self._numbers,
+            addresses,
+            self._connect_timeout_s,
+            receive_buffer,
+            user_clock=self._user_clock,
+            in_hub=self._in_hub or receive_buffer is not None,
         )
         connection.dns_ns = dns_ns
         connection.watched_by(self.losses)

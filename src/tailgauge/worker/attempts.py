@@ -25,6 +25,7 @@ from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.redaction import Redaction
 from tailgauge.rows.schema import CANCELLED, CLIENT_ERROR, COMPLETED, OK, PREFLIGHT, STEADY, AttemptRow
 from tailgauge.transport.exchange import Exchange, HeldBytes
+from tailgauge.transport.reader import READER
 from tailgauge.transport.stopwatch import watched_by
 from tailgauge.worker.attempt_row import RequestRef, begun, fill
 from tailgauge.worker.cache_tracker import CacheBook
@@ -127,6 +128,7 @@ class Attempts:
 
     def decode_open(self) -> None:
         """Decode what open calls have received, in slices, so that it never accumulates."""
+        READER.collect()
         began_ns = monotonic_ns()
         for one in list(self.open.values()):
             one.exchange.advance()

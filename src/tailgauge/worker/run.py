@@ -36,6 +36,7 @@ from tailgauge.scenario.model import Scenario, parse
 from tailgauge.scenario.prices import Price
 from tailgauge.schedule.sessions import Turn
 from tailgauge.transport.connection import KERNEL_STAMPS, POLLS
+from tailgauge.transport.reader import COMPILED
 from tailgauge.transport.stopwatch import Stopwatch
 from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.cache_tracker import CacheBook
@@ -69,6 +70,7 @@ class Task:
         on_part = None if self._shared else self.part_sender.add
         self.recorder = Recorder(self.folder, self.number, on_part, compacts=self._shared)
         target, limits = self.scenario.target, self.scenario.limits
+        self._reader = self.scenario.reader if COMPILED else "python"
         self._transports: list[Stopwatch] = []
         self._urls: list[str] = []
         targets = zip((MAIN, SECOND), self.scenario.targets.items(), strict=False)
@@ -114,6 +116,7 @@ class Task:
             send_timeout_s=limits.attempt_deadline_s,
             ca_file=target.ca_file,
             user_clock=self.scenario.clock == "user",
+            reader=self._reader,
         )
         self._transports.append(transport)
         self._urls.append(url)
@@ -181,7 +184,8 @@ class Task:
         self._write_record()
         self._health = Health(self.counters, self._transports)
         self._health.freeze()
-        POLLS.start(HubTicks)
+        if self._reader == "python":
+            POLLS.start(HubTicks)
         gevent.spawn_later(max(0.0, (start_at_ns - monotonic_ns()) / 1e9), self._note_cpu, "at_start")
         self._dispatching = gevent.spawn(self.dispatcher.run, start_at_ns)
         self._reporter = gevent.spawn(self._report)
@@ -348,6 +352,7 @@ class Task:
             "state": self._state,
             "why": self._why,
             "clock": self.clock.offset(),
+            "reader": self._reader,
             "stamps": "kernel" if KERNEL_STAMPS and self.scenario.clock == "kernel" else "user",
             "counts": self.counters.as_message(),
             "rows": dict(self.recorder.written),

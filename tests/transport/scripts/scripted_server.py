@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -14,6 +15,7 @@ from tailgauge.transport.stopwatch import Stopwatch, watched_by
 SSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 SSE_UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
+READER = "python" if "python" in sys.argv else "compiled"  # the scripts' last argument
 REST_S = 0.02  # longer than a connection rests after a response
 
 
@@ -114,7 +116,13 @@ class Payload:
 
 def stopwatch(**other: Any) -> Stopwatch:
     """A stopwatch with short patience."""
-    settings = {"idle_connections": 10, "connect_timeout_s": 5, "send_timeout_s": 60, "ca_file": None}
+    settings = {
+        "idle_connections": 10,
+        "connect_timeout_s": 5,
+        "send_timeout_s": 60,
+        "ca_file": None,
+        "reader": READER,
+    }
     return Stopwatch(**{**settings, **other})
 
 

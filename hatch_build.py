@@ -1,0 +1,62 @@
+"""Compiles the reader of `tailgauge.transport`, where there is Linux, a C compiler and Python's headers.
+
+It is built against the stable ABI, so one wheel of a platform serves every Python from 3.11 on. Where it cannot be compiled
+the wheel is a pure one: the same package, whose worker reads in Python.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import sysconfig
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+PLACE = Path("tailgauge", "transport")
+FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-pthread")
+
+
+class ReaderHook(BuildHookInterface[Any]):
+    """Adds the compiled reader to a wheel, or puts it beside its source for an editable installation."""
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        """Compile, unless it cannot be: then say why, and go on without."""
+        source = Path(self.root, "src", PLACE, "_reader.c")
+        target = source.with_name("_reader.abi3.so")
+        self._folder = TemporaryDirectory(dir=source.parent if version == "editable" else None)
+        built = Path(self._folder.name, target.name)
+        if why := _compiled(source, built):
+            self.app.display_warning(f"the reader is not compiled, workers read in Python: {why}")
+            if version == "editable":
+                target.unlink(missing_ok=True)  # of another source
+        elif version == "editable":
+            built.replace(target)  # at once: a process may run the one before
+        else:
+            build_data["force_include"][str(built)] = str(PLACE / target.name)
+            build_data["pure_python"] = False
+            platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+            build_data["tag"] = f"cp311-abi3-{platform}"
+
+    def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
+        """The wheel is made."""
+        self._folder.cleanup()
+
+
+def _compiled(source: Path, target: Path) -> str | None:
+    """Compile the library; returns why it could not be."""
+    if sys.platform != "linux":
+        return "only Linux has what it uses"
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    include = f"-I{sysconfig.get_paths()['include']}"
+    try:
+        done = subprocess.run(
+            [*compiler, *FLAGS, include, source, "-o", target], capture_output=True, text=True, check=False
+        )
+    except OSError as error:
+        return f"{compiler[0]}: {error.strerror}"
+    return done.stderr.strip()[-500:] or f"exit code {done.returncode}" if done.returncode else None

@@ -1,0 +1,417 @@
+// Reads the sockets of one worker on a thread of its own, which never needs the interpreter: whatever Python does, each
+// segment is read, with the kernel's timestamp, before the next one of its stream arrives.
+//
+// The thread appends reads to a batch; `drain` takes the batch and makes Python objects of it. The thread wakes the event
+// loop (an eventfd) for what cannot wait: a read that may end an answer, a read of a connection of which each read counts,
+// an end, a batch that has grown. While much arrives it rests between two polls: gaps longer than a rest lose nothing,
+// because the kernel stamps each segment. Built against the stable ABI: one file for every Python from 3.11 on.
+#define _GNU_SOURCE
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { READ_SIZE = 65536, EVENTS = 1024 };
+enum { MANY = 2048, MUCH = 1 << 20 };       // reads, bytes of a batch that wake the loop
+enum { MOST = 64 << 20 };                   // bytes that wait for Python, before reading pauses
+enum { MOST_KEPT = 65536 };                 // bytes of one connection that are kept undecoded
+enum { SETTLED = 2 };  // polls until a socket that was just added, or not emptied, can have been seen empty
+static const int64_t REST_NS = 500000, FULL_NS = 1000000;
+static const int POLL_MS = 2;  // at least so often: the time of an empty poll bounds when a read came
+
+typedef struct {
+    uint32_t slot, generation;
+    int32_t size, error;  // size 0: the end, with an errno or 0
+    size_t offset;
+    int64_t stamp, read_at, empty_at;  // wall clock, 0: none; monotonic; monotonic, 0: unknown
+} Read;
+
+typedef struct {
+    Read *reads;
+    size_t count, room;
+    char *bytes;
+    size_t used, size;
+} Batch;
+
+typedef struct {
+    int fd;  // -1: free
+    uint32_t generation;
+    int waiting;    // reads in the batch that is being filled
+    int64_t known;  // the number of the first poll that counts for it
+    PyObject *owner, *kept;  // `kept`: the list that takes its reads; NULL: each read counts
+    size_t kept_bytes;  // in `kept`
+} Slot;
+
+typedef struct {
+    PyObject_HEAD
+    pthread_mutex_t lock;
+    pthread_t thread;
+    int running, stop, epoll, event, stopper, woken, draining, used;
+    Slot *slots;
+    uint32_t slot_count;
+    Batch batch, taken;
+    int64_t polls, polled_at;
+} Reader;
+
+static int64_t now_ns(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static void sleep_until(int64_t at_ns) {
+    struct timespec t = {at_ns / 1000000000, at_ns % 1000000000};
+    clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &t, NULL);
+}
+
+// --- the thread ---------------------------------------------------------------------------------------------------
+
+static int make_room(Batch *batch) {
+    if (batch->count == batch->room) {
+        size_t room = batch->room ? 2 * batch->room : 256;
+        Read *reads = realloc(batch->reads, room * sizeof *reads);
+        if (!reads) return 0;
+        batch->reads = reads, batch->room = room;
+    }
+    if (batch->size - batch->used < READ_SIZE) {
+        size_t size = batch->size ? 2 * batch->size : 4 * READ_SIZE;
+        char *bytes = size <= MOST ? realloc(batch->bytes, size) : NULL;
+        if (!bytes) return 0;
+        batch->bytes = bytes, batch->size = size;
+    }
+    return 1;
+}
+
+// Whether the last bytes of an answer may be among these: a chunked body ends with an empty line, of which a short read
+// may be a part.
+static int may_be_last(const char *bytes, ssize_t size) {
+    return size < 4 || !memcmp(bytes + size - 4, "\r\n\r\n", 4);
+}
+
+// One read of one socket, with the lock held; returns whether the loop must be woken, -1 if there was no room.
+static int read_one(Reader *self, uint32_t number, uint32_t generation, int64_t empty_at) {
+    Slot *slot = number < self->slot_count ? &self->slots[number] : NULL;
+    if (!slot || slot->fd < 0 || slot->generation != generation) return 0;  // closed since it was reported
+    Batch *batch = &self->batch;
+    if (!make_room(batch)) {
+        slot->known = self->polls + SETTLED;
+        return -1;
+    }
+    union { struct cmsghdr aligned; char room[CMSG_SPACE(sizeof(struct timespec))]; } ancillary;
+    char *bytes = batch->bytes + batch->used;
+    struct iovec into = {bytes, READ_SIZE};
+    struct msghdr message = {.msg_iov = &into, .msg_iovlen = 1, .msg_control = &ancillary, .msg_controllen = sizeof ancillary};
+    ssize_t got = recvmsg(slot->fd, &message, MSG_DONTWAIT);
+    int error = got < 0 ? errno : 0;
+    if (error == EAGAIN || error == EINTR) return 0;
+    Read *read = &batch->reads[batch->count++];
+    *read = (Read){number, generation, got > 0 ? (int32_t)got : 0, error, batch->used, 0, now_ns(), 0};
+    slot->waiting++;
+    if (got <= 0) {
+        epoll_ctl(self->epoll, EPOLL_CTL_DEL, slot->fd, NULL);
+        return 1;
+    }
+    if (self->polls >= slot->known) read->empty_at = empty_at;
+    if (got == READ_SIZE) slot->known = self->polls + SETTLED;
+    batch->used += (size_t)got;
+    struct cmsghdr *stamp = CMSG_FIRSTHDR(&message);
+    if (stamp && stamp->cmsg_level == SOL_SOCKET && stamp->cmsg_type == SCM_TIMESTAMPNS) {
+        struct timespec t;
+        memcpy(&t, CMSG_DATA(stamp), sizeof t);
+        read->stamp = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+    }
+    return !slot->kept || may_be_last(bytes, got) || batch->count >= MANY || batch->used >= MUCH;
+}
+
+static void *run(void *of) {
+    Reader *self = of;
+    struct epoll_event *events = malloc(EVENTS * sizeof *events);
+    int64_t busy_at = 0;
+    int used = 0;  // sockets
+    while (events) {
+        int64_t began = now_ns(), empty_at = self->polled_at;
+        int count = epoll_wait(self->epoll, events, EVENTS, 0);
+        if (count == 0) {
+            empty_at = began;  // all of them were
+            count = epoll_wait(self->epoll, events, EVENTS, used ? POLL_MS : -1);
+        }
+        if (count < EVENTS) self->polled_at = began;  // what was not reported was empty, the rest is read below
+        int wake = 0, full = 0;
+        for (int i = 0; i < count; i++) {
+            pthread_mutex_lock(&self->lock);
+            int found = read_one(self, (uint32_t)events[i].data.u64, (uint32_t)(events[i].data.u64 >> 32), empty_at);
+            pthread_mutex_unlock(&self->lock);
+            wake |= found != 0;
+            full |= found < 0;
+        }
+        pthread_mutex_lock(&self->lock);
+        self->polls++;
+        int stop = self->stop;
+        used = self->used;
+        if (wake && !self->woken) {
+            self->woken = 1;
+            eventfd_write(self->event, 1);
+        }
+        pthread_mutex_unlock(&self->lock);
+        if (stop) break;
+        if (full) {
+            sleep_until(now_ns() + FULL_NS);  // the kernel keeps what Python has no room for
+        } else if (count > 0) {
+            if (began - busy_at < 2 * REST_NS) sleep_until(began + REST_NS);
+            busy_at = began;
+        }
+    }
+    free(events);
+    return NULL;
+}
+
+// --- for Python, with the interpreter's lock held -----------------------------------------------------------------
+
+static int start(Reader *self) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are Python's
+    int failed = pthread_create(&self->thread, NULL, run, self);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (failed) {
+        errno = failed;
+        PyErr_SetFromErrno(PyExc_OSError);
+        return -1;
+    }
+    self->running = 1;
+    return 0;
+}
+
+static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywords) {
+    (void)args, (void)keywords;
+    allocfunc allocate = (allocfunc)PyType_GetSlot(type, Py_tp_alloc);
+    Reader *self = (Reader *)allocate(type, 0);
+    if (!self) return NULL;
+    pthread_mutex_init(&self->lock, NULL);
+    self->epoll = epoll_create1(EPOLL_CLOEXEC);
+    self->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    self->stopper = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    struct epoll_event stopping = {.events = EPOLLIN, .data.u64 = UINT64_MAX};  // the number of no slot
+    if (self->event < 0 || epoll_ctl(self->epoll, EPOLL_CTL_ADD, self->stopper, &stopping)) {
+        PyErr_SetFromErrno(PyExc_OSError);
+        Py_DECREF(self);
+        return NULL;
+    }
+    if (start(self)) {
+        Py_DECREF(self);
+        return NULL;
+    }
+    return (PyObject *)self;
+}
+
+static void end_thread(Reader *self) {
+    if (!self->running) return;
+    pthread_mutex_lock(&self->lock);
+    self->stop = 1;
+    pthread_mutex_unlock(&self->lock);
+    eventfd_write(self->stopper, 1);
+    Py_BEGIN_ALLOW_THREADS pthread_join(self->thread, NULL);
+    Py_END_ALLOW_THREADS self->running = 0;
+}
+
+static void free_batch(Batch *batch) {
+    free(batch->reads);
+    free(batch->bytes);
+    *batch = (Batch){0};
+}
+
+static void reader_dealloc(Reader *self) {
+    PyTypeObject *type = Py_TYPE((PyObject *)self);
+    end_thread(self);
+    for (uint32_t i = 0; i < self->slot_count; i++) {
+        Py_CLEAR(self->slots[i].owner);
+        Py_CLEAR(self->slots[i].kept);
+    }
+    free(self->slots);
+    free_batch(&self->batch);
+    free_batch(&self->taken);
+    close(self->epoll);
+    close(self->event);
+    close(self->stopper);
+    pthread_mutex_destroy(&self->lock);
+    freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
+    release(self);
+    Py_DECREF(type);
+}
+
+static Slot *slot_of(Reader *self, PyObject *number) {
+    unsigned long index = PyLong_AsUnsignedLong(number);
+    if (PyErr_Occurred()) return NULL;
+    if (index < self->slot_count && self->slots[index].fd >= 0) return &self->slots[index];
+    PyErr_Format(PyExc_KeyError, "no connection %lu", index);
+    return NULL;
+}
+
+static Slot *free_slot(Reader *self) {
+    for (uint32_t i = 0; i < self->slot_count; i++)
+        if (self->slots[i].fd < 0) return &self->slots[i];
+    uint32_t count = self->slot_count ? 2 * self->slot_count : 64;
+    Slot *slots = realloc(self->slots, count * sizeof *slots);
+    if (!slots) return NULL;
+    for (uint32_t i = self->slot_count; i < count; i++) slots[i] = (Slot){.fd = -1};
+    Slot *found = &slots[self->slot_count];
+    self->slots = slots, self->slot_count = count;
+    return found;
+}
+
+static PyObject *reader_add(Reader *self, PyObject *args) {
+    int fd;
+    PyObject *owner;
+    if (!PyArg_ParseTuple(args, "iO", &fd, &owner)) return NULL;
+    pthread_mutex_lock(&self->lock);
+    Slot *slot = free_slot(self);
+    int error = slot ? 0 : ENOMEM;
+    uint32_t number = slot ? (uint32_t)(slot - self->slots) : 0;
+    if (slot) {
+        *slot = (Slot){.fd = fd, .generation = slot->generation + 1, .known = self->polls + SETTLED, .owner = Py_NewRef(owner)};
+        struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.u64 = (uint64_t)slot->generation << 32 | number};
+        if (epoll_ctl(self->epoll, EPOLL_CTL_ADD, fd, &event)) error = errno, slot->fd = -1;
+        self->used += !error;
+    }
+    pthread_mutex_unlock(&self->lock);
+    if (!error) return PyLong_FromUnsignedLong(number);
+    if (slot) Py_CLEAR(slot->owner);
+    errno = error;
+    return PyErr_SetFromErrno(PyExc_OSError);
+}
+
+static PyObject *reader_remove(Reader *self, PyObject *number) {
+    Slot *slot = slot_of(self, number);
+    if (!slot) return NULL;
+    pthread_mutex_lock(&self->lock);
+    epoll_ctl(self->epoll, EPOLL_CTL_DEL, slot->fd, NULL);  // fails after an end, which has done it
+    slot->fd = -1;
+    self->used--;
+    PyObject *owner = slot->owner, *kept = slot->kept;
+    slot->owner = slot->kept = NULL;
+    pthread_mutex_unlock(&self->lock);
+    Py_XDECREF(kept);
+    Py_XDECREF(owner);
+    Py_RETURN_NONE;
+}
+
+static PyObject *reader_keep(Reader *self, PyObject *args) {
+    PyObject *number, *list;
+    if (!PyArg_ParseTuple(args, "OO", &number, &list)) return NULL;
+    Slot *slot = slot_of(self, number);
+    if (!slot) return NULL;
+    if (list != Py_None && !PyList_Check(list)) {
+        PyErr_SetString(PyExc_TypeError, "a list or None is needed");
+        return NULL;
+    }
+    pthread_mutex_lock(&self->lock);
+    PyObject *before = slot->kept;
+    slot->kept = list == Py_None ? NULL : Py_NewRef(list);
+    pthread_mutex_unlock(&self->lock);
+    Py_XDECREF(before);
+    Py_RETURN_NONE;
+}
+
+static PyObject *reader_waits(Reader *self, PyObject *number) {
+    Slot *slot = slot_of(self, number);
+    if (!slot) return NULL;
+    pthread_mutex_lock(&self->lock);
+    int waiting = slot->waiting;
+    pthread_mutex_unlock(&self->lock);
+    return PyBool_FromLong(waiting);
+}
+
+// `item` is stolen.
+static int append(PyObject *list, PyObject *item) {
+    int failed = !item || PyList_Append(list, item);
+    Py_XDECREF(item);
+    return failed;
+}
+
+// One read: into its connection's list, or to `out`; an end, or a list that must be decoded now, to `out` too.
+static int hand_over(Reader *self, const Read *read, const char *bytes, long long wall_offset, PyObject *out) {
+    Slot *slot = &self->slots[read->slot];
+    if (slot->fd < 0 || slot->generation != read->generation) return 0;
+    const char *data = bytes + read->offset;
+    Py_ssize_t size = read->size;
+    long long at = !size ? read->error : read->stamp ? read->stamp - wall_offset : read->read_at;
+    PyObject *owner = Py_NewRef(slot->owner), *kept = size ? slot->kept : NULL;
+    int decode = 0, failed;
+    if (kept) {
+        slot->kept_bytes = (PyList_Size(kept) ? slot->kept_bytes : 0) + (size_t)size;
+        decode = slot->kept_bytes > MOST_KEPT || may_be_last(data, size);
+        Py_INCREF(kept);  // whoever is called while objects are made may change the slot
+        failed = append(kept, Py_BuildValue("(y#LLL)", data, size, at, (long long)read->read_at, (long long)read->empty_at));
+        Py_DECREF(kept);
+        if (decode && !failed) failed = append(out, Py_BuildValue("(OOLLL)", owner, Py_None, 0LL, 0LL, 0LL));
+    } else {
+        failed = append(out, Py_BuildValue("(Oy#LLL)", owner, data, size, at, (long long)read->read_at, (long long)read->empty_at));
+    }
+    Py_DECREF(owner);
+    return failed;
+}
+
+static PyObject *reader_drain(Reader *self, PyObject *wall_offset) {
+    long long offset = PyLong_AsLongLong(wall_offset);
+    PyObject *out = PyErr_Occurred() ? NULL : PyList_New(0);
+    if (!out || self->draining) return out;  // draining: a finalizer has called us
+    self->draining = 1;
+    pthread_mutex_lock(&self->lock);
+    Batch taken = self->batch;
+    self->batch = self->taken;
+    self->batch.count = self->batch.used = 0;
+    for (size_t i = 0; i < taken.count; i++) {
+        Slot *slot = &self->slots[taken.reads[i].slot];
+        if (slot->generation == taken.reads[i].generation) slot->waiting = 0;
+    }
+    eventfd_t ignored;
+    if (self->woken) eventfd_read(self->event, &ignored);
+    self->woken = 0;
+    pthread_mutex_unlock(&self->lock);
+    int failed = 0;
+    for (size_t i = 0; i < taken.count && !failed; i++) failed = hand_over(self, &taken.reads[i], taken.bytes, offset, out);
+    if (taken.size > 4 * MUCH) free_batch(&taken);  // it had grown in a long stall
+    self->taken = taken;
+    self->draining = 0;
+    if (failed) Py_CLEAR(out);
+    return out;
+}
+
+static PyObject *reader_fileno(Reader *self, PyObject *ignored) {
+    (void)ignored;
+    return PyLong_FromLong(self->event);
+}
+
+static PyMethodDef methods[] = {
+    {"add", (PyCFunction)reader_add, METH_VARARGS, "add(fd, owner) -> number: read a socket from now on."},
+    {"remove", (PyCFunction)reader_remove, METH_O, "remove(number): read it no more, and forget what was not drained."},
+    {"keep", (PyCFunction)reader_keep, METH_VARARGS, "keep(number, list): append its reads there; None: report each."},
+    {"waits", (PyCFunction)reader_waits, METH_O, "waits(number): whether a read of it was not drained yet."},
+    {"drain", (PyCFunction)reader_drain, METH_O, "drain(wall minus monotonic ns) -> [(owner, bytes, arrived, read, empty at)]; b\"\": the end, with an errno; None: its list is to be decoded."},
+    {"fileno", (PyCFunction)reader_fileno, METH_NOARGS, "Readable when something cannot wait."},
+    {NULL, NULL, 0, NULL},
+};
+
+static PyType_Slot slots[] = {
+    {Py_tp_new, reader_new}, {Py_tp_dealloc, reader_dealloc}, {Py_tp_methods, methods},
+    {Py_tp_doc, "Reads sockets on a thread of its own."}, {0, NULL},
+};
+static PyType_Spec spec = {"tailgauge.transport._reader.Reader", sizeof(Reader), 0, Py_TPFLAGS_DEFAULT, slots};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_reader", "Reads sockets on a thread of its own.", -1, NULL, NULL, NULL, NULL, NULL};
+
+PyMODINIT_FUNC PyInit__reader(void) {
+    PyObject *module = PyModule_Create(&definition), *type = module ? PyType_FromSpec(&spec) : NULL;
+    if (!type || PyModule_AddObjectRef(module, "Reader", type)) Py_CLEAR(module);
+    Py_XDECREF(type);
+    return module;
+}

@@ -1,0 +1,90 @@
+"""The compiled reader of this process, where it was built: a thread that reads sockets whatever Python does.
+
+`_reader.c` says how. What the thread has read is handed over here, in the hub: to the list of a connection whose reads are
+only stored, else to the connection itself. Without it (no compiler at the installation, not Linux, or `reader = "python"`)
+connections read in callbacks of the hub, and a busy worker reads late.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Any, Protocol
+
+from gevent import get_hub
+
+from tailgauge.clock import WALL
+
+try:
+    from tailgauge.transport import _reader
+except ImportError:
+    _reader = None  # type: ignore[assignment]
+
+COMPILED = _reader is not None
+
+
+class Owner(Protocol):
+    """A connection that is read."""
+
+    def take(self, data: bytes | None, arrived_at_ns: int, read_at_ns: int, empty_at_ns: int) -> None:
+        """One read; b"" is the end, with an errno as its arrival; None: the list of its reads must be decoded."""
+
+
+class Reader:
+    """The thread of this process, from its first connection on, and what it has read for connections that want each read."""
+
+    def __init__(self) -> None:
+        self._thread: Any = None
+        self._waiting: deque[tuple[Owner, bytes | None, int, int, int]] = deque()
+        self._to_keep: dict[int, list[Any]] = {}
+
+    def add(self, fd: int, owner: Owner) -> int:
+        """Read a socket from now on; returns its number. Only where the reader is COMPILED."""
+        if self._thread is None:
+            self._thread = _reader.Reader()
+            self._watcher = get_hub().loop.io(self._thread.fileno(), 1)
+            self._watcher.start(self._on_reads)
+        return int(self._thread.add(fd, owner))
+
+    def remove(self, number: int) -> None:
+        """Read it no more. What was read and not handed over is dropped."""
+        self._to_keep.pop(number, None)
+        self._thread.remove(number)
+
+    def keep(self, number: int, reads: list[Any] | None) -> None:
+        """Append the reads of a connection to a list, without a call for each; None: call for each."""
+        self._to_keep.pop(number, None)
+        if reads is not None and self._waiting:
+            self._to_keep[number] = reads  # those that wait come first
+        else:
+            self._thread.keep(number, reads)
+
+    def waits(self, number: int, owner: Owner) -> bool:
+        """Whether something was read that the connection has not been given."""
+        return bool(self._thread.waits(number)) or any(item[0] is owner for item in self._waiting)
+
+    def collect(self) -> None:
+        """Put what was read by now into the lists; the rest waits for its turn in the hub."""
+        if self._thread is not None and (more := self._thread.drain(WALL.offset_ns)):
+            if not self._waiting:
+                get_hub().loop.run_callback(self._hand_over)
+            self._waiting.extend(more)
+
+    def _on_reads(self) -> None:
+        self._waiting.extend(self._thread.drain(WALL.offset_ns))
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        waiting = self._waiting
+        try:
+            while waiting:
+                owner, *read = waiting.popleft()
+                owner.take(*read)
+        finally:
+            if waiting:
+                get_hub().loop.run_callback(self._hand_over)  # the hub reports what one of them raised
+        for number, reads in self._to_keep.items():
+            self._thread.keep(number, reads)
+        self._to_keep.clear()
+
+
+READER = Reader()
