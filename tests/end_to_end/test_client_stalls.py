@@ -7,6 +7,7 @@ worker's clock too. A first chunk is exact, or it is known to lie in an interval
 from __future__ import annotations
 
 import json
+from importlib.util import find_spec
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,10 @@ from run_folders.run_data import RunData, assert_conserved
 from starting.command import Finished, Start
 from starting.programs import LOCUST
 
+compiled = pytest.mark.skipif(
+    find_spec("tailgauge.transport._reader") is None,
+    reason="the reader is not compiled here: that needs Linux, a C compiler and Python's headers",
+)
 HERE = Path(__file__).parent
 MACHINE = {"client_error", "in_flight"}  # what a busy machine may bring about
 BUSY_NS = 20_000_000  # of a second, that the worker waited for a core
@@ -43,13 +48,39 @@ def by_locust(start: Start, file: str, seconds: int, *texts: str) -> Finished:
 PACE = ("simulated.ttft_ms=150", "simulated.chunk_gap_ms=40")
 
 
-def test_a_hidden_stall_moves_no_exact_stamp_and_is_named(start: Start, full_size: bool) -> None:
-    """The hub is blocked for 100 ms in every 300 ms: nobody but the client could know."""
+STALLED = ("stalling_locustfile.py", "arrival.rate_per_s=20", *PACE)
+
+
+@compiled
+def test_a_stall_of_python_does_not_hold_up_the_reader(start: Start, full_size: bool) -> None:
+    """The same stalls as below: what counts from the sending is right, and only what counts from the schedule is blamed."""
     seconds = 60 if full_size else 7
-    done = by_locust(start, "stalling_locustfile.py", seconds, "arrival.rate_per_s=20", *PACE)
+    file, *sets = STALLED
+    done = by_locust(start, file, seconds, *sets)
+
+    attempts, firsts = done.run.table("attempts").query("stage != 'preflight'"), Firsts.of(done.run)
+    print(firsts)
+    assert {worker["reader"] for worker in done.run.facts["workers"]} == {"compiled"}
+    assert firsts.exact.mean() > 0.95, "but for what another process took of the core"
+    assert firsts.error_ms < 1
+    chunks = done.run.table("chunks")
+    assert chunks.low_at_ns.isna().mean() > 0.9
+    late_ms = (attempts.sent_at_ns - attempts.scheduled_at_ns) / 1e6
+    assert late_ms.quantile(0.9) > 30, "the hub was blocked for a third of the time"
+    reasons = {reason["check"]: reason["text"] for reason in report(done)["verdict"]["reasons"]}
+    assert "since scheduled" in reasons["client_error"]
+    assert "since sent" not in reasons["client_error"]
+
+
+def test_a_hidden_stall_moves_no_exact_stamp_and_is_named(start: Start, full_size: bool) -> None:
+    """The hub is blocked for 100 ms in every 300 ms: nobody but the client could know. Python reads in it."""
+    seconds = 60 if full_size else 7
+    file, *sets = STALLED
+    done = by_locust(start, file, seconds, "reader=python", *sets)
 
     firsts = Firsts.of(done.run)
     print(firsts)
+    assert {worker["reader"] for worker in done.run.facts["workers"]} == {"python"}
     assert firsts.exact.sum() > 5 * seconds
     assert firsts.error_ms < CLOSE_MS
     assert (~firsts.exact).sum() > seconds, "reads after a stall hold several chunks"

@@ -24,20 +24,21 @@ import json, tailgauge, tailgauge_analysis
 from tailgauge.schedule.schedule import plan
 from tailgauge.scenario.model import load
 from tailgauge.scenario.packaged import find, packaged
+from tailgauge.transport.reader import COMPILED
 found = {name: sorted(p.name for p in packaged(name).iterdir() if p.is_file()) for name in ("scenarios", "locustfiles")}
 for name in found["scenarios"]:
     load(name.removesuffix(".toml"))
 trace = load("trace")
 schedule = plan(trace.arrival, trace.traffic, trace.stages.duration_s, trace.seed, folder=find("trace").parent)
 found["rows"] = schedule.trace["rows_read"]
-print(json.dumps({"package": tailgauge.__file__, "analysis": tailgauge_analysis.__file__, **found}))
+print(json.dumps({"package": tailgauge.__file__, "analysis": tailgauge_analysis.__file__, "compiled": COMPILED, **found}))
 """
 
 
 @pytest.fixture(scope="module")
 def built(checkout, command, tmp_path_factory) -> dict[str, Path]:
     """Wheels by build: `wheel` from the checkout, `sdist` from the unpacked sdist, `image` from those
-    files alone that the Dockerfile copies.
+    files alone that the Dockerfile copies, `pure` where there is no C compiler.
     """
     out = tmp_path_factory.mktemp("built")
     (context := out / "context").mkdir()
@@ -51,13 +52,15 @@ def built(checkout, command, tmp_path_factory) -> dict[str, Path]:
         "wheel": (["--wheel"], checkout),
         "sdist": ([], checkout),
         "image": (["--wheel"], context),
+        "pure": (["--wheel"], checkout),
     }.items():
-        result = command([*build, out / name, *flags, source], timeout_s=120)
+        env = {"CC": str(out / "no-compiler")} if name == "pure" else {}
+        result = command([*build, out / name, *flags, source], timeout_s=120, env=env)
         assert result.returncode == 0, result.stdout + result.stderr
-    return {build: next((out / build).glob("*.whl")) for build in ("wheel", "sdist", "image")}
+    return {build: next((out / build).glob("*.whl")) for build in ("wheel", "sdist", "image", "pure")}
 
 
-@pytest.fixture(scope="module", params=["wheel", "sdist"])
+@pytest.fixture(scope="module", params=["wheel", "sdist", "pure"])
 def installed(request, built, command, tmp_path_factory) -> Path:
     """A fresh environment with the wheel in it; its dependencies are those of this environment, so no network is needed."""
     environment = tmp_path_factory.mktemp(f"fresh-{request.param}") / "env"
@@ -77,6 +80,13 @@ def test_every_build_puts_the_same_files_into_the_wheel(built):
     names = {build: sorted(zipfile.ZipFile(path).namelist()) for build, path in built.items()}
 
     assert names["wheel"] == names["sdist"] == names["image"]
+    assert set(names["wheel"]) - set(names["pure"]) <= {"tailgauge/transport/_reader.abi3.so"}
+
+
+def test_a_wheel_with_the_compiled_reader_is_of_its_platform_and_one_without_of_any(built):
+    assert built["pure"].name.endswith("-py3-none-any.whl")
+    if shutil.which("cc"):
+        assert "-cp311-abi3-linux_" in built["wheel"].name
 
 
 def test_the_wheel_carries_the_packages_and_the_licence_and_no_tests(built):
@@ -93,7 +103,7 @@ def test_the_wheel_carries_the_packages_and_the_licence_and_no_tests(built):
 
 
 def test_a_fresh_environment_finds_the_packaged_scenarios_and_locustfiles(
-    installed, checkout, command, tmp_path
+    request, installed, checkout, command, tmp_path
 ):
     result = command([installed / "bin" / "python", "-c", LIST], cwd=tmp_path)
     assert result.returncode == 0, result.stderr
@@ -102,6 +112,8 @@ def test_a_fresh_environment_finds_the_packaged_scenarios_and_locustfiles(
     assert found["package"].startswith(str(installed))
     assert found["analysis"].startswith(str(installed))
     assert found["rows"] == 300  # of the trace that comes along
+    pure = request.node.callspec.params["installed"] == "pure"
+    assert found["compiled"] == (bool(shutil.which("cc")) and not pure)
     for folder in ("scenarios", "locustfiles"):
         assert found[folder] == sorted(path.name for path in (checkout / folder).iterdir() if path.is_file())
         assert found[folder] != []

@@ -1,0 +1,152 @@
+"""Script: many streams at once, cut anywhere, ended and left anywhere, beside a client that is busy at random.
+
+The server is a process of its own; each answer says how it was made, so that the client can make it again and compare.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import random
+import resource
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import gevent
+from starting.script import case, print_facts
+from transport.scripts.scripted_server import Payload, call, stopwatch
+
+from tailgauge.transport.exchange import Exchange
+from tailgauge.transport.reader import READER
+
+SEED, USERS, CALLS, FLOOD = 11, 60, 6, 96 << 20
+SERVER = """
+import asyncio, random, sys
+
+def answer(seed):
+    rng = random.Random(seed)
+    return [rng.randbytes(rng.choice((1, 3, 40, 400, 3000, 90_000))).hex().encode() for _ in range(rng.randrange(2, 60))]
+
+async def serve(reader, writer):
+    try:
+        while head := await reader.readuntil(b"\\r\\n\\r\\n"):
+            words = head.split()[1].decode().split("/")[-1].split("-")
+            writer.write(b"HTTP/1.1 200 OK\\r\\ncontent-type: text/event-stream\\r\\ntransfer-encoding: chunked\\r\\n\\r\\n")
+            if words[0] == "flood":
+                piece = b"x" * 65_536
+                for _ in range(int(words[1]) // len(piece)):
+                    writer.write(b"10000\\r\\n" + piece + b"\\r\\n")
+                    await writer.drain()
+            else:
+                rng = random.Random(words[0])
+                wire = b"".join(b"%x\\r\\n%b\\r\\n" % (len(one), one) for one in answer(words[0]))
+                while wire:
+                    size = rng.choice((1, 7, 200, 5_000, 100_000))
+                    writer.write(wire[:size])
+                    wire = wire[size:]
+                    if rng.random() < 0.3:
+                        await writer.drain()
+                        await asyncio.sleep(rng.choice((0, 0, 0.001, 0.004)))
+                if rng.random() < 0.1:
+                    break
+            writer.write(b"0\\r\\n\\r\\n")
+            await writer.drain()
+    except (asyncio.IncompleteReadError, ConnectionError):
+        pass
+    writer.close()
+
+async def main():
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1 << 20)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+if __name__ == "__main__":
+    asyncio.run(main())
+"""
+made: dict[str, Any] = {"__name__": "server"}
+exec(SERVER, made)  # noqa: S102 - the answers are made here again
+
+
+class Digest(Payload):
+    """Keeps no payload."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sha, self.size = hashlib.sha256(), 0
+
+    def feed(self, payload: bytes, *_: Any, at_rest: bool) -> None:  # noqa: ARG002
+        self.sha.update(payload)
+        self.size += len(payload)
+        self.has_content, self.watching = True, False
+        READER.collect()  # as closing another call in this callback does
+
+
+@contextmanager
+def server() -> Iterator[str]:
+    with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        yield f"http://127.0.0.1:{int(child.stdout.readline())}"
+        child.terminate()
+
+
+@case
+def many() -> Any:
+    """Counts of calls by how they ended, and of those whose bytes are not what was sent."""
+    ends: dict[str, int] = {}
+    wrong, running = [], [True]
+
+    def busy() -> None:
+        rng = random.Random(SEED)
+        while running:
+            gevent.sleep(rng.uniform(0, 0.01))
+            until = time.monotonic() + rng.choice((0, 0.001, 0.03))
+            while time.monotonic() < until:
+                pass
+
+    def user(number: int) -> None:
+        rng = random.Random(SEED * 1000 + number)
+        for turn in range(CALLS):
+            name = f"{number}.{turn}"
+            decoder = Digest()
+            exchange = Exchange(decoder)
+            if rng.random() < 0.25:
+                gevent.spawn_later(rng.uniform(0, 0.05), exchange.abort, "cancelled")
+            call(watch, f"{url}/{name}", exchange=exchange)
+            how = exchange.aborted or exchange.cut or (exchange.failure or ("ok",))[0]
+            ends[how] = ends.get(how, 0) + 1
+            sent = b"".join(made["answer"](name))
+            whole = how == "ok"
+            got = hashlib.sha256(sent if whole else sent[: decoder.size])
+            if got.digest() != decoder.sha.digest() or (whole and decoder.size != len(sent)):
+                wrong.append(name)
+
+    watch = stopwatch(idle_connections=USERS)
+    with server() as url:
+        blocker = gevent.spawn(busy)
+        gevent.joinall([gevent.spawn(user, number) for number in range(USERS)], raise_error=True)
+        running.clear()
+        blocker.join()
+    return {"ends": ends, "wrong": wrong}
+
+
+@case
+def flood() -> Any:
+    """More than is kept, sent at a client that looks at nothing meanwhile: size of what came, growth in bytes."""
+    decoder = Digest()
+    exchange = Exchange(decoder)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with server() as url:
+        caller = gevent.spawn(call, stopwatch(), f"{url}/flood-{FLOOD}", exchange=exchange)
+        while not decoder.has_content:
+            gevent.sleep(0.001)
+        time.sleep(1.0)
+        caller.join()
+    grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
+    same = decoder.sha.digest() == hashlib.sha256(b"x" * FLOOD).digest()
+    return {"size": decoder.size, "same": same, "grown": grown, "cut": exchange.cut}
+
+
+print_facts(limit_s=60)
