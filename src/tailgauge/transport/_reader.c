@@ -23,7 +23,7 @@
 
 enum { READ_SIZE = 65536, EVENTS = 1024 };
 enum { MANY = 2048, MUCH = 1 << 20 };       // reads, bytes of a batch that wake the loop
-enum { MOST = 64 << 20 };                   // bytes that wait for Python, before reading pauses
+enum { MOST = 64 << 20, MOST_OF_ONE = 1 << 18 };  // bytes that wait for Python, before reading pauses: of all, of a socket
 enum { MOST_KEPT = 65536 };                 // bytes of one connection that are kept undecoded
 enum { SETTLED = 2 };  // polls until a socket that was just added, or not emptied, can have been seen empty
 static const int64_t REST_NS = 500000, FULL_NS = 1000000;
@@ -47,6 +47,8 @@ typedef struct {
     int fd;  // -1: free
     uint32_t generation;
     int waiting;    // reads in the batch that is being filled
+    size_t bytes;   // in them
+    int full;       // not watched until the batch is taken: one that floods us leaves room for others
     int64_t known;  // the number of the first poll that counts for it
     PyObject *owner, *kept;  // `kept`: the list that takes its reads; NULL: each read counts
     size_t kept_bytes;  // in `kept`
@@ -124,13 +126,24 @@ static int read_one(Reader *self, uint32_t number, uint32_t generation, int64_t 
     if (self->polls >= slot->known) read->empty_at = empty_at;
     if (got == READ_SIZE) slot->known = self->polls + SETTLED;
     batch->used += (size_t)got;
+    slot->bytes += (size_t)got;
+    if (slot->bytes > MOST_OF_ONE) {
+        slot->full = 1;
+        epoll_ctl(self->epoll, EPOLL_CTL_DEL, slot->fd, NULL);
+    }
     struct cmsghdr *stamp = CMSG_FIRSTHDR(&message);
     if (stamp && stamp->cmsg_level == SOL_SOCKET && stamp->cmsg_type == SCM_TIMESTAMPNS) {
         struct timespec t;
         memcpy(&t, CMSG_DATA(stamp), sizeof t);
         read->stamp = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
     }
-    return !slot->kept || may_be_last(bytes, got) || batch->count >= MANY || batch->used >= MUCH;
+    return !slot->kept || slot->full || may_be_last(bytes, got) || batch->count >= MANY || batch->used >= MUCH;
+}
+
+static int watch(Reader *self, Slot *slot) {
+    struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.u64 = (uint64_t)slot->generation << 32 | (uint32_t)(slot - self->slots)};
+    slot->known = self->polls + SETTLED;
+    return epoll_ctl(self->epoll, EPOLL_CTL_ADD, slot->fd, &event) ? errno : 0;
 }
 
 static void *run(void *of) {
@@ -278,9 +291,9 @@ static PyObject *reader_add(Reader *self, PyObject *args) {
     int error = slot ? 0 : ENOMEM;
     uint32_t number = slot ? (uint32_t)(slot - self->slots) : 0;
     if (slot) {
-        *slot = (Slot){.fd = fd, .generation = slot->generation + 1, .known = self->polls + SETTLED, .owner = Py_NewRef(owner)};
-        struct epoll_event event = {.events = EPOLLIN | EPOLLRDHUP, .data.u64 = (uint64_t)slot->generation << 32 | number};
-        if (epoll_ctl(self->epoll, EPOLL_CTL_ADD, fd, &event)) error = errno, slot->fd = -1;
+        *slot = (Slot){.fd = fd, .generation = slot->generation + 1, .owner = Py_NewRef(owner)};
+        error = watch(self, slot);
+        if (error) slot->fd = -1;
         self->used += !error;
     }
     pthread_mutex_unlock(&self->lock);
@@ -372,7 +385,9 @@ static PyObject *reader_drain(Reader *self, PyObject *wall_offset) {
     self->batch.count = self->batch.used = 0;
     for (size_t i = 0; i < taken.count; i++) {
         Slot *slot = &self->slots[taken.reads[i].slot];
-        if (slot->generation == taken.reads[i].generation) slot->waiting = 0;
+        if (slot->fd < 0 || slot->generation != taken.reads[i].generation) continue;
+        if (slot->full) watch(self, slot);
+        slot->waiting = slot->full = 0, slot->bytes = 0;
     }
     eventfd_t ignored;
     if (self->woken) eventfd_read(self->event, &ignored);

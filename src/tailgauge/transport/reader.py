@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from gevent import get_hub
 
-from tailgauge.clock import WALL
+from tailgauge.clock import WALL, monotonic_ns
 
 try:
     from tailgauge.transport import _reader
@@ -20,6 +20,8 @@ except ImportError:
     _reader = None  # type: ignore[assignment]
 
 COMPILED = _reader is not None
+AT_ONCE_NS = 5_000_000
+SOON_S = 1e-6  # a timer: the hub looks at its other watchers before it is due
 
 
 class Owner(Protocol):
@@ -36,6 +38,7 @@ class Reader:
         self._thread: Any = None
         self._waiting: deque[tuple[Owner, bytes | None, int, int, int]] = deque()
         self._to_keep: dict[int, list[Any]] = {}
+        self._timer: Any = None  # what is left goes on then
 
     def add(self, fd: int, owner: Owner) -> int:
         """Read a socket from now on; returns its number. Only where the reader is COMPILED."""
@@ -65,26 +68,36 @@ class Reader:
     def collect(self) -> None:
         """Put what was read by now into the lists; the rest waits for its turn in the hub."""
         if self._thread is not None and (more := self._thread.drain(WALL.offset_ns)):
-            if not self._waiting:
-                get_hub().loop.run_callback(self._hand_over)
             self._waiting.extend(more)
+            self._go_on_soon()
 
     def _on_reads(self) -> None:
-        self._waiting.extend(self._thread.drain(WALL.offset_ns))
+        if not self._waiting:  # else the thread keeps more of a connection for a while, and then the kernel
+            self._waiting.extend(self._thread.drain(WALL.offset_ns))
         self._hand_over()
 
     def _hand_over(self) -> None:
-        waiting = self._waiting
+        """For a few milliseconds: then others of the hub have their turn."""
+        waiting, until_ns = self._waiting, monotonic_ns() + AT_ONCE_NS
         try:
             while waiting:
                 owner, *read = waiting.popleft()
                 owner.take(*read)
-        finally:
+                if monotonic_ns() > until_ns:
+                    break
+        finally:  # the hub reports what one of them raised
             if waiting:
-                get_hub().loop.run_callback(self._hand_over)  # the hub reports what one of them raised
-        for number, reads in self._to_keep.items():
-            self._thread.keep(number, reads)
-        self._to_keep.clear()
+                self._go_on_soon()
+        if not waiting:
+            for number, reads in self._to_keep.items():
+                self._thread.keep(number, reads)
+            self._to_keep.clear()
+
+    def _go_on_soon(self) -> None:
+        if self._timer is None:
+            self._timer = get_hub().loop.timer(SOON_S)
+        if not self._timer.active:
+            self._timer.start(self._hand_over)
 
 
 READER = Reader()
