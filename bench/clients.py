@@ -167,7 +167,7 @@ def _workers_cpu(master: int, core: int) -> list[tuple[int, float]]:
     """Keep every thread of the worker on its core; when, and what CPU time it has taken (to 10 ms), seen from outside."""
     with suppress(psutil.Error, OSError):
         for process in psutil.Process(master).children():
-            if "worker" in process.cmdline()[:4]:
+            if process.name().startswith("worker"):
                 for thread in process.threads():
                     with suppress(OSError):
                         os.sched_setaffinity(thread.id, {core})

@@ -113,7 +113,7 @@ def _watch(
     """Look at every process until shortly before the end of the schedule; also the age of the oldest youngest part."""
     seen: dict[str, Watched] = {}
     start_s = _started(run, folder)
-    workers = [p for p in psutil.Process(run.pid).children() if "worker" in p.cmdline()]
+    workers = [p for p in psutil.Process(run.pid).children() if p.name().startswith("worker")]
     for number, process in enumerate(sorted(workers, key=lambda p: p.pid)):
         seen[f"worker {number}"] = Watched(process)
     seen |= {"master": Watched(psutil.Process(run.pid)), "endpoint": Watched(endpoint)}

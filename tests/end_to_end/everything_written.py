@@ -64,7 +64,7 @@ class Processes:
                     self._note(process)
 
     def _note(self, process: psutil.Process) -> None:
-        text = process.cmdline()
+        text = [process.name().partition(" ")[0], *process.cmdline()]
         seen = (process.pid, " ".join(text))
         if seen not in self.lines:
             output = "\0".join(f"{name}={value}" for name, value in process.environ().items())

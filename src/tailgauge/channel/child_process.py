@@ -1,4 +1,4 @@
-"""Child processes of the master: new interpreters in separate sessions that end with the master.
+"""Child processes of the master: new interpreters, or copies of the master, in separate sessions that end with the master.
 
 Ctrl-C reaches the master only; a child ends with its standard input (the lifeline).
 """
@@ -6,10 +6,14 @@ Ctrl-C reaches the master only; a child ends with its standard input (the lifeli
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import gevent
 
@@ -19,11 +23,9 @@ from tailgauge.sanitize import plain
 
 
 class Child:
-    """One child process; its standard error goes to `log`. `more`: variables for its environment."""
+    """One child process; its standard error goes to `log`."""
 
-    def __init__(
-        self, arguments: Sequence[str], log: Path, *, with_keys: bool, more: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, arguments: Sequence[str], log: Path, *, with_keys: bool) -> None:
         self.log = log
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
@@ -32,7 +34,7 @@ class Child:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 start_new_session=True,
-                env={**environment(with_keys=with_keys), **(more or {})},
+                env=environment(with_keys=with_keys),
             )
 
     def first_line(self, timeout_s: float) -> str:
@@ -58,7 +60,7 @@ class Child:
 
     def stop(self, patience_s: float) -> None:
         """Close the lifeline, wait, terminate, kill."""
-        for act in (self._cut, self.process.terminate, self.process.kill):
+        for act in (self.cut, self.process.terminate, self.process.kill):
             if not self.running():
                 break
             act()
@@ -70,7 +72,79 @@ class Child:
                 with contextlib.suppress(OSError):
                     pipe.close()
 
-    def _cut(self) -> None:
+    def write(self, text: str) -> None:
+        """Write to its standard input, at most what a pipe takes at once."""
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):  # it has ended: see `running`
+            self.process.stdin.write(text.encode())
+
+    def cut(self) -> None:
+        """Close the lifeline."""
         if self.process.stdin is not None:
             with contextlib.suppress(OSError):
                 self.process.stdin.close()
+
+
+class Copy(Child):
+    """A copy of this process, with all that it has imported: it ends with the exit code of `work`, called in it.
+
+    Only a process without other threads and without running greenlets may be copied: in the copy those never run again,
+    and keep their locks.
+    """
+
+    def __init__(self, name: str, work: Callable[[], int], log: Path, others: Sequence[Child]) -> None:
+        """`name` is what `ps` and `top` show on Linux; `others` were copied before."""
+        self.log = log
+        ours, lifeline = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            for copy in others:
+                copy.cut()
+            os.close(lifeline)
+            _settle(name, ours, log)
+            sys.exit(work())
+        os.close(ours)
+        self.process = cast("Any", _Forked(pid, os.fdopen(lifeline, "wb", buffering=0)))
+
+
+class _Forked:
+    """What `Child` uses of a Popen, for a process that was forked. The loop of gevent may have waited for it."""
+
+    stdout = None
+
+    def __init__(self, pid: int, stdin: Any) -> None:
+        self.pid, self.stdin = pid, stdin
+        self.returncode: int | None = None
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            self.returncode = os.waitstatus_to_exitcode(status) if pid else None
+        return self.returncode
+
+    def wait(self, timeout_s: float) -> None:
+        until = time.monotonic() + timeout_s
+        while self.poll() is None:
+            if time.monotonic() > until:
+                raise subprocess.TimeoutExpired(f"process {self.pid}", timeout_s)
+            gevent.sleep(0.01)
+
+    def terminate(self) -> None:
+        os.kill(self.pid, signal.SIGTERM)
+
+    def kill(self) -> None:
+        os.kill(self.pid, signal.SIGKILL)
+
+
+def _settle(name: str, lifeline: int, log: Path) -> None:
+    """Give a copy a session, a name, and its own standard streams."""
+    os.setsid()
+    with contextlib.suppress(OSError):  # not Linux
+        Path("/proc/self/comm").write_text(name)
+    errors, nowhere = (
+        os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600),
+        os.open(os.devnull, os.O_WRONLY),
+    )
+    for stream, number in ((lifeline, 0), (nowhere, 1), (errors, 2)):
+        os.dup2(stream, number)
+        os.close(stream)

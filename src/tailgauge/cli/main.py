@@ -6,9 +6,11 @@ Only this package prints results and exits. Heavy imports are inside the command
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +30,8 @@ from tailgauge.cli.scenario import scenario
 from tailgauge.errors import Exit, InternalError, TailgaugeError, UsageError
 from tailgauge.live import screen
 from tailgauge.rows.disk import writable
+
+LOW_PRIORITY = 10  # how nice a report that loads pandas is to open requests
 
 
 @contextmanager
@@ -128,8 +132,24 @@ def run(
     with loading():
         from tailgauge.locust_app.launch import WorkerSetup
 
+        if children:
+            run_command.load_sdks(settings)
     setup = WorkerSetup(children, remote, address)
     sys.exit(run_command.launch(settings, setup, page, _print, _print_error, as_json=as_json))
+
+
+def _load_until_input(module: str) -> bool:
+    """Import a module with low priority until a line of input comes; whether one came."""
+
+    def load() -> None:
+        os.nice(LOW_PRIORITY)  # on Linux of this thread alone
+        importlib.import_module(module)
+
+    loading = threading.Thread(target=load)
+    loading.start()
+    line = sys.stdin.readline()
+    loading.join()
+    return bool(line)
 
 
 def _print(text: str) -> None:
@@ -199,13 +219,16 @@ def compare(
 @click.argument("run_dirs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN_DIR...")
 @options.out("reports/")
 @options.as_json()
-def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool) -> None:
+@click.option("--wait", is_flag=True, hidden=True, help="Read RUN_DIR after a line of input.")
+def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool, wait: bool) -> None:
     """Make the report of a run folder.
 
     Several folders are parts of one run: the master's, and those in which workers kept their rows. The exit code is
     that of the run.
     """
     with loading():
+        if wait and not _load_until_input("tailgauge_analysis.report.report"):
+            sys.exit(Exit.INTERRUPTED)  # the master is gone
         from tailgauge_analysis.report.report import make
 
     try:
@@ -275,6 +298,9 @@ cli.add_command(docs)
 def main() -> None:
     """Entry point: an error is one line on standard error."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads spin at full speed between small tasks
+    os.environ.setdefault(
+        "JE_ARROW_MALLOC_CONF", "background_thread:false"
+    )  # workers are forked without threads
     try:
         cli.main(prog_name="tailgauge", standalone_mode=False)
     except click.exceptions.Exit as error:

@@ -97,6 +97,13 @@ def check_reachable(settings: Iterable[Settings], bind: Address) -> None:
             )
 
 
+def load_sdks(settings: Iterable[Settings]) -> None:
+    """Import the SDKs of the scenarios' targets."""
+    from tailgauge.protocols import table
+
+    table.load_sdks(target for each in settings for target in each.scenario.targets.values())
+
+
 def launch(
     settings: list[Settings],
     setup: WorkerSetup,
@@ -130,14 +137,14 @@ def launch(
 def dry_run(settings: Settings, echo: Echo, print_error: Echo, *, as_json: bool) -> Exit:
     """Simulate the run and report it; returns the exit code. Objectives that it is too short for are printed first."""
     from tailgauge.dry_run import command
-    from tailgauge.locust_app.report_process import make_report
+    from tailgauge.locust_app.report_process import ReportProcess
     from tailgauge.plan import objectives
 
     for line in objectives.lines(settings.scenario, settings.schedule, only_lacking=True):
         print_error(line)
     given = (settings.scenario_file, settings.overrides, settings.out)
     folder = command.dry_run(settings.scenario, settings.schedule, *given)
-    report = make_report(folder, settings.out, screen.as_environment())
+    report = ReportProcess(folder, settings.out, screen.as_environment()).output()
     facts = {"run_id": folder.path.name, "run_dir": str(folder.path), "exit_code": int(report.exit_code)}
     echo(json.dumps({**report.data, **facts}) if as_json else report.summary)
     return report.exit_code

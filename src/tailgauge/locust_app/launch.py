@@ -1,10 +1,11 @@
-"""`tailgauge run`: a Locust master in this process, workers as fresh child processes; a folder and an exit code a scenario.
+"""`tailgauge run`: a Locust master in this process, workers as copies of it; a folder and an exit code a scenario.
 
 Rule: importing this module patches the process (Locust does), so only commands that need it import it.
 """
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
@@ -23,15 +24,15 @@ from locust.env import Environment
 from locust.exception import RPCError
 from locust.util.load_locustfile import load_locustfile
 
-from tailgauge.address import LOOPBACK, Address, is_loopback
+from tailgauge.address import LOOPBACK, Address, is_loopback, parse
 from tailgauge.channel.auth import TOKEN, Seal, fresh, given
-from tailgauge.channel.child_process import Child
+from tailgauge.channel.child_process import Child, Copy
 from tailgauge.clock import monotonic_ns
 from tailgauge.errors import Exit, TailgaugeError, TargetError, UsageError
 from tailgauge.live import screen
 from tailgauge.live.terminal import Display, announcement
 from tailgauge.live.web import serve
-from tailgauge.locust_app.report_process import ReportOutput, make_report
+from tailgauge.locust_app.report_process import ReportOutput, ReportProcess
 from tailgauge.locust_app.users import Master, attach_worker, refusal
 from tailgauge.master.run import Run
 from tailgauge.plan.resolve import Settings
@@ -39,6 +40,7 @@ from tailgauge.scenario.packaged import packaged
 
 log = logging.getLogger("tailgauge")
 HERE = Address(LOOPBACK, 0)
+LIFELINE = 0  # standard input
 CONNECT_S = 60.0
 REMOTE_S = 600.0  # workers on other machines are started by hand
 PRINT_EVERY_S = 10.0
@@ -116,10 +118,12 @@ class Launch:
         self._display: Display | None = None
         self._children: list[Child] = []
         self._master: Master | None = None
+        self._report: ReportProcess | None = None  # of the run
         self._logs = Path(tempfile.mkdtemp(prefix="tailgauge-"))
 
     def runs(self) -> Iterator[Outcome]:
         """Run the scenarios; yields each result once it is known. After Ctrl-C no other run begins."""
+        self._copy_workers()
         log_warnings()
         gevent.signal_handler(signal.SIGINT, self._on_interrupt)
         gevent.signal_handler(signal.SIGTERM, self._on_interrupt)
@@ -133,10 +137,11 @@ class Launch:
                 except TailgaugeError as error:
                     yield Outcome(error.exit_code, None, None, error)
                     continue
+                outcome = gevent.spawn(self._conclude, run)
                 if settings is self._scenarios[-1]:
-                    self._end(runner)  # the report then has all cores
+                    self._end(runner)
                 self._keep_logs(run)
-                yield self._conclude(run)
+                yield outcome.get()
         finally:
             self._stop_children()
             shutil.rmtree(self._logs)
@@ -152,11 +157,24 @@ class Launch:
         if self._page is not None:
             self._serve(environment, *self._page)
         host = LOOPBACK if self._setup.bind.host in ANYWHERE else self._setup.bind.host
-        line = ["worker", f"--master={host}:{runner.server.port}", "--lifeline"]
+        for child in self._children:
+            child.write(f"{host}:{runner.server.port}")
+        return runner
+
+    def _copy_workers(self) -> None:
+        """Fork the workers from this process before it has a thread: they import nothing again, the SDKs least of all."""
+
+        def start() -> Exit:
+            gc.disable()  # as in `tailgauge worker`
+            os.environ[TOKEN] = self._token
+            address = os.read(LIFELINE, 1024).decode()
+            return (
+                work(parse(address, "--master"), Path.cwd(), lifeline=True) if address else Exit.INTERRUPTED
+            )
+
         for number in range(self._setup.children):
             log_file = self._logs / f"worker-{number}.log"
-            self._children.append(Child(line, log_file, with_keys=True, more={TOKEN: self._token}))
-        return runner
+            self._children.append(Copy(f"worker {number}", start, log_file, self._children))
 
     def _serve(self, environment: Any, at: Address, metrics: bool) -> None:
         def run() -> Run | None:
@@ -175,7 +193,7 @@ class Launch:
         try:
             for line in announcement(settings, workers):
                 display.print_line(line)
-            self._master.settings, self._master.run = settings, None
+            self._master.settings, self._master.run, self._report = settings, None, None
             self._await_workers(runner, display)
             gevent.spawn(runner.start, workers, workers)
             return self._watch(self._master, display)
@@ -241,14 +259,17 @@ class Launch:
 
     def _watch(self, master: Master, display: Display) -> Run:
         printed, shown_ns = 0, 0
-        while (run := master.run) is None or not run.over.is_set():
+        while (run := master.run) is None:
             gevent.sleep(TICK_S)
-            if run is None:
-                continue
+        is_over = False
+        while not is_over:
+            is_over = run.over.wait(TICK_S)
             for note in run.notes[printed:]:
                 if note != str(run.failure):  # printed at the end
                     display.print_line(f"note: {note}")
             printed = len(run.notes)
+            if run.start_at_ns is not None and run.admitted.is_set():
+                self._report_process(run)  # loads pandas while open requests end
             if run.start_at_ns is not None and self._shows_progress and monotonic_ns() >= shown_ns:
                 shown_ns = monotonic_ns() + SHOW_NS
                 display.show(run.snapshot(), phase="draining" if run.admitted.is_set() else "")
@@ -261,7 +282,10 @@ class Launch:
         run = self._master.run if self._master else None
         if run is None or self._display is None:
             return
-        if self._interrupts == 1:
+        if run.over.is_set():
+            if self._report is not None:
+                self._report.interrupt()
+        elif self._interrupts == 1:
             self._display.print_line("no new requests; waiting for open ones (Ctrl-C again closes them)")
             run.interrupt()
         elif self._interrupts == 2:
@@ -283,8 +307,13 @@ class Launch:
                 return Outcome(Exit.INTERRUPTED, None, run)
             failure = run.failure or TailgaugeError("the run did not begin")
             return Outcome(failure.exit_code, None, run, failure)
-        report = make_report(run.folder, run.settings.out, screen.as_environment())
+        report = self._report_process(run).output()
         return Outcome(report.exit_code, report, run)
+
+    def _report_process(self, run: Run) -> ReportProcess:
+        if self._report is None:
+            self._report = ReportProcess(run.folder, run.settings.out, screen.as_environment())
+        return self._report
 
 
 def _master(environment: Any, bind: Address) -> Any:
@@ -358,7 +387,6 @@ def _listen(runner: Any, end: Callable[[], None]) -> None:
 
 def _follow(end: Callable[[], None]) -> None:
     """End with standard input: the master at its other end is gone."""
-    stdin = sys.stdin.fileno()
-    while gevent.get_hub().threadpool.apply(os.read, (stdin, 1024)):
+    while gevent.get_hub().threadpool.apply(os.read, (LIFELINE, 1024)):
         continue
     end()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -24,22 +25,40 @@ class ReportOutput:
     data: dict[str, Any]
 
 
-def make_report(folder: RunFolder, out: Path, shown: Mapping[str, str] | None = None) -> ReportOutput:
-    """Make the report of a run folder; if that fails, the summary and the exit code say why. `shown`: of the terminal."""
-    command = [sys.executable, "-m", "tailgauge", "report", str(folder.path), "--out", str(out), "--json"]
-    done = subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        env={**environment(with_keys=False), **(shown or {"NO_COLOR": "1"})},
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
-    try:
-        data = json.loads(done.stdout)
-    except ValueError:
-        errors = " | ".join(done.stderr.strip().splitlines()[-3:])
-        text = f"the report could not be made: {errors}\nthe rows are in {folder.path}; run: tailgauge report {folder.path}"
-        failed = done.returncode in set(Exit) - {Exit.OK}
-        return ReportOutput(text, Exit(done.returncode) if failed else Exit.INTERNAL, {})
-    return ReportOutput(data.pop("summary"), Exit(data["exit_code"]), data)
+class ReportProcess:
+    """Makes the report of a run folder. It begins to load pandas at once, and to read the folder with `output`."""
+
+    def __init__(self, folder: RunFolder, out: Path, shown: Mapping[str, str] | None = None) -> None:
+        """`shown`: what it shall know of the terminal."""
+        self._folder = folder
+        command = [sys.executable, "-m", "tailgauge", "report", str(folder.path), "--out", str(out), "--json"]
+        self._process = subprocess.Popen(
+            [*command, "--wait"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            env={**environment(with_keys=False), **(shown or {"NO_COLOR": "1"})},
+            start_new_session=True,  # Ctrl-C reaches the master only
+        )
+
+    def output(self) -> ReportOutput:
+        """The report of the complete folder; if it fails, the summary and the exit code say why."""
+        folder = self._folder
+        try:
+            output, error_text = self._process.communicate("complete\n")
+        except BaseException:
+            self._process.kill()
+            raise
+        try:
+            data = json.loads(output)
+        except ValueError:
+            errors = " | ".join(error_text.strip().splitlines()[-3:])
+            text = f"the report could not be made: {errors}\nthe rows are in {folder.path}; run: tailgauge report {folder.path}"
+            failed = self._process.returncode in set(Exit) - {Exit.OK}
+            return ReportOutput(text, Exit(self._process.returncode) if failed else Exit.INTERNAL, {})
+        return ReportOutput(data.pop("summary"), Exit(data["exit_code"]), data)
+
+    def interrupt(self) -> None:
+        """As Ctrl-C does: no report is made."""
+        self._process.send_signal(signal.SIGINT)

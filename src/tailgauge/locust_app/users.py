@@ -25,7 +25,7 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.errors import Exit, TailgaugeError, UsageError
 from tailgauge.live import web
 from tailgauge.live.terminal import announcement
-from tailgauge.locust_app.report_process import make_report
+from tailgauge.locust_app.report_process import ReportProcess
 from tailgauge.master.run import MESSAGES, Run
 from tailgauge.plan.resolve import Settings, resolve
 from tailgauge.rows.schema import COMPLETED, SCHEMA_VERSION
@@ -313,6 +313,6 @@ def _conclude(environment: Any, run: Run) -> None:
         log.error("%s", run.failure)
         environment.process_exit_code = int(run.failure.exit_code)
         return
-    report = make_report(run.folder, run.settings.out)
+    report = ReportProcess(run.folder, run.settings.out).output()
     log.warning("run folder %s\n%s", run.folder.path, report.summary)
     environment.process_exit_code = int(report.exit_code)

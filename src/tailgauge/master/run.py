@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import gevent
@@ -38,7 +38,9 @@ from tailgauge.schedule.schedule import Planned, Schedule
 
 log = logging.getLogger("tailgauge")
 
-LEAD_NS = 1_500_000_000  # from `go` to the first arrival
+LEAD_NS = 1_500_000_000  # from `go` to the first arrival, with workers on other machines
+LOCAL_LEAD_NS = 300_000_000  # with children of this process
+_EACH_NS = 20_000_000  # the more children, the later the last one gets a core and its first slice
 READY_S = 30.0
 OPENING_S = 0.02  # per connection opened beforehand
 POLL_S = 0.25
@@ -276,7 +278,7 @@ class Run:
         until_ns = int(self.scenario.stages.duration_s * 1e9)
         self.engine_metrics.begin(self.notes.append)
         self._leases = Leases(self.schedule, until_ns, self.workers, self._give, leaves_out=leaves_out)
-        self.start_at_ns = monotonic_ns() + LEAD_NS
+        self.start_at_ns = monotonic_ns() + lead_ns(workers)
         for worker, share in zip(workers, shares, strict=True):
             self._link.send("go", self._go_message(share), worker.node)
         self._write_run_json()
@@ -460,6 +462,13 @@ class Run:
         found = self.workers.progress(self._passed_ns() / 1e9, self.scenario.stages.duration_s)
         found.objectives = self._objectives.judge(found.passed_s, found.traffic)
         return found
+
+
+def lead_ns(workers: Sequence[RunWorker]) -> int:
+    """Time from `go` to the first arrival: until then each worker has its start time and its first slice."""
+    if all(worker.hello["child"] for worker in workers):
+        return min(LEAD_NS, LOCAL_LEAD_NS + _EACH_NS * (len(workers) - 1))
+    return LEAD_NS
 
 
 def refuses_late_join(scenario: Scenario, limit: Amount, workers: int) -> str | None:
