@@ -1,6 +1,7 @@
 """One HTTP call as the traffic wants it: prompt, model, target, and what to record of the answer.
 
-Frozen plain values. Patterns make calls, protocols send them, a dry run counts them; none of the three knows the others.
+Plain values that nobody changes; `frozen` would make each cost four times as much. Patterns make calls, protocols send them,
+a dry run counts them; none of the three knows the others.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ TOOLS = "tools"
 WHOLE_ANSWERS = "answers without a stream"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Part:
     """A block of text; `ttl` is the life of a cache mark after it, or None without a mark."""
 
@@ -31,7 +32,7 @@ class Part:
     ttl: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Message:
     """One turn of the conversation."""
 
@@ -49,7 +50,7 @@ class Tool:
     ttl: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, unsafe_hash=True)
 class Prompt:
     """A prompt in the order in which a prefix cache reads it: tools, system, messages.
 
@@ -70,7 +71,7 @@ class Prompt:
         return cls((Message(USER, (Part(text),)),))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """One HTTP call."""
 

@@ -10,6 +10,8 @@ once and runs on real sockets or on a simulated clock: times come with the event
     Take      Taken, at once, if the gate has a free slot; else Queued, at once, and a later Wait returns Taken
     Give      Given, at once
 
+All are plain values that nobody changes; `frozen` would make each cost four times as much.
+
 Only Wait takes time. When a pattern returns or is closed, its driver closes the calls that it left open, gives back the
 places that it holds and withdraws its place in every queue.
 """
@@ -23,7 +25,7 @@ from tailgauge.call import Call, Prompt
 from tailgauge.rows.schema import CANCELLED, PRIMARY
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Send:
     """Start a call."""
 
@@ -33,14 +35,14 @@ class Send:
     of_attempt: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Wait:
     """Receive the next event, or `Due` at `until_ns`."""
 
     until_ns: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Cancel:
     """Close a call's connection; `ended` becomes its class."""
 
@@ -49,7 +51,7 @@ class Cancel:
     ended: str = CANCELLED
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Take:
     """Take a slot of a gate that all requests of one traffic table in one worker share; at most `limit` are taken."""
 
@@ -58,14 +60,14 @@ class Take:
     leg: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Give:
     """Release one slot of a gate."""
 
     gate: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Sent:
     """A call was started, as this attempt of its leg."""
 
@@ -74,7 +76,7 @@ class Sent:
     at_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Closed:
     """A call was closed by `Cancel`."""
 
@@ -83,7 +85,7 @@ class Closed:
     at_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Taken:
     """The gate has given this leg a slot."""
 
@@ -91,7 +93,7 @@ class Taken:
     at_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Queued:
     """The gate is full; `Taken` follows, first come, first served."""
 
@@ -99,14 +101,14 @@ class Queued:
     at_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Given:
     """The place was given back."""
 
     at_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Headers:
     """A call's response headers are complete."""
 
@@ -116,7 +118,7 @@ class Headers:
     status: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class FirstContent:
     """A call's first content arrived. `sent_at_ns` is when its first byte left."""
 
@@ -126,7 +128,7 @@ class FirstContent:
     sent_at_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Chunks:
     """The number of content chunks set by `Call.watch_chunks` has arrived."""
 
@@ -135,7 +137,7 @@ class Chunks:
     at_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ended:
     """A call is over; `ended` is its class (schema.ENDED_CLASSES)."""
 
@@ -148,14 +150,14 @@ class Ended:
     text: str | None = None  # with Call.keep_text; of a batch call, the JSON that came back
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Due:
     """The time that a `Wait` named has come."""
 
     at_ns: int
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Request:
     """One request of the schedule, its prompts already made.
 
@@ -175,7 +177,7 @@ class Request:
         return self.prompts[0]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Done:
     """How a request ended."""
 

@@ -58,7 +58,7 @@ _OF_A_CALL = (Headers, FirstContent, Chunks, Ended)
 _COPY_NOW = frozenset({CONNECT_ERROR, SERVER_ERROR})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class LegEnd:
     """How a leg ended."""
 

@@ -147,7 +147,7 @@ class Guard:
         self, limit: Amount, sizing: Sizing, prices: Mapping[str, Price], on_refused: Callable[[str], object]
     ) -> None:
         self._limit, self._sizing, self._prices, self._on_refused = limit, sizing, prices, on_refused
-        self._is_of_calls_only = limit.tokens is None and limit.cost is None  # then nothing needs to be sized
+        self.is_of_calls_only = limit.tokens is None and limit.cost is None  # then nothing needs to be sized
         self._held: dict[Hashable, Amount] = {}
         self._refused = False
         self.taken = Amount()  # used, or held for calls that have not ended
@@ -182,7 +182,7 @@ class Guard:
             self.taken = self.taken.plus(held, -1).plus(used)
 
     def _need(self, call: Call, model: str) -> Amount:
-        if self._is_of_calls_only:
+        if self.is_of_calls_only:
             return Amount(1)
         return need(call, self._sizing, self._prices.get(call.model or model))
 

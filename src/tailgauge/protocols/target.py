@@ -20,6 +20,7 @@ from tailgauge.protocols.api_keys import key_for, only_for_the_provider
 from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.protocols.protocol import TargetSettings
 from tailgauge.protocols.table import PROTOCOLS
+from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.http1 import request_bytes
 from tailgauge.transport.stopwatch import Stopwatch, origin_of
 
@@ -49,11 +50,24 @@ class Endpoint:
 
         The SDK builds the first request of each kind, and every one that no template gives.
         """
+        request = self._prepared(call, call_id)
+        if request is not None:
+            return self._transport.sent(self._origin, request)
+        return self._wire.send(self._sdk, call, call.model or self.model, call_id)
+
+    def send_at_once(self, call: Call, call_id: str, exchange: Exchange) -> bool:
+        """Send one call without waiting for anything; False: nothing was done, use `send`."""
+        if not self._transport.rests(self._origin):
+            return False
+        request = self._prepared(call, call_id)
+        return request is not None and self._transport.send_at_once(exchange, self._origin, request)
+
+    def _prepared(self, call: Call, call_id: str) -> bytes | None:
+        """A request by its template; None where there is none."""
         model = call.model or self.model
         body = self._wire.body(call, model) if call.kind == MESSAGE else None
-        if body is not None and (like := self._template(call, model, body)) is not None:
-            return self._transport.sent(self._origin, like.request(body, call_id))
-        return self._wire.send(self._sdk, call, model, call_id)
+        like = None if body is None else self._template(call, model, body)
+        return None if body is None or like is None else like.request(body, call_id)
 
     def list_models(self) -> AbstractContextManager[Any] | None:
         """Request the target's list of models; None where the protocol has no such list."""

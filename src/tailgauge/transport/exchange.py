@@ -98,6 +98,7 @@ class Exchange:
         self.on_headers: Callable[[], None] = _nothing
         self.on_content: Callable[[], None] = _nothing
         self.on_watched: Callable[[], None] = _nothing  # the decoder has what it watched for
+        self.on_over: Callable[[], None] = _nothing  # the end, where no greenlet waits for it
         self.on_decoded: Callable[[array[int], array[int]], None] = _uncounted  # timestamps of decoded reads
         self.connection: Connection | None = None
         self.connection_is_new = False
@@ -139,7 +140,7 @@ class Exchange:
         self._low = self._last_low = 0
         self._last_read_at = 0
         self._decoded = 0
-        self._changed = Event()
+        self._changed: Event | None = None  # where a greenlet waits
         self._release: Callable[[Connection, bool], None] | None = None
 
     def begin(
@@ -218,7 +219,7 @@ class Exchange:
         elif started.rest or self._body.done:
             self._kept.append((started.rest, arrived, read_at, empty_at))
             self.advance()
-        self._changed.set()
+        self._wake()
 
     def _choose(self) -> None:
         """Select the receiver of the body: the decoder (stream or whole), or none for errors and compressed bodies."""
@@ -393,22 +394,30 @@ class Exchange:
             release(connection, keep)
         # Break reference cycles with the callbacks, so that no garbage collection is needed.
         self._release = None
-        self.on_headers = self.on_content = self.on_watched = _nothing
-        self._changed.set()
+        on_over = self.on_over
+        self.on_headers = self.on_content = self.on_watched = self.on_over = _nothing
+        self._wake()
+        on_over()
 
     # --- waited for by greenlets ------------------------------------------------------------------------------
 
     def wait_head(self) -> None:
         """Until the head is complete, or the exchange is over."""
         while self._body is None and not self.done:
-            self._changed.wait()
-            self._changed.clear()
+            self._wait()
 
     def wait_end(self) -> None:
         """Until the exchange is over."""
         while not self.done:
-            self._changed.clear()
-            self._changed.wait()
+            self._wait()
+
+    def _wait(self) -> None:
+        self._changed = Event()
+        self._changed.wait()
+
+    def _wake(self) -> None:
+        if self._changed is not None:
+            self._changed.set()
 
     def header(self, name: bytes) -> bytes:
         """Value of a response header, or empty; `name` in lower case."""

@@ -25,6 +25,7 @@ from tailgauge.transport.reader import COMPILED
 _CURRENT: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
 RESOLVE_AGAIN_NS = 30_000_000_000
 OPENED_AT_ONCE = 32  # connections opened beforehand at the same time
+SMALL = 8192  # bytes of a request that an empty socket buffer takes at once, whatever its size
 SLOW_BUFFER = 4096  # bytes, which the kernel doubles for its own use
 
 
@@ -109,10 +110,39 @@ class Stopwatch(httpx2.BaseTransport):
         finally:
             exchange.abort("cancelled")
 
+    def rests(self, origin: Origin) -> bool:
+        """Whether there is an idle connection."""
+        return self._pool.resting(origin) > 0
+
+    def send_at_once(self, exchange: Exchange, origin: Origin, data: bytes) -> bool:
+        """Send a prepared request without waiting for anything; False: nothing was done.
+
+        So it is where a connection rests, whose empty buffer takes a small request whole; `on_over` reports failures.
+        """
+        if exchange.aborted or exchange.bytes_per_s is not None or len(data) > SMALL:
+            return False
+        began_ns = monotonic_ns()
+        connection = self._pool.take(origin)
+        if connection is None:
+            return False
+        self._listen(exchange, connection, origin, began_ns, is_new=False)
+        self._pass(exchange, connection, data)
+        return True
+
     def _send(self, exchange: Exchange, origin: Origin, data: bytes) -> None:
         if exchange.aborted:
             raise NoAnswerError(httpx2.ReadError, "ended before it was sent")
         connection = self._connection(exchange, origin)
+        self._pass(exchange, connection, data)
+        exchange.wait_head()
+        connection.used = True
+        if exchange.status is None:
+            kind, message = exchange.failure or ("ended", exchange.aborted or "closed")
+            error_class = httpx2.ReadTimeout if message == "timeout" else httpx2.ReadError
+            raise NoAnswerError(error_class, f"{kind}: {message}")
+
+    def _pass(self, exchange: Exchange, connection: Connection, data: bytes) -> None:
+        """Pass a request to the kernel."""
         try:
             connection.send(data, self._send_timeout_s)
         except (OSError, ssl.SSLError) as error:
@@ -120,12 +150,6 @@ class Stopwatch(httpx2.BaseTransport):
                 exchange.fail("stale_connection" if connection.used else "closed", str(error))
         finally:
             exchange.sent_at_ns = connection.sent_at_ns
-        exchange.wait_head()
-        connection.used = True
-        if exchange.status is None:
-            kind, message = exchange.failure or ("ended", exchange.aborted or "closed")
-            error_class = httpx2.ReadTimeout if message == "timeout" else httpx2.ReadError
-            raise NoAnswerError(error_class, f"{kind}: {message}")
 
     def close(self) -> None:
         """Close every idle connection."""
@@ -169,19 +193,28 @@ class Stopwatch(httpx2.BaseTransport):
         if exchange.aborted or exchange.done:
             connection.close()
             raise NoAnswerError(httpx2.ReadError, "ended before it was sent")
+        waited_ns = self._listen(exchange, connection, origin, began_ns, is_new=is_new)
+        if is_new:
+            self.waits += 1
+            self.wait_max_ns = max(self.wait_max_ns, waited_ns)
+        return connection
+
+    def _listen(
+        self, exchange: Exchange, connection: Connection, origin: Origin, began_ns: int, *, is_new: bool
+    ) -> int:
+        """Let the exchange listen to a connection; returns how long it waited for it."""
 
         def release(used: Connection, keep: bool) -> None:
-            if keep and not slow and not used.sending:  # else it was answered before it was sent completely
+            if (
+                keep and exchange.bytes_per_s is None and not used.sending
+            ):  # else it was answered before it was sent completely
                 self._pool.give(origin, used, exchange.header(b"keep-alive"))
             else:
                 used.close()
 
-        exchange.pool_wait_ns = monotonic_ns() - began_ns
-        if is_new:
-            self.waits += 1
-            self.wait_max_ns = max(self.wait_max_ns, exchange.pool_wait_ns)
+        exchange.pool_wait_ns = waited_ns = monotonic_ns() - began_ns
         exchange.begin(connection, is_new=is_new, release=release)
-        return connection
+        return waited_ns
 
     def _open(self, scheme: str, host: str, port: int, receive_buffer: int | None) -> Connection:
         known_at, addresses = self._addresses.get((host, port), (-RESOLVE_AGAIN_NS, []))

@@ -17,7 +17,7 @@ from tailgauge.rows.schema import CENSORED, AttemptRow, RequestRow
 from tailgauge.worker.outcome import Outcome, rate_limit_headers, retry_after_s
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class RequestRef:
     """The request that an attempt serves."""
 

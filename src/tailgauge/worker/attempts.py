@@ -1,7 +1,8 @@
 """HTTP calls from dispatch to row.
 
-A call's greenlet sleeps between sending and end. Events in between (headers, first content) are posted from the hub's
-callbacks, so the pattern receives them without another switch.
+A call whose request is prepared, and for which a connection rests, is sent at once and has no greenlet: its events and its
+end are posted from the hub's callbacks, so the pattern receives them without a switch. Where something has to be waited
+for, a greenlet does it. Rows and counters of ended calls follow a little later; see `Later`.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ import logging
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gevent
-from gevent import get_hub
+from gevent import get_hub, getcurrent
 
 from tailgauge import quantile_sketch
 from tailgauge.call import Call, Prompt
@@ -28,9 +30,10 @@ from tailgauge.transport.exchange import Exchange, HeldBytes
 from tailgauge.transport.reader import READER
 from tailgauge.transport.stopwatch import watched_by
 from tailgauge.worker.attempt_row import RequestRef, begun, fill
-from tailgauge.worker.cache_tracker import CacheBook
+from tailgauge.worker.cache_tracker import CacheBook, CacheNote
 from tailgauge.worker.counters import Counters, pace_ms
-from tailgauge.worker.outcome import Outcome, outcome, should_retry
+from tailgauge.worker.later import SLICE_NS, Later
+from tailgauge.worker.outcome import Outcome, outcome, retry_after_s, should_retry
 from tailgauge.worker.timers import yield_to_hub
 
 if TYPE_CHECKING:
@@ -38,7 +41,6 @@ if TYPE_CHECKING:
     from tailgauge.rows.recorder import Recorder
 
 log = logging.getLogger("tailgauge")
-_SLICE_NS = 500_000  # of decoding, before what has arrived meanwhile is read
 Key = tuple[int, int, int]  # request, leg, attempt
 
 
@@ -56,7 +58,7 @@ class _Open:
     begun_at_ns: int
     chunks: int = 0  # counted so far
     intervals: int = 0
-    is_dispatched: bool = False
+    note: CacheNote | None = None
 
     @property
     def key(self) -> Key:
@@ -85,7 +87,9 @@ class Attempts:
         self._held = HeldBytes()
         self._clean = Redaction()
         self.last_row: AttemptRow | None = None
-        self.open: dict[Key, _Open] = {}
+        self.open: dict[Key, _Open] = {}  # in the order of their begin; until their rows are made
+        self.later = Later()
+        self._deadline: Any = None  # one timer: the deadlines are in the order of the begins
 
     def warm_up(self) -> None:
         """Build one request with each SDK without sending it, so that its first use is not in the run."""
@@ -100,13 +104,13 @@ class Attempts:
                 raise AssertionError("an aborted exchange was sent")
 
     def start(self, origin: RequestRef, send: Send, attempt: int, post: Callable[[Event], None]) -> Exchange:
-        """Start a call on a greenlet; `post` receives its headers, awaited content, and end."""
+        """Start a call; `post` receives its headers, awaited content, and end."""
         call = send.call
         endpoint = self._endpoints[call.target]
         decoder = endpoint.decoder(call)
         exchange = Exchange(decoder, call.bytes_per_s, self._held)
         started = _Open(origin, send, attempt, endpoint, exchange, decoder, post, monotonic_ns())
-        leg = send.leg
+        leg, key = send.leg, started.key
         exchange.on_headers = lambda: post(
             Headers(leg, attempt, exchange.headers_at_ns or 0, exchange.status or 0)
         )
@@ -116,15 +120,20 @@ class Attempts:
                 Chunks(leg, attempt, decoder.watched.at if decoder.watched else monotonic_ns())
             )
         exchange.on_decoded = self._counters.second.reads
-        self.open[started.key] = started
-        if self.guard is not None and not self.guard.take(started.key, call, endpoint.model):
+        self.open[key] = started
+        if self._deadline is None:
+            self._await_deadline(self._deadline_s)
+        if self.guard is not None and not self.guard.take(key, call, endpoint.model):
             exchange.abort(CANCELLED)  # recorded like any other call, and never sent
-        gevent.spawn(self._run, started)
+        if self._cache is not None:
+            started.note = self._cache.sent(call, key, started.begun_at_ns, origin.traffic)
+        if not self._sent_at_once(started):
+            gevent.spawn(self._run, started)
         return exchange
 
     def in_flight(self) -> int:
-        """Calls that were dispatched and have not ended; one that waits to be recorded has."""
-        return sum(one.is_dispatched and not one.exchange.done for one in self.open.values())
+        """Calls that have not ended; one that waits to be recorded has."""
+        return sum(not one.exchange.done for one in self.open.values())
 
     def decode_open(self) -> None:
         """Decode what open calls have received, in slices, so that it never accumulates."""
@@ -133,7 +142,7 @@ class Attempts:
         for one in list(self.open.values()):
             one.exchange.advance()
             self._note_reads(one)
-            if monotonic_ns() - began_ns > _SLICE_NS:
+            if monotonic_ns() - began_ns > SLICE_NS:
                 yield_to_hub()
                 began_ns = monotonic_ns()
 
@@ -180,20 +189,47 @@ class Attempts:
             self._note_first(one, at_ns)
         one.post(FirstContent(one.send.leg, one.attempt, at_ns, exchange.left_at_ns or at_ns))
 
+    def _sent_at_once(self, one: _Open) -> bool:
+        """Send it here, where nothing has to be waited for."""
+        if one.exchange.aborted or getcurrent() is get_hub():
+            return False
+        one.exchange.on_over = partial(self._ended, one)
+        if one.endpoint.send_at_once(one.send.call, self._call_id(one), one.exchange):
+            return True
+        one.exchange.on_over = _nothing
+        return False
+
     def _run(self, one: _Open) -> None:
-        one.is_dispatched = True
-        exchange, decoder, key = one.exchange, one.decoder, one.key
-        row = self._row(one)
-        if self._cache is not None:
-            note = self._cache.sent(one.send.call, key, row.dispatched_at_ns, one.origin.traffic)
-            if note is not None:
-                note.fill(row)
-        bug = self._call(one)
+        bug = self._until_end(one.exchange, lambda: one.endpoint.send(one.send.call, self._call_id(one)))
+        self._ended(one, bug)
+
+    def _ended(self, one: _Open, bug: Exception | None = None) -> None:
+        """A call is over; its pattern hears of it now."""
+        exchange, key = one.exchange, one.key
         if bug is None:
-            result = outcome(exchange, decoder, self._clean)
+            result = outcome(exchange, one.decoder, self._clean)
         else:
             result = Outcome(CLIENT_ERROR, "not_sent", self._clean(repr(bug))[:2000])
             log.error("request %s was not sent: %s", key, result.error_body)
+        ended_at_ns = exchange.ended_at_ns or monotonic_ns()
+        if self._cache is not None:
+            if result.ended in COMPLETED:
+                self._cache.begun(key, ended_at_ns)  # an answer without content has begun too
+            self._cache.ended(key, ended_at_ns)
+        if self.guard is None or self.guard.is_of_calls_only:
+            self.later.add(partial(self._record, one, result))
+        else:
+            self._record(one, result)  # the next call may depend on what this one has used
+        leg, attempt, text = one.send.leg, one.attempt, one.decoder.text
+        after_s, retry = retry_after_s(exchange), should_retry(exchange)
+        one.post(Ended(leg, attempt, ended_at_ns, result.ended, after_s, retry, text))
+
+    def _record(self, one: _Open, result: Outcome) -> None:
+        """The row, chunks and counters of an ended call."""
+        exchange, decoder, key, call = one.exchange, one.decoder, one.key, one.send.call
+        row = self._row(one)
+        if one.note is not None:
+            one.note.fill(row)
         fill(row, exchange, decoder, result, self._clean)
         if self.guard is not None:
             self.guard.ended(key, row)
@@ -201,22 +237,26 @@ class Attempts:
         self._recorder.attempt(row)
         self.last_row = row
         del self.open[key]
-        self._count(one)
+        self._counters.reads += exchange.reads
+        self._note_reads(one)
         if one.origin.stage != PREFLIGHT:
-            call = one.send.call
             pace = pace_ms(decoder, thinks=call.thinking != "off") if result.ended == OK else None
             self._counters.of(one.origin.traffic, call.target).end_attempt(result.ended, decoder.usage, pace)
-        ended_at_ns = exchange.ended_at_ns or monotonic_ns()
-        if self._cache is not None:
-            if result.ended in COMPLETED:
-                self._cache.begun(key, ended_at_ns)  # an answer without content has begun too
-            self._cache.ended(key, ended_at_ns)
-        retry = should_retry(exchange)
-        one.post(
-            Ended(
-                one.send.leg, one.attempt, ended_at_ns, result.ended, row.retry_after_s, retry, decoder.text
-            )
-        )
+
+    def _await_deadline(self, seconds: float) -> None:
+        self._deadline = get_hub().loop.timer(seconds, ref=False)
+        self._deadline.start(self._on_deadline)
+
+    def _on_deadline(self) -> None:
+        """Close the calls that are due, and wait for the deadline of the next."""
+        self._deadline.close()
+        self._deadline = None
+        for one in list(self.open.values()):
+            left_s = self._deadline_s - (monotonic_ns() - one.begun_at_ns) / 1e9
+            if left_s > 0:
+                self._await_deadline(left_s)
+                return
+            one.exchange.abort("timeout")
 
     def models(self, target: str) -> list[str]:
         """Names in a target's list of models; none where it has no list that can be read."""
@@ -227,19 +267,19 @@ class Attempts:
 
         request = self._endpoints[target].list_models()
         if request is not None:
-            self._until_end(Exchange(StreamDecoder(_no_event, on_whole=read)), lambda: request)
+            exchange = Exchange(StreamDecoder(_no_event, on_whole=read))
+            deadline = gevent.spawn_later(self._deadline_s, exchange.abort, "timeout")
+            self._until_end(exchange, lambda: request)
+            deadline.kill()
         return found
 
-    def _call(self, one: _Open) -> Exception | None:
-        """The call until its end; returns an error that is not the target's."""
-        call_id = "/".join((self._run_id, *map(str, one.key)))
-        return self._until_end(one.exchange, lambda: one.endpoint.send(one.send.call, call_id))
+    def _call_id(self, one: _Open) -> str:
+        return f"{self._run_id}/{one.origin.request_id}/{one.send.leg}/{one.attempt}"
 
     def _until_end(
         self, exchange: Exchange, request: Callable[[], AbstractContextManager[Any]]
     ) -> Exception | None:
-        deadline = get_hub().loop.timer(self._deadline_s)
-        deadline.start(exchange.abort, "timeout")
+        """A call until its end; returns an error that is not the target's."""
         try:
             with watched_by(exchange), request():
                 exchange.wait_end()
@@ -247,18 +287,15 @@ class Attempts:
             if not exchange.done:
                 exchange.fail("not_sent", repr(error))
                 return error
-        finally:
-            deadline.stop()
-            deadline.close()
         return None
 
     def _row(self, one: _Open) -> AttemptRow:
         protocol, model = one.endpoint.protocol, one.endpoint.model
-        return begun(one.origin, one.send, one.attempt, protocol=protocol, model=model, at_ns=monotonic_ns())
+        return begun(one.origin, one.send, one.attempt, protocol=protocol, model=model, at_ns=one.begun_at_ns)
 
-    def _count(self, one: _Open) -> None:
-        self._counters.reads += one.exchange.reads
-        self._note_reads(one)
+
+def _nothing() -> None:
+    """Its greenlet sees the end itself."""
 
 
 def _no_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:

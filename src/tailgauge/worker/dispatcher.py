@@ -8,11 +8,12 @@ like any other from then on.
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import gevent
-from gevent import get_hub, getcurrent
 from gevent.event import Event as Signal
 
 from tailgauge.clock import monotonic_ns
@@ -23,6 +24,7 @@ from tailgauge.schedule.sessions import Turn, requests_in
 from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive
+from tailgauge.worker.later import Later
 from tailgauge.worker.requests import Requests
 from tailgauge.worker.timers import HubTime, WaitTimer, yield_to_hub
 
@@ -52,9 +54,10 @@ class Dispatcher(Requests):
         super().__init__(scenario, attempts, recorder, counters, HubTime(), on_bug)
         self._makers, self._calls, self._on_ended = makers, attempts, on_ended
         self._waiting: list[Turn] = []
-        self._coming: list[Turn] = []  # later turns without prompts yet
+        self._coming: deque[Turn] = deque()  # later turns without prompts yet
         self._timer = WaitTimer()
-        self._more, self._to_make = Signal(), Signal()
+        self._more = Signal()
+        self._later, self._notices = attempts.later, Later()
         self._stopped = self._hurried = False
         self.admits: Callable[[Turn], bool] = lambda _: True  # False: a limit of the run is reached
 
@@ -70,24 +73,26 @@ class Dispatcher(Requests):
     def run(self, start_at_ns: int) -> None:
         """Dispatch until `stop`; `start_at_ns` is the start of the run on this worker's clock."""
         self.start_at_ns = start_at_ns
-        gevent.spawn(self._make_coming)
         in_a_row = 0
         while not self._stopped:
-            if not self._waiting:
+            due = start_at_ns + self._waiting[0].at_ns if self._waiting else None
+            if self._coming:
+                self._make_one(self._coming.popleft())
+            elif due is None:
                 self._more.clear()
                 self._more.wait()
                 continue
-            due = start_at_ns + self._waiting[0].at_ns
-            if due > monotonic_ns():
+            elif due > monotonic_ns():
                 in_a_row = 0
                 self._timer.wait_until(due)
                 continue
-            turn = heapq.heappop(self._waiting)
-            if not self.admits(turn):
-                self.stop()
-                return
-            if not self._dispatch(turn):
-                yield_to_hub()  # many drops in a row must not delay reading open streams
+            else:
+                turn = heapq.heappop(self._waiting)
+                if not self.admits(turn):
+                    self.stop()
+                    return
+                if not self._dispatch(turn):
+                    yield_to_hub()  # many drops in a row must not delay reading open streams
             in_a_row += 1
             if in_a_row % AT_ONCE == 0:
                 yield_to_hub()
@@ -107,20 +112,20 @@ class Dispatcher(Requests):
             self._stopped = True
             counters = self.counters  # a slice may be half taken, so the queue is not all of it
             counters.not_reached = counters.leased - counters.dispatched - counters.client_drop
-            self._more.set()
-            self._to_make.set()
-            self._timer.wake()
+            self._wake()
 
     def drain(self, seconds: float) -> None:
         """Wait for open requests, then close the rest as censored."""
         if not self._hurried:
             self._wait_until_closed(monotonic_ns() + int(seconds * 1e9))
         patience = monotonic_ns() + int((self.scenario.limits.connect_timeout_s + CLOSING_S) * 1e9)
-        while self._is_open and monotonic_ns() < patience:
+        while self._is_open() and monotonic_ns() < patience:
             self._censor()  # repeatedly: a greenlet may open its call late
             gevent.sleep(_POLL_S)
         for drive in list(self._open):
             drive.give_up()
+        self._later.finish()
+        self._notices.finish()
         self._timer.close()
 
     def hurry(self) -> None:
@@ -135,56 +140,51 @@ class Dispatcher(Requests):
         self.counters.second.dispatched(late_ns)
 
     def _over(self, turn: Turn, stage: str, dispatched: int, drive: Drive) -> int:
-        """Runs where the request's last event happened, be that the hub."""
+        """Runs where the request's last event happened, be that the hub: what may wait comes later."""
         ended_at_ns = super()._over(turn, stage, dispatched, drive)
         assert drive.done is not None
-        if (ended := drive.done.ended) == CENSORED:
-            return ended_at_ns
-        e2e_ms = (ended_at_ns - self.start_at_ns - turn.at_ns) / 1e6
-        counters = self.counters.of(turn.asked.traffic, drive.target)
-        counters.end_request(ended, e2e_ms if ended == OK else None)
-        outcome = (turn.planned.traffic, ended, e2e_ms)
-        if getcurrent() is get_hub():
-            gevent.spawn(self._on_ended, *outcome)  # a listener of Locust's may wait, the hub must not
-        else:
-            self._on_ended(*outcome)
+        if (ended := drive.done.ended) != CENSORED:
+            e2e_ms = (ended_at_ns - self.start_at_ns - turn.at_ns) / 1e6
+            counters = self.counters.of(turn.asked.traffic, drive.target)
+            counters.end_request(ended, e2e_ms if ended == OK else None)
+            self._notices.add(partial(self._on_ended, turn.planned.traffic, ended, e2e_ms))
         return ended_at_ns
+
+    def _record(self, *request: Any) -> None:
+        self._later.add(partial(super()._record, *request))
 
     # --- what follows it --------------------------------------------------------------------------------------
 
     def _plan(self, turn: Turn) -> None:
+        """Its prompts are made outside of the callback in which the turn before ended."""
         if not self._stopped:
             self._coming.append(turn)
-            self._to_make.set()
+            self._wake()
 
-    def _make_coming(self) -> None:
-        """Make the prompts of later turns outside the callbacks in which earlier turns ended."""
-        while not self._stopped:
-            coming, self._coming = self._coming, []
-            self._make(coming)
-            if not self._coming:
-                self._to_make.clear()
-                self._to_make.wait()
+    def _wake(self) -> None:
+        self._more.set()
+        self._timer.wake()
 
     def _make(self, turns: list[Turn]) -> None:
         """Make prompts in small portions; each turn may be sent from then on."""
         for number, turn in enumerate(turns):
-            turn.prompts = self._makers[turn.asked.traffic].make(turn.asked, turn.number, turn.history)
-            heapq.heappush(self._waiting, turn)
+            self._make_one(turn)
             if number % AT_ONCE == 0:
-                self._more.set()
-                self._timer.wake()
+                self._wake()
                 yield_to_hub()
         if turns:
-            self._more.set()
-            self._timer.wake()
+            self._wake()
+
+    def _make_one(self, turn: Turn) -> None:
+        turn.prompts = self._makers[turn.asked.traffic].make(turn.asked, turn.number, turn.history)
+        heapq.heappush(self._waiting, turn)
 
     # --- what is open -----------------------------------------------------------------------------------------
 
-    @property
     def _is_open(self) -> bool:
+        self._later.finish()
         return bool(self._open or self._calls.open)
 
     def _wait_until_closed(self, deadline_ns: int) -> None:
-        while self._is_open and monotonic_ns() < deadline_ns:
+        while self._is_open() and monotonic_ns() < deadline_ns:
             gevent.sleep(_POLL_S)

@@ -36,7 +36,7 @@ MAX_HEADERS = 40  # rate-limit headers that are kept
 _LIMITS = ("requests", "input-tokens", "output-tokens", "tokens")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Outcome:
     """Class, and for failures the error's type and text with secrets removed."""
 

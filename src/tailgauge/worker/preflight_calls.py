@@ -86,6 +86,7 @@ def call_once(attempts: Attempts, recorder: Recorder, one: PreflightCall) -> Att
 
     attempts.start(RequestRef(one.request_id, PREFLIGHT, one.traffic, now), Send(one.call), 0, receive)
     over.wait()
+    attempts.later.finish()
     row = attempts.last_row
     assert row is not None
     recorder.request(

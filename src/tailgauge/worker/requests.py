@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
-from tailgauge.patterns.events import Request
+from tailgauge.patterns.events import Done, Request
 from tailgauge.patterns.pattern import Pattern
 from tailgauge.patterns.table import pattern_of
 from tailgauge.rows.schema import CENSORED, CLIENT_DROP, RequestRow
@@ -100,12 +100,7 @@ class Requests(ABC):
         assert done is not None
         self._open.pop(drive, None)
         counters.in_flight -= 1
-        scheduled = self.start_at_ns + turn.at_ns
-        row = request_row(self.scenario, turn, stage, scheduled, dispatched, done.ended)
-        row.legs, row.attempts, row.winner = len(drive.calls), drive.attempts, done.winner
-        row.joined_at_ns, row.hedge_held = done.joined_at_ns, done.hedge_held
-        row.ended_at_ns = None if done.ended == CENSORED else now_ns
-        self._rows.request(row)
+        self._record(turn, stage, dispatched, drive, done, now_ns)
         if drive.bug is not None:
             self._on_bug(drive.bug)
         if done.ended == CENSORED:
@@ -115,6 +110,17 @@ class Requests(ABC):
             counters.end(done.ended)
             self._follow(turn, done.ended, now_ns, done.text)
         return now_ns
+
+    def _record(
+        self, turn: Turn, stage: str, dispatched: int, drive: Drive, done: Done, ended_at_ns: int
+    ) -> None:
+        """Write a request's row."""
+        scheduled = self.start_at_ns + turn.at_ns
+        row = request_row(self.scenario, turn, stage, scheduled, dispatched, done.ended)
+        row.legs, row.attempts, row.winner = len(drive.calls), drive.attempts, done.winner
+        row.joined_at_ns, row.hedge_held = done.joined_at_ns, done.hedge_held
+        row.ended_at_ns = None if done.ended == CENSORED else ended_at_ns
+        self._rows.request(row)
 
     def _follow(self, turn: Turn, ended: str, ended_at_ns: int, answer: str | None) -> None:
         """Plan the turn after this one; what would be due after the end of the run is never sent."""

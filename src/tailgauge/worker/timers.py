@@ -10,6 +10,7 @@ import ctypes
 import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import gevent
@@ -78,7 +79,8 @@ class WaitTimer:
             os.close(self._fd)
 
     def _on_due(self) -> None:
-        os.read(self._fd, 8)
+        with suppress(BlockingIOError):  # it was set anew since the poll
+            os.read(self._fd, 8)
         self._event.set()
 
 

@@ -14,6 +14,7 @@ from tailgauge.rows.schema import TURNS
 from tailgauge.scenario.model import parse
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.dispatcher import Dispatcher
+from tailgauge.worker.later import Later
 
 MS = 1_000_000
 
@@ -53,6 +54,7 @@ class FakeAttempts:
         self.calls: list[FakeCall] = []
         self.started: list[tuple[int, Any, int]] = []
         self.open: dict[int, Any] = {}  # rows are instant here: nothing is ever half recorded
+        self.later = Later()
 
     def start(self, origin: Any, send: Any, attempt: int, post: Any) -> FakeCall:
         number = len(self.calls)
