@@ -125,3 +125,19 @@ def test_waiting_for_a_slot_that_the_scenario_limits_is_no_late_sending(seen):
     (late_ms,) = seen["waited_for_a_slot"]["delays"]
 
     assert 90 < late_ms < 1000
+
+
+def test_a_small_request_is_sent_when_it_begins_where_a_connection_rests(seen):
+    facts = seen["at_once"]
+
+    assert facts["new"] == [True, False, False, False, True, False]
+    assert facts["at_once"] == [False, True, False, True, False, True]
+    assert facts["ended"] == ["ok", "ok", "ok", "timeout", "ok", "truncated"]
+
+
+def test_a_call_sent_at_once_gives_the_events_and_rows_of_any_other(seen):
+    facts = seen["at_once"]
+    of_an_answer = ["Headers", "FirstContent", "Ended"]
+
+    assert facts["events"] == [*[of_an_answer] * 3, ["Ended"], *[of_an_answer] * 2]
+    assert facts["chunks"] == 5 * 4

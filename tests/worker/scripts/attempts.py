@@ -124,6 +124,40 @@ def waited_for_a_slot() -> Any:
     return made("openai", SSE + chunk(CAPTURED["openai"]) + END, origin=origin, leg=0, attempt=0)
 
 
+@case
+def at_once() -> Any:
+    """Calls one after the other: two answered, one that is large, one never answered; one more, and one cut."""
+    whole, cut = SSE + chunk(CAPTURED["openai"]) + END, SSE + chunk(CAPTURED["openai"])
+    answers = iter((whole, whole, whole, b"", whole, cut))
+    server: Server
+
+    def handler(sock: Any, _: int) -> None:
+        while server.request(sock):
+            answer = next(answers)
+            sock.sendall(answer)
+            if answer == cut:
+                return
+
+    server = Server(handler)
+    recorder, counters = Rows(), Counters()
+    endpoint = Endpoint(server.url.removesuffix("/v1"), Target(protocol="openai"), stopwatch())
+    attempts = Attempts("run-1", {MAIN: endpoint}, recorder, counters, 0.4)
+    out: dict[str, Any] = {"at_once": [], "events": []}
+    for number, text in enumerate(("first", "second", "word " * 4000, "silence", "again", "cut")):
+        received: list[Any] = []
+        exchange = attempts.start(ORIGIN, Send(Call(Prompt.of(text), 7)), number, received.append)
+        out["at_once"].append(exchange.sent_at_ns is not None)
+        with gevent.Timeout(10):
+            while attempts.open:
+                gevent.sleep(0.005)
+        out["events"].append([type(event).__name__ for event in received])
+        gevent.sleep(REST_S)
+    out["ended"] = [row.ended for row in recorder.rows]
+    out["new"] = [row.connection_is_new for row in recorder.rows]
+    out["chunks"] = counters.chunks
+    return out
+
+
 for _protocol, _stream in CAPTURED.items():
 
     @case
