@@ -56,6 +56,7 @@ class Spec:
     pool_wait_ms: Any = 0.03
     health: dict[str, Any] = field(default_factory=dict)  # columns of health rows: a value, or one a second
     server_log: bool = True
+    endpoint_late_ms: Any = 0.0  # chunks sent there - due
     run_id: str = "20261121T074722Z-synthetic-1a2b"
     slo: dict[str, Any] = field(default_factory=dict)
     scenario: dict[str, Any] = field(default_factory=dict)
@@ -235,10 +236,16 @@ def _target(spec: Spec, ids: Any, first: Any, ok: Any) -> tuple[dict[str, Any], 
     for row, i in enumerate(ok):
         gaps = np.round(np.arange(spec.chunks) * spec.gap_ms * MS).astype(np.int64)
         sent[row] = first[i] - 50_000 + gaps
+    due = (
+        first[ok]
+        - 50_000
+        - np.round(np.broadcast_to(spec.endpoint_late_ms, spec.n)[ok] * MS).astype(np.int64)
+    )
     return {
         "client_request_id": np.array([f"run/{i}/0/0" for i in ids[ok]], object), "request_id": ids[ok].astype(float),
         "leg": np.zeros(len(ok)), "attempt": np.zeros(len(ok)), "protocol": np.full(len(ok), "anthropic", object),
         "status": np.full(len(ok), 200), "received_at_ns": first[ok] - 100 * MS, "chunk_sent_at_ns": sent,
+        "first_due_at_ns": due, "last_due_at_ns": due + round((spec.chunks - 1) * spec.gap_ms * MS),
     }, np.zeros(len(ok), int)  # fmt: skip
 
 

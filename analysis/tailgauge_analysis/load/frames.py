@@ -148,15 +148,16 @@ def _reduced(name: str, rows: pa.Table) -> pa.Table:
 
 
 def _lean_log(log: pa.Table) -> pa.Table:
-    """Replace the list of chunk times by their number and the first."""
+    """Replace the list of chunk times by their number, the first and the last."""
     lists = log["chunk_sent_at_ns"].combine_chunks()
     lengths = pc.fill_null(pc.list_value_length(lists), 0)
-    first = pa.array([], pa.int64())
+    first = last = pa.array([], pa.int64())
     if len(lists):
-        starts = pa.array(np.asarray(lists.offsets)[:-1], mask=np.asarray(lengths) == 0)
-        first = lists.values.take(starts)
+        ends, empty = np.asarray(lists.offsets), np.asarray(lengths) == 0
+        first = lists.values.take(pa.array(ends[:-1], mask=empty))
+        last = lists.values.take(pa.array(ends[1:] - 1, mask=empty))
     kept = log.drop_columns(["chunk_sent_at_ns"])
-    kept = kept.append_column("first_chunk_sent_at_ns", first)
+    kept = kept.append_column("first_chunk_sent_at_ns", first).append_column("last_chunk_sent_at_ns", last)
     return kept.append_column("chunks_sent", lengths)
 
 

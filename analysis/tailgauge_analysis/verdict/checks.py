@@ -18,17 +18,30 @@ from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.load.run_files import DAMAGED, MASTER
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.stability import WARMUP
-from tailgauge_analysis.text.formatting import clock, count, listed, ms, plain, plural, sentence, share
+from tailgauge_analysis.text.formatting import (
+    clock,
+    count,
+    listed,
+    ms,
+    percentile,
+    plain,
+    plural,
+    sentence,
+    share,
+)
 from tailgauge_analysis.text.json_values import table
 from tailgauge_analysis.verdict import certificate, losses, unsent
+from tailgauge_analysis.verdict.client_error import OF_HALF_WIDTH, SHARE
 from tailgauge_analysis.verdict.clocks import clocks
 from tailgauge_analysis.verdict.explanations import more_workers
 from tailgauge_analysis.verdict.stalls import bad_seconds
+from tailgauge_analysis.verdict.timestamps import endpoint_delays
 from tailgauge_analysis.verdict.verdict import Check, Evidence, Judgement
 
 DISORDERED = 0.01  # of the attempts
 CLOCK_MS = thresholds.CLOCK_MS
 IN_FLIGHT, IN_FLIGHT_SHARE = 0.1, 0.01
+ENDPOINT_MS = 2.0
 STALLS_LISTED = 3
 FIGURES_LISTED = 3
 STATIONS = (
@@ -352,6 +365,30 @@ def _steady_clock(e: Evidence) -> Judgement | None:
     return (DEGRADED, problem, SETTLE_CLOCKS) if stepped else None
 
 
+# Did the simulated endpoint?
+
+
+def _endpoint(e: Evidence) -> Judgement | None:
+    """The figure that it moved farthest beyond its limit."""
+    beyond = []
+    for one in endpoint_delays(e.frames, e.of_target):
+        value = one.found.value or 0.0
+        ends = [abs(end - value) for end in (one.found.low, one.found.high) if end is not None]
+        half_width = sum(ends) / len(ends) if ends else 0.0
+        limit = max(SHARE * value, OF_HALF_WIDTH * half_width, ENDPOINT_MS)
+        beyond.append(((value - one.punctual_ms) / limit, limit, one))
+    most, limit, worst = max(beyond, key=lambda one: one[0], default=(0.0, 0.0, None))
+    if worst is None or most <= 1.0:
+        return None
+    problem = (
+        f"Endpoint saturated: the simulated endpoint sent chunks up to {ms(worst.late_max_ms)} ms after they were due, which "
+        f"moved {worst.title} {percentile(worst.found.p)} ({ms(worst.found.value)} ms) by {ms(most * limit)} ms "
+        f"(limit {ms(limit)} ms)."
+    )
+    advice = "Lower the load, start fewer users at once, or give the simulated endpoint its own core: these times are its own."
+    return DEGRADED, problem, advice
+
+
 def _more_workers(e: Evidence) -> str:
     return sentence(more_workers(e.frames, e.steady))
 
@@ -401,6 +438,11 @@ CHECKS = (
         "no worker received chunks at a rate at which calibration found wrong times",
         certificate.judge,
         True,
+    ),
+    Check(
+        "endpoint",
+        "the simulated endpoint's own lateness moved no figure by more than 5%, a quarter of its interval's half width, or 2 ms",
+        _endpoint,
     ),
 )
 COMPARABLE = (*CHECKS, Check("answered", "at least one request of the steady stage succeeded", _answered))

@@ -3,7 +3,8 @@
 Several events in one socket read share the timestamp of its last byte; the earlier ones have a time range, and every
 table uses its end. The simulated endpoint logs its answers, joined call by call through (request, leg, attempt): the time
 from sending there to the arrival of the first content here is the error of network and client, seen from outside. Two
-clocks are involved, so it is known within the error of the worker's offset.
+clocks are involved, so it is known within the error of the worker's offset. The log also has when the first and the last
+chunk were due: what moves a percentile there is the endpoint's slowness, not the client's, and not a setting.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from tailgauge.rows import schema
 from tailgauge_analysis.load.dedup import CALL
 from tailgauge_analysis.load.frames import Frames
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.stats.quantiles import rank
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile, quantiles, rank
 from tailgauge_analysis.verdict.clocks import clocks
 
 
@@ -87,3 +88,39 @@ def compare_server_log(frames: Frames) -> ServerLog | None:
     p50, p99, most = (float(added[rank(len(added), p) - 1]) for p in (0.5, 0.99, 1.0))
     within_ms = clocks(frames).to_target_ns / 1e6
     return ServerLog(len(added), len(ours) - len(both), p50, p99, most, within_ms)
+
+
+FIGURES = (
+    ("TTFT since sent", "first_content_at_ns", "first"),
+    ("time to the last content", "last_content_at_ns", "last"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointDelay:
+    """A percentile of the answers, and the same had the simulated endpoint sent every chunk when it was due."""
+
+    title: str
+    found: Quantile
+    punctual_ms: float
+    late_max_ms: float
+
+
+def endpoint_delays(frames: Frames, of_target: Steady) -> list[EndpointDelay]:
+    """The median and p99 of each figure; nothing without the endpoint's log."""
+    keys, answers = list(CALL), of_target.attempts
+    log = frames.server_log.dropna(subset=[*keys, "first_due_at_ns"]).drop_duplicates(keys)
+    columns = [*keys, *(f"{which}_{what}_at_ns" for _, _, which in FIGURES for what in ("due", "chunk_sent"))]
+    answers = answers[(answers["ended"] == schema.OK) & answers["first_content_at_ns"].notna()]
+    both = answers.sort_values("sent_at_ns", kind="stable").merge(log[columns], on=keys)
+    out = []
+    for title, arrived, which in FIGURES:
+        took = (both[arrived] - both["sent_at_ns"]).to_numpy(np.float64) / 1e6
+        late = (both[f"{which}_chunk_sent_at_ns"] - both[f"{which}_due_at_ns"]).to_numpy(np.float64) / 1e6
+        late = np.maximum(late, 0.0)
+        for found, punctual in zip(
+            quantiles(took, (0.5, 0.99)), quantiles(took - late, (0.5, 0.99)), strict=True
+        ):
+            if found.mark != TOO_FEW and punctual.value is not None:
+                out.append(EndpointDelay(title, found, punctual.value, float(late.max())))
+    return out

@@ -16,6 +16,7 @@ Schema history (docs/reference/data-format.md repeats it; every version has a fi
             they follow from the previous row
   5  0.1.0  names only: handover_* -> receive_lag_*; run.json: owner -> master, virtual -> dry_run
   6  0.1.0  attempts: last_thinking_at_ns; token counts that cannot be leave an answer ok
+  7  0.1.0  target: first_due_at_ns, last_due_at_ns; received_at_ns is the kernel's time of arrival
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Annotated, get_args, get_type_hints
 
-SCHEMA_VERSION = 6
+SCHEMA_VERSION = 7
 
 # How an attempt, a leg or a request ended. `client_drop` is a request only: it was never sent.
 OK = "ok"
@@ -287,7 +288,7 @@ class ServerLogRow:
     attempt: Annotated[Int16 | None, "parsed from client_request_id"]
     protocol: Annotated[String, "anthropic or openai"]
     status: Annotated[Int16, "HTTP status"]
-    received_at_ns: Annotated[Int64, "request body complete; the endpoint's CLOCK_MONOTONIC"]
+    received_at_ns: Annotated[Int64, "arrival of the request's last byte; the endpoint's CLOCK_MONOTONIC"]
     headers_at_ns: Annotated[Int64 | None, "response headers written"]
     planned_ttft_ns: Annotated[Int64 | None, "planned delay of the first chunk"]
     chunk_sent_at_ns: Annotated[ListOfInt64, "time just before each content chunk was written"]
@@ -307,6 +308,8 @@ class ServerLogRow:
     limit_kind: Annotated[String | None, "the limit that rejected it; null if none"] = None
     bucket_levels: Annotated[String | None, "lowest level of each limit after this call was decided, as a JSON object"] = None
     fault: Annotated[String | None, "its fault"] = None
+    first_due_at_ns: Annotated[Int64 | None, "when the first of the content chunks sent was due"] = None
+    last_due_at_ns: Annotated[Int64 | None, "when the last of them was due"] = None
 # fmt: on
 
 

@@ -50,3 +50,11 @@ def test_the_third_schema_knows_attempts_and_winners():
     assert stage.requests["winner"].tolist()[:3] == [1, 1, 0]
     assert stage.attempts["cause"].tolist() == ["primary", "hedge", "primary", "retry", "primary", "primary"]
     assert frames.requests["tags"].dropna().tolist() == ['{"tenant": "a"}'] * 6
+
+
+def test_the_seventh_schema_knows_when_chunks_were_due_at_the_endpoint():
+    log = load([FIXTURES / "schema-7"]).server_log
+
+    assert (log["first_chunk_sent_at_ns"] - log["first_due_at_ns"]).tolist() == [20_000] * 5
+    assert (log["last_chunk_sent_at_ns"] - log["last_due_at_ns"]).tolist() == [20_000] * 5
+    assert load([FIXTURES / "schema-6"]).server_log["first_due_at_ns"].isna().all()

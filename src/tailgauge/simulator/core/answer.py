@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from itertools import accumulate
+from itertools import accumulate, compress
 
 from tailgauge.rows.schema import TEXT
 from tailgauge.simulator.behaviours.content import PlanPieces, TextPieces
@@ -109,6 +109,7 @@ class Answer(ABC):
             else:
                 row.output_tokens = request.max_tokens
                 row.chunk_sent_at_ns = [now_ns] if request.max_tokens else []
+                row.first_due_at_ns = row.last_due_at_ns = self.opens_ns if request.max_tokens else None
         self._stop(now_ns, chunks, cancelled=False)
 
     def leave(self, now_ns: int, chunks: int) -> None:
@@ -120,9 +121,13 @@ class Answer(ABC):
         """Write the chunks that left into the row; a chunk without content is not in it."""
         count, row = len(sent_at_ns), self.exchange.row
         row.output_tokens = self.tokens_in(count)
+        due_ns = self.due_ns[:count]
         if isinstance(self.pieces, PlanPieces) and self.streams:
-            sent_at_ns = [at_ns for i, at_ns in enumerate(sent_at_ns) if self.is_content(i)]
+            content = [self.is_content(i) for i in range(count)]
+            sent_at_ns, due_ns = list(compress(sent_at_ns, content)), list(compress(due_ns, content))
         row.chunk_sent_at_ns = sent_at_ns
+        if due_ns:
+            row.first_due_at_ns, row.last_due_at_ns = due_ns[0], due_ns[-1]
 
     @abstractmethod
     def _stop(self, now_ns: int, chunks: int, *, cancelled: bool) -> None:

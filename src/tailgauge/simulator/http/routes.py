@@ -24,10 +24,16 @@ from tailgauge.simulator.behaviours.faults import CUT, ERROR_EVENT, RESET
 from tailgauge.simulator.core.answer import Answer, answer_to
 from tailgauge.simulator.core.endpoint import Endpoint
 from tailgauge.simulator.core.exchange import Exchange
-from tailgauge.simulator.http import arrivals
 from tailgauge.simulator.http.api import Api
 from tailgauge.simulator.http.driver import LoopDriver, wait_open
-from tailgauge.simulator.http.requests import ServerOptions, admit, error_response, id_header, read_body
+from tailgauge.simulator.http.requests import (
+    ServerOptions,
+    admit,
+    arrived_at_ns,
+    error_response,
+    id_header,
+    read_body,
+)
 from tailgauge.simulator.http.server_log import ServerLog, to_parquet
 from tailgauge.simulator.http.stream import Stream, reset
 from tailgauge.simulator.protocols.request import MAX_BODY_BYTES, Refused, decode
@@ -68,11 +74,8 @@ class Server:
                 raw: bytes | Refused = await read_body(request, self._options.body_timeout_s)
             except Refused as refused:
                 raw = refused
-            name, arrived_at_ns = (
-                request.headers.get("x-client-request-id", ""),
-                arrivals.arrived_at_ns(request.transport),
-            )
-            row = self._log.open(name, wire.NAME, arrived_at_ns)
+            name = request.headers.get("x-client-request-id", "")
+            row = self._log.open(name, wire.NAME, arrived_at_ns(request.transport))
             call = _Call(request, Exchange(self.core, row, wire, number), self._options)
             try:
                 admit(self._options.api_key, request)

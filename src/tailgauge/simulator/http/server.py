@@ -18,8 +18,7 @@ from aiohttp import web
 from tailgauge.clock import WALL
 from tailgauge.errors import UsageError
 from tailgauge.scenario.simulated import Simulated
-from tailgauge.simulator.http import arrivals
-from tailgauge.simulator.http.requests import ServerOptions
+from tailgauge.simulator.http.requests import ServerOptions, listen
 from tailgauge.simulator.http.routes import application
 
 _BACKLOG = 4096  # a burst of arrivals waits in the kernel; it caps this at net.core.somaxconn
@@ -75,7 +74,7 @@ def serve(
 
 async def _listen(runner: web.AppRunner, host: str, port: int, tls: ssl.SSLContext | None) -> None:
     try:
-        for listener in arrivals.listen(host, port, _BACKLOG):
+        for listener in listen(host, port, _BACKLOG):
             await web.SockSite(runner, listener, backlog=_BACKLOG, ssl_context=tls).start()
     except OSError as error:
         raise UsageError(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
