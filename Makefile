@@ -79,11 +79,11 @@ example: install           ## remake the report in reports/example
 docs-check: install
 	$(BIN)/python docs/generate.py --check
 
-bench: install             ## measure the client beside a native one, update docs/explanation/benchmarks.md (20 minutes)
+bench: install             ## measure the client beside others, update docs/explanation/benchmarks.md (35 minutes)
 	$(BIN)/python bench/client.py --write
 	$(BIN)/python bench/analysis.py --rows 10M
 
-bench-quick: install       ## measure the client beside a native one (3 minutes)
+bench-quick: install       ## measure the client beside others (3 minutes)
 	$(BIN)/python bench/client.py --quick
 
 intervals: install         ## measure how often intervals hold the true percentile, update docs/explanation/benchmarks.md (5 minutes)

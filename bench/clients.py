@@ -14,7 +14,7 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,9 +26,11 @@ from measure import Result, Used, measured
 from reference_server import Load, RequestLog, RigError, Server, compiled, on_core, ordered, read_log, serving
 
 from tailgauge.rows.chunk_encoding import plain
+from tailgauge_analysis.stats.quantiles import CLIENT, TOO_FEW
 
 PATIENCE_S = 180
 LOOK_S = 0.25
+FIGURES = {("ttft", "sent"), ("chunk_gap", None)}
 Client = Callable[[Load, "Cores", Path], Result]
 
 
@@ -37,74 +39,74 @@ class Cores:
     """Where the processes run: server, client, and the master of our run."""
 
     server: int
-    client: int
+    clients: tuple[int, ...]
     master: int
 
     @classmethod
     def found(cls) -> Cores:
-        """The first two or three that this process may use."""
+        """The first that this process may use; the master has one that is neither the server's nor a client's, if any."""
         free = sorted(os.sched_getaffinity(0))
         if len(free) < 2:
             raise RigError("two cores are needed: one for the server, one for the client")
-        return cls(free[0], free[1], free[2] if len(free) > 2 else free[0])
+        if len(free) < 4:
+            return cls(free[0], (free[1],), free[2] if len(free) == 3 else free[0])
+        return cls(free[0], (free[1], free[2]), free[3])
 
 
 def reference(load: Load, cores: Cores, folder: Path) -> Result:
     """The native client."""
-    log = folder / "seen.bin"
-    with serving(load, cores.server, folder) as server:
-        line = [compiled("client"), f"--port={server.port}", f"--streams={load.streams}", "--log", log]
-        line += [
-            f"--seconds={load.duration_s}",
-            f"--spacing={load.spacing_ms}",
-            f"--protocol={load.protocol}",
-        ]
-        output = _run_client(line, cores.client, load)
-    seen, seconds = read_log(log), np.array(output["seconds"])
-    used = Used(seconds[:, 0].astype(np.int64), seconds[:, 1], float(seconds[-1, 1]), output["tree_s"])
-    return measured(load, int(seen.began_ns.min()), server, seen, used)
+
+    def line(server: Server, log: Path) -> list[Any]:
+        users = f"--rate={load.rate_per_s}" if load.rate_per_s else f"--streams={load.streams}"
+        spacing = 0 if load.rate_per_s else load.spacing_ms
+        return [compiled("client"), f"--port={server.port}", users, f"--spacing={spacing}",
+                f"--seconds={load.duration_s}", f"--protocol={load.protocol}", f"--log={log}"]  # fmt: skip
+
+    return _logged(load, cores, folder, line)
 
 
-def python(name: str) -> Client:
-    """One of the clients in python_clients.py, as a process of its own."""
+def locust(load: Load, cores: Cores, folder: Path) -> Result:
+    """Locust with geventhttpclient, by hand."""
 
-    def client(load: Load, cores: Cores, folder: Path) -> Result:
-        log = folder / "seen.bin"
-        with serving(load, cores.server, folder) as server:
-            line = [sys.executable, Path(__file__).parent / "python_clients.py", name, server.url, log]
-            asked = (load.streams, load.duration_s, load.spacing_ms, load.chunks)
-            output = _run_client([*line, *map(str, asked)], cores.client, load)
-        seen, seconds = read_log(log), np.array(output["seconds"])
-        used = Used(seconds[:, 0].astype(np.int64), seconds[:, 1], output["whole_s"], output["tree_s"])
-        return measured(load, int(seen.began_ns.min()), server, seen, used)
+    def line(server: Server, log: Path) -> list[Any]:
+        spacing = 0 if load.rate_per_s else load.spacing_ms
+        sizes = (load.streams, load.duration_s, spacing, load.chunks, load.rate_per_s or 0)
+        return [sys.executable, Path(__file__).parent / "locust_client.py", server.url, log, *map(str, sizes)]
 
-    return client
+    return _logged(load, cores, folder, line)
 
 
-def tailgauge(load: Load, cores: Cores, folder: Path, options: tuple[str, ...] = ()) -> Result:
+def tailgauge(load: Load, cores: Cores, folder: Path) -> Result:
     """Ours."""
     with serving(load, cores.server, folder) as server:
         scenario = folder / "rig.toml"
         scenario.write_text(_scenario(load, server))
-        line = [sys.executable, "-m", "tailgauge", "run", str(scenario), "--workers", "1", "--json"]
-        tree_s, samples = _run(
-            [*line, "--out", str(folder), "--max-requests", "10000000", *options], cores, load, folder
-        )
-    runs = list(folder.glob("runs/*/workers/0.json"))
-    if len(runs) != 1:
+        line = [
+            sys.executable,
+            "-m",
+            "tailgauge",
+            "run",
+            str(scenario),
+            f"--workers={load.workers}",
+            "--json",
+        ]
+        began_ns = time.monotonic_ns()
+        tree_s, samples = _run([*line, f"--out={folder}", "--max-requests=10000000"], cores, load, folder)
+    runs = list(folder.glob("runs/*/workers"))
+    pages = list(folder.glob("reports/*/report.html"))
+    if len(runs) != 1 or len(pages) != 1:
         raise RigError(f"no run was made: {(folder / 'output.txt').read_text()[-2000:]}")
-    return _read(load, runs[0].parents[1], server, tree_s, samples)
-
-
-def with_options(*options: str) -> Client:
-    """Ours with more options of `tailgauge run`."""
-    return lambda load, cores, folder: tailgauge(load, cores, folder, options)
-
-
-def knows(option: str) -> bool:
-    """Whether `tailgauge run` has an option."""
-    line = [sys.executable, "-m", "tailgauge", "run", "--help"]
-    return option in subprocess.run(line, capture_output=True, text=True, check=True).stdout
+    assert server.log is not None
+    result = _read(load, runs[0].parent, server, tree_s, samples)
+    verdict, mark = _verdict(pages[0].with_name("report.json"))
+    page_ns = pages[0].stat().st_mtime_ns - (time.time_ns() - time.monotonic_ns())
+    return replace(
+        result,
+        verdict=verdict,
+        mark=mark,
+        first_request_s=(server.log.began_ns.min() - began_ns) / 1e9,
+        page_s=(page_ns - server.log.at_ns.max()) / 1e9,
+    )
 
 
 def machine() -> str:
@@ -122,13 +124,28 @@ def machine() -> str:
 
 def _scenario(load: Load, server: Server) -> str:
     trusted = f'ca_file = "{server.authority}"\n' if server.authority else ""
+    arrival = f'process = "closed"\n[arrival.closed]\nusers = {load.streams}\nthink_s = 0'
+    most = 2 * load.streams + 100
+    if load.rate_per_s:
+        arrival = f'process = "constant"\nrate_per_s = {load.rate_per_s}'
+        most = round(load.rate_per_s * (load.ttft_ms + load.chunks * load.gap_ms) / 1e3) * 2 + 100
     return (
-        f'[target]\nurl = "{server.url}"\nprotocol = "{load.protocol}"\nconnections = {2 * load.streams + 100}\n{trusted}'
-        f'[arrival]\nprocess = "closed"\n[arrival.closed]\nusers = {load.streams}\nthink_s = 0\n'
+        f'[target]\nurl = "{server.url}"\nprotocol = "{load.protocol}"\nconnections = {most}\n{trusted}'
+        f"[arrival]\n{arrival}\n"
         f"[stages]\nduration_s = {load.duration_s:.3f}\nwarmup_s = {load.settled_s:.6f}\n"
         f'[traffic.chat]\npattern = "streaming"\nprompt_tokens = 16\noutput_tokens = {load.chunks}\n'
-        f"[limits]\nin_flight_per_worker = {2 * load.streams + 100}\n"
+        f"[limits]\nin_flight_per_worker = {most}\n"
     )
+
+
+def _logged(load: Load, cores: Cores, folder: Path, line: Callable[[Server, Path], list[Any]]) -> Result:
+    """One load through a client that writes a log as the server's."""
+    log = folder / "seen.bin"
+    with serving(load, cores.server, folder) as server:
+        output = _run_client(line(server, log), cores.clients[0], load)
+    seen, seconds = read_log(log), np.array(output["seconds"])
+    used = Used(seconds[:, 0].astype(np.int64), seconds[:, 1], float(seconds[-1, 1]), output["tree_s"])
+    return measured(load, int(seen.began_ns.min()), server, seen, used)
 
 
 def _run_client(line: list[Any], core: int, load: Load) -> dict[str, Any]:
@@ -153,7 +170,7 @@ def _run(line: list[str], cores: Cores, load: Load, folder: Path) -> tuple[float
     deadline = time.monotonic() + load.duration_s + PATIENCE_S
     pid, samples = 0, []
     while not pid:
-        samples += _workers_cpu(child.pid, cores.client)
+        samples += _workers_cpu(child.pid, cores.clients)
         time.sleep(LOOK_S)
         pid, _, usage = os.wait4(child.pid, os.WNOHANG)
         if time.monotonic() > deadline:
@@ -163,33 +180,48 @@ def _run(line: list[str], cores: Cores, load: Load, folder: Path) -> tuple[float
     return usage.ru_utime + usage.ru_stime, samples
 
 
-def _workers_cpu(master: int, core: int) -> list[tuple[int, float]]:
-    """Keep every thread of the worker on its core; when, and what CPU time it has taken (to 10 ms), seen from outside."""
+def _workers_cpu(master: int, cores: tuple[int, ...]) -> list[tuple[int, float]]:
+    """Keep every thread of a worker on its core; when, and what CPU time all have taken (to 10 ms), seen from outside."""
+    used_s, number = 0.0, 0
     with suppress(psutil.Error, OSError):
         for process in psutil.Process(master).children():
             if process.name().startswith("worker"):
                 for thread in process.threads():
                     with suppress(OSError):
-                        os.sched_setaffinity(thread.id, {core})
+                        os.sched_setaffinity(thread.id, {cores[number % len(cores)]})
                 used = process.cpu_times()
-                return [(time.monotonic_ns(), used.user + used.system)]
+                used_s += used.user + used.system
+                number += 1
+        return [(time.monotonic_ns(), used_s)] if number else []
     return []
 
 
 def _read(load: Load, run: Path, server: Server, tree_s: float, samples: list[tuple[int, float]]) -> Result:
-    output = json.loads((run / "workers" / "0.json").read_text())
-    if output["state"] != "drained":
-        raise RigError(f"the worker did not end well: {output['state']}, {output['why']}")
-    cpu = output["cpu_s"]
+    outputs = [json.loads(file.read_text()) for file in sorted((run / "workers").glob("*.json"))]
+    for output in outputs:
+        if output["state"] != "drained":
+            raise RigError(f"a worker did not end well: {output['state']}, {output['why']}")
     at_ns, cpu_s = (np.array(column) for column in zip(*samples, strict=True))
-    used = Used(at_ns, cpu_s, cpu["at_end"] - cpu["at_start"], tree_s, cpu["writer"])
-    attempts = pq.read_table(
-        run / "attempts",
-        columns=["request_id", "sent_at_ns", "first_content_at_ns", "chunks", "ended", "stage"],
-    )
+    whole_s = sum(output["cpu_s"]["at_end"] - output["cpu_s"]["at_start"] for output in outputs)
+    used = Used(at_ns, cpu_s, whole_s, tree_s, sum(output["cpu_s"]["writer"] for output in outputs))
+    columns = ["request_id", "sent_at_ns", "first_content_at_ns", "chunks", "ended", "stage"]
+    attempts = pq.read_table(run / "attempts", columns=columns)
     kept = attempts.filter((_column(attempts, "ended") == "ok") & (_column(attempts, "stage") != "preflight"))
     seen, stored = seen_by(run, kept)
-    return measured(load, output["run"]["start_at_ns"], server, seen, used, stored)
+    result = measured(load, outputs[0]["run"]["start_at_ns"], server, seen, used)
+    return replace(result, bytes_per_chunk=stored)
+
+
+def _verdict(file: Path) -> tuple[str, str]:
+    """The report's verdict on the measurement, and a mark of the p99s that are compared here."""
+    report = json.loads(file.read_text())
+    marks = {
+        row["percentiles"]["p99"]["mark"]
+        for row in report["latency"]
+        if (row["group"], row["population"]) == ("all", "completed")
+        and (row["metric"], row["since"]) in FIGURES
+    }
+    return report["verdict"]["status"], max(marks, key=lambda mark: (mark == CLIENT, mark), default=TOO_FEW)
 
 
 def _column(table: Any, name: str) -> Any:

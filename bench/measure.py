@@ -7,7 +7,7 @@ sending the request to its first chunk.
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
-from statistics import median
+from statistics import median, mode
 from typing import Any
 
 import numpy as np
@@ -25,46 +25,53 @@ class Used:
     writer_s: float | None = None  # of the whole, the writer's threads
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """One run of one client. Times in ms, CPU in us; None if unknown."""
+    """One run of one client. Times in ms, CPU in us; None if unknown, as most figures of a program that is not ours."""
 
     requests: int  # begun and ended within the window
-    chunks: int  # sent within it
-    rate: float  # chunks/s
-    us_per_chunk: float  # steady
-    us_per_chunk_whole: float
-    us_per_chunk_tree: float | None
-    us_per_request: float  # steady: everything that its requests cost, by the request
-    cpu_share: float
-    writer_share: float | None  # of the process's CPU time over the whole run
-    ttft_p99_error: float  # of the reported p99 against that of the server log
-    ttft_each_p99: float  # p99 of the errors of single requests
-    gap_p99_error: float
-    gap_each_p99: float
-    lag_p50: float  # stamp of a chunk after its send
-    lag_p99: float
-    exact_first: float | None  # share of first chunks with an exact stamp
-    exact: float | None  # of all chunks
+    ttft_mean: float
+    ttft_mean_error: float  # of the reported mean against that of the server log
+    ttft_p50_error: float
+    ttft_p99_error: float
     ttft_p99_reference: float
+    gap_p99_error: float | None
     gap_p99_reference: float
+    us_per_chunk_tree: float | None
+    server_cpu_share: float
+    server_late_p99: float  # of its sends, against its plan
+    lost: int | None = None  # requests of the server log that the client lacks, or has with other chunks
+    rate: float | None = None  # chunks/s
+    us_per_chunk: float | None = None  # steady
+    us_per_chunk_whole: float | None = None
+    us_per_request: float | None = None  # steady: everything that its requests cost, by the request
+    cpu_share: float | None = None
+    writer_share: float | None = None  # of the process's CPU time over the whole run
+    ttft_each_p99: float | None = None  # p99 of the errors of single requests
+    gap_each_p99: float | None = None
+    lag_p50: float | None = None  # stamp of a chunk after its send
+    exact: float | None = None  # share of chunks with an exact stamp
     bytes_per_chunk: float | None = None
-    server_cpu_share: float = 0.0
-    server_late_p99: float = 0.0  # of its sends, against its plan
-    lost: int = 0  # requests of the server log that the client lacks, or has with other chunks
+    verdict: str | None = None  # of the run's report on its measurement
+    mark: str | None = None  # of p99 of TTFT since sent or of gaps in the report; "": neither has one
+    first_request_s: float | None = None  # from the command
+    page_s: float | None = None  # from the last chunk
 
     @property
     def honest(self) -> bool:
-        """Reported p99 of TTFT within 10% of the server log's, and of gaps within 5 ms."""
-        return abs(self.ttft_p99_error) <= 0.1 * self.ttft_p99_reference and abs(self.gap_p99_error) <= 5.0
+        """Reported p99 of TTFT and of gaps within 5% of the server log's, nothing lost, and VALID if it has a verdict."""
+        ttft, gap = abs(self.ttft_p99_error), abs(self.gap_p99_error or 0)
+        exact = ttft <= 0.05 * self.ttft_p99_reference and gap <= 0.05 * self.gap_p99_reference
+        return exact and not self.lost and self.verdict in {None, "VALID"}
 
 
 def median_of(results: list[Result]) -> Result:
-    """Every figure's own median over the repetitions."""
+    """Every figure's own median over the repetitions; of words the most frequent."""
     middle: dict[str, Any] = {}
     for one in fields(Result):
         values = [getattr(result, one.name) for result in results]
-        middle[one.name] = None if None in values else median(values)
+        average: Any = mode if isinstance(values[0], str | bool) else median
+        middle[one.name] = None if None in values else average(values)
     return Result(**middle)
 
 
@@ -74,7 +81,6 @@ def measured(
     server: Server,
     seen: RequestLog,
     used: Used,
-    bytes_per_chunk: float | None = None,
 ) -> Result:
     """Compare a client's log with the server's; `start_ns` is the start of the load."""
     server_log = server.log
@@ -106,28 +112,50 @@ def measured(
     whole = len(server_log.at_ns)
     return Result(
         requests=len(mine),
-        chunks=sent_in_window,
         rate=sent_in_window / (window[1] - window[0]) * 1e9,
         us_per_chunk=window[2] / sent_in_window * 1e6,
         us_per_chunk_whole=used.whole_s / whole * 1e6,
         us_per_chunk_tree=None if used.tree_s is None else used.tree_s / whole * 1e6,
-        us_per_request=window[2] / asked * 1e6,
+        us_per_request=window[2] / asked * 1e6 if asked else None,
         cpu_share=window[2] / (window[1] - window[0]) * 1e9,
         writer_share=None if used.writer_s is None else used.writer_s / used.whole_s,
+        ttft_mean=float(ttft.mean()) / 1e6,
+        ttft_mean_error=float(ttft.mean() - ttft_reference.mean()) / 1e6,
+        ttft_p50_error=_quantile(ttft, 0.5) - _quantile(ttft_reference, 0.5),
         ttft_p99_error=_p99(ttft) - _p99(ttft_reference),
         ttft_each_p99=_p99(np.abs(ttft - ttft_reference)),
         gap_p99_error=_p99(gap) - _p99(gap_reference),
         gap_each_p99=_p99(np.abs(gap - gap_reference)),
         lag_p50=_quantile(at - at_reference, 0.5),
-        lag_p99=_p99(at - at_reference),
-        exact_first=None if exact is None else float(exact[firsts].mean()),
         exact=None if exact is None else float(exact.mean()),
         ttft_p99_reference=_p99(ttft_reference),
         gap_p99_reference=_p99(gap_reference),
-        bytes_per_chunk=bytes_per_chunk,
         server_cpu_share=server.summary["cpu_share"],
         server_late_p99=server.summary["late_p99_ms"],
         lost=lost,
+    )
+
+
+def reported(server: Server, ttft: dict[str, float], gap_p99: float | None, tree_s: float) -> Result:
+    """What another program reports of all its requests (`mean`, `p50`, `p99` in ms) against the server log."""
+    log = server.log
+    assert log is not None
+    ttft_reference = log.at_ns[log.starts] - log.began_ns
+    later = np.ones(len(log.at_ns), bool)
+    later[log.starts] = False
+    gap_reference = _p99(np.diff(log.at_ns, prepend=0)[later])
+    return Result(
+        requests=len(log.request),
+        ttft_mean=ttft["mean"],
+        ttft_mean_error=ttft["mean"] - float(ttft_reference.mean()) / 1e6,
+        ttft_p50_error=ttft["p50"] - _quantile(ttft_reference, 0.5),
+        ttft_p99_error=ttft["p99"] - _p99(ttft_reference),
+        ttft_p99_reference=_p99(ttft_reference),
+        gap_p99_error=None if gap_p99 is None else gap_p99 - gap_reference,
+        gap_p99_reference=gap_reference,
+        us_per_chunk_tree=tree_s / len(log.at_ns) * 1e6,
+        server_cpu_share=server.summary["cpu_share"],
+        server_late_p99=server.summary["late_p99_ms"],
     )
 
 

@@ -36,8 +36,8 @@ class RigError(Exception):
 class Load:
     """A closed loop without think time, or arrivals at a constant rate; answers of equally many chunks at an even pace.
 
-    Users of a closed loop start one after the other, so that their chunks spread evenly over a gap; those of a herd start
-    at once, and the server makes the chunks of all streams at the same instants.
+    Users of a closed loop start one after the other, so that their chunks spread evenly over a gap, or all at once. In
+    batches, the server makes the chunks of all streams at the same instants, as an engine does.
     """
 
     streams: int  # users of the closed loop
@@ -47,7 +47,8 @@ class Load:
     gap_ms: float = 20.0
     protocol: str = "openai"
     tls: bool = False
-    herd: bool = False
+    at_once: bool = False
+    batch: bool = False
     changing: bool = False  # fields beside the text change in every event
     rate_per_s: float | None = None  # of an open loop
     workers: int = 1
@@ -56,7 +57,7 @@ class Load:
     @property
     def spacing_ms(self) -> float:
         """Between two users' first requests: about 2 s for all, with phases spread evenly over a gap."""
-        if self.herd:
+        if self.at_once:
             return 0.0
         share = 2000 / self.streams / self.gap_ms
         golden = int(share) + _GOLDEN if share >= 1 else 1 / (int(1 / share) + _GOLDEN)
@@ -64,7 +65,7 @@ class Load:
 
     @property
     def settled_s(self) -> float:
-        """Start of the steady window: a herd is measured from its first request on."""
+        """Start of the steady window: users who start at once are measured from their first request on."""
         return 1.0 if self.rate_per_s else 2 * self.streams * self.spacing_ms / 1e3
 
     @property
@@ -151,7 +152,7 @@ def serving(load: Load, core: int, folder: Path) -> Iterator[Server]:
         f"--chunks={load.chunks}",
         f"--seed={load.seed}",
     ]
-    line += ["--batch"] * load.herd + ["--changing"] * load.changing
+    line += ["--batch"] * load.batch + ["--changing"] * load.changing
     authority = None
     if load.tls:
         authority, both = _certificate(folder)

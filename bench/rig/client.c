@@ -52,7 +52,7 @@ static void sample(int64_t now) {
 }
 
 static void ask(Stream *s) {
-    static const char *body = "{\"model\":\"tiny\",\"max_tokens\":200,\"stream\":true,\"stream_options\":{\"include_usage\":true},"
+    static const char *body = "{\"model\":\"tiny\",\"stream\":true,\"stream_options\":{\"include_usage\":true},"
                               "\"messages\":[{\"role\":\"user\",\"content\":\"tell me about the sea\"}]}";
     char text[1024];
     s->record = log_begin(&seen, s->room = 256);

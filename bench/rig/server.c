@@ -1,7 +1,7 @@
 // Ground-truth server of event streams: one thread, epoll, HTTP/1.1 keep-alive and chunked.
 // POST /v1/messages (Anthropic), /v1/chat/completions (OpenAI); the answer begins TTFT after the request arrived
-// (the kernel's stamp), and every chunk leaves by its own send() at its due time. At SIGTERM the log of what was sent,
-// and when, goes to --log, and one line of JSON about itself to standard output.
+// (the kernel's stamp) and has N chunks, or max_tokens where that is less; every chunk leaves by its own send() at its due
+// time. At SIGTERM the log of what was sent, and when, goes to --log, and one line of JSON about itself to standard output.
 //   --batch     as an engine with continuous batching: the steps of all streams fall on one grid of GAP ms, in the order
 //               in which the requests came, and a request joins at the first step after its TTFT
 //   --seed N    every chunk has a text of its own, of 2 to 14 characters, some with escapes or non-ASCII; 0: " the"
@@ -27,7 +27,7 @@ typedef struct {
     int fd, place, writable;  // place in the heap, -1: idle
     SSL *tls;
     Protocol protocol;
-    int usage, tokens_in;
+    int usage, tokens_in, chunks;
     int64_t due, arrived;  // of the next chunk; of the newest bytes
     uint64_t joined;       // number of its request
     Record *record;
@@ -195,11 +195,11 @@ static void finish(Connection *c) {
     wired = 0;
     if (c->protocol == ANTHROPIC) {
         EVENT("event: content_block_stop\ndata: {\"type\":\"content_block_stop\",\"index\":0}\n\n");
-        EVENT("event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\",\"stop_sequence\":null},\"usage\":{\"output_tokens\":%d}}\n\n", options.chunks);
+        EVENT("event: message_delta\ndata: {\"type\":\"message_delta\",\"delta\":{\"stop_reason\":\"end_turn\",\"stop_sequence\":null},\"usage\":{\"output_tokens\":%d}}\n\n", c->chunks);
         EVENT("event: message_stop\ndata: {\"type\":\"message_stop\"}\n\n");
     } else {
         EVENT(CHAT "\"choices\":[{\"index\":0,\"delta\":{},\"logprobs\":null,\"finish_reason\":\"stop\"}]}\n\n", created());
-        if (c->usage) EVENT(CHAT "\"choices\":[]," USAGE "}\n\n", created(), c->tokens_in, c->tokens_in + options.chunks, options.chunks);
+        if (c->usage) EVENT(CHAT "\"choices\":[]," USAGE "}\n\n", created(), c->tokens_in, c->tokens_in + c->chunks, c->chunks);
         EVENT("data: [DONE]\n\n");
     }
     wired += (size_t)sprintf(wire + wired, "0\r\n\r\n");
@@ -229,7 +229,7 @@ static void chunk(Connection *c) {
     late[bin > BINS ? BINS : bin]++;
     c->record->at_ns[entry->chunks++] = at;
     sent++;
-    if (entry->chunks >= options.chunks) {
+    if (entry->chunks >= c->chunks) {
         unschedule(c);
         finish(c);
     } else {
@@ -282,10 +282,14 @@ static size_t request(Connection *c) {
     c->in[size] = 0;
     const char *said = end + 4;
     c->protocol = strncmp(c->in + 5, "/v1/messages", 12) ? OPENAI : ANTHROPIC;
+    const char *most = strstr(said, "\"max_tokens\"");
+    if (!most) most = strstr(said, "\"max_completion_tokens\"");
+    c->chunks = most && atoi(strchr(most, ':') + 1) < options.chunks ? atoi(strchr(most, ':') + 1) : options.chunks;
+    if (c->chunks < 1) c->chunks = 1;
     c->usage = strstr(said, "include_usage") != NULL;
     c->tokens_in = 8;
     for (const char *at = said; *at; at++) c->tokens_in += *at == ' ';
-    c->record = log_begin(&truth, (size_t)options.chunks);
+    c->record = log_begin(&truth, (size_t)c->chunks);
     Entry *entry = &c->record->entry;
     identify(c->in, entry);
     entry->status = 200;
@@ -440,7 +444,6 @@ static void options_of(int count, char **words) {
                 fprintf(stderr, "server [--port N] [--ttft MS] [--gap MS] [--chunks N] [--batch] [--seed N] [--changing] [--tls PEM] [--log FILE]\n");
                 exit(2);
         }
-    if (options.chunks < 1) options.chunks = 1;
 }
 
 int main(int count, char **words) {

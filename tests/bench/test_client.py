@@ -13,7 +13,7 @@ def test_capacity_is_the_highest_rung_that_was_honest_a_hiccup_aside(monkeypatch
     from reference_server import Load, RigError
 
     monkeypatch.setattr(client.clients.Cores, "found", lambda: None)
-    bench, left, rates = client.Bench(None, lambda _: None), dict(tries), []
+    bench, left, rates = client.Bench(None, lambda _: None, client.ROWS), dict(tries), []
 
     def run(name: str, load: Load) -> Result:
         rate = load.streams * client.A_STREAM
@@ -23,7 +23,8 @@ def test_capacity_is_the_highest_rung_that_was_honest_a_hiccup_aside(monkeypatch
         if failing and len(rates) % 2:
             raise RigError("too much")
         figures = dict.fromkeys(Result.__dataclass_fields__, 0.0)
-        return Result(**{**figures, "rate": rate, "gap_p99_error": 6.0 if failing else 0.0})
+        error = 6.0 if failing else 0.0
+        return Result(**{**figures, "rate": rate, "gap_p99_error": error, "verdict": "VALID"})
 
     monkeypatch.setattr(bench, "run", run)
     best = bench.capacity("tailgauge", 5.0)
@@ -33,6 +34,92 @@ def test_capacity_is_the_highest_rung_that_was_honest_a_hiccup_aside(monkeypatch
     assert best is None or median_of([best]) == best
 
 
+def test_parts_fill_their_figures_and_a_peer_that_fails_is_left_out(monkeypatch):
+    import client
+    import tables
+    from measure import Result
+    from reference_server import Load, RigError
+
+    monkeypatch.setattr(client.clients.Cores, "found", lambda: None)
+    bench = client.Bench(None, lambda _: None, client.ROWS | {"aiperf": client.Row(None)})
+    loads = []
+
+    def run(name: str, load: Load) -> Result:
+        if name == "aiperf":
+            raise RigError("no figures")
+        loads.append((name, load))
+        figures = dict.fromkeys(Result.__dataclass_fields__, 1.0)
+        return Result(
+            **{
+                **figures,
+                "verdict": "VALID",
+                "mark": "",
+                "lost": 0,
+                "ttft_p99_error": 0.0,
+                "gap_p99_error": 0.0,
+            }
+        )
+
+    monkeypatch.setattr(bench, "run", run)
+    figures = client.everything(bench, list(client.PARTS), tables.Figures("a machine", quick=False))
+    text = tables.page(figures, 30)
+
+    assert text.count("### ") == 8
+    assert "not measured" not in text
+    assert figures.herds[200].keys() == {"reference", "tailgauge", "locust"}
+    assert [len(runs) for runs in figures.herds[1000].values()] == [5, 5, 5, 1]
+    assert all(load.batch for name, load in loads[:10])
+    assert (
+        sum(load.duration_s + 2 + 4 * (name not in {"reference", "locust"}) for name, load in loads) < 32 * 60
+    )
+
+
+def test_peers_are_found_by_their_folder(tmp_path):
+    import peers
+
+    (tmp_path / "aiperf" / "bin").mkdir(parents=True)
+    (tmp_path / "aiperf" / "bin" / "aiperf").touch()
+
+    found, missing = peers.installed(tmp_path)
+
+    assert list(found) == ["aiperf"]
+    assert missing == ["guidellm is not installed"]
+
+
+FAKE = """#!/bin/sh
+for word; do case $word in --output-artifact-dir=*) out=${word#*=};; esac; done
+mkdir -p $out
+echo '{"time_to_first_token": {"avg": 9.0, "p50": 9.0, "p99": 9.0}, "inter_chunk_latency": {"p99": 3.0}}' >$out/profile_export_aiperf.json
+exec "$CLIENT" --port="$(echo "$*" | sed 's/.*127.0.0.1:\\([0-9]*\\).*/\\1/')" --streams=2 --seconds=0.2
+"""
+
+
+def test_figures_of_a_peer_are_those_that_it_reports(cc, tmp_path, monkeypatch):
+    import peers
+    from clients import Cores
+    from reference_server import Load, RigError, compiled
+
+    program = tmp_path / "aiperf" / "bin" / "aiperf"
+    program.parent.mkdir(parents=True)
+    program.write_text(FAKE)
+    program.chmod(0o755)
+    monkeypatch.setenv("CLIENT", str(compiled("client")))
+    core, run = min(os.sched_getaffinity(0)), peers.installed(tmp_path)[0]["aiperf"]
+    load = Load(2, 0.2, chunks=5, ttft_ms=5.0, gap_ms=1.0, at_once=True)
+    folders = [tmp_path / name for name in ("works", "fails")]
+    for folder in folders:
+        folder.mkdir()
+
+    result = run(load, Cores(core, (core,), core), folders[0])
+    program.write_text("#!/bin/sh\necho no tokenizer\n")
+
+    assert result.ttft_mean - result.ttft_mean_error == pytest.approx(5.0, abs=4)
+    assert result.ttft_mean == 9.0
+    assert result.requests > 2
+    with pytest.raises(RigError, match="no tokenizer"):
+        run(load, Cores(core, (core,), core), folders[1])
+
+
 @pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="server and client need a core each")
 def test_the_short_form_compares_our_client_with_the_native_one(cc, full_size, command, checkout):
     if not full_size:
@@ -40,10 +127,8 @@ def test_the_short_form_compares_our_client_with_the_native_one(cc, full_size, c
     done = command(["python", checkout / "bench" / "client.py", "--quick"], timeout_s=300)
 
     assert done.returncode == 0, done.stderr
-    rows = re.findall(
-        r"\| (50|500) \| (C reference|Tailgauge, kernel timestamps) \| [\d,]+ \| ([\d.]+) ", done.stdout
-    )
-    cost = {(int(streams), name): float(us) for streams, name, us in rows}
-    assert len(cost) == 4
-    for streams in (50, 500):
-        assert cost[streams, "C reference"] < cost[streams, "Tailgauge, kernel timestamps"]
+    rows = re.findall(r"^\| (200|500) \| (C reference|Tailgauge) \| (.*) \|$", done.stdout, re.MULTILINE)
+    assert [row[:2] for row in rows] == [
+        (users, name) for users in ("200", "500", "500") for name in ("C reference", "Tailgauge")
+    ]
+    assert all(re.match(r"[+-]\d+\.\d\d ", cells) for *_, cells in rows[:4])

@@ -186,7 +186,7 @@ def herd(cc, tmp_path):
     """A herd of 30 through the native client: what the server sent, what the client received, and when a gap began."""
     import reference_server
 
-    load = reference_server.Load(30, 0.6, chunks=20, ttft_ms=43.0, gap_ms=20.0, herd=True)
+    load = reference_server.Load(30, 0.6, chunks=20, ttft_ms=43.0, gap_ms=20.0, at_once=True, batch=True)
     with reference_server.serving(load, min(os.sched_getaffinity(0)), tmp_path) as server:
         line = [reference_server.compiled("client"), f"--port={server.port}", "--streams=30", "--seconds=0.6",
                 f"--spacing={load.spacing_ms}", f"--log={tmp_path / 'seen.bin'}"]  # fmt: skip
