@@ -20,13 +20,13 @@ from clients import PATIENCE_S, Cores
 from measure import Result, reported
 from reference_server import Load, RigError, Server, on_core, serving
 
-_WORDS: dict[str, Any] = {
+_VOCABULARY: dict[str, Any] = {
     "version": "1.0", "truncation": None, "padding": None, "added_tokens": [], "normalizer": None,
     "pre_tokenizer": {"type": "Whitespace"}, "post_processor": None, "decoder": None,
     "model": {"type": "WordLevel", "vocab": {"[UNK]": 0, "the": 1, "sea": 2}, "unk_token": "[UNK]"},
 }  # fmt: skip
 _TOKENIZER = {
-    "tokenizer.json": _WORDS,
+    "tokenizer.json": _VOCABULARY,
     "tokenizer_config.json": {"tokenizer_class": "PreTrainedTokenizerFast", "unk_token": "[UNK]", "pad_token": "[UNK]"},
     "config.json": {"model_type": "gpt2"},
 }  # fmt: skip
