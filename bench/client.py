@@ -48,6 +48,7 @@ ROWS = {
     "tls": Row(clients.tailgauge, {"tls": True}),
     "anthropic": Row(clients.tailgauge, {"protocol": "anthropic"}),
     "workers_8": Row(clients.tailgauge, {"workers": 8}),
+    "python_reader": Row(clients.tailgauge, {"reader": "python"}),
     "locust": Row(clients.locust),
 }
 BOTH = ("reference", "tailgauge")
@@ -84,9 +85,9 @@ class Bench:
         return done
 
     def others(self, load: Load) -> dict[str, list[Result]]:
-        """Programs that are not ours, once; one that fails on the load is left out."""
+        """Our other reader and programs that are not ours, once; one that fails on the load is left out."""
         done = {}
-        for name in ("locust", *peers.PEERS):
+        for name in ("python_reader", "locust", *peers.PEERS):
             if name in self.rows:
                 try:
                     done[name] = [self.run(name, load)]

@@ -130,7 +130,7 @@ def _scenario(load: Load, server: Server) -> str:
         arrival = f'process = "constant"\nrate_per_s = {load.rate_per_s}'
         most = round(load.rate_per_s * (load.ttft_ms + load.chunks * load.gap_ms) / 1e3) * 2 + 100
     return (
-        f'[target]\nurl = "{server.url}"\nprotocol = "{load.protocol}"\nconnections = {most}\n{trusted}'
+        f'reader = "{load.reader}"\n[target]\nurl = "{server.url}"\nprotocol = "{load.protocol}"\nconnections = {most}\n{trusted}'
         f"[arrival]\n{arrival}\n"
         f"[stages]\nduration_s = {load.duration_s:.3f}\nwarmup_s = {load.settled_s:.6f}\n"
         f'[traffic.chat]\npattern = "streaming"\nprompt_tokens = 16\noutput_tokens = {load.chunks}\n'
@@ -209,7 +209,7 @@ def _read(load: Load, run: Path, server: Server, tree_s: float, samples: list[tu
     kept = attempts.filter((_column(attempts, "ended") == "ok") & (_column(attempts, "stage") != "preflight"))
     seen, stored = seen_by(run, kept)
     result = measured(load, outputs[0]["run"]["start_at_ns"], server, seen, used)
-    return replace(result, bytes_per_chunk=stored)
+    return replace(result, bytes_per_chunk=stored, reader=outputs[0]["reader"])
 
 
 def _verdict(file: Path) -> tuple[str, str]:

@@ -52,6 +52,7 @@ class Result:
     lag_p50: float | None = None  # stamp of a chunk after its send
     exact: float | None = None  # share of chunks with an exact stamp
     bytes_per_chunk: float | None = None
+    reader: str | None = None  # compiled or python
     verdict: str | None = None  # of the run's report on its measurement
     mark: str | None = None  # of p99 of TTFT since sent or of gaps in the report; "": neither has one
     first_request_s: float | None = None  # from the command

@@ -52,6 +52,7 @@ class Load:
     changing: bool = False  # fields beside the text change in every event
     rate_per_s: float | None = None  # of an open loop
     workers: int = 1
+    reader: str = "compiled"
     seed: int = 1  # of the chunks' texts; 0: all alike
 
     @property

@@ -23,6 +23,7 @@ NAMES = {
     "changing": "Tailgauge, changing events",
     "tls": "Tailgauge, TLS",
     "anthropic": "Tailgauge, Anthropic",
+    "python_reader": "Tailgauge, reader in Python",
     "locust": "Locust, by hand",
     "guidellm": "GuideLLM",
     "aiperf": "AIPerf",
@@ -150,7 +151,12 @@ def ratio_line(name: str, mine: Results, reference: Results) -> str:
 
 def page(figures: Figures, minutes: float) -> str:
     """All tables."""
-    parts = [f"Measured on {figures.machine}, in {minutes:.0f} minutes; medians of the repetitions."]
+    loads = (*figures.herds.values(), *figures.spread.values())
+    readers = {one.reader for rounds in loads for one in rounds.get("tailgauge", []) if one.reader}
+    parts = [
+        f"Measured on {figures.machine}, in {minutes:.0f} minutes; medians of the repetitions."
+        + f" Reader of Tailgauge: {', '.join(sorted(readers))}." * bool(readers)
+    ]
     parts += [part(figures) for part in (_herds, _spread, _short, _minute, _capacity, _mock, _start)]
     if not figures.quick:
         parts += ["### Targets", _targets(figures)]

@@ -161,7 +161,7 @@ def figures(measure):
 
     good = measure(0)
     bad = dataclasses.replace(
-        measure(3 * MS), verdict="VALID", mark="few slow episodes", exact=1.0, us_per_chunk=2 * good.us_per_chunk,
+        measure(3 * MS), reader="compiled", verdict="VALID", mark="few slow episodes", exact=1.0, us_per_chunk=2 * good.us_per_chunk,
         us_per_chunk_whole=2 * good.us_per_chunk_whole, us_per_request=2 * good.us_per_request, first_request_s=1.5, page_s=1.0,
     )  # fmt: skip
     invalid = dataclasses.replace(bad, verdict="INVALID")
@@ -202,6 +202,9 @@ def test_the_page_tells_what_was_missed(figures):
     assert "| at most | first request of 8 workers, ratio to one | 1.5 | 2.00 | missed by 33% |" in text
     assert "| 2000 | Tailgauge | +0.00 | +3.00 |" not in text
     assert "| VALID 1, INVALID 2 | few slow episodes 3 |" in text
+    assert text.startswith(
+        "Measured on a machine, in 12 minutes; medians of the repetitions. Reader of Tailgauge: compiled.\n"
+    )
     assert "Left out: aiperf is not installed." in text
     assert "| 100 | vLLM's Rust client, 4 cores, as published | - | +3.5 | - | - |" in text
 
