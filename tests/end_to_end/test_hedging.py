@@ -32,11 +32,12 @@ HEDGED = [
     *("--set=traffic.chat.hedge.throttle_tokens=0", "--set=traffic.chat.retry.policy=polite"),
 ]
 RETRIED = ["--rate=12", "--duration=3", "--set=simulated.limits.rpm=300", "--set=simulated.limits.burst=3"]
-COMMANDS = {("next_step", "never"): HEDGED, ("polite", "naive"): RETRIED}
+COMMANDS = {("next_step", "never", "hub"): HEDGED, ("polite", "naive"): RETRIED}
 # Each run is a packaged scenario with one key of it changed.
 FROM = {
     "next_step": ("hedged", "simulated.engine.cancel_mode=next_step"),
     "never": ("hedged", "simulated.engine.cancel_mode=never"),
+    "hub": ("hedged", "reader=python"),
     "polite": ("retries", "traffic.chat.retry.base_s=0.1"),
     "naive": ("retries", "traffic.chat.retry.policy=naive"),
 }
@@ -179,8 +180,12 @@ class TestLosers:
         done = hedged.requests[hedged.requests.ended == "ok"]
         assert set(done.request_id) == set(answered.request_id)
 
-    def test_no_other_socket_is_read_before_the_losers_is_closed(self, hedged: Result) -> None:
-        """Reads of the whole worker, by its own clock: none lies between the winner's first content and the closing."""
+    def test_no_other_socket_is_read_before_the_losers_is_closed(self, runs: Runs) -> None:
+        """Reads of the whole worker, by its own clock: none lies between the winner's first content and the closing.
+
+        Where the hub reads: the compiled reader reads on meanwhile, and nothing else is done with it before.
+        """
+        hedged = runs["hub"]()
         chunks = hedged.run.table("chunks")
         lost = hedged.losers.set_index("request_id")
         won = hedged.attempts[hedged.attempts.ended == "ok"].set_index("request_id").loc[lost.index]
