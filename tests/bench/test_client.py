@@ -54,6 +54,7 @@ def test_parts_fill_their_figures_and_a_peer_that_fails_is_left_out(monkeypatch)
                 **figures,
                 "verdict": "VALID",
                 "mark": "",
+                "reader": "compiled",
                 "lost": 0,
                 "ttft_p99_error": 0.0,
                 "gap_p99_error": 0.0,
