@@ -174,11 +174,11 @@ def heat(scheduled_s: Floats, wait_ms: Floats) -> Heat | None:
         return None
     low, high = float(wait.min()), float(wait.max())
     edges = np.geomspace(low, max(high, low * 1.2), HEAT_ROWS + 1)
-    length = float(at.max())
+    length = float(at.max(initial=0.0))  # damaged rows may lie before the start
     width = next((w for w in WIDTHS_S if length // w < HEAT_COLUMNS), WIDTHS_S[-1])
     columns = int(length // width) + 1
     row = np.clip(np.searchsorted(edges, wait, "right") - 1, 0, HEAT_ROWS - 1)
-    cell = row * columns + (at // width).astype(np.int64)
+    cell = row * columns + _bin(at, width, columns)
     counts = np.bincount(cell, minlength=HEAT_ROWS * columns).reshape(HEAT_ROWS, columns)
     at_s = np.arange(columns, dtype=np.float64) * width + width / 2
     return Heat(width, at_s, edges, np.sqrt(edges[1:] * edges[:-1]), counts)

@@ -10,7 +10,7 @@ import pytest
 from run_folders.dry_runs import dry_run_of
 
 from tailgauge_analysis.load.frames import load
-from tailgauge_analysis.metrics.timeline import timeline, width, windows
+from tailgauge_analysis.metrics.timeline import heat, timeline, width, windows
 from tailgauge_analysis.report.figures import figures, survival
 from tailgauge_analysis.report.plot import LIBRARY, library
 from tailgauge_analysis.sections.findings import find
@@ -131,6 +131,14 @@ def test_the_caption_names_the_window_or_why_there_is_none(write):
     assert "A point is each request, and the maximum is of each second" in few[0]
     assert few[1][:3] == ["TTFT of a request", "TTFT maximum", "TTFT p50"]
     assert "TTFT p99" not in few[1]
+
+
+def test_requests_before_the_start_are_drawn_at_the_start():
+    """No run has them; damaged rows may."""
+    found = heat(np.linspace(-50, -10, 200), np.linspace(1, 100, 200))
+
+    assert found is not None
+    assert (found.counts.sum(), len(found.at_s)) == (200, 1)
 
 
 def test_the_tail_levels_off_at_the_share_of_failures():
