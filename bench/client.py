@@ -84,10 +84,10 @@ class Bench:
                 done[name].append(self.run(name, load))
         return done
 
-    def others(self, load: Load) -> dict[str, list[Result]]:
-        """Our other reader and programs that are not ours, once; one that fails on the load is left out."""
+    def once(self, names: tuple[str, ...], load: Load) -> dict[str, list[Result]]:
+        """Clients beside those that are compared; one that is not installed or fails on the load is left out."""
         done = {}
-        for name in ("python_reader", "locust", *peers.PEERS):
+        for name in names:
             if name in self.rows:
                 try:
                     done[name] = [self.run(name, load)]
@@ -130,19 +130,21 @@ def herds(bench: Bench, figures: tables.Figures) -> None:
     """Users who start at once, answers of one length, an engine that makes the chunks of all streams at the same instants."""
     for users in (200, 500) if figures.quick else (200, 500, 1000, 2000):
         load = Load(users, 5.0, **HERD)
-        names = (*BOTH, "workers") if users >= 1000 else BOTH
-        figures.herds[users] = bench.rounds(names, load, 1 if figures.quick else 5)
+        figures.herds[users] = bench.rounds(BOTH, load, 1 if figures.quick else 5)
         if users in {200, 1000} and not figures.quick:
-            figures.herds[users] |= bench.others(load)
+            names = ("workers", "python_reader", "locust", *peers.PEERS)
+            figures.herds[users] |= bench.once(names, load)
 
 
 def spread(bench: Bench, figures: tables.Figures) -> None:
     """Phases spread evenly, so that no two chunks meet; what changing events and TLS add."""
-    repeat = 1 if figures.quick else 3
-    kinds = () if figures.quick else ("tls", "anthropic")
-    figures.spread[500] = bench.rounds((*BOTH, "changing", *kinds), Load(500, 5.0), repeat)
-    for streams in () if figures.quick else (50, 1000):
-        figures.spread[streams] = bench.rounds(BOTH, Load(streams, 5.0), 1)
+    load = Load(500, 5.0)
+    if figures.quick:
+        figures.spread[500] = bench.rounds((*BOTH, "changing"), load, 1)
+        return
+    figures.spread[50] = bench.rounds(BOTH, Load(50, 5.0), 1)
+    figures.spread[500] = bench.rounds((*BOTH, "changing", "tls"), load, 3) | bench.once(("anthropic",), load)
+    figures.spread[1000] = bench.rounds(BOTH, Load(1000, 5.0), 1)
 
 
 def short(bench: Bench, figures: tables.Figures) -> None:

@@ -208,7 +208,7 @@ def _spread(figures: Figures) -> str:
         "CPU us per chunk, steady", "whole run", "all processes", "ratio to C, steady", "ratio to C, whole run", "TTFT p99 error, ms",
         "of single requests, p99", "gap p99 error, ms", "of single gaps, p99", "exact chunks",
     )  # fmt: skip
-    loads = {str(streams): figures.spread[streams] for streams in sorted(figures.spread)}
+    loads = {str(streams): rounds for streams, rounds in figures.spread.items()}
     return f"### Spread phases\n\n{_loads('streams', loads, columns)}"
 
 
@@ -327,8 +327,13 @@ def _of_herds(figures: Figures) -> list[Target]:
 def _of_cost(figures: Figures) -> list[Target]:
     found = []
     for load, bound in (("spread", 0.6), ("herds", 0.45)):
-        mine, c = (figures.capacity.get((load, name)) for name in ("tailgauge", "reference"))
-        share = mine.rate / c.rate if mine and c and mine.rate and c.rate else 0.0 if c else None
+        runs = [
+            figures.capacity[load, name]
+            for name in ("tailgauge", "reference")
+            if (load, name) in figures.capacity
+        ]
+        mine, c = [run.rate or 0.0 if run else 0.0 for run in runs] or [0.0, 0.0]
+        share = mine / c if c else float("inf") if mine else None
         found.append(Target(f"honest capacity, {load}, ratio to C", bound, share, at_least=True))
     five = figures.spread.get(500, {})
 

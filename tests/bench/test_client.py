@@ -67,8 +67,8 @@ def test_parts_fill_their_figures_and_a_peer_that_fails_is_left_out(monkeypatch)
 
     assert text.count("### ") == 8
     assert "not measured" not in text
-    assert figures.herds[200].keys() == {"reference", "tailgauge", "python_reader", "locust"}
-    assert [len(runs) for runs in figures.herds[1000].values()] == [5, 5, 5, 1, 1]
+    assert figures.herds[200].keys() == {"reference", "tailgauge", "workers", "python_reader", "locust"}
+    assert [len(runs) for runs in figures.herds[1000].values()] == [5, 5, 1, 1, 1]
     assert all(load.batch for name, load in loads[:10])
     assert (
         sum(load.duration_s + 2 + 4 * (name not in {"reference", "locust"}) for name, load in loads) < 32 * 60
