@@ -15,7 +15,7 @@ import fcntl
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -52,6 +52,7 @@ ROWS = {
     "locust": Row(clients.locust),
 }
 BOTH = ("reference", "tailgauge")
+Loads = dict[str, tables.Rounds]
 
 
 class Bench:
@@ -59,13 +60,18 @@ class Bench:
 
     def __init__(
         self,
-        lock: Path | None,
-        report: Callable[[str], None],
         rows: dict[str, Row],
+        *,
+        quick: bool = False,
         repeat: int | None = None,
+        lock: Path | None = None,
     ) -> None:
         self.cores = clients.Cores.found()
-        self._lock, self.report, self.rows, self._repeat = lock, report, rows, repeat
+        self.rows, self.quick, self._repeat, self._lock = rows, quick, 1 if quick else repeat, lock
+
+    def report(self, text: str) -> None:
+        """Print what happens."""
+        print(text, file=sys.stderr, flush=True)
 
     def run(self, name: str, load: Load) -> Result:
         """One load through one client. Raises RigError."""
@@ -76,15 +82,15 @@ class Bench:
         self.report(tables.line(name, load, result))
         return result
 
-    def rounds(self, names: tuple[str, ...], load: Load, repeat: int) -> dict[str, list[Result]]:
+    def rounds(self, names: tuple[str, ...], load: Load, repeat: int = 1) -> tables.Rounds:
         """Every client in turn, repeated."""
-        done: dict[str, list[Result]] = {name: [] for name in names}
+        done: tables.Rounds = {name: [] for name in names}
         for _ in range(self._repeat or repeat):
             for name in names:
                 done[name].append(self.run(name, load))
         return done
 
-    def once(self, names: tuple[str, ...], load: Load) -> dict[str, list[Result]]:
+    def once(self, names: tuple[str, ...], load: Load) -> tables.Rounds:
         """Clients beside those that are compared; one that is not installed or fails on the load is left out."""
         done = {}
         for name in names:
@@ -95,17 +101,17 @@ class Bench:
                     self.report(f"{name}, {load.streams} streams: {error}")
         return done
 
-    def capacity(self, name: str, seconds: float, **more: Any) -> Result | None:
-        """The run at the highest rung of the ladder whose figures were honest; None: not even the lowest."""
-        best, low, high = None, -1, len(LADDER)
+    def capacity(self, name: str, seconds: float, **more: Any) -> list[Result]:
+        """The run at the highest rung of the ladder whose figures were honest; none: not even the lowest."""
+        best: list[Result] = []
+        low, high = -1, len(LADDER)
         while high - low > 1:
             rung = (low + high) // 2
             load = Load(round(LADDER[rung] * 1e3 / A_STREAM), seconds, **more)
-            result = self._honest(name, load) or self._honest(name, load)  # one disturbance is tolerated
-            if result is None:
-                high = rung
+            if result := self._honest(name, load) or self._honest(name, load):  # one disturbance is tolerated
+                low, best = rung, [result]
             else:
-                low, best = rung, result
+                high = rung
         return best
 
     def _honest(self, name: str, load: Load) -> Result | None:
@@ -126,69 +132,65 @@ class Bench:
             yield
 
 
-def herds(bench: Bench, figures: tables.Figures) -> None:
+def herds(bench: Bench) -> Loads:
     """Users who start at once, answers of one length, an engine that makes the chunks of all streams at the same instants."""
-    for users in (200, 500) if figures.quick else (200, 500, 1000, 2000):
+    done = {}
+    for users in (200, 500) if bench.quick else (200, 500, 1000, 2000):
         load = Load(users, 5.0, **HERD)
-        figures.herds[users] = bench.rounds(BOTH, load, 1 if figures.quick else 5)
-        if users in {200, 1000} and not figures.quick:
-            names = ("workers", "python_reader", "locust", *peers.PEERS)
-            figures.herds[users] |= bench.once(names, load)
+        done[str(users)] = bench.rounds(BOTH, load, 5)
+        if users in {200, 1000} and not bench.quick:
+            done[str(users)] |= bench.once(("workers", "python_reader", "locust", *peers.PEERS), load)
+    return done
 
 
-def spread(bench: Bench, figures: tables.Figures) -> None:
+def spread(bench: Bench) -> Loads:
     """Phases spread evenly, so that no two chunks meet; what changing events and TLS add."""
     load = Load(500, 5.0)
-    if figures.quick:
-        figures.spread[500] = bench.rounds((*BOTH, "changing"), load, 1)
-        return
-    figures.spread[50] = bench.rounds(BOTH, Load(50, 5.0), 1)
-    figures.spread[500] = bench.rounds((*BOTH, "changing", "tls"), load, 3) | bench.once(("anthropic",), load)
-    figures.spread[1000] = bench.rounds(BOTH, Load(1000, 5.0), 1)
+    if bench.quick:
+        return {"500": bench.rounds((*BOTH, "changing"), load)}
+    five = bench.rounds((*BOTH, "changing", "tls"), load, 3) | bench.once(("anthropic",), load)
+    others = {str(streams): bench.rounds(BOTH, Load(streams, 5.0)) for streams in (50, 1000)}
+    return {"500": five, **others}
 
 
-def short(bench: Bench, figures: tables.Figures) -> None:
+def short(bench: Bench) -> Loads:
     """Short answers in an open loop: what a request costs."""
-    for chunks, rate in ((1, 400),) if figures.quick else ((1, 400), (1, 800), (1, 3000), (5, 400)):
+    done = {}
+    for chunks, rate in ((1, 400),) if bench.quick else ((1, 400), (1, 800), (1, 3000), (5, 400)):
         load = Load(0, 3.0, chunks=chunks, ttft_ms=50.0, rate_per_s=rate)
-        figures.short[chunks, rate] = bench.rounds((*BOTH, "locust"), load, 1 if figures.quick else 3)
+        what = "1 chunk" if chunks == 1 else f"{chunks} chunks"
+        done[f"{what}, {rate}/s"] = bench.rounds((*BOTH, "locust"), load, 3)
+    return done
 
 
-def minute(bench: Bench, figures: tables.Figures) -> None:
+def minute(bench: Bench) -> Loads:
     """A whole run, writing included."""
-    figures.minute[500] = bench.rounds(BOTH, Load(500, 60.0), 1)
+    return {"500": bench.rounds(BOTH, Load(500, 60.0))}
 
 
-def capacity(bench: Bench, figures: tables.Figures) -> None:
+def capacity(bench: Bench) -> Loads:
     """The highest rate at which the figures are honest."""
-    for name in BOTH:
-        figures.capacity["spread", name] = bench.capacity(name, 4.0)
-        figures.capacity["herds", name] = bench.capacity(name, 4.0, **HERD)
+    return {
+        load: {name: bench.capacity(name, 4.0, **more) for name in BOTH}
+        for load, more in (("spread", {}), ("herds", HERD))
+    }
 
 
-def mock(bench: Bench, figures: tables.Figures) -> None:
+def mock(bench: Bench) -> Loads:
     """The mock of vLLM's study of its clients' overhead."""
-    for streams in tables.VLLM_RUST:
-        load = Load(streams, 5.0, chunks=100, ttft_ms=50.0, gap_ms=10.0, at_once=True)
-        figures.mock[streams] = bench.rounds((*BOTH, "locust"), load, 1)
+    mock_load = Load(0, 5.0, chunks=100, ttft_ms=50.0, gap_ms=10.0, at_once=True)
+    names = (*BOTH, "locust")
+    return {str(n): bench.rounds(names, replace(mock_load, streams=n)) for n in (1, 10, 100, 500, 1000)}
 
 
-def start(bench: Bench, figures: tables.Figures) -> None:
+def start(bench: Bench) -> Loads:
     """From the command to the first request, from the end of the load to the page."""
     load = Load(10, 2.5, chunks=20, ttft_ms=50.0, at_once=True)
-    figures.start = bench.rounds(("tailgauge", "anthropic", "workers_8"), load, 3)
+    return {"10": bench.rounds(("tailgauge", "anthropic", "workers_8"), load, 3)}
 
 
 PARTS = {part.__name__: part for part in (herds, spread, short, minute, capacity, mock, start)}
 QUICK = ("herds", "spread", "short")
-
-
-def everything(bench: Bench, parts: list[str], figures: tables.Figures) -> tables.Figures:
-    """The tables of some parts, in the order of the page."""
-    for name, part in PARTS.items():
-        if name in parts:
-            part(bench, figures)
-    return figures
 
 
 def singles(bench: Bench, arguments: argparse.Namespace) -> None:
@@ -197,7 +199,7 @@ def singles(bench: Bench, arguments: argparse.Namespace) -> None:
         ttft_ms = 200.0 if arguments.chunks > 1 else 50.0
         more: dict[str, Any] = HERD if arguments.herd else {}
         load = Load(streams, arguments.seconds, arguments.chunks, ttft_ms, **more)
-        done = bench.rounds(tuple(arguments.clients), load, 1)
+        done = bench.rounds(tuple(arguments.clients), load)
         for name, results in done.items():
             known = {key: value for key, value in asdict(median_of(results)).items() if value is not None}
             fields = (
@@ -238,18 +240,16 @@ def main() -> None:
     if unknown := set(arguments.clients) - rows.keys():
         parser.error(f"--clients: {', '.join(sorted(unknown))} not known, or not installed")
     began = time.monotonic()
-    bench = Bench(
-        arguments.lock, lambda text: print(text, file=sys.stderr, flush=True), rows, arguments.repeat
-    )
+    bench = Bench(rows, quick=arguments.quick, repeat=arguments.repeat, lock=arguments.lock)
+    wanted = arguments.only or (QUICK if arguments.quick else PARTS)
     try:
         if arguments.streams:
             singles(bench, arguments)
             return
-        figures = tables.Figures(clients.machine(), quick=arguments.quick, missing=missing)
-        everything(bench, arguments.only or list(QUICK if arguments.quick else PARTS), figures)
+        parts = {name: part(bench) for name, part in PARTS.items() if name in wanted}
     except RigError as error:
         sys.exit(f"client.py: {error}")
-    text = tables.page(figures, (time.monotonic() - began) / 60)
+    text = tables.page(parts, clients.machine(), (time.monotonic() - began) / 60, missing)
     print(text)
     if arguments.write:
         tables.write(text)

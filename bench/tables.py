@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
@@ -28,37 +28,20 @@ NAMES = {
     "guidellm": "GuideLLM",
     "aiperf": "AIPerf",
 }
-# Mean TTFT error in ms of vLLM's Rust client on 4 cores, by streams, as its project published it.
-VLLM_RUST = {1: 2.6, 10: 2.7, 100: 3.5, 500: 19.9, 1000: 28.1}
-Rounds = dict[str, list[Result]]
-
-
-@dataclass(slots=True)
-class Figures:
-    """Everything that was measured."""
-
-    machine: str
-    quick: bool
-    missing: list[str] = field(default_factory=list)  # peers that are left out, and why
-    herds: dict[int, Rounds] = field(default_factory=dict)  # by users
-    spread: dict[int, Rounds] = field(default_factory=dict)  # by streams
-    short: dict[tuple[int, int], Rounds] = field(default_factory=dict)  # by chunks of an answer, requests/s
-    minute: dict[int, Rounds] = field(default_factory=dict)
-    capacity: dict[tuple[str, str], Result | None] = field(default_factory=dict)  # by kind of load, client
-    mock: dict[int, Rounds] = field(default_factory=dict)
-    start: Rounds = field(default_factory=dict)
+Results = list[Result]
+Rounds = dict[str, Results]  # by client
+Parts = dict[str, dict[str, Rounds]]  # by table and load
 
 
 # --- figures of some repetitions ----------------------------------------------------------------------------------
 
-Results = list[Result]
 Figure = Callable[[Results, Results], str]  # of a client's repetitions, beside the native client's
 
 
 def middle(results: Results, name: str) -> float | None:
-    """Median of a figure over the repetitions."""
+    """Median of a figure over the repetitions, if there are any."""
     values = [getattr(result, name) for result in results]
-    return None if None in values else median(values)
+    return None if None in values or not values else median(values)
 
 
 def ratio(mine: Results, of: Results, name: str) -> float:
@@ -76,7 +59,7 @@ def _number(name: str, form: str) -> Figure:
 
 def _to_c(name: str, form: str = ".2f") -> Figure:
     def figure(results: Results, of: Results) -> str:
-        comparable = len(results) == len(of) and getattr(results[0], name) is not None
+        comparable = len(results) == len(of) and middle(results, name) is not None
         return format(ratio(results, of, name), form) if comparable else "-"
 
     return figure
@@ -123,6 +106,32 @@ COLUMNS: dict[str, Figure] = {
 }
 
 
+TABLES = {  # title, head of the first column, the others
+    "herds": ("Herds", "users", (
+        "TTFT p50 error, ms", "TTFT p99 error, ms", "gap p99 error, ms", "exact chunks", "measurement", "marked",
+        "CPU us per chunk, steady", "all processes", "server late, p99, ms",
+    )),
+    "spread": ("Spread phases", "streams", (
+        "CPU us per chunk, steady", "whole run", "all processes", "ratio to C, steady", "ratio to C, whole run",
+        "TTFT p99 error, ms", "of single requests, p99", "gap p99 error, ms", "of single gaps, p99", "exact chunks",
+    )),
+    "short": ("Short answers", "answers of", (
+        "CPU us per request", "ratio to C", "TTFT p50 error, ms", "TTFT p99 error, ms", "measurement", "client's CPU",
+    )),
+    "minute": ("A minute", "streams", (
+        "CPU us per chunk, steady", "whole run", "all processes", "ratio to C, whole run", "bytes per chunk",
+        "writer's share of CPU",
+    )),
+    "capacity": ("Honest capacity", "load", (
+        "chunks per second", "client's CPU", "TTFT p99 error, ms", "gap p99 error, ms", "server's CPU",
+    )),
+    "mock": ("The mock of vLLM's study", "streams", (
+        "mean TTFT, ms", "mean TTFT error, ms", "TTFT p99 error, ms", "gap p99 error, ms",
+    )),
+    "start": ("Start and end", "users", ("to the first request, s", "from the last chunk to the page, s")),
+}  # fmt: skip
+
+
 def line(name: str, load: Load, result: Result) -> str:
     """One run, for the terminal."""
     size = f"{load.rate_per_s:5.0f}/s     " if load.rate_per_s else f"{load.streams:5} streams"
@@ -131,9 +140,8 @@ def line(name: str, load: Load, result: Result) -> str:
         for value, what in ((result.us_per_chunk, "chunk"), (result.us_per_request, "request"))
         if value is not None
     ]
-    gap = (
-        "" if result.gap_p99_error is None or load.chunks == 1 else f"gap p99 {result.gap_p99_error:+.2f} ms"
-    )
+    known = result.gap_p99_error is not None and load.chunks > 1
+    gap = f"gap p99 {result.gap_p99_error:+.2f} ms" if known else ""
     return "  ".join((
         f"{size}{' herd' * load.batch}  {name:10}", *cost, f"TTFT p99 {result.ttft_p99_error:+.2f} ms", gap,
         f"server {result.server_cpu_share:.0%}", result.verdict or "", f"LOST {result.lost}" if result.lost else "",
@@ -149,18 +157,19 @@ def ratio_line(name: str, mine: Results, reference: Results) -> str:
 # --- the page -----------------------------------------------------------------------------------------------------
 
 
-def page(figures: Figures, minutes: float) -> str:
-    """All tables."""
-    loads = (*figures.herds.values(), *figures.spread.values())
-    readers = {one.reader for rounds in loads for one in rounds.get("tailgauge", []) if one.reader}
-    parts = [
-        f"Measured on {figures.machine}, in {minutes:.0f} minutes; medians of the repetitions."
-        + f" Reader of Tailgauge: {', '.join(sorted(readers))}." * bool(readers)
+def page(parts: Parts, machine: str, minutes: float, missing: list[str]) -> str:
+    """All tables, what is left out of them, and the targets."""
+    clients = [
+        results for loads in parts.values() for rounds in loads.values() for results in rounds.values()
     ]
-    parts += [part(figures) for part in (_herds, _spread, _short, _minute, _capacity, _mock, _start)]
-    if not figures.quick:
-        parts += ["### Targets", _targets(figures)]
-    return "\n\n".join(part for part in parts if part) + "\n"
+    readers = {one.reader for results in clients for one in results if one.reader}
+    text = [f"Measured on {machine}, in {minutes:.0f} minutes; medians of the repetitions."]
+    text += [f"Readers of Tailgauge: {', '.join(sorted(readers))}."] if readers else []
+    text += [f"Left out: {'; '.join(missing)}."] if missing else []
+    for part, loads in parts.items():
+        title, first, columns = TABLES[part]
+        text += [f"### {title}", _loads(first, loads, columns)]
+    return "\n\n".join((*text, "### Targets", _targets(parts))) + "\n"
 
 
 def write(text: str) -> None:
@@ -189,90 +198,6 @@ def _loads(first: str, loads: dict[str, Rounds], columns: tuple[str, ...]) -> st
     return _table(f"{first} | client | {' | '.join(columns)}", rows)
 
 
-def _herds(figures: Figures) -> str:
-    if not figures.herds:
-        return ""
-    columns = (
-        "TTFT p50 error, ms", "TTFT p99 error, ms", "gap p99 error, ms", "exact chunks", "measurement", "marked",
-        "CPU us per chunk, steady", "all processes", "server late, p99, ms",
-    )  # fmt: skip
-    table = _loads("users", {str(users): rounds for users, rounds in figures.herds.items()}, columns)
-    left_out = f"\n\nLeft out: {'; '.join(figures.missing)}." if figures.missing else ""
-    return f"### Herds\n\n{table}{left_out}"
-
-
-def _spread(figures: Figures) -> str:
-    if not figures.spread:
-        return ""
-    columns = (
-        "CPU us per chunk, steady", "whole run", "all processes", "ratio to C, steady", "ratio to C, whole run", "TTFT p99 error, ms",
-        "of single requests, p99", "gap p99 error, ms", "of single gaps, p99", "exact chunks",
-    )  # fmt: skip
-    loads = {str(streams): rounds for streams, rounds in figures.spread.items()}
-    return f"### Spread phases\n\n{_loads('streams', loads, columns)}"
-
-
-def _short(figures: Figures) -> str:
-    if not figures.short:
-        return ""
-    loads = {
-        f"{chunks} chunk{'s' * (chunks > 1)}, {rate:,}/s": rounds
-        for (chunks, rate), rounds in figures.short.items()
-    }
-    columns = (
-        "CPU us per request",
-        "ratio to C",
-        "TTFT p50 error, ms",
-        "TTFT p99 error, ms",
-        "measurement",
-        "client's CPU",
-    )
-    return f"### Short answers\n\n{_loads('answers of', loads, columns)}"
-
-
-def _minute(figures: Figures) -> str:
-    if not figures.minute:
-        return ""
-    columns = (
-        "CPU us per chunk, steady", "whole run", "all processes", "ratio to C, whole run", "bytes per chunk", "writer's share of CPU",
-    )  # fmt: skip
-    loads = {f"{streams} streams": rounds for streams, rounds in figures.minute.items()}
-    return f"### A minute\n\n{_loads('load', loads, columns)}"
-
-
-def _capacity(figures: Figures) -> str:
-    if not figures.capacity:
-        return ""
-    columns = ("chunks per second", "client's CPU", "TTFT p99 error, ms", "gap p99 error, ms", "server's CPU")
-    rows = []
-    for (load, name), result in figures.capacity.items():
-        cells = [COLUMNS[column]([result], []) for column in columns] if result else ["-"] * len(columns)
-        rows.append(f"| {load} | {NAMES[name]} | {' | '.join(cells)} |")
-    return f"### Honest capacity\n\n{_table('load | client | ' + ' | '.join(columns), rows)}"
-
-
-def _mock(figures: Figures) -> str:
-    if not figures.mock:
-        return ""
-    columns = ("mean TTFT, ms", "mean TTFT error, ms", "TTFT p99 error, ms", "gap p99 error, ms")
-    rows = []
-    for streams, rounds in figures.mock.items():
-        rows.append(
-            f"| {streams} | vLLM's Rust client, 4 cores, as published | - | {VLLM_RUST[streams]:+.1f} | - | - |"
-        )
-        for name, results in rounds.items():
-            cells = [COLUMNS[column](results, []) for column in columns]
-            rows.append(f"| {streams} | {NAMES[name]} | {' | '.join(cells)} |")
-    return f"### The mock of vLLM's study\n\n{_table('streams | client | ' + ' | '.join(columns), rows)}"
-
-
-def _start(figures: Figures) -> str:
-    if not figures.start:
-        return ""
-    columns = ("to the first request, s", "from the last chunk to the page, s")
-    return f"### Start and end\n\n{_loads('load', {'10 users': figures.start}, columns)}"
-
-
 # --- targets ------------------------------------------------------------------------------------------------------
 
 
@@ -289,96 +214,70 @@ class Target:
     def row(self) -> str:
         """The figure, and by how much it misses."""
         side = "at least" if self.at_least else "at most"
-        if self.measured is None:
-            return f"| {side} | {self.what} | {self.bound:g}{self.unit} | - | not measured |"
-        met = self.measured >= self.bound if self.at_least else self.measured <= self.bound
-        found = "met" if met else f"missed by {abs(self.measured / self.bound - 1):.0%}"
-        return (
-            f"| {side} | {self.what} | {self.bound:g}{self.unit} | {self.measured:.2f}{self.unit} | {found} |"
-        )
+        target, value = f"| {side} | {self.what} | {self.bound:g}{self.unit} |", self.measured
+        if value is None:
+            return f"{target} - | not measured |"
+        met = value >= self.bound if self.at_least else value <= self.bound
+        found = "met" if met else f"missed by {abs(value / self.bound - 1):.0%}"
+        return f"{target} {value:.2f}{self.unit} | {found} |"
 
 
-def _targets(figures: Figures) -> str:
-    targets = [*_of_herds(figures), *_of_cost(figures), *_of_start(figures)]
+def _targets(parts: Parts) -> str:
+    targets = [*_of_herds(parts.get("herds", {})), *_of_cost(parts)]
     return _table(" | figure | target | measured | ", [target.row() for target in targets])
 
 
-def _of_herds(figures: Figures) -> list[Target]:
+def _of_herds(loads: dict[str, Rounds]) -> list[Target]:
     found = []
-    for users, rounds in figures.herds.items():
-        many, mine = users == 2000, rounds["tailgauge"]
-        for what in ("ttft", "gap"):
-            errors = [
-                abs(getattr(one, f"{what}_p99_error"))
-                for one in mine
-                if not (many and one.verdict == "INVALID")
-            ]
-            name = (
-                f"{'TTFT' if what == 'ttft' else what} p99 error, herd of {users}{', unless INVALID' * many}"
-            )
-            found.append(Target(name, 2.0 if many else 1.0, median(errors or [0.0]), " ms"))
+    for users, rounds in loads.items():
+        many, mine = users == "2000", rounds["tailgauge"]
+        herd, bound = (f"herd of {users}, unless INVALID", 2.0) if many else (f"herd of {users}", 1.0)
+        told = [one for one in mine if not many or one.verdict != "INVALID"]
+        ttft = median([abs(one.ttft_p99_error) for one in told] or [0.0])
+        gap = median([abs(one.gap_p99_error or 0.0) for one in told] or [0.0])
+        found += [
+            Target(f"TTFT p99 error, {herd}", bound, ttft, " ms"),
+            Target(f"gap p99 error, {herd}", bound, gap, " ms"),
+        ]
         if not many:
             valid = sum(one.verdict == "VALID" and one.mark != CLIENT for one in mine) / len(mine)
-            found.append(Target(f"exact chunks, herd of {users}", 0.99, middle(mine, "exact"), at_least=True))
-            found.append(Target(f"VALID runs, herd of {users}", 0.5, valid, at_least=True))
+            found += [
+                Target(f"exact chunks, {herd}", 0.99, middle(mine, "exact"), at_least=True),
+                Target(f"VALID runs, {herd}", 0.5, valid, at_least=True),
+            ]
     return found
 
 
-def _of_cost(figures: Figures) -> list[Target]:
-    found = []
-    for load, bound in (("spread", 0.6), ("herds", 0.45)):
-        runs = [
-            figures.capacity[load, name]
-            for name in ("tailgauge", "reference")
-            if (load, name) in figures.capacity
-        ]
-        mine, c = [run.rate or 0.0 if run else 0.0 for run in runs] or [0.0, 0.0]
-        share = mine / c if c else float("inf") if mine else None
-        found.append(Target(f"honest capacity, {load}, ratio to C", bound, share, at_least=True))
-    five = figures.spread.get(500, {})
+def _of_cost(parts: Parts) -> list[Target]:
+    def ours(part: str, load: str, figure: str, name: str = "tailgauge") -> float | None:
+        return middle(parts.get(part, {}).get(load, {}).get(name, []), figure)
 
-    def against(mine: str, of: str, rounds: Rounds, figure: str) -> float | None:
-        return ratio(rounds[mine], rounds[of], figure) if mine in rounds and of in rounds else None
+    def against(of: str, part: str, load: str, figure: str, name: str = "tailgauge") -> float | None:
+        rounds = parts.get(part, {}).get(load, {})
+        return ratio(rounds[name], rounds[of], figure) if rounds.get(name) and rounds.get(of) else None
 
-    found += [
-        Target(
-            "CPU per chunk, steady, 500 streams, ratio to C",
-            1.6,
-            against("tailgauge", "reference", five, "us_per_chunk"),
-        ),
-        Target(
-            "changing events, ratio to constant ones",
-            1.15,
-            against("changing", "tailgauge", five, "us_per_chunk"),
-        ),
-        Target("TLS, ratio to plain", 1.25, against("tls", "tailgauge", five, "us_per_chunk")),
-    ]
-    whole = figures.minute.get(500, {})
-    found.append(
-        Target(
-            "whole run of a minute, ratio to C",
-            2.0,
-            against("tailgauge", "reference", whole, "us_per_chunk_whole"),
-        )
-    )
-    for rate in (400, 800):
-        share = against("tailgauge", "locust", figures.short.get((1, rate), {}), "us_per_request")
-        found.append(Target(f"CPU per request at {rate}/s, ratio to Locust by hand", 1.5, share))
-    ours = whole.get("tailgauge", [])
-    found.append(Target("bytes per chunk", 6.0, middle(ours, "bytes_per_chunk") if ours else None))
-    found.append(
-        Target("writer's share of the worker's CPU", 0.1, middle(ours, "writer_share") if ours else None)
-    )
-    return found
+    def capacity(load: str) -> float | None:
+        rates = {name: middle(runs, "rate") for name, runs in parts.get("capacity", {}).get(load, {}).items()}
+        c = rates.get("reference")
+        return (rates["tailgauge"] or 0.0) / c if c else None
 
+    def per_request(rate: int) -> float | None:
+        return against("locust", "short", f"1 chunk, {rate}/s", "us_per_request")
 
-def _of_start(figures: Figures) -> list[Target]:
-    def first(name: str) -> float | None:
-        return middle(figures.start[name], "first_request_s") if name in figures.start else None
-
-    one, eight = first("tailgauge"), first("workers_8")
+    whole = against("reference", "minute", "500", "us_per_chunk_whole")
+    eight = against("tailgauge", "start", "10", "first_request_s", "workers_8")
     return [
-        Target("first request, OpenAI", 2.0, one, " s"),
-        Target("first request, Anthropic", 3.3, first("anthropic"), " s"),
-        Target("first request of 8 workers, ratio to one", 1.5, eight / one if one and eight else None),
-    ]
+        Target("honest capacity, spread, ratio to C", 0.6, capacity("spread"), at_least=True),
+        Target("honest capacity, herds, ratio to C", 0.45, capacity("herds"), at_least=True),
+        Target("CPU per chunk, steady, 500 streams, ratio to C", 1.6, against("reference", "spread", "500", "us_per_chunk")),
+        Target("changing events, ratio to constant ones", 1.15, against("tailgauge", "spread", "500", "us_per_chunk", "changing")),
+        Target("TLS, ratio to plain", 1.25, against("tailgauge", "spread", "500", "us_per_chunk", "tls")),
+        Target("whole run of a minute, ratio to C", 2.0, whole),
+        Target("CPU per request at 400/s, ratio to Locust by hand", 1.5, per_request(400)),
+        Target("CPU per request at 800/s, ratio to Locust by hand", 1.5, per_request(800)),
+        Target("bytes per chunk", 6.0, ours("minute", "500", "bytes_per_chunk")),
+        Target("writer's share of the worker's CPU", 0.1, ours("minute", "500", "writer_share")),
+        Target("first request, OpenAI", 2.0, ours("start", "10", "first_request_s"), " s"),
+        Target("first request, Anthropic", 3.3, ours("start", "10", "first_request_s", "anthropic"), " s"),
+        Target("first request of 8 workers, ratio to one", 1.5, eight),
+    ]  # fmt: skip
