@@ -68,6 +68,7 @@ class Bench:
     ) -> None:
         self.cores = clients.Cores.found()
         self.rows, self.quick, self._repeat, self._lock = rows, quick, 1 if quick else repeat, lock
+        self.failed: list[str] = []
 
     def report(self, text: str) -> None:
         """Print what happens."""
@@ -99,6 +100,7 @@ class Bench:
                     done[name] = [self.run(name, load)]
                 except RigError as error:
                     self.report(f"{name}, {load.streams} streams: {error}")
+                    self.failed.append(f"{name} failed with {load.streams} users")
         return done
 
     def capacity(self, name: str, seconds: float, **more: Any) -> list[Result]:
@@ -241,19 +243,26 @@ def main() -> None:
         parser.error(f"--clients: {', '.join(sorted(unknown))} not known, or not installed")
     began = time.monotonic()
     bench = Bench(rows, quick=arguments.quick, repeat=arguments.repeat, lock=arguments.lock)
-    wanted = arguments.only or (QUICK if arguments.quick else PARTS)
-    try:
-        if arguments.streams:
-            singles(bench, arguments)
-            return
-        parts = {name: part(bench) for name, part in PARTS.items() if name in wanted}
-    except RigError as error:
-        sys.exit(f"client.py: {error}")
-    text = tables.page(parts, clients.machine(), (time.monotonic() - began) / 60, missing)
+    if arguments.streams:
+        singles(bench, arguments)
+        return
+    parts: tables.Parts = {}
+    wanted = arguments.only or (QUICK if arguments.quick else list(PARTS))
+    for name in wanted:
+        try:
+            parts[name] = PARTS[name](bench)
+        except RigError as error:
+            bench.report(f"{name}: {error}")
+            bench.failed.append(f"a run of {name} failed")
+    text = tables.page(parts, clients.machine(), (time.monotonic() - began) / 60, missing + bench.failed)
     print(text)
     if arguments.write:
         tables.write(text)
+    sys.exit(len(parts) < len(wanted))
 
 
 if __name__ == "__main__":
-    main()
+    try:
+        main()
+    except RigError as error:
+        sys.exit(f"client.py: {error}")

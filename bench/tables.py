@@ -203,7 +203,7 @@ def _loads(first: str, loads: dict[str, Rounds], columns: tuple[str, ...]) -> st
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """A bound on a figure; `measured` is None where the figure was not measured."""
+    """A bound on a figure; a target whose figure was not measured is not shown."""
 
     what: str
     bound: float
@@ -215,8 +215,7 @@ class Target:
         """The figure, and by how much it misses."""
         side = "at least" if self.at_least else "at most"
         target, value = f"| {side} | {self.what} | {self.bound:g}{self.unit} |", self.measured
-        if value is None:
-            return f"{target} - | not measured |"
+        assert value is not None
         met = value >= self.bound if self.at_least else value <= self.bound
         found = "met" if met else f"missed by {abs(value / self.bound - 1):.0%}"
         return f"{target} {value:.2f}{self.unit} | {found} |"
@@ -224,7 +223,10 @@ class Target:
 
 def _targets(parts: Parts) -> str:
     targets = [*_of_herds(parts.get("herds", {})), *_of_cost(parts)]
-    return _table(" | figure | target | measured | ", [target.row() for target in targets])
+    return _table(
+        " | figure | target | measured | ",
+        [target.row() for target in targets if target.measured is not None],
+    )
 
 
 def _of_herds(loads: dict[str, Rounds]) -> list[Target]:

@@ -199,7 +199,7 @@ def test_the_page_tells_what_was_missed(parts):
     assert (
         "| at most | CPU per request at 400/s, ratio to Locust by hand | 1.5 | 2.00 | missed by 33% |" in text
     )
-    assert "| at most | CPU per request at 800/s, ratio to Locust by hand | 1.5 | - | not measured |" in text
+    assert "CPU per request at 800/s" not in text
     assert "| at most | first request of 8 workers, ratio to one | 1.5 | 2.00 | missed by 33% |" in text
     assert "| 2000 | Tailgauge | +0.00 | +3.00 |" not in text
     assert "| VALID 1, INVALID 2 | few slow episodes 3 |" in text
