@@ -234,9 +234,9 @@ def _of_herds(loads: dict[str, Rounds]) -> list[Target]:
     for users, rounds in loads.items():
         many, mine = users == "2000", rounds["tailgauge"]
         herd, bound = (f"herd of {users}, unless INVALID", 2.0) if many else (f"herd of {users}", 1.0)
-        told = [one for one in mine if not many or one.verdict != "INVALID"]
-        ttft = median([abs(one.ttft_p99_error) for one in told] or [0.0])
-        gap = median([abs(one.gap_p99_error or 0.0) for one in told] or [0.0])
+        judged = [one for one in mine if not many or one.verdict != "INVALID"]
+        ttft = median([abs(one.ttft_p99_error) for one in judged] or [0.0])
+        gap = median([abs(one.gap_p99_error or 0.0) for one in judged] or [0.0])
         found += [
             Target(f"TTFT p99 error, {herd}", bound, ttft, " ms"),
             Target(f"gap p99 error, {herd}", bound, gap, " ms"),
