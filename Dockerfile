@@ -1,9 +1,10 @@
 # One image for every role: its entry point is `tailgauge`, and `endpoint`, `run`, `worker` and `report` are its commands.
-# The first stage, which has a compiler, builds the wheel and installs it with the versions of constraints.txt.
+# The first stage installs a compiler, builds the wheel and installs it with the versions of constraints.txt.
 # The second copies only the installed environment: no source, no pip, no compiler, no root.
 
-FROM python:3.11.14-bookworm AS build
+FROM python:3.11.14-slim-bookworm AS build
 WORKDIR /build
+RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev
 COPY constraints.txt ./
 RUN python -m pip install --no-cache-dir --upgrade -c constraints.txt pip && \
     python -m venv --without-pip /opt/tailgauge

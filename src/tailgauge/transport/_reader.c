@@ -408,11 +408,11 @@ static PyObject *reader_fileno(Reader *self, PyObject *ignored) {
 }
 
 static PyMethodDef methods[] = {
-    {"add", (PyCFunction)reader_add, METH_VARARGS, "add(fd, owner) -> number: read a socket from now on."},
+    {"add", (PyCFunction)reader_add, METH_VARARGS, "add(fd, connection) -> number: read a socket from now on."},
     {"remove", (PyCFunction)reader_remove, METH_O, "remove(number): read it no more, and forget what was not drained."},
     {"keep", (PyCFunction)reader_keep, METH_VARARGS, "keep(number, list): append its reads there; None: report each."},
     {"waits", (PyCFunction)reader_waits, METH_O, "waits(number): whether a read of it was not drained yet."},
-    {"drain", (PyCFunction)reader_drain, METH_O, "drain(wall minus monotonic ns) -> [(owner, bytes, arrived, read, empty at)]; b\"\": the end, with an errno; None: its list is to be decoded."},
+    {"drain", (PyCFunction)reader_drain, METH_O, "drain(wall minus monotonic ns) -> [(connection, bytes, arrived, read, empty at)]; b\"\": the end, with an errno; None: its list is to be decoded."},
     {"fileno", (PyCFunction)reader_fileno, METH_NOARGS, "Readable when something cannot wait."},
     {NULL, NULL, 0, NULL},
 };

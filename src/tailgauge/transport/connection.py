@@ -42,6 +42,7 @@ LONGEST_REST_NS = 1_000_000_000
 SOON_NS = 2_000_000_000  # a close within it follows the response; a later one is an idle time-out
 LONG_NS = 3_600_000_000_000
 MARGIN_S = 1.0
+FEW_BYTES = 1000  # of a TLS record: a larger buffer costs more than the decryption
 
 
 Read = tuple[
@@ -364,7 +365,7 @@ class Connection:
                 self._may_end()
 
     def take(self, data: bytes | None, arrived_at_ns: int, read_at_ns: int, empty_at_ns: int) -> None:
-        """What the compiled reader has read; see `reader.Owner`."""
+        """What the compiled reader has read; see `reader.Recipient`."""
         if self.closed:
             return
         if data is None:
@@ -417,7 +418,7 @@ class Connection:
         out: list[bytes] = []
         while True:
             try:
-                piece = tls.read(READ_SIZE)
+                piece = tls.read(max(len(data), FEW_BYTES))
             except ssl.SSLWantReadError:
                 return b"".join(out), False
             except ssl.SSLZeroReturnError:

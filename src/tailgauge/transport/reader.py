@@ -1,6 +1,6 @@
 """The compiled reader of this process, where it was built: a thread that reads sockets whatever Python does.
 
-`_reader.c` says how. What the thread has read is handed over here, in the hub: to the list of a connection whose reads are
+`_reader.c` says how. What the thread has read is passed on here, in the hub: to the list of a connection whose reads are
 only stored, else to the connection itself. Without it (no compiler at the installation, not Linux, or `reader = "python"`)
 connections read in callbacks of the hub, and a busy worker reads late.
 """
@@ -24,7 +24,7 @@ AT_ONCE_NS = 5_000_000
 SOON_S = 1e-6  # a timer: the hub looks at its other watchers before it is due
 
 
-class Owner(Protocol):
+class Recipient(Protocol):
     """A connection that is read."""
 
     def take(self, data: bytes | None, arrived_at_ns: int, read_at_ns: int, empty_at_ns: int) -> None:
@@ -36,20 +36,20 @@ class Reader:
 
     def __init__(self) -> None:
         self._thread: Any = None
-        self._waiting: deque[tuple[Owner, bytes | None, int, int, int]] = deque()
+        self._waiting: deque[tuple[Recipient, bytes | None, int, int, int]] = deque()
         self._to_keep: dict[int, list[Any]] = {}
         self._timer: Any = None  # what is left goes on then
 
-    def add(self, fd: int, owner: Owner) -> int:
+    def add(self, fd: int, connection: Recipient) -> int:
         """Read a socket from now on; returns its number. Only where the reader is COMPILED."""
         if self._thread is None:
             self._thread = _reader.Reader()
             self._watcher = get_hub().loop.io(self._thread.fileno(), 1)
             self._watcher.start(self._on_reads)
-        return int(self._thread.add(fd, owner))
+        return int(self._thread.add(fd, connection))
 
     def remove(self, number: int) -> None:
-        """Read it no more. What was read and not handed over is dropped."""
+        """Read it no more. What was read and not passed on is dropped."""
         self._to_keep.pop(number, None)
         self._thread.remove(number)
 
@@ -61,9 +61,9 @@ class Reader:
         else:
             self._thread.keep(number, reads)
 
-    def waits(self, number: int, owner: Owner) -> bool:
+    def waits(self, number: int, connection: Recipient) -> bool:
         """Whether something was read that the connection has not been given."""
-        return bool(self._thread.waits(number)) or any(item[0] is owner for item in self._waiting)
+        return bool(self._thread.waits(number)) or any(item[0] is connection for item in self._waiting)
 
     def collect(self) -> None:
         """Put what was read by now into the lists; the rest waits for its turn in the hub."""
@@ -74,15 +74,15 @@ class Reader:
     def _on_reads(self) -> None:
         if not self._waiting:  # else the thread keeps more of a connection for a while, and then the kernel
             self._waiting.extend(self._thread.drain(WALL.offset_ns))
-        self._hand_over()
+        self._pass_on()
 
-    def _hand_over(self) -> None:
+    def _pass_on(self) -> None:
         """For a few milliseconds: then others of the hub have their turn."""
         waiting, until_ns = self._waiting, monotonic_ns() + AT_ONCE_NS
         try:
             while waiting:
-                owner, *read = waiting.popleft()
-                owner.take(*read)
+                connection, *read = waiting.popleft()
+                connection.take(*read)
                 if monotonic_ns() > until_ns:
                     break
         finally:  # the hub reports what one of them raised
@@ -97,7 +97,7 @@ class Reader:
         if self._timer is None:
             self._timer = get_hub().loop.timer(SOON_S)
         if not self._timer.active:
-            self._timer.start(self._hand_over)
+            self._timer.start(self._pass_on)
 
 
 READER = Reader()
