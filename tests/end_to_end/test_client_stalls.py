@@ -52,7 +52,7 @@ STALLED = ("stalling_locustfile.py", "arrival.rate_per_s=20", *PACE)
 
 
 @compiled
-def test_a_stall_of_python_does_not_hold_up_the_reader(start: Start, full_size: bool) -> None:
+def test_a_stall_of_python_does_not_delay_the_reader(start: Start, full_size: bool) -> None:
     """The same stalls as below: what counts from the sending is right, and only what counts from the schedule is blamed."""
     seconds = 60 if full_size else 7
     file, *sets = STALLED

@@ -113,7 +113,7 @@ class Scenario(Table):
     )
     reader: Literal["compiled", "python"] = Field(
         "compiled",
-        description="what reads the sockets: a `compiled` thread that a busy worker cannot hold up, where it was built, or `python`",
+        description="what reads the sockets: a `compiled` thread that a busy worker cannot delay, where it was built, or `python`",
     )
     target: Target = Target()
     second_target: Target | None = Field(None)

@@ -12,7 +12,6 @@ import _socket
 import contextlib
 import errno
 import os
-import select
 import ssl
 import struct
 import sys
@@ -23,12 +22,11 @@ from typing import Any, Protocol
 import gevent
 from gevent import get_hub
 from gevent.event import Event
-from gevent.monkey import get_original
 
 from tailgauge.clock import WALL, monotonic_ns
 from tailgauge.transport.http1 import LAST, may_be_last
 from tailgauge.transport.losses import Losses
-from tailgauge.transport.reader import READER
+from tailgauge.transport.reader import POLLS, READER, SETTLED
 
 SO_TIMESTAMPNS = 35
 KERNEL_STAMPS = sys.platform == "linux"
@@ -48,61 +46,6 @@ FEW_BYTES = 1000  # of a TLS record: a larger buffer costs more than the decrypt
 Read = tuple[
     bytes, int, int, int
 ]  # bytes, when the last arrived, when they were read, when none was there (0: unknown)
-
-POLL_EVERY_NS = 2_000_000  # four times as often slows an engine that needs the same cores
-JUST_NOW_NS = 100_000  # since the poll before: then its time serves, without another system call
-SETTLED = 2  # polls until a socket that was just added, or not emptied, can have been seen empty
-
-
-class Polls:
-    """When the event loop last saw its sockets empty: the lower bound of what a read brings.
-
-    Before each poll the loop takes the time. A socket that the poll before did not report was empty then, so what is read
-    from it now came later. A check just before the poll, which finds nothing, says so of that moment. While a run
-    lasts the loop polls every 2 ms at least, so that a prompt reader can prove that it was prompt.
-    """
-
-    __slots__ = ("_last_ns", "_prepare", "_ready", "_ticks", "at_ns", "number")
-
-    def __init__(self) -> None:
-        self.at_ns = 0  # the last time at which sockets that are readable now were empty; 0 if unknown
-        self.number = self._last_ns = 0
-        self._prepare: Any = None
-        self._ticks: Any = None
-        self._ready: Callable[[int], list[Any]]
-
-    def start(self, ticks: Callable[[int], Any]) -> None:
-        """Look before each poll from now on; `ticks` wakes the loop every so many ns until it is closed."""
-        if self._prepare is not None:
-            return
-        loop = get_hub().loop
-        backend = get_original("select", "poll")()  # that of gevent waits for the loop
-        backend.register(loop.fileno(), select.POLLIN)
-        self._ready, self._ticks = backend.poll, ticks(POLL_EVERY_NS)
-        self._last_ns = 0
-        self._prepare = loop.prepare(ref=False)
-        self._prepare.priority = loop.MINPRI  # after the greenlets' turn
-        self._prepare.start(self.begins)
-
-    def begins(self) -> None:
-        """The loop is about to poll."""
-        now = monotonic_ns()
-        empty = now - self._last_ns > JUST_NOW_NS and not self._ready(0)
-        self.at_ns = now if empty else self._last_ns
-        self._last_ns = now
-        self.number += 1
-
-    def stop(self) -> None:
-        """Stop; bounds are again those of earlier reads."""
-        if self._prepare is not None:
-            self._prepare.stop()
-            self._prepare.close()
-            self._ticks.close()
-            self._prepare = None
-        self.at_ns = 0
-
-
-POLLS = Polls()
 
 
 class Listener(Protocol):

@@ -1,16 +1,19 @@
-"""The compiled reader of this process, where it was built: a thread that reads sockets whatever Python does.
+"""What reads the sockets: a compiled thread, whatever Python does, or the hub, with the times of its polls.
 
 `_reader.c` says how. What the thread has read is passed on here, in the hub: to the list of a connection whose reads are
 only stored, else to the connection itself. Without it (no compiler at the installation, not Linux, or `reader = "python"`)
-connections read in callbacks of the hub, and a busy worker reads late.
+connections read in callbacks of the hub, and a busy worker reads late; `Polls` bounds by how much.
 """
 
 from __future__ import annotations
 
+import select
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from gevent import get_hub
+from gevent.monkey import get_original
 
 from tailgauge.clock import WALL, monotonic_ns
 
@@ -21,6 +24,9 @@ except ImportError:
 
 COMPILED = _reader is not None
 AT_ONCE_NS = 5_000_000
+POLL_EVERY_NS = 2_000_000  # four times as often slows an engine that needs the same cores
+JUST_NOW_NS = 100_000  # since the poll before: then its time serves, without another system call
+SETTLED = 2  # polls until a socket that was just added, or not emptied, can have been seen empty
 SOON_S = 1e-6  # a timer: the hub looks at its other watchers before it is due
 
 
@@ -101,3 +107,54 @@ class Reader:
 
 
 READER = Reader()
+
+
+class Polls:
+    """When the event loop last saw its sockets empty: the lower bound of what a read brings.
+
+    Before each poll the loop takes the time. A socket that the poll before did not report was empty then, so what is read
+    from it now came later. A check just before the poll, which finds nothing, says so of that moment. While a run
+    lasts the loop polls every 2 ms at least, so that a prompt reader can prove that it was prompt.
+    """
+
+    __slots__ = ("_last_ns", "_prepare", "_ready", "_ticks", "at_ns", "number")
+
+    def __init__(self) -> None:
+        self.at_ns = 0  # the last time at which sockets that are readable now were empty; 0 if unknown
+        self.number = self._last_ns = 0
+        self._prepare: Any = None
+        self._ticks: Any = None
+        self._ready: Callable[[int], list[Any]]
+
+    def start(self, ticks: Callable[[int], Any]) -> None:
+        """Look before each poll from now on; `ticks` wakes the loop every so many ns until it is closed."""
+        if self._prepare is not None:
+            return
+        loop = get_hub().loop
+        backend = get_original("select", "poll")()  # that of gevent waits for the loop
+        backend.register(loop.fileno(), select.POLLIN)
+        self._ready, self._ticks = backend.poll, ticks(POLL_EVERY_NS)
+        self._last_ns = 0
+        self._prepare = loop.prepare(ref=False)
+        self._prepare.priority = loop.MINPRI  # after the greenlets' turn
+        self._prepare.start(self.begins)
+
+    def begins(self) -> None:
+        """The loop is about to poll."""
+        now = monotonic_ns()
+        empty = now - self._last_ns > JUST_NOW_NS and not self._ready(0)
+        self.at_ns = now if empty else self._last_ns
+        self._last_ns = now
+        self.number += 1
+
+    def stop(self) -> None:
+        """Stop; bounds are again those of earlier reads."""
+        if self._prepare is not None:
+            self._prepare.stop()
+            self._prepare.close()
+            self._ticks.close()
+            self._prepare = None
+        self.at_ns = 0
+
+
+POLLS = Polls()

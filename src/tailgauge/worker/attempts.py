@@ -32,9 +32,8 @@ from tailgauge.transport.stopwatch import watched_by
 from tailgauge.worker.attempt_row import RequestRef, begun, fill
 from tailgauge.worker.cache_tracker import CacheBook, CacheNote
 from tailgauge.worker.counters import Counters, pace_ms
-from tailgauge.worker.later import SLICE_NS, Later
 from tailgauge.worker.outcome import Outcome, outcome, retry_after_s, should_retry
-from tailgauge.worker.timers import yield_to_hub
+from tailgauge.worker.timers import SLICE_NS, Later, yield_to_hub
 
 if TYPE_CHECKING:
     from tailgauge.protocols.target import Endpoint

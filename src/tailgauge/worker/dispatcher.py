@@ -24,9 +24,8 @@ from tailgauge.schedule.sessions import Turn, requests_in
 from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive
-from tailgauge.worker.later import Later
 from tailgauge.worker.requests import Requests
-from tailgauge.worker.timers import HubTime, WaitTimer, yield_to_hub
+from tailgauge.worker.timers import HubTime, Later, WaitTimer, yield_to_hub
 
 if TYPE_CHECKING:
     from tailgauge.rows.recorder import Recorder

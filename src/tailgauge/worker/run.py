@@ -35,8 +35,8 @@ from tailgauge.rows.schema import SCHEMA_VERSION
 from tailgauge.scenario.model import Scenario, parse
 from tailgauge.scenario.prices import Price
 from tailgauge.schedule.sessions import Turn
-from tailgauge.transport.connection import KERNEL_STAMPS, POLLS
-from tailgauge.transport.reader import COMPILED
+from tailgauge.transport.connection import KERNEL_STAMPS
+from tailgauge.transport.reader import COMPILED, POLLS
 from tailgauge.transport.stopwatch import Stopwatch
 from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.cache_tracker import CacheBook

@@ -1,4 +1,4 @@
-"""Timers of the hub: precise waits, callbacks, and a short yield.
+"""Timers of the hub: precise waits, callbacks, a short yield, and work that can wait.
 
 gevent's timers are 0.6 to 1.1 ms late; on Linux a timerfd in the hub's poll set is late by about 0.1 ms. Elsewhere: sleep
 until 2 ms before the time, then yield until it.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -22,6 +23,8 @@ from tailgauge.clock import monotonic_ns
 _CLOCK_MONOTONIC, _ABSOLUTE, _NONBLOCK = 1, 1, 0o4000
 _EARLY_NS = 2_000_000
 _SOON_S = 1e-6  # a timer: the hub looks at its sockets before it is due
+DELAY_S = 0.05
+SLICE_NS = 500_000  # of work, before the hub looks at its sockets
 TIMER = sys.platform == "linux"  # timerfd, which a poll set can wait for
 
 
@@ -139,3 +142,37 @@ def yield_to_hub() -> None:
     `gevent.sleep(0)` is not enough: the hub runs up to 50 such calls before it reads a socket.
     """
     gevent.sleep(_SOON_S)
+
+
+class Later:
+    """Work that can wait a moment, such as rows: jobs in their order, `DELAY_S` after the first of them was added.
+
+    Done together because one by one it costs about twice as much: a processor that wakes up for one event has little of the
+    code at hand. In slices, so that sockets are read meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._jobs: deque[Callable[[], object]] = deque()
+
+    def add(self, job: Callable[[], object]) -> None:
+        """Run it soon."""
+        self._jobs.append(job)
+        if len(self._jobs) == 1:
+            gevent.spawn_later(DELAY_S, self._run)
+
+    def finish(self) -> None:
+        """Run all now."""
+        while self._jobs:
+            self._jobs.popleft()()
+
+    def _run(self) -> None:
+        began_ns = monotonic_ns()
+        try:
+            while self._jobs:
+                self._jobs.popleft()()
+                if monotonic_ns() - began_ns > SLICE_NS:
+                    yield_to_hub()
+                    began_ns = monotonic_ns()
+        finally:
+            if self._jobs:  # one of them failed
+                gevent.spawn_later(DELAY_S, self._run)

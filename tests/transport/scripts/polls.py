@@ -12,8 +12,9 @@ import gevent
 from starting.script import case, print_facts
 from transport.scripts.scripted_server import REST_S, Payload, call, stopwatch
 
-from tailgauge.transport.connection import POLLS, hold_kernel_stamps
+from tailgauge.transport.connection import hold_kernel_stamps
 from tailgauge.transport.exchange import Exchange
+from tailgauge.transport.reader import POLLS
 from tailgauge.worker.timers import HubTicks
 
 CALLS, SEED = 60, 7

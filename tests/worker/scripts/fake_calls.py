@@ -14,7 +14,7 @@ from tailgauge.rows.schema import TURNS
 from tailgauge.scenario.model import parse
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.dispatcher import Dispatcher
-from tailgauge.worker.later import Later
+from tailgauge.worker.timers import Later
 
 MS = 1_000_000
 

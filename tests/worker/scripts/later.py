@@ -8,7 +8,7 @@ from typing import Any
 import gevent
 from starting.script import case, print_facts
 
-from tailgauge.worker.later import Later
+from tailgauge.worker.timers import Later
 
 
 @case
