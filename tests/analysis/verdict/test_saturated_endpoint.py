@@ -32,7 +32,9 @@ def of_the_last(n, value):
         ({"ttft_ms": 322.0, "endpoint_late_ms": 122.0, "server_log": False}, None),
     ],
 )  # fmt: skip
-def test_what_the_endpoint_moved_is_reported_and_is_neither_the_clients_nor_the_targets(write, changes, figure):
+def test_what_the_endpoint_moved_is_reported_and_is_neither_the_clients_nor_the_targets(
+    write, changes, figure
+):
     found = judged(write(n=N, **changes))
 
     assert [reason.verdict for reason in found] == (["DEGRADED"] if figure else [])
