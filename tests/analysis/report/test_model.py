@@ -4,9 +4,8 @@ import re
 
 import pytest
 
-from tailgauge_analysis.report.layout import blocks
 from tailgauge_analysis.report.markdown import markdown
-from tailgauge_analysis.report.page import html
+from tailgauge_analysis.report.page import blocks, html
 from tailgauge_analysis.text.section import (
     FAIL,
     PASS,
