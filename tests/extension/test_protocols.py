@@ -69,10 +69,6 @@ class JsonLines(WireProtocol):
         if tree.get("over"):
             decoder.count(output_tokens=tree.get("tokens"))
             decoder.stop()
-
-    def content_of(self, name: bytes, tree: Any) -> tuple[int, str] | None:
-        """Events with a piece and nothing else."""
-        return (_TEXT, tree["piece"]) if set(tree) == {"piece"} else None
 '''
 SERVER = '''"""JSON lines, from the server's side."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tailgauge.protocols.anthropic import Anthropic
-from tailgauge.protocols.decoder import KIND_CODE, Stamp, StreamDecoder, error_of
+from tailgauge.protocols.decoder import KIND_CODE, Stamp, StreamDecoder, error_of, tree_of
 from tailgauge.protocols.openai import OpenAI
 from tailgauge.protocols.sse_parser import MAX_EVENT
 from tailgauge.rows.schema import TEXT
@@ -382,3 +383,35 @@ def test_results_of_a_batch_are_kept_without_their_messages_and_their_usage_is_a
     ]
     assert results[1]["result"]["error"] == error
     assert "much" not in decoder.text
+
+
+# --- the parser ---------------------------------------------------------------------------------------------------
+
+JSONS = (
+    b'{"a":1,"a":2}', b"[1e400,-1e400,-0,0,-0.0,1E5,1e-400]", b"[NaN,Infinity,-Infinity]", b'"\\ud800"', b'"\xed\xa0\x80"',
+    b'"\\ud83d\\ude00"', b'\xef\xbb\xbf{"a":1}', b'"\x01"', b'"\x7f"', b"01", b"1.", b"-", b"[1,]", b"{} {}", b' {"a" : [ ] } \n',
+    b'"\\x"', b'"\\u12"', b"[" * 300 + b"]" * 300, b"9" * 30, b"9" * 5000, b"0.1", b"true", b"nul", b"", b'"\xff"',
+    '{"é":"ü"}'.encode(), '{"a":1}'.encode("utf-16"), '{"a":1}'.encode("utf-32"), b'{"a":"\\u0000"}', b'"a\nb"',
+)  # fmt: skip
+
+
+def parsed(parse, data):
+    try:
+        return repr(parse(data))
+    except (ValueError, RecursionError):
+        return "refused"
+
+
+@pytest.mark.parametrize("data", JSONS, ids=lambda data: repr(data[:20]))
+def test_the_fast_parser_reads_what_pythons_reads(data):
+    assert parsed(tree_of, data) == parsed(json.loads, data)
+
+
+def test_the_fast_parser_reads_what_pythons_reads_of_damaged_json():
+    rng = Random(0)
+    for _ in range(20_000):
+        data = bytearray(rng.choice(JSONS)[:60])
+        for _ in range(rng.randrange(3) if data else 0):
+            data[rng.randrange(len(data))] = rng.choice(b'0123456789eE+-.,:{}[]"\\u \n\x00\xc3\xa9')
+
+        assert parsed(tree_of, bytes(data)) == parsed(json.loads, bytes(data)), data

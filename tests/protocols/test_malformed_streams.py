@@ -21,6 +21,7 @@ from tailgauge.protocols.decoder import (
     error_of,
 )
 from tailgauge.protocols.openai import OpenAI
+from tailgauge.protocols.stencil import Stencils
 from tailgauge.protocols.table import Target
 from tailgauge.rows.schema import TEXT
 
@@ -64,7 +65,7 @@ def test_many_deltas_in_one_event_are_bounded_too():
 
 
 def test_content_that_is_skimmed_is_bounded_too():
-    decoder = StreamDecoder(OpenAI.on_event, content_of=OpenAI.content_of)
+    decoder = StreamDecoder(OpenAI.on_event, stencils=Stencils(OpenAI.on_event, OpenAI.changing))
     events = [word("openai", text) for text in ("one", "two", "three", "four")]
     fed(decoder, *events)
     reads = [b"%x\r\n%b\r\n" % (len(events[0]), events[0])] * 1000

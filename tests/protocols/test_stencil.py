@@ -2,7 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
+
+from tailgauge.protocols.decoder import KIND_CODE
+from tailgauge.protocols.openai import OpenAI
+from tailgauge.protocols.stencil import Stencils
+from tailgauge.rows.schema import TEXT
+
+TEXT_CODE = KIND_CODE[TEXT]
 
 
 @pytest.fixture(scope="module")
@@ -10,9 +19,55 @@ def seen(run_script):
     return run_script("protocols/scripts/stencil.py")
 
 
-@pytest.mark.parametrize("protocol", ["openai", "anthropic"])
+@pytest.mark.parametrize("protocol", ["openai", "changing", "anthropic"])
 def test_streams_decoded_by_their_stencil_give_what_the_full_reading_gives(seen, protocol):
     facts = seen[protocol]
 
     assert facts["different"] == []
     assert facts["skimmed"] > facts["chunks"] / 10  # else nothing was compared
+
+
+def event(number: int, text: str) -> bytes:
+    tree = {"id": f"c{number}", "created": number, "choices": [{"delta": {"content": text}}]}
+    tree |= {"usage": {"prompt_tokens": 5, "completion_tokens": number}, "obfuscation": "x" * number}
+    return b"data: " + json.dumps(tree).encode()
+
+
+def read(number: int, text: str) -> bytes:
+    sent = event(number, text) + b"\n\n"
+    return b"%x\r\n%b\r\n" % (len(sent), sent)
+
+
+def test_what_one_stream_taught_serves_the_others_of_its_target():
+    stencils = Stencils(OpenAI.on_event, OpenAI.changing)
+    stencils.look(event(1, "one") + b"\n\n", b"", event(1, "one")[6:])
+    reads = [read(number, f"text {number}") for number in range(40)]
+
+    stencil, texts = stencils.texts(reads, 0, None, [TEXT_CODE])
+
+    assert texts == [f"text {number}" for number in range(39)]  # the last count is read in full
+    assert stencils.texts(reads, 30, stencil, [TEXT_CODE]) == (stencil, texts[30:])
+    assert stencils.texts(reads, 0, None, []) == (None, []), "a kind that the stream has not brought yet"
+
+
+def test_a_count_that_others_are_subtracted_from_ends_what_is_decoded_at_once():
+    stencils = Stencils(OpenAI.on_event, OpenAI.changing)
+    stencils.look(event(1, "one") + b"\n\n", b"", event(1, "one")[6:])
+    reads = [read(number, "a") for number in range(6)]
+    reads[3] = reads[3].replace(b'"prompt_tokens": 5', b'"prompt_tokens": 6')
+
+    assert len(stencils.texts(reads, 0, None, [TEXT_CODE])[1]) == 2
+
+
+def test_a_target_whose_events_have_no_form_in_common_is_not_learnt_from_for_ever():
+    looked = []
+
+    def on_event(decoder, name, data):
+        looked.append(data)
+        OpenAI.on_event(decoder, name, data)
+
+    stencils = Stencils(on_event, {})
+    for number in range(1000):
+        stencils.look(event(number, "one") + b"\n\n", b"", event(number, "one")[6:])
+
+    assert len(looked) < 200

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 from tailgauge.call import (
@@ -31,8 +31,9 @@ from tailgauge.call import (
     Prompt,
     Tool,
 )
-from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder, error_of, text_or_none
+from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder, error_of, text_or_none, tree_of
 from tailgauge.protocols.protocol import Provider, WireProtocol
+from tailgauge.protocols.stencil import FREE, Changing
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
 
 if TYPE_CHECKING:
@@ -58,6 +59,7 @@ class Anthropic(WireProtocol):
     offers = frozenset(
         {BATCHES, CACHE_MARKS, SCHEMAS, EXTENDED_THINKING, THINKING_BUDGETS, TOOLS, WHOLE_ANSWERS}
     )
+    changing: ClassVar[Changing | None] = {"index": FREE}
     least_output_tokens = 0
 
     def client(self, base_url: str, key: str, http_client: Any) -> anthropic.Anthropic:
@@ -104,7 +106,7 @@ class Anthropic(WireProtocol):
     @staticmethod
     def on_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:
         """Decode one event of the Messages stream."""
-        event = json.loads(data)
+        event = tree_of(data)
         kind = event.get("type") or name.decode("ascii", "replace")
         if kind == "content_block_delta":
             decoder.seen()
@@ -116,15 +118,6 @@ class Anthropic(WireProtocol):
             return
         decoder.seen()
         _on_landmark(decoder, "error" if name == b"error" else kind, event)
-
-    @staticmethod
-    def content_of(name: bytes, event: Any) -> tuple[int, str] | None:
-        """Kind and text of a content delta; see `stencil`."""
-        if (event.get("type") or name.decode("ascii", "replace")) != "content_block_delta":
-            return None
-        known = _DELTAS.get(event["delta"].get("type"))
-        text = event["delta"][known[1]] if known else None
-        return (known[0], text) if known and isinstance(text, str) else None
 
     @staticmethod
     def on_whole(decoder: StreamDecoder, body: bytes) -> None:

@@ -158,9 +158,6 @@ class CustomSse(WireProtocol):
         for counter, path in self._usage.items():
             decoder.count(**{counter: at(tree, path)})
 
-    def content_of(self, name: bytes, tree: Any) -> None:
-        """Never: all events are read in full."""
-
 
 def bearer(key: str) -> dict[str, str]:
     """The header that carries a key, where there is one."""

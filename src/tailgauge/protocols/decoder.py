@@ -23,7 +23,7 @@ from tailgauge.protocol_violations import (
     quoted,
 )
 from tailgauge.protocols.sse_parser import MAX_EVENT, MAX_LINES, EventSizeError, Splitter
-from tailgauge.protocols.stencil import ContentOf, Learner, Stencil
+from tailgauge.protocols.stencil import Stencil, Stencils
 from tailgauge.rows.schema import CHUNK_KINDS, TEXT, THINKING, TOOL_JSON, Chunks
 
 KIND_CODE = {kind: code for code, kind in enumerate(CHUNK_KINDS)}
@@ -65,7 +65,7 @@ class StreamDecoder:
         on_event: OnEvent,
         *,
         on_whole: OnWhole | None = None,
-        content_of: ContentOf | None = None,
+        stencils: Stencils | None = None,
         keep_text: bool = False,
         watch_field: bool = False,
         watch_chunks: int = 0,
@@ -74,8 +74,9 @@ class StreamDecoder:
     ) -> None:
         self._on_event = on_event
         self._on_whole = on_whole
-        self._learner = Learner(content_of)
-        self._stencil: Stencil | None = None
+        self._stencils = stencils
+        self._stencil: Stencil | None = None  # that served last
+        self._has_skimmed = False  # by a stencil, what came before the event
         self.streams = on_whole is None
         self._watch_chunks = watch_chunks
         self._most = MANY_EVENTS + EVENTS_PER_TOKEN * max_tokens
@@ -148,14 +149,15 @@ class StreamDecoder:
             self.events += 1
             try:
                 self._on_event(self, name, data)
-                if whole:
-                    self._stencil = self._learner.look(payload, name, data) or self._stencil
+                if whole and self._stencils and not self._has_skimmed:
+                    self._stencils.look(payload, name, data)
             except _MALFORMED as error:
                 self._on_malformed(error, data)
             if self.events > self._most:
                 self._give_up(TOO_MANY_EVENTS, f"over {self._most:,}")
             if self.broken:
                 return
+        self._has_skimmed = False
 
     def _on_malformed(self, error: Exception, data: bytes) -> None:
         self.error = self.error or (MALFORMED_EVENT, f"{type(error).__name__} in event: {_shown(data)}")
@@ -171,13 +173,15 @@ class StreamDecoder:
     ) -> int:
         """Decode reads from number `begin` on, as long as each is one chunk of HTTP with one content event of a known
         stencil; returns how many. They are decoded as `feed` would have done it."""
-        stencil = self._stencil
-        if stencil is None or self.broken or not (self._is_plain and self._splitter.resting):
+        if self._stencils is None or self.broken or not (self._is_plain and self._splitter.resting):
             return 0
-        texts = stencil.texts(reads, begin)
-        if texts:
+        firsts = {_TEXT: self.first_text, _THINKING: self.first_thinking, _TOOL: self.first_tool_json}
+        kinds = [kind for kind, first in firsts.items() if first is not None]
+        self._stencil, texts = self._stencils.texts(reads, begin, self._stencil, kinds)
+        if texts and self._stencil is not None:
             end = begin + len(texts)
-            self._add(stencil.kind, texts, arrived[begin:end], read_at[begin:end], read_index)
+            self._add(self._stencil.kind, texts, arrived[begin:end], read_at[begin:end], read_index)
+            self._has_skimmed = True
         return len(texts)
 
     @property
@@ -352,6 +356,14 @@ class StreamDecoder:
 
 _OUTPUT = ("output_tokens", "thinking_tokens")
 _MALFORMED = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
+
+
+def tree_of(data: bytes) -> Any:
+    """The JSON of an event. jiter reads it five times as fast as Python's parser, which decides about what jiter refuses."""
+    try:
+        return jiter.from_json(data)
+    except ValueError:
+        return json.loads(data)
 
 
 def text_or_none(value: Any) -> str | None:

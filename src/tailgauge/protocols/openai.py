@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 from contextlib import AbstractContextManager
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from tailgauge.call import (
     EXTENDED_THINKING,
@@ -25,8 +25,9 @@ from tailgauge.call import (
     Prompt,
     Tool,
 )
-from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder, error_of, text_or_none
+from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder, error_of, text_or_none, tree_of
 from tailgauge.protocols.protocol import Provider, WireProtocol
+from tailgauge.protocols.stencil import COUNT, FREE, SAME, Changing
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
 
 if TYPE_CHECKING:
@@ -44,6 +45,14 @@ class OpenAI(WireProtocol):
     provider = Provider(
         "api.openai.com", "OPENAI_API_KEY", ("OPENAI_ORG_ID", "OPENAI_PROJECT_ID", "OPENAI_ADMIN_KEY")
     )
+    changing: ClassVar[Changing | None] = {
+        **dict.fromkeys(("id", "model", "created", "system_fingerprint", "obfuscation", "timings"), FREE),
+        **dict.fromkeys(("choices/logprobs", "choices/token_ids"), FREE),
+        "usage/prompt_tokens": SAME,
+        "usage/prompt_tokens_details/cached_tokens": SAME,
+        **dict.fromkeys(("usage/completion_tokens", "usage/total_tokens"), COUNT),
+        "usage/completion_tokens_details/reasoning_tokens": COUNT,
+    }
     offers = frozenset({SCHEMAS, EXTENDED_THINKING, THINKING_BUDGETS, TOOLS, WHOLE_ANSWERS})
 
     @classmethod
@@ -97,7 +106,7 @@ class OpenAI(WireProtocol):
             decoder.seen()
             decoder.stop()
             return
-        chunk = json.loads(data)
+        chunk = tree_of(data)
         decoder.seen()
         if name == b"error" or chunk.get("error"):
             decoder.error = decoder.error or error_of(chunk)
@@ -111,19 +120,6 @@ class OpenAI(WireProtocol):
             _choice(decoder, choice)
         if usage := chunk.get("usage"):
             _usage(decoder, usage)
-
-    @staticmethod
-    def content_of(name: bytes, chunk: Any) -> tuple[int, str] | None:
-        """Kind and text of a chunk that brings one piece of text and nothing else; see `stencil`."""
-        choices: Any = chunk.get("choices") or ()
-        if name == b"error" or chunk.get("error") or chunk.get("usage") or len(choices) != 1:
-            return None
-        delta = choices[0].get("delta") or {}
-        if choices[0].get("finish_reason") or delta.get("tool_calls"):
-            return None
-        thought, text = delta.get("reasoning_content") or delta.get("reasoning"), delta.get("content")
-        kind, piece = (_THINKING, thought) if thought else (_TEXT, text)
-        return (kind, piece) if isinstance(piece, str) and not (thought and text) else None
 
     @staticmethod
     def on_whole(decoder: StreamDecoder, body: bytes) -> None:

@@ -15,6 +15,7 @@ from pydantic import Field, field_validator, model_validator
 from tailgauge.address import is_loopback
 from tailgauge.call import Call
 from tailgauge.protocols.decoder import StreamDecoder
+from tailgauge.protocols.stencil import Changing
 from tailgauge.table import Table
 
 if TYPE_CHECKING:
@@ -97,6 +98,7 @@ class WireProtocol(ABC):
     offers: ClassVar[frozenset[str]] = frozenset()  # of what a call may need; see `call`
     least_output_tokens: ClassVar[int] = 1  # that a call can limit its answer to
     obeys_max_tokens: ClassVar[bool] = True  # an answer has no more tokens than the call allows
+    changing: ClassVar[Changing | None] = None  # of a content event, without a meaning; see `stencil`
     settings: Any
 
     def __init__(self, target: TargetSettings, url: str) -> None:
@@ -125,10 +127,6 @@ class WireProtocol(ABC):
     @abstractmethod
     def on_event(self, decoder: StreamDecoder, name: bytes, data: bytes) -> None:
         """Decode one event of a stream."""
-
-    @abstractmethod
-    def content_of(self, name: bytes, tree: Any) -> tuple[int, str] | None:
-        """Kind and text of an event whose JSON is `tree`, if it does nothing but bring content; see `stencil`."""
 
     def on_whole(self, decoder: StreamDecoder, body: bytes) -> None:  # noqa: ARG002 - the interface
         """Decode an answer that came without a stream; raises ValueError and its like for anything else."""

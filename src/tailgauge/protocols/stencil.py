@@ -1,63 +1,122 @@
-"""A stencil is the bytes around the text of a stream's content events: learnt from one, compared with the next.
+"""A stencil is what the content events of a target have in common: the bytes around their text, and around values that change
+without a meaning, such as the time, log probabilities, or padding.
 
-It is taken from an event that was read in full, and confirmed by reading it in full once more with another
-text in the same place. What has the same bytes around a complete JSON string then means the same with that string as its
-text, by the grammar of JSON. Whatever differs by a byte, or might, is left to the full reading.
+It is taken from an event that was read in full, and confirmed by reading another in full, with another text and other values
+in the same places. What has the same bytes around complete JSON values then means the same with that text, by the grammar of
+JSON. Whatever differs otherwise is left to the full reading, and so is the last of several events that carry running counts.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from functools import lru_cache
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 from tailgauge.protocols.sse_parser import Splitter
 
-ContentOf = Callable[[bytes, Any], tuple[int, str] | None]
+FREE = "free"  # a value that is not read once the model is known
+COUNT = "count"  # a count of which the last one counts
+SAME = "same"  # a count that is subtracted from another: it must not change within what is decoded at once
+OnEvent = Callable[[Any, bytes, Any], None]
+Changing = Mapping[str, str]  # what may change, by its path in an event's JSON: keys, without places in lists
+
+_TEXT = "text"
 _OTHER = "another text in the same place"
 _ENDS = b"\r\n"  # of a chunk of HTTP/1.1
-_LOOKS = 16  # events of a stream that are looked at: it may change from thinking to text, or have no stencil at all
+_MOST = 64  # stencils of a target; it may have no fixed form at all
+_LOOKS = 64  # events from which to learn until one is of use: each takes as long as twenty are read
+_TRIED = 4  # stencils that are tried for a read
 _KNOWN = 10_000  # texts that are remembered: the words of a language come again and again
 _TEXTS: dict[bytes, str] = {}
-_NO_CONTENT = (ValueError, TypeError, AttributeError, LookupError)
+
+_PLAIN = rb'[^"\\\x00-\x1f]*+'
+_STRING = rb'%b(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})%b)*+' % (_PLAIN, _PLAIN)
+_DIGITS = rb"(?!0[0-9])[0-9]{1,11}+"
+_NUMBER = rb"-?(?!0[0-9])[0-9]{1,18}+(?:\.[0-9]{1,30}+)?+(?:[eE][+-]?[0-9]{1,3}+)?+"
+_NUMBERS = rb"\[(?:%b(?:, ?%b)*+)?\]" % (_NUMBER, _NUMBER)
+_BYTES = rb"\[(?![0-9,]*(?:,,|,0[0-9]))(?!,|0[0-9])[0-9,]*+(?<!,)\]"  # the same for a list of plain digits, but faster
+_HOLES = {"string": b'"%b"' % _STRING, "number": _NUMBER, "numbers": _NUMBERS}
+_AFTER = (b",", b"]", b"}", b" ")  # what may follow a value
+_OTHERS = {"string": b'"other"', "number": b"7", "numbers": b"[7, 7]"}
+_TOKEN = re.compile(
+    rb'(?P<key>"(?:[^"\\]|\\.)*+"(?=\s*:))|(?P<string>"(?:[^"\\]|\\.)*+")|(?P<number>%b)|(?P<numbers>%b)'
+    rb"|(?P<open>[{\[])|(?P<close>[}\]])" % (_NUMBER, _NUMBERS)
+)
 
 
 class Stencil:
-    """Reads that are one HTTP chunk with one content event, of this kind, between these bytes."""
+    """Reads that are one HTTP chunk with one content event of this kind."""
 
-    __slots__ = ("_head", "_starts", "_tail", "kind")
+    __slots__ = (
+        "_counts",
+        "_fixed",
+        "_head",
+        "_match_head",
+        "_match_rest",
+        "_others",
+        "_sizes",
+        "_tail",
+        "kind",
+    )
 
-    def __init__(self, head: bytes, tail: bytes, kind: int) -> None:
-        self.kind = kind
-        self._head, self._tail = head, tail
-        self._starts: dict[int, bytes] = {}  # by the length of a read: how it would begin
+    def __init__(self, head: bytes, rest: bytes, tail: bytes | None, kind: int, *, counts: bool) -> None:
+        """`head` and `rest` are the patterns of what is before the text and from it on; `tail` is what follows it, where
+        that never changes. What the other groups of the patterns match must not change."""
+        self.kind, self._counts = kind, counts
+        first, then = re.compile(head), re.compile(b'(%b)"%b' % (_STRING, rest) + _ENDS)
+        self._match_head, self._match_rest = first.match, then.fullmatch
+        self._fixed, self._others = first.groups > 0, tuple(range(2, then.groups + 1))
+        self._tail = None if tail is None else b'"%b' % tail + _ENDS
+        self._head = b"\0"
+        self._sizes: dict[int, bytes] = {}  # by the length of a read: its first line
 
     def texts(self, reads: Sequence[bytes], begin: int) -> list[str]:
         """The texts of the reads from number `begin` on, as long as they are of this stencil; none is empty."""
         found: list[str] = []
-        starts, known, tail = self._starts, _TEXTS, self._tail + _ENDS
-        end = -len(tail)
+        sizes, known, match_rest, tail, head = self._sizes, _TEXTS, self._match_rest, self._tail, self._head
+        end, same = -len(tail or b""), None
         for read in islice(reads, begin, None):
-            start = starts.get(len(read)) or self._start(len(read))
-            if not (read.startswith(start) and read.endswith(tail)):
+            size = sizes.get(len(read)) or self._size(len(read))
+            at = len(size)
+            if not read.startswith(head, at):
+                other = self._match_head(read, at)
+                if other is None or (self._fixed and found):
+                    break
+                head = self._head = other[0]
+            at += len(head)
+            if not (read.startswith(size) and (tail or read.isascii() or _is_utf8(read))):
                 break
-            string = read[len(start) : end]
+            if tail:
+                string = read[at:end] if read.endswith(tail) else b""
+            elif rest := match_rest(read, at):
+                string = rest[1]
+                if self._others and (others := rest.group(*self._others)) != (same := same or others):
+                    break
+            else:
+                break
             text = known.get(string) or _text(string)
             if not text:
                 break
             found.append(text)
+        if self._counts and found:
+            found.pop()
         return found
 
-    def _start(self, length: int) -> bytes:
-        """How a chunk of so many bytes on the wire begins; longer than itself where it is too short for an event."""
+    def _size(self, length: int) -> bytes:
+        """The first line of a chunk of so many bytes on the wire."""
         digits = next(n for n in range(1, 17) if length - len(_ENDS) * 2 - n < 16**n)
-        size = max(0, length - len(_ENDS) * 2 - digits)
-        is_possible = size > len(self._head) + len(self._tail)
-        start = b"%x\r\n%b" % (size, self._head) if is_possible else bytes(length + 1)
-        self._starts[length] = start
-        return start
+        self._sizes[length] = line = b"%x\r\n" % max(0, length - len(_ENDS) * 2 - digits)
+        return line
+
+
+def _is_utf8(read: bytes) -> bool:
+    try:
+        read.decode()
+    except ValueError:
+        return False
+    return True
 
 
 def _text(string: bytes) -> str | None:
@@ -73,45 +132,161 @@ def _text(string: bytes) -> str | None:
     return text
 
 
-class Learner:
-    """Learns the stencil of one stream's content events, if they have one. `content_of` names kind and text of an event
-    that does nothing but bring content, and None for all others."""
+class _Witness:
+    """Stands in for a decoder that knows the model. It only knows content and counts: anything else raises AttributeError."""
 
-    __slots__ = ("_content_of", "_left")
+    __slots__ = ("contents", "counted", "model")
 
-    def __init__(self, content_of: ContentOf | None) -> None:
-        self._content_of = content_of
-        self._left = _LOOKS if content_of else 0
+    def __init__(self) -> None:
+        self.contents: list[tuple[int, Any]] = []
+        self.counted = False
+        self.model = "known"
 
-    def look(self, payload: bytes, name: bytes, data: bytes) -> Stencil | None:
-        """The stencil of an event that was a read's whole payload and has just been read in full."""
-        if not self._left or self._content_of is None:
-            return None
-        self._left -= 1
-        try:
-            content = self._content_of(name, json.loads(data))
-        except _NO_CONTENT:
-            content = None
-        if content is None:
-            return None
-        kind, text = content
-        text_bytes = b'"%b"' % text.encode("utf-8", "replace")
-        if not text or payload.count(text_bytes) != 1 or b"\r" in payload:
-            return None
-        head, _, tail = payload.partition(text_bytes)
-        head, tail = head + b'"', b'"' + tail
-        return Stencil(head, tail, kind) if _confirmed(self._content_of, head, tail, kind) else None
+    def seen(self) -> None:
+        """Every event is seen."""
+
+    def content(self, kind: int, text: Any) -> None:
+        """A content delta."""
+        self.contents.append((kind, text))
+
+    def count(self, **counters: Any) -> None:
+        """Usage counters."""
+        self.counted = self.counted or any(value is not None for value in counters.values())
 
 
-@lru_cache(maxsize=256)
-def _confirmed(content_of: ContentOf, head: bytes, tail: bytes, kind: int) -> bool:
-    """Whether another text between these bytes is one whole event and nothing but that content."""
-    splitter = Splitter()
-    events = splitter.feed(head + _OTHER.encode() + tail)
-    if len(events) != 1 or not splitter.resting or not splitter.ended_with_event:
-        return False
-    name, data = events[0]
+def _content(on_event: OnEvent, name: bytes, data: bytes) -> tuple[int, str, bool] | None:
+    """Kind and text of an event that does nothing but bring content, and whether it counts as well."""
+    witness: Any = _Witness()
     try:
-        return content_of(name, json.loads(data)) == (kind, _OTHER)
-    except _NO_CONTENT:
-        return False
+        on_event(witness, name, data)
+    except (ValueError, TypeError, AttributeError, LookupError, RecursionError):
+        return None
+    if len(witness.contents) != 1 or not isinstance(witness.contents[0][1], str):
+        return None
+    return *witness.contents[0], witness.counted
+
+
+class _Leaf(NamedTuple):
+    """A value within an event's JSON that has no others but numbers in it."""
+
+    begin: int
+    end: int
+    kind: str
+    path: str
+
+
+class Stencils:
+    """The stencils of a target, shared by its streams. `changing` is what they leave open."""
+
+    def __init__(self, on_event: OnEvent, changing: Changing) -> None:
+        self._on_event, self._changing = on_event, changing
+        self._known: dict[tuple[bytes, bytes], Stencil] = {}  # by their patterns
+        self._recent: list[Stencil] = []  # those learnt last
+        self._looks = _LOOKS
+
+    def texts(
+        self, reads: Sequence[bytes], begin: int, last: Stencil | None, kinds: Sequence[int]
+    ) -> tuple[Stencil | None, list[str]]:
+        """The texts of the next reads, by the stencil `last`, or a recent one of these kinds."""
+        if last is not None and (texts := last.texts(reads, begin)):
+            return last, texts
+        for stencil in self._recent:
+            if stencil is not last and stencil.kind in kinds and (texts := stencil.texts(reads, begin)):
+                self._looks = _LOOKS
+                return stencil, texts
+        return last, []
+
+    def look(self, payload: bytes, name: bytes, data: bytes) -> None:
+        """Learn from an event that was a read's whole payload and has just been read in full."""
+        if not self._looks:
+            return
+        self._looks -= 1
+        content = _content(self._on_event, name, data)
+        if content is None or not content[1] or payload.count(data) != 1 or b"\r" in payload:
+            return
+        leaves = list(_leaves(data))
+        if any(data[leaf.end : leaf.end + 1] not in _AFTER for leaf in leaves):
+            return  # a number that is too long for a pattern
+        for leaf in leaves:
+            if leaf.kind == "string" and json.loads(data[leaf.begin : leaf.end]) == content[1]:
+                stencil = self._of(payload, data, leaves, leaf, content)
+                if stencil is not None:
+                    others = [one for one in self._recent if one is not stencil]
+                    self._recent = [stencil, *others[: _TRIED - 1]]
+                    return
+
+    def _of(
+        self, payload: bytes, data: bytes, leaves: list[_Leaf], text: _Leaf, content: tuple[int, str, bool]
+    ) -> Stencil | None:
+        """The stencil of an event whose text is this value, if that is confirmed."""
+        kind, _, counts = content
+        place = payload.index(data)
+        begin, end = place + text.begin + 1, place + text.end - 1  # of the text
+        moved = [leaf._replace(begin=leaf.begin + place, end=leaf.end + place) for leaf in leaves]
+        holes = [
+            (leaf, change) for leaf in moved if (change := self._change(leaf)) and leaf.begin != begin - 1
+        ]
+        before, behind = (
+            [hole for hole in holes if (hole[0].begin < begin) is side] for side in (True, False)
+        )
+        patterns = (_pattern(payload[:begin], before, 0), _pattern(payload[end + 1 :], behind, end + 1))
+        if (known := self._known.get(patterns)) is not None or len(self._known) >= _MOST:
+            return known
+        other = _filled(payload, [*before, (text._replace(begin=begin, end=end), _TEXT), *behind])
+        if not self._is_confirmed(other, (kind, _OTHER, counts)):
+            return None
+        tail = None if behind else payload[end + 1 :]
+        self._known[patterns] = stencil = Stencil(*patterns, tail, kind, counts=counts)
+        return stencil
+
+    def _change(self, leaf: _Leaf) -> str | None:
+        for path, change in self._changing.items():
+            if leaf.path == path or (change == FREE and leaf.path.startswith(f"{path}/")):
+                return change if change == FREE or leaf.kind == "number" else None
+        return None
+
+    def _is_confirmed(self, payload: bytes, content: tuple[int, str, bool]) -> bool:
+        splitter = Splitter()
+        events = splitter.feed(payload)
+        if len(events) != 1 or not splitter.resting or not splitter.ended_with_event:
+            return False
+        return _content(self._on_event, *events[0]) == content
+
+
+def _leaves(data: bytes) -> Iterator[_Leaf]:
+    """The values of JSON text, in their order."""
+    keys: list[str] = []
+    key = ""
+    for token in _TOKEN.finditer(data):
+        kind = token.lastgroup
+        if kind == "key":
+            key = json.loads(token[0])
+        elif kind == "open":
+            keys.append(key)
+            key = ""
+        elif kind == "close":
+            key = keys.pop()
+        elif kind is not None:
+            yield _Leaf(*token.span(), kind, "/".join(filter(None, (*keys, key))))
+
+
+def _pattern(event: bytes, holes: list[tuple[_Leaf, str]], begin: int) -> bytes:
+    """The pattern of a part of an event that begins at `begin`."""
+    out, at = b"", 0
+    for leaf, change in holes:
+        now = event[leaf.begin - begin : leaf.end - begin]
+        hole = _BYTES if re.fullmatch(_BYTES, now) else _HOLES[leaf.kind]
+        hole = hole if change == FREE else _DIGITS if change == COUNT else b"(%b)" % hole
+        out += re.escape(event[at : leaf.begin - begin]) + hole
+        at = leaf.end - begin
+    return out + re.escape(event[at:])
+
+
+def _filled(event: bytes, holes: list[tuple[_Leaf, str]]) -> bytes:
+    """The event with other values that may change, and another text."""
+    out, at = b"", 0
+    for leaf, change in holes:
+        other = {FREE: _OTHERS[leaf.kind], COUNT: b"7", _TEXT: _OTHER.encode()}.get(change)
+        out += event[at : leaf.begin] + (event[leaf.begin : leaf.end] if other is None else other)
+        at = leaf.end
+    return out + event[at:]

@@ -19,6 +19,7 @@ from tailgauge.call import MESSAGE, Call
 from tailgauge.protocols.api_keys import key_for, only_for_the_provider
 from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.protocols.protocol import TargetSettings
+from tailgauge.protocols.stencil import Stencils
 from tailgauge.protocols.table import PROTOCOLS
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.http1 import request_bytes
@@ -36,6 +37,8 @@ class Endpoint:
         self.protocol, self.model = target.protocol, target.model
         self._wire = PROTOCOLS[target.protocol](target, url)
         self._transport, self._origin = transport, origin_of(httpx2.URL(url))
+        wire = self._wire
+        self._stencils = None if wire.changing is None else Stencils(wire.on_event, wire.changing)
         self._capture = Capture()
         self._templates: dict[Hashable, Template | None] = {}
         key = key_for(url, target.protocol, target.api_key_env)
@@ -92,7 +95,7 @@ class Endpoint:
         return StreamDecoder(
             wire.on_event,
             on_whole=on_whole if call.kind == MESSAGE else wire.on_batch,
-            content_of=wire.content_of,
+            stencils=self._stencils,
             keep_text=call.keep_text,
             watch_field=call.watch_field,
             watch_chunks=call.watch_chunks,
