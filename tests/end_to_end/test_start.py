@@ -50,5 +50,5 @@ def test_an_sdk_is_imported_once_and_workers_are_forked_from_a_process_without_t
     assert [found for found in imports if found[1] != "pandas"] == [(master, protocol)], done.stderr
     assert forks[:WORKERS] == ["threads=1"] * WORKERS
     assert len(workers) == WORKERS
-    assert not workers & {pid for pid, _ in imports}
+    assert not workers & {int(pid) for pid, _ in lines}, "none imports, or forks"
     assert done.run.requests().ended.eq("ok").all()

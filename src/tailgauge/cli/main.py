@@ -9,6 +9,7 @@ import gc
 import importlib
 import json
 import os
+import platform
 import sys
 import threading
 from collections.abc import Iterator
@@ -130,6 +131,7 @@ def run(
         )
     run_command.check_reachable(settings, address)
     with loading():
+        platform.platform()  # for the SDKs' headers; it asks another process, which would start gevent's loop
         from tailgauge.locust_app.launch import WorkerSetup
 
         if children:

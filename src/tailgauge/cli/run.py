@@ -99,9 +99,9 @@ def check_reachable(settings: Iterable[Settings], bind: Address) -> None:
 
 def load_sdks(settings: Iterable[Settings]) -> None:
     """Import the SDKs of the scenarios' targets."""
-    from tailgauge.protocols import table
+    from tailgauge.protocols import target
 
-    table.load_sdks(target for each in settings for target in each.scenario.targets.values())
+    target.load_sdks(one for each in settings for one in each.scenario.targets.values())
 
 
 def launch(

@@ -50,6 +50,7 @@ ANYWHERE = ("0.0.0.0", "[::]", "*")  # noqa: S104 - compared, not bound
 TICK_S = 0.25
 SHOW_NS = 900_000_000  # workers report once a second; the sum over a thousand of them takes 20 ms
 STOP_S = 30.0
+LINGER_MS = 1000
 
 
 def beside_the_loop(print_: Callable[[str], None], text: str) -> None:
@@ -167,10 +168,13 @@ class Launch:
         def start() -> Exit:
             gc.disable()  # as in `tailgauge worker`
             os.environ[TOKEN] = self._token
-            address = os.read(LIFELINE, 1024).decode()
-            return (
-                work(parse(address, "--master"), Path.cwd(), lifeline=True) if address else Exit.INTERRUPTED
-            )
+            if not (address := os.read(LIFELINE, 1024).decode()):
+                return Exit.INTERRUPTED
+            try:
+                return work(parse(address, "--master"), Path.cwd(), lifeline=True)
+            except TailgaugeError as error:
+                sys.stderr.write(f"tailgauge: {error}\n")
+                return error.exit_code
 
         for number in range(self._setup.children):
             log_file = self._logs / f"worker-{number}.log"
@@ -368,6 +372,8 @@ def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
             _listen, runner, lambda: end(Exit.INVALID, f"lost connection to the master for {MASTER_S} s")
         )
     runner.greenlet.join()
+    runner.client.socket.close(LINGER_MS)  # the master may still want the last messages
+    runner.client.socket.context.term()
     if worker.left:
         log.warning(
             "rows that were not transferred are in %s; run: tailgauge report %s", worker.left, worker.left

@@ -5,8 +5,6 @@ A protocol is a row here, a file beside this one, and its simulated side; nothin
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pydantic import model_validator
@@ -26,12 +24,6 @@ PROTOCOLS = by_name(ROWS)
 PROVIDERS = {row.name: row.provider for row in ROWS if row.provider is not None}
 SDKS = tuple(row.sdk for row in ROWS if row.sdk is not None)
 _TABLES = {row.name: row.settings_type for row in ROWS if row.settings_type is not None}
-
-
-def load_sdks(targets: Iterable[TargetSettings]) -> None:
-    """Import what builds the requests for these targets: up to a second, which processes forked later save."""
-    for name in {PROTOCOLS[target.protocol].sdk for target in targets} - {None}:
-        importlib.import_module(str(name))
 
 
 def refusal(target: TargetSettings, need: str) -> str:

@@ -8,17 +8,17 @@ not are built by the SDK every time.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from typing import Any
 
 import httpx2
 
-from tailgauge.call import MESSAGE, Call
+from tailgauge.call import MESSAGE, Call, Prompt
 from tailgauge.protocols.api_keys import key_for, only_for_the_provider
 from tailgauge.protocols.decoder import StreamDecoder
-from tailgauge.protocols.protocol import TargetSettings
+from tailgauge.protocols.protocol import PLACEHOLDER_KEY, TargetSettings
 from tailgauge.protocols.stencil import Stencils
 from tailgauge.protocols.table import PROTOCOLS
 from tailgauge.transport.exchange import Exchange
@@ -123,6 +123,16 @@ class Capture(httpx2.BaseTransport):
         with suppress(Exception), opened:
             raise AssertionError("a captured request was answered")
         return self.captured
+
+
+def load_sdks(targets: Iterable[TargetSettings]) -> None:
+    """Import the SDKs of these targets and build a request with each: up to a second, once for all workers forked later."""
+    nowhere, capture = "http://127.0.0.1", Capture()
+    for target in {target.protocol: target for target in targets}.values():
+        wire = PROTOCOLS[target.protocol](target, nowhere)
+        with only_for_the_provider(nowhere, target.protocol):
+            sdk = wire.client(nowhere, PLACEHOLDER_KEY, httpx2.Client(transport=capture, trust_env=False))
+        capture.of(wire.send(sdk, Call(Prompt.of("warm up"), 1), target.model, _IDS[0]))
 
 
 @dataclass(frozen=True, slots=True)
