@@ -79,6 +79,7 @@ def _judged(f: Findings, lines: tuple[ObjectiveLine, ...]) -> Result:
         return Result(PASS, f"{len(lines)} of {len(lines)} objectives met", lines)
     if outcome == INCONCLUSIVE:
         details, advice = ((line.why,) if line.value else ()), _longer(f, line)
+        advice = "" if line.value and "run longer" in line.why and advice == "run longer" else advice
     if outcome == FAIL and any(one.name in {COMPLETE, BACKLOG} for one in deciding):
         details, advice = tuple(_causes(f)), _find_limit(f)
     return Result(outcome, statement(line), lines, details, advice)
