@@ -1,22 +1,28 @@
-"""The workers of a run are copies of its master: what the master has imported, none of them imports again."""
+"""The workers of a run are copies of its master: what it has imported, none of them imports again. Its report is ready to
+read the rows once they are complete.
+"""
 
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from starting.command import Start
+from starting.command import Finished, Running, Start
+from starting.programs import TAILGAUGE
 from starting.simulator import served
 
+from tailgauge.errors import Exit
+
 WORKERS = 4
-# Python imports this at its start: it writes down who imports an SDK, and how many threads there are before each fork.
+# Python imports this at its start: it writes down who imports what when, and how many threads there are before each fork.
 SITE = """
-import os, sys
+import os, sys, time
 
 def note(text):
     with open(os.environ["SPIED"], "a") as file:
-        file.write(f"{os.getpid()} {text}\\n")
+        file.write(f"{os.getpid()} {time.monotonic_ns()} {text}\\n")
 
 class Finder:
     @staticmethod
@@ -25,30 +31,78 @@ class Finder:
             note(name)
 
 sys.meta_path.insert(0, Finder)
-os.register_at_fork(before=lambda: note(f"threads={len(os.listdir('/proc/self/task'))}"))
+os.register_at_fork(before=lambda: note(len(os.listdir("/proc/self/task"))))
 """
 
 
-@pytest.mark.parametrize("protocol", ["anthropic", "openai"])
-def test_an_sdk_is_imported_once_and_workers_are_forked_from_a_process_without_threads(
-    start: Start, tmp_path: Path, protocol: str
-) -> None:
-    (tmp_path / "sitecustomize.py").write_text(SITE)
-    path = os.pathsep.join(filter(None, (str(tmp_path), os.environ.get("PYTHONPATH"))))
-    spied = tmp_path / "spied"
-    with served({"ttft_ms": 50}) as target:
-        running = start(
-            "run", "streaming", f"--target={target.url}", f"--protocol={protocol}", f"--workers={WORKERS}",
-            "--rate=20", "--duration=2", env={"PYTHONPATH": path, "SPIED": str(spied)},
-        )  # fmt: skip
-        master, done = running.process.pid, running.finish(120)
-    lines = [line.split() for line in spied.read_text().splitlines()]
-    imports = [(int(pid), text) for pid, text in lines if "=" not in text]
-    forks = [text for pid, text in lines if "=" in text and int(pid) == master]
-    workers = {entry["pid"] for entry in done.run.facts["workers"]}
+@dataclass(frozen=True)
+class Note:
+    """A process imports a module, or forks with so many threads."""
 
-    assert [found for found in imports if found[1] != "pandas"] == [(master, protocol)], done.stderr
-    assert forks[:WORKERS] == ["threads=1"] * WORKERS
+    pid: int
+    at_ns: int
+    text: str
+
+
+@dataclass(frozen=True)
+class StartedRun:
+    """A run whose last requests take four seconds, and what its processes noted."""
+
+    done: Finished
+    master: int
+    sdk: str
+    notes: list[Note]
+
+
+@pytest.fixture(scope="module", params=["anthropic", "openai"])
+def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> StartedRun:
+    folder = tmp_path_factory.mktemp("start")
+    (folder / "sitecustomize.py").write_text(SITE)
+    spied = folder / "spied"
+    path = os.pathsep.join(filter(None, (str(folder), os.environ.get("PYTHONPATH"))))
+    with served({"ttft_ms": 50, "chunk_gap_ms": 100}) as target:
+        line = [TAILGAUGE, "run", "streaming", f"--target={target.url}", f"--protocol={request.param}",
+                f"--workers={WORKERS}", "--rate=20", "--duration=2", f"--out={folder}"]  # fmt: skip
+        running = Running(line, folder, {"PYTHONPATH": path, "SPIED": str(spied)}, folder)
+        done = running.finish(120)
+    lines = [line.split() for line in spied.read_text().splitlines()]
+    notes = [Note(int(pid), int(at_ns), text) for pid, at_ns, text in lines]
+    return StartedRun(done, running.process.pid, request.param, notes)
+
+
+def test_the_master_alone_imports_the_sdk_and_no_other_one(seen: StartedRun) -> None:
+    run = seen.done.run
+    imported = [(note.pid, note.text) for note in seen.notes if note.text in {"anthropic", "openai"}]
+    workers = {entry["pid"] for entry in run.facts["workers"]}
+
+    assert imported == [(seen.master, seen.sdk)]
     assert len(workers) == WORKERS
-    assert not workers & {int(pid) for pid, _ in lines}, "none imports, or forks"
-    assert done.run.requests().ended.eq("ok").all()
+    assert not workers & {note.pid for note in seen.notes}, "none imports pandas either, or forks"
+    assert run.requests().ended.eq("ok").all()
+
+
+def test_workers_are_forked_from_a_process_without_other_threads(seen: StartedRun) -> None:
+    threads = [note.text for note in seen.notes if note.pid == seen.master and note.text.isdigit()]
+
+    assert threads[:WORKERS] == ["1"] * WORKERS
+
+
+def test_workers_on_this_machine_start_sooner_than_remote_ones(seen: StartedRun) -> None:
+    run = seen.done.run
+    rows = run.table("requests")
+    ready_ns = rows[rows.stage == "preflight"].ended_at_ns.max()
+
+    assert 0.3 <= (run.facts["start_at_ns"] - ready_ns) / 1e9 < 1.5
+
+
+def test_the_report_is_loaded_while_the_last_requests_end(seen: StartedRun) -> None:
+    facts = seen.done.run.facts
+    (loaded_ns,) = (note.at_ns for note in seen.notes if note.text == "pandas")
+
+    assert facts["admission_end_at_ns"] < loaded_ns < facts["ended_at_ns"]
+
+
+def test_a_report_that_waits_ends_with_its_input(start: Start, tmp_path: Path) -> None:
+    done = start("report", str(tmp_path), "--wait").finish(60)
+
+    assert (done.code, done.stdout) == (Exit.INTERRUPTED, "")
