@@ -115,7 +115,7 @@ class Copy(Child):
 
 
 class _Forked:
-    """What `Child` uses of a Popen, for a process that was forked. The loop of gevent may have waited for it."""
+    """What `Child` uses of a Popen, for a process that was forked."""
 
     stdout = None
 
@@ -125,7 +125,10 @@ class _Forked:
 
     def poll(self) -> int | None:
         if self.returncode is None:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            try:
+                pid, status = os.waitpid(self.pid, os.WNOHANG)
+            except ChildProcessError:  # gevent forgets how it ended after a minute
+                pid, status = self.pid, 0
             self.returncode = os.waitstatus_to_exitcode(status) if pid else None
         return self.returncode
 
@@ -154,4 +157,5 @@ def _settle(name: str, lifeline: int, log: Path) -> None:
     )
     for stream, number in ((lifeline, 0), (nowhere, 1), (errors, 2)):
         os.dup2(stream, number)
-        os.close(stream)
+        if stream > 2:  # else the master was started with its input closed
+            os.close(stream)
