@@ -8,7 +8,7 @@ whose usage the target does not report keeps all that it took.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
@@ -152,8 +152,10 @@ class Guard:
         self._refused = False
         self.taken = Amount()  # used, or held for calls that have not ended
 
-    def admits(self, calls: Iterable[Call], model: str, more_calls: int = 0) -> bool:
+    def admits(self, calls: Sequence[Call], model: str, more_calls: int = 0) -> bool:
         """Whether a request that will make these calls may begin."""
+        if self.is_of_calls_only:
+            return self._admits(Amount(more_calls + len(calls)))
         total = Amount(more_calls)
         for call in calls:
             total = total.plus(self._need(call, model))

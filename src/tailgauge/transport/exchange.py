@@ -116,6 +116,7 @@ class Exchange:
         self.cut_text: str | None = None  # details
         self.status: int | None = None
         self.headers: list[tuple[bytes, bytes]] = []
+        self._named: dict[bytes, bytes] = {}  # the first header of each name in lower case
         self.reads = 0
         self.body_bytes = 0
         self.receive_lag_max_ns = 0  # largest read_at - arrived_at, ever
@@ -209,6 +210,7 @@ class Exchange:
             self._low = arrived
             return
         self.status, self.headers, self._body, self._keep = started[:4]
+        self._named = {name.lower(): value for name, value in reversed(self.headers)}
         self.headers_at_ns = arrived
         self._choose()
         if not started.rest:
@@ -421,7 +423,7 @@ class Exchange:
 
     def header(self, name: bytes) -> bytes:
         """Value of a response header, or empty; `name` in lower case."""
-        return next((value for key, value in self.headers if key.lower() == name), b"")
+        return self._named.get(name, b"")
 
     @property
     def left_at_ns(self) -> int | None:

@@ -18,6 +18,9 @@ MAX_DIGITS = 16  # of a length or a chunk size: more is no length, and Python re
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})\s*(?:;.*)?$")
 
 
+_sizes: dict[bytes, int] = {}  # by the lines that were read as such; of few digits, so that it stays small
+
+
 class WireError(Exception):
     """The peer does not speak HTTP/1.1 as we understand it."""
 
@@ -111,6 +114,14 @@ class ChunkedBody(Body):
     def feed(self, data: bytes) -> bytes:
         """Payload in `data`, joined over its chunks."""
         out, at, end = [], 0, len(data)
+        while self.between:  # chunks that came whole, as most do
+            stop = data.find(b"\r\n", at)
+            begin = stop + 2
+            behind = begin + (_sizes.get(data[at:stop]) or end)
+            if stop < 0 or data[behind : behind + 2] != b"\r\n":
+                break
+            out.append(data[begin:behind])
+            at = behind + 2
         while at < end and not self.done:
             if self._left:
                 piece = data[at : at + self._left]
@@ -144,6 +155,8 @@ class ChunkedBody(Body):
             if not size:
                 raise WireError(f"not a chunk size: {line[:40]!r}")
             self._left = int(size[1], 16)
+            if len(line) < 4 and line.isalnum() and self._left:
+                _sizes[line] = self._left
             self._trailer = not self._left
 
     @property
