@@ -105,6 +105,24 @@ def test_a_figure_without_a_mark_is_right_also_where_the_worker_is_saturated(cc,
     assert verdicts[-1] == "INVALID"
 
 
+@pytest.mark.parametrize("chunks", [1, 20])
+def test_a_worker_does_as_much_at_twice_its_capacity(cc, tmp_path, chunks):
+    """Requests for each second of CPU; what it cannot do is not sent, what it sends is never far behind."""
+    _, first, _ = measured(tmp_path, 500, chunks, "first", 3)
+    _, full, _ = measured(tmp_path, round(requests_per_s(first)), chunks, "full", 5)
+    most = requests_per_s(full)
+    report, double, _ = measured(tmp_path, round(2 * most), chunks, "double", 8)
+    late_s = (
+        double.table("attempts").dispatched_at_ns - double.table("attempts").scheduled_at_ns
+    ).max() / 1e9
+    print(
+        f"{chunks} chunks: {most:.0f}/s at capacity, {requests_per_s(double):.0f} at twice, late by {late_s:.1f} s"
+    )
+    assert requests_per_s(double) >= 0.8 * most
+    assert double.facts["conservation"]["not_reached"] + double.facts["conservation"]["client_drop"] > 0
+    assert report["verdict"]["status"] == "INVALID"
+
+
 @pytest.mark.parametrize("chunks", [1, 5])
 def test_short_answers_on_a_core_with_room_are_measured(cc, tmp_path, full_size, chunks):
     """At 200 to 800 requests per second; a rate above 0.7 of what this machine's core can do is printed and left out."""

@@ -282,9 +282,17 @@ def _unsent(e: Evidence) -> Judgement | None:
     problem = (
         f"{plural(c.unsent, 'request')} ({share(part)} of scheduled) were never sent: the load was lower than planned. "
         + " ".join(f"{sentence(one.text)}." for one in causes[: unsent.MOST])
+        + (_most_sent(e) if not causes[0].advice else "")
     )
     advice = causes[0].advice or f"{_more_workers(e)}, or lower the rate."
     return INVALID if part > DROPS else DEGRADED, problem, advice
+
+
+def _most_sent(e: Evidence) -> str:
+    """What a worker that was too slow could do."""
+    sent = e.frames.requests.groupby("worker")["dispatched_at_ns"].agg(["count", "min", "max"])
+    rate = float((sent["count"] / (sent["max"] - sent["min"]).clip(lower=1) * 1e9).max())
+    return f" One worker sent {count(round(rate))} requests/s." if rate >= 1 else ""
 
 
 def _distorted(e: Evidence) -> Judgement | None:

@@ -1,6 +1,7 @@
 """Dispatches arrivals at their absolute times, whatever happened to earlier ones (open loop).
 
-A late arrival keeps its scheduled time; at the in-flight cap it is recorded as client_drop and never queued. Without
+A late arrival keeps its scheduled time; at the in-flight cap it is recorded as client_drop and never queued. A worker that
+is behind and does not catch up skips what is overdue, which counts as not reached: the others are sent less late. Without
 another slice the worker idles. The next turn of a session is scheduled when the previous one has ended, and is an arrival
 like any other from then on.
 """
@@ -32,7 +33,10 @@ if TYPE_CHECKING:
     from tailgauge.scenario.model import Scenario
 
 AT_ONCE = 20  # prompts made, or late arrivals sent, before open streams are read
-LATE_S = 1.0  # at the end of the run a worker that is no later than this catches up
+SKIPPED_AT_ONCE = 500  # arrivals that are not sent
+LATE_S = 1.0  # a worker that is no later than this catches up, at the end of the run too
+BEHIND_S = 2.0  # one that is later must be less so after this time, or it is overloaded
+STALLED_S = 0.5  # between two arrivals that are late: it did not run
 CLOSING_S = 5.0  # beyond the connect time-out: an abort does not interrupt a connect in progress
 _POLL_S = 0.02  # between checks for open requests
 
@@ -52,12 +56,14 @@ class Dispatcher(Requests):
     ) -> None:
         super().__init__(scenario, attempts, recorder, counters, HubTime(), on_bug)
         self._makers, self._calls, self._on_ended = makers, attempts, on_ended
-        self._waiting: list[Turn] = []
+        # By time and request: numbers are compared in a tenth of the time of turns.
+        self._waiting: list[tuple[int, int, Turn]] = []
         self._coming: deque[Turn] = deque()  # later turns without prompts yet
         self._timer = WaitTimer()
         self._more = Signal()
         self._later, self._notices = attempts.later, Later()
         self._stopped = self._hurried = False
+        self._overload = Overload()
         self.admits: Callable[[Turn], bool] = lambda _: True  # False: a limit of the run is reached
 
     def lease(self, rows: Iterable[Sequence[Any]]) -> None:
@@ -74,33 +80,42 @@ class Dispatcher(Requests):
         self.start_at_ns = start_at_ns
         in_a_row = 0
         while not self._stopped:
-            due = start_at_ns + self._waiting[0].at_ns if self._waiting else None
+            due, now = start_at_ns + self._waiting[0][0] if self._waiting else None, monotonic_ns()
             if self._coming:
                 self._make_one(self._coming.popleft())
             elif due is None:
                 self._more.clear()
                 self._more.wait()
                 continue
-            elif due > monotonic_ns():
+            elif due > now:
                 in_a_row = 0
                 self._timer.wait_until(due)
                 continue
+            elif self._overload.skips(now, now - due) and not self._waiting[0][2].is_closed:
+                heapq.heappop(self._waiting)  # `stop` counts it
+                if len(self._waiting) % SKIPPED_AT_ONCE == 0:
+                    yield_to_hub()
+                continue
             else:
-                turn = heapq.heappop(self._waiting)
-                if not self.admits(turn):
-                    self.stop()
-                    return
-                if not self._dispatch(turn):
-                    yield_to_hub()  # many drops in a row must not delay reading open streams
+                self._send(heapq.heappop(self._waiting)[2])
             in_a_row += 1
             if in_a_row % AT_ONCE == 0:
                 yield_to_hub()
+
+    def _send(self, turn: Turn) -> None:
+        """Begin a request, unless a limit of the run is reached."""
+        if not turn.prompts:
+            self._make_prompts(turn)
+        if not self.admits(turn):
+            self.stop()
+        elif not self._dispatch(turn):
+            yield_to_hub()  # many drops in a row must not delay reading open streams
 
     def send_due(self) -> None:
         """Send what is due by now, if it is not far behind: the end of the run comes between two arrivals."""
         now_ns, late_ns = monotonic_ns(), int(LATE_S * 1e9)
         while not self._stopped and monotonic_ns() - now_ns < late_ns:
-            due_ns = self.start_at_ns + self._waiting[0].at_ns if self._waiting else 0
+            due_ns = self.start_at_ns + self._waiting[0][0] if self._waiting else 0
             if not (now_ns - late_ns < due_ns <= now_ns or self._coming):
                 return
             gevent.sleep(_POLL_S)
@@ -175,8 +190,13 @@ class Dispatcher(Requests):
             self._wake()
 
     def _make_one(self, turn: Turn) -> None:
+        """Its prompts now, or when its time has come: where the worker is behind, that may be never."""
+        if not self._overload.is_behind:
+            self._make_prompts(turn)
+        heapq.heappush(self._waiting, (turn.at_ns, turn.request_id, turn))
+
+    def _make_prompts(self, turn: Turn) -> None:
         turn.prompts = self._makers[turn.asked.traffic].make(turn.asked, turn.number, turn.history)
-        heapq.heappush(self._waiting, turn)
 
     # --- what is open -----------------------------------------------------------------------------------------
 
@@ -187,3 +207,33 @@ class Dispatcher(Requests):
     def _wait_until_closed(self, deadline_ns: int) -> None:
         while self._is_open() and monotonic_ns() < deadline_ns:
             gevent.sleep(_POLL_S)
+
+
+class Overload:
+    """Whether a worker does less than it should, by how late its arrivals are from one to the next.
+
+    After a stall it is late too, but ever less so, and sends all that came meanwhile.
+    """
+
+    def __init__(self) -> None:
+        self._seen_at_ns = 0
+        self._since: tuple[int, int] | None = None  # when it was found behind, and how late it was then
+        self._is_on = False
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether arrivals are late by more than `LATE_S`."""
+        return self._since is not None
+
+    def skips(self, now_ns: int, late_ns: int) -> bool:
+        """Whether an arrival that is so late is not sent."""
+        stalled = now_ns - self._seen_at_ns > STALLED_S * 1e9
+        self._seen_at_ns = now_ns
+        if late_ns <= LATE_S * 1e9:
+            self._since, self._is_on = None, False
+        elif self._since is None or stalled:
+            self._since = now_ns, late_ns
+        elif now_ns - self._since[0] > BEHIND_S * 1e9:
+            self._is_on = late_ns >= self._since[1]
+            self._since = now_ns, late_ns
+        return self._is_on

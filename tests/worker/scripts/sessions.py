@@ -133,7 +133,7 @@ def ahead() -> Any:
     bench.dispatcher.lease(arrivals(0, turns=2))
     bench.run()
     gevent.sleep(0.2)
-    ready = [len(turn.prompts[0].messages) for turn in bench.dispatcher._waiting]
+    ready = [len(turn.prompts[0].messages) for _, _, turn in bench.dispatcher._waiting]
     return {**bench.close(), "ready": ready}
 
 
