@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 MOST_KEPT = 64 << 20  # bytes that wait for Python
+MOST_READS = 1 << 18
 
 
 @pytest.fixture(scope="module")
@@ -31,3 +32,25 @@ def test_what_waits_for_a_busy_client_is_bounded(seen: Any) -> None:
 
     assert (flood["size"], flood["same"], flood["cut"]) == (96 << 20, True, None)
     assert flood["grown"] < 3 * MOST_KEPT
+
+
+def test_what_waits_is_bounded_also_where_all_of_it_is_asked_for(seen: Any) -> None:
+    """As when calls are closed while others flood: each close collects what was read by now."""
+    assert seen["collected"]["grown"] < 3 * MOST_KEPT
+
+
+def test_reads_of_few_bytes_are_bounded_by_their_number(seen: Any, reader: str) -> None:
+    if reader == "python":
+        pytest.skip("it keeps no reads")
+    small = seen["small"]
+
+    assert small["sent"] > MOST_READS  # the rest waited in the kernel
+    assert small["first"] <= MOST_READS
+    assert small["all"] == small["sent"]
+
+
+def test_the_first_bytes_of_the_only_connection_have_a_lower_bound(seen: Any) -> None:
+    """Before it none was open: it is watched from its opening on."""
+    alone = seen["alone"]
+
+    assert min(alone["known_ms"]) > alone["wait_ms"] / 2

@@ -23,7 +23,9 @@
 
 enum { READ_SIZE = 65536, EVENTS = 1024 };
 enum { MANY = 2048, MUCH = 1 << 20 };       // reads, bytes of a batch that wake the loop
-enum { MOST = 64 << 20, MOST_OF_ONE = 1 << 18 };  // bytes that wait for Python, before reading pauses: of all, of a socket
+enum { MOST = 64 << 20, MOST_READS = 1 << 18 };  // bytes, reads that wait for Python, before reading pauses
+enum { MOST_OF_ONE = 1 << 18 };             // bytes of them from one socket
+enum { USUAL = 4 << 20, USUAL_READS = 1 << 16 };  // room for so much is not given back
 enum { MOST_KEPT = 65536 };                 // bytes of one connection that are kept undecoded
 enum { SETTLED = 2 };  // polls until a socket that was just added, or not emptied, can have been seen empty
 static const int64_t REST_NS = 500000, FULL_NS = 1000000;
@@ -58,7 +60,7 @@ typedef struct {
     PyObject_HEAD
     pthread_mutex_t lock;
     pthread_t thread;
-    int running, stop, epoll, event, stopper, woken, draining, used;
+    int running, stop, epoll, event, woken, draining;
     Slot *slots;
     uint32_t slot_count;
     Batch batch, taken;
@@ -81,7 +83,7 @@ static void sleep_until(int64_t at_ns) {
 static int make_room(Batch *batch) {
     if (batch->count == batch->room) {
         size_t room = batch->room ? 2 * batch->room : 256;
-        Read *reads = realloc(batch->reads, room * sizeof *reads);
+        Read *reads = room <= MOST_READS ? realloc(batch->reads, room * sizeof *reads) : NULL;
         if (!reads) return 0;
         batch->reads = reads, batch->room = room;
     }
@@ -148,15 +150,14 @@ static int watch(Reader *self, Slot *slot) {
 
 static void *run(void *of) {
     Reader *self = of;
-    struct epoll_event *events = malloc(EVENTS * sizeof *events);
+    struct epoll_event events[EVENTS];
     int64_t busy_at = 0;
-    int used = 0;  // sockets
-    while (events) {
+    for (;;) {
         int64_t began = now_ns(), empty_at = self->polled_at;
         int count = epoll_wait(self->epoll, events, EVENTS, 0);
         if (count == 0) {
             empty_at = began;  // all of them were
-            count = epoll_wait(self->epoll, events, EVENTS, used ? POLL_MS : -1);
+            count = epoll_wait(self->epoll, events, EVENTS, POLL_MS);
         }
         if (count < EVENTS) self->polled_at = began;  // what was not reported was empty, the rest is read below
         int wake = 0, full = 0;
@@ -168,9 +169,8 @@ static void *run(void *of) {
             full |= found < 0;
         }
         pthread_mutex_lock(&self->lock);
-        self->polls++;
+        self->polls += count < EVENTS;  // one that may not have seen all of them settles nothing
         int stop = self->stop;
-        used = self->used;
         if (wake && !self->woken) {
             self->woken = 1;
             eventfd_write(self->event, 1);
@@ -184,7 +184,6 @@ static void *run(void *of) {
             busy_at = began;
         }
     }
-    free(events);
     return NULL;
 }
 
@@ -213,9 +212,7 @@ static PyObject *reader_new(PyTypeObject *type, PyObject *args, PyObject *keywor
     pthread_mutex_init(&self->lock, NULL);
     self->epoll = epoll_create1(EPOLL_CLOEXEC);
     self->event = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    self->stopper = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    struct epoll_event stopping = {.events = EPOLLIN, .data.u64 = UINT64_MAX};  // the number of no slot
-    if (self->event < 0 || epoll_ctl(self->epoll, EPOLL_CTL_ADD, self->stopper, &stopping)) {
+    if (self->epoll < 0 || self->event < 0) {
         PyErr_SetFromErrno(PyExc_OSError);
         Py_DECREF(self);
         return NULL;
@@ -232,7 +229,6 @@ static void end_thread(Reader *self) {
     pthread_mutex_lock(&self->lock);
     self->stop = 1;
     pthread_mutex_unlock(&self->lock);
-    eventfd_write(self->stopper, 1);
     Py_BEGIN_ALLOW_THREADS pthread_join(self->thread, NULL);
     Py_END_ALLOW_THREADS self->running = 0;
 }
@@ -255,7 +251,6 @@ static void reader_dealloc(Reader *self) {
     free_batch(&self->taken);
     close(self->epoll);
     close(self->event);
-    close(self->stopper);
     pthread_mutex_destroy(&self->lock);
     freefunc release = (freefunc)PyType_GetSlot(type, Py_tp_free);
     release(self);
@@ -294,7 +289,6 @@ static PyObject *reader_add(Reader *self, PyObject *args) {
         *slot = (Slot){.fd = fd, .generation = slot->generation + 1, .owner = Py_NewRef(owner)};
         error = watch(self, slot);
         if (error) slot->fd = -1;
-        self->used += !error;
     }
     pthread_mutex_unlock(&self->lock);
     if (!error) return PyLong_FromUnsignedLong(number);
@@ -309,7 +303,6 @@ static PyObject *reader_remove(Reader *self, PyObject *number) {
     pthread_mutex_lock(&self->lock);
     epoll_ctl(self->epoll, EPOLL_CTL_DEL, slot->fd, NULL);  // fails after an end, which has done it
     slot->fd = -1;
-    self->used--;
     PyObject *owner = slot->owner, *kept = slot->kept;
     slot->owner = slot->kept = NULL;
     pthread_mutex_unlock(&self->lock);
@@ -395,7 +388,7 @@ static PyObject *reader_drain(Reader *self, PyObject *wall_offset) {
     pthread_mutex_unlock(&self->lock);
     int failed = 0;
     for (size_t i = 0; i < taken.count && !failed; i++) failed = hand_over(self, &taken.reads[i], taken.bytes, offset, out);
-    if (taken.size > 4 * MUCH) free_batch(&taken);  // it had grown in a long stall
+    if (taken.size > USUAL || taken.room > USUAL_READS) free_batch(&taken);  // it had grown in a long stall
     self->taken = taken;
     self->draining = 0;
     if (failed) Py_CLEAR(out);

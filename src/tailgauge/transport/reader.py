@@ -18,15 +18,18 @@ from gevent.monkey import get_original
 from tailgauge.clock import WALL, monotonic_ns
 
 try:
-    from tailgauge.transport import _reader
+    from tailgauge.transport import _reader  # type: ignore[attr-defined]
 except ImportError:
-    _reader = None  # type: ignore[assignment]
+    _reader = None
 
 COMPILED = _reader is not None
 AT_ONCE_NS = 5_000_000
 POLL_EVERY_NS = 2_000_000  # four times as often slows an engine that needs the same cores
 JUST_NOW_NS = 100_000  # since the poll before: then its time serves, without another system call
 SETTLED = 2  # polls until a socket that was just added, or not emptied, can have been seen empty
+MOST_WAITING = (
+    512  # reads, of 64 KiB at most: no more is taken from the thread, which pauses when it has no room
+)
 SOON_S = 1e-6  # a timer: the hub looks at its other watchers before it is due
 
 
@@ -72,8 +75,10 @@ class Reader:
         return bool(self._thread.waits(number)) or any(item[0] is connection for item in self._waiting)
 
     def collect(self) -> None:
-        """Put what was read by now into the lists; the rest waits for its turn in the hub."""
-        if self._thread is not None and (more := self._thread.drain(WALL.offset_ns)):
+        """Put what was read by now into the lists, unless too much waits already; the rest waits for its turn in the hub."""
+        if self._thread is None or len(self._waiting) > MOST_WAITING:
+            return
+        if more := self._thread.drain(WALL.offset_ns):
             self._waiting.extend(more)
             self._go_on_soon()
 
@@ -87,8 +92,8 @@ class Reader:
         waiting, until_ns = self._waiting, monotonic_ns() + AT_ONCE_NS
         try:
             while waiting:
-                connection, *read = waiting.popleft()
-                connection.take(*read)
+                item = waiting.popleft()
+                item[0].take(*item[1:])
                 if monotonic_ns() > until_ns:
                     break
         finally:  # the hub reports what one of them raised

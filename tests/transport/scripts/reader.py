@@ -8,21 +8,28 @@ from __future__ import annotations
 import hashlib
 import random
 import resource
+import socket
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import Any
 
 import gevent
 from starting.script import case, print_facts
-from transport.scripts.scripted_server import Payload, call, stopwatch
+from transport.scripts import scripted_server
+from transport.scripts.scripted_server import REST_S, SSE, Payload, Server, call, chunk, stopwatch
 
 from tailgauge.transport.exchange import Exchange
-from tailgauge.transport.reader import READER
+from tailgauge.transport.reader import POLLS, READER, _reader
+from tailgauge.worker.timers import HubTicks
 
 SEED, USERS, CALLS, FLOOD = 11, 60, 6, 96 << 20
+FLOODING, READ_S = 32, 0.002  # streams, time that one read of them takes
+MESSAGES, SOCKETS = 450_000, 400
+ANSWER_S, ALONE = 0.03, 5
 SERVER = """
 import asyncio, random, sys
 
@@ -82,6 +89,22 @@ class Digest(Payload):
         self.size += len(payload)
         self.has_content, self.watching = True, False
         READER.collect()  # as closing another call in this callback does
+
+
+class Slow(Digest):
+    """Waits for content for ever, and takes long for each read."""
+
+    most = 0  # bytes of this process
+
+    def feed(self, payload: bytes, *times: Any, at_rest: bool) -> None:
+        super().feed(payload, *times, at_rest=at_rest)
+        self.has_content, self.watching = False, True
+        time.sleep(READ_S)
+        Slow.most = max(Slow.most, memory())
+
+
+def memory() -> int:
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
 @contextmanager
@@ -147,6 +170,66 @@ def flood() -> Any:
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
     same = decoder.sha.digest() == hashlib.sha256(b"x" * FLOOD).digest()
     return {"size": decoder.size, "same": same, "grown": grown, "cut": exchange.cut}
+
+
+@case
+def collected() -> Any:
+    """More than it can decode, at a client that collects at each read: growth in bytes."""
+    before, watch = memory(), stopwatch()
+    exchanges = [Exchange(Slow()) for _ in range(FLOODING)]
+    with server() as url:
+        calls = [gevent.spawn(call, watch, f"{url}/flood-{FLOOD}", exchange=one) for one in exchanges]
+        gevent.sleep(2.0)
+        for one in exchanges:
+            one.abort("cancelled")
+        gevent.joinall(calls, raise_error=True)
+    return {"grown": Slow.most - before}
+
+
+@case
+def small() -> Any:
+    """As many messages of one byte as find room while none is taken: sent, taken at once, taken in all."""
+    if scripted_server.READER == "python":
+        return None
+    thread, taken = _reader.Reader(), []
+    pairs = [socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(SOCKETS)]
+    for ours, peer in pairs:
+        peer.setblocking(False)
+        thread.add(ours.fileno(), None)
+    sent = idle = 0
+    while sent < MESSAGES and idle < 10:
+        before = sent
+        for _, peer in pairs:
+            with suppress(BlockingIOError):
+                sent += peer.send(b"x")
+        if sent == before:
+            idle += 1
+            time.sleep(0.02)
+    until = time.monotonic() + 10
+    while sum(taken) < sent and time.monotonic() < until:
+        taken.append(len(thread.drain(0)))
+        time.sleep(0.001)
+    return {"sent": sent, "first": taken[0], "all": sum(taken)}
+
+
+@case
+def alone() -> Any:
+    """One connection at a time: how long after the sending the lower bound of what comes first is, in ms."""
+
+    def answer(sock: Any, _: int) -> None:
+        late.request(sock)
+        gevent.sleep(ANSWER_S)
+        sock.sendall(SSE + chunk(b"data: a\n\n") + b"0\r\n\r\n")
+
+    late, watch, known_ms = Server(answer), stopwatch(), []
+    POLLS.start(HubTicks)
+    for _ in range(ALONE):
+        decoder = Payload()
+        exchange = call(watch, late.url, exchange=Exchange(decoder))
+        known_ms.append((decoder.fed[0][1] - (exchange.sent_at_ns or 0)) / 1e6)
+        gevent.sleep(REST_S)
+    POLLS.stop()
+    return {"known_ms": known_ms, "wait_ms": ANSWER_S * 1000}
 
 
 print_facts(limit_s=60)
