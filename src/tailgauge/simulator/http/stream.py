@@ -157,6 +157,7 @@ class Stream:
         )  # fmt: skip
         self._pinger: asyncio.TimerHandle | None = None
         self._proxy: ProxyWriter | None = None
+        self._opening = b""
 
     async def run(self) -> web.StreamResponse:
         """Write it all; raises `ConnectionResetError` where the client has left."""
@@ -165,6 +166,10 @@ class Stream:
             if answer.headers_at_once:
                 answer.send_headers(monotonic_ns())
             await self._response.prepare(self._request)
+            if (
+                answer.opens_ns is not None
+            ):  # the cache has completed the reply: a thousand may be due at once later
+                self._opening = self._events_before_content()
             writer = self._writer()
             chunks = ChunkWriter(
                 writer, self._frames, answer, row.chunk_sent_at_ns, partial(self._head, writer)
@@ -198,8 +203,10 @@ class Stream:
         every_s = self._table.ping_every_s
         if every_s and self._wire.ping():
             self._ping_later(writer, asyncio.get_running_loop().time() + every_s)
-        opening = self._wire.opening(self._exchange.reply)  # which the cache has completed
-        return framed(opening, self._chunked)
+        return self._opening or self._events_before_content()
+
+    def _events_before_content(self) -> bytes:
+        return framed(self._wire.opening(self._exchange.reply), self._chunked)
 
     def _ping_later(self, writer: Writer, due_s: float) -> None:
         def ping() -> None:
