@@ -225,7 +225,9 @@ def test_an_endpoint_that_dies_and_returns_is_data(site: Site) -> None:
     site.at(AT + 6)
     site.endpoint.back()
 
-    assert site.ended() in {1, 3, 5}, site.output  # one outage: no interval can say how rare they are, and 0 is wrong
+    assert site.ended() in {1, 3, 5}, (
+        site.output
+    )  # one outage: no interval can say how rare they are, and 0 is wrong
 
     books = audited(site, run, whole=True)
     assert run.facts["state"] == "complete"

@@ -241,7 +241,11 @@ class Stopwatch(httpx2.BaseTransport):
                 if isinstance(error, ConnectError):
                     raise
                 raise ConnectError("tls", str(error)) from None
-        connection.start()
+        try:
+            connection.start()
+        except OSError as error:  # no more can be watched
+            connection.close()
+            raise ConnectError("tcp", error.strerror or str(error)) from None
         return connection
 
     def _tls_context(self) -> ssl.SSLContext:
