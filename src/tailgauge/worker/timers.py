@@ -23,7 +23,7 @@ from tailgauge.clock import monotonic_ns
 _CLOCK_MONOTONIC, _ABSOLUTE, _NONBLOCK = 1, 1, 0o4000
 _EARLY_NS = 2_000_000
 _SOON_S = 1e-6  # a timer: the hub looks at its sockets before it is due
-DELAY_S = 0.05
+DELAY_S = 0.1
 SLICE_NS = 500_000  # of work, before the hub looks at its sockets
 TIMER = sys.platform == "linux"  # timerfd, which a poll set can wait for
 
