@@ -10,6 +10,7 @@ DEFAULTS = {
     "description": "",
     "seed": 1,
     "clock": "kernel",
+    "reader": "compiled",
     "target": {
         "url": "simulated", "protocol": "anthropic", "model": "tiny", "api_key_env": None, "ca_file": None,
         "connections": 1000, "preopened": 0,
