@@ -48,24 +48,25 @@ class Endpoint:
                 for under in (transport, self._capture)
             )
 
-    def send(self, call: Call, call_id: str) -> AbstractContextManager[Any]:
+    def send(self, call: Call, call_id: str, request: bytes | None = None) -> AbstractContextManager[Any]:
         """One call; entering it sends the request and returns with the response's head, or raises.
 
-        The SDK builds the first request of each kind, and every one that no template gives.
+        The SDK builds the first request of each kind, and every one that no template gives. `request`: as `prepared`.
         """
-        request = self._prepared(call, call_id)
+        request = request or self.prepared(call, call_id)
         if request is not None:
             return self._transport.sent(self._origin, request)
         return self._wire.send(self._sdk, call, call.model or self.model, call_id)
 
-    def send_at_once(self, call: Call, call_id: str, exchange: Exchange) -> bool:
-        """Send one call without waiting for anything; False: nothing was done, use `send`."""
-        if not self._transport.rests(self._origin):
-            return False
-        request = self._prepared(call, call_id)
-        return request is not None and self._transport.send_at_once(exchange, self._origin, request)
+    def rests(self) -> bool:
+        """Whether there is an idle connection."""
+        return self._transport.rests(self._origin)
 
-    def _prepared(self, call: Call, call_id: str) -> bytes | None:
+    def send_at_once(self, request: bytes, exchange: Exchange) -> bool:
+        """Send a prepared request without waiting for anything; False: nothing was done, use `send`."""
+        return self._transport.send_at_once(exchange, self._origin, request)
+
+    def prepared(self, call: Call, call_id: str) -> bytes | None:
         """A request by its template; None where there is none."""
         model = call.model or self.model
         body = self._wire.body(call, model) if call.kind == MESSAGE else None

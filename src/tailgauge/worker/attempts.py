@@ -126,8 +126,7 @@ class Attempts:
             exchange.abort(CANCELLED)  # recorded like any other call, and never sent
         if self._cache is not None:
             started.note = self._cache.sent(call, key, started.begun_at_ns, origin.traffic)
-        if not self._sent_at_once(started):
-            gevent.spawn(self._run, started)
+        self._send(started)
         return exchange
 
     def in_flight(self) -> int:
@@ -188,18 +187,21 @@ class Attempts:
             self._note_first(one, at_ns)
         one.post(FirstContent(one.send.leg, one.attempt, at_ns, exchange.left_at_ns or at_ns))
 
-    def _sent_at_once(self, one: _Open) -> bool:
-        """Send it here, where nothing has to be waited for."""
-        if one.exchange.aborted or getcurrent() is get_hub():
-            return False
-        one.exchange.on_over = partial(self._ended, one)
-        if one.endpoint.send_at_once(one.send.call, self._call_id(one), one.exchange):
-            return True
-        one.exchange.on_over = _nothing
-        return False
+    def _send(self, one: _Open) -> None:
+        """Send it here, where nothing has to be waited for, else on a greenlet."""
+        endpoint, exchange, request = one.endpoint, one.exchange, None
+        if not exchange.aborted and getcurrent() is not get_hub() and endpoint.rests():
+            request = endpoint.prepared(one.send.call, self._call_id(one))
+            exchange.on_over = partial(self._ended, one)
+            if request is not None and endpoint.send_at_once(request, exchange):
+                return
+            exchange.on_over = _nothing
+        gevent.spawn(self._run, one, request)
 
-    def _run(self, one: _Open) -> None:
-        bug = self._until_end(one.exchange, lambda: one.endpoint.send(one.send.call, self._call_id(one)))
+    def _run(self, one: _Open, request: bytes | None) -> None:
+        bug = self._until_end(
+            one.exchange, lambda: one.endpoint.send(one.send.call, self._call_id(one), request)
+        )
         self._ended(one, bug)
 
     def _ended(self, one: _Open, bug: Exception | None = None) -> None:
