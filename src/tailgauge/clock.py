@@ -6,12 +6,17 @@ refreshed once a second so that a step of the wall clock (NTP, suspend) is seen 
 
 from __future__ import annotations
 
+import _socket
+import struct
 import time
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
 
 monotonic_ns = time.monotonic_ns
+SO_TIMESTAMPNS = 35  # of Linux: the kernel stamps what a socket receives
+ANCILLARY = _socket.CMSG_SPACE(16)  # bytes that hold a stamp
+timespec = struct.Struct("qq").unpack
 
 
 def wall_minus_monotonic_ns(samples: int = 16) -> int:
@@ -38,6 +43,12 @@ class Wall:
 
 
 WALL = Wall()
+
+
+def kernel_stamp_ns(ancillary: list[tuple[int, int, bytes]]) -> int:
+    """The kernel's stamp in what came with a read, on the monotonic clock."""
+    seconds, nanoseconds = timespec(ancillary[0][2])
+    return int(seconds * 1_000_000_000 + nanoseconds - WALL.offset_ns)
 
 
 def utc_now() -> str:

@@ -23,16 +23,13 @@ import gevent
 from gevent import get_hub
 from gevent.event import Event
 
-from tailgauge.clock import WALL, monotonic_ns
+from tailgauge.clock import ANCILLARY, SO_TIMESTAMPNS, WALL, kernel_stamp_ns, monotonic_ns, timespec
 from tailgauge.transport.http1 import LAST, may_be_last
 from tailgauge.transport.losses import Losses
 from tailgauge.transport.reader import POLLS, READER, SETTLED
 
-SO_TIMESTAMPNS = 35
 KERNEL_STAMPS = sys.platform == "linux"
 READ_SIZE = 65_536
-ANCILLARY = _socket.CMSG_SPACE(16)
-_TIMESPEC = struct.Struct("qq").unpack
 _READ, _WRITE = 1, 2
 Origin = tuple[str, str, int]  # scheme, host, port
 FIRST_REST_NS = 5_000_000
@@ -278,8 +275,7 @@ class Connection:
             return None
         if not ancillary:
             return data, now, now, empty
-        seconds, nanoseconds = _TIMESPEC(ancillary[0][2])
-        return data, seconds * 1_000_000_000 + nanoseconds - WALL.offset_ns, now, empty
+        return data, kernel_stamp_ns(ancillary), now, empty
 
     def _on_readable(self) -> None:
         """The path of almost every read: inlined, because each function call costs a fifth of the read."""
@@ -295,7 +291,7 @@ class Connection:
             self._ended(None)
             return
         if ancillary:
-            seconds, nanoseconds = _TIMESPEC(ancillary[0][2])
+            seconds, nanoseconds = timespec(ancillary[0][2])
             at = seconds * 1_000_000_000 + nanoseconds - WALL.offset_ns
         empty = POLLS.at_ns if POLLS.number >= self._seen_from else 0
         if len(data) == READ_SIZE:

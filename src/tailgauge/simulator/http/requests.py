@@ -7,17 +7,15 @@ from __future__ import annotations
 import asyncio
 import hmac
 import socket
-import struct
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from time import monotonic_ns
 from typing import Any
 
 from aiohttp import web
 
-from tailgauge.clock import WALL
+from tailgauge.clock import ANCILLARY, SO_TIMESTAMPNS, kernel_stamp_ns, monotonic_ns
 from tailgauge.simulator.http.batches import BatchSettings
 from tailgauge.simulator.protocols.request import MAX_BODY_BYTES, Refused
 from tailgauge.simulator.protocols.wire import Wire
@@ -88,9 +86,6 @@ def id_header(wire: Wire, number: int) -> dict[str, str]:
 # The event loop gets to it later, much later where a thousand come at once. Without Linux the time of the read serves.
 
 
-_SO_TIMESTAMPNS = 35
-_ANCILLARY = socket.CMSG_SPACE(16)
-_TIMESPEC = struct.Struct("qq").unpack
 _arrived_at_ns: dict[int, int] = {}  # by descriptor: the event loop's transports do not show their sockets
 
 
@@ -102,7 +97,7 @@ def listen(host: str, port: int, backlog: int) -> list[socket.socket]:
         plain = socket.create_server(address, family=family, backlog=backlog)
         listeners.append(_Listener(plain.family, plain.type, plain.proto, plain.detach()))
         if sys.platform == "linux":
-            listeners[-1].setsockopt(socket.SOL_SOCKET, _SO_TIMESTAMPNS, 1)  # its connections inherit it
+            listeners[-1].setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)  # its connections inherit it
     return listeners
 
 
@@ -120,19 +115,15 @@ class _Listener(socket.socket):
 
 class _Connection(socket.socket):
     def recv(self, size: int, flags: int = 0) -> bytes:
-        data, ancillary, _, _ = self.recvmsg(size, _ANCILLARY, flags)
+        data, ancillary, _, _ = self.recvmsg(size, ANCILLARY, flags)
         self._note(ancillary)
         return data
 
     def recv_into(self, buffer: Any, nbytes: int = 0, flags: int = 0) -> int:
         view = memoryview(buffer)
-        size, ancillary, _, _ = self.recvmsg_into([view[:nbytes] if nbytes else view], _ANCILLARY, flags)
+        size, ancillary, _, _ = self.recvmsg_into([view[:nbytes] if nbytes else view], ANCILLARY, flags)
         self._note(ancillary)
         return size
 
     def _note(self, ancillary: list[tuple[int, int, bytes]]) -> None:
-        if ancillary:
-            seconds, nanoseconds = _TIMESPEC(ancillary[0][2])
-            _arrived_at_ns[self.fileno()] = seconds * 1_000_000_000 + nanoseconds - WALL.offset_ns
-        else:
-            _arrived_at_ns[self.fileno()] = monotonic_ns()
+        _arrived_at_ns[self.fileno()] = kernel_stamp_ns(ancillary) if ancillary else monotonic_ns()
