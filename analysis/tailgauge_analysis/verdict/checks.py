@@ -305,11 +305,8 @@ def _distorted(e: Evidence) -> Judgement | None:
         return None
     worst = bad[0]
     late = f", {ms(worst.late_shift)} ms of it by requests sent late" if worst.late_shift else ""
-    others = (
-        f" Also above its limit: {listed(one.label for one in bad[1 : 1 + FIGURES_LISTED])}."
-        if bad[1:]
-        else ""
-    )
+    more = [label for label in dict.fromkeys(one.label for one in bad) if label != worst.label]
+    others = f" Also above its limit: {listed(more[:FIGURES_LISTED])}." if more else ""
     problem = (
         f"The client may have moved {worst.label} ({ms(worst.highs_value)} ms) by {ms(worst.error_ms)} ms "
         f"(limit {ms(worst.limit_ms)} ms){late}.{others}{_who(e, worst.limit_ms)}"

@@ -1,5 +1,7 @@
 """Each check of the client from both sides of its bound, and what it says to do."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -80,6 +82,17 @@ def test_what_moved_a_figure_is_named_with_workers_and_seconds_the_largest_first
         "worker 1 from 00:19 to 00:20, requests sent late by up to 500 ms; "
         "worker 0 from 00:03 to 00:04, event loop late by up to 60.0 ms; and 1 more stall."
     )
+
+
+def test_a_figure_is_named_once(write):
+    """Of completed and of all offered requests it has one name and two values."""
+    failed = dict.fromkeys(range(0, N, 10), "server_error")
+    (reason,) = judged(
+        write(n=N, chunks=1, ended=failed, delay_ms=some(600, 150.0), ttft_ms=200.0 + some(600, 150.0))
+    )
+    named = re.findall(r"TTFT since scheduled p\d+", reason.text)
+
+    assert len(named) == len(set(named)) > 1
 
 
 def test_a_busy_core_asks_for_so_many_workers_that_each_has_room(write):
