@@ -158,8 +158,10 @@ def test_a_tutorial_works_as_written(page, reader):
 
 
 @pytest.mark.parametrize("engine", ENGINES)
-def test_the_tutorial_of_engines_works_with(engine, reader, tmp_path, request):
+def test_the_tutorial_of_engines_works_with(engine, reader, tmp_path, request, full_size):
     """With llama.cpp a generated model takes the place of the user's, with vLLM the user's own program is started."""
+    if engine == "simulated" and not full_size:
+        pytest.skip("make verify: a minute; the same commands as with llama.cpp")
     if engine != "simulated":
         reader.accepted["FAIL"] = Exit.FAILED
     with ExitStack() as stack:
