@@ -5,17 +5,21 @@ Rule: one Locust with two runs, and one browser, serve all. The worker's name is
 
 from __future__ import annotations
 
+import contextlib
+import http.client
 import json
 import re
 import signal
+import socket
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 from axe_core_python.base import AXE_SCRIPT
 from prometheus_client.parser import text_string_to_metric_families
@@ -94,6 +98,15 @@ class Page:
         summary: dict[str, Any] = json.load(self.get("/tailgauge/live.json"))
         return summary
 
+    def status(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, str]:
+        """Status and body of a request with these headers; `OWN` is the page's address."""
+        own = urllib.parse.urlsplit(self.url).netloc
+        with contextlib.closing(http.client.HTTPConnection(own, timeout=10)) as connection:
+            connection.request(method, path, headers={k: v.replace("OWN", own) for k, v in headers.items()})
+            answer = connection.getresponse()
+            assert answer.headers.get("Access-Control-Allow-Origin") != "*"
+            return answer.status, answer.read().decode()
+
     def begin(self) -> None:
         """Start a run; Locust's page, opened before its state has changed, would not notice."""
         form = urllib.parse.urlencode({"user_count": 1, "spawn_rate": 1}).encode()
@@ -112,6 +125,11 @@ class Page:
         return sum(json.loads(f.read_text())["verdict"] is not None for f in files)
 
 
+def listening(pid: int) -> set[str]:
+    """Addresses on which a process listens."""
+    return {c.laddr.ip for c in psutil.Process(pid).net_connections("inet") if c.status == "LISTEN"}
+
+
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     """After two runs, the first of them watched: by a browser, where there is one."""
@@ -121,7 +139,6 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         LOCUST,
         "-f",
         "named.py",
-        "--web-host=127.0.0.1",
         f"--web-port={port}",
         "--metrics",
         f"--out={folder}",
@@ -131,6 +148,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     try:
         until(lambda: running.process.poll() is not None or page.get("/").status == 200)
         assert running.process.poll() is None, running.finish(5).stderr
+        page.seen["listens"] = listening(running.process.pid)
         page.seen["before"], page.seen["locust"] = page.live(), page.get("/").read().decode()
         page.begin()
         if browser.CHROMIUM is not None:
@@ -232,6 +250,70 @@ def test_prometheus_reads_the_metrics(page: Page) -> None:
     assert info.labels["run_id"] == page.seen["during"]["run"]["run_id"]
 
 
+def test_the_page_is_on_loopback_unless_another_address_is_named(page: Page) -> None:
+    assert page.seen["listens"] == {"127.0.0.1"}
+
+
+FOREIGN_HOSTS = [
+    "evil.example", "evil.example:8089", "127.0.0.1.evil.example", "localhost.evil.example", "127.0.0.1@evil.example",
+    "locahost", "", "[::1].evil.example", "evil.example#127.0.0.1", "0x7f000001", "local host", "a" * 5000,
+]  # fmt: skip
+OUR_HOSTS = [
+    "OWN",
+    "localhost:8089",
+    "LOCALHOST",
+    "localhost.",
+    "127.0.0.1",
+    "10.1.2.3:8089",
+    "[::1]:8089",
+    "HOSTNAME",
+]
+FOREIGN_PAGES = [
+    {"Origin": "http://evil.example"}, {"Origin": "null"}, {"Origin": "http://127.0.0.1:1"}, {"Origin": ""},
+    {"Origin": "http://OWN.evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"},
+    {"Origin": "http://OWN", "Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.example/http://OWN"},
+]  # fmt: skip
+CHANGES = [
+    ("POST", "/stop"),
+    ("POST", "/swarm"),
+    ("POST", "/user"),
+    ("POST", "/stats/reset"),
+    ("PUT", "/stop"),
+]
+
+
+def assert_refuses_strangers(page: Page) -> None:
+    """DNS rebinding, and pages of other sites."""
+    for host in FOREIGN_HOSTS:
+        for method, path in [("GET", "/"), ("GET", "/tailgauge/live.json"), ("GET", "/metrics"), *CHANGES]:
+            own = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
+            status, body = page.status(method, path, own)
+            assert (status, "expected an IP address, localhost or " in body) == (403, True), (
+                host,
+                method,
+                path,
+            )
+    for method, path in CHANGES:
+        for headers in FOREIGN_PAGES:
+            assert page.status(method, path, headers)[0] == 403, (headers, method, path)
+    for host in OUR_HOSTS:
+        assert (
+            page.status(
+                "GET", "/tailgauge/live.json", {"Host": host.replace("HOSTNAME", socket.gethostname())}
+            )[0]
+            == 200
+        )
+    assert page.status("GET", "/tailgauge", {"Origin": "http://evil.example"})[0] == 200, (
+        "a link is no change"
+    )
+
+
+def test_a_page_of_another_site_neither_reads_nor_changes_anything(page: Page) -> None:
+    assert_refuses_strangers(page)
+    for headers in ({}, {"Origin": "http://OWN", "Sec-Fetch-Site": "same-origin"}):
+        assert page.status("POST", "/stats/reset", headers) == (200, "ok")
+
+
 def test_locusts_page_has_the_tab_and_a_link(page: Page) -> None:
     assert '"title": "Tailgauge"' in page.seen["locust"]
     assert '<a href="./tailgauge"' in page.seen["locust"]
@@ -322,6 +404,7 @@ def test_the_number_of_429s_is_the_same_in_terminal_page_metrics_and_report(star
     page = Page(f"http://127.0.0.1:{(port := free_port())}", Path())
     running = start("run", "streaming", "--workers=2", f"--web={port}", "--metrics", *STORM, *QUICK)
     running.wait_for_start(1)
+    assert_refuses_strangers(page)
     until(lambda: page.live()["now"]["at_s"] > 8, timeout_s=30)
     now, metrics = page.live()["now"], page.get("/metrics").read().decode()
     done = running.finish()

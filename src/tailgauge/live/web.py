@@ -7,9 +7,12 @@ worker travels as JSON and is shown as text, and the content security policy all
 from __future__ import annotations
 
 import importlib.util
+import ipaddress
 import json
+import re
+import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,6 +39,7 @@ POLICY = (
 )
 LOCUST_PAGE = "locust.index"
 NOTES_SHOWN = 20
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/@?#\[\]]+)(?::[0-9]+)?")
 TAB = (
     b'<a href="./tailgauge" style="position:fixed;left:16px;bottom:12px;z-index:10;padding:5px 14px;border-radius:99px;'
     b'background:#15803d;color:#fff;font:14px sans-serif;text-decoration:none">Tailgauge live view</a>'
@@ -151,8 +155,8 @@ def serve(environment: Any, at: Address, run: Callable[[], Run | None], *, metri
     """Serve Locust's page with the tab for a run of `tailgauge run`; returns its address, or UsageError."""
     sys.argv[1:] = []  # Locust parses the command line for each page view: ours would end the process
     page = environment.create_web_ui(at.host, at.port, delayed_start=True)
-    attach(environment, run, metrics=metrics)
-    page.app.before_request(_refuse)
+    attach(environment, run, metrics=metrics, host=at.host)
+    page.app.before_request(_refuse_start)
     page.server = WSGIServer((at.host.strip("[]"), at.port), page.app, log=None)
     try:
         page.server.start()
@@ -161,23 +165,44 @@ def serve(environment: Any, at: Address, run: Callable[[], Run | None], *, metri
     return f"http://{at.host}:{page.server.server_port}"
 
 
-def _refuse() -> Response | tuple[str, int] | None:
-    """Refuse to start another run, and requests from other sites."""
-    origin = request.headers.get("Origin")
-    if request.method == "POST" and origin not in {None, _origin()}:
-        return "request from another site", 403
+def _refuse_start() -> Response | None:
     if request.endpoint == "locust.swarm":
         why = "`tailgauge run` starts its scenarios itself"
         return jsonify({"success": False, "message": why})
     return None
 
 
-def _origin() -> str:
-    return request.host_url.rstrip("/")
+def _guard(names: Collection[str]) -> Callable[[], tuple[str, int] | None]:
+    """Refuse what a page of another site sends, under its own name too (DNS rebinding): `names` are ours.
+
+    An address in `Host` is no name that somebody else could have pointed here. A browser names the site that a request
+    to change something comes from; a program that sends no such header is not misused by one.
+    """
+
+    def guard() -> tuple[str, int] | None:
+        host = request.headers.get("Host", "")
+        if not _is_ours(host, names):
+            return f"Host: expected an IP address, localhost or {' or '.join(sorted(names))}\n", 403
+        origin = request.headers.get("Origin", f"//{host}").partition("//")[2]
+        is_same = origin == host and request.headers.get("Sec-Fetch-Site", "none") in {"same-origin", "none"}
+        if request.method not in {"GET", "HEAD"} and not is_same:
+            return "a request from another site\n", 403
+        return None
+
+    return guard
 
 
-def attach(environment: Any, run: Callable[[], Run | None], *, metrics: bool) -> None:
-    """Add the tab and its pages to Locust's page, before its first answer."""
+def _is_ours(host: str, names: Collection[str]) -> bool:
+    match = _HOST.fullmatch(host.lower())
+    name = match[1].strip("[]").rstrip(".") if match else ""
+    try:
+        return name == "localhost" or name in names or bool(ipaddress.ip_address(name))
+    except ValueError:
+        return False
+
+
+def attach(environment: Any, run: Callable[[], Run | None], *, metrics: bool, host: str) -> None:
+    """Add the tab and its pages to Locust's page at `host`, before its first answer."""
     watcher = Watcher(run)
     page = environment.web_ui
     options = environment.parsed_options
@@ -191,7 +216,9 @@ def attach(environment: Any, run: Callable[[], Run | None], *, metrics: bool) ->
         pages.add_url_rule("/metrics", "metrics", guarded(lambda: _metrics(watcher)))
     pages.after_request(_headers)
     page.app.register_blueprint(pages)
+    page.app.before_request(_guard({name.lower() for name in (host, socket.gethostname()) if name}))
     page.app.after_request(_add_tab)
+    page.app.after_request(_limit_readers)
     page.template_args["extended_tabs"] = [{"key": "tailgauge", "title": "Tailgauge"}]
     gevent.spawn(watcher.follow)
 
@@ -234,8 +261,12 @@ def _headers(response: Response) -> Response:
     response.headers["Content-Security-Policy"] = POLICY
     response.headers["X-Content-Type-Options"] = "nosniff"
     response.headers["Referrer-Policy"] = "no-referrer"
-    # Locust allows every origin to read its answers; this header limits it to our own.
-    response.headers["Access-Control-Allow-Origin"] = _origin()
+    return response
+
+
+def _limit_readers(response: Response) -> Response:
+    """Locust lets every site read its answers, unless an answer has this header already."""
+    response.headers["Access-Control-Allow-Origin"] = request.host_url.rstrip("/")
     return response
 
 

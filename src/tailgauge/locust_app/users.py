@@ -228,7 +228,8 @@ def attach_worker(environment: Any, seal: Seal, out: Path, *, is_child: bool = F
 
 @events.init_command_line_parser.add_listener  # type: ignore[untyped-decorator]
 def _options(parser: Any) -> None:
-    parser.set_defaults(master_bind_host=LOOPBACK)  # other machines reach the master only on request
+    # Other machines reach the master and its web page only on request.
+    parser.set_defaults(master_bind_host=LOOPBACK, web_host=LOOPBACK)
     group = parser.add_argument_group("Tailgauge options")
     group.add_argument("--scenario", default="", help="Scenario file or name of a packaged scenario")
     group.add_argument("--set", dest="tailgauge_set", action="append", default=[], metavar="TABLE.KEY=VALUE",
@@ -258,7 +259,7 @@ def _init(environment: Any, **_: Any) -> None:
     if not isinstance(runner, MasterRunner):
         attach_worker(environment, seal, _out(environment))
     if environment.web_ui is not None:
-        web.attach(environment, lambda: master.run, metrics=metrics)
+        web.attach(environment, lambda: master.run, metrics=metrics, host=environment.web_ui.host)
     if (environment.parsed_options.num_users or 1) > 1:
         log.warning("-u is ignored: the scenario's schedule drives the load")
 
