@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 from array import array
 
 import pytest
@@ -15,8 +16,10 @@ from tailgauge.protocols.decoder import (
     KIND_CODE,
     MANY_EVENTS,
     MANY_MALFORMED,
+    MAX_FOLLOWED,
     MAX_PHASES,
     MAX_TEXT,
+    TEXT_PER_TOKEN,
     StreamDecoder,
     error_of,
 )
@@ -92,13 +95,83 @@ def test_one_malformed_event_is_an_error_and_very_many_end_it(protocol):
 
 
 def test_an_answer_that_is_kept_is_bounded():
-    decoder = StreamDecoder(OpenAI.on_event, keep_text=True)
-    piece = word("openai", "x" * (MAX_TEXT // 8))
+    decoder = StreamDecoder(OpenAI.on_event, keep_text=True, max_tokens=2048)
+    most = MAX_TEXT + 2048 * TEXT_PER_TOKEN
+    piece = word("openai", "ü" * (most // 16))
     fed(decoder, *[piece] * 8)
-    assert (decoder.broken, decoder.held) == (False, MAX_TEXT)
+    assert (decoder.broken, decoder.held) == (False, most)
     fed(decoder, piece)
 
-    assert decoder.error == ("too_large", "over 8 Mi characters")
+    assert decoder.error == ("too_large", f"a text of over {most:,} bytes")
+
+
+def test_pieces_of_a_kept_answer_take_what_their_text_takes():
+    """Each would be an object of its own, ten times as large as its text."""
+    tracemalloc.start()
+    decoder = StreamDecoder(OpenAI.on_event, keep_text=True)
+    fed(decoder, *[word("openai", "é\u0416")] * 4000)
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert decoder.held == 4000 * 4
+    assert kept < 4000 * 37 * 2 + 16 * 4000  # rows, and the text
+
+
+@pytest.mark.parametrize("piece", ["x" * 1000, '"' + "x" * 1000])
+def test_an_answer_whose_first_field_never_comes_is_not_followed_for_ever(piece):
+    """A string that is not closed could not complete a field, and grew without a bound."""
+    decoder = StreamDecoder(OpenAI.on_event, watch_field=True)
+    fed(decoder, word("openai", '{"a": "'), *[word("openai", piece)] * 200)
+
+    assert decoder.held <= MAX_FOLLOWED
+    assert decoder.error is None
+
+
+@pytest.mark.parametrize("value", [b"[]", b"{}", b"1", b'"a"'])
+def test_json_of_very_many_values_is_not_built(value):
+    """In 4 MiB there are 1.4 million empty lists, which take 90 MiB."""
+    data = b'{"type": "ping", "choices": [], "x": [' + b",".join([value] * 700_000) + b"]}"
+    tracemalloc.start()
+    decoder = fed(StreamDecoder(OpenAI.on_event), b"data: " + data + b"\n\n")
+    whole = StreamDecoder(OpenAI.on_event, on_whole=OpenAI.on_whole)
+    whole.whole(data, 1, 2, 0)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert (decoder.error[0], whole.error[0]) == ("event_too_large", "too_large")
+    assert decoder.broken
+    assert most < 6 * len(data)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_content_behind_the_end_mark_is_an_error_and_no_chunk(protocol):
+    end = {"anthropic": b'data: {"type": "message_stop"}\n\n', "openai": b"data: [DONE]\n\n"}[protocol]
+    decoder = StreamDecoder(PROTOCOLS[protocol], keep_text=True)
+    fed(
+        decoder,
+        word(protocol, "a"),
+        end,
+        b'data: {"type": "ping", "choices": []}\n\n',
+        b": comment\n\n",
+        word(protocol, ""),
+    )
+    assert decoder.error is None, "what is no content may follow"
+    fed(decoder, word(protocol, "b"))
+
+    assert decoder.error == ("malformed_event", "content after the end of the answer")
+    assert (decoder.text, decoder.chunks) == ("a", 1)
+
+
+def test_content_behind_the_end_mark_is_not_skimmed_either():
+    decoder = StreamDecoder(OpenAI.on_event, stencils=Stencils(OpenAI.on_event, OpenAI.changing))
+    events = [word("openai", text) for text in ("one", "two", "three")]
+    reads = [b"%x\r\n%b\r\n" % (len(events[0]), events[0])] * 3
+    stamps = array("q", (1, 2, 3))
+    fed(decoder, *events)
+    assert decoder.skim(reads, stamps, stamps, 0, 10) == 3
+    fed(decoder, b"data: [DONE]\n\n")
+
+    assert decoder.skim(reads, stamps, stamps, 0, 10) == 0
 
 
 def test_no_more_phases_are_kept_than_anybody_can_mean():

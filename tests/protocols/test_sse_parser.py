@@ -26,6 +26,12 @@ SAMPLES = {
     "colons within": (b'data: {"a": "b: c"}\n\n', [(b"", b'{"a": "b: c"}')]),
     "blank lines between": (b"\n\n\ndata: a\n\n\n\n\ndata: b\n\n\n", [(b"", b"a"), (b"", b"b")]),
     "byte order mark": (b"\xef\xbb\xbfdata: a\n\ndata: b\n\n", [(b"", b"a"), (b"", b"b")]),
+    "a byte order mark that does not begin the stream": (
+        b"data: a\n\n\xef\xbb\xbfdata: b\n\ndata: c\n\xef\xbb\xbfdata: d\n\n",
+        [(b"", b"a"), (b"", b"c")],
+    ),
+    "two byte order marks": (b"\xef\xbb\xbf\xef\xbb\xbfdata: a\n\ndata: b\n\n", [(b"", b"b")]),
+    "a byte order mark within the data": (b"data: \xef\xbb\xbfa\n\n", [(b"", b"\xef\xbb\xbfa")]),
     "bytes above 127": ("data: größe 東\n\n".encode(), [(b"", "größe 東".encode())]),
     "unfinished": (b"data: a\n\ndata: b\n", [(b"", b"a")]),
 }

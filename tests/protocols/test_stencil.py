@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tracemalloc
 
 import pytest
 
@@ -48,6 +49,23 @@ def test_what_one_stream_taught_serves_the_others_of_its_target():
     assert texts == [f"text {number}" for number in range(39)]  # the last count is read in full
     assert stencils.texts(reads, 30, stencil, [TEXT_CODE]) == (stencil, texts[30:])
     assert stencils.texts(reads, 0, None, []) == (None, []), "a kind that the stream has not brought yet"
+
+
+def test_what_a_target_sends_is_remembered_within_bounds():
+    """Three answers of 2,500 pieces of 40 kB each took 1.4 GB, for ever; so did each length of a read, and large events."""
+    tracemalloc.start()
+    stencils = Stencils(OpenAI.on_event, OpenAI.changing)
+    stencils.look(event(1, "one") + b"\n\n", b"", event(1, "one")[6:])
+    for number in range(2500):
+        text = f"{number}".rjust(10_000 + number)
+        assert stencils.texts([read(2, text), read(3, "x")], 0, None, [TEXT_CODE])[1][:1] == [text]
+    for number in range(30):
+        sent = event(number, "a" * 50_000).replace(b'"id"', b'"id%d"' % number)
+        stencils.look(sent + b"\n\n", b"", sent[6:])
+    held, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert held < 2 << 20
 
 
 def test_a_count_that_others_are_subtracted_from_ends_what_is_decoded_at_once():

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-MOST_KEPT = 64 << 20  # bytes that wait for Python
-MOST_READS = 1 << 18
+MOST_KEPT = 16 << 20  # bytes that wait for Python
+MOST_READS = 1 << 17
 
 
 @pytest.fixture(scope="module")

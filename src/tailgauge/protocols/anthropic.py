@@ -122,7 +122,7 @@ class Anthropic(WireProtocol):
     @staticmethod
     def on_whole(decoder: StreamDecoder, body: bytes) -> None:
         """Decode a message that came without a stream; raises ValueError and its like for what is no message."""
-        message = json.loads(body)
+        message = tree_of(body)
         if message.get("error"):
             decoder.error = error_of(message)
             return
@@ -140,19 +140,22 @@ class Anthropic(WireProtocol):
 
         `answer` becomes the state as it came, or the lines without the messages, which may be many megabytes.
         """
-        lines = [json.loads(line) for line in body.splitlines() if line.strip()]
-        if len(lines) == 1 and "processing_status" in lines[0]:
-            decoder.message_id = text_or_none(lines[0]["id"])
-            decoder.answer = json.dumps(lines[0])
-            return
-        decoder.answer = "\n".join(
-            json.dumps({"custom_id": line["custom_id"], "result": {**line["result"], "message": None}})
-            for line in lines
-        )
-        messages = [line["result"]["message"] for line in lines if line["result"]["type"] == "succeeded"]
-        for name, count in _total(message["usage"] for message in messages).items():
+        results, usages, model = [], [], None
+        lines = list(filter(bytes.strip, body.splitlines()))
+        for line in map(tree_of, lines):  # one at a time: each may be large
+            if len(lines) == 1 and "processing_status" in line:
+                decoder.message_id, decoder.answer = text_or_none(line["id"]), json.dumps(line)
+                return
+            result = line["result"]
+            results.append(
+                json.dumps({"custom_id": line["custom_id"], "result": {**result, "message": None}})
+            )
+            if result["type"] == "succeeded":
+                usages.append(_counters(result["message"]["usage"]))
+                model = model or text_or_none(result["message"]["model"])
+        decoder.answer, decoder.model = "\n".join(results), model
+        for name, count in _total(usages).items():
             decoder.count(**{name: count})
-        decoder.model = text_or_none(messages[0]["model"]) if messages else None
 
 
 def body(call: Call, prompt: Prompt, model: str) -> dict[str, Any]:
@@ -252,7 +255,7 @@ def _total(usages: Iterable[dict[str, Any]]) -> Counter[str]:
     """The counters of several answers, added up; those that no answer has are not there."""
     total: Counter[str] = Counter()
     for usage in usages:
-        counts = {name: count for name, count in _counters(usage).items() if count is not None}
+        counts = {name: count for name, count in usage.items() if count is not None}
         if min(counts.values(), default=0) < 0:
             raise ValueError("a count below zero, which a sum would hide")
         total.update(counts)

@@ -188,7 +188,7 @@ def at(tree: Any, path: tuple[str, ...]) -> Any:
 def _tree(data: bytes) -> Any:
     """The data as JSON; None where it is none."""
     try:
-        return json.loads(data)
+        return json.loads(data.decode())
     except ValueError:
         return None
 

@@ -22,7 +22,14 @@ from tailgauge.protocol_violations import (
     TOO_MANY_EVENTS,
     quoted,
 )
-from tailgauge.protocols.sse_parser import MAX_EVENT, MAX_LINES, EventSizeError, Splitter
+from tailgauge.protocols.sse_parser import (
+    MAX_EVENT,
+    MAX_LINES,
+    MAX_VALUES,
+    EventSizeError,
+    Splitter,
+    check_values,
+)
 from tailgauge.protocols.stencil import Stencil, Stencils
 from tailgauge.rows.schema import CHUNK_KINDS, TEXT, THINKING, TOOL_JSON, Chunks
 
@@ -32,7 +39,8 @@ _TEXT, _THINKING, _TOOL = KIND_CODE[TEXT], KIND_CODE[THINKING], KIND_CODE[TOOL_J
 MANY_EVENTS = 50_000  # of one answer, whose application may ignore `max_tokens`, and
 EVENTS_PER_TOKEN = 64  # so many more for each token of `max_tokens`; the widest honest streams have some ten
 MANY_MALFORMED = 100  # events, after which a stream is not followed any further
-MAX_TEXT = 8 << 20  # characters of an answer that is kept
+MAX_TEXT = 128 << 10  # bytes of an answer that is kept, whose application may ignore `max_tokens`, and
+TEXT_PER_TOKEN = 64  # so many more for each token of `max_tokens`; text has some four
 _MAY_END = frozenset('",}]')  # only a piece with one of these can complete a value
 _OPENS = frozenset(("", "{", "["))
 _NUMBER_GOES_ON = frozenset("0123456789+-.eE")
@@ -81,9 +89,10 @@ class StreamDecoder:
         self._watch_chunks = watch_chunks
         self._most = MANY_EVENTS + EVENTS_PER_TOKEN * max_tokens
         self._most_tokens = max_tokens if obeys_max_tokens else None
-        self._malformed = self._text_held = 0
+        self._most_text = MAX_TEXT + TEXT_PER_TOKEN * max_tokens
+        self._malformed = 0
         self._field = FirstField() if watch_field else None
-        self._kept: dict[int, list[str]] | None = {_TEXT: [], _TOOL: []} if keep_text else None
+        self._kept = {_TEXT: bytearray(), _TOOL: bytearray()} if keep_text else None
         self._tool: Any = None  # index of the first tool block
         self.watching = True
         self.broken = False  # it is not followed any further; `error` has the reason
@@ -122,12 +131,13 @@ class StreamDecoder:
         """The answer so far, where it is kept: its text, or else the input of its tools."""
         if self._kept is None:
             return self.answer
-        return _storable("".join(self._kept[_TEXT] or self._kept[_TOOL]))
+        return (self._kept[_TEXT] or self._kept[_TOOL]).decode()
 
     @property
     def held(self) -> int:
-        """Bytes that it keeps of the answer, about."""
-        return len(self._splitter.pending) + self._text_held
+        """Bytes that it keeps of the answer."""
+        kept = 0 if self._kept is None else len(self._kept[_TEXT]) + len(self._kept[_TOOL])
+        return len(self._splitter.pending) + kept + (0 if self._field is None else self._field.held)
 
     def feed(
         self, payload: bytes, low: int, arrived: int, read_at: int, read_index: int, *, at_rest: bool
@@ -139,7 +149,8 @@ class StreamDecoder:
         try:
             events = self._splitter.feed(payload)
         except EventSizeError:
-            self._give_up(EVENT_TOO_LARGE, f"over {MAX_EVENT >> 20} MiB or {MAX_LINES:,} lines")
+            most = f"{MAX_EVENT >> 20} MiB, {MAX_LINES:,} lines or {MAX_VALUES:,} values"
+            self._give_up(EVENT_TOO_LARGE, f"over {most}")
             return
         exact = len(events) - 1 if at_rest and self._splitter.ended_with_event else -1
         self._at, self._read_at, self._read_index = arrived, read_at, read_index
@@ -175,6 +186,8 @@ class StreamDecoder:
         stencil; returns how many. They are decoded as `feed` would have done it."""
         if self._stencils is None or self.broken or not (self._is_plain and self._splitter.resting):
             return 0
+        if self.stopped is not None:
+            return 0
         firsts = {_TEXT: self.first_text, _THINKING: self.first_thinking, _TOOL: self.first_tool_json}
         kinds = [kind for kind, first in firsts.items() if first is not None]
         self._stencil, texts = self._stencils.texts(reads, begin, self._stencil, kinds)
@@ -208,8 +221,7 @@ class StreamDecoder:
         if kind == _THINKING:
             self.last_thinking = self.last_content
         elif self._kept is not None:
-            self._kept[kind].extend(texts)
-            self._hold_text(sum(map(len, texts)))
+            self._keep(self._kept[kind], "".join(texts))
         if self.events > self._most:
             self._give_up(TOO_MANY_EVENTS, f"over {self._most:,}")
 
@@ -218,7 +230,10 @@ class StreamDecoder:
         assert self._on_whole is not None
         self._at, self._low, self._read_at, self._read_index = arrived, low, read_at, read_index
         try:
+            check_values(body)
             self._on_whole(self, body)
+        except EventSizeError:
+            self._give_up(TOO_LARGE, f"over {MAX_VALUES:,} values")
         except _MALFORMED as error:
             self.error = self.error or (MALFORMED_ANSWER, f"{type(error).__name__} in {_shown(body)}")
         else:
@@ -238,6 +253,9 @@ class StreamDecoder:
         if not isinstance(text, str):
             raise TypeError(f"content is no text but {type(text).__name__}")
         if not text:
+            return
+        if self.stopped is not None:
+            self.error = self.error or (MALFORMED_EVENT, "content after the end of the answer")
             return
         if self.chunks >= self._most:
             self._give_up(TOO_MANY_EVENTS, f"over {self._most:,}")
@@ -273,15 +291,14 @@ class StreamDecoder:
 
     def _read(self, kind: int, text: str, stamp: Stamp) -> None:
         if self._kept is not None:
-            self._kept[kind].append(text)
-            self._hold_text(len(text))
+            self._keep(self._kept[kind], text)
         if self._field is not None and self._field.feed(kind, text):
             self.first_field, self._field = stamp, None
 
-    def _hold_text(self, chars: int) -> None:
-        self._text_held += chars
-        if self._text_held > MAX_TEXT:
-            self._give_up(TOO_LARGE, f"over {MAX_TEXT >> 20} Mi characters")
+    def _keep(self, kept: bytearray, text: str) -> None:
+        kept += text.encode("utf-8", "replace")  # pieces would take ten times as much as their characters
+        if len(kept) > self._most_text:
+            self._give_up(TOO_LARGE, f"a text of over {self._most_text:,} bytes")
 
     def whole_content(self, text: str, tool_json: str) -> None:
         """Content of an answer that came at once: its text, else the input of its tools, as one chunk."""
@@ -363,7 +380,7 @@ def tree_of(data: bytes) -> Any:
     try:
         return jiter.from_json(data)
     except ValueError:
-        return json.loads(data)
+        return json.loads(data.decode())  # as bytes it could be UTF-16, or have a mark: no SDK would take it
 
 
 def text_or_none(value: Any) -> str | None:
@@ -411,19 +428,27 @@ class FirstField:
             int, str | None
         ] = {}  # by kind of content; None: no JSON, or none that can be followed
 
+    @property
+    def held(self) -> int:
+        """Bytes of the texts, about."""
+        return sum(map(len, filter(None, self._texts.values())))
+
     def feed(self, kind: int, text: str) -> bool:
         """Take the next piece; whether it completed the first field."""
         before = self._texts.get(kind, "")
         if before is None:
             return False
         self._texts[kind] = read = before + text
+        if len(read) > MAX_FOLLOWED:
+            self._texts[kind] = None
+            return False
         if _MAY_END.isdisjoint(text) and read.lstrip()[:1] in _OPENS:
             return False
         try:
             tree = jiter.from_json(read.encode("utf-8", "replace"), partial_mode="on")
         except ValueError:
             tree = None
-        if not isinstance(tree, dict | list) or len(read) > MAX_FOLLOWED:
+        if not isinstance(tree, dict | list):
             self._texts[kind] = None
             return False
         return _has_value(tree, read[-1])

@@ -124,7 +124,7 @@ class OpenAI(WireProtocol):
     @staticmethod
     def on_whole(decoder: StreamDecoder, body: bytes) -> None:
         """Decode an answer that came without a stream; raises ValueError and its like for what is no completion."""
-        answer = json.loads(body)
+        answer = tree_of(body)
         if answer.get("error"):
             decoder.error = error_of(answer)
             return

@@ -7,7 +7,17 @@ from __future__ import annotations
 
 MAX_EVENT = 4 << 20  # bytes: an image may come in one
 MAX_LINES = 10_000  # of an event
+MAX_VALUES = (
+    500_000  # of JSON in one event or answer: each takes up to 120 bytes, forty times what it has on the wire
+)
+_FEW = 65_536  # bytes that cannot have so many
 _MARK = b"\xef\xbb\xbf"  # a byte order mark, which may open a stream
+
+
+def check_values(data: bytes) -> None:
+    """Raise EventSizeError for JSON with too many values."""
+    if len(data) > _FEW and sum(map(data.count, (b",", b"[", b"{"))) > MAX_VALUES:
+        raise EventSizeError
 
 
 class EventSizeError(Exception):
@@ -17,12 +27,13 @@ class EventSizeError(Exception):
 class Splitter:
     """Cuts a stream into events; `pending` is what has no end yet."""
 
-    __slots__ = ("_after_cr", "ended_with_event", "pending")
+    __slots__ = ("_after_cr", "_begun", "ended_with_event", "pending")
 
     def __init__(self) -> None:
         self.pending: bytes | bytearray = b""
         self.ended_with_event = False  # the last bytes fed ended an event, and no comment or part of another
         self._after_cr = False  # a line feed to come belongs to the line end before
+        self._begun = False
 
     def feed(self, payload: bytes) -> list[tuple[bytes, bytes]]:
         """Events completed by `payload`, in order. Comments and events without data are left out."""
@@ -35,6 +46,11 @@ class Splitter:
         if len(self.pending) > MAX_EVENT:
             self.pending = b""
             raise EventSizeError
+        if not self._begun and blocks:
+            self._begun, blocks[0] = True, blocks[0].removeprefix(_MARK)
+        if len(text) > _FEW:
+            for block in blocks:
+                check_values(block)
         found = [_event(block) for block in blocks]
         self.ended_with_event = bool(found) and found[-1] is not None and not self.pending.strip(b"\n")
         return [event for event in found if event is not None]
@@ -71,7 +87,7 @@ def _event(block: bytes) -> tuple[bytes, bytes] | None:
     if block.count(b"\n") > MAX_LINES:
         raise EventSizeError
     name, data = b"", []
-    for line in block.removeprefix(_MARK).split(b"\n"):
+    for line in block.split(b"\n"):
         field, _, value = line.partition(b":")
         value = value.removeprefix(b" ")
         if field == b"data":

@@ -28,8 +28,11 @@ _ENDS = b"\r\n"  # of a chunk of HTTP/1.1
 _MOST = 64  # stencils of a target; it may have no fixed form at all
 _LOOKS = 64  # events from which to learn until one is of use: each takes as long as twenty are read
 _TRIED = 4  # stencils that are tried for a read
+_LEARNT = 8192  # bytes of an event from which to learn: a pattern takes twenty times as much
 _KNOWN = 10_000  # texts that are remembered: the words of a language come again and again
+_WORD = 64  # bytes of such a text
 _TEXTS: dict[bytes, str] = {}
+_SIZES: dict[int, bytes] = {}  # by the length of a read: its first line
 
 _PLAIN = rb'[^"\\\x00-\x1f]*+'
 _STRING = rb'%b(?:\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})%b)*+' % (_PLAIN, _PLAIN)
@@ -56,7 +59,6 @@ class Stencil:
         "_match_head",
         "_match_rest",
         "_others",
-        "_sizes",
         "_tail",
         "kind",
     )
@@ -70,15 +72,14 @@ class Stencil:
         self._fixed, self._others = first.groups > 0, tuple(range(2, then.groups + 1))
         self._tail = None if tail is None else b'"%b' % tail + _ENDS
         self._head = b"\0"
-        self._sizes: dict[int, bytes] = {}  # by the length of a read: its first line
 
     def texts(self, reads: Sequence[bytes], begin: int) -> list[str]:
         """The texts of the reads from number `begin` on, as long as they are of this stencil; none is empty."""
         found: list[str] = []
-        sizes, known, match_rest, tail, head = self._sizes, _TEXTS, self._match_rest, self._tail, self._head
+        sizes, known, match_rest, tail, head = _SIZES, _TEXTS, self._match_rest, self._tail, self._head
         end, same = -len(tail or b""), None
         for read in islice(reads, begin, None):
-            size = sizes.get(len(read)) or self._size(len(read))
+            size = sizes.get(len(read)) or _size(len(read))
             at = len(size)
             if not read.startswith(head, at):
                 other = self._match_head(read, at)
@@ -104,11 +105,14 @@ class Stencil:
             found.pop()
         return found
 
-    def _size(self, length: int) -> bytes:
-        """The first line of a chunk of so many bytes on the wire."""
-        digits = next(n for n in range(1, 17) if length - len(_ENDS) * 2 - n < 16**n)
-        self._sizes[length] = line = b"%x\r\n" % max(0, length - len(_ENDS) * 2 - digits)
-        return line
+
+def _size(length: int) -> bytes:
+    """The first line of a chunk of so many bytes on the wire."""
+    digits = next(n for n in range(1, 17) if length - len(_ENDS) * 2 - n < 16**n)
+    line = b"%x\r\n" % max(0, length - len(_ENDS) * 2 - digits)
+    if length < _LEARNT:
+        _SIZES[length] = line
+    return line
 
 
 def _is_utf8(read: bytes) -> bool:
@@ -127,7 +131,7 @@ def _text(string: bytes) -> str | None:
             text = json.loads(f'"{text}"')
     except ValueError:
         return None
-    if len(_TEXTS) < _KNOWN:
+    if len(string) <= _WORD and len(_TEXTS) < _KNOWN:
         _TEXTS[string] = text
     return text
 
@@ -198,7 +202,7 @@ class Stencils:
 
     def look(self, payload: bytes, name: bytes, data: bytes) -> None:
         """Learn from an event that was a read's whole payload and has just been read in full."""
-        if not self._looks:
+        if not self._looks or len(payload) > _LEARNT:
             return
         self._looks -= 1
         content = _content(self._on_event, name, data)

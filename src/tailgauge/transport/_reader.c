@@ -23,10 +23,11 @@
 
 enum { READ_SIZE = 65536, EVENTS = 1024 };
 enum { MANY = 2048, MUCH = 1 << 20 };       // reads, bytes of a batch that wake the loop
-enum { MOST = 64 << 20, MOST_READS = 1 << 18 };  // bytes, reads that wait for Python, before reading pauses
+enum { MOST = 16 << 20, MOST_READS = 1 << 17 };  // bytes, reads that wait for Python, before reading pauses
 enum { MOST_OF_ONE = 1 << 18 };             // bytes of them from one socket
 enum { USUAL = 4 << 20, USUAL_READS = 1 << 16 };  // room for so much is not given back
-enum { MOST_KEPT = 65536 };                 // bytes of one connection that are kept undecoded
+enum { MOST_KEPT = 65536, LEAST_KEPT = 4096 };  // bytes of one connection that are kept undecoded, if there are few or many
+enum { ALL_KEPT = 32 << 20, READ_BYTES = 200 };  // of all connections; what a kept read takes beside its bytes
 enum { SETTLED = 2 };  // polls until a socket that was just added, or not emptied, can have been seen empty
 static const int64_t REST_NS = 500000, FULL_NS = 1000000;
 static const int POLL_MS = 2;  // at least so often: the time of an empty poll bounds when a read came
@@ -62,7 +63,7 @@ typedef struct {
     pthread_t thread;
     int running, stop, epoll, event, woken, draining;
     Slot *slots;
-    uint32_t slot_count;
+    uint32_t slot_count, open;
     Batch batch, taken;
     int64_t polls, polled_at;
 } Reader;
@@ -289,6 +290,7 @@ static PyObject *reader_add(Reader *self, PyObject *args) {
         *slot = (Slot){.fd = fd, .generation = slot->generation + 1, .owner = Py_NewRef(owner)};
         error = watch(self, slot);
         if (error) slot->fd = -1;
+        else self->open++;
     }
     pthread_mutex_unlock(&self->lock);
     if (!error) return PyLong_FromUnsignedLong(number);
@@ -303,6 +305,7 @@ static PyObject *reader_remove(Reader *self, PyObject *number) {
     pthread_mutex_lock(&self->lock);
     epoll_ctl(self->epoll, EPOLL_CTL_DEL, slot->fd, NULL);  // fails after an end, which has done it
     slot->fd = -1;
+    self->open--;
     PyObject *owner = slot->owner, *kept = slot->kept;
     slot->owner = slot->kept = NULL;
     pthread_mutex_unlock(&self->lock);
@@ -344,6 +347,12 @@ static int append(PyObject *list, PyObject *item) {
     return failed;
 }
 
+// What a connection may keep undecoded.
+static size_t share_of(const Reader *self) {
+    size_t share = ALL_KEPT / (self->open ? self->open : 1);
+    return share > MOST_KEPT ? MOST_KEPT : share < LEAST_KEPT ? LEAST_KEPT : share;
+}
+
 // One read: into its connection's list, or to `out`; an end, or a list that must be decoded now, to `out` too.
 static int hand_over(Reader *self, const Read *read, const char *bytes, long long wall_offset, PyObject *out) {
     Slot *slot = &self->slots[read->slot];
@@ -354,8 +363,8 @@ static int hand_over(Reader *self, const Read *read, const char *bytes, long lon
     PyObject *owner = Py_NewRef(slot->owner), *kept = size ? slot->kept : NULL;
     int decode = 0, failed;
     if (kept) {
-        slot->kept_bytes = (PyList_Size(kept) ? slot->kept_bytes : 0) + (size_t)size;
-        decode = slot->kept_bytes > MOST_KEPT || may_be_last(data, size);
+        slot->kept_bytes = (PyList_Size(kept) ? slot->kept_bytes : 0) + (size_t)size + READ_BYTES;
+        decode = slot->kept_bytes > share_of(self) || may_be_last(data, size);
         Py_INCREF(kept);  // whoever is called while objects are made may change the slot
         failed = append(kept, Py_BuildValue("(y#LLL)", data, size, at, (long long)read->read_at, (long long)read->empty_at));
         Py_DECREF(kept);

@@ -20,18 +20,21 @@ from gevent.event import Event
 from tailgauge.clock import monotonic_ns
 from tailgauge.protocol_violations import COMPRESSED, FRAMING, HEAD_TOO_LARGE, NOT_HTTP, TOO_LARGE
 from tailgauge.transport.connection import Connection, Read
-from tailgauge.transport.http1 import Body, ChunkedBody, Head, HeadSizeError, WireError
+from tailgauge.transport.http1 import Body, ChunkedBody, Head, HeadSizeError, WireError, is_event_stream
 from tailgauge.transport.reader import READER
 
 # Limits of one response, and of all open ones together. A regular answer reaches none of them. They bound a worker's memory
 # for any number of open answers; the attempt's deadline bounds time.
 MAX_KEPT = 65_536  # undecoded bytes: decoding them at once is short
 MAX_BODY = 256 << 20  # bytes of a stream, which is decoded as it arrives
-MAX_WHOLE = 32 << 20  # bytes of a non-streamed answer
+MAX_WHOLE = 16 << 20  # bytes of a non-streamed answer
 MAX_ERROR_BODY = 1 << 20  # bytes of any other body
 ERROR_KEPT = 65_536  # of which these are kept
-MAX_HELD = 256 << 20  # bytes of all open answers of a worker
-FEW = 65_536  # an answer that holds no more is never dropped
+MAX_HELD = 64 << 20  # bytes of all open answers of a worker
+MAX_ALL_KEPT = 32 << 20  # undecoded bytes of all of them, objects included; each may keep
+LEAST_KEPT = 4096  # of these
+READ_BYTES = 200  # that a kept read takes beside its bytes
+HEADER_BYTES = 300  # that a header takes beside its own
 SLOW_READ = 256  # bytes that a slow reader takes at once, at least
 SLOW_READ_S = 0.05  # or what it reads in this time
 
@@ -39,15 +42,21 @@ SLOW_READ_S = 0.05  # or what it reads in this time
 class HeldBytes:
     """Bytes that the open answers of one worker hold."""
 
-    __slots__ = ("bytes", "most")
+    __slots__ = ("answers", "bytes", "most")
 
     def __init__(self, most: int = MAX_HELD) -> None:
-        self.bytes, self.most = 0, most
+        self.answers = self.bytes = 0
+        self.most = most
 
     def change(self, before: int, now: int) -> bool:
-        """One of them holds `now` bytes instead of `before`; returns whether it must be dropped."""
+        """One of them holds `now` bytes instead of `before`; returns whether it must be dropped: it holds more than its share."""
         self.bytes += now - before
-        return self.bytes > self.most and now > FEW
+        self.answers += (now > 0) - (before > 0)
+        return self.bytes > self.most and now * self.answers > self.most
+
+    def is_much(self, kept: int) -> bool:
+        """Whether one of them keeps so much undecoded that it is decoded now."""
+        return kept > MAX_KEPT or (kept > LEAST_KEPT and kept * self.answers > MAX_ALL_KEPT)
 
 
 class Decoder(Protocol):
@@ -131,10 +140,10 @@ class Exchange:
         self._head = Head()
         self._body: Body | None = None
         self._keep = False
-        self._plain: list[bytes] = []
-        self._plain_bytes = 0
+        self._plain = bytearray()
         self._all_held = held or HeldBytes()
         self._held = 0  # bytes
+        self._held_by_head = 0
         self._kept: list[Read] = []  # not yet decoded
         self._kept_bytes = 0
         self._at_leisure = False  # the connection only stores its reads
@@ -172,8 +181,8 @@ class Exchange:
     def _keep_read(self, read: Read) -> None:
         """Decode it later, unless too much accumulates."""
         self._kept.append(read)
-        self._kept_bytes += len(read[0])
-        if self._kept_bytes > MAX_KEPT:
+        self._kept_bytes += len(read[0]) + READ_BYTES
+        if self._all_held.is_much(self._kept_bytes):
             self.advance()
 
     def _hold(self, size: int, bytes_per_s: float) -> None:
@@ -208,9 +217,13 @@ class Exchange:
             return
         if started is None:
             self._low = arrived
+            if self._hold_bytes(self._head.held):
+                self.fail(HEAD_TOO_LARGE, self._too_much())
             return
         self.status, self.headers, self._body, self._keep = started[:4]
         self._named = {name.lower(): value for name, value in reversed(self.headers)}
+        self._held_by_head = sum(len(name) + len(value) + HEADER_BYTES for name, value in self.headers)
+        self._hold_bytes(self._held_by_head)
         self.headers_at_ns = arrived
         self._choose()
         if not started.rest:
@@ -232,7 +245,7 @@ class Exchange:
             self.cut, self.cut_text = COMPRESSED, f"content-encoding {coding.decode('latin-1')[:100]}"
         elif not decoder.streams:
             self._whole = decoder
-        elif self.header(b"content-type").lower().startswith(b"text/event-stream"):
+        elif is_event_stream(self.header(b"content-type")):
             self._stream = decoder
 
     # --- decoding ---------------------------------------------------------------------------------------------
@@ -271,24 +284,28 @@ class Exchange:
             # A slow reader ends when it has read everything.
             self._finish(keep=self._keep, at_ns=read_at[-1] if self.bytes_per_s else arrived[-1])
         elif not self.done:
-            self._bound(stream)
+            self._bound(stream, body)
         return len(data)
 
-    def _bound(self, stream: Decoder | None) -> None:
+    def _hold_bytes(self, held: int) -> bool:
+        """It holds so many bytes now; returns whether that is too much."""
+        before, self._held = self._held, held
+        return self._all_held.change(before, held)
+
+    def _too_much(self) -> str:
+        return f"the open answers of this worker hold over {self._all_held.most >> 20} MiB"
+
+    def _bound(self, stream: Decoder | None, body: Body) -> None:
         """Drop the response if it exceeds its limits or those of all open responses."""
-        held = min(self._plain_bytes, ERROR_KEPT) if self._whole is None else self._plain_bytes
-        held = held if stream is None else stream.held
-        too_much = self._all_held.change(self._held, held)
-        self._held = held
+        held = len(self._plain) if stream is None else stream.held
+        too_much = self._hold_bytes(self._held_by_head + body.held + held)
         most = MAX_BODY if stream else MAX_WHOLE if self._whole else MAX_ERROR_BODY
         if stream is not None and stream.broken:
             self._close_and_finish()
         elif self.body_bytes > most:
             self._drop(TOO_LARGE, f"over {most >> 20} MiB")
         elif too_much:
-            self._drop(
-                TOO_LARGE, f"the open answers of this worker hold over {self._all_held.most >> 20} MiB"
-            )
+            self._drop(TOO_LARGE, self._too_much())
 
     def _drop(self, kind: str, text: str) -> None:
         self.cut, self.cut_text = kind, text
@@ -327,9 +344,8 @@ class Exchange:
             self.user_stamps = True
         low = min(max(self._low or self.left_at_ns or at, empty_at), at)
         if self._stream is None:
-            if self._whole is not None or self._plain_bytes < ERROR_KEPT:
-                self._plain.append(payload)
-            self._plain_bytes += len(payload)
+            if self._whole is not None or len(self._plain) < ERROR_KEPT:
+                self._plain += payload
         elif payload:
             at_rest = body.at_rest and emptied and not self._user_clock
             self._stream.feed(payload, low, at, read, self._decoded, at_rest=at_rest)
@@ -389,7 +405,8 @@ class Exchange:
         if self.done:
             return
         self.done, self.ended_at_ns = True, at_ns
-        self._all_held.change(self._held, 0)
+        self._hold_bytes(0)
+        del self._plain[ERROR_KEPT:]
         connection, release = self.connection, self._release
         if connection is not None and release is not None:
             connection.listen(None)
@@ -442,4 +459,4 @@ class Exchange:
     @property
     def plain_body(self) -> bytes:
         """Unframed body of a response that was no event stream."""
-        return b"".join(self._plain)
+        return bytes(self._plain)

@@ -15,6 +15,8 @@ MAX_INTERIM = 100  # responses (1xx) before the response
 LAST = b"\r\n\r\n"  # how the last bytes of a chunked body end
 NO_BODY = frozenset({204, 304})
 MAX_DIGITS = 16  # of a length or a chunk size: more is no length, and Python refuses to read thousands
+_FRAMING = (b"content-length", b"transfer-encoding", b"connection")
+_CHARSETS = frozenset({b"", b"utf-8", b"utf8", b"us-ascii", b"iso-8859-1", b"windows-1252"})
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})\s*(?:;.*)?$")
 
 
@@ -82,6 +84,11 @@ class Body:
     def between(self) -> bool:
         """Whether the next byte begins the size line of a chunk. A body without chunks has none."""
         return False
+
+    @property
+    def held(self) -> int:
+        """Bytes of framing that wait for their end."""
+        return 0
 
     @property
     def ends_with_connection(self) -> bool:
@@ -160,6 +167,11 @@ class ChunkedBody(Body):
             self._trailer = not self._left
 
     @property
+    def held(self) -> int:
+        """Of an unfinished line."""
+        return len(self._line)
+
+    @property
     def ends_with_connection(self) -> bool:
         """Never: the end mark is part of the framing."""
         return False
@@ -181,22 +193,42 @@ class ChunkedBody(Body):
 
 def body_of(status: int, headers: Iterable[tuple[bytes, bytes]]) -> tuple[Body, bool]:
     """Framing of a response's body, and whether the connection may be kept afterwards."""
-    length, chunked, keep = None, False, True
+    found: dict[bytes, list[bytes]] = {name: [] for name in _FRAMING}
     for name, value in headers:
-        key = name.lower()
-        if key == b"content-length":
-            if not value.isdigit() or len(value) > MAX_DIGITS:
-                raise WireError(f"not a content-length: {value[:40]!r}")
-            length = int(value)
-        elif key == b"transfer-encoding":
-            chunked = value.lower().endswith(b"chunked")
-        elif key == b"connection" and b"close" in {word.strip() for word in value.lower().split(b",")}:
-            keep = False
+        if (key := name.lower()) in found:
+            found[key].append(value)
+    length, is_chunked = _framing(found[b"content-length"], found[b"transfer-encoding"])
+    options = b",".join(found[b"connection"]).lower().split(b",")
+    keep = b"close" not in map(bytes.strip, options)
     if status in NO_BODY:
         return Body(0), keep
-    if chunked:
+    if is_chunked:
         return ChunkedBody(), keep
     return Body(length), keep and length is not None
+
+
+def _framing(lengths: list[bytes], codings: list[bytes]) -> tuple[int | None, bool]:
+    """Length, if there is one, and whether the body is chunked.
+
+    Headers that contradict each other are an error (RFC 9112, 6.3): each reader would find another end. So is a coding
+    that was not offered.
+    """
+    for value in lengths:
+        if not value.isdigit() or len(value) > MAX_DIGITS:
+            raise WireError(f"not a content-length: {value[:40]!r}")
+    if len(set(map(int, lengths))) > 1:
+        raise WireError(f"content-length twice: {lengths[0]!r} and {lengths[-1]!r}")
+    if codings and (lengths or [coding.lower() for coding in codings] != [b"chunked"]):
+        others = f", beside content-length {lengths[0]!r}" if lengths else ""
+        raise WireError(f"not a transfer-encoding: {b', '.join(codings)[:40]!r}{others}")
+    return int(lengths[0]) if lengths else None, bool(codings)
+
+
+def is_event_stream(content_type: bytes) -> bool:
+    """Whether a body is one. It is UTF-8 by its registration; other sets that hold ASCII are read as such, and no others."""
+    kind, _, parameters = content_type.lower().partition(b";")
+    charset = parameters.partition(b"charset=")[2].partition(b";")[0].strip(b' "')
+    return kind.strip() == b"text/event-stream" and charset in _CHARSETS
 
 
 class Started(NamedTuple):
@@ -218,6 +250,11 @@ class Head:
         self._data = b""
         self._interim = 0
 
+    @property
+    def held(self) -> int:
+        """Bytes that wait for the head's end."""
+        return len(self._data)
+
     def feed(self, data: bytes) -> Started | None:
         """The response, once its head is whole. Raises WireError, of which HeadSizeError is one."""
         self._data += data
@@ -229,6 +266,7 @@ class Head:
                 return None
             status, headers = response_head(head)
             if status >= 200:
+                self._data = b""
                 return Started(status, headers, *body_of(status, headers), rest)
             self._data = rest
             self._interim += 1

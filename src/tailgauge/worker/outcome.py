@@ -24,6 +24,7 @@ from tailgauge.protocol_violations import (
 from tailgauge.protocols.decoder import error_of
 from tailgauge.redaction import Redaction
 from tailgauge.rows import schema
+from tailgauge.transport.http1 import is_event_stream
 
 if TYPE_CHECKING:
     from tailgauge.protocols.decoder import StreamDecoder
@@ -71,7 +72,7 @@ def _outcome(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
 def _streamed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
     """Outcome of a response with status 200."""
     kind, cut = exchange.header(b"content-type"), exchange.cut
-    if decoder.streams and cut != COMPRESSED and not kind.lower().startswith(b"text/event-stream"):
+    if decoder.streams and cut != COMPRESSED and not is_event_stream(kind):
         page = _text(exchange.plain_body) or f"content-type {kind.decode('latin-1')!r}"
         return Outcome(schema.CLIENT_ERROR, NOT_AN_EVENT_STREAM, page)
     if decoder.error:
