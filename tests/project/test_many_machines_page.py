@@ -22,7 +22,7 @@ NUMBERS = (
     ("master/workers", "CROWD", 1, "With more than {} workers each of them sends less often"),
     ("master/leases", "SLICE_NS", 10**9, "leased in slices of {} s"),
     ("channel/auth", "LEAST", 1, "{} characters or more"),
-    ("worker/clock_offset", "EVERY_S", 1, "one every {} s during the run"),
+    ("channel/clock_offset", "EVERY_S", 1, "one every {} s during the run"),
     ("worker/run", "FLUSH_EVERY", 1, "a part of each table about every {} s"),
 )
 

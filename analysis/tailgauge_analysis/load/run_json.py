@@ -138,11 +138,13 @@ class RunJson(_Tolerant):
     run_id: str = ""
     """`<UTC>-<scenario>-<4 hex>`, the folder's name"""
     state: Literal[
-        "running", "complete", "interrupted", "cut_short", "guarded", "failed", "unusable", "error"
+        "running", "complete", "interrupted", "cut_short", "guarded", "stopped", "failed", "unusable", "error"
     ] = "interrupted"
-    """running, complete, interrupted, cut_short (by Locust's -t or Stop), guarded (a guard's limit was reached), failed, unusable
-    (the target, see preflight) or error (an internal one)
+    """running, complete, interrupted, cut_short (by Locust's -t or Stop), guarded (a guard's limit was reached), stopped (by a stop
+    rule), failed, unusable (the target, see preflight) or error (an internal one)
     """
+    stopped: str = ""
+    """when and why a stop rule ended the run, else empty; absent in dry runs and older runs"""
     scenario: Json = {}
     """the resolved scenario with all defaults, without secrets"""
     patterns: dict[str, OnErrorOmit[PatternFacts]] = _EARLIER_PATTERNS

@@ -17,6 +17,7 @@ from tailgauge.thresholds import INVALID
 from tailgauge_analysis.metrics import stability
 from tailgauge_analysis.metrics.latency import OFFERED
 from tailgauge_analysis.metrics.slo import share_interval
+from tailgauge_analysis.sections.cache.cost import no_price, spent, tariff
 from tailgauge_analysis.sections.findings import ARRIVAL, Findings, remarks
 from tailgauge_analysis.stats.quantiles import TOO_FEW, n_min
 from tailgauge_analysis.text.formatting import (
@@ -40,7 +41,7 @@ from tailgauge_analysis.text.section import (
     Result,
 )
 
-COMPLETE, BACKLOG = "complete", "backlog"
+COMPLETE, BACKLOG, STOPPED = "complete", "backlog", "stopped"
 STATES = {"interrupted": Exit.INTERRUPTED, "unusable": Exit.TARGET, "error": Exit.INTERNAL}  # of a run
 ENDS = {
     schema.EMPTY: "empty", schema.CANCELLED: "abandoned by their users", schema.RATE_LIMITED: "rejected (429)",
@@ -48,6 +49,7 @@ ENDS = {
     schema.CONNECT_ERROR: "not connected", schema.TIMEOUT: "timed out", schema.STREAM_ERROR: "broken streams",
     schema.TRUNCATED: "truncated", schema.CENSORED: "still open at the end", schema.CLIENT_DROP: "dropped by the client",
 }  # fmt: skip
+_TOKENS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 DRY_RUN = "dry run: nothing was sent, no client was measured"
 CHECK_TARGET = "check the target's address, protocol, key and model"
 
@@ -62,7 +64,7 @@ def result(f: Findings) -> Result:
     if not _is_answered(f):
         text = f"none of {plural(len(f.steady.requests), 'request')} completed"
         return Result(
-            NO_ANSWER, text, lines, tuple(_causes(f)), CHECK_TARGET if f.failures else _find_limit(f)
+            NO_ANSWER, text, lines, (*_stop(f), *_causes(f)), CHECK_TARGET if f.failures else _find_limit(f)
         )
     return _judged(f, lines)
 
@@ -71,7 +73,7 @@ def _judged(f: Findings, lines: tuple[ObjectiveLine, ...]) -> Result:
     """By the objectives, complete answers first."""
     outcome = next((one for one in (FAIL, INCONCLUSIVE) if any(line.outcome == one for line in lines)), PASS)
     deciding = [line for line in lines if line.outcome == outcome]
-    line = next((one for one in deciding if one.name == COMPLETE), deciding[0])
+    line = next((one for name in (STOPPED, COMPLETE) for one in deciding if one.name == name), deciding[0])
     lines = (line, *(one for one in lines if one is not line)) if outcome != PASS else lines
     details: tuple[str, ...] = ()
     advice = ""
@@ -79,8 +81,8 @@ def _judged(f: Findings, lines: tuple[ObjectiveLine, ...]) -> Result:
         return Result(PASS, f"{len(lines)} of {len(lines)} objectives met", lines)
     if outcome == INCONCLUSIVE:
         details, advice = ((line.why,) if line.value else ()), _longer(f, line)
-    if outcome == FAIL and any(one.name in {COMPLETE, BACKLOG} for one in deciding):
-        details, advice = tuple(_causes(f)), _find_limit(f)
+    if outcome == FAIL and any(one.name in {STOPPED, COMPLETE, BACKLOG} for one in deciding):
+        details, advice = (*_stop(f), *_causes(f)), _find_limit(f)
     return Result(outcome, statement(line), lines, details, advice)
 
 
@@ -90,6 +92,8 @@ def statement(line: ObjectiveLine) -> str:
         value = line.value if " of " in line.value else f"{line.value} of the requests"
         text = f"{'only ' if line.outcome == FAIL else ''}{value} completed"
         return f"{text} (objective {line.bound.split()[-1]}, 95% CI {line.interval})"
+    if line.name == STOPPED:
+        return f"{STOPPED} {line.value}"
     if line.name == BACKLOG:
         return f"the target does not sustain this rate: backlog {line.value}"
     if not line.value:
@@ -109,6 +113,8 @@ def objectives(f: Findings) -> tuple[ObjectiveLine, ...]:
         value = f"{share(h.judged.value)} of {plural(h.judged.n, 'request')}"
         why = "the interval includes the bound: run longer" if h.outcome.upper() == INCONCLUSIVE else ""
         lines.append(ObjectiveLine(COMPLETE, h.outcome.upper(), value, bound, interval, why))
+    if f.frames.run["state"] == STOPPED:
+        lines.append(ObjectiveLine(STOPPED, FAIL, plain(f.frames.run["stopped"], 300), "", ""))
     grows = f.evidence.stability.growth_per_s
     if f.evidence.stability.of(stability.BACKLOG) and grows is not None:
         lines.append(ObjectiveLine(BACKLOG, FAIL, f"grows by {figures(grows)} requests/s", "> 0 requests/s"))
@@ -178,8 +184,16 @@ def summary(f: Findings) -> Iterator[tuple[str, str]]:
 
 
 def _is_answered(f: Findings) -> bool:
-    """Whether a request completed, or its user left an answer that had begun; also where the client sent none."""
-    requests = f.steady.requests
+    """Whether a request completed, or its user left an answer that had begun; also where the client sent none.
+
+    What a stop rule ended has failed at its end: any answer of the run counts.
+    """
+    requests, every = f.steady.requests, f.frames.requests
+    if (
+        f.frames.run["state"] == STOPPED
+        and (every["ended"] == schema.OK)[every["stage"] != schema.PREFLIGHT].any()
+    ):
+        return True
     begun = (requests["ended"] == schema.CANCELLED) & requests["left_first_at_ns"].notna()
     return bool(
         ((requests["ended"] == schema.OK) | begun).any() or (requests["ended"] == schema.CLIENT_DROP).all()
@@ -205,6 +219,20 @@ def _causes(f: Findings) -> Iterator[str]:
         first = f.failures[0]
         status = f"HTTP {first.status}" if first.status else first.ended
         yield f"most frequent error: {' '.join(filter(None, [status, first.error_type, plain(first.excerpt, 120)]))}"
+
+
+def _stop(f: Findings) -> Iterator[str]:
+    """What a run that a stop rule ended has spent, its preflight included."""
+    if f.frames.run["state"] != STOPPED:
+        return
+    sent = f.frames.attempts[f.frames.attempts["sent_at_ns"].notna()]
+    used, prices = sent[sent["output_tokens"].notna()], tariff(f.frames.run)
+    total, unpriced = spent(used, used["model"].fillna(used["asked_model"]).fillna(""), prices.price)
+    cost = f"cost unknown ({no_price(unpriced, prices.why)})"
+    if total is not None:
+        cost = f"{figures(float(total))} {prices.unit}"
+    unknown = f", usage of {plural(len(sent) - len(used), 'call')} unknown" if len(used) < len(sent) else ""
+    yield f"spent: {plural(len(sent), 'call')}, {count(used[list(_TOKENS)].sum().sum())} tokens, {cost}{unknown}"
 
 
 def _oldest(f: Findings, ended: str) -> str:

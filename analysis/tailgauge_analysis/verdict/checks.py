@@ -52,8 +52,9 @@ KINDS_LISTED = 3  # of protocol violations
 FAR_BEYOND, AND = 4, 50  # times the requested tokens, and so many chunks more
 CUT = {
     "interrupted": "The run was interrupted",
-    "cut_short": "Locust ended the run before its end",
+    "cut_short": "The run was cut short (Stop on the web page, or Locust's -t)",
     "guarded": "The run stopped at one of its limits",
+    "stopped": "A stop rule ended the run",
 }
 ENDLESS = "no end at the deadline, far beyond the requested tokens"
 

@@ -1,20 +1,23 @@
-"""The scenario's objectives while the run is on, from the workers' counters since the warm-up.
+"""The scenario's objectives and stop rules while the run is on, from the workers' counters.
 
-For watching: latencies are those of calls, within 1%, and a failed request counts as slower than any bound. The report
+Objectives count since the warm-up, for watching: latencies are those of calls, within 1%, and a failed request counts as slower than any bound. The report
 decides, on the rows, with intervals. What the counters do not have is IN_REPORT only.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
 
 from tailgauge import quantile_sketch
 from tailgauge.channel.traffic_counters import Key, TrafficCounters, combined, difference
-from tailgauge.rows.schema import CANCELLED, NOT_FAILED, OK, RATE_LIMITED
+from tailgauge.quantile_sketch import Bins
+from tailgauge.rows.schema import CANCELLED, CONNECT_ERROR, NOT_FAILED, OK, RATE_LIMITED
 from tailgauge.scenario.model import Scenario
-from tailgauge.scenario.objective import MOST, PER_S, Objective, text_of
+from tailgauge.scenario.objective import ALLOWS_ERRORS, MOST, PER_S, Objective, text_of
 from tailgauge.thresholds import fewest_for
 
 MET, MISSED, TOO_FEW, IN_REPORT = "met", "missed", "too few requests", "in the report"
@@ -120,3 +123,96 @@ _RATIOS: dict[str, Callable[[TrafficCounters, float], tuple[float, float, float]
     "requests_per_s": lambda now, seconds: (now.requests.get(OK, 0), seconds, SOON_S),
     "output_tokens_per_s": lambda now, seconds: (now.output_tokens, seconds, SOON_S),
 }
+
+
+LAST, LAST_S = (
+    50,
+    5.0,
+)  # ended requests that a stop rule looks back on, and seconds: a restart of the target is shorter
+_KEPT = 3600  # looks, one per second
+
+
+@dataclass(frozen=True, slots=True)
+class _Tally:
+    """What all workers counted up to a time of the run."""
+
+    at_s: float = 0.0
+    ended: int = 0  # requests, without those whose user left
+    completed: int = 0
+    refused: int = 0  # calls that could not connect
+    other: int = 0  # calls that ended otherwise, but for those that the client closed
+    ttft: Bins = field(default_factory=dict)
+    in_flight: int = 0
+
+
+class StopRules:
+    """The rules of `[stop]`. `broken` looks at the sum over the workers, whose counters arrive once a second."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._stop = scenario.stop
+        expected = any(one.metric in ALLOWS_ERRORS for one in scenario.slo.values())
+        self._least = 0.0 if expected else scenario.stop.min_completed
+        self._seen = deque([_Tally()], _KEPT)
+        self._connected = _Tally()  # when a call last did not fail to connect
+
+    def broken(self, at_s: float, counters: Iterable[dict[str, Any]]) -> str | None:
+        """Why the run has to stop now; None: it goes on."""
+        now = self._tally(at_s, list(counters))
+        self._seen.append(now)
+        if now.other > self._connected.other:
+            self._connected = now
+        return self._failing(now) or self._unreachable(now) or self._slow(now)
+
+    def _tally(self, at_s: float, counters: list[dict[str, Any]]) -> _Tally:
+        ended, calls = Counter[str](), Counter[str]()
+        traffic = [message for one in counters for _, _, message in one["traffic"]]
+        for one in counters:
+            ended.update(one["counts"]["ended"])
+        for message in traffic:
+            calls.update(message["attempts"])
+        del ended[CANCELLED], calls[CANCELLED]
+        return _Tally(
+            at_s,
+            ended.total(),
+            ended[OK],
+            calls[CONNECT_ERROR],
+            calls.total() - calls[CONNECT_ERROR],
+            quantile_sketch.total(one["ttft"] for one in traffic) if self._stop.max_ttft_ms else {},
+            sum(one["in_flight"] for one in counters),
+        )
+
+    def _failing(self, now: _Tally) -> str | None:
+        longest = max(LAST_S, self._stop.ttft_s if self._stop.max_ttft_ms else 0.0)
+        while len(self._seen) > 1 and self._is_window(self._seen[1], now, longest):
+            self._seen.popleft()
+        then = next((one for one in reversed(self._seen) if self._is_window(one, now, LAST_S)), None)
+        if then is None or now.completed - then.completed >= self._least * (now.ended - then.ended):
+            return None
+        share = (
+            f"{now.completed - then.completed:,} of the last {now.ended - then.ended:,} requests completed"
+        )
+        return f"{share} (stop.min_completed {self._least:.0%})"
+
+    @staticmethod
+    def _is_window(then: _Tally, now: _Tally, seconds: float) -> bool:
+        return now.ended - then.ended >= LAST and now.at_s - then.at_s >= seconds
+
+    def _unreachable(self, now: _Tally) -> str | None:
+        in_a_row, most = now.refused - self._connected.refused, self._stop.connect_errors
+        if not most or in_a_row < most or now.at_s - self._connected.at_s < LAST_S:
+            return None
+        return f"{in_a_row:,} connection errors in a row (stop.connect_errors {most:,})"
+
+    def _slow(self, now: _Tally) -> str | None:
+        """Too slow all the time, or without a first token where one was due."""
+        most, seconds = self._stop.max_ttft_ms, self._stop.ttft_s
+        then = next((one for one in reversed(self._seen) if now.at_s - one.at_s >= seconds), None)
+        if most is None or then is None:
+            return None
+        median = quantile_sketch.quantile({k: n - then.ttft.get(k, 0) for k, n in now.ttft.items()}, 0.5)
+        if median is None and not (now.in_flight and then.in_flight and seconds * 1000 > most):
+            return None
+        if median is not None and median <= most:
+            return None
+        shown = "no first token" if median is None else f"the median TTFT was {median:,.0f} ms"
+        return f"{shown} in {now.at_s - then.at_s:.0f} s (stop.max_ttft_ms {most:,g})"

@@ -24,7 +24,7 @@ from tailgauge.master.conservation import request_ids
 from tailgauge.master.embedded_endpoint import fetch_server_log, start_endpoint
 from tailgauge.master.engine_metrics import EngineMetrics
 from tailgauge.master.leases import Leases
-from tailgauge.master.objectives import LiveObjectives
+from tailgauge.master.objectives import LiveObjectives, StopRules
 from tailgauge.master.part_receiver import PartReceiver
 from tailgauge.master.workers import RunWorker, RunWorkers, pace
 from tailgauge.plan.preflight import USABLE, Learnt, prefixes, preflight_calls
@@ -44,6 +44,8 @@ _EACH_NS = 20_000_000  # the more children, the later the last one gets a core a
 READY_S = 30.0
 OPENING_S = 0.02  # per connection opened beforehand
 POLL_S = 0.25
+LOOK_NS = 1_000_000_000  # between looks at the stop rules: workers report once a second
+STOPPED = "stopped"  # a stop rule protects the target
 MESSAGES = ("ready", "tried", "opened", "counters", "guarded", "part", "drained", "failed")
 RETURN_S = 20.0
 WRITING_S = 120.0  # for compacting hours of parts; also without progress of a transfer
@@ -80,6 +82,8 @@ class Run:
         self._endpoint: Child | None = None
         self._endpoint_url = ""
         self._objectives = LiveObjectives(self.scenario)
+        self._stop_rules = StopRules(self.scenario)
+        self.stopped = ""  # when and why a stop rule ended the run
         self.engine_metrics = EngineMetrics(self.scenario, gevent.sleep)
         self._changed = Event()
         self._started_at = utc_now()
@@ -294,14 +298,26 @@ class Run:
 
     def _lease_slices(self) -> None:
         assert self._leases is not None
-        duration_ns = int(self.scenario.stages.duration_s * 1e9)
+        duration_ns, looks = int(self.scenario.stages.duration_s * 1e9), 0
         while self._passed_ns() < duration_ns and not self._draining:
             self._leases.up_to(self._passed_ns())
             self._notice_losses()
+            if self._passed_ns() >= looks * LOOK_NS:
+                looks = self._passed_ns() // LOOK_NS + 1
+                self._protect_target()
             gevent.sleep(min(POLL_S, max(0.01, (duration_ns - self._passed_ns()) / 1e9)))
 
     def _give(self, worker: RunWorker, rows: list[Planned]) -> None:
         self._link.send("slice", {"run": self.run_id, "rows": rows}, worker.node)
+
+    def _protect_target(self) -> None:
+        """Stop if a rule of the scenario says so: nothing more is sent."""
+        counters = [worker.counters for worker in self.workers if worker.counters]
+        why = self._stop_rules.broken(self._passed_ns() / 1e9, counters)
+        if why is not None and self.state == "running":
+            self.stopped = f"{self._at()}: {why}"
+            self.notes.append(f"stopped {self.stopped}")
+            self.cut_short(STOPPED)
 
     def _notice_losses(self) -> None:
         for worker in self.workers.newly_lost(self.start_at_ns or 0):
@@ -367,8 +383,10 @@ class Run:
         self.admission_end_at_ns = monotonic_ns() if self.start_at_ns else None
         seconds = self.scenario.limits.drain_s if self.start_at_ns else 0.0
 
+        message = {"run": self.run_id, "sends": self.state != STOPPED}
+
         def drain(worker: RunWorker) -> bool:
-            return self._link.send("drain", {"run": self.run_id, "seconds": seconds}, worker.node)
+            return self._link.send("drain", {**message, "seconds": seconds}, worker.node)
 
         drain_workers(self.workers, drain, self._changed, seconds, self.notes.append)
         if self.state == "running":
@@ -410,6 +428,7 @@ class Run:
             "certificate": self.settings.certificate,
             "trace": self.schedule.trace if self.schedule else None,
             "conservation": self.workers.conservation(scheduled, self.folder, final=ended),
+            "stopped": self.stopped,
             "not_leased": self.not_leased,
             "master_stalled": self.workers.stalled(self.start_at_ns),
             "workers": [worker.facts() for worker in self.workers],

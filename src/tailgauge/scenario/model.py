@@ -93,6 +93,24 @@ class Guard(Table):
     )
 
 
+class Stop(Table):
+    """Rules that stop a run whose target fails, to protect it. The result is FAIL and says when, why and what was spent."""
+
+    min_completed: float = Field(
+        0.5,
+        ge=0,
+        le=1,
+        description="least share completed of the requests that ended last, 50 and 5 s of them; 0: any; off where an objective bounds errors",
+    )
+    connect_errors: Annotated[int, Field(ge=0, le=1_000_000_000)] = Field(
+        20, description="connection errors in a row, for 5 s or more; 0: any number"
+    )
+    max_ttft_ms: Positive | None = Field(None, description="longest median TTFT, over `ttft_s`")
+    ttft_s: Annotated[float, Field(gt=0, le=600)] = Field(
+        10.0, description="seconds that `max_ttft_ms` covers"
+    )
+
+
 class Report(Table):
     """How the report measures."""
 
@@ -122,6 +140,7 @@ class Scenario(Table):
     traffic: Mapping[str, Traffic] = Field({"main": Traffic()}, min_length=1)
     limits: Limits = Limits()
     guard: Guard = Guard()
+    stop: Stop = Stop()
     simulated: Simulated = Simulated()
     report: Report = Report()
     slo: Mapping[str, Objective] = Field({})

@@ -53,6 +53,7 @@ FIGURES = (
 )  # fmt: skip
 BY_NAME = by_name(FIGURES)
 ERRORS = ("complete", "error_rate")  # an objective on one of these replaces the default one
+ALLOWS_ERRORS = {*ERRORS, "429_rate", "goodput"}  # or says how many failures are expected
 FEWEST_RATIO = 20  # values, for the interval of a ratio
 
 if TYPE_CHECKING:

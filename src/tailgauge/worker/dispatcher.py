@@ -120,8 +120,10 @@ class Dispatcher(Requests):
                 return
             gevent.sleep(_POLL_S)
 
-    def stop(self) -> None:
-        """Admit no more; count leased arrivals that were not reached."""
+    def stop(self, *, sends: bool = True) -> None:
+        """Admit no more; count leased arrivals that were not reached. Without `sends` open requests end at their next call."""
+        if not sends:
+            self._send_no_more()
         if not self._stopped:
             self._stopped = True
             counters = self.counters  # a slice may be half taken, so the queue is not all of it

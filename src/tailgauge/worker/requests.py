@@ -134,11 +134,14 @@ class Requests(ABC):
             coming.history = conversation(turn, answer)
         self._plan(coming)
 
+    def _send_no_more(self) -> None:
+        """No open request makes another call."""
+        for drive in self._open:
+            drive.send_no_more()
+
     def _censor(self) -> None:
         """Close what is open."""
-        drives = list(self._open)
-        for drive in drives:
-            drive.send_no_more()  # all of them first: an ending request frees a gate for another
-        for drive in drives:
+        self._send_no_more()  # all of them first: an ending request frees a gate for another
+        for drive in list(self._open):
             drive.censor()
         self.attempts.abort_open(CENSORED)

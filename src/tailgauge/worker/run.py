@@ -20,6 +20,7 @@ from gevent.event import Event
 
 from tailgauge import quantile_sketch
 from tailgauge.call import CACHE_MARKS, MAIN, SECOND
+from tailgauge.channel.clock_offset import EVERY_S, MasterClock
 from tailgauge.channel.messages import Link
 from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.table import pattern_of
@@ -40,7 +41,6 @@ from tailgauge.transport.reader import COMPILED, POLLS
 from tailgauge.transport.stopwatch import Stopwatch
 from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.cache_tracker import CacheBook
-from tailgauge.worker.clock_offset import EVERY_S, MasterClock
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.dispatcher import Dispatcher
 from tailgauge.worker.health import Health
@@ -283,13 +283,17 @@ class Task:
 
     # --- the end ----------------------------------------------------------------------------------------------
 
-    def drain(self, seconds: float) -> None:
-        """Admit no more, wait for open requests, write everything, report. A second call does nothing."""
+    def drain(self, seconds: float, *, sends: bool = True) -> None:
+        """Admit no more, wait for open requests, write everything, report. A second call does nothing.
+
+        Without `sends` the open requests may not make another call either.
+        """
         if self._draining:
             return
         self._draining = True
-        self.dispatcher.send_due()
-        self.dispatcher.stop()
+        if sends:
+            self.dispatcher.send_due()
+        self.dispatcher.stop(sends=sends)
         self.dispatcher.drain(seconds)
         self._closing = True
         if not self.clock.is_same_clock:

@@ -123,6 +123,7 @@ def test_users_who_leave_a_stream_that_had_begun_got_an_answer(mixed, tmp_path):
     [
         ("complete", Exit.OK, PASS),
         ("guarded", Exit.OK, PASS),
+        ("stopped", Exit.FAILED, FAIL),
         ("cut_short", Exit.OK, PASS),
         ("interrupted", Exit.INTERRUPTED, PASS),
         ("unusable", Exit.TARGET, NO_ANSWER),

@@ -126,7 +126,7 @@ def test_an_older_run_of_sessions_does_not_tell_what_was_due(planted):
     assert judged(planted(90, {"held": 90, "counts": {"not_reached": 90}}, arrival="partly open"))[0] == VALID
 
 
-@pytest.mark.parametrize("state", ["interrupted", "guarded"])
+@pytest.mark.parametrize("state", ["interrupted", "guarded", "cut_short", "stopped"])
 def test_a_run_that_was_cut_short_says_so_and_nothing_else(planted, state):
     word, reasons, _ = judged(planted(90, state=state))
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailgauge.channel.clock_offset import EVERY_S, WINDOW, Ping, over_run, tightest
 from tailgauge.clock import Offset, offset_from_ping
-from tailgauge.worker.clock_offset import EVERY_S, WINDOW, Ping, over_run, tightest
 
 MS = 1_000_000
 S = 1_000_000_000

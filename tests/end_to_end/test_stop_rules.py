@@ -1,0 +1,99 @@
+"""A target that begins to fail is spared: the run stops, fails, and says when, why and what it has spent."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+from run_folders.run_data import assert_conserved
+from starting.command import Start
+
+DELTA = {"index": 0, "delta": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
+CHUNK = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "tiny", "choices": [DELTA]}
+USED = CHUNK | {"choices": [], "usage": {"prompt_tokens": 11, "completion_tokens": 4, "total_tokens": 15}}
+ANSWER = "".join(f"data: {text}\n\n" for text in (json.dumps(CHUNK), json.dumps(USED), "[DONE]"))
+ERROR = json.dumps({"error": {"message": "broken"}})
+
+
+class Failing(ThreadingHTTPServer):
+    """Answers until `fails` is set, then HTTP 500. `calls`: when each call came, and its status."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Handler)
+        self.fails = False
+        self.calls: list[tuple[float, int]] = []
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Failing
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        status = 500 if self.server.fails else 200
+        self.server.calls.append((time.monotonic(), status))
+        body = (ANSWER if status == 200 else ERROR).encode()
+        self.send_response(status)
+        self.send_header("content-type", "text/event-stream" if status == 200 else "application/json")
+        self.send_header("content-length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: object) -> None:
+        """Nothing: the log is `calls`."""
+
+
+@pytest.fixture
+def target() -> Iterator[Failing]:
+    with Failing() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+def test_a_target_that_fails_from_a_moment_on_is_spared_within_ten_seconds(
+    start: Start, target: Failing, full_size: bool
+) -> None:
+    fails_at, rate = (20, 10) if full_size else (3, 30)
+    running = start(
+        "run", "streaming", f"--target=http://127.0.0.1:{target.server_port}", "--workers=2", f"--rate={rate}",
+        "--duration=90", "--json", "--set=target.protocol=openai", "--set=stages.warmup_s=1",
+        "--set=traffic.chat.retry.policy=naive", "--set=traffic.chat.retry.max_retries=1",
+    )  # fmt: skip
+    running.wait_for_start(fails_at)
+    target.fails = True
+    failed_at = time.monotonic()
+
+    done = running.finish(60)
+
+    facts, (line,) = done.run.facts, done.stdout.splitlines()
+    report = json.loads((done.report / "report.json").read_text())
+    began, stopped = facts["start_at_ns"] / 1e9, facts["admission_end_at_ns"] / 1e9
+    assert stopped - failed_at < 10, facts["notes"]
+    assert max(at for at, _ in target.calls) < stopped + 2, "no retry either"
+    assert any(status == 500 for _, status in target.calls)
+    assert (done.code, json.loads(line)["exit_code"], facts["state"]) == (1, 1, "stopped")
+    counts = assert_conserved(done.run)
+    assert (counts["lost"], counts["not_reached"] > 50 * rate) == (0, True)
+    assert [worker["state"] for worker in facts["workers"]] == ["drained", "drained"]
+
+    # when and why
+    at, _, why = facts["stopped"].partition(" s into the run: ")
+    assert float(at) == pytest.approx(stopped - began, abs=1.5)
+    assert why.endswith("requests completed (stop.min_completed 50%)")
+    assert report["result"]["outcome"] == "FAIL"
+    assert report["result"]["sentence"] == f"stopped {facts['stopped']}"
+    assert f"note: stopped {facts['stopped']}" in done.stderr
+
+    # what was spent, by the target's own log
+    ok = sum(status == 200 for _, status in target.calls)
+    spent = f"spent: {len(target.calls):,} calls, {15 * ok:,} tokens, "
+    (said,) = [text for text in report["result"]["details"] if text.startswith("spent: ")]
+    assert said.startswith(spent)
+    assert said.endswith(f", usage of {len(target.calls) - ok} calls unknown")

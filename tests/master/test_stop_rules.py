@@ -1,0 +1,176 @@
+"""When a run stops to protect its target, on counters as workers send them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tailgauge import quantile_sketch
+from tailgauge.master.objectives import StopRules
+from tailgauge.scenario.model import parse
+
+SLO = {"metric": "complete", "min": 0.1}
+
+
+class Workers:
+    """Some workers whose counters grow by what happens in each second of a run."""
+
+    def __init__(self, number: int = 1, **tables: Any) -> None:
+        self.rules = StopRules(parse({"name": "x", "traffic": {"chat": {}}, **tables}, "test"))
+        self._ended: list[dict[str, int]] = [{} for _ in range(number)]
+        self._calls: list[dict[str, int]] = [{} for _ in range(number)]
+        self._ttft: dict[int, int] = {}
+        self.second = 0
+        self.open = 0
+
+    def second_of(
+        self, *, ttft_ms: float | None = None, calls: dict[str, int] | None = None, **ended: int
+    ) -> str | None:
+        """One more second, in which these requests ended on the workers in turn."""
+        for into, what in ((self._ended, ended), (self._calls, calls or ended)):
+            for number, name in enumerate(name for name, n in what.items() for _ in range(n)):
+                mine = into[number % len(into)]
+                mine[name] = mine.get(name, 0) + 1
+        if ttft_ms is not None:
+            quantile_sketch.add(self._ttft, ttft_ms)
+        self.second += 1
+        return self.rules.broken(self.second, [self._message(i) for i in range(len(self._ended))])
+
+    def _message(self, number: int) -> dict[str, Any]:
+        ttft = quantile_sketch.packed(self._ttft if not number else {})
+        traffic = {"attempts": dict(self._calls[number]), "ttft": ttft}
+        return {
+            "counts": {"ended": dict(self._ended[number])},
+            "traffic": [["chat", "main", traffic]],
+            "in_flight": self.open,
+        }
+
+    def until_stopped(self, most: int, **second: Any) -> tuple[int, str]:
+        """Seconds until a rule is broken, at most so many, and why."""
+        for number in range(1, most + 1):
+            if why := self.second_of(**second):
+                return number, why
+        return 0, ""
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("how", ["server_error", "rate_limited", "timeout", "truncated", "empty"])
+def test_a_target_that_fails_is_spared_after_a_few_seconds_whatever_the_number_of_workers(workers, how):
+    run = Workers(workers)
+    assert run.until_stopped(20, ok=10) == (0, "")
+
+    after, why = run.until_stopped(10, **{how: 10})
+
+    assert 3 <= after <= 6
+    assert why.endswith("requests completed (stop.min_completed 50%)")
+    completed, ended = (int(text) for text in why.split(" requests")[0].split(" of the last "))
+    assert (50 <= ended <= 60, completed * 2 < ended) == (True, True)
+
+
+def test_a_slow_run_needs_fifty_ended_requests():
+    run = Workers()
+    run.until_stopped(100, ok=1)
+
+    after, _ = run.until_stopped(60, server_error=1)
+
+    assert after == 26
+
+
+def test_a_restart_of_the_target_at_a_high_rate_is_no_reason():
+    run = Workers()
+    run.until_stopped(10, ok=500)
+
+    assert run.until_stopped(2, server_error=500) == (0, "")
+    assert run.until_stopped(20, ok=500) == (0, "")
+
+
+def test_requests_whose_user_left_and_open_ones_do_not_count():
+    run = Workers()
+
+    assert run.until_stopped(60, ok=2, cancelled=20) == (0, "")
+    run.open = 900
+    assert run.until_stopped(60, cancelled=20) == (0, "")
+
+
+def test_half_completed_is_enough():
+    assert Workers().until_stopped(60, ok=5, server_error=5) == (0, "")
+    assert Workers().until_stopped(60, ok=5, server_error=6)[0] > 0
+
+
+@pytest.mark.parametrize(
+    "tables",
+    [
+        {"slo": {"mine": SLO}},
+        {"slo": {"mine": {"metric": "error_rate", "max": 0.9}}},
+        {"slo": {"mine": {"metric": "429_rate", "max": 0.9}}},
+        {"stop": {"min_completed": 0}},
+    ],
+)
+def test_a_scenario_that_says_how_many_may_fail_runs_to_its_end(tables):
+    assert Workers(**tables).until_stopped(60, server_error=50) == (0, "")
+
+
+def test_an_objective_on_latency_says_nothing_about_failures():
+    tables = {"slo": {"mine": {"metric": "ttft", "max_ms": 100}}}
+
+    assert Workers(**tables).until_stopped(60, server_error=50)[0] > 0
+
+
+def test_connection_errors_in_a_row_stop_a_run_that_is_too_slow_for_fifty_requests():
+    run = Workers(2, slo={"mine": SLO})
+    run.until_stopped(30, ok=1)
+
+    after, why = run.until_stopped(40, connect_error=1)
+
+    assert (after, why) == (20, "20 connection errors in a row (stop.connect_errors 20)")
+
+
+def test_one_answer_of_any_kind_ends_a_row_of_connection_errors():
+    run = Workers(slo={"mine": SLO})
+
+    assert run.until_stopped(19, connect_error=1) == (0, "")
+    run.second_of(server_error=1)
+    assert run.until_stopped(19, connect_error=1) == (0, "")
+    assert Workers(slo={"mine": SLO}, stop={"connect_errors": 0}).until_stopped(60, connect_error=9) == (
+        0,
+        "",
+    )
+
+
+def test_a_burst_of_connection_errors_is_no_row_before_five_seconds():
+    run = Workers(slo={"mine": SLO})
+    run.second_of(ok=1)
+
+    assert run.until_stopped(4, connect_error=100) == (0, "")
+    assert run.second_of(connect_error=100) is not None
+
+
+def test_a_ttft_above_its_bound_for_long_enough_stops_the_run():
+    run = Workers(stop={"max_ttft_ms": 500, "ttft_s": 8})
+    run.until_stopped(20, ok=1, ttft_ms=100)
+
+    after, why = run.until_stopped(30, ok=1, ttft_ms=2000)
+
+    assert 4 <= after <= 8
+    assert "the median TTFT was 2,0" in why or "the median TTFT was 1,9" in why
+    assert why.endswith("ms in 8 s (stop.max_ttft_ms 500)")
+
+
+def test_a_target_that_says_nothing_at_all_is_too_slow_while_requests_are_open():
+    run = Workers(stop={"max_ttft_ms": 500, "ttft_s": 8})
+    run.until_stopped(20, ok=1, ttft_ms=100)
+    assert run.until_stopped(20) == (0, "")  # nothing is open: nothing was asked
+
+    run.open = 3
+    after, why = run.until_stopped(30)
+
+    assert 8 <= after <= 9
+    assert why == "no first token in 8 s (stop.max_ttft_ms 500)"
+
+
+def test_without_a_bound_no_ttft_stops_a_run():
+    run = Workers()
+    run.open = 9
+
+    assert run.until_stopped(60, ok=1, ttft_ms=60_000) == (0, "")
