@@ -33,7 +33,6 @@ COLUMNS = (
     "lag_ns",
     "chars",
     "exact",
-    "gap_ns",
 )
 BARS = {10_000_000: 20.0, 100_000_000: 240.0}  # rows -> most seconds
 MOST_BYTES = 4 << 30

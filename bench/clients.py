@@ -25,7 +25,6 @@ import pyarrow.parquet as pq
 from measure import Result, Used, measured
 from reference_server import Load, RequestLog, RigError, Server, compiled, on_core, ordered, read_log, serving
 
-from tailgauge.rows.chunk_encoding import plain
 from tailgauge_analysis.stats.quantiles import CLIENT, TOO_FEW
 
 PATIENCE_S = 180
@@ -231,8 +230,8 @@ def _column(table: Any, name: str) -> Any:
 def seen_by(run: Path, attempts: Any) -> tuple[RequestLog, float]:
     """What the worker recorded, and the bytes that a chunk takes in its table."""
     files = sorted((run / "chunks").glob("*.parquet"))
-    wanted = ["request_id", "chunk_index", "arrived_at_ns", "exact", "gap_ns"]
-    chunks = plain(pq.read_table(run / "chunks", columns=wanted))
+    wanted = ["request_id", "chunk_index", "arrived_at_ns", "exact"]
+    chunks = pq.read_table(run / "chunks", columns=wanted)
     request, index = _column(chunks, "request_id"), _column(chunks, "chunk_index")
     order = np.lexsort((index, request))
     order = order[np.isin(request[order], _column(attempts, "request_id"))]

@@ -13,7 +13,6 @@ import pandas as pd
 import pyarrow.parquet as pq
 from run_folders.run_data import RunData, assert_conserved
 
-from tailgauge.rows.chunk_encoding import plain
 from tailgauge.scenario.model import parse
 from tailgauge.schedule.schedule import plan
 from tailgauge_analysis.load.frames import load
@@ -40,7 +39,7 @@ def rows_of(run: RunData, table: str) -> pd.DataFrame:
     read = []
     for path in sorted((run.path / table).glob("part-*.parquet")):
         part = pq.read_table(path)
-        frame = (plain(part) if table == "chunks" else part).to_pandas()
+        frame = part.to_pandas(ignore_metadata=True)
         read.append(frame.assign(worker=int(path.name.split("-")[1])))
     return pd.concat(read, ignore_index=True)
 

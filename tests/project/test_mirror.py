@@ -46,7 +46,6 @@ RUN_BY = {
     "worker": "end_to_end/test_conservation.py",
     "analysis/compare": "analysis/compare/test_compare.py",
     "analysis/load": "analysis/load/test_frames.py",
-    "analysis/load/old_names": "analysis/load/test_old_schemas.py",
     "analysis/metrics": "analysis/metrics/test_metrics.py",
     "analysis/metrics/groups": "analysis/sections/test_traffic.py",
     "analysis/metrics/timeline": "analysis/report/test_figures.py",

@@ -11,8 +11,6 @@ from typing import Any
 import pandas as pd
 import pyarrow.parquet as pq
 
-from tailgauge.rows.chunk_encoding import plain
-
 
 @dataclass(frozen=True)
 class RunData:
@@ -27,9 +25,7 @@ class RunData:
 
     def table(self, name: str) -> pd.DataFrame:
         parts = [pq.read_table(p) for p in sorted((self.path / name).glob("part-*.parquet"))]
-        if name == "chunks":
-            parts = [plain(part) for part in parts]
-        return pd.concat([part.to_pandas() for part in parts], ignore_index=True)
+        return pd.concat([part.to_pandas(ignore_metadata=True) for part in parts], ignore_index=True)
 
     def requests(self) -> pd.DataFrame:
         """Request rows without the preflight."""

@@ -15,13 +15,12 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from tailgauge.rows.chunk_encoding import plain
 from tailgauge.rows.schema import CHUNK_KINDS
 from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
 
 WANTED = (
     "request_id", "leg", "attempt", "chunk_index", "kind", "arrived_at_ns", "lag_ns", "chars",
-    "exact", "gap_ns", "low_at_ns",
+    "exact", "low_at_ns",
 )  # fmt: skip
 LAG_PS = (0.5, 0.99, 1.0)
 BLOCK = 2_000_000  # chunks that are worked on at once
@@ -153,15 +152,6 @@ class Chunks:
         at = [first_gap[of[ends]] + chunk[ends] - 1, first_gap[of[begins]] + chunk[begins]]
         which = np.repeat([False, True], [len(part) for part in at])
         return GapRanges(np.concatenate(at), np.concatenate([ns[ends], ns[begins]]), which)
-
-
-def complete(rows: pa.Table) -> pa.Table:
-    """A row group with its times in every row. Raises ValueError if the first row lacks them."""
-    if rows.num_rows:
-        for name in ("arrived_at_ns", "lag_ns"):
-            if not rows[name][0].is_valid:
-                raise ValueError(f"column {name} has no value to begin with")
-    return plain(rows)
 
 
 class Fold:

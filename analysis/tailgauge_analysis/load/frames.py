@@ -132,7 +132,7 @@ def _chunks(
     earlier = dedup.Pieces(fold)
     for part in listed:
         held = 0
-        for whole in parquet.pieces(part, chunks.WANTED, problems, chunks.complete):
+        for whole in parquet.pieces(part, chunks.WANTED, problems):
             piece = earlier.without(part, whole)
             fold.add(piece, offsets.get(part.worker, 0) - start_at_ns)
             held += piece.num_rows

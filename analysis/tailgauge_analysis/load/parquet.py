@@ -4,7 +4,7 @@ This module knows file names, footers and column types, not what the columns mea
 or whose pages do not match their checksums, is a problem and left out; only a newer schema version is raised.
 
 A part of an older schema lacks the columns that came later: they are filled with the row class's own default (null, or
-what was always so before the column came), or made from those that it had instead. In a part of today's schema a missing
+what was always so before the column came), or made from those that it had instead (old_schemas.py). In a part of today's schema a missing
 column is damage.
 
 A compacted file names in its footer (`tailgauge.replaces`) the parts that it contains: if a crash left them behind,
@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 from tailgauge.errors import RunDataError
 from tailgauge.rows.parquet import schema
 from tailgauge.rows.schema import SCHEMA_VERSION, TABLES
-from tailgauge_analysis.load import old_names
+from tailgauge_analysis.load import old_schemas
 from tailgauge_analysis.load.run_files import DAMAGED, NOTE, UNFINISHED, Problem
 
 _NAME = re.compile(r"part-(\d{1,6})-(\d{1,9}|all)\.parquet")
@@ -44,7 +44,7 @@ _MADE: dict[str, dict[str, tuple[tuple[str, ...], Callable[..., Any]]]] = {
     },
     **{
         table: {now: ((old,), lambda column: column) for now, old in names.items()}
-        for table, names in old_names.COLUMNS.items()
+        for table, names in old_schemas.COLUMNS.items()
     },
 }
 
@@ -133,9 +133,8 @@ def pieces(
     part: Part,
     wanted: Sequence[str],
     problems: list[Problem],
-    complete: Callable[[pa.Table], pa.Table] | None = None,
 ) -> Iterator[pa.Table]:
-    """The same, one row group at a time. `complete` fills in a row group; ValueError if it cannot."""
+    """The same, one row group at a time."""
     lost, why = 0, ""
     try:
         with pq.ParquetFile(part.path, page_checksum_verification=True) as file:
@@ -143,7 +142,6 @@ def pieces(
             for number in range(file.num_row_groups):
                 try:
                     rows = columns_of.read(file, number)
-                    rows = complete(rows) if complete else rows
                 except _UNREADABLE as error:
                     lost += file.metadata.row_group(number).num_rows
                     why = why or _reason(error)
@@ -173,11 +171,14 @@ class _Columns:
         lacking = [name for name in needed if name not in held and name not in self._later]
         if lacking:
             raise pa.ArrowInvalid(f"column {lacking[0]} is missing")
+        self._has_gaps = is_old and old_schemas.GAP in held
+        needed += [old_schemas.GAP] if self._has_gaps else []
         self._read = [name for name in dict.fromkeys(needed) if name in held]
 
     def read(self, file: pq.ParquetFile, number: int) -> pa.Table:
         """A row group."""
         rows = file.read_row_group(number, columns=self._read)
+        rows = old_schemas.with_times(rows) if self._has_gaps else rows
         whole = pa.table({name: self._column(rows, name) for name in self._wanted})
         hollow = [name for name in self._never_empty if whole[name].null_count]
         if hollow:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tailgauge.errors import RunDataError
 from tailgauge.rows.schema import SCHEMA_VERSION
-from tailgauge_analysis.load.old_names import NEW_SINCE, renamed
+from tailgauge_analysis.load.old_schemas import NEW_SINCE, renamed
 from tailgauge_analysis.text.json_values import Json, whole
 
 DAMAGED = "damaged"  # a part or file that cannot be read: its rows are missing

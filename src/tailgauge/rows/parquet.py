@@ -3,14 +3,15 @@
 No threads, greenlets or buffers here. A part is written under another name and renamed when complete, so any `part-*` is
 readable, however the process ends.
 
-Chunks are stored by attempt, with times as gaps and receive lags (see chunk_encoding), in byte streams: one outlier would
-widen 32 packed deltas. That happens at compaction; during load parts are written in the cheapest form.
+Chunks are stored by attempt, their times in byte streams: one outlier would widen 32 packed deltas. They are brought into
+that order at compaction; during load parts are written in the order of arrival.
 """
 
 from __future__ import annotations
 
 import contextlib
 import functools
+import json
 import sys
 from collections.abc import Iterator
 from importlib.abc import MetaPathFinder
@@ -19,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from tailgauge.rows.chunk_encoding import KEY, brief, goes_on, numbers, plain
 from tailgauge.rows.run_folder import MARK
 from tailgauge.rows.schema import CHUNK_KINDS, SCHEMA_VERSION, Chunks, columns
 
@@ -35,6 +36,8 @@ GROUP = 200_000  # rows that are sorted and stored together
 LARGEST = 256 * 2**20  # bytes of a transferred part
 PIECE = 128 * 1024  # bytes of it in one message
 MAX_ROWS = 10_000_000  # of such a part
+_KEY = ("request_id", "leg", "attempt", "chunk_index")
+_STREAMS = ("arrived_at_ns", "lag_ns")
 _FOOTER = 2**20  # bytes of its footer, at most; 70 columns and one row group have 12 kB
 _UNPACKED = 2**30  # uncompressed bytes of one of its row groups, at most
 
@@ -69,15 +72,31 @@ hide_pandas()
 def schema(table: str, **metadata: str) -> pa.Schema:
     """Arrow schema of a table, with the schema version in its metadata."""
     named = {f"{MARK}.schema_version": str(SCHEMA_VERSION)} | {f"{MARK}.{k}": v for k, v in metadata.items()}
-    return pa.schema([pa.field(c.name, _TYPES[c.kind], c.nullable) for c in columns(table)], named)
+    fields = [pa.field(c.name, _TYPES[c.kind], c.nullable) for c in columns(table)]
+    return pa.schema(fields, named | {"pandas": _for_pandas(table)})
+
+
+@functools.cache
+def _for_pandas(table: str) -> str:
+    """What pandas reads beside a schema: that integers stay integers where some are null, instead of becoming floats."""
+    nullable = {
+        c.name: c.kind for c in columns(table) if c.nullable and c.kind in ("int16", "int32", "int64")
+    }
+    described = [
+        {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": kind.capitalize(), "metadata": None}
+        for name, kind in nullable.items()
+    ]  # fmt: skip
+    return json.dumps(
+        {"index_columns": [], "column_indexes": [], "columns": described, "pandas_version": "2.0.0"}
+    )
 
 
 def encoding(kept: pa.Schema) -> dict[str, Any]:
-    """Encoding of parts: checksums, zstd, dictionaries for text, deltas for integers that are not differences already."""
+    """Encoding of parts: checksums, zstd, dictionaries for text, byte streams for chunk times, deltas for other integers."""
     wide = [f.name for f in kept if pa.types.is_integer(f.type) and f.type != pa.int16()]
     text = [f.name for f in kept if pa.types.is_string(f.type)]
     deltas = dict.fromkeys(wide, "DELTA_BINARY_PACKED")
-    streams = {name: "BYTE_STREAM_SPLIT" for name in wide if name in ("gap_ns", "lag_ns")}
+    streams = {name: "BYTE_STREAM_SPLIT" for name in wide if name in _STREAMS}
     encodings = {"use_dictionary": text, "column_encoding": deltas | streams}
     return {"compression": "zstd", "write_page_checksum": True, **encodings}
 
@@ -172,14 +191,27 @@ def _groups(parts: list[Path], target: pa.Schema) -> Iterator[pa.Table]:
 
 
 def by_attempt(rows: pa.Table) -> pa.Table:
-    """Chunks in stored form, sorted by attempt and number. Runs of rows are moved, not single rows."""
-    keys = [numbers(rows[name]) for name in KEY]
-    begin = np.flatnonzero(~goes_on(*keys))
+    """Chunks sorted by attempt and number. Runs of rows are moved, not single rows."""
+    request_id, leg, attempt, chunk_index = keys = [_numbers(rows[name]) for name in _KEY]
+    begins = np.ones(rows.num_rows, np.bool_)
+    begins[1:] = np.diff(chunk_index) != 1
+    for key in (request_id, leg, attempt):
+        begins[1:] |= key[1:] != key[:-1]
+    begin = np.flatnonzero(begins)
     size = np.diff(begin, append=rows.num_rows)
     order = np.lexsort([key[begin] for key in reversed(keys)])
     begin, size = begin[order], size[order]
     place = np.repeat(begin - (np.cumsum(size) - size), size) + np.arange(rows.num_rows)
-    return brief(plain(rows).take(pa.array(place, pa.int64())), schema("chunks"), GROUP)
+    return rows.take(pa.array(place, pa.int64()))
+
+
+def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
+    """A column without nulls as numpy, from its buffer: pyarrow's conversion would load pandas."""
+    whole = column.combine_chunks()
+    kind = np.dtype(str(whole.type))
+    held = np.frombuffer(whole.buffers()[1], kind) if len(whole) else np.empty(0, kind)
+    values: npt.NDArray[Any] = held[whole.offset : whole.offset + len(whole)]
+    return values
 
 
 def row_table(name: str, rows: list[Any]) -> pa.Table:
@@ -198,7 +230,7 @@ def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
 
 
 def chunk_table(segments: list[Segment]) -> pa.Table:
-    """Arrow table of chunk segments, sorted by attempt, with full times; without an object per chunk."""
+    """Arrow table of chunk segments, sorted by attempt; without an object per chunk."""
     segments = sorted(segments, key=itemgetter(0, 1, 2, 3))
     sizes = [len(segment[4]) for segment in segments]
 
@@ -224,7 +256,6 @@ def chunk_table(segments: list[Segment]) -> pa.Table:
         "read_index": pa.array(joined("read_index", np.int32), pa.int32()),
         "chars": pa.array(joined("chars", np.int32), pa.int32()),
         "exact": pa.array(exact, pa.bool_()),
-        "gap_ns": pa.nulls(len(low), pa.int64()),
     }
     target = schema("chunks")
     return pa.Table.from_arrays([cells[f.name] for f in target], schema=target)

@@ -17,6 +17,7 @@ Schema history (docs/reference/data-format.md repeats it; every version has a fi
   5  0.1.0  names only: handover_* -> receive_lag_*; run.json: owner -> master, virtual -> dry_run
   6  0.1.0  attempts: last_thinking_at_ns; token counts that cannot be leave an answer ok
   7  0.1.0  target: first_due_at_ns, last_due_at_ns; received_at_ns is the kernel's time of arrival
+  8  0.1.0  chunks: arrived_at_ns and lag_ns in every row, low_at_ns in every row that is not exact, no gap_ns
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Annotated, get_args, get_type_hints
 
-SCHEMA_VERSION = 7
+SCHEMA_VERSION = 8
 
 # How an attempt, a leg or a request ended. `client_drop` is a request only: it was never sent.
 OK = "ok"
@@ -221,13 +222,12 @@ class ChunkRow:
     attempt: Annotated[Int16, "its attempt"]
     chunk_index: Annotated[Int32, "number of the content chunk within the attempt, from 0"]
     kind: Annotated[String, "text, thinking or tool_json"]
-    arrived_at_ns: Annotated[Int64 | None, "kernel timestamp of the read that completed the chunk; null: the previous row's plus gap_ns"]
-    low_at_ns: Annotated[Int64 | None, "lower bound if not exact; null: the previous other arrival"]
-    lag_ns: Annotated[Int64 | None, "receive lag: read time - arrived_at_ns; null: as in the previous row"]
+    arrived_at_ns: Annotated[Int64, "kernel timestamp of the read that completed the chunk"]
+    low_at_ns: Annotated[Int64 | None, "lower end of the arrival, null if exact"]
+    lag_ns: Annotated[Int64, "receive lag: read time - arrived_at_ns"]
     read_index: Annotated[Int32, "number of the read within the attempt, from 0"]
     chars: Annotated[Int32, "characters of content in the chunk"]
     exact: Annotated[Bool, "true: arrived at arrived_at_ns; false: between low_at_ns and arrived_at_ns"]
-    gap_ns: Annotated[Int64 | None, "time since the attempt's previous chunk, in the previous row; null: none, or arrived_at_ns is set"] = None
 
 
 @dataclass(slots=True)

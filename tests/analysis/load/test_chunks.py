@@ -33,7 +33,7 @@ def rows_of(seed, attempts=40):
         "request_id": of // 4 * 65536, "leg": of // 2 % 2, "attempt": of % 2,
         "chunk_index": np.concatenate([np.arange(n) for n in sizes]), "arrived_at_ns": arrived,
         "kind": rng.choice(["text", "thinking", "tool_json", "other"], len(of)),
-        "exact": exact, "gap_ns": [None] * len(of), "low_at_ns": low,
+        "exact": exact, "low_at_ns": low,
         "lag_ns": rng.integers(-5, 4 * 10**9, len(of)), "chars": rng.integers(0, 9, len(of)),
     }  # fmt: skip
 

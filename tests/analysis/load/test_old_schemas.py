@@ -2,10 +2,12 @@
 
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 
 from tailgauge.rows import schema
 from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.load.old_schemas import with_times
 from tailgauge_analysis.metrics.latency import SUCCESSES, sample
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import steady
@@ -50,6 +52,24 @@ def test_the_third_schema_knows_attempts_and_winners():
     assert stage.requests["winner"].tolist()[:3] == [1, 1, 0]
     assert stage.attempts["cause"].tolist() == ["primary", "hedge", "primary", "retry", "primary", "primary"]
     assert frames.requests["tags"].dropna().tolist() == ['{"tenant": "a"}'] * 6
+
+
+def test_times_that_followed_from_the_row_before_come_back():
+    """Two attempts; of the first one two chunks came in one read, and the one before is as early as it can have been."""
+    rows = pa.table({
+        "request_id": [1, 1, 1, 1, 2, 2], "arrived_at_ns": pa.array([100, None, None, None, 50, None], pa.int64()),
+        "gap_ns": pa.array([None, 30, None, 5, None, 7], pa.int64()),
+        "low_at_ns": pa.array([60, None, None, None, None, 51], pa.int64()),
+        "lag_ns": pa.array([5, 6, None, 6, 9, 8], pa.int64()), "exact": [False, False, True, True, True, False],
+    })  # fmt: skip
+
+    assert with_times(rows).to_pydict() == {
+        "request_id": [1, 1, 1, 1, 2, 2], "arrived_at_ns": [100, 130, 130, 135, 50, 57],
+        "low_at_ns": [60, 100, None, None, None, 51], "lag_ns": [5, 6, 6, 6, 9, 8],
+        "exact": [False, False, True, True, True, False],
+    }  # fmt: skip
+    with pytest.raises(ValueError, match="no time to begin with"):
+        with_times(rows.slice(1))
 
 
 def test_the_seventh_schema_knows_when_chunks_were_due_at_the_endpoint():

@@ -6,11 +6,11 @@ from array import array
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 
 from tailgauge.rows import parquet
-from tailgauge.rows.chunk_encoding import plain
 from tailgauge.rows.schema import CHUNK_KINDS, Chunks
 
 COLUMNS = ("kind", "arrived_at_ns", "low_at_ns", "lag_ns", "read_index", "chars")
@@ -113,7 +113,7 @@ def test_every_value_comes_back(seed, tmp_path, monkeypatch):
     whole = stored(tmp_path, attempts, rng.integers(1, 5, len(attempts)).tolist())
 
     with pq.ParquetFile(whole) as file:
-        groups = [plain(file.read_row_group(i)) for i in range(file.num_row_groups)]
+        groups = [file.read_row_group(i) for i in range(file.num_row_groups)]
     facts = [group.drop_columns("exact") for group in groups]
     found = {}
     for group in facts:  # an attempt may go on in the next
@@ -125,7 +125,7 @@ def test_every_value_comes_back(seed, tmp_path, monkeypatch):
         order = np.argsort(columns["chunk_index"])
         columns.update({name: [values[i] for i in order] for name, values in columns.items()})
     assert found == expected
-    assert plain(pq.read_table(whole)).drop_columns("exact").to_pylist() == [
+    assert pq.read_table(whole).drop_columns("exact").to_pylist() == [
         row for group in facts for row in group.to_pylist()
     ]
     assert pq.read_table(whole)["exact"].to_pylist() == [
@@ -133,26 +133,40 @@ def test_every_value_comes_back(seed, tmp_path, monkeypatch):
     ]
 
 
-def test_a_chunk_takes_at_most_six_bytes(tmp_path):
-    """500 streams of 200 chunks, in parts of four seconds."""
+def even(rng, count):
+    """Gaps that are off by 1 ms, as usual as a bell, and lags of some 40 us."""
+    lags = np.exp(rng.normal(np.log(40_000), 0.8, count))
+    return 20_000_000 + rng.normal(0, 1e6, count).astype(np.int64), lags.astype(np.int64)
+
+
+@pytest.mark.parametrize("times", [jitter, even])
+def test_a_chunk_takes_at_most_eight_bytes(times, tmp_path, monkeypatch, full_size):
+    """Streams of 200 chunks, in parts of four seconds; at full size a million chunks."""
+    monkeypatch.setitem(globals(), "jitter", times)
+    streams = 5000 if full_size else 500
     rng = np.random.default_rng(1)
-    attempts = [attempt(rng, (65536 * i, 0, 0), 200, wild=False) for i in range(500)]
+    attempts = [attempt(rng, (65536 * i, 0, 0), 200, wild=False) for i in range(streams)]
 
-    whole = stored(tmp_path, attempts, [2] * 500)
+    whole = stored(tmp_path, attempts, [2] * streams)
 
-    assert whole.stat().st_size < 6 * pq.read_metadata(whole).num_rows
+    assert whole.stat().st_size < 8 * pq.read_metadata(whole).num_rows
 
 
-def test_times_are_reported_once(tmp_path):
+def test_a_plain_reader_gets_times_in_every_row_and_whole_numbers(tmp_path):
     one = ((1, 0, 0), {
         "kind": ["text"] * 4, "arrived_at_ns": [100, 130, 130, 135], "low_at_ns": [60, 100, None, None],
-        "lag_ns": [5, 6, 6, 6], "read_index": [1, 2, 2, 3], "chars": [1] * 4,
+        "lag_ns": [5, 6, 6, 4 * 10**9], "read_index": [1, 2, 2, 3], "chars": [1] * 4,
     })  # fmt: skip
+    folder = tmp_path / "chunks"
+    folder.mkdir()
+    stored(folder, [one], [1])
 
-    rows = pq.read_table(stored(tmp_path, [one], [1])).select(
-        ["arrived_at_ns", "gap_ns", "low_at_ns", "exact", "lag_ns"]
-    )
+    rows = pd.read_parquet(folder)
 
-    assert [tuple(row.values()) for row in rows.to_pylist()] == [
-        (100, None, 60, False, 5), (None, 30, None, False, 6), (None, None, None, True, None), (None, 5, None, True, 6),
-    ]  # fmt: skip
+    assert rows.groupby(["request_id", "leg", "attempt"]).arrived_at_ns.diff().tolist()[1:] == [30, 0, 5]
+    assert rows.lag_ns.tolist() == [5, 6, 6, 4 * 10**9]
+    assert rows.low_at_ns.tolist() == [60, 100, pd.NA, pd.NA]
+    assert {name for name, kind in rows.dtypes.items() if not pd.api.types.is_integer_dtype(kind)} == {
+        "kind",
+        "exact",
+    }
