@@ -44,6 +44,7 @@ ALONE = (
 LONG = (
     "tests/docs",
     "tests/end_to_end",
+    "tests/hostile",
     "tests/many_machines",
     "tests/real_engine",
     "tests/simulator/http",

@@ -10,10 +10,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from end_to_end.malicious_target import Target
+from hostile.target import malicious
 from starting.command import Running, Start, commands
 from starting.endpoint import endpoint as simulated_endpoint
 from starting.programs import LOCUST, TAILGAUGE
+
+__all__ = ["malicious"]
 
 
 @pytest.fixture
@@ -30,20 +32,6 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
     with commands() as run:
         yield start_command
-
-
-@pytest.fixture(scope="module")
-def malicious(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Target]]:
-    """`malicious()` starts a target that means harm; see malicious_server.py."""
-    started: list[Target] = []
-
-    def start_target() -> Target:
-        started.append(Target(tmp_path_factory.mktemp("target")))
-        return started[-1]
-
-    yield start_target
-    for each in started:
-        each.kill()
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,5 @@
 """Keys come from the environment and reach no file, message or command line, no child that needs none, and no target that
-is not theirs. What a target repeats of its own key is in test_malicious_target.py."""
+is not theirs. What a target repeats of its own key is in hostile/test_hostile_targets.py."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 from end_to_end.everything_written import Channel, Processes, everything
-from end_to_end.malicious_target import Target
+from hostile.target import Target
 from run_folders.run_data import RunData
 from starting.command import Finished, Running
 from starting.programs import TAILGAUGE

@@ -150,6 +150,8 @@ class CustomSse(WireProtocol):
         elif name == self._error:
             decoder.error = decoder.error or error_of(_tree(data) or _text(data))
         elif name == self._token:
+            if self._text and tree is None and data:
+                raise ValueError("no JSON")
             decoder.content(_TEXT, (at(tree, self._text) if self._text else _text(data)) or "")
         elif name == self._status:
             decoder.phase(str(at(tree, self._status_name) if self._status_name else _text(data)))

@@ -169,6 +169,8 @@ class StreamDecoder:
             if self.broken:
                 return
         self._has_skimmed = False
+        if self._splitter.is_marked:
+            self.error = self.error or (MALFORMED_EVENT, "a byte order mark inside the stream")
 
     def _on_malformed(self, error: Exception, data: bytes) -> None:
         self.error = self.error or (MALFORMED_EVENT, f"{type(error).__name__} in event: {_shown(data)}")

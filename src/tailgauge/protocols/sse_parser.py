@@ -27,13 +27,16 @@ class EventSizeError(Exception):
 class Splitter:
     """Cuts a stream into events; `pending` is what has no end yet."""
 
-    __slots__ = ("_after_cr", "_begun", "ended_with_event", "pending")
+    __slots__ = ("_after_cr", "_begun", "ended_with_event", "is_marked", "pending")
 
     def __init__(self) -> None:
         self.pending: bytes | bytearray = b""
         self.ended_with_event = False  # the last bytes fed ended an event, and no comment or part of another
         self._after_cr = False  # a line feed to come belongs to the line end before
         self._begun = False
+        self.is_marked = (
+            False  # a later line began with a byte order mark: it is no field, so something is missing
+        )
 
     def feed(self, payload: bytes) -> list[tuple[bytes, bytes]]:
         """Events completed by `payload`, in order. Comments and events without data are left out."""
@@ -46,6 +49,10 @@ class Splitter:
         if len(self.pending) > MAX_EVENT:
             self.pending = b""
             raise EventSizeError
+        if _MARK in text:
+            lines = text.split(b"\n")
+            lines[0] = lines[0] if self._begun else lines[0].removeprefix(_MARK)
+            self.is_marked |= any(line.startswith(_MARK) for line in lines)
         if not self._begun and blocks:
             self._begun, blocks[0] = True, blocks[0].removeprefix(_MARK)
         if len(text) > _FEW:

@@ -45,13 +45,16 @@ def response_head(head: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
     parts = first.split(b" ", 2)
     if len(parts) < 2 or not parts[0].startswith(b"HTTP/1.") or not parts[1].isdigit() or len(parts[1]) != 3:
         raise WireError(f"not an HTTP/1.1 response: {first[:80]!r}")
+    status = int(parts[1])
+    if status < 100 or status == 101:  # nobody has asked for another protocol
+        raise WireError(f"not a status: {status}")
     headers = []
     for line in lines:
         name, colon, value = line.partition(b":")
         if not colon or not name or name != name.strip():
             raise WireError(f"malformed header line: {line[:80]!r}")
-        headers.append((name, value.strip()))
-    return int(parts[1]), headers
+        headers.append((name, value.strip(b" \t")))
+    return status, headers
 
 
 class Body:
@@ -143,8 +146,10 @@ class ChunkedBody(Body):
                 if len(self._line) > MAX_HEAD:
                     raise WireError("a chunk size line without an end")
                 break
-            line, self._line, at = (self._line + data[at:stop]).strip(), b"", stop + 1
-            self._on_line(line)
+            line, self._line, at = self._line + data[at:stop], b"", stop + 1
+            if len(line) > MAX_HEAD:
+                raise WireError(f"a line of {len(line)} bytes in chunked framing")
+            self._on_line(line.strip())
         return out[0] if len(out) == 1 else b"".join(out)
 
     def _on_line(self, line: bytes) -> None:

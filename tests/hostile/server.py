@@ -1,10 +1,10 @@
-"""A target that means harm, on raw sockets, in a process of its own: each request meets one behaviour of `malicious_answers`.
+"""A target that means harm, on raw sockets, in a process of its own: each request meets one behaviour of `behaviours`.
 
-Rule: `python malicious_server.py PORT_FILE` serves until its standard input ends, then prints a JSON list of what it did.
+Rule: `python server.py PORT_FILE` serves until its standard input ends, then prints a JSON list of what it did.
 
-The path chooses: `/NAME/...` always shows that behaviour, `/mix/...` all of them in turn, with a fair answer in between.
-The first two requests of a path are answered fairly, for the preflight, unless it begins with `/now/`. Which protocol
-it uses shows at its end.
+The path chooses: `/NAME/...` always shows that behaviour, `/mix/I-N/...` every N-th of them in turn from number I on, and
+each of those that repeat a key or hold a script, with a fair answer now and then. The first two requests of a path are
+answered fairly, for the preflight, unless it begins with `/now/`. Which protocol it uses shows at its end.
 """
 
 from __future__ import annotations
@@ -12,17 +12,19 @@ from __future__ import annotations
 import contextlib
 import json
 import socket
+import struct
 import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
-from end_to_end.malicious_answers import BEHAVIOURS, Request, fair
+from hostile.answers import CLOSE, RESET, WAIT, Request, fair
+from hostile.behaviours import BEHAVIOURS, mix
 
 FIRST = 2  # requests of each path and protocol that are answered fairly
-MIX = [name for each in BEHAVIOURS for name in (each, "fair")]
 PATIENCE_S = 60.0
+PROTOCOLS = {"completions": "openai", "messages": "anthropic"}  # by the end of their path
 
 
 class Server:
@@ -56,14 +58,18 @@ class Server:
         if now == "now":
             return rest.partition("/")[0]
         number -= FIRST
-        return "fair" if number < 0 else now if now in MIX else MIX[number % len(MIX)]
+        if now == "mix" and number >= 0:
+            first, _, step = rest.partition("/")[0].partition("-")
+            names = mix(int(first), int(step))
+            return names[number % len(names)]
+        return "fair" if number < 0 else now
 
     def _answer(self, client: socket.socket, request: str) -> None:
         first, *lines = request.partition("\r\n\r\n")[0].split("\r\n")
         path, headers = first.split()[1], dict(line.split(": ", 1) for line in lines)
         headers = {name.lower(): value for name, value in headers.items()}
         key = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
-        asked = Request("openai" if path.endswith("/chat/completions") else "anthropic", key)
+        asked = Request(PROTOCOLS.get(path.rpartition("/")[2], "sse"), key)
         name = self._choose(path)
         note = {
             "behaviour": name,
@@ -75,15 +81,28 @@ class Server:
         }
         began = time.monotonic()
         try:
-            for piece in {**BEHAVIOURS, "fair": fair}[name](asked):
+            for piece in fair(asked) if name == "fair" else BEHAVIOURS[name].send(asked):
                 if isinstance(piece, bytes):
                     client.sendall(piece)
                     note["bytes"] += len(piece)
+                elif piece in {CLOSE, RESET}:
+                    hang_up(client, reset=piece == RESET)
+                elif piece == WAIT:
+                    client.recv(1)
                 else:
                     time.sleep(piece)
             note["cut"] = False
         finally:
             self.did.append({**note, "seconds": time.monotonic() - began})
+
+
+def hang_up(client: socket.socket, *, reset: bool) -> None:
+    """No more of this connection."""
+    if reset:
+        client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        client.close()
+    else:
+        client.shutdown(socket.SHUT_WR)
 
 
 def _request(client: socket.socket) -> str | None:

@@ -7,19 +7,22 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 HERE = Path(__file__).parent
 
 
 class Target:
-    """A process of `malicious_server`."""
+    """A process of `server`."""
 
     def __init__(self, folder: Path) -> None:
         port = folder / "port"
         self._child = subprocess.Popen(
-            [sys.executable, str(HERE / "malicious_server.py"), str(port)],
+            [sys.executable, str(HERE / "server.py"), str(port)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
@@ -41,3 +44,17 @@ class Target:
         if self._child.poll() is None:
             self._child.kill()
             self._child.communicate()
+
+
+@pytest.fixture(scope="module")
+def malicious(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[], Target]]:
+    """`malicious()` starts a target that means harm; see server.py."""
+    started: list[Target] = []
+
+    def start_target() -> Target:
+        started.append(Target(tmp_path_factory.mktemp("target")))
+        return started[-1]
+
+    yield start_target
+    for each in started:
+        each.kill()

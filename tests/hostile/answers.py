@@ -1,11 +1,10 @@
-"""How a target may mean harm: behaviours by name, each what is sent in answer to one request.
+"""Pieces of hostile answers, of which the behaviours are made.
 
-Rule: a behaviour yields bytes to send, or seconds to wait. It may go on for ever: it ends when the client hangs up.
-"""
+Rule: a behaviour yields bytes to send, or seconds to wait, or that it hangs up. It may go on for ever: it ends when the
+client hangs up."""
 
 from __future__ import annotations
 
-import gzip
 import itertools
 import json
 import random
@@ -13,6 +12,8 @@ import zlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
+
+from tailgauge.transport.http1 import ChunkedBody
 
 MARK = "pwned"  # what a script of ours would leave behind; harmless where it stands as text
 EVIL = (
@@ -28,6 +29,7 @@ CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
 END = b"0\r\n\r\n"
 
 Sent = Iterator[bytes | float]
+CLOSE, RESET, WAIT = -1.0, -2.0, -3.0  # instead of a pause: hang up, or wait until the client does
 
 
 @dataclass(frozen=True)
@@ -40,13 +42,23 @@ class Request:
     def event(self, **tree: Any) -> bytes:
         return chunk(b"data: %b\n\n" % json.dumps(tree).encode())
 
-    def word(self, text: str) -> bytes:
-        """One piece of content."""
+    def delta(self, text: Any, **more: Any) -> bytes:
+        """A piece of content; `text` may be no text at all."""
         if self.protocol == "openai":
-            return self.event(id="c-1", model="m", choices=[{"index": 0, "delta": {"content": text}}])
-        return self.event(type="content_block_delta", index=0, delta={"type": "text_delta", "text": text})
+            choices = [{"index": 0, "delta": {"content": text}}]
+            return self.event(id="c-1", model="m", choices=choices, **more)
+        if self.protocol == "sse":
+            return self.event(text=text, **more)
+        return self.event(
+            type="content_block_delta", index=0, delta={"type": "text_delta", "text": text}, **more
+        )
+
+    def word(self, text: str) -> bytes:
+        return self.delta(text)
 
     def opening(self, model: str = "m") -> bytes:
+        if self.protocol == "sse":
+            return chunk(b"event: status\ndata: %b\n\n" % json.dumps({"phase": model}).encode())
         if self.protocol == "openai":
             return self.event(id="c-1", model=model, choices=[{"index": 0, "delta": {"role": "assistant"}}])
         usage = {"input_tokens": 32, "output_tokens": 1}
@@ -60,30 +72,42 @@ class Request:
         }
         return self.event(type="message_start", message=message)
 
-    def closing(self, reason: str = "stop", usage: Any = None) -> bytes:
-        """The end of an answer, with a `usage` of any kind, given as JSON text."""
-        summary = usage or (
-            '{"output_tokens": 2}'
-            if self.protocol == "anthropic"
-            else '{"prompt_tokens": 32, "completion_tokens": 2}'
-        )
+    def end(self) -> bytes:
+        """The end mark."""
+        return self.event(type="message_stop") if self.protocol == "anthropic" else chunk(b"data: [DONE]\n\n")
+
+    def summary(self, reason: str = "stop", usage: str | None = None) -> bytes:
+        """Why it ended, and a `usage` of any kind, given as JSON text."""
+        tree: dict[str, Any] = {"usage": 0}
         if self.protocol == "openai":
-            last = {
+            tree |= {
                 "id": "c-1",
                 "model": "m",
                 "choices": [{"index": 0, "delta": {}, "finish_reason": reason}],
-                "usage": 0,
             }
-            end = chunk(b"data: [DONE]\n\n")
-        else:
-            last = {"type": "message_delta", "delta": {"stop_reason": reason}, "usage": 0}
-            end = self.event(type="message_stop")
-        summary = json.dumps(last).replace('"usage": 0', f'"usage": {summary}')
-        return chunk(b"data: %b\n\n" % summary.encode()) + end + END
+        elif self.protocol == "anthropic":
+            tree |= {"type": "message_delta", "delta": {"stop_reason": reason}}
+        text = json.dumps(tree).replace('"usage": 0', f'"usage": {usage or self.count("2")}')
+        return chunk(b"event: usage\ndata: %b\n\n" % text.encode())
+
+    def closing(self, reason: str = "stop", usage: str | None = None) -> bytes:
+        return self.summary(reason, usage) + self.end() + END
 
     def count(self, value: str) -> str:
         """A usage whose output tokens are this JSON text."""
-        return f'{{"{"completion_tokens" if self.protocol == "openai" else "output_tokens"}": {value}}}'
+        name = "completion_tokens" if self.protocol == "openai" else "output_tokens"
+        prompt = '"prompt_tokens": 32, ' if self.protocol == "openai" else ""
+        return f'{{{prompt}"{name}": {value}}}'
+
+    def answer(self) -> bytes:
+        """A fair answer's chunks."""
+        return self.opening() + self.word("a") + self.word("b") + self.closing()
+
+    def stream(self) -> bytes:
+        """The same without framing."""
+        body = ChunkedBody().feed(self.answer())
+        assert body.endswith(b"\n\n")
+        return body
 
 
 def chunk(data: bytes) -> bytes:
@@ -203,7 +227,7 @@ def echo_error(asked: Request) -> Sent:
 
 def echo_event(asked: Request) -> Sent:
     text = "x" * 1990 + asked.key
-    yield CHUNKED + asked.opening() + chunk(b"data: " + error(text, asked.key) + b"\n\n") + END
+    yield CHUNKED + asked.opening() + chunk(b"event: error\ndata: " + error(text, asked.key) + b"\n\n") + END
 
 
 def bomb(form: int) -> bytes:
@@ -241,60 +265,105 @@ def noise(_: Request) -> Sent:
         yield random.Random(1).randbytes(65_536)
 
 
-BOMB, BOMB_CHARSET = bomb(31), bomb(15)
-DUPLICATED = b'{"type":"ping","type":"ping","choices":[],"choices":[],"usage":null,"usage":null,"usage":{"output_tokens":1}}'
-BEHAVIOURS: dict[str, Callable[[Request], Sent]] = {
-    # heads
-    "big_header": forever(HEAD + b"x-big: ", FLOOD),
-    "many_headers": forever(HEAD, b"x-a: b\r\n" * 1000),
-    "few_bytes_many_headers": once(HEAD + b"a:b\r\n" * 9000 + b"\r\n"),
-    "interim": forever(b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 1000),
-    "slow_interim": forever(b"", b"HTTP/1.1 103 Early Hints\r\nlink: x\r\n\r\n", 0.005),
-    "slow_head": late(HEAD + b"x-slow: ", 0.01),
-    "noise": noise,
-    "redirect": once(whole(307, b"", b"location: /redirect/v1/messages")),
-    # bodies without end
-    "endless_error": forever(b"HTTP/1.1 500 Oops\r\n\r\n", FLOOD),
-    "endless_line": forever(HEAD + b"\r\ndata: ", FLOOD),
-    "endless_event": forever(HEAD + b"\r\n", b"data: x\n" * 8000),
-    "endless_comments": forever(HEAD + b"\r\n", b": keep-alive\n\n" * 4000),
-    "endless_text": forever(CHUNKED, lambda asked: asked.opening() + asked.word("a") * 500),
-    "endless_long_lines": forever(CHUNKED, lambda asked: asked.opening() + asked.word("a" * 60_000)),
-    "endless_trickle": forever(CHUNKED, lambda asked: asked.word("a"), 0.02),
-    "endless_pings": forever(CHUNKED, chunk(b': x\n\nevent: ping\ndata: {"type": "ping"}\n\n'), 0.02),
-    "endless_bad_events": forever(CHUNKED, chunk(b"data: {\n\n" * 5000)),
-    "endless_chunk_line": forever(CHUNKED + b"1", FLOOD),
-    "endless_trailers": forever(CHUNKED + b"0\r\n", b"x-a: b\r\n" * 4000),
-    "tiny_chunks": forever(CHUNKED, b"1\r\na\r\n" * 8000),
-    "huge_chunk": forever(CHUNKED + b"FFFFFFFFFFFFFFFF\r\n", b": x\n\n" * 8000),
-    # what would be unpacked
-    "bomb": once(whole(200, BOMB, b"content-encoding: gzip", kind=b"text/event-stream")),
-    "bomb_error": once(whole(400, BOMB, b"content-encoding: gzip")),
-    "bomb_by_charset": once(whole(400, BOMB_CHARSET, kind=b"application/json; charset=zlib")),
-    "small_gzip": once(whole(200, gzip.compress(b"data: {}\n\n"), b"content-encoding: gzip", kind=b"text/event-stream")),
-    # values that cannot be
-    "not_utf8": once(lambda asked: CHUNKED + asked.opening() + asked.word("?").replace(b"?", b"\xff") + asked.closing()),
-    "half_characters": once(lambda asked: CHUNKED + asked.opening("\ud800") + asked.word("\udfff") + asked.closing("\ud800")),
-    "negative": summary(lambda asked: asked.count("-5")),
-    "absurd": summary(lambda asked: asked.count("1" + "0" * 30)),
-    "very_long": summary(lambda asked: asked.count("9" * 100_000)),
-    "text": summary(lambda asked: asked.count('"' + "9" * 100_000 + '"')),
-    "not_a_number": summary(lambda asked: asked.count("NaN")),
-    "infinite": summary(lambda asked: asked.count("1e999")),
-    "usage_is_a_list": summary(lambda _: "[[1]]"),
-    "deep": within(deep()),
-    "duplicated": within(DUPLICATED),
-    "long_event": within(b'{"type":"ping","x":"' + FLOOD * 300 + b'"}'),
-    "array": within(b"[1]"),
-    "page": once(whole(200, EVIL.encode(), kind=b"text/html")),
-    # scripts
-    "script": script,
-    "script_400": script_error(400),
-    "script_429": script_error(429),
-    "script_500": script_error(500),
-    "script_event": script_event,
-    # keys
-    "echo": echo,
-    "echo_error": echo_error,
-    "echo_event": echo_event,
-}  # fmt: skip
+def framed(head: bytes) -> Callable[[Request], Sent]:
+    """A fair answer in chunks under another head."""
+    return once(lambda asked: head + asked.answer())
+
+
+def plain(head: bytes, *, cut: int = 0) -> Callable[[Request], Sent]:
+    """A fair answer without chunks; the connection is closed behind it. `{length}` is its length, `{less}` one less."""
+
+    def sent(asked: Request) -> Sent:
+        body = asked.stream()
+        length, less = str(len(body)).encode(), str(len(body) - 1).encode()
+        yield head.replace(b"{length}", length).replace(b"{less}", less) + body[: len(body) - cut]
+        yield CLOSE
+
+    return sent
+
+
+def hung_up(
+    data: bytes | Callable[[Request], bytes] = b"", *, reset: bool = False
+) -> Callable[[Request], Sent]:
+    """Some bytes, and no more."""
+
+    def sent(asked: Request) -> Sent:
+        yield data if isinstance(data, bytes) else data(asked)
+        yield RESET if reset else CLOSE
+
+    return sent
+
+
+def around(data: bytes | Callable[[Request], bytes]) -> Callable[[Request], Sent]:
+    """A fair answer with these chunks in it."""
+    return once(
+        lambda asked: (
+            CHUNKED
+            + asked.opening()
+            + asked.word("a")
+            + (data if isinstance(data, bytes) else data(asked))
+            + asked.closing()
+        )
+    )
+
+
+def behind(data: Callable[[Request], bytes]) -> Callable[[Request], Sent]:
+    """These chunks between the end mark and the end."""
+    return once(
+        lambda asked: (
+            CHUNKED + asked.opening() + asked.word("a") + asked.summary() + asked.end() + data(asked) + END
+        )
+    )
+
+
+def rewritten(change: Callable[[bytes], bytes]) -> Callable[[Request], Sent]:
+    """A fair stream whose bytes are changed, in one chunk."""
+    return once(lambda asked: CHUNKED + chunk(change(asked.stream())) + END)
+
+
+def in_pieces(size: int, *, chunks: bool = False) -> Callable[[Request], Sent]:
+    """A fair answer in sends, or chunks, of so many bytes."""
+
+    def sent(asked: Request) -> Sent:
+        wire = CHUNKED + asked.answer()
+        if chunks:
+            body = asked.stream()
+            wire = CHUNKED + b"".join(chunk(body[at : at + size]) for at in range(0, len(body), size)) + END
+            size_sent = len(wire)
+        else:
+            size_sent = size
+        for at in range(0, len(wire), size_sent):
+            yield wire[at : at + size_sent]
+
+    return sent
+
+
+def stalled(data: Callable[[Request], bytes]) -> Callable[[Request], Sent]:
+    """Some bytes, and then nothing, with the connection open."""
+
+    def sent(asked: Request) -> Sent:
+        yield data(asked)
+        yield WAIT
+
+    return sent
+
+
+def ended(
+    status: int, body: bytes, *headers: bytes, kind: bytes = b"application/json"
+) -> Callable[[Request], Sent]:
+    return once(whole(status, body, *headers, kind=kind))
+
+
+def refused(*headers: bytes) -> Callable[[Request], Sent]:
+    """A 429 with these headers."""
+    return ended(429, error("slow down", "rate_limit_error"), *headers)
+
+
+def head(*headers: bytes, kind: bytes = b"text/event-stream") -> bytes:
+    """The head of a chunked answer with other headers."""
+    lines = b"".join(line + b"\r\n" for line in headers)
+    return b"HTTP/1.1 200 OK\r\ncontent-type: %b\r\n%btransfer-encoding: chunked\r\n\r\n" % (kind, lines)
+
+
+def packed(coding: bytes, body: bytes) -> Callable[[Request], Sent]:
+    return ended(200, body, b"content-encoding: " + coding, kind=b"text/event-stream")

@@ -1,13 +1,15 @@
 """A target that means harm: the run ends in bounded time and memory, its verdict says so, and nothing of it comes alive.
 
-Rule: one run meets every behaviour of `malicious_answers`; a second one, of the same command, meets one before it begins. What the
-target did, and to whom, is in the log of the target itself.
+Rule: runs of one command, in each protocol, meet every behaviour of `behaviours` (at full size in each of them); a last one
+meets one before it begins. What the target did, and to whom, is in the log of the target itself.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,10 +18,12 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pandas as pd
+import psutil
 import pytest
 from end_to_end.everything_written import Channel, everything
-from end_to_end.malicious_answers import BEHAVIOURS, MARK
-from end_to_end.malicious_target import Target
+from hostile.answers import MARK
+from hostile.behaviours import BEHAVIOURS, mix
+from hostile.target import Target
 from run_folders.run_data import RunData, assert_conserved
 from starting import browser
 from starting.command import Finished, Running
@@ -45,6 +49,15 @@ output_tokens = 20
 [limits]
 attempt_deadline_s = 2
 drain_s = 20
+{more}
+"""
+SSE = """
+[target.sse]
+path = "/sse"
+text = "/text"
+status_event = "status"
+status_name = "/phase"
+output_tokens = "/usage/output_tokens"
 """
 # What would run on any page that lets its own scripts run.
 PLANT = f"""(() => {{
@@ -56,30 +69,31 @@ PLANT = f"""(() => {{
 }})()"""
 # What a person's terminal, editor or build server must never be sent.
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]")
-# behaviour -> how the row ends: class and type. What is large may take the whole deadline, and end as a timeout instead.
-TOO_BIG, PACKED, BAD = "head_too_large", "compressed", ("stream_error", "malformed_event")
-ENDS = {
-    "fair": ("ok", ""), "big_header": ("client_error", TOO_BIG), "many_headers": ("client_error", TOO_BIG),
-    "few_bytes_many_headers": ("client_error", TOO_BIG), "interim": ("client_error", TOO_BIG), "slow_interim": ("client_error", TOO_BIG),
-    "slow_head": ("timeout", ""), "noise": ("client_error", TOO_BIG), "redirect": ("client_error", "not_json"),
-    "endless_error": ("server_error", "too_large"), "endless_line": ("stream_error", "event_too_large"),
-    "endless_event": ("stream_error", "event_too_large"), "endless_comments": ("stream_error", "too_large"),
-    "endless_text": ("stream_error", "too_many_events"), "endless_long_lines": ("stream_error", "too_large"),
-    "endless_trickle": ("timeout", ""), "endless_pings": ("timeout", ""), "endless_bad_events": BAD,
-    "endless_chunk_line": ("stream_error", "framing"), "endless_trailers": ("stream_error", "framing"),
-    "tiny_chunks": ("stream_error", "event_too_large"), "huge_chunk": ("stream_error", "too_large"),
-    "bomb": ("stream_error", PACKED), "bomb_error": ("client_error", PACKED), "bomb_by_charset": ("client_error", "not_json"),
-    "small_gzip": ("stream_error", PACKED), "not_utf8": BAD, "half_characters": ("ok", ""),
-    **dict.fromkeys(("negative", "absurd", "text", "not_a_number", "infinite"), ("ok", "malformed_usage")),
-    **dict.fromkeys(("very_long", "usage_is_a_list", "deep", "array"), BAD),
-    "duplicated": ("ok", ""), "long_event": ("stream_error", "event_too_large"), "page": ("client_error", "not_an_event_stream"),
-    "script": ("ok", ""), "script_400": ("client_error", MARK), "script_429": ("rate_limited", MARK), "script_500": ("server_error", MARK),
-    "script_event": ("stream_error", MARK), "echo": ("ok", ""), "echo_error": ("client_error", "[redacted]"),
-    "echo_event": ("stream_error", "[redacted]"),
-}  # fmt: skip
-LARGE = {"bomb_error", "bomb_by_charset", "long_event"}
-FLOODS = {name for name in BEHAVIOURS if name.startswith("endless_")} | {"big_header", "many_headers", "interim", "slow_head", "noise",
-          "slow_interim", "tiny_chunks", "huge_chunk"}  # fmt: skip
+FLOODS = {name for name, behaviour in BEHAVIOURS.items() if behaviour.is_flood}
+PROTOCOLS = ("anthropic", "openai", "sse")
+MOST_MEMORY = 400 << 20  # of a worker, at any time
+
+
+class Memory:
+    """The most memory that each worker of a command ever had, as the kernel says."""
+
+    def __init__(self, pid: int) -> None:
+        self.most: dict[int, int] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._look, args=(psutil.Process(pid),))
+        self._thread.start()
+
+    def _look(self, root: psutil.Process) -> None:
+        while not self._over.wait(0.1):
+            with contextlib.suppress(psutil.NoSuchProcess, OSError):
+                for child in root.children(recursive=True):
+                    if "worker" in child.cmdline() or "worker" in child.name():
+                        text = Path(f"/proc/{child.pid}/status").read_text()
+                        self.most[child.pid] = int(re.findall(r"VmHWM:\s*(\d+)", text)[0]) << 10
+
+    def end(self) -> None:
+        self._over.set()
+        self._thread.join()
 
 
 @dataclass(frozen=True)
@@ -90,6 +104,8 @@ class Result:
     did: list[dict[str, Any]]
     channel: bytes
     scenarios: tuple[str, ...]
+    names: list[set[str]]  # of the behaviours that each meets
+    memory: dict[int, int]
 
     def folder(self, kind: str, scenario: str) -> Path:
         (found,) = (self.done.out / kind).glob(f"*-{scenario}-*")
@@ -125,42 +141,60 @@ class Result:
 def seen(
     malicious: Callable[[], Target], tmp_path_factory: pytest.TempPathFactory, full_size: bool
 ) -> Result:
-    """A run against every behaviour, in each protocol where there is time, and one that cannot begin."""
-    folder, target = tmp_path_factory.mktemp("malicious"), malicious()
-    protocols = ("anthropic", "openai") if full_size else ("anthropic",)
-    seconds = 2 * len(BEHAVIOURS) / RATE + 0.1
-    for name, path in (
-        *((protocol, f"mix/{protocol}") for protocol in protocols),
-        ("unusable", "now/echo_error"),
-    ):
-        protocol = name if name in protocols else "anthropic"
-        text = SCENARIO.format(url=f"{target.url}/{path}", protocol=protocol, seconds=seconds)
+    """Runs against every behaviour, dealt out to the protocols or, where there is time, in each, and one that cannot begin."""
+    folder, target = tmp_path_factory.mktemp("hostile"), malicious()
+    deals = [(0, 1) if full_size else (number, len(PROTOCOLS)) for number in range(len(PROTOCOLS))]
+    paths = {name: f"mix/{first}-{step}/{name}" for name, (first, step) in zip(PROTOCOLS, deals, strict=True)}
+    names = [set(mix(*deal)) for deal in deals]
+    for name, path in {**paths, "unusable": "now/echo_error"}.items():
+        protocol = name if name in PROTOCOLS else "anthropic"
+        seconds = len(mix(*deals[PROTOCOLS.index(protocol)])) / RATE + 0.1
+        more = SSE if protocol == "sse" else ""
+        text = SCENARIO.format(url=f"{target.url}/{path}", protocol=protocol, seconds=seconds, more=more)
         (folder / f"{name}.toml").write_text(text)
     channel = Channel(folder / "channel")
-    files = [str(folder / f"{name}.toml") for name in (*protocols, "unusable")]
+    files = [str(folder / f"{name}.toml") for name in (*PROTOCOLS, "unusable")]
     line = [TAILGAUGE, "run", *files, "--workers=1", "--out", str(folder / "out")]
-    done = Running(line, folder / "out", {"MY_ENGINE": KEY, **channel.env}, folder).finish(200)
-    return Result(done, target.end(), channel.sent, protocols)
+    running = Running(line, folder / "out", {"MY_ENGINE": KEY, **channel.env}, folder)
+    memory = Memory(running.process.pid)
+    try:
+        done = running.finish(300 if full_size else 120)
+    finally:
+        memory.end()
+    return Result(done, target.end(), channel.sent, PROTOCOLS, names, memory.most)
 
 
 def test_every_behaviour_was_met_and_each_request_has_one_row(seen: Result) -> None:
     for run in seen.runs:
         assert_conserved(run)
         assert run.facts["state"] == "complete"
-    met = seen.attempts[seen.attempts.stage != "preflight"].groupby("run").behaviour.agg(set)
+        assert run.requests().ended.ne("client_drop").all()
+    met = seen.attempts[seen.attempts.stage != "preflight"].groupby("protocol").behaviour.agg(set)
 
-    assert all(set(BEHAVIOURS) | {"fair"} == behaviours for behaviours in met)
-    assert set(ENDS) == set(BEHAVIOURS) | {"fair"}
+    assert [met[protocol] for protocol in PROTOCOLS] == seen.names
+    assert set.union(*seen.names) == set(BEHAVIOURS) | {"fair"}
+    assert len(BEHAVIOURS) >= 150
 
 
-@pytest.mark.parametrize("name", ENDS)
+def test_nobody_crashed(seen: Result) -> None:
+    texts = [seen.done.stdout, seen.done.stderr]
+    texts += [path.read_text() for path in seen.done.out.rglob("*.log")]
+
+    assert [text for text in texts if "Traceback" in text] == []
+
+
+@pytest.mark.parametrize("name", ["fair", *BEHAVIOURS])
 def test_each_ends_under_its_own_name(seen: Result, name: str) -> None:
     rows = seen.attempts[seen.attempts.behaviour == name]
-    ended, kind = ENDS[name]
-    summary = {(row.ended, MARK if MARK in row.error_type else row.error_type) for row in rows.itertuples()}
+    wrong = []
+    for row in rows.itertuples():
+        ends = BEHAVIOURS[name].ends_as(row.protocol) if name != "fair" else ("ok",)
+        kind = MARK if MARK in row.error_type else row.error_type
+        if row.ended not in ends and f"{row.ended}:{kind}" not in ends:
+            wrong.append((row.protocol, row.ended, row.error_type, row.error_body, ends))
 
-    assert summary
-    assert summary <= {(ended, kind), *([("timeout", "")] if name in FLOODS | LARGE else [])}
+    assert len(rows) >= 1
+    assert wrong == []
 
 
 def test_nothing_is_read_without_end(seen: Result) -> None:
@@ -175,19 +209,18 @@ def test_nothing_is_read_without_end(seen: Result) -> None:
 
 def test_memory_stays_bounded(seen: Result) -> None:
     """Bombs of a gigabyte, floods at once: the worker holds what its bounds allow."""
+    assert seen.memory
+    assert max(seen.memory.values()) < MOST_MEMORY, seen.memory
     for run in seen.runs:
-        rss = run.table("health").rss_bytes
-        assert rss.max() < 600e6
-        assert rss.max() - rss.iloc[0] < 250e6
+        assert run.table("health").rss_bytes.max() < MOST_MEMORY
 
 
 def test_counts_that_cannot_be_are_null(seen: Result) -> None:
-    usage = seen.attempts[
-        seen.attempts.behaviour.isin({"negative", "absurd", "text", "not_a_number", "infinite", "very_long"})
-    ]
+    named = seen.attempts.error_body.str.contains("output_tokens = |ValueError", regex=True, na=False)
+    usage = seen.attempts[seen.attempts.behaviour.str.startswith("usage_") & named]
     fair = seen.attempts[seen.attempts.behaviour == "fair"]
 
-    assert usage.error_body.str.contains("output_tokens = |ValueError", regex=True).all()
+    assert len(usage) >= 8
     assert not (usage.output_tokens > 1).any()
     assert (fair.output_tokens == 2).all()
 
@@ -243,8 +276,11 @@ def test_no_key_that_it_repeats_is_written_or_said(seen: Result) -> None:
     texts = everything(seen.done)
 
     assert KEY.lower() not in "\n".join(texts).lower()
-    for name in ("server_request_id", "rate_limit_headers", "stop_reason", "model", "phases"):
+    known = echoed[echoed.protocol != "sse"]
+    for name in ("server_request_id", "rate_limit_headers", "phases"):
         assert echoed[name].str.contains("[redacted]", regex=False).all(), name
+    for name in ("stop_reason", "model"):
+        assert known[name].str.contains("[redacted]", regex=False).all(), name
     assert all(KEY[:12] not in text for text in texts), "nor the beginning of it"
     assert seen.channel.count(b"tailgauge:tried") > len(seen.runs)
     assert KEY[:12].encode() not in seen.channel
