@@ -80,7 +80,7 @@ _BOUNDS = {
 def problem(error: Any, names: Collection[str], elsewhere: str = "") -> str:
     """What one of pydantic's errors expected and got; `names`: keys of its table, `elsewhere`: where an unknown key belongs."""
     kind, context, given = error["type"], error.get("ctx", {}), error.get("input")
-    got = f", got {given if isinstance(given, Decimal) else repr(given)}"
+    got = f", got {(str(given) if isinstance(given, Decimal) else repr(given))[:200]}"
     if kind == "extra_forbidden":
         near = elsewhere or nearest(str(error["loc"][-1]), names)
         return f"unknown key{near or '. Expected one of: ' + ', '.join(names)}"

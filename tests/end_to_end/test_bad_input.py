@@ -69,7 +69,7 @@ WRONG_USAGE = {
         "--certificate none.json: no certificate found. Leave it out, or run `tailgauge calibrate` for a new one",
     ),
     "no scenario": ([], "SCENARIO"),
-    "a folder as scenario": (["."], "no such file"),
+    "a folder as scenario": (["."], ".: a folder, not a file: expected a scenario file"),
 }
 
 

@@ -40,7 +40,6 @@ RUN_BY = {
     "scenario": "scenario/test_defaults.py",
     "schedule": "schedule/test_schedule.py",
     "schedule/prompt_file": "schedule/test_session_plan.py",
-    "schedule/text_file": "schedule/test_bad_files.py",
     "simulator": "simulator/http/test_answers.py",
     "simulator/engine": "simulator/engine/test_engine.py",
     "worker": "end_to_end/test_conservation.py",

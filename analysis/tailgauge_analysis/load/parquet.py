@@ -26,11 +26,13 @@ import pyarrow.parquet as pq
 from tailgauge.errors import RunDataError
 from tailgauge.rows.parquet import schema
 from tailgauge.rows.schema import SCHEMA_VERSION, TABLES
+from tailgauge.rows.text_file import refusal
 from tailgauge_analysis.load import old_schemas
 from tailgauge_analysis.load.run_files import DAMAGED, NOTE, UNFINISHED, Problem
 
 _NAME = re.compile(r"part-(\d{1,6})-(\d{1,9}|all)\.parquet")
 _UNREADABLE = (OSError, ValueError, pa.ArrowException)
+_MOST_ROWS = 10_000_000  # of a row group, which is read at once; the recorder writes 200,000
 _VERSION = b"tailgauge.schema_version"
 _REPLACES = b"tailgauge.replaces"
 # What stands in the place of columns that older schemas did not have: of which of theirs, and how.
@@ -97,10 +99,14 @@ def _opened(table: str, folder: int, path: Path) -> Part | Problem:
     """The part, if its footer can be read."""
     match = _NAME.fullmatch(path.name)
     assert match is not None
+    if why := refusal(path):
+        return _left_out(table, path, f"is left out: {why}")
     try:
         held = pq.read_metadata(path)
         footer = held.metadata or {}
         version = int(footer.get(_VERSION, b"0"))
+        if any(held.row_group(i).num_rows > _MOST_ROWS for i in range(held.num_row_groups)):
+            raise pa.ArrowInvalid(f"a row group has more than {_MOST_ROWS:,} rows")
         if held.num_rows != sum(held.row_group(i).num_rows for i in range(held.num_row_groups)):
             raise pa.ArrowInvalid("its footer contradicts itself")
     except _UNREADABLE as error:

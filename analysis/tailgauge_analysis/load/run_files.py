@@ -11,10 +11,11 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from tailgauge.errors import RunDataError
+from tailgauge.errors import RunDataError, UsageError
 from tailgauge.rows.schema import SCHEMA_VERSION
+from tailgauge.rows.text_file import FOLDER, LARGEST_JSON, MISSING, json_tree, read_text, refusal
 from tailgauge_analysis.load.old_schemas import NEW_SINCE, renamed
-from tailgauge_analysis.text.json_values import Json, whole
+from tailgauge_analysis.text.json_values import Json
 
 DAMAGED = "damaged"  # a part or file that cannot be read: its rows are missing
 MASTER = "master"  # the run's master left no record
@@ -32,10 +33,13 @@ class Problem:
 
 def check(folder: Path, *tables: str) -> None:
     """RunDataError unless it is a folder with the record of a run, or with one of these tables."""
-    if not folder.exists():
+    why = refusal(folder)
+    if why == MISSING:
         raise RunDataError(f"{folder}: no such run folder")
-    if not folder.is_dir():
-        raise RunDataError(f"{folder}: a file, not a run folder: give the folder that holds run.json")
+    if why != FOLDER:
+        raise RunDataError(
+            f"{folder}: {why or 'a file'}, not a run folder: give the folder that holds run.json"
+        )
     if not any((folder / name).exists() for name in ("run.json", "workers", *tables)):
         or_that = f"{next(iter(tables), 'workers')}/{_hint(folder)}"
         raise RunDataError(f"{folder}: not a run folder: it holds neither run.json nor {or_that}")
@@ -73,21 +77,29 @@ def record_verdict(folder: Path, verdict: Json) -> None:
 def load(path: Path, problems: list[Problem]) -> Json | None:
     """The table that a JSON file holds; None, with a problem unless it is simply not there, where it holds none."""
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"), parse_constant=lambda _: None)
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        problems.append(Problem(DAMAGED, f"{_named(path)} cannot be read: {error}"))
+        tree = json_tree(read_text(path, LARGEST_JSON), _unknown)
+    except (UsageError, ValueError) as error:
+        why = str(error).removeprefix(f"{path}: ")
+        if why != MISSING:
+            problems.append(Problem(DAMAGED, f"{_named(path)} cannot be read: {why}"))
         return None
     if not isinstance(tree, dict):
         problems.append(Problem(DAMAGED, f"{_named(path)} is not a table"))
         return None
-    version = whole(tree.get("schema_version"))
-    if version is not None and version > SCHEMA_VERSION:
+    version = tree.get("schema_version", SCHEMA_VERSION)
+    if type(version) is not int or version < 1:
+        expected = f"expected a whole number from 1 to {SCHEMA_VERSION}, got {version!r}"
+        problems.append(Problem(DAMAGED, f"{_named(path)} is not used: schema_version: {expected[:200]}"))
+        return None
+    if version > SCHEMA_VERSION:
         raise RunDataError(
             f"{path}: schema version {version} is newer than {SCHEMA_VERSION}, the newest that this tailgauge reads"
         )
-    return renamed(tree) if version is not None and version < NEW_SINCE else tree
+    return renamed(tree) if version < NEW_SINCE else tree
+
+
+def _unknown(_: str) -> None:
+    """What a number that is none stands for."""
 
 
 def _named(path: Path) -> str:

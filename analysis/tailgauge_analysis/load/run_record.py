@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from tailgauge.errors import RunDataError
+from tailgauge.rows.run_folder import RunFolder
 from tailgauge_analysis.load.run_files import MASTER, NOTE, Problem, load
 from tailgauge_analysis.load.run_json import RunJson, WorkerJson
 from tailgauge_analysis.text.formatting import listed, plain, plural
@@ -38,6 +39,11 @@ def read(folders: Sequence[Path]) -> tuple[Json, list[Problem]]:
     _same_run([*masters, *((folder, table(tree, "run")) for folder, tree in records)])
     by_worker = [tree for _, tree in records]
     folder = masters[0][0] if masters else None
+    for folder, tree in masters:
+        if tree.get("state") == "running" and RunFolder(folder).is_recorded:
+            raise RunDataError(
+                f"{folder}: the run is still going on: wait for its end; `tailgauge runs` shows when it is over"
+            )
     run = masters[0][1] if masters else _rebuilt(by_worker) if by_worker else {}
     # The last run.json of a master that is still running, or died, is older than the rows.
     closed = bool(masters) and run.get("state") != "running"

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tailgauge.errors import UsageError
+from tailgauge.rows.text_file import refusal
 from tailgauge.scenario import model as scenarios
 from tailgauge.scenario.simulated import Simulated
 from tailgauge.simulator.engine.config import engine_of
@@ -32,6 +33,9 @@ def settings(
         raise UsageError(f"--api-key-env {variable}: that environment variable is not set")
     if bool(options["certfile"]) != bool(options["keyfile"]):
         raise UsageError("--certfile and --keyfile: give both or neither")
+    for option in ("certfile", "keyfile"):
+        if options[option] and (why := refusal(options[option])):
+            raise UsageError(f"--{option} {options[option]}: {why}")
     return table, ServerOptions(
         api_key=os.environ[variable] if variable else None,
         certfile=options["certfile"],

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from dataclasses import dataclass
@@ -14,6 +13,8 @@ import click
 from tailgauge.cli import options
 from tailgauge.cli.options import Duration
 from tailgauge.errors import Exit, UsageError
+from tailgauge.rows.run_folder import RunFolder
+from tailgauge.rows.text_file import LARGEST_JSON, json_tree, read_text, refusal
 
 _RUN_ID = re.compile(r"(\d{8}T\d{6}Z)-[a-z0-9_-]+-[0-9a-f]{4}")
 _RESULTS = {
@@ -103,13 +104,14 @@ def find_runs(out: Path, names: tuple[str, ...], older_than_s: float) -> list[St
 
 
 def _stored(run_id: str, folders: tuple[Path, ...]) -> StoredRun:
-    stats = {path: path.stat() for folder in folders for path in folder.rglob("*") if path.is_file()}
+    stats = {path: path.stat() for folder in folders for path in folder.rglob("*") if refusal(path) is None}
     facts: dict[str, Any] = {}
     for name in ("report.json", "run.json"):
-        facts |= next((_json(folder / name) for folder in folders if (folder / name).is_file()), {})
+        facts |= next((_json(folder / name) for folder in folders if refusal(folder / name) is None), {})
     run = next((folder for folder in folders if folder.parent.name == "runs"), Path())
     changed = max((one.st_mtime for path, one in stats.items() if run in path.parents), default=0.0)
-    is_running = facts.get("state") == "running" and time.time() - changed < _IDLE_S
+    alive = RunFolder(run).is_recorded or time.time() - changed < _IDLE_S
+    is_running = facts.get("state") == "running" and alive
     return StoredRun(
         run_id,
         folders,
@@ -141,8 +143,8 @@ def _result(facts: dict[str, Any]) -> str:
 def _json(path: Path) -> dict[str, Any]:
     """The values of a file; none where it is not readable."""
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        tree = json_tree(read_text(path, LARGEST_JSON), str)
+    except (UsageError, ValueError):
         return {}
     return tree if isinstance(tree, dict) else {}
 

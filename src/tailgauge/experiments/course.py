@@ -17,11 +17,11 @@ from tailgauge.errors import TailgaugeError, UsageError
 from tailgauge.experiments.answer import Answer
 from tailgauge.experiments.reading import RunReading
 from tailgauge.plan.resolve import Settings, resolve
+from tailgauge.rows.text_file import locate
 from tailgauge.scenario import model as scenarios
 from tailgauge.scenario.experiment import Experiment as Table
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.settings import CLOSED
-from tailgauge.schedule.text_file import locate
 from tailgauge.thresholds import INVALID
 
 RUN_S = 9.0  # of a real run beside its load: processes, connections, drain, report
@@ -171,7 +171,7 @@ class Base:
         for table in named:
             for key in ("file", "prompt_file", "prices"):
                 if isinstance(table.get(key), str):
-                    table[key] = str(locate(table[key], self.path.parent).resolve())
+                    table[key] = str(locate(table[key], self.path.parent, f"{self.path}: {key}").resolve())
         return tree
 
     def prepare(

@@ -7,6 +7,7 @@ traffic and writes no rows; the run folder, run.json and the embedded simulated 
 from __future__ import annotations
 
 import logging
+import os
 import secrets
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -77,6 +78,7 @@ class Run:
         self.admitted = Event()  # the schedule has ended or was cut short
         self.over = Event()  # drained and written
         self._mark = secrets.token_hex(16)
+        self._held: int | None = None  # the mark, open until the last run.json is written
         self.targets = list(self.scenario.targets.values())
         self.target_urls = [one.url for one in self.targets]
         self._endpoint: Child | None = None
@@ -217,8 +219,7 @@ class Run:
         self.schedule = self.settings.schedule
         self.notes.extend(self.schedule.notes)
         self.folder.create()
-        self.folder.mark.write_text(self._mark)
-        self.folder.mark.chmod(0o600)
+        self._held = self.folder.hold(self._mark)
         if SIMULATED in self.target_urls:
             self._endpoint, self._endpoint_url = start_endpoint(scenario, self.folder.path / "endpoint.log")
             self.target_urls = [self._endpoint_url if u == SIMULATED else u for u in self.target_urls]
@@ -401,6 +402,8 @@ class Run:
         if self.start_at_ns is not None or self.folder.path.is_dir():
             self._write_run_json(ended=True)
             self.folder.mark.unlink(missing_ok=True)
+            if self._held is not None:
+                os.close(self._held)
 
     def _facts(self) -> dict[str, Any]:
         """Facts that master and workers both write, so that either record identifies the run."""

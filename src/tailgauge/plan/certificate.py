@@ -26,6 +26,7 @@ from tailgauge.errors import UsageError
 from tailgauge.protocols.table import SDKS
 from tailgauge.rows.disk import writable
 from tailgauge.rows.run_folder import write_json
+from tailgauge.rows.text_file import MISSING, json_tree, no_number, read_text
 
 VERSION = 1
 _TIME = "%Y-%m-%dT%H:%M:%SZ"
@@ -124,11 +125,10 @@ class _Certificate(BaseModel):
 def read(path: Path) -> dict[str, Any]:
     """The certificate in a file. Raises RefusedError if it is missing or incomplete."""
     try:
-        tree = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_number)
-    except FileNotFoundError:
-        raise RefusedError("no certificate found") from None
-    except (OSError, ValueError) as error:
-        raise RefusedError(f"cannot be read: {str(error).splitlines()[0]}") from error
+        tree = json_tree(read_text(path), no_number)
+    except (UsageError, ValueError) as error:
+        why = str(error).removeprefix(f"{path}: ").partition("\n")[0]
+        raise RefusedError("no certificate found" if why == MISSING else f"cannot be read: {why}") from None
     if not isinstance(tree, dict) or "digest" not in tree:
         raise RefusedError("not a calibration certificate")
     version = tree.get("certificate_version")
@@ -192,10 +192,6 @@ def cited(path: Path | None, clock: str, *, tls: bool) -> dict[str, Any]:
 def _digest(body: Mapping[str, Any]) -> str:
     text = json.dumps(body, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _no_number(text: str) -> None:
-    raise ValueError(f"{text} is not a number")
 
 
 def _cpu_model() -> str:

@@ -6,7 +6,8 @@ by the same checks for `tailgauge run` and for plain Locust.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -21,6 +22,7 @@ from tailgauge.plan.preflight import MAX_PREFIXES, prefixes, preflight_calls
 from tailgauge.plan.spend_limit import Amount, Sizing, need
 from tailgauge.protocols.api_keys import key_for
 from tailgauge.rows.disk import writable
+from tailgauge.rows.text_file import locate
 from tailgauge.scenario import model as scenarios
 from tailgauge.scenario import prices as pricing
 from tailgauge.scenario.model import Scenario
@@ -28,7 +30,6 @@ from tailgauge.scenario.packaged import find
 from tailgauge.scenario.prices import Prices
 from tailgauge.schedule.schedule import Schedule, plan
 from tailgauge.schedule.settings import TRACE
-from tailgauge.schedule.text_file import locate
 
 _HOW = {"target": "--target URL, or --host URL under Locust", "second_target": "--set second_target.url=URL"}
 _LENGTHS, _CLOSE = 20, 0.001  # tried for a number of requests; share of it that may be missing
@@ -86,18 +87,21 @@ def resolve(
     """
     pairs = list(pairs)
     scenario, path = scenarios.load(argument, pairs, spelt), find(argument)
+    chosen = [key for key, _ in pairs]
+    _files_exist(scenario, path, chosen)
     if requests is not None:
         duration_s = _length(scenario, requests, path.parent)
     if duration_s is not None:
         pairs.append(("stages", scenarios.scaled(scenario.stages, duration_s)))
         scenario = scenarios.load(argument, pairs, spelt)
     if sends:
-        _remote_targets_named(scenario, {key for key, _ in pairs}, path)
+        _remote_targets_named(scenario, chosen, path)
         for target in scenario.targets.values():
             key_for(target.url, target.protocol, target.api_key_env)  # TargetError where it is missing
-    _authorities_exist(scenario)
     guard = scenario.guard
-    prices = pricing.read(locate(guard.prices, path.parent) if guard.prices else pricing.PACKAGED)
+    prices = pricing.read(
+        locate(guard.prices, path.parent, "guard.prices") if guard.prices else pricing.PACKAGED
+    )
     _priced(scenario, prices)
     _guard_suffices(scenario, workers)
     _prefixes_few(scenario)
@@ -153,10 +157,17 @@ def _remote_targets_named(scenario: Scenario, given: Iterable[str], path: Path) 
         )
 
 
-def _authorities_exist(scenario: Scenario) -> None:
-    for table, target in scenario.targets.items():
-        if target.ca_file is not None and not Path(target.ca_file).is_file():
-            raise UsageError(f"{table}.ca_file: {target.ca_file}: no such file")
+def _files_exist(scenario: Scenario, path: Path, chosen: Collection[str]) -> None:
+    """Every file that a key names is there; UsageError with where the key stands."""
+    trace = scenario.arrival.trace.file if scenario.arrival.process == TRACE else None
+    named = {"arrival.trace.file": trace, "guard.prices": scenario.guard.prices}
+    named |= {f"traffic.{name}.prompt_file": table.prompt_file for name, table in scenario.traffic.items()}
+    here = {f"{table}.ca_file": target.ca_file for table, target in scenario.targets.items()}
+    for key, name in (named | here).items():
+        if name is not None:
+            by = {key, re.sub(r"^(traffic)\..*\.(\w+)$", r"\1.*.\2", key)}
+            where = f"--set {key}" if by & set(chosen) else f"{path}: {key}"
+            locate(name, Path() if key in here else path.parent, where)
 
 
 def _priced(scenario: Scenario, prices: Prices) -> None:

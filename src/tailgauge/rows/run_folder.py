@@ -5,6 +5,8 @@ Paths and JSON files only. A JSON file is replaced as a whole or not at all.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
 import re
@@ -16,6 +18,7 @@ from typing import Any
 
 from tailgauge.errors import UsageError
 from tailgauge.rows.schema import TABLES
+from tailgauge.rows.text_file import refusal
 
 MARK = "tailgauge"  # prefix of our keys in Parquet metadata
 _SAFE = re.compile(r"[^a-z0-9_-]+")
@@ -42,6 +45,28 @@ class RunFolder:
     def mark(self) -> Path:
         """A file that shows a worker whether it shares this folder with the master."""
         return self.path / ".master"
+
+    def hold(self, mark: str) -> int:
+        """Write the mark, and return its descriptor: while a process has it open, the run is being recorded."""
+        handle = os.open(self.mark, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        os.write(handle, mark.encode())
+        with contextlib.suppress(OSError):  # a file system without locks
+            fcntl.flock(handle, fcntl.LOCK_EX)
+        return handle
+
+    @property
+    def is_recorded(self) -> bool:
+        """Whether a process on this machine still writes here."""
+        if refusal(self.mark) is not None:
+            return False
+        try:
+            with self.mark.open("rb") as file:
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        except OSError:  # not ours to read, or a file system without locks
+            return False
+        return False
 
     def worker_json(self, worker: int) -> Path:
         """A worker's record, so that its rows can be read without run.json."""

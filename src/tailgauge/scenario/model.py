@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Iterator, Mapping, Sequence
+from tomllib import TOMLDecodeError
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
@@ -18,6 +18,7 @@ from tailgauge.call import SECOND
 from tailgauge.errors import ScenarioError, UsageError
 from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.protocols.table import Target, refusal
+from tailgauge.rows.text_file import DEEPEST, toml
 from tailgauge.scenario.experiment import Experiment
 from tailgauge.scenario.objective import Objective
 from tailgauge.scenario.packaged import find, read
@@ -25,6 +26,7 @@ from tailgauge.scenario.simulated import Simulated
 from tailgauge.schedule.settings import CLOSED, Arrival, Crossover
 from tailgauge.table import Count, NonNegative, Positive, Table, nearest, problem
 
+MANY = 20  # errors of one scenario that are shown
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.\*)?(\.[A-Za-z0-9_-]+)*")  # `traffic.*.model`: of every traffic table
 
@@ -248,9 +250,10 @@ def parse(tree: Mapping[str, Any], source: str, overridden: Mapping[str, str] | 
     try:
         return Scenario.model_validate(tree)
     except ValidationError as error:
-        raise ScenarioError(
-            "\n".join(_explain(e, source, overridden or {}) for e in error.errors())
-        ) from None
+        errors = error.errors()
+        lines = [_explain(one, source, overridden or {}) for one in errors[:MANY]]
+        more = [f"{source}: and {len(errors) - MANY:,} more errors"] if errors[MANY:] else []
+        raise ScenarioError("\n".join(lines + more)) from None
 
 
 def scaled(stages: Stages, duration_s: float) -> dict[str, float | None]:
@@ -264,12 +267,16 @@ def scaled(stages: Stages, duration_s: float) -> dict[str, float | None]:
 def override(text: str) -> tuple[str, Any]:
     """`table.key=value` of the command line: the value as TOML, or as a plain string where it is no TOML."""
     key, equals, raw = text.partition("=")
-    if not equals or not _KEY.fullmatch(key.strip()):
-        raise UsageError(f"--set {text}: expected table.key=value, for example --set arrival.rate_per_s=20")
+    if not equals or not _KEY.fullmatch(key.strip()) or key.count(".") > DEEPEST:
+        raise UsageError(
+            f"--set {text[:200]}: expected table.key=value, for example --set arrival.rate_per_s=20"
+        )
     try:
-        return key.strip(), tomllib.loads(f"v = {raw.strip()}")["v"]
-    except tomllib.TOMLDecodeError:
+        return key.strip(), toml(f"v = {raw.strip()}")["v"]
+    except TOMLDecodeError:
         return key.strip(), raw.strip()
+    except ValueError as error:
+        raise UsageError(f"--set {key.strip()}: {re.sub(r'^(v[.:]|line 1:) ?', '', str(error))}") from None
 
 
 def spelled(key: str, value: Any) -> str:
@@ -316,7 +323,7 @@ def _explain(error: Any, source: str, overridden: Mapping[str, str]) -> str:
     inner, colon, rest = text.partition(": ")
     if kind == "value_error" and colon and inner.split(".")[0] in _names_at(loc):
         loc, text = [*loc, *inner.split(".")], rest
-    dotted = ".".join(loc)
+    dotted = ".".join(loc)[:200]
     where = f"{source}: {dotted or 'scenario'}"
     for key, spelt in overridden.items():
         parts = key.split(".")

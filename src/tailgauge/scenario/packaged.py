@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import shutil
-import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tomllib import TOMLDecodeError
 from typing import Any
 
 from tailgauge.errors import ScenarioError, UsageError
+from tailgauge.rows.text_file import MISSING, read_text, refusal, toml
 from tailgauge.table import nearest
 
 
@@ -26,13 +27,16 @@ def names() -> list[str]:
 def find(argument: str) -> Path:
     """The file that a scenario argument means: a path, else the name of a packaged scenario."""
     path = Path(argument)
-    if path.is_file():
+    why = refusal(path)
+    if why is None:
         return path
     folder = packaged("scenarios")
     if argument in names():
         return folder / f"{argument}.toml"
     if path.suffix == ".toml" and path.stem in names() and path.parts[:-1] in {(), ("scenarios",)}:
         return folder / path.name
+    if why != MISSING:
+        raise UsageError(f"{argument[:300]}: {why}: expected a scenario file")
     near = nearest(path.stem, names())
     raise UsageError(
         f"{argument}: no such file, and no packaged scenario of that name{near or '.'} `tailgauge scenario list` lists them"
@@ -42,13 +46,10 @@ def find(argument: str) -> Path:
 def read(path: Path, number: Callable[[str], Any] = float) -> dict[str, Any]:
     """The tables of a TOML file, as they are written; `number` reads those with a fraction."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"), parse_float=number)
-    except OSError as error:
-        raise UsageError(f"{path}: cannot be read: {error.strerror}") from error
-    except UnicodeDecodeError as error:
-        raise ScenarioError(f"{path}: not UTF-8 text (byte {error.start})") from error
-    except ValueError as error:  # TOMLDecodeError, or a date that no calendar has
-        raise ScenarioError(f"{path}: not valid TOML: {error}") from error
+        return toml(read_text(path), number)
+    except ValueError as error:
+        what = "not valid TOML: " if isinstance(error, TOMLDecodeError) else ""
+        raise ScenarioError(f"{path}: {what}{error}") from error
 
 
 def copy(argument: str, destination: Path) -> list[Path]:
@@ -59,7 +60,7 @@ def copy(argument: str, destination: Path) -> list[Path]:
     source = find(argument)
     if destination.is_dir():
         destination /= source.name
-    beside = {name for name in _texts(read(source)) if (source.parent / name).is_file()}
+    beside = {name for name in _texts(read(source)) if refusal(source.parent / name) is None}
     pairs = [(source, destination)]
     pairs += [(source.parent / name, destination.parent / name) for name in sorted(beside)]
     for _, path in pairs:

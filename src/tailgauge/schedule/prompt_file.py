@@ -18,7 +18,8 @@ import numpy as np
 from pydantic import AfterValidator, ValidationError
 
 from tailgauge.errors import ScenarioError
-from tailgauge.schedule.text_file import MAX_TOKENS, json_object, text_lines
+from tailgauge.rows.text_file import json_object, text_lines
+from tailgauge.schedule.settings import MAX_TOKENS
 from tailgauge.table import Table, Tokens
 
 CHARACTERS_PER_TOKEN = 4  # of ordinary English; only the size in the schedule rests on it

@@ -23,11 +23,11 @@ import numpy as np
 from tailgauge.errors import ScenarioError
 from tailgauge.patterns.settings import TrafficSettings
 from tailgauge.rows.schema import TURNS
+from tailgauge.rows.text_file import locate
 from tailgauge.schedule.processes import course, operational_times
 from tailgauge.schedule.prompt_file import DealtLines, deal, read_prompts
 from tailgauge.schedule.random_streams import Purpose, stream
-from tailgauge.schedule.settings import CLOSED, DEFAULT_RATE, TRACE, Arrival
-from tailgauge.schedule.text_file import MAX_TOKENS, locate
+from tailgauge.schedule.settings import CLOSED, DEFAULT_RATE, MAX_TOKENS, TRACE, Arrival
 from tailgauge.schedule.traces import Recorded, Replay, read_trace, replay
 
 MAX_ARRIVALS = 20_000_000
@@ -111,7 +111,9 @@ def plan(
 ) -> Schedule:
     """The schedule; files are looked for in the scenario's `folder`, `alternating` are two tables in blocks. Raises UsageError, ScenarioError."""
     if arrival.process == TRACE:
-        recorded = read_trace(locate(arrival.trace.file or "", folder), arrival.trace.format)
+        recorded = read_trace(
+            locate(arrival.trace.file or "", folder, "arrival.trace.file"), arrival.trace.format
+        )
         replayed = replay(recorded, arrival.trace, arrival.rate_per_s, duration_s, seed)
         schedule = _drawn(replayed.at_ns, traffic, seed, alternating)
         schedule = _of_trace(schedule, arrival, recorded, replayed)
@@ -203,11 +205,15 @@ def _with_files(schedule: Schedule, traffic: Mapping[str, TrafficSettings], fold
     """The lines of prompt files, and the sizes that they state."""
     prompts, outputs = schedule.prompt_tokens.copy(), schedule.output_tokens.copy()
     dealt = {}
-    for index, table in enumerate(traffic.values()):
+    for index, (name, table) in enumerate(traffic.items()):
         if table.prompt_file is None:
             continue
         mine = schedule.traffic == index
-        lines = deal(read_prompts(locate(table.prompt_file, folder)), mine, schedule.turns)
+        lines = deal(
+            read_prompts(locate(table.prompt_file, folder, f"traffic.{name}.prompt_file")),
+            mine,
+            schedule.turns,
+        )
         dealt[index] = lines
         stated = lines.first[mine]
         prompts[mine] = np.array([line["prompt_tokens"] for line in lines.lines], np.int32)[stated]

@@ -15,8 +15,7 @@ from tailgauge.call import Prompt
 from tailgauge.patterns.settings import TrafficSettings
 from tailgauge.rows.schema import CLIENT_DROP, COMPLETED, TURNS
 from tailgauge.schedule.schedule import Planned
-from tailgauge.schedule.settings import Arrival
-from tailgauge.schedule.text_file import MAX_TOKENS
+from tailgauge.schedule.settings import MAX_TOKENS, Arrival
 
 AFTER_DROP_S = (
     0.1  # a user whom the in-flight cap turned away waits at least this: else a full worker would spin

@@ -12,6 +12,7 @@ from pydantic import Field, model_validator
 from tailgauge.table import NonNegative, Positive, Share, Sigma, Table
 
 DEFAULT_RATE = 10.0
+MAX_TOKENS = 10_000_000
 CLOSED, TRACE = "closed", "trace"
 
 

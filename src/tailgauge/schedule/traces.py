@@ -23,9 +23,9 @@ from typing import Any
 import numpy as np
 
 from tailgauge.errors import ScenarioError
+from tailgauge.rows.text_file import json_object, text_lines
 from tailgauge.schedule.random_streams import Purpose, stream
-from tailgauge.schedule.settings import Trace
-from tailgauge.schedule.text_file import MAX_TOKENS, json_object, text_lines
+from tailgauge.schedule.settings import MAX_TOKENS, Trace
 
 _LONGEST_NS = 2**62
 _SECOND = 1_000_000_000

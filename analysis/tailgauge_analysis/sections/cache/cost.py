@@ -20,6 +20,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.errors import UsageError
+from tailgauge.rows.text_file import refusal
 from tailgauge.scenario import prices as pricing
 from tailgauge_analysis.sections.cache import shares
 from tailgauge_analysis.stats.quantiles import Floats, Ints
@@ -100,7 +101,7 @@ def _file(run: Json) -> Path:
     if not isinstance(named, str):
         return pricing.PACKAGED
     beside = Path(run["scenario_file"]).parent / named
-    return beside if beside.is_file() else Path(named)
+    return beside if refusal(beside) is None else Path(named)
 
 
 def cost(calls: pd.DataFrame, by: Tariff, *, price_share: float, without_usage: int) -> Cost | None:

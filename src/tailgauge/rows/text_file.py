@@ -1,0 +1,197 @@
+"""Files of users, opened in one place: regular files of bounded size, in UTF-8, and what TOML and JSON may hold.
+
+Nothing here waits for a FIFO, reads a device, or recurses as deeply as a file says. Errors are UsageErrors and ScenarioErrors
+that name the file; of values without a file they are ValueErrors.
+"""
+
+from __future__ import annotations
+
+import functools
+import io
+import json
+import math
+import os
+import re
+import stat
+import tomllib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from decimal import Decimal
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from tailgauge.errors import ScenarioError, UsageError
+
+MEBI = 2**20
+LARGEST_TOML = MEBI
+LARGEST_JSON = 64 * MEBI
+LARGEST_TABLE = 4096 * MEBI  # of traces and prompts
+LONGEST_LINE = 64 * MEBI
+DEEPEST = 40  # levels of tables and lists
+MISSING, FOLDER = "no such file", "a folder, not a file"
+FLAT = f"expected at most {DEEPEST} levels of tables and lists"
+WHOLE = "expected a whole number of 64 bits"
+_WHOLE = range(-(2**63), 2**63)
+_DECIMALS = 30  # of an exact number
+_TEXTS = re.compile(
+    r"""\"{3}(?:[^\\]|\\.)*?\"{3}|'{3}.*?'{3}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\#[^\n]*""", re.DOTALL
+)
+_LONG_KEY = re.compile(
+    rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{DEEPEST}}}"
+)  # tomllib takes quadratic time for it
+_DIGITS = re.compile(r"[\d_]{4300}")
+_OPENED = re.compile(rf"(?:[\[{{][^\[\]{{}}#]*+){{{DEEPEST}}}")
+
+
+def refusal(path: Path) -> str | None:
+    """Why this is no regular file; None for one."""
+    try:
+        mode = path.stat().st_mode
+    except (FileNotFoundError, NotADirectoryError):
+        return MISSING
+    except (OSError, ValueError) as error:  # too long, a circle of links, a NUL in it
+        return f"cannot be read: {getattr(error, 'strerror', None) or error}"
+    if stat.S_ISREG(mode):
+        return None
+    return FOLDER if stat.S_ISDIR(mode) else "not a regular file"
+
+
+def locate(name: str, folder: Path, where: str) -> Path:
+    """The file that a scenario means: relative to the scenario's folder, else to here. `where`: its file and key."""
+    for path in (folder / name, Path(name)):
+        why = refusal(path)
+        if why is None:
+            return path
+        if why != MISSING:
+            raise UsageError(f"{where}: {str(path)[:300]}: {why}: expected a file")
+    raise UsageError(f"{where}: {name}: {MISSING}, neither in {folder.resolve()} nor in {Path.cwd()}")
+
+
+@contextmanager
+def _opened(path: Path, largest: int) -> Iterator[BinaryIO]:
+    """A regular file of at most so many bytes."""
+    why = refusal(path)
+    try:
+        if why is None:
+            handle = os.open(
+                path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+            )  # it may just have become a FIFO
+            with open(handle, "rb") as file:  # noqa: PTH123 - of a descriptor
+                if os.fstat(handle).st_size <= largest:
+                    yield file
+                    return
+                why = f"larger than {largest // MEBI:,} MiB"
+    except OSError as error:
+        why = f"cannot be read: {error.strerror or error}"
+    raise UsageError(f"{path}: {why}")
+
+
+def read_text(path: Path, largest: int = LARGEST_TOML) -> str:
+    """The text of a file, without a byte order mark."""
+    with _opened(path, largest) as file:
+        data = file.read(largest)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ScenarioError(f"{path}: not UTF-8 text (byte {error.start})") from error
+
+
+def text_lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Lines that are not blank, each with its number, from 1. Blank lines are no rows, whatever the format."""
+    try:
+        with _opened(path, LARGEST_TABLE) as raw:
+            file = io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
+            for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 2), ""), 1):
+                row = line.rstrip("\r\n")
+                if len(row) > LONGEST_LINE:
+                    raise ScenarioError(f"{path}:{number}: a line of more than {LONGEST_LINE:,} characters")
+                if row.strip():
+                    yield number, row
+    except UnicodeDecodeError as error:
+        raise ScenarioError(f"{path}: not UTF-8 text (byte {error.start})") from error
+
+
+def toml(text: str, number: Callable[[str], Any] = float) -> dict[str, Any]:
+    """The tables of a TOML text; `number` reads those with a fraction.
+
+    TOMLDecodeError where it is no TOML, else ValueError with the key, or the line if it is known, and what was expected.
+    """
+    bare = _TEXTS.sub(lambda found: "_" + "\n" * found[0].count("\n"), text)
+    if long := _LONG_KEY.search(bare):
+        raise _at_line(bare, long, FLAT)
+    try:
+        tree = tomllib.loads(text, parse_float=number)
+    except RecursionError:
+        raise _at_line(bare, _OPENED.search(bare), FLAT) from None
+    except tomllib.TOMLDecodeError:
+        raise
+    except ValueError:  # Python reads no number of thousands of digits
+        raise _at_line(bare, _DIGITS.search(bare), WHOLE) from None
+    _check(tree)
+    return tree
+
+
+def _at_line(text: str, found: re.Match[str] | None, expected: str) -> ValueError:
+    line = f"line {text.count(chr(10), 0, found.start()) + 1}: " if found else ""
+    return ValueError(f"{line}{expected}")
+
+
+def _check(tree: Any, key: str = "", depth: int = 0) -> None:
+    """ValueError with the key of what no TOML file of ours can mean: TOML's own integers have 64 bits."""
+    if isinstance(tree, dict | list):
+        if depth == DEEPEST:
+            raise ValueError(f"{key[:80]}: {FLAT}")
+        for name, value in tree.items() if isinstance(tree, dict) else enumerate(tree):
+            _check(value, f"{key}.{name}" if key else str(name), depth + 1)
+    elif isinstance(tree, int) and tree not in _WHOLE:
+        raise ValueError(f"{key}: {WHOLE}")
+    elif isinstance(tree, Decimal) and tree.is_finite() and int(tree.as_tuple().exponent) < -_DECIMALS:
+        raise ValueError(f"{key}: expected a number of at most {_DECIMALS} decimals")
+
+
+@functools.cache
+def _decoder(odd: Callable[[str], Any]) -> json.JSONDecoder:
+    def whole(digits: str) -> Any:
+        return int(digits) if len(digits) <= len(str(_WHOLE[0])) and int(digits) in _WHOLE else odd(digits)
+
+    def real(digits: str) -> Any:
+        value = float(digits)
+        return value if math.isfinite(value) else odd(digits)
+
+    return json.JSONDecoder(parse_constant=odd, parse_int=whole, parse_float=real)
+
+
+def json_tree(text: str, odd: Callable[[str], Any]) -> Any:
+    """What a JSON text holds; `odd` stands in for a number that is none (NaN), infinite, or beyond 64 bits.
+
+    ValueError where it is not JSON, or nested too deeply.
+    """
+    try:
+        tree = _decoder(odd).decode(text)
+    except json.JSONDecodeError as error:
+        raise ValueError(f"not JSON: {error}") from None
+    except RecursionError:
+        raise ValueError(FLAT) from None
+    level = [tree]
+    for _ in range(DEEPEST):
+        tables = [value for value in level if isinstance(value, dict | list)]
+        level = [one for value in tables for one in (value.values() if isinstance(value, dict) else value)]
+    if any(isinstance(value, dict | list) for value in level):
+        raise ValueError(FLAT)
+    return tree
+
+
+def no_number(text: str) -> Any:
+    """Refuses the number that `json_tree` found odd."""
+    raise ValueError(f"{text[:40]} is not a number of 64 bits")
+
+
+def json_object(path: Path, number: int, text: str) -> dict[str, Any]:
+    """The JSON object of a line; NaN and infinity are no numbers."""
+    try:
+        value = json_tree(text, no_number)
+    except ValueError as error:
+        raise ScenarioError(f"{path}:{number}: {error}") from None
+    if not isinstance(value, dict):
+        raise ScenarioError(f"{path}:{number}: expected a JSON object, got {text[:40]!r}")
+    return value
