@@ -39,6 +39,7 @@ ALONE = (
     "real_engine/test_decisions.py",
     "real_engine/test_harness.py::test_latencies",
     "real_engine/test_harness.py::test_a_call_that_is_given_up",
+    "test_redaction.py::test_a_usual_text",
     "transport/test_stopwatch.py",
 )
 LONG = (

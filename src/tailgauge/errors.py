@@ -15,6 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from enum import IntEnum
 
+from tailgauge.redaction import known
+
 
 class Exit(IntEnum):
     """Exit codes of every command. If several apply, the first in this order."""
@@ -35,9 +37,12 @@ class Exit(IntEnum):
 
 
 class TailgaugeError(Exception):
-    """A user's mistake or an unusable environment, in one sentence."""
+    """A user's mistake or an unusable environment, in one sentence, without secrets."""
 
     exit_code = Exit.USAGE
+
+    def __str__(self) -> str:
+        return known()(super().__str__())
 
 
 class UsageError(TailgaugeError):
@@ -70,12 +75,9 @@ class InternalError(TailgaugeError):
         import tempfile
         import traceback
 
-        from tailgauge.redaction import Redaction
-
-        redacted = Redaction()
         lines = "".join(traceback.format_exception(error))
         handle, path = tempfile.mkstemp(prefix="tailgauge-error-", suffix=".txt")
         with os.fdopen(handle, "w", encoding="utf-8", errors="replace") as file:
-            file.write(redacted(lines))
-        what = redacted(f"{type(error).__name__}: {error}").splitlines()[0][:200]
+            file.write(known()(lines))
+        what = known()(f"{type(error).__name__}: {error}").splitlines()[0][:200]
         return cls(f"internal error: {what} (traceback: {path})")

@@ -1,29 +1,58 @@
-"""Redaction of secrets: which environment variables hold one, and text without them.
+"""Redaction of secrets: what is one, and text without them.
 
-A value is a secret by its variable's name, or because the variable was configured as the one with a key. Text that looks
-like a provider's key is redacted too. Redact before cutting a text; the beginning of a secret at the end of a text that was
-cut elsewhere is redacted as well.
+`shown` is the one way from a peer's text into a row, a message, a log or an error: it redacts, then cuts. The value of a
+variable is a secret by the variable's name, or because the scenario names it. No text keeps 8 characters in a row of one,
+in any case, wherever it was cut before; nor in base64, percent-encoded, or with the escapes of JSON or HTML. Text that
+looks like a provider's key is redacted too.
 """
 
 from __future__ import annotations
 
+import base64
+import html
 import os
 import re
+import sys
+from collections.abc import Iterator, Sequence
+from functools import cache, lru_cache
+from typing import AnyStr
 
 MARK = "[redacted]"
-MIN_SECRET = 8  # characters; shorter values may occur in any text
+MIN_SECRET = RUN = (
+    8  # characters; shorter values may occur in any text, and shorter runs of a secret in a row
+)
 MIN_BEGINNING = 6  # first characters of a secret at the end of a text
-SHORT = 90  # characters; shorter texts were not cut
+_PIECE = 4  # bytes; every run holds a whole one, counted from the beginning of its text
+_LEVELS = 4  # at which a text is searched: as it is, and with 1, 2 and 3 levels of its escapes undone
+_REMEMBERED = 256  # texts that were shown last: models, stop reasons, names of headers
+_WORK = 1000  # characters beyond those shown that are redacted too, so that no cut is near what is shown
 _NAMES = re.compile(
     r"(?:^|_)KEYS?(?:$|_)|API_?KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|CUSTOM_HEADERS", re.IGNORECASE
 )
 _LOOKS = re.compile(r"\b(sk-[A-Za-z0-9_-]{8,}|Bearer\s+[A-Za-z0-9._~+/=-]{8,})")
-_named: set[str] = set()  # variables configured as the one with a key
+# How a character may be written, or hidden in front of the next: percent, JSON, Python, HTML; what nobody sees.
+_HEX = "([0-9A-Fa-f]{2})"
+_UNSEEN = (
+    r"\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"
+)
+_ESCAPE = re.compile(  # its first character is of one class: only so is the search fast
+    rf"[%\\&{_UNSEEN}](?:(?<=%)(?:25)*(?:u00)?{_HEX}|(?<=\\)\\*(?:u00{_HEX}|u\{{0*{_HEX}\}}|x{_HEX})|(?<=\\)(.)"
+    r"|(?<=&)(?:amp;)*(#?\w{2,30};?)|(?<![%\\&]))"
+)
+_named: set[str] = set()  # variables configured as one with a secret
 
 
 def name_secret(variable: str) -> None:
     """Treat the value of this variable as a secret."""
-    _named.add(variable)
+    if variable not in _named:
+        _named.add(variable)
+        forget()
+
+
+def forget() -> None:
+    """Read the environment again before the next text."""
+    known.cache_clear()
+    _shown.cache_clear()
 
 
 def holds_secret(variable: str) -> bool:
@@ -36,37 +65,111 @@ def environment(*, with_keys: bool) -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if with_keys or not holds_secret(name)}
 
 
+def shown(text: str | bytes, most: int) -> str:
+    """The beginning of a peer's text, without secrets and without lone surrogates, which no file can hold."""
+    return _shown(text[: 4 * most + _WORK], most)
+
+
+@lru_cache(_REMEMBERED)
+def _shown(text: str | bytes, most: int) -> str:
+    data = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
+    return known()(data.decode("utf-8", "replace"))[:most]
+
+
+@cache
+def known() -> Redaction:
+    """Of the secrets that this process knows."""
+    return Redaction()
+
+
 class Redaction:
     """Removes the secrets that the environment held at its creation."""
 
     def __init__(self) -> None:
         values = {value.strip() for name, value in os.environ.items() if holds_secret(name)}
-        self._secrets = sorted((value for value in values if len(value) >= MIN_SECRET), key=len, reverse=True)
-        self._lower = [secret.lower() for secret in self._secrets]
-        self._known = re.compile("|".join(map(re.escape, self._secrets)), re.IGNORECASE)
+        forms = [form for value in values if len(value) >= MIN_SECRET for form in _forms(value)]
+        self._forms = sorted(set(forms), key=len, reverse=True)
+        self._runs = {run for form in forms if _is_random(form) for run in _parts(form, RUN)}
+        self._pieces = {
+            _number(piece) for form in forms for piece in _parts(form.encode("utf-8", "replace"), _PIECE)
+        }
 
     def __call__(self, text: str) -> str:
         """The text without secrets."""
-        lower = text.lower()
-        if any(secret in lower for secret in self._lower):  # this test costs a tenth of the search
-            text = self._known.sub(MARK, text)
-        text = self._without_beginning(text)
+        spans = sorted(self._spans(text)) if self._pieces else []
+        out: list[str] = []
+        end = 0
+        for begin, behind in spans:
+            if begin > end or not out:
+                out += [text[end:begin], MARK]
+            end = max(end, behind)
+        text = "".join([*out, text[end:]])
         return _LOOKS.sub(MARK, text) if "sk-" in text or "Bearer" in text else text
 
-    def each(self, texts: list[str]) -> list[str]:
-        """Each text without secrets; as cheap as one text if all are short and clean, as usual."""
-        whole = "\n".join(texts)
-        if max(map(len, texts), default=0) < SHORT and self(whole) == whole:
-            return texts
-        return [self(text) for text in texts]
+    def _spans(self, text: str) -> Iterator[tuple[int, int]]:
+        """Where a secret stands, as the text is or with its escapes undone; spans may overlap."""
+        places: Sequence[int] = range(len(text) + 1)
+        for _ in range(_LEVELS):
+            low = text.lower() if text.isascii() else "".join([one.lower()[:1] or one for one in text])
+            if self._may_hold(low):
+                for begin, end in self._found(low):
+                    yield places[begin], places[end]
+            if text.isprintable() and not ("%" in text or "\\" in text or "&" in text):
+                return
+            text, places = _unescaped(text, places)
 
-    def _without_beginning(self, text: str) -> str:
-        """The text without the beginning of a secret at its end."""
-        for secret in self._secrets:
-            tail = text[1 - len(secret) :]
-            at = tail.find(secret[:MIN_BEGINNING])
+    def _may_hold(self, low: str) -> bool:
+        """A quick test: whether it has a piece of a secret. One of another secret's form may do."""
+        data = low.encode("utf-8", "replace")
+        numbers = memoryview(data[: len(data) // _PIECE * _PIECE]).cast("I")
+        return not self._pieces.isdisjoint(numbers) or _number(data[-_PIECE:]) in self._pieces
+
+    def _found(self, low: str) -> Iterator[tuple[int, int]]:
+        for at in range(len(low) - RUN + 1):
+            if low[at : at + RUN] in self._runs:
+                yield at, at + RUN
+        for form in self._forms:
+            at = low.find(form)
             while at >= 0:
-                if secret.startswith(tail[at:]):
-                    return text[: len(text) - len(tail) + at] + MARK
-                at = tail.find(secret[:MIN_BEGINNING], at + 1)
-        return text
+                yield at, at + len(form)
+                at = low.find(form, at + 1)
+            cut = next((n for n in range(len(form) - 1, MIN_BEGINNING - 1, -1) if low.endswith(form[:n])), 0)
+            if cut:
+                yield len(low) - cut, len(low)
+
+
+def _forms(value: str) -> Iterator[str]:
+    """A secret as it may be repeated, in lower case: plain, and in base64 behind 0, 1 or 2 bytes of something else."""
+    data = value.encode("utf-8", "surrogateescape")
+    yield from (value.lower(), data.decode("latin-1").lower())
+    for before in range(3):
+        bits = 8 * (before + len(data))
+        for text in (base64.b64encode(bytes(before) + data), base64.urlsafe_b64encode(bytes(before) + data)):
+            yield text[-(-8 * before // 6) : bits // 6].decode().lower()
+
+
+def _parts(form: AnyStr, length: int) -> Iterator[AnyStr]:
+    return (form[at : at + length] for at in range(len(form) - length + 1))
+
+
+def _number(piece: bytes) -> int:
+    return int.from_bytes(piece, sys.byteorder)
+
+
+def _is_random(form: str) -> bool:
+    """Whether parts of it tell it apart. Those of words or of a path may occur in any text: it is removed as a whole."""
+    return not form.startswith(("/", "~", ".")) and any(c.isdigit() for c in form) and not form.isdigit()
+
+
+def _unescaped(text: str, places: Sequence[int]) -> tuple[str, list[int]]:
+    """Text with one level of its escapes undone; `places`: where each character begins in the original, and its end."""
+    out, at, end = [], [], 0
+    for found in _ESCAPE.finditer(text):
+        begin = found.start()
+        *codes, escaped, entity = found.groups()
+        code = next(filter(None, codes), None)
+        plain = chr(int(code, 16)) if code else html.unescape(f"&{entity}") if entity else escaped or ""
+        out += [text[end:begin], plain]
+        at += [*places[end:begin], *[places[begin]] * len(plain)]
+        end = found.end()
+    return "".join([*out, text[end:]]), [*at, *places[end:]]

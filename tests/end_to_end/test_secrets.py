@@ -1,18 +1,27 @@
 """Keys come from the environment and reach no file, message or command line, no child that needs none, and no target that
-is not theirs. What a target repeats of its own key is in hostile/test_hostile_targets.py."""
+is not theirs. Nor is anything kept of a key that a target repeats, in whatever form; see `echoes`."""
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import time
+import urllib.request
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
+from random import SystemRandom
+from string import ascii_letters, digits
 from typing import Any
 
 import pytest
+from end_to_end import echoes
 from end_to_end.everything_written import Channel, Processes, everything
 from hostile.target import Target
 from run_folders.run_data import RunData
-from starting.command import Finished, Running
-from starting.programs import TAILGAUGE
+from starting.command import Finished, Running, free_port
+from starting.programs import TAILGAUGE, scripts_path
 
 CANARY = "sk-ant-canary-0123456789abcdef"
 KEYS = {
@@ -113,3 +122,132 @@ def test_a_child_that_sends_no_request_has_no_secret_in_its_environment(seen: Re
 
     assert all("PATH=" in text for text in summary), "they were read"
     assert [text for text in summary if CANARY in text] == []
+
+
+# --- a target that repeats its key ------------------------------------------------------------------------------
+
+RATE = 40
+ECHOING = """
+[target]
+url = "{url}/{protocol}"
+protocol = "{protocol}"
+api_key_env = "MY_ENGINE"
+{table}
+[arrival]
+process = "constant"
+rate_per_s = {rate}
+[stages]
+duration_s = {seconds}
+warmup_s = 0
+[traffic.chat]
+prompt_tokens = 20
+output_tokens = 20
+[limits]
+attempt_deadline_s = 5
+"""
+SSE = """
+[target.sse]
+path = "/chat/completions"
+text = "/choices/0/delta/content"
+status_event = "status"
+output_tokens = "/usage/completion_tokens"
+"""
+PAGES = ("/", "/metrics", "/stats/requests", "/exceptions", "/logs", "/tailgauge", "/tailgauge/live.json")
+
+
+@dataclass(frozen=True)
+class Echoed:
+    """A run against every echo, and one that the target refuses: all that is left, with what the page showed meanwhile."""
+
+    key: str
+    runs: dict[str, Finished]
+    refused: Finished
+    pages: list[str]
+    served: dict[str, int]
+    temporary: Path
+
+
+def watch(running: Running, port: int, pages: dict[str, str]) -> Finished:
+    """Read every page again and again until the command ends."""
+    while running.process.poll() is None:
+        for page in PAGES:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{port}{page}", timeout=5) as answer:
+                    pages[page] = pages.get(page, "") + answer.read().decode()
+            except OSError:
+                break  # it is not there yet, or no longer
+        time.sleep(0.3)
+    return running.finish(60)
+
+
+@pytest.fixture(scope="module")
+def echoed(tmp_path_factory: pytest.TempPathFactory, full_size: bool) -> Echoed:
+    """With a key without a prefix, new in each run of the tests; each protocol where there is time."""
+    folder = tmp_path_factory.mktemp("echoes")
+    key = "7" + "".join(SystemRandom().choices(ascii_letters + digits + "-_", k=40))
+    temporary = folder / "tmp"
+    temporary.mkdir()
+    env = {"MY_ENGINE": key, "TMPDIR": str(temporary)}
+    target = subprocess.Popen(
+        [sys.executable, echoes.__file__, str(folder / "port")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        env={**scripts_path(), "PYTHONDONTWRITEBYTECODE": "1"},
+    )  # fmt: skip
+    try:
+        while not ((folder / "port").exists() and (folder / "port").read_text()):
+            assert target.poll() is None
+            time.sleep(0.02)
+        url = f"http://127.0.0.1:{(folder / 'port').read_text()}"
+        pages: dict[str, str] = {}
+
+        def run(name: str, protocol: str, base: str) -> Finished:
+            table = SSE if protocol == "sse" else ""
+            seconds = (len(echoes.ECHOES) - 0.5) / RATE
+            text = ECHOING.format(url=base, protocol=protocol, table=table, rate=RATE, seconds=seconds)
+            (folder / f"{name}.toml").write_text(text)
+            port, out = free_port(), folder / f"out-{name}"
+            line = [
+                TAILGAUGE,
+                "run",
+                str(folder / f"{name}.toml"),
+                "--workers=1",
+                f"--web={port}",
+                "--metrics",
+            ]
+            return watch(Running([*line, "--out", str(out)], out, env, folder), port, pages)
+
+        protocols = ("anthropic", "openai", "sse") if full_size else ("anthropic",)
+        runs = {protocol: run(protocol, protocol, url) for protocol in protocols}
+        refused = run("refused", "openai", f"{url}/refused")
+        served, _ = target.communicate(timeout=30)
+    finally:
+        target.kill()
+    return Echoed(key, runs, refused, list(pages.values()), json.loads(served), temporary)
+
+
+def test_every_echo_was_met_and_is_a_row(echoed: Echoed) -> None:
+    for protocol, done in echoed.runs.items():
+        rows = done.run.table("attempts")
+        rows = rows[rows.stage != "preflight"]
+
+        assert len(rows) >= len(echoes.ECHOES) - 1, done.stderr
+        assert rows.error_body.fillna("").str.contains("[redacted]", regex=False).sum() > len(echoes.FORMS)
+        for column in ("model", "stop_reason", "server_request_id", "rate_limit_headers", "phases"):
+            if protocol == "anthropic":
+                assert rows[column].str.contains("[redacted]", regex=False).any(), column
+    assert all(count > len(echoes.ECHOES) for path, count in echoed.served.items() if "refused" not in path)
+    assert echoed.refused.code == 4
+    assert "[redacted]" in echoed.refused.stderr
+
+
+def test_no_8_characters_of_a_key_that_a_target_repeats_are_anywhere(echoed: Echoed) -> None:
+    """In no file, table, page or output, however it is decoded."""
+    assert len(echoed.pages) == len(PAGES)
+    texts = [*echoed.pages, echoed.refused.stdout, echoed.refused.stderr]
+    for done in (*echoed.runs.values(), echoed.refused):
+        texts += everything(done)
+    texts += [path.read_text(errors="replace") for path in echoed.temporary.rglob("*") if path.is_file()]
+
+    assert len(texts) > 20
+    for text in texts:
+        found = echoes.kept(echoed.key, text.partition("* plotly.js (")[0])
+        assert found == [], text[:200]

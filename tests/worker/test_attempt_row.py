@@ -6,7 +6,6 @@ import json
 
 import pytest
 
-from tailgauge.redaction import Redaction
 from tailgauge.worker.attempt_row import _phases
 
 
@@ -35,10 +34,10 @@ class Decoded:
     ],
 )  # fmt: skip
 def test_durations_of_the_header_are_nanoseconds(headers, expected):
-    facts = _phases(Result(*headers), Decoded(), Redaction())
+    facts = _phases(Result(*headers), Decoded())
 
     assert (facts and json.loads(facts)) == expected
 
 
 def test_a_phase_begins_at_a_time_since_sent():
-    assert json.loads(_phases(Result(), Decoded(retrieval=1500), Redaction()) or "") == {"retrieval": 500}
+    assert json.loads(_phases(Result(), Decoded(retrieval=1500)) or "") == {"retrieval": 500}

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailgauge import redaction
 from tailgauge.protocols.decoder import error_of
 from tailgauge.rows.schema import ENDED_CLASSES
 from tailgauge.worker.outcome import (
@@ -138,6 +139,7 @@ def test_every_class_but_two_of_the_record_can_come_about_by_itself():
 
 def test_an_error_text_is_cut_and_has_no_secrets(monkeypatch):
     monkeypatch.setenv("MY_API_KEY", "open sesame 99")
+    redaction.forget()
     body = b"you sent open sesame 99 and sk-" + b"abcdefgh12345678; \xff " + b"x" * 9000
     found = outcome(Result(401, [], body), Decoded())
 
@@ -224,6 +226,7 @@ def test_of_rate_limit_headers_no_more_is_kept_than_anybody_can_mean():
 
 def test_rate_limit_headers_have_no_secrets(monkeypatch):
     monkeypatch.setenv("MY_API_KEY", "Open-Sesame-99")
+    redaction.forget()
     headers = [(b"X-RateLimit-Open-Sesame-99", b"1"), (b"x-ratelimit-limit", b'"Open-Sesame-99"')]
 
     assert json.loads(rate_limit_headers(Result(429, headers))) == {

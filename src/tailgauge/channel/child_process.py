@@ -19,7 +19,7 @@ from typing import Any, cast
 import gevent
 
 from tailgauge.errors import TailgaugeError
-from tailgauge.redaction import environment
+from tailgauge.redaction import environment, known
 from tailgauge.sanitize import plain
 
 
@@ -107,7 +107,7 @@ class Copy(Child):
                 _settle(name, ours, log)
                 code = work()
             except BaseException:  # noqa: BLE001 - the log is all that is left of it
-                traceback.print_exc()
+                sys.stderr.write(known()(traceback.format_exc()))
             finally:
                 os._exit(code)  # the interpreter's end would take apart all that was imported: 0.13 s of CPU
         os.close(ours)

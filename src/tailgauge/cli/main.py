@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import gc
 import importlib
+import io
 import json
 import os
 import platform
@@ -30,6 +31,7 @@ from tailgauge.cli.runs import runs
 from tailgauge.cli.scenario import scenario
 from tailgauge.errors import Exit, InternalError, TailgaugeError, UsageError
 from tailgauge.live import screen
+from tailgauge.redaction import known
 from tailgauge.rows.disk import writable
 
 LOW_PRIORITY = 10  # how nice a report that loads pandas is to open requests
@@ -308,7 +310,9 @@ def main() -> None:
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     except click.ClickException as error:
-        error.show()
+        usage = io.StringIO()
+        error.show(usage)
+        click.echo(known()(usage.getvalue()), err=True, nl=False)
         sys.exit(Exit.USAGE)
     except click.Abort:
         sys.exit(Exit.INTERRUPTED)

@@ -36,6 +36,7 @@ from tailgauge.locust_app.report_process import ReportOutput, ReportProcess
 from tailgauge.locust_app.users import Master, attach_worker, refusal
 from tailgauge.master.run import Run
 from tailgauge.plan.resolve import Settings
+from tailgauge.redaction import known
 from tailgauge.scenario.packaged import packaged
 
 log = logging.getLogger("tailgauge")
@@ -58,11 +59,21 @@ def beside_the_loop(print_: Callable[[str], None], text: str) -> None:
     gevent.get_hub().threadpool.apply(print_, (text,))
 
 
+class _Formatter(logging.Formatter):
+    """Log messages and tracebacks without secrets, which the text of an error may hold."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return known()(super().format(record))
+
+
 def log_warnings(*, progress: bool = False) -> None:
     """Log warnings and errors to standard error, one line each; with `progress` also what this worker does."""
     text = "%(name)s: %(message)s" if progress else "%(levelname)s %(name)s: %(message)s"
-    logging.basicConfig(level=logging.WARNING, format=text, stream=sys.stderr)
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(_Formatter(text))
     log.setLevel(logging.INFO if progress else logging.NOTSET)
+    gevent.get_hub().print_exception = lambda where, *error: log.error("%s failed", where, exc_info=error)
 
 
 def user_classes(patterns: set[str] | None = None) -> list[Any]:

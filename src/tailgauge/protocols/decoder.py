@@ -31,6 +31,7 @@ from tailgauge.protocols.sse_parser import (
     check_values,
 )
 from tailgauge.protocols.stencil import Stencil, Stencils
+from tailgauge.redaction import shown
 from tailgauge.rows.schema import CHUNK_KINDS, TEXT, THINKING, TOOL_JSON, Chunks
 
 KIND_CODE = {kind: code for code, kind in enumerate(CHUNK_KINDS)}
@@ -46,7 +47,10 @@ _OPENS = frozenset(("", "{", "["))
 _NUMBER_GOES_ON = frozenset("0123456789+-.eE")
 MAX_FOLLOWED = 65_536  # characters of an answer whose first field is sought: each piece parses all before it
 MAX_PHASES = 50  # of one answer
-_SHOWN = 200  # characters of what was wrong
+MAX_NAME = 100  # characters of a phase's name
+MAX_ERROR_TEXT = 2000  # characters
+_MAX_KIND = 90  # characters of the name of an error
+_SHOWN = 200  # characters of what was wrong, and of names
 
 OnEvent = Callable[["StreamDecoder", bytes, Any], None]
 OnWhole = Callable[["StreamDecoder", bytes], None]
@@ -173,7 +177,10 @@ class StreamDecoder:
             self.error = self.error or (MALFORMED_EVENT, "a byte order mark inside the stream")
 
     def _on_malformed(self, error: Exception, data: bytes) -> None:
-        self.error = self.error or (MALFORMED_EVENT, f"{type(error).__name__} in event: {_shown(data)}")
+        self.error = self.error or (
+            MALFORMED_EVENT,
+            f"{type(error).__name__} in event: {shown(data, _SHOWN)}",
+        )
         self._malformed += 1
         self.broken |= self._malformed >= MANY_MALFORMED
 
@@ -237,7 +244,7 @@ class StreamDecoder:
         except EventSizeError:
             self._give_up(TOO_LARGE, f"over {MAX_VALUES:,} values")
         except _MALFORMED as error:
-            self.error = self.error or (MALFORMED_ANSWER, f"{type(error).__name__} in {_shown(body)}")
+            self.error = self.error or (MALFORMED_ANSWER, f"{type(error).__name__} in {shown(body, _SHOWN)}")
         else:
             self.stop()
 
@@ -333,7 +340,7 @@ class StreamDecoder:
     def phase(self, name: str) -> None:
         """A phase begins; one that comes again is not counted twice."""
         if len(self.phases) < MAX_PHASES:
-            self.phases.setdefault(_storable(name[:100]), self._at)
+            self.phases.setdefault(shown(name, MAX_NAME), self._at)
 
     def stop(self) -> None:
         """The protocol's end mark."""
@@ -387,29 +394,25 @@ def tree_of(data: bytes) -> Any:
 
 def text_or_none(value: Any) -> str | None:
     """A short string of the peer's, or None where it is something else."""
-    return _storable(value[:200]) if isinstance(value, str) else None
-
-
-def _shown(data: bytes) -> str:
-    """The beginning of what the peer sent, as text."""
-    return data[:_SHOWN].decode("utf-8", "replace")
+    return shown(value, _SHOWN) if isinstance(value, str) else None
 
 
 def _shortened(value: Any) -> str:
     """A value that cannot be, short: a number may have thousands of digits."""
     text = str(value) if isinstance(value, str | int | float) else type(value).__name__
-    return _storable(text[:_SHOWN])
+    return shown(text, _SHOWN)
 
 
 def error_of(tree: Any) -> tuple[str, str]:
     """Type and message of an error object, in the shapes that providers and engines use; or of a text."""
     inner = tree.get("error", tree) if isinstance(tree, dict) else tree
     if isinstance(inner, str):
-        return "error", _storable(inner[:2000])
+        return "error", shown(inner, MAX_ERROR_TEXT)
     if not isinstance(inner, dict):
         inner = {}
     kind = inner.get("type") or inner.get("code") or "error"
-    return quoted(_storable(str(kind)[:90])), _storable(str(inner.get("message") or json.dumps(tree))[:2000])
+    text = inner.get("message") or json.dumps(tree)
+    return quoted(shown(str(kind), _MAX_KIND)), shown(str(text), MAX_ERROR_TEXT)
 
 
 def _storable(text: str) -> str:

@@ -16,6 +16,7 @@ from tailgauge.address import is_loopback
 from tailgauge.call import Call
 from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.protocols.stencil import Changing
+from tailgauge.redaction import shown
 from tailgauge.table import Table
 
 if TYPE_CHECKING:
@@ -130,8 +131,8 @@ class WireProtocol(ABC):
 
     def on_whole(self, decoder: StreamDecoder, body: bytes) -> None:  # noqa: ARG002 - the interface
         """Decode an answer that came without a stream; raises ValueError and its like for anything else."""
-        raise ValueError(f"an answer without a stream: {body[:80]!r}")
+        raise ValueError(f"an answer without a stream: {shown(body, 80)!r}")
 
     def on_batch(self, decoder: StreamDecoder, body: bytes) -> None:  # noqa: ARG002 - the interface
         """Decode the state or the results of a message batch, where the protocol offers batches."""
-        raise ValueError(f"a message batch: {body[:80]!r}")
+        raise ValueError(f"a message batch: {shown(body, 80)!r}")

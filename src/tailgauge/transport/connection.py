@@ -24,6 +24,7 @@ from gevent import get_hub
 from gevent.event import Event
 
 from tailgauge.clock import ANCILLARY, SO_TIMESTAMPNS, WALL, kernel_stamp_ns, monotonic_ns, timespec
+from tailgauge.redaction import shown
 from tailgauge.transport.http1 import LAST, may_be_last
 from tailgauge.transport.losses import Losses
 from tailgauge.transport.reader import POLLS, READER, SETTLED
@@ -37,6 +38,7 @@ LONGEST_REST_NS = 1_000_000_000
 SOON_NS = 2_000_000_000  # a close within it follows the response; a later one is an idle time-out
 LONG_NS = 3_600_000_000_000
 MARGIN_S = 1.0
+MAX_MESSAGE = 500  # characters
 FEW_BYTES = 1000  # of a TLS record: a larger buffer costs more than the decryption
 
 
@@ -62,7 +64,7 @@ class ConnectError(Exception):
     """No connection: `kind` is dns, tcp, tls, tls_certificate, ca_file or timeout."""
 
     def __init__(self, kind: str, message: str) -> None:
-        super().__init__(message)
+        super().__init__(shown(message, MAX_MESSAGE))
         self.kind = kind
 
 

@@ -19,6 +19,7 @@ from gevent.event import Event
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.protocol_violations import COMPRESSED, FRAMING, HEAD_TOO_LARGE, NOT_HTTP, TOO_LARGE
+from tailgauge.redaction import shown
 from tailgauge.transport.connection import Connection, Read
 from tailgauge.transport.http1 import Body, ChunkedBody, Head, HeadSizeError, WireError, is_event_stream
 from tailgauge.transport.reader import READER
@@ -238,11 +239,11 @@ class Exchange:
 
     def _choose(self) -> None:
         """Select the receiver of the body: the decoder (stream or whole), or none for errors and compressed bodies."""
-        decoder, coding = self.decoder, self.header(b"content-encoding").lower()
+        decoder, coding = self.decoder, self.header(b"content-encoding")
         if decoder is None or self.status != 200:
             return
-        if coding not in {b"", b"identity"}:  # never decompressed: its size has no limit
-            self.cut, self.cut_text = COMPRESSED, f"content-encoding {coding.decode('latin-1')[:100]}"
+        if coding.lower() not in {b"", b"identity"}:  # never decompressed: its size has no limit
+            self.cut, self.cut_text = COMPRESSED, f"content-encoding {shown(coding, 100)}"
         elif not decoder.streams:
             self._whole = decoder
         elif is_event_stream(self.header(b"content-type")):

@@ -9,7 +9,10 @@ import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from tailgauge.redaction import shown
+
 MAX_HEAD = 65_536  # bytes
+MAX_SHOWN = 80  # characters of what was wrong
 MAX_LINES = 256  # headers, or trailers
 MAX_INTERIM = 100  # responses (1xx) before the response
 LAST = b"\r\n\r\n"  # how the last bytes of a chunked body end
@@ -24,7 +27,11 @@ _sizes: dict[bytes, int] = {}  # by the lines that were read as such; of few dig
 
 
 class WireError(Exception):
-    """The peer does not speak HTTP/1.1 as we understand it."""
+    """The peer does not speak HTTP/1.1 as we understand it; `received` is what it sent instead."""
+
+    def __init__(self, text: str, *received: bytes) -> None:
+        shortened = " and ".join(repr(shown(one, MAX_SHOWN)) for one in received)
+        super().__init__(f"{text}: {shortened}" if received else text)
 
 
 class HeadSizeError(WireError):
@@ -44,7 +51,7 @@ def response_head(head: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
         raise HeadSizeError(f"{len(lines)} header lines, over {MAX_LINES}")
     parts = first.split(b" ", 2)
     if len(parts) < 2 or not parts[0].startswith(b"HTTP/1.") or not parts[1].isdigit() or len(parts[1]) != 3:
-        raise WireError(f"not an HTTP/1.1 response: {first[:80]!r}")
+        raise WireError("not an HTTP/1.1 response", first)
     status = int(parts[1])
     if status < 100 or status == 101:  # nobody has asked for another protocol
         raise WireError(f"not a status: {status}")
@@ -52,7 +59,7 @@ def response_head(head: bytes) -> tuple[int, list[tuple[bytes, bytes]]]:
     for line in lines:
         name, colon, value = line.partition(b":")
         if not colon or not name or name != name.strip():
-            raise WireError(f"malformed header line: {line[:80]!r}")
+            raise WireError("malformed header line", line)
         headers.append((name, value.strip(b" \t")))
     return status, headers
 
@@ -160,12 +167,12 @@ class ChunkedBody(Body):
                 raise WireError(f"over {MAX_LINES} trailers")
         elif self._gap:
             if line:
-                raise WireError(f"bytes behind a chunk: {line[:40]!r}")
+                raise WireError("bytes behind a chunk", line)
             self._gap = False
         else:
             size = _SIZE.match(line)
             if not size:
-                raise WireError(f"not a chunk size: {line[:40]!r}")
+                raise WireError("not a chunk size", line)
             self._left = int(size[1], 16)
             if len(line) < 4 and line.isalnum() and self._left:
                 _sizes[line] = self._left
@@ -220,12 +227,12 @@ def _framing(lengths: list[bytes], codings: list[bytes]) -> tuple[int | None, bo
     """
     for value in lengths:
         if not value.isdigit() or len(value) > MAX_DIGITS:
-            raise WireError(f"not a content-length: {value[:40]!r}")
+            raise WireError("not a content-length", value)
     if len(set(map(int, lengths))) > 1:
-        raise WireError(f"content-length twice: {lengths[0]!r} and {lengths[-1]!r}")
+        raise WireError("content-length twice", lengths[0], lengths[-1])
     if codings and (lengths or [coding.lower() for coding in codings] != [b"chunked"]):
-        others = f", beside content-length {lengths[0]!r}" if lengths else ""
-        raise WireError(f"not a transfer-encoding: {b', '.join(codings)[:40]!r}{others}")
+        others = ", beside a content-length" if lengths else ""
+        raise WireError(f"not a transfer-encoding{others}", *codings[:1], *lengths[:1])
     return int(lengths[0]) if lengths else None, bool(codings)
 
 

@@ -10,11 +10,13 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 from typing import TYPE_CHECKING
 
-from tailgauge.redaction import Redaction
+from tailgauge.protocols.decoder import MAX_NAME
+from tailgauge.redaction import shown
 from tailgauge.rows.schema import CENSORED, AttemptRow, RequestRow
-from tailgauge.worker.outcome import Outcome, rate_limit_headers, retry_after_s
+from tailgauge.worker.outcome import Outcome, header, rate_limit_headers, retry_after_s
 
 
 @dataclass(slots=True)
@@ -88,26 +90,16 @@ def begun(
     )
 
 
-def fill(
-    row: AttemptRow,
-    exchange: Exchange,
-    decoder: StreamDecoder,
-    result: Outcome,
-    clean: Redaction | None = None,
-) -> None:
-    """Complete the row of an ended attempt; `clean` redacts the target's text."""
-    clean = clean or Redaction()
+def fill(row: AttemptRow, exchange: Exchange, decoder: StreamDecoder, result: Outcome) -> None:
+    """Complete the row of an ended attempt."""
     _outcome(row, exchange, result)
-    row.rate_limit_headers = rate_limit_headers(exchange, clean)
+    row.rate_limit_headers = rate_limit_headers(exchange)
     _exchange(row, exchange)
     _stream(row, decoder)
     _stamps(row, decoder)
-    row.phases = _phases(exchange, decoder, clean)
-    texts = decoder.stop_reason, decoder.model, _server_id(exchange, decoder)
-    redacted = clean.each([text or "" for text in texts])
-    row.stop_reason, row.model, row.server_request_id = (
-        text and cleaned for text, cleaned in zip(texts, redacted, strict=True)
-    )
+    row.phases = _phases(exchange, decoder)
+    row.stop_reason, row.model = decoder.stop_reason, decoder.model
+    row.server_request_id = _server_id(exchange, decoder)
 
 
 def _outcome(row: AttemptRow, exchange: Exchange, result: Outcome) -> None:
@@ -161,7 +153,7 @@ def _stamps(row: AttemptRow, decoder: StreamDecoder) -> None:
         row.last_content_at_ns, row.last_content_low_at_ns = last.at, last.low
 
 
-def _phases(exchange: Exchange, decoder: StreamDecoder, clean: Redaction) -> str | None:
+def _phases(exchange: Exchange, decoder: StreamDecoder) -> str | None:
     """Begin of each phase since sent, and durations of Server-Timing as `NAME;dur`."""
     sent = exchange.sent_at_ns
     found = {} if sent is None else {name: at - sent for name, at in decoder.phases.items()}
@@ -170,8 +162,7 @@ def _phases(exchange: Exchange, decoder: StreamDecoder, clean: Redaction) -> str
             found.update(_durations(value.decode("latin-1")))
     if not found:
         return None
-    names = clean.each(list(found)[:_PHASES])
-    return json.dumps(dict(zip(names, found.values(), strict=False)))
+    return json.dumps(dict(islice(found.items(), _PHASES)))
 
 
 def _durations(header: str) -> Iterator[tuple[str, int]]:
@@ -180,7 +171,7 @@ def _durations(header: str) -> Iterator[tuple[str, int]]:
         for parameter in parts[1:]:
             key, _, value = parameter.partition("=")
             if key.strip().lower() == "dur" and _NUMBER.fullmatch(value := value.strip(' "')):
-                yield f"{parts[0][:100]};dur", round(float(value) * 1e6)
+                yield f"{shown(parts[0], MAX_NAME)};dur", round(float(value) * 1e6)
 
 
 def _at(stamp: Stamp | None) -> int | None:
@@ -188,5 +179,4 @@ def _at(stamp: Stamp | None) -> int | None:
 
 
 def _server_id(exchange: Exchange, decoder: StreamDecoder) -> str | None:
-    header = exchange.header(b"request-id") or exchange.header(b"x-request-id")
-    return header.decode("latin-1")[:200] or decoder.message_id
+    return header(exchange.header(b"request-id") or exchange.header(b"x-request-id")) or decoder.message_id

@@ -23,8 +23,8 @@ from tailgauge.call import Call, Prompt
 from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Headers, Send
 from tailgauge.plan.spend_limit import Guard
-from tailgauge.protocols.decoder import StreamDecoder
-from tailgauge.redaction import Redaction
+from tailgauge.protocols.decoder import MAX_ERROR_TEXT, MAX_NAME, StreamDecoder
+from tailgauge.redaction import shown
 from tailgauge.rows.schema import CANCELLED, CLIENT_ERROR, COMPLETED, OK, PREFLIGHT, STEADY, AttemptRow
 from tailgauge.transport.exchange import Exchange, HeldBytes
 from tailgauge.transport.reader import READER
@@ -84,7 +84,6 @@ class Attempts:
         self._deadline_s = deadline_s
         self._cache = cache
         self._held = HeldBytes()
-        self._clean = Redaction()
         self.last_row: AttemptRow | None = None
         self.open: dict[Key, _Open] = {}  # in the order of their begin; until their rows are made
         self.later = Later()
@@ -208,9 +207,9 @@ class Attempts:
         """A call is over; its pattern hears of it now."""
         exchange, key = one.exchange, one.key
         if bug is None:
-            result = outcome(exchange, one.decoder, self._clean)
+            result = outcome(exchange, one.decoder)
         else:
-            result = Outcome(CLIENT_ERROR, "not_sent", self._clean(repr(bug))[:2000])
+            result = Outcome(CLIENT_ERROR, "not_sent", shown(repr(bug), MAX_ERROR_TEXT))
             log.error("request %s was not sent: %s", key, result.error_body)
         ended_at_ns = exchange.ended_at_ns or monotonic_ns()
         if self._cache is not None:
@@ -231,7 +230,7 @@ class Attempts:
         row = self._row(one)
         if one.note is not None:
             one.note.fill(row)
-        fill(row, exchange, decoder, result, self._clean)
+        fill(row, exchange, decoder, result)
         if self.guard is not None:
             self.guard.ended(key, row)
         self._recorder.chunks(*key, *decoder.take())
@@ -264,7 +263,7 @@ class Attempts:
         found: list[str] = []
 
         def read(_: StreamDecoder, body: bytes) -> None:
-            found.extend(str(one["id"]) for one in json.loads(body)["data"])
+            found.extend(shown(str(one["id"]), MAX_NAME) for one in json.loads(body)["data"])
 
         request = self._endpoints[target].list_models()
         if request is not None:

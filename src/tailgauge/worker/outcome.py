@@ -2,7 +2,7 @@
 
 No failure is an exception here. The first that holds is the class: we ended it; no response; the status; the body is not
 the protocol; an error inside the stream; no end mark; empty; ok. A protocol violation is the error's type, by the names of
-`protocol_violations`; token counts that cannot be are the only one that leaves an answer ok. Texts are cut only after redaction.
+`protocol_violations`; token counts that cannot be are the only one that leaves an answer ok. Texts are without secrets.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from tailgauge.protocol_violations import (
     NOT_HTTP,
     VIOLATIONS,
 )
-from tailgauge.protocols.decoder import error_of
-from tailgauge.redaction import Redaction
+from tailgauge.protocols.decoder import MAX_ERROR_TEXT, error_of
+from tailgauge.redaction import shown
 from tailgauge.rows import schema
 from tailgauge.transport.http1 import is_event_stream
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from tailgauge.protocols.decoder import StreamDecoder
     from tailgauge.transport.exchange import Exchange
 
-MAX_ERROR_TEXT = 2000
 MAX_TYPE = 100
 MAX_HEADER = 200  # characters of a name, and of a value
 MAX_HEADERS = 40  # rate-limit headers that are kept
@@ -47,14 +46,13 @@ class Outcome:
     limit_kind: str | None = None
 
 
-def outcome(exchange: Exchange, decoder: StreamDecoder, clean: Redaction | None = None) -> Outcome:
-    """Outcome of a finished exchange; `clean` redacts the target's text."""
+def outcome(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
+    """Outcome of a finished exchange."""
     found = _outcome(exchange, decoder)
     if found.error_type is None:
         return found
-    clean = clean or Redaction()
-    text = None if found.error_body is None else clean(found.error_body)[:MAX_ERROR_TEXT]
-    return replace(found, error_type=clean(found.error_type)[:MAX_TYPE], error_body=text)
+    text = None if found.error_body is None else shown(found.error_body, MAX_ERROR_TEXT)
+    return replace(found, error_type=shown(found.error_type, MAX_TYPE), error_body=text)
 
 
 def _outcome(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
@@ -73,7 +71,7 @@ def _streamed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
     """Outcome of a response with status 200."""
     kind, cut = exchange.header(b"content-type"), exchange.cut
     if decoder.streams and cut != COMPRESSED and not is_event_stream(kind):
-        page = _text(exchange.plain_body) or f"content-type {kind.decode('latin-1')!r}"
+        page = _text(exchange.plain_body) or f"content-type {shown(kind, MAX_HEADER)!r}"
         return Outcome(schema.CLIENT_ERROR, NOT_AN_EVENT_STREAM, page)
     if decoder.error:
         kind_of_error, text = decoder.error
@@ -113,7 +111,7 @@ def _error_type(exchange: Exchange) -> str:
 
 
 def _text(body: bytes) -> str:
-    return body[: 4 * MAX_ERROR_TEXT].decode("utf-8", "replace")
+    return shown(body, MAX_ERROR_TEXT)
 
 
 def _limit_kind(exchange: Exchange) -> str:
@@ -126,14 +124,17 @@ def _limit_kind(exchange: Exchange) -> str:
     return "unknown"
 
 
-def rate_limit_headers(exchange: Exchange, clean: Redaction | None = None) -> str | None:
+def rate_limit_headers(exchange: Exchange) -> str | None:
     """Every rate-limit header as a JSON object, or None."""
     named = [pair for pair in exchange.headers if b"ratelimit" in pair[0].lower()][:MAX_HEADERS]
     if not named:
         return None
-    texts = (clean or Redaction()).each([text.decode("latin-1") for pair in named for text in pair])
-    short = [text[:MAX_HEADER] for text in texts]
-    return json.dumps({name.lower(): value for name, value in zip(short[::2], short[1::2], strict=True)})
+    return json.dumps({header(name).lower(): header(value) for name, value in named})
+
+
+def header(value: bytes) -> str:
+    """A header's name or value, for a row."""
+    return shown(value.decode("latin-1"), MAX_HEADER)
 
 
 def should_retry(exchange: Exchange) -> bool | None:

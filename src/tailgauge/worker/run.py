@@ -27,9 +27,11 @@ from tailgauge.patterns.table import pattern_of
 from tailgauge.plan.preflight import Learnt, sizing
 from tailgauge.plan.spend_limit import Amount, Guard
 from tailgauge.prompts import Maker
+from tailgauge.protocols.decoder import MAX_ERROR_TEXT
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.protocols.table import PROTOCOLS, Target
 from tailgauge.protocols.target import Endpoint
+from tailgauge.redaction import shown
 from tailgauge.rows.recorder import Recorder, RecorderError
 from tailgauge.rows.run_folder import RunFolder, write_json
 from tailgauge.rows.schema import SCHEMA_VERSION
@@ -273,7 +275,7 @@ class Task:
 
     def _on_bug(self, error: BaseException) -> None:
         if not isinstance(error, gevent.GreenletExit):
-            self._fail(f"internal error: {error!r}")
+            self._fail(f"internal error: {shown(repr(error), MAX_ERROR_TEXT)}")
 
     def _fail(self, why: str) -> None:
         if self._state == "running":
