@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test pytest verify coverage lint types imports docs site example docs-check bench bench-quick intervals bench-large chaos soak scale clean
+.PHONY: help install quickstart test pytest verify coverage lint types imports audit dist docs site example docs-check bench bench-quick intervals bench-large chaos soak scale clean
 
 help:              ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## +/\t/' | expand -t 14
@@ -63,9 +63,17 @@ types: install             ## run mypy --strict
 	$(BIN)/mypy docs/generate.py docs/example.py
 	$(BIN)/mypy locustfiles
 	$(BIN)/mypy bench
+	$(BIN)/mypy supply_chain.py
 
 imports: install           ## run import-linter: which folder may import which
 	$(BIN)/lint-imports --no-logo
+
+audit: install             ## look the pinned versions up in a list of vulnerabilities (1: found, 69: not reachable)
+	$(BIN)/python supply_chain.py audit
+
+dist: install              ## build sdist, wheel and bill of materials (CycloneDX) into dist/
+	$(BIN)/python -m build --no-isolation --outdir dist
+	$(BIN)/python supply_chain.py sbom dist
 
 docs: install              ## write the generated parts of the docs
 	$(BIN)/python docs/generate.py

@@ -15,7 +15,7 @@ from tailgauge.scenario.model import Scenario
 from tailgauge_analysis.metrics.streams import DUE_EACH_MS, DUE_FIRST_MS, FLUID
 from tailgauge_analysis.stats.quantiles import EPISODES, FEWEST
 
-PROSE = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "reports/README.md", "docs/**/*.md")
+PROSE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "reports/README.md", "docs/**/*.md")
 
 
 @pytest.fixture(scope="module")
