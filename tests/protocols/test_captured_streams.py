@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
 from pathlib import Path
 
 import pytest
+from protocols.test_sse_parser import STANDARD
 
 from tailgauge.protocol_violations import MALFORMED_USAGE
 from tailgauge.protocols.anthropic import Anthropic
 from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.protocols.openai import OpenAI
+from tailgauge.protocols.sse_parser import Splitter
 from tailgauge.rows.schema import CHUNK_KINDS
 
 CAPTURES = Path(__file__).parent / "captures"
@@ -95,6 +99,59 @@ def test_a_captured_stream_means_the_same_in_any_pieces(name, step):
 
 def test_every_capture_is_looked_at():
     assert {path.stem for path in CAPTURES.iterdir()} == set(SEEN)
+
+
+@pytest.fixture(scope="module")
+def sdks() -> dict:
+    """The decoders of both SDKs, which read a stream whole."""
+    import anthropic._streaming
+    import openai._streaming
+
+    return {"messages": anthropic._streaming.SSEDecoder, "chat": openai._streaming.SSEDecoder}
+
+
+@pytest.mark.parametrize("name", sorted(STANDARD.keys() - {"bom"}))
+def test_the_sdks_read_the_standards_cases_as_the_standard_does(name, sdks):
+    """But for a mark at the beginning: both lose the first event to it, where the standard drops the mark."""
+    wire, events = STANDARD[name]
+    wanted = [event if isinstance(event, tuple) else (b"", event) for event in events]
+
+    for decoder in sdks.values():
+        given = decoder().iter_bytes(iter([wire]))
+        assert [((event.event or "").encode(), event.data.encode()) for event in given] == wanted
+
+
+def text_of(event: dict) -> str:
+    """The content of an event as an SDK gives it."""
+    if "choices" in event:
+        return "".join(choice["delta"].get("content") or "" for choice in event["choices"])
+    return event.get("delta", {}).get("text", "")
+
+
+@pytest.mark.parametrize("line_end", [b"\n", b"\r\n", b"\r"], ids=["LF", "CRLF", "CR"])
+@pytest.mark.parametrize("name", SEEN)
+def test_random_splits_give_what_the_sdks_give(name, line_end, sdks, full_size):
+    """500,000 at full size: each is fed to a splitter, and one of a hundred to a decoder as well."""
+    wire = (CAPTURES / f"{name}.sse").read_bytes().replace(b"\n", line_end)
+    kind = "messages" if "messages" in name else "chat"
+    given = [(event.event or "", event.data) for event in sdks[kind]().iter_bytes(iter([wire])) if event.data]
+    text = "".join(text_of(json.loads(data)) for _, data in given if data.startswith("{"))
+    on_event = Anthropic.on_event if kind == "messages" else OpenAI.on_event
+    rng = random.Random(f"{name}/{line_end!r}")
+
+    assert given
+    for number in range(500_000 // 24 + 1 if full_size else 150):
+        at = sorted(rng.randrange(len(wire) + 1) for _ in range(rng.choice((1, 2, 5, 20))))
+        pieces = [wire[begin:end] for begin, end in itertools.pairwise([0, *at, len(wire)])]
+        splitter, found = Splitter(), []
+        for piece in pieces:
+            found += splitter.feed(piece)
+        assert [(name.decode(), data.decode()) for name, data in found] == given, at
+        if number % 100 == 0:
+            decoder = StreamDecoder(on_event, keep_text=True)
+            for piece in pieces:
+                decoder.feed(piece, 1, 2, 3, 0, at_rest=True)
+            assert (decoder.text, sum(decoder.fresh.chars)) == (text, len(text)), at
 
 
 # --- anthropic --------------------------------------------------------------------------------------------------

@@ -35,6 +35,36 @@ SAMPLES = {
     "bytes above 127": ("data: größe 東\n\n".encode(), [(b"", "größe 東".encode())]),
     "unfinished": (b"data: a\n\ndata: b\n", [(b"", b"a")]),
 }
+LONG = b"x" * 2000
+# What the standard's page shows, and the web platform's tests of event sources: a stream as it comes -> events.
+STANDARD = {
+    "example 1": (b"data: YHOO\ndata: +2\ndata: 10\n\n", [b"YHOO\n+2\n10"]),
+    "example 2": (b": test stream\n\ndata: first event\nid: 1\n\ndata:second event\nid\n\ndata:  third event", [b"first event", b"second event"]),
+    "example 3": (b"data\n\ndata\ndata\n\ndata:", [b"", b"\n"]),
+    "example 4": (b"data:test\n\ndata: test\n\n", [b"test", b"test"]),
+    "field-data": (b"data:\n\ndata\ndata\n\ndata:test\n\n", [b"", b"\n", b"test"]),
+    "field-parsing": (
+        b"data:\0\ndata:  2\rData:1\ndata\0:2\ndata:1\r\0data:4\nda-ta:3\rdata_5\ndata:3\rdata:\r\n data:32\ndata:4\n\n", [b"\0\n 2\n1\n3\n\n4"],
+    ),
+    "field-event": (b"event:test\ndata:x\n\ndata:y\n\n", [(b"test", b"x"), b"y"]),
+    "field-event-empty": (b"event: \ndata:data\n\n", [b"data"]),
+    "field-event-repeated": (b"event: a\nevent: b\ndata:data\n\n", [(b"b", b"data")]),
+    "field-id": (b"id: 1\ndata:1\n\ndata:2\n\nid\ndata:3\n\n", [b"1", b"2", b"3"]),
+    "field-id-null": (b"id: \0\0\ndata:1\n\n", [b"1"]),
+    "field-retry": (b"retry:3000\ndata:test\n\n", [b"test"]),
+    "field-retry-bogus": (b"retry:3000\nretry:1000x\ndata:x\n\n", [b"x"]),
+    "field-unknown": (b"data:test\n data\ndata\nfoobar:xxx\njustsometext\n:thisisacommentyay\n\n", [b"test\n"]),
+    "leading-space": (b"data:\ttest\rdata: \ndata:test\n\n", [b"\ttest\n\ntest"]),
+    "newlines": (b"data:test\r\ndata\ndata:test\r\n\r", [b"test\n\ntest"]),
+    "null-character": (b"data:\0\n\n\n\n", [b"\0"]),
+    "comments": (
+        b"data:1\r:\0\n:\r\ndata:2\n:" + LONG + b"\rdata:3\n:data:fail\r:" + LONG + b"\ndata:4\n\n", [b"1\n2\n3\n4"],
+    ),
+    "data-before-final-empty-line": (b"retry:1000\ndata:test1\n\nid:test\ndata:test2", [b"test1"]),
+    "utf-8": ("data:ok\u2026\n\n".encode(), ["ok\u2026".encode()]),
+    "bom": (b"\xef\xbb\xbfdata:1\n\n\xef\xbb\xbfdata:2\n\ndata:3\n\n", [b"1", b"3"]),
+    "bom-2": (b"\xef\xbb\xbf\xef\xbb\xbfdata:1\n\ndata:2\n\ndata:3", [b"2"]),
+}  # fmt: skip
 LINE_ENDS = {"LF": b"\n", "CRLF": b"\r\n", "CR": b"\r"}
 
 
@@ -53,6 +83,33 @@ def test_every_two_way_split_gives_the_same_events(stream, events, line_end):
     wire = stream.replace(b"\n", line_end)
     for at in range(len(wire) + 1):
         assert events_of([wire[:at], wire[at:]]) == events
+
+
+@pytest.mark.parametrize(("wire", "events"), STANDARD.values(), ids=STANDARD)
+def test_the_standards_cases(wire, events):
+    wanted = [event if isinstance(event, tuple) else (b"", event) for event in events]
+
+    assert all(events_of([wire[:at], wire[at:]]) == wanted for at in range(len(wire) + 1))
+    assert events_of([wire[i : i + 1] for i in range(len(wire))]) == wanted
+
+
+MARKED = {
+    "first": (b"\xef\xbb\xbfdata: a\n\n", False),
+    "within a line": (b"data: a\xef\xbb\xbf\n\n: \xef\xbb\xbf\n\n", False),
+    "repeated": (b"\xef\xbb\xbf\xef\xbb\xbfdata: a\n\n", True),
+    "before an event": (b"data: a\n\n\xef\xbb\xbfdata: b\n\n", True),
+    "before a field": (b"event: x\n\xef\xbb\xbfdata: b\n\n", True),
+}
+
+
+@pytest.mark.parametrize(("stream", "is_marked"), MARKED.values(), ids=MARKED)
+def test_a_byte_order_mark_that_hides_a_field_is_noticed(stream, is_marked, line_end):
+    wire = stream.replace(b"\n", line_end)
+    for at in range(len(wire) + 1):
+        splitter = Splitter()
+        splitter.feed(wire[:at])
+        splitter.feed(wire[at:])
+        assert splitter.is_marked == is_marked, at
 
 
 @pytest.mark.parametrize(("stream", "events"), SAMPLES.values(), ids=SAMPLES)
