@@ -87,8 +87,9 @@ example: install           ## remake the report in reports/example
 docs-check: install
 	$(BIN)/python docs/generate.py --check
 
-bench: install             ## measure the client beside others, update docs/explanation/benchmarks.md (35 minutes)
+bench: install             ## measure the client beside others, update docs/explanation/benchmarks.md (38 minutes)
 	$(BIN)/python bench/client.py --write
+	$(BIN)/python bench/slow_streams.py --write
 	$(BIN)/python bench/analysis.py --rows 10M
 
 bench-quick: install       ## measure the client beside others (3 minutes)

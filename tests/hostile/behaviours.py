@@ -202,6 +202,10 @@ CHUNKS = {
     "reset_in_the_middle": case(hung_up(lambda asked: CHUNKED + asked.opening() + asked.word("a"), reset=True), RST, CUT, CLOSED),
     "stalled_in_the_middle": case(stalled(lambda asked: CHUNKED + asked.opening() + asked.word("a")), LATE),
     "stalled_before_the_last_chunk": case(stalled(lambda asked: CHUNKED + asked.answer().removesuffix(END)), LATE),
+    "stalled_behind_a_large_head": case(stalled(lambda asked: head(*(b"x-%d: %b" % (n, b"y" * 240) for n in range(240))) + asked.opening()), LATE, TOO_LARGE),
+    "stalled_in_a_large_head": case(stalled(lambda _: HEAD + b"x: " + b"y" * 65_000), LATE, TOO_BIG),
+    "stalled_in_a_large_chunk_line": case(stalled(lambda asked: CHUNKED + asked.opening() + b"5;a=" + b"y" * 65_000), LATE, TOO_LARGE),
+    "stalled_in_an_event_of_4_mb": case(stalled(lambda asked: CHUNKED + asked.opening() + chunk(b"data: " + FLOOD * 60)), LATE, TOO_LARGE),
     "half_an_end": case(stalled(lambda asked: CHUNKED + asked.answer()[:-1]), LATE),
 }
 EVENTS = {
@@ -211,6 +215,7 @@ EVENTS = {
     "giant_events": case(forever(CHUNKED, chunk(b": " + FLOOD * 60 + b"\n\n")), TOO_LARGE, flood=True),
     "giant_texts": case(once(lambda asked: CHUNKED + asked.opening() + asked.word("x" * 3_900_000) * 8 + asked.closing()), OK, late=True),
     "large_texts": case(once(lambda asked: CHUNKED + asked.opening() + asked.word("x" * 40_000) * 2500 + asked.closing()), OK, late=True),
+    "kept_text_of_120_kb": case(around(lambda asked: asked.word("\u65e5\u672c" * 400) * 50), OK, TOO_LARGE, late=True),
     "endless_event": case(forever(HEAD + b"\r\n", b"data: x\n" * 8000), LONG_EVENT, flood=True),
     "endless_comments": case(forever(HEAD + b"\r\n", b": keep-alive\n\n" * 4000), TOO_LARGE, flood=True),
     "endless_blank_lines": case(forever(HEAD + b"\r\n", b"\n" * 60_000), TOO_LARGE, flood=True),
@@ -301,6 +306,10 @@ SCRIPTS = {
 BEHAVIOURS = HEADS | STATUSES | LENGTHS | CHUNKS | EVENTS | CODINGS | SCRIPTS
 # fmt: on
 FAIR_EVERY = 4
+CROWD = (  # those that hold most, for many of them at once
+    "large_texts", "giant_texts", "stalled_in_an_event_of_4_mb", "stalled_behind_a_large_head", "stalled_in_a_large_head", "stalled_in_a_large_chunk_line",
+    "lists_a_few", "a_new_form_each_time", "endless_text", "tiny_chunks", "kept_text_of_120_kb", "kept_text_of_120_kb",
+)  # fmt: skip
 
 
 def mix(first: int, step: int) -> list[str]:

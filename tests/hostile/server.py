@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from hostile.answers import CLOSE, RESET, WAIT, Request, fair
-from hostile.behaviours import BEHAVIOURS, mix
+from hostile.behaviours import BEHAVIOURS, CROWD, mix
 
 FIRST = 2  # requests of each path and protocol that are answered fairly
 PATIENCE_S = 60.0
@@ -62,7 +62,9 @@ class Server:
             first, _, step = rest.partition("/")[0].partition("-")
             names = mix(int(first), int(step))
             return names[number % len(names)]
-        return "fair" if number < 0 else now
+        if now == "crowd" and number >= 0:
+            return CROWD[number % len(CROWD)]
+        return "fair" if number < 0 or now == "crowd" else now
 
     def _answer(self, client: socket.socket, request: str) -> None:
         first, *lines = request.partition("\r\n\r\n")[0].split("\r\n")

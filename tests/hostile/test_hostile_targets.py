@@ -215,6 +215,33 @@ def test_memory_stays_bounded(seen: Result) -> None:
         assert run.table("health").rss_bytes.max() < MOST_MEMORY
 
 
+def test_many_that_hold_much_at_once_stay_within_the_bound(
+    malicious: Callable[[], Target], tmp_path: Path, full_size: bool
+) -> None:
+    """Conversations that keep each answer, with 12 (full size: 480) of the largest heads, lines, events and texts at a time."""
+    target, seconds = malicious(), 16 if full_size else 0.4
+    scenario = SCENARIO.format(url=f"{target.url}/crowd", protocol="openai", seconds=seconds, more="")
+    scenario = scenario.replace("attempt_deadline_s = 2", "attempt_deadline_s = 12")
+    session = "[traffic.chat.session]\nturns_mean = 4\nthink_s = 0.2\n"
+    scenario = scenario.replace("rate_per_s = 40", "rate_per_s = 30").replace(
+        "[limits]", session + "[limits]"
+    )
+    (tmp_path / "crowd.toml").write_text(scenario)
+    line = [TAILGAUGE, "run", str(tmp_path / "crowd.toml"), "--workers=1", "--out", str(tmp_path / "out")]
+    running = Running(line, tmp_path / "out", {"MY_ENGINE": KEY}, tmp_path)
+    memory = Memory(running.process.pid)
+    try:
+        done = running.finish(200)
+    finally:
+        memory.end()
+    rows = done.run.table("attempts")
+
+    assert "Traceback" not in done.stdout + done.stderr
+    assert_conserved(done.run)
+    assert len(rows) >= 30 * seconds
+    assert max(memory.most.values()) < MOST_MEMORY, rows.groupby(["ended", "error_type"], dropna=False).size()
+
+
 def test_counts_that_cannot_be_are_null(seen: Result) -> None:
     named = seen.attempts.error_body.str.contains("output_tokens = |ValueError", regex=True, na=False)
     usage = seen.attempts[seen.attempts.behaviour.str.startswith("usage_") & named]

@@ -22,6 +22,7 @@ BOUNDS = {
     "the text of an answer": (decoder.MAX_TEXT >> 10, decoder.TEXT_PER_TOKEN),
     "any other body": (exchange.MAX_ERROR_BODY >> 20, exchange.ERROR_KEPT >> 10, 2000),
     "all open answers of a worker": (exchange.MAX_HELD >> 20,),
+    "all answers that conversations of a worker keep": (decoder.MAX_CONVERSATIONS >> 20,),
     "rate-limit headers": (40, 200),
     "phases of an answer": (decoder.MAX_PHASES,),
 }

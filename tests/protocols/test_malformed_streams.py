@@ -16,6 +16,7 @@ from tailgauge.protocols.decoder import (
     KIND_CODE,
     MANY_EVENTS,
     MANY_MALFORMED,
+    MAX_CONVERSATIONS,
     MAX_FOLLOWED,
     MAX_PHASES,
     MAX_TEXT,
@@ -103,6 +104,19 @@ def test_an_answer_that_is_kept_is_bounded():
     fed(decoder, piece)
 
     assert decoder.error == ("too_large", f"a text of over {most:,} bytes")
+
+
+def test_an_answer_finds_no_room_beside_those_that_conversations_keep():
+    decoder = StreamDecoder(OpenAI.on_event, keep_text=True)
+    decoder.share_memory(MAX_CONVERSATIONS - 100)
+    fed(decoder, word("openai", "x" * 100))
+    assert not decoder.broken
+    fed(decoder, word("openai", "x"))
+
+    assert decoder.error == ("too_large", "the conversations of this worker keep over 48 MiB of answers")
+    unkept = StreamDecoder(OpenAI.on_event)
+    unkept.share_memory(MAX_CONVERSATIONS)
+    assert not fed(unkept, word("openai", "x")).broken
 
 
 def test_pieces_of_a_kept_answer_take_what_their_text_takes():

@@ -41,6 +41,11 @@ def test_a_later_turn_carries_the_conversation_with_the_answers_that_came(seen):
     assert asked["2"][3] == "-> answer 3"
 
 
+def test_what_conversations_keep_is_known_while_they_last(seen):
+    assert [seen[case]["kept"] for case in ("talks", "cut_off", "dropped")] == [0, 0, 0]
+    assert seen["stopped"]["kept"] == 2 * (49 + len("answer 0")), "two sessions were thinking"
+
+
 def test_rows_say_to_which_session_and_stage_they_belong(seen):
     stages = [turn[3:] for turn in seen["talks"]["turns"]["2"]]
 

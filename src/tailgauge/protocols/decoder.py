@@ -42,6 +42,7 @@ EVENTS_PER_TOKEN = 64  # so many more for each token of `max_tokens`; the widest
 MANY_MALFORMED = 100  # events, after which a stream is not followed any further
 MAX_TEXT = 128 << 10  # bytes of an answer that is kept, whose application may ignore `max_tokens`, and
 TEXT_PER_TOKEN = 64  # so many more for each token of `max_tokens`; text has some four
+MAX_CONVERSATIONS = 48 << 20  # bytes of answers that the conversations of a worker keep
 _MAY_END = frozenset('",}]')  # only a piece with one of these can complete a value
 _OPENS = frozenset(("", "{", "["))
 _NUMBER_GOES_ON = frozenset("0123456789+-.eE")
@@ -94,6 +95,7 @@ class StreamDecoder:
         self._most = MANY_EVENTS + EVENTS_PER_TOKEN * max_tokens
         self._most_tokens = max_tokens if obeys_max_tokens else None
         self._most_text = MAX_TEXT + TEXT_PER_TOKEN * max_tokens
+        self._in_conversations = 0
         self._malformed = 0
         self._field = FirstField() if watch_field else None
         self._kept = {_TEXT: bytearray(), _TOOL: bytearray()} if keep_text else None
@@ -142,6 +144,10 @@ class StreamDecoder:
         """Bytes that it keeps of the answer."""
         kept = 0 if self._kept is None else len(self._kept[_TEXT]) + len(self._kept[_TOOL])
         return len(self._splitter.pending) + kept + (0 if self._field is None else self._field.held)
+
+    def share_memory(self, in_conversations: int) -> None:
+        """So many bytes of other answers are kept already."""
+        self._in_conversations = in_conversations
 
     def feed(
         self, payload: bytes, low: int, arrived: int, read_at: int, read_index: int, *, at_rest: bool
@@ -308,6 +314,9 @@ class StreamDecoder:
         kept += text.encode("utf-8", "replace")  # pieces would take ten times as much as their characters
         if len(kept) > self._most_text:
             self._give_up(TOO_LARGE, f"a text of over {self._most_text:,} bytes")
+        elif len(kept) + self._in_conversations > MAX_CONVERSATIONS:
+            most = f"{MAX_CONVERSATIONS >> 20} MiB"
+            self._give_up(TOO_LARGE, f"the conversations of this worker keep over {most} of answers")
 
     def whole_content(self, text: str, tool_json: str) -> None:
         """Content of an answer that came at once: its text, else the input of its tools, as one chunk."""

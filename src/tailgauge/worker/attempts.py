@@ -106,6 +106,7 @@ class Attempts:
         call = send.call
         endpoint = self._endpoints[call.target]
         decoder = endpoint.decoder(call)
+        decoder.share_memory(self._counters.conversations)
         exchange = Exchange(decoder, call.bytes_per_s, self._held)
         started = _Open(origin, send, attempt, endpoint, exchange, decoder, post, monotonic_ns())
         leg, key = send.leg, started.key

@@ -92,6 +92,7 @@ class Counters:
     first_chunks: int = 0
     first_intervals: int = 0  # of these, interval-stamped
     chunk_intervals: int = 0  # of the chunks, interval-stamped
+    conversations: int = 0  # bytes of answers that the turns to come will repeat
     receive_lag_max_ns: int = 0  # of the current second
     second: Second = field(default_factory=Second)
     traffic: dict[Key, TrafficCounters] = field(default_factory=dict)

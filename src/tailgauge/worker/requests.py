@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from sys import getsizeof
 from typing import TYPE_CHECKING, Protocol
 
 from tailgauge.patterns.events import Done, Request
@@ -129,9 +130,11 @@ class Requests(ABC):
         coming = following(turn, ended, since_start_ns, scenario.seed, scenario.arrival, traffic)
         if coming is None or coming.at_ns >= self._until_ns:
             self.counters.not_due += turn.rest
+            self.counters.conversations -= sum(getsizeof(text) for _, text in turn.history)
             return
         if traffic.session.grow and not turn.is_closed:
             coming.history = conversation(turn, answer)
+            self.counters.conversations += getsizeof(coming.history[-1][1])
         self._plan(coming)
 
     def _send_no_more(self) -> None:

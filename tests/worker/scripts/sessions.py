@@ -69,6 +69,7 @@ def talks() -> Any:
         **bench.close(),
         "turns": turns(bench),
         "messages": messages(bench),
+        "kept": bench.counters.conversations,
         "tags": row.tags,
         "name": row.name,
     }
@@ -80,7 +81,7 @@ def cut_off() -> Any:
     bench.dispatcher.lease([*arrivals(0, turns=5), *arrivals(100, first=1, turns=2)])
     bench.run()
     gevent.sleep(0.4)
-    return {**bench.close(), "turns": turns(bench)}
+    return {**bench.close(), "turns": turns(bench), "kept": bench.counters.conversations}
 
 
 def stopped() -> Any:
@@ -91,7 +92,7 @@ def stopped() -> Any:
     gevent.sleep(0.06)
     bench.dispatcher.stop()
     gevent.sleep(0.15)
-    return {**bench.close(), "turns": turns(bench)}
+    return {**bench.close(), "turns": turns(bench), "kept": bench.counters.conversations}
 
 
 def dropped() -> Any:
@@ -100,7 +101,7 @@ def dropped() -> Any:
     bench.dispatcher.lease([*arrivals(0, turns=2), *arrivals(5, first=1, turns=9)])
     bench.run()
     gevent.sleep(0.35)
-    return {**bench.close(), "turns": turns(bench)}
+    return {**bench.close(), "turns": turns(bench), "kept": bench.counters.conversations}
 
 
 def users() -> Any:
