@@ -78,7 +78,8 @@ def _finished(e: Evidence) -> Judgement | None:
             "Check the target's address, protocol, key and model.",
         )
     if state in {"failed", "error"}:
-        return INVALID, "The run failed before its end.", "See the run's notes and log."
+        why = next((f": {plain(one.why, 300).rstrip('.')}" for one in e.conservation.workers if one.why), "")
+        return INVALID, f"The run failed before its end{why}.", "See the run's notes and log."
     if master is not None:
         return DEGRADED, f"{master}.", "Pass every folder of the run if its workers ran on several machines."
     if state == "running":

@@ -207,12 +207,16 @@ class Run:
         except TailgaugeError as error:
             self.failure = error
             self.state = "unusable" if isinstance(error, TargetError) else "failed"
-            self.notes.append(str(error))
+            self._note_failure()
         except Exception as error:  # noqa: BLE001 - a fault of ours, whatever it is
             self.failure, self.state = InternalError.of(error), "error"
-            self.notes.append(str(self.failure))
+            self._note_failure()
         finally:
             self.admitted.set()
+
+    def _note_failure(self) -> None:
+        if str(self.failure) not in self.notes:
+            self.notes.append(str(self.failure))
 
     def _prepare(self) -> None:
         scenario = self.scenario

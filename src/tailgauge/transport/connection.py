@@ -12,6 +12,7 @@ import _socket
 import contextlib
 import errno
 import os
+import resource
 import ssl
 import struct
 import sys
@@ -33,6 +34,8 @@ KERNEL_STAMPS = sys.platform == "linux"
 READ_SIZE = 65_536
 _READ, _WRITE = 1, 2
 Origin = tuple[str, str, int]  # scheme, host, port
+NO_DESCRIPTOR = "no_descriptor"  # a failure of this machine, not of the target
+SPARE_DESCRIPTORS = 48  # left for parts, name look-ups and the master's channel
 FIRST_REST_NS = 5_000_000
 LONGEST_REST_NS = 1_000_000_000
 SOON_NS = 2_000_000_000  # a close within it follows the response; a later one is an idle time-out
@@ -436,7 +439,7 @@ def connect(
     kernel_stamps = KERNEL_STAMPS and not user_clock
     failure = ConnectError("dns", "the name has no address")
     for family, kind, proto, _, address in addresses:
-        raw = _socket.socket(family, kind, proto)
+        raw = _new_socket(family, kind, proto)
         try:
             left = timeout_s - (monotonic_ns() - started) / 1e9
             if receive_buffer is not None:  # before connecting, which negotiates the window
@@ -450,6 +453,20 @@ def connect(
         connection.connect_ns = monotonic_ns() - started
         return connection
     raise failure
+
+
+def _new_socket(family: int, kind: int, proto: int) -> _socket.socket:
+    """A socket. ConnectError where it would take one of the last descriptors: rows could not be written any more."""
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        raw = _socket.socket(family, kind, proto)
+    except OSError as error:
+        what = NO_DESCRIPTOR if error.errno in {errno.EMFILE, errno.ENFILE} else "tcp"
+        raise ConnectError(what, error.strerror or str(error)) from None
+    if most != resource.RLIM_INFINITY and raw.fileno() >= most - SPARE_DESCRIPTORS:
+        raw.close()
+        raise ConnectError(NO_DESCRIPTOR, f"all file descriptors are in use (RLIMIT_NOFILE {most:,})")
+    return raw
 
 
 def _connect(raw: _socket.socket, address: Any, timeout_s: float, *, kernel_stamps: bool) -> None:

@@ -26,6 +26,7 @@ from tailgauge.plan.spend_limit import Guard
 from tailgauge.protocols.decoder import MAX_ERROR_TEXT, MAX_NAME, StreamDecoder
 from tailgauge.redaction import shown
 from tailgauge.rows.schema import CANCELLED, CLIENT_ERROR, COMPLETED, OK, PREFLIGHT, STEADY, AttemptRow
+from tailgauge.transport.connection import NO_DESCRIPTOR
 from tailgauge.transport.exchange import Exchange, HeldBytes
 from tailgauge.transport.reader import READER
 from tailgauge.transport.stopwatch import watched_by
@@ -77,6 +78,7 @@ class Attempts:
         cache: CacheBook | None = None,
     ) -> None:
         self.guard: Guard | None = None  # from the start of the run on
+        self.on_exhausted: Callable[[str], None] = lambda _: None  # no descriptor was left for a call
         self._run_id = run_id
         self._endpoints = endpoints
         self._recorder = recorder
@@ -203,6 +205,8 @@ class Attempts:
             one.exchange, lambda: one.endpoint.send(one.send.call, self._call_id(one), request)
         )
         self._ended(one, bug)
+        if isinstance(bug, MemoryError):
+            raise bug  # of this process, not of one call
 
     def _ended(self, one: _Open, bug: Exception | None = None) -> None:
         """A call is over; its pattern hears of it now."""
@@ -221,6 +225,8 @@ class Attempts:
             self.later.add(partial(self._record, one, result))
         else:
             self._record(one, result)  # the next call may depend on what this one has used
+        if exchange.failure is not None and exchange.failure[0] == NO_DESCRIPTOR:
+            self.on_exhausted(exchange.failure[1])
         leg, attempt, text = one.send.leg, one.attempt, one.decoder.text
         after_s, retry = retry_after_s(exchange), should_retry(exchange)
         one.post(Ended(leg, attempt, ended_at_ns, result.ended, after_s, retry, text))

@@ -1,4 +1,4 @@
-"""Health rows, one per second: could the worker have been the bottleneck?
+"""Health rows, one per second: could the worker have been the bottleneck? And what the system allows this process.
 
 These figures explain results and never change them. Garbage collection is split: young objects in steps of some hundred
 microseconds, older generations (pauses of tens of milliseconds) rarely. The longest pause of a second is recorded.
@@ -7,6 +7,8 @@ microseconds, older generations (pauses of tens of milliseconds) rarely. The lon
 from __future__ import annotations
 
 import gc
+import mmap
+import resource
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +18,11 @@ import gevent
 import psutil
 
 from tailgauge.clock import WALL, monotonic_ns
+from tailgauge.errors import UsageError
+from tailgauge.rows.disk import MEGABYTE
 from tailgauge.rows.schema import HealthRow
+from tailgauge.scenario.model import Scenario
+from tailgauge.transport.connection import SPARE_DESCRIPTORS
 from tailgauge.transport.losses import HAS_TCP_INFO
 from tailgauge.transport.stopwatch import Stopwatch
 from tailgauge.worker.counters import Counters
@@ -128,3 +134,52 @@ def _core_wait_ns() -> int | None:
         return int(_SCHEDULED.read_text().split()[1])
     except (OSError, IndexError, ValueError):
         return None
+
+
+RESERVE = 64 * MEGABYTE  # of address space: what writing the rows may take
+NO_MEMORY = "no memory is left (RLIMIT_AS {:,.0f} MB): raise it (ulimit -v), add workers, or lower the rate"
+
+
+class ProcessLimits:
+    """RLIMIT_NOFILE and RLIMIT_AS of this process: checked before a run, and memory in each of its seconds."""
+
+    _reserve: mmap.mmap | None = None
+
+    def check(self, scenario: Scenario) -> None:
+        """UsageError if the run may need more than is allowed; else take a reserve of memory."""
+        most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        in_flight = scenario.limits.in_flight_per_worker
+        need = in_flight + sum(target.preopened for target in scenario.targets.values())
+        need += psutil.Process().num_fds() + SPARE_DESCRIPTORS
+        if most != resource.RLIM_INFINITY and need > most:
+            less = in_flight - need + most
+            lower = f", or set limits.in_flight_per_worker to {less:,} or less" if less > 0 else ""
+            raise UsageError(
+                f"limits.in_flight_per_worker: {in_flight:,} need {need:,} file descriptors, RLIMIT_NOFILE allows {most:,}: "
+                f"raise it (ulimit -Hn {need}){lower}"
+            )
+        if (left := _memory_left()) is not None:
+            if left < 3 * RESERVE:
+                raise UsageError(
+                    f"RLIMIT_AS leaves a worker {left / MEGABYTE:,.0f} MB, it needs {3 * RESERVE / MEGABYTE:,.0f}: "
+                    f"raise it by {(3 * RESERVE - left) / MEGABYTE:,.0f} MB (ulimit -v)"
+                )
+            self._reserve = mmap.mmap(-1, RESERVE)
+
+    def is_short(self) -> bool:
+        """Whether the memory is nearly used up."""
+        left = _memory_left()
+        return left is not None and left < RESERVE
+
+    def no_memory(self) -> str:
+        """Give the reserve back; returns why the worker ends."""
+        if self._reserve is not None:
+            self._reserve.close()
+            self._reserve = None
+        return NO_MEMORY.format(resource.getrlimit(resource.RLIMIT_AS)[0] / MEGABYTE)
+
+
+def _memory_left() -> int | None:
+    """Bytes of address space that the process may still take; None without a limit."""
+    most, _ = resource.getrlimit(resource.RLIMIT_AS)
+    return None if most == resource.RLIM_INFINITY else most - int(psutil.Process().memory_info().vms)

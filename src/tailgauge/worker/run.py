@@ -45,7 +45,7 @@ from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.cache_tracker import CacheBook
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.dispatcher import Dispatcher
-from tailgauge.worker.health import Health
+from tailgauge.worker.health import Health, ProcessLimits
 from tailgauge.worker.part_sender import PartSender
 from tailgauge.worker.preflight_calls import try_out
 from tailgauge.worker.timers import HubTicks
@@ -89,10 +89,12 @@ class Task:
             CacheBook.of(self.scenario, alone=plan["alone"], simulated=target.url == SIMULATED),
         )
         self._prices = {model: Price.of_plain(price) for model, price in plan["prices"].items()}
+        self.attempts.on_exhausted = self._on_exhausted
+        self._limits = ProcessLimits()
         self._makers: dict[str, Maker] = {}
         self._learn(Learnt())
         self.dispatcher = Dispatcher(
-            self.scenario, self._makers, self.attempts, self.recorder, self.counters, on_ended, self._on_bug
+            self.scenario, self._makers, self.attempts, self.recorder, self.counters, on_ended, self.on_error
         )
         self.clock = MasterClock(lambda t0: self._send("ping", {"t0": t0}), plan["boot_id"])
         self._clock_now: dict[str, int | None] = {}
@@ -132,6 +134,7 @@ class Task:
         """Measure the clock offset, write this worker's record, and report ready."""
         self.recorder.warm_up()
         self.attempts.warm_up()
+        self._limits.check(self.scenario)
         self.clock.measure()
         self._write_record()
         self._clock_now = self.clock.offset()
@@ -243,6 +246,8 @@ class Task:
             self.attempts.record_open()
             self.recorder.flush()
         self.recorder.check()
+        if self._limits.is_short():
+            self.on_error(MemoryError())
 
     def _close_second(self) -> None:
         assert self._health is not None
@@ -276,9 +281,18 @@ class Task:
                 with contextlib.suppress(OSError):  # not empty: of another worker
                     folder.rmdir()
 
-    def _on_bug(self, error: BaseException) -> None:
-        if not isinstance(error, gevent.GreenletExit):
+    def on_error(self, error: BaseException) -> None:
+        """End the run: an error of a pattern, or no memory."""
+        if isinstance(error, MemoryError):
+            self._fail(self._limits.no_memory())
+            self.dispatcher.hurry()  # whoever lost an event would be waited for
+        elif not isinstance(error, gevent.GreenletExit):
             self._fail(f"internal error: {shown(repr(error), MAX_ERROR_TEXT)}")
+
+    def _on_exhausted(self, why: str) -> None:
+        limit = self.scenario.limits.in_flight_per_worker
+        advice = f"raise it (ulimit -Hn), or lower limits.in_flight_per_worker ({limit:,})"
+        gevent.spawn(self._fail, f"{why}: {advice}")
 
     def _fail(self, why: str) -> None:
         if self._state == "running":
@@ -310,7 +324,7 @@ class Task:
             self.recorder.close()
             self._state = "drained" if self._state == "running" else self._state
         except RecorderError as error:
-            self._state, self._why = "failed", str(error)
+            self._state, self._why = "failed", "; ".join(filter(None, (self._why, str(error))))
         POLLS.stop()
         for transport in self._transports:
             transport.close()

@@ -66,6 +66,8 @@ class Worker:
         self.left = ""  # folder with rows that were not transferred
         self.on_refused: Callable[[], None] = lambda: None
         self._holder = hold_kernel_stamps()
+        self._print_error = gevent.get_hub().handle_error
+        gevent.get_hub().handle_error = self._on_hub_error
         for kind, handler in (("welcome", self._welcomed), ("refused", self._refused), ("plan", self._plan)):
             link.subscribe(kind, handler)
         for kind, action in OF_A_RUN.items():
@@ -88,6 +90,13 @@ class Worker:
         task.leave(reason, master_gone=master_gone)
         self.left = "" if task.is_delivered else str(task.folder.path)
         return True
+
+    def _on_hub_error(self, context: Any, kind: Any, error: Any, trace: Any) -> None:
+        """An error that nothing caught, in whatever greenlet or callback."""
+        if isinstance(error, MemoryError) and self._task is not None:
+            gevent.spawn(self._task.on_error, error)  # not here: the hub may not wait
+        else:
+            self._print_error(context, kind, error, trace)
 
     def _welcomed(self, _: str, data: dict[str, Any]) -> None:  # noqa: ARG002 - a handler's arguments
         if not self._welcome:
