@@ -5,6 +5,8 @@
     │   └── ScenarioError       a scenario that cannot be: file, key, what was expected exit 2
     ├── TargetError             the target could not be used (preflight, missing key)   exit 4
     ├── RunDataError            a run folder that cannot be analysed                    exit 2
+    ├── LostError              no worker is left                                        exit 3
+    ├── InterruptedRunError    Ctrl-C before the start                                  exit 130
     └── InternalError           a fault of Tailgauge; its traceback is in a file        exit 70
 
 A failed request is none of these: it is a row with an outcome. Only the cli package prints and exits.
@@ -61,6 +63,18 @@ class TargetError(TailgaugeError):
 
 class RunDataError(TailgaugeError):
     """A run folder that is missing, empty, or of a newer schema than this version reads."""
+
+
+class LostError(TailgaugeError):
+    """No worker of a run is left; what they recorded stays."""
+
+    exit_code = Exit.INVALID
+
+
+class InterruptedRunError(TailgaugeError):
+    """The user ended a run before its start."""
+
+    exit_code = Exit.INTERRUPTED
 
 
 class InternalError(TailgaugeError):

@@ -31,6 +31,10 @@ def test_headless_in_one_process_the_schedule_drives_the_load(
     assert counts["ended"].get("ok", 0) > 30
     assert counts["not_reached"] > 0, "-t ends admission before the scenario's 30 s"
     assert done.run.facts["state"] == "cut_short"
+    assert (
+        "The run was cut short (Stop on the web page, or Locust's -t)"
+        in (done.report / "report.md").read_text()
+    )
     assert (done.report / "report.html").exists()
     assert "Traceback" not in done.stderr
 

@@ -28,7 +28,7 @@ from tailgauge.address import LOOPBACK, Address, is_loopback, parse
 from tailgauge.channel.auth import TOKEN, Seal, fresh, given
 from tailgauge.channel.child_process import Child, Copy
 from tailgauge.clock import monotonic_ns
-from tailgauge.errors import Exit, TailgaugeError, TargetError, UsageError
+from tailgauge.errors import Exit, InterruptedRunError, TailgaugeError, TargetError, UsageError
 from tailgauge.live import screen
 from tailgauge.live.terminal import Display, announcement
 from tailgauge.live.web import serve
@@ -230,7 +230,7 @@ class Launch:
         while (connected := self._connected(runner)) < self._setup.number:
             waited_s = (monotonic_ns() - since) / 1e9
             if self._interrupts:
-                raise TailgaugeError("interrupted before the run began")
+                raise InterruptedRunError("interrupted before the run began")
             for child in self._children:
                 if not child.running():
                     raise TailgaugeError(f"a worker process ended: {child.log_tail()}")
@@ -276,6 +276,8 @@ class Launch:
         printed, shown_ns = 0, 0
         while (run := master.run) is None:
             gevent.sleep(TICK_S)
+        if self._interrupts:  # it came before there was a run
+            run.interrupt()
         is_over = False
         while not is_over:
             is_over = run.over.wait(TICK_S)

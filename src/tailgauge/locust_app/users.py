@@ -313,6 +313,7 @@ def _conclude(environment: Any, run: Run) -> None:
     if run.failure is not None:
         log.error("%s", run.failure)
         environment.process_exit_code = int(run.failure.exit_code)
+    if run.start_at_ns is None:
         return
     report = ReportProcess(run.folder, run.settings.out).output()
     log.warning("run folder %s\n%s", run.folder.path, report.summary)

@@ -19,7 +19,14 @@ from tailgauge.call import SECOND
 from tailgauge.channel.child_process import Child
 from tailgauge.channel.messages import Link
 from tailgauge.clock import boot_id, monotonic_ns, utc_now
-from tailgauge.errors import InternalError, TailgaugeError, TargetError, UsageError
+from tailgauge.errors import (
+    InternalError,
+    InterruptedRunError,
+    LostError,
+    TailgaugeError,
+    TargetError,
+    UsageError,
+)
 from tailgauge.master import progress, run_json
 from tailgauge.master.conservation import request_ids
 from tailgauge.master.embedded_endpoint import fetch_server_log, start_endpoint
@@ -206,7 +213,8 @@ class Run:
             self._lease_slices()
         except TailgaugeError as error:
             self.failure = error
-            self.state = "unusable" if isinstance(error, TargetError) else "failed"
+            if not isinstance(error, InterruptedRunError):  # else it has the state of what stopped it
+                self.state = "unusable" if isinstance(error, TargetError) else "failed"
             self._note_failure()
         except Exception as error:  # noqa: BLE001 - a fault of ours, whatever it is
             self.failure, self.state = InternalError.of(error), "error"
@@ -331,14 +339,14 @@ class Run:
 
     def look_for_workers(self) -> None:
         """Fail the run if no worker is left."""
-        if (
-            self.failure is None
-            and len(self.workers)
-            and all(self.workers.is_gone(worker) for worker in self.workers)
-        ):
-            self.failure = TailgaugeError("lost connection to every worker: the run has ended")
-            self.notes.append(str(self.failure))
+        if len(self.workers) and all(self.workers.is_gone(worker) for worker in self.workers):
+            self._fail_without_workers()
             self.cut_short("failed")
+
+    def _fail_without_workers(self) -> None:
+        if self.failure is None:
+            self.failure = LostError("lost connection to every worker: the run has ended")
+            self._note_failure()
 
     def _at(self) -> str:
         return f"{self._passed_ns() / 1e9:.0f} s into the run"
@@ -401,6 +409,13 @@ class Run:
             if self.start_at_ns:
                 self.notes.extend(fetch_server_log(self._endpoint_url, self.run_id, self.folder))
             self._endpoint.stop(3)
+        if (
+            self.state == "running"
+            and self.start_at_ns
+            and not any(w.state == "drained" for w in self.workers)
+        ):
+            self.state = "failed"
+            self._fail_without_workers()
         if self.state == "running":
             self.state = "complete"
         if self.start_at_ns is not None or self.folder.path.is_dir():
@@ -472,7 +487,7 @@ class Run:
         deadline = monotonic_ns() + int(seconds * 1e9)
         while not done():
             if self._draining:
-                raise self.failure or TailgaugeError("the run was stopped before its first request")
+                raise self.failure or InterruptedRunError("the run was stopped before its first request")
             for worker in self.workers:
                 if self.workers.is_gone(worker):
                     raise TailgaugeError(
