@@ -269,7 +269,7 @@ class Launch:
     def _await_stopped(self, runner: Any) -> None:
         """Wait until Locust has stopped the previous run: it stops the workers after the drain."""
         with gevent.Timeout(STOP_S, False):
-            while runner.state not in {runners.STATE_INIT, runners.STATE_STOPPED}:
+            while runner.clients and runner.state not in {runners.STATE_INIT, runners.STATE_STOPPED}:
                 gevent.sleep(0.02)
 
     def _watch(self, master: Master, display: Display) -> Run:
