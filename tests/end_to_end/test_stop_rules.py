@@ -94,6 +94,6 @@ def test_a_target_that_fails_from_a_moment_on_is_spared_within_ten_seconds(
     # what was spent, by the target's own log
     ok = sum(status == 200 for _, status in target.calls)
     spent = f"spent: {len(target.calls):,} calls, {15 * ok:,} tokens, "
-    (said,) = [text for text in report["result"]["details"] if text.startswith("spent: ")]
-    assert said.startswith(spent)
-    assert said.endswith(f", usage of {len(target.calls) - ok} calls unknown")
+    (text,) = [one for one in report["result"]["details"] if one.startswith("spent: ")]
+    assert text.startswith(spent)
+    assert text.endswith(f", usage of {len(target.calls) - ok} calls unknown")

@@ -49,6 +49,9 @@ output_tokens = 20
 [limits]
 attempt_deadline_s = 2
 drain_s = 20
+[stop]
+min_completed = 0
+connect_errors = 0
 {more}
 """
 SSE = """

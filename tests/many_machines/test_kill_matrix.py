@@ -20,6 +20,7 @@ from tailgauge_analysis.load.frames import load
 
 pytestmark = pytest.mark.usefixtures("chaos")
 INTRUDER = Path(__file__).parent / "scripts" / "intruder.py"
+ENDLESS = ("--set=stop.min_completed=0", "--set=stop.connect_errors=0")  # whatever becomes of the target
 AT = 4.0  # the second of the run at which it happens
 FLUSH_S = 5.0  # rows younger than this may be lost with their process
 
@@ -219,7 +220,7 @@ def test_workers_outlive_a_killed_master_with_readable_rows(site: Site, tmp_path
 
 
 def test_an_endpoint_that_dies_and_returns_is_data(site: Site) -> None:
-    run = site.run(20)
+    run = site.run(20, *ENDLESS)
     site.at(AT)
     site.endpoint.die(run.facts["run_id"])
     site.at(AT + 6)
