@@ -6,8 +6,7 @@ the beginning of a longer one.
 
 from __future__ import annotations
 
-import random
-from hashlib import sha256
+from hashlib import sha256, shake_128
 
 # Common words of four to seven letters: about one token each for the usual vocabularies.
 WORDS = tuple(
@@ -26,9 +25,12 @@ WORDS = tuple(
 )
 
 
+_BY_BYTE = [WORDS[byte % len(WORDS)] for byte in range(256)]
+
+
 def text(seed: int, use: str, count: int) -> str:
-    """`count` words. A request's use is its id; other uses begin with a letter."""
-    return " ".join(random.Random(f"{seed}/{use}").choices(WORDS, k=count))
+    """`count` words, one for each byte of a hash. A request's use is its id; other uses begin with a letter."""
+    return " ".join([_BY_BYTE[byte] for byte in shake_128(f"{seed}/{use}".encode()).digest(count)])
 
 
 def prompt(seed: int, request_id: int, tokens: int) -> str:

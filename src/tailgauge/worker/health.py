@@ -31,7 +31,7 @@ _PROBE_S = 0.05
 _SCHEDULED = Path(
     "/proc/self/schedstat"
 )  # of the main thread: time on a core, time waiting for one, switches
-_YOUNG = 1000  # surviving new objects that trigger a collection of the youngest generation
+_YOUNG = 5000  # surviving new objects that trigger a collection of the youngest generation: those of a hundred requests
 _NEVER = 1 << 30  # collections before the next generation's turn
 _OLDER_EVERY = 15  # seconds between collections of the middle generation
 
