@@ -147,7 +147,9 @@ class Guard:
         self, limit: Amount, sizing: Sizing, prices: Mapping[str, Price], on_refused: Callable[[str], object]
     ) -> None:
         self._limit, self._sizing, self._prices, self._on_refused = limit, sizing, prices, on_refused
-        self.is_of_calls_only = limit.tokens is None and limit.cost is None  # then nothing needs to be sized
+        # Then nothing needs to be sized or held: a call that was taken counts, whatever becomes of it.
+        self.is_of_calls_only = limit.tokens is None and limit.cost is None
+        self._calls = 0
         self._held: dict[Hashable, Amount] = {}
         self._refused = False
         self.taken = Amount()  # used, or held for calls that have not ended
@@ -155,7 +157,7 @@ class Guard:
     def admits(self, calls: Sequence[Call], model: str, more_calls: int = 0) -> bool:
         """Whether a request that will make these calls may begin."""
         if self.is_of_calls_only:
-            return self._admits(Amount(more_calls + len(calls)))
+            return self._admits_calls(more_calls + len(calls))
         total = Amount(more_calls)
         for call in calls:
             total = total.plus(self._need(call, model))
@@ -163,10 +165,16 @@ class Guard:
 
     def take(self, key: Hashable, call: Call, model: str) -> bool:
         """Whether a call may be sent; if so, what it may need is held for it under its key."""
+        if self.is_of_calls_only:
+            admitted = self._admits_calls(1)
+            self._calls += admitted
+            return admitted
         return self.hold(key, self._need(call, model))
 
     def ended(self, key: Hashable, row: AttemptRow) -> None:
         """A call has ended."""
+        if self.is_of_calls_only:
+            return
         self.settle(key, used(row, self._prices.get(row.asked_model)))
 
     def hold(self, key: Hashable, need: Amount) -> bool:
@@ -184,9 +192,15 @@ class Guard:
             self.taken = self.taken.plus(held, -1).plus(used)
 
     def _need(self, call: Call, model: str) -> Amount:
-        if self.is_of_calls_only:
-            return Amount(1)
         return need(call, self._sizing, self._prices.get(call.model or model))
+
+    def _admits_calls(self, more: int) -> bool:
+        most = self._limit.requests
+        return (
+            self._admits(Amount(more))
+            if most is not None and self._calls + more > most
+            else not self._refused
+        )
 
     def _admits(self, need: Amount) -> bool:
         """Whether the limits allow it; once they did not, nothing is admitted any more."""
@@ -196,7 +210,7 @@ class Guard:
         return not self._refused
 
     def _exceeded(self, need: Amount) -> str | None:
-        after = self.taken.plus(need)
+        after = self.taken.plus(Amount(self._calls)).plus(need)
         for name, limit, total in zip((REQUESTS, TOKENS, COST), self._limit, after, strict=True):
             if limit is not None and total is not None and total > limit:
                 return name
