@@ -80,6 +80,7 @@ class Recorder:
         self._rows: dict[str, list[Any]] = {"requests": [], "attempts": [], "health": []}
         self._segments: list[Segment] = []
         self._chunk_count = 0
+        self.text_size = 0  # characters of the target's in rows that wait
         self._numbers = dict.fromkeys(("requests", "attempts", "chunks", "health"), 0)
         self._writing: Any = None
         self._batches: list[Batch] = []  # being written, or failed
@@ -95,6 +96,7 @@ class Recorder:
     def attempt(self, row: AttemptRow) -> None:
         """Append an attempt row."""
         self._rows["attempts"].append(row)
+        self.text_size += len(row.error_body or "") + len(row.rate_limit_headers or "")
 
     def health(self, row: HealthRow) -> None:
         """Append a health row."""
@@ -191,7 +193,7 @@ class Recorder:
         """All buffered rows."""
         rows, segments, chunks = self._rows, self._segments, self._chunk_count
         self._rows = {name: [] for name in rows}
-        self._segments, self._chunk_count = [], 0
+        self._segments, self._chunk_count, self.text_size = [], 0, 0
         return Batch(rows, segments, chunks)
 
     def _start_writing(self) -> None:

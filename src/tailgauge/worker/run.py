@@ -52,7 +52,7 @@ from tailgauge.worker.timers import HubTicks
 
 log = logging.getLogger("tailgauge")
 FLUSH_EVERY = 4  # seconds between parts, writing included at most 5 s; multiplied by the pace
-MANY_CHUNKS = 1_000_000  # since the last part: another is due, whatever the pace
+MANY_CHUNKS, MUCH_TEXT = 1_000_000, 8 << 20  # since the last part: another is due, whatever the pace
 LOG_EVERY_S = 10
 PARTING_S = 10.0  # a stopped worker takes to transfer its rows
 _POLL_S = 0.05  # between checks of a transfer
@@ -241,7 +241,8 @@ class Task:
         assert self._health is not None
         self.attempts.decode_open()
         self._close_second()
-        if flush or self.counters.chunks - self._chunks_recorded > MANY_CHUNKS:
+        much = self.recorder.text_size > MUCH_TEXT
+        if flush or much or self.counters.chunks - self._chunks_recorded > MANY_CHUNKS:
             self._chunks_recorded = self.counters.chunks
             self.attempts.record_open()
             self.recorder.flush()

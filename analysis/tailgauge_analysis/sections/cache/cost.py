@@ -129,7 +129,7 @@ def cost(calls: pd.DataFrame, by: Tariff, *, price_share: float, without_usage: 
             saved[places] = tokens[:, :4] @ worth
             without[places] = tokens[:, :4].sum(axis=1) * float(rates[0])
         ends += _break_even(str(model), rows, price.rates)
-    why = by.why or (f"no price for {', '.join(unknown[:5])}" if unknown else "")
+    why = by.why or (f"no price for {plain(', '.join(unknown[:5]), 500)}" if unknown else "")
     if not priced:
         return None
     read, written = int(calls["read"].clip(lower=0).sum()), int(calls["created"].clip(lower=0).sum())
@@ -176,7 +176,7 @@ def _costs(of: pd.DataFrame, price: pricing.Price) -> tuple[list[Fraction], Ints
 
 def no_price(model: str, why: str) -> str:
     """Why there is no cost: the reason of the price table, or the model that it lacks."""
-    return why or f"no price for {model or 'an unnamed model'}"
+    return why or f"no price for {plain(model, 100) or 'an unnamed model'}"
 
 
 def _by_length(rows: pd.DataFrame, price: pricing.Price) -> list[tuple[tuple[Fraction, ...], pd.DataFrame]]:

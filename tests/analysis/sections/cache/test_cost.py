@@ -11,7 +11,7 @@ import pytest
 from tailgauge.scenario.prices import Price
 from tailgauge_analysis.sections.cache import shares
 from tailgauge_analysis.sections.cache.calls import calls, settings
-from tailgauge_analysis.sections.cache.cost import Tariff, cost, even_share, even_uses, tariff
+from tailgauge_analysis.sections.cache.cost import Tariff, cost, even_share, even_uses, no_price, tariff
 from tailgauge_analysis.sections.cache.effect import CONNECTION, IN_FLIGHT, SAVED, UNCACHED_TOKENS, worth
 from tailgauge_analysis.sections.cache.misses import causes
 from tailgauge_analysis.sections.cache.shares import expiry, why_not
@@ -286,3 +286,8 @@ def test_why_there_is_no_expiry():
     assert why_not(rows((0, 0, 0, {}), (1, 0, 0, {}))) == "nothing was read or written"
     assert why_not(rows((0, 0, 90, {}), (1, 0, 90, {"prefix_hash": "b"}))) == "no prefix was requested again"
     assert why_not(rows((0, 0, 90, unmarked), (1, 90, 0, unmarked))) == "the TTL of the entries is not known"
+
+
+def test_a_model_is_named_without_what_it_could_do_to_a_terminal_or_page():
+    assert no_price("\x1b[31mred\n\u202e", "") == "no price for [31mred"
+    assert len(no_price("m" * 100_000, "")) < 120
