@@ -101,8 +101,10 @@ intervals: install         ## measure how often intervals hold the true percenti
 bench-large: install       ## report 10 and 100 million chunk rows, within the targets
 	$(BIN)/python bench/analysis.py --rows 10M 100M --check
 
-chaos: install             ## test failures of runs over many machines (10 minutes, root)
-	TAILGAUGE_FULL=1 TAILGAUGE_CHAOS=1 $(BIN)/python -m pytest tests/many_machines
+chaos: TAILGAUGE_SEED ?= $(shell date +%s)
+chaos: install             ## test failures of runs over many machines, planned and random (30 minutes, root)
+	@echo "random kills: repeat them with TAILGAUGE_SEED=$(TAILGAUGE_SEED)"
+	TAILGAUGE_FULL=1 TAILGAUGE_CHAOS=1 TAILGAUGE_SEED=$(TAILGAUGE_SEED) $(BIN)/python -m pytest tests/many_machines
 
 soak: MINUTES ?= 30
 soak: install              ## run 2,000 chunks/s for MINUTES (30) and check for growth

@@ -66,11 +66,11 @@ class Served:
         every = pd.concat([*self._kept, pq.read_table(file).to_pandas()], ignore_index=True)
         return every[every.client_request_id.str.startswith(f"{run_id}/")]
 
-    def die(self, run_id: str) -> None:
-        """Killed. Nothing reaches it between the last look into its log and its death, so that the log is complete."""
+    def die(self, run_id: str, how: int = signal.SIGKILL) -> None:
+        """Killed, or ended by another signal. Nothing reaches it between the last look into its log and its death, so that the log is complete."""
         self.host.cut("traffic")
         self._kept = [self.server_log(run_id)]
-        self.process.kill()
+        self.process.send_signal(how)
         self.process.wait(10)
         self.host.mend("traffic")
 
