@@ -99,10 +99,10 @@ def kept(key: str, text: str) -> list[str]:
 
 HEAD = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 CHUNKED = HEAD + "transfer-encoding: chunked\r\n\r\n"
-Answer = Callable[["Asked"], str]
+Answer = Callable[["Received"], str]
 
 
-class Asked:
+class Received:
     """A request: the key that it brought, and how its protocol says something."""
 
     def __init__(self, head: str) -> None:
@@ -224,9 +224,9 @@ class Handler(socketserver.StreamRequestHandler):
                 head = b"".join(lines).decode("latin-1")
                 length = re.search(r"(?i)content-length: (\d+)", head)
                 self.rfile.read(int(length[1]) if length else 0)
-                self.wfile.write(self._answer(head.split()[1], Asked(head)).encode("latin-1"))
+                self.wfile.write(self._answer(head.split()[1], Received(head)).encode("latin-1"))
 
-    def _answer(self, path: str, asked: Asked) -> str:
+    def _answer(self, path: str, asked: Received) -> str:
         if path.startswith("/refused"):
             listed = {"data": [{"id": asked.key}, {"id": _base64(asked.key)}]}
             return whole(200, json.dumps(listed)) if path.endswith("models") else PLACES["error, cut"](asked)

@@ -99,10 +99,10 @@ class Page:
         return summary
 
     def status(self, method: str, path: str, headers: Mapping[str, str]) -> tuple[int, str]:
-        """Status and body of a request with these headers; `OWN` is the page's address."""
-        own = urllib.parse.urlsplit(self.url).netloc
-        with contextlib.closing(http.client.HTTPConnection(own, timeout=10)) as connection:
-            connection.request(method, path, headers={k: v.replace("OWN", own) for k, v in headers.items()})
+        """Status and body of a request with these headers; `HERE` is the page's address."""
+        here = urllib.parse.urlsplit(self.url).netloc
+        with contextlib.closing(http.client.HTTPConnection(here, timeout=10)) as connection:
+            connection.request(method, path, headers={k: v.replace("HERE", here) for k, v in headers.items()})
             answer = connection.getresponse()
             assert answer.headers.get("Access-Control-Allow-Origin") != "*"
             return answer.status, answer.read().decode()
@@ -254,12 +254,12 @@ def test_the_page_is_on_loopback_unless_another_address_is_named(page: Page) -> 
     assert page.seen["listens"] == {"127.0.0.1"}
 
 
-FOREIGN_HOSTS = [
+OTHER_HOSTS = [
     "evil.example", "evil.example:8089", "127.0.0.1.evil.example", "localhost.evil.example", "127.0.0.1@evil.example",
     "locahost", "", "[::1].evil.example", "evil.example#127.0.0.1", "0x7f000001", "local host", "a" * 5000,
 ]  # fmt: skip
 OUR_HOSTS = [
-    "OWN",
+    "HERE",
     "localhost:8089",
     "LOCALHOST",
     "localhost.",
@@ -268,10 +268,10 @@ OUR_HOSTS = [
     "[::1]:8089",
     "HOSTNAME",
 ]
-FOREIGN_PAGES = [
+OTHER_PAGES = [
     {"Origin": "http://evil.example"}, {"Origin": "null"}, {"Origin": "http://127.0.0.1:1"}, {"Origin": ""},
-    {"Origin": "http://OWN.evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"},
-    {"Origin": "http://OWN", "Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.example/http://OWN"},
+    {"Origin": "http://HERE.evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"},
+    {"Origin": "http://HERE", "Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.example/http://HERE"},
 ]  # fmt: skip
 CHANGES = [
     ("POST", "/stop"),
@@ -284,17 +284,17 @@ CHANGES = [
 
 def assert_refuses_strangers(page: Page) -> None:
     """DNS rebinding, and pages of other sites."""
-    for host in FOREIGN_HOSTS:
+    for host in OTHER_HOSTS:
         for method, path in [("GET", "/"), ("GET", "/tailgauge/live.json"), ("GET", "/metrics"), *CHANGES]:
-            own = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
-            status, body = page.status(method, path, own)
+            headers = {"Host": host, "Origin": f"http://{host}", "Sec-Fetch-Site": "same-origin"}
+            status, body = page.status(method, path, headers)
             assert (status, "expected an IP address, localhost or " in body) == (403, True), (
                 host,
                 method,
                 path,
             )
     for method, path in CHANGES:
-        for headers in FOREIGN_PAGES:
+        for headers in OTHER_PAGES:
             assert page.status(method, path, headers)[0] == 403, (headers, method, path)
     for host in OUR_HOSTS:
         assert (
@@ -310,7 +310,7 @@ def assert_refuses_strangers(page: Page) -> None:
 
 def test_a_page_of_another_site_neither_reads_nor_changes_anything(page: Page) -> None:
     assert_refuses_strangers(page)
-    for headers in ({}, {"Origin": "http://OWN", "Sec-Fetch-Site": "same-origin"}):
+    for headers in ({}, {"Origin": "http://HERE", "Sec-Fetch-Site": "same-origin"}):
         assert page.status("POST", "/stats/reset", headers) == (200, "ok")
 
 

@@ -89,7 +89,7 @@ def test_a_vulnerable_pin_is_named_with_the_version_that_mends_it(audit, service
     assert "pins looked up, 1 of them vulnerable" in text
 
 
-def test_a_service_that_cannot_be_reached_is_said_and_has_a_status_of_its_own(audit, supply_chain):
+def test_a_service_that_cannot_be_reached_is_named_and_has_a_status_of_its_own(audit, supply_chain):
     code, text = audit("http://127.0.0.1:9/query")
 
     assert code == 69
