@@ -392,6 +392,7 @@ def test_the_browser_asked_this_machine_only_and_complained_of_nothing(
 
 
 STORM = (
+    "--set=stop.min_completed=0",
     "--rate=7", "--duration=10", "--set=stages.warmup_s=0", "--set=arrival.process=constant",
     "--set=arrival.shape.kind=piecewise", "--set=arrival.shape.points=[[0,1],[0.3,1],[0.3,0.02],[1,0.02]]",
     "--set=simulated.limits.rpm=240", "--set=simulated.limits.burst=4", "--set=traffic.chat.retry.policy=naive",
