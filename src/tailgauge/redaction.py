@@ -1,4 +1,4 @@
-"""Redaction of secrets: what is one, and text without them.
+"""Redaction of secrets: what is one, what looks like one, and text without them.
 
 `shown` is the one way from a peer's text into a row, a message, a log or an error: it redacts, then cuts. The value of a
 variable is a secret by the variable's name, or because the scenario names it. No text keeps 8 characters in a row of one,
@@ -15,7 +15,9 @@ import re
 import sys
 from collections.abc import Iterator, Sequence
 from functools import cache, lru_cache
+from itertools import pairwise
 from typing import AnyStr
+from urllib.parse import unquote
 
 MARK = "[redacted]"
 MIN_SECRET = RUN = (
@@ -25,12 +27,39 @@ MIN_BEGINNING = 6  # first characters of a secret at the end of a text
 _PIECE = 4  # bytes; every run holds a whole one, counted from the beginning of its text
 _LEVELS = 4  # at which a text is searched: as it is, and with 1, 2 and 3 levels of its escapes undone
 _REMEMBERED = 256  # texts that were shown last: models, stop reasons, names of headers
+MIN_RANDOM, MAX_RANDOM = 20, 250  # characters of a value that may be a key
+_WORD, _LONG = 12, 16  # characters of a part of it: longer than words with digits in them, than words
 _WORK = 1000  # characters beyond those shown that are redacted too, so that no cut is near what is shown
 _NAMES = re.compile(
     r"(?:^|_)KEYS?(?:$|_)|API_?KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|CUSTOM_HEADERS", re.IGNORECASE
 )
 _LOOKS = re.compile(r"\b(sk-[A-Za-z0-9_-]{8,}|Bearer\s+[A-Za-z0-9._~+/=-]{8,})")
 # How a character may be written, or hidden in front of the next: percent, JSON, Python, HTML; what nobody sees.
+# A field of these names holds a secret; of the next, one whose value is random; of those behind, none of that look.
+_SECRET_NAME = re.compile(
+    r"(?:api|access|private|secret|auth|subscription|account|master|admin|signing|encryption|app|service|client"
+    r"|functions?|license)keys?$|passw(?:or)?d$|passphrase$|pwd$|secrets?$|credentials?$|authorization$|cookie$|jwt$|bearer$"
+    r"|(?<!stop)(?<!end)(?<!start)(?<!first)(?<!last)(?<!next)(?<!eos)(?<!bos)(?<!pad)(?<!unk)(?<!mask)(?<!sep)(?<!page)"
+    r"(?<!special)(?<!continuation)(?<!max)(?<!min)(?<!per)token$"
+)
+_MAY_BE_SECRET = re.compile(r"(?<!idempotency)(?<!cache)(?<!websocket)(?<!partition)(?<!routing)(?<!public)keys?$"
+                            r"|tokens$|auth$|sig(?:nature)?$|sas$|env$")  # fmt: skip
+_IS_NO_SECRET = re.compile(
+    r"(?:ids?|trace|traceparent|tracestate|hash|digest|sha\d*|md5|etag|match|checksum|key|cursor|baggage)$"
+)
+_KIND_OF_VALUE = re.compile(
+    r"(?:value|text|string|header|base64|b64|raw)$"
+)  # of a name: what it is, is before
+_SECRET_VALUE = re.compile(
+    r"\b(?:sk-(?=[\w-]*\d)[\w-]{8,}|[srp]k_(?:live|test)_\w{8,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
+    r"|xox[abeoprs]-[\w-]{10,}|A[KS]IA[0-9A-Z]{16}\b|AIza[\w-]{30,}|ya29\.[\w-]{20,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
+    r"|(?:hf|gsk|r8|npm)_\w{20,}|nvapi-[\w-]{20,}|SG\.[\w-]{16,}\.[\w-]+)|-----BEGIN [A-Z ]*PRIVATE KEY"
+    r"|^(?i:Bearer\s+\S{8,}|(?:Basic|Token|ApiKey)\s+(?=\S*[\d=])\S{8,})$"
+)
+_USER = re.compile(r"://[^/@\s:]+:[^/@\s]+@")
+_QUERY = re.compile(r"[?&]([^=&#\s]+)=([^&#\s]+)")
+_UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_PLACEHOLDERS = re.compile(r"(?:\{[a-z_]+\}|\W)*")
 _HEX = "([0-9A-Fa-f]{2})"
 _UNSEEN = (
     r"\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"
@@ -58,6 +87,50 @@ def forget() -> None:
 def holds_secret(variable: str) -> bool:
     """Whether the value of a variable is a secret."""
     return variable in _named or _NAMES.search(variable) is not None
+
+
+def secret_like(name: str, given: str | int) -> str:
+    """What of a field looks like a secret: its "name", its "value", or a "query" in it; empty where nothing does."""
+    value = str(given)
+    label = _KIND_OF_VALUE.sub("", re.sub(r"[^a-z0-9]", "", name.lower()))
+    if _PLACEHOLDERS.fullmatch(value) or (given != value and label.endswith("token")):
+        return ""
+    if _SECRET_NAME.search(label):
+        return "name"
+    if "://" in value or value.startswith("/"):
+        pairs = _QUERY.findall(value)
+        if any(secret_like(unquote(one), unquote(text)) for one, text in pairs):
+            return "query"
+    may_be, is_none = _MAY_BE_SECRET.search(label), _IS_NO_SECRET.search(label)
+    if (
+        _SECRET_VALUE.search(value)
+        or (may_be and _is_opaque(value))
+        or (label != "url" and _USER.search(value))
+    ):
+        return "value"
+    return "value" if not is_none and _is_random_text(value) else ""
+
+
+def _is_opaque(value: str) -> bool:
+    """Whether a word of letters and digits means nothing: neither a UUID nor the name of a variable."""
+    parts = [] if _UUID.fullmatch(value) else re.split(r"[-_.:/\s]", value)
+    longest = max(parts, key=len, default="")
+    return len(longest) >= _LONG and any(c.isdigit() for c in longest) and any(c.islower() for c in longest)
+
+
+def _is_random_text(value: str) -> bool:
+    """Whether a value is one word of random letters and digits, as keys are, and no text in base64."""
+    if not re.fullmatch(rf"[\w+/=.~-]{{{MIN_RANDOM},{MAX_RANDOM}}}", value):
+        return False
+    longest = max(re.split(r"[-_.:/+=~]", value), key=len)
+    kinds = re.sub(r"[a-z]", "a", re.sub(r"[A-Z]", "A", re.sub(r"\d", "0", longest)))
+    changes = sum(one != other and one + other != "Aa" for one, other in pairwise(kinds))
+    if len(longest) < _WORD or len(set(kinds)) < 3 or changes < len(longest) / 4:
+        return False
+    try:
+        return not base64.b64decode(value + "=" * (-len(value) % 4), altchars=b"-_").decode().isprintable()
+    except ValueError:
+        return True
 
 
 def environment(*, with_keys: bool) -> dict[str, str]:

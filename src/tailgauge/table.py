@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
 
+from tailgauge.redaction import MIN_SECRET
+
 Row = TypeVar("Row")
 
 
@@ -84,8 +86,9 @@ def problem(error: Any, names: Collection[str], elsewhere: str = "") -> str:
     if kind == "extra_forbidden":
         near = elsewhere or nearest(str(error["loc"][-1]), names)
         return f"unknown key{near or '. Expected one of: ' + ', '.join(names)}"
+    is_secret = kind == "string_pattern_mismatch" and len(str(given)) >= MIN_SECRET
     if kind in _SHAPES:
-        return f"expected {_SHAPES[kind]}{'' if kind == 'missing' else got}"
+        return f"expected {_SHAPES[kind]}{'' if kind == 'missing' or is_secret else got}"
     if kind == "literal_error":
         choices = re.findall(r"'([^']*)'", str(context.get("expected", "")))
         return f"expected {context['expected']}{got}{nearest(str(given), choices)}"

@@ -99,10 +99,10 @@ def kept(key: str, text: str) -> list[str]:
 
 HEAD = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 CHUNKED = HEAD + "transfer-encoding: chunked\r\n\r\n"
-Answer = Callable[["Received"], str]
+Answer = Callable[["Request"], str]
 
 
-class Received:
+class Request:
     """A request: the key that it brought, and how its protocol says something."""
 
     def __init__(self, head: str) -> None:
@@ -160,52 +160,52 @@ def cut(at: int, key: str) -> str:
 
 
 PLACES: dict[str, Answer] = {
-    "status line": lambda asked: f"HTTP {asked.key}\r\n\r\n",
-    "status line, cut": lambda asked: f"HTTP {cut(75, asked.key)}\r\n\r\n",
-    "reason": lambda asked: f"HTTP/1.1 401 {asked.key}\r\ncontent-length: 0\r\n\r\n",
-    "header line": lambda asked: f"{HEAD}{asked.key}\r\n\r\n",
-    "header line, cut": lambda asked: f"{HEAD}{cut(80, asked.key)}\r\n\r\n",
-    "content-length": lambda asked: f"{HEAD}content-length: {asked.key}\r\n\r\n",
-    "content-length, cut": lambda asked: f"{HEAD}content-length: {cut(40, asked.key)}\r\n\r\n",
-    "chunk size": lambda asked: f"{CHUNKED}{asked.key}\r\n",
-    "chunk size, cut": lambda asked: f"{CHUNKED}{cut(40, asked.key)}\r\n",
-    "behind a chunk": lambda asked: f"{CHUNKED}1\r\na{asked.key}\r\n",
-    "behind a chunk, cut": lambda asked: f"{CHUNKED}1\r\na{cut(40, asked.key)}\r\n",
-    "content-encoding": lambda asked: f"{HEAD}content-encoding: {asked.key}\r\n\r\n",
-    "content-encoding, cut": lambda asked: f"{HEAD}content-encoding: {cut(100, asked.key)}\r\n\r\n",
-    "content-type": lambda asked: whole(200, "", kind=asked.key),
-    "location": lambda asked: whole(307, "", f"location: /{asked.key}", f"set-cookie: k={asked.key}"),
-    "server-timing": lambda asked: asked.fair(f"server-timing: {asked.key};dur=1, {cut(100, asked.key)};dur=2;desc={asked.key}"),
-    "limits": lambda asked: asked.fair(f"x-ratelimit-{asked.key}: {asked.key}", f"x-ratelimit-remaining-tokens: {cut(200, asked.key)}"),
-    "limit's name, cut": lambda asked: asked.fair(f"x-ratelimit-{cut(188, asked.key.upper())}: 1"),
-    "request-id": lambda asked: asked.fair(f"request-id: {cut(200, asked.key)}", f"x-request-id: {asked.key}"),
-    "retry-after": lambda asked: whole(429, error(asked.key), f"retry-after: {asked.key}", f"x-should-retry: {asked.key}"),
-    "interim": lambda asked: f"HTTP/1.1 103 {asked.key}\r\nlink: {asked.key}\r\n\r\n" + asked.fair(),
-    "trailer": lambda asked: asked.fair().removesuffix("\r\n") + f"x-trailer: {asked.key}\r\n\r\n",
-    "error": lambda asked: whole(401, error(f"wrong: {asked.key}", asked.key)),
-    "error, cut": lambda asked: whole(400, error(cut(1990, asked.key), cut(88, asked.key))),
-    "error's headers": lambda asked: whole(500, json.dumps({"error": {"headers": {"authorization": f"Bearer {asked.key}"}}})),
-    "page": lambda asked: whole(502, f"<html><p title={asked.key}>{asked.key}</p>", kind="text/html"),
-    "page for a stream": lambda asked: whole(200, f"<html><p>{asked.key}</p>", kind="text/html"),
-    "basic": lambda asked: whole(407, f"Basic {_base64('user:' + asked.key)}", kind="text/plain"),
-    "error event": lambda asked: asked.fair(between=chunk(f"event: error\ndata: {error(asked.key, asked.key)}\n\n")),
-    "error event, cut": lambda asked: asked.fair(between=chunk(f"event: error\ndata: {error(cut(1995, asked.key))}\n\n")),
-    "event's name": lambda asked: asked.fair(between=chunk(f"event: {asked.key}\ndata: {{\n\n")),
-    "bad event": lambda asked: asked.fair(between=chunk(f"data: {asked.key}\n\n")),
-    "bad event, cut": lambda asked: asked.fair(between=chunk(f"data: {cut(200, asked.key)}\n\n")),
-    "comment": lambda asked: asked.fair(between=chunk(f": {asked.key}\nid: {asked.key}\nretry: {asked.key}\n\n")),
-    "over two chunks": lambda asked: asked.fair(between=chunk(f"event: error\ndata: {asked.key[:9]}") + chunk(f"{asked.key[9:]}\n\n")),
-    "model": lambda asked: CHUNKED + asked.opening(asked.key, asked.key) + asked.word("a") + asked.closing(),
-    "model, cut": lambda asked: CHUNKED + asked.opening(cut(200, asked.key), cut(200, asked.key)) + asked.word("a") + asked.closing(),
-    "stop reason": lambda asked: CHUNKED + asked.opening() + asked.word("a") + asked.closing(asked.key),
-    "content": lambda asked: CHUNKED + asked.opening() + asked.word(asked.key) + asked.closing(),
-    "usage": lambda asked: CHUNKED + asked.opening() + asked.word("a") + asked.closing(count=cut(200, asked.key)),
+    "status line": lambda request: f"HTTP {request.key}\r\n\r\n",
+    "status line, cut": lambda request: f"HTTP {cut(75, request.key)}\r\n\r\n",
+    "reason": lambda request: f"HTTP/1.1 401 {request.key}\r\ncontent-length: 0\r\n\r\n",
+    "header line": lambda request: f"{HEAD}{request.key}\r\n\r\n",
+    "header line, cut": lambda request: f"{HEAD}{cut(80, request.key)}\r\n\r\n",
+    "content-length": lambda request: f"{HEAD}content-length: {request.key}\r\n\r\n",
+    "content-length, cut": lambda request: f"{HEAD}content-length: {cut(40, request.key)}\r\n\r\n",
+    "chunk size": lambda request: f"{CHUNKED}{request.key}\r\n",
+    "chunk size, cut": lambda request: f"{CHUNKED}{cut(40, request.key)}\r\n",
+    "behind a chunk": lambda request: f"{CHUNKED}1\r\na{request.key}\r\n",
+    "behind a chunk, cut": lambda request: f"{CHUNKED}1\r\na{cut(40, request.key)}\r\n",
+    "content-encoding": lambda request: f"{HEAD}content-encoding: {request.key}\r\n\r\n",
+    "content-encoding, cut": lambda request: f"{HEAD}content-encoding: {cut(100, request.key)}\r\n\r\n",
+    "content-type": lambda request: whole(200, "", kind=request.key),
+    "location": lambda request: whole(307, "", f"location: /{request.key}", f"set-cookie: k={request.key}"),
+    "server-timing": lambda request: request.fair(f"server-timing: {request.key};dur=1, {cut(100, request.key)};dur=2;desc={request.key}"),
+    "limits": lambda request: request.fair(f"x-ratelimit-{request.key}: {request.key}", f"x-ratelimit-remaining-tokens: {cut(200, request.key)}"),
+    "limit's name, cut": lambda request: request.fair(f"x-ratelimit-{cut(188, request.key.upper())}: 1"),
+    "request-id": lambda request: request.fair(f"request-id: {cut(200, request.key)}", f"x-request-id: {request.key}"),
+    "retry-after": lambda request: whole(429, error(request.key), f"retry-after: {request.key}", f"x-should-retry: {request.key}"),
+    "interim": lambda request: f"HTTP/1.1 103 {request.key}\r\nlink: {request.key}\r\n\r\n" + request.fair(),
+    "trailer": lambda request: request.fair().removesuffix("\r\n") + f"x-trailer: {request.key}\r\n\r\n",
+    "error": lambda request: whole(401, error(f"wrong: {request.key}", request.key)),
+    "error, cut": lambda request: whole(400, error(cut(1990, request.key), cut(88, request.key))),
+    "error's headers": lambda request: whole(500, json.dumps({"error": {"headers": {"authorization": f"Bearer {request.key}"}}})),
+    "page": lambda request: whole(502, f"<html><p title={request.key}>{request.key}</p>", kind="text/html"),
+    "page for a stream": lambda request: whole(200, f"<html><p>{request.key}</p>", kind="text/html"),
+    "basic": lambda request: whole(407, f"Basic {_base64('user:' + request.key)}", kind="text/plain"),
+    "error event": lambda request: request.fair(between=chunk(f"event: error\ndata: {error(request.key, request.key)}\n\n")),
+    "error event, cut": lambda request: request.fair(between=chunk(f"event: error\ndata: {error(cut(1995, request.key))}\n\n")),
+    "event's name": lambda request: request.fair(between=chunk(f"event: {request.key}\ndata: {{\n\n")),
+    "bad event": lambda request: request.fair(between=chunk(f"data: {request.key}\n\n")),
+    "bad event, cut": lambda request: request.fair(between=chunk(f"data: {cut(200, request.key)}\n\n")),
+    "comment": lambda request: request.fair(between=chunk(f": {request.key}\nid: {request.key}\nretry: {request.key}\n\n")),
+    "over two chunks": lambda request: request.fair(between=chunk(f"event: error\ndata: {request.key[:9]}") + chunk(f"{request.key[9:]}\n\n")),
+    "model": lambda request: CHUNKED + request.opening(request.key, request.key) + request.word("a") + request.closing(),
+    "model, cut": lambda request: CHUNKED + request.opening(cut(200, request.key), cut(200, request.key)) + request.word("a") + request.closing(),
+    "stop reason": lambda request: CHUNKED + request.opening() + request.word("a") + request.closing(request.key),
+    "content": lambda request: CHUNKED + request.opening() + request.word(request.key) + request.closing(),
+    "usage": lambda request: CHUNKED + request.opening() + request.word("a") + request.closing(count=cut(200, request.key)),
 }  # fmt: skip
 
 
 def refused(form: str) -> Answer:
     """The key in a form, as the message of an error."""
-    return lambda asked: whole(400, error(f"No: {FORMS[form](asked.key)} & so on"))
+    return lambda request: whole(400, error(f"No: {FORMS[form](request.key)} & so on"))
 
 
 ECHOES = {**PLACES, **{f"error as {form}": refused(form) for form in FORMS}}
@@ -223,17 +223,21 @@ class Handler(socketserver.StreamRequestHandler):
                 lines = [first, *iter(self.rfile.readline, b"\r\n")]
                 head = b"".join(lines).decode("latin-1")
                 length = re.search(r"(?i)content-length: (\d+)", head)
-                self.rfile.read(int(length[1]) if length else 0)
-                self.wfile.write(self._answer(head.split()[1], Received(head)).encode("latin-1"))
+                body, request = self.rfile.read(int(length[1]) if length else 0).decode(), Request(head)
+                with self.lock:
+                    Handler.served["with the key in the body"] += bool(request.key and request.key in body)
+                self.wfile.write(self._answer(head.split()[1], request).encode("latin-1"))
 
-    def _answer(self, path: str, asked: Received) -> str:
+    def _answer(self, path: str, request: Request) -> str:
         if path.startswith("/refused"):
-            listed = {"data": [{"id": asked.key}, {"id": _base64(asked.key)}]}
-            return whole(200, json.dumps(listed)) if path.endswith("models") else PLACES["error, cut"](asked)
+            listed = {"data": [{"id": request.key}, {"id": _base64(request.key)}]}
+            return (
+                whole(200, json.dumps(listed)) if path.endswith("models") else PLACES["error, cut"](request)
+            )
         with self.lock:
             number = Handler.served[path] - FAIR
             Handler.served[path] += 1
-        return asked.fair() if number < 0 else list(ECHOES.values())[number % len(ECHOES)](asked)
+        return request.fair() if number < 0 else list(ECHOES.values())[number % len(ECHOES)](request)
 
 
 def main() -> None:

@@ -131,7 +131,6 @@ ECHOING = """
 [target]
 url = "{url}/{protocol}"
 protocol = "{protocol}"
-api_key_env = "MY_ENGINE"
 {table}
 [arrival]
 process = "constant"
@@ -145,8 +144,11 @@ output_tokens = 20
 [limits]
 attempt_deadline_s = 5
 """
+KEY_OF_TARGET = 'api_key_env = "MY_ENGINE"'
 SSE = """
 [target.sse]
+headers = {x-api-key = {env = "MY_ENGINE"}, x-model = "{model}"}
+body = {q = "{prompt}", options = [{auth = {pass = {env = "MY_ENGINE"}}}]}
 path = "/chat/completions"
 text = "/choices/0/delta/content"
 status_event = "status"
@@ -157,11 +159,11 @@ PAGES = ("/", "/metrics", "/stats/requests", "/exceptions", "/logs", "/tailgauge
 
 @dataclass(frozen=True)
 class Echoed:
-    """A run against every echo, and one that the target refuses: all that is left, with what the page showed meanwhile."""
+    """Runs against every echo, those that the target refuses, and a dry run: all that is left, and what the page showed."""
 
     key: str
     runs: dict[str, Finished]
-    refused: Finished
+    others: dict[str, Finished]
     pages: list[str]
     served: dict[str, int]
     temporary: Path
@@ -200,7 +202,7 @@ def echoed(tmp_path_factory: pytest.TempPathFactory, full_size: bool) -> Echoed:
         pages: dict[str, str] = {}
 
         def run(name: str, protocol: str, base: str) -> Finished:
-            table = SSE if protocol == "sse" else ""
+            table = SSE if protocol == "sse" else KEY_OF_TARGET
             seconds = (len(echoes.ECHOES) - 0.5) / RATE
             text = ECHOING.format(url=base, protocol=protocol, table=table, rate=RATE, seconds=seconds)
             (folder / f"{name}.toml").write_text(text)
@@ -218,10 +220,22 @@ def echoed(tmp_path_factory: pytest.TempPathFactory, full_size: bool) -> Echoed:
         protocols = ("anthropic", "openai", "sse") if full_size else ("anthropic",)
         runs = {protocol: run(protocol, protocol, url) for protocol in protocols}
         refused = run("refused", "openai", f"{url}/refused")
+        named = run("named", "sse", f"{url}/refused")
+        line = [
+            TAILGAUGE,
+            "run",
+            str(folder / "named.toml"),
+            "--dry-run",
+            "--json",
+            "--out",
+            str(folder / "dry"),
+        ]
+        dry = Running(line, folder / "dry", env, folder).finish(60)
         served, _ = target.communicate(timeout=30)
     finally:
         target.kill()
-    return Echoed(key, runs, refused, list(pages.values()), json.loads(served), temporary)
+    others = {"refused": refused, "named": named, "dry": dry}
+    return Echoed(key, runs, others, list(pages.values()), json.loads(served), temporary)
 
 
 def test_every_echo_was_met_and_is_a_row(echoed: Echoed) -> None:
@@ -234,16 +248,29 @@ def test_every_echo_was_met_and_is_a_row(echoed: Echoed) -> None:
         for column in ("model", "stop_reason", "server_request_id", "rate_limit_headers", "phases"):
             if protocol == "anthropic":
                 assert rows[column].str.contains("[redacted]", regex=False).any(), column
-    assert all(count > len(echoes.ECHOES) for path, count in echoed.served.items() if "refused" not in path)
-    assert echoed.refused.code == 4
-    assert "[redacted]" in echoed.refused.stderr
+    counts = [
+        count for path, count in echoed.served.items() if path.startswith("/") and "refused" not in path
+    ]
+    assert len(counts) == len(echoed.runs)
+    assert min(counts) > len(echoes.ECHOES)
+    for name in ("refused", "named"):
+        assert echoed.others[name].code == 4
+        assert "[redacted]" in echoed.others[name].stderr
+
+
+def test_a_secret_that_a_scenario_names_reaches_the_target_and_no_run_file(echoed: Echoed) -> None:
+    """In a header, which the target repeats, and in a field within the body."""
+    assert echoed.served["with the key in the body"] > 0
+    assert echoed.others["dry"].code == 0, echoed.others["dry"].stderr
+    scenario = echoed.others["dry"].run.facts["scenario"]
+    assert scenario["target"]["sse"]["headers"]["x-api-key"] == {"env": "MY_ENGINE"}
 
 
 def test_no_8_characters_of_a_key_that_a_target_repeats_are_anywhere(echoed: Echoed) -> None:
     """In no file, table, page or output, however it is decoded."""
     assert len(echoed.pages) == len(PAGES)
-    texts = [*echoed.pages, echoed.refused.stdout, echoed.refused.stderr]
-    for done in (*echoed.runs.values(), echoed.refused):
+    texts = [*echoed.pages]
+    for done in (*echoed.runs.values(), *echoed.others.values()):
         texts += everything(done)
     texts += [path.read_text(errors="replace") for path in echoed.temporary.rglob("*") if path.is_file()]
 

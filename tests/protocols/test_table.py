@@ -24,7 +24,7 @@ def refused(target, **other) -> str:
         ({"body": {"q": [{"r": "{prompt} {user}"}]}}, "{user} is not a placeholder"),
         ({"body": {"q": "why"}}, "target.sse.body: expected {prompt} somewhere"),
         ({"body": {"q": "{prompt}", "n": "n={max_tokens}"}}, 'write it as "{max_tokens}", alone'),
-        ({"headers": {"Authorization": "Bearer x"}}, "target.sse.headers: Authorization: keys come from the environment"),
+        ({"headers": {"Authorization": "Bearer x"}}, "target.sse.headers.Authorization: looks like a secret by its name"),
         ({"headers": {"x-a": "{prompt}"}}, "{prompt} is not a placeholder; use one of {model}, {call_id}"),
         ({"headers": {"x-a": "a\r\nb: c"}}, "x-a: not a header"),
         ({"headers": {"x a": "b"}}, "x a: not a header"),

@@ -21,6 +21,7 @@ from tailgauge.plan.estimate import Estimate, estimate
 from tailgauge.plan.preflight import MAX_PREFIXES, prefixes, preflight_calls
 from tailgauge.plan.spend_limit import Amount, Sizing, need
 from tailgauge.protocols.api_keys import key_for
+from tailgauge.protocols.protocol import from_environment, variables
 from tailgauge.rows.disk import writable
 from tailgauge.rows.text_file import locate
 from tailgauge.scenario import model as scenarios
@@ -96,8 +97,10 @@ def resolve(
         scenario = scenarios.load(argument, pairs, spelt)
     if sends:
         _remote_targets_named(scenario, chosen, path)
-        for target in scenario.targets.values():
+        for table, target in scenario.targets.items():
             key_for(target.url, target.protocol, target.api_key_env)  # TargetError where it is missing
+            for key, variable in variables(target.model_dump(), table):
+                from_environment(variable, f"{key} names it")
     guard = scenario.guard
     prices = pricing.read(
         locate(guard.prices, path.parent, "guard.prices") if guard.prices else pricing.PACKAGED

@@ -12,10 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from tailgauge.errors import TargetError
-from tailgauge.protocols.protocol import PLACEHOLDER_KEY
+from tailgauge.protocols.protocol import PLACEHOLDER_KEY, from_environment
 from tailgauge.protocols.table import PROVIDERS
-from tailgauge.redaction import name_secret
 
 
 def at_provider(url: str, protocol: str) -> bool:
@@ -31,16 +29,8 @@ def key_for(url: str, protocol: str, named_variable: str | None) -> str:
         variable = PROVIDERS[protocol].variable
     if variable is None:
         return PLACEHOLDER_KEY
-    key = os.environ.get(variable, "").strip()
-    if not key:
-        why = "target.api_key_env names it" if named_variable else f"{host} wants a key"
-        raise TargetError(
-            f"no API key: the environment variable {variable} is not set ({why}). Set it and run again"
-        )
-    if any(ord(c) < 33 or ord(c) > 126 for c in key):
-        raise TargetError(f"the API key in {variable} has characters that no key has (spaces, line ends?)")
-    name_secret(variable)
-    return key
+    why = "target.api_key_env names it" if named_variable else f"{host} wants a key"
+    return from_environment(variable, why, "API key")
 
 
 @contextmanager

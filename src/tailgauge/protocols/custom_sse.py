@@ -16,7 +16,14 @@ from pydantic import Field, field_validator, model_validator
 
 from tailgauge.call import Call, Prompt
 from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder, error_of
-from tailgauge.protocols.protocol import PLACEHOLDER_KEY, TargetSettings, WireProtocol
+from tailgauge.protocols.protocol import (
+    PLACEHOLDER_KEY,
+    TargetSettings,
+    WireProtocol,
+    from_environment,
+    variable_of,
+    variables,
+)
 from tailgauge.rows.schema import TEXT
 from tailgauge.table import Table
 
@@ -27,7 +34,6 @@ _TEXT = KIND_CODE[TEXT]
 _HEADERS = {"accept": "text/event-stream", "accept-encoding": "identity"}
 PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _PLACEHOLDERS = ("prompt", "model", "call_id")  # and max_tokens, which is a number
-_KEY_HEADERS = {"authorization", "proxy-authorization", "x-api-key", "api-key", "cookie"}
 
 
 class SseSettings(Table):
@@ -39,9 +45,9 @@ class SseSettings(Table):
     path: str = Field("/", pattern=r"^/\S*$", description="path of the call, after the target's URL")
     body: Mapping[str, Any] = Field(
         {"prompt": "{prompt}", "max_tokens": "{max_tokens}"},
-        description='the JSON body; `{prompt}`, `{model}`, `{call_id}` are replaced within its strings, and `"{max_tokens}"` by the number',
+        description='the JSON body; `{prompt}`, `{model}`, `{call_id}` are replaced within its strings, and `"{max_tokens}"` by the number; a secret is `{env = "NAME"}`',
     )
-    headers: Mapping[str, str] = Field({}, description="headers of the call; no keys")
+    headers: Mapping[str, Any] = Field({}, description='headers of the call; a secret is `{env = "NAME"}`')
     token_event: str = Field("", description="name of the event with content; empty: an event without a name")
     text: str = Field("", description="pointer to the content's text in that event")
     done_event: str | None = Field(None, description="name of the event that ends the answer")
@@ -58,6 +64,7 @@ class SseSettings(Table):
     @field_validator("body")
     @classmethod
     def _template(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        list(variables(value, ""))
         texts = list(_texts(value))
         for text in texts:
             if "{max_tokens}" in text and text != "{max_tokens}":
@@ -69,10 +76,11 @@ class SseSettings(Table):
 
     @field_validator("headers")
     @classmethod
-    def _no_keys(cls, value: Mapping[str, str]) -> Mapping[str, str]:
-        for name, text in value.items():
-            if name.lower() in _KEY_HEADERS:
-                raise ValueError(f"{name}: keys come from the environment, see api_key_env")
+    def _headers(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        for name, given in value.items():
+            text = "" if variable_of(given, name) else given
+            if not isinstance(text, str):
+                raise ValueError(f'{name}: expected text in quotes, or {{env = "NAME"}}')  # noqa: TRY004 - pydantic's
             if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) or not re.fullmatch(r"[ -~]*", text):
                 raise ValueError(f"{name}: not a header (visible ASCII characters only)")
             _check_placeholders(text, ("model", "call_id"))
@@ -121,19 +129,33 @@ class CustomSse(WireProtocol):
 
         http_client.base_url = base_url
         http_client.headers = httpx2.Headers({**_HEADERS, **bearer(key)})
+        names = (name for _, name in variables(self.settings.model_dump(), "target.sse"))
+        self._secrets = {name: from_environment(name, "target.sse names it") for name in names}
         return http_client
 
     def send(self, sdk: Any, call: Call, model: str, call_id: str) -> AbstractContextManager[Any]:
         """One call; entering it sends the request."""
         values = {"prompt": flat(call.prompt), "model": model, "call_id": call_id}
-        headers = {name: _filled(value, values) for name, value in self.settings.headers.items()}
+        headers = {name: self._value(given, values, 0) for name, given in self.settings.headers.items()}
         opened: AbstractContextManager[Any] = sdk.stream(
             "POST",
             self.settings.path,
-            json=_body(self.settings.body, values, call.max_tokens),
+            json=self._value(self.settings.body, values, call.max_tokens),
             headers={**headers, "x-client-request-id": call_id},
         )
         return opened
+
+    def _value(self, template: Any, values: Mapping[str, str], max_tokens: int) -> Any:
+        """What a template stands for, with the secrets that it names."""
+        if isinstance(template, str):
+            return max_tokens if template == "{max_tokens}" else _filled(template, values)
+        if (variable := variable_of(template)) is not None:
+            return self._secrets[variable]
+        if isinstance(template, Mapping):
+            return {key: self._value(value, values, max_tokens) for key, value in template.items()}
+        if isinstance(template, list | tuple):
+            return [self._value(value, values, max_tokens) for value in template]
+        return template
 
     def body(self, call: Call, model: str) -> None:
         """Not known beforehand: the scenario may put anything anywhere."""
@@ -197,16 +219,6 @@ def _tree(data: bytes) -> Any:
 
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
-
-
-def _body(template: Any, values: Mapping[str, str], max_tokens: int) -> Any:
-    if isinstance(template, str):
-        return max_tokens if template == "{max_tokens}" else _filled(template, values)
-    if isinstance(template, Mapping):
-        return {key: _body(value, values, max_tokens) for key, value in template.items()}
-    if isinstance(template, list | tuple):
-        return [_body(value, values, max_tokens) for value in template]
-    return template
 
 
 def _filled(template: str, values: Mapping[str, str]) -> str:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -14,16 +15,55 @@ from pydantic import Field, field_validator, model_validator
 
 from tailgauge.address import is_loopback
 from tailgauge.call import Call
+from tailgauge.errors import TargetError
 from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.protocols.stencil import Changing
-from tailgauge.redaction import shown
+from tailgauge.redaction import name_secret, shown
 from tailgauge.table import Table
 
 if TYPE_CHECKING:
     import httpx2
 
+VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 SIMULATED = "simulated"
 PLACEHOLDER_KEY = "unused"  # the SDKs want a key
+
+
+def variable_of(value: Any, at: str = "") -> str | None:
+    """The variable that `{env = "NAME"}` names, whose value is a secret from then on; None of any other value."""
+    if not isinstance(value, Mapping) or set(value) != {"env"}:
+        return None
+    name = value["env"]
+    if not isinstance(name, str) or not re.fullmatch(VARIABLE, name):
+        raise ValueError(f'{at}: expected {{env = "NAME"}} with the name of an environment variable')
+    name_secret(name)
+    return name
+
+
+def variables(tree: Any, at: str) -> Iterator[tuple[str, str]]:
+    """Every `{env = "NAME"}` in a tree: its key, and the variable."""
+    name = variable_of(tree, at)
+    if name is not None:
+        yield at, name
+    elif isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from variables(value, f"{at}.{key}".removeprefix("."))
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from variables(value, at)
+
+
+def from_environment(variable: str, why: str, kind: str = "secret") -> str:
+    """A secret. Raises TargetError naming the variable that is missing."""
+    value = os.environ.get(variable, "").strip()
+    if not value:
+        raise TargetError(
+            f"no {kind}: the environment variable {variable} is not set ({why}). Set it and run again"
+        )
+    if any(ord(c) < 33 or ord(c) > 126 for c in value):
+        raise TargetError(f"the {kind} in {variable} has characters that no key has (spaces, line ends?)")
+    name_secret(variable)
+    return value
 
 
 class TargetSettings(Table):
@@ -36,7 +76,7 @@ class TargetSettings(Table):
     model: str = Field("tiny", min_length=1, description="model named in each request")
     api_key_env: str | None = Field(
         None,
-        pattern=r"^[A-Za-z_][A-Za-z0-9_]*$",
+        pattern=VARIABLE,
         description="environment variable with the key for this target; without it a key is sent only to the provider's own host",
     )
     ca_file: str | None = Field(

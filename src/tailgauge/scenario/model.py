@@ -18,6 +18,7 @@ from tailgauge.call import SECOND
 from tailgauge.errors import ScenarioError, UsageError
 from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.protocols.table import Target, refusal
+from tailgauge.redaction import secret_like
 from tailgauge.rows.text_file import DEEPEST, toml
 from tailgauge.scenario.experiment import Experiment
 from tailgauge.scenario.objective import Objective
@@ -29,6 +30,12 @@ from tailgauge.table import Count, NonNegative, Positive, Table, nearest, proble
 MANY = 20  # errors of one scenario that are shown
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.\*)?(\.[A-Za-z0-9_-]+)*")  # `traffic.*.model`: of every traffic table
+_TABLE_LEVELS = 3  # parts of a key that name tables and keys of the model; names below are the user's
+_INSTEAD = {
+    "name": 'write {env = "NAME"} in headers and body of target.sse, and set that variable',
+    "value": 'write {env = "NAME"} in headers and body of target.sse, or NAME in target.api_key_env, and set that variable',
+    "query": 'write {env = "NAME"} in a header of target.sse, or NAME in target.api_key_env, and set that variable',
+}
 
 
 class Stages(Table):
@@ -247,13 +254,32 @@ def load(
 
 def parse(tree: Mapping[str, Any], source: str, overridden: Mapping[str, str] | None = None) -> Scenario:
     """Check a tree of plain values; errors name `source`, or how a key was given on the command line."""
+    errors: list[Any] = list(_secrets(tree, ()))
     try:
-        return Scenario.model_validate(tree)
+        if not errors:
+            return Scenario.model_validate(tree)
     except ValidationError as error:
-        errors = error.errors()
-        lines = [_explain(one, source, overridden or {}) for one in errors[:MANY]]
-        more = [f"{source}: and {len(errors) - MANY:,} more errors"] if errors[MANY:] else []
-        raise ScenarioError("\n".join(lines + more)) from None
+        errors = [*error.errors()]
+    lines = [_explain(one, source, overridden or {}) for one in errors[:MANY]]
+    more = [f"{source}: and {len(errors) - MANY:,} more errors"] if errors[MANY:] else []
+    raise ScenarioError("\n".join(lines + more))
+
+
+def _secrets(tree: Any, at: tuple[str, ...]) -> Iterator[dict[str, Any]]:
+    """An error, as pydantic's, of each literal that looks like a secret, without its value."""
+    if isinstance(tree, Mapping):
+        for key, value in tree.items():
+            yield from _secrets(value, (*at, str(key)))
+    elif isinstance(tree, list | tuple):
+        for value in tree:
+            yield from _secrets(value, at)
+    elif isinstance(tree, str | int) and not isinstance(tree, bool):
+        what = secret_like(at[-1], tree)
+        if what and (what != "name" or len(at) > _TABLE_LEVELS):
+            how = (
+                f"looks like a secret by its {what}, and secrets come from the environment: {_INSTEAD[what]}"
+            )
+            yield {"loc": at, "type": "value_error", "ctx": {"error": how}}
 
 
 def scaled(stages: Stages, duration_s: float) -> dict[str, float | None]:
@@ -268,9 +294,9 @@ def override(text: str) -> tuple[str, Any]:
     """`table.key=value` of the command line: the value as TOML, or as a plain string where it is no TOML."""
     key, equals, raw = text.partition("=")
     if not equals or not _KEY.fullmatch(key.strip()) or key.count(".") > DEEPEST:
-        raise UsageError(
-            f"--set {text[:200]}: expected table.key=value, for example --set arrival.rate_per_s=20"
-        )
+        is_key = _KEY.fullmatch(key.strip()) and not secret_like("", key)
+        about = f" {key[:200].strip()}" if is_key else ""  # and never a value
+        raise UsageError(f"--set{about}: expected table.key=value, for example --set arrival.rate_per_s=20")
     try:
         return key.strip(), toml(f"v = {raw.strip()}")["v"]
     except TOMLDecodeError:
@@ -333,7 +359,7 @@ def _explain(error: Any, source: str, overridden: Mapping[str, str]) -> str:
         elif same and (len(parts) == len(loc) or (text and loc)):
             where = spelt
     if kind == "value_error":
-        secret = isinstance(given, str) and "@" in given  # a password in a URL is not repeated
+        secret = isinstance(given, str) and ("@" in given or "?" in given)  # none in a URL is repeated
         shown = f" (got {given!r})" if isinstance(given, (str, int, float)) and not secret else ""
         return f"{where}: {text}{shown}"
     return f"{where}: {problem(error, _names_at(loc[:-1]), _elsewhere(loc) if kind == 'extra_forbidden' else '')}"
