@@ -56,6 +56,11 @@ def packed(bins: Bins) -> bytes:
     return np.fromiter(bins.items(), _ROW, len(bins)).tobytes()
 
 
+def is_packed(data: object) -> bool:
+    """Whether these are bytes as of `packed`."""
+    return isinstance(data, bytes) and len(data) % _ROW.itemsize == 0
+
+
 def total(many: Iterable[bytes]) -> Bins:
     """The sum of packed bins, in a few milliseconds for a thousand workers."""
     rows = np.frombuffer(b"".join(many), _ROW)

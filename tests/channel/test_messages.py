@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 
@@ -12,13 +14,12 @@ def seen(run_script):
 
 def test_only_the_clocks_messages_are_handled_at_once(seen):
     assert seen["at_once"] == [["w1", "ping"], ["w1", "pong"]]
-    assert seen["later"] == [["w1", "slice"], ["w1", "counters"]]
+    assert seen["later"] == [["w1", "slice"], ["w1", "tally"]]
 
 
 def test_messages_carry_our_prefix_and_their_addressee(seen):
     assert seen["sent"] == [
         ["tailgauge:plan", {"a": 1}, "w1"],
-        ["tailgauge:refused", {"why": "no token"}, "w1"],
         ["tailgauge:hello", {"b": 2}, None],
     ]
     assert all(kind.startswith("tailgauge:") for kind in seen["kinds"])
@@ -26,8 +27,11 @@ def test_messages_carry_our_prefix_and_their_addressee(seen):
 
 def test_what_has_no_mark_of_the_token_reaches_no_handler_and_is_reported(seen):
     """Bare, empty, another token's, another kind's, another worker's."""
-    assert seen["dropped"] == [["w1", "slice"]] * 5
+    assert seen["dropped"] == ["messages without a valid mark of the run's token were dropped: 5"]
+    assert seen["after"] == 0
 
 
-def test_a_refusal_needs_no_mark_because_who_gets_it_has_no_token(seen):
-    assert seen["after"] == 1
+def test_what_its_receiver_would_refuse_is_not_sent(seen):
+    text, sent = seen["too_large"]
+    assert re.fullmatch(r"a message 'plan' has 67,1\d\d,\d\d\d bytes: expected at most 67,107,840", text)
+    assert sent == 1

@@ -1,7 +1,7 @@
 """The run token, which authenticates messages between the master of a run and its workers.
 
 The token is never sent. Each message carries a mark (HMAC-SHA256) over its kind, the worker that sends or receives it, and
-its content. Nothing is encrypted: see docs/explanation/security.md.
+its content. `sockets` encrypts connections with it.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ class Seal:
             raise SealError("no mark")
         if not hmac.compare_digest(mark, self._mark(kind, worker, body)):
             raise SealError("the mark is not of this run's token")
-        data: dict[str, Any] = msgpack.unpackb(body, strict_map_key=False)
+        try:
+            data: dict[str, Any] = msgpack.unpackb(body, strict_map_key=False)
+        except ValueError as error:
+            raise SealError("not decodable") from error
         return data
 
     def _mark(self, kind: str, worker: str, body: bytes) -> bytes:

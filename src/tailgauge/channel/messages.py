@@ -1,12 +1,13 @@
 """Messages on Locust's channel between the master of a run and its workers.
 
 Control, clock pings, one message with counters per second, finished parts in pieces; never a message per request. Every
-message is sealed with the run's token; invalid ones are dropped, counted and reported. Each handler runs on its own
-greenlet, because Locust's listener also carries the heartbeats and must not wait; only clock pings are answered at once.
+message is sealed with the run's token; one without its mark or its form is dropped, counted and reported. Each handler runs
+on its own greenlet, because Locust's listener also carries the heartbeats and must not wait; only clock pings are answered
+at once.
 
     worker -> master                              master -> worker
     hello     identity, repeated until welcome     welcome    accepted
-    ready     endpoint and recorder are ready      refused    reason (not sealed)
+    ready     endpoint and recorder are ready      refused    reason
     tried     result of the preflight              plan       what to run
     opened    connections are open                 try        do the preflight
     ping      t0                                   open       open connections beforehand
@@ -29,52 +30,98 @@ import gevent
 from locust.exception import RPCError
 from locust.rpc.protocol import Message
 
-from tailgauge.channel import pulse
+from tailgauge.channel import sockets
 from tailgauge.channel.auth import Seal, SealError
+from tailgauge.channel.sockets import MALFORMED, drop, fits
 from tailgauge.clock import monotonic_ns
+from tailgauge.errors import InternalError, TailgaugeError
+from tailgauge.quantile_sketch import is_packed
 
 log = logging.getLogger("tailgauge")
 
-REFUSED = "refused"  # not sealed: the worker may have no token
 _IMMEDIATE = ("ping", "pong")
 _PREFIX = "tailgauge:"
+_UNSEALED = "messages without a valid mark of the run's token were dropped"
+
+_RUN = {"run": str}
+_BY_NAME = {str: int}
+_TRAFFIC = {
+    "requests": _BY_NAME, "attempts": _BY_NAME, "tokens": [int], "ttft": is_packed, "tpot": is_packed, "e2e": is_packed,
+}  # fmt: skip
+_COUNTERS = {
+    "counts": {
+        "leased": int, "dispatched": int, "client_drop": int, "not_reached": int, "censored": int, "ended": _BY_NAME,
+    },
+    "in_flight": int, "chunks": int, "unshipped": int, "traffic": [(str, str, _TRAFFIC)],
+    "watch": {"delays": is_packed, "cpu": float}, "clock": dict,
+}  # fmt: skip
+_RECORD = {
+    "state": str,
+    "counts": _COUNTERS["counts"],
+    "rows": _BY_NAME,
+    "unwritten": _BY_NAME,
+    "shared": bool,
+}
+# What the master relies on, see `fits`; a worker trusts its master.
+_SHAPES: dict[str, Any] = {
+    "hello": {"name": str, "host": str, "pid": int, "version": str, "schema": int, "child": bool},
+    "ready": {**_RUN, "clock": dict, "shared": bool, "folder": str},
+    "tried": {**_RUN, "calls": [dict], "learnt": list, "spent": list},
+    "opened": {**_RUN, "missing": [str]},
+    "ping": {"t0": int},
+    "counters": {**_RUN, **_COUNTERS},
+    "guarded": {**_RUN, "limit": str},
+    "part": _RUN,
+    "drained": {**_RUN, **_COUNTERS, "record": _RECORD},
+    "failed": {**_RUN, "why": str, "target": bool},
+}
 
 Handler = Callable[[str, dict[str, Any]], None]
 
 
-class Link:
-    """Sends and receives messages through a Locust runner: master, worker, or local (which is both).
+class TooLargeError(TailgaugeError):
+    """A message that its receiver would refuse."""
 
-    `on_unsealed(node, kind)` is called for each message without a valid mark.
-    """
+
+class Link:
+    """Sends and receives messages through a Locust runner: master, worker, or local (which is both)."""
 
     def __init__(self, runner: Any, seal: Seal) -> None:
         self._runner, self._seal = runner, seal
         self._sent_ns = monotonic_ns()
-        self.on_unsealed: Callable[[str, str], None] = lambda *_: None
 
     def subscribe(self, kind: str, handler: Handler) -> None:
         """Call `handler(sender, data)` for each message of this kind; a worker's sender is itself."""
 
         def listener(environment: Any, msg: Any) -> None:  # noqa: ARG001 - Locust's keywords
-            if kind == REFUSED:
-                data = {"why": str((msg.data or {}).get("why", ""))[:500]}
+            try:
+                data = self._seal.open(kind, self._worker(msg.node_id), msg.data)
+            except SealError:
+                drop(_UNSEALED, msg.node_id, kind)
+                return
+            if not fits(data, _SHAPES.get(kind, dict)):
+                drop(MALFORMED, msg.node_id, kind)
+            elif kind in _IMMEDIATE:
+                handle(msg.node_id, data)
             else:
-                try:
-                    data = self._seal.open(kind, self._worker(msg.node_id), msg.data)
-                except SealError:
-                    self.on_unsealed(msg.node_id, kind)
-                    return
-            if kind in _IMMEDIATE:
-                handler(msg.node_id, data)
-            else:
-                gevent.spawn(handler, msg.node_id, data)
+                gevent.spawn(handle, msg.node_id, data)
+
+        def handle(node: str, data: dict[str, Any]) -> None:
+            try:
+                handler(node, data)
+            except Exception as error:  # noqa: BLE001 - its content, or a fault of ours
+                drop(MALFORMED, node, kind)
+                log.warning("%s: %s", kind, InternalError.of(error))
 
         self._runner.register_message(_PREFIX + kind, listener)
 
     def send(self, kind: str, data: dict[str, Any], to: str | None = None) -> bool:
         """Send to the master, or from the master to the worker `to`; whether the channel accepted it."""
-        sealed = data if kind == REFUSED else self._seal.close(kind, self._worker(to), data)
+        sealed = self._seal.close(kind, self._worker(to), data)
+        if len(sealed["body"]) > (most := (sockets.TO_WORKER if to else sockets.TO_MASTER) - 1024):
+            raise TooLargeError(
+                f"a message {kind!r} has {len(sealed['body']):,} bytes: expected at most {most:,}"
+            )
         try:
             self._runner.send_message(_PREFIX + kind, sealed, client_id=to)
             self._sent_ns = monotonic_ns()
@@ -89,7 +136,7 @@ class Link:
             name = self._worker(None)
             mark = self._seal.close("pulse", name, {})
             sealed = Message(f"{_PREFIX}pulse", mark, name)  # type: ignore[no-untyped-call]
-            pulse.beat(self._runner, sealed, lambda: self._sent_ns, ended, every_s)
+            sockets.beat(self._runner, sealed, lambda: self._sent_ns, ended, every_s)
 
     def _worker(self, node: str | None) -> str:
         """The worker that sends or receives a message; on a worker it is always itself."""

@@ -27,6 +27,7 @@ from locust.util.load_locustfile import load_locustfile
 from tailgauge.address import LOOPBACK, Address, is_loopback, parse
 from tailgauge.channel.auth import TOKEN, Seal, fresh, given
 from tailgauge.channel.child_process import Child, Copy
+from tailgauge.channel.sockets import report as dropped_messages
 from tailgauge.clock import monotonic_ns
 from tailgauge.errors import Exit, InterruptedRunError, TailgaugeError, TargetError, UsageError
 from tailgauge.live import screen
@@ -37,6 +38,7 @@ from tailgauge.locust_app.users import Master, attach_worker, refusal
 from tailgauge.master.run import Run
 from tailgauge.plan.resolve import Settings
 from tailgauge.redaction import known
+from tailgauge.sanitize import harmless
 from tailgauge.scenario.packaged import packaged
 
 log = logging.getLogger("tailgauge")
@@ -60,10 +62,10 @@ def beside_the_loop(print_: Callable[[str], None], text: str) -> None:
 
 
 class _Formatter(logging.Formatter):
-    """Log messages and tracebacks without secrets, which the text of an error may hold."""
+    """Log messages and tracebacks without secrets and control characters, which the text of an error or a peer may hold."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return known()(super().format(record))
+        return harmless(known()(super().format(record)))
 
 
 def log_warnings(*, progress: bool = False) -> None:
@@ -126,6 +128,7 @@ class Launch:
         self._scenarios, self._setup, self._page = scenarios, setup, page
         self._shows_progress = shows_progress
         self._token = given("a remote worker" if setup.remote else "") or fresh()
+        os.environ[TOKEN] = self._token  # of the sockets here and in the workers
         self._interrupts = 0
         self._display: Display | None = None
         self._children: list[Child] = []
@@ -178,7 +181,6 @@ class Launch:
 
         def start() -> Exit:
             gc.disable()  # as in `tailgauge worker`
-            os.environ[TOKEN] = self._token
             if not (address := os.read(LIFELINE, 1024).decode()):
                 return Exit.INTERRUPTED
             try:
@@ -240,6 +242,7 @@ class Launch:
                     + "".join(
                         f"; {refusal(node, why)}" for node, why in list(self._master.refused.items())[:3]
                     )
+                    + "".join(f"; {text}" for text in dropped_messages())
                 )
             if self._setup.remote and waited_s >= printed_s:
                 display.print_line(
@@ -354,9 +357,8 @@ def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
     try:
         runner = environment.create_worker_runner(master.host, master.port)
     except ConnectionError as error:
-        raise TargetError(
-            f"--master {master}: no master answers. Is it running, and is the port open?"
-        ) from error
+        why = str(error) or "no master answers. Is it running, and is the port open?"
+        raise TargetError(f"--master {master}: {why}") from error
     worker = attach_worker(environment, seal, out, is_child=lifeline)
     ends: list[Exit] = []
 

@@ -19,8 +19,9 @@ from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
 
 from tailgauge import __version__
 from tailgauge.address import LOOPBACK, is_loopback
-from tailgauge.channel.auth import TOKEN, Seal, given
+from tailgauge.channel.auth import Seal, given
 from tailgauge.channel.messages import Link
+from tailgauge.channel.sockets import report as dropped_messages
 from tailgauge.clock import monotonic_ns
 from tailgauge.errors import Exit, TailgaugeError, UsageError
 from tailgauge.live import web
@@ -29,6 +30,7 @@ from tailgauge.locust_app.report_process import ReportProcess
 from tailgauge.master.run import MESSAGES, Run
 from tailgauge.plan.resolve import Settings, resolve
 from tailgauge.rows.schema import COMPLETED, SCHEMA_VERSION
+from tailgauge.sanitize import plain
 from tailgauge.scenario.model import override
 from tailgauge.worker.worker import Worker, prepare_process
 
@@ -38,6 +40,7 @@ log = logging.getLogger("tailgauge")
 runners.HEARTBEAT_INTERVAL = 5
 runners.HEARTBEAT_LIVENESS = 3
 MAX_REFUSED = 1_000  # refused workers that are remembered
+MAX_NAME = 100  # characters of a worker's name
 CUT_SHORT = "cut_short"  # Locust ended the run early: -t, or Stop on the web page
 
 
@@ -70,10 +73,8 @@ class Master:
         self.roster: dict[str, dict[str, Any]] = {}  # nodes that sent hello with the run's token
         self.refused: dict[str, str] = {}  # node and reason
         self._forgotten: set[str] = set()  # nodes that Locust no longer knows
-        self.unsealed = 0  # messages dropped for a wrong mark
         self.is_alive: Callable[[str], bool] = self.is_known
         self.run: Run | None = None
-        link.on_unsealed = self._on_unsealed
         link.subscribe("ping", self._on_ping)
         link.subscribe("hello", self._on_hello)
         link.subscribe("pulse", self._on_pulse)
@@ -87,6 +88,7 @@ class Master:
         return lambda node, data: self.run.on_message(kind, node, data) if self.run else None
 
     def _on_hello(self, node: str, data: dict[str, Any]) -> None:
+        data |= {key: plain(data[key], MAX_NAME) for key in ("name", "host", "version")}
         if (data["version"], data["schema"]) != (__version__, SCHEMA_VERSION):
             self._refuse(
                 node,
@@ -98,11 +100,6 @@ class Master:
         self._link.send("welcome", {}, node)
         if self.run is not None and not self.run.over.is_set():
             self.run.on_hello(node, data)
-
-    def _on_unsealed(self, node: str, kind: str) -> None:
-        self.unsealed += 1
-        if kind == "hello" and node not in self.roster:  # else an intruder uses a worker's name: no answer
-            self._refuse(node, f"its {TOKEN} differs from that of this run")
 
     def _refuse(self, node: str, why: str) -> None:
         if node not in self.refused and len(self.refused) < MAX_REFUSED:
@@ -159,10 +156,7 @@ class Master:
         if run is None or run.over.is_set():
             return
         first = not run.finishing
-        if first and self.unsealed:
-            run.notes.append(
-                f"messages without a valid mark of the run's token were dropped: {self.unsealed:,}"
-            )
+        run.notes.extend(dropped_messages())
         run.look_for_workers()
         run.cut_short(CUT_SHORT)
         run.finish()
@@ -194,7 +188,7 @@ class Master:
 
 def refusal(node: str, why: str) -> str:
     """The message for a refused worker; its name is untrusted."""
-    return f"worker {node[:100]!a} was refused: {why}"
+    return f"worker {node[:MAX_NAME]!a} was refused: {why}"
 
 
 def attach_worker(environment: Any, seal: Seal, out: Path, *, is_child: bool = False) -> Worker:
@@ -213,11 +207,7 @@ def attach_worker(environment: Any, seal: Seal, out: Path, *, is_child: bool = F
             context={},
         )
 
-    link = Link(runner, seal)
-    link.on_unsealed = lambda _, kind: log.warning(
-        "dropped a message %r without a valid mark of the run's token", kind
-    )
-    worker = Worker(link, runner.client_id, out, on_ended, is_child=is_child)
+    worker = Worker(Link(runner, seal), runner.client_id, out, on_ended, is_child=is_child)
     gevent.spawn(worker.hello)
     environment.events.test_stopping.add_listener(lambda **_: worker.finish("the run ended without a drain"))
     return worker

@@ -17,7 +17,7 @@ from gevent.event import Event
 
 from tailgauge.call import SECOND
 from tailgauge.channel.child_process import Child
-from tailgauge.channel.messages import Link
+from tailgauge.channel.messages import Link, TooLargeError
 from tailgauge.clock import boot_id, monotonic_ns, utc_now
 from tailgauge.errors import (
     InternalError,
@@ -321,7 +321,13 @@ class Run:
             gevent.sleep(min(POLL_S, max(0.01, (duration_ns - self._passed_ns()) / 1e9)))
 
     def _give(self, worker: RunWorker, rows: list[Planned]) -> None:
-        self._link.send("slice", {"run": self.run_id, "rows": rows}, worker.node)
+        try:
+            self._link.send("slice", {"run": self.run_id, "rows": rows}, worker.node)
+        except TooLargeError:
+            if len(rows) < 2:
+                raise
+            for part in (rows[: len(rows) // 2], rows[len(rows) // 2 :]):
+                self._give(worker, part)
 
     def _protect_target(self) -> None:
         """Stop if a rule of the scenario says so: nothing more is sent."""

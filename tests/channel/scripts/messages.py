@@ -8,8 +8,9 @@ from typing import Any
 
 import gevent
 
+from tailgauge.channel import sockets
 from tailgauge.channel.auth import Seal
-from tailgauge.channel.messages import Link
+from tailgauge.channel.messages import Link, TooLargeError
 
 
 class Runner:
@@ -31,8 +32,6 @@ runner = Runner()
 seal, other = Seal("the token of the run"), Seal("another token")
 link = Link(runner, seal)
 received: list[Any] = []
-dropped: list[Any] = []
-link.on_unsealed = lambda node, kind: dropped.append([node, kind])
 
 
 def slow(sender: str, data: Any) -> None:
@@ -40,7 +39,7 @@ def slow(sender: str, data: Any) -> None:
     received.append([sender, data.get("kind")])
 
 
-for kind in ("ping", "pong", "slice", "counters", "refused"):
+for kind in ("ping", "pong", "slice", "tally"):
     link.subscribe(
         kind,
         (lambda sender, data: received.append([sender, data["kind"]])) if kind in {"ping", "pong"} else slow,
@@ -51,24 +50,28 @@ def comes(kind: str, data: Any, node: str = "w1") -> None:
     runner.listeners[f"tailgauge:{kind}"](environment=None, msg=SimpleNamespace(node_id=node, data=data))
 
 
-for kind in ("slice", "ping", "counters", "pong"):
-    comes(kind, seal.close(kind, "w1", {"kind": kind}))
+for kind in ("slice", "ping", "tally", "pong"):
+    comes(kind, seal.close(kind, "w1", {"kind": kind, "t0": 1}))
 at_once = list(received)
 gevent.sleep(0.2)
 later = received[2:]
 
+sockets.dropped.clear()
 comes("slice", {"kind": "slice"})
 comes("slice", None)
 comes("slice", other.close("slice", "w1", {"kind": "slice"}))
 comes("slice", seal.close("plan", "w1", {"kind": "slice"}))
 comes("slice", seal.close("slice", "w2", {"kind": "slice"}))
-comes("refused", {"kind": "refused", "why": "no token" + "x" * 1000})
 gevent.sleep(0.2)
+dropped = sockets.report()
 
 link.send("plan", {"a": 1}, "w1")
-link.send("refused", {"why": "no token"}, "w1")
-(plan, refused) = runner.sent
-sent = [[plan[0], seal.open("plan", "w1", plan[1]), plan[2]], refused]
+((kind, sealed, to),) = runner.sent
+sent = [[kind, seal.open("plan", "w1", sealed), to]]
+try:
+    link.send("plan", {"a": bytes(sockets.TO_WORKER)}, "w1")
+except TooLargeError as error:
+    too_large = [str(error), len(runner.sent)]
 runner.client_id = "me"
 runner.sent.clear()
 link.send("hello", {"b": 2})
@@ -82,6 +85,7 @@ print(
             "sent": sent,
             "kinds": sorted(runner.listeners),
             "dropped": dropped,
+            "too_large": too_large,
             "after": len(received) - 2 - len(later),
         }
     )

@@ -13,6 +13,8 @@ from tailgauge.locust_app.users import Master
 from tailgauge.master.workers import RunWorkers
 from tailgauge.rows.schema import SCHEMA_VERSION
 
+SEAL, NAME = Seal("0123456789abcdef"), "w0\n\x1b[2J\tx"
+
 
 def master_of(runner: Any, *, stays: bool) -> Master:
     runner.register_message = {}.__setitem__
@@ -20,17 +22,20 @@ def master_of(runner: Any, *, stays: bool) -> Master:
     environment: Any = SimpleNamespace(
         runner=runner, events=SimpleNamespace(test_start=event, test_stopping=event)
     )
-    return Master(environment, None, Seal("0123456789abcdef"), stays=stays)  # type: ignore[arg-type]
+    return Master(environment, None, SEAL, stays=stays)  # type: ignore[arg-type]
 
 
 def answer(version: str, schema: int) -> list[Any]:
     """Kind and reason of what a worker of this version receives."""
     sent: list[Any] = []
-    runner = SimpleNamespace(
-        send_message=lambda kind, data, client_id=None: sent.append([kind, data.get("why"), client_id])
-    )
-    master = master_of(runner, stays=False)
-    master._on_hello("w0", {"version": version, "schema": schema})
+
+    def send(kind: str, sealed: Any, client_id: str) -> None:
+        data = SEAL.open(kind.removeprefix("tailgauge:"), client_id, sealed)
+        sent.append([kind, data.get("why"), client_id])
+
+    master = master_of(SimpleNamespace(send_message=send), stays=False)
+    master._on_hello("w0", {"name": NAME, "host": "h", "version": version, "schema": schema})
+    assert [one["name"] for one in master.roster.values()] in ([], ["w0 [2J x"])
     assert ("w0" in master.roster) == ("w0" not in master.refused)
     return sent
 

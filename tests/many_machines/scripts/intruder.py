@@ -1,11 +1,12 @@
 """Somebody who speaks Locust's protocol and has no token: `intruder.py HOST PORT SECONDS VICTIM`, one JSON object printed.
 
 Rule: it says that it is ready, greets the master with a mark of its own making, and speaks in the name of the worker VICTIM;
-then it tells what kinds of messages it was sent.
+then it prints what kinds of messages it was sent.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import sys
 import time
@@ -21,7 +22,7 @@ LIES = ("hello", "ready", "tried", "counters", "drained", "failed", "part", "gua
 def main() -> None:
     host, port, seconds, victim = sys.argv[1], sys.argv[2], float(sys.argv[3]), sys.argv[4]
     socket = zmq.Context().socket(zmq.DEALER)
-    socket.setsockopt(zmq.IDENTITY, ME.encode())
+    socket.identity, socket.linger = ME.encode(), 0
     socket.connect(f"tcp://{host}:{port}")
     kinds: dict[str, int] = {}
     deadline = time.monotonic() + seconds
@@ -42,7 +43,8 @@ def main() -> None:
 
 
 def report(socket: zmq.Socket, kind: str, data: object, name: str) -> None:
-    socket.send(msgpack.dumps((kind, data, name)))
+    with contextlib.suppress(zmq.Again):  # the master has closed the connection
+        socket.send(msgpack.dumps((kind, data, name)), zmq.NOBLOCK)
 
 
 if __name__ == "__main__":

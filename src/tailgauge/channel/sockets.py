@@ -1,0 +1,288 @@
+"""The sockets of the channel: Locust's, bounded and encrypted, and that of a worker's pulse.
+
+Locust creates its sockets itself, so importing this module adds to them. A message is bounded before it is unpacked, and one
+that is not of its form is dropped and counted: none ends a listener. With a run token, connections are encrypted and
+authenticated by ZeroMQ's CURVE: the token gives the master's key pair, whose public key only those with the token know.
+
+A pulse tells the master that a worker lives while its hub is too busy to send anything. A suspended or dead process has none,
+nor has one behind a cut network. Rule: nothing in it waits for the hub; it has a thread and a socket to itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import socket as tcp
+import sys
+from collections import Counter
+from collections.abc import Callable
+from types import UnionType
+from typing import Any
+
+import gevent
+import msgpack
+import zmq
+from gevent import monkey
+from locust.exception import RPCError
+from locust.rpc import zmqrpc
+from locust.rpc.protocol import Message, decode
+from locust.runners import MasterRunner, WorkerRunner
+from zmq.utils import z85
+from zmq.utils.monitor import parse_monitor_message
+
+from tailgauge.channel.auth import HOW, TOKEN, given
+from tailgauge.clock import monotonic_ns
+from tailgauge.errors import UsageError
+
+log = logging.getLogger("tailgauge")
+
+TO_MASTER = 4 << 20  # bytes of a message: 1,000 results of a preflight have 2.5 MB, a piece of a part 128 kB
+TO_WORKER = 64 << 20  # one session of long prompts, which cannot be divided
+UNDECODABLE = "undecodable messages were dropped"
+MALFORMED = "malformed messages were dropped"
+REFUSED = f"connections without this run's {TOKEN} were refused"
+dropped: Counter[str] = Counter()  # what, since it was last reported
+
+_FAILED = {zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL}
+_FAILURES = 3  # handshakes in a row; a tunnel's end without a master fails them, too
+_VERSION, _GREETED = (
+    b"\xff" + bytes(8) + b"\x7f\x03\x01",
+    64,
+)  # bytes of a greeting: begin, all with the mechanism
+_sleep: Callable[[float], None] = monkey.get_original("time", "sleep")
+_start: Callable[..., int] = monkey.get_original("_thread", "start_new_thread")
+
+_COUNTS = {str: int}
+_NUMBER = int | float
+# What Locust keeps of a message, or uses before it has looked: shapes as of `fits`.
+_LOCUSTS: dict[type, dict[str, Any]] = {
+    MasterRunner: {
+        "client_ready": str,
+        "client_stopped": None,
+        "exception": {"msg": str, "traceback": str},
+        "heartbeat": {"state": str, "current_cpu_usage": _NUMBER, "current_memory_usage": _NUMBER},
+        "locustfile": {"version": str},
+        "logs": {"worker_id": str, "logs": [str]},
+        "quit": None,
+        "spawning": None,
+        "spawning_complete": {"user_classes_count": _COUNTS},
+        "stats": {"stats": [dict], "stats_total": dict, "errors": dict, "user_classes_count": _COUNTS},
+    },
+    WorkerRunner: {
+        "ack": dict,
+        "heartbeat": None,
+        "quit": None,
+        "reconnect": None,
+        "spawn": {"timestamp": _NUMBER, "parsed_options": dict, "user_classes_count": _COUNTS},
+        "spawning_complete": {"user_count": int},
+        "stop": None,
+        "update_user_class": dict,
+    },
+}
+
+
+def fits(value: Any, shape: Any) -> bool:
+    """Whether a value has a shape.
+
+    A type, None, or a test of it; [shape]: a list; (shape, ...): a list of so many; {str: shape}: any keys; else these keys at least.
+    """
+    if isinstance(shape, list | tuple):
+        many = shape if isinstance(shape, tuple) else shape * len(value) if isinstance(value, list) else ()
+        return isinstance(value, list) and len(value) == len(many) and all(map(fits, value, many))
+    if not isinstance(shape, dict):
+        is_type = isinstance(shape, type | UnionType)
+        return isinstance(value, shape) if is_type else value is None if shape is None else bool(shape(value))
+    if not isinstance(value, dict):
+        return False
+    if str in shape:
+        return all(isinstance(key, str) and fits(each, shape[str]) for key, each in value.items())
+    return all(key in value and fits(value[key], expected) for key, expected in shape.items())
+
+
+def drop(what: str, node: str = "", kind: str = "") -> None:
+    """Count a dropped message; the log has the first."""
+    dropped[what] += 1
+    whose = f", as of {node[:100]!a}: {kind[:100]!a}" if node else ""
+    log.log(logging.WARNING if dropped[what] == 1 else logging.DEBUG, "%s%s", what, whose)
+
+
+def report() -> list[str]:
+    """What was dropped since the last report."""
+    texts = [f"{what}: {number:,}" for what, number in dropped.items()]
+    dropped.clear()
+    return texts
+
+
+# --- encryption -------------------------------------------------------------------------------------------------
+
+
+def protect(socket: Any, most: int) -> bool:
+    """Bound the messages that a new socket receives, and encrypt it with the run token; False without a token."""
+    socket.maxmsgsize = most
+    token = given()
+    if not token:
+        return False
+    secret = hashlib.blake2b(token.encode(), digest_size=32, person=b"tailgauge curve").digest()
+    if socket.type == zmq.ROUTER:
+        socket.curve_server, socket.curve_secretkey = True, z85.encode(secret)
+    else:
+        socket.curve_serverkey = zmq.curve_public(z85.encode(secret))
+        socket.curve_publickey, socket.curve_secretkey = zmq.curve_keypair()
+    return True
+
+
+def _count_refusals(events: Any) -> None:
+    """On a master, until its socket is closed."""
+    while (event := parse_monitor_message(events.recv_multipart())["event"]) != zmq.EVENT_MONITOR_STOPPED:
+        if event in _FAILED:
+            drop(REFUSED)
+
+
+def _refusal(socket: Any, is_encrypted: bool) -> str | None:
+    """Why the ZeroMQ socket at the other end refuses this one; None if none answers there."""
+    endpoint = socket.last_endpoint.decode().rpartition("/")[2]
+    host, _, port = endpoint.rpartition(":")
+    greeting = b""
+    with (
+        contextlib.suppress(OSError),
+        tcp.create_connection((host.strip("[]"), int(port)), timeout=2) as peer,
+    ):
+        peer.sendall(_VERSION)
+        while len(greeting) < _GREETED and (data := peer.recv(_GREETED)):
+            greeting += data
+    if len(greeting) < _GREETED:
+        return None
+    if greeting[12:17] != b"CURVE":
+        why = f"{TOKEN} is set here and not at the master"
+    else:
+        why = f"its {TOKEN} differs from the master's" if is_encrypted else f"{TOKEN} is not set: {HOW}"
+    return f"the master refused this worker: {why}"
+
+
+# --- Locust's sockets -------------------------------------------------------------------------------------------
+
+_create, _send_to_master = zmqrpc.BaseSocket.__init__, zmqrpc.BaseSocket.send
+
+
+def _init(self: Any, sock_type: int, ipv4_only: bool) -> None:
+    _create(self, sock_type, ipv4_only)  # type: ignore[no-untyped-call]
+    is_master = sock_type == zmq.ROUTER
+    try:
+        self.is_encrypted = protect(self.socket, TO_MASTER if is_master else TO_WORKER)
+    except UsageError as error:  # under plain Locust; our commands have looked before
+        sys.stderr.write(f"tailgauge: {error}\n")
+        sys.exit(error.exit_code)
+    self.failures = 0
+    self.events = self.socket.get_monitor_socket()
+    if is_master:
+        gevent.spawn(_count_refusals, self.events)
+
+
+def _send(self: Any, message: Message) -> None:
+    """Send to the master; ConnectionRefusedError if it has refused this worker from the start."""
+    while self.events is not None:
+        try:
+            event = parse_monitor_message(self.events.recv_multipart(zmq.NOBLOCK))["event"]
+        except zmq.Again:
+            break
+        if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
+            self.socket.disable_monitor()
+            self.events.close(0)  # else the context would never end
+            self.events = None
+        elif event in _FAILED:
+            self.failures += _FAILURES if event == zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL else 1
+    if self.events is not None and self.failures >= _FAILURES:
+        if why := _refusal(self.socket, self.is_encrypted):
+            raise ConnectionRefusedError(why)
+        self.failures = 0
+    _send_to_master(self, message)
+
+
+def _receive(self: Any) -> tuple[str, Message]:
+    """The next message, and the name of its sender; whatever else arrives is dropped."""
+    while True:
+        try:
+            frames = self.socket.recv_multipart()
+        except zmq.ZMQError as error:
+            raise RPCError("ZMQ network broken") from error
+        try:
+            return _message(*frames)
+        except Exception:  # noqa: BLE001 - whatever a stranger sends
+            drop(UNDECODABLE)
+            gevent.sleep(0)  # a flood of them must not stop the hub
+
+
+def _message(*frames: bytes) -> tuple[str, Message]:
+    *sender, body = frames
+    kind, data, node = msgpack.unpackb(body, raw=False, strict_map_key=False, object_hook=decode)
+    name = sender[0].decode() if sender else node
+    is_name = isinstance(node, str) and node.isprintable() and (name == node or name.startswith(f"{node}-"))
+    if len(sender) > 1 or not isinstance(kind, str) or not is_name:
+        raise ValueError
+    return name, Message(kind, data, node)  # type: ignore[no-untyped-call]
+
+
+def _guarded(runner: Any) -> Callable[..., None]:
+    """A runner's handler of messages, which drops those that it cannot handle."""
+    handle, shapes = runner.handle_message, _LOCUSTS[runner]
+
+    def handle_message(self: Any, *sender_and_message: Any) -> None:
+        message = sender_and_message[-1]
+        is_theirs = message.type in shapes and fits(message.data, shapes[message.type])
+        if not is_theirs and message.type not in self.custom_messages:
+            drop(MALFORMED, message.node_id, message.type)
+            return
+        try:
+            handle(self, *sender_and_message)
+        except Exception:
+            drop(MALFORMED, message.node_id, message.type)
+            log.debug("dropped", exc_info=True)
+
+    return handle_message
+
+
+_ADDED: dict[str, Callable[..., Any]] = {
+    "__init__": _init, "send": _send, "recv": lambda self: _receive(self)[1], "recv_from_client": _receive,
+}  # fmt: skip
+for _name, _function in _ADDED.items():
+    setattr(zmqrpc.BaseSocket, _name, _function)
+for _runner in _LOCUSTS:
+    _runner.handle_message = _guarded(_runner)  # type: ignore[attr-defined]
+
+
+# --- the pulse --------------------------------------------------------------------------------------------------
+
+
+def beat(
+    runner: Any, sealed: Message, last_sent_ns: Callable[[], int], ended: Callable[[], bool], every_s: float
+) -> None:
+    """From another thread, send `sealed` to the master of a Locust worker every `every_s` without another message."""
+    address = f"tcp://{runner.master_host}:{runner.master_port}"
+    by_ipv6 = bool(runner.client.socket.getsockopt(zmq.IPV6))
+    _start(_beat, (address, by_ipv6, sealed, last_sent_ns, ended, every_s))
+
+
+def _beat(
+    address: str,
+    by_ipv6: bool,
+    sealed: Message,
+    last_sent_ns: Callable[[], int],
+    ended: Callable[[], bool],
+    every_s: float,
+) -> None:
+    body = sealed.serialize()  # type: ignore[no-untyped-call]
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        socket.linger, socket.ipv6 = 0, by_ipv6
+        socket.identity = f"{sealed.node_id}-{monotonic_ns()}".encode()
+        protect(socket, TO_WORKER)
+        connected = False
+        while not ended():
+            _sleep(every_s)
+            if monotonic_ns() - last_sent_ns() < 2 * every_s * 1e9:
+                continue
+            if not connected:
+                socket.connect(address)
+                connected = True
+            with contextlib.suppress(zmq.Again):  # the master does not read: the next one may arrive
+                socket.send(body, zmq.NOBLOCK)
