@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgpack
 import pytest
+import zmq
 from run_folders.run_data import assert_conserved
 from starting.command import QUICK, Start, free_port
 from starting.programs import LOCUST
@@ -12,6 +14,12 @@ from starting.programs import LOCUST
 SETS = tuple(
     item for s in (*QUICK, "--set=arrival.rate_per_s=30") for item in ("--set", s.removeprefix("--set="))
 )
+
+
+NONSENSE = (
+    b"", b"\xc1", b"\x91" * 100_000, msgpack.packb(("client_ready", "2", None)), msgpack.packb(("quit", None, {"a": 1})),
+    msgpack.packb(("client_ready", "2", "\x1b[2J\nstranger")),
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -52,9 +60,18 @@ def test_master_and_workers_share_one_run_folder(start: Start, locustfile: str) 
         for _ in range(2)
     ]
 
+    master.wait_for_start(0.5)
+    with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:  # no token: nothing keeps it out
+        stranger.identity, stranger.linger = b"\x1b[2Jstranger", 1000
+        stranger.connect(f"tcp://127.0.0.1:{port}")
+        for message in NONSENSE:
+            stranger.send(message)
     done = master.finish()
 
     assert [w.finish(30).code for w in workers] == [0, 0]
+    assert f"undecodable messages were dropped: {len(NONSENSE)}" in done.run.facts["notes"]
+    assert "Traceback" not in done.stderr
+    assert "\x1b" not in done.stderr
     counts = assert_conserved(done.run)
     assert counts["scheduled"] == counts["ended"]["ok"] > 100
     assert [w["state"] for w in done.run.facts["workers"]] == ["drained", "drained"]

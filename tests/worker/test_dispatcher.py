@@ -64,25 +64,6 @@ def test_what_was_due_at_the_end_is_still_sent_and_what_is_due_later_is_not(seen
     )
 
 
-@pytest.mark.parametrize("load", ["double", "eightfold", "stalled_while_overloaded"])
-def test_an_overloaded_worker_does_what_it_does_at_its_capacity_and_sends_nothing_far_behind(seen, load):
-    facts, whole = seen["overload"][load], seen["overload"]["whole"]
-    stalls_s = 4 if load.startswith("stalled") else 0
-
-    assert whole["skipped"] == 0
-    assert facts["sent"] >= 0.8 * (whole["sent"] - 1000 * stalls_s)
-    assert facts["latest_s"] < 4 + stalls_s
-    assert facts["skipped"] > 0
-
-
-@pytest.mark.parametrize(("load", "arrivals"), [("stalled", 27_000), ("often_stalled", 15_000)])
-def test_a_worker_that_was_stalled_and_catches_up_sends_all_that_came_meanwhile(seen, load, arrivals):
-    facts = seen["overload"][load]
-
-    assert (facts["sent"], facts["skipped"]) == (arrivals, 0)
-    assert facts["latest_s"] >= 1.9
-
-
 def test_what_an_overloaded_worker_skips_is_not_reached(seen):
     counts = seen["behind"]["counts"]
 

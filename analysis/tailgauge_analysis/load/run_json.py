@@ -88,7 +88,7 @@ class WorkerJson(_Tolerant):
     """requests leased to it"""
     counts: Json = {}
     """dispatched, client_drop, not_reached, not_due (of these, turns whose session was over or still thinking at the end of the run),
-    ended, censored
+    came_late (of not_reached, what was overdue when it arrived from the master; absent in older runs), ended, censored
     """
     rows: dict[str, OnErrorOmit[Whole]] = {}
     """rows by table"""

@@ -28,7 +28,8 @@ SEE_LOG = "See the worker's log (memory, disk, machine, network), then run again
 @dataclass(frozen=True, slots=True)
 class Loss:
     """One worker's share. `leased` is None if unknown; `left`: its requests without a row; `found`: rows in another folder
-    than the master's; `not_sent`: held and not sent; `not_due`: of these, later turns of sessions that were not to be sent.
+    than the master's; `not_sent`: held and not sent; `not_due`: of these, later turns of sessions that were not to be
+    sent; `came_late`: of these, overdue when they arrived from the master.
     """
 
     worker: int
@@ -42,6 +43,7 @@ class Loss:
     found: int
     not_sent: int
     not_due: int
+    came_late: int
     missing: tuple[Stretch, ...]
     silent: tuple[Stretch, ...]
     late_s: float | None
@@ -100,11 +102,11 @@ def losses(
         lacks = worker["rows"].get("requests", 0) - seen
         left, not_sent = _left(worker, leased, rows, lacks, len(mine), closed=run["closed"])
         still = _without(worker["missing"], mine) if left or not_sent else ()
-        not_due = whole(worker["counts"].get("not_due")) or 0
+        not_due, came_late = (whole(worker["counts"].get(name)) or 0 for name in ("not_due", "came_late"))
         found.append(
             Loss(
                 number, worker["host"], worker["state"], worker["recorded_state"], worker["why"], leased, rows, left,
-                len(mine), not_sent, min(not_sent, not_due), still, tuple(worker["silent"]), worker["late_s"], worker["unwritten"],
+                len(mine), not_sent, min(not_sent, not_due), min(not_sent, came_late), still, tuple(worker["silent"]), worker["late_s"], worker["unwritten"],
             )
         )  # fmt: skip
     return tuple(found)

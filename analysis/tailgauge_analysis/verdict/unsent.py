@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tailgauge_analysis.text.formatting import listed, plain, plural
+from tailgauge_analysis.text.formatting import count, listed, plain, plural
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.verdict.conservation import Conservation
 from tailgauge_analysis.verdict.losses import SEE_LOG, Loss, due, spans
@@ -30,28 +30,39 @@ class Cause:
 
 def causes(run: Json, counted: Conservation, *, leaves_out: bool) -> list[Cause]:
     """The largest first."""
-    found = [_held(one) for one in counted.workers if one.unsent]
+    found = [_held(run, one) for one in counted.workers if one.unsent]
     rest = counted.unsent - sum(one.requests for one in found)
     if rest > 0:
         found.append(_not_leased(run, counted.workers, rest, leaves_out=leaves_out))
     return sorted(found, key=lambda one: -one.requests)
 
 
-def _held(one: Loss) -> Cause:
+def _held(run: Json, one: Loss) -> Cause:
     text = f"worker {one.worker} held {plural(one.unsent, 'request')}{due(one.missing)}"
     if one.why:
         return Cause(one.unsent, f"{text}: {plain(one.why, 200)}", SEE_LOG)
     if one.state == "lost":
         return Cause(one.unsent, f"{text}, when the master lost it", AGAIN)
+    if one.came_late:
+        text += f", of which {count(one.came_late)} arrived too late"
+        if run["master_stalled"] and not one.silent:
+            return Cause(one.unsent, f"{text}: {_stalled(run)}", SEE_MASTER)
+        away = f" {spans(one.silent)}" if one.silent else ""
+        link = f"the link between the master and worker {one.worker} was away{away}"
+        return Cause(one.unsent, f"{text}: {link}", SEE_NETWORK)
     if one.silent:
         return Cause(one.unsent, f"{text}: it was silent {spans(one.silent)}", SEE_NETWORK)
     return Cause(one.unsent, f"{text}, and could not send them in time", "")
 
 
+def _stalled(run: Json) -> str:
+    return f"the master was stalled {spans(run['master_stalled'])}"
+
+
 def _not_leased(run: Json, workers: tuple[Loss, ...], rest: int, *, leaves_out: bool) -> Cause:
     text = f"no worker got {plural(rest, 'request')}{due(run['not_leased'])}"
     if run["master_stalled"]:
-        return Cause(rest, f"{text}: the master was stalled {spans(run['master_stalled'])}", SEE_MASTER)
+        return Cause(rest, f"{text}: {_stalled(run)}", SEE_MASTER)
     away = [one for one in workers if one.silent or one.state == "lost"]
     if leaves_out and away:
         return Cause(rest, f"{text}: the share of a lost worker is left out (limits.lost_share)", AGAIN)

@@ -84,6 +84,7 @@ class Counters:
     client_drop: int = 0
     not_reached: int = 0
     not_due: int = 0  # of these, turns whose session was over, or still thinking, at the end of the run
+    came_late: int = 0  # of these, what was overdue when its slice arrived
     censored: int = 0
     ended: dict[str, int] = field(default_factory=dict)
     in_flight: int = 0
@@ -128,6 +129,7 @@ class Counters:
             "client_drop": self.client_drop,
             "not_reached": self.not_reached,
             "not_due": self.not_due,
+            "came_late": self.came_late,
             "censored": self.censored,
             "ended": dict(self.ended),
         }

@@ -1,8 +1,9 @@
 """Dispatches arrivals at their absolute times, whatever happened to earlier ones (open loop).
 
-A late arrival keeps its scheduled time; at the in-flight cap it is recorded as client_drop and never queued. A worker that
-is behind and does not catch up skips what is overdue, which counts as not reached: the others are sent less late. Without
-another slice the worker idles. The next turn of a session is scheduled when the previous one has ended, and is an arrival
+A late arrival keeps its scheduled time; at the in-flight cap it is recorded as client_drop and never queued. After a stall
+of its own a worker sends all that came meanwhile, at less than twice the planned pace. One that is behind and does not catch
+up skips what is overdue, and so does one whose slice comes late: both count as not reached. Without another slice the worker
+idles. The next turn of a session is scheduled when the previous one has ended, and is an arrival
 like any other from then on.
 """
 
@@ -20,6 +21,7 @@ from gevent.event import Event as Signal
 from tailgauge.clock import monotonic_ns
 from tailgauge.prompts import Maker
 from tailgauge.rows.schema import CENSORED, OK
+from tailgauge.schedule.lateness import LATE_S, Overload
 from tailgauge.schedule.schedule import Planned
 from tailgauge.schedule.sessions import Turn, requests_in
 from tailgauge.worker.attempts import Attempts
@@ -34,9 +36,6 @@ if TYPE_CHECKING:
 
 AT_ONCE = 20  # prompts made, or late arrivals sent, before open streams are read
 SKIPPED_AT_ONCE = 500  # arrivals that are not sent
-LATE_S = 1.0  # a worker that is no later than this catches up, at the end of the run too
-BEHIND_S = 2.0  # one that is later must be less so after this time, or it is overloaded
-STALLED_S = 0.5  # between two arrivals that are late: it did not run
 CLOSING_S = 5.0  # beyond the connect time-out: an abort does not interrupt a connect in progress
 _POLL_S = 0.02  # between checks for open requests
 
@@ -65,14 +64,22 @@ class Dispatcher(Requests):
         self._stopped = self._hurried = False
         self._overload = Overload()
         self.admits: Callable[[Turn], bool] = lambda _: True  # False: a limit of the run is reached
+        self.has_stalled: Callable[[], bool] = lambda: False  # whether this process did not run just now
 
     def lease(self, rows: Iterable[Sequence[Any]]) -> None:
-        """Take arrivals of a slice (`schedule.Planned`) and make their prompts."""
+        """Take arrivals of a slice (`schedule.Planned`) and make their prompts; not those that came too late."""
         planned = [Planned(*row) for row in rows]
         self.counters.leased += requests_in(planned)
         if self._stopped:
             self.counters.not_reached += requests_in(planned)
             return
+        since_ns = monotonic_ns() - int(LATE_S * 1e9) - self.start_at_ns if self.start_at_ns else 0
+        if not self.has_stalled():
+            late = [row for row in planned if row.turns and row.at_ns < since_ns]
+            self.counters.came_late += requests_in(late)
+            planned = planned[len(late) :]
+            if late:
+                self._overload.begin(monotonic_ns(), self.start_at_ns + since_ns)
         self._make([Turn.first(row) for row in planned])
 
     def run(self, start_at_ns: int) -> None:
@@ -81,17 +88,18 @@ class Dispatcher(Requests):
         in_a_row = 0
         while not self._stopped:
             due, now = start_at_ns + self._waiting[0][0] if self._waiting else None, monotonic_ns()
+            is_open = due is None or not self._waiting[0][2].is_closed
             if self._coming:
                 self._make_one(self._coming.popleft())
             elif due is None:
                 self._more.clear()
                 self._more.wait()
                 continue
-            elif due > now:
+            elif (at := self._overload.sends_at(now, due) if is_open else due) > now:
                 in_a_row = 0
-                self._timer.wait_until(due)
+                self._timer.wait_until(at)
                 continue
-            elif self._overload.skips(now, now - due) and not self._waiting[0][2].is_closed:
+            elif self._overload.skips(now, now - due) and is_open:
                 heapq.heappop(self._waiting)  # `stop` counts it
                 if len(self._waiting) % SKIPPED_AT_ONCE == 0:
                     yield_to_hub()
@@ -209,33 +217,3 @@ class Dispatcher(Requests):
     def _wait_until_closed(self, deadline_ns: int) -> None:
         while self._is_open() and monotonic_ns() < deadline_ns:
             gevent.sleep(_POLL_S)
-
-
-class Overload:
-    """Whether a worker does less than it should, by how late its arrivals are from one to the next.
-
-    After a stall it is late too, but ever less so, and sends all that came meanwhile.
-    """
-
-    def __init__(self) -> None:
-        self._seen_at_ns = 0
-        self._since: tuple[int, int] | None = None  # when it was found behind, and how late it was then
-        self._is_on = False
-
-    @property
-    def is_behind(self) -> bool:
-        """Whether arrivals are late by more than `LATE_S`."""
-        return self._since is not None
-
-    def skips(self, now_ns: int, late_ns: int) -> bool:
-        """Whether an arrival that is so late is not sent."""
-        stalled = now_ns - self._seen_at_ns > STALLED_S * 1e9
-        self._seen_at_ns = now_ns
-        if late_ns <= LATE_S * 1e9:
-            self._since, self._is_on = None, False
-        elif self._since is None or stalled:
-            self._since = now_ns, late_ns
-        elif now_ns - self._since[0] > BEHIND_S * 1e9:
-            self._is_on = late_ns >= self._since[1]
-            self._since = now_ns, late_ns
-        return self._is_on

@@ -28,6 +28,8 @@ from tailgauge.transport.stopwatch import Stopwatch
 from tailgauge.worker.counters import Counters
 
 _PROBE_S = 0.05
+STALL_NS = 500_000_000  # without a turn of the loop
+_JUST_NOW_NS = 1_000_000_000
 _SCHEDULED = Path(
     "/proc/self/schedstat"
 )  # of the main thread: time on a core, time waiting for one, switches
@@ -44,6 +46,7 @@ class Health:
         counters.second.close()  # drop what came before this run
         self._process = psutil.Process()
         self._lag_max_ns = 0
+        self._probed_ns, self._stalled_ns = monotonic_ns(), 0
         self._rows = 0
         self._cpu_s, self._at_ns = time.process_time(), monotonic_ns()
         self._core_wait_ns = _core_wait_ns()
@@ -107,6 +110,13 @@ class Health:
         self._rows += 1
         return row
 
+    def has_stalled(self) -> bool:
+        """Whether this process did not run for a while that has just ended."""
+        now_ns = monotonic_ns()
+        if now_ns - self._probed_ns > STALL_NS:
+            self._stalled_ns = now_ns
+        return now_ns - self._stalled_ns < _JUST_NOW_NS
+
     def close(self) -> None:
         """Stop sampling and give the collector back to Python."""
         self._probe.kill()
@@ -125,7 +135,9 @@ class Health:
         while True:
             due = monotonic_ns() + int(_PROBE_S * 1e9)
             gevent.sleep(_PROBE_S)
-            self._lag_max_ns = max(self._lag_max_ns, monotonic_ns() - due)
+            self.has_stalled()
+            self._probed_ns = monotonic_ns()
+            self._lag_max_ns = max(self._lag_max_ns, self._probed_ns - due)
 
 
 def _core_wait_ns() -> int | None:

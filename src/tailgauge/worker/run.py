@@ -191,6 +191,7 @@ class Task:
         self._write_record()
         self._health = Health(self.counters, self._transports)
         self._health.freeze()
+        self.dispatcher.has_stalled = self._health.has_stalled
         if self._reader == "python":
             POLLS.start(HubTicks)
         gevent.spawn_later(max(0.0, (start_at_ns - monotonic_ns()) / 1e9), self._note_cpu, "at_start")

@@ -92,6 +92,35 @@ def test_a_worker_that_left_or_was_away_is_named_with_its_cause(planted, changes
     assert reasons["unsent"].advice.startswith(advice)
 
 
+@pytest.mark.parametrize(
+    ("silent", "stalled", "who"),
+    [
+        ([(5.0, 16.0)], [], "the link between the master and worker 0 was away from 00:05 to 00:16"),
+        (
+            [(5.0, 16.0)],
+            [(1.0, 2.0)],
+            "the link between the master and worker 0 was away from 00:05 to 00:16",
+        ),
+        ([], [(5.0, 16.0)], "the master was stalled from 00:05 to 00:16"),
+        ([], [], "the link between the master and worker 0 was away"),
+    ],
+)
+def test_who_was_away_while_a_slice_became_overdue_is_named(planted, silent, stalled, who):
+    spans = [[{"from_s": since, "to_s": until} for since, until in some] for some in (silent, stalled)]
+    counts = {"not_reached": 60, "came_late": 41}
+    worker = {
+        "held": 60,
+        "missing": [{"from_s": 5.0, "to_s": 9.9, "requests": 60}],
+        "counts": counts,
+        "silent": spans[0],
+    }
+    word, reasons, _ = judged(planted(60, worker, master_stalled=spans[1]))
+
+    assert (word, list(reasons)) == (INVALID, ["unsent"])
+    text = f"Worker 0 held 60 requests due between 5.0 and 9.9 s, of which 41 arrived too late: {who}."
+    assert text in reasons["unsent"].text
+
+
 def test_the_largest_cause_comes_first_and_has_its_advice(planted):
     folder = planted(70, {"held": 10, "missing": [{"from_s": 9.0, "to_s": 9.9, "requests": 10}]})
     run = json.loads((folder / "run.json").read_text())

@@ -13,7 +13,6 @@ from tailgauge.call import Call
 from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Done, Send, Take, Wait
 from tailgauge.rows.schema import TURNS
-from tailgauge.worker.dispatcher import Overload
 from tailgauge.worker.timers import WaitTimer
 
 
@@ -194,31 +193,6 @@ def timer() -> Any:
     }
 
 
-def overload() -> Any:
-    """A worker on a clock of its own that takes 1 ms a request, at several loads, with and without stalls."""
-
-    def walk(load: float, *stalled_s: int) -> Any:
-        judge, at_ns, sent, skipped, latest_ns = Overload(), 0, 0, 0, 0
-        stalls = [one * 1000 * MS for one in stalled_s]
-        for number in range(int(30_000 * load)):
-            due_ns = int(number * MS / load)
-            at_ns = max(at_ns, due_ns)
-            while stalls and at_ns >= stalls[0]:
-                at_ns, stalls = at_ns + 2000 * MS, stalls[1:]
-            if at_ns > 30_000 * MS:
-                break
-            if judge.skips(at_ns, at_ns - due_ns):
-                skipped, at_ns = skipped + 1, at_ns + MS // 100
-            else:
-                sent, latest_ns, at_ns = sent + 1, max(latest_ns, at_ns - due_ns), at_ns + MS
-        return {"sent": sent, "skipped": skipped, "latest_s": latest_ns / 1e9}
-
-    return {
-        "whole": walk(1.0), "double": walk(2.0), "eightfold": walk(8.0), "stalled": walk(0.9, 5),
-        "often_stalled": walk(0.5, 5, 8, 11, 14, 17), "stalled_while_overloaded": walk(2.0, 5, 12),
-    }  # fmt: skip
-
-
 def behind() -> Any:
     """Twice what the hub can do, then a stall: what is sent is never far behind, and all of it is counted."""
     bench = Bench()
@@ -230,5 +204,5 @@ def behind() -> Any:
 
 
 print_facts(
-    order, cap, stop, late, far_behind, overload, behind, drain, hurried, bug, retry_wait, informed_in_time, timer,
+    order, cap, stop, late, far_behind, behind, drain, hurried, bug, retry_wait, informed_in_time, timer,
 )  # fmt: skip
