@@ -367,3 +367,9 @@ def head(*headers: bytes, kind: bytes = b"text/event-stream") -> bytes:
 
 def packed(coding: bytes, body: bytes) -> Callable[[Request], Sent]:
     return ended(200, body, b"content-encoding: " + coding, kind=b"text/event-stream")
+
+
+def different(piece: bytes, times: int) -> bytes:
+    """A piece with eight # in it so many times, each with another number there."""
+    before, _, after = piece.partition(b"########")
+    return b"".join(b"%b%08d%b" % (before, number, after) for number in range(times))
