@@ -88,8 +88,10 @@ def test_a_soft_limit_is_raised_and_calls_beyond_the_hard_one_end_the_run_with_e
 
 
 def test_memory_under_a_limit_is_checked_before_the_start_and_ends_a_run_with_every_row(
-    start: Start, tmp_path: Path
+    start: Start, tmp_path: Path, full_size: bool
 ) -> None:
+    if not full_size:
+        pytest.skip("at full size")
     load = ("streaming", "--rate=200", "--duration=30", "--set=traffic.chat.prompt_tokens=100000", *QUICK)
     refused = limited(start, "-v 700000", *load, f"--out={tmp_path / 'refused'}")
     assert refused.code == 2

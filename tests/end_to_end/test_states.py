@@ -37,7 +37,11 @@ def test_ctrl_c_while_workers_are_waited_for_is_an_interrupt(start: Start, numbe
     assert not (done.out / "runs").exists()
 
 
-def test_stop_on_the_web_page_cuts_the_run_short_and_the_report_says_so(start: Start) -> None:
+def test_stop_on_the_web_page_cuts_the_run_short_and_the_report_says_so(
+    start: Start, full_size: bool
+) -> None:
+    if not full_size:
+        pytest.skip("at full size: -t does the same, see test_plain_locust.py")
     port = free_port()
     running = start("run", "streaming", "--rate=30", "--duration=60", f"--web=127.0.0.1:{port}", *QUICK)
     running.wait_for_start(3)

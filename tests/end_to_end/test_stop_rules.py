@@ -5,12 +5,19 @@ from __future__ import annotations
 import json
 import threading
 import time
+import tomllib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
-from run_folders.run_data import assert_conserved
+from run_folders.dry_runs import NOT_DRY, dry_run_of
+from run_folders.run_data import RunData, assert_conserved
 from starting.command import Start
+
+from tailgauge.master.objectives import StopRules
+from tailgauge.scenario.model import load
+from tailgauge.scenario.packaged import packaged
 
 DELTA = {"index": 0, "delta": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
 CHUNK = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "tiny", "choices": [DELTA]}
@@ -97,3 +104,43 @@ def test_a_target_that_fails_from_a_moment_on_is_spared_within_ten_seconds(
     (text,) = [one for one in report["result"]["details"] if one.startswith("spent: ")]
     assert text.startswith(spent)
     assert text.endswith(f", usage of {len(target.calls) - ok} calls unknown")
+
+
+def packaged_scenarios() -> list[str]:
+    files = sorted(packaged("scenarios").glob("*.toml"))
+    return [
+        f.stem for f in files if f.stem not in NOT_DRY and "experiment" not in tomllib.loads(f.read_text())
+    ]
+
+
+@pytest.mark.parametrize("name", packaged_scenarios())
+def test_no_rule_ends_a_packaged_scenario_whatever_it_plants(
+    name: str, tmp_path: Path, full_size: bool
+) -> None:
+    """At its full length: the rules look at what a dry run has counted by each second."""
+    if not (full_size or name in {"retry_storm", "retries"}):
+        pytest.skip("at full size")
+    run = RunData(dry_run_of(name, (), tmp_path))
+    rules, requests, attempts = StopRules(load(name)), run.requests(), run.table("attempts")
+    attempts = attempts[attempts.stage != "preflight"]
+    assert len(requests) > 20
+
+    for second in range(1, int(requests.ended_at_ns.max() / 1e9) + 2):
+        ended, calls = (
+            rows[rows.ended_at_ns < second * 1e9].ended.value_counts().to_dict()
+            for rows in (requests, attempts)
+        )
+        traffic = {"attempts": calls, "ttft": b""}
+        counters = {"counts": {"ended": ended}, "traffic": [["all", "main", traffic]], "in_flight": 1}
+        assert rules.broken(second, [counters]) is None
+
+
+def test_a_planted_retry_storm_runs_to_its_end(start: Start, full_size: bool) -> None:
+    if not full_size:
+        pytest.skip("at full size")
+
+    done = start("run", "retry_storm").finish(150)
+
+    counts = assert_conserved(done.run)
+    assert done.run.facts["state"] == "complete", done.run.facts["notes"]
+    assert counts["ended"]["ok"] < counts["dispatched"] / 2, "it is one"
