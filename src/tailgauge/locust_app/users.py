@@ -166,15 +166,18 @@ class Master:
 
     def _forget(self, run: Run) -> None:
         """Remove gone workers from Locust, which would wait for their users. Those that live after all are ended, too."""
-        clients = getattr(self._environment.runner, "clients", {})
+        runner = self._environment.runner
+        clients = getattr(runner, "clients", {})
         gone = {m.node for m in run.workers if m.state == "lost" or m.has_left or run.workers.is_gone(m)}
-        for node in gone | self.refused.keys():
-            if node not in clients:
-                continue
-            if node not in self.refused:
-                self._tell("stop" if self._stays else "quit", node)
-                self._forgotten.add(node)
-            del clients[node]
+        forgotten = (gone | self.refused.keys()) & clients.keys()
+        for node in forgotten - self.refused.keys():
+            self._tell("stop" if self._stays else "quit", node)
+            self._forgotten.add(node)
+        if (
+            forgotten
+        ):  # Locust may be walking through the clients: it finds the last one missing and stops the run there
+            runner.clients = kept = type(clients)()
+            kept.update({node: client for node, client in clients.items() if node not in forgotten})
 
     def release(self) -> None:
         """Let the forgotten workers go, too: no other run follows."""
