@@ -49,16 +49,12 @@ class Splitter:
         if len(self.pending) > MAX_EVENT:
             self.pending = b""
             raise EventSizeError
-        if _MARK in text:
-            lines = text.split(b"\n")
-            lines[0] = lines[0] if self._begun else lines[0].removeprefix(_MARK)
-            self.is_marked |= any(line.startswith(_MARK) for line in lines)
         if not self._begun and blocks:
             self._begun, blocks[0] = True, blocks[0].removeprefix(_MARK)
         if len(text) > _FEW:
             for block in blocks:
                 check_values(block)
-        found = [_event(block) for block in blocks]
+        found = list(map(self._event, blocks))
         self.ended_with_event = bool(found) and found[-1] is not None and not self.pending.strip(b"\n")
         return [event for event in found if event is not None]
 
@@ -87,18 +83,19 @@ class Splitter:
         self._after_cr = payload.endswith(b"\r")
         return payload.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
 
-
-def _event(block: bytes) -> tuple[bytes, bytes] | None:
-    if block.startswith(b"data: ") and b"\n" not in block:
-        return b"", block[6:]
-    if block.count(b"\n") > MAX_LINES:
-        raise EventSizeError
-    name, data = b"", []
-    for line in block.split(b"\n"):
-        field, _, value = line.partition(b":")
-        value = value.removeprefix(b" ")
-        if field == b"data":
-            data.append(value)
-        elif field == b"event":
-            name = value
-    return (name, b"\n".join(data)) if data else None
+    def _event(self, block: bytes) -> tuple[bytes, bytes] | None:
+        if block.startswith(b"data: ") and b"\n" not in block:
+            return b"", block[6:]
+        if block.count(b"\n") > MAX_LINES:
+            raise EventSizeError
+        name, data = b"", []
+        for line in block.split(b"\n"):
+            field, _, value = line.partition(b":")
+            value = value.removeprefix(b" ")
+            if field == b"data":
+                data.append(value)
+            elif field == b"event":
+                name = value
+            elif field.startswith(_MARK):
+                self.is_marked = True
+        return (name, b"\n".join(data)) if data else None
