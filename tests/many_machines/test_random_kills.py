@@ -180,8 +180,7 @@ def test_whatever_happens_each_request_is_sent_once_and_each_missing_row_is_stat
         exits_rightly(kills, code, counts["lost"], report)
     for number, (worker, ended) in enumerate(zip(site.workers, worker_codes, strict=True)):
         leaves_rightly(kills, number, worker, ended)
-    if os.environ.get("TAILGAUGE_CHAOS") == "1" and not kills.did(WORKER, "stop"):
-        # A worker that was stalled itself sends what it holds late, and its delay is measured.
+    if os.environ.get("TAILGAUGE_CHAOS") == "1":
         no_burst(plan, (rows.dispatched_at_ns.dropna() / 1e9).to_numpy())
 
 
