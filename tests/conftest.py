@@ -40,6 +40,7 @@ ALONE = (
     "real_engine/test_harness.py::test_latencies",
     "real_engine/test_harness.py::test_a_call_that_is_given_up",
     "test_redaction.py::test_a_usual_text",
+    "test_redaction.py::test_the_cost_grows",
     "transport/test_stopwatch.py",
 )
 LONG = (

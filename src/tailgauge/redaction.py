@@ -65,7 +65,7 @@ _UNSEEN = (
     r"\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"
 )
 _ESCAPE = re.compile(  # its first character is of one class: only so is the search fast
-    rf"[%\\&{_UNSEEN}](?:(?<=%)(?:25)*(?:u00)?{_HEX}|(?<=\\)\\*(?:u00{_HEX}|u\{{0*{_HEX}\}}|x{_HEX})|(?<=\\)(.)"
+    rf"[%\\&{_UNSEEN}](?:(?<=%)(?:25)*(?:u00)?{_HEX}|(?<=\\)\\{{0,31}}(?:u00{_HEX}|u\{{0*{_HEX}\}}|x{_HEX})|(?<=\\)(.)"
     r"|(?<=&)(?:amp;)*(#?\w{2,30};?)|(?<![%\\&]))"
 )
 _named: set[str] = set()  # variables configured as one with a secret
