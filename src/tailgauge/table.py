@@ -69,7 +69,7 @@ _SHAPES = {
     "model_type": "a table", "mapping_type": "a table of tables", "dict_type": "a table of tables", "missing": "a value",
     "finite_number": "a finite number", "int_from_float": "a whole number", "too_short": "at least one table",
     "string_pattern_mismatch": "the name of an environment variable", "string_too_short": "some text",
-    "date_type": "a date as 2026-11-01, without quotes", "list_type": "a list", "is_instance_of": "a number",
+    "date_type": "a date as 2026-11-01, without quotes", "list_type": "a list", "tuple_type": "a list", "is_instance_of": "a number",
 }  # fmt: skip
 _BOUNDS = {
     "greater_than": ("gt", ">"),
@@ -95,6 +95,8 @@ def problem(error: Any, names: Collection[str], elsewhere: str = "") -> str:
     if kind in _BOUNDS:
         key, sign = _BOUNDS[kind]
         return f"expected a number {sign} {context[key]:g}{got}"
+    if kind in ("string_too_long", "too_long"):
+        return f"expected at most {context['max_length']} {'characters' if kind == 'string_too_long' else 'of them'}{got}"
     return f"{error['msg']}, got {str(given)[:80]!r}"
 
 

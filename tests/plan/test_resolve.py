@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -159,6 +160,18 @@ def test_a_file_that_is_missing_is_reported_before_anything_starts(
     tmp_path: Path, text: str, error_text: str
 ) -> None:
     assert error_text in refusal(tmp_path, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "error_text"),
+    [
+        ("[guard]\nmax_requests = 1\n", "guard.max_requests: expected at least"),
+        ("[guard]\nmax_tokens = 1\n", "guard.max_tokens: expected at least"),
+        ("[arrival]\nprocess = 'on_off'\n[arrival.on_off]\non_s = 1e-9\noff_s = 1e-9\n", "arrival.on_off: over 20 million"),
+    ],
+)  # fmt: skip
+def test_what_the_plan_refuses_is_named_with_the_file(tmp_path: Path, text: str, error_text: str) -> None:
+    assert re.match(rf"{tmp_path}/\w+\.toml: {re.escape(error_text)}", refusal(tmp_path, text))
 
 
 def test_a_price_file_with_a_bad_date_is_refused_by_file_and_entry(tmp_path: Path) -> None:

@@ -29,6 +29,7 @@ TRACES = [
     (FIRST + "2023-11-31 18:15:45,374,4\n", "t.csv:3: column TIMESTAMP: expected a time, got '2023-11-31"),
     (FIRST + "yesterday,374,4\n", "t.csv:3: column TIMESTAMP: expected a time, got 'yesterday'"),
     (FIRST + "2023-11-16 18:15:47.,374,4\n", "t.csv:3: column TIMESTAMP: expected a time"),
+    ("x" * 200_000 + "\n1\n", "t.csv:1: not CSV: field larger than field limit"),
     (FIRST + "2023-11-16 18:15:47,374\n", "t.csv:3: has 2 columns, the header 3"),
     (FIRST + '2023-11-16 18:15:47,"374,44\n', "t.csv:3: not CSV"),
     (BURST + "NaN,GPT-4,1,1\n", "t.csv:2: column Timestamp: expected a time, got 'NaN'"),

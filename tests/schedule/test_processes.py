@@ -129,6 +129,23 @@ class TestBursts:
         with pytest.raises(ScenarioError, match=r"arrival\.on_off: over 20 million bursts"):
             times("on_off", 1, 1000, on_off=OnOff(on_s=1e-6, off_s=1e-6))
 
+    def test_a_burst_much_longer_than_the_run_is_planned_to_the_end_of_the_run(self):
+        """Not to its own end: that would take a terabyte."""
+        at_s = times("on_off", 8, 600, on_off=OnOff(on_s=1e9, off_s=6, off_share=0))
+
+        assert len(at_s) == pytest.approx(8 * 600, rel=0.1)
+        assert 590 < at_s[-1] < 600
+
+    def test_a_burst_of_too_many_arrivals_is_refused(self):
+        """Where the run begins within one; else it has none."""
+        refused = 0
+        for seed in range(40):
+            try:
+                times("on_off", 1e6, 10, seed=seed, on_off=OnOff(on_s=100, off_s=900, off_share=0))
+            except ScenarioError as error:
+                refused += "arrival.on_off: over 20 million arrivals in the bursts" in str(error)
+        assert 0 < refused < 40
+
 
 def test_every_purpose_has_a_stream_of_its_own():
     """The first gap and the bursts are drawn apart from the times: another cv moves no burst."""

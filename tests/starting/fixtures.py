@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -69,3 +70,20 @@ def browser() -> ModuleType:
     if browser.CHROMIUM is None:
         pytest.skip("chromium is not installed")
     return browser
+
+
+class TooLongError(BaseException):
+    """A call took more CPU time than it may. No handler of the product takes this one."""
+
+
+@pytest.fixture
+def bounded() -> Iterator[Callable[[float], object]]:
+    """`bounded(10)`: from now on at most 10 s of CPU, which a busy machine does not use up; 0 ends the bound."""
+
+    def end(*_: object) -> None:
+        raise TooLongError
+
+    before = signal.signal(signal.SIGPROF, end)
+    yield lambda seconds: signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    signal.signal(signal.SIGPROF, before)

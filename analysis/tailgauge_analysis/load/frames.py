@@ -167,5 +167,7 @@ def _frame(table: pa.Table, start_at_ns: int) -> pd.DataFrame:
     for i, name in enumerate(table.column_names):
         if pa.types.is_boolean(table[name].type):
             table = table.set_column(i, name, pc.fill_null(table[name], False))
-    frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True)
+    frame: pd.DataFrame = table.to_pandas(
+        split_blocks=True, self_destruct=True, ignore_metadata=True
+    )  # its types, also where a table has no row
     return frame

@@ -33,6 +33,7 @@ from tailgauge_analysis.load.run_files import DAMAGED, NOTE, UNFINISHED, Problem
 _NAME = re.compile(r"part-(\d{1,6})-(\d{1,9}|all)\.parquet")
 _UNREADABLE = (OSError, ValueError, pa.ArrowException)
 _MOST_ROWS = 10_000_000  # of a row group, which is read at once; the recorder writes 200,000
+_LARGEST = 1e15  # of a number with a fraction; a larger one, or NaN, was not measured
 _VERSION = b"tailgauge.schema_version"
 _REPLACES = b"tailgauge.replaces"
 # What stands in the place of columns that older schemas did not have: of which of theirs, and how.
@@ -164,7 +165,7 @@ def pieces(
 class _Columns:
     """How the columns `wanted` of a part are made from those that it holds."""
 
-    def __init__(self, part: Part, wanted: Sequence[str], names: Sequence[str]) -> None:
+    def __init__(self, part: Part, wanted: Sequence[str], names: list[str]) -> None:
         described = schema(part.table)
         self._wanted, self._kinds = wanted, {field.name: field.type for field in described}
         self._never_empty = [field.name for field in described if not field.nullable and field.name in wanted]
@@ -177,6 +178,8 @@ class _Columns:
         lacking = [name for name in needed if name not in held and name not in self._later]
         if lacking:
             raise pa.ArrowInvalid(f"column {lacking[0]} is missing")
+        if doubled := [name for name in needed if names.count(name) > 1]:
+            raise pa.ArrowInvalid(f"column {doubled[0]} is there more than once")
         self._has_gaps = is_old and old_schemas.GAP in held
         needed += [old_schemas.GAP] if self._has_gaps else []
         self._read = [name for name in dict.fromkeys(needed) if name in held]
@@ -193,7 +196,11 @@ class _Columns:
 
     def _column(self, rows: pa.Table, name: str) -> Any:
         if name in self._held:
-            return rows[name].cast(self._kinds[name])
+            column = rows[name].cast(self._kinds[name])
+            if not pa.types.is_floating(column.type):
+                return column
+            measured = pc.less_equal(pc.abs(column), _LARGEST)  # false for NaN
+            return pc.if_else(measured, column, pa.scalar(None, column.type))
         if name in self._made:
             sources, make = self._made[name]
             return make(*(rows[one] for one in sources)).cast(self._kinds[name])

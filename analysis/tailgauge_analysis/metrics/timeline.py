@@ -9,6 +9,7 @@ enough such windows, each request is a point, and the largest of a bin is called
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -64,7 +65,7 @@ class Timeline:
 
 def width(seconds: float) -> int:
     """Bin width in seconds for a span."""
-    return next((w for w in WIDTHS_S if seconds / w <= MOST_BINS), WIDTHS_S[-1])
+    return next((w for w in WIDTHS_S if seconds / w <= MOST_BINS), math.ceil(seconds / MOST_BINS))
 
 
 def timeline(frames: Frames) -> Timeline:

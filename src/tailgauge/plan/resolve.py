@@ -7,7 +7,8 @@ by the same checks for `tailgauge run` and for plain Locust.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -90,31 +91,43 @@ def resolve(
     scenario, path = scenarios.load(argument, pairs, spelt), find(argument)
     chosen = [key for key, _ in pairs]
     _files_exist(scenario, path, chosen)
-    if requests is not None:
-        duration_s = _length(scenario, requests, path.parent)
-    if duration_s is not None:
-        pairs.append(("stages", scenarios.scaled(scenario.stages, duration_s)))
-        scenario = scenarios.load(argument, pairs, spelt)
-    if sends:
-        _remote_targets_named(scenario, chosen, path)
-        for table, target in scenario.targets.items():
-            key_for(target.url, target.protocol, target.api_key_env)  # TargetError where it is missing
-            for key, variable in variables(target.model_dump(), table):
-                from_environment(variable, f"{key} names it")
-    guard = scenario.guard
-    prices = pricing.read(
-        locate(guard.prices, path.parent, "guard.prices") if guard.prices else pricing.PACKAGED
-    )
-    _priced(scenario, prices)
-    _guard_suffices(scenario, workers)
-    _prefixes_few(scenario)
-    schedule = _schedule(scenario, scenario.stages.duration_s, path.parent)
+    with _naming(path):
+        if requests is not None:
+            duration_s = _length(scenario, requests, path.parent)
+        if duration_s is not None:
+            pairs.append(("stages", scenarios.scaled(scenario.stages, duration_s)))
+            scenario = scenarios.load(argument, pairs, spelt)
+        if sends:
+            _remote_targets_named(scenario, chosen, path)
+            for table, target in scenario.targets.items():
+                key_for(target.url, target.protocol, target.api_key_env)  # TargetError where it is missing
+                for key, variable in variables(target.model_dump(), table):
+                    from_environment(variable, f"{key} names it")
+        guard = scenario.guard
+        prices = pricing.read(
+            locate(guard.prices, path.parent, "guard.prices") if guard.prices else pricing.PACKAGED
+        )
+        _priced(scenario, prices)
+        _guard_suffices(scenario, workers)
+        _prefixes_few(scenario)
+        schedule = _schedule(scenario, scenario.stages.duration_s, path.parent)
     tls = scenario.target.url.startswith("https:")
     cites = certificates.cited(certificate, scenario.clock, tls=tls) if sends else None
     writable(out, f"--out {out}:")
     shown = tuple(scenarios.spelled(key, value) for key, value in pairs)
     estimated = estimate(scenario, schedule, prices, utc_today(), workers)
     return Settings(scenario, path.name, shown, out, schedule, prices, estimated, cites)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """An error that begins with a key of the scenario begins with its file."""
+    try:
+        yield
+    except ScenarioError as error:
+        if re.split(r"[.:]", str(error))[0] not in Scenario.model_fields:
+            raise
+        raise ScenarioError(f"{path}: {error}") from error
 
 
 def _schedule(scenario: Scenario, duration_s: float, folder: Path) -> Schedule:

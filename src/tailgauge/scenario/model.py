@@ -171,7 +171,9 @@ class Scenario(Table):
     @model_validator(mode="after")
     def _bounded(self) -> Scenario:
         if (self.arrival.rate or 0) * self.stages.duration_s > 20_000_000:
-            raise ValueError("rate_per_s times duration_s is over 20 million arrivals: split the run")
+            raise ValueError(
+                "arrival.rate_per_s: expected at most 20 million arrivals in duration_s: split the run"
+            )
         return self
 
     @model_validator(mode="after")

@@ -94,9 +94,13 @@ def _on_off(
         states.append(order)
         edges.append(last + np.cumsum(bursts.standard_exponential(2 * pairs) * mean[order]))
         last = float(edges[-1][-1])
-    begins = np.concatenate(edges)
+    begins = np.minimum(np.concatenate(edges), until)  # the last phase may be longer than the run by far
     rate = rates[np.concatenate(states)]
     before = np.concatenate([[0.0], np.cumsum(np.diff(begins) * rate)])
+    if before[-1] > MAX_BURSTS:
+        raise ScenarioError(
+            "arrival.on_off: over 20 million arrivals in the bursts of the run: make on_s longer"
+        )
     inner = _renewal(0.0, rng.standard_exponential, float(before[-1]))
     phase = np.searchsorted(before, inner, side="right") - 1
     times = begins[phase] + (inner - before[phase]) / rate[phase]

@@ -228,4 +228,6 @@ def _nanoseconds(times_s: Any) -> Any:
 
 def _bounded(arrivals: float) -> None:
     if arrivals > MAX_ARRIVALS:
-        raise ScenarioError(f"the plan has over 20 million arrivals ({arrivals:,.0f}): split the run")
+        raise ScenarioError(
+            f"arrival: the plan has over 20 million arrivals ({arrivals:,.0f}): split the run"
+        )

@@ -212,6 +212,13 @@ class _Columns:
         )
 
 
+def _cells(path: Path, number: int, text: str, *, strict: bool = True) -> list[str]:
+    try:
+        return next(csv.reader([text], strict=strict))
+    except csv.Error as error:
+        raise ScenarioError(f"{path}:{number}: not CSV: {error}") from None
+
+
 def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Rows with their line numbers: JSON objects where the file begins with one, else CSV under a header."""
     lines = text_lines(path)
@@ -223,12 +230,9 @@ def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         for number, text in lines:
             yield number, json_object(path, number, text)
         return
-    names = [name.strip() for name in next(csv.reader([head[1]]))]
+    names = [name.strip() for name in _cells(path, *head, strict=False)]
     for number, text in lines:
-        try:
-            cells = next(csv.reader([text], strict=True))
-        except csv.Error as error:
-            raise ScenarioError(f"{path}:{number}: not CSV: {error}") from None
+        cells = _cells(path, number, text)
         if len(cells) != len(names):
             raise ScenarioError(f"{path}:{number}: has {len(cells)} columns, the header {len(names)}")
         yield number, dict(zip(names, cells, strict=True))

@@ -78,7 +78,8 @@ class Copies:
 def copies(requests: pd.DataFrame, attempts: pd.DataFrame) -> Copies:
     """The hedged legs of one traffic table."""
     sent = attempts[attempts["cause"] == schema.HEDGE].drop_duplicates(KEYS)
-    firsts = attempts[attempts["cause"] != schema.HEDGE].set_index([*KEYS, "attempt"])
+    firsts = attempts[attempts["cause"] != schema.HEDGE].drop_duplicates([*KEYS, "attempt"])
+    firsts = firsts.set_index([*KEYS, "attempt"])
     beside = sent["of_attempt"].fillna(0).astype("int64")
     places = firsts.index.get_indexer(pd.MultiIndex.from_arrays([sent["request_id"], sent["leg"], beside]))
     sent, places = sent[places >= 0], places[places >= 0]

@@ -1,0 +1,156 @@
+"""Damaged run folders: each has an honest report, or one clear error that names it; never a traceback or a hang."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import secrets
+import shutil
+import sys
+from collections import Counter
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from analysis.load.damages import Damage
+from run_folders.dry_runs import dry_run_folder
+from scenario.test_mutations import HANGS_S
+from starting.fixtures import TooLongError
+
+from tailgauge.cli import main
+
+CODES = {0, 1, 2, 3, 4, 5}
+NO_NUMBER = re.compile(r".{0,60}(?<![\w`])(?:nan|NaN|inf|Infinity|NaT)(?![\w`]).{0,40}")
+TREE = {
+    "name": "rich", "arrival": {"rate_per_s": 20}, "stages": {"duration_s": 3, "warmup_s": 0.5},
+    "traffic": {
+        "chat": {"pattern": "hedged", "prompt_tokens": 50, "output_tokens": 5, "hedge": {"policy": "fixed", "delay_ms": 200}, "retry": {"policy": "polite"}},
+        "panel": {"pattern": "fan_out", "prompt_tokens": 50, "output_tokens": 5, "fan_out": {"legs": 3}},
+        "cached": {"pattern": "cached", "prompt_tokens": 20, "output_tokens": 5, "cache": {"system_tokens": 500, "breakpoints": ["system"]}},
+    },
+    "simulated": {"ttft_ms": 150.0, "ttft_sigma": 0.6, "chunk_gap_ms": 5.0, "limits": {"rpm": 1500, "burst": 20}, "cache": {"mode": "marked", "minimum_tokens": 300}},
+    "slo": {"first": {"metric": "ttft_sched", "quantile": 0.9, "max_ms": 400.0}},
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def sound(synthetic, tmp_path_factory):
+    """Runs that are damaged: of two workers, of a master that died, and one with something in every section."""
+    folder = tmp_path_factory.mktemp("sound")
+    runs = [
+        synthetic.write(folder / "two", n=60, run_id="two"),
+        synthetic.write(folder / "died", n=60, run_id="died", state="running"),
+        dry_run_folder(TREE, folder),
+    ]
+    return runs, synthetic.write(folder / "other", n=60, run_id="other")
+
+
+def wrong_with(code: int, out: str, err: str, folder, reports) -> str:
+    """What is wrong with the end of `report`; empty if nothing is."""
+    if code == -1:
+        return f"over {HANGS_S:g} s of CPU"
+    if code not in CODES or "internal error" in err or "Traceback" in err:
+        return f"exit {code}: {err[-300:]}"
+    if code == 2:
+        clear = err.count("\n") == 1 and str(folder) in err and len(err) < 2000
+        return (
+            ""
+            if clear and re.search("not |neither|different|newer|cannot|expected", err)
+            else f"unclear: {err!r}"
+        )
+    texts = [out, *(path.read_text(encoding="utf-8") for path in reports.rglob("report.md"))]
+    json.loads(next(reports.rglob("report.json")).read_text(), parse_constant=pytest.fail)
+    odd = [hit for text in texts for hit in NO_NUMBER.findall(re.sub(r"`[^`]*`", "", text))]
+    return (
+        f"a number that is none: {odd[:2]}" if odd else "\x1b in the text" if "\x1b" in "".join(texts) else ""
+    )
+
+
+@pytest.fixture
+def report(monkeypatch, capsys, bounded, tmp_path):
+    """Report a folder in this process: exit code (-1: too long), output, errors."""
+
+    def made(folder, out=tmp_path):
+        monkeypatch.setattr(sys, "argv", ["tailgauge", "report", str(folder), "--out", str(out)])
+        bounded(HANGS_S)
+        try:
+            main.main()
+        except SystemExit as ended:
+            code = int(ended.code or 0)
+        except TooLongError:
+            code = -1
+        bounded(0)
+        return code, *capsys.readouterr()
+
+    return made
+
+
+def test_a_damaged_folder_is_reported_or_refused_by_name(sound, tmp_path, report, capsys, command, full_size):
+    """`TAILGAUGE_FUZZ=SEED` repeats a run, `TAILGAUGE_FUZZ=SEED-NUMBER` one folder. One in twenty is another process."""
+    given = os.environ.get("TAILGAUGE_FUZZ", "")
+    seed, _, only = given.partition("-")
+    seed = int(seed or (secrets.randbits(32) if full_size else 19))
+    numbers = [int(only)] if only else range(500 if full_size else 20)
+    runs, other = sound if full_size or only else (sound[0][:2], sound[1])  # the last one takes a second each
+    codes, defects = Counter(), {}
+    for number in numbers:
+        work = tmp_path / str(number)
+        folder = shutil.copytree(runs[number % len(runs)], work / "run" / runs[number % len(runs)].name)
+        damage = Damage(seed, number)
+        damage.apply(folder, other)
+        if number % 20 == 19:
+            done = command(["tailgauge", "report", folder, "--out", work], 60)
+            code, out, err = done.returncode, done.stdout, done.stderr
+        else:
+            code, out, err = report(folder, work)
+        codes[code] += 1
+        if wrong := wrong_with(code, out, err, folder, work / "reports"):
+            defects[damage.name] = f"{damage.done}: {wrong}"
+        shutil.rmtree(work)
+    with capsys.disabled():
+        print(f"\nseed {seed} (repeat with TAILGAUGE_FUZZ={seed}): exit codes {dict(codes)}")
+
+    assert defects == {}
+    if not only:
+        assert codes[3] > len(numbers) / 4
+
+
+def rewritten(path, changed):
+    rows = pq.read_table(path)
+    pq.write_table(changed(rows).replace_schema_metadata(rows.schema.metadata), path)
+
+
+def cells(name, value, every):
+    """A change of some rows of a column."""
+
+    def changed(rows):
+        at = rows.column_names.index(name)
+        values = [value if i % every == 0 else old for i, old in enumerate(rows.column(at).to_pylist())]
+        return rows.set_column(at, rows.schema.field(at), pa.array(values, rows.schema.field(at).type))
+
+    return changed
+
+
+@pytest.mark.parametrize(
+    ("run", "table", "change"),
+    [
+        (2, "attempts", lambda rows: rows.slice(0, 0)),
+        (2, "requests", lambda rows: rows.slice(0, 0)),
+        (2, "health", lambda rows: rows.slice(0, 0)),
+        (2, "attempts", lambda rows: rows.append_column("phases", rows["phases"])),
+        (0, "chunks", lambda rows: rows.append_column("exact", rows["exact"])),
+        (2, "attempts", lambda rows: pa.concat_tables([rows] * 3)),
+        (0, "health", cells("cpu_share", 1e308, 2)),
+        (0, "health", cells("cpu_share", float("-inf"), 2)),
+        (0, "health", cells("first_chunks", None, 1)),
+        (0, "requests", cells("scheduled_at_ns", -(2**63), 17)),
+        (0, "requests", cells("ended_at_ns", 2**63 - 1, 17)),
+    ],
+)  # fmt: skip
+def test_what_was_found_once_stays_found(sound, tmp_path, report, run, table, change):
+    folder = shutil.copytree(sound[0][run], tmp_path / "run" / sound[0][run].name)
+    for path in (folder / table).glob("part-*.parquet"):
+        rewritten(path, change)
+
+    assert wrong_with(*report(folder), folder, tmp_path / "reports") == ""
