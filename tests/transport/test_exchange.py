@@ -104,6 +104,15 @@ def test_answers_that_hold_too_much_together_are_given_up_but_for_those_that_hol
     assert facts["most"] <= 9 << 20
 
 
+def test_what_one_answer_may_hold_is_its_share(seen):
+    """Small ones are never dropped for a large one; of very many none keeps much undecoded."""
+    facts = seen["shares"]
+
+    assert facts["dropped"] == [False, False, False, True]
+    assert facts["left"] == 420
+    assert (facts["few"], facts["many"]) == ([False, True], [False, True])
+
+
 def test_a_flood_is_decoded_as_it_comes_and_not_gathered(seen):
     """8 MiB of small events after the first content, which nobody waits for: no look is asked for, none is long."""
     facts = seen["flood"]

@@ -59,6 +59,19 @@ def test_a_request_is_one_piece_of_head_and_body():
     )
 
 
+@pytest.mark.parametrize("wire", [b"3\r\nabc\r\n0\r\n\r\n", b"abc"], ids=["chunked", "counted"])
+@pytest.mark.parametrize(
+    ("more", "has_excess"), [(b"", False), (b"H", True), (b"HTTP/1.1 200 OK\r\n\r\n", True)]
+)
+def test_bytes_behind_a_body_are_noticed_however_they_come(wire, more, has_excess):
+    """The connection is not used again: the rest of them would be taken for the next answer."""
+    for at in range(len(wire + more) + 1):
+        body = Body(3) if wire == b"abc" else ChunkedBody()
+
+        assert fed(body, cut(wire + more, [at])) == b"abc"
+        assert (body.done, body.has_excess) == (True, has_excess)
+
+
 # --- heads ------------------------------------------------------------------------------------------------------
 
 

@@ -283,7 +283,10 @@ class Exchange:
         if body.done and not self.done:
             self._complete()
             # A slow reader ends when it has read everything.
-            self._finish(keep=self._keep, at_ns=read_at[-1] if self.bytes_per_s else arrived[-1])
+            self._finish(
+                keep=self._keep and not body.has_excess,
+                at_ns=read_at[-1] if self.bytes_per_s else arrived[-1],
+            )
         elif not self.done:
             self._bound(stream, body)
         return len(data)

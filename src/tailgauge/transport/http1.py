@@ -70,11 +70,12 @@ class Body:
     This one ends with the connection. `length` is None or the bytes still to come.
     """
 
-    __slots__ = ("done", "length")
+    __slots__ = ("done", "has_excess", "length")
 
     def __init__(self, length: int | None = None) -> None:
         self.length = length
         self.done = length == 0
+        self.has_excess = False  # more came than the body: what follows on the connection cannot be known
 
     def feed(self, data: bytes) -> bytes:
         """Payload in `data`; bytes beyond the end are dropped."""
@@ -83,6 +84,7 @@ class Body:
         payload = data[: self.length]
         self.length -= len(payload)
         self.done = self.length == 0
+        self.has_excess |= len(payload) < len(data)
         return payload
 
     @property
@@ -157,6 +159,7 @@ class ChunkedBody(Body):
             if len(line) > MAX_HEAD:
                 raise WireError(f"a line of {len(line)} bytes in chunked framing")
             self._on_line(line.strip())
+        self.has_excess |= at < end and self.done
         return out[0] if len(out) == 1 else b"".join(out)
 
     def _on_line(self, line: bytes) -> None:

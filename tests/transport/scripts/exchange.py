@@ -195,6 +195,22 @@ def together() -> Any:
 
 
 @case
+def shares() -> Any:
+    """What one answer may hold, and keep undecoded, beside few others and beside many."""
+    held = HeldBytes(1000)
+    dropped = [held.change(0, 900), held.change(0, 90), held.change(0, 20), held.change(90, 400)]
+    held.change(900, 0)
+    few = [held.is_much(size) for size in (60_000, 66_000)]
+    held.answers = 10_000
+    return {
+        "dropped": dropped,
+        "left": held.bytes,
+        "few": few,
+        "many": [held.is_much(size) for size in (4000, 5000)],
+    }
+
+
+@case
 def flood() -> Any:
     """More than anybody looks at in time; what waits to be decoded is seen before each read."""
     events, most = chunk(b"data: some words\n\n") * 350_000, 0
