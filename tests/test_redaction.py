@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import timeit
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 from string import ascii_letters, digits
 from time import process_time
@@ -232,6 +234,66 @@ def test_a_usual_text_costs_about_a_hash(environment):
 
     assert again < new / 5
     assert new < 3 * loop
+
+
+# What turns a peer's bytes into text without `shown`, and why that is no way into a row or a message.
+WITHOUT = {
+    "worker/outcome.py": {"_text", "header", "retry_after_s"},  # `outcome` and `header` show it; a number
+    "worker/attempt_row.py": {"_phases"},  # `_durations` shows the names
+    "protocols/decoder.py": {"_storable"},  # the text of an answer, for the next prompt
+    "protocols/anthropic.py": {"on_event"},  # the name of an event, compared
+    "protocols/custom_sse.py": {"_text"},  # content, or a phase, which the decoder shows
+}
+
+
+def test_a_peers_bytes_become_text_in_one_way() -> None:
+    """Strict decoding (of JSON, of a stencil's text) has no arguments; what is for people has: it goes through `shown`."""
+    root = Path(redaction.__file__).parent
+    found: dict[str, set[str]] = {}
+    for path in sorted(
+        path for folder in ("transport", "protocols", "worker") for path in (root / folder).glob("*.py")
+    ):
+        functions = [
+            node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)
+        ]
+        for function in functions:
+            for node in ast.walk(function):
+                is_decode = (
+                    isinstance(node, ast.Call)
+                    and isinstance(node.func, ast.Attribute)
+                    and node.func.attr == "decode"
+                )
+                if is_decode and node.args:
+                    found.setdefault(str(path.relative_to(root)), set()).add(function.name)
+
+    assert found == WITHOUT
+
+
+def test_what_is_no_http_is_formatted_in_one_place() -> None:
+    """The text of a WireError holds numbers and names of ours; what a peer sent is an argument."""
+    tree = ast.parse((Path(redaction.__file__).parent / "transport/http1.py").read_text())
+    calls = [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Call) and ast.unparse(node.func) == "WireError"
+    ]
+    formatted = {
+        ast.unparse(part.value)
+        for call in calls
+        for part in ast.walk(call.args[0])
+        if isinstance(part, ast.FormattedValue)
+    }
+
+    assert len(calls) > 8
+    assert formatted <= {
+        "status",
+        "len(line)",
+        "len(lines)",
+        "MAX_LINES",
+        "others",
+        "MAX_HEAD",
+        "MAX_INTERIM",
+    }
 
 
 # --- children ---------------------------------------------------------------------------------------------------
