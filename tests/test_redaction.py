@@ -240,7 +240,6 @@ def test_a_usual_text_costs_about_a_hash(environment):
 WITHOUT = {
     "worker/outcome.py": {"_text", "header", "retry_after_s"},  # `outcome` and `header` show it; a number
     "worker/attempt_row.py": {"_phases"},  # `_durations` shows the names
-    "protocols/decoder.py": {"_storable"},  # the text of an answer, for the next prompt
     "protocols/anthropic.py": {"on_event"},  # the name of an event, compared
     "protocols/custom_sse.py": {"_text"},  # content, or a phase, which the decoder shows
 }

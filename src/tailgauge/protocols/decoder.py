@@ -424,11 +424,6 @@ def error_of(tree: Any) -> tuple[str, str]:
     return quoted(shown(str(kind), _MAX_KIND)), shown(str(text), MAX_ERROR_TEXT)
 
 
-def _storable(text: str) -> str:
-    """`text` without lone surrogates, which JSON can hold and UTF-8 cannot: a row with one cannot be written."""
-    return text.encode("utf-8", "replace").decode("utf-8")
-
-
 class FirstField:
     """When the first field of a JSON answer is usable, found while the answer still comes.
 
