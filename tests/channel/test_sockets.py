@@ -37,7 +37,7 @@ def test_whatever_a_worker_is_sent_is_dropped_and_counted_and_it_receives_the_ne
 
     assert len(found) > 30
     assert {name: dropped for name, dropped in found.items() if dropped != 1} == {}
-    assert received["worker"]["hears"]
+    assert received["worker"]["receives"]
 
 
 def test_a_message_beyond_the_bound_costs_no_memory_and_one_within_it_arrives(received):
@@ -71,7 +71,7 @@ def test_a_tunnel_without_a_master_at_its_end_has_refused_nobody(received):
 
 
 def test_nobody_on_the_way_reads_a_message_where_there_is_a_token(received):
-    assert received["read_on_the_way"] == [False, True]
+    assert received["overheard_in_transit"] == [False, True]
 
 
 def test_a_busy_hub_has_a_sealed_pulse_under_the_worker_s_name(seen):

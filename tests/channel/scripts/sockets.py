@@ -35,7 +35,7 @@ LARGE = (
 runners.CONNECT_TIMEOUT = 0.3
 
 
-class Quiet(locust.User):
+class Placeholder(locust.User):
     """Locust wants one."""
 
 
@@ -83,7 +83,7 @@ STRANGE: dict[str, list[bytes]] = {
     "a heartbeat without content": [packed("heartbeat", None, "w1")],
     "a heartbeat without figures": [packed("heartbeat", {"state": "ready"}, "w1")],
     "a heartbeat with words": [packed("heartbeat", {"state": 1, "current_cpu_usage": "a lot", "current_memory_usage": []}, "w1")],
-    "users that are none": [packed("spawning_complete", {"user_classes_count": {"Quiet": "many"}}, "w1")],
+    "users that are none": [packed("spawning_complete", {"user_classes_count": {"Placeholder": "many"}}, "w1")],
     "users as a list": [packed("spawning_complete", {"user_classes_count": [1]}, "w1")],
     "statistics without content": [packed("stats", None, "w1")],
     "statistics that are none": [packed("stats", {"stats": 1, "stats_total": 2, "errors": 3, "user_classes_count": 4}, "w1")],
@@ -135,7 +135,7 @@ def token(text: str) -> Iterator[None]:
 
 
 def master_runner() -> Any:
-    return Environment(user_classes=[Quiet], events=locust.event.Events()).create_master_runner(
+    return Environment(user_classes=[Placeholder], events=locust.event.Events()).create_master_runner(
         "127.0.0.1", 0
     )
 
@@ -225,7 +225,7 @@ def worker() -> dict[str, Any]:
         forging.send_multipart([name, packed("ack", {"index": 0}, name.decode())])
 
     gevent.spawn(accept)
-    runner: Any = Environment(user_classes=[Quiet], events=locust.event.Events()).create_worker_runner(
+    runner: Any = Environment(user_classes=[Placeholder], events=locust.event.Events()).create_worker_runner(
         "127.0.0.1", port
     )
     name, found = runner.client_id.encode(), {}
@@ -241,7 +241,7 @@ def worker() -> dict[str, Any]:
     runner.last_heartbeat_timestamp = None
     forging.send_multipart([name, packed("heartbeat", None, runner.client_id)])
     gevent.sleep(0.2)
-    return {"found": found, "hears": runner.last_heartbeat_timestamp is not None}
+    return {"found": found, "receives": runner.last_heartbeat_timestamp is not None}
 
 
 def attempt(master: str, worker: str) -> list[Any]:
@@ -318,7 +318,7 @@ def overheard(text: str) -> bool:
 
 
 @case
-def read_on_the_way() -> list[bool]:
+def overheard_in_transit() -> list[bool]:
     return [overheard("the token of the run"), overheard("")]
 
 
