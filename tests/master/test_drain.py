@@ -30,3 +30,7 @@ def test_who_is_not_is_lost_and_it_is_reported_how(seen, case, printed):
 def test_whose_process_has_ended_is_not_told_at_all(seen):
     assert (seen["long_gone"]["reported"], seen["long_gone"]["notes"]) == ([], [])
     assert seen["long_gone"]["lasted_s"] < seen["drains"]["lasted_s"]
+
+
+def test_a_slice_that_is_too_large_for_a_message_is_divided_and_one_row_that_is_ends_the_run(seen):
+    assert seen["divided"] == [2, 3, 2, 3, -1]

@@ -64,6 +64,19 @@ def test_what_was_due_at_the_end_is_still_sent_and_what_is_due_later_is_not(seen
     )
 
 
+def test_what_is_overdue_by_a_second_when_its_slice_comes_is_sent_only_if_the_worker_itself_was_stopped(seen):
+    link, worker = seen["came_late"]["link"], seen["came_late"]["worker"]
+
+    assert 90 in link["started"]
+    assert 8 <= link["counts"]["came_late"] == link["counts"]["not_reached"] <= 11
+    assert min(at for at in link["planned"] if at) >= 1_900_000_000
+    assert worker["counts"]["came_late"] == 0
+    assert {0, 1, 2} <= set(worker["started"])
+    for facts in (link, worker):
+        counts = facts["counts"]
+        assert counts["leased"] == 21 == counts["dispatched"] + counts["not_reached"]
+
+
 def test_what_an_overloaded_worker_skips_is_not_reached(seen):
     counts = seen["behind"]["counts"]
 

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import gevent
 from gevent import monkey
 from gevent.event import Event
 
+from tailgauge.channel.messages import TooLargeError
 from tailgauge.clock import monotonic_ns
 from tailgauge.master import run, workers
 from tailgauge.master.workers import RunWorkers
@@ -79,9 +82,30 @@ def is_silent(worker: Any, changed: Event) -> None:
     pass
 
 
+def divided() -> list[int]:
+    """Sizes of the messages in which a slice of ten goes through a channel for three, and one of a row for none."""
+    sent: list[int] = []
+
+    def send(_: str, data: Any, __: str, most: int = 3) -> None:
+        if len(data["rows"]) > most:
+            raise TooLargeError
+        sent.append(len(data["rows"]))
+
+    one = SimpleNamespace(run_id="r", _link=SimpleNamespace(send=send))
+    one._give = partial(run.Run._give, one)  # type: ignore[arg-type]
+    one._give(SimpleNamespace(node="w0"), list(range(10)))
+    one._link.send = partial(send, most=0)
+    try:
+        one._give(SimpleNamespace(node="w0"), [1])
+    except TooLargeError:
+        sent.append(-1)
+    return sent
+
+
 print(
     json.dumps(
         {
+            "divided": divided(),
             "drains": case(drains),
             "reports": case(reports_then_drains),
             "ships": case(ships_slowly),

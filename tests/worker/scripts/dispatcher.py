@@ -81,6 +81,23 @@ def far_behind() -> Any:
     return bench.close()
 
 
+def came_late() -> Any:
+    """A slice that is overdue when it comes, where the worker ran all the while, and where it was stopped itself."""
+
+    def take(*, stalled: bool) -> Any:
+        bench = Bench()
+        bench.start_at_ns = monotonic_ns() - 3000 * MS
+        bench.dispatcher.has_stalled = lambda: stalled
+        bench.dispatcher.lease(arrivals(2900, first=90))  # before the start is known
+        bench.run()
+        gevent.sleep(0.01)
+        bench.dispatcher.lease(arrivals(*range(1000, 3000, 100)))
+        gevent.sleep(0.8)
+        return bench.close()
+
+    return {"link": take(stalled=False), "worker": take(stalled=True)}
+
+
 def drain() -> Any:
     """Two calls never end by themselves, one ends in the drain."""
     bench = Bench(None)
@@ -204,5 +221,5 @@ def behind() -> Any:
 
 
 print_facts(
-    order, cap, stop, late, far_behind, behind, drain, hurried, bug, retry_wait, informed_in_time, timer,
+    order, cap, stop, late, far_behind, came_late, behind, drain, hurried, bug, retry_wait, informed_in_time, timer,
 )  # fmt: skip
