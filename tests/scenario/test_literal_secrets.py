@@ -136,6 +136,7 @@ def test_no_key_of_a_scenario_and_no_packaged_scenario_looks_like_a_secret():
     [f"target.sse.headers.x-api-key={CANARY}", f'target.sse.body={{prompt="{{prompt}}", api_key="{CANARY}"}}',
      f"target.model={CANARY}", f"target.url=http://127.0.0.1/v1?key={CANARY}", f"target.url=http://me:{CANARY}@127.0.0.1",
      f"target.api_key_env={CANARY}", f"seed={CANARY}"],
+    ids=range(7),
 )  # fmt: skip
 def test_the_command_line_refuses_them_too_and_names_the_option(text):
     key = text.partition("=")[0]
@@ -147,7 +148,9 @@ def test_the_command_line_refuses_them_too_and_names_the_option(text):
 
 
 @pytest.mark.parametrize(
-    "text", [CANARY, f"a b={CANARY}", f"={CANARY}", f"target.sse.headers.x-api-key:{CANARY}"]
+    "text",
+    [CANARY, f"a b={CANARY}", f"={CANARY}", f"target.sse.headers.x-api-key:{CANARY}"],
+    ids=range(4),  # no value that is drawn anew in each process
 )
 def test_what_is_no_override_is_refused_without_a_secret_in_it(text):
     with pytest.raises(UsageError, match=r"expected table\.key=value") as raised:
