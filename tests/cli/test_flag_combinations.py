@@ -71,6 +71,8 @@ def test_any_combination_of_flags_ends_with_a_documented_code(
     begin, _, only = given.partition("-")
     seed = int(begin or (secrets.randbits(32) if full_size else 19))
     numbers = [int(only)] if only else range(100 if full_size else 10)
+    with capsys.disabled():
+        print(f"\nseed {seed}: repeat with TAILGAUGE_FUZZ={seed}")
     folders = [str(write(name, n=30, run_id=name)) for name in ("a", "b")]
     codes: Counter[int] = Counter()
     defects = {}
@@ -85,7 +87,7 @@ def test_any_combination_of_flags_ends_with_a_documented_code(
         if wrong or unclear or done.stderr.count("\n") > LINES or len(done.stderr) > 20_000:
             defects[f"{seed}-{number}"] = f"{[word[:80] for word in words]}: {done.returncode}: {text[-400:]}"
     with capsys.disabled():
-        print(f"\nseed {seed} (repeat with TAILGAUGE_FUZZ={seed}): exit codes {dict(codes)}")
+        print(f"exit codes {dict(codes)}")
 
     assert defects == {}
     if not only:

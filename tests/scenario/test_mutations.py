@@ -49,13 +49,16 @@ def defect(mutation, folder) -> tuple[str, str]:
     return "planned", ""
 
 
-def test_a_mutated_scenario_is_planned_or_refused_by_file_and_key(tmp_path, monkeypatch, bounded, full_size):
+def test_a_mutated_scenario_is_planned_or_refused_by_file_and_key(
+    tmp_path, monkeypatch, capsys, bounded, full_size
+):
     """`TAILGAUGE_FUZZ=SEED` repeats a run, `TAILGAUGE_FUZZ=SEED-NUMBER` one mutation."""
     given = os.environ.get("TAILGAUGE_FUZZ", "")
     seed, _, only = given.partition("-")
     seed = int(seed or (secrets.randbits(32) if full_size else 19))
     numbers = [int(only)] if only else range(20_000 if full_size else 400)
-    print(f"seed {seed}: repeat with TAILGAUGE_FUZZ={seed}")
+    with capsys.disabled():
+        print(f"\nseed {seed}: repeat with TAILGAUGE_FUZZ={seed}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     became, defects = Counter(), {}

@@ -92,6 +92,8 @@ def test_a_damaged_folder_is_reported_or_refused_by_name(sound, tmp_path, report
     seed, _, only = given.partition("-")
     seed = int(seed or (secrets.randbits(32) if full_size else 19))
     numbers = [int(only)] if only else range(500 if full_size else 20)
+    with capsys.disabled():
+        print(f"\nseed {seed}: repeat with TAILGAUGE_FUZZ={seed}")
     runs, other = sound if full_size or only else (sound[0][:2], sound[1])  # the last one takes a second each
     codes, defects = Counter(), {}
     for number in numbers:
@@ -109,7 +111,7 @@ def test_a_damaged_folder_is_reported_or_refused_by_name(sound, tmp_path, report
             defects[damage.name] = f"{damage.done}: {wrong}"
         shutil.rmtree(work)
     with capsys.disabled():
-        print(f"\nseed {seed} (repeat with TAILGAUGE_FUZZ={seed}): exit codes {dict(codes)}")
+        print(f"exit codes {dict(codes)}")
 
     assert defects == {}
     if not only:
