@@ -20,7 +20,7 @@ from starting.fixtures import TooLongError
 
 from tailgauge.cli import main
 
-CODES = {0, 1, 2, 3, 4, 5}
+CODES = {0, 1, 2, 3, 4, 5, 130}  # 130: as a run whose state is unreadable
 NO_NUMBER = re.compile(r".{0,60}(?<![\w`])(?:nan|NaN|inf|Infinity|NaT)(?![\w`]).{0,40}")
 TREE = {
     "name": "rich", "arrival": {"rate_per_s": 20}, "stages": {"duration_s": 3, "warmup_s": 0.5},
