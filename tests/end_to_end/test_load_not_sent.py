@@ -61,7 +61,7 @@ def test_a_master_that_is_frozen_to_the_end_leaves_most_of_the_load_unsent(
 def test_a_worker_that_cannot_send_in_time_has_lost_nothing(start: Start, tmp_path: Path) -> None:
     """Ten times what one core can send; below a cap that it cannot reach, so that none is dropped there."""
     sets = [*QUICK[:2], "--set=traffic.chat.output_tokens=5", "--set=stages.warmup_s=0"]
-    sets += ["--set=limits.in_flight_per_worker=20000"]
+    sets += ["--set=limits.in_flight_per_worker=5000"]
     done = start("run", "streaming", "--rate=12000", "--duration=3", "--workers=1", *sets).finish()
 
     counts = assert_conserved(done.run)

@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 from dry_run.in_memory import UNBOUNDED, plan_of, run_in_memory, scenario_of
+from run_folders.run_data import RunData
 
 from tailgauge.dry_run.command import dry_run
 from tailgauge.plan.resolve import resolve
@@ -106,10 +107,7 @@ def dry_run_report(tree: dict[str, Any], out: Path) -> DryRunReport:
     folder = dry_run_folder(tree, out)
     made = make([folder], out)
     report, page = json.loads(made.json.read_text(encoding="utf-8")), made.html.read_text(encoding="utf-8")
-    log, asked = (
-        pd.concat(map(pd.read_parquet, sorted((folder / name).glob("*.parquet"))))
-        for name in ("target", "requests")
-    )
+    log, asked = (RunData(folder).table(name) for name in ("target", "requests"))
     start_ns = json.loads((folder / "run.json").read_text(encoding="utf-8"))["start_at_ns"]
     log = log.merge(
         asked[["request_id", "traffic", "scheduled_at_ns"]], on="request_id", validate="many_to_one"

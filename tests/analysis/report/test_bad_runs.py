@@ -296,7 +296,7 @@ def test_any_value_in_the_rows_is_tolerated(copy, full_size, every):
 
 
 @pytest.mark.parametrize("name", ["arrived_at_ns", "lag_ns"])
-def test_chunks_whose_first_row_does_not_say_when_are_damage(copy, name):
+def test_chunks_that_do_not_say_when_are_damage(copy, name):
     folder = copy()
     each_part(
         folder, "chunks",
@@ -304,7 +304,7 @@ def test_chunks_whose_first_row_does_not_say_when_are_damage(copy, name):
     )  # fmt: skip
 
     texts = [problem["text"] for problem in report_data(folder)["problems"]]
-    assert [text for text in texts if f"left out: column {name} has no value to begin with" in text]
+    assert [text for text in texts if f"left out: column {name} has empty values" in text]
 
 
 def test_holes_where_none_may_be_are_damage(copy):

@@ -4,9 +4,9 @@ import json
 import math
 
 import numpy as np
-import pandas as pd
 import pytest
 from run_folders.dry_runs import dry_run_folder
+from run_folders.run_data import RunData
 
 from tailgauge.errors import Exit
 from tailgauge.scenario.objective import Objective
@@ -83,10 +83,7 @@ def test_goodput_by_feature_adds_up(features):
 
 
 def steady_requests(folder):
-    requests, attempts = (
-        pd.concat(map(pd.read_parquet, sorted((folder / name).glob("*.parquet"))))
-        for name in ("requests", "attempts")
-    )
+    requests, attempts = (RunData(folder).table(name) for name in ("requests", "attempts"))
     merged = requests[requests["stage"] == "steady"].merge(
         attempts[["request_id", "last_content_at_ns"]], on="request_id", validate="one_to_one"
     )
