@@ -32,7 +32,7 @@ from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.objective import FIGURES, LATENCY
 from tailgauge.scenario.packaged import packaged
 from tailgauge.simulator.engine.config import PROFILES, EngineConfig, StepTime
-from tailgauge_analysis.load.run_json import RunJson, WorkerJson
+from tailgauge_analysis.reading.run_json import RunJson, WorkerJson
 from tailgauge_analysis.metrics.latency import PS
 from tailgauge_analysis.metrics.metrics import METRICS
 from tailgauge_analysis.report.model import SCHEMA_VERSION, STABLE, Report

@@ -12,7 +12,7 @@ from starting.command import Start
 
 from tailgauge.experiments.checkup.cancelled import by_engine
 from tailgauge.experiments.checkup.judge import STRICT
-from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.reading.frames import load
 
 LEFT = """
 [target]

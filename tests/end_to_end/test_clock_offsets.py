@@ -15,7 +15,7 @@ from run_folders.run_data import assert_conserved
 from starting.command import QUICK, Start
 from starting.programs import LOCUST
 
-from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.reading.frames import load
 
 SHIFT_NS = 50_000_000
 SETS = tuple(

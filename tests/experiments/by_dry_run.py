@@ -14,7 +14,7 @@ from tailgauge.experiments.course import Base
 from tailgauge.experiments.runners import DryRunner
 from tailgauge.experiments.table import EXPERIMENTS
 from tailgauge.scenario import model as scenarios
-from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.reading.frames import load
 
 
 def conducted(tree: Mapping[str, Any], folder: Path) -> Conducted:

@@ -15,7 +15,7 @@ from run_folders.run_data import RunData, assert_conserved
 
 from tailgauge.scenario.model import parse
 from tailgauge.schedule.schedule import plan
-from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.reading.frames import load
 
 TABLES = ("requests", "attempts", "chunks", "health")
 

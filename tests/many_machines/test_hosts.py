@@ -15,7 +15,7 @@ from many_machines.accounting import Books, audit
 from many_machines.network import Network
 from many_machines.site import PORT, Site, until
 
-from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.reading.frames import load
 
 RELAY = Path(__file__).with_name("relay.py")
 AHEAD_S = (3600, -5, 0)  # each worker's clock against the master's

@@ -16,7 +16,7 @@ from many_machines.accounting import Books, audit, planned, sent_once
 from many_machines.site import LOST_S, Site
 from starting.command import run_command
 
-from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.reading.frames import load
 
 pytestmark = pytest.mark.usefixtures("chaos")
 INTRUDER = Path(__file__).parent / "scripts" / "intruder.py"

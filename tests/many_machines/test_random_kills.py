@@ -26,7 +26,7 @@ from run_folders.run_data import RunData, assert_conserved
 from starting.command import run_command
 
 from tailgauge.transport.connection import SPARE_DESCRIPTORS
-from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.reading.frames import load
 
 SEED, ROUNDS = int(os.environ.get("TAILGAUGE_SEED", "7")), 40
 SHORT = 2  # rounds in `make test`

@@ -15,7 +15,7 @@ from tailgauge.master.part_receiver import TRANSFERRED, PartReceiver
 from tailgauge.rows import parquet
 from tailgauge.rows.run_folder import RunFolder
 from tailgauge.rows.schema import SCHEMA_VERSION
-from tailgauge_analysis.load.parquet import listed
+from tailgauge_analysis.reading.parquet import listed
 
 WORKER = 3
 MARK = b"tailgauge.schema_version"

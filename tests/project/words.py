@@ -128,7 +128,7 @@ EXCEPTIONS: list[tuple[str, str, str]] = [
         r"(src/tailgauge|tests)/(prompts|plan|dry_run|simulator|worker|master|real_engine)/.*",
         "the words that generated prompts are made of, and how many make a token",
     ),
-    (r".*", r"analysis/tailgauge_analysis/load/old_schemas\.py", "names of older schemas"),
+    (r".*", r"analysis/tailgauge_analysis/reading/old_schemas\.py", "names of older schemas"),
     (r"arrow", r".*", "pyarrow"),
     (
         r"store_true|break_long_words|build_opener|OpenerDirector|tell|--quiet",

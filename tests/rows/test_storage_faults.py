@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from starting.programs import scripts_path
 
-from tailgauge_analysis.load import parquet
+from tailgauge_analysis.reading import parquet
 
 ALL = list(range(30))
 NONE = {"requests": 0, "attempts": 0, "chunks": 0, "health": 0}

@@ -20,8 +20,8 @@ from tailgauge.rows.run_folder import RunFolder
 from tailgauge.rows.text_file import DEEPEST, json_tree, no_number, read_text, text_lines, toml
 from tailgauge.scenario import prices
 from tailgauge.scenario.model import load, override, parse
-from tailgauge_analysis.load.frames import load as load_run
-from tailgauge_analysis.load.run_files import DAMAGED
+from tailgauge_analysis.reading.frames import load as load_run
+from tailgauge_analysis.reading.run_files import DAMAGED
 
 HANGS_S = 10
 ODD = {

@@ -18,8 +18,8 @@ from run_folders.run_data import RunData
 from tailgauge.dry_run.command import dry_run
 from tailgauge.plan.resolve import resolve
 from tailgauge.rows.parquet import row_table
-from tailgauge_analysis.load import frames
-from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.reading import frames
+from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.report.report import make
 
 NOT_DRY = ("batch", "slow_reader")  # packaged scenarios that can run at a server only

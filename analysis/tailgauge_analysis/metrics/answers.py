@@ -19,7 +19,7 @@ from __future__ import annotations
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.text.json_values import table
 
 LEFT = (schema.CANCELLED, schema.CENSORED)  # by the user, or by the end of the run: the wait was cut short

@@ -15,7 +15,7 @@ import pandas as pd
 
 from tailgauge.protocol_violations import MALFORMED_USAGE, VIOLATIONS
 from tailgauge.rows import schema
-from tailgauge_analysis.load.chunks import blocks
+from tailgauge_analysis.reading.chunks import blocks
 from tailgauge_analysis.stats.quantiles import Floats, Ints
 from tailgauge_analysis.text.formatting import count, plural
 from tailgauge_analysis.text.json_values import Json, table

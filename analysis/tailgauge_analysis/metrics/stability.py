@@ -15,7 +15,7 @@ from typing import Annotated
 import numpy as np
 
 from tailgauge.rows import schema
-from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.metrics.answers import ONE_ANSWER
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.throughput import Throughput

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from tailgauge_analysis.compare import comparison
-from tailgauge_analysis.compare.alternating import alternating_blocks
+from tailgauge_analysis.comparing import comparison
+from tailgauge_analysis.comparing.alternating import alternating_blocks
 from tailgauge_analysis.metrics import definitions
 from tailgauge_analysis.report.contents import contents
 from tailgauge_analysis.sections import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from tailgauge.rows import schema
-from tailgauge_analysis.compare.comparison import Comparison
+from tailgauge_analysis.comparing.comparison import Comparison
 from tailgauge_analysis.metrics.groups import Group
 from tailgauge_analysis.metrics.latency import OFFERED, Row
 from tailgauge_analysis.metrics.metrics import NEITHER

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tailgauge.errors import Exit, UsageError
-from tailgauge_analysis.load import run_files
-from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.reading import run_files
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.contents import ALL
 from tailgauge_analysis.report.figures import figures

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.text.formatting import count, plain, plural
 from tailgauge_analysis.text.section import Section, Table, Value
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from tailgauge import thresholds
 from tailgauge.rows import schema
-from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.metrics import groups, latency, pace, slo, stability, streams
 from tailgauge_analysis.metrics.definitions import ToolMetrics, definitions
 from tailgauge_analysis.metrics.slo import Goodput

@@ -16,7 +16,7 @@ import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge.scenario.objective import FEWEST_RATIO, MOST, Objective
-from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, NEAR, PASS, Criterion, Goodput, ObjectiveResult
 from tailgauge_analysis.metrics.steady import Steady

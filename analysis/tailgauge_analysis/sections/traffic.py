@@ -13,8 +13,8 @@ from typing import Any
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.load.chunks import Chunks
-from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.reading.chunks import Chunks
+from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.text.formatting import count, plain, plural
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.section import Section, Table

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.metrics.steady import Steady
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.text.formatting import listed, ms
 from tailgauge_analysis.text.json_values import Json
 

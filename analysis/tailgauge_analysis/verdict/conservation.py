@@ -26,9 +26,9 @@ import pandas as pd
 from pydantic.json_schema import SkipJsonSchema
 
 from tailgauge.rows import schema
-from tailgauge_analysis.load.frames import Frames
-from tailgauge_analysis.load.run_json import Stretch
-from tailgauge_analysis.load.run_record import PLANNED
+from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.reading.run_json import Stretch
+from tailgauge_analysis.reading.run_record import PLANNED
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.json_values import Json, one_of, table, whole
 from tailgauge_analysis.text.quantile import FOR_FIGURES

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.load.run_json import Stretch
-from tailgauge_analysis.load.run_record import ENDED
+from tailgauge_analysis.reading.run_json import Stretch
+from tailgauge_analysis.reading.run_record import ENDED
 from tailgauge_analysis.stats.quantiles import Floats, Ints
 from tailgauge_analysis.text.formatting import clock, count, listed, plain, plural
 from tailgauge_analysis.text.json_values import Json, whole

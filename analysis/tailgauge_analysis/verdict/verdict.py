@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from tailgauge.thresholds import VALID, WORST_FIRST
-from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.metrics.latency import Row
 from tailgauge_analysis.metrics.stability import Stability
 from tailgauge_analysis.metrics.steady import Steady

@@ -204,8 +204,8 @@ def compare(
     --allow takes schema, hosts, versions, target, seed, or a key of the scenario with everything below it.
     """
     with loading():
-        from tailgauge_analysis.compare import compare as comparison
-        from tailgauge_analysis.compare.comparison import report
+        from tailgauge_analysis.comparing import compare as comparison
+        from tailgauge_analysis.comparing.comparison import report
         from tailgauge_analysis.report.markdown import markdown
         from tailgauge_analysis.report.terminal import terminal
 

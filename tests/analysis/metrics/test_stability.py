@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from run_folders.dry_runs import dry_run_folder, dry_run_report
 
-from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.sections.findings import evidence_of, find, remarks
 
 CAPACITY = 11.3  # requests/s

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.metrics.streams import fluidity, medians, stalls, streams
 from tailgauge_analysis.metrics.throughput import throughput

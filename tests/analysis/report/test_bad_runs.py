@@ -19,10 +19,10 @@ from run_folders.dry_runs import dry_run_folder
 
 from tailgauge.errors import UsageError
 from tailgauge.rows.schema import columns
-from tailgauge_analysis.compare.compare import compare
-from tailgauge_analysis.compare.comparison import report as compared_report
-from tailgauge_analysis.load.frames import load
-from tailgauge_analysis.load.run_files import DAMAGED
+from tailgauge_analysis.comparing.compare import compare
+from tailgauge_analysis.comparing.comparison import report as compared_report
+from tailgauge_analysis.reading.frames import load
+from tailgauge_analysis.reading.run_files import DAMAGED
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.junit import junit
 from tailgauge_analysis.report.markdown import markdown

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.sections.findings import find

@@ -9,7 +9,7 @@ import re
 
 import pytest
 
-from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.figures import figures
 from tailgauge_analysis.sections.findings import find
 

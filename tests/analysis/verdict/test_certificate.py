@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.markdown import markdown

@@ -7,7 +7,7 @@ import pytest
 
 from tailgauge.errors import Exit
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
-from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.sections.findings import find
 from tailgauge_analysis.sections.result import exit_code, result
 from tailgauge_analysis.verdict.checks import CHECKS

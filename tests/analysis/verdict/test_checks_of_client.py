@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
-from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.sections.findings import evidence_of
 from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.verdict import reasons, worst

@@ -8,8 +8,8 @@ import pytest
 from run_folders.dry_runs import dry_run_folder
 
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
-from tailgauge_analysis.load.chunks import Chunks, Ranges
-from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.reading.chunks import Chunks, Ranges
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.metrics import RATE
 from tailgauge_analysis.metrics.steady import steady

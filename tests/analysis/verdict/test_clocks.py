@@ -9,7 +9,7 @@ import pytest
 from run_folders.planted_frames import calls as calls_of
 from run_folders.planted_frames import frames_of
 
-from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.sections.cache.calls import calls, settings
 from tailgauge_analysis.sections.cache.misses import causes
 from tailgauge_analysis.sections.latency_under_load.slopes import IN_FLIGHT, UNCACHED, regress

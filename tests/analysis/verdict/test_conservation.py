@@ -2,7 +2,7 @@
 
 import json
 
-from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.verdict.conservation import conservation
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
-from tailgauge_analysis.load.frames import Frames, load
-from tailgauge_analysis.load.run_record import entries
+from tailgauge_analysis.reading.frames import Frames, load
+from tailgauge_analysis.reading.run_record import entries
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.report.page import html

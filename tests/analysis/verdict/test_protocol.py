@@ -1,7 +1,7 @@
 """What a target did against its protocol is counted, and the verdict names it."""
 
 from tailgauge.protocol_violations import VIOLATIONS
-from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.sections.findings import find
 from tailgauge_analysis.verdict.checks import violations
 

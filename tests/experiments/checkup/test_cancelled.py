@@ -11,7 +11,7 @@ import pytest
 
 from tailgauge.experiments.checkup.cancelled import by_engine
 from tailgauge.experiments.checkup.judge import STRICT
-from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.reading.frames import load
 
 STOPS, GOES_ON = 2, 10_000  # tokens after the client has left
 

@@ -13,7 +13,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.sections.latency_under_load.concurrency import open_at
 from tailgauge_analysis.text.json_values import Json, table
 

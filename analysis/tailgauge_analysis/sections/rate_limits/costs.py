@@ -20,7 +20,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.load.rate_limit_headers import INPUT, OUTPUT, REQUESTS
+from tailgauge_analysis.reading.rate_limit_headers import INPUT, OUTPUT, REQUESTS
 from tailgauge_analysis.sections.rate_limits.refusals import refused
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 

@@ -22,7 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from tailgauge_analysis.load.rate_limit_headers import (  # fmt: skip
+from tailgauge_analysis.reading.rate_limit_headers import (  # fmt: skip
     LIMIT,
     REMAINING,
     REQUESTS,

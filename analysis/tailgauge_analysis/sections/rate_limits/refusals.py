@@ -18,7 +18,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.load.rate_limit_headers import (
+from tailgauge_analysis.reading.rate_limit_headers import (
     INPUT,
     KINDS,
     LIMIT,

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.load.frames import Frames
-from tailgauge_analysis.load.rate_limit_headers import KINDS, REMAINING, column
+from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.reading.rate_limit_headers import KINDS, REMAINING, column
 from tailgauge_analysis.sections.rate_limits import refusals, retries
 from tailgauge_analysis.sections.rate_limits.buckets import Bucket, find_buckets, in_order
 from tailgauge_analysis.sections.rate_limits.estimates import Estimate

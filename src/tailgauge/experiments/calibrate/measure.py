@@ -15,9 +15,9 @@ import numpy as np
 
 from tailgauge.experiments.calibrate.plan import Window
 from tailgauge.rows import schema
-from tailgauge_analysis.load import parquet
-from tailgauge_analysis.load.dedup import CALL
-from tailgauge_analysis.load.frames import Frames, load
+from tailgauge_analysis.reading import parquet
+from tailgauge_analysis.reading.dedup import CALL
+from tailgauge_analysis.reading.frames import Frames, load
 from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
 from tailgauge_analysis.verdict.explanations import SHORT_OF_CORES
 

@@ -18,8 +18,8 @@ from tailgauge.experiments.checkup import judge
 from tailgauge.experiments.checkup.judge import FEWEST, Z_STRICT, Gain, ProbeCheck, ProbeResult
 from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
-from tailgauge_analysis.load.dedup import CALL
-from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.reading.dedup import CALL
+from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats.quantiles import NORMAL_975, Floats
 from tailgauge_analysis.text.formatting import count, share
 

@@ -16,7 +16,7 @@ import pandas as pd
 from tailgauge.experiments.hedging.judge import OFF, ON, CopyStats, LoadResult
 from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
-from tailgauge_analysis.load.frames import Frames
+from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.metrics.latency import offered_ms
 from tailgauge_analysis.metrics.metrics import BY_NAME

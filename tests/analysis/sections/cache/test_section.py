@@ -12,7 +12,7 @@ from run_folders.dry_runs import dry_run_folder
 
 from tailgauge.scenario.simulated import BillingTable
 from tailgauge.simulator.behaviours import billing
-from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.report import make
 from tailgauge_analysis.sections.cache.calls import calls, settings
 from tailgauge_analysis.sections.cache.misses import causes

@@ -7,7 +7,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from tailgauge_analysis.load import rate_limit_headers
+from tailgauge_analysis.reading import rate_limit_headers
 from tailgauge_analysis.sections.rate_limits import estimates, token_bucket
 from tailgauge_analysis.sections.rate_limits.costs import Costs
 from tailgauge_analysis.sections.rate_limits.estimates import consumption, level_series

@@ -15,7 +15,7 @@ import numpy as np
 
 from tailgauge.errors import RunDataError
 from tailgauge.rows import schema
-from tailgauge_analysis.load.frames import load
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
 from tailgauge_analysis.metrics.steady import Steady

@@ -10,11 +10,11 @@ from click.testing import CliRunner
 
 from tailgauge.cli.main import cli
 from tailgauge.errors import RunDataError, UsageError
-from tailgauge_analysis.compare.block import PS, Block, block
-from tailgauge_analysis.compare.compare import compare, weigh
-from tailgauge_analysis.compare.comparison import report
-from tailgauge_analysis.compare.effects import judge
-from tailgauge_analysis.load import run_record
+from tailgauge_analysis.comparing.block import PS, Block, block
+from tailgauge_analysis.comparing.compare import compare, weigh
+from tailgauge_analysis.comparing.comparison import report
+from tailgauge_analysis.comparing.effects import judge
+from tailgauge_analysis.reading import run_record
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.report.terminal import terminal
 from tailgauge_analysis.stats.quantiles import quantiles

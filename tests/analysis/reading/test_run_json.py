@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tailgauge_analysis.load.run_json import RunJson, WorkerJson
+from tailgauge_analysis.reading.run_json import RunJson, WorkerJson
 
 JUNK = (None, "x", 10**30, 10**400, 1.5, float("nan"), True, [None], [{}], {"": None})
 

@@ -6,8 +6,8 @@ import pyarrow as pa
 import pytest
 
 from tailgauge.rows import schema
-from tailgauge_analysis.load.frames import load
-from tailgauge_analysis.load.old_schemas import with_times
+from tailgauge_analysis.reading.frames import load
+from tailgauge_analysis.reading.old_schemas import with_times
 from tailgauge_analysis.metrics.latency import SUCCESSES, sample
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import steady

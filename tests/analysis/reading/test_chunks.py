@@ -4,8 +4,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tailgauge_analysis.load import chunks
-from tailgauge_analysis.load.chunks import LAG_PS, Fold
+from tailgauge_analysis.reading import chunks
+from tailgauge_analysis.reading.chunks import LAG_PS, Fold
 from tailgauge_analysis.stats.quantiles import rank
 
 TYPES = {

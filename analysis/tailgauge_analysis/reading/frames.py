@@ -20,9 +20,9 @@ import pyarrow.compute as pc
 
 from tailgauge.errors import RunDataError
 from tailgauge.rows.schema import SINGLE, TABLES, columns
-from tailgauge_analysis.load import chunks, dedup, parquet, rate_limit_headers, run_files, run_record
-from tailgauge_analysis.load.chunks import Chunks, Fold
-from tailgauge_analysis.load.run_files import Problem
+from tailgauge_analysis.reading import chunks, dedup, parquet, rate_limit_headers, run_files, run_record
+from tailgauge_analysis.reading.chunks import Chunks, Fold
+from tailgauge_analysis.reading.run_files import Problem
 
 # Columns that nothing here reads; those of chunks, which come by the million, are in chunks.py.
 UNREAD = {

@@ -11,9 +11,9 @@ from tailgauge.master.conservation import request_ids
 from tailgauge.rows.parquet import compact, encoding, row_table, write_part
 from tailgauge.rows.run_folder import RunFolder
 from tailgauge.rows.schema import TABLES, HealthRow, columns
-from tailgauge_analysis.load import parquet
-from tailgauge_analysis.load.frames import load
-from tailgauge_analysis.load.run_files import DAMAGED, NOTE
+from tailgauge_analysis.reading import parquet
+from tailgauge_analysis.reading.frames import load
+from tailgauge_analysis.reading.run_files import DAMAGED, NOTE
 from tailgauge_analysis.report.report import make
 
 TREE = {

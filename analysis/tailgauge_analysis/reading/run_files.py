@@ -14,7 +14,7 @@ from pathlib import Path
 from tailgauge.errors import RunDataError, UsageError
 from tailgauge.rows.schema import SCHEMA_VERSION
 from tailgauge.rows.text_file import FOLDER, LARGEST_JSON, MISSING, json_tree, read_text, refusal
-from tailgauge_analysis.load.old_schemas import NEW_SINCE, renamed
+from tailgauge_analysis.reading.old_schemas import NEW_SINCE, renamed
 from tailgauge_analysis.text.json_values import Json
 
 DAMAGED = "damaged"  # a part or file that cannot be read: its rows are missing

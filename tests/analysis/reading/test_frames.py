@@ -10,8 +10,8 @@ import pytest
 
 from tailgauge.errors import RunDataError
 from tailgauge.rows.schema import SCHEMA_VERSION
-from tailgauge_analysis.load.frames import answers, load
-from tailgauge_analysis.load.run_files import DAMAGED, MASTER, UNFINISHED
+from tailgauge_analysis.reading.frames import answers, load
+from tailgauge_analysis.reading.run_files import DAMAGED, MASTER, UNFINISHED
 
 
 def kinds(frames):

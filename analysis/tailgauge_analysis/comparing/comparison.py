@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from tailgauge.errors import Exit
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
-from tailgauge_analysis.compare.block import Block
-from tailgauge_analysis.compare.comparability import Difference, few
-from tailgauge_analysis.compare.design import NOT_COMPARABLE, Design
-from tailgauge_analysis.compare.effects import (
+from tailgauge_analysis.comparing.block import Block
+from tailgauge_analysis.comparing.comparability import Difference, few
+from tailgauge_analysis.comparing.design import NOT_COMPARABLE, Design
+from tailgauge_analysis.comparing.effects import (
     BETTER,
     INCONCLUSIVE,
     NO_WORSE,

@@ -27,8 +27,8 @@ from tailgauge.errors import RunDataError
 from tailgauge.rows.parquet import schema
 from tailgauge.rows.schema import SCHEMA_VERSION, TABLES
 from tailgauge.rows.text_file import refusal
-from tailgauge_analysis.load import old_schemas
-from tailgauge_analysis.load.run_files import DAMAGED, NOTE, UNFINISHED, Problem
+from tailgauge_analysis.reading import old_schemas
+from tailgauge_analysis.reading.run_files import DAMAGED, NOTE, UNFINISHED, Problem
 
 _NAME = re.compile(r"part-(\d{1,6})-(\d{1,9}|all)\.parquet")
 _UNREADABLE = (OSError, ValueError, pa.ArrowException)

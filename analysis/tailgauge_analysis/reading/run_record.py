@@ -17,8 +17,8 @@ from typing import Any
 
 from tailgauge.errors import RunDataError
 from tailgauge.rows.run_folder import RunFolder
-from tailgauge_analysis.load.run_files import MASTER, NOTE, Problem, load
-from tailgauge_analysis.load.run_json import RunJson, WorkerJson
+from tailgauge_analysis.reading.run_files import MASTER, NOTE, Problem, load
+from tailgauge_analysis.reading.run_json import RunJson, WorkerJson
 from tailgauge_analysis.text.formatting import listed, plain, plural
 from tailgauge_analysis.text.json_values import Json, listing, table, text, whole
 

@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from tailgauge_analysis.compare.block import METRICS, Block, answered, quantiles_of
-from tailgauge_analysis.compare.comparison import Comparison, comparison
-from tailgauge_analysis.compare.design import Design, few_pairs
+from tailgauge_analysis.comparing.block import METRICS, Block, answered, quantiles_of
+from tailgauge_analysis.comparing.comparison import Comparison, comparison
+from tailgauge_analysis.comparing.design import Design, few_pairs
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.sign_flips import FEWEST
 from tailgauge_analysis.text.formatting import plural

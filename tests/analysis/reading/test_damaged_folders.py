@@ -13,7 +13,7 @@ from collections import Counter
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from analysis.load.damages import Damage
+from analysis.reading.damages import Damage
 from run_folders.dry_runs import dry_run_folder
 from scenario.test_mutations import HANGS_S
 from starting.fixtures import TooLongError

@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tailgauge_analysis.compare.block import PS, Block, view
+from tailgauge_analysis.comparing.block import PS, Block, view
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, TOO_FEW, Floats, Quantile
 from tailgauge_analysis.stats.sign_flips import Flips, flips, holm

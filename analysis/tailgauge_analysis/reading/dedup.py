@@ -14,8 +14,8 @@ import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
 
-from tailgauge_analysis.load.chunks import Fold, Runs
-from tailgauge_analysis.load.parquet import Part
+from tailgauge_analysis.reading.chunks import Fold, Runs
+from tailgauge_analysis.reading.parquet import Part
 
 Mask = npt.NDArray[np.bool_]
 CALL = ("request_id", "leg", "attempt")

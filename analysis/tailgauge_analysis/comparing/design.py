@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from tailgauge.thresholds import INVALID
-from tailgauge_analysis.compare.block import Block
+from tailgauge_analysis.comparing.block import Block
 from tailgauge_analysis.stats.sign_flips import FEWEST
 from tailgauge_analysis.text.formatting import plain
 
