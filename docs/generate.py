@@ -32,9 +32,9 @@ from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.objective import FIGURES, LATENCY
 from tailgauge.scenario.packaged import packaged
 from tailgauge.simulator.engine.config import PROFILES, EngineConfig, StepTime
-from tailgauge_analysis.reading.run_json import RunJson, WorkerJson
 from tailgauge_analysis.metrics.latency import PS
 from tailgauge_analysis.metrics.metrics import METRICS
+from tailgauge_analysis.reading.run_json import RunJson, WorkerJson
 from tailgauge_analysis.report.model import SCHEMA_VERSION, STABLE, Report
 from tailgauge_analysis.stats.quantiles import n_min
 from tailgauge_analysis.text.formatting import percentile

@@ -15,10 +15,10 @@ import numpy as np
 
 from tailgauge.errors import RunDataError
 from tailgauge.rows import schema
-from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.sections.findings import evidence_of
 from tailgauge_analysis.stats.quantiles import Quantile
 from tailgauge_analysis.text.json_values import Json

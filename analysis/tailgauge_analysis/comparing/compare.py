@@ -14,8 +14,8 @@ from tailgauge_analysis.comparing.block import METRICS, Block, block
 from tailgauge_analysis.comparing.comparability import differences, refusals
 from tailgauge_analysis.comparing.comparison import Comparison, comparison
 from tailgauge_analysis.comparing.design import Design, design
-from tailgauge_analysis.reading import run_files, run_record
 from tailgauge_analysis.metrics.metrics import BY_NAME, UNIT
+from tailgauge_analysis.reading import run_files, run_record
 from tailgauge_analysis.text.json_values import Json
 
 THRESHOLD = 0.05

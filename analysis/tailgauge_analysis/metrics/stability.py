@@ -15,10 +15,10 @@ from typing import Annotated
 import numpy as np
 
 from tailgauge.rows import schema
-from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.metrics.answers import ONE_ANSWER
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.throughput import Throughput
+from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats import stationarity
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.stats.stationarity import Growth, Stretch, differs_at

@@ -14,10 +14,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.reading.chunks import NO_RANGES, GapRanges
-from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.metrics.answers import answered, first_token_of
 from tailgauge_analysis.metrics.pace import judge, paced
+from tailgauge_analysis.reading.chunks import NO_RANGES, GapRanges
+from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats.quantiles import Floats, Ints
 from tailgauge_analysis.text.json_values import number, table, text
 

@@ -12,9 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from tailgauge_analysis.reading.chunks import blocks
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.reading.chunks import blocks
 from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
 
 DUE_FIRST_MS, DUE_EACH_MS = 1000.0, 100.0  # a reader of ten tokens/s who waits 1 s for the first

@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.quantiles import Floats, Ints
 from tailgauge_analysis.text.quantile import FOR_FIGURES

@@ -17,9 +17,9 @@ import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge.thresholds import fewest_for
-from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.metrics.answers import answered, first_token_of
 from tailgauge_analysis.metrics.throughput import received
+from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
 
 WIDTHS_S = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600)

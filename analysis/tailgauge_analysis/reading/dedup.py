@@ -19,7 +19,7 @@ from tailgauge_analysis.reading.parquet import Part
 
 Mask = npt.NDArray[np.bool_]
 CALL = ("request_id", "leg", "attempt")
-KEYS = {"requests": ("request_id",), "attempts": CALL, "health": ("at_ns",)}
+KEYS = {"requests": ("request_id",), "attempts": CALL, "chunks": (*CALL, "chunk_index"), "health": ("at_ns",)}
 
 
 class Rows:

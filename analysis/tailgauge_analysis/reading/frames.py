@@ -8,7 +8,7 @@ there is no run to speak of.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailgauge.errors import RunDataError
+from tailgauge.rows.parquet import schema
 from tailgauge.rows.schema import SINGLE, TABLES, columns
 from tailgauge_analysis.reading import chunks, dedup, parquet, rate_limit_headers, run_files, run_record
 from tailgauge_analysis.reading.chunks import Chunks, Fold
@@ -59,28 +60,63 @@ class Frames:
 
 def load(run_dirs: Sequence[Path]) -> Frames:
     """Read one run from its folder, or from the local part folders of its workers."""
-    folders = list(dict.fromkeys(Path(folder).resolve() for folder in run_dirs))
-    if not folders:
-        raise RunDataError("no run folder given")
-    for folder in folders:
-        run_files.check(folder, *TABLES)
-    run, problems = run_record.read(folders)
-    folders.sort(key=lambda folder: folder != run["master_folder"])  # its rows count before copies
-    offsets = {w["worker"]: w["offset_ns"] or 0 for w in run["workers"]}
-    rows: dict[tuple[str, int], int] = {}
-    tables = {name: _table(folders, name, offsets, rows, problems) for name in WANTED}
-    start = run["start_at_ns"]
-    if start is None:  # without its record the run's clock starts at the first arrival
-        start = pc.min(tables["requests"]["scheduled_at_ns"]).as_py() or 0
-    folded = _chunks(folders, offsets, start, rows, problems)
+    opened = _Opened.of(run_dirs)
+    run, problems, rows = opened.run, opened.problems, dict[tuple[str, int], int]()
+    tables = {name: _table(opened, name, wanted, rows, _reduced) for name, wanted in WANTED.items()}
+    start = opened.start_at_ns(tables["requests"])
+    folded = _chunks(opened, start, rows)
     if run["rebuilt"] and not sum(rows.values()):
-        raise RunDataError(f"{folders[0]}: neither run.json nor any readable row: there is no run to analyse")
+        raise RunDataError(
+            f"{opened.folders[0]}: neither run.json nor any readable row: there is no run to analyse"
+        )
     frames = {name: _frame(tables.pop(name), start) for name in WANTED}
     frames["requests"]["answer"] = answers(run, frames["requests"]["pattern"])
     return Frames(
         run, frames["requests"], frames["attempts"], folded, frames["health"], frames["target"],
         rows, tuple(problems),
     )  # fmt: skip
+
+
+def whole(run_dirs: Sequence[Path], name: str) -> pd.DataFrame:
+    """Every column of a table, ordered by its keys. Integers stay integers, `Int64` where some are null."""
+    opened = _Opened.of(run_dirs)
+    table = _table(opened, name, tuple(column.name for column in columns(name)), {})
+    start = opened.start_at_ns(
+        table if name == "requests" else _table(opened, "requests", WANTED["requests"], {})
+    )
+    table = parquet.shifted(table.drop_columns("folder"), -start)
+    table = table.sort_by([(key, "ascending") for key in dedup.KEYS[name]])
+    frame: pd.DataFrame = table.replace_schema_metadata(schema(name).metadata).to_pandas()
+    return frame
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """The folders of a run, the master's first, its record, and what was wrong until now."""
+
+    folders: list[Path]
+    run: dict[str, Any]
+    problems: list[Problem]
+
+    @classmethod
+    def of(cls, run_dirs: Sequence[Path]) -> _Opened:
+        folders = list(dict.fromkeys(Path(folder).resolve() for folder in run_dirs))
+        if not folders:
+            raise RunDataError("no run folder given")
+        for folder in folders:
+            run_files.check(folder, *TABLES)
+        run, problems = run_record.read(folders)
+        folders.sort(key=lambda folder: folder != run["master_folder"])  # its rows count before copies
+        return cls(folders, run, problems)
+
+    def offset_ns(self, worker: int) -> int:
+        """From the clock of a worker to the master's."""
+        return next((w["offset_ns"] or 0 for w in self.run["workers"] if w["worker"] == worker), 0)
+
+    def start_at_ns(self, requests: pa.Table) -> int:
+        """Start of the run; without its record its clock starts at the first arrival."""
+        start: int | None = self.run["start_at_ns"]
+        return start if start is not None else pc.min(requests["scheduled_at_ns"]).as_py() or 0
 
 
 def answers(run: dict[str, Any], pattern: pd.Series[str]) -> pd.Series[str]:
@@ -90,27 +126,28 @@ def answers(run: dict[str, Any], pattern: pd.Series[str]) -> pd.Series[str]:
 
 
 def _table(
-    folders: Sequence[Path],
+    opened: _Opened,
     name: str,
-    offsets: dict[int, int],
+    wanted: Sequence[str],
     rows: dict[tuple[str, int], int],
-    problems: list[Problem],
+    reduce: Callable[[str, pa.Table], pa.Table] | None = None,
 ) -> pa.Table:
     """All parts of a table on the master's clock, each row with its worker and folder."""
-    listed = parquet.listed(folders, name, problems)
+    listed = parquet.listed(opened.folders, name, opened.problems)
     read, earlier = [], dedup.Rows(name, listed)
     for part in listed:
-        held = parquet.read(part, WANTED[name], problems)
-        whole = earlier.without(part, held)
-        rows[name, part.worker] = rows.get((name, part.worker), 0) + whole.num_rows
+        held = parquet.read(part, wanted, opened.problems)
+        new = earlier.without(part, held)
+        rows[name, part.worker] = rows.get((name, part.worker), 0) + new.num_rows
         offset = (
-            0 if name == "target" else offsets.get(part.worker, 0)
-        )  # the endpoint runs on the master's host
-        table = parquet.shifted(_reduced(name, whole), offset)
+            0 if name == "target" else opened.offset_ns(part.worker)
+        )  # the endpoint is on the master's host
+        table = parquet.shifted(reduce(name, new) if reduce else new, offset)
         read.append(_marked(table, part.worker, part.folder))
     if read:
         return pa.concat_tables(read, promote_options="default")  # not every part has rate-limit headers
-    return _marked(_reduced(name, parquet.empty(name, WANTED[name])), 0, 0)
+    nothing = parquet.empty(name, wanted)
+    return _marked(reduce(name, nothing) if reduce else nothing, 0, 0)
 
 
 def _marked(table: pa.Table, worker: int, folder: int) -> pa.Table:
@@ -119,22 +156,16 @@ def _marked(table: pa.Table, worker: int, folder: int) -> pa.Table:
     return table.append_column("folder", pa.repeat(pa.scalar(folder, pa.int16()), n))
 
 
-def _chunks(
-    folders: Sequence[Path],
-    offsets: dict[int, int],
-    start_at_ns: int,
-    rows: dict[tuple[str, int], int],
-    problems: list[Problem],
-) -> Chunks:
+def _chunks(opened: _Opened, start_at_ns: int, rows: dict[tuple[str, int], int]) -> Chunks:
     """All parts with chunks, folded as they are read."""
-    listed = parquet.listed(folders, "chunks", problems)
+    listed = parquet.listed(opened.folders, "chunks", opened.problems)
     fold = Fold(sum(part.rows for part in listed))
     earlier = dedup.Pieces(fold)
     for part in listed:
         held = 0
-        for whole in parquet.pieces(part, chunks.WANTED, problems):
-            piece = earlier.without(part, whole)
-            fold.add(piece, offsets.get(part.worker, 0) - start_at_ns)
+        for rows_read in parquet.pieces(part, chunks.WANTED, opened.problems):
+            piece = earlier.without(part, rows_read)
+            fold.add(piece, opened.offset_ns(part.worker) - start_at_ns)
             held += piece.num_rows
         rows["chunks", part.worker] = rows.get(("chunks", part.worker), 0) + held
     return fold.done()

@@ -7,9 +7,9 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.reading.run_json import Stretch
-from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.text.formatting import clock, count, ms, plain, plural
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import plain_values

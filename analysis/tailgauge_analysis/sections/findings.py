@@ -11,13 +11,13 @@ import pandas as pd
 
 from tailgauge import thresholds
 from tailgauge.rows import schema
-from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.metrics import groups, latency, pace, slo, stability, streams
 from tailgauge_analysis.metrics.definitions import ToolMetrics, definitions
 from tailgauge_analysis.metrics.slo import Goodput
 from tailgauge_analysis.metrics.steady import Steady, steady
 from tailgauge_analysis.metrics.throughput import throughput
 from tailgauge_analysis.metrics.timeline import Timeline, timeline
+from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.sections import (
     failures,
     measurement,

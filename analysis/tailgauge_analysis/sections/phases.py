@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
+from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.reading.frames import Frames
-from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
 from tailgauge_analysis.text.cells import quantile_table
 from tailgauge_analysis.text.formatting import plain, plural, share

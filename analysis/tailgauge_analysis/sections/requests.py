@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tailgauge.rows import schema
-from tailgauge_analysis.reading.run_files import Problem
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.reading.run_files import Problem
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.text.cells import share_cell
 from tailgauge_analysis.text.formatting import clock, count, plain, plural, share

@@ -14,10 +14,10 @@ from tailgauge import thresholds
 from tailgauge.protocol_violations import MALFORMED_USAGE, VIOLATIONS
 from tailgauge.rows import schema
 from tailgauge.thresholds import DEGRADED, DROPS, INVALID, VALID, WORST_FIRST
-from tailgauge_analysis.reading.frames import Frames
-from tailgauge_analysis.reading.run_files import DAMAGED, MASTER
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.stability import WARMUP
+from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.reading.run_files import DAMAGED, MASTER
 from tailgauge_analysis.text.formatting import (
     clock,
     count,

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.reading.frames import Frames
 
 
 @dataclass(frozen=True, slots=True)

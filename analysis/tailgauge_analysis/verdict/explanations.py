@@ -13,9 +13,9 @@ import pandas as pd
 
 from tailgauge import thresholds
 from tailgauge.rows import schema
+from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.reading.run_json import Stretch
-from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.text.formatting import clock, count, ms, plural, share
 from tailgauge_analysis.text.json_values import whole
 from tailgauge_analysis.verdict.client import grown, steady_health

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 from tailgauge_analysis.text.formatting import clock, count, ms, share
 

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from tailgauge.rows import schema
+from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.reading.frames import Frames
-from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile, quantiles, rank
 from tailgauge_analysis.verdict.clocks import clocks
 

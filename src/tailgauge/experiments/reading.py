@@ -8,8 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tailgauge_analysis.reading.frames import Frames, load
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.reading.frames import Frames, load
 from tailgauge_analysis.sections.findings import evidence_of
 from tailgauge_analysis.verdict.checks import COMPARABLE
 from tailgauge_analysis.verdict.verdict import Evidence, reasons, worst

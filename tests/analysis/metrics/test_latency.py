@@ -6,10 +6,10 @@ from run_folders.dry_runs import dry_run_folder
 
 from tailgauge.errors import Exit
 from tailgauge.thresholds import INVALID, VALID
-from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, row, sample, waits
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.sections.findings import find
 from tailgauge_analysis.sections.result import exit_code, result
 

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
-from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, row, sample
 from tailgauge_analysis.metrics.metrics import BY_NAME, METRICS
 from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.reading.frames import load
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import pytest
 from run_folders.dry_runs import dry_run_folder
 
 from tailgauge.errors import Exit
-from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS, criteria, decide, good_of
 from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.report import make
 from tailgauge_analysis.stats.proportions import Proportion, counted
 from tailgauge_analysis.stats.quantiles import FEW_EPISODES, Quantile

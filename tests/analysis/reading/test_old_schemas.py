@@ -6,11 +6,11 @@ import pyarrow as pa
 import pytest
 
 from tailgauge.rows import schema
-from tailgauge_analysis.reading.frames import load
-from tailgauge_analysis.reading.old_schemas import with_times
 from tailgauge_analysis.metrics.latency import SUCCESSES, sample
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.reading.frames import load
+from tailgauge_analysis.reading.old_schemas import with_times
 
 FIXTURES = Path(__file__).parent / "fixtures"
 

@@ -9,8 +9,8 @@ import plotly.offline
 import pytest
 from run_folders.dry_runs import dry_run_of
 
-from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.metrics.timeline import heat, timeline, width, windows
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.figures import figures, survival
 from tailgauge_analysis.report.plot import LIBRARY, library
 from tailgauge_analysis.sections.findings import find

@@ -7,8 +7,8 @@ import jsonschema
 import pytest
 from run_folders.dry_runs import dry_run_of
 
-from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.metrics.latency import PS
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.model import Percentiles
 from tailgauge_analysis.sections.findings import find

@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.sections.findings import find

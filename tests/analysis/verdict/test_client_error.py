@@ -8,11 +8,11 @@ import pytest
 from run_folders.dry_runs import dry_run_folder
 
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
-from tailgauge_analysis.reading.chunks import Chunks, Ranges
-from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.metrics import RATE
 from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.reading.chunks import Chunks, Ranges
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.sections.findings import find

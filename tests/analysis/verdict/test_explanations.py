@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.reading.run_json import Stretch
-from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.verdict.explanations import explanations
 
 MS = 1_000_000

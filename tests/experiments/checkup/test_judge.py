@@ -19,8 +19,8 @@ from tailgauge.experiments.checkup.light import idle_cut, light
 from tailgauge.experiments.checkup.probes import amplified
 from tailgauge.experiments.reading import read
 from tailgauge.scenario.experiment import Checkup
-from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.stats.binomial import binomial_cdf
 from tailgauge_analysis.stats.proportions import proportion
 

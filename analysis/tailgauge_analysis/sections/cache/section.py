@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.metrics.timeline import MOST_BINS, width
+from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.sections.cache import effect, shares
 from tailgauge_analysis.sections.cache.calls import CacheSettings, calls, settings
 from tailgauge_analysis.sections.cache.cost import UNIT, Cost, Tariff, cost, tariff

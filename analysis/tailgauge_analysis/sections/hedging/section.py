@@ -14,10 +14,10 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.sections.cache.cost import Tariff, spent, tariff
 from tailgauge_analysis.sections.hedging import waste
 from tailgauge_analysis.sections.hedging.copies import (

@@ -11,7 +11,15 @@ import numpy as np
 import pandas as pd
 
 from tailgauge_analysis.reading.frames import Frames
-from tailgauge_analysis.reading.rate_limit_headers import HEADER, INPUT, KINDS, OUTPUT, REMAINING, TOKENS, column
+from tailgauge_analysis.reading.rate_limit_headers import (
+    HEADER,
+    INPUT,
+    KINDS,
+    OUTPUT,
+    REMAINING,
+    TOKENS,
+    column,
+)
 from tailgauge_analysis.sections.rate_limits import estimates, token_bucket
 from tailgauge_analysis.sections.rate_limits.costs import Costs, costs, countings
 from tailgauge_analysis.sections.rate_limits.estimates import Estimate, HeaderReadings

@@ -18,6 +18,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
+from tailgauge_analysis.metrics.timeline import width
 from tailgauge_analysis.reading.rate_limit_headers import (
     INPUT,
     KINDS,
@@ -29,7 +30,6 @@ from tailgauge_analysis.reading.rate_limit_headers import (
     column,
     rounding,
 )
-from tailgauge_analysis.metrics.timeline import width
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 

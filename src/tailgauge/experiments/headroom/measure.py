@@ -16,9 +16,9 @@ import pandas as pd
 from tailgauge.experiments.headroom.judge import Charges, Rate, RateResult, Trace
 from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
+from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.reading.rate_limit_headers import INPUT, KINDS, OUTPUT, REQUESTS, TOKENS
-from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.sections.rate_limits.buckets import known_buckets, offered_load
 from tailgauge_analysis.sections.rate_limits.costs import Costs, countings
 from tailgauge_analysis.sections.rate_limits.refusals import kinds, refused

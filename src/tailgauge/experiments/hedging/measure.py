@@ -16,11 +16,11 @@ import pandas as pd
 from tailgauge.experiments.hedging.judge import OFF, ON, CopyStats, LoadResult
 from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
-from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.metrics.latency import offered_ms
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.sections.cache.cost import tariff
 from tailgauge_analysis.sections.hedging import copies as hedge_copies
 from tailgauge_analysis.sections.hedging import waste

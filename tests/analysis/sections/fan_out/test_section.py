@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from run_folders.dry_runs import dry_run_folder
 
-from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.report import make
 from tailgauge_analysis.sections.fan_out.section import fan_outs, section
 

@@ -8,8 +8,8 @@ import pytest
 from dry_run.in_memory import OPEN_BUDGET
 from run_folders.dry_runs import dry_run_folder
 
-from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.report import make
 from tailgauge_analysis.sections.hedging import section
 from tailgauge_analysis.sections.hedging.copies import KEYS, OF_COPY, Copies, Slowness, slowness

@@ -1,0 +1,214 @@
+"""The Python API: recorded runs in notebooks and scripts.
+
+    import tailgauge_analysis as tg
+
+    run = tg.load("runs/20261122T101500Z-quickstart-1a2b")
+    run.percentile("ttft", 0.99, interval=True)
+
+Raises RunDataError without a run, UsageError for wrong arguments. Nothing is computed before it is asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal, overload
+
+import pandas as pd
+
+from tailgauge.errors import RunDataError, UsageError
+from tailgauge.rows.schema import TABLES
+from tailgauge_analysis.comparing import compare as pairs
+from tailgauge_analysis.comparing.comparison import Comparison
+from tailgauge_analysis.metrics import latency
+from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
+from tailgauge_analysis.reading import frames, run_files, run_record
+from tailgauge_analysis.report.build import build
+from tailgauge_analysis.report.report import FinishedReport, make
+from tailgauge_analysis.sections.findings import Findings, find
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile
+from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.verdict import client_error
+
+Folder = str | os.PathLike[str]
+Since = Literal["scheduled", "sent"]
+Population = Literal["completed", "offered"]
+_ENDINGS = {"scheduled": "_sched", "sent": "_sent"}
+_VIEWS = {"completed": latency.SUCCESSES, "offered": latency.OFFERED}
+
+
+@dataclass(frozen=True, slots=True)
+class Percentile:
+    """A percentile with its 95% interval, in ms or tokens/s. `mark` is empty, or why the value is not reliable."""
+
+    p: float
+    value: float | None
+    low: float | None
+    high: float | None
+    n: int
+    mark: str
+
+
+class Run:
+    """One recorded run.
+
+    Times in its tables are integer nanoseconds since the start of the run, on the master's clock, whichever worker stamped
+    them; columns are those of docs/reference/data-format.md, and `worker`.
+    """
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        if not folders:
+            raise RunDataError("no run folder given")
+        for folder in folders:
+            run_files.check(folder, *TABLES)
+        self.folders = tuple(folders)
+
+    def __repr__(self) -> str:
+        return f"<Run {self.record['run_id']}: {self.record['state']}>"
+
+    @cached_property
+    def record(self) -> Json:
+        """What run.json holds: scenario, target, workers, environment."""
+        return run_record.read(self.folders)[0]
+
+    @cached_property
+    def requests(self) -> pd.DataFrame:
+        """One row a request, those that were never sent among them."""
+        return frames.whole(self.folders, "requests")
+
+    @cached_property
+    def attempts(self) -> pd.DataFrame:
+        """One row an attempt: retries, hedges and legs are attempts of their request."""
+        return frames.whole(self.folders, "attempts")
+
+    @cached_property
+    def chunks(self) -> pd.DataFrame:
+        """One row a streamed chunk, ordered by attempt and number."""
+        return frames.whole(self.folders, "chunks")
+
+    @property
+    def problems(self) -> list[str]:
+        """What could not be read, and what else is worth knowing about the files."""
+        return [problem.text for problem in self._findings.frames.problems]
+
+    @property
+    def result(self) -> Json:
+        """The answer: `outcome`, `sentence`, objectives; as in report.json."""
+        answer: Json = self.data["result"]
+        return answer
+
+    @property
+    def verdict(self) -> str:
+        """Whether the numbers can be trusted: VALID, DEGRADED or INVALID."""
+        return self._findings.verdict
+
+    @cached_property
+    def data(self) -> Json:
+        """What report.json holds."""
+        return build(self._findings).data
+
+    @overload
+    def percentile(
+        self, metric: str, p: float, *, interval: Literal[False] = False, since: Since = "scheduled",
+        population: Population = "completed", traffic: str = "",
+    ) -> float | None: ...  # fmt: skip
+
+    @overload
+    def percentile(
+        self, metric: str, p: float, *, interval: Literal[True], since: Since = "scheduled",
+        population: Population = "completed", traffic: str = "",
+    ) -> Percentile: ...  # fmt: skip
+
+    def percentile(
+        self,
+        metric: str,
+        p: float,
+        *,
+        interval: bool = False,
+        since: Since = "scheduled",
+        population: Population = "completed",
+        traffic: str = "",
+    ) -> float | Percentile | None:
+        """Percentile `p` (0.99 for the p99) of a metric of the steady stage, in ms, or tokens/s for rates.
+
+        `metric`: a name of docs/reference/metrics.md; `since` says when its clock starts where it has two. `offered` adds
+        the requests that failed, as slower than any other: there the value may be infinite. `traffic`: one traffic table.
+        None where there are too few samples. With `interval`: with its 95% interval and its mark.
+        """
+        if not 0 < p < 1:
+            raise UsageError(f"percentile {p}: give a share between 0 and 1, as 0.99 for the p99")
+        named, view = self._metric(metric, since), _known("population", population, _VIEWS)
+        of = self._findings.of_target
+        if traffic:
+            tables = of.requests["traffic"]
+            _known("traffic", traffic, dict.fromkeys(sorted(tables.unique())))
+            of = of.only((tables == traffic).to_numpy(bool))
+        if view not in latency.views(named):
+            raise UsageError(f"{metric}: known of completed requests only")
+        row = latency.row(named, of, view, (p,))
+        (marked,) = client_error.marked([row], client_error.client_errors(of, [row], set()))
+        found = _percentile(marked.quantiles[0])
+        return found if interval else found.value
+
+    def report(self, out: Folder | None = None) -> FinishedReport:
+        """Write the report below `out`/reports, else beside the folder runs/ that holds the run."""
+        holder = self.folders[0].resolve().parent
+        place = Path(out) if out is not None else holder.parent if holder.name == "runs" else Path()
+        return make(self.folders, place)
+
+    @cached_property
+    def _findings(self) -> Findings:
+        return find(frames.load(self.folders))
+
+    def _metric(self, name: str, since: Since) -> Metric:
+        ending = _known("since", since, _ENDINGS)
+        found = BY_NAME.get(name) or BY_NAME.get(name + ending)
+        if found is None:
+            short = (one.removesuffix("_sched").removesuffix("_sent") for one in BY_NAME)
+            raise UsageError(f"{name}: no such metric; choose from {', '.join(dict.fromkeys(short))}")
+        return found
+
+
+def load(*folders: Folder) -> Run:
+    """The run in a folder, or in the folders of its workers. RunDataError where there is none."""
+    return Run([Path(folder) for folder in folders])
+
+
+def compare(
+    *runs: Run | Folder, metrics: Sequence[str] = (), threshold: float = pairs.THRESHOLD
+) -> Comparison:
+    """B against A, from one run of each or from pairs A1 B1 A2 B2 ...; `threshold`: the smallest change to report.
+
+    The answer's `verdict` says which is better, `against` why they cannot be compared, `rows` has each metric.
+    """
+    folders = [one.folders[0] if isinstance(one, Run) else Path(one) for one in runs]
+    return pairs.compare(folders, threshold=threshold, metrics=metrics)
+
+
+def list_runs(out: Folder = ".") -> pd.DataFrame:
+    """The runs below `out`/runs, the oldest first: run_id, scenario, state, verdict of the last report, started_at, folder."""
+    rows: list[dict[str, Any]] = []
+    for path in sorted(Path(out).glob("runs/*/run.json")):
+        record = run_files.load(path, []) or {}
+        scenario, verdict = record.get("scenario"), record.get("verdict")
+        rows.append({
+            "run_id": path.parent.name, "scenario": scenario.get("name") if isinstance(scenario, dict) else None,
+            "state": record.get("state"), "verdict": verdict.get("verdict") if isinstance(verdict, dict) else None,
+            "started_at": pd.to_datetime(str(record.get("started_at")), errors="coerce", utc=True), "folder": str(path.parent),
+        })  # fmt: skip
+    return pd.DataFrame(rows, columns=["run_id", "scenario", "state", "verdict", "started_at", "folder"])
+
+
+def _percentile(found: Quantile) -> Percentile:
+    few = found.mark == TOO_FEW
+    value, low, high = (None if few else one for one in (found.value, found.low, found.high))
+    return Percentile(found.p, value, low, high, found.n, found.mark)
+
+
+def _known(name: str, value: str, allowed: dict[str, Any]) -> Any:
+    if value not in allowed:
+        raise UsageError(f"{name}={value!r}: choose from {', '.join(allowed)}")
+    return allowed[value]
