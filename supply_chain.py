@@ -68,7 +68,7 @@ def _report(found: list[dict[str, Any]], why: str = "") -> int:
             f"not looked up: {', '.join(missing[:5])}{' and others' if missing[5:] else ''}. {why}".rstrip()
         )
         print(
-            "The vulnerability service cannot be reached or does not know them: nothing is said about these."
+            "The vulnerability service cannot be reached or does not know them: they may be vulnerable or not."
         )
     return VULNERABLE if vulnerable else UNREACHABLE if missing else 0
 

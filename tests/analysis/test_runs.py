@@ -1,4 +1,4 @@
-"""The Python API gives what the report says, and loads nothing before it is asked."""
+"""The Python API gives what the report has, and loads nothing before it is asked."""
 
 import json
 import re
@@ -85,7 +85,7 @@ def test_gaps_by_hand_are_those_of_the_report(run):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "says"),
+    ("arguments", "message"),
     [
         (("ttfx", 0.99), "ttfx: no such metric; choose from ttft, tpot"),
         (("ttft", 99), "percentile 99: give a share between 0 and 1"),
@@ -95,9 +95,9 @@ def test_gaps_by_hand_are_those_of_the_report(run):
         (("ttft", 0.5, {"traffic": "nobody"}), "traffic='nobody': choose from"),
     ],
 )
-def test_a_wrong_argument_says_what_is_expected(run, arguments, says):
+def test_a_wrong_argument_says_what_is_expected(run, arguments, message):
     *given, more = arguments if isinstance(arguments[-1], dict) else (*arguments, {})
-    with pytest.raises(UsageError, match=f"^{re.escape(says)}"):
+    with pytest.raises(UsageError, match=f"^{re.escape(message)}"):
         run.percentile(*given, **more)
 
 

@@ -43,24 +43,24 @@ def commands(group: click.Group, at: tuple[str, ...] = ()) -> dict[tuple[str, ..
 def line(draw: random.Random, folders: list[str]) -> list[str]:
     """A command with some of its options, most with a possible value."""
     name, one = draw.choice(sorted(commands(cli).items()))
-    words = [*name]
+    parts = [*name]
     options = [param for param in one.params if isinstance(param, click.Option) and not param.hidden]
     for option in draw.sample(options, min(len(options), draw.choice((0, 1, 2, 3, 6)))):
         flag = option.opts[0]
         if flag in {"--lifeline", "--clean", "--yes", "--out"}:
             continue
-        words.append(flag)
+        parts.append(flag)
         if not option.is_flag:
             good = draw.random() < 0.6 and GOOD.get(flag)
-            words.append(draw.choice(good or ODD))
+            parts.append(draw.choice(good or ODD))
     given = ("quickstart", "streaming", "mix.toml", "headroom", *folders, *ODD)
-    words += draw.sample(
+    parts += draw.sample(
         given[: 4 + len(folders)] if draw.random() < 0.6 else given, draw.choice((0, 1, 1, 1, 2, 3))
     )
     if name[-1] in {"run", "checkup"}:
-        words.append("--dry-run")
-        words += ["--duration", "2s"] if name[-1] == "run" and draw.random() < 0.7 else []
-    return [word for word in (*words, *ENDLESS.get(name[-1], ())) if "\0" not in word]
+        parts.append("--dry-run")
+        parts += ["--duration", "2s"] if name[-1] == "run" and draw.random() < 0.7 else []
+    return [word for word in (*parts, *ENDLESS.get(name[-1], ())) if "\0" not in word]
 
 
 def test_any_combination_of_flags_ends_with_a_documented_code(
@@ -77,15 +77,15 @@ def test_any_combination_of_flags_ends_with_a_documented_code(
     codes: Counter[int] = Counter()
     defects = {}
     for number in numbers:
-        words = line(random.Random(f"{seed}-{number}"), folders)
-        bounded = ["bash", "-c", f'ulimit -t {CPU_S}; exec "$@"', "-", TAILGAUGE, *words]
+        parts = line(random.Random(f"{seed}-{number}"), folders)
+        bounded = ["bash", "-c", f'ulimit -t {CPU_S}; exec "$@"', "-", TAILGAUGE, *parts]
         done = command(bounded, 120, cwd=tmp_path)
         codes[done.returncode] += 1
         text = done.stdout + done.stderr
         wrong = done.returncode not in set(map(int, Exit)) - {Exit.INTERNAL} or "Traceback" in text
         unclear = done.returncode == Exit.USAGE and not done.stderr.strip()
         if wrong or unclear or done.stderr.count("\n") > LINES or len(done.stderr) > 20_000:
-            defects[f"{seed}-{number}"] = f"{[word[:80] for word in words]}: {done.returncode}: {text[-400:]}"
+            defects[f"{seed}-{number}"] = f"{[word[:80] for word in parts]}: {done.returncode}: {text[-400:]}"
     with capsys.disabled():
         print(f"exit codes {dict(codes)}")
 

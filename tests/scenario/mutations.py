@@ -22,7 +22,7 @@ VALUES = (
     "'http://192.0.2.1'", "'https://user:pw@example.com'", "'http://[::1]:99999'", "'file:///etc/passwd'", "'ttft p95 < 800ms'",
     "'error_rate < 1%'", "'/dev/zero'", "'.'", "'../..'", "'prompts.jsonl'", "'prices.toml'", "'none'", "'" + "a" * 300 + "'",
 )  # fmt: skip
-WORDS = (
+NAMES = (
     "[",
     "]",
     "[[x]]",
@@ -186,7 +186,7 @@ class Mutation:
         at = self._draw.randrange(len(text) + 1)
         return (
             text[:at]
-            + self._draw.choice(WORDS) * self._draw.choice((1, 1, 3, 2000))
+            + self._draw.choice(NAMES) * self._draw.choice((1, 1, 3, 2000))
             + text[at + self._draw.choice((0, 0, 1, 9)) :]
         )
 

@@ -165,7 +165,7 @@ class Damage:
         rows = pq.read_table(path)
         at = self._draw.randrange(rows.num_columns)
         name, column = rows.column_names[at], rows.column(at)
-        kind = self._draw.choice(("gone", "text", "real", "list", "bytes", "twice", "other", "all"))
+        kind = self._draw.choice(("gone", "text", "real", "list", "bytes", "doubled", "other", "all"))
         n = rows.num_rows
         made = {
             "text": lambda: column.cast(pa.string(), safe=False), "real": lambda: pa.array([1e300] * n), "list": lambda: pa.array([[1]] * n),
@@ -173,7 +173,7 @@ class Damage:
         }  # fmt: skip
         if kind == "gone":
             changed = rows.remove_column(at)
-        elif kind == "twice":
+        elif kind == "doubled":
             changed = rows.append_column(name, column)
         else:
             changed = rows.set_column(at, name, made[kind]())
@@ -182,7 +182,7 @@ class Damage:
 
     def _cells(self, path: Path) -> str:
         """Wrong values in some rows of a column or two."""
-        rows, told = pq.read_table(path), []
+        rows, messages = pq.read_table(path), []
         metadata = rows.schema.metadata
         for _ in range(self._draw.choice((1, 2))):
             at = self._draw.randrange(rows.num_columns)
@@ -193,9 +193,9 @@ class Damage:
             for i in range(0, len(cells), every):
                 cells[i] = wrong
             rows = rows.set_column(at, pa.field(name, kind), pa.array(cells, kind))
-            told.append(f"{name}={str(wrong)[:30]} in one of {every}")
+            messages.append(f"{name}={str(wrong)[:30]} in one of {every}")
         self._rewrite(path, rows, metadata)
-        return ", ".join(told)
+        return ", ".join(messages)
 
     def _wrong(self, kind: pa.DataType) -> Any:
         if pa.types.is_integer(kind):
@@ -223,7 +223,7 @@ class Damage:
 
     def _rows(self, path: Path) -> str:
         rows = pq.read_table(path)
-        kind = self._draw.choice(("none", "twice", "reversed", "few", "many"))
+        kind = self._draw.choice(("none", "doubled", "reversed", "few", "many"))
         order = {
             "none": [],
             "few": [0] if rows.num_rows else [],
@@ -232,7 +232,7 @@ class Damage:
         changed = (
             rows.take(pa.array(order[kind], pa.int64()))
             if kind in order
-            else pa.concat_tables([rows] * (2 if kind == "twice" else 30))
+            else pa.concat_tables([rows] * (2 if kind == "doubled" else 30))
         )
         self._rewrite(path, changed, rows.schema.metadata)
         return kind
