@@ -61,6 +61,7 @@ def measure(streams: int, seconds: int, folder: Path) -> str:
     runs = list(folder.glob("runs/*/attempts"))
     if len(runs) != 1:
         raise RigError(f"no run was made: {done.stdout[-2000:]}{done.stderr[-2000:]}")
+    assert server.log is not None
     run = runs[0].parent
     attempts = pq.read_table(run / "attempts", columns=["ended", "stage", "chunks"]).to_pandas()
     attempts = attempts[attempts.stage != "preflight"]
