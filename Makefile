@@ -27,7 +27,7 @@ test: install lint types imports docs-check pytest   ## run every check and test
 
 # Most tests share the cores; those that compare times come after them, one at a time. They start hundreds of processes:
 # what is compiled is kept, also where the environment says otherwise.
-TOGETHER = -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m "not alone"
+TOGETHER = -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone"
 ALONE = -m pytest -m alone
 export PYTHONDONTWRITEBYTECODE =
 

@@ -187,7 +187,7 @@ def test_a_killed_worker_is_noticed_shown_counted_and_makes_the_run_invalid(star
     until(lambda: "worker 0 is gone" in _live(page)["run"]["reason"], timeout_s=9)
     shown = _live(page)
     assert "`tailgauge run` starts its scenarios itself" in _post(f"{page}/swarm")
-    assert _post(f"{page}/stop", Origin="http://elsewhere.example") == "403 request from another site"
+    assert _post(f"{page}/stop", Origin="http://elsewhere.example") == "403 a request from another site\n"
     done = running.finish()
 
     assert done.code == 3

@@ -64,7 +64,7 @@ def test_every_report_keeps_to_the_schema(write, checker, changes):
 
 @pytest.mark.parametrize("name", ["schema-1", "schema-2", "schema-3"])
 def test_a_report_of_older_rows_keeps_to_the_schema(checkout, checker, name):
-    checker.validate(of(checkout / "tests" / "analysis" / "load" / "fixtures" / name))
+    checker.validate(of(checkout / "tests" / "analysis" / "reading" / "fixtures" / name))
 
 
 @pytest.mark.parametrize(
