@@ -92,13 +92,14 @@ def _run(path: Path, folder: Path, patience_s: float, cores: set[int]) -> RunFol
         raise
     if run.process.returncode == Exit.INTERRUPTED:
         raise TailgaugeError("interrupted: no certificate was made")
+    code = run.process.returncode
     try:
-        return RunFolder(Path(json.loads(output)["run_dir"]))
-    except (ValueError, KeyError) as error:
-        code = run.process.returncode
-        raise TailgaugeError(
-            f"a run of the calibration failed (exit code {code}): {run.log_tail()}"
-        ) from error
+        done = RunFolder(Path(json.loads(output)["run_dir"]))
+    except (ValueError, KeyError):
+        code = code or Exit.INTERNAL
+    if code in {Exit.USAGE, Exit.TARGET, Exit.INTERNAL}:
+        raise TailgaugeError(f"a run of the calibration failed (exit code {code}): {run.log_tail()}")
+    return done
 
 
 def _cores() -> tuple[set[int], set[int]]:

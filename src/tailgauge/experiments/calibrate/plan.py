@@ -26,7 +26,7 @@ LATENCY_MODELS: dict[str, dict[str, Any]] = {
 # Times within this count as equal when distributions are compared: for a constant the allowed bias; else little, because a
 # late endpoint sends chunks together, with equal gaps near 0.
 SLACK_MS = {"constant": 0.5, "exponential": 0.1, "lognormal": 0.1}
-IN_FLIGHT = 20_000
+SPARE_STREAMS = 100
 RATES: tuple[float, ...] = (500.0, 1000.0, 2000.0, 4000.0, 8000.0, 16000.0)  # chunks/s
 SHARES = (0.5, 1.0, 1.5)  # of a planned rate
 PLANNED = (250.0, 200_000.0)  # chunks/s
@@ -107,6 +107,7 @@ def endpoint_options(model: str) -> list[str]:
 def scenario(steps: Steps, url: str, authority: str | None, clock: str) -> str:
     """The run as a scenario: random arrivals, so that the streams' phases are random."""
     mean = sum(steps.rates) / len(steps.rates)
+    in_flight = round(2 * max(steps.rates) / CHUNKS * SETTLE_S) + SPARE_STREAMS
     points = [
         [share, rate / mean]
         for i, rate in enumerate(steps.rates)
@@ -114,11 +115,11 @@ def scenario(steps: Steps, url: str, authority: str | None, clock: str) -> str:
     ]
     tree: dict[str, Any] = {
         "name": "calibrate", "clock": clock,
-        "target": {"url": url, "protocol": "openai", "connections": IN_FLIGHT},
+        "target": {"url": url, "protocol": "openai", "connections": in_flight},
         "arrival": {"process": "poisson", "rate_per_s": mean / CHUNKS},
         "stages": {"duration_s": steps.duration_s, "warmup_s": SETTLE_S},
         "traffic": {"chat": {"pattern": "streaming", "prompt_tokens": 16, "output_tokens": CHUNKS}},
-        "limits": {"in_flight_per_worker": IN_FLIGHT, "drain_s": 20},
+        "limits": {"in_flight_per_worker": in_flight, "drain_s": 20},
     }  # fmt: skip
     if authority:
         tree["target"]["ca_file"] = authority
