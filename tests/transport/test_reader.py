@@ -34,6 +34,16 @@ def test_what_waits_for_a_busy_client_is_bounded(seen: Any) -> None:
     assert flood["grown"] < 3 * MOST_KEPT
 
 
+def test_for_how_long_reads_waited_is_known_once(seen: Any, reader: str) -> None:
+    flood = seen["flood"]
+
+    if reader == "compiled":
+        assert 0.9 * flood["still_s"] < flood["waited_s"] < flood["still_s"] + 60
+    else:
+        assert flood["waited_s"] == 0
+    assert flood["waits_again_s"] == 0
+
+
 def test_what_waits_is_bounded_also_where_all_of_it_is_asked_for(seen: Any) -> None:
     """As when calls are closed while others flood: each close collects what was read by now."""
     assert seen["collected"]["grown"] < 3 * MOST_KEPT

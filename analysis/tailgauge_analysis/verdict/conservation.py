@@ -224,7 +224,8 @@ def in_flight(frames: Frames, workers: Sequence[Loss] = ()) -> InFlight | None:
         mine = frames.attempts[frames.attempts["worker"] == worker]
         begun = np.sort(mine["dispatched_at_ns"].to_numpy(np.float64))
         ended = np.sort(mine["ended_at_ns"].dropna().to_numpy(np.float64))
-        lag = (health["receive_lag_max_ns"] + health["loop_lag_max_ns"]).to_numpy(np.float64)
+        waits = health["read_wait_max_ns"].fillna(0)
+        lag = (health["receive_lag_max_ns"] + health["loop_lag_max_ns"] + waits).to_numpy(np.float64)
         slack = IN_FLIGHT_SLACK_NS + _known_late(at, lag)
         closed = np.sort(mine.loc[mine["ended_at_ns"].notna(), "dispatched_at_ns"].to_numpy(np.float64))
         begins = [

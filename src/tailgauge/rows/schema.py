@@ -17,7 +17,8 @@ Schema history (docs/reference/data-format.md repeats it; every version has a fi
   5  0.1.0  names only: handover_* -> receive_lag_*; run.json: owner -> master, virtual -> dry_run
   6  0.1.0  attempts: last_thinking_at_ns; token counts that cannot be leave an answer ok
   7  0.1.0  target: first_due_at_ns, last_due_at_ns; received_at_ns is the kernel's time of arrival
-  8  0.1.0  chunks: arrived_at_ns and lag_ns in every row, low_at_ns in every row that is not exact, no gap_ns
+  8  0.1.0  chunks: arrived_at_ns and lag_ns in every row, low_at_ns in every row that is not exact, no gap_ns;
+            health: read_wait_max_ns
 """
 
 from __future__ import annotations
@@ -276,6 +277,7 @@ class HealthRow:
     retransmits: Annotated[Int64 | None, "TCP segments retransmitted so far; null if the system does not report it"] = None
     out_of_order: Annotated[Int64 | None, "TCP packets received out of order so far: earlier ones were late or lost"] = None
     core_wait_ns: Annotated[Int64 | None, "time of the second in which the main thread was runnable without a core"] = None
+    read_wait_max_ns: Annotated[Int64 | None, "longest time in the second that what the reader thread had read waited for the event loop"] = None
 
 
 @dataclass(slots=True)

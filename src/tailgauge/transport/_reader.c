@@ -368,7 +368,7 @@ static int hand_over(Reader *self, const Read *read, const char *bytes, long lon
         Py_INCREF(kept);  // whoever is called while objects are made may change the slot
         failed = append(kept, Py_BuildValue("(y#LLL)", data, size, at, (long long)read->read_at, (long long)read->empty_at));
         Py_DECREF(kept);
-        if (decode && !failed) failed = append(out, Py_BuildValue("(OOLLL)", owner, Py_None, 0LL, 0LL, 0LL));
+        if (decode && !failed) failed = append(out, Py_BuildValue("(OOLLL)", owner, Py_None, 0LL, (long long)read->read_at, 0LL));
     } else {
         failed = append(out, Py_BuildValue("(Oy#LLL)", owner, data, size, at, (long long)read->read_at, (long long)read->empty_at));
     }

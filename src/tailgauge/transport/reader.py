@@ -48,6 +48,7 @@ class Reader:
         self._waiting: deque[tuple[Recipient, bytes | None, int, int, int]] = deque()
         self._to_keep: dict[int, list[Any]] = {}
         self._timer: Any = None  # what is left goes on then
+        self._wait_max_ns = 0
 
     def add(self, fd: int, connection: Recipient) -> int:
         """Read a socket from now on; returns its number. Only where the reader is COMPILED."""
@@ -82,6 +83,11 @@ class Reader:
             self._waiting.extend(more)
             self._go_on_soon()
 
+    def longest_wait_ns(self) -> int:
+        """For how long a read waited for the event loop at most, since the last call."""
+        longest, self._wait_max_ns = self._wait_max_ns, 0
+        return longest
+
     def _on_reads(self) -> None:
         if not self._waiting:  # else the thread keeps more of a connection for a while, and then the kernel
             self._waiting.extend(self._thread.drain(WALL.offset_ns))
@@ -89,7 +95,10 @@ class Reader:
 
     def _pass_on(self) -> None:
         """For a few milliseconds: then others of the hub have their turn."""
-        waiting, until_ns = self._waiting, monotonic_ns() + AT_ONCE_NS
+        waiting, now_ns = self._waiting, monotonic_ns()
+        until_ns = now_ns + AT_ONCE_NS
+        if waiting:  # the first is the oldest
+            self._wait_max_ns = max(self._wait_max_ns, now_ns - waiting[0][3])
         try:
             while waiting:
                 item = waiting.popleft()

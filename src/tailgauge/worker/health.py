@@ -24,6 +24,7 @@ from tailgauge.rows.schema import HealthRow
 from tailgauge.scenario.model import Scenario
 from tailgauge.transport.connection import SPARE_DESCRIPTORS
 from tailgauge.transport.losses import HAS_TCP_INFO
+from tailgauge.transport.reader import READER
 from tailgauge.transport.stopwatch import Stopwatch
 from tailgauge.worker.counters import Counters
 
@@ -102,6 +103,7 @@ class Health:
             retransmits=sum(sent_again for sent_again, _ in lost) if HAS_TCP_INFO else None,
             out_of_order=sum(out_of_order for _, out_of_order in lost) if HAS_TCP_INFO else None,
             core_wait_ns=None if core_wait_ns is None else core_wait_ns - (self._core_wait_ns or 0),
+            read_wait_max_ns=READER.longest_wait_ns(),
         )
         self._cpu_s, self._at_ns, self._core_wait_ns = cpu_s, now, core_wait_ns
         self._lag_max_ns = counters.receive_lag_max_ns = self._gc_ns = 0

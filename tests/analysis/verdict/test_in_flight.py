@@ -19,7 +19,7 @@ def seen(live, ended_s=(1.5, 3.5, None)):
     }).astype({"ended_at_ns": float})  # fmt: skip
     health = pd.DataFrame({
         "worker": 0, "at_ns": [0.8 * S, 1.8 * S, 2.8 * S, 3.8 * S, 4.8 * S], "in_flight": live, "receive_lag_max_ns": 0,
-        "loop_lag_max_ns": 0,
+        "loop_lag_max_ns": 0, "read_wait_max_ns": np.nan,
     })  # fmt: skip
     return in_flight(SimpleNamespace(attempts=attempts, health=health, run={"workers": []}, rows={})).outside
 
@@ -38,18 +38,21 @@ def test_what_no_row_says_may_be_counted_either_way(live, outside):
     assert seen(live) == pytest.approx(outside)
 
 
-def test_what_waited_to_be_read_was_counted_as_open():
-    """Answers that arrived within 1.5 s were read at 4.2 s: that second knows how long they had waited, those before cannot."""
+@pytest.mark.parametrize("column", ["receive_lag_max_ns", "read_wait_max_ns"])
+def test_what_waited_was_counted_as_open(column):
+    """Answers that arrived within 1.5 s were read, or decoded, at 4.2 s: that second knows how long they had waited, those
+    before cannot."""
     ended = np.linspace(1.0, 1.5, 20) * S
     attempts = pd.DataFrame({"worker": 0, "dispatched_at_ns": 0.5 * S, "ended_at_ns": ended})
     health = pd.DataFrame({
         "worker": 0, "at_ns": [1 * S, 2 * S, 3 * S, 4 * S, 5 * S], "in_flight": [20, 20, 20, 20, 0],
-        "receive_lag_max_ns": [0, 0, 0, 0, 3.2 * S], "loop_lag_max_ns": 0,
+        "receive_lag_max_ns": 0, "loop_lag_max_ns": 0, "read_wait_max_ns": 0,
     })  # fmt: skip
+    health[column] = [0, 0, 0, 0, 3.2 * S]
     frames = SimpleNamespace(attempts=attempts, health=health, run={"workers": []}, rows={})
 
     assert in_flight(frames).outside == 0
-    health.loc[4, "receive_lag_max_ns"] = 1.5 * S  # too short for what was counted at 2, 3 and 4 s
+    health.loc[4, column] = 1.5 * S  # too short for what was counted at 2, 3 and 4 s
     assert in_flight(frames).outside == pytest.approx(20 * 3 / 5)
 
 
@@ -57,6 +60,7 @@ def test_a_worker_whose_rows_are_known_to_be_missing_teaches_nothing():
     """Its health rows arrived, those of its attempts did not: that is reported already."""
     health = pd.DataFrame({
         "worker": [0, 0, 1], "at_ns": [1 * S, 2 * S, 2 * S], "in_flight": [5, 5, 0], "receive_lag_max_ns": 0, "loop_lag_max_ns": 0,
+        "read_wait_max_ns": 0,
     })  # fmt: skip
     attempts = pd.DataFrame({"worker": [1], "dispatched_at_ns": [0.5 * S], "ended_at_ns": [0.9 * S]})
     run = {"workers": [{"worker": 0, "rows": {"attempts": 9}}, {"worker": 1, "rows": {"attempts": 1}}]}

@@ -165,11 +165,18 @@ def flood() -> Any:
         caller = gevent.spawn(call, stopwatch(), f"{url}/flood-{FLOOD}", exchange=exchange)
         while not decoder.has_content:
             gevent.sleep(0.001)
+        READER.longest_wait_ns()
+        began = time.monotonic()
         time.sleep(1.0)
+        still_s = time.monotonic() - began
         caller.join()
+    waited_s = READER.longest_wait_ns() / 1e9
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) << 10
     same = decoder.sha.digest() == hashlib.sha256(b"x" * FLOOD).digest()
-    return {"size": decoder.size, "same": same, "grown": grown, "cut": exchange.cut}
+    return {
+        "size": decoder.size, "same": same, "grown": grown, "cut": exchange.cut, "still_s": still_s,
+        "waited_s": waited_s, "waits_again_s": READER.longest_wait_ns() / 1e9,
+    }  # fmt: skip
 
 
 @case
