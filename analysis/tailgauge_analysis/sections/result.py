@@ -93,7 +93,7 @@ def statement(line: ObjectiveLine) -> str:
         text = f"{'only ' if line.outcome == FAIL else ''}{value} completed"
         return f"{text} (objective {line.bound.split()[-1]}, 95% CI {line.interval})"
     if line.name == STOPPED:
-        return f"{STOPPED} {line.value}"
+        return f"{STOPPED} {line.value}: {line.why}"
     if line.name == BACKLOG:
         return f"the target does not sustain this rate: backlog {line.value}"
     if not line.value:
@@ -114,7 +114,8 @@ def objectives(f: Findings) -> tuple[ObjectiveLine, ...]:
         why = "the interval includes the bound: run longer" if h.outcome.upper() == INCONCLUSIVE else ""
         lines.append(ObjectiveLine(COMPLETE, h.outcome.upper(), value, bound, interval, why))
     if f.frames.run["state"] == STOPPED:
-        lines.append(ObjectiveLine(STOPPED, FAIL, plain(f.frames.run["stopped"], 300), "", ""))
+        when, _, why = plain(f.frames.run["stopped"], 300).partition(": ")
+        lines.append(ObjectiveLine(STOPPED, FAIL, when, "", "", why))
     grows = f.evidence.stability.growth_per_s
     if f.evidence.stability.of(stability.BACKLOG) and grows is not None:
         lines.append(ObjectiveLine(BACKLOG, FAIL, f"grows by {figures(grows)} requests/s", "> 0 requests/s"))
