@@ -277,7 +277,7 @@ def _of_cost(parts: Parts) -> list[Target]:
         Target("whole run of a minute, ratio to C", 2.0, whole),
         Target("CPU per request at 400/s, ratio to Locust by hand", 1.5, per_request(400)),
         Target("CPU per request at 800/s, ratio to Locust by hand", 1.5, per_request(800)),
-        Target("bytes per chunk", 6.0, ours("minute", "500", "bytes_per_chunk")),
+        Target("bytes per chunk", 8.0, ours("minute", "500", "bytes_per_chunk")),
         Target("writer's share of the worker's CPU", 0.1, ours("minute", "500", "writer_share")),
         Target("first request, OpenAI", 2.0, ours("start", "10", "first_request_s"), " s"),
         Target("first request, Anthropic", 3.3, ours("start", "10", "first_request_s", "anthropic"), " s"),
