@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import gc
 import os
+import secrets
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from hypothesis import settings
@@ -98,6 +100,28 @@ def checkout() -> Path:
 def full_size() -> bool:
     """Whether `make verify` asked for longer runs and more repetitions."""
     return os.environ.get("TAILGAUGE_FULL") == "1"
+
+
+class Fuzz(NamedTuple):
+    """The seed of a test that draws its cases, their numbers, and whether it repeats a single one."""
+
+    seed: int
+    numbers: Sequence[int]
+    repeats_one: bool
+
+
+@pytest.fixture
+def fuzz(full_size: bool, capsys: pytest.CaptureFixture[str]) -> Callable[[int, int], Fuzz]:
+    """For so many cases in the short and the full form; `TAILGAUGE_FUZZ=SEED` or `SEED-NUMBER` repeats them or one."""
+
+    def draw(few: int, many: int) -> Fuzz:
+        given, _, only = os.environ.get("TAILGAUGE_FUZZ", "").partition("-")
+        seed = int(given or (secrets.randbits(32) if full_size else 19))
+        with capsys.disabled():
+            print(f"\nseed {seed}: repeat with TAILGAUGE_FUZZ={seed}")
+        return Fuzz(seed, [int(only)] if only else range(many if full_size else few), bool(only))
+
+    return draw
 
 
 @pytest.fixture(scope="session")

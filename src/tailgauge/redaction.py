@@ -20,9 +20,8 @@ from typing import AnyStr
 from urllib.parse import unquote
 
 MARK = "[redacted]"
-MIN_SECRET = RUN = (
-    8  # characters; shorter values may occur in any text, and shorter runs of a secret in a row
-)
+MIN_SECRET = 8  # characters; shorter values may occur in any text
+RUN = 8  # and so may shorter runs of a secret
 MIN_BEGINNING = 6  # first characters of a secret at the end of a text
 _PIECE = 4  # bytes; every run holds a whole one, counted from the beginning of its text
 _LEVELS = 4  # at which a text is searched: as it is, and with 1, 2 and 3 levels of its escapes undone
@@ -34,7 +33,6 @@ _NAMES = re.compile(
     r"(?:^|_)KEYS?(?:$|_)|API_?KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|CUSTOM_HEADERS", re.IGNORECASE
 )
 _LOOKS = re.compile(r"\b(sk-[A-Za-z0-9_-]{8,}|Bearer\s+[A-Za-z0-9._~+/=-]{8,})")
-# How a character may be written, or hidden in front of the next: percent, JSON, Python, HTML; what nobody sees.
 # A field of these names holds a secret; of the next, one whose value is random; of those behind, none of that look.
 _SECRET_NAME = re.compile(
     r"(?:api|access|private|secret|auth|subscription|account|master|admin|signing|encryption|app|service|client"
@@ -60,6 +58,7 @@ _USER = re.compile(r"://[^/@\s:]+:[^/@\s]+@")
 _QUERY = re.compile(r"[?&]([^=&#\s]+)=([^&#\s]+)")
 _UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
 _PLACEHOLDERS = re.compile(r"(?:\{[a-z_]+\}|\W)*")
+# How a character may be written, or hidden in front of the next: percent, JSON, Python, HTML; what nobody sees.
 _HEX = "([0-9A-Fa-f]{2})"
 _UNSEEN = (
     r"\x00-\x1f\x7f-\x9f\xad\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff9-\ufffb"

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import random
-import secrets
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -64,15 +62,10 @@ def line(draw: random.Random, folders: list[str]) -> list[str]:
 
 
 def test_any_combination_of_flags_ends_with_a_documented_code(
-    write: Any, tmp_path: Path, command: Any, full_size: bool, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    write: Any, tmp_path: Path, command: Any, fuzz: Any, capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`TAILGAUGE_FUZZ=SEED` repeats a run, `TAILGAUGE_FUZZ=SEED-NUMBER` one line."""
-    given = os.environ.get("TAILGAUGE_FUZZ", "")
-    begin, _, only = given.partition("-")
-    seed = int(begin or (secrets.randbits(32) if full_size else 19))
-    numbers = [int(only)] if only else range(100 if full_size else 10)
-    with capsys.disabled():
-        print(f"\nseed {seed}: repeat with TAILGAUGE_FUZZ={seed}")
+    seed, numbers, repeats_one = fuzz(10, 100)
     folders = [str(write(name, n=30, run_id=name)) for name in ("a", "b")]
     codes: Counter[int] = Counter()
     defects = {}
@@ -90,5 +83,5 @@ def test_any_combination_of_flags_ends_with_a_documented_code(
         print(f"exit codes {dict(codes)}")
 
     assert defects == {}
-    if not only:
+    if not repeats_one:
         assert codes[Exit.USAGE] > len(numbers) / 4

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import secrets
 from collections import Counter
 
 from scenario.mutations import Mutation
@@ -49,16 +47,9 @@ def defect(mutation, folder) -> tuple[str, str]:
     return "planned", ""
 
 
-def test_a_mutated_scenario_is_planned_or_refused_by_file_and_key(
-    tmp_path, monkeypatch, capsys, bounded, full_size
-):
+def test_a_mutated_scenario_is_planned_or_refused_by_file_and_key(tmp_path, monkeypatch, bounded, fuzz):
     """`TAILGAUGE_FUZZ=SEED` repeats a run, `TAILGAUGE_FUZZ=SEED-NUMBER` one mutation."""
-    given = os.environ.get("TAILGAUGE_FUZZ", "")
-    seed, _, only = given.partition("-")
-    seed = int(seed or (secrets.randbits(32) if full_size else 19))
-    numbers = [int(only)] if only else range(20_000 if full_size else 400)
-    with capsys.disabled():
-        print(f"\nseed {seed}: repeat with TAILGAUGE_FUZZ={seed}")
+    seed, numbers, repeats_one = fuzz(400, 20_000)
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("ANTHROPIC_API_KEY", raising=False)
     became, defects = Counter(), {}
@@ -73,6 +64,6 @@ def test_a_mutated_scenario_is_planned_or_refused_by_file_and_key(
     print(dict(became))
 
     assert defects == {}
-    if not only:
+    if not repeats_one:
         assert became["planned"] > len(numbers) / 20
         assert became["refused"] > len(numbers) / 3

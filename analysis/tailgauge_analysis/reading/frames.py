@@ -63,7 +63,7 @@ def load(run_dirs: Sequence[Path]) -> Frames:
     opened = _Opened.of(run_dirs)
     run, problems, rows = opened.run, opened.problems, dict[tuple[str, int], int]()
     tables = {name: _table(opened, name, wanted, rows, _reduced) for name, wanted in WANTED.items()}
-    start = opened.start_at_ns(tables["requests"])
+    start = opened.start_at_ns(lambda: tables["requests"])
     folded = _chunks(opened, start, rows)
     if run["rebuilt"] and not sum(rows.values()):
         raise RunDataError(
@@ -81,9 +81,7 @@ def whole(run_dirs: Sequence[Path], name: str) -> pd.DataFrame:
     """Every column of a table, ordered by its keys. Integers stay integers, `Int64` where some are null."""
     opened = _Opened.of(run_dirs)
     table = _table(opened, name, tuple(column.name for column in columns(name)), {})
-    start = opened.start_at_ns(
-        table if name == "requests" else _table(opened, "requests", WANTED["requests"], {})
-    )
+    start = opened.start_at_ns(lambda: _table(opened, "requests", WANTED["requests"], {}))
     table = parquet.shifted(table.drop_columns("folder"), -start)
     table = table.sort_by([(key, "ascending") for key in dedup.KEYS[name]])
     frame: pd.DataFrame = table.replace_schema_metadata(schema(name).metadata).to_pandas()
@@ -113,10 +111,10 @@ class _Opened:
         """From the clock of a worker to the master's."""
         return next((w["offset_ns"] or 0 for w in self.run["workers"] if w["worker"] == worker), 0)
 
-    def start_at_ns(self, requests: pa.Table) -> int:
+    def start_at_ns(self, requests: Callable[[], pa.Table]) -> int:
         """Start of the run; without its record its clock starts at the first arrival."""
         start: int | None = self.run["start_at_ns"]
-        return start if start is not None else pc.min(requests["scheduled_at_ns"]).as_py() or 0
+        return start if start is not None else pc.min(requests()["scheduled_at_ns"]).as_py() or 0
 
 
 def answers(run: dict[str, Any], pattern: pd.Series[str]) -> pd.Series[str]:

@@ -32,7 +32,7 @@ from locust.rpc.protocol import Message
 
 from tailgauge.channel import sockets
 from tailgauge.channel.auth import Seal, SealError
-from tailgauge.channel.sockets import MALFORMED, drop, fits
+from tailgauge.channel.sockets import BY_NAME, MALFORMED, drop, fits
 from tailgauge.clock import monotonic_ns
 from tailgauge.errors import InternalError, TailgaugeError
 from tailgauge.quantile_sketch import is_packed
@@ -44,13 +44,12 @@ _PREFIX = "tailgauge:"
 _UNSEALED = "messages without a valid mark of the run's token were dropped"
 
 _RUN = {"run": str}
-_BY_NAME = {str: int}
 _TRAFFIC = {
-    "requests": _BY_NAME, "attempts": _BY_NAME, "tokens": [int], "ttft": is_packed, "tpot": is_packed, "e2e": is_packed,
+    "requests": BY_NAME, "attempts": BY_NAME, "tokens": [int], "ttft": is_packed, "tpot": is_packed, "e2e": is_packed,
 }  # fmt: skip
 _COUNTERS = {
     "counts": {
-        "leased": int, "dispatched": int, "client_drop": int, "not_reached": int, "censored": int, "ended": _BY_NAME,
+        "leased": int, "dispatched": int, "client_drop": int, "not_reached": int, "censored": int, "ended": BY_NAME,
     },
     "in_flight": int, "chunks": int, "unshipped": int, "traffic": [(str, str, _TRAFFIC)],
     "watch": {"delays": is_packed, "cpu": float}, "clock": dict,
@@ -58,8 +57,8 @@ _COUNTERS = {
 _RECORD = {
     "state": str,
     "counts": _COUNTERS["counts"],
-    "rows": _BY_NAME,
-    "unwritten": _BY_NAME,
+    "rows": BY_NAME,
+    "unwritten": BY_NAME,
     "shared": bool,
 }
 # What the master relies on, see `fits`; a worker trusts its master.

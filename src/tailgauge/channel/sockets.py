@@ -46,14 +46,12 @@ dropped: Counter[str] = Counter()  # what, since it was last reported
 
 _FAILED = {zmq.EVENT_HANDSHAKE_FAILED_PROTOCOL, zmq.EVENT_HANDSHAKE_FAILED_NO_DETAIL}
 _FAILURES = 3  # handshakes in a row; a tunnel's end without a master fails them, too
-_VERSION, _GREETED = (
-    b"\xff" + bytes(8) + b"\x7f\x03\x01",
-    64,
-)  # bytes of a greeting: begin, all with the mechanism
+_VERSION = b"\xff" + bytes(8) + b"\x7f\x03\x01"  # how a greeting begins
+_GREETED = 64  # bytes of one, with the mechanism
 _sleep: Callable[[float], None] = monkey.get_original("time", "sleep")
 _start: Callable[..., int] = monkey.get_original("_thread", "start_new_thread")
 
-_COUNTS = {str: int}
+BY_NAME = {str: int}
 _NUMBER = int | float
 # What Locust keeps of a message, or uses before it has looked: shapes as of `fits`.
 _LOCUSTS: dict[type, dict[str, Any]] = {
@@ -66,15 +64,15 @@ _LOCUSTS: dict[type, dict[str, Any]] = {
         "logs": {"worker_id": str, "logs": [str]},
         "quit": None,
         "spawning": None,
-        "spawning_complete": {"user_classes_count": _COUNTS},
-        "stats": {"stats": [dict], "stats_total": dict, "errors": dict, "user_classes_count": _COUNTS},
+        "spawning_complete": {"user_classes_count": BY_NAME},
+        "stats": {"stats": [dict], "stats_total": dict, "errors": dict, "user_classes_count": BY_NAME},
     },
     WorkerRunner: {
         "ack": dict,
         "heartbeat": None,
         "quit": None,
         "reconnect": None,
-        "spawn": {"timestamp": _NUMBER, "parsed_options": dict, "user_classes_count": _COUNTS},
+        "spawn": {"timestamp": _NUMBER, "parsed_options": dict, "user_classes_count": BY_NAME},
         "spawning_complete": {"user_count": int},
         "stop": None,
         "update_user_class": dict,

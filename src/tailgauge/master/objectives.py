@@ -125,10 +125,8 @@ _RATIOS: dict[str, Callable[[TrafficCounters, float], tuple[float, float, float]
 }
 
 
-LAST, LAST_S = (
-    50,
-    5.0,
-)  # ended requests that a stop rule looks back on, and seconds: a restart of the target is shorter
+LAST = 50  # ended requests that a stop rule looks back on, at least, and
+LAST_S = 5.0  # seconds: a restart of the target is shorter
 _KEPT = 3600  # looks, one per second
 
 

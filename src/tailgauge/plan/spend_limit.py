@@ -149,7 +149,6 @@ class Guard:
         self._limit, self._sizing, self._prices, self._on_refused = limit, sizing, prices, on_refused
         # Then nothing needs to be sized or held: a call that was taken counts, whatever becomes of it.
         self.is_of_calls_only = limit.tokens is None and limit.cost is None
-        self._calls = 0
         self._held: dict[Hashable, Amount] = {}
         self._refused = False
         self.taken = Amount()  # used, or held for calls that have not ended
@@ -167,7 +166,7 @@ class Guard:
         """Whether a call may be sent; if so, what it may need is held for it under its key."""
         if self.is_of_calls_only:
             admitted = self._admits_calls(1)
-            self._calls += admitted
+            self.taken = Amount((self.taken.requests or 0) + admitted)
             return admitted
         return self.hold(key, self._need(call, model))
 
@@ -196,11 +195,9 @@ class Guard:
 
     def _admits_calls(self, more: int) -> bool:
         most = self._limit.requests
-        return (
-            self._admits(Amount(more))
-            if most is not None and self._calls + more > most
-            else not self._refused
-        )
+        if most is None or (self.taken.requests or 0) + more <= most:
+            return not self._refused
+        return self._admits(Amount(more))
 
     def _admits(self, need: Amount) -> bool:
         """Whether the limits allow it; once they did not, nothing is admitted any more."""
@@ -210,7 +207,7 @@ class Guard:
         return not self._refused
 
     def _exceeded(self, need: Amount) -> str | None:
-        after = self.taken.plus(Amount(self._calls)).plus(need)
+        after = self.taken.plus(need)
         for name, limit, total in zip((REQUESTS, TOKENS, COST), self._limit, after, strict=True):
             if limit is not None and total is not None and total > limit:
                 return name

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import secrets
 import shutil
 import sys
 from collections import Counter
@@ -86,15 +84,14 @@ def report(monkeypatch, capsys, bounded, tmp_path):
     return made
 
 
-def test_a_damaged_folder_is_reported_or_refused_by_name(sound, tmp_path, report, capsys, command, full_size):
+def test_a_damaged_folder_is_reported_or_refused_by_name(
+    sound, tmp_path, report, capsys, command, fuzz, full_size
+):
     """`TAILGAUGE_FUZZ=SEED` repeats a run, `TAILGAUGE_FUZZ=SEED-NUMBER` one folder. One in twenty is another process."""
-    given = os.environ.get("TAILGAUGE_FUZZ", "")
-    seed, _, only = given.partition("-")
-    seed = int(seed or (secrets.randbits(32) if full_size else 19))
-    numbers = [int(only)] if only else range(500 if full_size else 20)
-    with capsys.disabled():
-        print(f"\nseed {seed}: repeat with TAILGAUGE_FUZZ={seed}")
-    runs, other = sound if full_size or only else (sound[0][:2], sound[1])  # the last one takes a second each
+    seed, numbers, repeats_one = fuzz(20, 500)
+    runs, other = (
+        sound if full_size or repeats_one else (sound[0][:2], sound[1])
+    )  # the last one takes a second each
     codes, defects = Counter(), {}
     for number in numbers:
         work = tmp_path / str(number)
@@ -114,7 +111,7 @@ def test_a_damaged_folder_is_reported_or_refused_by_name(sound, tmp_path, report
         print(f"exit codes {dict(codes)}")
 
     assert defects == {}
-    if not only:
+    if not repeats_one:
         assert codes[3] > len(numbers) / 4
 
 
