@@ -13,9 +13,9 @@ HARNESS, ANALYSIS = "src/tailgauge", "analysis/tailgauge_analysis"
 FOLDERS_AND_MODULES = {HARNESS: (18, 12), ANALYSIS: (12, 4)}
 FILES, LINES = 25, 3000  # of one folder, without those below it
 PRODUCT_FILES, PRODUCT_LINES = (
-    331,
-    49_600,
-)  # 47,950 before limits, stop rules, checks of what peers send, and the Python API
+    345,
+    52_000,
+)  # 47,950 before limits, stop rules, checks of what peers send, and what users bring: requests, prompts, Locust users, plugins
 
 
 def size(files: list[Path]) -> tuple[int, int]:
