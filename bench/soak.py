@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 import pyarrow.parquet as pq
-from slope import growth
+from slope import growth, growth_behind_bursts
 
 EVERY_S = 2.0
 RATE, CHUNKS = 50, 40  # request rate, chunks of each
@@ -207,7 +207,7 @@ def _of_health(run: Path, worker: int) -> list[Row]:
     rows = []
     for column, name, floor in LAGS:
         values = [value / 1e3 for value in table[column][len(table[column]) // 2 :] if value is not None]
-        found = growth(range(len(values)), values)
+        found = growth_behind_bursts(range(len(values)), values)
         bound = max(GROWN_LAG * found.level, floor)
         measured = f"{found.level:,.0f} us, {found.change:+.0f} [{found.low:+.0f}, {found.high:+.0f}]"
         rows.append(
