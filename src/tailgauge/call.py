@@ -26,28 +26,37 @@ WHOLE_ANSWERS = "answers without a stream"
 
 @dataclass(slots=True, unsafe_hash=True)
 class Part:
-    """A block of text; `ttl` is the life of a cache mark after it, or None without a mark."""
+    """A block of text; `ttl` is the life of a cache mark after it, or None without a mark.
+
+    `block`: JSON text of a content block that the user gave, sent as it is; `text` is then what there is of text in it.
+    """
 
     text: str
     ttl: str | None = None
+    block: str | None = None
 
 
 @dataclass(slots=True, unsafe_hash=True)
 class Message:
-    """One turn of the conversation."""
+    """One turn of the conversation; `more`: other keys that the user gave, as JSON text."""
 
     role: str
     parts: tuple[Part, ...]
+    more: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool definition; `schema` is JSON Schema as JSON text."""
+    """A tool definition; `schema` is JSON Schema as JSON text.
+
+    `given`: JSON text of the user's own definition, sent as it is but for its name.
+    """
 
     name: str
     description: str
     schema: str
     ttl: str | None = None
+    given: str | None = None
 
 
 @dataclass(slots=True, unsafe_hash=True)
@@ -55,7 +64,7 @@ class Prompt:
     """A prompt in the order in which a prefix cache reads it: tools, system, messages.
 
     `prefix` is the number of the shared prefix with which it begins, `shared` the messages that belong to it. With `unique`
-    no other request can have the same first bytes.
+    no other request can have the same first bytes. `tokens`: at least so many, where the user states it.
     """
 
     messages: tuple[Message, ...]
@@ -64,6 +73,7 @@ class Prompt:
     prefix: int | None = None
     shared: int = 0
     unique: bool = False
+    tokens: int = 0
 
     @classmethod
     def of(cls, text: str) -> Prompt:

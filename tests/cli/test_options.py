@@ -156,8 +156,12 @@ def test_a_model_that_no_table_uses_is_refused(tmp_path: Path) -> None:
 def test_sizes_of_a_prompt_file_are_refused(tmp_path: Path) -> None:
     (tmp_path / "prompts.jsonl").write_text('{"prompt_tokens": 5}\n')
     with pytest.raises(UsageError) as raised:
-        settings(tmp_path, "streaming", f"traffic.chat.prompt_file={tmp_path}/prompts.jsonl", output_tokens=7)
-    assert str(raised.value) == "--output-tokens: sizes come from traffic.chat.prompt_file: change them there"
+        settings(
+            tmp_path, "streaming", f"traffic.chat.prompts.file={tmp_path}/prompts.jsonl", output_tokens=7
+        )
+    assert (
+        str(raised.value) == "--output-tokens: sizes come from traffic.chat.prompts.file: change them there"
+    )
 
 
 @pytest.mark.parametrize("line", ["headroom --requests 50", "headroom --duration 5m", "headroom hedging"])

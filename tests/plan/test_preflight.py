@@ -96,7 +96,7 @@ def test_every_prefix_is_written_once_before_the_run(protocol: str, tokens: int)
 
 
 @pytest.mark.parametrize("table", [
-    {"prompt_file": "x.jsonl"}, {"session": {"turns_mean": 2.0}}, {"tools": 1},
+    {"prompts": {"file": "x.jsonl"}}, {"session": {"turns_mean": 2.0}}, {"tools": 1},
     {"pattern": "structured", "structured": {"mode": "two_calls"}},
     {"pattern": "cached", "cache": {"tools": 1, "breakpoints": ["tools"]}}, {"fallback": {"after_s": 1.0, "model": "other"}},
 ])  # fmt: skip

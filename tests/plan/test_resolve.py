@@ -149,7 +149,7 @@ def test_a_closed_loop_refuses_a_number_of_requests(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "error_text"),
     [
-        ("[traffic.chat]\nprompt_file = 'none.jsonl'\n", "none.jsonl: no such file"),
+        ("[traffic.chat]\nprompts.file = 'none.jsonl'\n", "none.jsonl: no such file"),
         ("[arrival]\nprocess = 'trace'\n[arrival.trace]\nfile = 'none.csv'\n", "none.csv: no such file"),
         ("[guard]\nprices = 'none.toml'\n", "none.toml: no such file"),
         ("[target]\nca_file = 'none.pem'\n", "target.ca_file: none.pem: no such file"),

@@ -76,7 +76,7 @@ def put(kind: str, path: Path) -> Path:
     ("key", "table"),
     [
         ("arrival.trace.file", "[arrival]\nprocess = 'trace'\n[arrival.trace]\nfile = 'odd'\n"),
-        ("traffic.chat.prompt_file", "[traffic.chat]\nprompt_file = 'odd'\n"),
+        ("traffic.chat.prompts.file", "[traffic.chat]\nprompts.file = 'odd'\n"),
         ("guard.prices", "[guard]\nprices = 'odd'\n"),
     ],
 )
@@ -156,7 +156,7 @@ def test_a_name_that_no_file_can_have_is_a_clear_error(tmp_path, monkeypatch, ca
 
 
 @pytest.mark.parametrize(
-    "key", ["arrival.trace.file", "guard.prices", "target.ca_file", "traffic.*.prompt_file"]
+    "key", ["arrival.trace.file", "guard.prices", "target.ca_file", "traffic.*.prompts.file"]
 )
 @pytest.mark.parametrize(
     ("name", "why"), [("none", "no such file"), ("a" * 300, "cannot be read: File name too long"), ("a\0b", "cannot be read: embedded null byte")]
@@ -259,7 +259,7 @@ def test_json_has_the_same_bounds(tmp_path, text, message):
     with pytest.raises(ValueError, match=message):
         json_tree(text, no_number)
     (tmp_path / "t.jsonl").write_text(f'{{"prompt_tokens": 5}}\n{{"prompt_tokens": {text or "?"}}}\n')
-    (tmp_path / "mine.toml").write_text("[traffic.chat]\nprompt_file = 't.jsonl'\n")
+    (tmp_path / "mine.toml").write_text("[traffic.chat]\nprompts.file = 't.jsonl'\n")
     with pytest.raises(UsageError, match=r"t\.jsonl:2: "):
         resolve(str(tmp_path / "mine.toml"), (), tmp_path)
 

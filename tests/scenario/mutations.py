@@ -69,7 +69,7 @@ class Mutation:
         self.files: dict[str, bytes] = {}
         if draw.random() < 0.15:  # a file that the scenario names is wrong
             name, text = draw.choice(self._named())
-            key = {"prompts.jsonl": "traffic.*.prompt_file", "prices.toml": "guard.prices"}.get(
+            key = {"prompts.jsonl": "traffic.*.prompts.file", "prices.toml": "guard.prices"}.get(
                 name, "arrival.trace.file"
             )
             self.pairs = [(key, name), *([("arrival.process", "trace")] if "trace" in key else [])]

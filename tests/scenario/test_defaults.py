@@ -34,8 +34,9 @@ DEFAULTS = {
     "traffic": {
         "main": {
             "pattern": "streaming", "weight": 1.0, "prompt_tokens": 200, "prompt_sigma": 0.0, "output_tokens": 50,
-            "output_sigma": 0.0, "prompt_file": None, "tags": {}, "model": None, "stream": True, "thinking": "off",
+            "output_sigma": 0.0, "tags": {}, "model": None, "stream": True, "thinking": "off",
             "thinking_tokens": 1024, "tools": 0, "cache": None,
+            "prompts": {"source": None, "file": None, "columns": {}, "order": "file", "at_end": "repeat"},
             "session": {"turns_mean": 1.0, "think_s": 5.0, "think_sigma": 0.5, "grow": True},
             "retry": {
                 "policy": "none", "max_retries": 3, "base_s": 0.5, "cap_s": 8.0, "budget_share": 0.1,

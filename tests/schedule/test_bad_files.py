@@ -89,14 +89,14 @@ def test_a_trace_that_cannot_be_used_is_refused_with_file_line_and_column(tmp_pa
 def test_a_prompt_file_that_cannot_be_used_is_refused_with_file_line_and_key(tmp_path, text, error_text):
     (tmp_path / "p.jsonl").write_text(text, encoding="utf-8")
     with pytest.raises(ScenarioError) as caught:
-        planned(tmp_path, prompt_file="p.jsonl")
+        planned(tmp_path, prompts={"file": "p.jsonl"})
 
     assert str(caught.value).startswith(f"{tmp_path}/{error_text}")
     assert caught.value.exit_code == Exit.USAGE
 
 
 def test_a_file_that_is_not_there_is_named_with_the_places_looked_at(tmp_path):
-    for make in (lambda: replay(tmp_path, "no.csv"), lambda: planned(tmp_path, prompt_file="no.csv")):
+    for make in (lambda: replay(tmp_path, "no.csv"), lambda: planned(tmp_path, prompts={"file": "no.csv"})):
         with pytest.raises(UsageError, match=rf"no\.csv: no such file, neither in {tmp_path} nor in /"):
             make()
 
@@ -104,7 +104,7 @@ def test_a_file_that_is_not_there_is_named_with_the_places_looked_at(tmp_path):
 def test_a_file_that_is_not_utf_8_is_refused(tmp_path):
     (tmp_path / "t.csv").write_bytes(HEAD.encode() + b"\xff\xfe")
     (tmp_path / "p.jsonl").write_bytes(b'{"prompt": "\xff"}')
-    for make in (lambda: replay(tmp_path), lambda: planned(tmp_path, prompt_file="p.jsonl")):
+    for make in (lambda: replay(tmp_path), lambda: planned(tmp_path, prompts={"file": "p.jsonl"})):
         with pytest.raises(ScenarioError, match="not UTF-8 text"):
             make()
 

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 
-from tailgauge.patterns.settings import Session
+from tailgauge.patterns.settings import Prompts, Session
 from tailgauge.patterns.table import Traffic
 from tailgauge.schedule.schedule import plan
 from tailgauge.schedule.settings import Arrival, Closed
@@ -22,7 +22,7 @@ def prompts(tmp_path):
 
     def write(*lines, **settings):
         (tmp_path / "p.jsonl").write_text("\n".join(json.dumps(line) for line in lines), encoding="utf-8")
-        return Traffic(prompt_file=str(tmp_path / "p.jsonl"), **settings)
+        return Traffic(prompts=Prompts(file=str(tmp_path / "p.jsonl")), **settings)
 
     return write
 

@@ -56,8 +56,8 @@ def _check_effect(scenario: Scenario, spelt: Mapping[str, str]) -> None:
         if trace is not None and trace.sizes:
             raise UsageError(f"{option}: sizes come from the trace: add --set arrival.trace.sizes=false")
         for name, table in scenario.traffic.items():
-            if table.prompt_file is not None:
-                raise UsageError(f"{option}: sizes come from traffic.{name}.prompt_file: change them there")
+            if table.prompts.file is not None:
+                raise UsageError(f"{option}: sizes come from traffic.{name}.prompts.file: change them there")
     if "target.model" in spelt and (MAIN, scenario.target.model) not in scenario.models():
         raise UsageError("--model: every traffic table names its model: use --set traffic.*.model=NAME")
 

@@ -154,7 +154,7 @@ def makers_of(scenario: Scenario, schedule: Schedule) -> Mapping[str, Maker | Si
 
     def real(traffic: Traffic) -> bool:
         grows = traffic.session.turns_mean > 1 and traffic.session.grow
-        return read or bool(traffic.cache or traffic.tools or traffic.prompt_file) or grows
+        return read or bool(traffic.cache or traffic.tools or not traffic.prompts.is_generated) or grows
 
     return {
         name: Maker(scenario.seed, traffic, name, words_per_token, marks=marks) if real(traffic) else SizedPrompts(traffic)

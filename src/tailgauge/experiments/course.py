@@ -165,11 +165,11 @@ class Base:
         tree.pop("experiment", None)
         named = [
             tree.get("arrival", {}).get("trace", {}),
-            *tree.get("traffic", {}).values(),
+            *(table.get("prompts", {}) for table in tree.get("traffic", {}).values()),
             tree.get("guard", {}),
         ]
         for table in named:
-            for key in ("file", "prompt_file", "prices"):
+            for key in ("file", "prices"):
                 if isinstance(table.get(key), str):
                     table[key] = str(locate(table[key], self.path.parent, f"{self.path}: {key}").resolve())
         return tree

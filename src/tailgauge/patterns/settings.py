@@ -191,6 +191,30 @@ class Reader(Table):
     bytes_per_s: Positive | None = Field(None, description="reading speed; default unlimited")
 
 
+class Prompts(Table):
+    """Where prompts come from, with the rows of a file; see `tailgauge docs prompts`."""
+
+    source: str | None = Field(
+        None,
+        description="`generated`, words drawn from the seed; `trace`, blocks of a trace; `file`, rows of `file`; default what there is",
+    )
+    file: str | None = Field(
+        None, description="JSONL, JSON or CSV file, also .gz, with a prompt or a size in each row"
+    )
+    columns: Mapping[str, str] = Field(
+        {}, description='names of the file\'s columns, as in { prompt = "question" }; others are then ignored'
+    )
+    order: Literal["file", "shuffled"] = Field("file", description="`shuffled`: by the scenario's seed")
+    at_end: Literal["repeat", "stop"] = Field(
+        "repeat", description="after the last row: `repeat` from the first, or `stop`: nothing more arrives"
+    )
+
+    @property
+    def is_generated(self) -> bool:
+        """Whether none but seeded words are asked."""
+        return self.source == "generated" or (self.source in {None, "trace"} and self.file is None)
+
+
 class TrafficSettings(Table):
     """One kind of request. Several tables make a mix."""
 
@@ -202,10 +226,6 @@ class TrafficSettings(Table):
     )
     output_tokens: Tokens = Field(50, description="`max_tokens` of the request")
     output_sigma: Sigma = Field(0.0, description="the same for the output")
-    prompt_file: str | None = Field(
-        None,
-        description="JSONL file with one prompt or size per line instead; used in turn, see `tailgauge docs traffic`",
-    )
     tags: Mapping[str, str] = Field({}, description="groups of the report, such as tenant or query type")
     model: str | None = Field(None, min_length=1, description="model of these requests; default the target's")
     stream: bool = Field(True, description="`false`: non-streamed answers, the control")
@@ -216,6 +236,7 @@ class TrafficSettings(Table):
     tools: Annotated[int, Field(ge=0, le=100)] = Field(
         0, description="tools offered to the model, which must use one"
     )
+    prompts: Prompts = Prompts()
     session: Session = Session()
     cache: Cache | None = Field(None)
     retry: Retry = Retry()

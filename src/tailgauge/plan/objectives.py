@@ -44,7 +44,7 @@ def _has(objective: Objective, scenario: Scenario, schedule: Schedule) -> int | 
     steady = (at_s >= stages.warmup) & (at_s < stages.duration_s - stages.cooldown_s)
     for index, name in enumerate(schedule.names):
         traffic = scenario.traffic[name]
-        if objective.tag is not None and traffic.prompt_file is not None:
+        if objective.tag is not None and traffic.prompts.file is not None:
             return None
         is_of = objective.traffic in {None, name} and (
             objective.tag is None

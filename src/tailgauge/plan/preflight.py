@@ -101,7 +101,7 @@ def _is_generated(traffic: Traffic) -> bool:
     grows = traffic.session.grow and traffic.session.turns_mean > 1
     repeats = pattern_of(traffic).resends_answers
     tools = traffic.tools or (traffic.cache.tools if traffic.cache else 0)
-    return traffic.prompt_file is None and not (grows or repeats or tools)
+    return traffic.prompts.is_generated and not (grows or repeats or tools)
 
 
 def writes(

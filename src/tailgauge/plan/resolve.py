@@ -177,11 +177,11 @@ def _files_exist(scenario: Scenario, path: Path, chosen: Collection[str]) -> Non
     """Every file that a key names is there; UsageError with where the key stands."""
     trace = scenario.arrival.trace.file if scenario.arrival.process == TRACE else None
     named = {"arrival.trace.file": trace, "guard.prices": scenario.guard.prices}
-    named |= {f"traffic.{name}.prompt_file": table.prompt_file for name, table in scenario.traffic.items()}
+    named |= {f"traffic.{name}.prompts.file": table.prompts.file for name, table in scenario.traffic.items()}
     here = {f"{table}.ca_file": target.ca_file for table, target in scenario.targets.items()}
     for key, name in (named | here).items():
         if name is not None:
-            by = {key, re.sub(r"^(traffic)\..*\.(\w+)$", r"\1.*.\2", key)}
+            by = {key, re.sub(r"^(traffic)\..*\.(\w+\.\w+)$", r"\1.*.\2", key)}
             where = f"--set {key}" if by & set(chosen) else f"{path}: {key}"
             locate(name, Path() if key in here else path.parent, where)
 

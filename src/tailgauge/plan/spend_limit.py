@@ -81,12 +81,14 @@ class Sizing:
 
     def tokens(self, prompt: Prompt) -> int:
         """Upper bound for a whole prompt."""
-        texts = [part.text for part in prompt.system]
-        texts += [part.text for message in prompt.messages for part in message.parts]
-        texts += [text for tool in prompt.tools for text in (tool.name, tool.description, tool.schema)]
+        texts = [part.block or part.text for part in prompt.system]
+        texts += [part.block or part.text for message in prompt.messages for part in message.parts]
+        texts += [message.more for message in prompt.messages if message.more]
+        for tool in prompt.tools:
+            texts += [tool.given] if tool.given else [tool.name, tool.description, tool.schema]
         size = sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
         frame = self.frame + len(texts) * FRAME_TOKENS // 4 + (TOOL_TOKENS if prompt.tools else 0)
-        return frame + math.ceil(size * self.per_byte)
+        return frame + max(math.ceil(size * self.per_byte), prompt.tokens)
 
 
 def need(call: Call, sizing: Sizing, price: Price | None) -> Amount:
@@ -105,7 +107,10 @@ def need(call: Call, sizing: Sizing, price: Price | None) -> Amount:
 
 def _marked_1h(prompt: Prompt) -> bool:
     parts = [*prompt.system, *(part for message in prompt.messages for part in message.parts)]
-    return "1h" in {part.ttl for part in parts} | {tool.ttl for tool in prompt.tools}
+    given = [*(part.block for part in parts), *(tool.given for tool in prompt.tools)]
+    return "1h" in {part.ttl for part in parts} | {tool.ttl for tool in prompt.tools} or any(
+        '"1h"' in one for one in given if one
+    )
 
 
 def _dearest(price: Price, prompt_tokens: int, output_tokens: int, marked_1h: bool) -> Fraction:

@@ -4,7 +4,7 @@ A prompt depends on the run's seed, its request's id and, in a session, on the t
 one. After the prefix that it shares with others it opens with random words: no cache helps by accident.
 
     prompt      [tools] [system] [examples] [earlier turns] question
-    question    the text of the prompt file, or the blocks of the trace, or seeded words of the size in the schedule
+    question    what the table's source asks, see `source`
     salt        with `cold`, in front of everything; it differs by request and by leg
 """
 
@@ -19,12 +19,10 @@ from random import Random
 from tailgauge.call import ASSISTANT, USER, Message, Part, Prompt
 from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.prompts.prefix import Prefix, marked, opened, prefix
-from tailgauge.prompts.words import salt, text
+from tailgauge.prompts.source import SOURCES, PromptSource, kept, source_of
+from tailgauge.prompts.words import salt
 from tailgauge.schedule.schedule import Planned
 
-BLOCK_TOKENS = 512  # of a trace's block
-_KEPT_BYTES = 64_000_000  # of prefixes and of blocks each, about
-_WORD_BYTES = 7
 _WARM_UP = "Ready?"
 
 
@@ -53,8 +51,8 @@ class Maker:
         weights = (k**-cache.zipf for k in range(1, cache.prefixes + 1)) if cache else ()
         self._popularity = list(accumulate(weights))
         shared_words = self._words(cache.prefix_tokens) if cache else 1
-        self._prefix = lru_cache(_kept(shared_words))(self._make_prefix)
-        self._block = lru_cache(_kept(self._words(BLOCK_TOKENS)))(self._make_block)
+        self._prefix = lru_cache(kept(shared_words))(self._make_prefix)
+        self._sources: dict[str, PromptSource] = {}
 
     def make(
         self, planned: Planned, turn: int = 0, history: Sequence[tuple[str, str]] = ()
@@ -98,22 +96,28 @@ class Maker:
     ) -> Prompt:
         cache = self._cache
         use = f"{request_id}/{leg}" if leg else str(request_id)
-        question = Message(USER, (Part(self._question(planned, use, tokens)),))
+        asked = self._source(planned).make(planned, use, tokens)
+        if isinstance(asked, str):
+            asked = Prompt.of(asked)
+        *before, question = asked.messages
         if cache is not None and self._marks and "last" in cache.breakpoints:
             question = marked(question, cache.ttl)
         shared = self._prefix(number or 0)
-        messages = (*earlier, question)
+        messages = (*earlier, *before, question)
         unique = False
+        if cache is not None and cache.volatile == "marked":
+            place = next(one for one in ("few_shot", "system", "tools") if one in cache.breakpoints)
+            shared = shared.closing(f"This is request {request_id}.", place)
+        if asked.system or asked.tools:
+            shared = Prefix((*shared.tools, *asked.tools), (*shared.system, *asked.system), shared.messages)
         if cache is not None and (cache.cold or cache.volatile == "front"):
             words, unique = salt(self._seed, use) if cache.cold else f"{request_id}", True
             shared = shared.opening(words)
             if not shared.system and not shared.messages:
                 messages = (opened(messages[0], words), *messages[1:])
-        elif cache is not None and cache.volatile == "marked":
-            place = next(one for one in ("few_shot", "system", "tools") if one in cache.breakpoints)
-            shared = shared.closing(f"This is request {request_id}.", place)
+        count = len(shared.messages)
         return Prompt(
-            (*shared.messages, *messages), shared.system, shared.tools, number, len(shared.messages), unique
+            (*shared.messages, *messages), shared.system, shared.tools, number, count, unique, asked.tokens
         )
 
     def _number(self, request_id: int) -> int | None:
@@ -122,38 +126,16 @@ class Maker:
         draw = Random(f"{self._seed}/which/{self._name}/{request_id}").random()
         return bisect_right(self._popularity, draw * self._popularity[-1])
 
-    def _question(self, planned: Planned, use: str, tokens: int) -> str:
-        source = planned.source or {}
-        if source.get("text"):
-            return str(source["text"])
-        if source.get("blocks"):
-            return self._of_blocks(source["blocks"], use, tokens)
-        return text(self._seed, use, self._words(tokens - self._overhead))
-
-    def _of_blocks(self, blocks: Sequence[int], use: str, tokens: int) -> str:
-        """The trace's blocks, and more words where they are not enough.
-
-        Only the last block is ever cut, so that requests share exactly what they share in the trace.
-        """
-        full, rest = divmod(tokens, BLOCK_TOKENS)
-        parts = [self._block(block) for block in blocks[:full]]
-        if tokens > len(blocks) * BLOCK_TOKENS:
-            parts.append(text(self._seed, use, self._words(tokens - len(blocks) * BLOCK_TOKENS)))
-        elif rest:
-            parts.append(" ".join(self._block(blocks[full]).split(" ")[: self._words(rest)]))
-        return " ".join(parts)
+    def _source(self, planned: Planned) -> PromptSource:
+        """The source of a request, made at its first."""
+        name = source_of(self._traffic, planned)
+        if name not in self._sources:
+            self._sources[name] = SOURCES[name](self._seed, self._traffic, self._words, self._overhead)
+        return self._sources[name]
 
     def _make_prefix(self, number: int) -> Prefix:
         size = self._words
         return prefix(self._seed, self._name, number, self._cache, self._traffic.tools, size, self._marks)
 
-    def _make_block(self, block: int) -> str:
-        return text(self._seed, f"block/{block}", self._words(BLOCK_TOKENS))
-
     def _words(self, tokens: int) -> int:
         return max(1, round(tokens * self._words_per_token))
-
-
-def _kept(words: int) -> int:
-    """How many texts of so many words are kept."""
-    return max(8, min(4096, _KEPT_BYTES // (_WORD_BYTES * words)))

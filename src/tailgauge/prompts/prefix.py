@@ -35,7 +35,7 @@ class Prefix:
         if tools:
             tools = (replace(tools[0], name=f"{phrase}_{tools[0].name}"), *tools[1:])
         if system:
-            system = (replace(system[0], text=f"{phrase} {system[0].text}"), *system[1:])
+            system = _opened(system, phrase)
         elif messages:
             messages = (opened(messages[0], phrase), *messages[1:])
         return Prefix(tools, system, messages)
@@ -59,8 +59,15 @@ def closed(parts: tuple[Part, ...], phrase: str) -> tuple[Part, ...]:
 
 def opened(message: Message, phrase: str) -> Message:
     """The message with `phrase` in front."""
-    first, *rest = message.parts
-    return replace(message, parts=(replace(first, text=f"{phrase} {first.text}"), *rest))
+    return replace(message, parts=_opened(message.parts, phrase))
+
+
+def _opened(parts: tuple[Part, ...], phrase: str) -> tuple[Part, ...]:
+    """The parts with `phrase` in front; a block of the user's own stays as it is."""
+    if not parts or parts[0].block is not None:
+        return (Part(phrase), *parts)
+    first, *rest = parts
+    return (replace(first, text=f"{phrase} {first.text}"), *rest)
 
 
 def marked(message: Message, ttl: str | None) -> Message:

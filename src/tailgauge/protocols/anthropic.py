@@ -184,9 +184,12 @@ def body(call: Call, prompt: Prompt, model: str) -> dict[str, Any]:
 
 def _content(parts: tuple[Part, ...]) -> Any:
     """One plain text as it is, else blocks."""
-    if len(parts) == 1 and parts[0].ttl is None:
+    if len(parts) == 1 and parts[0].ttl is None and parts[0].block is None:
         return parts[0].text
-    return [_marked({"type": "text", "text": part.text}, part.ttl) for part in parts]
+    return [
+        _marked(json.loads(part.block) if part.block else {"type": "text", "text": part.text}, part.ttl)
+        for part in parts
+    ]
 
 
 def _marked(block: dict[str, Any], ttl: str | None) -> dict[str, Any]:
@@ -195,13 +198,13 @@ def _marked(block: dict[str, Any], ttl: str | None) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _tools(tools: tuple[Tool, ...]) -> list[dict[str, Any]]:
-    return [
-        _marked(
-            {"name": tool.name, "description": tool.description, "input_schema": json.loads(tool.schema)},
-            tool.ttl,
-        )
-        for tool in tools
-    ]
+    return [_marked(_tool(tool), tool.ttl) for tool in tools]
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    if tool.given:
+        return {**json.loads(tool.given), "name": tool.name}
+    return {"name": tool.name, "description": tool.description, "input_schema": json.loads(tool.schema)}
 
 
 @lru_cache(maxsize=256)

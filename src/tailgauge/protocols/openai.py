@@ -21,6 +21,7 @@ from tailgauge.call import (
     TOOLS,
     WHOLE_ANSWERS,
     Call,
+    Message,
     Part,
     Prompt,
     Tool,
@@ -140,15 +141,25 @@ class OpenAI(WireProtocol):
 
 def _messages(prompt: Prompt) -> list[dict[str, Any]]:
     """The conversation; cache marks are left out, because these caches find prefixes by themselves."""
-    turns = [(message.role, message.parts) for message in prompt.messages]
+    turns = prompt.messages
     if prompt.system:
-        turns.insert(0, ("system", prompt.system))
-    return [{"role": role, "content": _content(parts)} for role, parts in turns]
+        turns = (Message("system", prompt.system), *turns)
+    return [
+        {"role": one.role, "content": _content(one.parts), **(json.loads(one.more) if one.more else {})}
+        for one in turns
+    ]
 
 
-def _content(parts: tuple[Part, ...]) -> str:
-    """One text: chat templates of engines differ in how they join several, or take none but the first."""
-    return parts[0].text if len(parts) == 1 else "\n\n".join(part.text for part in parts)
+def _content(parts: tuple[Part, ...]) -> Any:
+    """One text: chat templates of engines differ in how they join several, or take none but the first.
+
+    Blocks that the user gave are sent as they are.
+    """
+    if any(part.block for part in parts):
+        return [
+            json.loads(part.block) if part.block else {"type": "text", "text": part.text} for part in parts
+        ]
+    return "\n\n".join(part.text for part in parts) if parts else None
 
 
 def _options(call: Call) -> dict[str, Any]:
@@ -185,17 +196,15 @@ def _engine_thinking(call: Call) -> dict[str, Any]:
 
 @lru_cache(maxsize=256)
 def _tools(tools: tuple[Tool, ...]) -> list[dict[str, Any]]:
-    return [
-        {
-            "type": "function",
-            "function": {
-                "name": tool.name,
-                "description": tool.description,
-                "parameters": json.loads(tool.schema),
-            },
-        }
-        for tool in tools
-    ]
+    return [_tool(tool) for tool in tools]
+
+
+def _tool(tool: Tool) -> dict[str, Any]:
+    if tool.given:
+        given = json.loads(tool.given)
+        return {**given, "function": {**given["function"], "name": tool.name}}
+    function = {"name": tool.name, "description": tool.description, "parameters": json.loads(tool.schema)}
+    return {"type": "function", "function": function}
 
 
 def _choice(decoder: StreamDecoder, choice: dict[str, Any]) -> None:

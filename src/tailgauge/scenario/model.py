@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from tailgauge.call import SECOND
 from tailgauge.errors import ScenarioError, UsageError
 from tailgauge.patterns.table import Traffic, pattern_of
+from tailgauge.prompts.source import check as check_source
 from tailgauge.protocols.table import Target, refusal
 from tailgauge.redaction import secret_like
 from tailgauge.rows.text_file import DEEPEST, toml
@@ -179,6 +180,10 @@ class Scenario(Table):
     @model_validator(mode="after")
     def _consistent(self) -> Scenario:
         for name, traffic in self.traffic.items():
+            try:
+                check_source(traffic)
+            except ValueError as error:
+                raise ValueError(f"traffic.{name}.prompts.{error}") from None
             pattern = pattern_of(traffic)
             used = {target for target, _ in pattern.models()} | {
                 traffic.hedge.target,

@@ -206,11 +206,11 @@ def _with_files(schedule: Schedule, traffic: Mapping[str, TrafficSettings], fold
     prompts, outputs = schedule.prompt_tokens.copy(), schedule.output_tokens.copy()
     dealt = {}
     for index, (name, table) in enumerate(traffic.items()):
-        if table.prompt_file is None:
+        if table.prompts.file is None:
             continue
         mine = schedule.traffic == index
         lines = deal(
-            read_prompts(locate(table.prompt_file, folder, f"traffic.{name}.prompt_file")),
+            read_prompts(locate(table.prompts.file, folder, f"traffic.{name}.prompts.file")),
             mine,
             schedule.turns,
         )

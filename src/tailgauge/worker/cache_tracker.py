@@ -213,12 +213,12 @@ def _blocks(
     tools: tuple[Tool, ...], system: tuple[Part, ...], messages: tuple[Message, ...]
 ) -> Iterator[tuple[bytes, str | None]]:
     for tool in tools:
-        yield _block(tool.name, tool.description, tool.schema, "tool"), tool.ttl
+        yield _block(tool.name, tool.given or tool.description, tool.schema, "tool"), tool.ttl
     for part in system:
-        yield _block(part.text, "system"), part.ttl
+        yield _block(part.block or part.text, "system"), part.ttl
     for message in messages:
         for part in message.parts:
-            yield _block(part.text, message.role), part.ttl
+            yield _block(part.block or part.text, message.role), part.ttl
 
 
 def _block(*texts: str) -> bytes:

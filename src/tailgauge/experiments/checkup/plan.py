@@ -50,7 +50,7 @@ START_S = 25.0  # the dry run and the first run's processes
 LOAD = 0.8  # of what is left: the rest is for a busy machine, and for probes that run again
 LEAST_S = 5.0  # of a probe
 KEPT = (
-    "prompt_tokens", "prompt_sigma", "output_tokens", "output_sigma", "prompt_file", "tags", "model", "thinking",
+    "prompt_tokens", "prompt_sigma", "output_tokens", "output_sigma", "prompts", "tags", "model", "thinking",
     "thinking_tokens", "tools", "cache", "retry",
 )  # fmt: skip
 LEFT_SHARE = 0.1  # of the answers, if the traffic does not set how many users leave
@@ -243,7 +243,7 @@ def _cancelled(of: TestedTraffic, _: float) -> Sent:
     """Every second client leaves after some chunks."""
     tokens = max(OUTPUT, of.table.output_tokens)
     leaving = {"share": LEAVE_SHARE, "after_chunks": LEAVE_AFTER}
-    call = of.call(output_tokens=tokens, output_sigma=None, prompt_file=None, cancel=leaving)
+    call = of.call(output_tokens=tokens, output_sigma=None, prompts=None, cancel=leaving)
     return Sent("clients that leave", {LEFT: call}, of.rate_per_s)
 
 

@@ -1,0 +1,128 @@
+"""The table of prompt sources: where the question of a request comes from.
+
+A source is a class here, and a row; nothing else knows its name. The master plans how many tokens a request has; what it says
+is made by the worker that sends it, ahead of need. Around it come what the traffic table adds: shared prefix, salt, marks.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import ClassVar
+
+from tailgauge.call import Prompt
+from tailgauge.patterns.settings import TrafficSettings
+from tailgauge.prompts.words import text
+from tailgauge.schedule.schedule import Planned
+from tailgauge.table import by_name, nearest
+
+BLOCK_TOKENS = 512  # of a trace's block
+_KEPT_BYTES = 64_000_000  # of blocks, and of prefixes, about
+_WORD_BYTES = 7
+
+
+class PromptSource(ABC):
+    """The questions of one traffic table. `words` turns tokens into a number of common English words.
+
+    `overhead_tokens` is what the target counts for an empty question. What a source makes may depend on `seed` and its
+    arguments only, so that any worker makes the same.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]  # documents the choice in `traffic.NAME.prompts.source`
+
+    def __init__(
+        self, seed: int, traffic: TrafficSettings, words: Callable[[int], int], overhead_tokens: int = 0
+    ) -> None:
+        self.seed, self.traffic, self.words, self.overhead_tokens = seed, traffic, words, overhead_tokens
+
+    @abstractmethod
+    def make(self, planned: Planned, use: str, tokens: int) -> str | Prompt:
+        """What one call asks: text, or messages with system, tools and content blocks.
+
+        `use` names request and leg as no other; `tokens` is the planned size; `planned.source` what the plan has besides.
+        """
+
+
+class Generated(PromptSource):
+    """Words that no other request has."""
+
+    name = "generated"
+    summary = "words drawn from the seed"
+
+    def make(self, planned: Planned, use: str, tokens: int) -> str | Prompt:  # noqa: ARG002 - the interface
+        """As many words as the planned size takes."""
+        return text(self.seed, use, self.words(tokens - self.overhead_tokens))
+
+
+class TraceBlocks(Generated):
+    """Blocks that requests share as they did in the trace."""
+
+    name = "trace"
+    summary = "the blocks of a trace, else words"
+
+    def __init__(
+        self, seed: int, traffic: TrafficSettings, words: Callable[[int], int], overhead_tokens: int = 0
+    ) -> None:
+        super().__init__(seed, traffic, words, overhead_tokens)
+        self._block = lru_cache(kept(words(BLOCK_TOKENS)))(self._make_block)
+
+    def make(self, planned: Planned, use: str, tokens: int) -> str | Prompt:
+        """The trace's blocks, and more words where they are not enough.
+
+        Only the last block is ever cut, so that requests share exactly what they share in the trace.
+        """
+        blocks: Sequence[int] = (planned.source or {}).get("blocks", ())
+        if not blocks:
+            return super().make(planned, use, tokens)
+        full, rest = divmod(tokens, BLOCK_TOKENS)
+        parts = [self._block(block) for block in blocks[:full]]
+        if tokens > len(blocks) * BLOCK_TOKENS:
+            parts.append(text(self.seed, use, self.words(tokens - len(blocks) * BLOCK_TOKENS)))
+        elif rest:
+            parts.append(" ".join(self._block(blocks[full]).split(" ")[: self.words(rest)]))
+        return " ".join(parts)
+
+    def _make_block(self, block: int) -> str:
+        return text(self.seed, f"block/{block}", self.words(BLOCK_TOKENS))
+
+
+class FileRows(Generated):
+    """Rows of `prompts.file`, which the master has read."""
+
+    name = "file"
+    summary = "the rows of `file`, else words of the size that a row states"
+
+    def make(self, planned: Planned, use: str, tokens: int) -> str | Prompt:
+        """What the row says."""
+        row = planned.source or {}
+        return row["text"] if "text" in row else super().make(planned, use, tokens)
+
+
+ROWS: tuple[type[PromptSource], ...] = (Generated, TraceBlocks, FileRows)
+SOURCES = by_name(ROWS)
+
+
+def source_of(traffic: TrafficSettings, planned: Planned) -> str:
+    """Name of the source of a request: the one that the traffic table chose, else the one that fits what the plan has."""
+    if traffic.prompts.source is not None:
+        return traffic.prompts.source
+    if not planned.source:
+        return Generated.name
+    return TraceBlocks.name if "blocks" in planned.source else FileRows.name
+
+
+def check(traffic: TrafficSettings) -> None:
+    """Raise ValueError for a source that does not exist, or that lacks its file."""
+    name = traffic.prompts.source
+    if name is not None and name not in SOURCES:
+        names = ", ".join(SOURCES)
+        raise ValueError(f"source: expected one of {names}, got {name!r}{nearest(name, SOURCES)}")
+    if name == FileRows.name and traffic.prompts.file is None:
+        raise ValueError('file: expected a file, for source = "file"')
+
+
+def kept(words: int) -> int:
+    """How many texts of so many words are kept."""
+    return max(8, min(4096, _KEPT_BYTES // (_WORD_BYTES * words)))
