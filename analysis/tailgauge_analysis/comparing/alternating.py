@@ -11,7 +11,15 @@ from dataclasses import replace
 import numpy as np
 import numpy.typing as npt
 
-from tailgauge_analysis.comparing.block import METRICS, Block, answered, quantiles_of
+from tailgauge_analysis.comparing.block import (
+    METRICS,
+    Block,
+    answered,
+    ordered,
+    pair_of,
+    primary,
+    quantiles_of,
+)
 from tailgauge_analysis.comparing.comparison import Comparison, comparison
 from tailgauge_analysis.comparing.design import Design, few_pairs
 from tailgauge_analysis.metrics.steady import Steady
@@ -31,7 +39,7 @@ def alternating_blocks(scenario: Json, of_target: Steady) -> Comparison | None:
         return None
     pairs = _pairs(of_target, (a, b), block_s, washout_s or 0.0)
     threshold = number(settings.get("threshold")) or 0.05
-    found = comparison(pairs, METRICS, threshold, _design(len(pairs)))
+    found = comparison(pairs, METRICS, primary(scenario, METRICS), threshold, _design(len(pairs)))
     return replace(found, a=a, b=b, block_s=block_s, washout_s=washout_s or 0.0)
 
 
@@ -51,7 +59,7 @@ def _pairs(
         ]
         by = dict(one for one in blocks if one is not None)
         if len(by) == 2:
-            found.append((by[False], by[True]))
+            found.append(pair_of(by[False], by[True]))
     return found
 
 
@@ -63,8 +71,8 @@ def _block(
         return None
     of_b = bool(is_b[mask].mean() > 0.5)
     part = stage.only(mask & (is_b == of_b), gaps=False)
-    quantiles = quantiles_of(part, METRICS)
-    return of_b, Block(f"block {number}", block_s, len(part.requests), answered(part), quantiles)
+    of = Block(f"block {number}", block_s, len(part.requests), answered(part), quantiles_of(part, METRICS))
+    return of_b, replace(of, ordered=ordered(part, METRICS))
 
 
 def _design(pairs: int) -> Design:

@@ -7,7 +7,7 @@ has one, without slow readers).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
 
@@ -17,10 +17,11 @@ from tailgauge.errors import RunDataError
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
+from tailgauge_analysis.metrics.slo import criteria
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.sections.findings import evidence_of
-from tailgauge_analysis.stats.quantiles import Quantile
+from tailgauge_analysis.stats.quantiles import Floats, Quantile
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import FOR_FIGURES
 from tailgauge_analysis.verdict.checks import COMPARABLE
@@ -46,6 +47,8 @@ class Block:
     began: float | None = None
     ended: float | None = None
     e2e_p99_s: float | None = None
+    ordered: dict[str, Floats] = field(default_factory=dict, metadata=FOR_FIGURES)
+    """Each metric's values in ms, ascending, +inf without an answer; not where waits were cut short."""
 
 
 def block(folder: Path, metrics: Sequence[str]) -> Block:
@@ -71,13 +74,35 @@ def block(folder: Path, metrics: Sequence[str]) -> Block:
         answered=answered(stage),
         e2e_p99_s=_e2e_p99_s(stage),
         quantiles=quantiles_of(stage, metrics),
+        ordered=ordered(stage, metrics),
     )
+
+
+def pair_of(a: Block, b: Block) -> tuple[Block, Block]:
+    """Two blocks, with their values where they have not the same number of them."""
+    sizes = [{name: len(values) for name, values in one.ordered.items()} for one in (a, b)]
+    return (a, b) if sizes[0] != sizes[1] else (replace(a, ordered={}), replace(b, ordered={}))
+
+
+def primary(scenario: Json, metrics: Sequence[str]) -> tuple[str, float]:
+    """What decides: the metric and percentile of the scenario's first objective on a compared latency, else p95 of the first."""
+    for one in criteria(scenario):
+        p = one.objective.quantile
+        if one.metric is not None and one.metric.name in metrics and p in PS:
+            return one.metric.name, p
+    return metrics[0], 0.95
 
 
 def quantiles_of(stage: Steady, metrics: Sequence[str]) -> dict[tuple[str, float], Quantile]:
     """Every metric's quantiles at PS, in its view."""
     rows = {name: latency.row(BY_NAME[name], stage, view(BY_NAME[name]), PS) for name in metrics}
     return {(name, q.p): q for name, row in rows.items() for q in row.quantiles}
+
+
+def ordered(stage: Steady, metrics: Sequence[str]) -> dict[str, Floats]:
+    """What equal sizes are drawn from."""
+    every = {name: latency.waits(BY_NAME[name], stage, view(BY_NAME[name])) for name in metrics}
+    return {name: np.sort(waits.values) for name, waits in every.items() if not waits.cut.any()}
 
 
 def answered(stage: Steady) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from tailgauge.errors import UsageError
-from tailgauge_analysis.comparing.block import METRICS, Block, block
+from tailgauge_analysis.comparing.block import METRICS, Block, block, pair_of, primary
 from tailgauge_analysis.comparing.comparability import differences, refusals
 from tailgauge_analysis.comparing.comparison import Comparison, comparison
 from tailgauge_analysis.comparing.design import Design, design
@@ -36,7 +36,11 @@ def compare(
             raise UsageError(f"--metric {name}: rates are not compared; use its inverse, tpot")
 
     def read() -> list[Block]:
-        return [block(folder, metrics) for folder in folders]
+        return [
+            one
+            for a, b in zip(folders[::2], folders[1::2], strict=True)
+            for one in pair_of(block(a, metrics), block(b, metrics))
+        ]
 
     return weigh(_records(folders), read, allow, threshold, metrics)
 
@@ -49,13 +53,14 @@ def weigh(
     metrics: Sequence[str],
 ) -> Comparison:
     """The comparison of runs A1 B1 A2 B2 ... by their records; rows are read if these are comparable."""
+    first = primary(records[0]["scenario"], metrics)
     found = differences(list(zip(records[::2], records[1::2], strict=True)), allow)
     refused = refusals(found)
     if refused:
-        return comparison([], metrics, threshold, Design(refused, []), found)
+        return comparison([], metrics, first, threshold, Design(refused, []), found)
     blocks = read()
     pairs = list(zip(blocks[::2], blocks[1::2], strict=True))
-    return comparison(pairs, metrics, threshold, design(pairs), found)
+    return comparison(pairs, metrics, first, threshold, design(pairs), found)
 
 
 def _records(folders: Sequence[Path]) -> list[Json]:

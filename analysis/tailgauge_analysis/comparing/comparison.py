@@ -20,10 +20,12 @@ from tailgauge_analysis.comparing.effects import (
     SAME,
     WORSE,
     Effect,
+    Primary,
     effects,
     overall,
 )
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, Quantile
+from tailgauge_analysis.stats.sign_flips import FEWEST
 from tailgauge_analysis.text.cells import quantile_cell
 from tailgauge_analysis.text.formatting import count, ms, plain, plural, share
 from tailgauge_analysis.text.quantile import plain_values
@@ -41,14 +43,15 @@ from tailgauge_analysis.text.section import (
 )
 from tailgauge_analysis.text.section import INCONCLUSIVE as NOT_DECIDED
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 MOST_DIFFERENCES = 8
 MOST_ROWS = 3  # in the sentence
 OUTCOMES = {WORSE: FAIL, BETTER: PASS, SAME: PASS, NO_WORSE: PASS}
-HEADER = ("offered requests, ms", "verdict", "change", "A", "B", "p (Holm)", "worse in", "why")
+HEADER = ("offered requests, ms", "verdict", "change", "A", "B", "p", "worse in", "why")
 COMPUTED = (
-    "Figures of a variant are geometric means over its blocks, so that B / A is the change. p is that of the sign-flip test, "
-    "corrected for the number of rows (Holm). Percentiles with too few requests in a block are not compared."
+    "Figures of a variant are geometric means over its blocks, so that B / A is the change. p is that of the sign-flip test: "
+    "the first row is tested alone, the others as a family, each against the largest of all. Percentiles with too few requests "
+    "in a block are not compared."
 )
 
 
@@ -91,11 +94,11 @@ class Comparison:
 
 
 def comparison(
-    pairs: Sequence[tuple[Block, Block]], metrics: Sequence[str], threshold: float, design: Design,
+    pairs: Sequence[tuple[Block, Block]], metrics: Sequence[str], primary: Primary, threshold: float, design: Design,
     differs: Sequence[Difference] = (),
 ) -> Comparison:  # fmt: skip
-    """Compare the pairs, as far as their design allows."""
-    rows = effects(pairs, metrics, threshold, decide=not design.against) if pairs else []
+    """Compare the pairs, as far as their design allows; `primary` decides."""
+    rows = effects(pairs, metrics, primary, threshold, decide=not design.against) if pairs else []
     return Comparison(
         SCHEMA_VERSION, NOT_COMPARABLE if design.against else overall(rows), tuple(design.against),
         tuple(design.remarks), tuple(differs), threshold, CONFIDENCE, len(pairs),
@@ -163,7 +166,18 @@ def _details(found: Comparison) -> tuple[str, ...]:
     allowed = [one for one in found.differs if one.allowed]
     texts = [f"differs: {one.key}: {few(one.a)} in A, {few(one.b)} in B" for one in allowed]
     same = ["nothing differs between A and B"] if found.pairs and not found.differs else []
-    return (*found.remarks, *_shortened(texts, "allowed difference"), *same)
+    return (*found.remarks, *_power(found), *_shortened(texts, "allowed difference"), *same)
+
+
+def _power(found: Comparison) -> tuple[str, ...]:
+    """What so many pairs can show of the row that decides, and what more of them could."""
+    if found.pairs < 2:
+        return ()
+    (first, *_), spread = found.rows, ""
+    if first.smallest is not None:
+        find = f"{found.pairs} pairs find" if found.pairs >= FEWEST else f"{FEWEST} pairs would find"
+        spread = f": {find} {change(first, first.smallest)} or more in 8 of 10 repetitions"
+    return (f"{_metric(first)} decides{spread}",)
 
 
 def _shortened(texts: Sequence[str], what: str) -> list[str]:
@@ -188,7 +202,7 @@ def _row(row: Effect) -> tuple[Cell, ...]:
     ends = "" if row.low is None else f"{change(row, row.low)} to {change(row, row.high)}"
     return (
         _metric(row), Value(word, outcome=OUTCOMES.get(word, "")), Value(change(row, row.change), ends), *_sides(row),
-        _p(row.p_holm), f"{row.worse_in}/{row.pairs}" if row.pairs else "–", row.why,
+        _p(row.p_family), f"{row.worse_in}/{row.pairs}" if row.pairs else "–", row.why,
     )  # fmt: skip
 
 

@@ -1,11 +1,13 @@
 """How B differs from A, metric by metric, and the verdict on it.
 
 Pairs of blocks in, one `Effect` per metric and quantile out. A pair's figure is ln q_p(B) - ln q_p(A), read as a relative
-change; for the share of answered requests it is the difference of the shares. Mean, p-value and interval are those of the
-sign-flip test; p-values are corrected over the family (Holm), without metrics that differ in no pair. `harm` > 0: B is worse.
+change; for the share of answered requests it is the difference of the shares. Mean and interval are those of the sign-flip
+test. `harm` > 0: B is worse. The first row is the primary one: it is tested alone. The p-values of all others are those of the
+family, without rows that differ in no pair. Where the blocks of a pair differ in size, the quantile of the larger one is that
+of so many requests as the smaller one has.
 
 The verdict compares the interval with the threshold t (a factor 1 + t, or its inverse):
-  worse    the whole interval beyond +t, and the corrected p-value at most 5%
+  worse    the whole interval beyond +t, and the p-value at most 5%
   better   the same beyond -t
   no difference   the whole interval between -t and +t
   no worse        its upper end at most +t, and none of the above
@@ -22,14 +24,16 @@ import numpy as np
 
 from tailgauge_analysis.comparing.block import PS, Block, view
 from tailgauge_analysis.metrics.metrics import BY_NAME
-from tailgauge_analysis.stats.quantiles import CONFIDENCE, TOO_FEW, Floats, Quantile
-from tailgauge_analysis.stats.sign_flips import Flips, flips, holm
+from tailgauge_analysis.stats.quantiles import CONFIDENCE, TOO_FEW, Floats, Quantile, log_at_size
+from tailgauge_analysis.stats.sign_flips import FEWEST, Flips, detectable, family, flips
 from tailgauge_analysis.text.formatting import percentile
 
 WORSE, BETTER, SAME, NO_WORSE = "worse", "better", "no difference", "no worse"
 INCONCLUSIVE = "inconclusive"
 ANSWERED_SHARE = "answered"
 POINTS = 0.01  # threshold of a share
+MOST_LOG = 20.0  # beyond, a factor says nothing
+FALLBACKS = (0.95, 0.5)  # where the primary row has too few requests
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,10 +68,11 @@ class Effect:
     pairs: int = 0
     worse_in: int = 0
     p_value: float | None = None
-    p_holm: float | None = None
+    p_family: float | None = None  # of the primary row its own
     verdict: str | None = None
     why: str = ""
     counts: bool = True
+    smallest: float | None = None  # change that so many pairs, at least six, show in 80% of repetitions
 
     @property
     def is_share(self) -> bool:
@@ -75,15 +80,20 @@ class Effect:
         return self.metric == ANSWERED_SHARE
 
 
+Primary = tuple[str, float]  # metric and quantile
 Compared = tuple[Effect, Floats]  # with the harm of each pair, empty if it was not compared
 
 
 def effects(
-    pairs: Sequence[tuple[Block, Block]], metrics: Sequence[str], threshold: float, decide: bool
-) -> list[Effect]:
-    """Every metric at every quantile, then the share answered; tested only where `decide`."""
+    pairs: Sequence[tuple[Block, Block]], metrics: Sequence[str], primary: Primary, threshold: float, decide: bool
+) -> list[Effect]:  # fmt: skip
+    """Every metric at every quantile, then the share answered, the primary row first; tested only where `decide`."""
     rows = [row for metric in metrics for p in PS if (row := _latency(pairs, metric, p, threshold))]
     rows.append(_answered(pairs))
+    wanted = (primary, *((metric, p) for metric in metrics for p in FALLBACKS))
+    found = {(row.metric, row.p): i for i, (row, _) in enumerate(rows) if row.counts}
+    first = rows.pop(next((found[one] for one in wanted if one in found), len(rows) - 1))
+    rows = [_with_power(first), *rows]
     return _decided(rows) if decide else [row for row, _ in rows]
 
 
@@ -110,10 +120,31 @@ def _latency(
         why = "is 0 in a block"
     if why:
         return replace(row, why=why, counts=counts), np.array([])
-    logs = np.log([q.value or 1.0 for q in every]).reshape(-1, 2)
+    logs = np.array([_logs(a, b, metric, p) for a, b in pairs])
     harm = logs[:, 1] - logs[:, 0]
     a, b = map(float, np.exp(logs.mean(axis=0)))
     return _with_changes(replace(row, a=a, b=b), harm, np.expm1(harm), math.expm1(harm.mean()))
+
+
+def _logs(a: Block, b: Block, metric: str, p: float) -> tuple[float, float]:
+    """The logarithms of a pair's quantiles, as if both blocks had as many requests."""
+    of = [block.quantiles[metric, p].value or 1.0 for block in (a, b)]
+    values = [block.ordered.get(metric) for block in (a, b)]
+    if values[0] is None or values[1] is None or len(values[0]) == len(values[1]):
+        return math.log(of[0]), math.log(of[1])
+    n = min(len(one) for one in values if one is not None)
+    found = [log_at_size(one, p, n) for one in values if one is not None]
+    return (found[0], found[1]) if np.isfinite(found).all() else (math.log(of[0]), math.log(of[1]))
+
+
+def _with_power(compared: Compared) -> Compared:
+    """With the smallest change that it can show."""
+    row, harm = compared
+    spread = float(harm.std(ddof=1)) if len(harm) > 1 else math.inf
+    limit = row.threshold if row.is_share else math.log1p(row.threshold)
+    shown = limit + spread * detectable(max(FEWEST, len(harm))) if math.isfinite(spread) else math.inf
+    smallest = shown if row.is_share or shown > MOST_LOG else math.expm1(shown)
+    return replace(row, smallest=smallest if math.isfinite(shown) else None), harm
 
 
 def _answered(pairs: Sequence[tuple[Block, Block]]) -> Compared:
@@ -136,15 +167,17 @@ def _with_changes(row: Effect, harm: Floats, changes: Floats, mean: float) -> Co
 
 def _decided(rows: Sequence[Compared]) -> list[Effect]:
     tested = [flips(harm) if len(harm) else None for _, harm in rows]
-    family = {i: found.p_value for i, found in enumerate(tested) if found is not None and rows[i][1].any()}
-    corrected = dict(zip(family, holm(list(family.values())), strict=True))
+    differ = [i for i, (_, harm) in enumerate(rows) if harm.any()]
+    p_values = dict(zip(differ, family([rows[i][1] for i in differ]), strict=True))
+    if tested[0] is not None:
+        p_values[0] = tested[0].p_value
     out = []
     for i, ((row, _), found) in enumerate(zip(rows, tested, strict=True)):
         if found is None:
             out.append(replace(row, verdict=INCONCLUSIVE if row.counts else None))
             continue
-        p_holm = corrected.get(i, 1.0)
-        verdict, why = judge(found, p_holm, row.threshold if row.is_share else math.log1p(row.threshold))
+        p_family = p_values.get(i, 1.0)
+        verdict, why = judge(found, p_family, row.threshold if row.is_share else math.log1p(row.threshold))
         ends = [end for end in (found.low, found.high) if end is not None]
         low, high = (
             sorted(-end if row.is_share else math.expm1(end) for end in ends)
@@ -152,17 +185,19 @@ def _decided(rows: Sequence[Compared]) -> list[Effect]:
             else (None, None)
         )
         out.append(
-            replace(row, low=low, high=high, p_value=found.p_value, p_holm=p_holm, verdict=verdict, why=why)
+            replace(
+                row, low=low, high=high, p_value=found.p_value, p_family=p_family, verdict=verdict, why=why
+            )
         )
     return out
 
 
-def judge(found: Flips, p_holm: float, limit: float) -> tuple[str, str]:
+def judge(found: Flips, p_value: float, limit: float) -> tuple[str, str]:
     """The verdict, and why it is not a clearer one."""
     if found.low is None or found.high is None:
         return INCONCLUSIVE, "too few pairs for an interval"
     beyond = WORSE if found.low > limit else BETTER if found.high < -limit else None
-    if beyond and p_holm <= 1 - CONFIDENCE:
+    if beyond and p_value <= 1 - CONFIDENCE:
         return beyond, ""
     if beyond:
         verdict = INCONCLUSIVE if beyond == WORSE else NO_WORSE
@@ -174,10 +209,11 @@ def judge(found: Flips, p_holm: float, limit: float) -> tuple[str, str]:
 
 
 def overall(rows: Sequence[Effect]) -> str:
-    """One verdict for all rows that count; a good one needs more than the share answered."""
+    """The primary row's verdict, unless another one is worse or it is not known whether as many requests were answered."""
     verdicts = [row.verdict for row in rows if row.counts]
     if WORSE in verdicts:
         return WORSE
-    if len(verdicts) < 2 or INCONCLUSIVE in verdicts or None in verdicts:
+    answered = next(row.verdict for row in rows if row.is_share)
+    if len(verdicts) < 2 or answered == INCONCLUSIVE:
         return INCONCLUSIVE
-    return BETTER if BETTER in verdicts else SAME if set(verdicts) == {SAME} else NO_WORSE
+    return rows[0].verdict or INCONCLUSIVE
