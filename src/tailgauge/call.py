@@ -10,12 +10,14 @@ from dataclasses import dataclass
 
 MAIN, SECOND = "main", "second"  # targets
 MESSAGE = "message"
-BATCH_SUBMIT, BATCH_POLL, BATCH_FETCH = "batch_submit", "batch_poll", "batch_fetch"
-KINDS = (MESSAGE, BATCH_SUBMIT, BATCH_POLL, BATCH_FETCH)
+JOB_SUBMIT, JOB_POLL, JOB_FETCH, JOB_CANCEL = "job_submit", "job_poll", "job_fetch", "job_cancel"
+KINDS = (MESSAGE, JOB_SUBMIT, JOB_POLL, JOB_FETCH, JOB_CANCEL)
 USER, ASSISTANT = "user", "assistant"
 
 # What a call may need of its protocol.
 BATCHES = "message batches"
+JOBS = "jobs that are polled"
+RESUMPTION = "streams that can be resumed"
 CACHE_MARKS = "cache marks"
 SCHEMAS = "answers by a schema"
 EXTENDED_THINKING = "extended thinking"
@@ -99,5 +101,7 @@ class Call:
     keep_text: bool = False  # `Ended.text` carries the answer
     bytes_per_s: float | None = None  # a slow reader
     kind: str = MESSAGE
-    batch: tuple[Prompt, ...] = ()  # of a batch_submit
-    batch_id: str | None = None  # of a batch_poll or batch_fetch
+    batch: tuple[Prompt, ...] = ()  # of a job_submit with several prompts
+    job: str | None = (
+        None  # of the calls after a job_submit: the name or the URL that the target gave the job
+    )

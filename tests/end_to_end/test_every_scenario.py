@@ -101,6 +101,7 @@ MARKS: dict[str, Callable[[Result], bool]] = {
     "slow_reader": lambda s: s.attempts.reader_paused_ns.max() > 0,
     "custom_stream": lambda s: set(s.attempts.protocol) == {"sse"},
     "batch": lambda s: len(s.causes("poll")) > 0,
+    "job": lambda s: len(s.causes("poll")) > len(s.causes("primary")) and s.attempts.stop_reason.eq("succeeded").any(),
     "mix": lambda s: s.requests.pattern.nunique() > 1,
     # fan-out
     "fan_out": lambda s: s.legs == {5} and s.requests.joined_at_ns.notna().any(),

@@ -7,8 +7,8 @@ import json
 import pytest
 from patterns.scripted_calls import MS, Outcome, S, World, answers, asked, fails
 
-from tailgauge.call import ASSISTANT, BATCH_FETCH, BATCH_POLL, BATCH_SUBMIT, USER
-from tailgauge.patterns.events import Cancel, Done
+from tailgauge.call import ASSISTANT, JOB_CANCEL, JOB_FETCH, JOB_POLL, JOB_SUBMIT, USER
+from tailgauge.patterns.events import Cancel, Done, Send
 from tailgauge.patterns.table import PATTERNS, Traffic
 
 
@@ -102,10 +102,10 @@ def service(polls, results, *, instead=()):
 
     def outcome(_request, send, _attempt, _now):
         call = send.call
-        if call.kind == BATCH_SUBMIT:
+        if call.kind == JOB_SUBMIT:
             return answers(5, 10, text=json.dumps({"id": "b1", "processing_status": "in_progress"}))
-        assert call.batch_id == "b1"
-        if call.kind == BATCH_FETCH:
+        assert call.job == "b1"
+        if call.kind == JOB_FETCH:
             return answers(5, 10, text="\n".join(json.dumps({"result": result}) for result in results))
         seen["polls"] += 1
         if seen["polls"] in dict(instead):
@@ -128,7 +128,7 @@ class TestBatch:
         request = run(batches(), service(2, [WENT_WELL] * 3), legs=3)
 
         assert [send.call.kind for send in request.sends] == [
-            BATCH_SUBMIT, BATCH_POLL, BATCH_POLL, BATCH_FETCH,
+            JOB_SUBMIT, JOB_POLL, JOB_POLL, JOB_FETCH,
         ]  # fmt: skip
         assert request.causes == ["primary", "poll", "poll", "poll"]
         assert [send.of_attempt for send in request.sends] == [None, 0, 0, 0]
@@ -184,6 +184,14 @@ class TestBatch:
 
         assert request.done.ended == ended
 
+    def test_the_targets_retry_after_goes_before_the_interval(self):
+        request = run(
+            batches(),
+            service(2, [WENT_WELL], instead={1: fails("rate_limited", 10, retry_after_s=7.0)}.items()),
+        )
+
+        assert request.done_at_ns == (2 + 7) * S + 4 * 10 * MS
+
     def test_a_batch_that_is_not_taken_ends_as_its_call(self):
         assert run(batches(), scripted(fails("rate_limited", 10))).done.ended == "rate_limited"
 
@@ -193,3 +201,93 @@ class TestBatch:
         request = run(batches(), scripted(Outcome(1, 2, text=text)))
 
         assert request.done.ended == "client_error"
+
+
+def jobs(*, cancel=None, **values):
+    return {"pattern": "job", "job": {"poll_s": 2.0, **values}, **({"cancel": cancel} if cancel else {})}
+
+
+def queue(polls, ended="ok", *, instead=(), is_fetched=False):
+    """A target whose job has ended at poll `polls`, as `ended`; `instead` replace polls, by their number."""
+    seen = {"polls": 0}
+
+    def outcome(_request, send, _attempt, _now):
+        call = send.call
+        if call.kind == JOB_SUBMIT:
+            return answers(5, 10, text=json.dumps({"name": "/jobs/1"}))
+        assert call.job == ("/jobs/1/result" if call.kind == JOB_FETCH else "/jobs/1")
+        if call.kind != JOB_POLL:
+            return answers(5, 10, text="")
+        seen["polls"] += 1
+        if seen["polls"] in dict(instead):
+            return dict(instead)[seen["polls"]]
+        state = {"ended": ended, "result": "/jobs/1/result"} if seen["polls"] >= polls else {}
+        return answers(5, 10, text=json.dumps(state | {"is_fetched": is_fetched}))
+
+    return outcome
+
+
+class TestJob:
+    def test_submitted_polled_and_fetched(self):
+        request = run(jobs(), queue(2))
+
+        assert [send.call.kind for send in request.sends] == [JOB_SUBMIT, JOB_POLL, JOB_POLL, JOB_FETCH]
+        assert request.causes == ["primary", "poll", "poll", "poll"]
+        assert (request.done.ended, request.done_at_ns) == ("ok", 2 * 2 * S + 4 * 10 * MS)
+
+    def test_a_result_that_came_with_the_state_is_not_fetched(self):
+        assert run(jobs(), queue(1, is_fetched=True)).causes == ["primary", "poll"]
+
+    def test_the_time_between_polls_grows_to_its_most(self):
+        request = run(jobs(backoff=2.0, poll_max_s=6.0), queue(5))
+
+        polls = [entry.at_ns for entry in request.steps(Send) if entry.what.call.kind == JOB_POLL]
+        waits = [b - a - 10 * MS for a, b in zip([0, *polls], polls, strict=False)]
+        assert waits == [2 * S, 4 * S, 6 * S, 6 * S, 6 * S]
+
+    @pytest.mark.parametrize("ended", ["timeout", "server_error", "cancelled", "client_error"])
+    def test_a_job_that_did_not_succeed_ends_the_request_and_nothing_is_fetched(self, ended):
+        request = run(jobs(), queue(1, ended))
+
+        assert (request.done.ended, request.causes) == (ended, ["primary", "poll"])
+
+    def test_a_job_that_the_target_has_lost_ends_as_its_poll(self):
+        request = run(jobs(), queue(9, instead={2: fails("client_error", 10)}.items()))
+
+        assert (request.done.ended, request.causes) == ("client_error", ["primary", "poll", "poll"])
+
+    def test_its_user_gives_up_and_the_job_is_cancelled(self):
+        request = run(jobs(cancel={"share": 1.0, "after_s": 5.0}), queue(9))
+
+        assert request.causes == ["primary", "poll", "poll", "cancel"]
+        assert request.sends[-1].call.kind == JOB_CANCEL
+        assert (request.done.ended, request.done_at_ns) == ("cancelled", 5 * S + 10 * MS)
+
+    def test_a_user_who_would_give_up_later_gets_the_result(self):
+        assert run(jobs(cancel={"share": 1.0, "after_s": 5.0}), queue(2)).done.ended == "ok"
+
+    def test_a_job_is_cancelled_at_its_deadline(self):
+        request = run(jobs(deadline_s=3.0), queue(9))
+
+        assert (request.done.ended, request.causes) == ("timeout", ["primary", "poll", "cancel"])
+
+    def test_a_cancellation_that_fails_changes_nothing(self):
+        taken = queue(9)
+
+        def outcome(request, send, attempt, now):
+            if send.call.kind == JOB_CANCEL:
+                return fails("client_error", 10)
+            return taken(request, send, attempt, now)
+
+        assert run(jobs(cancel={"share": 1.0, "after_s": 1.0}), outcome).done.ended == "cancelled"
+
+    @pytest.mark.parametrize("text", ["", "[]", None, "{}", '{"name": 7}', json.dumps({"name": "x" * 2001})])
+    def test_a_submission_that_names_no_job_is_an_error_of_the_client(self, text):
+        assert run(jobs(), scripted(Outcome(1, 2, text=text))).done.ended == "client_error"
+
+    @pytest.mark.parametrize(
+        "cancel", [{"share": 0.5, "after_chunks": 3}, {"share": 0.5, "after_s": 1.0, "resubmit": True}]
+    )
+    def test_its_users_see_no_chunks_and_submit_once(self, cancel):
+        with pytest.raises(ValueError, match='expected after_s alone, for pattern = "job"'):
+            Traffic.model_validate(jobs(cancel=cancel))

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from patterns.scripted_calls import MS, Outcome, Played, S, World, answers, asked, fails
 
-from tailgauge.call import BATCH_FETCH, MESSAGE
+from tailgauge.call import JOB_FETCH, MESSAGE
 from tailgauge.patterns.events import Cancel, Ended, FirstContent, Give, Send, Taken, Wait
 from tailgauge.patterns.table import OPTIONAL, PATTERNS, Traffic
 from tailgauge.rows.schema import ENDED_CLASSES, HEDGE, HEDGE_HELD, OVERLOADED, RATE_LIMITED, RETRY
@@ -53,6 +53,14 @@ def tables(draw: st.DrawFn) -> Traffic:
         tree["fan_out"] = draw(_FAN_OUT)
     if pattern == "structured":
         tree["structured"] = {"mode": draw(st.sampled_from(["one_call", "two_calls"]))}
+    if pattern == "job":
+        tree["job"] = {
+            "poll_s": 0.3, "backoff": draw(st.sampled_from([1.0, 2.0])), "poll_max_s": 1.0, "deadline_s": 2.0,
+        }  # fmt: skip
+        tree["cancel"] = {
+            "share": draw(st.sampled_from([0.0, 0.5, 1.0])),
+            "after_s": draw(st.sampled_from([0.1, 0.4])),
+        }
     if pattern == "batch":
         tree["batch"] = {"requests": 2, "poll_s": 0.3, "deadline_s": 2.0}
     return Traffic.model_validate(tree)
@@ -68,8 +76,12 @@ def any_outcome(seed: int):
         content = (
             wait if ended == "ok" or (ended in {"stream_error", "timeout"} and rng.random() < 0.5) else None
         )
-        text = json.dumps({"id": "b", "processing_status": rng.choice(["in_progress", "ended"])})
-        if send.call.kind == BATCH_FETCH:
+        text = json.dumps({
+            "id": "b", "processing_status": rng.choice(["in_progress", "ended"]),
+            "name": "/jobs/1", "ended": rng.choice([None, "ok", "timeout", "server_error"]),
+            "is_fetched": rng.choice([False, True]),
+        })  # fmt: skip
+        if send.call.kind == JOB_FETCH:
             text = json.dumps({"result": {"type": rng.choice(["succeeded", "expired"])}})
         return Outcome(
             content,
@@ -141,7 +153,7 @@ def check_order(request: Played, traffic: Traffic) -> None:
     for entry in request.log:
         what = entry.what
         if isinstance(what, Send):
-            assert what.call.kind == MESSAGE or traffic.pattern == "batch"
+            assert what.call.kind == MESSAGE or traffic.pattern in {"batch", "job"}
             key = (what.leg, numbers[what.leg])
             numbers[what.leg] += 1
             open_.add(key)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tailgauge.call import BATCH_POLL, BATCH_SUBMIT, Call, Message, Part, Prompt, Tool
+from tailgauge.call import JOB_POLL, JOB_SUBMIT, Call, Message, Part, Prompt, Tool
 from tailgauge.plan.spend_limit import Amount, Guard, Sizing, need, used
 from tailgauge.rows.schema import AttemptRow
 from tailgauge.scenario.prices import Price, Usage
@@ -105,11 +105,11 @@ def test_everything_that_is_sent_is_sized() -> None:
 
 
 def test_a_batch_is_taken_whole_and_asking_after_it_costs_a_call_only() -> None:
-    submit = Call(Prompt.of("a"), 10, kind=BATCH_SUBMIT, batch=(Prompt.of("b"),) * 7)
+    submit = Call(Prompt.of("a"), 10, kind=JOB_SUBMIT, batch=(Prompt.of("b"),) * 7)
     one = need(Call(Prompt.of("b"), 10), Sizing(), PRICE)
 
     assert need(submit, Sizing(), PRICE) == Amount(1, 7 * (one.tokens or 0), 7 * (one.cost or 0))
-    assert need(Call(Prompt.of("a"), 10, kind=BATCH_POLL), Sizing(), PRICE) == Amount(1)
+    assert need(Call(Prompt.of("a"), 10, kind=JOB_POLL), Sizing(), PRICE) == Amount(1)
 
 
 @given(st.integers(0, 200), st.integers(0, 200), st.integers(0, 200), st.integers(0, 200), st.integers(0, 50))

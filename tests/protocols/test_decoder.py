@@ -340,12 +340,12 @@ def test_only_a_tools_block_makes_a_tool_ready():
     st.binary(max_size=200)
     | st.sampled_from([b"{}", b"[]", b"null", b'{"content":[{}]}', b'{"choices":[]}', b"[" * 9999])
 )
-@pytest.mark.parametrize("on_whole", [Anthropic.on_whole, Anthropic.on_batch, OpenAI.on_whole])
+@pytest.mark.parametrize("on_whole", [Anthropic.on_whole, Anthropic.on_job, OpenAI.on_whole])
 def test_a_body_that_is_not_the_protocol_is_an_error_and_no_exception(on_whole, body):
     decoder = StreamDecoder(Anthropic.on_event, on_whole=on_whole)
     decoder.whole(body, 100, 107, 0)
 
-    assert decoder.error is not None or (on_whole is Anthropic.on_batch and not body.strip())
+    assert decoder.error is not None or (on_whole is Anthropic.on_job and not body.strip())
     assert decoder.chunks == 0
 
 
@@ -368,7 +368,7 @@ def test_results_of_a_batch_are_kept_without_their_messages_and_their_usage_is_a
         "usage": {"input_tokens": 3, "output_tokens": 4, "cache_read_input_tokens": None},
     }
     error = {"type": "error", "error": {"type": "api_error", "message": "no"}}
-    decoder = StreamDecoder(Anthropic.on_event, on_whole=Anthropic.on_batch)
+    decoder = StreamDecoder(Anthropic.on_event, on_whole=Anthropic.on_job)
     decoder.whole(
         b"\n".join([line("b", type="succeeded", message=message), line("a", type="errored", error=error),
                     line("c", type="succeeded", message=message)]), 100, 107, 0,

@@ -270,7 +270,7 @@ def test_a_count_below_zero_does_not_hide_in_a_sum():
         {"custom_id": str(n), "result": {"type": "succeeded", "message": {"model": "m", "usage": usage}}}
         for n, usage in enumerate(usages)
     ]
-    decoder = StreamDecoder(Anthropic.on_event, on_whole=Anthropic.on_batch)
+    decoder = StreamDecoder(Anthropic.on_event, on_whole=Anthropic.on_job)
     decoder.whole("\n".join(map(json.dumps, lines)).encode(), 1, 2, 0)
 
     assert decoder.error[0] == "malformed_answer"

@@ -18,6 +18,13 @@ DEFAULTS = {
             "path": "/", "body": {"prompt": "{prompt}", "max_tokens": "{max_tokens}"}, "headers": {}, "token_event": "",
             "text": "", "done_event": None, "done_data": "[DONE]", "error_event": "error", "status_event": None,
             "status_name": "", "citation_event": None, "input_tokens": None, "output_tokens": None,
+            "jobs": {
+                "url": None, "state": "/status", "result_url": None,
+                "states": {
+                    "succeeded": "ok", "completed": "ok", "done": "ok", "failed": "server_error", "error": "server_error",
+                    "expired": "timeout", "cancelled": "cancelled", "canceled": "cancelled",
+                },
+            },
         },
     },
     "second_target": None,
@@ -56,7 +63,10 @@ DEFAULTS = {
             "fallback": {"after_s": None, "model": None, "target": "main"},
             "cancel": {"share": 0.0, "after_chunks": None, "after_s": None, "resubmit": False},
             "reader": {"bytes_per_s": None},
-            "batch": {"requests": 10, "poll_s": 5.0, "deadline_s": 86400.0},
+            "batch": {
+                "requests": 10, "poll_s": 5.0, "backoff": 1.0, "poll_max_s": 60.0, "deadline_s": 86400.0,
+            },
+            "job": {"poll_s": 1.0, "backoff": 1.0, "poll_max_s": 60.0, "deadline_s": 600.0},
         }
     },
     "limits": {
@@ -87,6 +97,10 @@ DEFAULTS = {
         "content": {
             "thinking_share": 0.0, "thinking_display": "shown", "tool_share": 0.0, "tool_pair_tokens": 16,
             "text_blocks": 1,
+        },
+        "jobs": {
+            "turnaround_s": 2.0, "turnaround_sigma": 0.0, "retry_after_s": None, "lost": 0.0, "gone": 0.0,
+            "expired": 0.0, "failed": 0.0, "kept": 10_000,
         },
     },
     "report": {"first_token": "any"},

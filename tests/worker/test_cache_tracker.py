@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 
 import pytest
 
-from tailgauge.call import ASSISTANT, BATCH_POLL, SECOND, USER, Call, Message, Part, Prompt, Tool
+from tailgauge.call import ASSISTANT, JOB_POLL, SECOND, USER, Call, Message, Part, Prompt, Tool
 from tailgauge.rows.schema import COLD, UNKNOWN, WARM, AttemptRow
 from tailgauge.worker import cache_tracker
 from tailgauge.worker.cache_tracker import CacheBook, CacheNote
@@ -56,7 +56,7 @@ def test_a_note_has_the_names_of_the_columns():
 
 
 @pytest.mark.parametrize(
-    "other", [Call(Prompt.of("x"), 1), replace(call(), kind=BATCH_POLL)], ids=["no prefix", "poll"]
+    "other", [Call(Prompt.of("x"), 1), replace(call(), kind=JOB_POLL)], ids=["no prefix", "poll"]
 )
 def test_there_is_nothing_to_know_without_a_prefix(other):
     assert CacheBook(alone=True).sent(other, (0, 0, 0), 0) is None

@@ -10,12 +10,13 @@ from array import array
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
+from tailgauge.call import JOB_FETCH
 from tailgauge.dry_run.driver import Delivery, DryEndpoint
 from tailgauge.dry_run.event_queue import EventQueue
 from tailgauge.dry_run.store import Store
 from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Headers, Send
-from tailgauge.protocols.decoder import KIND_CODE
-from tailgauge.protocols.table import Target
+from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder
+from tailgauge.protocols.table import PROTOCOLS, Target
 from tailgauge.rows import schema
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON, AttemptRow
 from tailgauge.rows.schema import Chunks as ChunkColumns
@@ -27,6 +28,8 @@ from tailgauge.simulator.protocols.request import Refused
 from tailgauge.worker.attempt_row import RequestRef, begun
 from tailgauge.worker.cache_tracker import CacheBook
 from tailgauge.worker.outcome import Outcome, outcome, rate_limit_headers, retry_after_s
+
+_NOWHERE = "http://127.0.0.1"
 
 
 class Attempts:
@@ -43,6 +46,7 @@ class Attempts:
     ) -> None:
         self.targets, self.endpoint, self.queue = targets, endpoint, queue
         self.store, self.book = store, book
+        self.wires = {name: PROTOCOLS[one.protocol](one, _NOWHERE) for name, one in targets.items()}
         self.deadline_ns = round(deadline_s * 1e9)
         self.open: dict[tuple[int, int, int], Attempt] = {}
 
@@ -75,6 +79,8 @@ class Attempt:
         self._ended = self._written = False
         self._is_over = False
         self.aborted_at_ns: int | None = None
+        self._text: str | None = None
+        self._location: str | None = None
         self._row = row = begun(
             origin, send, number, protocol=target.protocol, model=target.model, at_ns=now_ns
         )
@@ -89,11 +95,16 @@ class Attempt:
             if note is not None:
                 note.fill(row)
         try:
-            self._delivery = attempts.endpoint.serve(self._exchange, self._send.call, self._model, self)
+            served = attempts.endpoint.serve(self._exchange, self._send.call, self._model, self)
         except Refused as refused:
             self._is_over = True
             self._refuse(refused)
             return
+        if isinstance(served, bytes):
+            self._is_over = True
+            self._about_job(served)
+            return
+        self._delivery = served
         self._timer = attempts.queue.call_at(now_ns + attempts.deadline_ns, self._time_out)
 
     def abort(self, reason: str) -> None:
@@ -161,6 +172,21 @@ class Attempt:
         row.retry_after_s = retry_after_s(cast("Any", response))
         self._post(Headers(self._leg, self._number, now_ns, status))
 
+    def _about_job(self, body: bytes) -> None:
+        """An answer in one piece, which the protocol reads."""
+        exchange, row, call = self._exchange, self._row, self._send.call
+        now_ns, status = self._attempts.queue.now_ns(), exchange.row.status
+        wire = self._attempts.wires[call.target]
+        decoder = StreamDecoder(wire.on_event, on_whole=wire.on_job, kind=call.kind)
+        decoder.whole(body, now_ns, now_ns, 0)
+        self._headers(status)
+        row.stop_reason, row.streamed = decoder.stop_reason, False
+        if call.kind == JOB_FETCH:
+            row.input_tokens, row.output_tokens = exchange.row.input_tokens, exchange.row.output_tokens
+        response = _Response(status, exchange.headers, body)
+        self._text, self._location = decoder.text, exchange.headers.get("location")
+        self._end(outcome(cast("Any", response), decoder))
+
     def _refuse(self, refused: Refused) -> None:
         self._headers(refused.status)
         self._end(self._error_of(refused, refused.status))
@@ -186,9 +212,10 @@ class Attempt:
             result.limit_kind,
         )
         self._until_ns, self._finished = now_ns, finished
-        text = text_of(self._exchange) if finished and self._send.call.keep_text else None
+        text = text_of(self._exchange) if finished and self._send.call.keep_text else self._text
         self._write()
-        self._post(Ended(self._leg, self._number, now_ns, row.ended, row.retry_after_s, None, text))
+        after_s = row.retry_after_s
+        self._post(Ended(self._leg, self._number, now_ns, row.ended, after_s, None, text, self._location))
 
     def _write(self) -> None:
         """Rows, once both sides are through with the call."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from tailgauge.call import Call
+from tailgauge.call import JOB_CANCEL, JOB_SUBMIT, Call
 from tailgauge.dry_run.event_queue import EventQueue
 from tailgauge.protocols.anthropic import body as messages_body
 from tailgauge.rows.schema import ServerLogRow
@@ -191,12 +191,16 @@ class DryEndpoint:
         self._number += 1
         return Exchange(self.core, row, wire, self._number)
 
-    def serve(self, exchange: Exchange, call: Call, model: str, client: Client) -> Delivery:
-        """Take a call, or raise `Refused`."""
+    def serve(self, exchange: Exchange, call: Call, model: str, client: Client) -> Delivery | bytes:
+        """Take a call, or raise `Refused`; of a call about a job, the body of the answer."""
         now_ns = self.now_ns()
         try:
+            if call.job is not None:
+                return exchange.job("DELETE" if call.kind == JOB_CANCEL else "GET", call.job, now_ns)
             self._accept(exchange, call, model)
             exchange.admit(now_ns)
+            if call.kind == JOB_SUBMIT:
+                return exchange.submit_job(now_ns)
             return Delivery(answer_to(exchange), client, self._queue, call.watch_chunks)
         except Refused as refused:
             row = exchange.row

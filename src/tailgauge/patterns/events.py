@@ -147,7 +147,8 @@ class Ended:
     ended: str
     retry_after_s: float | None
     should_retry: bool | None = None  # x-should-retry of the target
-    text: str | None = None  # with Call.keep_text; of a batch call, the JSON that came back
+    text: str | None = None  # with Call.keep_text; of a call about a job, the JSON that came back
+    location: str | None = None  # of the answer to a job's submission
 
 
 @dataclass(slots=True)

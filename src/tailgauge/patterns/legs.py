@@ -68,6 +68,8 @@ class LegEnd:
     last: int  # attempt that ended last
     text: str | None = None
     held: str | None = None  # why a due hedge was not sent
+    retry_after_s: float | None = None
+    location: str | None = None
 
 
 Leg = Generator[Step, Event, LegEnd]
@@ -194,7 +196,10 @@ class _Leg:
         return True
 
     def _end(self, event: Ended) -> LegEnd:
-        return LegEnd(event.ended, event.at_ns, self.winner, event.attempt, event.text, self.held)
+        return LegEnd(
+            event.ended, event.at_ns, self.winner, event.attempt, event.text, self.held,
+            event.retry_after_s, event.location,
+        )  # fmt: skip
 
     def _draw(self, what: str, n: int) -> float:
         """Uniform in [0, 1), the same whenever the run is repeated."""

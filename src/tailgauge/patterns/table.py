@@ -12,6 +12,7 @@ from pydantic import model_validator
 
 from tailgauge.patterns.batch import Batch
 from tailgauge.patterns.fan_out import FanOut
+from tailgauge.patterns.job import Job
 from tailgauge.patterns.pattern import Pattern
 from tailgauge.patterns.progressive import Progressive
 from tailgauge.patterns.settings import TrafficSettings
@@ -27,6 +28,7 @@ ROWS: tuple[type[Pattern], ...] = (
     Structured,
     Progressive,
     Batch,
+    Job,
 )
 PATTERNS = by_name(ROWS)
 # Keys of a traffic table that have a meaning with some patterns only; see Pattern.uses.

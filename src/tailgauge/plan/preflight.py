@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from tailgauge.call import MAIN, Call, Prompt
-from tailgauge.patterns.table import Traffic, pattern_of
+from tailgauge.call import JOB_SUBMIT, JOBS, MAIN, MESSAGE, Call, Prompt
+from tailgauge.patterns.table import PATTERNS, Traffic, pattern_of
 from tailgauge.plan.spend_limit import FRAME_TOKENS, MARGIN, Sizing
 from tailgauge.prompts.words import WORDS, text
 from tailgauge.protocols.table import PROTOCOLS
@@ -54,9 +54,11 @@ class Learnt(NamedTuple):
 
 
 def preflight_calls(scenario: Scenario) -> list[PreflightCall]:
-    """A short prompt for each target and model, and a long one for the first."""
+    """A short prompt for each target and model, and a long one for the first; jobs, where there is nothing else."""
     traffic, table = next(iter(scenario.traffic.items()))
     output = min(table.output_tokens, OUTPUT_TOKENS)
+    tables = scenario.traffic.values()
+    kind = JOB_SUBMIT if all(JOBS in PATTERNS[one.pattern].protocol_needs for one in tables) else MESSAGE
     asked = [(target, model, SHORT_WORDS, True) for target, model in scenario.models()]
     asked.insert(1, (*asked[0][:2], LONG_WORDS, False))
     found = []
@@ -64,7 +66,12 @@ def preflight_calls(scenario: Scenario) -> list[PreflightCall]:
         prompt = Prompt.of(text(scenario.seed, str(-number), words))
         found.append(
             PreflightCall(
-                -number, traffic, model, words, Call(prompt, output, model=model, target=target), needed
+                -number,
+                traffic,
+                model,
+                words,
+                Call(prompt, output, model=model, target=target, kind=kind),
+                needed,
             )
         )
     assert found[0].call.target == MAIN

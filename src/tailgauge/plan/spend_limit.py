@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, NamedTuple
 
-from tailgauge.call import BATCH_SUBMIT, MESSAGE, Call, Prompt
+from tailgauge.call import JOB_SUBMIT, MESSAGE, Call, Prompt
 from tailgauge.rows.schema import COMPLETED, AttemptRow
 from tailgauge.scenario.prices import RATES, Price, Usage
 
@@ -93,9 +93,9 @@ class Sizing:
 
 def need(call: Call, sizing: Sizing, price: Price | None) -> Amount:
     """What a call may use at most; its cost is None without a price."""
-    if call.kind not in {MESSAGE, BATCH_SUBMIT}:
+    if call.kind not in {MESSAGE, JOB_SUBMIT}:
         return Amount(1)
-    prompts = call.batch if call.kind == BATCH_SUBMIT else (call.prompt,)
+    prompts = call.batch or (call.prompt,)
     inputs = [sizing.tokens(prompt) + len(call.schema or "") for prompt in prompts]
     output = call.max_tokens  # thinking is a part of it
     total = sum(inputs) + output * len(prompts)

@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 from tailgauge.call import (
-    BATCH_FETCH,
-    BATCH_POLL,
-    BATCH_SUBMIT,
     BATCHES,
     CACHE_MARKS,
     EXTENDED_THINKING,
+    JOB_FETCH,
+    JOB_POLL,
+    JOB_SUBMIT,
     SCHEMAS,
     THINKING_BUDGETS,
     TOOLS,
@@ -80,7 +80,7 @@ class Anthropic(WireProtocol):
     ) -> AbstractContextManager[Any]:
         """One Messages call, or one call of a batch: submit, poll, fetch."""
         headers = {"x-client-request-id": call_id}
-        if call.kind == BATCH_SUBMIT:
+        if call.kind == JOB_SUBMIT:
             requests: Any = [
                 {"custom_id": str(number), "params": body(call, prompt, model)}
                 for number, prompt in enumerate(call.batch)
@@ -88,12 +88,12 @@ class Anthropic(WireProtocol):
             return sdk.messages.batches.with_streaming_response.create(
                 requests=requests, extra_headers=headers
             )
-        if call.kind == BATCH_POLL:
+        if call.kind == JOB_POLL:
             return sdk.messages.batches.with_streaming_response.retrieve(
-                call.batch_id or "", extra_headers=headers
+                call.job or "", extra_headers=headers
             )
-        if call.kind == BATCH_FETCH:
-            return _results(sdk, call.batch_id or "", headers)
+        if call.kind == JOB_FETCH:
+            return _results(sdk, call.job or "", headers)
         opened: AbstractContextManager[Any] = sdk.messages.with_streaming_response.create(
             **body(call, call.prompt, model), stream=call.stream, extra_headers=headers
         )
@@ -135,7 +135,7 @@ class Anthropic(WireProtocol):
         decoder.whole_content(texts, "".join(map(json.dumps, inputs)))
 
     @staticmethod
-    def on_batch(decoder: StreamDecoder, body: bytes) -> None:
+    def on_job(decoder: StreamDecoder, body: bytes) -> None:
         """Decode the state of a batch, or a line for each result, whose usage is added up.
 
         `answer` becomes the state as it came, or the lines without the messages, which may be many megabytes.
@@ -213,11 +213,11 @@ def _tree(schema: str) -> Any:
 
 
 @contextmanager
-def _results(sdk: anthropic.Anthropic, batch_id: str, headers: dict[str, str]) -> Iterator[Any]:
+def _results(sdk: anthropic.Anthropic, job: str, headers: dict[str, str]) -> Iterator[Any]:
     """A batch's results in one call; `results` of the SDK fetches the batch first, and then follows its link."""
     from anthropic._constants import RAW_RESPONSE_HEADER
 
-    path = f"/v1/messages/batches/{quote(batch_id, safe='')}/results"
+    path = f"/v1/messages/batches/{quote(job, safe='')}/results"
     options: Any = {
         "timeout": None,
         "headers": {**headers, RAW_RESPONSE_HEADER: "stream", "accept": "application/binary"},

@@ -10,12 +10,13 @@ import json
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
+from urllib.parse import urljoin, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from tailgauge.call import Call, Prompt
-from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder, error_of
+from tailgauge.call import JOB_CANCEL, JOB_FETCH, JOB_POLL, JOBS, MESSAGE, Call, Prompt
+from tailgauge.protocols.decoder import KIND_CODE, MAX_NAME, StreamDecoder, error_of
 from tailgauge.protocols.protocol import (
     PLACEHOLDER_KEY,
     TargetSettings,
@@ -24,7 +25,8 @@ from tailgauge.protocols.protocol import (
     variable_of,
     variables,
 )
-from tailgauge.rows.schema import TEXT
+from tailgauge.redaction import shown
+from tailgauge.rows.schema import CANCELLED, OK, SERVER_ERROR, TEXT, TIMEOUT
 from tailgauge.table import Table
 
 if TYPE_CHECKING:
@@ -32,8 +34,35 @@ if TYPE_CHECKING:
 
 _TEXT = KIND_CODE[TEXT]
 _HEADERS = {"accept": "text/event-stream", "accept-encoding": "identity"}
+_OF_JOBS = {"accept": "application/json", "prefer": "respond-async"}
+_METHODS = {JOB_POLL: "GET", JOB_FETCH: "GET", JOB_CANCEL: "DELETE"}
 PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _PLACEHOLDERS = ("prompt", "model", "call_id")  # and max_tokens, which is a number
+
+
+class SseJobs(Table):
+    """Jobs of the application, with `pattern = "job"`: POST submits, GET polls and fetches, DELETE cancels."""
+
+    url: str | None = Field(
+        None, description="pointer to the job's URL, or its name below `path`, in the answer to the submission; default its `Location` header"
+    )  # fmt: skip
+    state: str = Field("/status", description="pointer to the job's state")
+    states: Mapping[str, Literal["ok", "server_error", "client_error", "timeout", "cancelled"]] = Field(
+        {
+            "succeeded": OK, "completed": OK, "done": OK, "failed": SERVER_ERROR, "error": SERVER_ERROR,
+            "expired": TIMEOUT, "cancelled": CANCELLED, "canceled": CANCELLED,
+        },
+        description="states in which a job has ended, and how its request ended then; any other is under way",
+    )  # fmt: skip
+    result_url: str | None = Field(
+        None,
+        description="pointer to the URL of the result; default: the answer that says `ok` has the result",
+    )
+
+    @field_validator("url", "state", "result_url")
+    @classmethod
+    def _pointer(cls, value: str | None) -> str | None:
+        return pointer(value)
 
 
 class SseSettings(Table):
@@ -60,6 +89,7 @@ class SseSettings(Table):
     citation_event: str | None = Field(None, description="name of an event with a citation; counted")
     input_tokens: str | None = Field(None, description="pointer to a count of input tokens, in any event")
     output_tokens: str | None = Field(None, description="pointer to a count of output tokens, in any event")
+    jobs: SseJobs = SseJobs()
 
     @field_validator("body")
     @classmethod
@@ -95,9 +125,7 @@ class SseSettings(Table):
     @field_validator("text", "status_name", "input_tokens", "output_tokens")
     @classmethod
     def _pointer(cls, value: str | None) -> str | None:
-        if value and not value.startswith("/"):
-            raise ValueError("must be a JSON pointer such as /choices/0/text, or empty")
-        return value
+        return pointer(value)
 
 
 class CustomSse(WireProtocol):
@@ -107,6 +135,7 @@ class CustomSse(WireProtocol):
     summary = "user-defined server-sent events, see `target.sse`"
     settings_type = SseSettings
     obeys_max_tokens = False
+    offers = frozenset({JOBS})
     settings: SseSettings
 
     def __init__(self, target: TargetSettings, url: str) -> None:
@@ -137,13 +166,21 @@ class CustomSse(WireProtocol):
         """One call; entering it sends the request."""
         values = {"prompt": flat(call.prompt), "model": model, "call_id": call_id}
         headers = {name: self._value(given, values, 0) for name, given in self.settings.headers.items()}
-        opened: AbstractContextManager[Any] = sdk.stream(
-            "POST",
-            self.settings.path,
-            json=self._value(self.settings.body, values, call.max_tokens),
-            headers={**headers, "x-client-request-id": call_id},
-        )
+        headers |= {"x-client-request-id": call_id} | ({} if call.kind == MESSAGE else _OF_JOBS)
+        method, url, more = "POST", self.settings.path, {}
+        if call.kind in _METHODS:
+            method, url = _METHODS[call.kind], self._job_url(str(sdk.base_url), call.job or "")
+        else:
+            more = {"json": self._value(self.settings.body, values, call.max_tokens)}
+        opened: AbstractContextManager[Any] = sdk.stream(method, url, headers=headers, **more)
         return opened
+
+    def _job_url(self, base_url: str, job: str) -> str:
+        """Where a job is: a URL, or a name below the path of the calls; never on another host, which would get the key."""
+        url = urljoin(f"{base_url.rstrip('/')}{self.settings.path.rstrip('/')}/", job)
+        if urlsplit(url)[:2] != urlsplit(base_url)[:2]:
+            raise ValueError(f"the target names a URL of another host for its job: {shown(job, 200)}")
+        return url
 
     def _value(self, template: Any, values: Mapping[str, str], max_tokens: int) -> Any:
         """What a template stands for, with the secrets that it names."""
@@ -159,6 +196,23 @@ class CustomSse(WireProtocol):
 
     def body(self, call: Call, model: str) -> None:
         """Not known beforehand: the scenario may put anything anywhere."""
+
+    def on_job(self, decoder: StreamDecoder, body: bytes) -> None:
+        """Decode what is said of a job; `answer` becomes the fields of the pattern's `JobState`."""
+        jobs, tree = self.settings.jobs, _tree(body)
+        for counter, path in self._usage.items():
+            decoder.count(**{counter: at(tree, path)})
+        if decoder.kind in {JOB_FETCH, JOB_CANCEL}:
+            decoder.answer = ""
+            return
+        if decoder.kind == JOB_POLL and tree is None:
+            raise ValueError("no JSON")
+        state = at(tree, steps(jobs.state))
+        ended = jobs.states.get(state) if isinstance(state, str) else None
+        decoder.stop_reason = None if ended is None else shown(state, MAX_NAME)
+        found = {"name": at(tree, steps(jobs.url or "")) if jobs.url else None, "ended": ended}
+        where = None if jobs.result_url is None else at(tree, steps(jobs.result_url))
+        decoder.answer = json.dumps(found | {"result": where, "is_fetched": jobs.result_url is None})
 
     def on_event(self, decoder: StreamDecoder, name: bytes, data: bytes) -> None:
         """Decode one event of the stream."""
@@ -192,6 +246,13 @@ def flat(prompt: Prompt) -> str:
     """The whole prompt as one text: system, then the conversation; one user's text is itself."""
     parts = [*prompt.system, *(part for message in prompt.messages for part in message.parts)]
     return "\n\n".join(part.text for part in parts)
+
+
+def pointer(value: str | None) -> str | None:
+    """Raise ValueError for what is no JSON pointer."""
+    if value and not value.startswith("/"):
+        raise ValueError("must be a JSON pointer such as /choices/0/text, or empty")
+    return value
 
 
 def steps(pointer: str) -> tuple[str, ...]:

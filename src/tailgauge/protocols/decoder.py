@@ -14,6 +14,7 @@ from typing import Any
 
 import jiter
 
+from tailgauge.call import MESSAGE
 from tailgauge.protocol_violations import (
     EVENT_TOO_LARGE,
     MALFORMED_ANSWER,
@@ -84,7 +85,10 @@ class StreamDecoder:
         watch_chunks: int = 0,
         max_tokens: int = 0,
         obeys_max_tokens: bool = False,
+        kind: str = MESSAGE,
     ) -> None:
+        self.kind = kind  # of the call
+        self.statuses = _OK if kind == MESSAGE else _OF_JOBS
         self._on_event = on_event
         self._on_whole = on_whole
         self._stencils = stencils
@@ -390,6 +394,8 @@ class StreamDecoder:
 
 
 _OUTPUT = ("output_tokens", "thinking_tokens")
+_OK = frozenset({200})
+_OF_JOBS = frozenset({200, 201, 202, 204})  # accepted, or done without a body
 _MALFORMED = (ValueError, TypeError, AttributeError, LookupError, RecursionError)
 
 

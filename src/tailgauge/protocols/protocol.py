@@ -173,6 +173,6 @@ class WireProtocol(ABC):
         """Decode an answer that came without a stream; raises ValueError and its like for anything else."""
         raise ValueError(f"an answer without a stream: {shown(body, 80)!r}")
 
-    def on_batch(self, decoder: StreamDecoder, body: bytes) -> None:  # noqa: ARG002 - the interface
-        """Decode the state or the results of a message batch, where the protocol offers batches."""
-        raise ValueError(f"a message batch: {shown(body, 80)!r}")
+    def on_job(self, decoder: StreamDecoder, body: bytes) -> None:  # noqa: ARG002 - the interface
+        """Decode the state or the result of a job or a message batch, where the protocol offers them; see `decoder.kind`."""
+        raise ValueError(f"a job: {shown(body, 80)!r}")

@@ -95,7 +95,8 @@ class Endpoint:
         on_whole = None if call.stream else wire.on_whole
         return StreamDecoder(
             wire.on_event,
-            on_whole=on_whole if call.kind == MESSAGE else wire.on_batch,
+            on_whole=on_whole if call.kind == MESSAGE else wire.on_job,
+            kind=call.kind,
             stencils=self._stencils,
             keep_text=call.keep_text,
             watch_field=call.watch_field,

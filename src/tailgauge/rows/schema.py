@@ -69,8 +69,9 @@ RETRY = "retry"
 HEDGE = "hedge"
 FALLBACK = "fallback"  # another model, because the first was late or failed
 RESUBMIT = "resubmit"  # the user left and asked again
-POLL = "poll"  # asking whether a batch has ended, and fetching it
-CAUSES = (PRIMARY, RETRY, HEDGE, FALLBACK, RESUBMIT, POLL)
+POLL = "poll"  # asking whether a job has ended, and fetching it
+CANCEL = "cancel"  # asking the target to stop a job
+CAUSES = (PRIMARY, RETRY, HEDGE, FALLBACK, RESUBMIT, POLL, CANCEL)
 
 # What counts as the answer of a request, by its pattern.
 SINGLE = "single"  # the answer that leg 0 got
@@ -141,7 +142,7 @@ class AttemptRow:
     request_id: Annotated[Int64, "its request"]
     leg: Annotated[Int16, "leg of the request; 0 if there is only one"]
     attempt: Annotated[Int16, "number within the leg, from 0"]
-    cause: Annotated[String, "primary, retry, hedge, fallback, resubmit or poll"]
+    cause: Annotated[String, "primary, retry, hedge, fallback, resubmit, poll or cancel"]
     of_attempt: Annotated[Int16 | None, "the attempt that it repeats or hedges; null for a primary"]
     stage: Annotated[String, "the request's stage"]
     traffic: Annotated[String, "the request's traffic table"]

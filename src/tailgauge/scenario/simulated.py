@@ -171,6 +171,21 @@ class ContentTable(Table):
     text_blocks: int = Field(1, ge=1, le=100, description="number of text blocks")
 
 
+class JobsTable(Table):
+    """Jobs: calls with the header `prefer: respond-async`, which are answered at the URL `/v1/jobs/ID`."""
+
+    turnaround_s: Positive = Field(2.0, description="median time from a job's submission to its end")
+    turnaround_sigma: Sigma = Field(0.0, description="sigma of its logarithm")
+    retry_after_s: int | None = Field(
+        None, ge=0, le=86_400, description="`retry-after` while a job is under way"
+    )
+    lost: Share = Field(0.0, description="share of the jobs that are forgotten halfway: 404")
+    gone: Share = Field(0.0, description="share of the jobs that are dropped when they end: 410")
+    expired: Share = Field(0.0, description="share of the jobs that end as `expired`")
+    failed: Share = Field(0.0, description="share of the jobs that end as `failed`")
+    kept: Count = Field(10_000, description="jobs kept; beyond it the oldest are dropped if they have ended")
+
+
 class Simulated(Table):
     """The simulated endpoint, when the target is `simulated`."""
 
@@ -196,6 +211,7 @@ class Simulated(Table):
     proxy: ProxyTable = ProxyTable()
     billing: BillingTable = BillingTable()
     content: ContentTable = ContentTable()
+    jobs: JobsTable = JobsTable()
 
     @model_validator(mode="after")
     def _possible(self) -> Simulated:
@@ -205,7 +221,9 @@ class Simulated(Table):
             raise ValueError("ttft_sigma does not apply with ttft_exponential")
         if sum(fault.share for fault in self.faults.values()) > 1 + 1e-9:
             raise ValueError("the shares of all `faults` are more than 1 together")
-        content = self.content
+        jobs, content = self.jobs, self.content
+        if jobs.lost + jobs.gone + jobs.expired + jobs.failed > 1 + 1e-9:
+            raise ValueError("jobs: lost, gone, expired and failed are more than 1 together")
         if content.thinking_share + content.tool_share > 1:
             raise ValueError("content: thinking_share and tool_share are more than 1 together")
         return self

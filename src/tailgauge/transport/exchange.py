@@ -11,7 +11,7 @@ reads after the first content: an event of a read that did not empty the socket 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from operator import sub
 from typing import Protocol
 
@@ -67,6 +67,7 @@ class Decoder(Protocol):
     watching: bool  # someone waits for the next event
     broken: bool  # it takes no more payload
     streams: bool  # false: `whole` takes the body
+    statuses: Collection[int]  # of an answer that is no error
 
     @property
     def held(self) -> int:
@@ -240,7 +241,7 @@ class Exchange:
     def _choose(self) -> None:
         """Select the receiver of the body: the decoder (stream or whole), or none for errors and compressed bodies."""
         decoder, coding = self.decoder, self.header(b"content-encoding")
-        if decoder is None or self.status != 200:
+        if decoder is None or self.status not in decoder.statuses:
             return
         if coding.lower() not in {b"", b"identity"}:  # never decompressed: its size has no limit
             self.cut, self.cut_text = COMPRESSED, f"content-encoding {shown(coding, 100)}"

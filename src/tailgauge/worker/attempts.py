@@ -19,7 +19,7 @@ import gevent
 from gevent import get_hub, getcurrent
 
 from tailgauge import quantile_sketch
-from tailgauge.call import Call, Prompt
+from tailgauge.call import JOB_SUBMIT, Call, Prompt
 from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Headers, Send
 from tailgauge.plan.spend_limit import Guard
@@ -229,7 +229,10 @@ class Attempts:
             self.on_exhausted(exchange.failure[1])
         leg, attempt, text = one.send.leg, one.attempt, one.decoder.text
         after_s, retry = retry_after_s(exchange), should_retry(exchange)
-        one.post(Ended(leg, attempt, ended_at_ns, result.ended, after_s, retry, text))
+        location = (
+            exchange.header(b"location").decode("latin-1") if one.send.call.kind == JOB_SUBMIT else None
+        )
+        one.post(Ended(leg, attempt, ended_at_ns, result.ended, after_s, retry, text, location))
 
     def _record(self, one: _Open, result: Outcome) -> None:
         """The row, chunks and counters of an ended call."""

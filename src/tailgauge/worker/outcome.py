@@ -62,13 +62,13 @@ def _outcome(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
         kind, message = exchange.failure or ("unknown", "no response")
         ended = schema.CLIENT_ERROR if kind in {NOT_HTTP, HEAD_TOO_LARGE} else schema.CONNECT_ERROR
         return Outcome(ended, kind, message)
-    if exchange.status != 200:
+    if exchange.status >= 300 or exchange.status not in decoder.statuses:
         return _refused(exchange)
     return _streamed(exchange, decoder)
 
 
 def _streamed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
-    """Outcome of a response with status 200."""
+    """Outcome of a response whose status is no error."""
     kind, cut = exchange.header(b"content-type"), exchange.cut
     if decoder.streams and cut != COMPRESSED and not is_event_stream(kind):
         page = _text(exchange.plain_body) or f"content-type {shown(kind, MAX_HEADER)!r}"

@@ -10,9 +10,9 @@ from typing import Any
 
 from tailgauge.call import (
     ASSISTANT,
-    BATCH_FETCH,
-    BATCH_POLL,
-    BATCH_SUBMIT,
+    JOB_FETCH,
+    JOB_POLL,
+    JOB_SUBMIT,
     USER,
     Call,
     Message,
@@ -95,8 +95,8 @@ def compared(target: Target, asked: list[Call]) -> dict[str, Any]:
 
 
 FEW = list(prompts())[:3]
-BATCHES = [Call(FEW[0], 5, kind=BATCH_SUBMIT, batch=tuple(FEW)), Call(FEW[0], 5, kind=BATCH_POLL, batch_id="b/1"),
-           Call(FEW[0], 5, kind=BATCH_FETCH, batch_id="b 2")]  # fmt: skip
+BATCHES = [Call(FEW[0], 5, kind=JOB_SUBMIT, batch=tuple(FEW)), Call(FEW[0], 5, kind=JOB_POLL, job="b/1"),
+           Call(FEW[0], 5, kind=JOB_FETCH, job="b 2")]  # fmt: skip
 APP = Target(
     protocol="sse", sse=SseSettings(headers={"x-model": "{model}"}, body={"q": "{prompt}", "id": "{call_id}"})
 )

@@ -89,6 +89,7 @@ class Payload:
     def __init__(self) -> None:
         self.has_content = False
         self.watching = self.streams = True
+        self.statuses = frozenset({200})
         self.broken = False
         self.fed: list[tuple[bytes, int, int, int, int, bool]] = []
 

@@ -15,9 +15,9 @@ from worker.scripts.one_call import PLAIN, choice, endpoint, event, made, record
 
 from tailgauge.call import (
     ASSISTANT,
-    BATCH_FETCH,
-    BATCH_POLL,
-    BATCH_SUBMIT,
+    JOB_FETCH,
+    JOB_POLL,
+    JOB_SUBMIT,
     MAIN,
     SECOND,
     USER,
@@ -98,11 +98,11 @@ def bodies() -> Any:
 
 
 def batch_calls(batch_id: str) -> dict[str, Call]:
-    submit = Call(PLAIN, 5, kind=BATCH_SUBMIT, batch=(PLAIN, Prompt.of("more"), TALK))
+    submit = Call(PLAIN, 5, kind=JOB_SUBMIT, batch=(PLAIN, Prompt.of("more"), TALK))
     return {
         "submit": submit,
-        "poll": replace(submit, kind=BATCH_POLL, batch=(), batch_id=batch_id),
-        "fetch": replace(submit, kind=BATCH_FETCH, batch=(), batch_id=batch_id),
+        "poll": replace(submit, kind=JOB_POLL, batch=(), job=batch_id),
+        "fetch": replace(submit, kind=JOB_FETCH, batch=(), job=batch_id),
     }
 
 
@@ -142,7 +142,7 @@ def batch(requested_from: Endpoint) -> list[Any]:
     return [
         *steps,
         made(requested_from, calls["fetch"]),
-        made(requested_from, replace(calls["fetch"], batch_id="none")),
+        made(requested_from, replace(calls["fetch"], job="none")),
     ]
 
 

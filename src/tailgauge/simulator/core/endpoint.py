@@ -11,6 +11,7 @@ from typing import Protocol
 from tailgauge.scenario.simulated import ContentTable, Simulated
 from tailgauge.simulator.behaviours.billing import Billing
 from tailgauge.simulator.behaviours.faults import Faults
+from tailgauge.simulator.behaviours.jobs import Jobs
 from tailgauge.simulator.behaviours.limits import MINUTE_S, Limits
 from tailgauge.simulator.behaviours.prefix_cache import PrefixCache
 from tailgauge.simulator.behaviours.stragglers import Stragglers
@@ -69,6 +70,7 @@ class Endpoint(Hooks):
         self.faults = Faults(table.faults.values(), seed)
         self.stragglers = Stragglers(table.stragglers, seed)
         self.billing = Billing(table.billing)
+        self.jobs = Jobs(table.jobs, seed)
         config = engine_of(table) if engine is None else engine
         refill_s = MINUTE_S if config is None else config.refill_s
         self.limits = Limits(table.limits, driver.now_ns(), refill_s)

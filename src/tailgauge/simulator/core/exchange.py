@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from tailgauge.rows.schema import ServerLogRow
-from tailgauge.simulator.behaviours import content
+from tailgauge.simulator.behaviours import content, jobs, tokens
 from tailgauge.simulator.behaviours.billing import PromptTokens
 from tailgauge.simulator.behaviours.faults import NO_FAULT
 from tailgauge.simulator.behaviours.latency import draw_key
@@ -24,7 +25,8 @@ from tailgauge.simulator.protocols.prefix import block_prompt, marked_prompt
 from tailgauge.simulator.protocols.request import CallRequest, Refused, Reply
 from tailgauge.simulator.protocols.wire import Wire
 
-_OK_STATUS, _LIMIT_STATUS = 200, 429
+_LIMIT_STATUS = 429
+JOBS_PATH = "/v1/jobs"
 _MESSAGES = {429: "Too many requests", 503: "The server is overloaded", 529: "Overloaded"}
 
 
@@ -102,6 +104,53 @@ class Exchange:
             status = self.wire.OVERLOADED_STATUS
         return Refused(status, _MESSAGES.get(status, "Internal server error"))
 
+    # --- jobs -------------------------------------------------------------------------------------------------
+
+    def submit_job(self, now_ns: int) -> bytes:
+        """Take an admitted call as a job; returns the body of the answer, whose status is the row's."""
+        count = self.request.max_tokens
+        self.look_up(0, now_ns)
+        self.end(count, now_ns)
+        used = (self.prompt_tokens.input_tokens, count)
+        job = self.endpoint.jobs.submit(
+            used, partial(whole, self.wire, self.reply, self.endpoint.table.content.tool_pair_tokens), now_ns
+        )
+        self.row.planned_ttft_ns = job.ends_ns - now_ns
+        self.headers["location"] = f"{JOBS_PATH}/{job.id}"
+        return self._job_body(202, self._described(job, now_ns), now_ns)
+
+    def job(self, method: str, path: str, now_ns: int) -> bytes:
+        """A job's state or result, or its end; raises `Refused`."""
+        name, _, rest = path.removeprefix(f"{JOBS_PATH}/").partition("/")
+        fault = self.endpoint.faults.draw(self.key)
+        if fault.refuses:
+            self.fault, self.row.fault = fault, fault.kind
+            self.refuse(fault.status, now_ns)
+        job = self.endpoint.jobs.get(name)
+        state = jobs.LOST if job is None else job.state(now_ns)
+        if job is None or state in {jobs.LOST, jobs.GONE}:
+            raise Refused(410 if state == jobs.GONE else 404, f"No such job: {name[:64]}")
+        if method == "DELETE":
+            job.cancel(now_ns)
+        elif rest:
+            if state != jobs.SUCCEEDED:
+                raise Refused(409, f"{name}: the job has no result")
+            self.row.input_tokens, self.row.output_tokens = job.tokens
+            return self._job_body(200, job.result(), now_ns)
+        return self._job_body(200, self._described(job, now_ns), now_ns)
+
+    def _described(self, job: jobs.Job, now_ns: int) -> bytes:
+        state, retry_after_s = job.state(now_ns), self.endpoint.jobs.table.retry_after_s
+        if state == jobs.RUNNING and retry_after_s is not None:
+            self.headers["retry-after"] = str(retry_after_s)
+        url = f"{JOBS_PATH}/{job.id}/result" if state == jobs.SUCCEEDED else None
+        return json.dumps({"id": job.id, "object": "job", "status": state, "result_url": url}).encode()
+
+    def _job_body(self, status: int, body: bytes, now_ns: int) -> bytes:
+        row = self.row
+        row.status, row.headers_at_ns, row.ended_at_ns = status, now_ns, now_ns
+        return body
+
     def look_up(self, replica: int, now_ns: int) -> int:
         """At admission: what the cache reads; called again, the first answer stands."""
         self._admitted = True
@@ -161,7 +210,7 @@ class Exchange:
         if self._meter is not None:
             row = self.row
             reason = LENGTH if self.reply.stop_reason == "max_tokens" else STOP
-            if row.ended_at_ns is None or row.status != _OK_STATUS:
+            if row.ended_at_ns is None or row.status >= 300:
                 reason = ABORT if row.cancelled_at_ns is not None else ERROR
             made = max(row.output_tokens, self._generated)  # an engine counts what nobody reads, too
             self._meter.finished(now_ns, reason, made, row.chunk_sent_at_ns)
@@ -177,3 +226,10 @@ class Exchange:
             return self.request.input_tokens
         found = self.endpoint.cache.peek(self._prompt, now_ns, self.key)
         return max(0, self.request.input_tokens - found.cache_read)
+
+
+def whole(wire: Wire, reply: Reply, pair_tokens: int) -> bytes:
+    """The body of an answer in one piece."""
+    if reply.plan is None:
+        return wire.whole(reply, [tokens.text(reply.request.max_tokens).decode()])
+    return wire.whole(reply, content.whole_contents(reply.plan, pair_tokens))

@@ -18,12 +18,10 @@ from aiohttp import web
 
 from tailgauge.rows.schema import ServerLogRow
 from tailgauge.scenario.simulated import Simulated
-from tailgauge.simulator.behaviours import tokens
-from tailgauge.simulator.behaviours.content import whole_contents
 from tailgauge.simulator.behaviours.faults import CUT, ERROR_EVENT, RESET
 from tailgauge.simulator.core.answer import Answer, answer_to
 from tailgauge.simulator.core.endpoint import Endpoint
-from tailgauge.simulator.core.exchange import Exchange
+from tailgauge.simulator.core.exchange import JOBS_PATH, Exchange, whole
 from tailgauge.simulator.http.api import Api
 from tailgauge.simulator.http.driver import LoopDriver, wait_open
 from tailgauge.simulator.http.requests import (
@@ -36,11 +34,13 @@ from tailgauge.simulator.http.requests import (
 )
 from tailgauge.simulator.http.server_log import ServerLog, to_parquet
 from tailgauge.simulator.http.stream import Stream, reset
+from tailgauge.simulator.protocols import openai
 from tailgauge.simulator.protocols.request import MAX_BODY_BYTES, Refused, decode
 from tailgauge.simulator.protocols.wire import WIRES, Wire, version_of, wire_of_path
 
 SETTLED_S = 5.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+Answering = Callable[["_Call", "bytes | Refused"], Awaitable[web.StreamResponse]]
 
 
 def application(table: Simulated, seed: int, options: ServerOptions) -> web.Application:
@@ -49,6 +49,9 @@ def application(table: Simulated, seed: int, options: ServerOptions) -> web.Appl
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[server.shape_errors])
     for wire in WIRES:
         app.router.add_post(wire.PATH, server.answering(wire))
+    for path in (f"{JOBS_PATH}/{{id}}", f"{JOBS_PATH}/{{id}}/result"):
+        app.router.add_get(path, server.answering(openai, _Call.job))
+        app.router.add_delete(path, server.answering(openai, _Call.job))
     Api(server.core, options, server.numbers).add_to(app)
     app.router.add_get("/healthz", server.health)
     app.router.add_get("/tailgauge/server-log", server.server_log)
@@ -65,8 +68,9 @@ class Server:
         self.numbers = count(1)
         self.core: Endpoint = LoopDriver(table, seed).core
 
-    def answering(self, wire: Wire) -> Handler:
-        """The handler of a protocol's calls."""
+    def answering(self, wire: Wire, do: Answering | None = None) -> Handler:
+        """The handler of a protocol's calls, or of those about their jobs."""
+        do = do or _Call.answer
 
         async def answer(request: web.Request) -> web.StreamResponse:
             number = next(self.numbers)
@@ -79,7 +83,7 @@ class Server:
             call = _Call(request, Exchange(self.core, row, wire, number), self._options)
             try:
                 admit(self._options.api_key, request)
-                return await call.answer(raw)
+                return await do(call, raw)
             except Refused as refused:
                 row.status = refused.status
                 return await call.refuse(refused)
@@ -154,11 +158,30 @@ class _Call:
         wanted = wire.parse(body, version_of(wire, self._request.headers))
         exchange.accept(wanted, body)
         exchange.admit(monotonic_ns())
+        if "respond-async" in self._request.headers.get("prefer", ""):
+            return await self._about_job(exchange.submit_job(monotonic_ns()))
         self._answer = answer = answer_to(exchange)
         if not answer.streams:
             return await self._whole(answer)
         self._stream = Stream(self._request, answer, self._headers())
         return await self._stream.run()
+
+    async def job(self, raw: bytes | Refused) -> web.StreamResponse:
+        """Answer a call about a job, or raise `Refused`."""
+        if isinstance(raw, Refused):
+            raise raw
+        return await self._about_job(
+            self._exchange.job(self._request.method, self._request.path, monotonic_ns())
+        )
+
+    async def _about_job(self, body: bytes) -> web.StreamResponse:
+        status = self._exchange.row.status
+        response = web.Response(
+            status=status, body=body, content_type="application/json", headers=self._headers()
+        )
+        await response.prepare(self._request)
+        await response.write_eof()
+        return response
 
     async def refuse(self, refused: Refused) -> web.StreamResponse:
         """Send an error before any answer."""
@@ -213,9 +236,5 @@ class _Call:
         if answer.ending == ERROR_EVENT:
             failure = exchange.failure(answer.fault.status)
             return error_response(wire, failure, exchange.number, exchange.headers)
-        if reply.plan is None:
-            contents = [tokens.text(reply.request.max_tokens).decode()]
-        else:
-            contents = whole_contents(reply.plan, exchange.endpoint.table.content.tool_pair_tokens)
-        body = wire.whole(reply, contents)
+        body = whole(wire, reply, exchange.endpoint.table.content.tool_pair_tokens)
         return web.Response(body=body, content_type="application/json", headers=self._headers())

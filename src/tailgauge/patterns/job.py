@@ -1,0 +1,150 @@
+"""Jobs: submitted, polled until they have ended, fetched. Message batches are jobs too.
+
+The target's answer to the submission names the job: its `Location`, or what the protocol reads from the body. A poll that
+failed for the moment is followed by the next one. The target's `retry-after` goes before the interval. Submitting has cause
+`primary`, polling and fetching `poll`, cancelling `cancel`.
+
+    cancel      a share of the users gives up `after_s` after the request, if the job has not ended: the job is cancelled
+    deadline    counted from the request; the job is cancelled, the request is a timeout
+    404, 410    the target has lost or dropped the job: a client error, as of any call
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Generator, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import Field
+
+from tailgauge.call import JOB_CANCEL, JOB_FETCH, JOB_POLL, JOB_SUBMIT, JOBS, Call, Prompt
+from tailgauge.patterns.events import Done, Event, Request, Step, Steps, Wait
+from tailgauge.patterns.legs import LegEnd, done, leg
+from tailgauge.patterns.pattern import Demand, Pattern
+from tailgauge.patterns.policies import RETRYABLE
+from tailgauge.rows.schema import CANCEL, CANCELLED, CLIENT_ERROR, OK, POLL, TIMEOUT, TURNAROUND
+from tailgauge.table import Positive, Table
+
+MAX_NAME = 2000  # characters of a job's name or URL, which goes into each later call
+
+
+class JobSettings(Table):
+    """Jobs that are submitted, polled and fetched, with `pattern = "job"`."""
+
+    poll_s: Positive = Field(1.0, description="time until the first poll")
+    backoff: Annotated[float, Field(ge=1, le=10)] = Field(
+        1.0,
+        description="factor by which the time between polls grows; a `retry-after` of the target goes before",
+    )
+    poll_max_s: Positive = Field(60.0, description="longest time between two polls, without a `retry-after`")
+    deadline_s: Positive = Field(600.0, description="a job that takes longer ends as `timeout`")
+
+
+class JobState(NamedTuple):
+    """What an answer said of a job."""
+
+    name: str | None  # of the job, for the calls after its submission
+    ended: str | None  # its class; None while it is under way
+    result: str | None = None  # where the result is; None: where the job is
+    is_fetched: bool = False  # the answer has the result
+
+
+class Job(Pattern):
+    """One job per request."""
+
+    name = "job"
+    summary = "a job that is submitted, polled and fetched"
+    settings_type = JobSettings
+    settings: JobSettings
+    uses = frozenset({"retry", "cancel"})
+    protocol_needs = frozenset({JOBS})
+    answer = TURNAROUND
+    deletes = True  # a job that nobody waits for is cancelled
+
+    def check(self) -> None:
+        """A user of a job sees no chunks, and submits it once."""
+        cancel = self.traffic.cancel
+        if cancel.after_chunks is not None or cancel.resubmit:
+            raise ValueError(f'cancel: expected after_s alone, for pattern = "{self.name}"')
+
+    def steps(self, request: Request) -> Steps:
+        """Submit, poll, fetch."""
+        table, cancel, policies = self.settings, self.traffic.cancel, self.policies
+        submit = replace(
+            self.call(request.prompt, request.output_tokens), kind=JOB_SUBMIT, batch=self.prompts(request)
+        )
+        end = yield from leg(submit, request, policies)
+        if end.ended != OK:
+            return done(end)
+        state = self.state(end)
+        if state.name is None:
+            return Done(CLIENT_ERROR)  # an answer that is not the protocol
+        call = replace(submit, kind=JOB_POLL, batch=(), job=state.name)
+        until_ns, given_up = request.scheduled_at_ns + round(table.deadline_s * 1e9), TIMEOUT
+        leaves_ns = request.scheduled_at_ns + round((cancel.after_s or 0) * 1e9)
+        if request.draw < cancel.share and leaves_ns < until_ns:
+            until_ns, given_up = leaves_ns, CANCELLED
+        interval_s = min(table.poll_s, table.poll_max_s)
+        while state.ended is None:
+            wait_s = interval_s if end.retry_after_s is None else end.retry_after_s
+            next_ns = end.at_ns + round(wait_s * 1e9)
+            if next_ns > until_ns:
+                yield from _until(until_ns)
+                if self.deletes:
+                    yield from leg(replace(call, kind=JOB_CANCEL), request, policies, 0, CANCEL, 0)
+                return Done(given_up)
+            yield from _until(next_ns)
+            end = yield from leg(call, request, policies, 0, POLL, 0)
+            if end.ended == OK:
+                state = self.state(end)
+            elif end.ended not in RETRYABLE:
+                return done(end)
+            interval_s = min(interval_s * table.backoff, table.poll_max_s)
+        if state.ended == OK and not state.is_fetched:
+            end = yield from leg(
+                replace(call, kind=JOB_FETCH, job=(state.result or call.job)), request, policies, 0, POLL, 0
+            )
+        return done(replace(end, ended=self.result(end, state.ended)) if end.ended == OK else end)
+
+    def prompts(self, request: Request) -> tuple[Prompt, ...]:  # noqa: ARG002 - batches have several
+        """The prompts of a submission with several."""
+        return ()
+
+    def state(self, end: LegEnd) -> JobState:
+        """What an answer that is ok says of the job: the fields of `JobState` as JSON, as the protocol wrote them."""
+        tree = read(end.text)
+        name, ended, result = (name_of(tree.get(key)) for key in ("name", "ended", "result"))
+        return JobState(name_of(end.location) or name, ended, result, bool(tree.get("is_fetched")))
+
+    def result(self, end: LegEnd, ended: str) -> str:  # noqa: ARG002 - batches read the result
+        """The class of a job that has ended, whose last call is ok."""
+        return ended
+
+    def demand(self, requests: int, input_tokens: int, output_tokens: int) -> Demand:
+        """Submitted, polled at least once, fetched."""
+        return Demand(requests * 3, requests, input_tokens, output_tokens, is_bound=False)
+
+    def first_calls(self, prompts: Sequence[Prompt], output_tokens: int) -> tuple[list[Call], int]:
+        """Submitting it; a poll and the result follow."""
+        return [replace(self.call(prompts[0], output_tokens), kind=JOB_SUBMIT)], 2
+
+
+def _until(at_ns: int) -> Generator[Step, Event, None]:
+    event = yield Wait(at_ns)
+    while event.at_ns < at_ns:
+        event = yield Wait(at_ns)
+
+
+def read(text: str | None) -> dict[str, Any]:
+    """A JSON object, or an empty one for anything else."""
+    try:
+        found = json.loads(text or "")
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def name_of(value: Any, most: int = MAX_NAME) -> str | None:
+    """A name or a URL that the target gave, unless it is none, or too long for each later call."""
+    return value if isinstance(value, str) and 0 < len(value) <= most else None

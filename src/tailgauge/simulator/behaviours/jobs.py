@@ -1,0 +1,71 @@
+"""Jobs: calls that are answered later, at a URL that is polled.
+
+What a job has become is computed from the time that is passed in, so that nothing runs in between. Its fate is drawn when it
+is submitted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from tailgauge.scenario.simulated import JobsTable
+
+RUNNING, SUCCEEDED, FAILED, EXPIRED, CANCELLED = "running", "succeeded", "failed", "expired", "cancelled"
+LOST, GONE = "lost", "gone"  # nothing but a status says so: 404, 410
+
+
+@dataclass(slots=True)
+class Job:
+    """One job; `result` gives the body of its result, `tokens` what that has of input and output."""
+
+    id: str
+    created_ns: int
+    ends_ns: int
+    fate: str
+    tokens: tuple[int, int]
+    result: Callable[[], bytes]
+
+    def state(self, now_ns: int) -> str:
+        """What has become of it."""
+        if self.fate == LOST and now_ns >= (self.created_ns + self.ends_ns) // 2:
+            return LOST
+        return self.fate if now_ns >= self.ends_ns else RUNNING
+
+    def cancel(self, now_ns: int) -> None:
+        """End it, unless it has ended."""
+        if now_ns < self.ends_ns:
+            self.fate, self.ends_ns = CANCELLED, now_ns
+
+
+class Jobs:
+    """The jobs that an endpoint holds by their ids; the oldest ended ones go first."""
+
+    def __init__(self, table: JobsTable, seed: int) -> None:
+        self.table, self._seed = table, seed
+        self._number = 0
+        self._jobs: dict[str, Job] = {}  # in the order of their creation
+
+    def submit(self, tokens: tuple[int, int], result: Callable[[], bytes], now_ns: int) -> Job:
+        """A new job."""
+        while len(self._jobs) >= self.table.kept and next(iter(self._jobs.values())).ends_ns <= now_ns:
+            del self._jobs[next(iter(self._jobs))]
+        self._number += 1
+        draws = Random(f"{self._seed}/job/{self._number}")
+        turnaround_s = self.table.turnaround_s * draws.lognormvariate(0, self.table.turnaround_sigma)
+        ends_ns = now_ns + round(turnaround_s * 1e9)
+        job = Job(f"job_{self._number:024d}", now_ns, ends_ns, self._fate(draws.random()), tokens, result)
+        self._jobs[job.id] = job
+        return job
+
+    def get(self, job_id: str) -> Job | None:
+        """A job; None: it was never there, or was dropped."""
+        return self._jobs.get(job_id)
+
+    def _fate(self, draw: float) -> str:
+        for fate in (LOST, GONE, EXPIRED, FAILED):
+            draw -= getattr(self.table, fate)
+            if draw < 0:
+                return fate
+        return SUCCEEDED
