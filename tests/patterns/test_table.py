@@ -166,7 +166,7 @@ def check_order(request: Played, traffic: Traffic) -> None:
                 assert entry.at_ns >= not_before.get(what.leg, 0) or traffic.retry.policy == "naive"
                 if traffic.retry.policy == "polite":
                     assert entry.at_ns <= request.planned.scheduled_at_ns + traffic.retry.deadline_s * S
-            if what.cause in {"resubmit", "poll"}:  # a call of its own
+            if what.cause in {"resubmit", "poll", "cancel", "resume"}:  # a call of its own
                 committed.pop(what.leg, None)
         elif isinstance(what, Cancel):
             open_.discard((what.leg, what.attempt))

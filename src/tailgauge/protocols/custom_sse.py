@@ -26,7 +26,7 @@ from tailgauge.protocols.protocol import (
     variables,
 )
 from tailgauge.redaction import shown
-from tailgauge.rows.schema import CANCELLED, OK, SERVER_ERROR, TEXT, TIMEOUT
+from tailgauge.rows.schema import TEXT
 from tailgauge.table import Table
 
 if TYPE_CHECKING:
@@ -49,8 +49,8 @@ class SseJobs(Table):
     state: str = Field("/status", description="pointer to the job's state")
     states: Mapping[str, Literal["ok", "server_error", "client_error", "timeout", "cancelled"]] = Field(
         {
-            "succeeded": OK, "completed": OK, "done": OK, "failed": SERVER_ERROR, "error": SERVER_ERROR,
-            "expired": TIMEOUT, "cancelled": CANCELLED, "canceled": CANCELLED,
+            "succeeded": "ok", "completed": "ok", "done": "ok", "failed": "server_error", "error": "server_error",
+            "expired": "timeout", "cancelled": "cancelled", "canceled": "cancelled",
         },
         description="states in which a job has ended, and how its request ended then; any other is under way",
     )  # fmt: skip
@@ -198,7 +198,7 @@ class CustomSse(WireProtocol):
         """Not known beforehand: the scenario may put anything anywhere."""
 
     def on_job(self, decoder: StreamDecoder, body: bytes) -> None:
-        """Decode what is said of a job; `answer` becomes the fields of the pattern's `JobState`."""
+        """Decode the answer of a call about a job; `answer` becomes the fields of the pattern's `JobState`."""
         jobs, tree = self.settings.jobs, _tree(body)
         for counter, path in self._usage.items():
             decoder.count(**{counter: at(tree, path)})

@@ -11,7 +11,7 @@ reads after the first content: an event of a read that did not empty the socket 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from operator import sub
 from typing import Protocol
 
@@ -67,7 +67,7 @@ class Decoder(Protocol):
     watching: bool  # someone waits for the next event
     broken: bool  # it takes no more payload
     streams: bool  # false: `whole` takes the body
-    statuses: Collection[int]  # of an answer that is no error
+    statuses: frozenset[int]  # of an answer that is no error
 
     @property
     def held(self) -> int:

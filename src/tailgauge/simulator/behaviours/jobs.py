@@ -1,6 +1,6 @@
 """Jobs: calls that are answered later, at a URL that is polled.
 
-What a job has become is computed from the time that is passed in, so that nothing runs in between. Its fate is drawn when it
+What a job has become is computed from the time that is passed in, so that nothing runs in between. Its outcome is drawn when it
 is submitted.
 """
 
@@ -23,20 +23,20 @@ class Job:
     id: str
     created_ns: int
     ends_ns: int
-    fate: str
+    outcome: str
     tokens: tuple[int, int]
     result: Callable[[], bytes]
 
     def state(self, now_ns: int) -> str:
         """What has become of it."""
-        if self.fate == LOST and now_ns >= (self.created_ns + self.ends_ns) // 2:
+        if self.outcome == LOST and now_ns >= (self.created_ns + self.ends_ns) // 2:
             return LOST
-        return self.fate if now_ns >= self.ends_ns else RUNNING
+        return self.outcome if now_ns >= self.ends_ns else RUNNING
 
     def cancel(self, now_ns: int) -> None:
         """End it, unless it has ended."""
         if now_ns < self.ends_ns:
-            self.fate, self.ends_ns = CANCELLED, now_ns
+            self.outcome, self.ends_ns = CANCELLED, now_ns
 
 
 class Jobs:
@@ -55,7 +55,7 @@ class Jobs:
         draws = Random(f"{self._seed}/job/{self._number}")
         turnaround_s = self.table.turnaround_s * draws.lognormvariate(0, self.table.turnaround_sigma)
         ends_ns = now_ns + round(turnaround_s * 1e9)
-        job = Job(f"job_{self._number:024d}", now_ns, ends_ns, self._fate(draws.random()), tokens, result)
+        job = Job(f"job_{self._number:024d}", now_ns, ends_ns, self._outcome(draws.random()), tokens, result)
         self._jobs[job.id] = job
         return job
 
@@ -63,9 +63,9 @@ class Jobs:
         """A job; None: it was never there, or was dropped."""
         return self._jobs.get(job_id)
 
-    def _fate(self, draw: float) -> str:
-        for fate in (LOST, GONE, EXPIRED, FAILED):
-            draw -= getattr(self.table, fate)
+    def _outcome(self, draw: float) -> str:
+        for outcome in (LOST, GONE, EXPIRED, FAILED):
+            draw -= getattr(self.table, outcome)
             if draw < 0:
-                return fate
+                return outcome
         return SUCCEEDED
