@@ -1,4 +1,4 @@
-"""The tutorials work as written: each is run from its Markdown, command by command, in an empty folder.
+"""The tutorials, and the page on prompts, work as written: each is run from its Markdown, command by command, in an empty folder.
 
 A ```toml block is saved under the last `name.toml` before it. Each command of a ```sh block is run by a shell, and ends with code
 0 or the one in its comment. A comment before a block says why it is not run, or with which engine. The lines of a ```text block are
@@ -150,7 +150,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
     one.stop()
 
 
-@pytest.mark.parametrize("page", ["gate-in-ci", "headroom-and-hedging"])
+@pytest.mark.parametrize("page", ["gate-in-ci", "headroom-and-hedging", "../how-to/prompts"])
 def test_a_tutorial_works_as_written(page, reader):
     for step in steps(page):
         if not step.not_run:

@@ -39,7 +39,6 @@ RUN_BY = {
     "rows": "rows/test_recorder.py",
     "scenario": "scenario/test_defaults.py",
     "schedule": "schedule/test_schedule.py",
-    "schedule/prompt_file": "schedule/test_session_plan.py",
     "simulator": "simulator/http/test_answers.py",
     "simulator/engine": "simulator/engine/test_engine.py",
     "worker": "end_to_end/test_conservation.py",
@@ -61,6 +60,7 @@ RUN_BY = {
     "analysis/text/picture": "experiments/test_conduct.py",
     "analysis/text/tables": "analysis/report/test_terminal.py",
     "analysis/verdict": "analysis/verdict/test_checks.py",
+    "rows/table_file": "schedule/test_prompt_file.py",
 }
 # Folders of tests that mirror no folder of the product.
 OTHERS = {

@@ -201,7 +201,20 @@ class Prompts(Table):
     file: str | None = Field(
         None, description="JSONL, JSON or CSV file, also .gz, with a prompt or a size in each row"
     )
-    columns: Mapping[str, str] = Field(
+    columns: Mapping[
+        Literal[
+            "prompt",
+            "prompt_tokens",
+            "output_tokens",
+            "name",
+            "tags",
+            "messages",
+            "system",
+            "tools",
+            "conversations",
+        ],
+        str,
+    ] = Field(
         {}, description='names of the file\'s columns, as in { prompt = "question" }; others are then ignored'
     )
     order: Literal["file", "shuffled"] = Field("file", description="`shuffled`: by the scenario's seed")

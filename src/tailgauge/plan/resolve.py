@@ -23,6 +23,7 @@ from tailgauge.plan.preflight import MAX_PREFIXES, prefixes, preflight_calls
 from tailgauge.plan.spend_limit import Amount, Sizing, need
 from tailgauge.protocols.api_keys import key_for
 from tailgauge.protocols.protocol import from_environment, variables
+from tailgauge.protocols.table import PROTOCOLS
 from tailgauge.rows.disk import writable
 from tailgauge.rows.text_file import locate
 from tailgauge.scenario import model as scenarios
@@ -139,6 +140,8 @@ def _schedule(scenario: Scenario, duration_s: float, folder: Path) -> Schedule:
         warmup_s=scenario.stages.warmup,
         alternating=scenario.alternating,
         folder=folder,
+        protocols=tuple(PROTOCOLS[target.protocol] for target in scenario.targets.values()),
+        bounded=scenario.guard.max_tokens is not None or scenario.guard.max_cost is not None,
     )
 
 

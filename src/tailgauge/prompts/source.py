@@ -6,14 +6,16 @@ is made by the worker that sends it, ahead of need. Around it come what the traf
 
 from __future__ import annotations
 
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import ClassVar
+from typing import Any, ClassVar
 
-from tailgauge.call import Prompt
+from tailgauge.call import USER, Message, Part, Prompt, Tool
 from tailgauge.patterns.settings import TrafficSettings
 from tailgauge.prompts.words import text
+from tailgauge.schedule.prompt_file import tool_name
 from tailgauge.schedule.schedule import Planned
 from tailgauge.table import by_name, nearest
 
@@ -97,7 +99,29 @@ class FileRows(Generated):
     def make(self, planned: Planned, use: str, tokens: int) -> str | Prompt:
         """What the row says."""
         row = planned.source or {}
-        return row["text"] if "text" in row else super().make(planned, use, tokens)
+        if "text" not in row and "messages" not in row:
+            return super().make(planned, use, tokens)
+        if not row.keys() & {"messages", "system", "tools"}:
+            return str(row["text"])
+        messages = row.get("messages") or [{"role": USER, "content": row["text"]}]
+        return Prompt(
+            tuple(map(_message, messages)),
+            _parts(row.get("system")),
+            tuple(Tool(tool_name(tool), "", "", given=json.dumps(tool)) for tool in row.get("tools", ())),
+            tokens=row["prompt_tokens"],
+        )
+
+
+def _message(given: dict[str, Any]) -> Message:
+    more = {key: value for key, value in given.items() if key not in {"role", "content"}}
+    return Message(given["role"], _parts(given.get("content")), json.dumps(more) if more else None)
+
+
+def _parts(content: Any) -> tuple[Part, ...]:
+    """A text, or blocks that are sent as they are."""
+    if isinstance(content, str):
+        return (Part(content),)
+    return tuple(Part(block.get("text") or "", block=json.dumps(block)) for block in content or ())
 
 
 ROWS: tuple[type[PromptSource], ...] = (Generated, TraceBlocks, FileRows)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 from tailgauge.call import (
+    ASSISTANT,
     BATCHES,
     CACHE_MARKS,
     EXTENDED_THINKING,
@@ -25,6 +26,7 @@ from tailgauge.call import (
     SCHEMAS,
     THINKING_BUDGETS,
     TOOLS,
+    USER,
     WHOLE_ANSWERS,
     Call,
     Part,
@@ -32,7 +34,7 @@ from tailgauge.call import (
     Tool,
 )
 from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder, error_of, text_or_none, tree_of
-from tailgauge.protocols.protocol import Provider, WireProtocol
+from tailgauge.protocols.protocol import TEXT_BLOCK, Provider, WireProtocol
 from tailgauge.protocols.stencil import FREE, Changing
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
 
@@ -40,6 +42,9 @@ if TYPE_CHECKING:
     import anthropic
 
 _TEXT, _THINKING, _TOOL = KIND_CODE[TEXT], KIND_CODE[THINKING], KIND_CODE[TOOL_JSON]
+_SERVER_TOOLS = (
+    "web_search", "web_fetch", "code_execution", "bash_code_execution", "text_editor_code_execution", "tool_search",
+)  # fmt: skip
 _DELTAS = {
     "text_delta": (_TEXT, "text"),
     "thinking_delta": (_THINKING, "thinking"),
@@ -56,6 +61,13 @@ class Anthropic(WireProtocol):
     provider = Provider(
         "api.anthropic.com", "ANTHROPIC_API_KEY", ("ANTHROPIC_CUSTOM_HEADERS", "ANTHROPIC_AUTH_TOKEN")
     )
+    content: ClassVar[Mapping[str, frozenset[str]]] = {
+        USER: TEXT_BLOCK | {"image", "document", "search_result", "tool_result", "container_upload"},
+        ASSISTANT: TEXT_BLOCK
+        | {"thinking", "redacted_thinking", "tool_use", "server_tool_use", "mcp_tool_use", "mcp_tool_result"}
+        | {f"{tool}_tool_result" for tool in _SERVER_TOOLS},
+    }
+    tool_key = "name"
     offers = frozenset(
         {BATCHES, CACHE_MARKS, SCHEMAS, EXTENDED_THINKING, THINKING_BUDGETS, TOOLS, WHOLE_ANSWERS}
     )

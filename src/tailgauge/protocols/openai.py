@@ -10,15 +10,19 @@ their chat template besides. Only engines get a budget (`thinking_token_budget`,
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tailgauge.call import (
+    ASSISTANT,
     EXTENDED_THINKING,
     SCHEMAS,
+    SYSTEM,
     THINKING_BUDGETS,
     TOOLS,
+    USER,
     WHOLE_ANSWERS,
     Call,
     Message,
@@ -27,7 +31,7 @@ from tailgauge.call import (
     Tool,
 )
 from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder, error_of, text_or_none, tree_of
-from tailgauge.protocols.protocol import Provider, WireProtocol
+from tailgauge.protocols.protocol import TEXT_BLOCK, Provider, WireProtocol
 from tailgauge.protocols.stencil import COUNT, FREE, SAME, Changing
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
 
@@ -54,6 +58,24 @@ class OpenAI(WireProtocol):
         **dict.fromkeys(("usage/completion_tokens", "usage/total_tokens"), COUNT),
         "usage/completion_tokens_details/reasoning_tokens": COUNT,
     }
+    content: ClassVar[Mapping[str, frozenset[str]]] = {
+        USER: TEXT_BLOCK | {"image_url", "input_audio", "file", "video_url", "audio_url"},
+        ASSISTANT: TEXT_BLOCK | {"refusal"},
+        **dict.fromkeys((SYSTEM, "developer", "tool", "function"), TEXT_BLOCK),
+    }
+    message_keys = frozenset(
+        {
+            "name",
+            "tool_calls",
+            "tool_call_id",
+            "function_call",
+            "refusal",
+            "audio",
+            "reasoning_content",
+            "reasoning",
+        }
+    )
+    tool_key = "function"
     offers = frozenset({SCHEMAS, EXTENDED_THINKING, THINKING_BUDGETS, TOOLS, WHOLE_ANSWERS})
 
     @classmethod
@@ -143,7 +165,7 @@ def _messages(prompt: Prompt) -> list[dict[str, Any]]:
     """The conversation; cache marks are left out, because these caches find prefixes by themselves."""
     turns = prompt.messages
     if prompt.system:
-        turns = (Message("system", prompt.system), *turns)
+        turns = (Message(SYSTEM, prompt.system), *turns)
     return [
         {"role": one.role, "content": _content(one.parts), **(json.loads(one.more) if one.more else {})}
         for one in turns

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from tailgauge.address import is_loopback
-from tailgauge.call import Call
+from tailgauge.call import ASSISTANT, USER, Call
 from tailgauge.errors import TargetError
 from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.protocols.stencil import Changing
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 SIMULATED = "simulated"
+TEXT_BLOCK = frozenset({"text"})
 PLACEHOLDER_KEY = "unused"  # the SDKs want a key
 
 
@@ -140,6 +141,10 @@ class WireProtocol(ABC):
     least_output_tokens: ClassVar[int] = 1  # that a call can limit its answer to
     obeys_max_tokens: ClassVar[bool] = True  # an answer has no more tokens than the call allows
     changing: ClassVar[Changing | None] = None  # of a content event, without a meaning; see `stencil`
+    # What messages of a user's file may have: types of content blocks by role, keys, and the key that every tool has.
+    content: ClassVar[Mapping[str, frozenset[str]]] = dict.fromkeys((USER, ASSISTANT), TEXT_BLOCK)
+    message_keys: ClassVar[frozenset[str]] = frozenset()
+    tool_key: ClassVar[str] = ""  # empty: it has no tools
     settings: Any
 
     def __init__(self, target: TargetSettings, url: str) -> None:
@@ -149,6 +154,30 @@ class WireProtocol(ABC):
     @classmethod
     def refuses(cls, url: str, need: str) -> str:  # noqa: ARG003 - for those that look
         """Why a target at `url` lacks what the protocol offers; empty where it does not."""
+        return ""
+
+    @classmethod
+    def refuses_content(cls, row: Mapping[str, Any]) -> str:
+        """Which key of a row of a prompt file the protocol cannot send, and what was expected; empty for none."""
+        chosen = f"with target.protocol = {cls.name!r}"
+        contents = [("system", row.get("system"), TEXT_BLOCK)]
+        for i, message in enumerate(row.get("messages", ())):
+            at, role = f"messages[{i}]", message["role"]
+            if role not in cls.content:
+                return f"{at}.role: expected one of {', '.join(cls.content)} {chosen}, got {role[:40]!r}"
+            if more := message.keys() - {"role", "content"} - cls.message_keys:
+                return f"{at}.{min(more)[:40]}: unknown {chosen}"
+            contents.append((f"{at}.content", message.get("content"), cls.content[role]))
+        for at, content, types in contents:
+            for j, block in enumerate(content if isinstance(content, list) else ()):
+                if block["type"] not in types:
+                    listed = ", ".join(sorted(types))
+                    return f"{at}[{j}].type: expected one of {listed} {chosen}, got {block['type'][:40]!r}"
+        for i, tool in enumerate(row.get("tools", ())):
+            if not cls.tool_key:
+                return f"tools: not {chosen}, which has no tools"
+            if cls.tool_key not in tool:
+                return f"tools[{i}].{cls.tool_key}: missing, expected {chosen}"
         return ""
 
     @abstractmethod

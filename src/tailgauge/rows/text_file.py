@@ -7,6 +7,7 @@ that name the file; of values without a file they are ValueErrors.
 from __future__ import annotations
 
 import functools
+import gzip
 import io
 import json
 import math
@@ -14,11 +15,12 @@ import os
 import re
 import stat
 import tomllib
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from decimal import Decimal
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TextIO
 
 from tailgauge.errors import ScenarioError, UsageError
 
@@ -96,19 +98,28 @@ def read_text(path: Path, largest: int = LARGEST_TOML) -> str:
         raise ScenarioError(f"{path}: not UTF-8 text (byte {error.start})") from error
 
 
-def text_lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Lines that are not blank, each with its number, from 1. Blank lines are no rows, whatever the format."""
+@contextmanager
+def opened_text(path: Path) -> Iterator[TextIO]:
+    """The text of a table, unpacked where the name ends with .gz; ScenarioError where it is no text."""
     try:
         with _opened(path, LARGEST_TABLE) as raw:
-            file = io.TextIOWrapper(raw, encoding="utf-8-sig", newline="")
-            for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 2), ""), 1):
-                row = line.rstrip("\r\n")
-                if len(row) > LONGEST_LINE:
-                    raise ScenarioError(f"{path}:{number}: a line of more than {LONGEST_LINE:,} characters")
-                if row.strip():
-                    yield number, row
+            unpacked = gzip.GzipFile(fileobj=raw) if path.suffix == ".gz" else raw
+            yield io.TextIOWrapper(unpacked, encoding="utf-8-sig", newline="")
     except UnicodeDecodeError as error:
         raise ScenarioError(f"{path}: not UTF-8 text (byte {error.start})") from error
+    except (EOFError, zlib.error) as error:
+        raise ScenarioError(f"{path}: cannot be unpacked: {error}") from error
+
+
+def text_lines(path: Path, *, blank: bool = False) -> Iterator[tuple[int, str]]:
+    """Lines that are not blank, each with its number, from 1. Blank lines are no rows, whatever the format."""
+    with opened_text(path) as file:
+        for number, line in enumerate(iter(lambda: file.readline(LONGEST_LINE + 2), ""), 1):
+            row = line.rstrip("\r\n")
+            if len(row) > LONGEST_LINE:
+                raise ScenarioError(f"{path}:{number}: a line of more than {LONGEST_LINE:,} characters")
+            if blank or row.strip():
+                yield number, row
 
 
 def toml(text: str, number: Callable[[str], Any] = float) -> dict[str, Any]:
@@ -172,6 +183,11 @@ def json_tree(text: str, odd: Callable[[str], Any]) -> Any:
         raise ValueError(f"not JSON: {error}") from None
     except RecursionError:
         raise ValueError(FLAT) from None
+    return _flat(tree)
+
+
+def _flat(tree: Any) -> Any:
+    """The tree; ValueError where it is nested too deeply."""
     level = [tree]
     for _ in range(DEEPEST):
         tables = [value for value in level if isinstance(value, dict | list)]
@@ -192,6 +208,23 @@ def json_object(path: Path, number: int, text: str) -> dict[str, Any]:
         value = json_tree(text, no_number)
     except ValueError as error:
         raise ScenarioError(f"{path}:{number}: {error}") from None
+    return _object(path, number, value, text)
+
+
+def json_item(path: Path, number: int, text: str, at: int) -> tuple[dict[str, Any], int] | None:
+    """The JSON object that begins in `text` at `at`, and where it ends; None where it does not end, or is no JSON."""
+    try:
+        value, end = _decoder(no_number).raw_decode(text, at)
+        return _object(path, number, _flat(value), text[at : at + 40]), end
+    except json.JSONDecodeError:
+        return None
+    except RecursionError:
+        raise ScenarioError(f"{path}:{number}: {FLAT}") from None
+    except ValueError as error:
+        raise ScenarioError(f"{path}:{number}: {error}") from None
+
+
+def _object(path: Path, number: int, value: Any, text: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise ScenarioError(f"{path}:{number}: expected a JSON object, got {text[:40]!r}")
     return value

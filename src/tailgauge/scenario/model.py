@@ -191,6 +191,8 @@ class Scenario(Table):
             }
             if SECOND in used and self.second_target is None:
                 raise ValueError(f"traffic.{name}: names the second target, but there is no [second_target]")
+            if self.arrival.process == CLOSED and traffic.prompts.at_end == "stop":
+                raise ValueError(f"traffic.{name}.prompts.at_end: users of a closed loop repeat their rows")
             if self.arrival.process == CLOSED and traffic.session.turns_mean > 1:
                 raise ValueError(f"traffic.{name}.session: a closed loop has no sessions")
             for target in filter(None, (self.target, self.second_target if SECOND in used else None)):

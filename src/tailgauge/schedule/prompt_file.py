@@ -1,42 +1,74 @@
-"""Prompts from a file: JSONL, one object per line, used in order.
+"""Prompts from a file, a row per request: JSONL, a JSON array, or CSV.
 
     {"prompt": "Why is the sky blue?", "output_tokens": 80, "name": "sky", "tags": {"tenant": "a"}}
     {"prompt_tokens": 1200}
+    {"messages": [{"role": "user", "content": "Why?"}], "system": "Be brief.", "tools": []}
+    {"conversations": [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "Because."}]}
 
-The whole file is read and checked before any traffic; errors name file, line and key.
+The whole file is read and checked before any traffic; errors name file, line and key. A worker gets rows with its leases, so
+only the master has the file. Checked rows wait in a temporary file; memory holds a few numbers of each.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+import os
+import tempfile
+import weakref
+from array import array
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 from pydantic import AfterValidator, ValidationError
 
-from tailgauge.errors import ScenarioError
-from tailgauge.rows.text_file import json_object, text_lines
+from tailgauge.call import ASSISTANT, SYSTEM, USER
+from tailgauge.errors import ScenarioError, UsageError
+from tailgauge.protocols.protocol import WireProtocol
+from tailgauge.rows.disk import advice
+from tailgauge.rows.schema import TURNS
+from tailgauge.rows.table_file import table_rows
+from tailgauge.rows.text_file import LARGEST_TABLE, MEBI, json_tree, no_number
 from tailgauge.schedule.settings import MAX_TOKENS
 from tailgauge.table import Table, Tokens
 
 CHARACTERS_PER_TOKEN = 4  # of ordinary English; only the size in the schedule rests on it
-AT_LEAST = 8  # lines of a user of a closed loop, where there are more users than lines
-PromptLine = dict[str, Any]  # text?, prompt_tokens, output_tokens?, name?, tags?
+MEDIA = {
+    "image": 1600, "image_url": 1600, "document": 3000, "file": 3000, "container_upload": 3000, "input_audio": 300,
+    "audio_url": 300, "video_url": 3000,
+}  # fmt: skip
+AT_LEAST = 8  # rows of a user of a closed loop, where there are more users than rows
+PromptRow = dict[
+    str, Any
+]  # text or messages, system?, tools?; prompt_tokens, output_tokens?, name?, tags?, later?
+_SPEAKERS = {
+    "human": USER, "user": USER, "system": SYSTEM,
+    **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard", "model"), ASSISTANT),
+}  # fmt: skip
 
 
 def _not_blank(value: str) -> str:
     if not value.strip():
         raise ValueError
-    value.encode()  # JSON can hold lone surrogates, UTF-8 cannot
+    value.encode()
     return value
 
 
 _Text = Annotated[str, AfterValidator(_not_blank)]
+_Objects = list[dict[str, Any]]
 _TOKENS = f"a whole number from 1 to {MAX_TOKENS:,}"
-_EXPECTED = {"prompt": "some text", "name": "some text", "tags": "an object of texts"}
+_EXPECTED = {
+    "prompt": "some text", "name": "some text", "tags": "an object of texts", "system": "some text or a list of blocks",
+    "messages": "a list of objects", "tools": "a list of objects", "conversations": "a list of objects",
+}  # fmt: skip
+_HOW = (
+    "expected either prompt (text) or prompt_tokens (a size), or messages, or conversations; "
+    "prompts.columns says which column is which"
+)
 
 
 class _Given(Table):
@@ -45,69 +77,279 @@ class _Given(Table):
     output_tokens: Tokens | None = None
     name: _Text | None = None
     tags: Mapping[str, str] | None = None
+    messages: _Objects | None = None
+    system: _Text | _Objects | None = None
+    tools: _Objects | None = None
+    conversations: _Objects | None = None
 
 
-def read_prompts(path: Path) -> tuple[PromptLine, ...]:
-    """Every line of a prompt file, checked; raises ScenarioError with file and line."""
-    found = tuple(
-        _line(f"{path}:{number}", json_object(path, number, text)) for number, text in text_lines(path)
-    )
-    if not found:
-        raise ScenarioError(f"{path}: is empty: expected one JSON object per line")
-    return found
+@dataclass(frozen=True)
+class RowRules:
+    """What becomes of a file's rows. `columns`: key and name in the file. `protocols` must be able to send them.
+
+    `sessions`: a conversation is a session, else only its first question is asked; where they `grow`, each turn is one text.
+    A `bounded` run needs to know the size of each picture.
+    """
+
+    columns: tuple[tuple[str, str], ...] = ()
+    protocols: tuple[type[WireProtocol], ...] = ()
+    sessions: bool = False
+    grows: bool = False
+    bounded: bool = False
 
 
-def _line(where: str, tree: dict[str, Any]) -> PromptLine:
+class PromptRows:
+    """The rows of a file by number, and their sizes: the mean of its turns, where a row has several."""
+
+    def __init__(self, path: Path, rules: RowRules) -> None:
+        self.prompt_tokens, self.output_tokens, self.turns = array("i"), array("i"), array("i")
+        self.left_out = 0  # conversations without a question
+        self._ends = array("q", [0])
+        self._file = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the rows
+        weakref.finalize(self, self._file.close)
+        try:
+            for row, data in _read(path, rules):
+                self._keep(row, data)
+            self._file.flush()
+        except OSError as error:
+            raise UsageError(f"{path}: its rows: {advice(error, Path(tempfile.gettempdir()))}") from error
+        if not len(self):
+            raise ScenarioError(f"{path}: has no rows with a question")
+
+    def _keep(self, row: PromptRow | None, data: bytes) -> None:
+        if row is None:
+            self.left_out += 1
+            return
+        turns = [row, *row.get("later", ())]
+        prompts = [turn["prompt_tokens"] for turn in turns]
+        outputs = [turn["output_tokens"] for turn in turns if "output_tokens" in turn] or [0]
+        self.prompt_tokens.append(math.ceil(sum(prompts) / len(prompts)))
+        self.output_tokens.append(math.ceil(sum(outputs) / len(outputs)))
+        self.turns.append(len(turns))
+        self._ends.append(self._ends[-1] + self._file.write(data))
+        if self._ends[-1] > LARGEST_TABLE:
+            raise UsageError(f"a prompt file with more than {LARGEST_TABLE // MEBI:,} MiB of prompts")
+
+    def __len__(self) -> int:
+        return len(self.turns)
+
+    def __getitem__(self, number: int) -> PromptRow:
+        begin, end = self._ends[number], self._ends[number + 1]
+        row: PromptRow = json.loads(os.pread(self._file.fileno(), end - begin, begin))
+        return row
+
+
+def read_prompts(path: Path, rules: RowRules) -> PromptRows:
+    """A prompt file, checked; raises ScenarioError with file and line. One that did not change is read once."""
+    state = path.stat()
+    return _kept(path, rules, (state.st_ino, state.st_size, state.st_mtime_ns))
+
+
+@lru_cache(maxsize=4)
+def _kept(path: Path, rules: RowRules, _: tuple[int, ...]) -> PromptRows:
+    return PromptRows(path, rules)
+
+
+def _read(path: Path, rules: RowRules) -> Iterator[tuple[PromptRow | None, bytes]]:
+    columns = dict(rules.columns)
+    is_csv = path.name.removesuffix(".gz").endswith(".csv")
+    for number, tree in table_rows(path, is_json=not is_csv):
+        try:
+            row = _row(_keys(tree, columns, is_csv=is_csv), rules, columns)
+            yield row, json.dumps(row, ensure_ascii=False).encode()
+        except UnicodeEncodeError:  # JSON can hold lone surrogates, UTF-8 cannot
+            raise ScenarioError(f"{path}:{number}: half of a surrogate pair is not text") from None
+        except ValueError as error:
+            raise ScenarioError(f"{path}:{number}: {error}") from None
+
+
+def _keys(tree: dict[str, Any], columns: Mapping[str, str], *, is_csv: bool) -> dict[str, Any]:
+    """The row under our keys."""
+    if missing := [name for name in columns.values() if is_csv and name not in tree]:
+        raise ValueError(f"column {missing[0]}: missing, but prompts.columns names it")
+    if columns:
+        tree = {key: tree[name] for key, name in columns.items() if name in tree}
+    return _values(tree) if is_csv else tree
+
+
+def _values(cells: dict[str, str]) -> dict[str, Any]:
+    """What the cells of a CSV file stand for; an empty one is no value."""
+    out: dict[str, Any] = {}
+    for key, cell in cells.items():
+        if not cell.strip():
+            continue
+        is_size = key.endswith("_tokens") and cell.strip().isascii() and cell.strip().isdecimal()
+        is_json = key not in {"prompt", "name"} and cell.lstrip()[:1] in {"[", "{"}
+        out[key] = int(cell) if is_size else json_tree(cell, no_number) if is_json else cell
+    return out
+
+
+def _row(tree: dict[str, Any], rules: RowRules, columns: Mapping[str, str]) -> PromptRow | None:
+    """What a row says; None of a conversation without a question. ValueError with the key."""
+    if "conversations" in tree:  # such files have an id and more
+        tree = {key: value for key, value in tree.items() if key in _Given.model_fields}
     try:
         given = _Given.model_validate(tree).model_dump(exclude_none=True)
     except ValidationError as error:
-        raise ScenarioError(f"{where}: {_explain(error.errors()[0])}") from None
-    if ("prompt" in given) == ("prompt_tokens" in given):
-        raise ScenarioError(f"{where}: expected either prompt (text) or prompt_tokens (a size)")
-    if "prompt" in given:
-        text = given.pop("prompt")
-        size = min(MAX_TOKENS, math.ceil(len(text) / CHARACTERS_PER_TOKEN))
-        return {"text": text, "prompt_tokens": size, **given}
-    return given
+        raise ValueError(_explain(error.errors()[0], columns)) from None
+    contents = given.keys() & {"prompt", "messages", "conversations"}
+    is_sized = "prompt_tokens" in given and contents != {"messages"}
+    if len(contents) + is_sized != 1 or (is_sized and given.keys() & {"system", "tools"}):
+        raise ValueError(_HOW)
+    row = _conversation(given, rules) if "conversations" in given else _sized(given)
+    if row is None:
+        return None
+    for protocol in rules.protocols:
+        if why := protocol.refuses_content(row):
+            raise ValueError(why)
+    if rules.grows and "messages" in given:
+        raise ValueError(
+            "messages: a turn of a session is one prompt: set session.grow = false, or use prompt"
+        )
+    if rules.bounded and "prompt_tokens" not in given and _has_media(given.get("messages", ())):
+        raise ValueError(
+            "prompt_tokens: expected a size, because [guard] cannot bound a picture or a document"
+        )
+    return row
 
 
-def _explain(error: Any) -> str:
+def _conversation(given: dict[str, Any], rules: RowRules) -> PromptRow | None:
+    """Its questions; the size of an answer is that of the recorded one."""
+    turns: list[dict[str, Any]] = []
+    for i, entry in enumerate(given.pop("conversations")):
+        at, role, value = f"conversations[{i}]", _SPEAKERS.get(str(entry.get("from"))), entry.get("value")
+        if role is None:
+            raise ValueError(
+                f"{at}.from: expected one of {', '.join(_SPEAKERS)}, got {str(entry.get('from'))[:40]!r}"
+            )
+        if not isinstance(value, str):
+            raise ValueError(f"{at}.value: expected some text, got {str(value)[:80]!r}")  # noqa: TRY004 - of the file
+        if not value.strip():
+            continue
+        if role == SYSTEM:
+            given.setdefault("system", value)
+        elif role == USER:
+            turns.append({"prompt": value})
+        elif turns:
+            turns[-1].setdefault("output_tokens", _tokens(value))
+    rows = [_sized({**turn, **given}) for turn in (turns if rules.sessions else turns[:1])]
+    return {**rows[0], "later": rows[1:]} if rows[1:] else rows[0] if rows else None
+
+
+def _sized(given: dict[str, Any]) -> PromptRow:
+    """A row with its size; a system message in front becomes its system prompt."""
+    row = {("text" if key == "prompt" else key): value for key, value in given.items()}
+    messages = row.get("messages")
+    if messages is not None:
+        _check_messages(messages)
+        if messages[0]["role"] == SYSTEM and len(messages) > 1 and "system" not in row:
+            row["system"], row["messages"] = messages[0]["content"], messages[1:]
+    if "system" in row:
+        _check_content("system", row["system"])
+    for i, tool in enumerate(row.get("tools", ())):
+        if not tool_name(tool):
+            raise ValueError(f"tools[{i}].name: expected the name of a tool, got {str(tool)[:80]!r}")
+    if "prompt_tokens" not in row:
+        pieces = [row.get("text"), row.get("system"), row.get("messages"), row.get("tools")]
+        row["prompt_tokens"] = max(1, min(MAX_TOKENS, sum(map(_tokens, pieces))))
+    return row
+
+
+def tool_name(tool: Mapping[str, Any]) -> str:
+    """The name of a tool in a protocol's own form; empty without one."""
+    function = tool.get("function")
+    name = (function if isinstance(function, dict) else tool).get("name")
+    return name if isinstance(name, str) else ""
+
+
+def _check_messages(messages: list[dict[str, Any]]) -> None:
+    if not messages:
+        raise ValueError("messages: expected at least one message")
+    for i, message in enumerate(messages):
+        if not isinstance(message.get("role"), str):
+            raise ValueError(f"messages[{i}].role: expected a role, got {str(message.get('role'))[:80]!r}")  # noqa: TRY004
+        if message.get("content") is not None or message.keys() <= {"role", "content"}:
+            _check_content(f"messages[{i}].content", message.get("content"))
+
+
+def _check_content(at: str, content: Any) -> None:
+    if isinstance(content, str) and content.strip():
+        return
+    if not isinstance(content, list) or not content:
+        raise ValueError(f"{at}: expected some text or a list of blocks, got {str(content)[:80]!r}")
+    for i, block in enumerate(content):
+        if not isinstance(block, dict) or not isinstance(block.get("type"), str):
+            raise ValueError(  # noqa: TRY004 - of the file
+                f"{at}[{i}].type: expected the type of a content block, got {str(block)[:80]!r}"
+            )
+        if block["type"] == "text" and not isinstance(block.get("text"), str):
+            raise ValueError(f"{at}[{i}].text: expected some text, got {str(block.get('text'))[:80]!r}")
+
+
+def _tokens(value: Any) -> int:
+    """About how many tokens a text, a block, or a list of such has."""
+    if isinstance(value, str):
+        return math.ceil(len(value) / CHARACTERS_PER_TOKEN)
+    if isinstance(value, dict):
+        return MEDIA.get(str(value.get("type"))) or sum(
+            _tokens(one) for key, one in value.items() if key != "type"
+        )
+    return sum(map(_tokens, value)) if isinstance(value, list) else 0
+
+
+def _has_media(value: Any) -> bool:
+    if isinstance(value, dict):
+        return value.get("type") in MEDIA or any(map(_has_media, value.values()))
+    return isinstance(value, list) and any(map(_has_media, value))
+
+
+def _explain(error: Any, columns: Mapping[str, str]) -> str:
     key = str(error["loc"][0])
     if error["type"] == "extra_forbidden":
-        return f"unknown key {key!r}. Expected one of: {', '.join(_Given.model_fields)}"
+        known = ", ".join(_Given.model_fields)
+        return f"unknown key {key!r}. Expected one of: {known}; prompts.columns says which column is which"
+    name = columns.get(key, key)
     if isinstance(error.get("ctx", {}).get("error"), UnicodeEncodeError):
-        return f"{key}: half of a surrogate pair is not text"
-    return f"{key}: expected {_EXPECTED.get(key, _TOKENS)}, got {str(error['input'])[:80]!r}"
+        return f"{name}: half of a surrogate pair is not text"
+    return f"{name}: expected {_EXPECTED.get(key, _TOKENS)}, got {str(error['input'])[:80]!r}"
 
 
 @dataclass(frozen=True, slots=True)
-class DealtLines:
-    """Which lines of a file each arrival of one traffic table gets."""
+class DealtRows:
+    """Which rows of a file each arrival of one traffic table gets."""
 
-    lines: tuple[PromptLine, ...]
-    first: Any  # by arrival: its first line
+    rows: PromptRows
+    first: Any  # by arrival: place of its first row
+    order: Any  # row at each place
     stride: int  # from one turn to the next
-    share: int  # lines of a user of a closed loop, whose turns have no end; then from its first again
+    share: int  # rows of a user of a closed loop, whose turns have no end; then from its first again
 
-    def source(self, arrival: int, turns: int) -> PromptLine:
-        """The line of the first turn; under `later` those of the turns after it, where there are any."""
-        count = len(self.lines)
-        start = int(self.first[arrival])
-        different = count // math.gcd(self.stride, count)  # lines until the first comes round again
+    def source(self, arrival: int, turns: int) -> PromptRow:
+        """The row of the first turn; under `later` those of the turns after it, where there are any."""
+        count, start = len(self.order), int(self.first[arrival])
+        first = self.rows[self.order[start]]
+        if "later" in first:
+            return first
+        different = count // math.gcd(self.stride, count)  # rows until the first comes round again
         turns = min(different, turns or self.share)
-        mine = [self.lines[(start + turn * self.stride) % count] for turn in range(turns)]
-        return {**mine[0], "later": mine[1:]} if turns > 1 else mine[0]
+        later = [self.rows[self.order[(start + turn * self.stride) % count]] for turn in range(1, turns)]
+        return {**first, "later": later} if later else first
 
 
-def deal(lines: tuple[PromptLine, ...], mine: Any, turns: Any) -> DealtLines:
-    """Deal a file's lines to the arrivals that `mine` marks: a line a turn, in order, from the top again at the end.
+def deal(rows: PromptRows, order: Any, mine: Any, turns: Any) -> tuple[DealtRows, Any]:
+    """Deal a file's rows to the arrivals that `mine` marks: a row a turn, in their order, from the top again at the end.
 
-    Users of a closed loop (no turns) begin with a line each and go on with those that the others leave; what is sent
-    with a user stays small, however many users and lines there are.
+    A conversation is a row of as many turns; `turns` becomes theirs. Also returned: arrivals for which the rows do not suffice
+    without repeating. Users of a closed loop (no turns) begin with a row each and go on with those that the others leave; what
+    is sent with a user stays small, however many users and rows there are.
     """
-    count, arrivals = len(lines), int(mine.sum())
-    closed = not turns.any()
-    taken = mine.astype(np.int64) * (1 if closed else turns)
+    count, arrivals, closed = len(rows), int(mine.sum()), not turns.any()
+    in_one = max(rows.turns) > 1
+    taken = mine.astype(np.int64) * (1 if closed or in_one else turns)
+    ends = np.cumsum(taken)
+    first = (ends - taken) % count
+    if in_one:
+        turns[mine] = np.minimum(np.array(rows.turns, np.int32)[order[first[mine]]], TURNS)
     stride = arrivals if closed and arrivals < count else 1
     share = max(math.ceil(count / max(1, arrivals)), AT_LEAST)
-    return DealtLines(lines, (np.cumsum(taken) - taken) % count, stride, share)
+    return DealtRows(rows, first, order, stride, share), mine & (ends > count)

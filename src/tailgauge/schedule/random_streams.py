@@ -23,6 +23,7 @@ class Purpose(IntEnum):
     JITTER = 7
     KEPT = 8
     VARIANTS = 9
+    ROWS = 10
 
 
 def stream(seed: int, purpose: int) -> np.random.Generator:

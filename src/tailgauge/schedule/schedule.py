@@ -22,10 +22,11 @@ import numpy as np
 
 from tailgauge.errors import ScenarioError
 from tailgauge.patterns.settings import TrafficSettings
+from tailgauge.protocols.protocol import WireProtocol
 from tailgauge.rows.schema import TURNS
 from tailgauge.rows.text_file import locate
 from tailgauge.schedule.processes import course, operational_times
-from tailgauge.schedule.prompt_file import DealtLines, deal, read_prompts
+from tailgauge.schedule.prompt_file import DealtRows, RowRules, deal, read_prompts
 from tailgauge.schedule.random_streams import Purpose, stream
 from tailgauge.schedule.settings import CLOSED, DEFAULT_RATE, MAX_TOKENS, TRACE, Arrival
 from tailgauge.schedule.traces import Recorded, Replay, read_trace, replay
@@ -65,7 +66,7 @@ class Schedule:
     output_tokens: Any
     names: tuple[str, ...]
     turns: Any  # of the session that an arrival begins; 0: a user of a closed loop
-    lines: Mapping[int, DealtLines] = field(default_factory=dict)  # of prompt files, by index into names
+    lines: Mapping[int, DealtRows] = field(default_factory=dict)  # of prompt files, by index into names
     blocks: Any = None  # by arrival: shared blocks of a trace
     trace: dict[str, Any] | None = None  # what became of a trace's rows, for run.json
     notes: tuple[str, ...] = ()
@@ -82,14 +83,16 @@ class Schedule:
         """Arrivals in [since, until)."""
         first, last = np.searchsorted(self.at_ns, [since_ns, until_ns])
         for i in range(int(first), int(last)):
+            source = self._source(i)
+            row = source or {}  # its own sizes: those of the schedule are the mean of a conversation's turns
             yield Planned(
                 i * TURNS,
                 int(self.at_ns[i]),
                 self.names[self.traffic[i]],
-                int(self.prompt_tokens[i]),
-                int(self.output_tokens[i]),
+                int(row.get("prompt_tokens", self.prompt_tokens[i])),
+                int(row.get("output_tokens", self.output_tokens[i])),
                 int(self.turns[i]),
-                self._source(i),
+                source,
             )
 
     def _source(self, i: int) -> dict[str, Any] | None:
@@ -108,8 +111,14 @@ def plan(
     warmup_s: float = 0.0,
     alternating: Alternating | None = None,
     folder: Path = Path(),
+    protocols: tuple[type[WireProtocol], ...] = (),
+    bounded: bool = False,
 ) -> Schedule:
-    """The schedule; files are looked for in the scenario's `folder`, `alternating` are two tables in blocks. Raises UsageError, ScenarioError."""
+    """The schedule; files are looked for in the scenario's `folder`, `alternating` are two tables in blocks.
+
+    `protocols` must be able to send the rows of prompt files; in a `bounded` run they have a size. Raises UsageError,
+    ScenarioError.
+    """
     if arrival.process == TRACE:
         recorded = read_trace(
             locate(arrival.trace.file or "", folder, "arrival.trace.file"), arrival.trace.format
@@ -122,7 +131,7 @@ def plan(
         schedule = replace(_drawn(at_ns, traffic, seed), turns=np.zeros(len(at_ns), dtype=np.int32))
     else:
         schedule = _drawn(_nanoseconds(arrival_times(arrival, duration_s, seed)), traffic, seed, alternating)
-    return _with_files(schedule, traffic, folder)
+    return _with_files(schedule, traffic, seed, folder, RowRules(protocols=protocols, bounded=bounded))
 
 
 def arrival_times(arrival: Arrival, duration_s: float, seed: int) -> Any:
@@ -201,25 +210,42 @@ def _of_trace(schedule: Schedule, arrival: Arrival, recorded: Recorded, replayed
     )
 
 
-def _with_files(schedule: Schedule, traffic: Mapping[str, TrafficSettings], folder: Path) -> Schedule:
-    """The lines of prompt files, and the sizes that they state."""
+def _with_files(
+    schedule: Schedule, traffic: Mapping[str, TrafficSettings], seed: int, folder: Path, rules: RowRules
+) -> Schedule:
+    """The rows of prompt files, and the sizes and turns that they state."""
     prompts, outputs = schedule.prompt_tokens.copy(), schedule.output_tokens.copy()
-    dealt = {}
+    turns, kept = schedule.turns.copy(), np.ones(len(schedule), bool)
+    dealt, notes = {}, list(schedule.notes)
     for index, (name, table) in enumerate(traffic.items()):
-        if table.prompts.file is None:
+        settings, session = table.prompts, table.session
+        if settings.file is None:
             continue
-        mine = schedule.traffic == index
-        lines = deal(
-            read_prompts(locate(table.prompts.file, folder, f"traffic.{name}.prompts.file")),
-            mine,
-            schedule.turns,
+        path = locate(settings.file, folder, f"traffic.{name}.prompts.file")
+        sessions = session.turns_mean > 1
+        mapped = tuple(sorted(settings.columns.items()))
+        rows = read_prompts(
+            path, replace(rules, columns=mapped, sessions=sessions, grows=sessions and session.grow)
         )
-        dealt[index] = lines
-        stated = lines.first[mine]
-        prompts[mine] = np.array([line["prompt_tokens"] for line in lines.lines], np.int32)[stated]
-        asked = np.array([line.get("output_tokens", 0) for line in lines.lines], np.int32)[stated]
-        outputs[mine] = np.where(asked > 0, asked, outputs[mine])
-    return replace(schedule, prompt_tokens=prompts, output_tokens=outputs, lines=dealt)
+        count, mine = len(rows), schedule.traffic == index
+        is_shuffled = settings.order == "shuffled"
+        order = stream(seed, Purpose.ROWS).permutation(count) if is_shuffled else np.arange(count)
+        dealt[index], beyond = deal(rows, order, mine, turns)
+        stated = order[dealt[index].first[mine]]
+        prompts[mine] = np.array(rows.prompt_tokens, np.int32)[stated]
+        wanted = np.array(rows.output_tokens, np.int32)[stated]
+        outputs[mine] = np.where(wanted > 0, wanted, outputs[mine])
+        if rows.left_out:
+            notes.append(f"{path.name}: {rows.left_out:,} conversations without a question are left out")
+        if settings.at_end == "stop" and beyond.any():
+            kept &= ~beyond
+            notes.append(f"{path.name}: {int(beyond.sum()):,} arrivals after its {count:,} rows are left out")
+    blocks = schedule.blocks and [one for one, stays in zip(schedule.blocks, kept, strict=True) if stays]
+    return replace(
+        schedule, at_ns=schedule.at_ns[kept], traffic=schedule.traffic[kept], prompt_tokens=prompts[kept],
+        output_tokens=outputs[kept], turns=turns[kept], blocks=blocks, notes=tuple(notes),
+        lines={index: replace(one, first=one.first[kept]) for index, one in dealt.items()},
+    )  # fmt: skip
 
 
 def _nanoseconds(times_s: Any) -> Any:

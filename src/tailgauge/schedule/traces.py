@@ -11,10 +11,9 @@ drawn by the seed, and the notes report it; rows keep their order.
 
 from __future__ import annotations
 
-import csv
 import math
 from array import array
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -23,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from tailgauge.errors import ScenarioError
-from tailgauge.rows.text_file import json_object, text_lines
+from tailgauge.rows.table_file import table_rows
 from tailgauge.schedule.random_streams import Purpose, stream
 from tailgauge.schedule.settings import MAX_TOKENS, Trace
 
@@ -115,7 +114,7 @@ class Recorded:
 
 def read_trace(path: Path, kind: str = "auto") -> Recorded:
     """A whole trace file, checked; raises ScenarioError with file, line and column."""
-    rows = _rows(path)
+    rows = table_rows(path)
     first = next(rows, None)
     if first is None:
         raise ScenarioError(f"{path}: has no rows")
@@ -210,32 +209,6 @@ class _Columns:
             resolution_ns=self._tick_ns(at + (self._begin or 0)),
             blocks=tuple(self._blocks) if self._blocks else None,
         )
-
-
-def _cells(path: Path, number: int, text: str, *, strict: bool = True) -> list[str]:
-    try:
-        return next(csv.reader([text], strict=strict))
-    except csv.Error as error:
-        raise ScenarioError(f"{path}:{number}: not CSV: {error}") from None
-
-
-def _rows(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """Rows with their line numbers: JSON objects where the file begins with one, else CSV under a header."""
-    lines = text_lines(path)
-    head = next(lines, None)
-    if head is None:
-        raise ScenarioError(f"{path}: is empty")
-    if head[1].lstrip().startswith("{"):
-        yield head[0], json_object(path, *head)
-        for number, text in lines:
-            yield number, json_object(path, number, text)
-        return
-    names = [name.strip() for name in _cells(path, *head, strict=False)]
-    for number, text in lines:
-        cells = _cells(path, number, text)
-        if len(cells) != len(names):
-            raise ScenarioError(f"{path}:{number}: has {len(cells)} columns, the header {len(names)}")
-        yield number, dict(zip(names, cells, strict=True))
 
 
 def _format_of(path: Path, row: Mapping[str, Any], kind: str) -> str:
