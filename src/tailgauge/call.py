@@ -24,6 +24,7 @@ EXTENDED_THINKING = "extended thinking"
 THINKING_BUDGETS = "thinking budgets"
 TOOLS = "tools"
 WHOLE_ANSWERS = "answers without a stream"
+EXACT_OUTPUT = "answers of an exact length"
 
 
 @dataclass(slots=True, unsafe_hash=True)

@@ -16,7 +16,14 @@ def test_every_kind_of_request_is_that_of_the_plain_sdk_byte_for_byte(seen, prot
     assert seen[protocol]["calls"] >= 3
 
 
-@pytest.mark.parametrize("protocol", ["anthropic", "openai"])
+@pytest.mark.parametrize("protocol", ["anthropic", "openai", "batches", "sse"])
+def test_headers_and_fields_of_a_scenario_are_sent_byte_for_byte_as_put_in_by_hand(seen, protocol):
+    """Batches: into the parameters of each. A secret is no template, and a prompt is none either."""
+    assert seen[f"{protocol}, added to"]["different"] == []
+    assert seen[f"{protocol}, added to"]["calls"] >= 3
+
+
+@pytest.mark.parametrize("protocol", ["anthropic", "openai", "anthropic, added to", "openai, added to"])
 def test_messages_go_out_by_templates(seen, protocol):
     assert seen[protocol]["ready"] == seen[protocol]["calls"]
 

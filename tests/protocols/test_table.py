@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 
 from tailgauge.errors import ScenarioError
+from tailgauge.protocols.additions import ENGINE_OF, EXACT, Engine
 from tailgauge.scenario.model import parse
 
 URL = "http://127.0.0.1:1"
@@ -24,10 +27,6 @@ def refused(target, **other) -> str:
         ({"body": {"q": [{"r": "{prompt} {user}"}]}}, "{user} is not a placeholder"),
         ({"body": {"q": "why"}}, "target.sse.body: expected {prompt} somewhere"),
         ({"body": {"q": "{prompt}", "n": "n={max_tokens}"}}, 'write it as "{max_tokens}", alone'),
-        ({"headers": {"Authorization": "Bearer x"}}, "target.sse.headers.Authorization: looks like a secret by its name"),
-        ({"headers": {"x-a": "{prompt}"}}, "{prompt} is not a placeholder; use one of {model}, {call_id}"),
-        ({"headers": {"x-a": "a\r\nb: c"}}, "x-a: not a header"),
-        ({"headers": {"x a": "b"}}, "x a: not a header"),
         ({"text": "choices/0"}, "target.sse.text: must be a JSON pointer"),
         ({"path": "chat"}, "target.sse.path"),
         ({"token_evnt": "x"}, "target.sse.token_evnt: unknown key; did you mean token_event?"),
@@ -38,6 +37,97 @@ def test_a_bad_description_is_refused_with_what_was_expected(sse, complaint):
 
     assert error_text.startswith("f.toml: target.sse")
     assert complaint in error_text
+
+
+@pytest.mark.parametrize("protocol", ["anthropic", "openai", "sse"])
+@pytest.mark.parametrize(
+    ("headers", "complaint"),
+    [
+        ({"Authorization": "Bearer x"}, ".Authorization: looks like a secret by its name"),
+        ({"Authorization": "{model}"}, "Authorization: keys come from the environment"),
+        ({"X-Api-Key": ""}, "X-Api-Key: keys come from the environment"),
+        ({"x-a": "{prompt}"}, "{prompt} is not a placeholder; use one of {model}, {call_id}"),
+        ({"x-a": "{max_tokens}"}, "{max_tokens} is not a placeholder"),
+        ({"x-a": "a\r\nb: c"}, "x-a: not a header"),
+        ({"x a": "b"}, "x a: not a header"),
+        ({"x-\u00e9": "b"}, "not a header"),
+        ({"": "b"}, "not a header"),
+        ({"x-a": "b", "X-A": "c"}, "names a header twice"),
+        ({"x-a": 1}, "expected text in quotes"),
+        ({"Host": "other"}, "Host: the transport sets it: leave it out"),
+        ({"Content-Length": "3"}, "Content-Length: the transport sets it"),
+        ({"transfer-encoding": "chunked"}, "the transport sets it"),
+        ({"Connection": "close"}, "the transport sets it"),
+        ({"accept-encoding": "gzip"}, "leave it out"),
+        ({"X-Client-Request-Id": "{call_id}"}, "use another name"),
+    ],
+)  # fmt: skip
+def test_a_header_that_cannot_be_added_is_refused_by_name_with_what_to_do(protocol, headers, complaint):
+    base = {"protocol": protocol, "url": URL}
+    in_target = refused({**base, "headers": headers})
+    in_traffic = refused(base, traffic={"chat": {"headers": headers}})
+
+    assert in_target.startswith("f.toml: target.headers")
+    assert in_traffic.startswith("f.toml: traffic.chat.headers")
+    assert complaint in in_target
+    assert complaint in in_traffic
+
+
+@pytest.mark.parametrize(
+    ("protocol", "body", "complaint"),
+    [
+        ("anthropic", {"model": "m"}, "body.model: the harness sets it: use target.model"),
+        ("anthropic", {"max_tokens": 5}, "body.max_tokens: the harness sets it: use output_tokens"),
+        ("anthropic", {"system": "s"}, "body.system: the harness sets it: use prompt_tokens"),
+        ("openai", {"messages": []}, "body.messages: the harness sets it: use prompt_tokens"),
+        ("openai", {"stream": False}, "body.stream: the harness sets it: use `stream`"),
+        (
+            "openai",
+            {"stream_options": {"include_usage": False}},
+            "body.stream_options.include_usage: the harness",
+        ),
+        ("openai", {"n": 2}, "body.n: the harness"),
+        ("openai", {"a": "{promt}"}, "body: {promt} is not a placeholder"),
+        (
+            "openai",
+            {"a": ["n={max_tokens}"]},
+            'body: {max_tokens} is a number: write it as "{max_tokens}", alone',
+        ),
+        ("openai", {"a": {"env": "no name"}}, "body: a: expected {env ="),
+    ],
+)
+def test_a_field_that_the_harness_owns_is_refused_by_name_with_what_to_use_instead(protocol, body, complaint):
+    base = {"protocol": protocol, "url": URL}
+
+    assert f"f.toml: target.{complaint}" in refused({**base, "body": body})
+    assert f"f.toml: traffic.chat.{complaint}" in refused(base, traffic={"chat": {"body": body}})
+
+
+@pytest.mark.parametrize("protocol", ["anthropic", "openai"])
+def test_sampling_and_other_fields_pass(protocol):
+    body = {"temperature": 0.2, "top_k": 5, "a": {"b": [1, "{{x}} {session_id}"]}, "least": "{max_tokens}"}
+
+    assert parse({"name": "x", "target": {"protocol": protocol, "body": body}}, "f.toml").target.body == body
+
+
+def test_engines_are_those_that_exact_answers_are_known_for():
+    assert set(get_args(Engine)) == set(EXACT) >= set(ENGINE_OF.values())
+
+
+@pytest.mark.parametrize(
+    ("target", "traffic", "complaint"),
+    [
+        ({"protocol": "anthropic"}, {}, "traffic.chat.output: expected target.protocol 'openai', got 'anthropic'"),
+        ({"protocol": "openai", "url": "https://api.openai.com"}, {}, "traffic.chat.output: this provider ends each"),
+        ({"protocol": "openai"}, {"tools": 1}, "traffic.chat.output: an answer that is to use a tool"),
+        ({"protocol": "openai"}, {"pattern": "structured"}, "traffic.chat.output: an answer by a schema"),
+        ({"protocol": "openai"}, {"body": {"min_tokens": 3}}, "traffic.chat.body.min_tokens: output = 'exact' sets it"),
+    ],
+)  # fmt: skip
+def test_exact_answers_are_refused_where_they_cannot_be(target, traffic, complaint):
+    table = {"output": "exact", **traffic}
+
+    assert f"f.toml: {complaint}" in refused(target, traffic={"chat": table})
 
 
 def test_a_description_that_no_protocol_reads_is_refused():

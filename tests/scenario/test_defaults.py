@@ -13,9 +13,9 @@ DEFAULTS = {
     "reader": "compiled",
     "target": {
         "url": "simulated", "protocol": "anthropic", "model": "tiny", "api_key_env": None, "ca_file": None,
-        "connections": 1000, "preopened": 0,
+        "connections": 1000, "preopened": 0, "headers": {}, "body": {}, "session_header": "x-session-id", "engine": None,
         "sse": {
-            "path": "/", "body": {"prompt": "{prompt}", "max_tokens": "{max_tokens}"}, "headers": {}, "token_event": "",
+            "path": "/", "body": {"prompt": "{prompt}", "max_tokens": "{max_tokens}"}, "token_event": "",
             "text": "", "done_event": None, "done_data": "[DONE]", "error_event": "error", "status_event": None,
             "status_name": "", "citation_event": None, "input_tokens": None, "output_tokens": None,
             "jobs": {
@@ -42,7 +42,7 @@ DEFAULTS = {
         "main": {
             "pattern": "streaming", "weight": 1.0, "prompt_tokens": 200, "prompt_sigma": 0.0, "output_tokens": 50,
             "output_sigma": 0.0, "tags": {}, "model": None, "stream": True, "thinking": "off",
-            "thinking_tokens": 1024, "tools": 0, "cache": None,
+            "thinking_tokens": 1024, "tools": 0, "cache": None, "headers": {}, "body": {}, "output": None,
             "prompts": {"source": None, "file": None, "columns": {}, "order": "file", "at_end": "repeat"},
             "session": {"turns_mean": 1.0, "think_s": 5.0, "think_sigma": 0.5, "grow": True},
             "retry": {

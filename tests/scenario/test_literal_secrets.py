@@ -37,7 +37,8 @@ def tree(**sse: Any) -> dict[str, Any]:
 
 
 def headers(**given: Any) -> dict[str, Any]:
-    return tree(headers={name.replace("_", "-"): value for name, value in given.items()})
+    named = {name.replace("_", "-"): value for name, value in given.items()}
+    return {"name": "n", "target": {"url": "http://127.0.0.1:1", "headers": named}}
 
 
 def body(**given: Any) -> dict[str, Any]:
@@ -46,21 +47,21 @@ def body(**given: Any) -> dict[str, Any]:
 
 # What stands where, and its key.
 SECRET: dict[str, tuple[dict[str, Any], str]] = {
-    "authorization": (headers(Authorization=f"Bearer {CANARY}"), "target.sse.headers.Authorization"),
-    "a header with a key": (headers(x_goog_api_key=CANARY), "target.sse.headers.x-goog-api-key"),
-    "a header with a token": (headers(X_Auth_Token=CANARY), "target.sse.headers.X-Auth-Token"),
-    "a cookie": (headers(Cookie=f"sid={CANARY}"), "target.sse.headers.Cookie"),
+    "authorization": (headers(Authorization=f"Bearer {CANARY}"), "target.headers.Authorization"),
+    "a header with a key": (headers(x_goog_api_key=CANARY), "target.headers.x-goog-api-key"),
+    "a header with a token": (headers(X_Auth_Token=CANARY), "target.headers.X-Auth-Token"),
+    "a cookie": (headers(Cookie=f"sid={CANARY}"), "target.headers.Cookie"),
     "a field": (body(apiKey=CANARY), "target.sse.body.apiKey"),
     "a nested field": (body(auth={"credentials": {"client_secret": CANARY}}), "target.sse.body.auth.credentials.client_secret"),
     "a field in a list": (body(tools=[{"password": CANARY}]), "target.sse.body.tools.password"),
-    "a value of any name": (headers(x_custom=CANARY), "target.sse.headers.x-custom"),
+    "a value of any name": (headers(x_custom=CANARY), "target.headers.x-custom"),
     "a value in a list": (body(extra=["a", CANARY]), "target.sse.body.extra"),
-    "a short word under such a name": (headers(x_api_key="hunter2!"), "target.sse.headers.x-api-key"),
+    "a short word under such a name": (headers(x_api_key="hunter2!"), "target.headers.x-api-key"),
     "a number under such a name": (body(password=12345678), "target.sse.body.password"),
     "a provider's key in a text": (body(note="use gh" + "p_" + "a1" * 15), "target.sse.body.note"),
     "a signed token": (body(note="eyJhbGciOiJIUzI1NiJ9." + "eyJzdWIiOiIxIn0xyz." + "c2ln"), "target.sse.body.note"),
     "a private key": (body(note="-----BEGIN PRIV" + "ATE KEY-----"), "target.sse.body.note"),
-    "a random key under a weak name": (headers(x_auth="a1b2c3d4e5f6a7b8c9d0"), "target.sse.headers.x-auth"),
+    "a random key under a weak name": (headers(x_auth="a1b2c3d4e5f6a7b8c9d0"), "target.headers.x-auth"),
     "a query": (tree(path=f"/v1/ask?api_key={CANARY}"), "target.sse.path"),
     "a short key in a query": (tree(path="/v1/ask?page=2&access_token=hunter22"), "target.sse.path"),
     "a password in another URL": (body(hook="https://me:hunter22@host/x"), "target.sse.body.hook"),
@@ -68,7 +69,7 @@ SECRET: dict[str, tuple[dict[str, Any], str]] = {
     "a tag": ({"name": "n", "traffic": {"a": {"tags": {"token": CANARY}}}}, "traffic.a.tags.token"),
     "a model": ({"name": "n", "target": {"model": CANARY}}, "target.model"),
     "where no text may be": ({"name": "n", "seed": CANARY}, "seed"),
-    "a variable's name": (headers(x_a={"env": CANARY.lower()}), "target.sse.headers.x-a.env"),
+    "a variable's name": (headers(x_a={"env": CANARY.lower()}), "target.headers.x-a.env"),
 }  # fmt: skip
 VALUES = (CANARY, CANARY.lower(), "hunter2", "12345678", "a1a1a1", "eyJ", "BEGIN", "a1b2c3")
 
@@ -90,11 +91,11 @@ HARMLESS_HEADERS = {
     "x-request-id": "9f86d081884c7d659a2feaa0c55ad015", "x-correlation-id": "0ujtsYcgvSTl8PAuAdqWYSMnLOv",
     "traceparent": "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01", "tracestate": "rojo=00f067aa0ba902b7,congo=t61rcWkgMzE",
     "b3": "80f198ee56343ba864fe8b2a57d3eff7-e457b5a2e4d86bd1-1", "idempotency-key": "8e03978e-40d5-43e8-bc93-6894a57f9324",
-    "x-session-affinity": "2c5ea4c0-4067-11e9-8bad-9b1deb4d3b7d", "x-client-request-id": "{call_id}", "x-session-token": "{call_id}",
+    "x-session-affinity": "2c5ea4c0-4067-11e9-8bad-9b1deb4d3b7d", "x-session-token": "{call_id}",
     "user-agent": "Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36 (KHTML, like Gecko)", "accept": "text/event-stream",
     "anthropic-beta": "prompt-caching-2024-07-31,token-efficient-tools-2025-02-19", "content-type": "application/json; charset=utf-8",
     "x-context": TEXT, "if-none-match": '"33a64df551425fcc55e4d42a148795d9f25f89d4"', "x-region": "eu-central-1", "x-author": "team-7",
-    "x-amzn-trace-id": "Root=1-67891233-abcdef012345678912345678", "x-model": "{model}", "host": "api.example.com", "x-token-budget": "4096",
+    "x-amzn-trace-id": "Root=1-67891233-abcdef012345678912345678", "x-model": "{model}", "x-token-budget": "4096",
 }  # fmt: skip
 HARMLESS_FIELDS = {
     "max_tokens": "{max_tokens}", "token_budget": 4096, "max_token": 5, "stop_token": "<|eot_id|>", "eos_token": "</s>",
@@ -133,7 +134,7 @@ def test_no_key_of_a_scenario_and_no_packaged_scenario_looks_like_a_secret():
 
 @pytest.mark.parametrize(
     "text",
-    [f"target.sse.headers.x-api-key={CANARY}", f'target.sse.body={{prompt="{{prompt}}", api_key="{CANARY}"}}',
+    [f"target.headers.x-api-key={CANARY}", f'target.sse.body={{prompt="{{prompt}}", api_key="{CANARY}"}}',
      f"target.model={CANARY}", f"target.url=http://127.0.0.1/v1?key={CANARY}", f"target.url=http://me:{CANARY}@127.0.0.1",
      f"target.api_key_env={CANARY}", f"seed={CANARY}"],
     ids=range(7),
@@ -149,7 +150,7 @@ def test_the_command_line_refuses_them_too_and_names_the_option(text):
 
 @pytest.mark.parametrize(
     "text",
-    [CANARY, f"a b={CANARY}", f"={CANARY}", f"target.sse.headers.x-api-key:{CANARY}"],
+    [CANARY, f"a b={CANARY}", f"={CANARY}", f"target.headers.x-api-key:{CANARY}"],
     ids=range(4),  # no value that is drawn anew in each process
 )
 def test_what_is_no_override_is_refused_without_a_secret_in_it(text):
@@ -161,15 +162,15 @@ def test_what_is_no_override_is_refused_without_a_secret_in_it(text):
 
 # --- from the environment ---------------------------------------------------------------------------------------
 
-NAMED = tree(
-    headers={"Authorization": {"env": "MY_ENGINE"}, "x-plain": "{model}"},
-    body={**BODY, "auth": {"list": [{"pass": {"env": "MY_OTHER"}}]}},
-)
+NAMED = tree(body={**BODY, "auth": {"list": [{"pass": {"env": "MY_OTHER"}}]}})
+NAMED["target"]["headers"] = {"Authorization": {"env": "MY_ENGINE"}, "x-plain": "{model}"}
+NAMED["traffic"] = {"chat": {"headers": {"x-of": {"env": "MY_THIRD"}}, "body": {"a": [{"env": "MY_THIRD"}]}}}
 
 
 def test_every_variable_that_a_scenario_names_is_a_secret_from_then_on(environment):
     environment.setenv("MY_ENGINE", CANARY)
     environment.setenv("MY_OTHER", CANARY[::-1])
+    environment.setenv("MY_THIRD", CANARY[3:] + CANARY[:3])
     before = holds_secret("MY_ENGINE"), holds_secret("MY_OTHER")
     scenario = parse(NAMED, "my.toml")
 
@@ -181,7 +182,11 @@ def test_every_variable_that_a_scenario_names_is_a_secret_from_then_on(environme
 
 @pytest.mark.parametrize(
     ("missing", "key"),
-    [("MY_ENGINE", "target.sse.headers.Authorization"), ("MY_OTHER", "target.sse.body.auth.list.pass")],
+    [
+        ("MY_ENGINE", "target.headers.Authorization"),
+        ("MY_OTHER", "target.sse.body.auth.list.pass"),
+        ("MY_THIRD", "traffic.chat.headers.x-of"),
+    ],
 )
 def test_a_variable_that_is_not_set_is_named_with_its_key(environment, tmp_path: Path, missing, key):
     from tailgauge.scenario.model import toml_file
@@ -189,6 +194,7 @@ def test_a_variable_that_is_not_set_is_named_with_its_key(environment, tmp_path:
     (tmp_path / "my.toml").write_text(toml_file(NAMED))
     environment.setenv("MY_ENGINE", CANARY)
     environment.setenv("MY_OTHER", CANARY[::-1])
+    environment.setenv("MY_THIRD", CANARY[3:] + CANARY[:3])
     resolve(str(tmp_path / "my.toml"), [], tmp_path)
     environment.delenv(missing)
     resolve(str(tmp_path / "my.toml"), [], tmp_path, sends=False)
@@ -215,4 +221,4 @@ def test_a_variable_has_a_name(given, message):
         parse(given, "my.toml")
 
     assert message in str(raised.value)
-    assert "my.toml: target.sse." in str(raised.value)
+    assert "my.toml: target." in str(raised.value)

@@ -14,7 +14,7 @@ from tailgauge.scenario.objective import name_of
 from tailgauge.scenario.packaged import packaged
 
 SLO = {"metric": "tpot", "max_ms": 1}
-URL_SHAPE = "must be `simulated` or http(s)://HOST[:PORT][/PATH] without a query"
+URL_SHAPE = "must be `simulated` or http(s)://HOST[:PORT][/PATH][?QUERY]"
 URL_PORT = "must name a host and, if any, a port between 1 and 65535"
 NAME_SHAPE = "must be lower-case letters, digits, - and _, at most 48 of them"
 # tree -> the key that is named, and what is error_text of it
@@ -73,7 +73,8 @@ REFUSED = [
     ({"target": {"url": "http://"}}, "target.url", URL_SHAPE),
     ({"target": {"url": "http:///v1"}}, "target.url", URL_SHAPE),
     ({"target": {"url": "http://a b"}}, "target.url", URL_SHAPE),
-    ({"target": {"url": "http://host?x=1"}}, "target.url", URL_SHAPE),
+    ({"target": {"url": "http://host?x=1 2"}}, "target.url", URL_SHAPE),
+    ({"target": {"url": "http://host/v1?x=1#top"}}, "target.url", URL_SHAPE),
     ({"target": {"url": "http://host/#top"}}, "target.url", URL_SHAPE),
     ({"target": {"url": "http://host\n"}}, "target.url", URL_SHAPE),
     ({"target": {"url": "http://host:0"}}, "target.url", URL_PORT),

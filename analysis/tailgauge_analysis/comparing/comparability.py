@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 from tailgauge.errors import UsageError
@@ -22,6 +23,7 @@ GROUPS = (SCHEMA, HOSTS, VERSIONS, TARGET, SEED)  # what --allow knows beside th
 LABELS = ("name", "description", "slo")
 TARGETS = ("target", "second_target")
 ABSENT = "-"
+SHOWN = 80  # characters of a value
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,14 @@ def _text(value: Any) -> str:
     """1 and 1.0 are equal, and so are null and an absent key."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
-    return ABSENT if value is None else plain(value if isinstance(value, str) else json.dumps(value), 80)
+    if value is None:
+        return ABSENT
+    text = value if isinstance(value, str) else json.dumps(value)
+    shown = plain(text, SHOWN)
+    mark = (
+        "" if shown == text else f" #{sha256(text.encode()).hexdigest()[:8]}"
+    )  # else texts that differ look alike
+    return shown + mark
 
 
 def _allowed(group: str, key: str, allow: Sequence[str]) -> bool:

@@ -191,6 +191,8 @@ class RunJson(_Tolerant):
     """from_s, to_s, requests: intervals of the run whose arrivals no worker got; absent in older runs"""
     master_stalled: list[OnErrorOmit[Stretch]] = []
     """from_s, to_s: intervals in which the master itself did not run; absent in older runs"""
+    engines: Json = {}
+    """engine by target (main, second), where exact output lengths are asked for; absent in older runs"""
     engine_tokens: EngineTokens | None = None
     """the engine's own token counter, from its page /metrics: engine (vLLM or llama.cpp), before, after; null if users do not
     cancel, at a provider, at the simulated endpoint, or if the page could not be read; absent in dry runs and older runs
@@ -202,7 +204,7 @@ class RunJson(_Tolerant):
     notes: list[OnErrorOmit[str]] = []
     """incidents that the master noted"""
     preflight: list[OnErrorOmit[Facts]] = []
-    """request_id, target, model, words, input_tokens, ended, status, error_type, message of each preflight request, and whether
+    """request_id, target, url, model, words, input_tokens, ended, status, error_type, message of each preflight request, and whether
     the run needed it; models that the target lists, where it may have refused the model
     """
     verdict: Any = None

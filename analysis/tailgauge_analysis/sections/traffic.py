@@ -15,7 +15,7 @@ import pandas as pd
 from tailgauge.rows import schema
 from tailgauge_analysis.reading.chunks import Chunks
 from tailgauge_analysis.reading.frames import Frames
-from tailgauge_analysis.text.formatting import count, plain, plural
+from tailgauge_analysis.text.formatting import count, plain, plural, share
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.section import Section, Table
 
@@ -26,6 +26,20 @@ _PLURALS = {
     "resubmit": "resubmissions",
     "poll": "polls",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Lengths:
+    """Output tokens of a table with `output = "exact"`: what was asked, and how many complete answers have as many.
+
+    Of requests with one leg: the rows do not say what each of several asked for. `counted`: those whose tokens are known.
+    """
+
+    asked_min: int
+    asked_max: int
+    answers: int
+    counted: int
+    same: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +61,7 @@ class Traffic:
     tools_ready: int
     citations: int
     turns_max: int
+    lengths: Lengths | None = None
 
 
 def traffic(frames: Frames) -> dict[str, Traffic]:
@@ -56,13 +71,19 @@ def traffic(frames: Frames) -> dict[str, Traffic]:
     kinds = _kinds(requests, attempts, frames.chunks)
     by = dict(iter(attempts.groupby("traffic")))
     none = attempts.iloc[:0]
+    tables = frames.run["scenario"].get("traffic", {})
+    exact = {name for name, table in tables.items() if table.get("output") == "exact"}
     return {
-        plain(str(name), 80): _entry(rows, by.get(name, none), kinds.get(str(name), {}))
+        plain(str(name), 80): _entry(
+            rows, by.get(name, none), kinds.get(str(name), {}), is_exact=name in exact
+        )
         for name, rows in requests.groupby("traffic")
     }
 
 
-def _entry(requests: pd.DataFrame, attempts: pd.DataFrame, kinds: dict[str, int]) -> Traffic:
+def _entry(
+    requests: pd.DataFrame, attempts: pd.DataFrame, kinds: dict[str, int], *, is_exact: bool
+) -> Traffic:
     started = requests.loc[requests["ended"] != schema.CLIENT_DROP, "legs"]
     causes = attempts["cause"].value_counts()
     return Traffic(
@@ -81,7 +102,16 @@ def _entry(requests: pd.DataFrame, attempts: pd.DataFrame, kinds: dict[str, int]
         tools_ready=int(attempts["tool_ready_at_ns"].notna().sum()),
         citations=int(attempts["citations"].sum()),
         turns_max=int((requests["request_id"] % schema.TURNS).max()) + 1 if len(requests) else 0,
+        lengths=_lengths(requests, attempts) if is_exact else None,
     )
+
+
+def _lengths(requests: pd.DataFrame, attempts: pd.DataFrame) -> Lengths:
+    asked = requests[requests["legs"] == 1].set_index("request_id")["asked_output_tokens"]
+    answers = attempts[(attempts["ended"] == schema.OK) & attempts["request_id"].isin(asked.index)]
+    wanted, got = answers["request_id"].map(asked), answers["output_tokens"]
+    least, most = (int(wanted.min()), int(wanted.max())) if len(answers) else (0, 0)
+    return Lengths(least, most, len(answers), int(got.notna().sum()), int((got == wanted).sum()))
 
 
 def _counts(values: pd.Series[Any], order: Sequence[str]) -> dict[str, int]:
@@ -117,9 +147,25 @@ def section(found: dict[str, Traffic], estimate: Json) -> Section | None:
         "traffic",
         "Traffic",
         tables=(Table("", ("traffic", "pattern", "requests", "legs per request", "attempts", "details"), rows, prose=(1, 5)),),
-        notes=(f"Expected before the run: {expected}.",) if expected else (),
+        notes=(
+            *(f"{name}: {_proof(one.lengths)}" for name, one in found.items() if one.lengths is not None),
+            *((f"Expected before the run: {expected}.",) if expected else ()),
+        ),
         computed=("The whole run without preflight, all attempts.",),
     ) if rows else None  # fmt: skip
+
+
+def _proof(of: Lengths) -> str:
+    """Whether the work was fixed, as the scenario asks with `output = "exact"`."""
+    if not of.answers:
+        return "exact output lengths were asked for, and no request of one leg has a complete answer."
+    if not of.counted:
+        return "exact output lengths were asked for, and the target reports no output tokens: nothing proves them."
+    varies = of.asked_min != of.asked_max
+    asked = f"{count(of.asked_min)} to {count(of.asked_max)}" if varies else count(of.asked_min)
+    got = "as many" if varies else count(of.asked_min)
+    text = f"asked {asked} output tokens, got {got} in {share(of.same / of.answers)} of {plural(of.answers, 'answer')}."
+    return text if of.same == of.answers else f"{text} The work was not fixed."
 
 
 def _details(one: Traffic) -> list[str]:

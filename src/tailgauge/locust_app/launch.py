@@ -276,7 +276,7 @@ class Launch:
                 gevent.sleep(0.02)
 
     def _watch(self, master: Master, display: Display) -> Run:
-        printed, shown_ns = 0, 0
+        printed, shown_ns, called = 0, 0, False
         while (run := master.run) is None:
             gevent.sleep(TICK_S)
         if self._interrupts:  # it came before there was a run
@@ -284,6 +284,9 @@ class Launch:
         is_over = False
         while not is_over:
             is_over = run.over.wait(TICK_S)
+            if run.called and not called:
+                display.print_line(f"calls go to {' and '.join(run.called)}")
+                called = True
             for note in run.notes[printed:]:
                 if note != str(run.failure):  # printed at the end
                     display.print_line(f"note: {note}")

@@ -9,6 +9,7 @@ from typing import Any
 
 from tailgauge.channel.traffic_counters import Key, TrafficCounters
 from tailgauge.master.objectives import LiveObjective
+from tailgauge.protocols.additions import EXACT
 from tailgauge.protocols.decoder import error_of
 from tailgauge.rows.schema import NOT_FAILED, RATE_LIMITED
 from tailgauge.sanitize import plain
@@ -58,6 +59,14 @@ _ADVICE = {
     "not_an_event_stream": "The response is not an event stream: are path and protocol right?",
     "not_json": "The response does not follow the protocol: are URL and protocol right?",
 }
+
+
+def unknown_engine(table: str, url: str) -> str:
+    """What to do where exact answers are asked of a target that does not name its engine."""
+    return (
+        f"{table}.engine: expected one of {', '.join(EXACT)} for output = 'exact': the list of models at {url} does not "
+        "name an engine. Set it, or leave `output` out"
+    )
 
 
 def preflight_failure(url: str, protocol: str, seen: dict[str, Any]) -> str:

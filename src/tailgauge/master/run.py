@@ -23,6 +23,7 @@ from tailgauge.errors import (
     InternalError,
     InterruptedRunError,
     LostError,
+    ScenarioError,
     TailgaugeError,
     TargetError,
     UsageError,
@@ -269,12 +270,27 @@ class Run:
         for call in self.preflight:
             if call["ended"] not in USABLE and call["needed"]:
                 at = call["target"] == SECOND
-                failure = progress.preflight_failure(self.target_urls[at], self.targets[at].protocol, call)
+                url = call["url"] or self.target_urls[at]
+                failure = progress.preflight_failure(url, self.targets[at].protocol, call)
                 raise TargetError(failure)
             expected = {OK} if call["words"] else COMPLETED  # a call that only writes a prefix has no answer
             if call["ended"] not in expected:
                 text = call["message"] or "no text"
                 self.notes.append(f"preflight {call['request_id']} ended as {call['ended']}: {text}")
+        for target, engine in self._engines.items():
+            if engine is None:
+                table = "second_target" if target == SECOND else "target"
+                raise ScenarioError(progress.unknown_engine(table, self.target_urls[target == SECOND]))
+
+    @property
+    def called(self) -> list[str]:
+        """The full URLs of calls, from the preflight on."""
+        return list(dict.fromkeys(str(call["url"]) for call in self.preflight if call["words"]))
+
+    @property
+    def _engines(self) -> dict[str, str | None]:
+        """By target, where exact answers are asked for; None of an unknown one."""
+        return {} if self.tried is None else self.tried["engines"]
 
     def _open(self) -> None:
         """Open connections beforehand, after the preflight so that they are fresh at the start."""
@@ -306,7 +322,7 @@ class Run:
         assert self.tried is not None
         return {
             "run": self.run_id, "start_at_ns": self.start_at_ns, "learnt": self.tried["learnt"],
-            "limit": limit.plain(),
+            "engines": self._engines, "limit": limit.plain(),
         }  # fmt: skip
 
     def _lease_slices(self) -> None:
@@ -440,6 +456,7 @@ class Run:
             "start_at_ns": self.start_at_ns,
             "estimate": settings.estimate.facts(),
             **learnt.facts(),
+            "engines": self._engines,
             **run_json.scenario_facts(
                 self.scenario, settings.scenario_file, settings.overrides, self.target_urls
             ),

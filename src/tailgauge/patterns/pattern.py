@@ -7,7 +7,16 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tailgauge.call import EXTENDED_THINKING, MAIN, THINKING_BUDGETS, TOOLS, WHOLE_ANSWERS, Call, Prompt
+from tailgauge.call import (
+    EXACT_OUTPUT,
+    EXTENDED_THINKING,
+    MAIN,
+    THINKING_BUDGETS,
+    TOOLS,
+    WHOLE_ANSWERS,
+    Call,
+    Prompt,
+)
 from tailgauge.patterns.events import Request, Steps
 from tailgauge.patterns.policies import Policies
 from tailgauge.patterns.settings import TrafficSettings
@@ -62,6 +71,8 @@ class Pattern(ABC):
             yield "thinking", THINKING_BUDGETS
         if traffic.tools:
             yield "tools", TOOLS
+        if traffic.output == "exact":
+            yield "output", EXACT_OUTPUT
         if not traffic.stream:
             yield "stream", WHOLE_ANSWERS
         if cache is not None and cache.tools:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
+from tailgauge.protocols.additions import EXACT_KEYS, Body, Headers, TableAdds
 from tailgauge.table import NonNegative, Positive, Share, Sigma, Table, Tokens
 
 MAX_BREAKPOINTS = 4
@@ -250,6 +251,12 @@ class TrafficSettings(Table):
         0, description="tools offered to the model, which must use one"
     )
     prompts: Prompts = Prompts()
+    headers: Headers = Field({}, description="headers of these calls, over those of the target")
+    body: Body = Field({}, description="fields merged into the JSON body of these calls, over the target's")
+    output: Literal["exact"] | None = Field(
+        None,
+        description="`exact`: the engine generates `output_tokens` whatever the model says; default where the model ends",
+    )
     session: Session = Session()
     cache: Cache | None = Field(None)
     retry: Retry = Retry()
@@ -257,6 +264,11 @@ class TrafficSettings(Table):
     fallback: Fallback = Fallback()
     cancel: Cancel = Cancel()
     reader: Reader = Reader()
+
+    @property
+    def adds(self) -> TableAdds:
+        """What is added to the calls."""
+        return TableAdds(self.headers, self.body, self.session.turns_mean > 1, self.output == "exact")
 
     def check(self) -> None:
         """Raise ValueError for settings that exclude each other, whatever the pattern."""
@@ -269,5 +281,11 @@ class TrafficSettings(Table):
             raise ValueError(
                 f"thinking_tokens: expected less than output_tokens ({self.output_tokens}), got {self.thinking_tokens}"
             )
+        if self.output == "exact" and self.tools:
+            raise ValueError(
+                "output: an answer that is to use a tool ends with it: leave out `exact` or tools"
+            )
+        if self.output == "exact" and (same := self.body.keys() & EXACT_KEYS):
+            raise ValueError(f"body.{min(same)}: output = 'exact' sets it: leave out one of them")
         if self.hedge.policy != "off" and (self.fallback.after_s is not None or self.cancel.share > 0):
             raise ValueError("hedge: cannot be combined with fallback or cancel")

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
-from tailgauge.call import JOB_SUBMIT, JOBS, MAIN, MESSAGE, Call, Prompt
+from tailgauge.call import JOB_SUBMIT, JOBS, MAIN, MESSAGE, SECOND, Call, Prompt
 from tailgauge.patterns.table import PATTERNS, Traffic, pattern_of
 from tailgauge.plan.spend_limit import FRAME_TOKENS, MARGIN, Sizing
 from tailgauge.prompts.words import WORDS, text
@@ -76,6 +76,14 @@ def preflight_calls(scenario: Scenario) -> list[PreflightCall]:
         )
     assert found[0].call.target == MAIN
     return found
+
+
+def exact_targets(scenario: Scenario) -> dict[str, str | None]:
+    """The targets of calls that ask for exact answers, with the engine that the scenario names."""
+    tables = [table for table in scenario.traffic.values() if table.output == "exact"]
+    used = {target for table in tables for target, _ in pattern_of(table).models()}
+    named = dict(zip((MAIN, SECOND), scenario.targets.values(), strict=False))
+    return {target: one.engine for target, one in named.items() if target in used}
 
 
 def learn(tokens: dict[int, int]) -> Learnt:

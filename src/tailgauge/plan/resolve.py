@@ -21,8 +21,8 @@ from tailgauge.plan import objectives
 from tailgauge.plan.estimate import Estimate, estimate
 from tailgauge.plan.preflight import MAX_PREFIXES, prefixes, preflight_calls
 from tailgauge.plan.spend_limit import Amount, Sizing, need
+from tailgauge.protocols.additions import from_environment, variables
 from tailgauge.protocols.api_keys import key_for
-from tailgauge.protocols.protocol import from_environment, variables
 from tailgauge.protocols.table import PROTOCOLS
 from tailgauge.rows.disk import writable
 from tailgauge.rows.text_file import locate
@@ -100,10 +100,10 @@ def resolve(
             scenario = scenarios.load(argument, pairs, spelt)
         if sends:
             _remote_targets_named(scenario, chosen, path)
-            for table, target in scenario.targets.items():
+            for target in scenario.targets.values():
                 key_for(target.url, target.protocol, target.api_key_env)  # TargetError where it is missing
-                for key, variable in variables(target.model_dump(), table):
-                    from_environment(variable, f"{key} names it")
+            for key, variable in variables(scenario.model_dump(), ""):
+                from_environment(variable, f"{key} names it")
         guard = scenario.guard
         prices = pricing.read(
             locate(guard.prices, path.parent, "guard.prices") if guard.prices else pricing.PACKAGED

@@ -2,7 +2,7 @@
 
 message_start, ping, content_block_start, signature deltas and empty deltas are no content. `usage` of message_delta is
 cumulative. A stream without message_stop is truncated. Unknown events pass. A text without a cache mark goes out as the
-plain string that it is; no sampling parameter is sent, because the API refuses them.
+plain string that it is; sampling parameters go out where the scenario adds them to the body.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from tailgauge.call import (
     Tool,
 )
 from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder, error_of, text_or_none, tree_of
-from tailgauge.protocols.protocol import TEXT_BLOCK, Provider, WireProtocol
+from tailgauge.protocols.protocol import PROMPT_KEYS, TEXT_BLOCK, Provider, WireProtocol, without_call
 from tailgauge.protocols.stencil import FREE, Changing
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
 
@@ -73,14 +73,26 @@ class Anthropic(WireProtocol):
     )
     changing: ClassVar[Changing | None] = {"index": FREE}
     least_output_tokens = 0
+    set_elsewhere: ClassVar[Mapping[str, str]] = {
+        "model": "use target.model, or `model` of the traffic table",
+        "messages": PROMPT_KEYS,
+        "system": PROMPT_KEYS,
+        "max_tokens": "use output_tokens of the traffic table",
+        "stream": "use `stream` of the traffic table",
+        "tools": "use `tools` of the traffic table",
+        "tool_choice": "use `tools` of the traffic table",
+        "thinking": "use `thinking` of the traffic table",
+    }
 
     def client(self, base_url: str, key: str, http_client: Any) -> anthropic.Anthropic:
-        """The official client; the harness retries itself."""
+        """The official client; the harness retries itself. The SDK adds the version to the base URL."""
         import anthropic
 
+        base, query = without_call(base_url, "/messages", "/v1")
         return anthropic.Anthropic(
             api_key=key,
-            base_url=base_url,
+            base_url=base,
+            default_query=query,
             max_retries=0,
             http_client=http_client,
             timeout=None,
@@ -110,6 +122,10 @@ class Anthropic(WireProtocol):
             **body(call, call.prompt, model), stream=call.stream, extra_headers=headers
         )
         return opened
+
+    def entries(self, call: Call, tree: dict[str, Any]) -> list[dict[str, Any]]:
+        """Of a batch, the parameters of each."""
+        return [one["params"] for one in tree["requests"]] if call.kind == JOB_SUBMIT else [tree]
 
     def body(self, call: Call, model: str) -> dict[str, Any]:
         """The body of a Messages call."""

@@ -12,7 +12,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from tailgauge.protocols.protocol import PLACEHOLDER_KEY, from_environment
+from tailgauge.protocols.additions import from_environment
+from tailgauge.protocols.protocol import PLACEHOLDER_KEY
 from tailgauge.protocols.table import PROVIDERS
 
 

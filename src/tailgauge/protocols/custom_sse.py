@@ -7,8 +7,7 @@ What the application does not report (usage, model) stays null.
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import urljoin, urlsplit
@@ -16,15 +15,18 @@ from urllib.parse import urljoin, urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from tailgauge.call import JOB_CANCEL, JOB_FETCH, JOB_POLL, JOBS, MESSAGE, Call, Prompt
-from tailgauge.protocols.decoder import KIND_CODE, MAX_NAME, StreamDecoder, error_of
-from tailgauge.protocols.protocol import (
-    PLACEHOLDER_KEY,
-    TargetSettings,
-    WireProtocol,
-    from_environment,
-    variable_of,
+from tailgauge.protocols.additions import (
+    CURRENT,
+    OF_A_CALL,
+    check_placeholders,
+    filled,
+    texts,
+    values_of,
     variables,
+    with_secrets,
 )
+from tailgauge.protocols.decoder import KIND_CODE, MAX_NAME, StreamDecoder, error_of
+from tailgauge.protocols.protocol import PLACEHOLDER_KEY, TargetSettings, WireProtocol
 from tailgauge.redaction import shown
 from tailgauge.rows.schema import TEXT
 from tailgauge.table import Table
@@ -36,8 +38,7 @@ _TEXT = KIND_CODE[TEXT]
 _HEADERS = {"accept": "text/event-stream", "accept-encoding": "identity"}
 _OF_JOBS = {"accept": "application/json", "prefer": "respond-async"}
 _METHODS = {JOB_POLL: "GET", JOB_FETCH: "GET", JOB_CANCEL: "DELETE"}
-PLACEHOLDER = re.compile(r"\{([A-Za-z_][A-Za-z0-9_]*)\}")
-_PLACEHOLDERS = ("prompt", "model", "call_id")  # and max_tokens, which is a number
+_PLACEHOLDERS = ("prompt", *OF_A_CALL, "max_tokens")
 
 
 class SseJobs(Table):
@@ -74,9 +75,8 @@ class SseSettings(Table):
     path: str = Field("/", pattern=r"^/\S*$", description="path of the call, after the target's URL")
     body: Mapping[str, Any] = Field(
         {"prompt": "{prompt}", "max_tokens": "{max_tokens}"},
-        description='the JSON body; `{prompt}`, `{model}`, `{call_id}` are replaced within its strings, and `"{max_tokens}"` by the number; a secret is `{env = "NAME"}`',
+        description='the JSON body; `{prompt}` and what `target.body` knows are replaced within its strings, and `"{max_tokens}"` by the number; a secret is `{env = "NAME"}`',
     )
-    headers: Mapping[str, Any] = Field({}, description='headers of the call; a secret is `{env = "NAME"}`')
     token_event: str = Field("", description="name of the event with content; empty: an event without a name")
     text: str = Field("", description="pointer to the content's text in that event")
     done_event: str | None = Field(None, description="name of the event that ends the answer")
@@ -95,25 +95,10 @@ class SseSettings(Table):
     @classmethod
     def _template(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
         list(variables(value, ""))
-        texts = list(_texts(value))
-        for text in texts:
-            if "{max_tokens}" in text and text != "{max_tokens}":
-                raise ValueError('{max_tokens} is a number: write it as "{max_tokens}", alone')
-            _check_placeholders(text, (*_PLACEHOLDERS, "max_tokens"))
-        if not any("{prompt}" in text for text in texts):
+        for text in texts(value):
+            check_placeholders(text, _PLACEHOLDERS)
+        if not any("{prompt}" in text for text in texts(value)):
             raise ValueError("expected {prompt} somewhere: without it every call would send the same")
-        return value
-
-    @field_validator("headers")
-    @classmethod
-    def _headers(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
-        for name, given in value.items():
-            text = "" if variable_of(given, name) else given
-            if not isinstance(text, str):
-                raise ValueError(f'{name}: expected text in quotes, or {{env = "NAME"}}')  # noqa: TRY004 - pydantic's
-            if not re.fullmatch(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+", name) or not re.fullmatch(r"[ -~]*", text):
-                raise ValueError(f"{name}: not a header (visible ASCII characters only)")
-            _check_placeholders(text, ("model", "call_id"))
         return value
 
     @model_validator(mode="after")
@@ -156,22 +141,23 @@ class CustomSse(WireProtocol):
         """The HTTP client, with the address and the key for it."""
         import httpx2
 
-        http_client.base_url = base_url
+        http_client.base_url, _, query = base_url.partition("?")
+        joint = "&" if "?" in self.settings.path else "?"
+        self._path = self.settings.path + (joint + query if query else "")
         http_client.headers = httpx2.Headers({**_HEADERS, **bearer(key)})
-        names = (name for _, name in variables(self.settings.model_dump(), "target.sse"))
-        self._secrets = {name: from_environment(name, "target.sse names it") for name in names}
+        self._body = with_secrets(self.settings.body, "target.sse.body")
         return http_client
 
     def send(self, sdk: Any, call: Call, model: str, call_id: str) -> AbstractContextManager[Any]:
         """One call; entering it sends the request."""
-        values = {"prompt": flat(call.prompt), "model": model, "call_id": call_id}
-        headers = {name: self._value(given, values, 0) for name, given in self.settings.headers.items()}
-        headers |= {"x-client-request-id": call_id} | ({} if call.kind == MESSAGE else _OF_JOBS)
-        method, url, more = "POST", self.settings.path, {}
+        current = CURRENT.get()
+        values = current.values if current else values_of(call_id, 0, "", model, call.max_tokens)
+        headers = {"x-client-request-id": call_id} | ({} if call.kind == MESSAGE else _OF_JOBS)
+        method, url, more = "POST", self._path, {}
         if call.kind in _METHODS:
             method, url = _METHODS[call.kind], self._job_url(str(sdk.base_url), call.job or "")
         else:
-            more = {"json": self._value(self.settings.body, values, call.max_tokens)}
+            more = {"json": filled(self._body, {**values, "prompt": flat(call.prompt)})}
         opened: AbstractContextManager[Any] = sdk.stream(method, url, headers=headers, **more)
         return opened
 
@@ -181,18 +167,6 @@ class CustomSse(WireProtocol):
         if urlsplit(url)[:2] != urlsplit(base_url)[:2]:
             raise ValueError(f"the target names a URL of another host for its job: {shown(job, 200)}")
         return url
-
-    def _value(self, template: Any, values: Mapping[str, str], max_tokens: int) -> Any:
-        """What a template stands for, with the secrets that it names."""
-        if isinstance(template, str):
-            return max_tokens if template == "{max_tokens}" else _filled(template, values)
-        if (variable := variable_of(template)) is not None:
-            return self._secrets[variable]
-        if isinstance(template, Mapping):
-            return {key: self._value(value, values, max_tokens) for key, value in template.items()}
-        if isinstance(template, list | tuple):
-            return [self._value(value, values, max_tokens) for value in template]
-        return template
 
     def body(self, call: Call, model: str) -> None:
         """Not known beforehand: the scenario may put anything anywhere."""
@@ -280,28 +254,3 @@ def _tree(data: bytes) -> Any:
 
 def _text(data: bytes) -> str:
     return data.decode("utf-8", "replace")
-
-
-def _filled(template: str, values: Mapping[str, str]) -> str:
-    """The text with its placeholders replaced, each once: a prompt is no template."""
-    return PLACEHOLDER.sub(lambda found: values.get(found[1], found[0]), template)
-
-
-def _texts(tree: Any) -> Iterator[str]:
-    """Every text of a template, keys included."""
-    if isinstance(tree, str):
-        yield tree
-    elif isinstance(tree, Mapping):
-        for key, value in tree.items():
-            yield from (key, *_texts(value))
-    elif isinstance(tree, list | tuple):
-        for value in tree:
-            yield from _texts(value)
-
-
-def _check_placeholders(text: str, known: tuple[str, ...]) -> None:
-    for name in PLACEHOLDER.findall(text):
-        if name not in known:
-            raise ValueError(
-                f"{{{name}}} is not a placeholder; use one of {', '.join(f'{{{one}}}' for one in known)}"
-            )

@@ -10,13 +10,16 @@ their chat template besides. Only engines get a budget (`thinking_token_budget`,
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import urlsplit
 
 from tailgauge.call import (
     ASSISTANT,
+    EXACT_OUTPUT,
     EXTENDED_THINKING,
     SCHEMAS,
     SYSTEM,
@@ -31,13 +34,14 @@ from tailgauge.call import (
     Tool,
 )
 from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder, error_of, text_or_none, tree_of
-from tailgauge.protocols.protocol import TEXT_BLOCK, Provider, WireProtocol
+from tailgauge.protocols.protocol import PROMPT_KEYS, TEXT_BLOCK, Provider, WireProtocol, without_call
 from tailgauge.protocols.stencil import COUNT, FREE, SAME, Changing
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
 
 if TYPE_CHECKING:
     import openai
 
+_VERSION = re.compile(r"/v\d\w*(?:/|$)")  # in a path: /v1, /v1beta/openai, /api/v3
 _TEXT, _THINKING, _TOOL = KIND_CODE[TEXT], KIND_CODE[THINKING], KIND_CODE[TOOL_JSON]
 
 
@@ -76,11 +80,23 @@ class OpenAI(WireProtocol):
         }
     )
     tool_key = "function"
-    offers = frozenset({SCHEMAS, EXTENDED_THINKING, THINKING_BUDGETS, TOOLS, WHOLE_ANSWERS})
+    offers = frozenset({EXACT_OUTPUT, SCHEMAS, EXTENDED_THINKING, THINKING_BUDGETS, TOOLS, WHOLE_ANSWERS})
+
+    set_elsewhere: ClassVar[Mapping[str, str]] = {
+        "model": "use target.model, or `model` of the traffic table",
+        "messages": PROMPT_KEYS,
+        **dict.fromkeys(("max_tokens", "max_completion_tokens"), "use output_tokens of the traffic table"),
+        "stream": "use `stream` of the traffic table",
+        "stream_options.include_usage": "tokens are counted by it: leave it out",
+        **dict.fromkeys(("tools", "tool_choice"), "use `tools` of the traffic table"),
+        "n": "one answer is read per call: use a higher rate",
+    }
 
     @classmethod
     def refuses(cls, url: str, need: str) -> str:
-        """The provider takes no thinking budget; engines do."""
+        """The provider takes no thinking budget and no exact length; engines do."""
+        if need == EXACT_OUTPUT and cls.provider.host in url:
+            return "this provider ends each answer where the model does: leave `output` out"
         if need == THINKING_BUDGETS and cls.provider.host in url:
             return "this provider takes no budget for it: use 'adaptive'"
         return ""
@@ -89,9 +105,12 @@ class OpenAI(WireProtocol):
         """The official client; the harness retries itself. The SDK wants the version in the base URL."""
         import openai
 
+        base, query = without_call(base_url, "/chat/completions")
+        has_version = "api-version" in query or _VERSION.search(urlsplit(base).path)
         return openai.OpenAI(
             api_key=key,
-            base_url=base_url if base_url.endswith("/v1") else f"{base_url}/v1",
+            base_url=base if has_version else f"{base}/v1",
+            default_query=query,
             max_retries=0,
             http_client=http_client,
             timeout=None,

@@ -2,76 +2,39 @@
 
 from __future__ import annotations
 
-import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import urlsplit
+from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
 from tailgauge.address import is_loopback
 from tailgauge.call import ASSISTANT, USER, Call
-from tailgauge.errors import TargetError
+from tailgauge.protocols.additions import VARIABLE, Body, Engine, Headers, check_headers
 from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.protocols.stencil import Changing
-from tailgauge.redaction import name_secret, shown
+from tailgauge.redaction import shown
 from tailgauge.table import Table
 
 if TYPE_CHECKING:
     import httpx2
 
-VARIABLE = r"^[A-Za-z_][A-Za-z0-9_]*$"
 SIMULATED = "simulated"
 TEXT_BLOCK = frozenset({"text"})
 PLACEHOLDER_KEY = "unused"  # the SDKs want a key
-
-
-def variable_of(value: Any, at: str = "") -> str | None:
-    """The variable that `{env = "NAME"}` names, whose value is a secret from then on; None of any other value."""
-    if not isinstance(value, Mapping) or set(value) != {"env"}:
-        return None
-    name = value["env"]
-    if not isinstance(name, str) or not re.fullmatch(VARIABLE, name):
-        raise ValueError(f'{at}: expected {{env = "NAME"}} with the name of an environment variable')
-    name_secret(name)
-    return name
-
-
-def variables(tree: Any, at: str) -> Iterator[tuple[str, str]]:
-    """Every `{env = "NAME"}` in a tree: its key, and the variable."""
-    name = variable_of(tree, at)
-    if name is not None:
-        yield at, name
-    elif isinstance(tree, Mapping):
-        for key, value in tree.items():
-            yield from variables(value, f"{at}.{key}".removeprefix("."))
-    elif isinstance(tree, list | tuple):
-        for value in tree:
-            yield from variables(value, at)
-
-
-def from_environment(variable: str, why: str, kind: str = "secret") -> str:
-    """A secret. Raises TargetError naming the variable that is missing."""
-    value = os.environ.get(variable, "").strip()
-    if not value:
-        raise TargetError(
-            f"no {kind}: the environment variable {variable} is not set ({why}). Set it and run again"
-        )
-    if any(ord(c) < 33 or ord(c) > 126 for c in value):
-        raise TargetError(f"the {kind} in {variable} has characters that no key has (spaces, line ends?)")
-    name_secret(variable)
-    return value
+PROMPT_KEYS = "use prompt_tokens, prompts and cache of the traffic table"
 
 
 class TargetSettings(Table):
     """Where the traffic goes."""
 
     url: str = Field(
-        SIMULATED, description="base URL of the target, or `simulated` for the embedded endpoint"
+        SIMULATED,
+        description="base URL of the target, with or without `/v1` or a query, or `simulated` for the embedded endpoint",
     )
     protocol: str = Field("anthropic", description="wire protocol")
     model: str = Field("tiny", min_length=1, description="model named in each request")
@@ -79,6 +42,17 @@ class TargetSettings(Table):
         None,
         pattern=VARIABLE,
         description="environment variable with the key for this target; without it a key is sent only to the provider's own host",
+    )
+    headers: Headers = Field({}, description="headers of every call; see `tailgauge docs traffic`")
+    body: Body = Field(
+        {}, description="fields merged into the JSON body of every call; see `tailgauge docs traffic`"
+    )
+    session_header: str = Field(
+        "x-session-id",
+        description="header with the session's number, for calls of sessions; empty: none",
+    )
+    engine: Engine | None = Field(
+        None, description='the target\'s engine, for `output = "exact"`; default by its list of models'
     )
     ca_file: str | None = Field(
         None, description="PEM file of a certificate authority to trust for this target"
@@ -96,15 +70,23 @@ class TargetSettings(Table):
     def _url(cls, value: str) -> str:
         if value == SIMULATED:
             return value
-        match = re.fullmatch(r"(https?)://([^/\s?#]+)(/[^\s?#]*)?", value)
+        match = re.fullmatch(r"(https?)://([^/\s?#]+)(/[^\s?#]*)?(\?[^\s#]*)?", value)
         if not match:
-            raise ValueError("must be `simulated` or http(s)://HOST[:PORT][/PATH] without a query")
+            raise ValueError("must be `simulated` or http(s)://HOST[:PORT][/PATH][?QUERY]")
         if "@" in match.group(2):
             raise ValueError("must not carry a user name or password: keys come from the environment")
         port = re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::(\d{1,5}))?", match.group(2))
         if not port or (port.group(1) is not None and not 0 < int(port.group(1)) < 65536):
             raise ValueError("must name a host and, if any, a port between 1 and 65535")
-        return value.rstrip("/")
+        path, question, query = value.partition("?")
+        return path.rstrip("/") + question + query
+
+    @field_validator("session_header")
+    @classmethod
+    def _session_header(cls, value: str) -> str:
+        if value:
+            check_headers({value: ""})
+        return value
 
     @model_validator(mode="after")
     def _kept(self) -> TargetSettings:
@@ -118,6 +100,14 @@ class TargetSettings(Table):
         if self.url == SIMULATED:
             return True
         return is_loopback(urlsplit(self.url).hostname or "")
+
+
+def without_call(url: str, *ends: str) -> tuple[str, dict[str, str]]:
+    """A base URL without its query and without the ends that a call adds, one after the other; and the query."""
+    base, _, query = url.partition("?")
+    for end in ends:
+        base = base.removesuffix(end)
+    return base, dict(parse_qsl(query, keep_blank_values=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +130,9 @@ class WireProtocol(ABC):
     offers: ClassVar[frozenset[str]] = frozenset()  # of what a call may need; see `call`
     least_output_tokens: ClassVar[int] = 1  # that a call can limit its answer to
     obeys_max_tokens: ClassVar[bool] = True  # an answer has no more tokens than the call allows
+    set_elsewhere: ClassVar[
+        Mapping[str, str]
+    ] = {}  # keys of the body that the scenario sets elsewhere: where
     changing: ClassVar[Changing | None] = None  # of a content event, without a meaning; see `stencil`
     # What messages of a user's file may have: types of content blocks by role, keys, and the key that every tool has.
     content: ClassVar[Mapping[str, frozenset[str]]] = dict.fromkeys((USER, ASSISTANT), TEXT_BLOCK)
@@ -191,6 +184,10 @@ class WireProtocol(ABC):
     @abstractmethod
     def body(self, call: Call, model: str) -> Mapping[str, Any] | None:
         """The JSON body of a message's request, its keys in any order; None: only `send` knows."""
+
+    def entries(self, call: Call, tree: dict[str, Any]) -> list[dict[str, Any]]:  # noqa: ARG002 - the interface
+        """The bodies of messages in the body of a request, each to be changed in place."""
+        return [tree]
 
     # The methods below may be static: they run for every event.
 

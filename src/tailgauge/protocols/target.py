@@ -8,14 +8,16 @@ not are built by the SDK every time.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Mapping
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import httpx2
 
 from tailgauge.call import MESSAGE, Call, Prompt
+from tailgauge.protocols.additions import CURRENT, Additions, Current, TableAdds, additions, values_of
 from tailgauge.protocols.api_keys import key_for, only_for_the_provider
 from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.protocols.protocol import PLACEHOLDER_KEY, TargetSettings
@@ -25,6 +27,7 @@ from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.http1 import request_bytes
 from tailgauge.transport.stopwatch import Stopwatch, origin_of
 
+Made = Callable[[str], tuple[Mapping[str, Any], bytes]]
 _IDS = ("a/0/0/0", "another/12/3/4")
 _BLANK = b"\r\n\r\n"
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
@@ -33,30 +36,73 @@ _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=
 class Endpoint:
     """Makes calls at one target; `url` is where it really is, of a simulated one too."""
 
-    def __init__(self, url: str, target: TargetSettings, transport: Stopwatch) -> None:
+    def __init__(
+        self,
+        url: str,
+        target: TargetSettings,
+        transport: Stopwatch,
+        tables: Mapping[str, TableAdds] | None = None,
+    ) -> None:
         self.protocol, self.model = target.protocol, target.model
+        self._target, self._tables, self._url = target, tables or {}, httpx2.URL(url)
+        self.engine(target.engine)
         self._wire = PROTOCOLS[target.protocol](target, url)
         self._transport, self._origin = transport, origin_of(httpx2.URL(url))
         wire = self._wire
         self._stencils = None if wire.changing is None else Stencils(wire.on_event, wire.changing)
         self._capture = Capture()
-        self._templates: dict[Hashable, Template | None] = {}
         key = key_for(url, target.protocol, target.api_key_env)
         with only_for_the_provider(url, target.protocol):
             self._sdk, self._unsent = (
-                self._wire.client(url, key, httpx2.Client(transport=under, trust_env=False))
+                self._wire.client(url, key, httpx2.Client(transport=Adding(under), trust_env=False))
                 for under in (transport, self._capture)
             )
 
-    def send(self, call: Call, call_id: str, request: bytes | None = None) -> AbstractContextManager[Any]:
+    def engine(self, name: str | None) -> None:
+        """Send what this engine understands, where a table asks for exact answers."""
+        target = self._target
+        self._added = {table: additions(target, adds, name) for table, adds in self._tables.items()}
+        self._added_to_all = additions(target, TableAdds(), None)
+        self._templates: dict[Hashable, Template | None] = {}
+
+    def send(
+        self,
+        call: Call,
+        call_id: str,
+        request: bytes | None = None,
+        *,
+        request_id: int = 0,
+        traffic: str = "",
+    ) -> AbstractContextManager[Any]:
         """One call; entering it sends the request and returns with the response's head, or raises.
 
         The SDK builds the first request of each kind, and every one that no template gives. `request`: as `prepared`.
         """
-        request = request or self.prepared(call, call_id)
+        request = request or self.prepared(call, call_id, request_id, traffic)
         if request is not None:
             return self._transport.sent(self._origin, request)
-        return self._wire.send(self._sdk, call, call.model or self.model, call_id)
+        return self._built(self._sdk, call, call_id, self._added_of(traffic), request_id, traffic)
+
+    def address(self, call: Call, traffic: str = "") -> str | None:
+        """The full URL of a call; None if the SDK refuses to build it."""
+        opened = self._built(self._unsent, call, _IDS[0], self._added_of(traffic), 0, traffic)
+        head = self._capture.of(opened)
+        if head is None:
+            return None
+        path = head.split(b" ", 2)[1].decode("ascii")
+        return f"{self._url.scheme}://{self._url.netloc.decode('ascii')}{path}"
+
+    def _built(
+        self, sdk: Any, call: Call, call_id: str, added: Additions | None, request_id: int, traffic: str
+    ) -> AbstractContextManager[Any]:
+        """A call that the SDK builds, with what is added to it."""
+        model = call.model or self.model
+        values = values_of(call_id, request_id, traffic, model, call.max_tokens)
+        current = Current(added, values, partial(self._wire.entries, call))
+        return _opened(current, partial(self._wire.send, sdk, call, model, call_id))
+
+    def _added_of(self, traffic: str) -> Additions | None:
+        return self._added.get(traffic, self._added_to_all)
 
     def rests(self) -> bool:
         """Whether there is an idle connection."""
@@ -66,27 +112,44 @@ class Endpoint:
         """Send a prepared request without waiting for anything; False: nothing was done, use `send`."""
         return self._transport.send_at_once(exchange, self._origin, request)
 
-    def prepared(self, call: Call, call_id: str) -> bytes | None:
+    def prepared(self, call: Call, call_id: str, request_id: int = 0, traffic: str = "") -> bytes | None:
         """A request by its template; None where there is none."""
-        model = call.model or self.model
+        model, added = call.model or self.model, self._added_of(traffic)
         body = self._wire.body(call, model) if call.kind == MESSAGE else None
-        like = None if body is None else self._template(call, model, body)
-        return None if body is None or like is None else like.request(body, call_id)
+        if body is None:
+            return None
+        if added is None:
+            like = self._template(call, body, None, request_id, traffic, lambda _: (body, b""))
+            return None if like is None else like.request(body, call_id)
+
+        def made(call_id: str) -> tuple[Mapping[str, Any], bytes]:
+            values = values_of(call_id, request_id, traffic, model, call.max_tokens)
+            return added.body(body, values), added.lines(values)
+
+        whole, lines = made(call_id)
+        like = self._template(call, whole, added, request_id, traffic, made)
+        return None if like is None else like.request(whole, call_id, lines)
 
     def list_models(self) -> AbstractContextManager[Any] | None:
         """Request the target's list of models; None where the protocol has no such list."""
-        return None if self._wire.sdk is None else self._sdk.models.with_streaming_response.list()
+        if self._wire.sdk is None:
+            return None
+        current = Current(self._added_to_all, values_of("models", 0, "", self.model, 0), lambda _: [])
+        return _opened(current, self._sdk.models.with_streaming_response.list)
 
-    def _template(self, call: Call, model: str, body: Mapping[str, Any]) -> Template | None:
-        """The template of calls of this kind: the same model, the same keys of the body, texts or blocks."""
+    def _template(
+        self, call: Call, body: Mapping[str, Any], added: Additions | None, request_id: int, traffic: str,
+        made: Made,
+    ) -> Template | None:  # fmt: skip
+        """The template of calls of this kind: the same model, additions and keys of the body, texts or blocks."""
         blocks = any(type(message["content"]) is list for message in body["messages"])
-        kind = (model, call.stream, blocks, *body)
+        kind = (call.model, added, call.stream, blocks, *body)
         if kind not in self._templates:
 
             def capture(call_id: str) -> bytes | None:
-                return self._capture.of(self._wire.send(self._unsent, call, model, call_id))
+                return self._capture.of(self._built(self._unsent, call, call_id, added, request_id, traffic))
 
-            self._templates[kind] = template(capture, body)
+            self._templates[kind] = template(capture, made)
         return self._templates[kind]
 
     def decoder(self, call: Call) -> StreamDecoder:
@@ -104,6 +167,49 @@ class Endpoint:
             max_tokens=call.max_tokens,
             obeys_max_tokens=wire.obeys_max_tokens,
         )
+
+
+class Adding(httpx2.BaseTransport):
+    """Under an SDK: the transport, and what the scenario adds to a request."""
+
+    def __init__(self, under: httpx2.BaseTransport) -> None:
+        self._under = under
+
+    def handle_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Add it, behind the SDK's own headers; those of the same name are replaced."""
+        current = CURRENT.get()
+        if current is not None and current.added is not None:
+            request = _with(request, current.added, current)
+        return self._under.handle_request(request)
+
+
+def _with(request: httpx2.Request, added: Additions, current: Current) -> httpx2.Request:
+    body = request.read()
+    if body and added.changes_body:
+        tree = json.loads(body)
+        for one in current.entries(tree):
+            one.update(added.body(one, current.values))
+        body = _ENCODE(tree).encode()
+    lines = [line.partition(b": ") for line in added.lines(current.values).split(b"\r\n")[1:]]
+    length = b"%d" % len(body)
+    headers = [
+        (name, length if name.lower() == b"content-length" else value)
+        for name, value in request.headers.raw
+        if name.lower() not in added.names
+    ]
+    headers += [(name, value) for name, _, value in lines]
+    return httpx2.Request(request.method, request.url, headers=headers, content=body or None)
+
+
+@contextmanager
+def _opened(current: Current, call: Callable[[], AbstractContextManager[Any]]) -> Iterator[Any]:
+    """A call of the SDK, with what is added to it."""
+    token = CURRENT.set(current)
+    try:
+        with call() as response:
+            yield response
+    finally:
+        CURRENT.reset(token)
 
 
 class Capture(httpx2.BaseTransport):
@@ -145,25 +251,27 @@ class Template:
     behind_id: bytes
     names: tuple[str, ...]
 
-    def request(self, body: Mapping[str, Any], call_id: str) -> bytes:
-        """The request with this body."""
+    def request(self, body: Mapping[str, Any], call_id: str, lines: bytes = b"") -> bytes:
+        """The request with this body; `lines`: added headers."""
         text = _ENCODE({name: body[name] for name in self.names}).encode()
-        return b"%b%b%b%d%b%b" % (self.head, call_id.encode("ascii"), self.behind_id, len(text), _BLANK, text)
+        parts = (self.head, call_id.encode("ascii"), self.behind_id, len(text), lines, _BLANK, text)
+        return b"%b%b%b%d%b%b%b" % parts
 
 
-def template(capture: Callable[[str], bytes | None], body: Mapping[str, Any]) -> Template | None:
-    """A template of the requests that `capture` gives for an id and this body, if there is one."""
+def template(capture: Callable[[str], bytes | None], made: Made) -> Template | None:
+    """A template of the requests that `capture` gives for an id, if there is one; `made`: their bodies and added headers."""
     first, second = map(capture, _IDS)
     if first is None:
         return None
     head, _, text = first.partition(_BLANK)
     before, call_id, behind = head.partition(_IDS[0].encode())
-    length = b"%d" % len(text)
+    behind, length = behind.removesuffix(made(_IDS[0])[1]), b"%d" % len(text)
     if not call_id or not behind.lower().endswith(b"\r\ncontent-length: " + length):
         return None
     try:
         found = Template(before, behind.removesuffix(length), tuple(json.loads(text)))
-        same = [found.request(body, call_id) for call_id in _IDS] == [first, second]
+        both = [(one, *made(one)) for one in _IDS]
+        same = [found.request(body, one, lines) for one, body, lines in both] == [first, second]
     except (ValueError, LookupError, AttributeError):
         return None
     return found if same else None

@@ -14,11 +14,12 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from tailgauge.call import SECOND
+from tailgauge.call import EXACT_OUTPUT, SCHEMAS, SECOND
 from tailgauge.errors import ScenarioError, UsageError
 from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.prompts.source import check as check_source
-from tailgauge.protocols.table import Target, refusal
+from tailgauge.protocols.additions import refuse_fields
+from tailgauge.protocols.table import PROTOCOLS, Target, refusal
 from tailgauge.redaction import secret_like
 from tailgauge.rows.text_file import DEEPEST, toml
 from tailgauge.scenario.experiment import Experiment
@@ -33,9 +34,9 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.\*)?(\.[A-Za-z0-9_-]+)*")  # `traffic.*.model`: of every traffic table
 _TABLE_LEVELS = 3  # parts of a key that name tables and keys of the model; names below are the user's
 _INSTEAD = {
-    "name": 'write {env = "NAME"} in headers and body of target.sse, and set that variable',
-    "value": 'write {env = "NAME"} in headers and body of target.sse, or NAME in target.api_key_env, and set that variable',
-    "query": 'write {env = "NAME"} in a header of target.sse, or NAME in target.api_key_env, and set that variable',
+    "name": 'write {env = "NAME"} in headers or body, and set that variable',
+    "value": 'write {env = "NAME"} in headers or body, or NAME in target.api_key_env, and set that variable',
+    "query": 'write {env = "NAME"} in a header, or NAME in target.api_key_env, and set that variable',
 }
 
 
@@ -184,19 +185,27 @@ class Scenario(Table):
                 check_source(traffic)
             except ValueError as error:
                 raise ValueError(f"traffic.{name}.prompts.{error}") from None
-            pattern = pattern_of(traffic)
-            used = {target for target, _ in pattern.models()} | {
-                traffic.hedge.target,
-                traffic.fallback.target,
-            }
-            if SECOND in used and self.second_target is None:
+            if SECOND in _targets_used(traffic) and self.second_target is None:
                 raise ValueError(f"traffic.{name}: names the second target, but there is no [second_target]")
             if self.arrival.process == CLOSED and traffic.prompts.at_end == "stop":
                 raise ValueError(f"traffic.{name}.prompts.at_end: users of a closed loop repeat their rows")
             if self.arrival.process == CLOSED and traffic.session.turns_mean > 1:
                 raise ValueError(f"traffic.{name}.session: a closed loop has no sessions")
-            for target in filter(None, (self.target, self.second_target if SECOND in used else None)):
-                for key, need in pattern.needs():
+        return self
+
+    @model_validator(mode="after")
+    def _understood(self) -> Scenario:
+        for table, target in self.targets.items():
+            refuse_fields(target.body, PROTOCOLS[target.protocol].set_elsewhere, table)
+        for name, traffic in self.traffic.items():
+            needs, has_second = list(pattern_of(traffic).needs()), SECOND in _targets_used(traffic)
+            if {EXACT_OUTPUT, SCHEMAS} <= {need for _, need in needs}:
+                raise ValueError(
+                    f"traffic.{name}.output: an answer by a schema ends with it: leave `exact` out"
+                )
+            for target in filter(None, (self.target, self.second_target if has_second else None)):
+                refuse_fields(traffic.body, PROTOCOLS[target.protocol].set_elsewhere, f"traffic.{name}")
+                for key, need in needs:
                     if why := refusal(target, need):
                         raise ValueError(f"traffic.{name}.{key}: {why}")
         return self
@@ -245,6 +254,14 @@ class Scenario(Table):
         return tuple(found)
 
 
+def _targets_used(traffic: Traffic) -> set[str]:
+    """The targets that the calls of a traffic table may go to."""
+    return {target for target, _ in pattern_of(traffic).models()} | {
+        traffic.hedge.target,
+        traffic.fallback.target,
+    }
+
+
 def load(
     argument: str, overrides: Sequence[tuple[str, Any]] = (), spelt: Mapping[str, str] | None = None
 ) -> Scenario:
@@ -284,7 +301,8 @@ def _secrets(tree: Any, at: tuple[str, ...]) -> Iterator[dict[str, Any]]:
             yield from _secrets(value, at)
     elif isinstance(tree, str | int) and not isinstance(tree, bool):
         what = secret_like(at[-1], tree)
-        if what and (what != "name" or len(at) > _TABLE_LEVELS):
+        is_users = len(at) > _TABLE_LEVELS or not {"headers", "body"}.isdisjoint(at[:-1])
+        if what and (what != "name" or is_users):
             how = (
                 f"looks like a secret by its {what}, and secrets come from the environment: {_INSTEAD[what]}"
             )

@@ -23,6 +23,7 @@ from tailgauge.call import JOB_SUBMIT, Call, Prompt
 from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Headers, Send
 from tailgauge.plan.spend_limit import Guard
+from tailgauge.protocols.additions import ENGINE_OF
 from tailgauge.protocols.decoder import MAX_ERROR_TEXT, MAX_NAME, StreamDecoder
 from tailgauge.redaction import shown
 from tailgauge.rows.schema import CANCELLED, CLIENT_ERROR, COMPLETED, OK, PREFLIGHT, STEADY, AttemptRow
@@ -193,7 +194,8 @@ class Attempts:
         """Send it here, where nothing has to be waited for, else on a greenlet."""
         endpoint, exchange, request = one.endpoint, one.exchange, None
         if not exchange.aborted and getcurrent() is not get_hub() and endpoint.rests():
-            request = endpoint.prepared(one.send.call, self._call_id(one))
+            origin = one.origin
+            request = endpoint.prepared(one.send.call, self._call_id(one), origin.request_id, origin.traffic)
             exchange.on_over = partial(self._ended, one)
             if request is not None and endpoint.send_at_once(request, exchange):
                 return
@@ -201,8 +203,12 @@ class Attempts:
         gevent.spawn(self._run, one, request)
 
     def _run(self, one: _Open, request: bytes | None) -> None:
+        call_id, origin = self._call_id(one), one.origin
         bug = self._until_end(
-            one.exchange, lambda: one.endpoint.send(one.send.call, self._call_id(one), request)
+            one.exchange,
+            lambda: one.endpoint.send(
+                one.send.call, call_id, request, request_id=origin.request_id, traffic=origin.traffic
+            ),
         )
         self._ended(one, bug)
         if isinstance(bug, MemoryError):
@@ -268,12 +274,15 @@ class Attempts:
                 return
             one.exchange.abort("timeout")
 
-    def models(self, target: str) -> list[str]:
-        """Names in a target's list of models; none where it has no list that can be read."""
-        found: list[str] = []
+    def models(self, target: str) -> list[tuple[str, str]]:
+        """Names and owners in a target's list of models; none where it has no list that can be read."""
+        found: list[tuple[str, str]] = []
 
         def read(_: StreamDecoder, body: bytes) -> None:
-            found.extend(shown(str(one["id"]), MAX_NAME) for one in json.loads(body)["data"])
+            found.extend(
+                (shown(str(one["id"]), MAX_NAME), str(one.get("owned_by")))
+                for one in json.loads(body)["data"]
+            )
 
         request = self._endpoints[target].list_models()
         if request is not None:
@@ -282,6 +291,20 @@ class Attempts:
             self._until_end(exchange, lambda: request)
             deadline.kill()
         return found
+
+    def engine(self, target: str) -> str | None:
+        """The engine behind a target, by the owner of its models; None of an unknown one."""
+        owners = (owner for _, owner in self.models(target))
+        return next((ENGINE_OF[owner] for owner in owners if owner in ENGINE_OF), None)
+
+    def use_engines(self, engines: Mapping[str, str]) -> None:
+        """Send what the engines understand, by target."""
+        for target, name in engines.items():
+            self._endpoints[target].engine(name)
+
+    def address(self, call: Call, traffic: str) -> str | None:
+        """The full URL of a call."""
+        return self._endpoints[call.target].address(call, traffic)
 
     def _call_id(self, one: _Open) -> str:
         return f"{self._run_id}/{one.origin.request_id}/{one.send.leg}/{one.attempt}"

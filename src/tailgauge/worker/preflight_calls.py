@@ -12,7 +12,15 @@ from gevent.event import Event as Signal
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Ended, Event, Send
-from tailgauge.plan.preflight import USABLE, Learnt, PreflightCall, learn, preflight_calls, writes
+from tailgauge.plan.preflight import (
+    USABLE,
+    Learnt,
+    PreflightCall,
+    exact_targets,
+    learn,
+    preflight_calls,
+    writes,
+)
 from tailgauge.plan.spend_limit import Amount, Sizing, need, used
 from tailgauge.rows.schema import CENSORED, COMPLETED, PREFLIGHT, AttemptRow, RequestRow
 from tailgauge.scenario.prices import Price
@@ -53,20 +61,22 @@ def try_out(
             counted[one.words] = total
         facts = {k: getattr(row, k) for k in ("request_id", "target", "ended", "status", "error_type")}
         facts |= {"message": row.error_body, "model": one.model, "needed": one.needed}
+        facts["url"] = attempts.address(one.call, one.traffic)
         usable = row.ended in USABLE or not one.needed
         if not usable and row.status in _MAY_BE_THE_MODEL:
-            facts["models"] = attempts.models(one.call.target)[:_MODELS]
+            facts["models"] = [name for name, _ in attempts.models(one.call.target)[:_MODELS]]
         results.append({**facts, "words": one.words, "input_tokens": total})
         return usable
 
     first = preflight_calls(scenario)
     if not all(map(run, first)):
-        return {"calls": results, "learnt": list(Learnt()), "spent": spent.plain()}
+        return {"calls": results, "learnt": list(Learnt()), "engines": {}, "spent": spent.plain()}
     learnt = learn(counted)
+    engines = {target: named or attempts.engine(target) for target, named in exact_targets(scenario).items()}
     by_table = makers(learnt)
     for one in writes(scenario, lambda name: by_table[name].pre_warm(), -1 - len(first)):
         run(one)
-    return {"calls": results, "learnt": list(learnt), "spent": spent.plain()}
+    return {"calls": results, "learnt": list(learnt), "engines": engines, "spent": spent.plain()}
 
 
 def prompt_tokens(row: AttemptRow) -> int | None:

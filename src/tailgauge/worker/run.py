@@ -126,7 +126,8 @@ class Task:
         )
         self._transports.append(transport)
         self._urls.append(url)
-        return Endpoint(url, target, transport)
+        tables = {name: table.adds for name, table in self.scenario.traffic.items()}
+        return Endpoint(url, target, transport, tables)
 
     # --- from plan to go --------------------------------------------------------------------------------------
 
@@ -179,6 +180,7 @@ class Task:
         """Begin at an absolute time of the master's clock, with the results of the preflight."""
         learnt, limit = Learnt(*data["learnt"]), Amount.of_plain(data["limit"])
         self._learn(learnt)
+        self.attempts.use_engines(data["engines"])
         self._guard(limit, learnt)
         self._plan["run"] |= learnt.facts()
         log.info("joined run %s as worker %d", self.run_id, self.number)

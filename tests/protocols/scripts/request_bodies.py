@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterator
 from itertools import product
 from typing import Any
@@ -20,6 +21,7 @@ from tailgauge.call import (
     Prompt,
     Tool,
 )
+from tailgauge.protocols.additions import TableAdds
 from tailgauge.protocols.custom_sse import SseSettings
 from tailgauge.protocols.table import Target
 from tailgauge.protocols.target import Capture, Endpoint
@@ -94,12 +96,60 @@ def compared(target: Target, asked: list[Call]) -> dict[str, Any]:
     return {"calls": len(asked), "ready": sender.ready, "entered": one, "different": different[:2]}
 
 
+HEADERS = {"x-fixed": "of the target", "User-Agent": "mine/1", "x-ids": "{request_id} {session_id} {traffic} {arrival} {{x}}",
+           "x-call": "{call_id}", "X-Key": {"env": "A_KEY"}}  # fmt: skip
+BODY = {"temperature": 0.5, "metadata": {"user": "user {session_id}", "tags": ["{traffic}", 3]},
+        "stream_options": {"extra": True}, "least": "{max_tokens}", "secret": {"env": "A_KEY"}}  # fmt: skip
+TABLE = TableAdds({"X-Fixed": "of the table"}, {"metadata": {"more": "{{{model}}}"}}, has_sessions=True)
+REQUEST = 3 * 65536 + 2
+
+
+def by_hand(plain: bytes, call: Call, call_id: str, model: str) -> bytes:
+    """The request of the plain SDK with what the scenario adds, put in without the code under test."""
+    head, _, text = plain.partition(b"\r\n\r\n")
+    if text:
+        tree = json.loads(text)
+        for one in [each["params"] for each in tree["requests"]] if call.kind == JOB_SUBMIT else [tree]:
+            one["temperature"] = 0.5
+            one["metadata"] = {"user": "user 196608", "tags": ["chat", 3], "more": "{" + model + "}"}
+            one["stream_options"] = {**one.get("stream_options", {}), "extra": True}
+            one["least"], one["secret"] = call.max_tokens, "{secret}value"
+        text = json.dumps(tree, ensure_ascii=False, separators=(",", ":")).encode()
+    lines = [line for line in head.split(b"\r\n") if not line.lower().startswith(b"user-agent:")]
+    lines = [
+        line.split(b":")[0] + b": %d" % len(text) if line.lower().startswith(b"content-length:") else line
+        for line in lines
+    ]
+    lines += [b"x-session-id: 196608", b"X-Fixed: of the table", b"User-Agent: mine/1",
+              b"x-ids: 196610 196608 chat 3 {x}", b"x-call: " + call_id.encode(), b"X-Key: {secret}value"]  # fmt: skip
+    return b"\r\n".join(lines) + b"\r\n\r\n" + text
+
+
+def added(protocol: str, asked: list[Call], **more: Any) -> dict[str, Any]:
+    """Each call with headers and fields of the scenario, as sent and as put together by hand."""
+    url, sender, plain = "http://127.0.0.1:8123/base", Sender(), Capture()
+    target = Target(protocol=protocol, headers=HEADERS, body=BODY, **more)
+    endpoint = Endpoint(url, target, sender, {"chat": TABLE})  # type: ignore[arg-type]
+    bare = Endpoint(url, Target(protocol=protocol, **more), plain)  # type: ignore[arg-type]
+    different = []
+    for number, call in enumerate(asked):
+        call_id, model = IDS[number % 2], call.model or endpoint.model
+        sender.captured = None
+        with contextlib.suppress(Exception), endpoint.send(call, call_id, request_id=REQUEST, traffic="chat"):
+            pass
+        expected = by_hand(
+            plain.of(bare._wire.send(bare._sdk, call, model, call_id)) or b"", call, call_id, model
+        )
+        if sender.captured != expected:
+            different.append([number, str(sender.captured), str(expected)])
+    return {"calls": len(asked), "ready": sender.ready, "different": different[:2]}
+
+
 FEW = list(prompts())[:3]
 BATCHES = [Call(FEW[0], 5, kind=JOB_SUBMIT, batch=tuple(FEW)), Call(FEW[0], 5, kind=JOB_POLL, job="b/1"),
            Call(FEW[0], 5, kind=JOB_FETCH, job="b 2")]  # fmt: skip
-APP = Target(
-    protocol="sse", sse=SseSettings(headers={"x-model": "{model}"}, body={"q": "{prompt}", "id": "{call_id}"})
-)
+APP = Target(protocol="sse", sse=SseSettings(body={"q": "{prompt}", "id": "{call_id}"}))
+os.environ["A_KEY"] = "{secret}value"
 print(
     json.dumps(
         {
@@ -107,6 +157,10 @@ print(
             "openai": compared(Target(protocol="openai"), list(calls())),
             "batches": compared(Target(protocol="anthropic"), BATCHES),
             "sse": compared(APP, [Call(prompt, 9) for prompt in FEW]),
+            "anthropic, added to": added("anthropic", list(calls())[::7]),
+            "openai, added to": added("openai", list(calls())[::7]),
+            "batches, added to": added("anthropic", BATCHES),
+            "sse, added to": added("sse", [Call(prompt, 9) for prompt in FEW], sse=APP.sse),
         }
     )
 )

@@ -203,13 +203,17 @@ TIMED = {
 }  # fmt: skip
 APP = SseSettings(
     path="/ask?v=1", body={"q": "{prompt}", "opts": {"n": "{max_tokens}", "ids": ["{call_id}", "{model}"]}},
-    headers={"x-app": "for {model}"}, token_event="tok", text="/t", done_event="done", status_event="status",
+    token_event="tok", text="/t", done_event="done", status_event="status",
     citation_event="cite", input_tokens="/n/in", output_tokens="/n/out",
 )  # fmt: skip
 
 
 def timed(protocol: str, **watch: Any) -> Any:
-    target = {"sse": APP, "api_key_env": "APP_KEY"} if protocol == "sse" else {}
+    target = (
+        {"sse": APP, "api_key_env": "APP_KEY", "headers": {"x-app": "for {model}"}}
+        if protocol == "sse"
+        else {}
+    )
     head = SSE.replace(
         b"\r\n\r\n", b'\r\nserver-timing: db;desc="a, b";dur=53.5, cache;dur=0.1, miss\r\n\r\n', 1
     )
