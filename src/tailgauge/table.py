@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, MutableMapping
 from decimal import Decimal
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, create_model
+from pydantic.fields import FieldInfo
 
 from tailgauge.redaction import MIN_SECRET
 
 Row = TypeVar("Row")
+_NAME = re.compile(r"[a-z][a-z0-9_]{0,47}")
 
 
 def by_name(rows: Iterable[Row]) -> dict[str, Row]:
@@ -49,11 +51,7 @@ def with_choices(
 
     ValueError if such a table would replace a key that `base` has.
     """
-    taken = sorted(tables.keys() & base.model_fields.keys())
-    if taken:
-        raise ValueError(
-            f"{key} {taken[0]!r}: its table would replace the key {taken[0]!r}: choose another name"
-        )
+    _refuse_taken(key, tables, base)
     field = base.model_fields[key]
     text = "; ".join(f"`{choice}`, {summary}" for choice, summary in summaries.items())
     more: dict[str, Any] = {choice: (table, table()) for choice, table in tables.items()}
@@ -62,6 +60,41 @@ def with_choices(
         Field(field.default, description=f"{field.description}: {text}"),
     )
     return create_model(name, __base__=base, __doc__=base.__doc__, **more)
+
+
+def _refuse_taken(key: str, tables: Iterable[str], model: type[Table]) -> None:
+    for name in sorted(tables):
+        if name in model.model_fields:
+            raise ValueError(f"{key} {name!r}: its table would replace the key {name!r}: choose another name")
+
+
+def add_class(
+    rows: MutableMapping[str, Any], row: Any, base: type, model: type[Table] | None = None, key: str = ""
+) -> None:
+    """Add a plugin's row to a table of classes by name, and as a choice of `key` to a model of `with_choices`.
+
+    TypeError and ValueError, and nothing is added, where it is none, is not complete, or hides another. Models of that model
+    must be rebuilt.
+    """
+    if not (isinstance(row, type) and issubclass(row, base)):
+        raise TypeError(f"expected subclasses of {base.__name__}, got {row!r}")
+    missing = sorted(getattr(row, "__abstractmethods__", ()))
+    missing += [name for name in ("name", "summary") if not isinstance(getattr(row, name, None), str)]
+    if missing:
+        raise ValueError(f"{row.__name__}: lacks {', '.join(missing)}")
+    name, table = row.name, getattr(row, "settings_type", None)  # type: ignore[attr-defined]
+    if not _NAME.fullmatch(name):
+        raise ValueError(f"{row.__name__}: expected a name of lower-case letters, digits and _, got {name!r}")
+    if name in rows:
+        raise ValueError(f"{row.__name__}: the name {name!r} is taken: choose another")
+    if model is not None:
+        fields = model.model_fields
+        if table is not None:
+            _refuse_taken(key, (name,), model)
+            fields[name] = FieldInfo.from_annotated_attribute(table, table())
+        fields[key].annotation = Literal[(*get_args(fields[key].annotation), name)]  # type: ignore[assignment]
+        model.model_rebuild(force=True)
+    rows[name] = row
 
 
 _SHAPES = {

@@ -31,6 +31,7 @@ RUN_BY = {
     "master": "end_to_end/test_conservation.py",
     "master/run_json": "master/test_progress.py",
     "patterns": "patterns/test_several_calls.py",
+    "patterns/concurrency_gate": "end_to_end/test_conservation.py",
     "patterns/legs": "patterns/test_fan_out.py",
     "patterns/policies": "patterns/test_hedge_policy.py",
     "plan": "plan/test_resolve.py",

@@ -11,6 +11,7 @@ DEFAULTS = {
     "seed": 1,
     "clock": "kernel",
     "reader": "compiled",
+    "plugins": [],
     "target": {
         "url": "simulated", "protocol": "anthropic", "model": "tiny", "api_key_env": None, "ca_file": None,
         "connections": 1000, "preopened": 0, "headers": {}, "body": {}, "session_header": "x-session-id", "engine": None,

@@ -17,7 +17,7 @@ import pandas as pd
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics import metrics
 from tailgauge_analysis.metrics.answers import LEFT
-from tailgauge_analysis.metrics.metrics import METRICS, RATE, Metric
+from tailgauge_analysis.metrics.metrics import BY_NAME, RATE, Metric
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.proportions import Proportion, counted
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Quantile, quantiles
@@ -50,7 +50,7 @@ class Row:
 
 def table(steady: Steady) -> list[Row]:
     """Every metric in every view that it has."""
-    return [row(metric, steady, view) for metric in METRICS for view in views(metric)]
+    return [row(metric, steady, view) for metric in BY_NAME.values() for view in views(metric)]
 
 
 def by_traffic(steady: Steady, whole: list[Row]) -> dict[str, list[Row]]:

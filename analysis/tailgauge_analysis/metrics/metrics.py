@@ -1,17 +1,20 @@
 """The metrics, one row of METRICS each; tables, objectives and docs/reference/metrics.md are read from these rows.
 
-A function maps the steady stage to nanoseconds, NaN where there is no value: one per request for the level `request`, one
-per new connection for `attempt`, one per pair of chunks for `chunk`.
+A function maps the steady stage to nanoseconds, NaN where there is no value: one per request for the level `request`, in the
+order of `steady.requests`; one per new connection for `attempt`; one per pair of chunks for `chunk`. A plugin adds rows; one
+whose function raises, or gives something else, has no values, and the report says so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from tailgauge.plugins import plugin
 from tailgauge.rows import schema
 from tailgauge.table import by_name
 from tailgauge_analysis.metrics.answers import ONE_ANSWER
@@ -231,3 +234,36 @@ METRICS = (
 
 PACED = ("tpot", "tpot_c", "user_rate")  # made of the pace of answers
 BY_NAME = by_name(METRICS)
+
+
+def _add(row: Any) -> None:
+    """A metric of a plugin."""
+    if not isinstance(row, Metric):
+        raise TypeError(f"expected rows of the class Metric, got {row!r}")
+    if row.name in BY_NAME:
+        raise ValueError(f"the name {row.name!r} is taken: choose another")
+    BY_NAME[row.name] = replace(row, ns=_guarded(row, row.ns))
+
+
+def _guarded(row: Metric, ns: Callable[[Steady], Floats]) -> Callable[[Steady], Floats]:
+    def guarded(steady: Steady) -> Floats:
+        count = len(steady.requests) if row.level == REQUEST else None
+        try:
+            return _values(ns(steady), count)
+        except Exception as error:  # noqa: BLE001 - whatever a user's code raises
+            plugin.note(f"metric {row.name}", plugin.blamed(ns, error))
+            return np.full(count or 0, np.nan)
+
+    return guarded
+
+
+def _values(given: Any, count: int | None) -> Floats:
+    """Values of a metric; `count`: how many they must be, if that is known."""
+    values = np.asarray(given, np.float64)
+    if values.ndim != 1 or count not in {None, len(values)}:
+        wanted = "a list" if count is None else f"{count} of them, one per request"
+        raise ValueError(f"expected nanoseconds, {wanted}, got an array of shape {values.shape}")
+    return values
+
+
+plugin.subscribe(plugin.METRICS, _add)

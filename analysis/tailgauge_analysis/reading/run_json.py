@@ -149,6 +149,8 @@ class RunJson(_Tolerant):
     """the resolved scenario with all defaults, without secrets"""
     patterns: dict[str, OnErrorOmit[PatternFacts]] = _EARLIER_PATTERNS
     """by name, of the patterns in the scenario: answer, like, price_share; absent in older runs"""
+    plugins: list[OnErrorOmit[Facts]] = []
+    """name, file (without its folder) and sha256 of the plugins that were loaded; absent in older runs"""
     scenario_file: str = ""
     """its file"""
     overrides: list[OnErrorOmit[str]] = []

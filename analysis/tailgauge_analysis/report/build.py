@@ -1,9 +1,11 @@
-"""The report of a run: its sections in their order."""
+"""The report of a run: its sections in their order; those of plugins after those about the target."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
+from tailgauge.plugins import plugin
 from tailgauge_analysis.comparing import comparison
 from tailgauge_analysis.comparing.alternating import alternating_blocks
 from tailgauge_analysis.metrics import definitions
@@ -15,6 +17,7 @@ from tailgauge_analysis.sections import (
     measurement,
     objectives,
     phases,
+    plugins,
     requests,
     result,
     streaming,
@@ -56,6 +59,9 @@ SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
     lambda of: streaming.section(of.streams, of.tpot_missing),
     lambda of: traffic.section(of.traffic, of.frames.run["estimate"]),
     lambda of: failures.section(of.failures, of.other_failures),
+)
+LAST: tuple[Callable[[Findings], Section | None], ...] = (
+    lambda of: plugins.section(of.frames.run),
     lambda of: measurement.section(
         of.evidence, of.checks, of.certified, of.server_log, of.clocks, of.calls_between
     ),
@@ -63,12 +69,15 @@ SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
     lambda of: definitions.section(of.definitions),
 )
 
+_of_plugins: list[Callable[[Findings], Section | None]] = []
+
 
 def build(findings: Findings) -> Report:
     """The whole report."""
     run, answer = findings.frames.run, result.result(findings)
     crossover = alternating_blocks(run["scenario"], findings.of_target)
-    sections = tuple(one for section in SECTIONS if (one := section(findings)) is not None)
+    made = (section(findings) for section in (*SECTIONS, *_of_plugins, *LAST))
+    sections = tuple(one for one in made if one is not None)
     if crossover is not None:
         sections = (comparison.section(crossover), *sections)
     data = contents(findings, answer, crossover)
@@ -105,3 +114,28 @@ def _about(findings: Findings) -> Iterator[str]:
     if offered is not None:
         yield f"{figures(findings.steady.seconds)} s at {figures(offered)} requests/s"
     yield plain(text(run["scenario"].get("description")), 200)
+
+
+def _add(section: Any) -> None:
+    """A section of a plugin."""
+    if not callable(section):
+        raise TypeError(f"expected functions of one argument, Findings, got {section!r}")
+
+    def guarded(findings: Findings) -> Section | None:
+        try:
+            return _section(section(findings))
+        except Exception as error:  # noqa: BLE001 - whatever a user's code raises
+            name = plain(getattr(section, "__name__", "section"), 40)
+            text = plugin.note(f"section {name}", plugin.blamed(section, error))
+            return Section(f"plugin-{name}", f"Section {name}", f"Not made. {text}")
+
+    _of_plugins.append(guarded)
+
+
+def _section(made: Any) -> Section | None:
+    if made is None or isinstance(made, Section):
+        return made
+    raise TypeError(f"expected a Section or None, got {made!r}")
+
+
+plugin.subscribe(plugin.SECTIONS, _add)

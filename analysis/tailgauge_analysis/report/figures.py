@@ -45,7 +45,7 @@ CLASS_COLOURS = {
     schema.OK: "#86b8a2", schema.EMPTY: "#6fa8c9", schema.CANCELLED: GREY, schema.RATE_LIMITED: ORANGE,
     schema.OVERLOADED: "#b8622a", schema.SERVER_ERROR: "#c94f4f", schema.CLIENT_ERROR: PURPLE,
     schema.CONNECT_ERROR: "#7a4fa3", schema.TIMEOUT: "#a33b5c", schema.STREAM_ERROR: "#d1719b",
-    schema.TRUNCATED: "#8c6d46", schema.CENSORED: "#6b7c92", schema.CLIENT_DROP: "#c9a13b",
+    schema.TRUNCATED: "#8c6d46", schema.PLUGIN_ERROR: "#4a4a4a", schema.CENSORED: "#6b7c92", schema.CLIENT_DROP: "#c9a13b",
 }  # fmt: skip
 RED = "#c94f4f"
 POINTS = 400

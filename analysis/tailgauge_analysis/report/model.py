@@ -41,7 +41,7 @@ Count = Annotated[int, Field(ge=0)]
 Json = dict[str, Any]
 Population = Literal["completed", "offered"]
 Status = Literal["VALID", "DEGRADED", "INVALID"]
-MetricName = Annotated[str, Field(json_schema_extra={"enum": list(METRIC_NAMES)})]
+MetricName = Annotated[str, Field(json_schema_extra={"examples": list(METRIC_NAMES)})]  # or a plugin's
 
 
 class Run(TypedDict):

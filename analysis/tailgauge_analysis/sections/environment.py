@@ -104,6 +104,7 @@ def command(run: Json) -> str | None:
         line.append("--dry-run")
     elif local > 1:
         line += ["--workers", str(local)]
+    line += [word for one in run["plugins"] for word in ("--plugin", str(one.get("file")))]
     line += [word for text in run["overrides"] for word in ("--set", text)]
     return shlex.join(plain(word, 500) for word in line)
 

@@ -47,7 +47,7 @@ ENDS = {
     schema.EMPTY: "empty", schema.CANCELLED: "abandoned by their users", schema.RATE_LIMITED: "rejected (429)",
     schema.OVERLOADED: "rejected (overloaded)", schema.SERVER_ERROR: "server errors", schema.CLIENT_ERROR: "rejected (4xx)",
     schema.CONNECT_ERROR: "not connected", schema.TIMEOUT: "timed out", schema.STREAM_ERROR: "broken streams",
-    schema.TRUNCATED: "truncated", schema.CENSORED: "still open at the end", schema.CLIENT_DROP: "dropped by the client",
+    schema.TRUNCATED: "truncated", schema.PLUGIN_ERROR: "ended by an error of a plugin", schema.CENSORED: "still open at the end", schema.CLIENT_DROP: "dropped by the client",
 }  # fmt: skip
 _TOKENS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 DRY_RUN = "dry run: nothing was sent, no client was measured"

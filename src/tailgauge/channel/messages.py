@@ -60,6 +60,7 @@ _RECORD = {
     "rows": BY_NAME,
     "unwritten": BY_NAME,
     "shared": bool,
+    "faults": [str],
 }
 # What the master relies on, see `fits`; a worker trusts its master.
 _SHAPES: dict[str, Any] = {

@@ -72,6 +72,7 @@ def calibrate(
 @click.command(epilog=options.CHECKUP)
 @options.scenario_options(options.TRAFFIC[:3])
 @options.overrides()
+@options.plugins()
 @click.option("--quick", is_flag=True, help="Find large effects only, within 3 minutes.")
 @click.option(
     "--workers", type=Whole(1, 256), default=1, show_default=True, help="Worker processes on this machine."

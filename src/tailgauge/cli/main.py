@@ -29,7 +29,7 @@ from tailgauge.cli.experiment import answer, calibrate, checkup
 from tailgauge.cli.options import SEED, Duration, Positive, ScenarioName, Whole
 from tailgauge.cli.runs import runs
 from tailgauge.cli.scenario import scenario
-from tailgauge.errors import Exit, InternalError, TailgaugeError, UsageError
+from tailgauge.errors import Exit, TailgaugeError, UsageError
 from tailgauge.live import screen
 from tailgauge.redaction import known
 from tailgauge.rows.disk import writable
@@ -77,6 +77,8 @@ def cli() -> None:
     "--slo", multiple=True, metavar="TEXT", help="Add an objective, as 'chat: ttft p95 < 800ms' (repeatable)."
 )
 @options.scenario_options(options.MORE)
+@options.plugins()
+@click.option("--allow-plugins", is_flag=True, help="Load the plugins that the scenario names.")
 @click.option("--dry-run", is_flag=True, help="Simulate the run in seconds; send nothing.")
 @click.option(
     "--certificate",
@@ -187,6 +189,7 @@ cli.add_command(checkup)
     "--metric", "metrics", multiple=True, metavar="NAME", help="Compare this metric only (repeatable)."
 )
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown with every pair.")
+@options.plugins()
 @options.as_json()
 def compare(
     run_dirs: tuple[Path, ...],
@@ -222,6 +225,7 @@ def compare(
 @cli.command(epilog=options.RUN)
 @click.argument("run_dirs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN_DIR...")
 @options.out("reports/")
+@options.plugins()
 @options.as_json()
 @click.option("--wait", is_flag=True, hidden=True, help="Read RUN_DIR after a line of input.")
 def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool, wait: bool) -> None:
@@ -279,6 +283,7 @@ def endpoint(
 
 @cli.command(epilog=options.WORKER)
 @click.option("--master", required=True, metavar="HOST:PORT", help="Address of the master.")
+@options.plugins()
 @options.out("rows until their transfer")
 @click.option("--lifeline", is_flag=True, hidden=True, help="Exit on end of input.")
 def worker(master: str, out: Path, lifeline: bool) -> None:
@@ -321,8 +326,11 @@ def main() -> None:
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         sys.exit(Exit.INTERRUPTED)
-    except Exception as error:  # noqa: BLE001 - a fault of ours, whatever it is
-        click.echo(f"tailgauge: {InternalError.of(error)}", err=True)
-        sys.exit(Exit.INTERNAL)
+    except Exception as error:  # noqa: BLE001 - a fault of ours or of a plugin, whatever it is
+        from tailgauge.plugins.plugin import failure
+
+        failed = failure(error)
+        click.echo(f"tailgauge: {failed}", err=True)
+        sys.exit(failed.exit_code)
     finally:
         gc.freeze()  # else the interpreter's exit scans all objects: half a second after an SDK

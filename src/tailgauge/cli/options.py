@@ -105,6 +105,22 @@ def overrides(
     return click.option("--set", "sets", multiple=True, metavar=key, help=text)
 
 
+def plugins() -> Callable[[_Command], _Command]:
+    """The repeatable option --plugin. It loads them at once: the tables that the command reads have their rows."""
+
+    def load(_: click.Context, __: click.Parameter, given: Sequence[str]) -> None:
+        if given:
+            from tailgauge.plugins import plugin
+
+            for one in given:
+                plugin.load(one)
+
+    text = "Load this plugin (repeatable)."
+    return click.option(
+        "--plugin", multiple=True, metavar="FILE|NAME", callback=load, expose_value=False, help=text
+    )
+
+
 class Commands(click.Group):
     """Help lists the commands in the order in which they are added."""
 

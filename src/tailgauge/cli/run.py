@@ -26,9 +26,11 @@ def settings_of(scenario: str, given: Mapping[str, Any], sets: Iterable[str], **
     `given`: by parameter, values of `OVERRIDES` and objectives; --set goes over them.
     """
     from tailgauge.plan.resolve import resolve
-    from tailgauge.scenario.model import override
+    from tailgauge.scenario.model import load_plugins, override
     from tailgauge.scenario.objective import name_of
 
+    if given.get("allow_plugins"):
+        load_plugins(scenario)
     chosen = [one for one in OVERRIDES if given.get(one.parameter) is not None]
     spelt = {one.key: one.option for one in chosen}
     if {"arrival", "arrival.rate_per_s"} <= set(spelt):

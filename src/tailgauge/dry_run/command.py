@@ -76,6 +76,7 @@ def _conclude(folder: RunFolder, facts: dict[str, Any], notes: list[str], run: D
         "counts": counts,
         "rows": dict(store.written),
     }
+    notes = [*notes, *(f"plugin {text}" for text in run.faults.texts.values())]
     whole = run_json.frame(facts, "complete", notes, []) | {
         "admission_end_at_ns": run.end_ns,
         "ended_at_ns": max(run.last_ns, run.end_ns),

@@ -63,8 +63,8 @@ class DryRun(Requests):
         deadline_s = scenario.limits.attempt_deadline_s
         book = CacheBook.of(scenario, alone=True, simulated=True)
         attempts = Attempts(targets, self.endpoint, self.queue, store, deadline_s, book)
-        super().__init__(scenario, attempts, store, Counters(), self.queue, _raise)
-        self._makers: Mapping[str, Maker | SizedPrompts] = makers_of(scenario, schedule)
+        self._made = makers_of(scenario, schedule)
+        super().__init__(scenario, self._made, attempts, store, Counters(), self.queue, _raise)
         self._arrivals: Iterator[Planned] = iter(())
         self.start_at_ns = self.last_ns = _BEGIN_NS  # of the run; end of its last request
 
@@ -90,7 +90,7 @@ class DryRun(Requests):
 
     def _pre_warm(self) -> None:
         """Write the prefixes that are to be there before the run, most popular first."""
-        for written in writes(self.scenario, lambda name: self._makers[name].pre_warm(), -1):
+        for written in writes(self.scenario, lambda name: self._made[name].pre_warm(), -1):
             origin = RequestRef(written.request_id, PREFLIGHT, written.traffic, self.queue.now_ns())
             self.attempts.start(origin, Send(written.call), 0, lambda _: None)
             self.queue.run(self.endpoint)
@@ -112,7 +112,7 @@ class DryRun(Requests):
         self._dispatch(Turn.first(planned))
 
     def _begins(self, turn: Turn, late_ns: int) -> None:  # noqa: ARG002 - it is never late
-        turn.prompts = self._makers[turn.asked.traffic].make(turn.asked, turn.number, turn.history)
+        self._make_prompts(turn)
 
     def _over(self, turn: Turn, stage: str, dispatched: int, drive: Drive) -> int:
         self.last_ns = super()._over(turn, stage, dispatched, drive)

@@ -22,6 +22,7 @@ import psutil
 from tailgauge.dry_run.command import dry_run
 from tailgauge.errors import Exit, InternalError, TailgaugeError, TargetError
 from tailgauge.experiments.course import Prepared
+from tailgauge.plugins import plugin
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.redaction import environment
 
@@ -63,7 +64,7 @@ class RealRunner:
     def __init__(
         self, out: Path, workers: int, certificate: Path | None, log: Path, progress: Callable[[str], None]
     ) -> None:
-        self._options = [f"--workers={workers}", "--json", f"--out={out}"]
+        self._options = [f"--workers={workers}", "--json", f"--out={out}", *plugin.options()]
         self._options += [f"--certificate={certificate}"] if certificate is not None else []
         self._log, self._progress = log, progress
         self._ended: float | None = None  # of the last run

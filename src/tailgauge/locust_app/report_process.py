@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tailgauge.errors import Exit
+from tailgauge.plugins import plugin
 from tailgauge.redaction import environment
 from tailgauge.rows.run_folder import RunFolder
 
@@ -33,7 +34,7 @@ class ReportProcess:
         self._folder = folder
         command = [sys.executable, "-m", "tailgauge", "report", str(folder.path), "--out", str(out), "--json"]
         self._process = subprocess.Popen(
-            [*command, "--wait"],
+            [*command, *plugin.options(), "--wait"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

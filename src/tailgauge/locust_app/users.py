@@ -29,9 +29,10 @@ from tailgauge.live.terminal import announcement
 from tailgauge.locust_app.report_process import ReportProcess
 from tailgauge.master.run import MESSAGES, Run
 from tailgauge.plan.resolve import Settings, resolve
+from tailgauge.plugins import plugin
 from tailgauge.rows.schema import COMPLETED, SCHEMA_VERSION
 from tailgauge.sanitize import plain
-from tailgauge.scenario.model import override
+from tailgauge.scenario.model import load_plugins, override
 from tailgauge.worker.worker import Worker, prepare_process
 
 log = logging.getLogger("tailgauge")
@@ -95,6 +96,9 @@ class Master:
                 f"it has tailgauge {data['version']} (row schema {data['schema']}), the master has "
                 f"{__version__} (row schema {SCHEMA_VERSION}): install the same version",
             )
+            return
+        if why := plugin.difference(data.get("plugins")):
+            self._refuse(node, why)
             return
         self.roster[node] = data
         self._link.send("welcome", {}, node)
@@ -227,6 +231,10 @@ def _options(parser: Any) -> None:
     group.add_argument("--scenario", default="", help="Scenario file or name of a packaged scenario")
     group.add_argument("--set", dest="tailgauge_set", action="append", default=[], metavar="TABLE.KEY=VALUE",
                        help="Override a value of the scenario (repeatable)")  # fmt: skip
+    group.add_argument("--plugin", dest="tailgauge_plugins", action="append", default=[], metavar="FILE|NAME",
+                       help="Load this plugin (repeatable)")  # fmt: skip
+    group.add_argument("--allow-plugins", dest="tailgauge_allow_plugins", action="store_true",
+                       help="Load the plugins that the scenario names")  # fmt: skip
     group.add_argument("--out", dest="tailgauge_out", default=".", help="Folder for runs/ and reports/")
     group.add_argument("--metrics", dest="tailgauge_metrics", action="store_true",
                        help="Add /metrics for Prometheus to the web page")  # fmt: skip
@@ -236,15 +244,18 @@ def _options(parser: Any) -> None:
 def _init(environment: Any, **_: Any) -> None:
     runner = environment.runner
     try:
+        for name in environment.parsed_options.tailgauge_plugins:
+            plugin.load(name)
         seal = Seal(given(_needs_token(environment)))
         if isinstance(runner, WorkerRunner):
             worker = attach_worker(environment, seal, _out(environment))
             worker.on_refused = lambda: _end_refused(runner, worker)
             return
         settings, metrics = _settings(environment), _metrics(environment)
-    except TailgaugeError as error:
-        sys.stderr.write(f"tailgauge: {error}\n")
-        sys.exit(error.exit_code)
+    except Exception as error:  # noqa: BLE001 - Locust would go on after a traceback
+        failed = error if isinstance(error, TailgaugeError) else plugin.failure(error)
+        sys.stderr.write(f"tailgauge: {failed}\n")
+        sys.exit(failed.exit_code)
     for line in announcement(settings, getattr(environment.parsed_options, "expect_workers", 1)):
         sys.stderr.write(f"{line}\n")
     master = Master(environment, settings, seal, stays=environment.web_ui is not None)
@@ -298,7 +309,10 @@ def _settings(environment: Any) -> Settings:
     if environment.host:
         pairs.append(("target.url", environment.host))
         spelt["target.url"] = "--host"
-    return resolve(options.scenario or classes[0].scenario, pairs, _out(environment), spelt=spelt)
+    argument = options.scenario or classes[0].scenario
+    if options.tailgauge_allow_plugins:
+        load_plugins(argument)
+    return resolve(argument, pairs, _out(environment), spelt=spelt)
 
 
 def _conclude(environment: Any, run: Run) -> None:

@@ -39,9 +39,12 @@ from tailgauge.master.workers import RunWorker, RunWorkers, pace
 from tailgauge.plan.preflight import USABLE, Learnt, prefixes, preflight_calls
 from tailgauge.plan.resolve import Settings
 from tailgauge.plan.spend_limit import Amount
+from tailgauge.plugins import plugin
+from tailgauge.plugins.plugin import MAX_FAULTS
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import RunFolder, new_run_id, write_json
 from tailgauge.rows.schema import COMPLETED, OK
+from tailgauge.sanitize import plain
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.schedule import Planned, Schedule
 
@@ -56,6 +59,7 @@ POLL_S = 0.25
 LOOK_NS = 1_000_000_000  # between looks at the stop rules: workers report once a second
 STOPPED = "stopped"  # a stop rule protects the target
 MESSAGES = ("ready", "tried", "opened", "counters", "guarded", "part", "drained", "failed")
+MAX_NOTE = 400  # characters that a worker sends for one
 RETURN_S = 20.0
 WRITING_S = 120.0  # for compacting hours of parts; also without progress of a transfer
 
@@ -166,6 +170,10 @@ class Run:
         self._on_counters(worker, data)
         record = data["record"]
         worker.state, worker.record = record["state"], record
+        self.notes.extend(
+            f"worker {worker.number}: plugin {plain(text, MAX_NOTE)}"
+            for text in record["faults"][:MAX_FAULTS]
+        )
         if worker.has_left:
             self.notes.append(
                 f"worker {worker.number} on {worker.hello['host']} ended {self._at()}: {record['why']}"
@@ -218,7 +226,8 @@ class Run:
                 self.state = "unusable" if isinstance(error, TargetError) else "failed"
             self._note_failure()
         except Exception as error:  # noqa: BLE001 - a fault of ours, whatever it is
-            self.failure, self.state = InternalError.of(error), "error"
+            self.failure = plugin.failure(error)
+            self.state = "error" if isinstance(self.failure, InternalError) else "failed"
             self._note_failure()
         finally:
             self.admitted.set()

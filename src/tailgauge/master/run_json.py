@@ -10,6 +10,7 @@ from typing import Any
 from tailgauge.clock import boot_id
 from tailgauge.patterns.table import facts as pattern_facts
 from tailgauge.plan.certificate import installed_versions
+from tailgauge.plugins import plugin
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.schema import SCHEMA_VERSION
 from tailgauge.scenario.model import Scenario
@@ -27,6 +28,7 @@ def scenario_facts(
     return {
         "scenario": scenario.model_dump(mode="json"),
         "patterns": pattern_facts(scenario.traffic.values()),
+        "plugins": plugin.facts(),
         "scenario_file": scenario_file,
         "overrides": list(overrides),
         "seed": scenario.seed,

@@ -192,3 +192,9 @@ class Done:
 Step = Send | Wait | Cancel | Take | Give
 Event = Sent | Closed | Taken | Queued | Given | Headers | FirstContent | Chunks | Ended | Due
 Steps = Generator[Step, Event, Done]
+
+
+def raising(error: Exception) -> Steps:
+    """Steps of a request whose code raised before its first one."""
+    raise error
+    yield  # what makes it a generator

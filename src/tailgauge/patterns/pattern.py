@@ -17,7 +17,7 @@ from tailgauge.call import (
     Call,
     Prompt,
 )
-from tailgauge.patterns.events import Request, Steps
+from tailgauge.patterns.events import Request, Steps, raising
 from tailgauge.patterns.policies import Policies
 from tailgauge.patterns.settings import TrafficSettings
 from tailgauge.rows.schema import SINGLE
@@ -56,7 +56,17 @@ class Pattern(ABC):
 
     @abstractmethod
     def steps(self, request: Request) -> Steps:
-        """What one request does."""
+        """What one request does.
+
+        Times are nanoseconds of the worker's clock, or of the dry run's; steps do no I/O and take no time but in `Wait`.
+        """
+
+    def begin(self, request: Request, failed: Exception | None = None) -> Steps:
+        """The steps; where `failed`, its prompt's error, or one of `steps` itself comes before the first of them, that."""
+        try:
+            return self.steps(request) if failed is None else raising(failed)
+        except Exception as error:  # noqa: BLE001 - as if it came with the first step
+            return raising(error)
 
     def check(self) -> None:  # noqa: B027 - most patterns need nothing
         """Raise ValueError where the traffic table lacks what the pattern needs."""

@@ -1,6 +1,6 @@
 """The table of traffic patterns, and the table `[traffic.NAME]` of a scenario with the settings of each.
 
-A pattern is a row here and a file beside this one; nothing else knows its name.
+A pattern is a row here and a file beside this one, or a plugin's; nothing else knows its name.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from tailgauge.patterns.progressive import Progressive
 from tailgauge.patterns.settings import TrafficSettings
 from tailgauge.patterns.streaming import Cached, Hedged, Streaming
 from tailgauge.patterns.structured import Structured
-from tailgauge.table import by_name, with_choices
+from tailgauge.plugins import plugin
+from tailgauge.table import add_class, by_name, with_choices
 
 ROWS: tuple[type[Pattern], ...] = (
     Streaming,
@@ -55,9 +56,10 @@ class _Checked(TrafficSettings):
 
     @model_validator(mode="after")
     def _used(self) -> _Checked:
-        self.refuse_unused("pattern", {name: {name} for name in _TABLES})
+        rows = PATTERNS.values()
+        self.refuse_unused("pattern", {row.name: {row.name} for row in rows if row.settings_type is not None})
         self.refuse_unused(
-            "pattern", {key: {row.name for row in ROWS if key in row.uses} for key in OPTIONAL}
+            "pattern", {key: {row.name for row in rows if key in row.uses} for key in OPTIONAL}
         )
         self.check()
         pattern_of(self).check()
@@ -71,3 +73,14 @@ if TYPE_CHECKING:
 
 else:
     Traffic = with_choices("Traffic", _Checked, "pattern", {row.name: row.summary for row in ROWS}, _TABLES)
+
+
+def _add(row: Any) -> None:
+    """A pattern of a plugin."""
+    if unknown := sorted(getattr(row, "uses", OPTIONAL) - OPTIONAL):
+        known = ", ".join(sorted(OPTIONAL))
+        raise ValueError(f"{row.__name__}.uses: expected some of {known}, got {', '.join(unknown)}")
+    add_class(PATTERNS, row, Pattern, Traffic, "pattern")
+
+
+plugin.subscribe(plugin.PATTERNS, _add)

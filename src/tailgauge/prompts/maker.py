@@ -18,6 +18,7 @@ from random import Random
 
 from tailgauge.call import ASSISTANT, USER, Message, Part, Prompt
 from tailgauge.patterns.table import Traffic, pattern_of
+from tailgauge.plugins.plugin import blamed
 from tailgauge.prompts.prefix import Prefix, marked, opened, prefix
 from tailgauge.prompts.source import SOURCES, PromptSource, kept, source_of
 from tailgauge.prompts.words import salt
@@ -96,9 +97,12 @@ class Maker:
     ) -> Prompt:
         cache = self._cache
         use = f"{request_id}/{leg}" if leg else str(request_id)
-        asked = self._source(planned).make(planned, use, tokens)
+        source = self._source(planned)
+        asked = source.make(planned, use, tokens)
         if isinstance(asked, str):
             asked = Prompt.of(asked)
+        if not isinstance(asked, Prompt) or not asked.messages:
+            raise blamed(source.make, TypeError(f"made {asked!r}, not text and no Prompt with messages"))
         *before, question = asked.messages
         if cache is not None and self._marks and "last" in cache.breakpoints:
             question = marked(question, cache.ttl)

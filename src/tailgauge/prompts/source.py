@@ -1,6 +1,6 @@
 """The table of prompt sources: where the question of a request comes from.
 
-A source is a class here, and a row; nothing else knows its name. The master plans how many tokens a request has; what it says
+A source is a class here and a row, or a plugin's; nothing else knows its name. The master plans how many tokens a request has; what it says
 is made by the worker that sends it, ahead of need. Around it come what the traffic table adds: shared prefix, salt, marks.
 """
 
@@ -14,10 +14,11 @@ from typing import Any, ClassVar
 
 from tailgauge.call import USER, Message, Part, Prompt, Tool
 from tailgauge.patterns.settings import TrafficSettings
+from tailgauge.plugins import plugin
 from tailgauge.prompts.words import text
 from tailgauge.schedule.prompt_file import tool_name
 from tailgauge.schedule.schedule import Planned
-from tailgauge.table import by_name, nearest
+from tailgauge.table import add_class, by_name, nearest
 
 BLOCK_TOKENS = 512  # of a trace's block
 _KEPT_BYTES = 64_000_000  # of blocks, and of prefixes, about
@@ -126,6 +127,14 @@ def _parts(content: Any) -> tuple[Part, ...]:
 
 ROWS: tuple[type[PromptSource], ...] = (Generated, TraceBlocks, FileRows)
 SOURCES = by_name(ROWS)
+
+
+def _add(row: Any) -> None:
+    """A source of a plugin."""
+    add_class(SOURCES, row, PromptSource)
+
+
+plugin.subscribe(plugin.PROMPT_SOURCES, _add)
 
 
 def source_of(traffic: TrafficSettings, planned: Planned) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 import jiter
 
 from tailgauge.call import MESSAGE
+from tailgauge.plugins.plugin import fault
 from tailgauge.protocol_violations import (
     EVENT_TOO_LARGE,
     MALFORMED_ANSWER,
@@ -176,7 +177,9 @@ class StreamDecoder:
                 self._on_event(self, name, data)
                 if whole and self._stencils and not self._has_skimmed:
                     self._stencils.look(payload, name, data)
-            except _MALFORMED as error:
+            except Exception as error:
+                if not (isinstance(error, _MALFORMED) or fault(error)):
+                    raise
                 self._on_malformed(error, data)
             if self.events > self._most:
                 self._give_up(TOO_MANY_EVENTS, f"over {self._most:,}")
@@ -189,7 +192,7 @@ class StreamDecoder:
     def _on_malformed(self, error: Exception, data: bytes) -> None:
         self.error = self.error or (
             MALFORMED_EVENT,
-            f"{type(error).__name__} in event: {shown(data, _SHOWN)}",
+            f"{fault(error) or type(error).__name__} in event: {shown(data, _SHOWN)}",
         )
         self._malformed += 1
         self.broken |= self._malformed >= MANY_MALFORMED
@@ -253,8 +256,12 @@ class StreamDecoder:
             self._on_whole(self, body)
         except EventSizeError:
             self._give_up(TOO_LARGE, f"over {MAX_VALUES:,} values")
-        except _MALFORMED as error:
-            self.error = self.error or (MALFORMED_ANSWER, f"{type(error).__name__} in {shown(body, _SHOWN)}")
+        except Exception as error:
+            found = fault(error)
+            if not (isinstance(error, _MALFORMED) or found):
+                raise
+            text = f"{found or type(error).__name__} in {shown(body, _SHOWN)}"
+            self.error = self.error or (MALFORMED_ANSWER, text)
         else:
             self.stop()
 

@@ -1,19 +1,20 @@
 """The table of wire protocols, and the tables `[target]` and `[second_target]` of a scenario with the settings of each.
 
-A protocol is a row here, a file beside this one, and its simulated side; nothing else knows its name.
+A protocol is a row here, a file beside this one, and its simulated side, or a plugin's; nothing else knows its name.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import model_validator
 
+from tailgauge.plugins import plugin
 from tailgauge.protocols.anthropic import Anthropic
 from tailgauge.protocols.custom_sse import CustomSse
 from tailgauge.protocols.openai import OpenAI
 from tailgauge.protocols.protocol import TargetSettings, WireProtocol
-from tailgauge.table import by_name, with_choices
+from tailgauge.table import add_class, by_name, with_choices
 
 ROWS: tuple[type[WireProtocol], ...] = (
     Anthropic,
@@ -31,7 +32,7 @@ def refusal(target: TargetSettings, need: str) -> str:
     row = PROTOCOLS[target.protocol]
     if need in row.offers:
         return row.refuses(target.url, need)
-    others = " or ".join(repr(one.name) for one in ROWS if need in one.offers)
+    others = " or ".join(repr(one.name) for one in PROTOCOLS.values() if need in one.offers)
     return f"expected target.protocol {others}, got {target.protocol!r}, which has no {need}"
 
 
@@ -40,7 +41,10 @@ class _Checked(TargetSettings):
 
     @model_validator(mode="after")
     def _used(self) -> _Checked:
-        self.refuse_unused("protocol", {name: {name} for name in _TABLES})
+        rows = PROTOCOLS.values()
+        self.refuse_unused(
+            "protocol", {row.name: {row.name} for row in rows if row.settings_type is not None}
+        )
         return self
 
 
@@ -51,3 +55,13 @@ if TYPE_CHECKING:
 
 else:
     Target = with_choices("Target", _Checked, "protocol", {row.name: row.summary for row in ROWS}, _TABLES)
+
+
+def _add(row: Any) -> None:
+    """A protocol of a plugin."""
+    add_class(PROTOCOLS, row, WireProtocol, Target, "protocol")
+    if row.provider is not None:
+        PROVIDERS[row.name] = row.provider
+
+
+plugin.subscribe(plugin.PROTOCOLS, _add)

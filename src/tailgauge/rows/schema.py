@@ -42,11 +42,12 @@ CONNECT_ERROR = "connect_error"  # no response: DNS, TCP, TLS, or the connection
 TIMEOUT = "timeout"  # the attempt's deadline
 STREAM_ERROR = "stream_error"  # an error event after HTTP 200, or a stream that is not what it says
 TRUNCATED = "truncated"  # the body ended without the protocol's end mark
+PLUGIN_ERROR = "plugin_error"  # a request only: the code of its pattern or prompt, a plugin's, raised
 CENSORED = "censored"  # still in flight when the drain ended
 CLIENT_DROP = "client_drop"  # arrived at the in-flight cap and was not sent
 ENDED_CLASSES = (
     OK, EMPTY, CANCELLED, RATE_LIMITED, OVERLOADED, SERVER_ERROR, CLIENT_ERROR, CONNECT_ERROR, TIMEOUT, STREAM_ERROR,
-    TRUNCATED,
+    TRUNCATED, PLUGIN_ERROR,
 )  # fmt: skip
 COMPLETED = frozenset({OK, EMPTY})  # the endpoint did its part; only OK counts as a success
 NOT_FAILED = frozenset({OK, CANCELLED})  # a request that was cancelled ended as its user wanted

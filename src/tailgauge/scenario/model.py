@@ -17,6 +17,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 from tailgauge.call import EXACT_OUTPUT, SCHEMAS, SECOND
 from tailgauge.errors import ScenarioError, UsageError
 from tailgauge.patterns.table import Traffic, pattern_of
+from tailgauge.plugins import plugin
 from tailgauge.prompts.source import check as check_source
 from tailgauge.protocols.additions import refuse_fields
 from tailgauge.protocols.table import PROTOCOLS, Target, refusal
@@ -144,11 +145,15 @@ class Scenario(Table):
         "compiled",
         description="what reads the sockets: a `compiled` thread that a busy worker cannot delay, where it was built, or `python`",
     )
-    target: Target = Target()
+    plugins: Annotated[tuple[str, ...], Field(strict=False, max_length=MANY)] = Field(
+        (),
+        description="plugins that it needs, by file or name; loaded only with `--plugin` or `--allow-plugins`, see `tailgauge docs plugins`",
+    )
+    target: Target = Field(default_factory=Target)
     second_target: Target | None = Field(None)
     arrival: Arrival = Arrival()
     stages: Stages = Stages()
-    traffic: Mapping[str, Traffic] = Field({"main": Traffic()}, min_length=1)
+    traffic: Mapping[str, Traffic] = Field(default_factory=lambda: {"main": Traffic()}, min_length=1)
     limits: Limits = Limits()
     guard: Guard = Guard()
     stop: Stop = Stop()
@@ -262,6 +267,24 @@ def _targets_used(traffic: Traffic) -> set[str]:
     }
 
 
+def _widen(_: Any) -> None:
+    """A plugin added a choice to a table of a scenario."""
+    Scenario.model_rebuild(force=True)
+
+
+plugin.subscribe(plugin.PATTERNS, _widen)
+plugin.subscribe(plugin.PROTOCOLS, _widen)
+
+
+def load_plugins(argument: str) -> None:
+    """Load the plugins that a scenario names: the user allowed it."""
+    path = find(argument)
+    names = read(path).get("plugins", ())
+    for name in names if isinstance(names, list) else ():
+        if isinstance(name, str):
+            plugin.load(name, path.parent, f"{path}: plugins")
+
+
 def load(
     argument: str, overrides: Sequence[tuple[str, Any]] = (), spelt: Mapping[str, str] | None = None
 ) -> Scenario:
@@ -275,6 +298,7 @@ def load(
     tree.setdefault("traffic", {"main": {}})
     for key, value in overrides:
         put(tree, key, value)
+    plugin.needed(tree.get("plugins"), f"{path}: plugins")
     return parse(tree, str(path), {key: f"--set {key}" for key, _ in overrides} | dict(spelt or {}))
 
 

@@ -36,6 +36,7 @@ class Turn:
     asked: Planned = field(compare=False)
     history: tuple[Exchange, ...] = field(default=(), compare=False)
     prompts: tuple[Prompt, ...] = field(default=(), compare=False)
+    failed: Exception | None = field(default=None, compare=False)  # of a plugin's prompt source
 
     @classmethod
     def first(cls, planned: Planned) -> Turn:

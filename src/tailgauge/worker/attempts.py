@@ -23,6 +23,7 @@ from tailgauge.call import JOB_SUBMIT, Call, Prompt
 from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Headers, Send
 from tailgauge.plan.spend_limit import Guard
+from tailgauge.plugins.plugin import fault
 from tailgauge.protocols.additions import ENGINE_OF
 from tailgauge.protocols.decoder import MAX_ERROR_TEXT, MAX_NAME, StreamDecoder
 from tailgauge.redaction import shown
@@ -220,7 +221,7 @@ class Attempts:
         if bug is None:
             result = outcome(exchange, one.decoder)
         else:
-            result = Outcome(CLIENT_ERROR, "not_sent", shown(repr(bug), MAX_ERROR_TEXT))
+            result = Outcome(CLIENT_ERROR, "not_sent", shown(fault(bug) or repr(bug), MAX_ERROR_TEXT))
             log.error("request %s was not sent: %s", key, result.error_body)
         ended_at_ns = exchange.ended_at_ns or monotonic_ns()
         if self._cache is not None:

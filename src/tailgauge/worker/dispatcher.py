@@ -53,8 +53,8 @@ class Dispatcher(Requests):
         on_ended: Callable[[str, str, float], None],
         on_bug: Callable[[BaseException], None],
     ) -> None:
-        super().__init__(scenario, attempts, recorder, counters, HubTime(), on_bug)
-        self._makers, self._calls, self._on_ended = makers, attempts, on_ended
+        super().__init__(scenario, makers, attempts, recorder, counters, HubTime(), on_bug)
+        self._calls, self._on_ended = attempts, on_ended
         # By time and request: numbers are compared in a tenth of the time of turns.
         self._waiting: list[tuple[int, int, Turn]] = []
         self._coming: deque[Turn] = deque()  # later turns without prompts yet
@@ -112,9 +112,9 @@ class Dispatcher(Requests):
 
     def _send(self, turn: Turn) -> None:
         """Begin a request, unless a limit of the run is reached."""
-        if not turn.prompts:
+        if not (turn.prompts or turn.failed):
             self._make_prompts(turn)
-        if not self.admits(turn):
+        if not (turn.failed or self.admits(turn)):
             self.stop()
         elif not self._dispatch(turn):
             yield_to_hub()  # many drops in a row must not delay reading open streams
@@ -204,9 +204,6 @@ class Dispatcher(Requests):
         if not self._overload.is_behind:
             self._make_prompts(turn)
         heapq.heappush(self._waiting, (turn.at_ns, turn.request_id, turn))
-
-    def _make_prompts(self, turn: Turn) -> None:
-        turn.prompts = self._makers[turn.asked.traffic].make(turn.asked, turn.number, turn.history)
 
     # --- what is open -----------------------------------------------------------------------------------------
 

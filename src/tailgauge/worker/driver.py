@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from tailgauge.call import MAIN
+from tailgauge.patterns.concurrency_gate import Gates
 from tailgauge.patterns.events import (
     Cancel,
     Closed,
@@ -30,8 +31,8 @@ from tailgauge.patterns.events import (
     Taken,
     Wait,
 )
-from tailgauge.rows.schema import CANCELLED, CENSORED
-from tailgauge.worker.concurrency_gate import Gates
+from tailgauge.plugins.plugin import blamed, fault
+from tailgauge.rows.schema import CANCELLED, CENSORED, PLUGIN_ERROR
 
 if TYPE_CHECKING:
     from tailgauge.worker.attempt_row import RequestRef
@@ -156,14 +157,18 @@ class Drive:
         except StopIteration as stop:
             done = stop.value
             if not isinstance(done, Done):
-                done, self.bug = Done(CENSORED), TypeError(f"a pattern returned {done!r}, not Done")
+                done = self._fail(TypeError(f"a pattern returned {done!r}, not Done"))
         except _CensoredError:
             done = Done(CENSORED)
-        except Exception as error:  # noqa: BLE001 - whatever a pattern raises ends its request, and then the run
-            done, self.bug = Done(CENSORED), error
+        except Exception as error:  # noqa: BLE001 - whatever a pattern raises ends its request, and ours the run
+            done = self._fail(error)
         finally:
             self._running = False
         self._end(done)
+
+    def _fail(self, error: Exception) -> Done:
+        self.bug = blamed(self._steps, error)
+        return Done(PLUGIN_ERROR if fault(self.bug) else CENSORED)
 
     def _next(self) -> Event | None:
         """The pattern's next event; None: it waits."""

@@ -6,19 +6,20 @@ Knows no clock and no greenlet: a subclass says when the time has come, and plan
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from sys import getsizeof
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
+from tailgauge.patterns.concurrency_gate import Gates
 from tailgauge.patterns.events import Done, Request
 from tailgauge.patterns.pattern import Pattern
 from tailgauge.patterns.table import pattern_of
+from tailgauge.plugins.plugin import Faults, fault
 from tailgauge.rows.schema import CENSORED, CLIENT_DROP, RequestRow
 from tailgauge.schedule.sessions import Turn, conversation, draw, following
 from tailgauge.worker.attempt_row import RequestRef, request_row
-from tailgauge.worker.concurrency_gate import Gates
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive, Starts, Timing
 
@@ -42,11 +43,12 @@ class TrafficRuntime:
 
 
 class Requests(ABC):
-    """The requests of one run. `start_at_ns`: its start; `on_bug` gets an error of a pattern."""
+    """The requests of one run. `makers`: of each traffic table; `start_at_ns`: its start; `on_bug` gets an error of a pattern."""
 
     def __init__(
         self,
         scenario: Scenario,
+        makers: Mapping[str, Any],
         attempts: Starts,
         rows: RequestRows,
         counters: Counters,
@@ -54,7 +56,8 @@ class Requests(ABC):
         on_bug: Callable[[Exception], None],
     ) -> None:
         self.scenario, self.attempts, self.counters = scenario, attempts, counters
-        self.start_at_ns = 0
+        self.start_at_ns, self._makers = 0, makers
+        self.faults = Faults()
         self._rows, self._timing, self._on_bug = rows, timing, on_bug
         self._kinds = {
             name: TrafficRuntime(pattern_of(traffic), Gates(timing.now_ns))
@@ -86,10 +89,21 @@ class Requests(ABC):
         request = Request(request_id, scheduled, turn.prompts, tokens, draw(seed, request_id), seed)
         origin = RequestRef(request_id, stage, turn.asked.traffic, scheduled, now_ns)
         over = partial(self._over, turn, stage, now_ns)
-        drive = Drive(kind.pattern.steps(request), origin, self.attempts, kind.gates, over, self._timing)
+        drive = Drive(
+            kind.pattern.begin(request, turn.failed), origin, self.attempts, kind.gates, over, self._timing
+        )
         self._open[drive] = None
         drive.begin()
         return True
+
+    def _make_prompts(self, turn: Turn) -> None:
+        """What a turn says."""
+        try:
+            turn.prompts = self._makers[turn.asked.traffic].make(turn.asked, turn.number, turn.history)
+        except Exception as error:
+            if not fault(error):
+                raise
+            turn.failed = error  # its request says so when its time comes
 
     @abstractmethod
     def _begins(self, turn: Turn, late_ns: int) -> None:
@@ -102,7 +116,7 @@ class Requests(ABC):
         self._open.pop(drive, None)
         counters.in_flight -= 1
         self._record(turn, stage, dispatched, drive, done, now_ns)
-        if drive.bug is not None:
+        if drive.bug is not None and not self.faults.note(drive.bug):
             self._on_bug(drive.bug)
         if done.ended == CENSORED:
             counters.censored += 1

@@ -387,6 +387,7 @@ class Task:
             "shared": self._shared,
             "unshipped": self.part_sender.unshipped,
             "refused": self.part_sender.refused,
+            "faults": list(self.dispatcher.faults.texts.values()),
             "folder": str(self.folder.path),
             "cpu_s": {**self._cpu_s, "writer": self.recorder.cpu_s},
         }

@@ -21,6 +21,7 @@ from tailgauge import __version__
 from tailgauge.channel.messages import Handler, Link
 from tailgauge.clock import boot_id
 from tailgauge.errors import TailgaugeError, TargetError
+from tailgauge.plugins import plugin
 from tailgauge.protocols.table import SDKS
 from tailgauge.rows.recorder import RecorderError
 from tailgauge.rows.schema import SCHEMA_VERSION
@@ -77,6 +78,7 @@ class Worker:
         """Send hello until the master answers."""
         hello = {"name": self._name, "host": platform.node(), "pid": os.getpid(), "boot_id": boot_id()}
         hello |= {"version": __version__, "schema": SCHEMA_VERSION, "child": self._is_child}
+        hello |= {"plugins": plugin.hashes()}
         while not self._welcome and self.refused is None:
             self._link.send("hello", hello)
             gevent.sleep(HELLO_S)
@@ -113,11 +115,15 @@ class Worker:
             self._task = Task(self._link, self._name, data, self._out, self._on_ended)
             self._task.prepare()
         except Exception as error:
-            if isinstance(error, FAILURES):
-                log.warning("this worker cannot take part: %s", error)
+            fault = plugin.fault(error)
+            if fault or isinstance(error, FAILURES):
+                log.warning("this worker cannot take part: %s", fault or error)
             else:
                 log.exception("the plan could not be started")
-            reason = {"why": str(error), "target": isinstance(error, TargetError)}
+            reason = {
+                "why": f"plugin {fault}" if fault else str(error),
+                "target": isinstance(error, TargetError),
+            }
             self._link.send("failed", {"run": data["run"]["run_id"], **reason})
 
     def _for_task(self, action: Callable[[Task, dict[str, Any]], object]) -> Handler:

@@ -11,6 +11,7 @@ from worker.scripts.fake_calls import MS, FakeAttempts
 
 from tailgauge.call import Call, Prompt
 from tailgauge.clock import monotonic_ns
+from tailgauge.patterns.concurrency_gate import Gates
 from tailgauge.patterns.events import (  # fmt: skip
     Cancel,
     Done,
@@ -27,7 +28,6 @@ from tailgauge.patterns.events import (  # fmt: skip
     Wait,
 )
 from tailgauge.worker.attempts import RequestRef
-from tailgauge.worker.concurrency_gate import Gates
 from tailgauge.worker.driver import Drive
 from tailgauge.worker.timers import HubTime
 

@@ -11,6 +11,7 @@ from transport.scripts.scripted_server import SSE, Server, chunk, stopwatch
 
 from tailgauge.call import MAIN, Call, Prompt
 from tailgauge.clock import monotonic_ns
+from tailgauge.patterns.concurrency_gate import Gates
 from tailgauge.patterns.events import Done, Ended, Request, Send, Wait
 from tailgauge.patterns.settings import Hedge
 from tailgauge.patterns.table import PATTERNS, Traffic
@@ -19,7 +20,6 @@ from tailgauge.protocols.target import Endpoint
 from tailgauge.transport.connection import Connection
 from tailgauge.worker.attempt_row import RequestRef
 from tailgauge.worker.attempts import Attempts
-from tailgauge.worker.concurrency_gate import Gates
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive
 from tailgauge.worker.timers import HubTime

@@ -1,0 +1,31 @@
+"""Plugins: which the run had, whether this report had the same, and what went wrong in their metrics and sections."""
+
+from __future__ import annotations
+
+from tailgauge.plugins import plugin
+from tailgauge_analysis.text.formatting import plain
+from tailgauge_analysis.text.json_values import Json, text
+from tailgauge_analysis.text.section import Section
+
+
+def section(run: Json) -> Section | None:
+    """The section; None where neither the run nor the report had a plugin."""
+    loaded = plugin.hashes()
+    of_run = {text(one.get("name")): one for one in run["plugins"]}
+    if not (of_run or loaded):
+        return None
+    facts, lacking = [], []
+    for name, one in of_run.items():
+        file, sha256 = plain(text(one.get("file")), 100), text(one.get("sha256"))
+        state = "loaded for this report"
+        if loaded.get(name) != sha256:
+            state = "not the same for this report" if name in loaded else "not loaded for this report"
+            option = (
+                f"make the report with --plugin {file}" if name not in loaded else "take the file of the run"
+            )
+            lacking.append(f"{file} was {state}: its metrics and sections may be missing; {option}")
+        facts.append((file, f"SHA-256 {sha256[: plugin.SHOWN]}, {state}"))
+    facts += [(name, "not a plugin of the run") for name in loaded if name not in of_run]
+    notes = (*lacking, *(f"Error in {one}" for one in plugin.NOTED))
+    answer = f"{len(notes)} of what plugins add is missing." if notes else ""
+    return Section("plugins", "Plugins", answer, tuple(facts), notes=notes, brief=notes)
