@@ -92,12 +92,13 @@ class Remote:
         mounts: Sequence[Sequence[str | Path]] = (),
         after: str = "",
         ahead_s: int = 0,
+        options: Sequence[str] = (),
     ) -> None:
         self.host, self.out, self._folder = host, folder / host.name, folder
         self.out.mkdir(exist_ok=True)
         hidden = ("-t", "tmpfs", "-o", "size=64k", "none", master)
         shifted = ["unshare", "--time", f"--monotonic={ahead_s}", "--fork", "--kill-child"] if ahead_s else []
-        line = [*shifted, TAILGAUGE, "worker", f"--master={address}", f"--out={self.out}"]
+        line = [*shifted, TAILGAUGE, "worker", f"--master={address}", f"--out={self.out}", *options]
         self.process = host.start(line, folder, env, (hidden, *mounts), after)
         self._number = len(host.processes) - 1
         self._waits = bool(shifted or after)  # the process that we started waits for the worker
@@ -169,23 +170,25 @@ class Site:
         address: str = "",
         ahead_s: Sequence[int] = (),
         first: Mapping[str, Any] | None = None,
+        scenario: Sequence[str] = ("streaming", *TRAFFIC),
+        options: Sequence[str] = (),
     ) -> None:
         """Start the master of a run and its workers, each on its host.
 
         `bind`: where the master listens; `address`: where the workers find it, if not there; `ahead_s`: their clocks;
-        `first`: how the first of them is started.
+        `first`: how the first of them is started; `scenario`: which, with its settings; `options`: of the workers.
         """
         bind = bind or f"{self.master.address('control')}:{PORT}"
         self.address = address or bind
         line = [
-            TAILGAUGE, "run", "streaming", f"--target={self.endpoint.url}", f"--expect-workers={workers}", f"--bind={bind}",
-            f"--rate={rate}", f"--duration={seconds}", "--set=stages.warmup_s=1", *TRAFFIC, f"--out={self.out}", *arguments,
+            TAILGAUGE, "run", *scenario, f"--target={self.endpoint.url}", f"--expect-workers={workers}", f"--bind={bind}",
+            f"--rate={rate}", f"--duration={seconds}", "--set=stages.warmup_s=1", f"--out={self.out}", *arguments,
         ]  # fmt: skip
         self.process = self.master.start(line, self.folder, {"TAILGAUGE_TOKEN": self.token})
         self._master_number = len(self.master.processes) - 1
         for number in range(workers):
             how = first if first and not number else {"ahead_s": ahead_s[number] if ahead_s else 0}
-            self.worker(**how)
+            self.worker(**{"options": options, **how})
 
     def worker(self, *, token: str = "", **how: Any) -> Remote:
         """One more worker, on the next host."""

@@ -1,4 +1,4 @@
-"""Loading of plugins: files and packages, hashes, and what is said of one that cannot be used."""
+"""Loading of plugins: files and packages, hashes, and the message about one that cannot be used."""
 
 from __future__ import annotations
 
@@ -86,14 +86,14 @@ def test_a_missing_file_and_an_unknown_name_are_refused(tmp_path: Path) -> None:
 def test_a_plugin_is_loaded_once_and_two_of_one_name_are_refused(tmp_path: Path, forgotten: None) -> None:
     for folder in ("a", "b", "c"):
         (tmp_path / folder).mkdir()
-        (tmp_path / folder / "twice.py").write_text("PATTERNS = []\n", encoding="utf-8")
-    (tmp_path / "c/twice.py").write_text("PATTERNS = []  # another\n", encoding="utf-8")
+        (tmp_path / folder / "again.py").write_text("PATTERNS = []\n", encoding="utf-8")
+    (tmp_path / "c/again.py").write_text("PATTERNS = []  # another\n", encoding="utf-8")
 
-    first = plugin.load(str(tmp_path / "a/twice.py"))
+    first = plugin.load(str(tmp_path / "a/again.py"))
 
-    assert plugin.load(str(tmp_path / "b/twice.py")) is first
-    with pytest.raises(UsageError, match="another plugin is named 'twice'"):
-        plugin.load(str(tmp_path / "c/twice.py"))
+    assert plugin.load(str(tmp_path / "b/again.py")) is first
+    with pytest.raises(UsageError, match="another plugin is named 'again'"):
+        plugin.load(str(tmp_path / "c/again.py"))
 
 
 def test_another_hash_or_none_is_a_reason_to_refuse_a_worker(tmp_path: Path, forgotten: None) -> None:
