@@ -251,7 +251,7 @@ def _guarded(row: Metric, ns: Callable[[Steady], Floats]) -> Callable[[Steady], 
         try:
             return _values(ns(steady), count)
         except Exception as error:  # noqa: BLE001 - whatever a user's code raises
-            plugin.note(f"metric {row.name}", plugin.blamed(ns, error))
+            plugin.NOTED.note(plugin.blamed(ns, error), f"metric {row.name}: ")
             return np.full(count or 0, np.nan)
 
     return guarded

@@ -126,7 +126,7 @@ def _add(section: Any) -> None:
             return _section(section(findings))
         except Exception as error:  # noqa: BLE001 - whatever a user's code raises
             name = plain(getattr(section, "__name__", "section"), 40)
-            text = plugin.note(f"section {name}", plugin.blamed(section, error))
+            text = plugin.NOTED.note(plugin.blamed(section, error), f"section {name}: ")
             return Section(f"plugin-{name}", f"Section {name}", f"Not made. {text}")
 
     _of_plugins.append(guarded)

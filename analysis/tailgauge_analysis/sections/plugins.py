@@ -26,6 +26,6 @@ def section(run: Json) -> Section | None:
             lacking.append(f"{file} was {state}: its metrics and sections may be missing; {option}")
         facts.append((file, f"SHA-256 {sha256[: plugin.SHOWN]}, {state}"))
     facts += [(name, "not a plugin of the run") for name in loaded if name not in of_run]
-    notes = (*lacking, *(f"Error in {one}" for one in plugin.NOTED))
+    notes = (*lacking, *(f"Error in {one}" for one in plugin.NOTED.texts.values()))
     answer = f"{len(notes)} of what plugins add is missing." if notes else ""
     return Section("plugins", "Plugins", answer, tuple(facts), notes=notes, brief=notes)

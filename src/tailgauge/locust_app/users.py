@@ -253,7 +253,7 @@ def _init(environment: Any, **_: Any) -> None:
             return
         settings, metrics = _settings(environment), _metrics(environment)
     except Exception as error:  # noqa: BLE001 - Locust would go on after a traceback
-        failed = error if isinstance(error, TailgaugeError) else plugin.failure(error)
+        failed = plugin.failure(error)
         sys.stderr.write(f"tailgauge: {failed}\n")
         sys.exit(failed.exit_code)
     for line in announcement(settings, getattr(environment.parsed_options, "expect_workers", 1)):

@@ -20,7 +20,8 @@ import importlib.util
 import logging
 import sys
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -28,6 +29,7 @@ from types import ModuleType
 from typing import Any
 
 from tailgauge.errors import InternalError, TailgaugeError, UsageError
+from tailgauge.redaction import known
 from tailgauge.rows.text_file import LARGEST_TOML, locate, read_text
 from tailgauge.sanitize import plain
 from tailgauge.table import nearest
@@ -52,13 +54,8 @@ class Plugin:
     given: str
     rows: Any
 
-    def facts(self) -> dict[str, str]:
-        """What run.json says of it."""
-        return {"name": self.name, "file": self.file, "sha256": self.sha256}
-
 
 LOADED: dict[str, Plugin] = {}
-NOTED: list[str] = []  # faults in what a report is made of
 _tables: list[tuple[str, Callable[[Any], object]]] = []
 _code: dict[str, str] = {}  # files, or folders of packages, with the plugin's file
 
@@ -74,17 +71,13 @@ def load(given: str, folder: Path = Path(), where: str = "--plugin") -> Plugin:
     UsageError also where its code raises, with file and line.
     """
     had_pandas = "pandas" in sys.modules
-    try:
+    with _refusing(given):
         found = _file(locate(given, folder, where)) if given.endswith(".py") else _package(given, where)
-    except TailgaugeError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise UsageError(f"plugin {fault(error) or f'{given}: {error!r}'}") from error
-    known = LOADED.get(found.name)
-    if known is not None:
-        if known.sha256 != found.sha256:
-            raise UsageError(f"{where} {given}: another plugin is named {found.name!r}: rename one of them")
-        return known
+    before = LOADED.get(found.name, found)
+    if before.sha256 != found.sha256:
+        raise UsageError(f"{where} {given}: another plugin is named {found.name!r}: rename one of them")
+    if found.name in LOADED:
+        return before
     if not any(hasattr(found.rows, kind) for kind in KINDS):
         raise UsageError(f"{where} {given}: adds nothing: expected one or more of {', '.join(KINDS)}")
     if "pandas" in sys.modules and not had_pandas:
@@ -121,7 +114,7 @@ def options() -> list[str]:
 
 def facts() -> list[dict[str, str]]:
     """What run.json says of them."""
-    return [plugin.facts() for plugin in LOADED.values()]
+    return [{"name": one.name, "file": one.file, "sha256": one.sha256} for one in LOADED.values()]
 
 
 def hashes() -> dict[str, str]:
@@ -181,37 +174,34 @@ def _shown(file: str) -> str:
 
 def _text(name: str, line: int, error: BaseException) -> str:
     what = error.msg if isinstance(error, SyntaxError) else error
-    return plain(f"{name}, line {line}: {type(error).__name__}: {what}", _LONGEST)
+    return plain(known()(f"{name}, line {line}: {type(error).__name__}: {what}"), _LONGEST)
+
+
+def failure(error: Exception) -> TailgaugeError:
+    """An error in one line: as it is, of a plugin, or a fault of ours."""
+    if isinstance(error, TailgaugeError):
+        return error
+    text = fault(error)
+    return UsageError(f"plugin {text}") if text else InternalError.of(error)
 
 
 class Faults:
-    """What plugins did wrong in the requests of one worker: by file, line and class the first of them."""
+    """What plugins did wrong in the requests of one worker, or in one report: by file, line and class the first of them."""
 
     def __init__(self) -> None:
         self.texts: dict[str, str] = {}
 
-    def note(self, error: Exception) -> bool:
-        """Note an error; False for one that is no plugin's."""
-        text = fault(error)
-        place = ": ".join(text.split(": ")[:2])
+    def note(self, error: Exception, what: str = "") -> str:
+        """Note an error in `what`; returns its text, which is empty for one that is no plugin's."""
+        text = fault(error) or (what and plain(known()(repr(error)), _LONGEST))
+        place = what + ": ".join(text.split(": ")[:2])
         if text and len(self.texts) < MAX_FAULTS and place not in self.texts:
-            self.texts[place] = text
+            self.texts[place] = what + text
             log.warning("plugin %s", text)
-        return bool(text)
+        return text
 
 
-def note(what: str, error: Exception) -> str:
-    """Note for the report what a plugin's metric or section did; returns the text."""
-    text = f"{what}: {fault(error) or plain(repr(error), _LONGEST)}"
-    if text not in NOTED:
-        NOTED.append(text)
-    return text
-
-
-def failure(error: Exception) -> TailgaugeError:
-    """An unexpected error, in one line: of a plugin, or a fault of ours."""
-    text = fault(error)
-    return UsageError(f"plugin {text}") if text else InternalError.of(error)
+NOTED = Faults()  # of reports made here
 
 
 # --- loading --------------------------------------------------------------------------------------------------------
@@ -233,30 +223,37 @@ def _file(path: Path) -> Plugin:
 def _package(name: str, where: str) -> Plugin:
     installed = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in installed:
-        known = f"; installed: {', '.join(installed)}{nearest(name, installed)}" if installed else ""
+        others = f"; installed: {', '.join(installed)}{nearest(name, installed)}" if installed else ""
         raise UsageError(
-            f"{where} {name}: no installed package has this plugin, and a file ends in .py{known}"
+            f"{where} {name}: no installed package has this plugin, and a file ends in .py{others}"
         )
     entry = installed[name]
     spec = importlib.util.find_spec(entry.module.partition(".")[0])
     if spec is None or spec.origin is None:
         raise UsageError(f"{where} {name}: its package has no module {entry.module}")
     origin = Path(spec.origin)
-    files = sorted(origin.parent.rglob("*.py")) if spec.submodule_search_locations else [origin]
+    root = origin.parent if spec.submodule_search_locations else origin
     sha256 = hashlib.sha256()
-    for file in files:
+    for file in sorted(root.rglob("*.py")) if root != origin else [origin]:
         sha256.update(f"{file.relative_to(origin.parent).as_posix()}\0".encode() + file.read_bytes() + b"\0")
-    _code[str(origin.parent if spec.submodule_search_locations else origin)] = entry.module
+    _code[str(root)] = entry.module
     return Plugin(name, entry.module, sha256.hexdigest(), name, entry.load())
 
 
 def _give(plugin: Plugin, kind: str, add: Callable[[Any], object]) -> None:
     """Give a table the plugin's rows of a kind."""
     rows = getattr(plugin.rows, kind, ())
-    try:
+    with _refusing(f"{plugin.file}: {kind}"):
         for row in rows() if callable(rows) else rows:
             add(row)
+
+
+@contextmanager
+def _refusing(what: str) -> Iterator[None]:
+    """What a plugin's code raises, or is refused for, as one line."""
+    try:
+        yield
     except TailgaugeError:
         raise
-    except Exception as error:
-        raise UsageError(f"plugin {fault(error) or f'{plugin.file}: {kind}: {error}'}") from error
+    except (Exception, SystemExit) as error:
+        raise UsageError(f"plugin {fault(error) or f'{what}: {error}'}") from error

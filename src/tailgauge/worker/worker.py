@@ -115,15 +115,13 @@ class Worker:
             self._task = Task(self._link, self._name, data, self._out, self._on_ended)
             self._task.prepare()
         except Exception as error:
-            fault = plugin.fault(error)
-            if fault or isinstance(error, FAILURES):
-                log.warning("this worker cannot take part: %s", fault or error)
+            if plugin.fault(error):
+                error = plugin.failure(error)
+            if isinstance(error, FAILURES):
+                log.warning("this worker cannot take part: %s", error)
             else:
                 log.exception("the plan could not be started")
-            reason = {
-                "why": f"plugin {fault}" if fault else str(error),
-                "target": isinstance(error, TargetError),
-            }
+            reason = {"why": str(error), "target": isinstance(error, TargetError)}
             self._link.send("failed", {"run": data["run"]["run_id"], **reason})
 
     def _for_task(self, action: Callable[[Task, dict[str, Any]], object]) -> Handler:
