@@ -1,8 +1,11 @@
 # One image for every role: its entry point is `tailgauge`, and `endpoint`, `run`, `worker` and `report` are its commands.
 # The first stage installs a compiler, builds the wheel and installs it with the versions of constraints.txt.
 # The second copies only the installed environment: no source, no pip, no compiler, no root.
+# docs/how-to/kubernetes.md says how to pin the base by its digest: docker build --build-arg BASE=python:VERSION@sha256:DIGEST
 
-FROM python:3.11.14-slim-bookworm AS build
+ARG BASE=python:3.11.14-slim-bookworm
+
+FROM ${BASE} AS build
 WORKDIR /build
 RUN apt-get update && apt-get install --yes --no-install-recommends gcc libc6-dev
 COPY constraints.txt ./
@@ -17,7 +20,7 @@ COPY docs docs
 RUN python -m pip wheel --no-cache-dir --no-deps --build-constraint constraints.txt --wheel-dir dist . && \
     python -m pip --python /opt/tailgauge/bin/python install --no-cache-dir --only-binary :all: -c constraints.txt dist/*.whl
 
-FROM python:3.11.14-slim-bookworm
+FROM ${BASE}
 RUN python -m pip uninstall --yes pip setuptools wheel && \
     groupadd --gid 10001 tailgauge && \
     useradd --uid 10001 --gid tailgauge --no-create-home --home-dir /data --shell /usr/sbin/nologin tailgauge && \

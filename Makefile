@@ -71,9 +71,10 @@ imports: install           ## run import-linter: which folder may import which
 audit: install             ## look the pinned versions up in a list of vulnerabilities (1: found, 69: not reachable)
 	$(BIN)/python supply_chain.py audit
 
-dist: install              ## build sdist, wheel and bill of materials (CycloneDX) into dist/
+dist: install              ## build sdist, wheel and bill of materials (CycloneDX) into dist/, install and use the wheel
 	$(BIN)/python -m build --no-isolation --outdir dist
 	$(BIN)/python supply_chain.py sbom dist
+	$(BIN)/python supply_chain.py check dist
 
 docs: install              ## write the generated parts of the docs
 	$(BIN)/python docs/generate.py

@@ -1,10 +1,13 @@
-"""What Tailgauge is made of: an audit of the pinned versions against known vulnerabilities, and a bill of materials.
+"""What Tailgauge is made of, and whether its packages work: an audit, a bill of materials, a check.
 
-    python supply_chain.py audit [OPTION]...   options are those of pip-audit, for example -s osv
-    python supply_chain.py sbom FOLDER         writes FOLDER/tailgauge-VERSION.cdx.json (CycloneDX 1.6)
+    python supply_chain.py audit [OPTION]...       options are those of pip-audit, for example -s osv
+    python supply_chain.py sbom FOLDER             writes FOLDER/tailgauge-VERSION.cdx.json (CycloneDX 1.6)
+    python supply_chain.py check FOLDER [PYTHON]   checks the metadata of its sdist and wheel, installs the wheel in a fresh
+                                                   environment of PYTHON, and runs it in an empty folder
 
 Exit codes of the audit: 0 nothing known, 1 a vulnerability, 69 not every pin could be looked up: the service cannot be reached,
 or does not know it. pip-audit itself counts a version that it could not look up as one without vulnerability.
+The check exits with 1 and the reason where something does not work.
 """
 
 from __future__ import annotations
@@ -13,9 +16,14 @@ import json
 import os
 import subprocess
 import sys
+import tarfile
+import time
+import zipfile
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import distribution
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from uuid import NAMESPACE_URL, uuid5
 
@@ -24,13 +32,16 @@ from cyclonedx.model.bom import Bom
 from cyclonedx.model.component import Component, ComponentType
 from cyclonedx.output.json import JsonV1Dot6
 from packageurl import PackageURL
+from packaging.metadata import Metadata
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
+from trove_classifiers import classifiers
 
 ROOT = "tailgauge"
 CONSTRAINTS = Path(__file__).with_name("constraints.txt")
 VULNERABLE, UNREACHABLE = 1, 69
 PATIENCE_S = 600
+MOST_MB = 650  # of an installation, with pip
 
 
 def pins() -> dict[str, str]:
@@ -130,11 +141,70 @@ def sbom(folder: Path) -> Path:
     return path
 
 
+def metadata(package: Path) -> Metadata:
+    """What a package says of itself; an ExceptionGroup or SystemExit where an index would refuse it."""
+    if package.suffix == ".whl":
+        with zipfile.ZipFile(package) as wheel:
+            (name,) = (one for one in wheel.namelist() if one.endswith(".dist-info/METADATA"))
+            text = wheel.read(name)
+    else:
+        with tarfile.open(package) as sdist:
+            part = sdist.extractfile(f"{package.name.removesuffix('.tar.gz')}/PKG-INFO")
+            assert part is not None
+            text = part.read()
+    found = Metadata.from_email(text)
+    if unknown := sorted(set(found.classifiers or ()) - set(classifiers)):
+        raise SystemExit(f"{package.name}: unknown classifiers: {', '.join(unknown)}")
+    for field in ("summary", "description", "description_content_type", "license_expression", "project_urls"):
+        if not getattr(found, field):
+            raise SystemExit(f"{package.name}: its metadata has no {field}")
+    return found
+
+
+def check(folder: Path, python: str = sys.executable) -> None:
+    """Install the newest wheel of a folder, and use it far from the checkout; SystemExit where that fails."""
+    wheel, sdist = (max(folder.glob(f"{ROOT}-*{end}"), key=os.path.getmtime) for end in (".whl", ".tar.gz"))
+    for package in (wheel, sdist):
+        found = metadata(package)
+        print(
+            f"{package.name}: metadata {found.metadata_version}, {len(found.requires_dist or ())} requirements"
+        )
+    with TemporaryDirectory() as place:
+        environment, empty = Path(place, "environment"), Path(place, "empty")
+        empty.mkdir()
+        _do(python, "-m", "venv", str(environment), where=empty)
+        began = time.monotonic()
+        pip = (str(environment / "bin" / "python"), "-m", "pip", "--quiet", "--disable-pip-version-check")
+        _do(*pip, "install", "--only-binary=:all:", "-c", str(CONSTRAINTS), str(wheel), where=empty)
+        took_s = time.monotonic() - began
+        files = {(at.st_dev, at.st_ino): at.st_blocks * 512 for at in map(Path.lstat, environment.rglob("*"))}
+        size_mb = round(sum(files.values()) / 2**20)
+        print(f"installed in {took_s:.0f} s, {size_mb} MB")
+        if size_mb > MOST_MB:
+            raise SystemExit(f"the installation has {size_mb} MB, expected at most {MOST_MB}")
+        tailgauge = str(environment / "bin" / "tailgauge")
+        _do(tailgauge, "scenario", "copy", "headroom", where=empty)
+        _do(tailgauge, "run", "headroom.toml", "--dry-run", where=empty)
+        _do(tailgauge, "run", "quickstart", "--duration", "8s", where=empty, accepted=(0, 3, 5))
+
+
+def _do(*line: str, where: Path, accepted: Sequence[int] = (0,)) -> None:
+    """Run a command without this environment; 3 and 5 say that the machine was busy, or the run too short."""
+    env = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "TAILGAUGE"))}
+    done = subprocess.run(line, cwd=where, env=env, capture_output=True, text=True, timeout=PATIENCE_S, check=False)  # fmt: skip
+    if done.returncode not in accepted:
+        raise SystemExit(f"{' '.join(line)}: exit code {done.returncode}\n{done.stdout}{done.stderr}")
+    if done.stdout:
+        print(done.stdout.splitlines()[0])
+
+
 if __name__ == "__main__":
     match sys.argv[1:]:
         case ["audit", *options]:
             sys.exit(audit(*options))
         case ["sbom", folder]:
             print(f"wrote {sbom(Path(folder))}")
+        case ["check", folder, *python]:
+            check(Path(folder), *python)
         case _:
             sys.exit(__doc__)

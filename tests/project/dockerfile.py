@@ -11,10 +11,15 @@ def stages(checkout: Path) -> list[list[list[str]]]:
     text = (checkout / "Dockerfile").read_text(encoding="utf-8")
     lines = re.sub(r"\\\n\s*", "", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)).splitlines()
     found: list[list[list[str]]] = []
+    base = ""
     for line in filter(None, map(str.split, lines)):
+        if line[0] == "ARG" and not found:
+            name, _, base = line[1].partition("=")
+            assert name == "BASE"
+            continue
         if line[0] == "FROM":
             found.append([])
-        found[-1].append(line)
+        found[-1].append([word.replace("${BASE}", base) for word in line])
     return found
 
 

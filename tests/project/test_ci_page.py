@@ -1,11 +1,11 @@
 """The example of docs/how-to/ci.md is YAML, and what it calls of tailgauge exists."""
 
 import re
-import shlex
 
 import pytest
 import yaml
 
+import tailgauge
 from tailgauge.cli.main import cli
 from tailgauge.errors import Exit
 from tailgauge.scenario.model import load, override
@@ -22,27 +22,55 @@ def jobs(page):
     return yaml.safe_load(example)["jobs"]
 
 
-def commands(jobs):
-    lines = [step["run"] for job in jobs.values() for step in job["steps"] if "run" in step]
-    return [shlex.split(line) for line in lines if line.startswith("tailgauge ")]
+@pytest.fixture(scope="module")
+def inputs(checkout):
+    return yaml.safe_load((checkout / "action.yml").read_text(encoding="utf-8"))["inputs"]
 
 
-def test_its_commands_and_options_exist(jobs):
-    found = commands(jobs)
+def uses(jobs):
+    """The inputs of each step that uses the action."""
+    return [
+        step["with"]
+        for job in jobs.values()
+        for step in job["steps"]
+        if "/tailgauge@" in step.get("uses", "")
+    ]
 
-    assert len(found) == 2
-    for _, name, *arguments in found:
-        known = {option for one in cli.commands[name].params for option in one.opts}
-        assert {word for word in arguments if word.startswith("--")} <= known
+
+def options(given):
+    """The lines of `options` as (option, value)."""
+    pairs = [line.partition(" ") for line in given.get("options", "").splitlines()]
+    return [(option, value) for option, _, value in pairs]
+
+
+def test_its_inputs_are_those_of_the_action(page, jobs, inputs):
+    listed = re.findall(r"^\| `([a-z]+)` \| ", page, re.MULTILINE)
+
+    assert listed == list(inputs)
+    assert len(uses(jobs)) == 2
+    for given in uses(jobs):
+        assert given.keys() <= inputs.keys()
+        assert {name for name, one in inputs.items() if one.get("required")} <= given.keys()
+
+
+def test_the_tutorial_uses_the_action_of_the_same_version(page, checkout, inputs):
+    tutorial = (checkout / "docs" / "tutorials" / "gate-in-ci.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```yaml\n(.*?)```", tutorial, re.DOTALL)
+    steps = yaml.safe_load(example)["steps"]
+    versions = set(re.findall(r"uses: \S+/tailgauge@v([\d.]+)", page + tutorial))
+
+    assert steps[-1]["with"].keys() <= inputs.keys()
+    assert versions == {tailgauge.__version__}
+
+
+def test_its_options_exist(jobs):
+    known = {option for one in cli.commands["run"].params for option in one.opts}
+
+    assert {option for given in uses(jobs) for option, _ in options(given)} <= known
 
 
 def test_its_overrides_are_keys_of_the_scenario(jobs):
-    sets = [
-        arguments[i + 1]
-        for arguments in commands(jobs)
-        for i, word in enumerate(arguments)
-        if word == "--set"
-    ]
+    sets = [value for given in uses(jobs) for option, value in options(given) if option == "--set"]
 
     assert sets
     for text in sets:
@@ -54,15 +82,3 @@ def test_it_lists_every_exit_code(page):
     codes = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
 
     assert codes == set(Exit)
-
-
-def test_what_it_keeps_is_kept_where_the_command_failed(jobs):
-    after = [
-        step
-        for job in jobs.values()
-        for step in job["steps"]
-        if "reports" in str(step) and "tailgauge run" not in str(step)
-    ]
-
-    assert len(after) == 3
-    assert all(step["if"] == "always()" for step in after)

@@ -4,9 +4,12 @@ the checkout: by itself, and as the services of docker-compose.yml, without cont
 
 import json
 import os
+import re
 import shutil
 import signal
+import subprocess
 import sysconfig
+import tomllib
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +17,7 @@ from pathlib import Path
 import pytest
 from project.compose_file import TOKEN, command_line, free_port, on_this_machine, services
 from project.dockerfile import copied
-from run_folders.run_data import assert_conserved
+from run_folders.run_data import RunData, assert_conserved
 from starting.command import Running, commands
 
 import tailgauge
@@ -117,6 +120,59 @@ def test_a_fresh_environment_finds_the_packaged_scenarios_and_locustfiles(
     for folder in ("scenarios", "locustfiles"):
         assert found[folder] == sorted(path.name for path in (checkout / folder).iterdir() if path.is_file())
         assert found[folder] != []
+
+
+def interpreter(minor: int) -> str | None:
+    """A Python 3.x of this machine that starts; a shim of pyenv alone does not."""
+    names = [shutil.which(f"python3.{minor}"), *map(str, Path("~").expanduser().glob(f".pyenv/versions/3.{minor}.*/bin/python"))]  # fmt: skip
+    for name in filter(None, names):
+        done = subprocess.run([name, "-c", "import sys, venv, ensurepip; print(sys.version_info[1])"], capture_output=True, text=True, check=False)  # fmt: skip
+        if done.stdout.strip() == str(minor):
+            return name
+    return None
+
+
+@pytest.mark.parametrize("minor", [11, 12, 13, 14])
+def test_packages_work_with_every_python_in_an_empty_folder(minor, built, full_size, checkout, command):
+    """Metadata, a real installation with its size, and three commands: what `make dist` does."""
+    if not full_size:
+        pytest.skip("make verify: a minute each")
+    if (python := interpreter(minor)) is None:
+        pytest.skip(f"Python 3.{minor} is not installed")
+
+    done = command(["python", checkout / "supply_chain.py", "check", built["sdist"].parent, python], 400)
+
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^installed in \d+ s, \d+ MB$", done.stdout, re.MULTILINE)
+
+
+def test_the_classifiers_are_the_pythons_that_are_tested(checkout):
+    project = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    versions = [one.rpartition(" ")[2] for one in project["classifiers"] if "Python :: 3." in one]
+
+    assert versions == ["3.11", "3.12", "3.13", "3.14"]
+    assert {"Repository", "Documentation", "Changelog", "Issues"} == set(project["urls"])
+
+
+@pytest.mark.parametrize("installed", ["pure"], indirect=True)
+def test_a_wheel_without_the_compiled_reader_makes_a_run_in_an_empty_folder(
+    installed, full_size, command, tmp_path
+):
+    """Also by plain Locust, with a file of the package; a dry run of a scenario that was copied out of it."""
+    scenario = "headroom" if full_size else "streaming"
+    program, env = installed / "bin" / "tailgauge", {"PYTHONPATH": ""}
+    (packaged,) = installed.glob("lib/python*/site-packages/tailgauge/locustfiles/streaming.py")
+    lines = (
+        [program, "scenario", "copy", scenario],
+        [program, "run", f"{scenario}.toml", "--dry-run", "--out", "dry"],
+        [installed / "bin" / "python", "-m", "locust", "-f", packaged, "--headless", "--set=stages.duration_s=3", "--out=real"],
+    )  # fmt: skip
+    codes = [command(line, 90, tmp_path, env) for line in lines]
+
+    assert [done.returncode for done in codes[:2]] == [0, 0], [done.stderr for done in codes]
+    assert codes[2].returncode in {0, 3, 5}, codes[2].stderr
+    (run,) = (tmp_path / "real" / "runs").iterdir()
+    assert assert_conserved(RunData(run))["ended"]["ok"] > 3
 
 
 def test_the_installed_command_names_its_version_from_any_folder(installed, command, tmp_path):

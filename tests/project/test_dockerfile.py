@@ -47,6 +47,16 @@ def test_both_stages_of_the_image_use_the_same_pinned_python(instructions):
     assert re.fullmatch(r"python:3\.\d+\.\d+-slim-\w+", bases[0])
 
 
+def test_another_base_such_as_one_with_its_digest_replaces_both(checkout):
+    text = (checkout / "Dockerfile").read_text(encoding="utf-8")
+    page = (checkout / "docs" / "how-to" / "kubernetes.md").read_text(encoding="utf-8")
+    (default,) = re.findall(r"^ARG BASE=(\S+)$", text, re.MULTILINE)
+
+    assert re.findall(r"^FROM (\S+)", text, re.MULTILINE) == ["${BASE}", "${BASE}"]
+    assert f"--build-arg BASE={default}@sha256:DIGEST" in page
+    assert f"imagetools inspect {default} " in page
+
+
 def test_the_image_that_runs_has_no_tools_no_root_and_tailgauge_as_its_entry_point(instructions):
     last = instructions[-1]
     instructions = {line[0]: " ".join(line[1:]) for line in last}

@@ -7,6 +7,7 @@ import importlib.util
 import json
 import re
 import threading
+import zipfile
 from collections.abc import Iterator
 from importlib.metadata import distribution
 from pathlib import Path
@@ -159,6 +160,39 @@ def test_make_dist_builds_the_packages_and_the_bill(checkout, command):
 
     assert "-m build --no-isolation --outdir dist" in recipe
     assert "supply_chain.py sbom dist" in recipe
+    assert "supply_chain.py check dist" in recipe
+
+
+FINE = "Metadata-Version: 2.4\nName: x\nVersion: 1\nSummary: s\nLicense-Expression: MIT\nProject-URL: A, https://a.example\n{}Description-Content-Type: text/markdown\n\ntext\n"
+WRONG = {
+    "no summary": (FINE.replace("Summary: s\n", "").format(""), "has no summary"),
+    "no text": (FINE.format("").partition("\n\n")[0] + "\n\n", "has no description"),
+    "no such classifier": (FINE.format("Classifier: Programming Language :: Snake\n"), "unknown classifiers: Programming Language :: Snake"),
+    "not a version": (FINE.replace("Version: 1\n", "Version: one\n").format(""), "version"),
+    "not a requirement": (FINE.format("Requires-Dist: a b\n"), "requires-dist"),
+    "no such licence": (FINE.replace("MIT", "my own").format(""), "license-expression"),
+}  # fmt: skip
+
+
+def package(folder: Path, text: str) -> Path:
+    path = folder / "x-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as wheel:
+        wheel.writestr("x-1.dist-info/METADATA", text)
+    return path
+
+
+def test_metadata_as_an_index_wants_it_is_accepted(supply_chain, tmp_path):
+    assert supply_chain.metadata(package(tmp_path, FINE.format(""))).name == "x"
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_metadata_that_an_index_would_refuse_is_named(name, supply_chain, tmp_path):
+    text, reason = WRONG[name]
+    with pytest.raises((ExceptionGroup, SystemExit)) as caught:
+        supply_chain.metadata(package(tmp_path, text))
+
+    reasons = getattr(caught.value, "exceptions", [caught.value])
+    assert reason in "; ".join(map(str, reasons))
 
 
 def test_the_page_on_security_says_how_to_report_and_what_the_audit_returns(checkout, supply_chain):

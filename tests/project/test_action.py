@@ -1,0 +1,212 @@
+"""action.yml: its steps are run as a GitHub runner runs them, with inputs as variables and files for outputs and summary."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from starting.command import run_command
+from starting.endpoint import endpoint
+from starting.programs import TAILGAUGE
+
+SCENARIO = """
+[arrival]
+rate_per_s = 20
+[stages]
+duration_s = 6
+[traffic.chat]
+prompt_tokens = 50
+output_tokens = 5
+[simulated]
+ttft_ms = 100
+chunk_gap_ms = 5
+[slo]
+errors = "error_rate < 20%"
+"""
+EXPRESSION = re.compile(r"\$\{\{(.*?)\}\}", re.DOTALL)
+SHELL = ("bash", "--noprofile", "--norc", "-eo", "pipefail")  # what `shell: bash` means
+
+
+@pytest.fixture(scope="module")
+def action(checkout: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = yaml.safe_load((checkout / "action.yml").read_text(encoding="utf-8"))
+    return loaded
+
+
+@dataclass(frozen=True)
+class Ended:
+    """What a step left behind."""
+
+    code: int
+    log: str
+    summary: str
+    outputs: dict[str, str]
+
+
+class Runner:
+    """A job of a build server, in a workspace with the user's files."""
+
+    def __init__(self, action: dict[str, Any], checkout: Path, folder: Path) -> None:
+        self._action, self._checkout = action, checkout
+        self.workspace, self.temp = folder / "work space", folder / "temp"
+        for each in (self.workspace, self.temp):
+            each.mkdir()
+
+    def has_tailgauge(self) -> None:
+        """As after the step that installs it."""
+        (self.temp / "tailgauge" / "bin").mkdir(parents=True)
+        (self.temp / "tailgauge" / "bin" / "tailgauge").symlink_to(TAILGAUGE)
+
+    def run(self, step: str, secrets: dict[str, str] | None = None, **inputs: str) -> Ended:
+        """Run the step with this name."""
+        declared = self._action["inputs"]
+        assert inputs.keys() <= declared.keys()
+        given = {name: inputs.get(name, one.get("default", "")) for name, one in declared.items()}
+        (found,) = [one for one in self._action["runs"]["steps"] if one.get("name") == step]
+        assert found["shell"] == "bash"
+        files = {name: self.temp / name for name in ("GITHUB_OUTPUT", "GITHUB_STEP_SUMMARY", "script.sh")}
+        for path in files.values():
+            path.write_text("", encoding="utf-8")
+        files["script.sh"].write_text(found["run"], encoding="utf-8")
+        env = {name: _value(text, given) for name, text in found["env"].items()}
+        env |= {name: str(path) for name, path in files.items() if name != "script.sh"}
+        env |= {"RUNNER_TEMP": str(self.temp), "GITHUB_ACTION_PATH": str(self._checkout)}
+        line = [*SHELL, files["script.sh"]]
+        done = run_command(line, 240, self.workspace, {**env, **(secrets or {})})
+        lines = files["GITHUB_OUTPUT"].read_text(encoding="utf-8").splitlines()
+        return Ended(
+            done.returncode,
+            done.stdout + done.stderr,
+            files["GITHUB_STEP_SUMMARY"].read_text(encoding="utf-8"),
+            dict(line.split("=", 1) for line in lines),
+        )
+
+
+def _value(text: str, given: dict[str, str]) -> str:
+    """A variable's value: this action puts in whole inputs only."""
+    return EXPRESSION.sub(lambda found: given[found[1].strip().removeprefix("inputs.")], text)
+
+
+@pytest.fixture
+def runner(action, checkout, tmp_path) -> Runner:
+    one = Runner(action, checkout, tmp_path)
+    (one.workspace / "chat-load.toml").write_text(SCENARIO, encoding="utf-8")
+    return one
+
+
+@pytest.fixture
+def run(runner) -> Callable[..., Ended]:
+    runner.has_tailgauge()
+    return lambda **given: runner.run("Run the scenario", **given)
+
+
+def test_a_run_that_passes_has_its_report_in_the_summary_and_its_answer_in_the_outputs(run, runner):
+    ended = run(
+        scenario="chat-load.toml",
+        objectives="\n  chat: ttft p50 < 900ms  \n\ne2e p50 < 2s\n",
+        options="--dry-run\n--set simulated.ttft_ms=300\n--seed=4\n",
+    )
+
+    assert ended.code == 0, ended.log
+    assert ended.outputs["exit-code"] == "0"
+    assert ended.outputs["result"].startswith("PASS (dry run)  3 of 3 objectives met")
+    report = Path(ended.outputs["report"])
+    assert report.parent == runner.temp / "tailgauge-results" / "reports"
+    assert ended.summary == (report / "report.md").read_text(encoding="utf-8")
+    assert {"report.html", "junit.xml"} <= {path.name for path in report.iterdir()}
+    assert ended.outputs["result"] in ended.log
+
+
+def test_a_failed_objective_fails_the_step_after_the_summary(run):
+    ended = run(scenario="chat-load.toml", objectives="ttft p50 < 20ms", options="--dry-run")
+
+    assert ended.code == 1
+    assert ended.outputs["exit-code"] == "1"
+    assert ended.outputs["result"].startswith("FAIL")
+    assert "ttft p50" in ended.summary
+
+
+@pytest.mark.parametrize(("accept", "code"), [("", 2), ("5", 2), ("22", 2), ("3, 2", 0), ("2", 0)])
+def test_a_run_without_a_report_says_so_and_accepted_codes_do_not_fail_the_step(run, accept, code):
+    ended = run(scenario="nowhere.toml", accept=accept)
+
+    assert ended.code == code
+    assert ended.outputs == {"exit-code": "2", "result": "", "report": ""}
+    assert "made no report: exit code 2" in ended.summary
+    assert "nowhere.toml" in ended.log
+
+
+HOSTILE = """x'"; touch pwned; $(touch pwned) `touch pwned` ${{ github.token }} && touch pwned\ntouch pwned"""
+
+
+@pytest.mark.parametrize("name", ["scenario", "target", "objectives", "options", "accept"])
+def test_an_input_is_never_run_by_the_shell(name, run, runner):
+    ended = run(**{"scenario": "chat-load.toml", "options": "--set a.b=1", name: HOSTILE})
+
+    assert ended.code == 2
+    assert [path.name for path in runner.workspace.rglob("*")] == ["chat-load.toml"]
+
+
+@pytest.mark.parametrize("scenario", ["--help", "--version", "-h"])
+def test_a_scenario_is_not_taken_for_an_option(scenario, run):
+    assert run(scenario=scenario).code == 2
+
+
+def test_no_script_has_an_expression_in_it_and_no_input_is_a_secret(action):
+    scripts = [step["run"] for step in action["runs"]["steps"] if "run" in step]
+
+    assert len(scripts) == 2
+    assert [script for script in scripts if EXPRESSION.search(script)] == []
+    assert [name for name in action["inputs"] if re.search("key|token|secret|password", name)] == []
+
+
+def test_what_is_uploaded_is_what_the_run_wrote_and_also_after_a_failure(action):
+    upload = action["runs"]["steps"][-1]
+    (run_step,) = [step for step in action["runs"]["steps"] if step.get("id") == "run"]
+
+    assert upload["if"].startswith("always() && ")
+    assert "out=$RUNNER_TEMP/tailgauge-results\n" in run_step["run"]
+    assert upload["with"]["path"].splitlines()[0] == "${{ runner.temp }}/tailgauge-results/reports"
+    outputs = {one["value"] for one in action["outputs"].values()}
+    written = re.findall(r'echo "([\w-]+)=', run_step["run"])
+    assert outputs == {f"${{{{ steps.run.outputs.{name} }}}}" for name in written}
+
+
+def test_the_target_gets_the_key_of_the_job_which_is_written_nowhere(run, full_size, tmp_path):
+    """The simulated endpoint refuses requests without it."""
+    if not full_size:
+        pytest.skip("make verify: a run in real time")
+    canary = "sk-canary-7f3a9b1c5d2e"
+    with endpoint("--set=ttft_ms=20", "--api-key-env=MY_KEY", env={"MY_KEY": canary}) as server:
+        ended = run(
+            scenario="chat-load.toml",
+            target=server.url,
+            options="--duration 3s\n--set target.api_key_env=MY_KEY",
+            secrets={"MY_KEY": canary},
+        )
+
+    assert ended.code in {0, 3, 5}, ended.log
+    assert "100% of " in ended.log
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and not path.is_symlink()]
+    assert len(written) > 8
+    assert [path for path in written if canary.encode() in path.read_bytes()] == []
+    assert canary not in ended.log
+
+
+def test_the_install_step_installs_the_version_of_the_action(runner, full_size):
+    if not full_size:
+        pytest.skip("make verify: half a minute")
+    if shutil.which("cc") is None:
+        pytest.skip("no C compiler")
+
+    done = runner.run("Install Tailgauge")
+    ended = runner.run("Run the scenario", scenario="chat-load.toml", options="--dry-run")
+
+    assert done.code == 0, done.log
+    assert ended.outputs["exit-code"] in {"0", "5"}, ended.log
