@@ -88,13 +88,18 @@ def add_class(
     if name in rows:
         raise ValueError(f"{row.__name__}: the name {name!r} is taken: choose another")
     if model is not None:
-        fields = model.model_fields
         if table is not None:
             _refuse_taken(key, (name,), model)
-            fields[name] = FieldInfo.from_annotated_attribute(table, table())
-        fields[key].annotation = Literal[(*get_args(fields[key].annotation), name)]  # type: ignore[assignment]
-        model.model_rebuild(force=True)
+            model.model_fields[name] = FieldInfo.from_annotated_attribute(table, table())
+        add_choice(model, key, name)
     rows[name] = row
+
+
+def add_choice(model: type[Table], key: str, name: str) -> None:
+    """Let a name be a choice of a key, too. Models of that model must be rebuilt."""
+    field = model.model_fields[key]
+    field.annotation = Literal[(*get_args(field.annotation), name)]  # type: ignore[assignment]
+    model.model_rebuild(force=True)
 
 
 _SHAPES = {

@@ -66,9 +66,12 @@ def shows_everything(done: Finished) -> None:
 
 
 def test_a_plugin_with_one_of_each_kind_works_in_a_dry_run(start: Start, desk: Path) -> None:
-    done = start("run", desk, "--dry-run", "--plugin", desk.with_name(PLUGIN)).finish()
+    bounds = ("--slo", "decode p50 < 9s", "--slo", "tickets: decode p90 < 1ms")
+    done = start("run", desk, "--dry-run", "--plugin", desk.with_name(PLUGIN), *bounds).finish()
 
-    assert done.code == 0, done.stderr
+    assert done.code == 1, done.stderr
+    objectives = json.loads((done.report / "report.json").read_text())["slo"]
+    assert [(one["metric"], one["outcome"]) for one in objectives] == [("decode", "pass"), ("decode", "fail")]
     shows_everything(done)
     assert_conserved(done.run)
 

@@ -57,6 +57,7 @@ BROKEN = {
         "A.uses: expected some of ",
     ),
     "protocol.py": ("PROTOCOLS = [dict]\n", "expected subclasses of WireProtocol, got <class 'dict'>"),
+    "objective.py": ("OBJECTIVES = ['ttft']\n", "expected names of metrics that are not taken, got 'ttft'"),
     "called.py": ("def PROMPT_SOURCES():\n  return [1 / 0]\n", "plugin called.py, line 2: ZeroDivisionError"),
 }
 

@@ -6,6 +6,7 @@ more of these:
     PATTERNS = [...]            classes, as patterns/pattern.py describes them
     PROMPT_SOURCES = [...]      classes, see prompts/source.py
     PROTOCOLS = [...]           classes, see protocols/protocol.py
+    OBJECTIVES = [...]          names of its metrics, in ms, that objectives may bound
     def metrics(): return [...]     rows of metrics/metrics.py of the analysis
     def sections(): return [...]    functions from Findings to a Section or None
 
@@ -36,9 +37,9 @@ from tailgauge.table import nearest
 
 log = logging.getLogger("tailgauge")
 GROUP = "tailgauge.plugins"  # of entry points
-PATTERNS, PROMPT_SOURCES, PROTOCOLS = "PATTERNS", "PROMPT_SOURCES", "PROTOCOLS"
+PATTERNS, PROMPT_SOURCES, PROTOCOLS, OBJECTIVES = "PATTERNS", "PROMPT_SOURCES", "PROTOCOLS", "OBJECTIVES"
 METRICS, SECTIONS = "metrics", "sections"
-KINDS = (PATTERNS, PROMPT_SOURCES, PROTOCOLS, METRICS, SECTIONS)
+KINDS = (PATTERNS, PROMPT_SOURCES, PROTOCOLS, OBJECTIVES, METRICS, SECTIONS)
 SHOWN = 12  # characters of a hash
 MAX_FAULTS = 10  # of one worker that are kept
 _LONGEST = 300  # characters of a fault

@@ -272,8 +272,8 @@ def _widen(_: Any) -> None:
     Scenario.model_rebuild(force=True)
 
 
-plugin.subscribe(plugin.PATTERNS, _widen)
-plugin.subscribe(plugin.PROTOCOLS, _widen)
+for kind in (plugin.PATTERNS, plugin.PROTOCOLS, plugin.OBJECTIVES):
+    plugin.subscribe(kind, _widen)
 
 
 def load_plugins(argument: str) -> None:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, model_validator
 
+from tailgauge.plugins import plugin
 from tailgauge.sanitize import plain
-from tailgauge.table import NonNegative, Positive, Table, by_name
+from tailgauge.table import NonNegative, Positive, Table, add_choice, by_name
 
 LATENCY, SHARE, PER_S, COST = "ms", "share", "per second", "cost"
 MOST, LEAST = "<", ">"
@@ -136,6 +137,17 @@ class Objective(Table):
         if self.figure.unit != SHARE or self.bound in {0.0, 1.0}:
             return None
         return fewest(self.bound if self.figure.sign == LEAST else 1 - self.bound, 0.975)
+
+
+def _add(name: Any) -> None:
+    """A metric of a plugin."""
+    if not isinstance(name, str) or not re.fullmatch(r"\w+", name) or name in BY_NAME:
+        raise ValueError(f"expected names of metrics that are not taken, got {name!r}")
+    BY_NAME[name] = Figure(name, LATENCY, MOST, "a quantile of a plugin's metric")
+    add_choice(Objective, "metric", name)
+
+
+plugin.subscribe(plugin.OBJECTIVES, _add)
 
 
 def fewest(p: float, confidence: float = 0.95) -> int:
