@@ -70,7 +70,7 @@ def stability(frames: Frames, of_target: Steady, rates: Throughput) -> Stability
     arrival, stage = table(frames.run["scenario"], "arrival"), of_target
     why = _not_judged(frames, of_target)
     grows = _growth(frames, of_target) if frames.run["arrival"] == "open" else None
-    users = number(table(arrival, "closed").get("users")) if frames.run["arrival"] == "closed" else None
+    users = number(table(arrival, "closed").get("users")) if arrival.get("process") == "closed" else None
     turns = (rates.completed_per_s or 0.0) * stage.seconds / users if users else None
     found: list[Finding] = []
     least = LEAST_GROWTH * (rates.offered_per_s or 0.0)

@@ -247,9 +247,11 @@ def _oldest(f: Findings, ended: str) -> str:
 
 def _longer(f: Findings, line: ObjectiveLine) -> str:
     """What decides an objective on a percentile that had too few requests."""
-    seconds = number(table(f.frames.run["scenario"], "stages").get("duration_s"))
+    scenario = f.frames.run["scenario"]
+    seconds = number(table(scenario, "stages").get("duration_s"))
     one = next((one for one in f.slos if one.line is line), None)
-    if not (seconds and one and one.p and 0 < one.n < n_min(one.p)):
+    has_plan = table(scenario, "arrival").get("process") != "tasks"
+    if not (has_plan and seconds and one and one.p and 0 < one.n < n_min(one.p)):
         return "" if line.value and "run longer" in line.why else "run longer"  # once is enough
     return f"run longer: --duration {10 * math.ceil(seconds * n_min(one.p) / one.n / 10 * 1.05)}s"
 

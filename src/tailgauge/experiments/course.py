@@ -21,7 +21,7 @@ from tailgauge.rows.text_file import locate
 from tailgauge.scenario import model as scenarios
 from tailgauge.scenario.experiment import Experiment as Table
 from tailgauge.scenario.model import Scenario
-from tailgauge.schedule.settings import CLOSED
+from tailgauge.schedule.settings import CLOSED, TASKS
 from tailgauge.thresholds import INVALID
 
 RUN_S = 9.0  # of a real run beside its load: processes, connections, drain, report
@@ -151,7 +151,7 @@ class Base:
     def today(self, *refused: str) -> float:
         """Today's rate in requests/s. UsageError if there is none, or the process is a closed loop or `refused`."""
         process, rate = self.scenario.arrival.process, self.scenario.arrival.rate
-        if process in {CLOSED, *refused}:
+        if process in {CLOSED, TASKS, *refused}:
             text = f"{self.table.kind} sets a rate, which {process!r} does not take: expected an open process, as poisson"
             raise self.refused("arrival.process", text)
         if rate is None:

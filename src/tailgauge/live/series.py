@@ -17,6 +17,7 @@ from typing import Any
 
 from tailgauge import quantile_sketch
 from tailgauge.master.progress import Progress
+from tailgauge.scenario.model import ENDLESS_S
 from tailgauge.thresholds import fewest_for
 
 WINDOWS_S = (10.0, 30.0, 60.0)
@@ -161,7 +162,7 @@ def document(view: RunView | None, live: Live, since_s: float) -> dict[str, Any]
         return {"run": None}
     progress = view.progress
     run = view.run | {
-        "duration_s": progress.duration_s,
+        "duration_s": None if progress.duration_s == ENDLESS_S else progress.duration_s,
         "verdict": progress.verdict if live.points else None,  # there is none before the start
         "reason": progress.reason,
         "objectives": [asdict(one) for one in progress.objectives],

@@ -40,7 +40,8 @@ def announcement(settings: Settings, workers: int) -> list[str]:
     scenario = settings.scenario
     is_simulated = scenario.target.url == SIMULATED
     target = "simulated endpoint" if is_simulated else plain(scenario.target.url)
-    load = f"{scenario.arrival.load} for {span(scenario.stages.duration_s)}"
+    load, stages = scenario.arrival.load, scenario.stages
+    load += "" if stages.is_endless else f" for {span(stages.duration_s)}"
     title = f"{scenario.name}  {workers} worker{'' if workers == 1 else 's'}  {target}  {load}"
     expected = settings.estimate.lines()
     expected = expected[:1] if is_simulated else expected  # nobody pays for the simulated endpoint

@@ -13,6 +13,7 @@ import re
 import socket
 import sys
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -155,8 +156,8 @@ def serve(environment: Any, at: Address, run: Callable[[], Run | None], *, metri
     """Serve Locust's page with the tab for a run of `tailgauge run`; returns its address, or UsageError."""
     sys.argv[1:] = []  # Locust parses the command line for each page view: ours would end the process
     page = environment.create_web_ui(at.host, at.port, delayed_start=True)
-    attach(environment, run, metrics=metrics, host=at.host)
-    page.app.before_request(_refuse_start)
+    why = "`tailgauge run` starts its scenarios itself"
+    attach(environment, run, metrics=metrics, host=at.host, refuses_start=lambda _: why)
     page.server = WSGIServer((at.host.strip("[]"), at.port), page.app, log=None)
     try:
         page.server.start()
@@ -165,9 +166,8 @@ def serve(environment: Any, at: Address, run: Callable[[], Run | None], *, metri
     return f"http://{at.host}:{page.server.server_port}"
 
 
-def _refuse_start() -> Response | None:
-    if request.endpoint == "locust.swarm":
-        why = "`tailgauge run` starts its scenarios itself"
+def _refuse_start(refuses: Callable[[str | None], str]) -> Response | None:
+    if request.endpoint == "locust.swarm" and (why := refuses(request.form.get("host"))):
         return jsonify({"success": False, "message": why})
     return None
 
@@ -201,8 +201,18 @@ def _is_ours(host: str, names: Collection[str]) -> bool:
         return False
 
 
-def attach(environment: Any, run: Callable[[], Run | None], *, metrics: bool, host: str) -> None:
-    """Add the tab and its pages to Locust's page at `host`, before its first answer."""
+def attach(
+    environment: Any,
+    run: Callable[[], Run | None],
+    *,
+    metrics: bool,
+    host: str,
+    refuses_start: Callable[[str | None], str] = lambda _: "",
+) -> None:
+    """Add the tab and its pages to Locust's page at `host`, before its first answer.
+
+    `refuses_start`: why a start with the form's host is not possible; "" where it is.
+    """
     watcher = Watcher(run)
     page = environment.web_ui
     options = environment.parsed_options
@@ -217,6 +227,7 @@ def attach(environment: Any, run: Callable[[], Run | None], *, metrics: bool, ho
     pages.after_request(_headers)
     page.app.register_blueprint(pages)
     page.app.before_request(_guard({name.lower() for name in (host, socket.gethostname()) if name}))
+    page.app.before_request(partial(_refuse_start, refuses_start))
     page.app.after_request(_add_tab)
     page.app.after_request(_limit_readers)
     page.template_args["extended_tabs"] = [{"key": "tailgauge", "title": "Tailgauge"}]

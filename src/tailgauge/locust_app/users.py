@@ -1,6 +1,6 @@
-"""Locust's side: placeholder users, options, and the hooks that lead a run or work for one.
+"""Locust's side: options, and the hooks that lead a run or work for one.
 
-The schedule drives the load: a user sends nothing, and Locust's user count is ignored with a warning. Each test_start
+A schedule drives the load, so that Locust's user count has no effect, or the tasks of a StreamingUser. Each test_start
 begins a run with a new folder; test_stopping waits for the drain before Locust stops the workers.
 """
 
@@ -9,11 +9,12 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import gevent
-from locust import User, constant, events, runners, task
+from locust import events, runners
 from locust.rpc.protocol import Message
 from locust.runners import STATE_MISSING, MasterRunner, WorkerRunner
 
@@ -25,16 +26,27 @@ from tailgauge.channel.sockets import report as dropped_messages
 from tailgauge.clock import monotonic_ns
 from tailgauge.errors import Exit, TailgaugeError, UsageError
 from tailgauge.live import web
-from tailgauge.live.terminal import announcement
+from tailgauge.live.terminal import announcement, span
+from tailgauge.locust_app.locustfile import (
+    NoTargetError,
+    Options,
+    Traffic,
+    is_of_tasks,
+    of_tailgauge,
+    refuses_start,
+    settings_of,
+)
 from tailgauge.locust_app.report_process import ReportProcess
+from tailgauge.locust_app.streaming_user import REQUEST_TYPE, Answer, EndedError, StreamingUser, serve_tasks
 from tailgauge.master.run import MESSAGES, Run
-from tailgauge.plan.resolve import Settings, resolve
+from tailgauge.plan.resolve import Settings
 from tailgauge.plugins import plugin
 from tailgauge.rows.schema import COMPLETED, SCHEMA_VERSION
 from tailgauge.sanitize import plain
-from tailgauge.scenario.model import load_plugins, override
+from tailgauge.schedule.settings import TASKS
 from tailgauge.worker.worker import Worker, prepare_process
 
+__all__ = ["Answer", "Master", "StreamingUser", "Traffic", "attach_worker", "refusal"]
 log = logging.getLogger("tailgauge")
 # A worker that imports an SDK on a busy machine is silent for longer than Locust's 3 s without being lost. Our messages
 # reveal a loss sooner, and each heartbeat costs the master as much as one of them: one in 5 s is enough.
@@ -45,29 +57,13 @@ MAX_NAME = 100  # characters of a worker's name
 CUT_SHORT = "cut_short"  # Locust ended the run early: -t, or Stop on the web page
 
 
-class Traffic(User):
-    """A placeholder with a locustfile's pattern and default scenario; it sends nothing."""
-
-    abstract = True
-    scenario = ""  # default of --scenario
-    wait_time = constant(3600)
-
-    @task
-    def scheduled_elsewhere(self) -> None:
-        """Requests are sent by the dispatcher, at their scheduled times."""
-
-
-class EndedError(Exception):
-    """How a request ended, for Locust's own statistics page."""
-
-
 class Master:
     """The master's hooks in one Locust process; `run` is the current run or the last one.
 
     With `stays` the workers wait for another run.
     """
 
-    def __init__(self, environment: Any, settings: Settings, seal: Seal, *, stays: bool) -> None:
+    def __init__(self, environment: Any, settings: Settings | None, seal: Seal, *, stays: bool) -> None:
         self._environment, self.settings = environment, settings
         self._stays = stays
         self._link = link = Link(environment.runner, seal)
@@ -84,6 +80,7 @@ class Master:
         environment.events.test_start.add_listener(self._on_test_start)
         environment.events.test_stopping.add_listener(self._on_test_stopping)
         self.on_end: Callable[[Run], None] = lambda _: None
+        self.before_start: Callable[[], Settings | None] = lambda: self.settings  # None: nothing to run
 
     def _forward(self, kind: str) -> Callable[[str, dict[str, Any]], None]:
         return lambda node, data: self.run.on_message(kind, node, data) if self.run else None
@@ -142,6 +139,9 @@ class Master:
             self.run.notice_life(node)
 
     def _on_test_start(self, **_: Any) -> None:
+        self.settings, self.run = self.before_start(), None
+        if self.settings is None:
+            return
         self.run = run = Run(self._link, self.settings, self.workers, self.is_alive)
         run.notes.extend(refusal(node, why) for node, why in self.refused.items())
         for node, data in self.roster.items():
@@ -151,9 +151,13 @@ class Master:
 
     def _conduct(self, run: Run) -> None:
         run.begin()
-        if run.state != CUT_SHORT:  # else Locust is stopping already
-            runner = self._environment.runner
-            gevent.spawn(runner.stop if self._stays else runner.quit)
+        if not run.finishing:  # else Locust is stopping already
+            gevent.spawn(self.stop)
+
+    def stop(self) -> None:
+        """Stop Locust's users; without another run to come, Locust too."""
+        runner = self._environment.runner
+        (runner.stop if self._stays else runner.quit)()
 
     def _on_test_stopping(self, **_: Any) -> None:
         run = self.run
@@ -162,7 +166,8 @@ class Master:
         first = not run.finishing
         run.notes.extend(dropped_messages())
         run.look_for_workers()
-        run.cut_short(CUT_SHORT)
+        ends_here = run.scenario.arrival.process == TASKS  # and nowhere else
+        run.cut_short(run.state if ends_here else CUT_SHORT)
         run.finish()
         self._forget(run)
         if first:
@@ -206,7 +211,7 @@ def attach_worker(environment: Any, seal: Seal, out: Path, *, is_child: bool = F
     def on_ended(traffic: str, ended: str, response_time_ms: float) -> None:
         exception = None if ended in COMPLETED else EndedError(ended)
         environment.events.request.fire(
-            request_type="LLM",
+            request_type=REQUEST_TYPE,
             name=traffic,
             response_time=response_time_ms,
             response_length=0,
@@ -215,6 +220,7 @@ def attach_worker(environment: Any, seal: Seal, out: Path, *, is_child: bool = F
         )
 
     worker = Worker(Link(runner, seal), runner.client_id, out, on_ended, is_child=is_child)
+    serve_tasks(environment, worker)
     gevent.spawn(worker.hello)
     environment.events.test_stopping.add_listener(lambda **_: worker.finish("the run ended without a drain"))
     return worker
@@ -228,21 +234,34 @@ def _options(parser: Any) -> None:
     # Other machines reach the master and its web page only on request.
     parser.set_defaults(master_bind_host=LOOPBACK, web_host=LOOPBACK)
     group = parser.add_argument_group("Tailgauge options")
-    group.add_argument("--scenario", default="", help="Scenario file or name of a packaged scenario")
-    group.add_argument("--set", dest="tailgauge_set", action="append", default=[], metavar="TABLE.KEY=VALUE",
-                       help="Override a value of the scenario (repeatable)")  # fmt: skip
-    group.add_argument("--plugin", dest="tailgauge_plugins", action="append", default=[], metavar="FILE|NAME",
-                       help="Load this plugin (repeatable)")  # fmt: skip
-    group.add_argument("--allow-plugins", dest="tailgauge_allow_plugins", action="store_true",
-                       help="Load the plugins that the scenario names")  # fmt: skip
-    group.add_argument("--out", dest="tailgauge_out", default=".", help="Folder for runs/ and reports/")
-    group.add_argument("--metrics", dest="tailgauge_metrics", action="store_true",
-                       help="Add /metrics for Prometheus to the web page")  # fmt: skip
+    add = group.add_argument
+    add("--scenario", default="", help="Scenario file or name of a packaged scenario")
+    add("--set", dest="tailgauge_set", action="append", default=[], metavar="TABLE.KEY=VALUE",
+        help="Override a value of the scenario (repeatable)")  # fmt: skip
+    add("--plugin", dest="tailgauge_plugins", action="append", default=[], metavar="FILE|NAME",
+        help="Load this plugin (repeatable)")  # fmt: skip
+    add("--allow-plugins", dest="tailgauge_allow_plugins", action="store_true",
+        help="Load the plugins that the scenario names")  # fmt: skip
+    add("--out", dest="tailgauge_out", default=".", help="Folder for runs/ and reports/")
+    add("--metrics", dest="tailgauge_metrics", action="store_true",
+        help="Add /metrics for Prometheus to the web page")  # fmt: skip
+    # Locust answers --help before it reads a locustfile.
+    add("--tailgauge-help", action="help", help="Show all options with these and exit")
 
 
 @events.init.add_listener  # type: ignore[untyped-decorator]
 def _init(environment: Any, **_: Any) -> None:
-    runner = environment.runner
+    runner, page = environment.runner, environment.web_ui
+    if not of_tailgauge(environment):
+        return  # users of Locust's own only
+    settings: Settings | None = None
+    given_options = environment.parsed_options
+    options = Options(
+        given_options.scenario,
+        tuple(given_options.tailgauge_set),
+        _out(environment),
+        given_options.tailgauge_allow_plugins,
+    )
     try:
         for name in environment.parsed_options.tailgauge_plugins:
             plugin.load(name)
@@ -251,21 +270,60 @@ def _init(environment: Any, **_: Any) -> None:
             worker = attach_worker(environment, seal, _out(environment))
             worker.on_refused = lambda: _end_refused(runner, worker)
             return
-        settings, metrics = _settings(environment), _metrics(environment)
+        metrics = _metrics(environment)
+        with suppress(*([NoTargetError] if page is not None else [])):  # its start form may name one
+            settings = settings_of(environment, options, environment.host)
     except Exception as error:  # noqa: BLE001 - Locust would go on after a traceback
         failed = plugin.failure(error)
         sys.stderr.write(f"tailgauge: {failed}\n")
         sys.exit(failed.exit_code)
-    for line in announcement(settings, getattr(environment.parsed_options, "expect_workers", 1)):
-        sys.stderr.write(f"{line}\n")
-    master = Master(environment, settings, seal, stays=environment.web_ui is not None)
+    _announce(environment, settings)
+    master = Master(environment, settings, seal, stays=page is not None)
     master.on_end = lambda run: _conclude(environment, run)
+    master.before_start = lambda: _before_start(environment, options, master)
     if not isinstance(runner, MasterRunner):
         attach_worker(environment, seal, _out(environment))
-    if environment.web_ui is not None:
-        web.attach(environment, lambda: master.run, metrics=metrics, host=environment.web_ui.host)
-    if (environment.parsed_options.num_users or 1) > 1:
-        log.warning("-u is ignored: the scenario's schedule drives the load")
+    if page is not None:
+
+        def refuses(host: str | None) -> str:
+            run = master.run
+            running = run.settings if run is not None and not run.over.is_set() else None
+            asked = environment.host if host is None else host
+            return refuses_start(environment, options, asked, settings, running)
+
+        web.attach(environment, lambda: master.run, metrics=metrics, host=page.host, refuses_start=refuses)
+
+
+def _before_start(environment: Any, options: Options, master: Master) -> Settings | None:
+    """What the run that begins is asked to be: the start form may have changed host and classes."""
+    if not of_tailgauge(environment):
+        return None
+    try:
+        settings = settings_of(environment, options, environment.host)
+    except TailgaugeError as error:
+        log.error("%s", error)  # noqa: TRY400 - one line
+        environment.process_exit_code = int(error.exit_code)
+        gevent.spawn(master.stop)
+        return None
+    if master.settings is None or master.settings.overrides != settings.overrides:
+        _announce(environment, settings)
+    return settings
+
+
+def _announce(environment: Any, settings: Settings | None) -> None:
+    """Say what will be run, and which of Locust's options mean something else here."""
+    options, classes = environment.parsed_options, of_tailgauge(environment)
+    lines = ["no target is named yet: the start form asks for it"]
+    if settings is not None:
+        lines = announcement(settings, getattr(options, "expect_workers", 1))
+        if not is_of_tasks(classes):
+            classes[0].fixed_count = int(len(environment.user_classes) > 1)  # the other users are Locust's
+            planned_s = settings.scenario.stages.duration_s
+            lines.append(f"-u and -r have no effect on {classes[0].__name__}: a schedule drives the load")
+            if options.run_time and options.run_time < planned_s:
+                lines.append(f"-t {span(options.run_time)} cuts the schedule of {span(planned_s)} short")
+    for line in lines:
+        sys.stderr.write(f"{line}\n")
 
 
 def _needs_token(environment: Any) -> str:
@@ -296,25 +354,6 @@ def _out(environment: Any) -> Path:
     return Path(environment.parsed_options.tailgauge_out)
 
 
-def _settings(environment: Any) -> Settings:
-    options = environment.parsed_options
-    classes = [c for c in environment.user_classes if issubclass(c, Traffic)]
-    if len(environment.user_classes) != 1 or not classes:
-        names = ", ".join(c.__name__ for c in environment.user_classes)
-        raise TailgaugeError(
-            f"expected one user class, got {len(environment.user_classes)} ({names}): name one, as in `locust -f FILE CLASS`"
-        )
-    pairs = [override(text) for text in options.tailgauge_set]
-    spelt = {}
-    if environment.host:
-        pairs.append(("target.url", environment.host))
-        spelt["target.url"] = "--host"
-    argument = options.scenario or classes[0].scenario
-    if options.tailgauge_allow_plugins:
-        load_plugins(argument)
-    return resolve(argument, pairs, _out(environment), spelt=spelt)
-
-
 def _conclude(environment: Any, run: Run) -> None:
     """Report a run of plain Locust: the summary goes to the log, the exit code to Locust."""
     if run.failure is not None:
@@ -324,4 +363,5 @@ def _conclude(environment: Any, run: Run) -> None:
         return
     report = ReportProcess(run.folder, run.settings.out).output()
     log.warning("run folder %s\n%s", run.folder.path, report.summary)
-    environment.process_exit_code = int(report.exit_code)
+    if report.exit_code or run.scenario.arrival.process != TASKS:  # else Locust's own users decide
+        environment.process_exit_code = int(report.exit_code)

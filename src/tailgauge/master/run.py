@@ -47,6 +47,7 @@ from tailgauge.rows.schema import COMPLETED, OK
 from tailgauge.sanitize import plain
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.schedule import Planned, Schedule
+from tailgauge.schedule.settings import CLOSED, TASKS
 
 log = logging.getLogger("tailgauge")
 
@@ -320,7 +321,8 @@ class Run:
         until_ns = int(self.scenario.stages.duration_s * 1e9)
         self.engine_metrics.begin(self.notes.append)
         self._leases = Leases(self.schedule, until_ns, self.workers, self._give, leaves_out=leaves_out)
-        self.start_at_ns = monotonic_ns() + lead_ns(workers)
+        has_slices = self.scenario.arrival.process != TASKS
+        self.start_at_ns = monotonic_ns() + (lead_ns(workers) if has_slices else LOCAL_LEAD_NS)
         for worker, share in zip(workers, shares, strict=True):
             self._link.send("go", self._go_message(share), worker.node)
         self._write_run_json()
@@ -546,7 +548,7 @@ def lead_ns(workers: Sequence[RunWorker]) -> int:
 
 def refuses_late_join(scenario: Scenario, limit: Amount, workers: int) -> str | None:
     """Why a late joiner waits for the next run; `workers`: how many have the plan already. None if it can join."""
-    if not scenario.arrival.is_open:
+    if scenario.arrival.process == CLOSED:
         return "in a closed loop every user already has a worker"
     if limit != Amount(None, None, None):
         return "the limits of the run were divided at its start"

@@ -53,6 +53,7 @@ class Pattern(ABC):
     def __init__(self, traffic: TrafficSettings) -> None:
         self.traffic, self.policies = traffic, Policies(traffic)
         self.settings = getattr(traffic, self.name, None)
+        self.keeps_text = traffic.session.turns_mean > 1 and traffic.session.grow
 
     @abstractmethod
     def steps(self, request: Request) -> Steps:
@@ -130,6 +131,6 @@ class Pattern(ABC):
             # The answer's limit may come from a prompt file or be drawn, and must be more than the thinking's.
             thinking_tokens=max(1, min(traffic.thinking_tokens, max_tokens - 1)) if enabled else 0,
             use_tool=traffic.tools > 0,
-            keep_text=traffic.session.turns_mean > 1 and traffic.session.grow,
+            keep_text=self.keeps_text,
             bytes_per_s=traffic.reader.bytes_per_s,
         )

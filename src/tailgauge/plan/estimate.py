@@ -43,6 +43,8 @@ class Estimate:
     def lines(self) -> list[str]:
         """The estimate as one or two lines of text."""
         if self.requests is None or self.calls is None:
+            if not self.arrivals:
+                return ["expected: as many requests as the tasks of Locust's users make"]
             return [
                 f"expected: {self.arrivals:,} users of a closed loop: the target decides how many requests they send"
             ]

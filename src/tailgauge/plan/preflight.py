@@ -16,6 +16,7 @@ from tailgauge.prompts.words import WORDS, text
 from tailgauge.protocols.table import PROTOCOLS
 from tailgauge.rows.schema import COMPLETED, OVERLOADED, RATE_LIMITED
 from tailgauge.scenario.model import Scenario
+from tailgauge.schedule.settings import TASKS
 
 SHORT_WORDS, LONG_WORDS = 32, 232
 MAX_PREFIXES = 1000  # that are written before a run
@@ -103,6 +104,7 @@ def sizing(scenario: Scenario, learnt: Learnt) -> Sizing:
     """How prompts are sized: generated ones by the preflight's token counts with a margin, if all are such, else by bytes."""
     if (
         not learnt.known
+        or scenario.arrival.process == TASKS
         or len(scenario.models()) > 1
         or not all(map(_is_generated, scenario.traffic.values()))
     ):

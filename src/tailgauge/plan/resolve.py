@@ -32,7 +32,7 @@ from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.packaged import find
 from tailgauge.scenario.prices import Prices
 from tailgauge.schedule.schedule import Schedule, plan
-from tailgauge.schedule.settings import TRACE
+from tailgauge.schedule.settings import TASKS, TRACE
 
 _HOW = {"target": "--target URL, or --host URL under Locust", "second_target": "--set second_target.url=URL"}
 _LENGTHS, _CLOSE = 20, 0.001  # tried for a number of requests; share of it that may be missing
@@ -82,14 +82,19 @@ def resolve(
     workers: int = 1,
     sends: bool = True,
     certificate: Path | None = None,
+    of_tasks: bool = False,
 ) -> Settings:
     """Read and check everything; `pairs` are overrides by dotted key, `spelt`: how one was given if not by --set.
 
     `duration_s`, or else as long as about so many `requests` take, scales the stages.
     `certificate`: a file that the user named; else the run cites what lies in the default place, if it holds.
+    `of_tasks`: the tasks of a locustfile make the requests; that file may be the `argument`.
     """
     pairs = list(pairs)
-    scenario, path = scenarios.load(argument, pairs, spelt), find(argument)
+    scenario, path = scenarios.load(argument, pairs, spelt, of_tasks=of_tasks), find(argument)
+    if scenario.arrival.process == TASKS and not of_tasks:
+        how = f"a locustfile with a StreamingUser makes these requests: locust -f FILE --scenario {argument}"
+        raise ScenarioError(f"{path}: arrival.process: {how}")
     chosen = [key for key, _ in pairs]
     _files_exist(scenario, path, chosen)
     with _naming(path):

@@ -27,12 +27,16 @@ from tailgauge.scenario.experiment import Experiment
 from tailgauge.scenario.objective import Objective
 from tailgauge.scenario.packaged import find, read
 from tailgauge.scenario.simulated import Simulated
-from tailgauge.schedule.settings import CLOSED, Arrival, Crossover
+from tailgauge.schedule.settings import TASKS, Arrival, Crossover
 from tailgauge.table import Count, NonNegative, Positive, Table, nearest, problem
 
 MANY = 20  # errors of one scenario that are shown
+ENDLESS_S = 30 * 86400  # the longest run; one of tasks ends when Locust stops it
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.\*)?(\.[A-Za-z0-9_-]+)*")  # `traffic.*.model`: of every traffic table
+_OF_PLANS = (
+    "pattern", "weight", "prompt_tokens", "prompt_sigma", "output_sigma", "prompts", "session",
+)  # fmt: skip
 _TABLE_LEVELS = 3  # parts of a key that name tables and keys of the model; names below are the user's
 _INSTEAD = {
     "name": 'write {env = "NAME"} in headers or body, and set that variable',
@@ -45,7 +49,7 @@ class Stages(Table):
     """Length of the run, and the part that counts."""
 
     duration_s: float = Field(
-        30.0, gt=0, le=30 * 86400, description="seconds during which requests arrive, warm-up included"
+        30.0, gt=0, le=ENDLESS_S, description="seconds during which requests arrive, warm-up included"
     )
     warmup_s: NonNegative | None = Field(
         None,
@@ -65,6 +69,11 @@ class Stages(Table):
     def warmup(self) -> float:
         """Warm-up in seconds, the default worked out."""
         return min(60.0, self.duration_s / 10) if self.warmup_s is None else self.warmup_s
+
+    @property
+    def is_endless(self) -> bool:
+        """Whether only somebody who stops it ends the run."""
+        return self.duration_s == ENDLESS_S
 
     def stage_at(self, since_start_s: float) -> str:
         """Name of the stage in which an arrival `since_start_s` after the start falls."""
@@ -192,9 +201,9 @@ class Scenario(Table):
                 raise ValueError(f"traffic.{name}.prompts.{error}") from None
             if SECOND in _targets_used(traffic) and self.second_target is None:
                 raise ValueError(f"traffic.{name}: names the second target, but there is no [second_target]")
-            if self.arrival.process == CLOSED and traffic.prompts.at_end == "stop":
+            if not self.arrival.is_open and traffic.prompts.at_end == "stop":
                 raise ValueError(f"traffic.{name}.prompts.at_end: users of a closed loop repeat their rows")
-            if self.arrival.process == CLOSED and traffic.session.turns_mean > 1:
+            if not self.arrival.is_open and traffic.session.turns_mean > 1:
                 raise ValueError(f"traffic.{name}.session: a closed loop has no sessions")
         return self
 
@@ -216,6 +225,14 @@ class Scenario(Table):
         return self
 
     @model_validator(mode="after")
+    def _tasks(self) -> Scenario:
+        for name, traffic in self.traffic.items() if self.arrival.process == TASKS else ():
+            for key in _OF_PLANS:
+                if getattr(traffic, key) != Traffic.model_fields[key].default:
+                    raise ValueError(f"traffic.{name}.{key}: a task says itself what it asks, and when")
+        return self
+
+    @model_validator(mode="after")
     def _objectives(self) -> Scenario:
         bounds = [(f"slo.{name}.traffic", one) for name, one in self.slo.items()]
         bounds += [(f"alert.{name}.traffic", one) for name, one in self.alert.items()]
@@ -232,7 +249,7 @@ class Scenario(Table):
             for key, name in (("a", self.crossover.a), ("b", self.crossover.b)):
                 if name not in self.traffic:
                     raise ValueError(f"crossover.{key}: there is no traffic.{name}")
-            if self.arrival.process == CLOSED:
+            if not self.arrival.is_open:
                 raise ValueError("crossover: not with a closed loop, whose users keep their traffic table")
         return self
 
@@ -286,14 +303,19 @@ def load_plugins(argument: str) -> None:
 
 
 def load(
-    argument: str, overrides: Sequence[tuple[str, Any]] = (), spelt: Mapping[str, str] | None = None
+    argument: str,
+    overrides: Sequence[tuple[str, Any]] = (),
+    spelt: Mapping[str, str] | None = None,
+    *,
+    of_tasks: bool = False,
 ) -> Scenario:
     """Read a scenario and apply `overrides` (dotted key, value) over it; the last one wins.
 
-    `spelt`: how a key was given on the command line, where not by --set.
+    `spelt`: how a key was given on the command line, where not by --set. `of_tasks`: a locustfile may take the place of the
+    file; then the overrides are all.
     """
     path = find(argument)
-    tree = read(path)
+    tree = {} if of_tasks and path.suffix == ".py" else read(path)
     tree.setdefault("name", path.stem.lower())
     tree.setdefault("traffic", {"main": {}})
     for key, value in overrides:

@@ -155,7 +155,7 @@ def _read(path: Path, rules: RowRules) -> Iterator[tuple[PromptRow | None, bytes
     is_csv = path.name.removesuffix(".gz").endswith(".csv")
     for number, tree in table_rows(path, is_json=not is_csv):
         try:
-            row = _row(_keys(tree, columns, is_csv=is_csv), rules, columns)
+            row = row_of(_keys(tree, columns, is_csv=is_csv), rules, columns)
             yield row, json.dumps(row, ensure_ascii=False).encode()
         except UnicodeEncodeError:  # JSON can hold lone surrogates, UTF-8 cannot
             raise ScenarioError(f"{path}:{number}: half of a surrogate pair is not text") from None
@@ -184,7 +184,7 @@ def _values(cells: dict[str, str]) -> dict[str, Any]:
     return out
 
 
-def _row(tree: dict[str, Any], rules: RowRules, columns: Mapping[str, str]) -> PromptRow | None:
+def row_of(tree: dict[str, Any], rules: RowRules, columns: Mapping[str, str]) -> PromptRow | None:
     """What a row says; None of a conversation without a question. ValueError with the key."""
     if "conversations" in tree:  # such files have an id and more
         tree = {key: value for key, value in tree.items() if key in _Given.model_fields}

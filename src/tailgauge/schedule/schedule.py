@@ -126,7 +126,7 @@ def plan(
         replayed = replay(recorded, arrival.trace, arrival.rate_per_s, duration_s, seed)
         schedule = _drawn(replayed.at_ns, traffic, seed, alternating)
         schedule = _of_trace(schedule, arrival, recorded, replayed)
-    elif arrival.process == CLOSED:
+    elif not arrival.is_open:
         at_ns = _nanoseconds(_first_requests(arrival, warmup_s, duration_s))
         schedule = replace(_drawn(at_ns, traffic, seed), turns=np.zeros(len(at_ns), dtype=np.int32))
     else:
@@ -149,10 +149,13 @@ def arrival_times(arrival: Arrival, duration_s: float, seed: int) -> Any:
 
 
 def _first_requests(arrival: Arrival, warmup_s: float, duration_s: float) -> Any:
-    """Users come one after the other over the first half of the warm-up, or over a think time if there is none."""
-    users = arrival.closed.users
+    """Users come one after the other over the first half of the warm-up, or over a think time if there is none.
+
+    Those of tasks are Locust's: none is planned.
+    """
+    users = arrival.closed.users if arrival.process == CLOSED else 0
     over = min(warmup_s / 2 or arrival.closed.think_s, duration_s)
-    return np.arange(users) / users * over
+    return np.arange(users) / max(1, users) * over
 
 
 def _drawn(

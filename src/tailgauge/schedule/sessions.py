@@ -15,7 +15,7 @@ from tailgauge.call import Prompt
 from tailgauge.patterns.settings import TrafficSettings
 from tailgauge.rows.schema import CLIENT_DROP, COMPLETED, TURNS
 from tailgauge.schedule.schedule import Planned
-from tailgauge.schedule.settings import MAX_TOKENS, Arrival
+from tailgauge.schedule.settings import MAX_TOKENS, TASKS, Arrival
 
 AFTER_DROP_S = (
     0.1  # a user whom the in-flight cap turned away waits at least this: else a full worker would spin
@@ -82,8 +82,11 @@ def following(
 ) -> Turn | None:
     """The turn after one that ended so; its prompts are still to be made. None where the conversation is over.
 
-    A session goes on after an answer only; a user of a closed loop stays, whatever came of the request.
+    A session goes on after an answer only; a user of a closed loop stays, whatever came of the request. What follows the
+    request of a task is the task's to say.
     """
+    if arrival.process == TASKS:
+        return None
     if turn.is_closed:
         last = turn.number == TURNS - 1
         request_id = turn.request_id + (1 + (arrival.closed.users - 1) * TURNS if last else 1)

@@ -13,7 +13,7 @@ from tailgauge.table import NonNegative, Positive, Share, Sigma, Table
 
 DEFAULT_RATE = 10.0
 MAX_TOKENS = 10_000_000
-CLOSED, TRACE = "closed", "trace"
+CLOSED, TASKS, TRACE = "closed", "tasks", "trace"
 
 
 class OnOff(Table):
@@ -98,11 +98,11 @@ class Closed(Table):
 
 
 class Arrival(Table):
-    """When requests arrive. Open loop, unless `closed`: the schedule does not wait for responses."""
+    """When requests arrive. Open loop, unless `closed` or `tasks`: the schedule does not wait for responses."""
 
-    process: Literal["poisson", "constant", "gamma", "weibull", "on_off", "trace", "closed"] = Field(
+    process: Literal["poisson", "constant", "gamma", "weibull", "on_off", "trace", "closed", "tasks"] = Field(
         "poisson",
-        description="`poisson`: random, independent arrivals; `constant`: equal gaps; `gamma`, `weibull`: gaps of a given `cv`; `on_off`: bursts; `trace`: a recorded trace; `closed`: users who wait",
+        description="`poisson`: random, independent arrivals; `constant`: equal gaps; `gamma`, `weibull`: gaps of a given `cv`; `on_off`: bursts; `trace`: a recorded trace; `closed`: users who wait; `tasks`: the tasks of a locustfile ask",
     )
     rate_per_s: Positive | None = Field(
         None,
@@ -118,8 +118,11 @@ class Arrival(Table):
 
     @model_validator(mode="after")
     def _consistent(self) -> Arrival:
-        if self.process == CLOSED and self.rate_per_s is not None:
-            raise ValueError("rate_per_s: a closed loop has no rate: set closed.users and closed.think_s")
+        if not self.is_open and self.rate_per_s is not None:
+            users = (
+                "closed.users and closed.think_s" if self.process == CLOSED else "Locust's -u and wait_time"
+            )
+            raise ValueError(f"rate_per_s: a closed loop has no rate: set {users}")
         if self.process == TRACE and self.trace.file is None:
             raise ValueError('trace.file: expected the path of a trace, for process = "trace"')
         if self.process == TRACE and self.rate_per_s is not None and self.trace.speed_up != 1:
@@ -130,7 +133,7 @@ class Arrival(Table):
     @property
     def rate(self) -> float | None:
         """Mean arrivals per second, defaults applied; None where the process decides."""
-        if self.process in {CLOSED, TRACE}:
+        if self.process in {CLOSED, TASKS, TRACE}:
             return self.rate_per_s
         return DEFAULT_RATE if self.rate_per_s is None else self.rate_per_s
 
@@ -144,7 +147,7 @@ class Arrival(Table):
     @property
     def is_open(self) -> bool:
         """Whether arrivals do not wait for responses."""
-        return self.process != CLOSED
+        return self.process not in {CLOSED, TASKS}
 
 
 _USED_BY = {

@@ -61,7 +61,8 @@ class Dispatcher(Requests):
         self._timer = WaitTimer()
         self._more = Signal()
         self._later, self._notices = attempts.later, Later()
-        self._stopped = self._hurried = False
+        self.stopped = self._hurried = False
+        self._awaited: dict[int, Signal] = {}  # by request: set at its end, for its task
         self._overload = Overload()
         self.admits: Callable[[Turn], bool] = lambda _: True  # False: a limit of the run is reached
         self.has_stalled: Callable[[], bool] = lambda: False  # whether this process did not run just now
@@ -70,7 +71,7 @@ class Dispatcher(Requests):
         """Take arrivals of a slice (`schedule.Planned`) and make their prompts; not those that came too late."""
         planned = [Planned(*row) for row in rows]
         self.counters.leased += requests_in(planned)
-        if self._stopped:
+        if self.stopped:
             self.counters.not_reached += requests_in(planned)
             return
         since_ns = monotonic_ns() - int(LATE_S * 1e9) - self.start_at_ns if self.start_at_ns else 0
@@ -86,7 +87,7 @@ class Dispatcher(Requests):
         """Dispatch until `stop`; `start_at_ns` is the start of the run on this worker's clock."""
         self.start_at_ns = start_at_ns
         in_a_row = 0
-        while not self._stopped:
+        while not self.stopped:
             due, now = start_at_ns + self._waiting[0][0] if self._waiting else None, monotonic_ns()
             is_open = due is None or not self._waiting[0][2].is_closed
             if self._coming:
@@ -119,10 +120,21 @@ class Dispatcher(Requests):
         elif not self._dispatch(turn):
             yield_to_hub()  # many drops in a row must not delay reading open streams
 
+    def send_now(self, turn: Turn, over: Signal) -> Drive | None:
+        """Send the request of a task; `over` is set at its end. None: dropped at the in-flight cap, or nothing is admitted."""
+        self._make_prompts(turn)
+        if self.stopped or not self.admits(turn):
+            self.stop()
+            return None
+        self._awaited[turn.request_id] = over
+        if (drive := self._dispatch(turn)) is None:
+            del self._awaited[turn.request_id]
+        return drive
+
     def send_due(self) -> None:
         """Send what is due by now, if it is not far behind: the end of the run comes between two arrivals."""
         now_ns, late_ns = monotonic_ns(), int(LATE_S * 1e9)
-        while not self._stopped and monotonic_ns() - now_ns < late_ns:
+        while not self.stopped and monotonic_ns() - now_ns < late_ns:
             due_ns = self.start_at_ns + self._waiting[0][0] if self._waiting else 0
             if not (now_ns - late_ns < due_ns <= now_ns or self._coming):
                 return
@@ -132,8 +144,8 @@ class Dispatcher(Requests):
         """Admit no more; count leased arrivals that were not reached. Without `sends` open requests end at their next call."""
         if not sends:
             self._send_no_more()
-        if not self._stopped:
-            self._stopped = True
+        if not self.stopped:
+            self.stopped = True
             counters = self.counters  # a slice may be half taken, so the queue is not all of it
             counters.not_reached = counters.leased - counters.dispatched - counters.client_drop
             self._wake()
@@ -167,11 +179,14 @@ class Dispatcher(Requests):
         """Runs where the request's last event happened, be that the hub: what may wait comes later."""
         ended_at_ns = super()._over(turn, stage, dispatched, drive)
         assert drive.done is not None
+        if (awaits := self._awaited.pop(turn.request_id, None)) is not None:
+            awaits.set()
         if (ended := drive.done.ended) != CENSORED:
             e2e_ms = (ended_at_ns - self.start_at_ns - turn.at_ns) / 1e6
             counters = self.counters.of(turn.asked.traffic, drive.target)
             counters.end_request(ended, e2e_ms if ended == OK else None)
-            self._notices.add(partial(self._on_ended, turn.planned.traffic, ended, e2e_ms))
+            if awaits is None:  # else its task reports it
+                self._notices.add(partial(self._on_ended, turn.planned.traffic, ended, e2e_ms))
         return ended_at_ns
 
     def _record(self, *request: Any) -> None:
@@ -181,7 +196,7 @@ class Dispatcher(Requests):
 
     def _plan(self, turn: Turn) -> None:
         """Its prompts are made outside of the callback in which the turn before ended."""
-        if not self._stopped:
+        if not self.stopped:
             self._coming.append(turn)
             self._wake()
 

@@ -135,6 +135,11 @@ class Drive:
         if self.done is None and not self._running:
             self._run()
 
+    def leave(self) -> None:
+        """End it now as cancelled, if it has not ended: its user is gone."""
+        if self.done is None:
+            self._end(Done(CANCELLED))
+
     def give_up(self) -> None:
         """End it now, whatever its calls do."""
         self._unended = 0

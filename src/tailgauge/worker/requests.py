@@ -19,6 +19,7 @@ from tailgauge.patterns.table import pattern_of
 from tailgauge.plugins.plugin import Faults, fault
 from tailgauge.rows.schema import CENSORED, CLIENT_DROP, RequestRow
 from tailgauge.schedule.sessions import Turn, conversation, draw, following
+from tailgauge.schedule.settings import TASKS
 from tailgauge.worker.attempt_row import RequestRef, request_row
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive, Starts, Timing
@@ -63,6 +64,8 @@ class Requests(ABC):
             name: TrafficRuntime(pattern_of(traffic), Gates(timing.now_ns))
             for name, traffic in scenario.traffic.items()
         }
+        for kind in self._kinds.values():
+            kind.pattern.keeps_text |= scenario.arrival.process == TASKS  # a task may look at its answer
         self._until_ns = int(scenario.stages.duration_s * 1e9)
         self._open: dict[Drive, None] = {}  # in the order of their start: a set would have one of its own
 
@@ -70,8 +73,8 @@ class Requests(ABC):
     def _plan(self, turn: Turn) -> None:
         """Dispatch a later turn at its time; its prompts are still to be made."""
 
-    def _dispatch(self, turn: Turn) -> bool:
-        """Begin a request, or drop it at the in-flight cap and return False."""
+    def _dispatch(self, turn: Turn) -> Drive | None:
+        """Begin a request, or drop it at the in-flight cap."""
         scenario, counters, now_ns = self.scenario, self.counters, self._timing.now_ns()
         scheduled = self.start_at_ns + turn.at_ns
         stage = scenario.stages.stage_at(turn.at_ns / 1e9)
@@ -80,7 +83,7 @@ class Requests(ABC):
             counters.client_drop += 1
             self._rows.request(request_row(scenario, turn, stage, scheduled, None, CLIENT_DROP))
             self._follow(turn, CLIENT_DROP, now_ns, None)
-            return False
+            return None
         counters.dispatched += 1
         counters.in_flight += 1
         self._begins(turn, now_ns - scheduled)
@@ -94,7 +97,7 @@ class Requests(ABC):
         )
         self._open[drive] = None
         drive.begin()
-        return True
+        return drive
 
     def _make_prompts(self, turn: Turn) -> None:
         """What a turn says."""

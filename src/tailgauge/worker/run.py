@@ -185,9 +185,10 @@ class Task:
         self._plan["run"] |= learnt.facts()
         log.info("joined run %s as worker %d", self.run_id, self.number)
         names = ", ".join(f"{name} ({each.pattern})" for name, each in self.scenario.traffic.items())
-        load, seconds = self.scenario.arrival.load, self.scenario.stages.duration_s
+        load, stages = self.scenario.arrival.load, self.scenario.stages
+        load += "" if stages.is_endless else f" for {stages.duration_s:g} s"
         sends = "sends" if self._plan["alone"] else "sends a share of"
-        log.info("%s %s for %g s to %s: %s", sends, load, seconds, ", ".join(self._urls), names)
+        log.info("%s %s to %s: %s", sends, load, ", ".join(self._urls), names)
         self._master_start_ns = data["start_at_ns"]
         start_at_ns = data["start_at_ns"] - (self.clock.offset()["offset_ns"] or 0)
         self._write_record()

@@ -61,7 +61,7 @@ class Worker:
     def __init__(self, link: Link, name: str, out: Path, on_ended: Any, *, is_child: bool = False) -> None:
         self._link, self._name, self._out, self._on_ended = link, name, out, on_ended
         self._is_child = is_child
-        self._task: Task | None = None
+        self.task: Task | None = None
         self._welcome = False
         self.refused: str | None = None  # the master's reason
         self.left = ""  # folder with rows that were not transferred
@@ -85,7 +85,7 @@ class Worker:
 
     def finish(self, reason: str, *, master_gone: bool = True) -> bool:
         """End a run in progress early. Rows are transferred, or stay readable on this machine."""
-        task = self._task
+        task = self.task
         if task is None or task.finished.is_set():
             return False
         log.warning("%s: closing open requests and writing rows", reason)
@@ -95,8 +95,8 @@ class Worker:
 
     def _on_hub_error(self, context: Any, kind: Any, error: Any, trace: Any) -> None:
         """An error that nothing caught, in whatever greenlet or callback."""
-        if isinstance(error, MemoryError) and self._task is not None:
-            gevent.spawn(self._task.on_error, error)  # not here: the hub may not wait
+        if isinstance(error, MemoryError) and self.task is not None:
+            gevent.spawn(self.task.on_error, error)  # not here: the hub may not wait
         else:
             self._print_error(context, kind, error, trace)
 
@@ -112,8 +112,8 @@ class Worker:
 
     def _plan(self, _: str, data: dict[str, Any]) -> None:
         try:
-            self._task = Task(self._link, self._name, data, self._out, self._on_ended)
-            self._task.prepare()
+            self.task = Task(self._link, self._name, data, self._out, self._on_ended)
+            self.task.prepare()
         except Exception as error:
             if plugin.fault(error):
                 error = plugin.failure(error)
@@ -128,7 +128,7 @@ class Worker:
         """A handler that ignores messages of an earlier run."""
 
         def handle(_: str, data: dict[str, Any]) -> None:
-            if self._task is not None and self._task.run_id == data["run"]:
-                action(self._task, data)
+            if self.task is not None and self.task.run_id == data["run"]:
+                action(self.task, data)
 
         return handle

@@ -69,8 +69,10 @@ function showRun(run, now) {
   put(at("about"), `${run.run_id} · ${run.targets.join(", ")}`);
   put(at("state"), run.state.replaceAll("_", " "));
   at("state").className = `tag ${run.state}`;
-  put(at("time"), `${clock(Math.min(now.at_s, run.duration_s))} of ${clock(run.duration_s)}`);
-  at("bar").value = Math.min(1, now.at_s / run.duration_s);
+  const [planned, passed] = [run.duration_s, Math.min(now.at_s, run.duration_s ?? Infinity)];
+  put(at("time"), planned === null ? clock(passed) : `${clock(passed)} of ${clock(planned)}`);
+  at("bar").hidden = planned === null;
+  at("bar").value = Math.min(1, passed / (planned ?? 1));
   put(at("word"), run.verdict ?? "No verdict yet");
   at("so-far").hidden = run.verdict === null;
   put(at("reason"), run.verdict ? run.reason : run.notes.at(-1) ?? "");

@@ -1,0 +1,157 @@
+"""What a locustfile and Locust's options ask for: one scenario, one target, resolved as for `tailgauge run`.
+
+The target, the first that is named: --host or the web page's start form; `--set target.url`; `host` on the class;
+`target.url` in the scenario. Without any of them nothing is sent.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from locust import User, constant, task
+
+from tailgauge.errors import UsageError
+from tailgauge.locust_app.streaming_user import StreamingUser
+from tailgauge.plan.resolve import Settings, resolve
+from tailgauge.protocols.additions import variables
+from tailgauge.protocols.protocol import SIMULATED
+from tailgauge.scenario.model import ENDLESS_S, load_plugins, override
+from tailgauge.scenario.packaged import find, read
+from tailgauge.schedule.settings import TASKS
+
+URL = "target.url"
+
+
+class Traffic(User):
+    """A placeholder with a locustfile's pattern and default scenario; it sends nothing."""
+
+    abstract = True
+    scenario = ""  # default of --scenario
+    wait_time = constant(3600)
+
+    @task
+    def scheduled_elsewhere(self) -> None:
+        """Requests are sent by the dispatcher, at their scheduled times."""
+
+
+def of_tailgauge(environment: Any) -> list[Any]:
+    """The chosen user classes whose requests are ours."""
+    return [c for c in environment.user_classes if issubclass(c, (Traffic, StreamingUser))]
+
+
+def is_of_tasks(classes: Sequence[Any]) -> bool:
+    """Whether tasks make the requests, and no schedule; UsageError where both would."""
+    scheduled = [c for c in classes if issubclass(c, Traffic)]
+    if scheduled and len(classes) > 1:
+        names = ", ".join(c.__name__ for c in classes)
+        raise UsageError(
+            f"expected one user class, got {len(classes)} ({names}): name one, as in `locust -f FILE CLASS`"
+        )
+    return not scheduled
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Options of the command line; whoever reaches the web page could change Locust's own copy of them."""
+
+    scenario: str
+    sets: tuple[str, ...]
+    out: Path
+    allows_plugins: bool = False
+
+
+def settings_of(environment: Any, options: Options, host: str | None) -> Settings:
+    """The run that the chosen classes and the options ask for. `host`: of --host or the start form. Raises TailgaugeError."""
+    classes = of_tailgauge(environment)
+    of_tasks = is_of_tasks(classes)
+    file = environment.parsed_locustfiles[0] if of_tasks else ""
+    argument = options.scenario or _same(classes, "scenario") or file
+    tree = {} if argument == file and of_tasks else read(find(argument))
+    if tree and options.allows_plugins:
+        load_plugins(argument)
+    sets = [override(text) for text in options.sets]
+    pairs, spelt = _target(classes, host, dict(sets).get(URL), _table(tree, "target").get("url"))
+    if of_tasks:
+        stem = re.sub("[^a-z0-9]+", "-", Path(environment.locustfile).stem.lower()).strip("-")[:48]
+        pairs += [("name", stem or TASKS)] if argument == file else []
+        protocol = {"protocol": _same(classes, "protocol")}
+        for key, value in {**_same(classes, "target"), **(protocol if protocol["protocol"] else {})}.items():
+            pairs.insert(0, (f"target.{key}", value))  # the address is the last word
+            spelt[f"target.{key}"] = f"{classes[0].__name__}.{'' if key in protocol else 'target.'}{key}"
+        warmup_s = _table(tree, "stages").get("warmup_s", 0.0)
+        pairs += [
+            ("arrival", {"process": TASKS}),
+            ("stages", {"duration_s": ENDLESS_S, "warmup_s": warmup_s}),
+        ]
+        models = {c: {} if c.model is None else {"model": c.model} for c in classes}
+        pairs.append(("traffic", {c.__name__: {**c.traffic, **models[c]} for c in classes}))
+        spelt |= {f"traffic.{c.__name__}": f"{c.__name__}.traffic" for c in classes}
+    return resolve(argument, [*pairs, *sets], options.out, spelt=spelt, of_tasks=of_tasks)
+
+
+def _table(tree: dict[str, Any], name: str) -> dict[str, Any]:
+    """A table of a scenario that is not checked yet."""
+    found = tree.get(name)
+    return found if isinstance(found, dict) else {}
+
+
+def _target(
+    classes: Sequence[Any], host: str | None, by_set: str | None, by_scenario: str | None
+) -> tuple[list[tuple[str, Any]], dict[str, str]]:
+    """The override of the target's address, and how it was named."""
+    if host:
+        if by_set not in {None, host}:
+            raise UsageError(f"two targets are named: {host} as host and {by_set} by --set {URL}: name one")
+        return [(URL, host)], {URL: "--host"}
+    if by_set is not None:
+        return [], {}
+    of_class, where = _same(classes, "host"), f"{classes[0].__name__}.host"
+    if of_class:
+        if by_scenario not in {None, SIMULATED, of_class}:
+            raise UsageError(
+                f"two targets are named: {of_class} by {where} and {by_scenario} by the scenario: choose with --host"
+            )
+        return [(URL, of_class)], {URL: where}
+    if by_scenario is None:
+        raise NoTargetError(
+            f'no target is named: set {where} = "http://...", or add --host URL (`simulated`: a simulated endpoint)'
+        )
+    return [], {}
+
+
+class NoTargetError(UsageError):
+    """Nothing says where the traffic goes."""
+
+
+def _same(classes: Sequence[Any], attribute: str) -> Any:
+    """The value of a class attribute; a run has one of each."""
+    values = [getattr(c, attribute) for c in classes]
+    for one, value in zip(classes, values, strict=True):
+        if value != values[0]:
+            names = f"{classes[0].__name__}.{attribute} and {one.__name__}.{attribute}"
+            raise UsageError(
+                f"{names} differ, and a run has one target: set both alike, or start the classes one by one"
+            )
+    return values[0]
+
+
+def refuses_start(
+    environment: Any, options: Options, host: str | None, first: Settings | None, running: Settings | None
+) -> str:
+    """Why the start form's host cannot be the target; "" where it can. `first`: what the command line asked for."""
+    try:
+        scenario = settings_of(environment, options, host).scenario
+    except UsageError as error:
+        return str(error)
+    asked = scenario.target
+    if running is not None and asked.url != running.scenario.target.url:
+        return f"the run in progress has the target {running.scenario.target.url}: stop it first"
+    keys = [f"target.api_key_env ({asked.api_key_env})"] if asked.api_key_env else []
+    keys += [key for key, _ in variables(scenario.model_dump(), "")]
+    if keys and (first is None or asked.url != first.scenario.target.url):
+        return f"{keys[0]} would send a secret to {asked.url}: restart Locust with --host {asked.url}"
+    return ""
