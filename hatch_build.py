@@ -1,12 +1,14 @@
 """Compiles the reader of `tailgauge.transport`, where there is Linux, a C compiler and Python's headers.
 
-It is built against the stable ABI, so one wheel of a platform serves every Python from 3.11 on. Where it cannot be compiled
-the wheel is a pure one: the same package, whose worker reads in Python.
+The reader is built against the stable ABI, so one wheel of a platform serves every Python from 3.11 on. Where it cannot be compiled
+the wheel is a pure one: the same package, whose worker reads in Python. The links of README.md lead into the repository, from
+wherever a package index shows it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -16,9 +18,22 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+from hatchling.metadata.plugin.interface import MetadataHookInterface
 
 PLACE = Path("tailgauge", "transport")
 FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-pthread")
+
+
+class ReadmeHook(MetadataHookInterface):
+    """The description of the packages: README.md with whole links."""
+
+    def update(self, metadata: dict[str, Any]) -> None:
+        """Put it into the metadata."""
+        repository = metadata["urls"]["Repository"]
+        text = Path(self.root, "README.md").read_text(encoding="utf-8")
+        text = re.sub(r"(!\[[^]]*\]\()(?!\w+:)", rf"\1{repository}/raw/main/", text)
+        text = re.sub(r"(\]\()(?!\w+:|#)", rf"\1{repository}/blob/main/", text)
+        metadata["readme"] = {"content-type": "text/markdown", "text": text}
 
 
 class ReaderHook(BuildHookInterface[Any]):

@@ -54,7 +54,7 @@ class Runner:
 
     def __init__(self, action: dict[str, Any], checkout: Path, folder: Path) -> None:
         self._action, self._checkout = action, checkout
-        self.workspace, self.temp = folder / "work space", folder / "temp"
+        self.workspace, self.temp = folder / "work space", folder / "temp folder"
         for each in (self.workspace, self.temp):
             each.mkdir()
 

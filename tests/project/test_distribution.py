@@ -86,6 +86,24 @@ def test_every_build_puts_the_same_files_into_the_wheel(built):
     assert set(names["wheel"]) - set(names["pure"]) <= {"tailgauge/transport/_reader.abi3.so"}
 
 
+@pytest.mark.parametrize("build", ["wheel", "sdist", "image", "pure"])
+def test_every_link_of_the_description_is_whole_and_leads_to_a_file(build, built, checkout):
+    wheel = zipfile.ZipFile(built[build])
+    (name,) = [name for name in wheel.namelist() if name.endswith(".dist-info/METADATA")]
+    _, _, text = wheel.read(name).decode().partition("\n\n")
+    readme = (checkout / "README.md").read_text(encoding="utf-8")
+    repository = tomllib.loads((checkout / "pyproject.toml").read_text(encoding="utf-8"))["project"]["urls"]["Repository"]  # fmt: skip
+    links = re.findall(r"\]\(([^)]+)\)", text)
+
+    assert len(links) == len(re.findall(r"\]\(", readme)) > 8
+    for link in links:
+        place = re.fullmatch(rf"{repository}/(?:blob|raw)/main/([^#]+)(?:#.*)?", link)
+        assert place is not None, link
+        assert (checkout / place[1]).exists(), link
+    assert f"]({repository}/raw/main/docs/images/report.png)" in text
+    assert text.startswith("# Tailgauge\n")
+
+
 def test_a_wheel_with_the_compiled_reader_is_of_its_platform_and_one_without_of_any(built):
     assert built["pure"].name.endswith("-py3-none-any.whl")
     if shutil.which("cc"):
