@@ -27,7 +27,9 @@ LAST_BYTES = 4 * 9  # bytes of the words that two texts may have in common by ch
 def maker(
     cache: dict | None = None, pattern: str = "cached", seed: int = 1, name: str = "main", **more
 ) -> Maker:
-    options = {key: more.pop(key) for key in ("words_per_token", "overhead_tokens", "marks") if key in more}
+    options = {
+        key: more.pop(key) for key in ("words_per_token", "overhead_tokens", "marks", "run") if key in more
+    }
     table = {"pattern": pattern if cache is not None or pattern != "cached" else "streaming", **more}
     if cache is not None:
         table["cache"] = cache
@@ -59,6 +61,11 @@ def whole(prompt: Prompt) -> bytes:
 
 def shared(prompt: Prompt) -> bytes:
     return rendered(prompt.tools, prompt.system, prompt.messages[: prompt.shared])
+
+
+def sections(prompt: Prompt) -> list[bytes]:
+    """What an engine may put first: the whole as it is, and without the tools, which templates place as they like."""
+    return [whole(prompt), rendered((), prompt.system, prompt.messages)]
 
 
 def agreeing(one, other) -> int:
@@ -327,3 +334,42 @@ class TestFilesAndTraces:
 
         assert len(made.split(" ")) == words
         assert made.startswith(longest) if tokens > 1536 else longest.startswith(made)
+
+
+class TestSaltOfTheRun:
+    """Two runs share no beginning; within a run, requests share what they did without it."""
+
+    @pytest.mark.parametrize("kind", ["none", "front", "marked", "cold"])
+    @given(CACHES, st.booleans(), st.integers(0, 100))
+    def test_two_runs_share_nothing_and_one_run_what_it_should(self, kind, cache, with_system, index):
+        if kind == "marked" and cache["breakpoints"] == ("last",):
+            return
+        extra = {"cold": True} if kind == "cold" else {"volatile": kind}
+        if not with_system:
+            cache = {
+                **cache,
+                "system_tokens": 0,
+                "breakpoints": ("last",) if kind != "marked" else ("few_shot",),
+            }
+        runs = [maker({**cache, **extra}, run=run) for run in ("abcdefghijkl", "lkjihgfedcba")]
+        here, elsewhere = (one(run.make(planned(index))) for run in runs)
+        plain = maker({**cache, **extra})
+
+        for ours, others in zip(sections(here), sections(elsewhere), strict=True):
+            assert agreeing(ours, others) <= LAST_BYTES
+        assert here == one(runs[0].make(planned(index)))
+        if kind == "none":
+            pairs = [[one(of.make(planned(i))) for i in (index, index + 1)] for of in (runs[0], plain)]
+            salted, before = (agreeing(whole(a), whole(b)) for a, b in pairs)
+            assert salted >= before or pairs[0][0].prefix != pairs[0][1].prefix
+
+    def test_a_prompt_of_one_question_begins_with_it(self):
+        assert question(one(maker(run="abcdefghijkl").make(planned()))) == "abcdefghijkl " + text(1, "0", 20)
+
+    def test_a_conversation_keeps_the_bytes_of_its_first_turn(self):
+        of = maker(run="abcdefghijkl", pattern="streaming", session={"turns_mean": 3, "grow": True})
+        first = one(of.make(planned(turns=3)))
+        second = one(of.make(planned(turns=3), 1, ((question(first), "an answer"),)))
+
+        assert second.messages[0] == first.messages[0]
+        assert not question(second).startswith("abcdefghijkl")

@@ -9,6 +9,7 @@ DEFAULTS = {
     "name": "bare",
     "description": "",
     "seed": 1,
+    "repeat_prompts": False,
     "clock": "kernel",
     "reader": "compiled",
     "plugins": [],

@@ -20,7 +20,7 @@ NAME_SHAPE = "must be lower-case letters, digits, - and _, at most 48 of them"
 # tree -> the key that is named, and what is error_text of it
 REFUSED = [
     ({"trafic": {}}, "trafic", "unknown key; did you mean traffic?"),
-    ({"xyzzy": 1}, "xyzzy", "unknown key. Expected one of: name, description, seed, clock, reader, plugins,"),
+    ({"xyzzy": 1}, "xyzzy", "unknown key. Expected one of: name, description, seed, repeat_prompts, clock, reader,"),
     ({"target": {"protocl": "openai"}}, "target.protocl", "unknown key; did you mean protocol?"),
     ({"target": {"api_key": "x"}}, "target.api_key", "unknown key; did you mean api_key_env?"),
     ({"stages": {"warm_up": 1}}, "stages.warm_up", "unknown key; did you mean warmup_s?"),

@@ -54,7 +54,7 @@ class Learnt(NamedTuple):
         }
 
 
-def preflight_calls(scenario: Scenario) -> list[PreflightCall]:
+def preflight_calls(scenario: Scenario, run: str = "") -> list[PreflightCall]:
     """A short prompt for each target and model, and a long one for the first; jobs, where there is nothing else."""
     traffic, table = next(iter(scenario.traffic.items()))
     output = min(table.output_tokens, OUTPUT_TOKENS)
@@ -64,7 +64,7 @@ def preflight_calls(scenario: Scenario) -> list[PreflightCall]:
     asked.insert(1, (*asked[0][:2], LONG_WORDS, False))
     found = []
     for number, (target, model, words, needed) in enumerate(asked, 1):
-        prompt = Prompt.of(text(scenario.seed, str(-number), words))
+        prompt = Prompt.of(f"{run} {text(scenario.seed, str(-number), words)}".lstrip())
         found.append(
             PreflightCall(
                 -number,

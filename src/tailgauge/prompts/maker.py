@@ -1,11 +1,11 @@
 """Makes the prompts of one traffic table: ahead of need, never on the hot path.
 
-A prompt depends on the run's seed, its request's id and, in a session, on the turns before; so any worker makes the same
+A prompt depends on the run, its seed, its request's id and, in a session, on the turns before; so any worker makes the same
 one. After the prefix that it shares with others it opens with random words: no cache helps by accident.
 
-    prompt      [tools] [system] [examples] [earlier turns] question
+    prompt      salt [tools] [system] [examples] [earlier turns] question
     question    what the table's source asks, see `source`
-    salt        with `cold`, in front of everything; it differs by request and by leg
+    salt        of the run, so that no cache knows the prompts from another run; with `cold`, of each request and leg
 """
 
 from __future__ import annotations
@@ -31,7 +31,8 @@ class Maker:
     """Prompts of the traffic table `name`.
 
     `words_per_token` turns sizes into words; `overhead_tokens` is what the target counts for an empty question.
-    `marks`: whether the protocol has cache marks; without, none is set.
+    `marks`: whether the protocol has cache marks; without, none is set. `run`: the salt of the run, a valid tool name; empty
+    where prompts repeat from run to run.
     """
 
     def __init__(
@@ -43,12 +44,14 @@ class Maker:
         overhead_tokens: int = 0,
         *,
         marks: bool = True,
+        run: str = "",
     ) -> None:
         self._seed, self._traffic, self._name = seed, traffic, name
         self._words_per_token, self._overhead = words_per_token, overhead_tokens
-        self._marks = marks
+        self._marks, self._run = marks, run
         self._sizes = pattern_of(traffic).prompt_sizes
         self._cache = cache = traffic.cache
+        self._is_unique = cache is not None and (cache.cold or cache.volatile == "front")
         weights = (k**-cache.zipf for k in range(1, cache.prefixes + 1)) if cache else ()
         self._popularity = list(accumulate(weights))
         shared_words = self._words(cache.prefix_tokens) if cache else 1
@@ -108,20 +111,36 @@ class Maker:
             question = marked(question, cache.ttl)
         shared = self._prefix(number or 0)
         messages = (*earlier, *before, question)
-        unique = False
         if cache is not None and cache.volatile == "marked":
             place = next(one for one in ("few_shot", "system", "tools") if one in cache.breakpoints)
             shared = shared.closing(f"This is request {request_id}.", place)
         if asked.system or asked.tools:
-            shared = Prefix((*shared.tools, *asked.tools), (*shared.system, *asked.system), shared.messages)
-        if cache is not None and (cache.cold or cache.volatile == "front"):
-            words, unique = salt(self._seed, use) if cache.cold else f"{request_id}", True
+            shared = self._with(shared, Prefix(asked.tools, asked.system))
+        if cache is not None and self._is_unique:
+            words = salt(self._seed, f"{self._run}{use}") if cache.cold else f"{self._run}{request_id}"
             shared = shared.opening(words)
             if not shared.system and not shared.messages:
                 messages = (opened(messages[0], words), *messages[1:])
+        elif self._run and not (shared.system or shared.messages or earlier):  # the first turn keeps its salt
+            messages = (opened(messages[0], self._run), *messages[1:])
         count = len(shared.messages)
         return Prompt(
-            (*shared.messages, *messages), shared.system, shared.tools, number, count, unique, asked.tokens
+            (*shared.messages, *messages),
+            shared.system,
+            shared.tools,
+            number,
+            count,
+            self._is_unique,
+            asked.tokens,
+        )
+
+    def _with(self, shared: Prefix, own: Prefix) -> Prefix:
+        """The prefix with what a row has of its own behind it; in front of every section stands the run's salt."""
+        opening = own.opening(self._run) if self._run and not self._is_unique else own
+        return Prefix(
+            (*shared.tools, *(own if shared.tools else opening).tools),
+            (*shared.system, *(own if shared.system else opening).system),
+            shared.messages,
         )
 
     def _number(self, request_id: int) -> int | None:
@@ -139,7 +158,8 @@ class Maker:
 
     def _make_prefix(self, number: int) -> Prefix:
         size = self._words
-        return prefix(self._seed, self._name, number, self._cache, self._traffic.tools, size, self._marks)
+        made = prefix(self._seed, self._name, number, self._cache, self._traffic.tools, size, self._marks)
+        return made.opening(self._run) if self._run and not self._is_unique else made
 
     def _words(self, tokens: int) -> int:
         return max(1, round(tokens * self._words_per_token))

@@ -42,3 +42,8 @@ def salt(seed: int, use: str) -> str:
     """Twelve letters that no other use has."""
     digest = sha256(f"{seed}/salt/{use}".encode()).hexdigest()[:12]
     return "".join(chr(ord("a") + int(digit, 16)) for digit in digest)
+
+
+def run_salt(run_id: str) -> str:
+    """Twelve letters that no other run has."""
+    return salt(0, f"run/{run_id}")

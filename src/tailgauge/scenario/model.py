@@ -146,6 +146,10 @@ class Scenario(Table):
     name: str = Field(description="default: the file's stem")
     description: str = Field("", max_length=500, description="one line for the report")
     seed: int = Field(1, ge=0, lt=2**63, description="seed of arrivals, sizes and prompts")
+    repeat_prompts: bool = Field(
+        False,
+        description="send the same prompts in every run with this seed: a cache may know them. Otherwise every prompt begins with twelve letters of its run",
+    )
     clock: Literal["kernel", "user"] = Field(
         "kernel",
         description="timestamp source: the `kernel` (Linux), or the worker's clock at the read (`user`), as most clients do",

@@ -42,10 +42,11 @@ def try_out(
     recorder: Recorder,
     prices: Mapping[str, Price],
     makers: Callable[[Learnt], Mapping[str, Maker]],
+    salt: str,
 ) -> dict[str, Any]:
     """Make every preflight call, then one per prefix to be written before the run; returns the message `tried`.
 
-    `makers` use the learnt token counts.
+    `makers` use the learnt token counts; `salt` is that of the run.
     """
     results: list[dict[str, Any]] = []
     counted: dict[int, int] = {}
@@ -68,7 +69,7 @@ def try_out(
         results.append({**facts, "words": one.words, "input_tokens": total})
         return usable
 
-    first = preflight_calls(scenario)
+    first = preflight_calls(scenario, salt)
     if not all(map(run, first)):
         return {"calls": results, "learnt": list(Learnt()), "engines": {}, "spent": spent.plain()}
     learnt = learn(counted)

@@ -27,6 +27,7 @@ from tailgauge.patterns.table import pattern_of
 from tailgauge.plan.preflight import Learnt, sizing
 from tailgauge.plan.spend_limit import Amount, Guard
 from tailgauge.prompts import Maker
+from tailgauge.prompts.words import run_salt
 from tailgauge.protocols.decoder import MAX_ERROR_TEXT
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.protocols.table import PROTOCOLS, Target
@@ -91,6 +92,7 @@ class Task:
         self._prices = {model: Price.of_plain(price) for model, price in plan["prices"].items()}
         self.attempts.on_exhausted = self._on_exhausted
         self._limits = ProcessLimits()
+        self._salt = "" if self.scenario.repeat_prompts else run_salt(self.run_id)
         self._makers: dict[str, Maker] = {}
         self._learn(Learnt())
         self.dispatcher = Dispatcher(
@@ -155,12 +157,12 @@ class Task:
         seed, marks = self.scenario.seed, CACHE_MARKS in PROTOCOLS[self.scenario.target.protocol].offers
         words, overhead = 1 / learnt.tokens_per_word, learnt.overhead_tokens
         for name, traffic in self.scenario.traffic.items():
-            self._makers[name] = Maker(seed, traffic, name, words, overhead, marks=marks)
+            self._makers[name] = Maker(seed, traffic, name, words, overhead, marks=marks, run=self._salt)
         return self._makers
 
     def preflight(self) -> None:
         """Make the calls before the run and report their results."""
-        tried = try_out(self.scenario, self.attempts, self.recorder, self._prices, self._learn)
+        tried = try_out(self.scenario, self.attempts, self.recorder, self._prices, self._learn, self._salt)
         self._send("tried", tried)
 
     def preopen(self) -> None:

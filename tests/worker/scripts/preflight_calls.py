@@ -44,7 +44,7 @@ def tried(protocol: str, refusal: bytes, models: bytes) -> dict[str, Any]:
     scenario = parse({"name": "x", "target": {"url": url, "protocol": protocol}}, "test")
     recorder, counters = AllRows(), Counters()
     attempts = Attempts("run-1", {MAIN: endpoint(url, protocol)}, recorder, counters, 10.0)
-    found = try_out(scenario, attempts, recorder, {}, lambda _: {})
+    found = try_out(scenario, attempts, recorder, {}, lambda _: {}, "")
     lines = [request.split(b" HTTP")[0].decode() for request in server.requests]
     return {
         "call": found["calls"][-1],
