@@ -46,9 +46,9 @@ def test_the_simulated_endpoints_own_page_is_one():
     meters = Meters()
     call = meters.received(0, 10)
     call.admitted()
-    assert parse_count(render(meters, 'odd "name"')) == TokenCount("vLLM", 0, 1)
+    assert parse_count(render(meters, 'odd "name"')) == TokenCount("vLLM", 0, 1, 0, 0)
     call.finished(9, "stop", 7)
-    assert parse_count(render(meters, "tiny")) == TokenCount("vLLM", 7, 0)
+    assert parse_count(render(meters, "tiny")) == TokenCount("vLLM", 7, 0, 0, 0)
 
 
 @pytest.mark.parametrize("page", [
@@ -133,7 +133,7 @@ def test_it_counts_when_nothing_runs_any_more():
     waits: list[float] = []
     with serving(page_of(0), page_of(2), page_of(1), page_of(0)) as (url, asked):
         page, notes = EngineMetrics(leaving(url), waits.append), []
-        page.begin(notes.append)
+        page.begin(notes.append, tells_cached=True)
         assert page.facts() is None
         page.end(notes.append)
     assert (len(asked), len(waits), notes) == (4, 2, [])
@@ -143,7 +143,7 @@ def test_it_counts_when_nothing_runs_any_more():
 def test_an_engine_that_does_not_come_to_rest_is_reported_and_its_count_not_used():
     with serving(page_of(0), page_of(1)) as (url, _):
         page, notes = EngineMetrics(leaving(url), lambda _: page.hurry()), []
-        page.begin(notes.append)
+        page.begin(notes.append, tells_cached=True)
         page.end(notes.append)
     assert page.facts() is None
     assert len(notes) == 1
@@ -156,7 +156,36 @@ def test_it_is_asked_only_where_users_leave_and_one_target_answers():
             leaving(url, traffic={"chat": {}}), leaving(url, second_target={"url": url}), leaving("simulated"),
         ):  # fmt: skip
             page, notes = EngineMetrics(scenario, lambda _: None), []
-            page.begin(notes.append)
+            page.begin(notes.append, tells_cached=True)
             page.end(notes.append)
             assert (page.facts(), notes) == (None, [])
     assert asked == []
+
+
+CACHE = """llamacpp:tokens_predicted_total 1
+llamacpp:requests_processing 1
+llamacpp:requests_deferred 0
+llamacpp:prompt_tokens_total {new}
+llamacpp:prompt_tokens_cached_total {cached}
+"""
+
+
+def test_cached_tokens_are_asked_for_where_usage_does_not_tell_without_waiting():
+    pages = [(200, CACHE.format(new=new, cached=cached).encode()) for new, cached in ((100, 7), (150, 957))]
+    with serving(*pages) as (url, asked):
+        page, notes = EngineMetrics(leaving(url, traffic={"chat": {}}), lambda _: pytest.fail("waited")), []
+        page.begin(notes.append, tells_cached=False)
+        page.end(notes.append)
+    assert (len(asked), notes) == (2, [])
+    assert page.cache() == {"engine": "llama.cpp", "prompt": 1000, "cached": 950}
+    assert page.facts() is None
+
+
+def test_an_engine_without_the_counters_or_restarted_in_between_says_nothing_of_its_cache():
+    for before, after in (((100, 7), (5, 5)), ((100, "NaN"), (150, 957))):
+        pages = [(200, CACHE.format(new=new, cached=cached).encode()) for new, cached in (before, after)]
+        with serving(*pages) as (url, _):
+            page = EngineMetrics(leaving(url, traffic={"chat": {}}), lambda _: None)
+            page.begin(lambda _: None, tells_cached=False)
+            page.end(lambda _: None)
+        assert page.cache() == {}

@@ -199,6 +199,10 @@ class RunJson(_Tolerant):
     """the engine's own token counter, from its page /metrics: engine (vLLM or llama.cpp), before, after; null if users do not
     cancel, at a provider, at the simulated endpoint, or if the page could not be read; absent in dry runs and older runs
     """
+    engine_cache: Json = {}
+    """engine, cached, prompt: prompt tokens over the run by the engine's own counters, and how many of them came out of its
+    cache; read where the usage of the preflight does not tell; absent in dry runs and older runs
+    """
     certificate: Json = {}
     """the cited certificate: id, made_at, host, transport (plain or tls), rates in chunks/s, errors in ms; or id null and why;
     absent in dry runs

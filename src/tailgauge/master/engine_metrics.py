@@ -1,8 +1,9 @@
 """Token counters of a self-hosted engine from its page /metrics, before and after a run.
 
-Read only if users cancel (else the rows hold every token), never from a provider, without a key, at the root of the
-target's host. The page is untrusted and bounded; an unreadable page is None, not zero. Counters are read while the engine
-is idle: vLLM counts during a call, llama.cpp at its end.
+Read only for what the rows do not hold: tokens made after users cancelled, and cached tokens where the target's usage
+does not tell. Never from a provider, without a key, at the root of the target's host. The page is untrusted and bounded;
+an unreadable page is None, not zero. Tokens made are counted while the engine is idle: vLLM counts during a call,
+llama.cpp at its end.
 
 Source: vLLM's `v1/metrics/loggers.py`; llama.cpp's server README, `GET /metrics`.
 """
@@ -36,15 +37,24 @@ NAMES = {
         "llamacpp:tokens_predicted_total", ("llamacpp:requests_processing", "llamacpp:requests_deferred"),
     ),
 }  # fmt: skip
+# Prompt tokens out of the cache; all of them.
+CACHED = {
+    "vLLM": ("vllm:prefix_cache_hits_total", ("vllm:prefix_cache_queries_total",)),
+    "llama.cpp": (
+        "llamacpp:prompt_tokens_cached_total", ("llamacpp:prompt_tokens_cached_total", "llamacpp:prompt_tokens_total"),
+    ),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """Engine, tokens generated since its start, calls running or waiting."""
+    """Engine, tokens generated since its start, calls running or waiting; prompt tokens, and those out of its cache."""
 
     engine: str
     tokens: int
     calls: int
+    prompt: int | None = None
+    cached: int | None = None
 
 
 def parse_count(page: str) -> TokenCount | None:
@@ -57,7 +67,11 @@ def parse_count(page: str) -> TokenCount | None:
     for engine, (tokens, calls) in NAMES.items():
         values = [sums.get(name, math.nan) for name in (tokens, *calls)]
         if all(math.isfinite(value) and value >= 0 for value in values):
-            return TokenCount(engine, round(values[0]), round(sum(values[1:])))
+            cached, every = CACHED[engine]
+            prompt = [sums.get(name, math.nan) for name in (cached, *every)]
+            known = all(math.isfinite(value) and value >= 0 for value in prompt)
+            of_cache = (round(sum(prompt[1:])), round(prompt[0])) if known else (None, None)
+            return TokenCount(engine, round(values[0]), round(sum(values[1:])), *of_cache)
     return None
 
 
@@ -72,15 +86,17 @@ class EngineMetrics:
     """Reads the page before the first request and after the last answer. `pause` sleeps for seconds."""
 
     def __init__(self, scenario: Scenario, pause: Callable[[float], object]) -> None:
-        cancels = any(table.cancel.share > 0 for table in scenario.traffic.values())
+        self._cancels = any(table.cancel.share > 0 for table in scenario.traffic.values())
         is_only_target = scenario.second_target is None and is_self_hosted(scenario.target.url)
-        self._target = scenario.target if cancels and is_only_target else None
+        self._target = scenario.target if is_only_target else None
         self._before: TokenCount | None = None
         self._after: TokenCount | None = None
         self._hurried, self._pause = False, pause
 
-    def begin(self, note: Callable[[str], None]) -> None:
-        """Before the first request."""
+    def begin(self, note: Callable[[str], None], *, tells_cached: bool) -> None:
+        """Before the first request; `tells_cached`: the target's usage has its cached tokens."""
+        if tells_cached and not self._cancels:
+            self._target = None
         self._before = self._at_rest(BEFORE_S, "before the first request", note)
 
     def end(self, note: Callable[[str], None]) -> None:
@@ -93,16 +109,28 @@ class EngineMetrics:
         self._hurried = True
 
     def facts(self) -> dict[str, Any] | None:
-        """The entry in run.json; None unless the page was read both times."""
+        """The entry in run.json; None unless users cancel and the page was read both times."""
         if self._before is None or self._after is None or self._after.tokens < self._before.tokens:
             return None
+        if not self._cancels:
+            return None
         return {"engine": self._before.engine, "before": self._before.tokens, "after": self._after.tokens}
+
+    def cache(self) -> dict[str, Any]:
+        """Engine, prompt tokens of the run, and those out of its cache; empty where the engine does not say."""
+        pages = (self._before, self._after)
+        counts = [(one.prompt, one.cached) for one in pages if one is not None and one.prompt is not None]
+        if len(counts) < len(pages) or self._before is None:
+            return {}
+        prompt, cached = ((after or 0) - (before or 0) for before, after in zip(*counts, strict=True))
+        known = prompt >= cached >= 0
+        return {"engine": self._before.engine, "prompt": prompt, "cached": cached} if known else {}
 
     def _at_rest(self, patience_s: float, when: str, note: Callable[[str], None]) -> TokenCount | None:
         if self._target is None:
             return None
         until_ns = monotonic_ns() + int(patience_s * 1e9)
-        while (count := read(self._target)) is not None and count.calls:
+        while (count := read(self._target)) is not None and count.calls and self._cancels:
             if self._hurried or monotonic_ns() > until_ns:
                 note(f"the engine was busy for {patience_s:.0f} s {when}: its token counters are not used")
                 return None

@@ -66,7 +66,8 @@ def try_out(
         usable = row.ended in USABLE or not one.needed
         if not usable and row.status in _MAY_BE_THE_MODEL:
             facts["models"] = [name for name, _ in attempts.models(one.call.target)[:_MODELS]]
-        results.append({**facts, "words": one.words, "input_tokens": total})
+        cached = row.cache_read_input_tokens
+        results.append({**facts, "words": one.words, "input_tokens": total, "cached_tokens": cached})
         return usable
 
     first = preflight_calls(scenario, salt)

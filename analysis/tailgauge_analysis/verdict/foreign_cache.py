@@ -1,0 +1,66 @@
+"""Prompt tokens out of a cache where the plan expects none: another run has warmed it, and the wait is not that of a new prompt.
+
+Expected are cached tokens of shared prefixes, growing sessions, files and traces. Looked at are the first calls of all other
+requests, as the target counts their tokens; where its usage does not say, by the engine's own counters over the run.
+"""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from tailgauge.rows import schema
+from tailgauge.thresholds import DEGRADED
+from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.text.formatting import count, share
+from tailgauge_analysis.text.json_values import Json, number, table
+from tailgauge_analysis.verdict.verdict import Evidence, Judgement
+
+SHARE = 0.02  # of the prompt tokens
+OWN_TOKENS = 128  # of each request: the template, the salt, and a block of the engine's cache
+ADVICE = "Leave repeat_prompts off, or restart the engine before the run."
+
+
+def judge(evidence: Evidence) -> Judgement | None:
+    """The check `foreign_cache`."""
+    frames = evidence.frames
+    new = [name for name, one in table(frames.run["scenario"], "traffic").items() if _is_new(one)]
+    attempts = frames.attempts
+    first = attempts[
+        attempts["traffic"].isin(new)
+        & (attempts["stage"] != schema.PREFLIGHT)
+        & (attempts["cause"] == schema.PRIMARY)
+        & (attempts["leg"] == 0)
+        & attempts["input_tokens"].notna()
+    ]
+    if not len(first):
+        return None
+    if first["cache_read_input_tokens"].notna().any():
+        columns = ["cache_read_input_tokens", "cache_creation_input_tokens", "input_tokens"]
+        read, *others = (float(first[name].fillna(0).sum()) for name in columns)
+        return _judged(read, read + sum(others), len(first), "")
+    if len(new) < len(frames.run["scenario"]["traffic"]) or _repeats(frames, attempts):
+        return None
+    counted = frames.run["engine_cache"]
+    read, every = (number(counted.get(key)) for key in ("cached", "prompt"))
+    engine = f", by {counted['engine']}'s own counters" if counted else ""
+    return None if read is None or every is None else _judged(read, every, len(attempts), engine)
+
+
+def _judged(read: float, every: float, calls: int, by: str) -> Judgement | None:
+    if read <= SHARE * every or read <= OWN_TOKENS * calls:
+        return None
+    text = f"{share(read / every)} of the prompt tokens ({count(read)} of {count(every)}) came out of a cache that this run did not fill{by}."
+    return DEGRADED, text, ADVICE
+
+
+def _is_new(traffic: Json) -> bool:
+    """Whether every prompt of a traffic table is its own."""
+    session, prompts = table(traffic, "session"), table(traffic, "prompts")
+    grows = session.get("grow") is True and (number(session.get("turns_mean")) or 1) > 1
+    given = any(value for key, value in prompts.items() if key in {"file", "source", "trace"})
+    return not (traffic.get("cache") or traffic.get("tools") or grows or given)
+
+
+def _repeats(frames: Frames, attempts: pd.DataFrame) -> bool:
+    """Whether prompts were sent more than once in this run: the engine's counters have all of them."""
+    return bool((attempts["cause"] != schema.PRIMARY).any() or frames.run["scenario"].get("second_target"))
