@@ -150,3 +150,23 @@ def test_a_call_that_is_given_up_in_decode_stops_the_engine_within_half_a_second
         assert busy == {1}
         assert len(idle) > 5
         assert set(idle) == {0}
+
+
+def test_a_second_run_reads_nothing_of_the_first_from_the_engines_cache(engine, run_against):
+    """With repeated prompts it does, and the report says so."""
+    length = {"traffic__chat__prompt_tokens": 400, "traffic__chat__output_tokens": 4, "stages__warmup_s": 0}
+    options = ("--rate", "4", "--duration", "4", "--protocol", "openai")
+    runs = [
+        run_against(engine, *options, **length, repeat_prompts=str(same).lower())
+        for same in (False, False, True, True)
+    ]
+
+    def share(run: Run) -> float:
+        rows = [row for row in run.rows("attempts") if row["stage"] != "preflight" and row["input_tokens"]]
+        read = sum(row["cache_read_input_tokens"] or 0 for row in rows)
+        return read / (read + sum(row["input_tokens"] for row in rows))
+
+    said = ["came out of a cache" in json.dumps(run.summary) for run in runs]
+    assert share(runs[1]) < 0.25
+    assert share(runs[3]) > 0.5, [share(run) for run in runs]
+    assert said == [False, False, False, True]
