@@ -22,6 +22,7 @@ from tailgauge.protocols.table import Target
 from tailgauge.scenario.model import Scenario
 from tailgauge.simulator.core.metrics import Meters, render
 
+TELLS = [{"cached_tokens": 0}]
 LLAMA = """# HELP llamacpp:tokens_predicted_total Number of generation tokens processed.
 # TYPE llamacpp:tokens_predicted_total counter
 llamacpp:tokens_predicted_total 585
@@ -133,19 +134,19 @@ def test_it_counts_when_nothing_runs_any_more():
     waits: list[float] = []
     with serving(page_of(0), page_of(2), page_of(1), page_of(0)) as (url, asked):
         page, notes = EngineMetrics(leaving(url), waits.append), []
-        page.begin(notes.append, tells_cached=True)
-        assert page.facts() is None
+        page.begin(notes.append, TELLS)
+        assert page.facts()["engine_tokens"] is None
         page.end(notes.append)
     assert (len(asked), len(waits), notes) == (4, 2, [])
-    assert page.facts() == {"engine": "llama.cpp", "before": 585, "after": 585}
+    assert page.facts() == {"engine_tokens": {"engine": "llama.cpp", "before": 585, "after": 585}}
 
 
 def test_an_engine_that_does_not_come_to_rest_is_reported_and_its_count_not_used():
     with serving(page_of(0), page_of(1)) as (url, _):
         page, notes = EngineMetrics(leaving(url), lambda _: page.hurry()), []
-        page.begin(notes.append, tells_cached=True)
+        page.begin(notes.append, TELLS)
         page.end(notes.append)
-    assert page.facts() is None
+    assert page.facts() == {"engine_tokens": None}
     assert len(notes) == 1
     assert "its token counters are not used" in notes[0]
 
@@ -156,9 +157,9 @@ def test_it_is_asked_only_where_users_leave_and_one_target_answers():
             leaving(url, traffic={"chat": {}}), leaving(url, second_target={"url": url}), leaving("simulated"),
         ):  # fmt: skip
             page, notes = EngineMetrics(scenario, lambda _: None), []
-            page.begin(notes.append, tells_cached=True)
+            page.begin(notes.append, TELLS)
             page.end(notes.append)
-            assert (page.facts(), notes) == (None, [])
+            assert (page.facts(), notes) == ({"engine_tokens": None}, [])
     assert asked == []
 
 
@@ -174,11 +175,11 @@ def test_cached_tokens_are_asked_for_where_usage_does_not_tell_without_waiting()
     pages = [(200, CACHE.format(new=new, cached=cached).encode()) for new, cached in ((100, 7), (150, 957))]
     with serving(*pages) as (url, asked):
         page, notes = EngineMetrics(leaving(url, traffic={"chat": {}}), lambda _: pytest.fail("waited")), []
-        page.begin(notes.append, tells_cached=False)
+        page.begin(notes.append, [{}])
         page.end(notes.append)
     assert (len(asked), notes) == (2, [])
-    assert page.cache() == {"engine": "llama.cpp", "prompt": 1000, "cached": 950}
-    assert page.facts() is None
+    found = {"engine": "llama.cpp", "prompt": 1000, "cached": 950}
+    assert page.facts() == {"engine_tokens": None, "engine_cache": found}
 
 
 def test_an_engine_without_the_counters_or_restarted_in_between_says_nothing_of_its_cache():
@@ -186,6 +187,6 @@ def test_an_engine_without_the_counters_or_restarted_in_between_says_nothing_of_
         pages = [(200, CACHE.format(new=new, cached=cached).encode()) for new, cached in (before, after)]
         with serving(*pages) as (url, _):
             page = EngineMetrics(leaving(url, traffic={"chat": {}}), lambda _: None)
-            page.begin(lambda _: None, tells_cached=False)
+            page.begin(lambda _: None, [{}])
             page.end(lambda _: None)
-        assert page.cache() == {}
+        assert page.facts() == {"engine_tokens": None}

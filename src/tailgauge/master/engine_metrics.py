@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 import urllib.request
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
 from typing import IO, Any
@@ -93,9 +93,10 @@ class EngineMetrics:
         self._after: TokenCount | None = None
         self._hurried, self._pause = False, pause
 
-    def begin(self, note: Callable[[str], None], *, tells_cached: bool) -> None:
-        """Before the first request; `tells_cached`: the target's usage has its cached tokens."""
-        if tells_cached and not self._cancels:
+    def begin(self, note: Callable[[str], None], preflight: Sequence[Mapping[str, Any]]) -> None:
+        """Before the first request. The results of the preflight show whether the target's usage has its cached tokens."""
+        tells = any(call.get("cached_tokens") is not None for call in preflight)
+        if tells and not self._cancels:
             self._target = None
         self._before = self._at_rest(BEFORE_S, "before the first request", note)
 
@@ -108,23 +109,18 @@ class EngineMetrics:
         """Stop waiting."""
         self._hurried = True
 
-    def facts(self) -> dict[str, Any] | None:
-        """The entry in run.json; None unless users cancel and the page was read both times."""
-        if self._before is None or self._after is None or self._after.tokens < self._before.tokens:
-            return None
-        if not self._cancels:
-            return None
-        return {"engine": self._before.engine, "before": self._before.tokens, "after": self._after.tokens}
-
-    def cache(self) -> dict[str, Any]:
-        """Engine, prompt tokens of the run, and those out of its cache; empty where the engine does not say."""
-        pages = (self._before, self._after)
-        counts = [(one.prompt, one.cached) for one in pages if one is not None and one.prompt is not None]
-        if len(counts) < len(pages) or self._before is None:
-            return {}
-        prompt, cached = ((after or 0) - (before or 0) for before, after in zip(*counts, strict=True))
-        known = prompt >= cached >= 0
-        return {"engine": self._before.engine, "prompt": prompt, "cached": cached} if known else {}
+    def facts(self) -> dict[str, Any]:
+        """The entries in run.json: what was made where users cancel; the prompt tokens, and those out of the cache."""
+        before, after = self._before, self._after
+        if before is None or after is None or after.tokens < before.tokens:
+            return {"engine_tokens": None}
+        made = {"engine": before.engine, "before": before.tokens, "after": after.tokens}
+        found: dict[str, Any] = {"engine_tokens": made if self._cancels else None}
+        if before.prompt is not None and after.prompt is not None:
+            prompt, cached = after.prompt - before.prompt, (after.cached or 0) - (before.cached or 0)
+            if prompt >= cached >= 0:
+                found["engine_cache"] = {"engine": before.engine, "prompt": prompt, "cached": cached}
+        return found
 
     def _at_rest(self, patience_s: float, when: str, note: Callable[[str], None]) -> TokenCount | None:
         if self._target is None:

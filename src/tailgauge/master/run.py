@@ -281,8 +281,7 @@ class Run:
             if call["ended"] not in USABLE and call["needed"]:
                 at = call["target"] == SECOND
                 url = call["url"] or self.target_urls[at]
-                failure = progress.preflight_failure(url, self.targets[at].protocol, call)
-                raise TargetError(failure)
+                raise TargetError(progress.preflight_failure(url, self.targets[at].protocol, call))
             expected = {OK} if call["words"] else COMPLETED  # a call that only writes a prefix has no answer
             if call["ended"] not in expected:
                 text = call["message"] or "no text"
@@ -319,8 +318,7 @@ class Run:
         assert self.schedule is not None
         leaves_out = self.scenario.limits.lost_share == "leave_out"
         until_ns = int(self.scenario.stages.duration_s * 1e9)
-        tells_cached = any(call.get("cached_tokens") is not None for call in self.preflight)
-        self.engine_metrics.begin(self.notes.append, tells_cached=tells_cached)
+        self.engine_metrics.begin(self.notes.append, self.preflight)
         self._leases = Leases(self.schedule, until_ns, self.workers, self._give, leaves_out=leaves_out)
         has_slices = self.scenario.arrival.process != TASKS
         self.start_at_ns = monotonic_ns() + (lead_ns(workers) if has_slices else LOCAL_LEAD_NS)
@@ -481,8 +479,7 @@ class Run:
         facts = run_json.frame(self._facts(), self.state, self.notes, self.preflight) | {
             "admission_end_at_ns": self.admission_end_at_ns,
             "ended_at_ns": monotonic_ns() if ended else None,
-            "engine_tokens": self.engine_metrics.facts(),
-            "engine_cache": self.engine_metrics.cache(),
+            **self.engine_metrics.facts(),
             "certificate": self.settings.certificate,
             "trace": self.schedule.trace if self.schedule else None,
             "conservation": self.workers.conservation(scheduled, self.folder, final=ended),
