@@ -9,7 +9,7 @@ from run_folders.dry_runs import dry_run_folder
 
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.metrics import latency
-from tailgauge_analysis.metrics.metrics import RATE
+from tailgauge_analysis.metrics.metrics import METRICS, RATE
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.reading.chunks import Chunks, Ranges
 from tailgauge_analysis.reading.frames import load
@@ -65,9 +65,7 @@ def read(base, seed, *, freeze=(), poll_ms=0.5, gap_ms=20.0, chunks=20):
 
 
 def errors_of(stage):
-    rows = [
-        latency.row(m, stage, view) for m in latency.METRICS if m.unit != RATE for view in latency.views(m)
-    ]
+    rows = [latency.row(m, stage, view) for m in METRICS if m.unit != RATE for view in latency.views(m)]
     return {(e.metric, e.quantile): e for e in client_errors(stage, rows, set())}, rows
 
 
@@ -160,7 +158,7 @@ def test_fewer_than_three_late_requests_shift_nothing(base, late, shift_ms):
         np.arange(N) < N - late, stage.requests["first_at_ns"] + 150 * MS
     )
     stage = replace(stage, requests=stage.requests.assign(first_at_ns=early))
-    (row,) = [latency.row(metric, stage, latency.SUCCESSES, (0.994,)) for metric in (latency.METRICS[0],)]
+    (row,) = [latency.row(metric, stage, latency.SUCCESSES, (0.994,)) for metric in (METRICS[0],)]
     (error,) = client_errors(stage, [row], set())
 
     assert error.late_shift == pytest.approx(shift_ms)
