@@ -31,3 +31,11 @@ def test_messages_go_out_by_templates(seen, protocol):
 @pytest.mark.parametrize("protocol", ["batches", "sse"])
 def test_calls_about_batches_and_an_applications_own_are_built_every_time(seen, protocol):
     assert seen[protocol]["ready"] == 0
+
+
+def test_base_urls_are_taken_as_users_have_them(seen):
+    assert len(seen["addresses"]) > 20
+    for given, (expected, address, path) in seen["addresses"].items():
+        assert address == expected, given
+        assert path is None or expected.endswith(path), given
+        assert (path is None) == given.startswith("sse")

@@ -43,6 +43,7 @@ class Shape:
     heads: int = 6
     kv_heads: int = 2
     context: int = 131072
+    end_bias: float | None = None  # of the end of an answer; None: it never ends by itself
 
     @property
     def head_dim(self) -> int:
@@ -52,6 +53,7 @@ class Shape:
 SHAPES = {
     "small": Shape(),
     "large": Shape(dim=512, layers=6, ff=1536, heads=8, kv_heads=4),
+    "ending": Shape(end_bias=1.0),
 }  # large: some ms a token
 
 
@@ -139,10 +141,10 @@ def weights(writer: gguf.GGUFWriter, shape: Shape, plain: list[str], seed: int) 
         put(writer, f"{block}attn_norm.weight", np.ones(shape.dim))
         put(writer, f"{block}ffn_norm.weight", np.ones(shape.dim))
     put(writer, "output_norm.weight", np.ones(shape.dim))
-    put(writer, "output.weight", biased(matrix(len(embedding), shape.dim), plain))
+    put(writer, "output.weight", biased(matrix(len(embedding), shape.dim), plain, shape.end_bias))
 
 
-def biased(head: Matrix, plain: list[str]) -> Matrix:
+def biased(head: Matrix, plain: list[str], end_bias: float | None) -> Matrix:
     """Forbid every token that is not made of printable ASCII, the special ones included."""
     printable = {char for byte, char in byte_chars().items() if 32 <= byte < 127}
     head[:, 0] = 0.0
@@ -150,6 +152,8 @@ def biased(head: Matrix, plain: list[str]) -> Matrix:
         if not set(text) <= printable:
             head[token, 0] = FORBIDDEN
     head[len(plain) :, 0] = FORBIDDEN
+    if end_bias is not None:
+        head[len(plain) + SPECIALS.index("<|im_end|>"), 0] = end_bias
     return head
 
 

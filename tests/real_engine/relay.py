@@ -10,27 +10,31 @@ from urllib.parse import urlsplit
 
 
 @contextlib.contextmanager
-def reading_to_the_end(url: str) -> Iterator[str]:
-    """Address of the gateway before an engine."""
+def reading_to_the_end(url: str, kept: list[bytes] | None = None) -> Iterator[str]:
+    """Address of the gateway before an engine. `kept`: what clients send, piece by piece."""
     engine = urlsplit(url)
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        threading.Thread(target=_accept, args=(listening, engine.hostname, engine.port), daemon=True).start()
+        threading.Thread(
+            target=_accept, args=(listening, engine.hostname, engine.port, kept), daemon=True
+        ).start()
         yield f"http://127.0.0.1:{listening.getsockname()[1]}"
 
 
-def _accept(listening: socket.socket, host: str, port: int) -> None:
+def _accept(listening: socket.socket, host: str, port: int, kept: list[bytes] | None) -> None:
     with contextlib.suppress(OSError):  # the test is over
         while True:
             client, _ = listening.accept()
             engine = socket.create_connection((host, port))
-            threading.Thread(target=_forward, args=(client, engine), daemon=True).start()
+            threading.Thread(target=_forward, args=(client, engine, kept), daemon=True).start()
             threading.Thread(target=_answer, args=(engine, client), daemon=True).start()
 
 
-def _forward(client: socket.socket, engine: socket.socket) -> None:
+def _forward(client: socket.socket, engine: socket.socket, kept: list[bytes] | None) -> None:
     """What the client asks. That it is gone is kept to oneself."""
     with contextlib.suppress(OSError):
         while piece := client.recv(1 << 16):
+            if kept is not None:
+                kept.append(piece)
             engine.sendall(piece)
 
 

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+import re
 import statistics
 import time
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
+from real_engine.relay import reading_to_the_end
 
 ENDED_ON_PURPOSE = {0, 1, 3, 4, 5}  # the run took place; its verdict and SLOs depend on the machine
 
@@ -89,6 +91,34 @@ def test_every_request_and_every_token_is_accounted_for(engine, run_against, pro
         json.loads((run.folder / "run.json").read_text(encoding="utf-8"))["conservation"].items()
         <= books.items()
     )
+
+
+@pytest.mark.parametrize("engine", [{"shape": "ending"}], indirect=True)
+def test_exact_answers_have_the_tokens_that_were_asked_for(engine, run_against):
+    """The model likes to end before: without the key few answers are as long. The bytes on the wire have llama.cpp's fields."""
+    options = ("--duration", "4", "--rate", "5", "--workers", "1")
+    keys = {"target__protocol": "openai", "arrival__process": "constant", "traffic__chat__output_tokens": 96}
+    sent: list[bytes] = []
+    free = measured(run_against(engine, *options, **keys).rows("attempts"))
+    with reading_to_the_end(engine.url, sent) as url:
+        exact = run_against(replace(engine, url=url), *options, **keys, traffic__chat__output="exact")
+    rows = measured(exact.rows("attempts"))
+    bodies = [
+        json.loads(body)
+        for body in re.findall(rb"\r\n\r\n(\{.*?\})(?=POST |GET |$)", b"".join(sent), re.DOTALL)
+    ]
+    asked = [body for body in bodies if "ignore_eos" in body]
+
+    assert {row["ended"] for row in free + rows} == {"ok"}
+    assert sum(row["output_tokens"] == 96 for row in free) < len(free) / 2
+    assert {row["output_tokens"] for row in rows} == {96}
+    assert len(asked) == len(rows) > 10
+    assert {(body["ignore_eos"], body["n_predict"], body["max_tokens"]) for body in asked} == {(True, 96, 96)}
+    facts = json.loads((exact.folder / "run.json").read_text(encoding="utf-8"))
+    assert facts["engines"] == {"main": "llama.cpp"}
+    assert exact.summary["traffic"]["chat"]["lengths"] == {
+        "asked_min": 96, "asked_max": 96, "answers": len(rows), "counted": len(rows), "same": len(rows),
+    }  # fmt: skip
 
 
 def test_latencies_of_single_requests_agree_with_the_engines_own(engine, run_against, full_size):

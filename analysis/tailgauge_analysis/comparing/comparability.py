@@ -88,7 +88,7 @@ def _facts(run: Json) -> dict[tuple[str, str], str]:
 
 
 def _flat(tree: Any, key: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(tree, dict):
+    if isinstance(tree, dict) and (tree or ".body." not in key):  # an empty table in a body is sent
         for name, value in tree.items():
             yield from _flat(value, f"{key}.{name}" if key else str(name))
     elif key:

@@ -16,7 +16,7 @@ from tailgauge.rows import schema
 from tailgauge_analysis.reading.chunks import Chunks
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.text.formatting import count, plain, plural, share
-from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.json_values import Json, table
 from tailgauge_analysis.text.section import Section, Table
 
 _PLURALS = {
@@ -71,8 +71,8 @@ def traffic(frames: Frames) -> dict[str, Traffic]:
     kinds = _kinds(requests, attempts, frames.chunks)
     by = dict(iter(attempts.groupby("traffic")))
     none = attempts.iloc[:0]
-    tables = frames.run["scenario"].get("traffic", {})
-    exact = {name for name, table in tables.items() if table.get("output") == "exact"}
+    tables = table(frames.run["scenario"], "traffic")
+    exact = {name for name in tables if table(tables, name).get("output") == "exact"}
     return {
         plain(str(name), 80): _entry(
             rows, by.get(name, none), kinds.get(str(name), {}), is_exact=name in exact

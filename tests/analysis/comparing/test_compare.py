@@ -300,6 +300,38 @@ def test_another_target_is_refused_unless_it_is_the_variant(records):
     assert weighed(records, experiment(), [VARIANT, "target"]).exit_code == 1
 
 
+LONG = "y" * 100
+
+
+@pytest.mark.parametrize(
+    ("change", "key"),
+    [
+        (lambda run: run["scenario"]["traffic"]["chat"].update(headers={"x-a": "1"}), "traffic.chat.headers.x-a"),
+        (lambda run: run["scenario"]["traffic"]["chat"].update(body={"a": {"b": [1, {"c": 2}]}}), "traffic.chat.body.a.b"),
+        (lambda run: run["scenario"]["traffic"]["chat"].update(output="exact"), "traffic.chat.output"),
+        (lambda run: run["scenario"].setdefault("target", {}).update(body={"top_k": 4}), "target, target.body.top_k"),
+        (lambda run: run["scenario"].setdefault("target", {}).update(headers={"x": {"env": "A"}}), "target, target.headers.x.env"),
+        (lambda run: run["scenario"]["traffic"]["chat"].update(body={"a": {}}), "traffic.chat.body.a"),
+    ],
+)  # fmt: skip
+def test_what_a_scenario_adds_to_its_requests_is_work(records, change, key):
+    for b in records[1::2]:
+        change(b)
+    made = weighed(records, experiment())
+
+    assert any(text.startswith(f"{key}: ") for text in made.data["against"]), made.data["against"]
+
+
+def test_texts_that_differ_behind_what_is_shown_are_different(records):
+    for i, record in enumerate(records):
+        record["scenario"]["traffic"]["chat"]["body"] = {"long": f"{LONG}{i % 2}", "list": [LONG, i % 2]}
+    made = weighed(records, experiment())
+
+    found = [one["key"] for one in made.data["differs"] if one["key"].startswith("traffic.chat.body")]
+    assert found == ["traffic.chat.body.long", "traffic.chat.body.list"]
+    assert all(len(value) < 100 for one in made.data["differs"] for value in (*one["a"], *one["b"]))
+
+
 def test_ports_of_simulated_endpoints_and_labels_may_differ(records):
     for i, record in enumerate(records):
         record["target"]["url"] = f"http://127.0.0.1:{8000 + i}"

@@ -8,7 +8,7 @@ from tailgauge_analysis.metrics.groups import groups
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.report import make
-from tailgauge_analysis.sections.traffic import traffic
+from tailgauge_analysis.sections.traffic import section, traffic
 
 HEDGE = {"attempt": 1, "cause": "hedge", "of_attempt": 0}
 USAGE = {"input_tokens": 10, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
@@ -47,6 +47,37 @@ def everything(mixed):
         )
         run.request(at, [{"first": 500, "reader_paused_ns": 400_000_000}], "slow")
     return run
+
+
+@pytest.mark.parametrize(
+    ("asked", "got", "sentence"),
+    [
+        ((128, 128), (128, 128), "asked 128 output tokens, got 128 in 100% of 2 answers."),
+        (
+            (128, 128),
+            (128, 127),
+            "asked 128 output tokens, got 128 in 50.0% of 2 answers. The work was not fixed.",
+        ),
+        ((128, 64), (128, 64), "asked 64 to 128 output tokens, got as many in 100% of 2 answers."),
+        (
+            (128, 128),
+            (128, None),
+            "asked 128 output tokens, got 128 in 50.0% of 2 answers. The work was not fixed.",
+        ),
+        ((128, 128), (None, None), "the target reports no output tokens: nothing proves them."),
+    ],
+)
+def test_exact_lengths_are_proved_or_not(mixed, tmp_path, asked, got, sentence):
+    run = mixed(run={"scenario": {"traffic": {"chat": {"output": "exact"}}}})
+    for i, (wanted, tokens) in enumerate(zip(asked, got, strict=True)):
+        run.request(i * 900, [{"first": 100, "output_tokens": tokens}], asked_output_tokens=wanted)
+    run.request(2000, [{"ended": "overloaded"}], asked_output_tokens=128)
+    run.request(2500, [{"leg": k, "first": 100, "output_tokens": 5} for k in range(2)], asked_output_tokens=9)
+    found = traffic(load([run.write(tmp_path / "run")]))
+    said = section(found, {})
+
+    assert said is not None
+    assert said.notes[0].endswith(sentence)
 
 
 def test_each_traffic_table_has_its_details(everything, tmp_path):

@@ -145,6 +145,57 @@ def added(protocol: str, asked: list[Call], **more: Any) -> dict[str, Any]:
     return {"calls": len(asked), "ready": sender.ready, "different": different[:2]}
 
 
+# Base URLs as users have them, and what is called.
+URLS = {
+    "anthropic": {
+        "http://h": "http://h/v1/messages",
+        "http://h:81/": "http://h:81/v1/messages",
+        "https://h/v1": "https://h/v1/messages",
+        "https://h/v1/": "https://h/v1/messages",
+        "https://h/v1/messages": "https://h/v1/messages",
+        "https://h/gate/anthropic": "https://h/gate/anthropic/v1/messages",
+        "https://h/gate?tenant=a&x=b%20c": "https://h/gate/v1/messages?tenant=a&x=b%20c",
+    },
+    "openai": {
+        "http://h": "http://h/v1/chat/completions",
+        "http://[::1]:8000": "http://[::1]:8000/v1/chat/completions",
+        "http://h/v1": "http://h/v1/chat/completions",
+        "http://h/v1/": "http://h/v1/chat/completions",
+        "http://h/v1/chat/completions": "http://h/v1/chat/completions",
+        "http://h/gate/openai": "http://h/gate/openai/v1/chat/completions",
+        "http://h/v1beta/openai": "http://h/v1beta/openai/chat/completions",
+        "http://h/api/v3": "http://h/api/v3/chat/completions",
+        "http://h/openai/v1/?api-version=preview": "http://h/openai/v1/chat/completions?api-version=preview",
+        "http://h/openai/deployments/gpt?api-version=2024-10-21":
+            "http://h/openai/deployments/gpt/chat/completions?api-version=2024-10-21",
+        "http://h/vllm": "http://h/vllm/v1/chat/completions",
+        "http://v1.h": "http://v1.h/v1/chat/completions",
+        "http://h?tenant=a": "http://h/v1/chat/completions?tenant=a",
+    },
+    "sse": {
+        "http://h": "http://h/ask?v=1",
+        "http://h/app/": "http://h/app/ask?v=1",
+        "http://h/app?key=x": "http://h/app/ask?v=1&key=x",
+    },
+}  # fmt: skip
+
+
+def addresses() -> dict[str, list[str | None]]:
+    """What is called, for each base URL: what is expected, what the endpoint shows, and what it sends by template."""
+    found = {}
+    for protocol, urls in URLS.items():
+        for url, expected in urls.items():
+            more = {"sse": SseSettings(path="/ask?v=1")} if protocol == "sse" else {}
+            target = Target(protocol=protocol, url=url, **more)
+            sender = Sender()
+            endpoint = Endpoint(target.url, target, sender)  # type: ignore[arg-type]
+            request = endpoint.prepared(Call(PLAIN, 5), IDS[0])
+            path = None if request is None else request.split(b" ", 2)[1].decode()
+            found[f"{protocol} {url}"] = [expected, endpoint.address(Call(PLAIN, 5)), path]
+    return found
+
+
+PLAIN = Prompt.of("words")
 FEW = list(prompts())[:3]
 BATCHES = [Call(FEW[0], 5, kind=JOB_SUBMIT, batch=tuple(FEW)), Call(FEW[0], 5, kind=JOB_POLL, job="b/1"),
            Call(FEW[0], 5, kind=JOB_FETCH, job="b 2")]  # fmt: skip
@@ -160,6 +211,7 @@ print(
             "anthropic, added to": added("anthropic", list(calls())[::7]),
             "openai, added to": added("openai", list(calls())[::7]),
             "batches, added to": added("anthropic", BATCHES),
+            "addresses": addresses(),
             "sse, added to": added("sse", [Call(prompt, 9) for prompt in FEW], sse=APP.sse),
         }
     )
