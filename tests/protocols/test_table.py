@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from typing import get_args
 
 import pytest
@@ -86,6 +87,9 @@ def test_a_header_that_cannot_be_added_is_refused_by_name_with_what_to_do(protoc
             {"stream_options": {"include_usage": False}},
             "body.stream_options.include_usage: the harness",
         ),
+        ("openai", {"stream_options": "none"}, "body.stream_options.include_usage: the harness"),
+        ("openai", {"a": [float("inf")]}, "body: expected what JSON has: Out of range float"),
+        ("openai", {"a": date(2026, 11, 1)}, "body: expected what JSON has: Object of type date"),
         ("openai", {"n": 2}, "body.n: the harness"),
         ("openai", {"a": "{promt}"}, "body: {promt} is not a placeholder"),
         (

@@ -43,3 +43,5 @@ def _answer(engine: socket.socket, client: socket.socket) -> None:
         while piece := engine.recv(1 << 16):
             with contextlib.suppress(OSError):
                 client.sendall(piece)
+        with contextlib.suppress(OSError):
+            client.shutdown(socket.SHUT_RDWR)  # a socket that another thread reads is not closed by its close

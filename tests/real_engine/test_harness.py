@@ -116,7 +116,8 @@ def test_exact_answers_have_the_tokens_that_were_asked_for(engine, run_against):
     assert {(body["ignore_eos"], body["n_predict"], body["max_tokens"]) for body in asked} == {(True, 96, 96)}
     facts = json.loads((exact.folder / "run.json").read_text(encoding="utf-8"))
     assert facts["engines"] == {"main": "llama.cpp"}
-    assert exact.summary["traffic"]["chat"]["lengths"] == {
+    report = exact.folder.parents[1] / "reports" / exact.folder.name / "report.json"
+    assert json.loads(report.read_text(encoding="utf-8"))["traffic"]["chat"]["lengths"] == {
         "asked_min": 96, "asked_max": 96, "answers": len(rows), "counted": len(rows), "same": len(rows),
     }  # fmt: skip
 

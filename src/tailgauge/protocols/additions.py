@@ -6,6 +6,7 @@ what is filled in is no template.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -121,24 +122,29 @@ def check_headers(value: Mapping[str, Any]) -> Mapping[str, Any]:
     return value
 
 
-def _body(value: Mapping[str, Any]) -> Mapping[str, Any]:
+def check_body(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Raise ValueError for what is no JSON, or names something that is not there."""
     list(variables(value, ""))
+    try:
+        json.dumps(value, allow_nan=False)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"expected what JSON has: {error}. Write a date as text") from None
     for text in texts(value):
         check_placeholders(text, (*OF_A_CALL, "max_tokens"))
     return value
 
 
 Headers = Annotated[Mapping[str, Any], AfterValidator(check_headers)]
-Body = Annotated[Mapping[str, Any], AfterValidator(_body)]
+Body = Annotated[Mapping[str, Any], AfterValidator(check_body)]
 
 
 def refuse_fields(body: Mapping[str, Any], set_elsewhere: Mapping[str, str], table: str) -> None:
     """Raise ValueError for a key, dotted where it is within another, that the harness sets; `set_elsewhere`: what to use instead."""
     for key, instead in set_elsewhere.items():
-        at: Any = body
-        for name in key.split("."):
-            at = at.get(name) if isinstance(at, Mapping) else None
-        if at is not None:
+        at, names = body, key.split(".")
+        while names and isinstance(at, Mapping) and names[0] in at:
+            at = at[names.pop(0)]
+        if not names or not isinstance(at, Mapping):
             raise ValueError(f"{table}.body.{key}: the harness sets it: {instead}")
 
 

@@ -118,6 +118,21 @@ def test_other_traffic_is_looked_at_too(name, tmp_path):
     assert ("cold against warm prefix" in [step.name for step in steps]) is name.startswith("cached")
 
 
+def test_every_probe_sends_what_the_traffic_adds_to_its_requests(tmp_path):
+    added = {"headers": {"x-a": "{call_id}"}, "body": {"top_p": 0.5}, "output": "exact"}
+    name, path = next(iter(scenarios.load("streaming").traffic)), find("streaming")
+    pairs = (("experiment", {"kind": "checkup"}), ("target.protocol", "openai"))
+    pairs += tuple((f"traffic.{name}.{key}", value) for key, value in added.items())
+    whole = Base(path, scenarios.load(str(path), pairs), pairs, tmp_path)
+    steps = next(CheckupPlanner(whole).course())
+
+    for number, step in enumerate(steps):
+        prepared = whole.prepare(step, number, tmp_path, sends=False)
+        for table in prepared.settings.scenario.traffic.values():
+            assert {key: getattr(table, key) for key in added} == added
+    assert len(steps) > 3
+
+
 def test_a_stream_of_ones_own_is_refused(tmp_path):
     pairs = (("experiment", {"kind": "checkup"}),)
     path = find("custom_stream")

@@ -50,8 +50,8 @@ START_S = 25.0  # the dry run and the first run's processes
 LOAD = 0.8  # of what is left: the rest is for a busy machine, and for probes that run again
 LEAST_S = 5.0  # of a probe
 KEPT = (
-    "prompt_tokens", "prompt_sigma", "output_tokens", "output_sigma", "prompts", "tags", "model", "thinking",
-    "thinking_tokens", "tools", "cache", "retry",
+    "prompt_tokens", "prompt_sigma", "output_tokens", "output_sigma", "prompts", "tags", "model", "headers", "body", "output",
+    "thinking", "thinking_tokens", "tools", "cache", "retry",
 )  # fmt: skip
 LEFT_SHARE = 0.1  # of the answers, if the traffic does not set how many users leave
 
