@@ -1,6 +1,6 @@
 """A server that records what it receives, and refuses fields that no engine documents as they come.
 
-It answers three protocols, and owns its models as vLLM does. Of every four arrivals, the first attempt of one fails and
+It answers three protocols, and lists its models as vLLM does. Of every four arrivals, the first attempt of one fails and
 that of another is slow, so that calls are repeated and hedged. It takes nothing from the code under test.
 """
 
@@ -37,9 +37,9 @@ class Received:
 
 @dataclass
 class Recorder:
-    """The server; `owner` of its models."""
+    """The server; `engine` as its list of models names it."""
 
-    owner: str = "vllm"
+    engine: str = "vllm"
     received: list[Received] = field(default_factory=list)
     refused: list[str] = field(default_factory=list)
 
@@ -52,7 +52,7 @@ class Recorder:
 
             def do_GET(self) -> None:
                 recorder.received.append(Received(self.path, self.headers.items(), None))
-                models = [{"id": "tiny", "object": "model", "created": 0, "owned_by": recorder.owner}]
+                models = [{"id": "tiny", "object": "model", "created": 0, "owned_by": recorder.engine}]
                 self._send(200, json.dumps({"object": "list", "data": models}).encode(), "application/json")
 
             def do_POST(self) -> None:

@@ -145,7 +145,7 @@ output_tokens = 20
 attempt_deadline_s = 5
 """
 KEY_OF_TARGET = 'api_key_env = "MY_ENGINE"'
-OWN = """
+ADDED = """
 headers = {x-api-key = {env = "MY_ENGINE"}, x-model = "{model}"}
 body = {more = {pass = {env = "MY_ENGINE"}}}
 """
@@ -205,7 +205,7 @@ def echoed(tmp_path_factory: pytest.TempPathFactory, full_size: bool) -> Echoed:
         pages: dict[str, str] = {}
 
         def run(name: str, protocol: str, base: str) -> Finished:
-            table = OWN + (SSE if protocol == "sse" else KEY_OF_TARGET)
+            table = ADDED + (SSE if protocol == "sse" else KEY_OF_TARGET)
             seconds = (len(echoes.ECHOES) - 0.5) / RATE
             text = ECHOING.format(url=base, protocol=protocol, table=table, rate=RATE, seconds=seconds)
             (folder / f"{name}.toml").write_text(text)

@@ -137,7 +137,7 @@ EXCEPTIONS: list[tuple[str, str, str]] = [
     ),
     (
         r"owned_by|presence_penalty|owned",
-        r"(src|tests|src/tailgauge)/simulator/.*",
+        r"(src|tests|src/tailgauge)/simulator/.*|src/tailgauge/protocols/additions\.py|tests/end_to_end/recorder\.py",
         "fields of the OpenAI protocol",
     ),
     (r"home", r"(src/tailgauge|tests)/plan/(test_)?certificate\.py", "Path.home()"),

@@ -24,7 +24,7 @@ HEADER = r"[A-Za-z0-9!#$%&'*+.^_`|~-]+"
 OF_A_CALL = ("model", "call_id", "request_id", "session_id", "traffic", "arrival")
 MAX_TOKENS = "{max_tokens}"  # a number, which stands alone
 # What makes an engine generate as many tokens as it may; sources: vLLM's and SGLang's ChatCompletionRequest, llama.cpp's
-# server README. And who owns the models that an engine lists; the simulated endpoint takes what vLLM takes.
+# server README. And what each names in its list of models; the simulated endpoint takes what vLLM takes.
 Engine = Literal["vllm", "sglang", "llama.cpp"]
 EXACT: Mapping[str, Mapping[str, Any]] = {
     "vllm": {"ignore_eos": True, "min_tokens": MAX_TOKENS},
@@ -32,6 +32,7 @@ EXACT: Mapping[str, Mapping[str, Any]] = {
     "llama.cpp": {"ignore_eos": True, "n_predict": MAX_TOKENS},
 }
 EXACT_KEYS = frozenset(key for fields in EXACT.values() for key in fields)
+OF_MODEL = "owned_by"
 ENGINE_OF = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp", "tailgauge": "vllm"}
 _MARK = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _OF_THE_TRANSPORT = "the transport sets it: leave it out"

@@ -24,7 +24,7 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Headers, Send
 from tailgauge.plan.spend_limit import Guard
 from tailgauge.plugins.plugin import fault
-from tailgauge.protocols.additions import ENGINE_OF
+from tailgauge.protocols.additions import ENGINE_OF, OF_MODEL
 from tailgauge.protocols.decoder import MAX_ERROR_TEXT, MAX_NAME, StreamDecoder
 from tailgauge.redaction import shown
 from tailgauge.rows.schema import CANCELLED, CLIENT_ERROR, COMPLETED, OK, PREFLIGHT, STEADY, AttemptRow
@@ -276,13 +276,12 @@ class Attempts:
             one.exchange.abort("timeout")
 
     def models(self, target: str) -> list[tuple[str, str]]:
-        """Names and owners in a target's list of models; none where it has no list that can be read."""
+        """Models in a target's list, and whose they are; none where it has no list that can be read."""
         found: list[tuple[str, str]] = []
 
         def read(_: StreamDecoder, body: bytes) -> None:
             found.extend(
-                (shown(str(one["id"]), MAX_NAME), str(one.get("owned_by")))
-                for one in json.loads(body)["data"]
+                (shown(str(one["id"]), MAX_NAME), str(one.get(OF_MODEL))) for one in json.loads(body)["data"]
             )
 
         request = self._endpoints[target].list_models()
@@ -294,9 +293,9 @@ class Attempts:
         return found
 
     def engine(self, target: str) -> str | None:
-        """The engine behind a target, by the owner of its models; None of an unknown one."""
-        owners = (owner for _, owner in self.models(target))
-        return next((ENGINE_OF[owner] for owner in owners if owner in ENGINE_OF), None)
+        """The engine behind a target, by its list of models; None of an unknown one."""
+        by = (maker for _, maker in self.models(target))
+        return next((ENGINE_OF[maker] for maker in by if maker in ENGINE_OF), None)
 
     def use_engines(self, engines: Mapping[str, str]) -> None:
         """Send what the engines understand, by target."""

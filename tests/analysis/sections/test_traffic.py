@@ -74,10 +74,10 @@ def test_exact_lengths_are_proved_or_not(mixed, tmp_path, asked, got, sentence):
     run.request(2000, [{"ended": "overloaded"}], asked_output_tokens=128)
     run.request(2500, [{"leg": k, "first": 100, "output_tokens": 5} for k in range(2)], asked_output_tokens=9)
     found = traffic(load([run.write(tmp_path / "run")]))
-    said = section(found, {})
+    made = section(found, {})
 
-    assert said is not None
-    assert said.notes[0].endswith(sentence)
+    assert made is not None
+    assert made.notes[0].endswith(sentence)
 
 
 def test_each_traffic_table_has_its_details(everything, tmp_path):

@@ -195,7 +195,7 @@ def addresses() -> dict[str, list[str | None]]:
     return found
 
 
-PLAIN = Prompt.of("words")
+PLAIN = Prompt.of("a text")
 FEW = list(prompts())[:3]
 BATCHES = [Call(FEW[0], 5, kind=JOB_SUBMIT, batch=tuple(FEW)), Call(FEW[0], 5, kind=JOB_POLL, job="b/1"),
            Call(FEW[0], 5, kind=JOB_FETCH, job="b 2")]  # fmt: skip

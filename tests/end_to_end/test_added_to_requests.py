@@ -62,7 +62,7 @@ fan_out = { legs = 3 }
 
 
 @dataclass(frozen=True)
-class Seen:
+class Recorded:
     """The runs, and what the server received for each protocol."""
 
     done: Finished
@@ -75,8 +75,8 @@ class Seen:
 def recorder() -> Iterator[Callable[..., Recorder]]:
     made: list[Recorder] = []
 
-    def start(owner: str = "vllm") -> Recorder:
-        made.append(Recorder(owner))
+    def start(engine: str = "vllm") -> Recorder:
+        made.append(Recorder(engine))
         return made[-1]
 
     yield start
@@ -98,7 +98,7 @@ def run(folder: Path, *files: str, env: dict[str, str] | None = None) -> Finishe
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     folder, servers = tmp_path_factory.mktemp("added"), {name: Recorder() for name in MORE}
     for name, server in servers.items():
         text = ADDED.format(protocol=name, url=server.url, more=MORE[name])
@@ -111,14 +111,14 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Seen]:
     before = {
         name: [one for one in server.received if one not in posts[name]] for name, server in servers.items()
     }
-    yield Seen(done, posts, before, [why for server in servers.values() for why in server.refused])
+    yield Recorded(done, posts, before, [why for server in servers.values() for why in server.refused])
     for server in servers.values():
         server.close()
 
 
 @pytest.mark.parametrize("protocol", MORE)
 def test_every_attempt_of_the_rows_was_received_hedges_and_retries_included(
-    seen: Seen, protocol: str
+    seen: Recorded, protocol: str
 ) -> None:
     rows = seen.done.run_of(protocol).table("attempts")
     rows = rows[(rows.stage != "preflight") & rows.sent_at_ns.notna()]
@@ -133,7 +133,7 @@ def test_every_attempt_of_the_rows_was_received_hedges_and_retries_included(
 
 
 @pytest.mark.parametrize("protocol", MORE)
-def test_headers_are_those_that_were_asked_for_in_every_attempt(seen: Seen, protocol: str) -> None:
+def test_headers_are_those_that_were_asked_for_in_every_attempt(seen: Recorded, protocol: str) -> None:
     rows = seen.done.run_of(protocol).requests().set_index("request_id")
     for one in seen.posts[protocol]:
         request, traffic = one.call[0], rows.traffic[one.call[0]]
@@ -150,7 +150,7 @@ def test_headers_are_those_that_were_asked_for_in_every_attempt(seen: Seen, prot
 
 
 @pytest.mark.parametrize("protocol", MORE)
-def test_fields_are_merged_into_the_body_that_the_sdk_builds(seen: Seen, protocol: str) -> None:
+def test_fields_are_merged_into_the_body_that_the_sdk_builds(seen: Recorded, protocol: str) -> None:
     rows = seen.done.run_of(protocol).requests().set_index("request_id")
     sizes = {"again": 7, "hedged": 9, "legs": 6}
     for one in seen.posts[protocol]:
@@ -179,7 +179,7 @@ def test_fields_are_merged_into_the_body_that_the_sdk_builds(seen: Seen, protoco
 
 
 @pytest.mark.parametrize("protocol", MORE)
-def test_the_calls_before_the_run_have_them_too(seen: Seen, protocol: str) -> None:
+def test_the_calls_before_the_run_have_them_too(seen: Recorded, protocol: str) -> None:
     calls = [one for one in seen.before[protocol] if one.body is not None]
 
     assert len(calls) >= 2
@@ -189,7 +189,7 @@ def test_the_calls_before_the_run_have_them_too(seen: Seen, protocol: str) -> No
     assert any(one.path == "/v1/models" for one in seen.before[protocol]) == (protocol == "openai")
 
 
-def test_the_full_url_is_shown_and_recorded(seen: Seen) -> None:
+def test_the_full_url_is_shown_and_recorded(seen: Recorded) -> None:
     for protocol, path in PATHS.items():
         urls = {call["url"] for call in seen.done.run_of(protocol).facts["preflight"]}
 
@@ -198,7 +198,7 @@ def test_the_full_url_is_shown_and_recorded(seen: Seen) -> None:
         assert re.search(rf"calls go to http://127\.0\.0\.1:\d+{path}\n", seen.done.stderr + seen.done.stdout)
 
 
-def test_the_report_proves_exact_answers(seen: Seen) -> None:
+def test_the_report_proves_exact_answers(seen: Recorded) -> None:
     rows = seen.done.run_of("openai").table("attempts")
     ok = rows[(rows.stage != "preflight") & (rows.ended == "ok")]
     (report,) = (seen.done.out / "reports").glob("*-openai-*/report.md")
@@ -214,7 +214,7 @@ def test_the_report_proves_exact_answers(seen: Seen) -> None:
     assert "output tokens, got" not in next((seen.done.out / "reports").glob("*-sse-*/report.md")).read_text()
 
 
-def test_the_secret_is_nowhere(seen: Seen) -> None:
+def test_the_secret_is_nowhere(seen: Recorded) -> None:
     texts = [seen.done.stdout, seen.done.stderr]
     texts += [
         path.read_bytes().decode(errors="replace") for path in seen.done.out.rglob("*") if path.is_file()
@@ -241,7 +241,7 @@ output_tokens = 11
 
 
 def test_an_unknown_engine_is_named_or_refused(recorder, tmp_path: Path) -> None:
-    """The list of models names a gateway: nothing is sent but the preflight. Named, and refusing what is named, it is told."""
+    """The list of models names a gateway: nothing is sent but the preflight. Named, its fields are sent."""
     gateway = recorder("a gateway")
     (tmp_path / "unknown.toml").write_text(EXACT.format(url=gateway.url, engine=""))
     refused = run(tmp_path, "unknown")
