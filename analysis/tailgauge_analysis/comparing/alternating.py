@@ -19,6 +19,7 @@ from tailgauge_analysis.comparing.block import (
     pair_of,
     primary,
     quantiles_of,
+    work,
 )
 from tailgauge_analysis.comparing.comparison import Comparison, comparison
 from tailgauge_analysis.comparing.design import Design, few_pairs
@@ -72,7 +73,7 @@ def _block(
     of_b = bool(is_b[mask].mean() > 0.5)
     part = stage.only(mask & (is_b == of_b), gaps=False)
     of = Block(f"block {number}", block_s, len(part.requests), answered(part), quantiles_of(part, METRICS))
-    return of_b, replace(of, ordered=ordered(part, METRICS))
+    return of_b, replace(of, work=work(part), ordered=ordered(part, METRICS))
 
 
 def _design(pairs: int) -> Design:

@@ -47,6 +47,8 @@ class Block:
     began: float | None = None
     ended: float | None = None
     e2e_p99_s: float | None = None
+    work: dict[str, float] = field(default_factory=dict)
+    """Output and prompt tokens of a completed call, in the mean, as the target counts them; absent where it does not."""
     ordered: dict[str, Floats] = field(default_factory=dict, metadata=FOR_FIGURES)
     """Each metric's values in ms, ascending, +inf without an answer; not where waits were cut short."""
 
@@ -74,6 +76,7 @@ def block(folder: Path, metrics: Sequence[str]) -> Block:
         answered=answered(stage),
         e2e_p99_s=_e2e_p99_s(stage),
         quantiles=quantiles_of(stage, metrics),
+        work=work(stage),
         ordered=ordered(stage, metrics),
     )
 
@@ -97,6 +100,17 @@ def quantiles_of(stage: Steady, metrics: Sequence[str]) -> dict[tuple[str, float
     """Every metric's quantiles at PS, in its view."""
     rows = {name: latency.row(BY_NAME[name], stage, view(BY_NAME[name]), PS) for name in metrics}
     return {(name, q.p): q for name, row in rows.items() for q in row.quantiles}
+
+
+def work(stage: Steady) -> dict[str, float]:
+    """What the calls asked of the target and got, without retries and copies."""
+    calls = stage.attempts[
+        (stage.attempts["cause"] == schema.PRIMARY) & (stage.attempts["ended"] == schema.OK)
+    ]
+    given = calls[["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"]]
+    prompt = given.fillna(0).sum(axis=1).where(given["input_tokens"].notna())
+    means = {"output tokens": calls["output_tokens"].mean(), "prompt tokens": prompt.mean()}
+    return {name: float(mean) for name, mean in means.items() if mean > 0}
 
 
 def ordered(stage: Steady, metrics: Sequence[str]) -> dict[str, Floats]:

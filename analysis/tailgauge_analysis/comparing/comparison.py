@@ -23,6 +23,7 @@ from tailgauge_analysis.comparing.effects import (
     Primary,
     effects,
     overall,
+    unequal_work,
 )
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, Quantile
 from tailgauge_analysis.stats.sign_flips import FEWEST
@@ -77,6 +78,7 @@ class Comparison:
     pairs: int
     runs: tuple[Pair, ...]
     rows: tuple[Effect, ...]
+    unequal: tuple[str, ...] = ()
     a: str = ""
     b: str = ""
     block_s: float | None = None
@@ -102,7 +104,7 @@ def comparison(
     return Comparison(
         SCHEMA_VERSION, NOT_COMPARABLE if design.against else overall(rows), tuple(design.against),
         tuple(design.remarks), tuple(differs), threshold, CONFIDENCE, len(pairs),
-        tuple(Pair(a, b) for a, b in pairs), tuple(rows),
+        tuple(Pair(a, b) for a, b in pairs), tuple(rows), tuple(unequal_work(pairs)),
     )  # fmt: skip
 
 
@@ -147,6 +149,12 @@ def sentence(found: Comparison) -> str:
     a, b, by = _name("A", found.a), _name("B", found.b), f"{found.threshold * 100:g}%"
     if found.against:
         return f"{b} against {a}: not comparable, {found.against[0]}"
+    if found.unequal:
+        return f"Not the same work, {b} got {' and '.join(found.unequal)}. {_answer(found, a, b, by)}"
+    return _answer(found, a, b, by)
+
+
+def _answer(found: Comparison, a: str, b: str, by: str) -> str:
     if found.verdict == SAME:
         return f"No difference of {by} or more between {a} and {b}"
     rows = [row for row in found.rows if row.verdict == found.verdict]

@@ -32,6 +32,7 @@ WORSE, BETTER, SAME, NO_WORSE = "worse", "better", "no difference", "no worse"
 INCONCLUSIVE = "inconclusive"
 ANSWERED_SHARE = "answered"
 POINTS = 0.01  # threshold of a share
+UNEQUAL = 0.01  # tokens
 MOST_LOG = 20.0  # beyond, a factor says nothing
 FALLBACKS = (0.95, 0.5)  # where the primary row has too few requests
 
@@ -95,6 +96,20 @@ def effects(
     first = rows.pop(next((found[one] for one in wanted if one in found), len(rows) - 1))
     rows = [_with_power(first), *rows]
     return _decided(rows) if decide else [row for row, _ in rows]
+
+
+def unequal_work(pairs: Sequence[tuple[Block, Block]]) -> list[str]:
+    """`5.0% more output tokens a call`, for what B got more or less of than A: the interval without 0 where pairs allow one."""
+    found = []
+    for kind in dict.fromkeys(name for pair in pairs for one in pair for name in one.work):
+        if not all(kind in one.work for pair in pairs for one in pair):
+            continue
+        change = np.array([math.log(b.work[kind] / a.work[kind]) for a, b in pairs])
+        mean, seen = float(np.expm1(change.mean())), flips(change)
+        is_chance = seen.low is not None and seen.high is not None and seen.low <= 0 <= seen.high
+        if abs(mean) > UNEQUAL and not is_chance:
+            found.append(f"{abs(mean) * 100:.1f}% {'more' if mean > 0 else 'fewer'} {kind} a call")
+    return found
 
 
 def _latency(

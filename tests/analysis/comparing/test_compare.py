@@ -115,7 +115,7 @@ def unequal(seed, factor, sizes, pairs=FEWEST):
             out.append(
                 Block(
                     f"r{pair}{b}", 50.0, n, 1.0, found, False, pair, "VALID", "", place * 60.0, place * 60.0 + 58, 0.5,
-                    {m: np.sort(of) for m, of in values.items()},
+                    ordered={m: np.sort(of) for m, of in values.items()},
                 )
             )  # fmt: skip
     return out
@@ -146,6 +146,26 @@ def test_blocks_of_other_sizes_are_no_difference(records):
 
     assert abs(changes.mean()) < 2.5 * changes.std() / np.sqrt(len(changes))
     assert np.mean([one["low"] <= 0 <= one["high"] for one in found]) > 0.88
+
+
+def test_unequal_work_is_named_before_any_difference(records):
+    """5% more output tokens, and 0.5%, which is none; and a difference that is chance."""
+    rng = np.random.default_rng(9)
+    for more, named in (
+        (1.05, "5.0% more output tokens a call"),
+        (1.005, ""),
+        (0.9, "10.0% fewer output tokens a call"),
+    ):
+        work = [
+            {"output tokens": 200 * (more if i % 2 else 1.0), "prompt tokens": 80 * rng.lognormal(0, 0.1)}
+            for i in range(2 * PAIRS)
+        ]
+        made = weighed(records, changed(experiment(), lambda i, _b, work=work: {"work": work[i]}))
+
+        assert made.result.sentence.startswith(
+            f"Not the same work, B got {named}. B is worse" if named else "B is worse"
+        )
+        assert made.data["unequal"] == ([named] if named else [])
 
 
 def test_the_objective_decides_and_its_power_is_stated(records):
