@@ -54,12 +54,18 @@ class ReaderHook(BuildHookInterface[Any]):
         else:
             build_data["force_include"][str(built)] = str(PLACE / target.name)
             build_data["pure_python"] = False
-            platform = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-            build_data["tag"] = f"cp311-abi3-{platform}"
+            build_data["tag"] = f"cp311-abi3-{_platform(built)}"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
         """The wheel is made."""
         self._folder.cleanup()
+
+
+def _platform(library: Path) -> str:
+    """Where a library runs, as indexes want it: on every system with the newest glibc that its symbols need (PEP 600)."""
+    system = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+    needed = [int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", library.read_bytes())]
+    return system.replace("linux", f"manylinux_2_{max(needed)}", 1) if needed else system
 
 
 def _compiled(source: Path, target: Path) -> str | None:

@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from packaging.tags import sys_tags
+from packaging.utils import parse_wheel_filename
 from project.compose_file import TOKEN, command_line, free_port, on_this_machine, services
 from project.dockerfile import copied
 from run_folders.run_data import RunData, assert_conserved
@@ -107,7 +109,26 @@ def test_every_link_of_the_description_is_whole_and_leads_to_a_file(build, built
 def test_a_wheel_with_the_compiled_reader_is_of_its_platform_and_one_without_of_any(built):
     assert built["pure"].name.endswith("-py3-none-any.whl")
     if shutil.which("cc"):
-        assert "-cp311-abi3-linux_" in built["wheel"].name
+        assert re.search(r"-cp311-abi3-manylinux_2_\d+_", built["wheel"].name), (
+            "an index refuses plain linux_"
+        )
+        tags = parse_wheel_filename(built["wheel"].name)[3]
+        assert tags <= set(sys_tags()), "this machine can install it"
+
+
+def test_the_platform_of_the_wheel_has_every_symbol_that_the_reader_needs(built, tmp_path):
+    """The linker's own list of them; an older platform would accept a wheel that cannot be loaded."""
+    if not (shutil.which("cc") and shutil.which("objdump")):
+        pytest.skip("no C compiler or no objdump")
+    wheel = zipfile.ZipFile(built["wheel"])
+    library = wheel.extract("tailgauge/transport/_reader.abi3.so", tmp_path)
+
+    listed = subprocess.run(["objdump", "-p", library], capture_output=True, text=True, check=True).stdout
+    needed = {int(minor) for minor in re.findall(r"GLIBC_2\.(\d+)", listed)}
+    (promised,) = re.findall(r"manylinux_2_(\d+)_", built["wheel"].name)
+
+    assert max(needed) == int(promised)
+    assert set(re.findall(r"NEEDED +(\S+)", listed)) <= {"libc.so.6", "libpthread.so.0"}
 
 
 def test_the_wheel_carries_the_packages_and_the_licence_and_no_tests(built):
