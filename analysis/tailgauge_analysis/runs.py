@@ -20,6 +20,7 @@ from typing import Any, Literal, overload
 import pandas as pd
 
 from tailgauge.errors import RunDataError, UsageError
+from tailgauge.rows.object_store import is_remote, local
 from tailgauge.rows.schema import TABLES
 from tailgauge_analysis.comparing import compare as pairs
 from tailgauge_analysis.comparing.comparison import Comparison
@@ -173,8 +174,8 @@ class Run:
 
 
 def load(*folders: Folder) -> Run:
-    """The run in a folder, or in the folders of its workers. RunDataError where there is none."""
-    return Run([Path(folder) for folder in folders])
+    """The run in a folder, or in the folders of its workers; s3://BUCKET/PREFIX/runs/RUN is copied first. RunDataError where there is none."""
+    return Run([local(os.fspath(folder)) for folder in folders])
 
 
 def compare(
@@ -184,20 +185,21 @@ def compare(
 
     The answer's `verdict` says which is better, `against` why they cannot be compared, `rows` has each metric.
     """
-    folders = [one.folders[0] if isinstance(one, Run) else Path(one) for one in runs]
+    folders = [one.folders[0] if isinstance(one, Run) else local(os.fspath(one)) for one in runs]
     return pairs.compare(folders, threshold=threshold, metrics=metrics)
 
 
 def list_runs(out: Folder = ".") -> pd.DataFrame:
     """The runs below `out`/runs, the oldest first: run_id, scenario, state, verdict of the last report, started_at, folder."""
     rows: list[dict[str, Any]] = []
-    for path in sorted(Path(out).glob("runs/*/run.json")):
+    place, folder = os.fspath(out), local(os.fspath(out), suffix="/run.json")
+    for path in sorted(folder.glob("runs/*/run.json")):
         record = run_files.load(path, []) or {}
         scenario, verdict = record.get("scenario"), record.get("verdict")
         rows.append({
             "run_id": path.parent.name, "scenario": scenario.get("name") if isinstance(scenario, dict) else None,
             "state": record.get("state"), "verdict": verdict.get("verdict") if isinstance(verdict, dict) else None,
-            "started_at": pd.to_datetime(str(record.get("started_at")), errors="coerce", utc=True), "folder": str(path.parent),
+            "started_at": pd.to_datetime(str(record.get("started_at")), errors="coerce", utc=True), "folder": f"{place.rstrip('/')}/runs/{path.parent.name}" if is_remote(place) else str(path.parent),
         })  # fmt: skip
     return pd.DataFrame(rows, columns=["run_id", "scenario", "state", "verdict", "started_at", "folder"])
 

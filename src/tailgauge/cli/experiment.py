@@ -17,6 +17,7 @@ from tailgauge.cli.options import Positive, Whole
 from tailgauge.cli.run import settings_of
 from tailgauge.errors import Exit
 from tailgauge.live import screen
+from tailgauge.rows.object_store import renamed
 
 if TYPE_CHECKING:
     from tailgauge.plan.resolve import Settings
@@ -65,7 +66,7 @@ def calibrate(
         from tailgauge_analysis.report.terminal import terminal
 
         text = terminal(made, None, screen.columns(), colours=screen.has_colours())
-        click.echo(text, color=screen.has_colours())
+        click.echo(renamed(text), color=screen.has_colours())
     sys.exit(made.exit_code)
 
 
@@ -78,7 +79,7 @@ def calibrate(
     "--workers", type=Whole(1, 256), default=1, show_default=True, help="Worker processes on this machine."
 )
 @click.option("--dry-run", is_flag=True, help="Simulate the checkup in seconds; send nothing.")
-@options.out("runs/ and reports/")
+@options.out("runs/ and reports/", remote=True)
 @options.as_json()
 def checkup(
     quick: bool, workers: int, dry_run: bool, out: Path, as_json: bool, sets: tuple[str, ...], **given: Any
@@ -107,7 +108,7 @@ def answer(
     made = command(base, settings.overrides, _print_progress, dry_run=dry_run)
     paths = {kind: str(getattr(made, kind)) for kind in ("html", "markdown", "json", "junit")}
     text = json.dumps({**made.report.data, "report": paths}) if as_json else made.summary
-    click.echo(text, color=screen.has_colours())
+    click.echo(renamed(text), color=screen.has_colours())
     return Exit(made.report.exit_code)
 
 

@@ -33,6 +33,7 @@ from tailgauge.errors import Exit, TailgaugeError, UsageError
 from tailgauge.live import screen
 from tailgauge.redaction import known
 from tailgauge.rows.disk import writable
+from tailgauge.rows.object_store import renamed
 
 LOW_PRIORITY = 10  # how nice a report that loads pandas is to open requests
 
@@ -86,7 +87,7 @@ def cli() -> None:
     metavar="FILE",
     help="Cite this calibration certificate (default: the stored one).",
 )
-@options.out("runs/ and reports/")
+@options.out("runs/ and reports/", remote=True)
 @options.as_json("one JSON object per run")
 def run(
     scenarios: tuple[str, ...],
@@ -159,18 +160,18 @@ def _load_until_input(module: str) -> bool:
 
 
 def _print(text: str) -> None:
-    click.echo(text, color=screen.has_colours())
+    click.echo(renamed(text), color=screen.has_colours())
 
 
 def _print_error(text: str) -> None:
-    click.echo(text, err=True)
+    click.echo(renamed(text), err=True)
 
 
 cli.add_command(checkup)
 
 
 @cli.command(epilog=options.COMPARE)
-@click.argument("run_dirs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="A B [A B]...")
+@click.argument("run_dirs", nargs=-1, required=True, type=options.RUN_DIR, metavar="A B [A B]...")
 @click.option(
     "--allow",
     multiple=True,
@@ -223,8 +224,8 @@ def compare(
 
 
 @cli.command(epilog=options.RUN)
-@click.argument("run_dirs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="RUN_DIR...")
-@options.out("reports/")
+@click.argument("run_dirs", nargs=-1, required=True, type=options.RUN_DIR, metavar="RUN_DIR...")
+@options.out("reports/", remote=True)
 @options.plugins()
 @options.as_json()
 @click.option("--wait", is_flag=True, hidden=True, help="Read RUN_DIR after a line of input.")
@@ -245,7 +246,7 @@ def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool, wait: bool) -> 
         raise UsageError(f"the report cannot be written: {error}") from error
     if as_json:
         paths = {kind: str(getattr(made, kind)) for kind in ("html", "markdown", "json", "junit")}
-        click.echo(json.dumps({**made.facts(), "report": paths, "summary": made.summary}))
+        _print(json.dumps({**made.facts(), "report": paths, "summary": made.summary}))
     else:
         _print(made.summary)
     sys.exit(made.exit_code)

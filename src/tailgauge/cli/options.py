@@ -12,7 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 
 import click
 
-from tailgauge.errors import Exit
+from tailgauge.errors import Exit, UsageError
+from tailgauge.rows.object_store import is_remote, local, staged
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
@@ -87,10 +88,29 @@ CHECKUP = exit_codes(
 )
 
 
-def out(folders: str) -> Callable[[_Command], _Command]:
-    """The option --out."""
-    text = f"Folder for {folders} (default: here)."
-    return click.option("--out", type=click.Path(path_type=Path), default=Path(), metavar="DIR", help=text)
+def out(folders: str, *, remote: bool = False) -> Callable[[_Command], _Command]:
+    """The option --out. With `remote` it may be a URL: the command gets a folder, whose files are copied there at its end."""
+    text = f"Folder{' or s3:// URL' if remote else ''} for {folders} (default: here)."
+
+    def folder(context: click.Context, _: click.Parameter, value: str) -> Path:
+        if is_remote(value) and not remote:
+            raise UsageError(
+                f"--out {value}: expected a folder: only run, checkup and report write to object storage"
+            )
+        return context.with_resource(staged(value, lambda text: click.echo(f"tailgauge: {text}", err=True)))
+
+    return click.option("--out", type=str, default=".", metavar="DIR", help=text, callback=folder)
+
+
+class RunDir(click.Path):
+    """A run folder; of one in object storage its copy."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """The folder's path."""
+        return local(value) if is_remote(value) else super().convert(value, param, ctx)
+
+
+RUN_DIR = RunDir(path_type=Path)
 
 
 def as_json(what: str = "one JSON object") -> Callable[[_Command], _Command]:

@@ -41,6 +41,7 @@ from tailgauge.locust_app.streaming_user import REQUEST_TYPE, Answer, EndedError
 from tailgauge.master.run import MESSAGES, Run
 from tailgauge.plan.resolve import Settings
 from tailgauge.plugins import plugin
+from tailgauge.rows.object_store import is_remote
 from tailgauge.rows.schema import COMPLETED, SCHEMA_VERSION
 from tailgauge.sanitize import plain
 from tailgauge.schedule.settings import TASKS
@@ -351,7 +352,12 @@ def _end_refused(runner: Any, worker: Worker) -> None:
 
 
 def _out(environment: Any) -> Path:
-    return Path(environment.parsed_options.tailgauge_out)
+    out = environment.parsed_options.tailgauge_out
+    if is_remote(out):
+        raise UsageError(
+            f"--out {out}: plain Locust writes to a folder: use `tailgauge run --out` for object storage"
+        )
+    return Path(out)
 
 
 def _conclude(environment: Any, run: Run) -> None:

@@ -1,0 +1,202 @@
+"""Runs in object storage: s3://BUCKET/PREFIX, gs:// and abfs:// through pyarrow's file systems.
+
+A run is recorded on a local disk and copied at its end, file by file, each with retries and a check of its size; run.json comes
+last, so that a folder with one is complete. What is read is copied into a temporary folder first: a report reads each table
+more than once, and one copy of 10 million rows is 100 MB. Credentials come from the environment, never from the URL.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from tailgauge.errors import RunDataError, UsageError
+from tailgauge.redaction import name_secret
+from tailgauge.rows.run_folder import RunFolder
+
+SCHEMES = ("s3", "gs", "abfs")
+ATTEMPTS, WAIT_S = 4, 1.0  # of a copy; the wait doubles
+_URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/]*)/*([^?#]*)(.*)")
+_SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AZURE_STORAGE_KEY")
+_PIECE = 1 << 22
+_staged: dict[str, str] = {}  # URLs by the folder that is copied there
+_ADVICE = "Check bucket, region and credentials (for S3 AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY, AWS_REGION, AWS_ENDPOINT_URL)"
+
+
+class ObjectStoreError(UsageError):
+    """A bucket that cannot be read or written."""
+
+
+def is_remote(place: object) -> bool:
+    """Whether this is a URL and no folder."""
+    return "://" in str(place)
+
+
+def _place(url: str) -> tuple[str, str]:
+    """Scheme, and bucket with path; UsageError where it is no place for runs."""
+    match = _URL.fullmatch(url)
+    scheme, bucket, path, rest = match.groups() if match else ("", "", "", "")
+    if scheme not in SCHEMES:
+        raise UsageError(
+            f"{url[:200]}: expected a folder, or a URL of {', '.join(f'{one}://' for one in SCHEMES)}"
+        )
+    if "@" in bucket or rest or not bucket:
+        raise UsageError(
+            f"{scheme}://: expected {scheme}://BUCKET/PREFIX; credentials come from the environment, not from the URL"
+        )
+    return scheme, f"{bucket}/{path}".rstrip("/")
+
+
+def _opened(url: str) -> tuple[Any, str]:
+    """The file system of a URL, and the path in it."""
+    from pyarrow import fs
+
+    scheme, path = _place(url)
+    for name in _SECRETS:
+        if os.environ.get(name):
+            name_secret(name)
+    if scheme == "gs":
+        return fs.GcsFileSystem(), path
+    if scheme == "abfs":
+        account, key = (os.environ.get(f"AZURE_STORAGE_{name}") for name in ("ACCOUNT", "KEY"))
+        if not account:
+            raise ObjectStoreError(f"{url}: the environment variable AZURE_STORAGE_ACCOUNT is not set")
+        return fs.AzureFileSystem(account, account_key=key), path
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    return fs.S3FileSystem(
+        region=region or ("us-east-1" if endpoint else None), endpoint_override=endpoint, connect_timeout=5.0,
+        request_timeout=60.0, retry_strategy=fs.AwsStandardS3RetryStrategy(max_attempts=2),
+    ), path  # fmt: skip
+
+
+def check(url: str) -> None:
+    """Write and delete an object. Raises ObjectStoreError with what to check."""
+    files, path = _opened(url)
+    probe = f"{path}/.tailgauge-{os.getpid()}"
+    with _explained(url, "written"):
+        with files.open_output_stream(probe) as stream:
+            stream.write(b"tailgauge")
+        files.delete_file(probe)
+
+
+@contextmanager
+def _explained(url: str, what: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        why = " ".join(str(error).split())[:300]
+        raise ObjectStoreError(f"{url}: cannot be {what}: {why}. {_ADVICE}") from error
+
+
+@contextmanager
+def staged(out: Path | str, announce: Callable[[str], None]) -> Iterator[Path]:
+    """The local folder for what goes to `out`. Of a URL it is a temporary one, whose files are copied there at the end.
+
+    If that fails they stay, and the error says where.
+    """
+    if not is_remote(out):
+        yield Path(out)
+        return
+    _place(str(out))
+    url = str(out).rstrip("/")
+    # In a process of its own: workers are forked from this one, which must have no threads yet.
+    code = "import sys\nfrom tailgauge.errors import TailgaugeError\nfrom tailgauge.rows.object_store import check\n"
+    code += "try:\n    check(sys.argv[1])\nexcept TailgaugeError as error:\n    sys.exit(str(error))\n"
+    done = subprocess.run([sys.executable, "-c", code, url], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise ObjectStoreError(f"--out {(done.stderr.strip().splitlines() or [url])[-1]}")
+    folder = Path(tempfile.mkdtemp(prefix="tailgauge-out-")).resolve()
+    _staged[str(folder)] = url
+    try:
+        yield folder
+    finally:
+        del _staged[str(folder)]
+        for name in _upload(folder, url):
+            announce(f"stored {url}/{name}")
+        shutil.rmtree(folder)
+
+
+def renamed(text: str) -> str:
+    """A text about files in a folder that is going to be copied, with where they will be."""
+    for folder, url in _staged.items():
+        text = text.replace(folder, url)
+    return text
+
+
+def _upload(folder: Path, url: str) -> list[str]:
+    """Copy every file below a folder, and check its size; returns the run and report folders."""
+    marks = {RunFolder(path).mark for path in folder.glob("runs/*")}
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and path not in marks]
+    paths.sort(key=lambda path: path.name == "run.json")
+    if not paths:
+        return []
+    try:
+        with _explained(url, "written"):
+            files, root = _opened(url)
+            for path in paths:
+                _repeated(partial(_put, files, path, f"{root}/{path.relative_to(folder).as_posix()}"))
+    except ObjectStoreError as error:
+        raise ObjectStoreError(f"{error}. Nothing is lost: all runs and reports are in {folder}") from error
+    return sorted({"/".join(path.relative_to(folder).parts[:2]) for path in paths})
+
+
+def _repeated(copy: Callable[[], None]) -> None:
+    for attempt in range(ATTEMPTS):
+        try:
+            return copy()
+        except OSError:
+            if attempt == ATTEMPTS - 1:
+                raise
+            time.sleep(WAIT_S * 2**attempt)
+    return None
+
+
+def _put(files: Any, path: Path, name: str) -> None:
+    with path.open("rb") as source, files.open_output_stream(name) as stream:
+        shutil.copyfileobj(source, stream, _PIECE)
+    size, stored = path.stat().st_size, files.get_file_info(name).size
+    if stored != size:
+        raise OSError(f"{name} has {stored} bytes there, {size} here")
+
+
+def _get(files: Any, name: str, path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with files.open_input_stream(name) as source, path.open("wb") as target:
+        shutil.copyfileobj(source, target, _PIECE)
+
+
+def local(place: Path | str, *, suffix: str = "") -> Path:
+    """A run folder as it is, or the temporary copy of one in object storage, which this process removes at its end.
+
+    `suffix`: only files whose path ends so. RunDataError where there is nothing.
+    """
+    if not is_remote(place):
+        return Path(place)
+    from pyarrow import fs
+
+    url = str(place).rstrip("/")
+    files, root = _opened(url)
+    with _explained(url, "read"):
+        found = files.get_file_info(fs.FileSelector(root, recursive=True, allow_not_found=True))
+        names = [one.path for one in found if one.is_file and one.path.endswith(suffix)]
+        if not names and not suffix:
+            raise RunDataError(f"{url}: no such run folder")
+        above = Path(tempfile.mkdtemp(prefix="tailgauge-in-"))
+        atexit.register(shutil.rmtree, above, ignore_errors=True)
+        folder = above / root.rpartition("/")[2]
+        folder.mkdir()
+        for name in names:
+            _repeated(partial(_get, files, name, folder / name.removeprefix(f"{root}/")))
+    return folder
