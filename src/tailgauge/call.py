@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from tailgauge.event_ids import EventIds
+
 MAIN, SECOND = "main", "second"  # targets
 MESSAGE = "message"
 JOB_SUBMIT, JOB_POLL, JOB_FETCH, JOB_CANCEL = "job_submit", "job_poll", "job_fetch", "job_cancel"
@@ -103,6 +105,5 @@ class Call:
     bytes_per_s: float | None = None  # a slow reader
     kind: str = MESSAGE
     batch: tuple[Prompt, ...] = ()  # of a job_submit with several prompts
-    job: str | None = (
-        None  # of the calls after a job_submit: the name or the URL that the target gave the job
-    )
+    job: str | None = None  # of the calls after a job_submit: name or URL of the job
+    event_ids: EventIds | None = None  # note the ids of the events, and ask for what follows the last of them

@@ -17,6 +17,9 @@ TOO_MANY_EVENTS = "too_many_events"
 MALFORMED_EVENT = "malformed_event"
 MALFORMED_USAGE = "malformed_usage"
 MALFORMED_ANSWER = "malformed_answer"
+EVENTS_REPEATED = "events_repeated"
+EVENTS_SKIPPED = "events_skipped"
+STREAM_RESTARTED = "stream_restarted"
 
 VIOLATIONS = {  # name -> what is wrong with the answer
     NOT_HTTP: "no HTTP/1.1",
@@ -30,6 +33,9 @@ VIOLATIONS = {  # name -> what is wrong with the answer
     MALFORMED_EVENT: "an event that is not the protocol's",
     MALFORMED_USAGE: "token counts that cannot be",
     MALFORMED_ANSWER: "an answer that is not the protocol's",
+    EVENTS_REPEATED: "events that had come before, in a resumed stream",
+    EVENTS_SKIPPED: "events missing where a stream was resumed",
+    STREAM_RESTARTED: "the stream from its beginning, where it was to be resumed",
 }
 
 

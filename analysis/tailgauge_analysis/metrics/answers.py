@@ -8,6 +8,8 @@ were.
   (older runs, or only another leg answered) the attempt that ended ok with the earliest content.
 - Of a progressive request the large model's answer is the answer (leg 0), but a user sees first whatever comes first:
   its TTFT is that of the earlier of both legs.
+- Of an answer in pieces (a resumed stream) the last attempt is the answer, with the beginning of the first piece. No piece
+  counts the tokens of them all.
 - A fan-out has no answer of its own, only the moment at which its legs are joined. A batch has neither.
 - Losers of a hedge and answers that were given up are no answers: nobody saw them.
 - A request that its user left, or that was still open at the end, has no answer; what was seen of it before is known.
@@ -23,12 +25,16 @@ from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.text.json_values import table
 
 LEFT = (schema.CANCELLED, schema.CENSORED)  # by the user, or by the end of the run: the wait was cut short
-ONE_ANSWER = (schema.SINGLE, schema.EARLIEST_LEG)  # requests that get one answer
+ONE_ANSWER = (schema.SINGLE, schema.PIECES, schema.EARLIEST_LEG)  # requests that get one answer
 ANSWER = (
     "leg", "attempt", "cause", "streamed", "sent_at_ns", "first_content_at_ns", "first_content_low_at_ns",
     "first_text_at_ns", "first_text_low_at_ns", "first_thinking_at_ns", "first_tool_json_at_ns", "tool_ready_at_ns",
     "first_field_at_ns", "first_event_at_ns", "last_content_at_ns", "last_content_low_at_ns", "output_tokens", "thinking_tokens", "chunks",
     "model", "last_thinking_at_ns", "body_bytes", "error_type",
+)  # fmt: skip
+_OF_FIRST = (
+    "sent_at_ns", "first_content_at_ns", "first_content_low_at_ns", "first_text_at_ns", "first_text_low_at_ns",
+    "first_event_at_ns",
 )  # fmt: skip
 _CLASH = {"attempt": "answer_attempt", "leg": "answer_leg", "cause": "answer_cause"}
 
@@ -41,7 +47,8 @@ def first_token_of(frames: Frames) -> str:
 
 def answered(requests: pd.DataFrame, attempts: pd.DataFrame, first_token: str) -> pd.DataFrame:
     """Requests with the columns of their answers, the first sending time, and when the whole answer was there."""
-    good = attempts[attempts["ended"] == schema.OK]
+    good = _in_one(requests, attempts)
+    good = good[good["ended"] == schema.OK]
     whole = requests[(requests["ended"] == schema.OK) & requests["answer"].isin(ONE_ANSWER)]
     good = good[good["request_id"].isin(whole["request_id"])]
     named = good["request_id"].map(whole.drop_duplicates("request_id").set_index("request_id")["winner"])
@@ -70,6 +77,29 @@ def answered(requests: pd.DataFrame, attempts: pd.DataFrame, first_token: str) -
     left = left.drop_duplicates("request_id").set_index("request_id")
     joined["left_sent_at_ns"] = joined["request_id"].map(left["sent_at_ns"])
     joined["left_first_at_ns"] = joined["request_id"].map(left[f"{first}_at_ns"])
+    return joined
+
+
+def _in_one(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.DataFrame:
+    """The attempts; where an answer came in pieces, each with what is true of all of them."""
+    found = attempts["request_id"].isin(requests.loc[requests["answer"] == schema.PIECES, "request_id"])
+    if not found.any():
+        return attempts
+    pieces = attempts[found & attempts["first_content_at_ns"].notna()].sort_values("attempt", kind="stable")
+    pieces = pieces[pieces.groupby("request_id")["attempt"].transform("size") > 1]
+    first, last = (
+        pieces.drop_duplicates("request_id", keep=keep).set_index("request_id") for keep in ("first", "last")
+    )
+    joined = attempts.copy()
+    of = joined["request_id"].isin(first.index)
+    ids = joined.loc[of, "request_id"]
+    for name in _OF_FIRST:
+        joined.loc[of, name] = ids.map(first[name])
+    for name in ("last_content_at_ns", "last_content_low_at_ns"):
+        joined.loc[of, name] = ids.map(last[name])
+    for name in ("chunks", "body_bytes"):
+        joined.loc[of, name] = ids.map(pieces.groupby("request_id")[name].sum())
+    joined.loc[of, ["output_tokens", "thinking_tokens"]] = None
     return joined
 
 

@@ -113,8 +113,8 @@ class EngineTokens(_Strict):
 class PatternFacts(_Tolerant):
     """What the analysis needs to know of a traffic pattern; the defaults are those of one streamed call."""
 
-    answer: Literal["single", "earliest_leg", "join", "turnaround"] = "single"
-    """what counts as the answer of a request: single, earliest_leg, join or turnaround"""
+    answer: Literal["single", "pieces", "earliest_leg", "join", "turnaround"] = "single"
+    """what counts as the answer of a request: single, pieces, earliest_leg, join or turnaround"""
     like: str = ""
     """pattern that sends the same requests with the same settings"""
     price_share: Annotated[float, Field(gt=0, le=1)] = 1.0

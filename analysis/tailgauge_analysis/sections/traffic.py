@@ -25,6 +25,8 @@ _PLURALS = {
     "fallback": "fallbacks",
     "resubmit": "resubmissions",
     "poll": "polls",
+    "cancel": "cancelled jobs",
+    "resume": "resumptions",
 }
 
 

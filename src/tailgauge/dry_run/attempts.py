@@ -14,6 +14,7 @@ from tailgauge.call import JOB_FETCH
 from tailgauge.dry_run.driver import Delivery, DryEndpoint
 from tailgauge.dry_run.event_queue import EventQueue
 from tailgauge.dry_run.store import Store
+from tailgauge.event_ids import EventIds
 from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Headers, Send
 from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder
 from tailgauge.protocols.table import PROTOCOLS, Target
@@ -198,6 +199,8 @@ class Attempt:
 
     def _end(self, result: Outcome, *, finished: bool = False) -> None:
         attempts, row, now_ns = self._attempts, self._row, self._attempts.queue.now_ns()
+        if self._send.call.event_ids is not None and self._delivery is not None:
+            result = self._of_pieces(self._send.call.event_ids, self._delivery, result)
         self._ended = True
         if self._timer is not None:
             self._timer.cancel()
@@ -216,6 +219,15 @@ class Attempt:
         self._write()
         after_s = row.retry_after_s
         self._post(Ended(self._leg, self._number, now_ns, row.ended, after_s, None, text, self._location))
+
+    def _of_pieces(self, ids: EventIds, delivery: Delivery, result: Outcome) -> Outcome:
+        """What the ids of the events say, as in a decoder."""
+        ids.connect()
+        for index in range(len(delivery.chunks(self._attempts.queue.now_ns())[0])):
+            ids.receive(self._exchange.event_id(index), has_content=True)
+        if ids.problem is not None and result.ended in {schema.OK, schema.EMPTY, schema.TRUNCATED}:
+            return Outcome(schema.STREAM_ERROR, *ids.problem)
+        return Outcome(schema.OK) if ids.count and result.ended == schema.EMPTY else result
 
     def _write(self) -> None:
         """Rows, once both sides are through with the call."""

@@ -198,6 +198,7 @@ class DryEndpoint:
             if call.job is not None:
                 return exchange.job("DELETE" if call.kind == JOB_CANCEL else "GET", call.job, now_ns)
             self._accept(exchange, call, model)
+            exchange.resume("" if call.event_ids is None else call.event_ids.last_id)
             exchange.admit(now_ns)
             if call.kind == JOB_SUBMIT:
                 return exchange.submit_job(now_ns)

@@ -55,7 +55,7 @@ class DryRun(Requests):
         engine: EngineConfig | None = None,
     ) -> None:
         self._schedule, self.queue = schedule, EventQueue(_BEGIN_NS)
-        watched = any(traffic.cancel.after_chunks is not None for traffic in scenario.traffic.values())
+        watched = any(pattern_of(traffic).watches_chunks for traffic in scenario.traffic.values())
         self.endpoint = DryEndpoint(
             scenario.simulated, scenario.seed, self.queue, watched=watched, engine=engine
         )

@@ -114,6 +114,11 @@ class Pattern(ABC):
         return [self.call(prompt, output_tokens) for prompt in prompts], 0
 
     @property
+    def watches_chunks(self) -> bool:
+        """Whether single chunks are waited for."""
+        return self.traffic.cancel.after_chunks is not None
+
+    @property
     def resends_answers(self) -> bool:
         """Whether a later call of a request carries the answer of an earlier one."""
         return False

@@ -15,6 +15,7 @@ from tailgauge.patterns.fan_out import FanOut
 from tailgauge.patterns.job import Job
 from tailgauge.patterns.pattern import Pattern
 from tailgauge.patterns.progressive import Progressive
+from tailgauge.patterns.resume import Resume
 from tailgauge.patterns.settings import TrafficSettings
 from tailgauge.patterns.streaming import Cached, Hedged, Streaming
 from tailgauge.patterns.structured import Structured
@@ -30,6 +31,7 @@ ROWS: tuple[type[Pattern], ...] = (
     Progressive,
     Batch,
     Job,
+    Resume,
 )
 PATTERNS = by_name(ROWS)
 # Keys of a traffic table that have a meaning with some patterns only; see Pattern.uses.

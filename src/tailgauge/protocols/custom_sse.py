@@ -14,7 +14,7 @@ from urllib.parse import urljoin, urlsplit
 
 from pydantic import Field, field_validator, model_validator
 
-from tailgauge.call import JOB_CANCEL, JOB_FETCH, JOB_POLL, JOBS, MESSAGE, Call, Prompt
+from tailgauge.call import JOB_CANCEL, JOB_FETCH, JOB_POLL, JOBS, MESSAGE, RESUMPTION, Call, Prompt
 from tailgauge.protocols.additions import (
     CURRENT,
     OF_A_CALL,
@@ -120,7 +120,7 @@ class CustomSse(WireProtocol):
     summary = "user-defined server-sent events, see `target.sse`"
     settings_type = SseSettings
     obeys_max_tokens = False
-    offers = frozenset({JOBS})
+    offers = frozenset({JOBS, RESUMPTION})
     settings: SseSettings
 
     def __init__(self, target: TargetSettings, url: str) -> None:
@@ -153,6 +153,8 @@ class CustomSse(WireProtocol):
         current = CURRENT.get()
         values = current.values if current else values_of(call_id, 0, "", model, call.max_tokens)
         headers = {"x-client-request-id": call_id} | ({} if call.kind == MESSAGE else _OF_JOBS)
+        if call.event_ids is not None and call.event_ids.last_id:
+            headers["last-event-id"] = call.event_ids.last_id
         method, url, more = "POST", self._path, {}
         if call.kind in _METHODS:
             method, url = _METHODS[call.kind], self._job_url(str(sdk.base_url), call.job or "")

@@ -15,6 +15,7 @@ from typing import Any
 import jiter
 
 from tailgauge.call import MESSAGE
+from tailgauge.event_ids import EventIds, id_of
 from tailgauge.plugins.plugin import fault
 from tailgauge.protocol_violations import (
     EVENT_TOO_LARGE,
@@ -29,6 +30,7 @@ from tailgauge.protocols.sse_parser import (
     MAX_LINES,
     MAX_VALUES,
     EventSizeError,
+    IdSplitter,
     Splitter,
     check_values,
 )
@@ -87,6 +89,7 @@ class StreamDecoder:
         max_tokens: int = 0,
         obeys_max_tokens: bool = False,
         kind: str = MESSAGE,
+        event_ids: EventIds | None = None,
     ) -> None:
         self.kind = kind  # of the call
         self.statuses = _OK if kind == MESSAGE else _OF_JOBS
@@ -107,7 +110,8 @@ class StreamDecoder:
         self._tool: Any = None  # index of the first tool block
         self.watching = True
         self.broken = False  # it is not followed any further; `error` has the reason
-        self._splitter = Splitter()
+        self._event_ids = event_ids
+        self._splitter = Splitter() if event_ids is None else IdSplitter()
         self._at = self._low = self._read_at = self._read_index = 0
         self.events = 0
         self.chunks = 0
@@ -127,7 +131,8 @@ class StreamDecoder:
         self.watched: Stamp | None = None  # of the chunk with number `watch_chunks`
         self.stopped: Stamp | None = None
         self.finished = False  # the protocol's end mark, or its equivalent, was seen
-        self.error: tuple[str, str] | None = None  # type and message of an error inside the stream
+        # Type and message of an error inside the stream.
+        self.error: tuple[str, str] | None = None if event_ids is None else event_ids.connect()
         self.message_id: str | None = None
         self.model: str | None = None
         self.stop_reason: str | None = None
@@ -148,7 +153,8 @@ class StreamDecoder:
     def held(self) -> int:
         """Bytes that it keeps of the answer."""
         kept = 0 if self._kept is None else len(self._kept[_TEXT]) + len(self._kept[_TOOL])
-        return len(self._splitter.pending) + kept + (0 if self._field is None else self._field.held)
+        ids = 0 if self._event_ids is None else self._event_ids.held
+        return len(self._splitter.pending) + kept + ids + (0 if self._field is None else self._field.held)
 
     def share_memory(self, in_conversations: int) -> None:
         """So many bytes of other answers are kept already."""
@@ -173,6 +179,7 @@ class StreamDecoder:
         for number, (name, data) in enumerate(events):
             self._low = 0 if number == exact else low
             self.events += 1
+            had = self.chunks
             try:
                 self._on_event(self, name, data)
                 if whole and self._stencils and not self._has_skimmed:
@@ -181,6 +188,8 @@ class StreamDecoder:
                 if not (isinstance(error, _MALFORMED) or fault(error)):
                     raise
                 self._on_malformed(error, data)
+            if self._event_ids is not None:
+                self._note_id(self._event_ids, has_content=self.chunks > had)
             if self.events > self._most:
                 self._give_up(TOO_MANY_EVENTS, f"over {self._most:,}")
             if self.broken:
@@ -188,6 +197,11 @@ class StreamDecoder:
         self._has_skimmed = False
         if self._splitter.is_marked:
             self.error = self.error or (MALFORMED_EVENT, "a byte order mark inside the stream")
+
+    def _note_id(self, event_ids: EventIds, *, has_content: bool) -> None:
+        own = self._splitter.ids.popleft() if isinstance(self._splitter, IdSplitter) else None
+        event_ids.receive(None if own is None else id_of(own), has_content=has_content)
+        self.error = self.error or event_ids.problem
 
     def _on_malformed(self, error: Exception, data: bytes) -> None:
         self.error = self.error or (
@@ -366,6 +380,8 @@ class StreamDecoder:
         """The protocol's end mark."""
         self.finished = True
         self.stopped = self.stamp()
+        if self._event_ids is not None and self._event_ids.count and not self.has_content:
+            self.answer = ""  # all of it had come before
 
     def count(self, **counters: Any) -> None:
         """Usage counters; the last non-null value of each counts. See `wrong_usage`."""

@@ -5,6 +5,8 @@ Bytes in, (event name, data) out; the protocol decodes the data.
 
 from __future__ import annotations
 
+from collections import deque
+
 MAX_EVENT = 4 << 20  # bytes: an image may come in one
 MAX_LINES = 10_000  # of an event
 MAX_VALUES = (
@@ -99,3 +101,20 @@ class Splitter:
             elif field.startswith(_MARK):
                 self.is_marked = True
         return (name, b"\n".join(data)) if data else None
+
+
+class IdSplitter(Splitter):
+    """Keeps the id of each event too; `ids` has one for each event that was returned, None without one."""
+
+    __slots__ = ("ids",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: deque[bytes | None] = deque()
+
+    def _event(self, block: bytes) -> tuple[bytes, bytes] | None:
+        event = super()._event(block)
+        if event is not None:
+            lines = [line for line in block.split(b"\n") if line.startswith(b"id:")]
+            self.ids.append(lines[-1][3:].removeprefix(b" ") if lines else None)
+        return event

@@ -160,6 +160,7 @@ class Endpoint:
             wire.on_event,
             on_whole=on_whole if call.kind == MESSAGE else wire.on_job,
             kind=call.kind,
+            event_ids=call.event_ids,
             stencils=self._stencils,
             keep_text=call.keep_text,
             watch_field=call.watch_field,

@@ -71,15 +71,17 @@ HEDGE = "hedge"
 FALLBACK = "fallback"  # another model, because the first was late or failed
 RESUBMIT = "resubmit"  # the user left and asked again
 POLL = "poll"  # asking whether a job has ended, and fetching it
+RESUME = "resume"  # what is missing of a stream that was cut
 CANCEL = "cancel"  # asking the target to stop a job
-CAUSES = (PRIMARY, RETRY, HEDGE, FALLBACK, RESUBMIT, POLL, CANCEL)
+CAUSES = (PRIMARY, RETRY, HEDGE, FALLBACK, RESUBMIT, POLL, CANCEL, RESUME)
 
 # What counts as the answer of a request, by its pattern.
 SINGLE = "single"  # the answer that leg 0 got
+PIECES = "pieces"  # what the attempts of leg 0 got one after the other
 EARLIEST_LEG = "earliest_leg"  # the same, but the user sees first whichever leg comes first
 JOIN = "join"  # the moment at which its legs are joined; it has no answer of its own
 TURNAROUND = "turnaround"  # its end: results that nobody waits for as they come
-ANSWERS = (SINGLE, EARLIEST_LEG, JOIN, TURNAROUND)
+ANSWERS = (SINGLE, PIECES, EARLIEST_LEG, JOIN, TURNAROUND)
 
 # Why no hedge was sent although it was due.
 HEDGE_HELD = ("budget", "throttle", "pushback", "retry")
@@ -143,7 +145,7 @@ class AttemptRow:
     request_id: Annotated[Int64, "its request"]
     leg: Annotated[Int16, "leg of the request; 0 if there is only one"]
     attempt: Annotated[Int16, "number within the leg, from 0"]
-    cause: Annotated[String, "primary, retry, hedge, fallback, resubmit, poll or cancel"]
+    cause: Annotated[String, "primary, retry, hedge, fallback, resubmit, poll, cancel or resume"]
     of_attempt: Annotated[Int16 | None, "the attempt that it repeats or hedges; null for a primary"]
     stage: Annotated[String, "the request's stage"]
     traffic: Annotated[String, "the request's traffic table"]

@@ -186,6 +186,19 @@ class JobsTable(Table):
     kept: Count = Field(10_000, description="jobs kept; beyond it the oldest are dropped if they have ended")
 
 
+class ResumptionTable(Table):
+    """Streams that can be resumed: events with ids, and the header `last-event-id`."""
+
+    ids: bool = Field(
+        False,
+        description="each content event of a text has an id, and a call that names one gets what follows",
+    )
+    ignored: Share = Field(0.0, description="share of the reconnections that start another answer")
+    repeated: Share = Field(0.0, description="share of the reconnections that repeat events")
+    skipped: Share = Field(0.0, description="share of the reconnections that skip events")
+    events: Count = Field(3, description="events that are repeated or skipped")
+
+
 class Simulated(Table):
     """The simulated endpoint, when the target is `simulated`."""
 
@@ -212,6 +225,7 @@ class Simulated(Table):
     billing: BillingTable = BillingTable()
     content: ContentTable = ContentTable()
     jobs: JobsTable = JobsTable()
+    resumption: ResumptionTable = ResumptionTable()
 
     @model_validator(mode="after")
     def _possible(self) -> Simulated:
@@ -224,6 +238,9 @@ class Simulated(Table):
         jobs, content = self.jobs, self.content
         if jobs.lost + jobs.gone + jobs.expired + jobs.failed > 1 + 1e-9:
             raise ValueError("jobs: lost, gone, expired and failed are more than 1 together")
+        resumption = self.resumption
+        if resumption.ignored + resumption.repeated + resumption.skipped > 1 + 1e-9:
+            raise ValueError("resumption: ignored, repeated and skipped are more than 1 together")
         if content.thinking_share + content.tool_share > 1:
             raise ValueError("content: thinking_share and tool_share are more than 1 together")
         return self

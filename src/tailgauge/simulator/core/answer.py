@@ -146,16 +146,20 @@ class ModelAnswer(Answer):
         super().__init__(exchange)
         endpoint, row, request, fault = exchange.endpoint, exchange.row, exchange.request, self.fault
         factor = endpoint.stragglers.factor(exchange.key, 0, row.received_at_ns)
-        self._times = times = TokenTimes(
-            endpoint.table, endpoint.seed, exchange.key, request.max_tokens, row.received_at_ns, factor
-        )
+        stream = exchange.stream
+        key, tokens, begun_ns = exchange.key, request.max_tokens, row.received_at_ns
+        if stream is not None:  # its times are those of the first connection
+            key, tokens, begun_ns = stream.key, stream.tokens, stream.received_ns
+        self._times = times = TokenTimes(endpoint.table, endpoint.seed, key, tokens, begun_ns, factor)
         row.planned_ttft_ns = times.first_delay_ns
         exchange.look_up(0, row.received_at_ns)
         self.complete = True
         self.counts_sent = self.streams and endpoint.limits.counts_output
         if self.streams:
-            self.opens_ns = times.made_ns[0] + fault.headers_delay_ns
-            due = self._chunks()[: fault.breaks_after]
+            self.opens_ns = max(times.made_ns[0], row.received_at_ns) + fault.headers_delay_ns
+            due = self._chunks()[exchange.first :][: fault.breaks_after]
+            if stream is not None:
+                due = [max(at_ns, row.received_at_ns) for at_ns in due]
             self.due_ns = (
                 [at_ns + fault.chunk_delay_ns(i) for i, at_ns in enumerate(due)] if fault.delay_ns else due
             )

@@ -14,6 +14,7 @@ from tailgauge.simulator.behaviours.faults import Faults
 from tailgauge.simulator.behaviours.jobs import Jobs
 from tailgauge.simulator.behaviours.limits import MINUTE_S, Limits
 from tailgauge.simulator.behaviours.prefix_cache import PrefixCache
+from tailgauge.simulator.behaviours.resumption import Resumption
 from tailgauge.simulator.behaviours.stragglers import Stragglers
 from tailgauge.simulator.core.metrics import Meters
 from tailgauge.simulator.engine.config import EngineConfig, engine_of
@@ -71,6 +72,7 @@ class Endpoint(Hooks):
         self.stragglers = Stragglers(table.stragglers, seed)
         self.billing = Billing(table.billing)
         self.jobs = Jobs(table.jobs, seed)
+        self.resumption = Resumption(table.resumption, seed)
         config = engine_of(table) if engine is None else engine
         refill_s = MINUTE_S if config is None else config.refill_s
         self.limits = Limits(table.limits, driver.now_ns(), refill_s)

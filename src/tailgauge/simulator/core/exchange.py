@@ -19,6 +19,7 @@ from tailgauge.simulator.behaviours.faults import NO_FAULT
 from tailgauge.simulator.behaviours.latency import draw_key
 from tailgauge.simulator.behaviours.limits import Charge
 from tailgauge.simulator.behaviours.prefix_cache import Lookup, Prompt
+from tailgauge.simulator.behaviours.resumption import IGNORED, Stream
 from tailgauge.simulator.core.endpoint import Endpoint
 from tailgauge.simulator.core.metrics import ABORT, ERROR, LENGTH, STOP, CallMeter
 from tailgauge.simulator.protocols.prefix import block_prompt, marked_prompt
@@ -42,6 +43,8 @@ class Exchange:
         self.fault = NO_FAULT
         self.headers: dict[str, str] = {}
         self.prefix_key: bytes | None = None
+        self.stream: Stream | None = None  # where the events have ids
+        self.first = 0  # number of the first event
         self._prompt: Prompt | None = None
         self._charge = Charge()
         self._lookup: Lookup | None = None
@@ -71,6 +74,29 @@ class Exchange:
         if self._prompt is not None and self._prompt.positions:
             self.prefix_key = self._prompt.positions[0].key
 
+    def resume(self, last_id: str) -> None:
+        """Give the events ids, where the endpoint does, and go on behind `last_id`, if there is one."""
+        resumption, request = self.endpoint.resumption, self.request
+        if not resumption.table.ids or not request.stream or self.reply.plan is not None:
+            return
+        fault = resumption.fault(self.key) if last_id else None
+        if not last_id or fault == IGNORED:
+            received_ns = self.row.received_at_ns
+            self.stream = resumption.open(Stream(self.reply.id, self.key, received_ns, request.max_tokens))
+        else:
+            found = resumption.after(last_id, fault)
+            if found is None:
+                raise Refused(404, f"No such event: {last_id[:64]}")
+            self.stream, self.first = found
+            rest = self.stream.tokens - self.first * self.endpoint.table.tokens_per_chunk
+            self.request = replace(request, max_tokens=max(0, rest))
+            self.reply = replace(self.reply, request=self.request)
+        self.row.fault = fault
+
+    def event_id(self, index: int) -> str | None:
+        """The id of a chunk."""
+        return None if self.stream is None else f"{self.stream.name}-{self.first + index}"
+
     def admit(self, now_ns: int) -> None:
         """Apply the limits, then draw the fault; raises `Refused`."""
         endpoint, request = self.endpoint, self.request
@@ -86,7 +112,7 @@ class Exchange:
             raise Refused(_LIMIT_STATUS, decision.message, error_code=decision.error_code)
         self._charge = decision.charge
         self.fault = endpoint.faults.draw(self.key)
-        self.row.fault = self.fault.kind
+        self.row.fault = self.fault.kind or self.row.fault
         if self.fault.refuses:
             self.refuse(self.fault.status, now_ns)
         self._meter = endpoint.meters.received(self.row.received_at_ns, request.input_tokens)

@@ -157,6 +157,7 @@ class _Call:
         body = decode(raw)
         wanted = wire.parse(body, version_of(wire, self._request.headers))
         exchange.accept(wanted, body)
+        exchange.resume(self._request.headers.get("last-event-id", ""))
         exchange.admit(monotonic_ns())
         if "respond-async" in self._request.headers.get("prefer", ""):
             return await self._about_job(exchange.submit_job(monotonic_ns()))

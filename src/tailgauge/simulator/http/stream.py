@@ -154,6 +154,7 @@ class Stream:
         self._frames = frames_of(
             self._wire, exchange.reply, answer.pieces, self._table.content.tool_pair_tokens,
             chunked=self._chunked,
+            numbered=None if exchange.stream is None else (exchange.stream.name, exchange.first),
         )  # fmt: skip
         self._pinger: asyncio.TimerHandle | None = None
         self._proxy: ProxyWriter | None = None

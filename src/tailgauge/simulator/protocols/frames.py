@@ -41,6 +41,23 @@ class TextFrames:
         return before + content + behind
 
 
+class NumberedFrames:
+    """The chunks of one text whose events have ids; `first` is the number of the first."""
+
+    def __init__(
+        self, around_text: tuple[bytes, bytes], pieces: TextPieces, name: str, first: int, *, chunked: bool
+    ) -> None:
+        self._around, self._pieces, self._chunked = around_text, pieces, chunked
+        self._name, self._first = name.encode(), first
+
+    def frame(self, index: int) -> bytes:
+        """What is written for chunk `index`."""
+        pieces, number, (before, behind) = self._pieces, self._first + index, self._around
+        size = pieces.tokens_sent(index + 1) - pieces.tokens_sent(index)
+        content = text(size, number * pieces.per_chunk)
+        return framed(b"id: %b-%d\n%b%b%b" % (self._name, number, before, content, behind), self._chunked)
+
+
 class PlanFrames:
     """The chunks of a plan. With the first chunk of a block go the events between the two blocks."""
 
@@ -69,11 +86,19 @@ class PlanFrames:
 
 
 def frames_of(
-    wire: Wire, reply: Reply, pieces: TextPieces | PlanPieces, pair_tokens: int, *, chunked: bool
+    wire: Wire,
+    reply: Reply,
+    pieces: TextPieces | PlanPieces,
+    pair_tokens: int,
+    *,
+    chunked: bool,
+    numbered: tuple[str, int] | None = None,
 ) -> Frames:
-    """The bytes of an answer's chunks."""
+    """The bytes of an answer's chunks; `numbered`: name of the stream and number of its first event."""
     if isinstance(pieces, PlanPieces):
         return PlanFrames(wire, reply, pieces, pair_tokens, chunked=chunked)
+    if numbered is not None:
+        return NumberedFrames(wire.around_text(reply), pieces, *numbered, chunked=chunked)
     return TextFrames(wire.around_text(reply), pieces, chunked=chunked)
 
 

@@ -1,0 +1,106 @@
+"""What the ids of a stream's events tell of an answer that came over several connections.
+
+    repeated    an id that was there before
+    restarted   the first id again after a reconnection, or its number under another name; or content without ids
+    skipped     after a reconnection numbers are missing, of ids that else grow by one
+
+Ids are opaque but for a number at their end. The first problem is kept: an answer with a gap stays one.
+"""
+
+from __future__ import annotations
+
+import re
+
+from tailgauge.protocol_violations import EVENTS_REPEATED, EVENTS_SKIPPED, STREAM_RESTARTED
+
+MAX_ID = 200  # characters; it goes into a header
+HELD = 100  # bytes that an id takes
+_NUMBER = re.compile(r"([!-~]*?)([0-9]{1,18})")
+
+
+class EventIds:
+    """The events of one answer; `last_id` is what `Last-Event-ID` asks for, `count` its events with content."""
+
+    __slots__ = (
+        "_at",
+        "_by_one",
+        "_first",
+        "_gap",
+        "_is_new",
+        "_known",
+        "connections",
+        "count",
+        "last_id",
+        "problem",
+    )
+
+    def __init__(self) -> None:
+        self.last_id = ""
+        self.count = self.connections = 0
+        self.problem: tuple[str, str] | None = None
+        self._known: set[int] = set()  # hashes
+        self._first: tuple[str, int] | None = None  # name and number of the first id
+        self._at: tuple[str, int] | None = None  # of the last one
+        self._by_one: bool | None = None  # whether numbers grow by one within a connection
+        self._gap = 0
+        self._is_new = True
+
+    @property
+    def held(self) -> int:
+        """Bytes that the ids take."""
+        return len(self._known) * HELD
+
+    def connect(self) -> tuple[str, str] | None:
+        """Another connection begins; returns the problem so far, as kind and text."""
+        self.connections += 1
+        self._is_new = True
+        return self.problem
+
+    def receive(self, own_id: str | None, *, has_content: bool) -> None:
+        """An event has come, with its own id or without."""
+        is_new, self._is_new = self._is_new and self.connections > 1, False
+        if own_id is None:
+            if is_new and has_content and self.count and not self.last_id:
+                self._note(STREAM_RESTARTED, "content after a reconnection, and the events have no ids")
+            self._is_new = is_new and not has_content
+        elif hash(own_id) in self._known:
+            is_first = is_new and self._split(own_id) == self._first and len(self._known) > 1
+            kind = STREAM_RESTARTED if is_first else EVENTS_REPEATED
+            self._note(kind, f"id {own_id!r} again, after id {self.last_id!r}")
+            self._at = self._split(own_id)
+        else:
+            self._follow(own_id, is_new=is_new)
+            self._known.add(hash(own_id))
+        self.last_id = own_id or self.last_id
+        self.count += has_content
+
+    def _follow(self, own_id: str, *, is_new: bool) -> None:
+        split, before, self._at = self._split(own_id), self._at, self._split(own_id)
+        self._first = self._first or split
+        if split is None or before is None:
+            return
+        if split[0] != before[0]:
+            if is_new and self._first is not None and split[1] == self._first[1]:
+                self._note(STREAM_RESTARTED, f"id {own_id!r} begins again, after id {self.last_id!r}")
+            return
+        step = split[1] - before[1]
+        if is_new:
+            self._gap = max(self._gap, step - 1)
+        else:
+            self._by_one = self._by_one is not False and step == 1
+        if self._gap and self._by_one:
+            self._note(EVENTS_SKIPPED, f"{self._gap} numbers are missing before id {own_id!r}")
+
+    def _note(self, kind: str, text: str) -> None:
+        self.problem = self.problem or (kind, text)
+
+    @staticmethod
+    def _split(own_id: str) -> tuple[str, int] | None:
+        found = _NUMBER.fullmatch(own_id)
+        return None if found is None else (found[1], int(found[2]))
+
+
+def id_of(value: bytes) -> str | None:
+    """An id as a header can carry it; None of any other."""
+    text = value.decode("latin-1")
+    return text if len(text) <= MAX_ID and re.fullmatch(r"[!-~](?:[ -~]*[!-~])?", text) else None

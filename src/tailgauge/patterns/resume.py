@@ -1,0 +1,101 @@
+"""A stream that is cut, by its user or by the target, and resumed: the same call again, for what follows the last event.
+
+The request is ok when the end mark has come and the ids of the events show no gap, no repetition and no restart. A cut before
+any content is followed by the same call too. Not resumed: an error of the target, and an attempt past its deadline.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import replace
+from random import Random
+from typing import Annotated
+
+from pydantic import Field
+
+from tailgauge.call import RESUMPTION
+from tailgauge.event_ids import EventIds
+from tailgauge.patterns.events import Chunks, Event, Request, Step, Steps, Wait
+from tailgauge.patterns.legs import LegEnd, Legs, done, leg
+from tailgauge.patterns.pattern import Demand, Pattern
+from tailgauge.rows.schema import CANCELLED, PIECES, PRIMARY, RESUME, TRUNCATED
+from tailgauge.table import NonNegative, Positive, Share, Table
+
+
+class ResumeSettings(Table):
+    """Streams that are cut and resumed, with `pattern = "resume"`. Without a time their users cut none."""
+
+    share: Share = Field(1.0, description="share of the streams that their users cut")
+    after_chunks: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
+        None, description="cut after a number of content chunks, drawn from 1 to this for each connection"
+    )
+    after_s: Positive | None = Field(None, description="or after a time since sent, drawn from 0 to this")
+    cuts: Annotated[int, Field(ge=1, le=100)] = Field(1, description="cuts of one stream by its user")
+    wait_s: NonNegative = Field(0.0, description="time from a cut to the reconnection")
+    reconnections: Annotated[int, Field(ge=1, le=1000)] = Field(10, description="of one stream, at most")
+
+
+class Resume(Pattern):
+    """One answer over several connections."""
+
+    name = "resume"
+    summary = "a stream that is cut and resumed"
+    settings_type = ResumeSettings
+    settings: ResumeSettings
+    uses = frozenset({"retry"})
+    protocol_needs = frozenset({RESUMPTION})
+    answer = PIECES
+
+    @property
+    def watches_chunks(self) -> bool:
+        """Its users count them."""
+        return self.settings.after_chunks is not None
+
+    def steps(self, request: Request) -> Steps:
+        """Read, and read on, until the end mark."""
+        table, legs, ids = self.settings, Legs(), EventIds()
+        call = replace(self.call(request.prompt, request.output_tokens), event_ids=ids)
+        cause: str = PRIMARY
+        last: int | None = None
+        for connection in range(table.reconnections + 1):
+            chunks, after_ns = self._cut(request, connection)
+            connected = replace(call, watch_chunks=chunks)
+            yield from legs.start(0, leg(connected, request, self.policies, 0, cause, last))
+            end = yield from _until_cut(legs, after_ns)
+            cut, last, cause = end.ended in {CANCELLED, TRUNCATED}, legs.last[0], RESUME
+            if not cut or (ids.problem is not None and end.ended != CANCELLED):
+                break
+            begins_ns = end.at_ns + round(table.wait_s * 1e9)
+            while connection < table.reconnections and (yield Wait(begins_ns)).at_ns < begins_ns:
+                pass
+        return done(replace(end, attempt=last if ids.count else None))
+
+    def _cut(self, request: Request, connection: int) -> tuple[int, int | None]:
+        """After how many chunks and nanoseconds the user cuts a connection; 0 and None: never."""
+        table = self.settings
+        if request.draw >= table.share or connection >= table.cuts:
+            return 0, None
+        draws = Random(f"{request.seed}/{request.request_id}/resume/{connection}")
+        chunks = draws.randint(1, table.after_chunks) if table.after_chunks is not None else 0
+        return chunks, None if table.after_s is None else round(draws.random() * table.after_s * 1e9)
+
+    def demand(self, requests: int, input_tokens: int, output_tokens: int) -> Demand:
+        """Each connection may read the prompt again."""
+        table = self.settings
+        cuts = table.cuts if (table.after_chunks or table.after_s) else 0
+        calls = round(requests * (1 + min(cuts, table.reconnections) * table.share))
+        tokens = input_tokens * calls // max(1, requests)
+        return Demand(calls, calls, tokens, output_tokens, is_bound=False)
+
+
+def _until_cut(legs: Legs, after_ns: int | None) -> Generator[Step, Event, LegEnd]:
+    """Leg 0 to its end, or to the cut of its user."""
+    cut_at_ns = None if after_ns is None else legs.sent_at_ns[0] + after_ns
+    while True:
+        event = yield from legs.receive(cut_at_ns)
+        if 0 in legs.ends:
+            return legs.ends[0]
+        is_enough = isinstance(event, Chunks) and legs.is_open(event)
+        if is_enough or (cut_at_ns is not None and event.at_ns >= cut_at_ns):
+            yield from legs.close(0, CANCELLED)
+            return LegEnd(CANCELLED, event.at_ns, None, legs.last[0])
