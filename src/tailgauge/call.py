@@ -7,8 +7,7 @@ a dry run counts them; none of the three knows the others.
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-from tailgauge.event_ids import EventIds
+from typing import Any
 
 MAIN, SECOND = "main", "second"  # targets
 MESSAGE = "message"
@@ -106,4 +105,6 @@ class Call:
     kind: str = MESSAGE
     batch: tuple[Prompt, ...] = ()  # of a job_submit with several prompts
     job: str | None = None  # of the calls after a job_submit: name or URL of the job
-    event_ids: EventIds | None = None  # note the ids of the events, and ask for what follows the last of them
+    event_ids: Any = (
+        None  # a `protocols.event_ids.EventIds`: note those of the events, ask for what follows the last
+    )

@@ -33,12 +33,15 @@ VIOLATIONS = {  # name -> what is wrong with the answer
     MALFORMED_EVENT: "an event that is not the protocol's",
     MALFORMED_USAGE: "token counts that cannot be",
     MALFORMED_ANSWER: "an answer that is not the protocol's",
-    EVENTS_REPEATED: "events that had come before, in a resumed stream",
-    EVENTS_SKIPPED: "events missing where a stream was resumed",
-    STREAM_RESTARTED: "the stream from its beginning, where it was to be resumed",
+}
+
+DAMAGES = {  # name -> what is wrong with an answer over several connections, each of which keeps to the protocol
+    EVENTS_REPEATED: "with events twice",
+    EVENTS_SKIPPED: "with a gap",
+    STREAM_RESTARTED: "started over",
 }
 
 
 def quoted(kind: str) -> str:
     """The name that a target gave its error, marked where it is one of ours."""
-    return f"target: {kind}" if kind in VIOLATIONS else kind
+    return f"target: {kind}" if kind in VIOLATIONS or kind in DAMAGES else kind

@@ -102,6 +102,7 @@ MARKS: dict[str, Callable[[Result], bool]] = {
     "custom_stream": lambda s: set(s.attempts.protocol) == {"sse"},
     "batch": lambda s: len(s.causes("poll")) > 0,
     "job": lambda s: len(s.causes("poll")) > len(s.causes("primary")) and s.attempts.stop_reason.eq("succeeded").any(),
+    "resume": lambda s: len(s.causes("resume")) > len(s.requests) / 2 and s.requests.ended.eq("ok").all(),
     "mix": lambda s: s.requests.pattern.nunique() > 1,
     # fan-out
     "fan_out": lambda s: s.legs == {5} and s.requests.joined_at_ns.notna().any(),

@@ -61,6 +61,11 @@ def tables(draw: st.DrawFn) -> Traffic:
             "share": draw(st.sampled_from([0.0, 0.5, 1.0])),
             "after_s": draw(st.sampled_from([0.1, 0.4])),
         }
+    if pattern == "resume":
+        tree["resume"] = {
+            "after_chunks": draw(st.sampled_from([None, 5])), "after_s": draw(st.sampled_from([None, 0.3])),
+            "cuts": 2, "wait_s": draw(st.sampled_from([0.0, 0.2])), "reconnections": 3,
+        }  # fmt: skip
     if pattern == "batch":
         tree["batch"] = {"requests": 2, "poll_s": 0.3, "deadline_s": 2.0}
     return Traffic.model_validate(tree)

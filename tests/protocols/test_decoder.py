@@ -10,9 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailgauge.protocols.anthropic import Anthropic
+from tailgauge.protocols.custom_sse import CustomSse
 from tailgauge.protocols.decoder import KIND_CODE, Stamp, StreamDecoder, error_of, tree_of
+from tailgauge.protocols.event_ids import EventIds
 from tailgauge.protocols.openai import OpenAI
 from tailgauge.protocols.sse_parser import MAX_EVENT
+from tailgauge.protocols.table import Target
 from tailgauge.rows.schema import TEXT
 
 PROTOCOLS = {"anthropic": Anthropic.on_event, "openai": OpenAI.on_event}
@@ -420,3 +423,61 @@ def test_the_fast_parser_reads_what_the_sdks_read_of_damaged_json():
             data[rng.randrange(len(data))] = rng.choice(b'0123456789eE+-.,:{}[]"\\u \n\x00\xc3\xa9')
 
         assert parsed(tree_of, bytes(data)) == parsed(as_the_sdks, bytes(data)), data
+
+
+def resumed(*connections):
+    """The decoder of the last connection; each is its bytes."""
+    ids, wire = EventIds(), CustomSse(Target(protocol="sse"), "http://127.0.0.1")
+    for number, sent in enumerate(connections):
+        decoder = StreamDecoder(wire.on_event, event_ids=ids)
+        decoder.feed(sent, 1, 2 + number, 3, 0, at_rest=True)
+    return decoder, ids
+
+
+def ids_from(first, last, name="a-"):
+    return b"".join(b"id: %b%d\ndata: word\n\n" % (name.encode(), number) for number in range(first, last))
+
+
+DONE = b"data: [DONE]\n\n"
+
+
+def test_a_stream_goes_on_over_two_connections():
+    decoder, ids = resumed(ids_from(0, 4), b": ping\n\ndata: \n\n" + ids_from(4, 6) + DONE)
+
+    assert (decoder.error, decoder.finished, decoder.chunks) == (None, True, 2)
+    assert (ids.last_id, ids.count) == ("a-5", 6)
+
+
+@pytest.mark.parametrize(
+    ("second", "kind"),
+    [
+        (ids_from(0, 4), "stream_restarted"), (ids_from(0, 4, "b-"), "stream_restarted"), (ids_from(2, 6), "events_repeated"),
+        (ids_from(6, 8), "events_skipped"),
+    ],
+)  # fmt: skip
+def test_a_stream_that_does_not_go_on_where_it_was_cut_is_an_error(second, kind):
+    decoder, _ = resumed(ids_from(0, 4), second + DONE)
+
+    assert decoder.error[0] == kind
+    assert decoder.finished
+
+
+def test_a_damage_stays_with_the_connections_that_follow():
+    decoder, _ = resumed(ids_from(0, 4), ids_from(2, 6), ids_from(6, 8) + DONE)
+
+    assert decoder.error[0] == "events_repeated"
+
+
+def test_a_connection_with_nothing_but_the_end_mark_completes_an_answer():
+    decoder, _ = resumed(ids_from(0, 4), DONE)
+
+    assert (decoder.error, decoder.finished, decoder.answer) == (None, True, "")
+    assert resumed(DONE)[0].answer is None  # nothing at all is an empty answer
+
+
+def test_ids_that_no_header_can_carry_are_none():
+    decoder, ids = resumed(
+        b"id: a\0b\ndata: x\n\nid: 7\r\ndata: y\r\n\r\n" + b"id: " + b"9" * 300 + b"\ndata: z\n\n"
+    )
+
+    assert (decoder.chunks, ids.last_id) == (3, "7")

@@ -68,6 +68,9 @@ DEFAULTS = {
             "batch": {
                 "requests": 10, "poll_s": 5.0, "backoff": 1.0, "poll_max_s": 60.0, "deadline_s": 86400.0,
             },
+            "resume": {
+                "share": 1.0, "after_chunks": None, "after_s": None, "cuts": 1, "wait_s": 0.0, "reconnections": 10,
+            },
             "job": {"poll_s": 1.0, "backoff": 1.0, "poll_max_s": 60.0, "deadline_s": 600.0},
         }
     },
@@ -100,6 +103,7 @@ DEFAULTS = {
             "thinking_share": 0.0, "thinking_display": "shown", "tool_share": 0.0, "tool_pair_tokens": 16,
             "text_blocks": 1,
         },
+        "resumption": {"ids": False, "ignored": 0.0, "repeated": 0.0, "skipped": 0.0, "events": 3},
         "jobs": {
             "turnaround_s": 2.0, "turnaround_sigma": 0.0, "retry_after_s": None, "lost": 0.0, "gone": 0.0,
             "expired": 0.0, "failed": 0.0, "kept": 10_000,

@@ -30,7 +30,7 @@ UNREAD = {
     "requests": {"session_id", "asked_prompt_tokens"},
     "attempts": {
         "protocol", "first_byte_at_ns", "first_content_read_at_ns", "stopped_at_ns", "cancelled_at_ns", "server_request_id",
-        "connection", "stop_reason", "events", "reads",
+        "connection", "events", "reads",
     },
     "health": {"dispatched", "ended", "chunks", "queued_rows"},
     "target": {

@@ -23,6 +23,7 @@ from tailgauge_analysis.sections import (
     streaming,
     throughput,
     traffic,
+    transports,
     use_cases,
 )
 from tailgauge_analysis.sections.cache import section as cache
@@ -55,6 +56,7 @@ SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
     lambda of: rate_limits.section(of.rate_limits),
     lambda of: cache.section(of.cache),
     lambda of: fan_out.section(of.fan_out),
+    lambda of: transports.section(of.transports),
     lambda of: hedging.section(of.hedging),
     lambda of: streaming.section(of.streams, of.tpot_missing),
     lambda of: traffic.section(of.traffic, of.frames.run["estimate"]),

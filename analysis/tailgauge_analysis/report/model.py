@@ -22,6 +22,7 @@ from tailgauge_analysis.sections.latency_under_load.diagnosis import Diagnosis
 from tailgauge_analysis.sections.measurement import CheckResult
 from tailgauge_analysis.sections.requests import Outcome
 from tailgauge_analysis.sections.traffic import Traffic
+from tailgauge_analysis.sections.transports import Transport
 from tailgauge_analysis.sections.use_cases import UseCase
 from tailgauge_analysis.text.section import Result
 from tailgauge_analysis.verdict.client_error import ClientError
@@ -175,6 +176,8 @@ class Report(TypedDict):
     """metrics as other tools define them"""
     exit_code: Literal[0, 1, 3, 4, 5, 70, 130]
     """of `tailgauge run` and `tailgauge report`"""
+    transports: list[Transport]
+    """by traffic table: resumed streams and jobs, what became of them, time to resume or turnaround"""
     outcomes: list[Outcome]
     """how the requests of the steady stage ended, the most frequent first"""
     remarks: list[str]

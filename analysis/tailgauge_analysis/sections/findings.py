@@ -25,6 +25,7 @@ from tailgauge_analysis.sections import (
     phases,
     requests,
     traffic,
+    transports,
     use_cases,
 )
 from tailgauge_analysis.sections.cache.section import Cache, cache
@@ -87,6 +88,7 @@ class Findings:
     timeline: Timeline
     rate_limits: RateLimits | None
     fan_out: list[fan_out.FanOut]
+    transports: list[transports.Transport]
     hedging: list[hedging.Variant]
     cache: list[Cache]
     slopes: list[slopes.Regression]
@@ -148,6 +150,7 @@ def find(frames: Frames) -> Findings:
         timeline=timeline(frames),
         rate_limits=rate_limits(frames),
         fan_out=fan_out.fan_outs(frames.run["scenario"], of_target),
+        transports=transports.transports(of_target),
         hedging=hedging.variants(frames, of_target),
         cache=cache(frames),
         slopes=slopes.fitted(frames.attempts, _paced(of_target, frames.run["scenario"]), unsure),

@@ -14,9 +14,9 @@ from tailgauge.call import JOB_FETCH
 from tailgauge.dry_run.driver import Delivery, DryEndpoint
 from tailgauge.dry_run.event_queue import EventQueue
 from tailgauge.dry_run.store import Store
-from tailgauge.event_ids import EventIds
 from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Headers, Send
 from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder
+from tailgauge.protocols.event_ids import EventIds
 from tailgauge.protocols.table import PROTOCOLS, Target
 from tailgauge.rows import schema
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON, AttemptRow

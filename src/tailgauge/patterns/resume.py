@@ -14,10 +14,10 @@ from typing import Annotated
 from pydantic import Field
 
 from tailgauge.call import RESUMPTION
-from tailgauge.event_ids import EventIds
 from tailgauge.patterns.events import Chunks, Event, Request, Step, Steps, Wait
 from tailgauge.patterns.legs import LegEnd, Legs, done, leg
 from tailgauge.patterns.pattern import Demand, Pattern
+from tailgauge.protocols.event_ids import EventIds
 from tailgauge.rows.schema import CANCELLED, PIECES, PRIMARY, RESUME, TRUNCATED
 from tailgauge.table import NonNegative, Positive, Share, Table
 

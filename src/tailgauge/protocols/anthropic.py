@@ -173,6 +173,7 @@ class Anthropic(WireProtocol):
         for line in map(tree_of, lines):  # one at a time: each may be large
             if len(lines) == 1 and "processing_status" in line:
                 decoder.message_id, decoder.answer = text_or_none(line["id"]), json.dumps(line)
+                decoder.stop_reason = "ended" if line["processing_status"] == "ended" else None
                 return
             result = line["result"]
             results.append(

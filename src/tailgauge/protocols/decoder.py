@@ -15,7 +15,6 @@ from typing import Any
 import jiter
 
 from tailgauge.call import MESSAGE
-from tailgauge.event_ids import EventIds, id_of
 from tailgauge.plugins.plugin import fault
 from tailgauge.protocol_violations import (
     EVENT_TOO_LARGE,
@@ -25,6 +24,7 @@ from tailgauge.protocol_violations import (
     TOO_MANY_EVENTS,
     quoted,
 )
+from tailgauge.protocols.event_ids import EventIds, id_of
 from tailgauge.protocols.sse_parser import (
     MAX_EVENT,
     MAX_LINES,

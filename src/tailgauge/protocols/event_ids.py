@@ -15,19 +15,19 @@ from tailgauge.protocol_violations import EVENTS_REPEATED, EVENTS_SKIPPED, STREA
 
 MAX_ID = 200  # characters; it goes into a header
 HELD = 100  # bytes that an id takes
-_NUMBER = re.compile(r"([!-~]*?)([0-9]{1,18})")
+Split = tuple[str, int]
+_NUMBER = re.compile(r"([ -~]*?)([0-9]{1,18})")
 
 
 class EventIds:
     """The events of one answer; `last_id` is what `Last-Event-ID` asks for, `count` its events with content."""
 
     __slots__ = (
-        "_at",
         "_by_one",
         "_first",
-        "_gap",
         "_is_new",
         "_known",
+        "_suspect",
         "connections",
         "count",
         "last_id",
@@ -39,10 +39,9 @@ class EventIds:
         self.count = self.connections = 0
         self.problem: tuple[str, str] | None = None
         self._known: set[int] = set()  # hashes
-        self._first: tuple[str, int] | None = None  # name and number of the first id
-        self._at: tuple[str, int] | None = None  # of the last one
-        self._by_one: bool | None = None  # whether numbers grow by one within a connection
-        self._gap = 0
+        self._first = ""
+        self._by_one: bool | None = None  # whether numbers grow by one within a connection, under one name
+        self._suspect: tuple[str, str] | None = None  # a problem, if they do
         self._is_new = True
 
     @property
@@ -64,40 +63,38 @@ class EventIds:
                 self._note(STREAM_RESTARTED, "content after a reconnection, and the events have no ids")
             self._is_new = is_new and not has_content
         elif hash(own_id) in self._known:
-            is_first = is_new and self._split(own_id) == self._first and len(self._known) > 1
-            kind = STREAM_RESTARTED if is_first else EVENTS_REPEATED
+            restarts = is_new and own_id == self._first and len(self._known) > 1
+            kind = STREAM_RESTARTED if restarts else EVENTS_REPEATED
             self._note(kind, f"id {own_id!r} again, after id {self.last_id!r}")
-            self._at = self._split(own_id)
         else:
-            self._follow(own_id, is_new=is_new)
+            self._first = self._first or own_id
             self._known.add(hash(own_id))
+            if self.last_id:
+                self._follow(_split(own_id), _split(self.last_id), own_id, is_new=is_new)
         self.last_id = own_id or self.last_id
         self.count += has_content
 
-    def _follow(self, own_id: str, *, is_new: bool) -> None:
-        split, before, self._at = self._split(own_id), self._at, self._split(own_id)
-        self._first = self._first or split
-        if split is None or before is None:
-            return
-        if split[0] != before[0]:
-            if is_new and self._first is not None and split[1] == self._first[1]:
-                self._note(STREAM_RESTARTED, f"id {own_id!r} begins again, after id {self.last_id!r}")
-            return
-        step = split[1] - before[1]
-        if is_new:
-            self._gap = max(self._gap, step - 1)
-        else:
-            self._by_one = self._by_one is not False and step == 1
-        if self._gap and self._by_one:
-            self._note(EVENTS_SKIPPED, f"{self._gap} numbers are missing before id {own_id!r}")
+    def _follow(self, now: Split, before: Split, own_id: str, *, is_new: bool) -> None:
+        (name, number), (name_before, number_before) = now, before
+        if not is_new:
+            grows = name == name_before and number == number_before + 1
+            self._by_one = self._by_one is not False and grows
+        elif name == name_before and number > number_before + 1:
+            missing = number - number_before - 1
+            self._suspect = (EVENTS_SKIPPED, f"{missing} numbers are missing before id {own_id!r}")
+        elif name != name_before and number == _split(self._first)[1]:
+            self._suspect = (STREAM_RESTARTED, f"id {own_id!r} begins again, after id {self.last_id!r}")
+        if self._suspect is not None and self._by_one:
+            self._note(*self._suspect)
 
     def _note(self, kind: str, text: str) -> None:
         self.problem = self.problem or (kind, text)
 
-    @staticmethod
-    def _split(own_id: str) -> tuple[str, int] | None:
-        found = _NUMBER.fullmatch(own_id)
-        return None if found is None else (found[1], int(found[2]))
+
+def _split(own_id: str) -> Split:
+    """Name and number of an id; without a number -1, which nothing follows by one."""
+    found = _NUMBER.fullmatch(own_id)
+    return (own_id, -1) if found is None else (found[1], int(found[2]))
 
 
 def id_of(value: bytes) -> str | None:

@@ -1,0 +1,155 @@
+"""The section on answers that do not come over one connection: streams that were resumed, and jobs that were polled.
+
+Steady stage. The time to resume runs from a cut to the first content after it that had not come before; connections without
+content in between are a part of it. A cut after which none came, or whose stream was not resumed where it was cut, counts as
+slower than any. A poll is wasted if it brought no news: neither the end of the job, nor its loss.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from tailgauge.protocol_violations import DAMAGES
+from tailgauge.rows import schema
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
+from tailgauge_analysis.text.cells import quantile_table
+from tailgauge_analysis.text.formatting import count, plain, plural
+from tailgauge_analysis.text.section import Section, Table
+
+PS = (0.5, 0.95)
+COMPLETE, INCOMPLETE, FETCHED, NOT_FETCHED = "complete", "broken off", "fetched", "ended, not fetched"
+WITHOUT_STATE = {schema.CANCELLED: "given up", schema.TIMEOUT: "past the deadline"}
+NS_PER_MS = 1e6
+LOST = {404: "lost (404)", 410: "dropped (410)"}
+_NEVER = float("inf")
+_CUT = (schema.CANCELLED, schema.TRUNCATED)
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """The streams or the jobs of one traffic table. `outcomes` are requests, the most frequent first."""
+
+    traffic: str
+    kind: str
+    """streams or jobs"""
+    requests: int
+    outcomes: dict[str, int]
+    calls: int
+    """reconnections, or polls"""
+    wasted: int
+    """of the polls, without news; 0 for streams"""
+    times: list[Quantile]
+    """time to resume, or turnaround, in ms"""
+
+
+def transports(steady: Steady) -> list[Transport]:
+    """Resumed streams and jobs by traffic table."""
+    requests, attempts = steady.requests, steady.attempts
+    found = []
+    for answer, make in ((schema.PIECES, _streams), (schema.TURNAROUND, _jobs)):
+        of = requests[(requests["answer"] == answer) & (requests["ended"] != schema.CLIENT_DROP)]
+        for name, rows in of.groupby("traffic"):
+            calls = attempts[attempts["request_id"].isin(rows["request_id"])]
+            found.append(make(plain(str(name), 80), rows, calls.sort_values(["request_id", "attempt"])))
+    return found
+
+
+def _streams(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Transport:
+    damage = attempts[attempts["error_type"].isin(DAMAGES)].drop_duplicates("request_id", keep="last")
+    kinds = requests["request_id"].map(damage.set_index("request_id")["error_type"].map(DAMAGES))
+    ok = requests["ended"] == schema.OK
+    rest = pd.Series(COMPLETE, requests.index).where(ok, INCOMPLETE)
+    outcomes = _ordered(kinds.where(kinds.notna(), rest))
+    resumed = int((attempts["cause"] == schema.RESUME).sum())
+    times = quantiles(_resume_ns(attempts, set(damage["request_id"])), PS)
+    return Transport(name, "streams", len(requests), outcomes, resumed, 0, times)
+
+
+def _resume_ns(attempts: pd.DataFrame, damaged: set[int]) -> Floats:
+    """Of each cut after content: the time to the next content, or to the end mark where nothing was left."""
+    times: list[float] = []
+    for request, rows in attempts.groupby("request_id", sort=False):
+        cut_ns, of_request, at_ns, ended = None, [], None, ""
+        for content, end, ended in zip(
+            rows["first_content_at_ns"], rows["ended_at_ns"], rows["ended"], strict=True
+        ):
+            at_ns = content if pd.notna(content) else end if ended == schema.OK else None
+            if at_ns is None:
+                continue  # nothing came over this connection
+            if cut_ns is not None:
+                of_request.append(at_ns - cut_ns)
+            cut_ns = end
+        if request in damaged:
+            of_request[-1:] = [_NEVER]
+        elif cut_ns is not None and (at_ns is None or ended in _CUT):
+            of_request.append(_NEVER)
+        times += of_request
+    return np.asarray(times, np.float64) / NS_PER_MS
+
+
+def _jobs(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Transport:
+    polls = attempts[attempts["cause"] == schema.POLL]
+    last = polls.drop_duplicates("request_id", keep="last").set_index("request_id")
+    ended = polls[polls["stop_reason"].notna()].drop_duplicates("request_id", keep="last")
+    states = ended.set_index("request_id")["stop_reason"].to_dict()
+    statuses, classes = last["status"].to_dict(), last["ended"].to_dict()
+
+    def outcome(job: int, end: str) -> str:
+        if end == schema.OK:
+            return FETCHED
+        if job in states:
+            return NOT_FETCHED if classes[job] != schema.OK else str(states[job])
+        return LOST.get(statuses.get(job, 0)) or WITHOUT_STATE.get(end, end)
+
+    outcomes = [outcome(*one) for one in zip(requests["request_id"], requests["ended"], strict=True)]
+    news = polls["stop_reason"].notna() | polls["status"].isin(LOST)
+    fetched = polls["attempt"] > polls["request_id"].map(ended.set_index("request_id")["attempt"])
+    ok = requests["ended"] == schema.OK
+    took = (requests["ended_at_ns"] - requests["scheduled_at_ns"]).to_numpy(np.float64) / NS_PER_MS
+    times = quantiles(np.where(ok, took, _NEVER), PS)
+    calls, wasted = len(polls) - int(fetched.sum()), int((~news & ~fetched).sum())
+    return Transport(name, "jobs", len(requests), _ordered(pd.Series(outcomes)), calls, wasted, times)
+
+
+def _ordered(outcomes: pd.Series[str]) -> dict[str, int]:
+    return {plain(str(name), 60): n for name, n in Counter(outcomes).most_common()}
+
+
+def section(found: list[Transport]) -> Section | None:
+    """What became of streams and jobs, and how long it took."""
+    if not found:
+        return None
+    rows = tuple(
+        (one.traffic, _outcomes(one), _calls(one), f"{one.wasted / one.requests:.3g}" if one.kind == "jobs" else "–")
+        for one in found
+    )  # fmt: skip
+    names = {"streams": "time to resume", "jobs": "turnaround"}
+    return Section(
+        "transports",
+        "Resumed streams and jobs",
+        answer=" ".join(f"{one.traffic}: {_outcomes(one)}." for one in found),
+        tables=(
+            Table("", ("traffic", "outcomes", "calls", "wasted polls per job"), rows, prose=(1, 2)),
+            quantile_table("", "time", [(f"{one.traffic}: {names[one.kind]}", one.times) for one in found]),
+        ),
+        computed=(
+            "The time to resume: from a cut to the first content that had not come before. Failures, and jobs that were given up, count as slower than any.",
+            "A wasted poll brought no news of its job.",
+        ),
+    )
+
+
+def _outcomes(one: Transport) -> str:
+    texts = ", ".join(f"{count(n)} {name}" for name, n in one.outcomes.items())
+    return f"{plural(one.requests, one.kind.removesuffix('s'))}: {texts}"
+
+
+def _calls(one: Transport) -> str:
+    if one.kind == "streams":
+        return plural(one.calls, "reconnection")
+    return f"{plural(one.calls, 'poll')}, {count(one.wasted)} wasted"
