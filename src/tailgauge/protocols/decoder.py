@@ -93,7 +93,9 @@ class StreamDecoder:
     ) -> None:
         self.kind = kind  # of the call
         self.statuses = _OK if kind == MESSAGE else _OF_JOBS
-        self._on_event = on_event
+        self._on_event = (
+            on_event if event_ids is None else _noting(event_ids, splitter := IdSplitter(), on_event)
+        )
         self._on_whole = on_whole
         self._stencils = stencils
         self._stencil: Stencil | None = None  # that served last
@@ -111,7 +113,7 @@ class StreamDecoder:
         self.watching = True
         self.broken = False  # it is not followed any further; `error` has the reason
         self._event_ids = event_ids
-        self._splitter = Splitter() if event_ids is None else IdSplitter()
+        self._splitter: Splitter = Splitter() if event_ids is None else splitter
         self._at = self._low = self._read_at = self._read_index = 0
         self.events = 0
         self.chunks = 0
@@ -179,7 +181,6 @@ class StreamDecoder:
         for number, (name, data) in enumerate(events):
             self._low = 0 if number == exact else low
             self.events += 1
-            had = self.chunks
             try:
                 self._on_event(self, name, data)
                 if whole and self._stencils and not self._has_skimmed:
@@ -188,8 +189,6 @@ class StreamDecoder:
                 if not (isinstance(error, _MALFORMED) or fault(error)):
                     raise
                 self._on_malformed(error, data)
-            if self._event_ids is not None:
-                self._note_id(self._event_ids, has_content=self.chunks > had)
             if self.events > self._most:
                 self._give_up(TOO_MANY_EVENTS, f"over {self._most:,}")
             if self.broken:
@@ -197,11 +196,6 @@ class StreamDecoder:
         self._has_skimmed = False
         if self._splitter.is_marked:
             self.error = self.error or (MALFORMED_EVENT, "a byte order mark inside the stream")
-
-    def _note_id(self, event_ids: EventIds, *, has_content: bool) -> None:
-        own = self._splitter.ids.popleft() if isinstance(self._splitter, IdSplitter) else None
-        event_ids.receive(None if own is None else id_of(own), has_content=has_content)
-        self.error = self.error or event_ids.problem
 
     def _on_malformed(self, error: Exception, data: bytes) -> None:
         self.error = self.error or (
@@ -414,6 +408,20 @@ class StreamDecoder:
         self.taken += len(chunks)
         self.fresh = Chunks()
         return first, chunks
+
+
+def _noting(event_ids: EventIds, splitter: IdSplitter, on_event: OnEvent) -> OnEvent:
+    """`on_event`, which then notes the id of the event, and what that shows."""
+
+    def noted(decoder: StreamDecoder, name: bytes, data: Any) -> None:
+        had, own = decoder.chunks, splitter.ids.popleft()
+        try:
+            on_event(decoder, name, data)
+        finally:
+            event_ids.receive(None if own is None else id_of(own), has_content=decoder.chunks > had)
+            decoder.error = decoder.error or event_ids.problem
+
+    return noted
 
 
 _OUTPUT = ("output_tokens", "thinking_tokens")
