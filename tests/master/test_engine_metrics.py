@@ -22,7 +22,7 @@ from tailgauge.protocols.table import Target
 from tailgauge.scenario.model import Scenario
 from tailgauge.simulator.core.metrics import Meters, render
 
-TELLS = [{"cached_tokens": 0}]
+USAGE_HAS_IT = [{"cached_tokens": 0}]
 LLAMA = """# HELP llamacpp:tokens_predicted_total Number of generation tokens processed.
 # TYPE llamacpp:tokens_predicted_total counter
 llamacpp:tokens_predicted_total 585
@@ -134,7 +134,7 @@ def test_it_counts_when_nothing_runs_any_more():
     waits: list[float] = []
     with serving(page_of(0), page_of(2), page_of(1), page_of(0)) as (url, asked):
         page, notes = EngineMetrics(leaving(url), waits.append), []
-        page.begin(notes.append, TELLS)
+        page.begin(notes.append, USAGE_HAS_IT)
         assert page.facts()["engine_tokens"] is None
         page.end(notes.append)
     assert (len(asked), len(waits), notes) == (4, 2, [])
@@ -144,7 +144,7 @@ def test_it_counts_when_nothing_runs_any_more():
 def test_an_engine_that_does_not_come_to_rest_is_reported_and_its_count_not_used():
     with serving(page_of(0), page_of(1)) as (url, _):
         page, notes = EngineMetrics(leaving(url), lambda _: page.hurry()), []
-        page.begin(notes.append, TELLS)
+        page.begin(notes.append, USAGE_HAS_IT)
         page.end(notes.append)
     assert page.facts() == {"engine_tokens": None}
     assert len(notes) == 1
@@ -157,7 +157,7 @@ def test_it_is_asked_only_where_users_leave_and_one_target_answers():
             leaving(url, traffic={"chat": {}}), leaving(url, second_target={"url": url}), leaving("simulated"),
         ):  # fmt: skip
             page, notes = EngineMetrics(scenario, lambda _: None), []
-            page.begin(notes.append, TELLS)
+            page.begin(notes.append, USAGE_HAS_IT)
             page.end(notes.append)
             assert (page.facts(), notes) == ({"engine_tokens": None}, [])
     assert asked == []

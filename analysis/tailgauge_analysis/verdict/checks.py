@@ -30,7 +30,7 @@ from tailgauge_analysis.text.formatting import (
     share,
 )
 from tailgauge_analysis.text.json_values import table
-from tailgauge_analysis.verdict import certificate, foreign_cache, losses, unsent
+from tailgauge_analysis.verdict import certificate, cold_cache, losses, unsent
 from tailgauge_analysis.verdict.client_error import OF_HALF_WIDTH, SHARE
 from tailgauge_analysis.verdict.clocks import clocks
 from tailgauge_analysis.verdict.explanations import more_workers
@@ -426,9 +426,9 @@ CHECKS = (
         _settled,
     ),
     Check(
-        "foreign_cache",
+        "cold_cache",
         "where the plan expects no cached tokens, at most 2% of the prompt tokens came out of a cache",
-        foreign_cache.judge,
+        cold_cache.judge,
     ),
     Check("drops", "no request was dropped at the in-flight cap (INVALID above 1% of scheduled)", _dropped),
     Check(

@@ -95,8 +95,8 @@ class EngineMetrics:
 
     def begin(self, note: Callable[[str], None], preflight: Sequence[Mapping[str, Any]]) -> None:
         """Before the first request. The results of the preflight show whether the target's usage has its cached tokens."""
-        tells = any(call.get("cached_tokens") is not None for call in preflight)
-        if tells and not self._cancels:
+        known = any(call.get("cached_tokens") is not None for call in preflight)
+        if known and not self._cancels:
             self._target = None
         self._before = self._at_rest(BEFORE_S, "before the first request", note)
 

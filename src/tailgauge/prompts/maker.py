@@ -69,7 +69,7 @@ class Maker:
         request_id = planned.request_id + turn
         session = (
             planned.turns != 0
-        )  # the users of a closed loop have none: each turn is a request of its own
+        )  # the users of a closed loop have none: each turn is a request of its given
         number = self._number(planned.request_id if session else request_id)
         earlier = tuple(
             Message(role, (Part(piece),))
@@ -134,12 +134,12 @@ class Maker:
             asked.tokens,
         )
 
-    def _with(self, shared: Prefix, own: Prefix) -> Prefix:
-        """The prefix with what a row has of its own behind it; in front of every section stands the run's salt."""
-        opening = own.opening(self._run) if self._run and not self._is_unique else own
+    def _with(self, shared: Prefix, given: Prefix) -> Prefix:
+        """The prefix with what a row has of its given behind it; in front of every section stands the run's salt."""
+        opening = given.opening(self._run) if self._run and not self._is_unique else given
         return Prefix(
-            (*shared.tools, *(own if shared.tools else opening).tools),
-            (*shared.system, *(own if shared.system else opening).system),
+            (*shared.tools, *(given if shared.tools else opening).tools),
+            (*shared.system, *(given if shared.system else opening).system),
             shared.messages,
         )
 

@@ -16,12 +16,12 @@ from tailgauge_analysis.text.json_values import Json, number, table
 from tailgauge_analysis.verdict.verdict import Evidence, Judgement
 
 SHARE = 0.02  # of the prompt tokens
-OWN_TOKENS = 128  # of each request: the template, the salt, and a block of the engine's cache
+NEW_TOKENS = 128  # of each request: the template, the salt, and a block of the engine's cache
 ADVICE = "Leave repeat_prompts off, or restart the engine before the run."
 
 
 def judge(evidence: Evidence) -> Judgement | None:
-    """The check `foreign_cache`."""
+    """The check `cold_cache`."""
     frames = evidence.frames
     new = [name for name, one in table(frames.run["scenario"], "traffic").items() if _is_new(one)]
     attempts = frames.attempts
@@ -47,9 +47,9 @@ def judge(evidence: Evidence) -> Judgement | None:
 
 
 def _judged(read: float, every: float, calls: int, by: str) -> Judgement | None:
-    if read <= SHARE * every or read <= OWN_TOKENS * calls:
+    if read <= SHARE * every or read <= NEW_TOKENS * calls:
         return None
-    text = f"{share(read / every)} of the prompt tokens ({count(read)} of {count(every)}) came out of a cache that this run did not fill{by}."
+    text = f"The cache was not cold: {share(read / every)} of the prompt tokens ({count(read)} of {count(every)}) came out of it{by}, and not from this run."
     return DEGRADED, text, ADVICE
 
 

@@ -16,7 +16,7 @@ def report_of(start, url: str, *more: str, into: str) -> dict:
 
 
 def why(report: dict) -> list[str]:
-    return [one["text"] for one in report["verdict"]["reasons"] if one["check"] == "foreign_cache"]
+    return [one["text"] for one in report["verdict"]["reasons"] if one["check"] == "cold_cache"]
 
 
 @pytest.mark.parametrize("protocol", ["openai", "anthropic"])
