@@ -69,7 +69,7 @@ class Maker:
         request_id = planned.request_id + turn
         session = (
             planned.turns != 0
-        )  # the users of a closed loop have none: each turn is a request of its given
+        )  # the users of a closed loop have none: each turn is a request of its own
         number = self._number(planned.request_id if session else request_id)
         earlier = tuple(
             Message(role, (Part(piece),))
@@ -135,7 +135,7 @@ class Maker:
         )
 
     def _with(self, shared: Prefix, given: Prefix) -> Prefix:
-        """The prefix with what a row has of its given behind it; in front of every section stands the run's salt."""
+        """The prefix with what a row brings behind it; in front of every section stands the run's salt."""
         opening = given.opening(self._run) if self._run and not self._is_unique else given
         return Prefix(
             (*shared.tools, *(given if shared.tools else opening).tools),
