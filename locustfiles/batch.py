@@ -1,6 +1,6 @@
 """Message batches: submitted, polled, fetched.
 
-locust -f locustfiles/batch.py --headless -u 1 -t 20s --scenario scenarios/batch.toml
+locust -f locustfiles/batch.py --headless --scenario scenarios/batch.toml
 """
 
 from tailgauge.locust_app.users import Traffic

@@ -1,6 +1,6 @@
 """Prompt caching: calls that share a marked prefix of tools, system prompt and examples.
 
-locust -f locustfiles/cached.py --headless -u 1 -t 20s --scenario scenarios/cached_multi_turn.toml
+locust -f locustfiles/cached.py --headless --scenario scenarios/cached_multi_turn.toml
 """
 
 from tailgauge.locust_app.users import Traffic

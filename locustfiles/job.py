@@ -1,6 +1,6 @@
 """Jobs: submitted, polled, fetched.
 
-locust -f locustfiles/job.py --headless -u 1 -t 20s --scenario scenarios/job.toml
+locust -f locustfiles/job.py --headless --scenario scenarios/job.toml
 """
 
 from tailgauge.locust_app.users import Traffic

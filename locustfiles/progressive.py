@@ -1,6 +1,6 @@
 """A short answer of a fast model, then the long one of a large model.
 
-locust -f locustfiles/progressive.py --headless -u 1 -t 20s --scenario scenarios/progressive.toml
+locust -f locustfiles/progressive.py --headless --scenario scenarios/progressive.toml
 """
 
 from tailgauge.locust_app.users import Traffic

@@ -1,6 +1,6 @@
 """Streaming chat: one streamed call per request.
 
-locust -f locustfiles/streaming.py --headless -u 1 -t 20s --scenario scenarios/quickstart.toml
+locust -f locustfiles/streaming.py --headless --scenario scenarios/quickstart.toml
 """
 
 from tailgauge.locust_app.users import Traffic

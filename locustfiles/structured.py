@@ -1,6 +1,6 @@
 """Structured output: JSON by a schema, in one call or two.
 
-locust -f locustfiles/structured.py --headless -u 1 -t 20s --scenario scenarios/structured_two_calls.toml
+locust -f locustfiles/structured.py --headless --scenario scenarios/structured_two_calls.toml
 """
 
 from tailgauge.locust_app.users import Traffic

@@ -1,12 +1,13 @@
 """The tutorials, and the page on prompts, work as written: each is run from its Markdown, command by command, in an empty folder.
 
-A ```toml block is saved under the last `name.toml` before it. Each command of a ```sh block is run by a shell, and ends with code
+A ```toml block is saved under the last `name.toml` before it, a ```python block under a `name.py` if that is in the line before it. Each command of a ```sh block is run by a shell, and ends with code
 0 or the one in its comment. A comment before a block says why it is not run, or with which engine. The lines of a ```text block are
 among those that the command before it has printed, but for their numbers.
 """
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -50,6 +51,9 @@ def steps(page: str) -> Iterator[Step]:
         kind, _, value = (mark or "").partition(": ")
         if language == "toml":
             yield Step(content, file=re.findall(r"`([\w-]+\.toml)`", text[: block.start()])[-1])
+        elif language == "python":
+            if saved := re.search(r"Save this as `([\w-]+\.py)`:\n\n$", text[: block.start()]):
+                yield Step(content, file=saved[1])
         elif language == "text":
             yield Step(content, printed=True)
         elif language == "sh":
@@ -79,7 +83,7 @@ class Reader:
     replaced: dict[str, str]
     variables: dict[str, str] = field(default_factory=dict)
     background: list[subprocess.Popen[bytes]] = field(default_factory=list)
-    accepted: dict[str, Exit] = field(default_factory=lambda: {"INVALID": Exit.INVALID})
+    accepted: list[tuple[str, Exit]] = field(default_factory=lambda: [("INVALID", Exit.INVALID)])
     printed: str = ""
 
     def follow(self, step: Step) -> None:
@@ -114,7 +118,7 @@ class Reader:
         )
         codes = {int(expected[1] if expected else 0)}
         if "--dry-run" not in text:  # how fast this machine is, is not at stake
-            codes |= {code for word, code in self.accepted.items() if done.stdout.startswith(word)}
+            codes |= {code for word, code in self.accepted if done.stdout.startswith(word)}
         assert done.returncode in codes, f"{text}\n{done.stdout}\n{done.stderr}"
         self.printed = done.stdout
 
@@ -157,13 +161,29 @@ def test_a_tutorial_works_as_written(page, reader):
             reader.follow(step)
 
 
+def test_the_tutorial_of_locustfiles_works(reader):
+    """Locust's log has the result, so that any verdict on this machine is accepted."""
+    reader.replaced |= {word.format(8000): word.format(reader.port) for word in (":{}", "--port {}")}
+    reader.accepted = [("", Exit.INVALID), ("", Exit.INCONCLUSIVE)]
+    for step in steps("locustfile"):
+        if not step.not_run:
+            reader.follow(step)
+    found = [json.loads(path.read_text()) for path in sorted(reader.folder.glob("runs/*/run.json"))]
+
+    assert [run["state"] for run in found] == ["complete", "complete"]
+    assert all(run["conservation"]["ended"]["ok"] > 5 for run in found)
+    assert all(run["target"]["url"] == f"http://127.0.0.1:{reader.port}" for run in found)
+    assert "--allow-plugins" in reader.printed
+    assert "Tailgauge options:" in reader.printed
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_tutorial_of_engines_works_with(engine, reader, tmp_path, request, full_size):
     """With llama.cpp a generated model takes the place of the user's, with vLLM the user's own program is started."""
     if engine == "simulated" and not full_size:
         pytest.skip("make verify: a minute; the same commands as with llama.cpp")
     if engine != "simulated":
-        reader.accepted["FAIL"] = Exit.FAILED
+        reader.accepted.append(("FAIL", Exit.FAILED))
     with ExitStack() as stack:
         if engine == "llama.cpp":
             model = request.getfixturevalue("tiny_model")
@@ -186,6 +206,7 @@ def test_every_tutorial_is_run():
     assert {path.stem for path in TUTORIALS.glob("*.md")} == {
         "gate-in-ci",
         "headroom-and-hedging",
+        "locustfile",
         "self-hosted-engine",
     }
     marks = {step.engine for step in steps("self-hosted-engine")}

@@ -47,7 +47,7 @@ from tailgauge.rows.schema import COMPLETED, OK
 from tailgauge.sanitize import plain
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.schedule import Planned, Schedule
-from tailgauge.schedule.settings import CLOSED, TASKS
+from tailgauge.schedule.settings import CLOSED
 
 log = logging.getLogger("tailgauge")
 
@@ -104,8 +104,7 @@ class Run:
         self._started_at = utc_now()
         self._plan_sent = False  # workers that report after that join late
         self._early: dict[str, dict[str, Any]] = {}  # late joiners that reported before the start
-        self._draining = False
-        self.finishing = False
+        self._draining = self.finishing = False
 
     # --- messages of the workers --------------------------------------------------------------------------------
 
@@ -320,8 +319,7 @@ class Run:
         until_ns = int(self.scenario.stages.duration_s * 1e9)
         self.engine_metrics.begin(self.notes.append, self.preflight)
         self._leases = Leases(self.schedule, until_ns, self.workers, self._give, leaves_out=leaves_out)
-        has_slices = self.scenario.arrival.process != TASKS
-        self.start_at_ns = monotonic_ns() + (lead_ns(workers) if has_slices else LOCAL_LEAD_NS)
+        self.start_at_ns = monotonic_ns() + (lead_ns(workers) if len(self.schedule) else LOCAL_LEAD_NS)
         for worker, share in zip(workers, shares, strict=True):
             self._link.send("go", self._go_message(share), worker.node)
         self._write_run_json()
