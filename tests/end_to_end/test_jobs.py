@@ -19,7 +19,7 @@ LOAD = (
     "traffic.reports.job.poll_s=0.1", "traffic.reports.job.backoff=1.0", "traffic.reports.cancel.share=0.2",
     "traffic.reports.cancel.after_s=0.4",
 )  # fmt: skip
-FATES = ("lost=0.15", "gone=0.15", "expired=0.15", "failed=0.15")
+OUTCOMES = ("lost=0.15", "gone=0.15", "expired=0.15", "failed=0.15")
 
 
 class Jobs:
@@ -36,8 +36,8 @@ class Jobs:
         """Of the requests that are ok: ours, and the log's from the submission's arrival to the result's last byte."""
         ok = self.requests[self.requests.ended == "ok"].set_index("request_id")
         calls = self.log[self.log.request_id.isin(ok.index)].sort_values("attempt").groupby("request_id")
-        truth = calls.ended_at_ns.last() - calls.received_at_ns.first()
-        return pd.DataFrame({"ours": ok.ended_at_ns - ok.scheduled_at_ns, "truth": truth})
+        logged = calls.ended_at_ns.last() - calls.received_at_ns.first()
+        return pd.DataFrame({"ours": ok.ended_at_ns - ok.scheduled_at_ns, "logged": logged})
 
     def wasted(self, requests: pd.Index[int]) -> dict[str, int]:
         """Polls that were answered `under way`: by our rows, and by what the log says of the job at that time."""
@@ -49,7 +49,7 @@ class Jobs:
         ends = submitted.received_at_ns + submitted.planned_ttft_ns
         of_jobs = self.log[(self.log.attempt > 0) & self.log.request_id.isin(requests)]
         early = of_jobs[of_jobs.headers_at_ns < of_jobs.request_id.map(ends)]
-        return {"ours": len(ours), "truth": len(early)}
+        return {"ours": len(ours), "logged": len(early)}
 
 
 def ran(out: Path, *sets: str, dry: bool = False) -> Jobs:
@@ -60,26 +60,26 @@ def ran(out: Path, *sets: str, dry: bool = False) -> Jobs:
 
 @pytest.fixture(scope="module", params=[False, True], ids=["real", "dry run"])
 def jobs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Jobs:
-    fates = (f"simulated.jobs.{fate}" for fate in FATES)
-    return ran(tmp_path_factory.mktemp("jobs"), *fates, dry=request.param)
+    outcomes = (f"simulated.jobs.{outcome}" for outcome in OUTCOMES)
+    return ran(tmp_path_factory.mktemp("jobs"), *outcomes, dry=request.param)
 
 
 def test_turnaround_and_wasted_polls_are_those_of_the_log(jobs: Jobs) -> None:
     assert_conserved(jobs.run)
     found, is_dry = jobs.turnaround, bool(jobs.run.facts.get("dry_run"))
     assert len(found) > 20
-    assert (found.ours >= found.truth).all()
+    assert (found.ours >= found.logged).all()
     for share in (0.5, 0.95):
-        assert np.quantile(found.ours, share) < 1.5 * np.quantile(found.truth, share)
+        assert np.quantile(found.ours, share) < 1.5 * np.quantile(found.logged, share)
     wasted = jobs.wasted(found.index)
-    assert wasted["truth"] > 2 * len(found)
-    assert abs(wasted["ours"] - wasted["truth"]) <= (
+    assert wasted["logged"] > 2 * len(found)
+    assert abs(wasted["ours"] - wasted["logged"]) <= (
         0 if is_dry else len(found) // 4
     )  # one may end as it is polled
-    assert not is_dry or (found.ours == found.truth).all()
+    assert not is_dry or (found.ours == found.logged).all()
 
 
-def test_what_became_of_each_job_is_told_apart(jobs: Jobs) -> None:
+def test_each_job_ends_in_a_class_of_its_outcome(jobs: Jobs) -> None:
     polls = jobs.attempts[jobs.attempts.cause == "poll"].sort_values("attempt")
     last = polls.drop_duplicates("request_id", keep="last").set_index("request_id")
     ended = jobs.requests.set_index("request_id").ended

@@ -414,11 +414,11 @@ def _noting(event_ids: EventIds, splitter: IdSplitter, on_event: OnEvent) -> OnE
     """`on_event`, which then notes the id of the event, and what that shows."""
 
     def noted(decoder: StreamDecoder, name: bytes, data: Any) -> None:
-        had, own = decoder.chunks, splitter.ids.popleft()
+        had, value = decoder.chunks, splitter.ids.popleft()
         try:
             on_event(decoder, name, data)
         finally:
-            event_ids.receive(None if own is None else id_of(own), has_content=decoder.chunks > had)
+            event_ids.receive(None if value is None else id_of(value), has_content=decoder.chunks > had)
             decoder.error = decoder.error or event_ids.problem
 
     return noted

@@ -55,35 +55,35 @@ class EventIds:
         self._is_new = True
         return self.problem
 
-    def receive(self, own_id: str | None, *, has_content: bool) -> None:
-        """An event has come, with its own id or without."""
+    def receive(self, event_id: str | None, *, has_content: bool) -> None:
+        """An event has come, with an id or without."""
         is_new, self._is_new = self._is_new and self.connections > 1, False
-        if own_id is None:
+        if event_id is None:
             if is_new and has_content and self.count and not self.last_id:
                 self._note(STREAM_RESTARTED, "content after a reconnection, and the events have no ids")
             self._is_new = is_new and not has_content
-        elif hash(own_id) in self._known:
-            restarts = is_new and own_id == self._first and len(self._known) > 1
+        elif hash(event_id) in self._known:
+            restarts = is_new and event_id == self._first and len(self._known) > 1
             kind = STREAM_RESTARTED if restarts else EVENTS_REPEATED
-            self._note(kind, f"id {own_id!r} again, after id {self.last_id!r}")
+            self._note(kind, f"id {event_id!r} again, after id {self.last_id!r}")
         else:
-            self._first = self._first or own_id
-            self._known.add(hash(own_id))
+            self._first = self._first or event_id
+            self._known.add(hash(event_id))
             if self.last_id:
-                self._follow(_split(own_id), _split(self.last_id), own_id, is_new=is_new)
-        self.last_id = own_id or self.last_id
+                self._follow(_split(event_id), _split(self.last_id), event_id, is_new=is_new)
+        self.last_id = event_id or self.last_id
         self.count += has_content
 
-    def _follow(self, now: Split, before: Split, own_id: str, *, is_new: bool) -> None:
+    def _follow(self, now: Split, before: Split, event_id: str, *, is_new: bool) -> None:
         (name, number), (name_before, number_before) = now, before
         if not is_new:
             grows = name == name_before and number == number_before + 1
             self._by_one = self._by_one is not False and grows
         elif name == name_before and number > number_before + 1:
             missing = number - number_before - 1
-            self._suspect = (EVENTS_SKIPPED, f"{missing} numbers are missing before id {own_id!r}")
+            self._suspect = (EVENTS_SKIPPED, f"{missing} numbers are missing before id {event_id!r}")
         elif name != name_before and number == _split(self._first)[1]:
-            self._suspect = (STREAM_RESTARTED, f"id {own_id!r} begins again, after id {self.last_id!r}")
+            self._suspect = (STREAM_RESTARTED, f"id {event_id!r} begins again, after id {self.last_id!r}")
         if self._suspect is not None and self._by_one:
             self._note(*self._suspect)
 
@@ -91,10 +91,10 @@ class EventIds:
         self.problem = self.problem or (kind, text)
 
 
-def _split(own_id: str) -> Split:
+def _split(event_id: str) -> Split:
     """Name and number of an id; without a number -1, which nothing follows by one."""
-    found = _NUMBER.fullmatch(own_id)
-    return (own_id, -1) if found is None else (found[1], int(found[2]))
+    found = _NUMBER.fullmatch(event_id)
+    return (event_id, -1) if found is None else (found[1], int(found[2]))
 
 
 def id_of(value: bytes) -> str | None:
