@@ -109,8 +109,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Recorded]:
     done = run(folder, *MORE, env={"MY_GATEWAY": SECRET})
     posts = {name: server.posts for name, server in servers.items()}
     before = {
-        name: [one for one in server.received if one not in posts[name]] for name, server in servers.items()
-    }
+        name: [one for one in server.received if one not in posts[name] and one.path != "/metrics"]
+        for name, server in servers.items()
+    }  # the engine's page is read by the master, without what is added
     yield Recorded(done, posts, before, [why for server in servers.values() for why in server.refused])
     for server in servers.values():
         server.close()

@@ -234,7 +234,10 @@ class TrafficSettings(Table):
 
     pattern: str = Field("streaming", description="traffic pattern")
     weight: Positive = Field(1.0, description="share of the arrivals, relative to the other tables")
-    prompt_tokens: Tokens = Field(200, description="prompt size, without a shared prefix")
+    prompt_tokens: Tokens = Field(
+        200,
+        description="prompt size, without a shared prefix; an estimate by the tokens per word that the preflight measures",
+    )
     prompt_sigma: Sigma = Field(
         0.0, description="0: constant size; else sigma of a lognormal with that median"
     )

@@ -195,16 +195,24 @@ class Additions:
     def __init__(self, headers: Mapping[str, str], body: Mapping[str, Any]) -> None:
         self.names = frozenset(name.lower().encode() for name in headers)
         self.changes_body = bool(body)
-        self._lines = "".join(f"\r\n{name}: {_scheme(name, value)}" for name, value in headers.items())
-        self._body = body
+        lines = "".join(f"\r\n{name}: {_scheme(name, value)}" for name, value in headers.items())
+        self._lines = _MARK.sub(
+            lambda found: f"%({found[1]})s" if found[1] else found[0][0], lines.replace("%", "%%")
+        )
+        self._has_names = "%(traffic)s" in self._lines or "%(model)s" in self._lines
+        self._body, self._is_fixed = body, not any(map(_MARK.search, texts(body)))
 
     def lines(self, values: Mapping[str, Any]) -> bytes:
         """The headers, each behind a line's end."""
-        return _MARK.sub(lambda found: _visible(values, found), self._lines).encode("ascii")
+        if self._has_names:  # which may have any characters
+            values = {**values, **{key: re.sub(r"[^ -~]", "?", values[key]) for key in ("traffic", "model")}}
+        return (self._lines % values).encode("ascii")
 
-    def body(self, base: Mapping[str, Any], values: Mapping[str, Any]) -> dict[str, Any]:
+    def body(self, base: Mapping[str, Any], values: Mapping[str, Any]) -> Mapping[str, Any]:
         """A body with what is added."""
-        return merged(base, filled(self._body, values))
+        if not self.changes_body:
+            return base
+        return merged(base, self._body if self._is_fixed else filled(self._body, values))
 
 
 class Current(NamedTuple):
@@ -245,11 +253,6 @@ def additions(target: Any, table: TableAdds, engine: str | None) -> Additions | 
     if table.is_exact and engine is not None:
         body = merged(body, EXACT[engine])
     return Additions(dict(named.values()), body) if named or body else None
-
-
-def _visible(values: Mapping[str, Any], found: re.Match[str]) -> str:
-    """What a placeholder of a header stands for: names of tables and models may have any characters."""
-    return re.sub(r"[^ -~]", "?", values[found[1]]) if found[1] else found[0][0]
 
 
 def _scheme(name: str, value: str) -> str:
