@@ -94,12 +94,12 @@ def test_every_request_and_every_token_is_accounted_for(engine, run_against, pro
 
 
 @pytest.mark.parametrize("engine", [{"shape": "ending"}], indirect=True)
-def test_exact_answers_have_the_tokens_that_were_asked_for(engine, run_against):
-    """The model likes to end before: without the key few answers are as long. The bytes on the wire have llama.cpp's fields."""
+def test_exact_answers_have_the_tokens_that_were_asked_for(engine, run_against, full_size):
+    """The model likes to end before: without the key few answers are as long (at full size). The bytes on the wire have llama.cpp's fields."""
     options = ("--duration", "4", "--rate", "5", "--workers", "1")
     keys = {"target__protocol": "openai", "arrival__process": "constant", "traffic__chat__output_tokens": 96}
     sent: list[bytes] = []
-    free = measured(run_against(engine, *options, **keys).rows("attempts"))
+    free = measured(run_against(engine, *options, **keys).rows("attempts")) if full_size else []
     with reading_to_the_end(engine.url, sent) as url:
         exact = run_against(replace(engine, url=url), *options, **keys, traffic__chat__output="exact")
     rows = measured(exact.rows("attempts"))
@@ -110,7 +110,8 @@ def test_exact_answers_have_the_tokens_that_were_asked_for(engine, run_against):
     asked = [body for body in bodies if "ignore_eos" in body]
 
     assert {row["ended"] for row in free + rows} == {"ok"}
-    assert sum(row["output_tokens"] == 96 for row in free) < len(free) / 2
+    assert sum(row["output_tokens"] == 96 for row in free) <= len(free) / 2
+    assert any(row["output_tokens"] < 96 for row in free) == full_size
     assert {row["output_tokens"] for row in rows} == {96}
     assert len(asked) == len(rows) > 10
     assert {(body["ignore_eos"], body["n_predict"], body["max_tokens"]) for body in asked} == {(True, 96, 96)}
