@@ -62,7 +62,8 @@ SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
     lambda of: traffic.section(of.traffic, of.frames.run["estimate"]),
     lambda of: failures.section(of.failures, of.other_failures),
 )
-LAST: tuple[Callable[[Findings], Section | None], ...] = (
+Makes = Callable[[Findings], Section | None]
+LAST: tuple[Makes, ...] = (  # of the measurement, not of the target
     lambda of: plugins.section(of.frames.run),
     lambda of: measurement.section(
         of.evidence, of.checks, of.certified, of.server_log, of.clocks, of.calls_between
@@ -71,7 +72,7 @@ LAST: tuple[Callable[[Findings], Section | None], ...] = (
     lambda of: definitions.section(of.definitions),
 )
 
-_of_plugins: list[Callable[[Findings], Section | None]] = []
+_of_plugins: list[Makes] = []
 
 
 def build(findings: Findings) -> Report:
