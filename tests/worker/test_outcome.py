@@ -51,6 +51,7 @@ class Decoded:
     finished: bool = True
     has_content: bool = True
     streams: bool = True
+    statuses: frozenset[int] = frozenset({200})  # that an answer has
     answer: str | None = None
     usage: str | None = None  # what is wrong with it
 
