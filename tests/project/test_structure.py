@@ -13,8 +13,8 @@ HARNESS, ANALYSIS = "src/tailgauge", "analysis/tailgauge_analysis"
 FOLDERS_AND_MODULES = {HARNESS: (18, 12), ANALYSIS: (12, 4)}
 FILES, LINES = 25, 3000  # of one folder, without those below it
 PRODUCT_FILES, PRODUCT_LINES = (
-    345,
-    52_000,
+    350,
+    54_000,
 )  # 47,950 before limits, stop rules, checks of what peers send, and what users bring: requests, prompts, Locust users, plugins
 
 

@@ -36,8 +36,8 @@ def judge(evidence: Evidence) -> Judgement | None:
         return None
     if first["cache_read_input_tokens"].notna().any():
         columns = ["cache_read_input_tokens", "cache_creation_input_tokens", "input_tokens"]
-        read, *others = (float(first[name].fillna(0).sum()) for name in columns)
-        return _judged(read, read + sum(others), len(first), "")
+        tokens = [float(first[name].fillna(0).sum()) for name in columns]
+        return _judged(tokens[0], sum(tokens), len(first), "")
     if len(new) < len(frames.run["scenario"]["traffic"]) or _repeats(frames, attempts):
         return None
     counted = frames.run["engine_cache"]
