@@ -23,7 +23,7 @@ from tailgauge.rows import object_store
 from tailgauge.rows.object_store import local
 
 SERVER = Path(__file__).parents[1] / "starting" / "s3.py"
-KEYS = {"AWS_ACCESS_KEY_ID": "AKIAQUITEUNGUESSABLE", "AWS_SECRET_ACCESS_KEY": "wJalrXUtnFEMIcanaryKEY7"}
+KEYS = {"AWS_ACCESS_KEY_ID": "unguessable-key-id", "AWS_SECRET_ACCESS_KEY": "unguessable-canary-7"}
 RUN = ("run", "quickstart", "--dry-run", "--duration=6")
 BUCKET = "results"
 
