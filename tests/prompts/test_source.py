@@ -15,14 +15,14 @@ from tailgauge.scenario.model import parse
 from tailgauge.schedule.schedule import Planned
 
 
-def ask(source: dict | None, **traffic) -> Prompt:
+def prompt_of(source: dict | None, **traffic) -> Prompt:
     (prompt,) = Maker(1, Traffic.model_validate(traffic), "main").make(
         Planned(0, 0, "main", 600, 10, 1, source)
     )
     return prompt
 
 
-def said(prompt: Prompt) -> str:
+def question(prompt: Prompt) -> str:
     return prompt.messages[-1].parts[0].text
 
 
@@ -44,7 +44,7 @@ WORDS = text(1, "0", 600)
     ],
 )
 def test_a_request_gets_the_source_that_was_chosen_else_what_the_plan_has(chosen, planned, is_words):
-    assert (said(ask(planned, prompts={"source": chosen})) == WORDS) is is_words
+    assert (question(prompt_of(planned, prompts={"source": chosen})) == WORDS) is is_words
 
 
 def test_the_key_of_the_scenario_names_every_source():
@@ -96,7 +96,7 @@ def _quiz(monkeypatch):
 @pytest.mark.usefixtures("_quiz")
 class TestUsersSource:
     def test_what_it_gives_is_sent_as_it_is(self):
-        prompt = ask(None, prompts=QUIZ)
+        prompt = prompt_of(None, prompts=QUIZ)
 
         assert prompt.messages[0].parts[1].text == "0 600 1"
         assert (prompt.system, prompt.tools[0].name, prompt.tokens) == ((Part("Be brief."),), "look", 99)
@@ -104,13 +104,13 @@ class TestUsersSource:
 
     def test_shared_prefix_marks_and_salt_go_around_it(self):
         cache = {"system_tokens": 10, "breakpoints": ["system", "last"], "ttl": "1h"}
-        prompt = ask(None, prompts=QUIZ, cache=cache)
+        prompt = prompt_of(None, prompts=QUIZ, cache=cache)
 
         assert [part.ttl for part in prompt.system] == ["1h", None]
         assert prompt.messages[-1].parts[-1] == Part("b", "1h", '{"type": "text", "text": "b"}')
 
     def test_cold_salt_comes_before_its_tool_its_system_and_the_shared_prefix(self):
-        cold = ask(None, prompts=QUIZ, cache={"breakpoints": ["last"], "cold": True})
+        cold = prompt_of(None, prompts=QUIZ, cache={"breakpoints": ["last"], "cold": True})
 
         assert cold.unique
         salt = cold.tools[0].name.removesuffix("_look")
@@ -122,7 +122,7 @@ class TestUsersSource:
             Quiz, "make", lambda *_: Prompt((Message("user", (Part("", block='{"type": "image"}'),)),))
         )
         first, second = (
-            ask(None, prompts=QUIZ, cache={"breakpoints": ["last"], "cold": True}).messages[0].parts
+            prompt_of(None, prompts=QUIZ, cache={"breakpoints": ["last"], "cold": True}).messages[0].parts
         )
 
         assert len(first.text) == 12

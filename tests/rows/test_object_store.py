@@ -235,7 +235,12 @@ def test_a_place_that_cannot_be_is_refused_before_anything_is_sent(at_server, tm
 
 def test_without_credentials_the_error_says_so_before_the_run(tmp_path):
     with s3(INITIAL_NO_AUTH_ACTION_COUNT="1") as url:
-        nothing = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "HOME": str(tmp_path)}
+        nothing = {
+            "AWS_ACCESS_KEY_ID": "",
+            "AWS_SECRET_ACCESS_KEY": "",
+            "AWS_SHARED_CREDENTIALS_FILE": "none",
+            "AWS_CONFIG_FILE": "none",
+        }
         done = tailgauge(*RUN, "--out", f"s3://{BUCKET}/x", endpoint=url, folder=tmp_path, **nothing)
 
     assert done.returncode == Exit.USAGE, done.stderr

@@ -1,4 +1,4 @@
-"""Prompt files of users: what each format and each row becomes, and what a bad row is told."""
+"""Prompt files of users: what each format and each row becomes, and the error of a bad row."""
 
 from __future__ import annotations
 
