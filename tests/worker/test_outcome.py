@@ -54,7 +54,6 @@ class Decoded:
     statuses: frozenset[int] = frozenset({200})  # that an answer has
     answer: str | None = None
     usage: str | None = None  # what is wrong with it
-    statuses: frozenset[int] = frozenset({200})
 
     def wrong_usage(self):
         return self.usage
