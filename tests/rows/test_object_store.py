@@ -257,3 +257,26 @@ def test_a_folder_that_is_not_there_and_commands_without_object_storage_say_so(a
         done = tailgauge(*command, "--out", f"s3://{BUCKET}/x", endpoint=at_server, folder=tmp_path)
         assert done.returncode == Exit.USAGE
         assert "expected a folder: only run, checkup and report write to object storage" in done.stderr
+
+
+def test_an_object_whose_name_leaves_the_folder_is_refused(at_server, tmp_path, monkeypatch):
+    """Whoever can write to the bucket must not write to this machine."""
+    from pyarrow import fs
+
+    files = fs.S3FileSystem(endpoint_override=at_server, region="us-east-1")
+    for name in ("run.json", "chunks/part-0.parquet"):
+        with files.open_output_stream(f"{BUCKET}/hostile/runs/x/{name}") as stream:
+            stream.write(b"{}")
+    honest = fs.S3FileSystem.get_file_info
+
+    def listed(self, what):
+        found = honest(self, what)
+        return [*found, fs.FileInfo(f"{BUCKET}/hostile/runs/x/../../../escaped", fs.FileType.File)]
+
+    class Hostile:
+        def get_file_info(self, what):
+            return listed(files, what)
+
+    monkeypatch.setattr(object_store, "_opened", lambda _: (Hostile(), f"{BUCKET}/hostile/runs/x"))
+    with pytest.raises(RunDataError, match=r"leaves the folder: '\.\./\.\./\.\./escaped"):
+        local(f"s3://{BUCKET}/hostile/runs/x", suffix="escaped")

@@ -198,5 +198,8 @@ def local(place: Path | str, *, suffix: str = "") -> Path:
         folder = above / root.rpartition("/")[2]
         folder.mkdir()
         for name in names:
-            _repeated(partial(_get, files, name, folder / name.removeprefix(f"{root}/")))
+            below = name.removeprefix(f"{root}/")
+            if ".." in below.split("/") or below.startswith("/"):
+                raise RunDataError(f"{url}: the name of an object leaves the folder: {below[:200]!r}")
+            _repeated(partial(_get, files, name, folder / below))
     return folder
