@@ -26,6 +26,7 @@ from tailgauge.patterns.policies import RETRYABLE
 from tailgauge.rows.schema import CANCEL, CANCELLED, CLIENT_ERROR, OK, POLL, TIMEOUT, TURNAROUND
 from tailgauge.table import Positive, Table
 
+LEAST_WAIT_S = 0.05  # whatever `retry-after` says: 0 would be a loop
 MAX_NAME = 2000  # characters of a job's name or URL, which goes into each later call
 
 
@@ -87,7 +88,7 @@ class Job(Pattern):
             until_ns, given_up = leaves_ns, CANCELLED
         interval_s = min(table.poll_s, table.poll_max_s)
         while state.ended is None:
-            wait_s = interval_s if end.retry_after_s is None else end.retry_after_s
+            wait_s = interval_s if end.retry_after_s is None else max(LEAST_WAIT_S, end.retry_after_s)
             next_ns = end.at_ns + round(wait_s * 1e9)
             if next_ns > until_ns:
                 yield from _until(until_ns)
