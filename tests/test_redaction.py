@@ -241,6 +241,9 @@ WITHOUT = {
     "worker/outcome.py": {"_text", "header", "retry_after_s"},  # `outcome` and `header` show it; a number
     "worker/attempt_row.py": {"_phases"},  # `_durations` shows the names
     "protocols/anthropic.py": {"on_event"},  # the name of an event, compared
+    "worker/attempts.py": {"_ended"},  # where a job is: goes into the next call only
+    "protocols/event_ids.py": {"id_of"},  # goes into the next call only, if a header can carry it
+    "protocols/target.py": {"address"},  # the bytes of a request of ours
     "protocols/custom_sse.py": {"_text"},  # content, or a phase, which the decoder shows
 }
 

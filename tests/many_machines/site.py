@@ -153,6 +153,7 @@ class Site:
         self.out = folder / "master-out"
         self.out.mkdir()
         self.workers: list[Remote] = []
+        self._masters: list[subprocess.Popen[str]] = []
         self._began = 0.0
 
     def run(self, seconds: float, *arguments: str, **how: Any) -> RunData:
@@ -185,6 +186,7 @@ class Site:
             f"--rate={rate}", f"--duration={seconds}", "--set=stages.warmup_s=1", f"--out={self.out}", *arguments,
         ]  # fmt: skip
         self.process = self.master.start(line, self.folder, {"TAILGAUGE_TOKEN": self.token})
+        self._masters.append(self.process)
         self._master_number = len(self.master.processes) - 1
         for number in range(workers):
             how = first if first and not number else {"ahead_s": ahead_s[number] if ahead_s else 0}
@@ -247,7 +249,7 @@ class Site:
 
     def clear(self) -> None:
         """End what is left of the run; the endpoint stays."""
-        for process in (self.process, *(w.process for w in self.workers)):
+        for process in (*self._masters, *(w.process for w in self.workers)):
             end(process)
 
 

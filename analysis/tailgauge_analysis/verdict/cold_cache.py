@@ -23,7 +23,8 @@ ADVICE = "Leave repeat_prompts off, or restart the engine before the run."
 def judge(evidence: Evidence) -> Judgement | None:
     """The check `cold_cache`."""
     frames = evidence.frames
-    new = [name for name, one in table(frames.run["scenario"], "traffic").items() if _is_new(one)]
+    tables = table(frames.run["scenario"], "traffic")
+    new = [name for name in tables if _is_new(table(tables, name))]
     attempts = frames.attempts
     first = attempts[
         attempts["traffic"].isin(new)
@@ -38,7 +39,7 @@ def judge(evidence: Evidence) -> Judgement | None:
         columns = ["cache_read_input_tokens", "cache_creation_input_tokens", "input_tokens"]
         tokens = [float(first[name].fillna(0).sum()) for name in columns]
         return _judged(tokens[0], sum(tokens), len(first), "")
-    if len(new) < len(frames.run["scenario"]["traffic"]) or _repeats(frames, attempts):
+    if len(new) < len(tables) or _repeats(frames, attempts):
         return None
     counted = frames.run["engine_cache"]
     read, every = (number(counted.get(key)) for key in ("cached", "prompt"))

@@ -12,7 +12,7 @@ def run(**changes):
     workers = [{"host": "here"}, {"host": "here"}]
     return {
         "scenario_file": "mine.toml", "overrides": [], "dry_run": False, "workers": workers, "master": {"host": "here"},
-        "target": {"simulated": True}, **changes,
+        "target": {"simulated": True}, "plugins": [], **changes,
     }  # fmt: skip
 
 
