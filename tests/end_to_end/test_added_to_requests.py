@@ -254,7 +254,7 @@ def test_an_unknown_engine_is_named_or_refused(recorder, tmp_path: Path) -> None
     (tmp_path / "named.toml").write_text(EXACT.format(url=gateway.url, engine='engine = "llama.cpp"'))
     named = run(tmp_path, "named")
 
-    assert named.code in {0, 3, 5}, named.stderr
+    assert named.code in {0, 1, 3, 5}, named.stderr  # the recorder refuses some calls, for retries
     assert {(one.body["n_predict"], one.body["ignore_eos"]) for one in gateway.posts} == {(11, True)}
     (report,) = (tmp_path / "out" / "reports").glob("*-named-*/report.md")
     proof = r"chat: asked 11 output tokens, got 11 in 0% of \d+ answers?\. The work was not fixed\."
