@@ -176,8 +176,8 @@ METRICS = (
         _where_ok("joined_at_ns", schema.JOIN), JOINED,
     ),
     Metric(
-        "turnaround", "Batch turnaround", SCHEDULED, REQUEST, True,
-        "batch fetched - scheduled",
+        "turnaround", "Turnaround", SCHEDULED, REQUEST, True,
+        "job fetched - scheduled",
         "From the scheduled submission of a message batch to its results, polls included.",
         _where_ok("ended_at_ns", schema.TURNAROUND), IN_BATCHES,
     ),
