@@ -178,7 +178,7 @@ METRICS = (
     Metric(
         "turnaround", "Turnaround", SCHEDULED, REQUEST, True,
         "job fetched - scheduled",
-        "From the scheduled submission of a message batch to its results, polls included.",
+        "From the scheduled submission of a job, or of a message batch, to its result, polls included.",
         _where_ok("ended_at_ns", schema.TURNAROUND), IN_BATCHES,
     ),
     Metric(
