@@ -13,7 +13,7 @@ from tailgauge.patterns.job import LEAST_WAIT_S
 from tailgauge.patterns.table import PATTERNS, Traffic
 
 
-def says(ended: str | None = None, **more: object) -> Outcome:
+def state(ended: str | None = None, **more: object) -> Outcome:
     """An answer about the job `j`, 1 ms after it was asked for."""
     return Outcome(MS, MS, text=json.dumps({"name": "j", "ended": ended}), **more)
 
@@ -31,7 +31,7 @@ def kinds(played):
 
 def test_it_is_polled_at_growing_intervals_then_fetched():
     table = {"poll_s": 1.0, "backoff": 2.0, "poll_max_s": 3.0}
-    played = run(table, says(), says(), says(), says("ok"), says("ok"))
+    played = run(table, state(), state(), state(), state("ok"), state("ok"))
 
     assert kinds(played) == [JOB_SUBMIT, JOB_POLL, JOB_POLL, JOB_POLL, JOB_FETCH]
     sent = [entry.at_ns / MS for entry in played.steps(Send)]
@@ -40,8 +40,8 @@ def test_it_is_polled_at_growing_intervals_then_fetched():
 
 
 def test_the_targets_wait_goes_first_and_none_is_no_loop():
-    waits = run({"poll_s": 1.0}, says(retry_after_s=7.0), says("ok"), says("ok"))
-    loop = run({"poll_s": 1.0, "deadline_s": 2.0}, says(retry_after_s=0.0), repeats=True)
+    waits = run({"poll_s": 1.0}, state(retry_after_s=7.0), state("ok"), state("ok"))
+    loop = run({"poll_s": 1.0, "deadline_s": 2.0}, state(retry_after_s=0.0), repeats=True)
 
     assert [entry.at_ns for entry in waits.steps(Send)][1] == 7 * S + MS
     assert kinds(loop).count(JOB_POLL) <= 2.0 / LEAST_WAIT_S
@@ -49,8 +49,8 @@ def test_the_targets_wait_goes_first_and_none_is_no_loop():
 
 
 def test_a_lost_job_ends_it_and_a_poll_that_fails_for_the_moment_does_not():
-    lost = run({}, says(), fails("client_error", 1))
-    recovers = run({}, says(), fails("server_error", 1), says("ok"), says("ok"))
+    lost = run({}, state(), fails("client_error", 1))
+    recovers = run({}, state(), fails("server_error", 1), state("ok"), state("ok"))
 
     assert (lost.done.ended, len(lost.sends)) == ("client_error", 2)
     assert (recovers.done.ended, len(recovers.sends)) == ("ok", 4)
