@@ -10,6 +10,7 @@ import signal
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from many_machines.accounting import Books, audit, planned, sent_once
@@ -66,9 +67,17 @@ def test_a_killed_worker_costs_its_leases_and_no_more(site: Site) -> None:
     assert other.code(20) == 0
 
 
+def unsent(books: Any, entry: Any) -> list[dict[str, float]]:
+    """Stretches of a worker's leases without a row: not reached, each one counted, and nothing lost."""
+    assert books.counts["lost"] == 0
+    assert sum(stretch["requests"] for stretch in entry["missing"]) == books.counts["not_reached"]
+    return list(entry["missing"])
+
+
 def test_a_worker_stalled_for_ten_seconds_sends_its_leases_late_and_loses_nothing(
     site: Site,
 ) -> None:
+    """At up to twice the pace, never in a burst: what is left at the end of the run is not reached."""
     run = site.run(24)
     frozen = site.workers[0]
     number = frozen.number(run)
@@ -85,7 +94,7 @@ def test_a_worker_stalled_for_ten_seconds_sends_its_leases_late_and_loses_nothin
     entry = books.entry(number)
     assert entry["state"] == "drained"
     assert f"worker {number} reconnected" in books.notes
-    assert (books.counts["lost"], entry["missing"]) == (0, [])
+    assert all(stretch["from_s"] > AT + 12 for stretch in unsent(books, entry))
     ((silent_from, silent_to),) = [(s["from_s"], s["to_s"]) for s in entry["silent"]]
     assert silent_to - silent_from > 8
     mine = books.requests_of(number)
@@ -152,7 +161,8 @@ def test_a_partition_of_ten_seconds_from_the_master_loses_nothing(site: Site) ->
     books = audited(site, run, whole=True)
     entry = books.entry(number)
     assert entry["state"] == "drained"
-    assert (books.counts["lost"], entry["missing"]) == (0, [])
+    overdue = unsent(books, entry)  # leases that reached it when they were overdue
+    assert all(stretch["from_s"] > AT and stretch["to_s"] < AT + 11 for stretch in overdue), overdue
     assert f"worker {number} was lost" in books.notes
     assert f"worker {number} reconnected" in books.notes
     mine = books.requests_of(number)
