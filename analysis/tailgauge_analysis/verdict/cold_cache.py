@@ -15,6 +15,7 @@ from tailgauge_analysis.text.formatting import count, share
 from tailgauge_analysis.text.json_values import Json, number, table
 from tailgauge_analysis.verdict.verdict import Evidence, Judgement
 
+MAY_REPEAT = {"trace", "tasks"}  # blocks of a trace, prompts of a user's tasks
 SHARE = 0.02  # of the prompt tokens
 NEW_TOKENS = 128  # of each request: the template, the salt, and a block of the engine's cache
 ADVICE = "Leave repeat_prompts off, or restart the engine before the run."
@@ -23,7 +24,10 @@ ADVICE = "Leave repeat_prompts off, or restart the engine before the run."
 def judge(evidence: Evidence) -> Judgement | None:
     """The check `cold_cache`."""
     frames = evidence.frames
-    tables = table(frames.run["scenario"], "traffic")
+    scenario = frames.run["scenario"]
+    if table(scenario, "arrival").get("process") in MAY_REPEAT:
+        return None
+    tables = table(scenario, "traffic")
     new = [name for name in tables if _is_new(table(tables, name))]
     attempts = frames.attempts
     first = attempts[
