@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
-from starting.programs import TAILGAUGE, environment
+from starting.programs import LOCUST, TAILGAUGE, environment
 
 import tailgauge_analysis as tg
 from tailgauge.errors import Exit, RunDataError, UsageError
@@ -257,6 +257,17 @@ def test_a_folder_that_is_not_there_and_commands_without_object_storage_say_so(a
         done = tailgauge(*command, "--out", f"s3://{BUCKET}/x", endpoint=at_server, folder=tmp_path)
         assert done.returncode == Exit.USAGE
         assert "expected a folder: only run, checkup and report write to object storage" in done.stderr
+
+
+def test_plain_locust_refuses_it_in_one_line(tmp_path, checkout):
+    line = [LOCUST, "-f", str(checkout / "locustfiles/streaming.py"), "--headless", f"--out=s3://{BUCKET}/x"]
+    done = subprocess.run(
+        line, capture_output=True, text=True, timeout=60, check=False, cwd=tmp_path, env=environment({})
+    )
+
+    assert done.returncode == Exit.USAGE
+    assert f"tailgauge: --out s3://{BUCKET}/x: plain Locust writes to a folder" in done.stderr
+    assert "Traceback" not in done.stderr
 
 
 def test_an_object_whose_name_leaves_the_folder_is_refused(at_server, tmp_path, monkeypatch):

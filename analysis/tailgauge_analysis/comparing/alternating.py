@@ -15,10 +15,9 @@ from tailgauge_analysis.comparing.block import (
     METRICS,
     Block,
     answered,
-    ordered,
+    figures,
     pair_of,
     primary,
-    quantiles_of,
     work,
 )
 from tailgauge_analysis.comparing.comparison import Comparison, comparison
@@ -72,8 +71,8 @@ def _block(
         return None
     of_b = bool(is_b[mask].mean() > 0.5)
     part = stage.only(mask & (is_b == of_b), gaps=False)
-    of = Block(f"block {number}", block_s, len(part.requests), answered(part), quantiles_of(part, METRICS))
-    return of_b, replace(of, work=work(part), ordered=ordered(part, METRICS))
+    of = len(part.requests), answered(part)
+    return of_b, Block(f"block {number}", block_s, *of, work=work(part), **figures(part, METRICS))
 
 
 def _design(pairs: int) -> Design:

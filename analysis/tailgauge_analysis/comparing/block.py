@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -75,9 +76,8 @@ def block(folder: Path, metrics: Sequence[str]) -> Block:
         offered=offered,
         answered=answered(stage),
         e2e_p99_s=_e2e_p99_s(stage),
-        quantiles=quantiles_of(stage, metrics),
         work=work(stage),
-        ordered=ordered(stage, metrics),
+        **figures(stage, metrics),
     )
 
 
@@ -96,10 +96,14 @@ def primary(scenario: Json, metrics: Sequence[str]) -> tuple[str, float]:
     return metrics[0], 0.95
 
 
-def quantiles_of(stage: Steady, metrics: Sequence[str]) -> dict[tuple[str, float], Quantile]:
-    """Every metric's quantiles at PS, in its view."""
+def figures(stage: Steady, metrics: Sequence[str]) -> dict[str, Any]:
+    """Of every metric in its view: the quantiles at PS, and the values that equal sizes are drawn from."""
     rows = {name: latency.row(BY_NAME[name], stage, view(BY_NAME[name]), PS) for name in metrics}
-    return {(name, q.p): q for name, row in rows.items() for q in row.quantiles}
+    waits = {name: row.waits for name, row in rows.items() if row.waits is not None}
+    return {
+        "quantiles": {(name, q.p): q for name, row in rows.items() for q in row.quantiles},
+        "ordered": {name: np.sort(one.values) for name, one in waits.items() if not one.cut.any()},
+    }
 
 
 def work(stage: Steady) -> dict[str, float]:
@@ -111,12 +115,6 @@ def work(stage: Steady) -> dict[str, float]:
     prompt = given.fillna(0).sum(axis=1).where(given["input_tokens"].notna())
     means = {"output tokens": calls["output_tokens"].mean(), "prompt tokens": prompt.mean()}
     return {name: float(mean) for name, mean in means.items() if mean > 0}
-
-
-def ordered(stage: Steady, metrics: Sequence[str]) -> dict[str, Floats]:
-    """What equal sizes are drawn from."""
-    every = {name: latency.waits(BY_NAME[name], stage, view(BY_NAME[name])) for name in metrics}
-    return {name: np.sort(waits.values) for name, waits in every.items() if not waits.cut.any()}
 
 
 def answered(stage: Steady) -> float:

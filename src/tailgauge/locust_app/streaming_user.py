@@ -73,6 +73,7 @@ class StreamingUser(User):
     def __init__(self, environment: Any) -> None:
         super().__init__(environment)
         self._run: Task | None = None
+        self._rules = RowRules()
         self._next_id = 0
 
     def stream(
@@ -99,7 +100,7 @@ class StreamingUser(User):
                 f"the master of this run has no class {type(self).__name__}: give it this locustfile"
             )
         row = _row(
-            run, prompt=prompt, messages=messages, system=system, tools=tools, output_tokens=max_tokens, name=name,
+            self._rules, prompt=prompt, messages=messages, system=system, tools=tools, output_tokens=max_tokens, name=name,
             tags={"task": task_name, **{key: str(value) for key, value in (tags or {}).items()}},
         )  # fmt: skip
         at_ns = max(0, monotonic_ns() - run.dispatcher.start_at_ns)
@@ -142,7 +143,7 @@ class StreamingUser(User):
             while not (start_at_ns := run.dispatcher.start_at_ns):
                 gevent.sleep(POLL_S)
             gevent.sleep(max(0, start_at_ns - monotonic_ns()) / 1e9)
-            self._run, self._next_id = run, _first_id(run)
+            self._run, self._next_id, self._rules = run, _first_id(run), _rules(run)
         return self._run
 
     def _report(self, name: str, answer: Answer) -> None:
@@ -180,11 +181,14 @@ def _task_name() -> str:
     return caller.f_code.co_name
 
 
-def _row(run: Task, **given: Any) -> dict[str, Any]:
-    """What is asked, checked as a row of a prompt file is; ValueError for what cannot be sent."""
+def _rules(run: Task) -> RowRules:
+    """What the target can be sent."""
     scenario = run.scenario
-    is_bounded = scenario.guard.max_tokens is not None or scenario.guard.max_cost is not None
-    rules = RowRules(protocols=(PROTOCOLS[scenario.target.protocol],), bounded=is_bounded)
+    return RowRules(protocols=(PROTOCOLS[scenario.target.protocol],), bounded=scenario.guard.is_of_tokens)
+
+
+def _row(rules: RowRules, **given: Any) -> dict[str, Any]:
+    """What is asked, checked as a row of a prompt file is; ValueError for what cannot be sent."""
     row = row_of({key: value for key, value in given.items() if value is not None}, rules, {})
     assert row is not None  # only a conversation can be without a question
     return row

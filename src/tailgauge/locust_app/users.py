@@ -256,22 +256,19 @@ def _init(environment: Any, **_: Any) -> None:
     if not of_tailgauge(environment):
         return  # users of Locust's own only
     settings: Settings | None = None
-    given_options = environment.parsed_options
-    options = Options(
-        given_options.scenario,
-        tuple(given_options.tailgauge_set),
-        _out(environment),
-        given_options.tailgauge_allow_plugins,
-    )
+    parsed = environment.parsed_options
     try:
-        for name in environment.parsed_options.tailgauge_plugins:
+        out = _out(environment)
+        for name in parsed.tailgauge_plugins:
             plugin.load(name)
         seal = Seal(given(_needs_token(environment)))
         if isinstance(runner, WorkerRunner):
-            worker = attach_worker(environment, seal, _out(environment))
+            worker = attach_worker(environment, seal, out)
             worker.on_refused = lambda: _end_refused(runner, worker)
             return
         metrics = _metrics(environment)
+        sets, allows_plugins = tuple(parsed.tailgauge_set), parsed.tailgauge_allow_plugins
+        options = Options(parsed.scenario, sets, out, allows_plugins)
         with suppress(*([NoTargetError] if page is not None else [])):  # its start form may name one
             settings = settings_of(environment, options, environment.host)
     except Exception as error:  # noqa: BLE001 - Locust would go on after a traceback
@@ -281,9 +278,14 @@ def _init(environment: Any, **_: Any) -> None:
     _announce(environment, settings)
     master = Master(environment, settings, seal, stays=page is not None)
     master.on_end = lambda run: _conclude(environment, run)
-    master.before_start = lambda: _before_start(environment, options, master)
+    asked = _asked(environment)
+    master.before_start = lambda: (
+        settings
+        if settings is not None and _asked(environment) == asked
+        else _before_start(environment, options, master)
+    )
     if not isinstance(runner, MasterRunner):
-        attach_worker(environment, seal, _out(environment))
+        attach_worker(environment, seal, out)
     if page is not None:
 
         def refuses(host: str | None) -> str:
@@ -293,6 +295,11 @@ def _init(environment: Any, **_: Any) -> None:
             return refuses_start(environment, options, asked, settings, running)
 
         web.attach(environment, lambda: master.run, metrics=metrics, host=page.host, refuses_start=refuses)
+
+
+def _asked(environment: Any) -> tuple[Any, ...]:
+    """What the start form may change of the settings."""
+    return environment.host, *of_tailgauge(environment)
 
 
 def _before_start(environment: Any, options: Options, master: Master) -> Settings | None:

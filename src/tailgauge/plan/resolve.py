@@ -146,7 +146,7 @@ def _schedule(scenario: Scenario, duration_s: float, folder: Path) -> Schedule:
         alternating=scenario.alternating,
         folder=folder,
         protocols=tuple(PROTOCOLS[target.protocol] for target in scenario.targets.values()),
-        bounded=scenario.guard.max_tokens is not None or scenario.guard.max_cost is not None,
+        bounded=scenario.guard.is_of_tokens,
     )
 
 

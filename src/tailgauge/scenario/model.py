@@ -113,6 +113,11 @@ class Guard(Table):
         None, description="price file to use instead of the packaged one, see `tailgauge docs prices`"
     )
 
+    @property
+    def is_of_tokens(self) -> bool:
+        """Whether the size of a prompt must be bounded."""
+        return self.max_tokens is not None or self.max_cost is not None
+
 
 class Stop(Table):
     """Rules that stop a run whose target fails, to protect it. The result is FAIL and says when, why and what was spent."""
