@@ -154,7 +154,7 @@ def test_a_run_its_report_and_the_python_api_end_to_end(at_server, tmp_path):
 
 def test_what_is_stored_is_what_is_written_locally(at_server, tmp_path, full_size):
     if not full_size:
-        pytest.skip("make verify: two more runs")
+        pytest.skip("make verify: three more runs, one of them with workers and in real time")
     there, here = tmp_path / "there", tmp_path / "here"
     there.mkdir(), here.mkdir()
     done = tailgauge(*RUN, "--json", "--out", f"s3://{BUCKET}/b", endpoint=at_server, folder=there)
@@ -167,6 +167,17 @@ def test_what_is_stored_is_what_is_written_locally(at_server, tmp_path, full_siz
     for name in files_below(copy):
         if name.endswith(".parquet"):
             assert (copy / name).stat().st_size > 0
+
+    real = tailgauge(
+        "run", "quickstart", "--duration=10", "--workers=2", "--json", "--out", f"s3://{BUCKET}/c",
+        endpoint=at_server, folder=there,
+    )  # fmt: skip
+    where = json.loads(real.stdout)["run_dir"]
+    assert len(tg.load(where).requests) > 300
+    assert len(files_below(local(where) / "workers")) == 2
+    both = tailgauge("compare", stored["run_dir"], where, endpoint=at_server, folder=there)
+    assert "not comparable, some runs are dry runs" in " ".join(both.stdout.split()), both.stderr
+    assert not any(value in text for value in KEYS.values() for text in (real.stdout, real.stderr))
 
 
 def test_a_connection_dropped_in_mid_upload_is_tried_again(at_server, tmp_path, monkeypatch):
