@@ -211,6 +211,36 @@ def test_a_master_and_two_workers_share_the_tasks(start: Start, user_file: UserF
     assert len(list(user_file.notes.iterdir())) == 2, "users are in the workers only"
 
 
+@pytest.mark.parametrize(
+    ("rule", "ends"),
+    [
+        ('[guard]\nmax_requests = 60\n', "The run stopped at one of its limits"),
+        ('[stop]\nmax_ttft_ms = 40\nttft_s = 2\n', "run: the median TTFT was"),
+    ],
+    ids=["guard", "stop"],
+)  # fmt: skip
+def test_limits_and_stop_rules_end_tasks_in_processes(
+    start: Start, user_file: UserFile, target: str, rule: str, ends: str, full_size: bool
+) -> None:
+    if not full_size:
+        pytest.skip("make verify: two more runs")
+    scenario = user_file.file.with_name("limits.toml")
+    scenario.write_text(rule)
+    line = "--headless --json -u 6 -r 6 -t 60s --processes 2 --host".split()
+
+    done = start(
+        "-f", str(user_file.file), *line, target, "--scenario", str(scenario),
+        program=LOCUST, env=user_file.env,
+    ).finish()  # fmt: skip
+
+    rows = assert_rows_are_tasks(done.run, user_file, target)
+    assert ends in (done.report / "report.md").read_text()
+    assert rows.scheduled_at_ns.max() - rows.scheduled_at_ns.min() < 30e9, "long before -t"
+    assert [worker["state"] for worker in done.run.facts["workers"]] == ["drained", "drained"]
+    attempts = done.run.table("attempts")
+    assert len(attempts) <= 60 or rule.startswith("[stop]"), "the two calls of the preflight count"
+
+
 def test_a_worker_that_is_killed_is_accounted(
     start: Start, user_file: UserFile, target: str, full_size: bool
 ) -> None:

@@ -68,7 +68,6 @@ SETTLE_CLOCKS = "Let time synchronization settle (chrony, NTP), then run again."
 def _finished(e: Evidence) -> Judgement | None:
     run, state = e.frames.run, e.frames.run["state"]
     master = next((p.text for p in e.frames.problems if p.kind == MASTER), None)
-    not_reached = plural(e.conservation.not_reached, "request")
     if state == "unusable":
         messages = [plain(str(p["message"]), 300) for p in run["preflight"] if p.get("message")]
         why = messages[-1].rstrip(".") if messages else "the preflight request failed"
@@ -85,13 +84,14 @@ def _finished(e: Evidence) -> Judgement | None:
     if state == "running":
         return _orphaned(e)
     if state in CUT:
-        why = CUT[state]
-        return (
-            DEGRADED,
-            f"{why}; {not_reached} were not reached.",
-            "The recorded data is sound but incomplete.",
-        )
+        return DEGRADED, f"{CUT[state]}{_not_reached(e)}.", "The recorded data is sound but incomplete."
     return None
+
+
+def _not_reached(e: Evidence) -> str:
+    """`; 3 requests were not reached`; empty where all were, or none was planned, as with tasks."""
+    n = e.conservation.not_reached
+    return f"; {plural(n, 'request')} {'was' if n == 1 else 'were'} not reached" if n else ""
 
 
 def _orphaned(e: Evidence) -> Judgement:
@@ -99,9 +99,10 @@ def _orphaned(e: Evidence) -> Judgement:
     if not workers or not all(one.has_ended for one in workers):
         problem = "The run had not ended when it was read, or its master died."
         return DEGRADED, problem, "Report it again after its end, or pass every worker's folder too."
-    reached = e.conservation.not_reached
-    rest = f"; {plural(reached, 'request')} were not reached" if reached else ""
-    problem = f"The master died before its workers ended: the counts come from {plural(len(workers), 'worker')}{rest}."
+    problem = (
+        f"The master died before its workers ended: the counts come from {plural(len(workers), 'worker')}"
+        f"{_not_reached(e)}."
+    )
     return DEGRADED, problem, "The recorded data is sound. See the master's log for the cause."
 
 
