@@ -1,7 +1,18 @@
 """Metrics of a run by the formulas of other tools.
 
 Another tool is a row of TOOLS. A formula maps the answers of the steady stage to the tool's numbers; how the tool sends
-and warms up is not imitated. Both tools leave failures out, interpolate between ranks and give no intervals; so do these.
+and warms up is not imitated. All leave failures out and give no intervals; so do these. Percentiles are by the tool's rule.
+
+Read in the tools' code, in November 2026:
+
+- vLLM bench: vllm-project/vllm, `vllm/benchmarks/serve.py` at 009e6d4a, `lib/endpoint_request_func.py` at 02cfb534.
+- vLLM's own metrics: the same repository, `vllm/v1/metrics/stats.py` at 28ed1fb8. The figures in its sentence on TPOT: vLLM 0.24.0, H100.
+- AIPerf: ai-dynamo/aiperf, `src/aiperf/metrics/types/ttft_metric.py` at 58028d5b, `inter_token_latency_metric.py` at 58dd5dea,
+  `docs/metrics-reference.md` at 0176f594.
+- GuideLLM 0.7.3: vllm-project/guidellm, `src/guidellm/schemas/request_stats.py`, `statistics.py`, `benchmark/schemas/metrics.py`,
+  `backends/openai/http.py` at ee7a7745.
+- genai-bench 0.0.5: sgl-project/genai-bench, `genai_bench/metrics/`, `user/openai_user.py` at 7fd04d82.
+- MLPerf LoadGen 6.0.17, scenario Server: mlcommons/inference, `loadgen/results.cc`, `logging.cc`, `loadgen.cc` at b66003e1.
 """
 
 from __future__ import annotations
@@ -22,13 +33,22 @@ PS = (0.5, 0.9, 0.95, 0.99)
 MS, RATE, PER_S = "ms", "tokens/s", "requests/s"
 _OF_TOKENS = ("tpot", None)  # our metrics for formulas of time and tokens
 TOKENS, COMPLETED = "output_tokens_per_s", "completed_per_s"  # figures of ours that are no latency
+INTERPOLATED, FROM_BUCKETS = (
+    "interpolated between two values",
+    "interpolated within the buckets of a histogram",
+)
+WEIGHTED = (
+    "the smallest value up to which the share is reached; of ITL and TPOT the share of tokens, not of answers"
+)
+RANKED = "the value behind the lowest int(p n)"
 
 
 @dataclass(frozen=True, slots=True)
 class Formula:
     """One number of a tool: its name, our metric for it (None: none), the formula, and why the two differ.
 
-    `values`: one per request or gap in ns or `unit`, NaN if the tool has none; a single one for a total.
+    `values`: one per request or gap in ns or `unit`, NaN if the tool has none; a single one for a total. None: the rows
+    do not have what the formula needs. `weights`: of the values, in mean and percentiles.
     """
 
     name: str
@@ -36,16 +56,18 @@ class Formula:
     formula: str
     why: str
     unit: str
-    values: Callable[[Answers], Floats]
+    values: Callable[[Answers], Floats] | None = None
+    weights: Callable[[Answers], Floats] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool, where its formulas were read, and when."""
+    """A tool, where its formulas were read and when, and its rule for percentiles."""
 
     name: str
     source: str
     read: str
+    rule: str
     formulas: tuple[Formula, ...]
 
 
@@ -53,13 +75,16 @@ class Tool:
 class Answers:
     """Streamed answers of requests that ended ok, one entry each, ns of the run clock; gaps by their answer."""
 
+    due: Floats
     sent: Floats
     event: Floats
     content: Floats
     text: Floats
     last: Floats
+    end: Floats
     tokens: Floats
     gaps: Floats
+    first_gap: Floats
     misled: str  # what this run does to a formula of time and tokens
 
 
@@ -67,8 +92,13 @@ def _tpot(answers: Answers, first: Floats) -> Floats:
     return (answers.last - first) / np.where(answers.tokens >= 2, answers.tokens - 1, np.nan)
 
 
-def _per_user(answers: Answers) -> Floats:
-    tpot = _tpot(answers, answers.content)
+def _tpot_to_end(answers: Answers) -> Floats:
+    """To the end of the stream; unknown where that is less than 1 ms after the first content."""
+    spent = answers.end - answers.content
+    return np.where(spent >= 1e6, spent, np.nan) / np.where(answers.tokens >= 2, answers.tokens - 1, np.nan)
+
+
+def _rate(tpot: Floats) -> Floats:
     return 1e9 / np.where(tpot > 0, tpot, np.nan)
 
 
@@ -78,7 +108,7 @@ def _role_gaps(answers: Answers) -> Floats:
     return np.concatenate((first[first > 0], answers.gaps))
 
 
-def _per_second(amount: float, start: Floats, end: Floats) -> Floats:
+def _per_second(amount: float, start: Floats, end: Floats | float) -> Floats:
     seconds = (np.nanmax(end) - np.nanmin(start)) / 1e9
     return np.array([amount / seconds]) if seconds > 0 else np.empty(0)
 
@@ -87,10 +117,12 @@ _COORDINATED = (
     "Their clock starts when the request is sent, so a client that cannot keep up looks fast; "
     "ours starts when it was due."
 )
+_TO_THE_END = "Theirs ends with the stream, after usage and end mark; ours with the last content. "
+_NOT_HERE = "Not computable from the rows: "
 
 
 def _totals(tokens: str, requests: str) -> tuple[Formula, Formula]:
-    """Both tools compute them alike, under names of their own."""
+    """The clients compute them alike, under names of their own."""
     return (
         Formula(
             tokens, TOKENS, "output tokens of the answers / (end of the last - start of the first)",
@@ -107,64 +139,113 @@ def _totals(tokens: str, requests: str) -> tuple[Formula, Formula]:
 
 
 VLLM = Tool(
-    "vLLM bench", "vllm/benchmarks/serve.py, vllm/benchmarks/lib/endpoint_request_func.py", "2026-11",
+    "vLLM bench", "vllm/benchmarks/serve.py, vllm/benchmarks/lib/endpoint_request_func.py", "2026-11", INTERPOLATED,
     (
-        Formula(
-            "TTFT", "ttft_sched", "first event with a choice (an empty one counts) - sent",
+        Formula("TTFT", "ttft_sched", "first event with a choice (an empty one counts) - sent",
             "Chat streams open with an event that has a role and no text: their TTFT ends there, ours at the first content. " + _COORDINATED,
-            MS, lambda a: a.event - a.sent,
-        ),
-        Formula(
-            "TPOT", "tpot", "(end of the answer - TTFT) / (output tokens - 1), left out below 2 tokens",
+            MS, lambda a: a.event - a.sent),
+        Formula("TPOT", "tpot", "(end of the answer - TTFT) / (output tokens - 1), left out below 2 tokens",
             "Their time starts at the role event, so part of the wait for the first token counts for the later ones.",
-            MS, lambda a: _tpot(a, a.event),
-        ),
-        Formula(
-            "ITL", "chunk_gap", "every gap between events with a choice, all requests in one pool",
+            MS, lambda a: _tpot(a, a.event)),
+        Formula("ITL", "chunk_gap", "every gap between events with a choice, all requests in one pool",
             "A gap between chunks, as ours, but it includes the gap from the role event to the first content. "
             "The last event (finish reason, no text) counts as arriving with the last content, because its time is not recorded.",
-            MS, _role_gaps,
-        ),
-        Formula(
-            "E2EL", "e2e_sched", "last event with a choice - sent", _COORDINATED, MS, lambda a: a.last - a.sent
-        ),
+            MS, _role_gaps),
+        Formula("E2EL", "e2e_sched", "last event with a choice - sent", _COORDINATED, MS, lambda a: a.last - a.sent),
         *_totals("Output token throughput", "Request throughput"),
     ),
 )  # fmt: skip
 
-AIPERF = Tool(
-    "AIPerf", "src/aiperf/metrics/types/", "2026-11",
+VLLM_METRICS = Tool(
+    "vLLM /metrics", "vllm/v1/metrics/stats.py", "2026-11", FROM_BUCKETS,
     (
-        Formula(
-            "Time to First Token", "ttft_sched", "first non-empty content of any kind - start of the request", _COORDINATED,
-            MS, lambda a: a.content - a.sent,
-        ),
-        Formula(
-            "Time to First Output Token", "ttft_text", "first content other than thinking - start of the request",
-            "The same event as our first text. " + _COORDINATED, MS, lambda a: a.text - a.sent,
-        ),
-        Formula(
-            "Inter Token Latency", "tpot", "(last content - first content) / (output tokens - 1)",
-            "The same number as our TPOT: a mean per answer, not a gap between tokens. vLLM bench uses ITL for something else.",
-            MS, lambda a: _tpot(a, a.content),
-        ),
-        Formula(
-            "Inter Chunk Latency", "chunk_gap", "every gap between content chunks, all requests in one pool",
-            "The same pool as our chunk gap. Long answers weigh more in both, but not in our worst chunk gap.", MS, lambda a: a.gaps,
-        ),
-        Formula(
-            "Request Latency", "e2e_sched", "last content - start of the request", _COORDINATED, MS, lambda a: a.last - a.sent
-        ),
-        Formula(
-            "Output Token Throughput Per User", None, "1 / Inter Token Latency",
+        Formula("vllm:time_to_first_token_seconds", "ttft_sched", "first token at the API server - arrival at the API server",
+            _NOT_HERE + "the server's times. The way there and back, and any wait of the client, is missing: some ms less than a client sees.", MS),
+        Formula("vllm:request_time_per_output_token_seconds", "tpot", "(last token - first token, at the engine core) / (output tokens - 1)",
+            _NOT_HERE + "the engine core's times. They end before the API server, so under load it is too low: with 256 users on one GPU "
+            "it was 26.1 ms, (e2e - TTFT) / (tokens - 1) of the server's own sums 29.8, the client's 30.2.", MS),
+        Formula("vllm:inter_token_latency_seconds", "chunk_gap", "time between two outputs of a request at the engine core",
+            _NOT_HERE + "the engine core's times. Under load the API server sends several outputs as one chunk; one output may have several tokens.", MS),
+        Formula("vllm:e2e_request_latency_seconds", "e2e_sched", "last token at the API server - arrival at the API server",
+            _NOT_HERE + "the server's times, without the way there and back and without any wait of the client.", MS),
+    ),
+)  # fmt: skip
+
+AIPERF = Tool(
+    "AIPerf", "src/aiperf/metrics/types/", "2026-11", INTERPOLATED,
+    (
+        Formula("Time to First Token", "ttft_sched", "first non-empty content of any kind - start of the request", _COORDINATED,
+            MS, lambda a: a.content - a.sent),
+        Formula("Time to First Output Token", "ttft_text", "first content other than thinking - start of the request",
+            "The same event as our first text. " + _COORDINATED, MS, lambda a: a.text - a.sent),
+        Formula("Time to Second Token", "chunk_gap", "second content - first content", "The first of our chunk gaps of each answer, not since the start.",
+            MS, lambda a: a.first_gap),
+        Formula("Output Sequence Length", None, "tokens of the answer's text by AIPerf's own tokenizer",
+            _NOT_HERE + "they have no text. With `--use-server-token-count` AIPerf takes the target's usage, as all figures here do; "
+            "without it (its default) its ITL and token throughput differ by as much as the two counts.", "tokens"),
+        Formula("Inter Token Latency", "tpot", "(last content - first content) / (output tokens - 1)",
+            "A mean per answer, as our TPOT, not a gap between tokens; whose tokens: see Output Sequence Length. vLLM bench uses ITL for something else.",
+            MS, lambda a: _tpot(a, a.content)),
+        Formula("Inter Chunk Latency", "chunk_gap", "every gap between content chunks, all requests in one pool",
+            "The same pool as our chunk gap. Long answers weigh more in both, but not in our worst chunk gap.", MS, lambda a: a.gaps),
+        Formula("Request Latency", "e2e_sched", "last content - start of the request", _COORDINATED, MS, lambda a: a.last - a.sent),
+        Formula("Output Token Throughput Per User", None, "1 / Inter Token Latency",
             "Our user tokens per second. A high percentile is a fast user; slow users are at the low end.",
-            RATE, _per_user,
-        ),
+            RATE, lambda a: _rate(_tpot(a, a.content))),
         *_totals("Output Token Throughput", "Request Throughput"),
     ),
 )  # fmt: skip
 
-TOOLS = (VLLM, AIPERF)
+GUIDELLM = Tool(
+    "GuideLLM", "0.7.3, src/guidellm/schemas/request_stats.py, statistics.py", "2026-11", WEIGHTED,
+    (
+        Formula("TTFT", "ttft_sched", "first content of any kind - start of the request", _COORDINATED, MS, lambda a: a.content - a.sent),
+        Formula("TTFOT", "ttft_text", "first content other than thinking - start of the request",
+            "The same event as our first text. " + _COORDINATED, MS, lambda a: a.text - a.sent),
+        Formula("TPOT", "tpot", "(last content - start of the request) / output tokens, weighted by output tokens",
+            "It includes the wait for the first token: a long prompt raises it. Our TPOT is their ITL. Long answers weigh more.",
+            MS, lambda a: (a.last - a.sent) / np.where(a.tokens > 0, a.tokens, np.nan), lambda a: a.tokens),
+        Formula("ITL", "tpot", "(last content - first content) / (output tokens - 1), weighted by output tokens - 1",
+            "A mean per answer, as our TPOT, but long answers weigh more: its mean is all time over all tokens.",
+            MS, lambda a: _tpot(a, a.content), lambda a: a.tokens - 1),
+        Formula("Request Latency", "e2e_sched", "end of the stream - start of the request", _TO_THE_END + _COORDINATED, MS, lambda a: a.end - a.sent),
+        *_totals("Output Tokens Per Second (mean)", "Requests Per Second (mean)"),
+    ),
+)  # fmt: skip
+
+GENAI_BENCH = Tool(
+    "genai-bench", "0.0.5, genai_bench/metrics/, genai_bench/user/openai_user.py", "2026-11", INTERPOLATED,
+    (
+        Formula("TTFT", "ttft_sched", "first content or thinking - start of the request",
+            "It opens a connection for each request, within its TTFT; here are the connections of this run. " + _COORDINATED,
+            MS, lambda a: a.content - a.sent),
+        Formula("TPOT", "tpot", "(end of the stream - first content) / (output tokens - 1), left out below 2 tokens or 1 ms",
+            _TO_THE_END + "A slow usage event or a short answer makes theirs larger.", MS, _tpot_to_end),
+        Formula("Output Inference Speed", None, "1 / TPOT", "Our user tokens per second, but to the end of the stream.",
+            RATE, lambda a: _rate(_tpot_to_end(a))),
+        Formula("End-to-End Latency", "e2e_sched", "end of the stream - start of the request", _TO_THE_END + _COORDINATED, MS, lambda a: a.end - a.sent),
+        *_totals("Mean Output Throughput", "Requests Per Second"),
+    ),
+)  # fmt: skip
+
+MLPERF = Tool(
+    "MLPerf LoadGen", "6.0.17, scenario Server, loadgen/results.cc, logging.cc", "2026-11", RANKED,
+    (
+        Formula("First Token latency", "ttft_sched", "first content - scheduled",
+            "The same time as ours, since scheduled. LoadGen trusts the system under test to report its first token.", MS, lambda a: a.content - a.due),
+        Formula("Time per Output Token", "tpot", "(last content - first content) / (output tokens - 1)",
+            "The same number as our TPOT. An answer of one token is an error in LoadGen, here it is left out.", MS, lambda a: _tpot(a, a.content)),
+        Formula("Latency", "e2e_sched", "last content - scheduled", "The same time as ours, since scheduled.", MS, lambda a: a.last - a.due),
+        Formula("Completed tokens per second", TOKENS, "output tokens of the answers / (end of the request that was due last - start)",
+            "It ends with the request that was due last, not with the one that ended last, and starts with the test (here: when the first was due). "
+            "Ours counts tokens that arrived in the steady stage.", RATE, lambda a: _per_second(float(np.nansum(a.tokens)), a.due, a.last[-1])),
+        Formula("Completed samples per second", COMPLETED, "(answers - 1) / (end of the request that was due last - start)",
+            "Of n answers n - 1 count, to the same end. Ours counts those that ended in the steady stage, over its length.",
+            PER_S, lambda a: _per_second(len(a.sent) - 1.0, a.due, a.last[-1])),
+    ),
+)  # fmt: skip
+
+TOOLS = (VLLM, VLLM_METRICS, AIPERF, GUIDELLM, GENAI_BENCH, MLPERF)
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +260,7 @@ class ToolMetric:
     """why the two differ"""
     unit: str
     n: int
+    """0: not computable from the rows, or no answer has it"""
     mean: float | None
     percentiles: dict[str, float] | None
     our_value: float | None
@@ -193,6 +275,8 @@ class ToolMetrics:
     source: str
     read: str
     """year and month of the formulas"""
+    rule: str
+    """how the tool takes a percentile"""
     answers: int
     metrics: tuple[ToolMetric, ...]
 
@@ -210,8 +294,8 @@ def definitions(of_target: Steady, ours: list[Row], rates: Throughput) -> list[T
     }
     return [
         ToolMetrics(
-            tool.name, tool.source, tool.read, len(answers.sent),
-            tuple(_metric(formula, answers, known, totals) for formula in tool.formulas),
+            tool.name, tool.source, tool.read, tool.rule, len(answers.sent),
+            tuple(_metric(formula, tool.rule, answers, known, totals) for formula in tool.formulas),
         )
         for tool in TOOLS
     ]  # fmt: skip
@@ -222,36 +306,56 @@ def _answers(of_target: Steady) -> Answers:
     kept = requests["streamed"] == True  # noqa: E712 - null where unanswered
     kept &= requests["first_content_at_ns"].notna() & requests["sent_at_ns"].notna()
     rows = requests[kept]
-    names = ("sent", "first_event", "first_content", "first_text", "last_content")
-    sent, event, content, text, last = (rows[f"{name}_at_ns"].to_numpy(np.float64) for name in names)
+    names = ("scheduled", "sent", "first_event", "first_content", "first_text", "last_content", "ended")
+    due, sent, event, content, text, last, end = (rows[f"{name}_at_ns"].to_numpy(np.float64) for name in names)  # fmt: skip
     event = np.where(np.isnan(event), content, event)
     of = np.repeat(kept.to_numpy(np.bool_), of_target.gap_counts)
     gaps = of_target.gaps_ns if of.all() else of_target.gaps_ns[of]  # there may be a hundred million
+    counts = of_target.gap_counts[kept.to_numpy(np.bool_)]
+    first_gap = np.full(len(rows), np.nan)
+    first_gap[counts > 0] = gaps[(np.cumsum(counts) - counts)[counts > 0]]
     tokens = rows["output_tokens"].to_numpy(np.float64)
     misled = int((rows["pace_missing"].notna() | (rows["pace_tokens"] != tokens)).sum())
     why = f" Misleading here for {count(misled)} of {plural(len(rows), 'answer')}: not all counted tokens arrived one by one in this time."
-    return Answers(sent, event, content, text, last, tokens, gaps, why if misled else "")
+    return Answers(due, sent, event, content, text, last, end, tokens, gaps, first_gap, why if misled else "")
 
 
 def _metric(
     formula: Formula,
+    rule: str,
     answers: Answers,
     known: dict[str, dict[str, float | None]],
     totals: dict[str, float | None],
 ) -> ToolMetric:
-    values = formula.values(answers)
-    missing = np.isnan(values)
-    if missing.any() or values is answers.gaps:  # the quantiles below sort in place
-        values = values[~missing]
+    values = formula.values(answers) if formula.values else np.empty(0)
+    weights = formula.weights(answers) if formula.weights else None
+    there = ~np.isnan(values)
+    values, weights = (
+        values[there],
+        None if weights is None else weights[there],
+    )  # copies: quantiles sort in place
     scale, total = 1e-6 if formula.unit == MS else 1.0, formula.ours in totals
-    quantiles = np.quantile(values, PS, overwrite_input=True) if len(values) and not total else ()
+    mean = float(np.average(values, weights=weights)) * scale if len(values) else None
+    quantiles = _quantiles(values, weights, rule) if len(values) and not total else ()
     by_p = {percentile(p): float(q) * scale for p, q in zip(PS, quantiles, strict=False)}
+    is_misled = formula.values is not None and formula.ours in _OF_TOKENS
     return ToolMetric(
-        formula.name, formula.ours, formula.formula,
-        formula.why + (answers.misled if formula.ours in _OF_TOKENS else ""), formula.unit,
-        len(answers.sent) if total else len(values), float(values.mean()) * scale if len(values) else None,
-        by_p or None, totals.get(formula.ours or ""), known.get(formula.ours or ""),
+        formula.name, formula.ours, formula.formula, formula.why + (answers.misled if is_misled else ""), formula.unit,
+        len(answers.sent) if total else len(values), mean, by_p or None,
+        totals.get(formula.ours or ""), known.get(formula.ours or ""),
     )  # fmt: skip
+
+
+def _quantiles(values: Floats, weights: Floats | None, rule: str) -> Floats:
+    """The tool's percentiles; sorts in place."""
+    if rule == INTERPOLATED:
+        return np.asarray(np.quantile(values, PS, overwrite_input=True))
+    if rule == RANKED:
+        values.sort()
+        return values[[int(len(values) * p) for p in PS]]
+    order = np.argsort(values)
+    reached = np.cumsum(np.ones(len(values)) if weights is None else weights[order])
+    return values[order[np.searchsorted(reached, np.array(PS) * reached[-1])]]
 
 
 def section(found: Sequence[ToolMetrics]) -> Section | None:
@@ -260,10 +364,17 @@ def section(found: Sequence[ToolMetrics]) -> Section | None:
         return None
     header = ("their metric", "mean", "p50", "p99", "n", "our metric", "p50", "p99")
     tables = tuple(Table(f"{one.tool} ({one.source}, {one.read})", header, tuple(map(_row, one.metrics)), prose=(5,)) for one in found)  # fmt: skip
-    formulas = tuple(f"{one.tool}, {m.name}: {m.formula}. {m.why}" for one in found for m in one.metrics)
+    formulas = tuple(
+        line
+        for one in found
+        for line in (
+            f"{one.tool}: a percentile is {one.rule}.",
+            *(f"{one.tool}, {m.name}: {m.formula}. {m.why}" for m in one.metrics),
+        )
+    )
     return Section(
         "definitions", "Metrics as other tools define them",
-        "The same answers under the formulas of other tools. Their percentiles are interpolated and have no intervals.",
+        "The same answers under the formulas of other tools, beside ours. Their figures have no intervals.",
         (), tables, (), (), formulas, is_folded=True,
     )  # fmt: skip
 
@@ -272,6 +383,7 @@ def _row(one: ToolMetric) -> tuple[str, ...]:
     theirs, ours = one.percentiles or {}, one.our_percentiles or {}
     total = "–" if one.our_value is None else ms(one.our_value)
     return (
-        f"{one.name} ({one.unit})", ms(one.mean), ms(theirs.get("p50")), ms(theirs.get("p99")), count(one.n), one.ours or "–",
+        f"{one.name} ({one.unit})", ms(one.mean), ms(theirs.get("p50")), ms(theirs.get("p99")),
+        count(one.n) if one.n else "–", one.ours or "–",
         ms(ours.get("p50")) if ours else total, ms(ours.get("p99")),
     )  # fmt: skip
