@@ -25,7 +25,7 @@ import numpy as np
 from tailgauge_analysis.metrics.latency import SUCCESSES, Row
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.throughput import Throughput
-from tailgauge_analysis.stats.quantiles import Floats
+from tailgauge_analysis.stats.quantiles import Floats, Ints
 from tailgauge_analysis.text.formatting import count, ms, percentile, plural
 from tailgauge_analysis.text.section import Section, Table
 
@@ -349,13 +349,14 @@ def _metric(
 def _quantiles(values: Floats, weights: Floats | None, rule: str) -> Floats:
     """The tool's percentiles; sorts in place."""
     if rule == INTERPOLATED:
-        return np.asarray(np.quantile(values, PS, overwrite_input=True))
+        return np.quantile(values, PS, overwrite_input=True)
     if rule == RANKED:
         values.sort()
         return values[[int(len(values) * p) for p in PS]]
     order = np.argsort(values)
     reached = np.cumsum(np.ones(len(values)) if weights is None else weights[order])
-    return values[order[np.searchsorted(reached, np.array(PS) * reached[-1])]]
+    at: Ints = order[np.searchsorted(reached, np.array(PS) * reached[-1])]
+    return values[at]
 
 
 def section(found: Sequence[ToolMetrics]) -> Section | None:
