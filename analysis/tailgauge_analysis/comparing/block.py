@@ -19,6 +19,7 @@ from tailgauge.rows import schema
 from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
 from tailgauge_analysis.metrics.slo import criteria
+from tailgauge_analysis.metrics.stability import BACKLOG
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.sections.findings import evidence_of
@@ -48,6 +49,8 @@ class Block:
     began: float | None = None
     ended: float | None = None
     e2e_p99_s: float | None = None
+    growth_per_s: float | None = None
+    """By how much its requests in flight grow, if the target did not sustain the rate."""
     work: dict[str, float] = field(default_factory=dict)
     """Output and prompt tokens of a completed call, in the mean, as the target counts them; absent where it does not."""
     ordered: dict[str, Floats] = field(default_factory=dict, metadata=FOR_FIGURES)
@@ -64,6 +67,7 @@ def block(folder: Path, metrics: Sequence[str]) -> Block:
         raise RunDataError(f"{folder}: no request in the steady stage, nothing to compare")
     against = reasons(COMPARABLE, evidence)
     began, ended = _when(frames.run)
+    steady = evidence.stability
     return Block(
         run_id=frames.run["run_id"],
         dry_run=frames.run["dry_run"],
@@ -75,7 +79,8 @@ def block(folder: Path, metrics: Sequence[str]) -> Block:
         seconds=stage.seconds,
         offered=offered,
         answered=answered(stage),
-        e2e_p99_s=_e2e_p99_s(stage),
+        e2e_p99_s=e2e_p99_s(stage),
+        growth_per_s=steady.growth_per_s if steady.of(BACKLOG) else None,
         work=work(stage),
         **figures(stage, metrics),
     )
@@ -107,10 +112,8 @@ def figures(stage: Steady, metrics: Sequence[str]) -> dict[str, Any]:
 
 
 def work(stage: Steady) -> dict[str, float]:
-    """What the calls asked of the target and got, without retries and copies."""
-    calls = stage.attempts[
-        (stage.attempts["cause"] == schema.PRIMARY) & (stage.attempts["ended"] == schema.OK)
-    ]
+    """What the calls asked of the target and got: of each the attempt that answered it."""
+    calls = stage.attempts[stage.attempts["ended"] == schema.OK].drop_duplicates(["request_id", "leg"])
     given = calls[["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"]]
     prompt = given.fillna(0).sum(axis=1).where(given["input_tokens"].notna())
     means = {"output tokens": calls["output_tokens"].mean(), "prompt tokens": prompt.mean()}
@@ -127,7 +130,8 @@ def view(metric: Metric) -> str:
     return latency.OFFERED if metric.offered else latency.SUCCESSES
 
 
-def _e2e_p99_s(stage: Steady) -> float | None:
+def e2e_p99_s(stage: Steady) -> float | None:
+    """99 of 100 requests that ended took at most so long."""
     spent = (stage.requests["ended_at_ns"] - stage.requests["scheduled_at_ns"]).dropna().to_numpy(np.float64)
     return float(np.quantile(spent, 0.99, method="inverted_cdf") / 1e9) if len(spent) else None
 

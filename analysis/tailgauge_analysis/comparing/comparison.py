@@ -6,13 +6,13 @@ The fields are the keys of `tailgauge compare --json`. Changes and shares are fr
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tailgauge.errors import Exit
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.comparing.block import Block
 from tailgauge_analysis.comparing.comparability import Difference, few
-from tailgauge_analysis.comparing.design import NOT_COMPARABLE, Design
+from tailgauge_analysis.comparing.design import NOT_COMPARABLE, STABLE, Design, Growing
 from tailgauge_analysis.comparing.effects import (
     BETTER,
     INCONCLUSIVE,
@@ -28,11 +28,12 @@ from tailgauge_analysis.comparing.effects import (
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, Quantile
 from tailgauge_analysis.stats.sign_flips import FEWEST
 from tailgauge_analysis.text.cells import quantile_cell
-from tailgauge_analysis.text.formatting import count, ms, plain, plural, share
+from tailgauge_analysis.text.formatting import count, figures, ms, plain, plural, share
 from tailgauge_analysis.text.quantile import plain_values
 from tailgauge_analysis.text.section import (
     EXITS,
     FAIL,
+    NO_ANSWER,
     PASS,
     Cell,
     Measurement,
@@ -47,6 +48,7 @@ from tailgauge_analysis.text.section import INCONCLUSIVE as NOT_DECIDED
 SCHEMA_VERSION = 3
 MOST_DIFFERENCES = 8
 MOST_ROWS = 3  # in the sentence
+UNSTABLE = {(False, True): WORSE, (True, False): BETTER, (True, True): INCONCLUSIVE}  # A, B
 OUTCOMES = {WORSE: FAIL, BETTER: PASS, SAME: PASS, NO_WORSE: PASS}
 HEADER = ("offered requests, ms", "verdict", "change", "A", "B", "p", "worse in", "why")
 COMPUTED = (
@@ -66,7 +68,9 @@ class Pair:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """`a`, `b`, `block_s` and `washout_s` are those of alternating blocks."""
+    """`a`, `b`, `block_s` and `washout_s` are those of alternating blocks. `growth_per_s`: of the requests in flight of A and B,
+    where the target does not sustain their rate; that is the verdict then, and there are no rows.
+    """
 
     schema_version: int
     verdict: str
@@ -79,6 +83,7 @@ class Comparison:
     runs: tuple[Pair, ...]
     rows: tuple[Effect, ...]
     unequal: tuple[str, ...] = ()
+    growth_per_s: Growing = STABLE
     a: str = ""
     b: str = ""
     block_s: float | None = None
@@ -100,11 +105,14 @@ def comparison(
     differs: Sequence[Difference] = (),
 ) -> Comparison:  # fmt: skip
     """Compare the pairs, as far as their design allows; `primary` decides."""
-    rows = effects(pairs, metrics, primary, threshold, decide=not design.against) if pairs else []
+    unstable = UNSTABLE.get((design.growth[0] is not None, design.growth[1] is not None))
+    rows: list[Effect] = []
+    if pairs and unstable is None:
+        rows = effects(pairs, metrics, primary, threshold, decide=not design.against)
     return Comparison(
-        SCHEMA_VERSION, NOT_COMPARABLE if design.against else overall(rows), tuple(design.against),
-        tuple(design.remarks), tuple(differs), threshold, CONFIDENCE, len(pairs),
-        tuple(Pair(a, b) for a, b in pairs), tuple(rows), tuple(unequal_work(pairs)),
+        SCHEMA_VERSION, unstable or (NOT_COMPARABLE if design.against else overall(rows)), tuple(design.against),
+        tuple(design.remarks), tuple(differs), threshold, CONFIDENCE, len(pairs), tuple(Pair(a, b) for a, b in pairs),
+        tuple(rows), tuple(unequal_work([(a.work, b.work) for a, b in pairs])), design.growth,
     )  # fmt: skip
 
 
@@ -127,6 +135,14 @@ def report(found: Comparison) -> Report:
         sections=(section(found),), exit_code=found.exit_code,
         data={**plain_values(found), "outcome": found.outcome, "exit_code": int(found.exit_code)},
     )  # fmt: skip
+
+
+def headline(found: Comparison, of_run: Result) -> Result:
+    """The answer of a run in blocks: the comparison, behind it what the run says of its objectives."""
+    worst = min(of_run.outcome, found.outcome, key=(NO_ANSWER, FAIL, NOT_DECIDED, PASS).index)
+    if of_run.outcome == NO_ANSWER:
+        return of_run
+    return replace(of_run, outcome=worst, sentence=sentence(found), details=(*found.remarks, *of_run.details))
 
 
 def section(found: Comparison) -> Section:
@@ -155,6 +171,14 @@ def sentence(found: Comparison) -> str:
 
 
 def _answer(found: Comparison, a: str, b: str, by: str) -> str:
+    growing = [(name, grows) for name, grows in zip((a, b), found.growth_per_s, strict=True) if grows]
+    if growing:
+        names, sizes = (
+            " and ".join(texts)
+            for texts in zip(*((name, figures(grows)) for name, grows in growing), strict=True)
+        )
+        verb, backlog = ("are", "backlogs grow") if len(growing) > 1 else ("is", "backlog grows")
+        return f"{names} {verb} not stable at this rate: the {backlog} by {sizes} requests/s"
     if found.verdict == SAME:
         return f"No difference of {by} or more between {a} and {b}"
     rows = [row for row in found.rows if row.verdict == found.verdict]
@@ -179,7 +203,7 @@ def _details(found: Comparison) -> tuple[str, ...]:
 
 def _power(found: Comparison) -> tuple[str, ...]:
     """What so many pairs can show of the row that decides, and what more of them could."""
-    if found.pairs < 2:
+    if found.pairs < 2 or not found.rows:
         return ()
     (first, *_), spread = found.rows, ""
     if first.smallest is not None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from statistics import median
 
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.comparing.block import Block
@@ -15,18 +16,22 @@ from tailgauge_analysis.stats.sign_flips import FEWEST
 from tailgauge_analysis.text.formatting import plain
 
 Pair = tuple[Block, Block]
+Growing = tuple[float | None, float | None]
+"""Of A and of B: requests/s by which its requests in flight grow, None of a variant that is stable."""
 
 NOT_COMPARABLE = "not comparable"
 ENOUGH = 20  # pairs
+STABLE: Growing = (None, None)
 BLOCK_E2E = 5  # a block lasts at least so many end-to-end p99
 
 
 @dataclass(frozen=True, slots=True)
 class Design:
-    """Reasons against the comparison, and remarks on it."""
+    """Reasons against the comparison, and remarks on it; where a variant is unstable, that is the answer."""
 
     against: list[str]
     remarks: list[str]
+    growth: Growing = STABLE
 
 
 def design(pairs: Sequence[Pair]) -> Design:
@@ -37,6 +42,9 @@ def design(pairs: Sequence[Pair]) -> Design:
         for block in blocks
         if block.verdict == INVALID
     ]
+    growth = STABLE if against else (_growth([a for a, _ in pairs]), _growth([b for _, b in pairs]))
+    if growth != STABLE:
+        return Design([], [], growth)
     dry_run = all(block.dry_run for block in blocks)
     if len(pairs) == 1:
         against.append(_one_each(dry_run))
@@ -46,6 +54,12 @@ def design(pairs: Sequence[Pair]) -> Design:
         )
     against += _repeated(pairs) if dry_run else _in_time(pairs)
     return Design(against, _remarks(pairs, blocks, dry_run))
+
+
+def _growth(runs: Sequence[Block]) -> float | None:
+    """The median growth in the runs of a variant, if at least half of them are unstable."""
+    found = [run.growth_per_s for run in runs if run.growth_per_s is not None]
+    return median(found) if 2 * len(found) >= len(runs) else None
 
 
 def _one_each(dry_run: bool) -> str:

@@ -17,7 +17,7 @@ The verdict compares the interval with the threshold t (a factor 1 + t, or its i
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -98,13 +98,13 @@ def effects(
     return _decided(rows) if decide else [row for row, _ in rows]
 
 
-def unequal_work(pairs: Sequence[tuple[Block, Block]]) -> list[str]:
+def unequal_work(pairs: Sequence[tuple[Mapping[str, float], Mapping[str, float]]]) -> list[str]:
     """`5.0% more output tokens a call`, for what B got more or less of than A: the interval without 0 where pairs allow one."""
     found = []
-    for kind in dict.fromkeys(name for pair in pairs for one in pair for name in one.work):
-        if not all(kind in one.work for pair in pairs for one in pair):
+    for kind in dict.fromkeys(name for pair in pairs for one in pair for name in one):
+        if not all(kind in one for pair in pairs for one in pair):
             continue
-        change = np.array([math.log(b.work[kind] / a.work[kind]) for a, b in pairs])
+        change = np.array([math.log(b[kind] / a[kind]) for a, b in pairs])
         mean, seen = float(np.expm1(change.mean())), flips(change)
         is_chance = seen.low is not None and seen.high is not None and seen.low <= 0 <= seen.high
         if abs(mean) > UNEQUAL and not is_chance:

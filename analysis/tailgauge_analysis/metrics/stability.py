@@ -9,6 +9,7 @@ measurement; only a warm-up that reaches into the stage is the latter (verdict/c
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -32,6 +33,7 @@ FILLING, FILLING_SHARE = (
     0.01,
 )  # requests at the start of the run whose answers show when the target is full
 LEAST_GROWTH = 0.02  # of the offered rate: less is a slower answer rather than a backlog
+IN_PARTS = 0.05  # the same where it is measured in pieces of the run, which begin and end anywhere in a wave
 TURNS = 5.0  # per user
 BACKLOG, TREND, CHANGE, WARMUP = "backlog", "trend", "change", "warm-up"
 DEPENDS = "Percentiles depend on the length of the run."
@@ -133,10 +135,7 @@ def _growth(frames: Frames, stage: Steady) -> Growth | None:
     A target whose answers take a minute holds more and more of them for a minute. The first requests of the run show how
     long that is, whatever the rate: they waited behind nobody.
     """
-    requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
-    requests = requests[requests["ended"] != schema.CLIENT_DROP].sort_values("scheduled_at_ns", kind="stable")
-    begun = requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9
-    ended = requests["ended_at_ns"].fillna(np.inf).to_numpy(np.float64) / 1e9
+    begun, ended = stays_s(frames)
     if len(begun) < FEWEST_FOR_GROWTH or stage.seconds < FEWEST_S:
         return None
     first = slice(max(FILLING, int(len(begun) * FILLING_SHARE)))
@@ -145,6 +144,24 @@ def _growth(frames: Frames, stage: Steady) -> Growth | None:
     if not from_s < (stage.from_s + stage.to_s) / 2:
         return None
     return stationarity.growth(begun, ended, from_s, stage.to_s)
+
+
+def stays_s(frames: Frames) -> tuple[Floats, Floats]:
+    """When each request of the run was due, in that order, and when it ended; +inf of what never did."""
+    requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
+    requests = requests[requests["ended"] != schema.CLIENT_DROP].sort_values("scheduled_at_ns", kind="stable")
+    begun = requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9
+    return begun, requests["ended_at_ns"].fillna(np.inf).to_numpy(np.float64) / 1e9
+
+
+def growth_within(begun_s: Floats, ended_s: Floats, spans: Sequence[tuple[float, float]]) -> float | None:
+    """By how much the requests in flight grow per second, in these times together; None where they do not."""
+    begun, ended = (stationarity.joined(at, spans) for at in (begun_s, ended_s))
+    seconds = sum(to_s - from_s for from_s, to_s in spans)
+    if len(begun) < FEWEST_FOR_GROWTH or seconds < FEWEST_S:
+        return None
+    grows = stationarity.growth(begun, ended, 0.0, seconds)
+    return grows.per_s if grows.rises and grows.per_s > IN_PARTS * len(begun) / seconds else None
 
 
 def _changes(of_target: Steady, grows: Growth | None) -> list[Finding]:
@@ -158,7 +175,7 @@ def _changes(of_target: Steady, grows: Growth | None) -> list[Finding]:
     if direction and (found is None or stationarity.linear_fit(waits) > found.fit):
         third = len(waits) // 3
         text = f"{sentence(name)} {'rises' if direction > 0 else 'falls'} over the steady stage: its last third has "
-        text += _compared(waits[-third:], waits[:third], "its first", name)
+        text += compared(waits[-third:], waits[:third], "its first", name)
         if direction > 0 and grows and grows.per_s > 0:
             text += f", and the backlog grew by {figures(grows.per_s)} requests/s"
         return [Finding(TREND, of_target.from_s, of_target.to_s, f"{text}.")]
@@ -177,12 +194,12 @@ def _stretch(found: Stretch, waits: Floats, at_s: Floats, stage: Steady, name: s
     slower = float(stationarity.ranks(waits)[inside].mean()) > 0.5
     if begin == 0 and slower and stationarity.change(rest) is None and not stationarity.trend(rest):
         text = f"The first {to_s - stage.from_s:,.3g} s of the steady stage look like warm-up: they have "
-        return Finding(WARMUP, from_s, to_s, f"{text}{_compared(some, rest, 'the rest', name)}.")
+        return Finding(WARMUP, from_s, to_s, f"{text}{compared(some, rest, 'the rest', name)}.")
     when = f"From {clock(from_s)} to {clock(to_s)} the target was {'slower' if slower else 'faster'}: "
-    return Finding(CHANGE, from_s, to_s, f"{when}{_compared(some, rest, 'the rest of the stage', name)}.")
+    return Finding(CHANGE, from_s, to_s, f"{when}{compared(some, rest, 'the rest of the stage', name)}.")
 
 
-def _compared(some: Floats, others: Floats, which: str, name: str) -> str:
+def compared(some: Floats, others: Floats, which: str, name: str) -> str:
     """`a median TTFT of 900 ms, the rest 200 ms`; of shares that failed, where that is the difference."""
     p = differs_at(some, others) or 0.5
     values = [float(np.quantile(v, p, method="inverted_cdf")) for v in (some, others)]

@@ -33,7 +33,7 @@ from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.latency_under_load import section as latency_under_load
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.text.formatting import figures, plain
-from tailgauge_analysis.text.json_values import text
+from tailgauge_analysis.text.json_values import table, text
 from tailgauge_analysis.text.section import Report, Section
 
 # The order of the page. A section is None where the run has nothing for it.
@@ -57,7 +57,7 @@ SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
     lambda of: cache.section(of.cache),
     lambda of: fan_out.section(of.fan_out),
     lambda of: transports.section(of.transports),
-    lambda of: hedging.section(of.hedging),
+    lambda of: hedging.section(of.hedging, in_blocks=bool(table(of.frames.run["scenario"], "crossover"))),
     lambda of: streaming.section(of.streams, of.tpot_missing),
     lambda of: traffic.section(of.traffic, of.frames.run["estimate"]),
     lambda of: failures.section(of.failures, of.other_failures),
@@ -78,10 +78,11 @@ _of_plugins: list[Makes] = []
 def build(findings: Findings) -> Report:
     """The whole report."""
     run, answer = findings.frames.run, result.result(findings)
-    crossover = alternating_blocks(run["scenario"], findings.of_target)
+    crossover = alternating_blocks(findings.frames, findings.of_target)
     made = (section(findings) for section in (*SECTIONS, *_of_plugins, *LAST))
     sections = tuple(one for one in made if one is not None)
     if crossover is not None:
+        answer = comparison.headline(crossover, answer)
         sections = (comparison.section(crossover), *sections)
     data = contents(findings, answer, crossover)
     return Report(

@@ -16,6 +16,7 @@ significant is reported only if it matters: the median or the p95 differs by mor
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -95,6 +96,16 @@ def growth(begun_s: Floats, ended_s: Floats, from_s: float, to_s: float) -> Grow
         detectable_per_s=2 * T_90 * math.sqrt(noise * WINDOWS) / (to_s - from_s),
         rises=float(added.mean()) > T_90 * error and kendall(waiting[1:]) >= RISE,
     )
+
+
+def joined(at_s: Floats, spans: Sequence[tuple[float, float]]) -> Floats:
+    """Times within these spans, in ascending order, as if each span followed the one before at once."""
+    begins, ends = np.array(spans).T
+    place = np.searchsorted(begins, at_s, "right") - 1
+    inside = (place >= 0) & (at_s < ends[place])
+    before = np.cumsum(ends - begins) - (ends - begins)
+    out: Floats = (before - begins)[place[inside]] + at_s[inside]
+    return out
 
 
 def change(values: Floats) -> Stretch | None:

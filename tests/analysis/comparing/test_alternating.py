@@ -1,7 +1,10 @@
 """Alternating blocks in one run: a planted difference is found, two equal variants do not differ."""
 
 import pytest
+from analysis.comparing.saturated import OFF, ON, in_blocks, scenario
 from run_folders.dry_runs import dry_run_of
+
+BOTH = {"plain": OFF, "hedged": ON}
 
 
 @pytest.fixture(scope="module")
@@ -56,3 +59,71 @@ def test_equal_variants_do_not_differ_and_few_pairs_are_not_compared(report):
 
 def test_a_run_without_a_crossover_has_none(made):
     assert made(n=120).data["crossover"] is None
+
+
+def saturated(folder, rate_per_s, block_s, seed=5, hedges=BOTH, pairs=8, washed=1 / 6):
+    """The run folder of a dry run at one replica."""
+    path = folder / "saturated.toml"
+    path.write_text(scenario(seed, rate_per_s, 10 + 2 * pairs * block_s, hedges, in_blocks(block_s, washed)))
+    return dry_run_of(str(path), [], folder)
+
+
+def compared(run):
+    """Its comparison, without the rest of the report."""
+    from tailgauge_analysis.comparing.alternating import alternating_blocks
+    from tailgauge_analysis.reading.frames import load
+    from tailgauge_analysis.sections.findings import evidence_of
+
+    evidence = evidence_of(load([run]))
+    return alternating_blocks(evidence.frames, evidence.of_target)
+
+
+def test_a_variant_that_the_target_does_not_sustain_is_the_answer_and_no_percentage(tmp_path):
+    from tailgauge_analysis.comparing.comparison import sentence
+
+    found = compared(saturated(tmp_path, 13.0, 20.0))
+
+    assert (found.verdict, found.outcome, found.rows) == ("worse", "FAIL", ())
+    assert found.growth_per_s[0] is None
+    assert found.growth_per_s[1] > 1
+    assert sentence(found).startswith("B (hedged) is not stable at this rate: the backlog grows by ")
+    assert "%" not in sentence(found)
+
+
+def test_a_run_in_blocks_has_one_result_and_it_is_the_headline(tmp_path):
+    from tailgauge_analysis.report.report import make
+
+    made = make([saturated(tmp_path, 4.0, 15.0, pairs=6)], tmp_path)
+    crossover, result, text = made.data["crossover"], made.data["result"], made.markdown.read_text()
+    (hedging,) = [one for one in made.data["hedging"] if not one["is_control"]]
+
+    assert (crossover["growth_per_s"], crossover["against"]) == ([None, None], [])
+    assert result["sentence"].startswith("B (hedged)")
+    assert hedging["versus"] is None
+    assert "over control" not in text
+    assert "Latency since scheduled, failures slowest" not in text
+
+
+def test_equal_variants_are_stable_and_nothing_is_carried_over(tmp_path_factory, full_size):
+    seeds, most = (range(40), 4) if full_size else (range(2), 1)
+    equal = {"plain": OFF, "hedged": OFF}
+    found = [compared(saturated(tmp_path_factory.mktemp("equal"), 11.0, 20.0, seed, equal)) for seed in seeds]
+
+    assert sum(one.growth_per_s != (None, None) or bool(one.against) for one in found) <= most
+
+
+def test_what_a_variant_leaves_to_the_next_block_is_no_difference(tmp_path):
+    found = compared(saturated(tmp_path, 9.0, 12.0, pairs=16, washed=0.0))
+
+    assert found.growth_per_s == (None, None)
+    assert found.verdict == "not comparable"
+    assert found.against[0].startswith("each block still shows the one before: ")
+
+
+def test_blocks_shorter_than_five_p99_are_refused_with_the_length_they_need(tmp_path):
+    found = compared(saturated(tmp_path, 4.0, 3.0, pairs=12))
+
+    assert found.verdict == "not comparable"
+    assert found.against[0].startswith(
+        "blocks of 3 s are shorter than 5 end-to-end p99: set crossover.block_s"
+    )

@@ -12,7 +12,7 @@ from tailgauge.cli.main import cli
 from tailgauge.errors import RunDataError, UsageError
 from tailgauge_analysis.comparing.block import PS, Block, block
 from tailgauge_analysis.comparing.compare import compare, weigh
-from tailgauge_analysis.comparing.comparison import report
+from tailgauge_analysis.comparing.comparison import report, sentence
 from tailgauge_analysis.comparing.effects import judge
 from tailgauge_analysis.reading import run_record
 from tailgauge_analysis.report.markdown import markdown
@@ -482,3 +482,23 @@ def test_text_of_a_run_stays_text(records):
 )
 def test_the_verdict_is_decided_on_the_interval(low, high, p, word):
     assert judge(Flips(20, 0.0, low, high, p), p, 0.05)[0] == word
+
+
+def test_a_variant_that_is_not_stable_ends_the_comparison_of_separate_runs(records):
+    def grows(blocks, of_a, of_b):
+        by = {"A": of_a, "B": of_b}
+        return [replace(one, growth_per_s=by["AB"[i % 2]]) for i, one in enumerate(blocks)]
+
+    blocks = experiment()
+    found = {of: weighed(records, grows(blocks, *of)) for of in ((None, 4.1), (2.0, None), (2.0, 4.1))}
+    one_of_many = [replace(one, growth_per_s=4.1) if i == 1 else one for i, one in enumerate(blocks)]
+    invalid = [replace(one, verdict="INVALID") for one in grows(blocks, None, 4.1)]
+
+    assert sentence(found[None, 4.1]) == "B is not stable at this rate: the backlog grows by 4.1 requests/s"
+    assert sentence(found[2.0, 4.1]).startswith(
+        "A and B are not stable at this rate: the backlogs grow by 2 and 4.1"
+    )
+    assert [one.verdict for one in found.values()] == ["worse", "better", "inconclusive"]
+    assert [one.rows for one in found.values()] == [(), (), ()]
+    assert weighed(records, one_of_many).growth_per_s == (None, None)
+    assert weighed(records, invalid).verdict == "not comparable"

@@ -58,6 +58,7 @@ PS = (0.5, 0.95, 0.99)
 METRICS = {"ttft_sched": "TTFT", "e2e_sched": "end to end", "join_sched": "join"}
 OFF = "off"
 CONTENT, PLANNED = "content", "target"
+IN_BLOCKS = "what that changes is the comparison in alternating blocks"
 NO_CONTROL = "gain not measured: no other traffic table of the run is equal except that it does not hedge"
 INTERFERENCE = (
     "Variant and control ran at the same time against one target, so that the hedges of one load the other. The ratios are not "
@@ -151,9 +152,11 @@ def variants(frames: Frames, of_target: Steady) -> list[Variant]:
     controls = {name: _control(frames.run, name, present) for name in hedging}
     names = [*dict.fromkeys(control for control in controls.values() if control), *hedging]
     found = {name: _Table(of_target, name, table(tables, name), by_name[name]) for name in names}
-    prices = tariff(frames.run)
+    prices, in_blocks = tariff(frames.run), bool(table(frames.run["scenario"], "crossover"))
     return [
-        _variant(found[name], found.get(controls.get(name) or ""), frames.server_log, prices)
+        _variant(
+            found[name], found.get(controls.get(name) or ""), frames.server_log, prices, in_blocks=in_blocks
+        )
         for name in found
     ]
 
@@ -201,7 +204,9 @@ class _Table:
         )
 
 
-def _variant(one: _Table, control: _Table | None, server_log: pd.DataFrame, prices: Tariff) -> Variant:
+def _variant(
+    one: _Table, control: _Table | None, server_log: pd.DataFrame, prices: Tariff, *, in_blocks: bool
+) -> Variant:  # fmt: skip
     found = copies(one.stage.requests, one.attempts)
     hedges = bool(len(found.copy)) or one.policy != OFF
     legs = one.attempts[KEYS].drop_duplicates()
@@ -227,7 +232,7 @@ def _variant(one: _Table, control: _Table | None, server_log: pd.DataFrame, pric
         waste=waste.waste(found, server_log) if hedges else None,
         cost=_cost(one, found, prices) if hedges else None,
         slowness=slowness(found, one.firsts, control.firsts if control else None) if hedges else None,
-        versus=_versus(one, control) if control and hedges else None,
+        versus=_versus(one, control) if control and hedges and not in_blocks else None,
     )
 
 
@@ -322,36 +327,40 @@ def _planned(losers: pd.DataFrame, server_log: pd.DataFrame) -> Floats:
     return at.reindex(pd.MultiIndex.from_frame(losers[keys].astype("int64"))).to_numpy(np.float64)
 
 
-def section(found: Sequence[Variant]) -> Section | None:
-    """What hedging gained and what it cost; None where nothing hedges."""
+def section(found: Sequence[Variant], *, in_blocks: bool = False) -> Section | None:
+    """What hedging gained and what it cost; None where nothing hedges. `in_blocks`: the gain is that of the alternating blocks."""
     if not found:
         return None
+    no_control = IN_BLOCKS if in_blocks else NO_CONTROL
     hedging = [one for one in found if not one.is_control]
     several = len(hedging) > 1
     facts, tables = side_by_side("Hedges", {one.traffic: _facts(one) for one in hedging})
     waits = [(f"{one.traffic}, {METRICS[name]}", of) for one in found for name, of in one.latency.items()]
+    if not in_blocks:
+        tables = (quantile_table("Latency since scheduled, failures slowest", "traffic", waits), *tables)
     return Section(
         "hedging",
         "Hedging",
         " ".join(
-            f"{one.traffic}: {_answer(one)}" if several else capitalized(_answer(one)) for one in hedging
+            f"{one.traffic}: {_answer(one, no_control)}" if several else capitalized(_answer(one, no_control))
+            for one in hedging
         ),
         facts,
-        (quantile_table("Latency since scheduled, failures slowest", "traffic", waits), *tables),
+        tables,
         figures=("hedging",),
         notes=(INTERFERENCE,) if any(one.versus for one in hedging) else (),
         brief=tuple(line for one in hedging for line in _brief(one)),
     )
 
 
-def _answer(one: Variant) -> str:
+def _answer(one: Variant, no_control: str = NO_CONTROL) -> str:
     """How much was hedged, and what it gained."""
     if not one.hedged.k:
         held = f", {count(sum(one.held.values()))} held back" if one.held else ""
         return f"no hedge was sent in the steady stage{held}."
     text = f"{share(one.hedged.value)} of {plural(one.legs, 'call')} hedged, {share(one.won.value)} of the hedges won"
     if not one.versus:
-        return f"{text}; {NO_CONTROL}."
+        return f"{text}; {no_control}."
     for metric, ratios in one.versus.ratios.items():
         sure = [
             f"{percentile(r.p)} {ratio_text(r)}, {_direction(r)}"
