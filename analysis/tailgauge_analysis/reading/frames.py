@@ -35,7 +35,7 @@ UNREAD = {
     "health": {"dispatched", "ended", "chunks", "queued_rows"},
     "target": {
         "client_request_id", "protocol", "headers_at_ns", "input_tokens", "admitted_at_ns", "replica", "cache_reason",
-        "cache_read_tokens", "cache_created_tokens", "limit_kind", "bucket_levels", "fault",
+        "cache_read_tokens", "cache_created_tokens", "limit_kind", "bucket_levels",
     },
 }  # fmt: skip
 WANTED = {

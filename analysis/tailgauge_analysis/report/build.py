@@ -16,6 +16,7 @@ from tailgauge_analysis.sections import (
     latency,
     measurement,
     objectives,
+    patterns,
     phases,
     plugins,
     requests,
@@ -40,6 +41,7 @@ from tailgauge_analysis.text.section import Report, Section
 SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
     lambda of: objectives.section(of.slos, of.goodput),
     lambda of: use_cases.section(of.use_cases),
+    lambda of: patterns.section(of.patterns),
     lambda of: requests.section(
         of.evidence.conservation, of.outcomes, of.steady, of.frames.problems, of.frames.run["preflight"]
     ),

@@ -20,6 +20,7 @@ from tailgauge_analysis.sections.environment import Environment
 from tailgauge_analysis.sections.failures import Failure
 from tailgauge_analysis.sections.latency_under_load.diagnosis import Diagnosis
 from tailgauge_analysis.sections.measurement import CheckResult
+from tailgauge_analysis.sections.patterns import Answer
 from tailgauge_analysis.sections.requests import Outcome
 from tailgauge_analysis.sections.traffic import Traffic
 from tailgauge_analysis.sections.transports import Transport
@@ -178,6 +179,8 @@ class Report(TypedDict):
     """of `tailgauge run` and `tailgauge report`"""
     transports: list[Transport]
     """by traffic table: resumed streams and jobs, what became of them, time to resume or turnaround"""
+    patterns: list[Answer]
+    """by traffic table: what each pattern gains or costs, in a sentence"""
     outcomes: list[Outcome]
     """how the requests of the steady stage ended, the most frequent first"""
     remarks: list[str]

@@ -22,6 +22,7 @@ from tailgauge_analysis.sections import (
     failures,
     measurement,
     objectives,
+    patterns,
     phases,
     requests,
     traffic,
@@ -89,6 +90,7 @@ class Findings:
     rate_limits: RateLimits | None
     fan_out: list[fan_out.FanOut]
     transports: list[transports.Transport]
+    patterns: list[patterns.Answer]
     hedging: list[hedging.Variant]
     cache: list[Cache]
     slopes: list[slopes.Regression]
@@ -118,6 +120,7 @@ def find(frames: Frames) -> Findings:
     missing = pace.missing(of_target.requests)
     apart = clocks(frames)
     unsure = calls_between(frames, apart)
+    moved = transports.transports(of_target)
     return Findings(
         frames=frames,
         steady=stage,
@@ -150,7 +153,8 @@ def find(frames: Frames) -> Findings:
         timeline=timeline(frames),
         rate_limits=rate_limits(frames),
         fan_out=fan_out.fan_outs(frames.run["scenario"], of_target),
-        transports=transports.transports(of_target),
+        transports=moved,
+        patterns=patterns.answers(frames, of_target, moved),
         hedging=hedging.variants(frames, of_target),
         cache=cache(frames),
         slopes=slopes.fitted(frames.attempts, _paced(of_target, frames.run["scenario"]), unsure),

@@ -229,8 +229,8 @@ def _variant(
         extra_input_tokens=_extra_input(one, found),
         delay=tuple(quantiles(found.delay_ms, PS)) if hedges and len(found.copy) else (),
         margin=_margin(found, server_log) if hedges else None,
-        waste=waste.waste(found, server_log) if hedges else None,
-        cost=_cost(one, found, prices) if hedges else None,
+        waste=waste.waste(found.losers(), found.winners(), server_log) if hedges else None,
+        cost=cost_of(one.attempts, found.losers(), found.winners(), prices) if hedges else None,
         slowness=slowness(found, one.firsts, control.firsts if control else None) if hedges else None,
         versus=_versus(one, control) if control and hedges and not in_blocks else None,
     )
@@ -254,11 +254,12 @@ def _extra_input(one: _Table, found: Copies) -> float | None:
     return _over(float(copy.fillna(first).sum()), float(others))
 
 
-def _cost(one: _Table, found: Copies, prices: Tariff) -> Cost:
-    ends, why = waste.cost(found, prices.price, prices.why)
+def cost_of(attempts: pd.DataFrame, losers: pd.DataFrame, winners: pd.DataFrame, prices: Tariff) -> Cost:
+    """What losers cost beside the answers among these attempts."""
+    ends, why = waste.cost(losers, winners, prices.price, prices.why)
     if ends is None:
         return Cost("", None, None, None, None, None, why)
-    good = one.attempts[(one.attempts["ended"] == schema.OK) & one.attempts["output_tokens"].notna()]
+    good = attempts[(attempts["ended"] == schema.OK) & attempts["output_tokens"].notna()]
     total, _ = spent(good, good["model"].fillna(""), prices.price)
     low, high, answered = float(ends[0]), float(ends[1]), float(total or 0)
     return Cost(
@@ -309,7 +310,7 @@ def _margin(found: Copies, server_log: pd.DataFrame) -> Margin | None:
     copy_won = found.copy_won[found.decided]
     at = winners["first_content_at_ns"].to_numpy(np.float64)
     later: Floats = losers["first_content_at_ns"].to_numpy(np.float64) - at
-    basis, planned = CONTENT, _planned(losers, server_log) - at
+    basis, planned = CONTENT, planned_at_ns(losers, server_log) - at
     if not np.isnan(planned[copy_won]).all():  # of every loser, not only of those that were nearly as fast
         basis, later = PLANNED, planned
     known = copy_won & ~np.isnan(later)
@@ -318,11 +319,11 @@ def _margin(found: Copies, server_log: pd.DataFrame) -> Margin | None:
     return Margin(basis, int(known.sum()), tuple(quantiles(later[known] / 1e6, PS)))
 
 
-def _planned(losers: pd.DataFrame, server_log: pd.DataFrame) -> Floats:
-    """When the target would have begun to answer, where it had drawn that beforehand."""
+def planned_at_ns(losers: pd.DataFrame, server_log: pd.DataFrame) -> Floats:
+    """When the target would have begun to answer, where it had drawn that beforehand and met no fault."""
     keys = [*KEYS, "attempt"]
-    named = server_log[server_log["planned_ttft_ns"].notna() & server_log["request_id"].notna()]
-    named = named.drop_duplicates(keys).set_index(keys)
+    known = server_log[["planned_ttft_ns", "request_id"]].notna().all(axis=1) & server_log["fault"].isna()
+    named = server_log[known].drop_duplicates(keys).set_index(keys)
     at = named["received_at_ns"] + named["planned_ttft_ns"]
     return at.reindex(pd.MultiIndex.from_frame(losers[keys].astype("int64"))).to_numpy(np.float64)
 
@@ -418,7 +419,7 @@ def _facts(one: Variant) -> list[tuple[str, str]]:
     rows.append(("Time saved by winning hedges", _margin_text(one.margin)))
     if one.waste:
         rows += _waste(one.waste)
-    rows += [("Cost of the losers", _cost_text(one.cost)), *_limited(one.limited, one.versus)]
+    rows += [("Cost of the losers", cost_text(one.cost)), *_limited(one.limited, one.versus)]
     rows.append(("Correlation of slow calls", _slowness_text(one.slowness)))
     if one.versus:
         rows += [
@@ -476,7 +477,8 @@ def _waste(one: waste.Waste) -> list[tuple[str, str]]:
     return [*rows, ("Server log", text), ("Cancellation", cancelled)]
 
 
-def _cost_text(cost: Cost | None) -> str:
+def cost_text(cost: Cost | None) -> str:
+    """`45 – 120 (USD), +4.1% to +12% of the cost of the answers`, or why it is not known."""
     if cost is None or cost.low is None:
         return f"unknown: {plain(cost.why, 200)}" if cost else "unknown"
     text = f"{cost.low:,.6g} – {cost.high:,.6g} ({cost.unit})"

@@ -21,7 +21,7 @@ import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.sections.cache.cost import USAGE, PriceOf, no_price, spent
-from tailgauge_analysis.sections.hedging.copies import KEYS, PROMPT, Copies
+from tailgauge_analysis.sections.hedging.copies import KEYS, PROMPT
 from tailgauge_analysis.stats.quantiles import Floats
 
 _GENERATES = (schema.CANCELLED, schema.TIMEOUT, schema.STREAM_ERROR, schema.TRUNCATED, *schema.COMPLETED)
@@ -55,9 +55,8 @@ class Waste:
     server_log: LosersInLog | None
 
 
-def waste(found: Copies, server_log: pd.DataFrame) -> Waste:
+def waste(losers: pd.DataFrame, winners: pd.DataFrame, server_log: pd.DataFrame) -> Waste:
     """Tokens of the losers."""
-    losers, winners = found.losers(), found.winners()
     low, high = bounds(losers, winners)
     reported = losers["input_tokens"].notna()
     prompts = losers[list(PROMPT)].sum(axis=1).where(reported, winners[list(PROMPT)].sum(axis=1))
@@ -87,9 +86,10 @@ def bounds(losers: pd.DataFrame, winners: pd.DataFrame) -> tuple[Floats, Floats]
     return low, np.where(generates, np.maximum(low, whole), low)
 
 
-def cost(found: Copies, price: PriceOf, why: str) -> tuple[tuple[Fraction, Fraction] | None, str]:
+def cost(
+    losers: pd.DataFrame, winners: pd.DataFrame, price: PriceOf, why: str
+) -> tuple[tuple[Fraction, Fraction] | None, str]:
     """Least and most that all losers cost, exactly; None, and why, where a model has no price."""
-    losers, winners = found.losers(), found.winners()
     models = winners["model"].where(winners["model"].notna(), winners["asked_model"]).fillna("")
     low, high = bounds(losers, winners)
     served, reported = losers["ended"].isin(_GENERATES), losers["input_tokens"].notna()

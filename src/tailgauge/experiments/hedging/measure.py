@@ -92,7 +92,10 @@ def _copies(frames: Frames, steady: Steady) -> CopyStats:
     firsts = rows[rows["cause"] != schema.HEDGE].drop_duplicates(hedge_copies.KEYS)
     if not len(found.copy):
         return CopyStats(hedged=0.0 if len(firsts) else None, refused=refused)
-    log, slow = waste.waste(found, frames.server_log).server_log, hedge_copies.slowness(found, firsts, None)
+    log, slow = (
+        waste.waste(found.losers(), found.winners(), frames.server_log).server_log,
+        hedge_copies.slowness(found, firsts, None),
+    )
     cost, unit, why = _cost(found, frames.run, len(stage.requests))
     return CopyStats(
         hedged=len(found.copy) / len(firsts), won=proportion(found.copy_won).value, cost=cost, unit=unit, why=why,
@@ -111,7 +114,7 @@ def _cost(
 ) -> tuple[tuple[float, float] | None, str, str]:
     """Cost of the losing attempts per request, and its unit; or why it is unknown."""
     prices = tariff(run)
-    ends, why = waste.cost(found, prices.price, prices.why)
+    ends, why = waste.cost(found.losers(), found.winners(), prices.price, prices.why)
     if ends is None:
         return None, "", why
     return (float(ends[0] / requests), float(ends[1] / requests)), prices.unit, ""

@@ -1,0 +1,232 @@
+"""What a pattern gains or costs, in a sentence with its number: one row of ANSWERS for each, one line for each traffic table.
+
+Steady stage, TTFT since scheduled. A fallback or a resubmission is judged against the same requests without it, under the
+same load:
+
+    first call failed     without it the request has no answer
+    first call closed     its content comes when the simulated endpoint had planned it. No other target tells: the wait is cut
+                          short there (stats/survival.py), and of a percentile beyond only "at least" is known
+
+The server of a user who left stops as many tokens later as it made after that, at the median pace of the answers.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from tailgauge.rows import schema
+from tailgauge_analysis.metrics import latency
+from tailgauge_analysis.metrics.answers import whole_at_ns
+from tailgauge_analysis.metrics.metrics import BY_NAME
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.reading.dedup import CALL
+from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.sections.cache.cost import tariff
+from tailgauge_analysis.sections.hedging import waste
+from tailgauge_analysis.sections.hedging.copies import PROMPT
+from tailgauge_analysis.sections.hedging.section import cost_of, cost_text, planned_at_ns
+from tailgauge_analysis.sections.transports import Transport
+from tailgauge_analysis.stats.bootstrap import Timed, quantile_ratio_interval
+from tailgauge_analysis.stats.proportions import proportion, quantile_ratio
+from tailgauge_analysis.stats.quantiles import FEWEST, Floats, Quantile, quantiles
+from tailgauge_analysis.stats.survival import Waits
+from tailgauge_analysis.text.cells import quantile_cell, ratio_text, share_cell, with_interval
+from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
+from tailgauge_analysis.text.section import Section
+
+KEYS = list(CALL)
+CLOSED = (schema.CANCELLED, schema.TIMEOUT)  # by the user, or because the client waited no longer
+PS = (0.5, 0.95)
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What one traffic table shows of one pattern."""
+
+    traffic: str
+    pattern: str
+    requests: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Of:
+    """The rows of one traffic table."""
+
+    stage: Steady
+    frames: Frames
+    transports: list[Transport]
+
+    def in_order(self, rows: pd.DataFrame) -> pd.DataFrame:
+        """The last of these attempts of each request, in the order of the requests."""
+        last = rows.drop_duplicates("request_id", keep="last").set_index("request_id")
+        ids = self.stage.requests["request_id"]
+        return last.loc[ids[ids.isin(last.index)]].reset_index()
+
+    def of_cause(self, cause: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+        """The attempts with a cause, and those that they repeat."""
+        attempts = self.stage.attempts
+        again = self.in_order(attempts[attempts["cause"] == cause])
+        keys = again[KEYS].assign(attempt=again["of_attempt"]).astype("int64")
+        first = attempts.drop_duplicates(KEYS).set_index(KEYS).reindex(pd.MultiIndex.from_frame(keys))
+        return again, first.reset_index()
+
+    def share(self, rows: pd.DataFrame) -> str:
+        """`24.3% of 148 requests (95% CI 17.6% – 32.1%)` have one of these attempts."""
+        ids = self.stage.requests["request_id"]
+        cell = share_cell(proportion(ids.isin(rows["request_id"]).to_numpy(np.bool_)))
+        return with_interval(replace(cell, text=f"{cell.text} of {plural(len(ids), 'request')}"))
+
+    def lost(self, losers: pd.DataFrame, winners: pd.DataFrame) -> str:
+        """Tokens and cost of calls whose answers nobody waited for."""
+        asked = self.stage.requests.set_index("request_id")["asked_output_tokens"]
+        losers = losers.assign(asked_output_tokens=losers["request_id"].map(asked))
+        found = waste.waste(losers, winners, self.frames.server_log)
+        cost = cost_of(self.stage.attempts, losers, winners, tariff(self.frames.run))
+        output = f"{count(found.output_low)} to {count(found.output_high)}"
+        if found.server_log is not None:
+            output = f"{count(found.server_log.made_tokens)} (endpoint's log)"
+        return f"input tokens {count(found.input_tokens)}, output tokens {output}, cost {cost_text(cost)}"
+
+    def without(self, again: pd.DataFrame, first: pd.DataFrame) -> str:
+        """The p95 with these attempts and without, and how many requests they served sooner."""
+        given = latency.offered_waits(BY_NAME["ttft_sched"], self.stage)
+        planned = pd.Series(planned_at_ns(first, self.frames.server_log)).where(
+            first["streamed"].astype(bool)
+        )
+        at_ns = first["first_content_at_ns"].fillna(planned)
+        closed = first["ended"].isin(CLOSED).to_numpy(np.bool_)
+        place = self.stage.requests["request_id"].isin(again["request_id"]).to_numpy(np.bool_)
+        alone = Waits(given.ms.copy(), given.seen.copy(), given.cut.copy())
+        alone.ms[place] = (at_ns.fillna(first["ended_at_ns"]) - first["scheduled_at_ns"]) / 1e6
+        alone.seen[place], alone.cut[place] = closed & at_ns.notna(), closed & at_ns.isna()
+        kept = ~np.isnan(given.ms + alone.ms)
+        a, b = (
+            Waits(one.ms[kept], one.seen[kept], one.cut[kept]).quantiles((0.95,))[0] for one in (given, alone)
+        )
+        text = f"TTFT with the second call {_text(a)}, without"
+        if b.seen_to is not None and b.value == math.inf:
+            return f"{text} at least {ms(b.seen_to)} ms: the first calls were closed, so whether it helped cannot be told"
+        at = self.stage.requests["scheduled_at_ns"].to_numpy(np.float64)[kept]
+        ratio = quantile_ratio(a, b)
+        ends = quantile_ratio_interval(Timed(at, given.values[kept]), Timed(at, alone.values[kept]), a, b)
+        low, high = ends or (ratio.low, ratio.high)
+        word = "worse" if (low or 0) > 1 else "better" if (high or math.inf) < 1 else "no difference shown"
+        sooner = proportion((given.values < alone.values)[place & ~alone.cut])
+        return (
+            f"{text} {_text(b)}: {word}, {ratio_text(replace(ratio, low=low, high=high))}; "
+            f"sooner for {with_interval(share_cell(sooner))} of the second calls"
+        )
+
+
+def _progressive(of: _Of) -> str | None:
+    rows = of.stage.requests
+    rows = rows[(rows["answer"] == schema.EARLIEST_LEG) & (rows["ended"] == schema.OK)]
+    if not len(rows):
+        return None
+    alone = rows[f"first_{'text' if of.stage.first_token == schema.TEXT else 'content'}_at_ns"]
+    sooner, since = (alone - rows["first_at_ns"]).to_numpy(np.float64), rows["scheduled_at_ns"]
+    tokens = of.stage.attempts[of.stage.attempts["request_id"].isin(rows["request_id"])]
+    large, small = (tokens.loc[tokens["leg"] == leg, "output_tokens"].sum() for leg in (0, 1))
+    first = with_interval(share_cell(proportion(sooner > 0)))
+    return (
+        f"first text {_times(rows['first_at_ns'] - since)}, of the large model alone {_times(alone - since)}: "
+        f"sooner by {_times(sooner)}; whole answer {_times(rows['whole_at_ns'] - since)}. "
+        f"The fast model came first in {first} of {plural(len(rows), 'request')}, for {share(small / max(1.0, large))} more output tokens"
+    )
+
+
+def _fallback(of: _Of) -> str | None:
+    again, first = of.of_cause(schema.FALLBACK)
+    failed = int((~first["ended"].isin(CLOSED)).sum())
+    after = f", {count(failed)} of them after a failure" if failed else ""
+    return f"{of.share(again)} fell back{after}. {of.without(again, first)}" if len(again) else None
+
+
+def _resubmit(of: _Of) -> str | None:
+    again, first = of.of_cause(schema.RESUBMIT)
+    if not len(again):
+        return None
+    calls = plural(len(again), "first call")
+    return f"{of.share(again)} were sent twice. {calls} in vain: {of.lost(first, again)}. {of.without(again, first)}"
+
+
+def _cancel(of: _Of) -> str | None:
+    attempts, requests = of.stage.attempts, of.stage.requests
+    left = requests[(requests["ended"] == schema.CANCELLED) & (requests["answer"] == schema.SINGLE)]
+    calls = attempts[(attempts["ended"] == schema.CANCELLED) & attempts["cause"].ne(schema.HEDGE)]
+    calls = of.in_order(calls[calls["request_id"].isin(left["request_id"])])
+    if not len(calls):
+        return None
+    how, log = "what the target makes after that is not known", of.frames.server_log
+    log = calls[[*KEYS, "ended_at_ns"]].merge(log.drop_duplicates(KEYS), on=KEYS, suffixes=("", "_there"))
+    after = log["tokens_after_cancel"]
+    if after.notna().any():
+        pace = BY_NAME["tpot"].ns(of.stage)
+        each = np.nanmedian(pace) if np.isfinite(pace).any() else 0.0
+        stopped = (log["cancelled_at_ns"] - log["ended_at_ns"]).clip(lower=0) + after * each
+        how = f"the server stopped {_times(stopped.dropna())} later, {count(after.sum())} tokens made"
+    return f"{of.share(calls)} were left by their users; {how}. Their answers: {of.lost(calls, calls.assign(output_tokens=np.nan))}"
+
+
+def _second_call(of: _Of) -> str | None:
+    attempts, requests = of.stage.attempts, of.stage.requests
+    of_two = requests.loc[(requests["answer"] == schema.SINGLE) & (requests["legs"] > 1), "request_id"]
+    calls = attempts[attempts["request_id"].isin(of_two)]
+    first, second = (of.in_order(calls[calls["leg"] == leg]).set_index("request_id") for leg in (0, 1))
+    if not len(second):
+        return None
+    prose, fields = whole_at_ns(first), whole_at_ns(second).where(second["ended"] == schema.OK, np.inf)
+    alone = _times((prose - first["scheduled_at_ns"]).dropna(), PS)
+    tokens = [count(one[[*PROMPT, "output_tokens"]].sum(axis=1).mean()) for one in (first, second)]
+    return f"the second call adds {_times((fields - prose).dropna(), PS)} to {alone}, and {tokens[1]} tokens per request to {tokens[0]}"
+
+
+def _later(of: _Of, kind: str) -> str | None:
+    found = [one for one in of.transports if one.kind == kind]
+    return f"{_text(*found[0].times)} of {plural(found[0].requests, kind[:-1])}" if found else None
+
+
+ANSWERS: dict[str, Callable[[_Of], str | None]] = {
+    "progressive": _progressive,
+    "fallback": _fallback,
+    "resubmit": _resubmit,
+    "cancel": _cancel,
+    "two calls": _second_call,
+    "turnaround": lambda of: _later(of, "jobs"),
+    "time to resume": lambda of: _later(of, "streams"),
+}
+
+
+def answers(frames: Frames, of_target: Steady, transports: list[Transport]) -> list[Answer]:
+    """Every pattern that a traffic table shows."""
+    found = []
+    for table in sorted(of_target.requests["traffic"].unique()):
+        stage = of_target.only((of_target.requests["traffic"] == table).to_numpy(np.bool_), gaps=False)
+        name, n = plain(str(table), 80), len(stage.requests)
+        of = _Of(stage, frames, [one for one in transports if one.traffic == name])
+        few = f" Small sample: {plural(n, 'request')}." if n < FEWEST else ""
+        texts = ((pattern, text) for pattern, make in ANSWERS.items() if (text := make(of)))
+        found += [Answer(name, pattern, n, f"{text}.{few}") for pattern, text in texts]
+    return found
+
+
+def section(found: list[Answer]) -> Section | None:
+    """None where each request is one call that is read to its end."""
+    lines = tuple((f"{one.traffic}, {one.pattern}", one.text) for one in found)
+    brief = tuple(": ".join(line) for line in lines)
+    return Section("patterns", "What the patterns gain and cost", facts=lines, brief=brief) if found else None
+
+
+def _times(ns: pd.Series[float] | Floats, ps: tuple[float, ...] = PS[:1]) -> str:
+    return _text(*quantiles(np.asarray(ns, np.float64) / 1e6, ps))
+
+
+def _text(*found: Quantile) -> str:
+    """`p50 142 ms (95% CI 120 – 160), p95 n/a`."""
+    return ", ".join(f"{percentile(q.p)} {with_interval(quantile_cell(q), ' ms')}" for q in found)

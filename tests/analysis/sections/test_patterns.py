@@ -1,0 +1,227 @@
+"""The sentence of each pattern, against the endpoint's own log and the closed forms of its latency model."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from math import exp
+from statistics import NormalDist
+
+import numpy as np
+import pytest
+from run_folders.dry_runs import dry_run_folder, dry_run_report, exact
+
+from tailgauge_analysis.report.report import make
+
+NORMAL = NormalDist()
+TTFT, SIGMA, GAP = 300.0, 0.6, 8.0
+CHAT = {"prompt_tokens": 100, "output_tokens": 20}
+LEAVES = {"share": 0.5, "after_chunks": 5}
+TRAFFIC = {
+    "falls": {**CHAT, "fallback": {"after_s": 0.5}},
+    "again": {**CHAT, "cancel": {"share": 0.4, "after_s": 0.2, "resubmit": True}},
+    "leaves": {**CHAT, "cancel": LEAVES},
+    "early": {**CHAT, "pattern": "progressive", "progressive": {"fast_tokens": 6}},
+    "fields": {**CHAT, "pattern": "structured", "structured": {"mode": "two_calls", "field_tokens": 12}},
+    "whole": CHAT,
+}
+
+
+def scenario(names, seconds, rate=30.0, seed=20261123, **simulated):
+    tables = {name: TRAFFIC[name] for name in names}
+    return {
+        "seed": seed, "arrival": {"rate_per_s": rate * len(tables)}, "stages": {"duration_s": seconds, "warmup_s": 0.0},
+        "traffic": tables,
+        "simulated": {"ttft_ms": TTFT, "ttft_sigma": SIGMA, "chunk_gap_ms": GAP, **simulated},
+    }  # fmt: skip
+
+
+def texts(report):
+    return {(one["traffic"], one["pattern"]): one["text"] for one in report["patterns"]}
+
+
+def value(text, before, unit=" ms"):
+    """The number behind some words, with its interval."""
+    number, low, high = re.search(rf"{re.escape(before)} ([\d.,]+){unit} \(95% CI ([\d.,]+|\?)%? – ([\d.,]+|\?)", text).groups()  # fmt: skip
+    low, high = (np.nan if end == "?" else float(end.replace(",", "")) for end in (low, high))
+    return float(number.replace(",", "")), low, high
+
+
+def shown(number):
+    """As precise as the report writes it."""
+    return pytest.approx(number, rel=0.006, abs=0.06)
+
+
+@pytest.fixture(scope="module")
+def ran(tmp_path_factory, full_size):
+    return dry_run_report(
+        scenario(TRAFFIC, 200.0 if full_size else 14.0), tmp_path_factory.mktemp("patterns")
+    )
+
+
+def calls(ran, traffic):
+    """The rows of the log of each request, by attempt and leg."""
+    rows = ran.steady(traffic)
+    return {key: part.set_index("request_id") for key, part in rows.groupby(["leg", "attempt"])}
+
+
+def waited(rows, column="first_ns"):
+    return rows[column] - rows["scheduled_at_ns"]
+
+
+def planned(rows):
+    return rows["received_at_ns"] + rows["planned_ttft_ns"] - rows["scheduled_at_ns"]
+
+
+@pytest.mark.parametrize(("traffic", "pattern"), [("falls", "fallback"), ("again", "resubmit")])
+def test_the_p95_with_and_without_the_second_call_are_those_of_the_log(ran, full_size, traffic, pattern):
+    first, second = calls(ran, traffic)[0, 0], calls(ran, traffic)[0, 1]
+    text, alone = texts(ran.report)[traffic, pattern], planned(first)
+    both = alone.where(~alone.index.isin(second.index), waited(second).reindex(alone.index))
+    again = len(second) / len(first)
+    sooner = (waited(second) < alone.reindex(second.index)).mean()
+
+    assert re.match(rf"([\d.]+)% of {len(first)} requests", text)
+    assert float(text.split("%")[0]) == shown(100 * again)
+    assert value(text, "with the second call p95")[0] == shown(exact(both, 0.95))
+    assert value(text, "without p95")[0] == shown(exact(alone, 0.95))
+    assert value(text, "sooner for", "%")[0] == pytest.approx(100 * sooner, abs=0.1)
+    word = "worse" if full_size or pattern == "resubmit" else "no difference shown"  # of 400 requests
+    assert f": {word}, " in text
+    low, high = value(text, f"{word},", "x")[1:]
+    assert low < exact(both, 0.95) / exact(alone, 0.95) < high
+    if pattern == "fallback":  # in closed form
+        beyond = 1 - NORMAL.cdf(np.log(500 / TTFT) / SIGMA)
+        assert again == pytest.approx(beyond, rel=0.2)
+        late = 500 + TTFT * exp(SIGMA * NORMAL.inv_cdf(1 - 0.05 / beyond))
+        assert low < late / (TTFT * exp(SIGMA * NORMAL.inv_cdf(0.95))) < high
+
+
+def test_what_duplicates_take_is_what_the_log_has_of_the_calls_left_behind(ran):
+    first, second = calls(ran, "again")[0, 0], calls(ran, "again")[0, 1]
+    text, lost = texts(ran.report)["again", "resubmit"], first.loc[second.index]
+    made = int((lost["output_tokens"] + lost["tokens_after_cancel"].fillna(0)).sum())
+
+    assert f"{len(second)} first calls in vain: input tokens {lost['input_tokens'].sum():,}" in text
+    assert f"output tokens {made:,} (endpoint's log)" in text
+    cost = lost["input_tokens"].sum() + 5 * lost["billed_output_tokens"].sum()
+    low, high = (
+        float(end.replace(",", "")) for end in re.search(r"cost ([\d,]+) – ([\d,]+) ", text).groups()
+    )
+    assert low <= cost <= high
+
+
+def test_a_progressive_answer_gains_what_the_large_model_alone_would_have_taken_longer(ran):
+    legs, text = calls(ran, "early"), texts(ran.report)["early", "progressive"]
+    large, fast = waited(legs[0, 0]), waited(legs[1, 0])
+    first = np.fmin(large, fast.reindex(large.index))
+
+    assert value(text, "first text p50")[0] == shown(exact(first, 0.5))
+    assert value(text, "of the large model alone p50")[0] == shown(exact(large, 0.5))
+    assert value(text, "whole answer p50")[0] == shown(exact(waited(legs[0, 0], "last_ns"), 0.5))
+    assert value(text, "came first in", "%")[0] == pytest.approx(100 * (first < large).mean(), abs=0.1)
+    assert exact(first, 0.5) == pytest.approx(TTFT * exp(SIGMA * NORMAL.inv_cdf(1 - 0.5**0.5)), rel=0.1)
+
+
+def test_the_second_call_of_a_structured_answer_adds_its_whole_time_and_its_tokens(ran):
+    legs, text = calls(ran, "fields"), texts(ran.report)["fields", "two calls"]
+    prose, fields = legs[0, 0], legs[1, 0]
+    added = fields["last_ns"] - prose["last_ns"]
+    tokens = [(rows["input_tokens"] + rows["output_tokens"]).mean() for rows in (prose, fields)]
+
+    assert value(text, "adds p50")[0] == shown(exact(added, 0.5))
+    assert value(text, "to p50")[0] == shown(exact(waited(prose, "last_ns"), 0.5))
+    assert f"{tokens[1]:,.0f} tokens per request to {tokens[0]:,.0f}" in text
+
+
+def test_a_call_that_is_read_to_its_end_has_no_sentence(ran):
+    assert {traffic for traffic, _ in texts(ran.report)} == set(TRAFFIC) - {"whole"}
+
+
+@pytest.mark.parametrize("mode", ["immediate", "next_step", "never"])
+def test_what_is_made_after_a_user_left_is_what_the_engine_made(tmp_path, full_size, mode):
+    if not full_size and mode == "immediate":
+        pytest.skip("make verify: it stops at once")
+    tree = scenario(["leaves"], 6.0, profile="llama3-8b-h100", engine={"cancel_mode": mode})
+    ran = dry_run_report(tree, tmp_path)
+    text, rows = texts(ran.report)["leaves", "cancel"], ran.steady("leaves")
+    left = rows[rows["cancelled_at_ns"].notna()]
+    after = int(left["tokens_after_cancel"].sum())
+    stopped = value(text, "the server stopped p50")[0]
+    pace = ran.latency("all", "tpot", None)["percentiles"]["p50"]["value"]
+
+    assert len(left) > 30
+    assert float(text.split("%")[0]) == shown(100 * len(left) / len(rows))
+    assert f"{after:,} tokens made" in text
+    assert stopped == pytest.approx(pace * left["tokens_after_cancel"].median(), rel=0.02, abs=0.01)
+    assert (after == 0) == (mode == "immediate")
+    if mode == "never":  # 15 of 20 were left of each
+        assert after == (20 * len(left) - left["output_tokens"].sum())
+
+
+@pytest.mark.parametrize("traffic", ["falls", "again"])
+def test_a_second_call_is_better_where_the_first_is_slow_by_chance(tmp_path, monkeypatch, full_size, traffic):
+    if not full_size and traffic == "again":
+        pytest.skip("make verify: resubmissions too")
+    late = {**CHAT, "cancel": {"share": 1.0, "after_s": 0.5, "resubmit": True}}
+    monkeypatch.setitem(TRAFFIC, "again", late)
+    ran = dry_run_report(scenario([traffic], 40.0, ttft_ms=200.0, ttft_sigma=1.3), tmp_path)
+    ((_, text),) = texts(ran.report).items()
+    first, second = calls(ran, traffic)[0, 0], calls(ran, traffic)[0, 1]
+    alone = planned(first)
+    both = alone.where(~alone.index.isin(second.index), waited(second).reindex(alone.index))
+
+    assert ": better, " in text
+    assert value(text, "with the second call p95")[0] == shown(exact(both, 0.95))
+    assert value(text, "without p95")[0] == shown(exact(alone, 0.95))
+
+
+def test_what_a_fault_would_have_done_to_a_closed_call_is_not_in_its_plan(tmp_path):
+    """One in twelve stalls for three seconds: the plan of the endpoint knows only the TTFT without it."""
+    stalls = {"odd": {"kind": "stall", "share": 0.08, "seconds": 3.0}}
+    ran = dry_run_report(scenario(["falls"], 12.0, ttft_sigma=0.1, faults=stalls), tmp_path)
+
+    assert "without at least 500 ms: " in texts(ran.report)["falls", "fallback"]
+
+
+def test_a_fallback_changes_nothing_where_what_is_left_of_a_wait_is_as_long_as_a_new_one(tmp_path, full_size):
+    if not full_size:
+        pytest.skip("make verify: exponential waits")
+    ran = dry_run_report(scenario(["falls"], 60.0, ttft_sigma=0.0, ttft_exponential=True), tmp_path)
+    text = texts(ran.report)["falls", "fallback"]
+    sooner, low, high = value(text, "sooner for", "%")
+
+    assert ": no difference shown, " in text
+    assert low < 50 < high, sooner
+
+
+def test_after_a_failure_the_request_would_have_had_no_answer(tmp_path):
+    faults = {"down": {"kind": "status", "share": 0.1, "status": 500}}
+    ran = dry_run_report(scenario(["falls"], 20.0, ttft_sigma=0.1, faults=faults), tmp_path)
+    text = texts(ran.report)["falls", "fallback"]
+    failed = (ran.steady("falls").query("attempt == 0")["status"] == 500).sum()
+
+    assert f"{failed} of them after a failure" in text
+    assert "without p95 failed" in text
+
+
+def test_without_the_endpoint_s_log_nobody_knows_what_a_closed_call_would_have_done(tmp_path):
+    folder = dry_run_folder(scenario(["falls", "leaves"], 12.0, seed=7), tmp_path)
+    shutil.rmtree(folder / "target")
+    report = make([folder], tmp_path).report
+    found = texts(report.data)
+
+    fallback, cancel = found["falls", "fallback"], found["leaves", "cancel"]
+    least = float(re.search(r"without at least ([\d.]+) ms: .* cannot be told", fallback).group(1))
+    assert least == pytest.approx(500, rel=0.01)
+    assert "what the target makes after that is not known" in cancel
+    low, high = (int(end.replace(",", "")) for end in re.search(r"output tokens ([\d,]+) to ([\d,]+),", cancel).groups())  # fmt: skip
+    assert (low, high) == (high / 4, high)  # 5 of 20
+    assert any(label == "patterns" for label, _ in report.summary)
+
+
+def test_a_small_sample_is_called_small(tmp_path):
+    ran = dry_run_report(scenario(["early"], 1.0, seed=3), tmp_path)
+    text = texts(ran.report)["early", "progressive"]
+
+    assert re.search(r"Small sample: \d\d requests\.$", text)
