@@ -12,7 +12,7 @@ from tailgauge.cli.main import cli
 from tailgauge.errors import RunDataError, UsageError
 from tailgauge_analysis.comparing.block import PS, Block, block
 from tailgauge_analysis.comparing.compare import compare, weigh
-from tailgauge_analysis.comparing.comparison import report, sentence
+from tailgauge_analysis.comparing.comparison import report
 from tailgauge_analysis.comparing.effects import judge
 from tailgauge_analysis.reading import run_record
 from tailgauge_analysis.report.markdown import markdown
@@ -494,11 +494,14 @@ def test_a_variant_that_is_not_stable_ends_the_comparison_of_separate_runs(recor
     one_of_many = [replace(one, growth_per_s=4.1) if i == 1 else one for i, one in enumerate(blocks)]
     invalid = [replace(one, verdict="INVALID") for one in grows(blocks, None, 4.1)]
 
-    assert sentence(found[None, 4.1]) == "B is not stable at this rate: the backlog grows by 4.1 requests/s"
-    assert sentence(found[2.0, 4.1]).startswith(
+    assert (
+        found[None, 4.1].result.sentence
+        == "B is not stable at this rate: the backlog grows by 4.1 requests/s"
+    )
+    assert found[2.0, 4.1].result.sentence.startswith(
         "A and B are not stable at this rate: the backlogs grow by 2 and 4.1"
     )
-    assert [one.verdict for one in found.values()] == ["worse", "better", "inconclusive"]
-    assert [one.rows for one in found.values()] == [(), (), ()]
-    assert weighed(records, one_of_many).growth_per_s == (None, None)
-    assert weighed(records, invalid).verdict == "not comparable"
+    assert [one.data["verdict"] for one in found.values()] == ["worse", "better", "inconclusive"]
+    assert [one.data["rows"] for one in found.values()] == [[], [], []]
+    assert weighed(records, one_of_many).data["growth_per_s"] == [None, None]
+    assert weighed(records, invalid).data["verdict"] == "not comparable"
