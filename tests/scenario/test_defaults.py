@@ -89,7 +89,7 @@ DEFAULTS = {
             "spend": None,
         },
         "cache": {
-            "mode": "off", "minimum_tokens": 1024, "block_tokens": 16, "ttl_5m_s": 300.0, "ttl_1h_s": 3600.0,
+            "mode": "off", "minimum_tokens": None, "block_tokens": 16, "ttl_5m_s": 300.0, "ttl_1h_s": 3600.0,
             "automatic_ttl_s": 1e9, "sliding": True, "lookback": 20, "visibility_delay_s": 0.0, "per_replica": False,
             "route_miss_prob": 0.0, "capacity_tokens": 50_000_000,
         },

@@ -71,6 +71,7 @@ def calibrate(
 
 
 @click.command(epilog=options.CHECKUP)
+@click.argument("scenario", type=options.ScenarioName(), default="checkup")
 @options.scenario_options(options.TRAFFIC[:3])
 @options.overrides()
 @options.plugins()
@@ -82,16 +83,29 @@ def calibrate(
 @options.out("runs/ and reports/", remote=True)
 @options.as_json()
 def checkup(
-    quick: bool, workers: int, dry_run: bool, out: Path, as_json: bool, sets: tuple[str, ...], **given: Any
+    scenario: str,
+    quick: bool,
+    workers: int,
+    dry_run: bool,
+    out: Path,
+    as_json: bool,
+    sets: tuple[str, ...],
+    **given: Any,
 ) -> None:
     """Find problems of an endpoint before launch.
 
-    Problems are listed with the largest gain first. `tailgauge run checkup` is the same with all options of a run.
+    The traffic is that of the scenario, by default of the packaged example. `tailgauge run` on a scenario with
+    `experiment.kind = "checkup"` is the same with all options of a run.
     """
+    from tailgauge.scenario.packaged import find, read
+
+    table = read(find(scenario)).get("experiment")
+    if not isinstance(table, dict) or table.get("kind") != "checkup":
+        sets = ('experiment={kind = "checkup", minutes = 10}', *sets)
     if quick:
-        sets = ("experiment.checkup.quick=true", *sets)
-    settings = settings_of("checkup", given, sets, out=out, workers=workers, sends=not dry_run)
-    sys.exit(answer("checkup", settings, workers=workers, certificate=None, dry_run=dry_run, as_json=as_json))
+        sets = (*sets, "experiment.checkup.quick=true")
+    settings = settings_of(scenario, given, sets, out=out, workers=workers, sends=not dry_run)
+    sys.exit(answer(scenario, settings, workers=workers, certificate=None, dry_run=dry_run, as_json=as_json))
 
 
 def answer(

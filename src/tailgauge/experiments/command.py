@@ -46,13 +46,16 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
             runner = RealRunner(base.out, base.workers, base.certificate, folder / "runs.log", progress)
             done = conduct(EXPERIMENTS[base.table.kind](base), base, runner, folder, progress)
     runs = tuple(RunRow(one.step.name, one.run_id, one.verdict, one.reason) for one in done.steps)
-    result, measurement = _result(done), measured(runs)
+    result, measurement, target = _result(done), measured(runs), base.scenario.target.url
+    if dry_run and target != SIMULATED:
+        text = f"of the simulated endpoint, not of {target}: {result.sentence}"
+        result = replace(result, sentence=text)
     made = report(AnswerFile(
         kind=done.answer.kind, run_id=run_id, result=result, measurement=measurement, facts=done.answer.facts,
         sections=done.answer.sections, smallest=done.answer.smallest,
         exit_code=exit_code(result, measurement, interrupted=done.interrupted), runs=runs, dry_run=dry_run, expected=expected,
         planned=tuple(planned), took=_took(done.ledger), scenario=base.scenario.name, description=base.scenario.description,
-        target=base.scenario.target.url, started_at=started_at, command=_line(base, overrides, dry_run=dry_run),
+        target=target, started_at=started_at, command=_line(base, overrides, dry_run=dry_run),
     ))  # fmt: skip
     from tailgauge_analysis.report.picture import figure
     from tailgauge_analysis.report.report import write
@@ -77,11 +80,13 @@ def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], s
     lines = _plan(done.ledger, base)
     for line in lines:
         progress(f"plan: {line}")
-    progress(f"expected answer: {done.answer.result.sentence}")
+    expected = done.answer.result.sentence if base.scenario.target.url == SIMULATED else ""
+    if expected:
+        progress(f"expected answer: {expected}")
     if done.answer.smallest:
         progress(f"minimum detectable effect: {done.answer.smallest}")
     _guarded(done.ledger, base)
-    return lines, done.answer.result.sentence
+    return lines, expected
 
 
 def _plan(ledger: StepLedger, base: Base) -> list[str]:
@@ -94,7 +99,7 @@ def _plan(ledger: StepLedger, base: Base) -> list[str]:
         text += f"; up to {ledger.cost:,.2f} {ledger.currency}"
     if target == SIMULATED:
         return [text]
-    return [text, "from a dry run on the simulated endpoint; [simulated] stands in for the target"]
+    return [text, "from a dry run on the simulated endpoint, which says nothing of the target"]
 
 
 def _guarded(ledger: StepLedger, base: Base) -> None:

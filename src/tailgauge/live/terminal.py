@@ -18,6 +18,7 @@ from click import style
 
 from tailgauge.master.objectives import MET, MISSED, LiveObjective
 from tailgauge.master.progress import Progress
+from tailgauge.plan.estimate import short_prefixes
 from tailgauge.plan.resolve import Settings
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.quantile_sketch import quantile
@@ -45,7 +46,7 @@ def announcement(settings: Settings, workers: int) -> list[str]:
     title = f"{scenario.name}  {workers} worker{'' if workers == 1 else 's'}  {target}  {load}"
     expected = settings.estimate.lines()
     expected = expected[:1] if is_simulated else expected  # nobody pays for the simulated endpoint
-    return [title, *expected, *settings.objectives]
+    return [title, *expected, *settings.objectives, *short_prefixes(scenario)]
 
 
 def span(seconds: float) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 
 from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.scenario.model import Scenario
-from tailgauge.scenario.prices import Prices, Usage
+from tailgauge.scenario.prices import Prices, Usage, cached_from
 from tailgauge.schedule.schedule import Schedule
 
 
@@ -59,6 +59,22 @@ class Estimate:
             return [text, f"no price known for model {', '.join(self.without_price)}"]
         shown = f"{self.cost:,.2f}" if self.cost >= 1 else f"{self.cost:.2g}"
         return [f"{text}, up to {shown} {self.currency} for {self.calls:,} calls"]
+
+
+def short_prefixes(scenario: Scenario) -> list[str]:
+    """Marked prefixes that their models do not cache, a line each: there would be no error, and no cached token."""
+    found = []
+    for name, traffic in scenario.traffic.items():
+        cache, model = traffic.cache, traffic.model or scenario.target.model
+        least = cached_from(model)
+        if cache is None or not cache.breakpoints or least is None:
+            continue
+        marked = cache.prefix_tokens + (traffic.prompt_tokens if "last" in cache.breakpoints else 0)
+        if marked < least:
+            found.append(
+                f"traffic.{name}.cache: {marked:,} marked tokens are not cached: {model} caches from {least:,} tokens"
+            )
+    return found
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""What a call cost: dated price files, and the sum over its usage.
+"""What a call cost: dated price files, and the sum over its usage. And the shortest prefix that a model caches.
 
 A model that the file does not have has no cost, which is not a cost of zero. Sums are exact fractions.
 """
@@ -24,12 +24,25 @@ RATES = ("input", "write_5m", "write_1h", "read", "output")
 PACKAGED = Path(__file__).with_name("prices.toml")
 _MILLION = 1_000_000
 _DATED = re.compile(r"-\d{8}$")  # a model's name with the day of its release
+# Shorter prefixes are not cached, without an error. Source: the provider's page on prompt caching, 2026-08-21.
+CACHED_FROM: Mapping[int, tuple[str, ...]] = {
+    512: ("claude-opus-5", "claude-fable-5", "claude-mythos-5"),
+    1024: ("claude-opus-4-8", "claude-sonnet-5", "claude-sonnet-4-6", "claude-sonnet-4-5"),
+    2048: ("claude-opus-4-7", "claude-mythos-preview"),
+    4096: ("claude-opus-4-6", "claude-opus-4-5", "claude-haiku-4-5"),
+}
 Rate = Annotated[
     Decimal,
     BeforeValidator(lambda given: Decimal(given) if type(given) is int else given),
     Field(ge=0, le=1_000_000),
 ]
 _Name = Annotated[str, Field(min_length=1)]
+
+
+def cached_from(model: str) -> int | None:
+    """Tokens of the shortest prefix that a model caches; None where it is not known."""
+    name = _DATED.sub("", model)
+    return next((least for least, models in CACHED_FROM.items() if name in models), None)
 
 
 class Usage(NamedTuple):

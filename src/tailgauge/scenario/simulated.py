@@ -10,6 +10,7 @@ from typing import Literal
 
 from pydantic import Field, model_validator
 
+from tailgauge.scenario.prices import cached_from
 from tailgauge.table import Count, NonNegative, Positive, Share, Sigma, Table
 
 FIXED = "fixed"
@@ -94,7 +95,12 @@ class CacheTable(Table):
     mode: Literal["off", "marked", "automatic"] = Field(
         "off", description="`marked`: at `cache_control` marks; `automatic`: every whole block"
     )
-    minimum_tokens: int = Field(1024, ge=0, le=1_000_000, description="minimum length of a cached prefix")
+    minimum_tokens: int | None = Field(
+        None,
+        ge=0,
+        le=1_000_000,
+        description="minimum length of a cached prefix; default that of the model, else 1024",
+    )
     block_tokens: int = Field(16, ge=1, le=4096, description="tokens of an automatic block")
     ttl_5m_s: Positive = Field(300.0, description="lifetime of an entry marked `5m`")
     ttl_1h_s: Positive = Field(3600.0, description="lifetime of an entry marked `1h`")
@@ -107,6 +113,10 @@ class CacheTable(Table):
     per_replica: bool = Field(False, description="each replica has a separate cache")
     route_miss_prob: Share = Field(0.0, description="share of calls routed to a machine without the cache")
     capacity_tokens: Count = Field(50_000_000, description="capacity, per replica or shared")
+
+    def least_tokens(self, model: str) -> int:
+        """Tokens of the shortest prefix that is cached."""
+        return cached_from(model) or 1024 if self.minimum_tokens is None else self.minimum_tokens
 
 
 class StragglersTable(Table):

@@ -35,6 +35,7 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "broken": {"simulated.faults.planted": {"kind": "cut", "share": 0.1, "at_chunk": 5}},
     "refused": {f"{LIMITS}.rpm": 300, f"{LIMITS}.burst": 5},
     "early_headers": {"simulated.faults.planted": {"kind": "early_headers", "share": 0.5}},
+    "no_cache": {f"{CACHE}.mode": "off"},
     "unmarked": {f"{MARKED}.breakpoints": []},
     "below_minimum": {f"{MARKED}.system_tokens": 600},
     "unstable": {f"{MARKED}.volatile": "front"},
@@ -42,6 +43,13 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "expired": {f"{MARKED}.prefixes": 100, f"{CACHE}.ttl_5m_s": 5.0},
     "unexplained": {f"{CACHE}.route_miss_prob": 0.3},
     "fan_out": {f"{ENGINE}.slots": 1, f"{ENGINE}.step_ms": 3.0},
+    "heavy_leg": {
+        "traffic.assistant": {
+            "pattern": "fan_out", "fan_out": {"kinds": [
+                {"prompt_tokens": 100, "output_tokens": 20, "count": 4}, {"prompt_tokens": 100, "output_tokens": 80}]},
+        },
+        f"{ENGINE}.slots": 64, "arrival.rate_per_s": 2,
+    },
     "legs_refused": {f"{LIMITS}.rpm": 6000, f"{LIMITS}.burst": 5},
     "race": {f"{MARKED}.prefixes": 100_000, f"{CACHE}.visibility_delay_s": 0.05},
     "per_slot": {
@@ -57,6 +65,7 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "early_retries": {**ONE_BY_ONE, "traffic.assistant.retry": {"policy": "naive"}},
 }  # fmt: skip
 COMPARED = ("fan_out", "queueing")  # with the light probe
+FANS_OUT = {"experiment.checkup.legs": 8}  # a planned one: the packaged traffic has none
 
 
 def needed(check: str) -> list[str]:
@@ -69,7 +78,7 @@ def conducted(
 ) -> Conducted:
     """The packaged checkup over this endpoint, with these probes only."""
     skip = [name for name in PROBES if name not in probes]
-    bounds = {"seed": seed, "experiment.checkup.quick": quick, "experiment.checkup.skip": skip}
+    bounds = {"seed": seed, "experiment.checkup.quick": quick, "experiment.checkup.skip": skip, **FANS_OUT}
     pairs = tuple({**bounds, **planted}.items())
     path = find("checkup")
     base = Base(path, scenarios.load(str(path), pairs), pairs, folder)

@@ -17,6 +17,7 @@ SHORT = (
     "cancel_billed", "no_retry_after", "queueing",
 )  # fmt: skip
 REAL_ONLY = {"connections", "idle_cut"}
+NO_GAIN = "early_headers"  # normal at a healthy engine
 
 
 def base(folder, *pairs):
@@ -39,10 +40,14 @@ def test_a_planted_problem_is_found(problem, tmp_path, full_size):
         answer = done.answer
         one = next(one for one in answer.facts["checks"] if one["check"]["name"] == problem)
 
-        assert problem in answer.facts["findings"], one
+        assert one["adjusted"] < 0.05, one
         gain = one["check"]["gain"]
+        if problem == NO_GAIN:
+            assert (answer.facts["findings"], answer.facts["noted"]) == ([], [problem])
+            assert answer.result.outcome == "PASS"
+            continue
+        assert problem in answer.facts["findings"], one
         assert (answer.result.outcome, one["outcome"]) == ("FAIL", "FAIL")
-        assert one["adjusted"] < 0.05
         assert 0 <= gain["low"] <= gain["value"] <= gain["high"] <= 1
 
 
@@ -62,7 +67,7 @@ def test_nothing_is_found_on_a_healthy_endpoint(tmp_path, full_size):
         assert {one["check"]["name"] for one in answer.facts["checks"] if one["outcome"] == "INCONCLUSIVE"} == {
             "connections", "no_retry_after", "early_retries",
         }  # fmt: skip
-    assert answer.result.sentence == "no problem found in 26 checks"
+    assert answer.result.sentence == "no problem found in 28 checks"
     assert json.loads(json.dumps(answer.facts)) == answer.facts
 
 
@@ -78,7 +83,8 @@ def test_the_larger_gain_comes_first(tmp_path):
 
 def test_a_checkup_fits_into_its_time(tmp_path):
     for pairs, most_s in (((("experiment.checkup.quick", True),), 180), ((), 600)):
-        steps = next(CheckupPlanner(base(tmp_path, *pairs)).course())
+        legs = ("experiment.checkup.legs", 8)
+        steps = next(CheckupPlanner(base(tmp_path, *pairs, legs)).course())
 
         assert [step.name for step in steps] == [
             "light traffic", "cold against warm prefix", "fan-out of 8", "clients that leave", "load in steps",
@@ -115,7 +121,8 @@ def test_other_traffic_is_looked_at_too(name, tmp_path):
     prepared = [whole.prepare(step, number, tmp_path, sends=False) for number, step in enumerate(steps)]
 
     assert prepared[0].step.name == "light traffic"
-    assert ("cold against warm prefix" in [step.name for step in steps]) is name.startswith("cached")
+    has_cache = any(table.cache for table in whole.scenario.traffic.values())
+    assert ("cold against warm prefix" in [step.name for step in steps]) is has_cache
 
 
 def test_every_probe_sends_what_the_traffic_adds_to_its_requests(tmp_path):
@@ -130,7 +137,7 @@ def test_every_probe_sends_what_the_traffic_adds_to_its_requests(tmp_path):
         prepared = whole.prepare(step, number, tmp_path, sends=False)
         for table in prepared.settings.scenario.traffic.values():
             assert {key: getattr(table, key) for key in added} == added
-    assert len(steps) > 3
+    assert len(steps) > 2
 
 
 def test_a_stream_of_ones_own_is_refused(tmp_path):

@@ -7,12 +7,14 @@ preflight are among them: they may have written what others read. `counted` are 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
+from tailgauge.scenario.prices import cached_from
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.sections.latency_under_load.concurrency import open_at
 from tailgauge_analysis.text.json_values import Json, table
@@ -36,12 +38,13 @@ class CacheSettings:
     lookback: int
     visibility_s: float  # from the beginning of the response that writes until it can be read
     sliding: bool  # a read renews the life
+    least_tokens: Callable[[str], float | None]  # of a prefix that is cached; None if unknown
 
 
 def settings(run: Json) -> CacheSettings:
     """Cache settings of a run's first target: documented by the provider, or set at the simulated endpoint."""
     if not run["target"].get("simulated"):
-        return CacheSettings(dict(LIVES_S), math.nan, LOOKBACK, 0.0, True)
+        return CacheSettings(dict(LIVES_S), math.nan, LOOKBACK, 0.0, True, cached_from)
     cache = table(table(run["scenario"], "simulated"), "cache")
 
     def number(key: str, otherwise: float) -> float:
@@ -55,6 +58,7 @@ def settings(run: Json) -> CacheSettings:
         int(number("lookback", LOOKBACK)),
         number("visibility_delay_s", 0.0),
         cache.get("sliding") is not False,
+        lambda model: number("minimum_tokens", cached_from(model) or 1024),
     )
 
 

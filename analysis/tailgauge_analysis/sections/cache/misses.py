@@ -17,7 +17,7 @@ from tailgauge_analysis.stats.quantiles import Mask
 
 SALTED, BELOW_MINIMUM, UNSTABLE, RACE = "salted", "below_minimum", "unstable", "race"
 EXPIRED, LOOKBACK, PARAMETER = "expired", "lookback", "parameter"
-FIRST, UNEXPLAINED = "first", "unexplained"
+FIRST, NO_CACHE, UNEXPLAINED = "first", "no_cache", "unexplained"
 MOST_BYTES = 5
 
 
@@ -26,7 +26,7 @@ CAUSES = (
     (SALTED, "the prompt starts with random bytes, on purpose", "none: this is the control"),
     (
         BELOW_MINIMUM,
-        "marked, and neither written nor read",
+        "marked, neither written nor read, and shorter than what is cached",
         "make the prefix longer than the model's minimum",
     ),
     (
@@ -39,6 +39,11 @@ CAUSES = (
     (LOOKBACK, "the entry is further before the mark than the target searches", "set a mark in between"),
     (PARAMETER, "cached with another model, thinking, tool choice or schema", "keep these constant"),
     (FIRST, "the first call with this prefix", "none, or pre-warm: one call has to write it"),
+    (
+        NO_CACHE,
+        "no call of the run was read from a cache or written to one",
+        "turn the engine's prefix cache on; mark the prefix where the protocol has marks",
+    ),
     (UNEXPLAINED, "the entry should be there", "ask the provider about routing and eviction"),
 )
 
@@ -80,13 +85,17 @@ def _evidence(calls: pd.DataFrame, settings: CacheSettings) -> dict[str, Mask]:
     racing = (calls["cache_writers"] > 0) & ~warm | calls["racing"] & (aged | ~warm)
     again = [calls.groupby(["target", "prefix_hash"], sort=False).cumcount() > 0, calls["idle_ns"].isna()]
     known = since.notna()
+    works = (calls["read"] + calls["created"]).groupby(calls["target"]).transform("max") > 0
+    least = calls["asked_model"].map(settings.least_tokens).astype(np.float64)
+    short = calls["total"] < least
     evidence = {
-        BELOW_MINIMUM: (calls["cache_marks"] > 0) & (calls["created"] == 0),
+        BELOW_MINIMUM: (calls["cache_marks"] > 0) & (calls["created"] == 0) & (short | least.isna() & works),
         RACE: racing | (since < settings.visibility_s * 1e9),
         EXPIRED: aged,
         LOOKBACK: known & (calls["cache_blocks"] >= settings.lookback),
         PARAMETER: ~known & again[0] & again[1],
         FIRST: ~known,
+        NO_CACHE: ~works,
     }
     return {name: mask.to_numpy(np.bool_) for name, mask in evidence.items()}
 

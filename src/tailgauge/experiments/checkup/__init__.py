@@ -1,1 +1,1 @@
-"""Checkup: five probes of an endpoint before launch, and what to change, the largest gain first."""
+"""Checkup: up to five probes of an endpoint before launch, with the user's own traffic, and what to change."""

@@ -1,6 +1,7 @@
 """Every check: the problem that it finds, what is allowed, what its gain is a share of, and what to change.
 
 One row per check, in the order in which an engineer reads them. `change` is an instruction that somebody can carry out.
+Gains of different kinds are not compared: findings are in the order of GAINS, and by gain within one kind.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 LATENCY, COST, REQUESTS, NOTHING = "the latency", "the cost", "the requests", "nothing that is counted here"
+GAINS = (REQUESTS, LATENCY, COST, NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +40,13 @@ CHECKS: Mapping[str, CheckSpec] = {
         LATENCY, "choose a faster model, request shorter answers, or reduce the load on each replica",
     ),
     "tail": CheckSpec(
-        "light", "too many requests take more than three times the median", 0.05, "{} of the requests",
-        LATENCY, "hedge late calls, and ask the provider which machines are slow",
+        "light", "too many requests take far longer than usual for their size", 0.05,
+        "{} of the requests more than 3 times the median, 1% more than 5 times",
+        LATENCY, "find what the slow ones have in common: a machine, an hour, a queue; see hedging below",
     ),
     "not_streamed": CheckSpec(
         "light", "answers are not streamed", 0, "whole answers as early as the first content of streamed ones",
-        LATENCY, "stream the answers: stream = true",
+        LATENCY, "stream the answers that people read: stream = true",
     ),
     "held_back": CheckSpec(
         "light", "streams are buffered on the path", 0.5, "{} of the answers",
@@ -77,6 +80,10 @@ CHECKS: Mapping[str, CheckSpec] = {
         "light", "calls open new connections", 0.2, "{} of the calls",
         LATENCY, "keep connections open: one client for the whole process, and a keep-alive longer than the gaps",
     ),
+    "no_cache": CheckSpec(
+        "cached", "this endpoint shows no sign of a prefix cache", 0.5, "{} of the calls",
+        COST, "turn the engine's prefix cache on, or choose an endpoint that has one: prompts are as they should be",
+    ),
     "unmarked": CheckSpec(
         "cached", "the shared prefix is neither marked nor cached automatically", 0.5, "{} of the calls",
         COST, "set a cache mark at the end of what never changes",
@@ -104,6 +111,10 @@ CHECKS: Mapping[str, CheckSpec] = {
     "fan_out": CheckSpec(
         "fan_out", "calls of one request slow each other down", 0, "a join 25% slower than the slowest of as many single calls",
         LATENCY, "send fewer legs at once (at_once), spread them, or get more slots",
+    ),
+    "heavy_leg": CheckSpec(
+        "fan_out", "one leg keeps the others of its request waiting", 0.5, "{} of the requests a quarter longer than without it",
+        LATENCY, "shorten that leg's prompt or answer, split it, or do not wait for it",
     ),
     "legs_refused": CheckSpec(
         "fan_out", "calls of one request are refused because they are concurrent", 0.05, "{} of the calls",

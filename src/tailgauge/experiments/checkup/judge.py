@@ -8,18 +8,19 @@ share of `gain_of` (checks.py): 0.3 is 30% of it.
     medians    log of the ratio of two medians over log(times), its spread by the stationary bootstrap, normal
 
 All checks of a checkup are one family (Holm), so a healthy endpoint has a finding in at most one of twenty checkups.
+What is significant but would give nothing back is noted, and is no finding.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
 
-from tailgauge.experiments.checkup.checks import CHECKS, CheckSpec
+from tailgauge.experiments.checkup.checks import CHECKS, GAINS, CheckSpec
 from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
 from tailgauge_analysis.stats.binomial import beta_cdf
@@ -28,7 +29,7 @@ from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import NORMAL_975, TOO_FEW, Floats, quantiles
 from tailgauge_analysis.stats.sign_flips import holm
 from tailgauge_analysis.text.cells import quantile_cell
-from tailgauge_analysis.text.formatting import ms, percentile
+from tailgauge_analysis.text.formatting import ms_or_failed, percentile
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
 
 FEWEST = 10  # values of a sample
@@ -39,9 +40,9 @@ Z_STRICT, _Z_POWER = 2.878, 0.842  # normal quantiles of STRICT, of four in five
 PS = (0.5, 0.95, 0.99)
 REFUSED = (schema.RATE_LIMITED, schema.OVERLOADED)
 
-# Traffic tables of the probes' runs.
-STREAMED, WHOLE, WARM, COLD, LEGS, LEFT, LOADED = (
-    "streamed", "whole", "warm", "cold", "legs", "left", "loaded",
+# Traffic tables that the probes add.
+CONTROL, WARM, COLD, IDEAL, LEGS, LEFT = (
+    "checkup_streamed", "warm", "cold", "marked_and_stable", "legs", "left",
 )  # fmt: skip
 BURST_FROM, BURST_TO = 0.4, 0.7  # of the load probe
 LOW = 0.25  # times today's rate, before the burst
@@ -121,6 +122,12 @@ class ProbeResult:
     measured: tuple[Measured, ...] = ()
     samples: Mapping[str, Floats] = field(default_factory=dict)
     failed: bool = False  # no request succeeded: its run is INVALID because of the target
+    remarks: tuple[str, ...] = ()
+
+    def joined(self, other: ProbeResult) -> ProbeResult:
+        """With what another probe found in the same run."""
+        checks, measured = self.checks + other.checks, self.measured + other.measured
+        return replace(self, checks=checks, measured=measured, samples={**self.samples, **other.samples})
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,11 +140,12 @@ class Popularity:
 
 @dataclass(frozen=True, slots=True)
 class JudgedCheck:
-    """A check with its p-value adjusted for the family; FAIL is a finding."""
+    """A check with its p-value adjusted for the family; FAIL is a finding. `noted`: would be one, but gives nothing back."""
 
     check: ProbeCheck
     adjusted: float | None
     outcome: str
+    noted: bool = False
 
     @property
     def spec(self) -> CheckSpec:
@@ -150,16 +158,20 @@ def judged(checks: Sequence[ProbeCheck]) -> list[JudgedCheck]:
     places = list(CHECKS)
     ordered = sorted(checks, key=lambda check: places.index(check.name))
     adjusted = iter(holm([check.p_value for check in ordered if check.p_value is not None]))
-    found = [(check, None if check.p_value is None else next(adjusted)) for check in ordered]
-    return [
-        JudgedCheck(check, p, INCONCLUSIVE if p is None else FAIL if p < ALPHA else PASS)
-        for check, p in found
-    ]
+    return [_judged(check, None if check.p_value is None else next(adjusted)) for check in ordered]
+
+
+def _judged(check: ProbeCheck, adjusted: float | None) -> JudgedCheck:
+    if adjusted is None:
+        return JudgedCheck(check, None, INCONCLUSIVE)
+    significant, gains = adjusted < ALPHA, check.gain.value > 0
+    return JudgedCheck(check, adjusted, FAIL if significant and gains else PASS, significant and not gains)
 
 
 def findings(of: Sequence[JudgedCheck]) -> list[JudgedCheck]:
-    """The largest gain first."""
-    return sorted((one for one in of if one.outcome == FAIL), key=lambda one: -one.check.gain.value)
+    """What fails requests, then what takes time, then what costs; the largest gain of each kind first."""
+    found = (one for one in of if one.outcome == FAIL)
+    return sorted(found, key=lambda one: (GAINS.index(one.spec.gain_of), -one.check.gain.value))
 
 
 def inconclusive(name: str, why: str, n: int = 0) -> ProbeCheck:
@@ -167,11 +179,13 @@ def inconclusive(name: str, why: str, n: int = 0) -> ProbeCheck:
     return ProbeCheck(name, n, None, why)
 
 
-def of_share(name: str, met: Mask, evidence: str, gain: Gain | None = None) -> ProbeCheck:
+def of_share(
+    name: str, met: Mask, evidence: str, gain: Gain | None = None, allowed: float | None = None
+) -> ProbeCheck:
     """Whether more than the allowed share is `met`."""
     if len(met) < FEWEST:
         return inconclusive(name, f"not enough data: {len(met)} of the {FEWEST} needed", len(met))
-    found, allowed = proportion(met), CHECKS[name].share
+    found, allowed = proportion(met), CHECKS[name].share if allowed is None else allowed
     p_value = 1.0 if found.k == 0 else beta_cdf(allowed, *_beta(found.k, found.n, found.n_eff))
     given = of_proportion(found) if gain is None else gain
     return ProbeCheck(name, found.n, p_value, evidence, given, _least(found.n, allowed))
@@ -258,6 +272,6 @@ def latencies(name: str, values_ms: Floats) -> list[Measured]:
     """p50, p95 and p99 of a sample with their intervals, if it has enough values."""
     shown = [q for q in quantiles(values_ms, PS) if q.mark != TOO_FEW and q.value is not None]
     return [
-        Measured(f"{name}, {percentile(q.p)}", f"{ms(q.value)} ms", quantile_cell(q).interval, q.n)
+        Measured(f"{name}, {percentile(q.p)}", f"{ms_or_failed(q.value)} ms", quantile_cell(q).interval, q.n)
         for q in shown
     ]

@@ -1,7 +1,13 @@
-"""The probe of light traffic: where the time goes, the benefit of streaming, and whether streams are complete.
+"""The probe of the user's own traffic: where the time goes, the tail, the benefit of streaming, whether streams are complete.
 
 Answers of the steady stage. Times of a user start when the request was scheduled, times of the target when it was sent,
-so that the delay of this machine is in no comparison.
+so that the delay of this machine is in no comparison. First content is judged of streamed answers only. A request
+that timed out took longer than any other: its wait is the least that it can be, and it is beyond every bound.
+
+The tail is relative to the median request of the same size: a quantile regression on its tokens, by traffic table.
+
+    hedging    T is the wait of one call, d its p95. A second call after d leaves P(T > t) P(T > t - d) beyond t, if slow
+               calls are slow by chance: not by their prompts, by the load, or by what all calls share
 
 An idle timeout on the path cuts after the same silence each time, and no call that was silent for longer survives. The
 silence of a call that broke off runs from its last content, or from its sending, to its end. Pings are not in the rows, so
@@ -10,16 +16,21 @@ it is a silence of content. What our timeout ended does not count.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Collection
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 
 from tailgauge.experiments.checkup import judge
 from tailgauge.experiments.checkup.judge import (
+    CONTROL,
+    FEWEST,
     NONE,
     REFUSED,
-    STREAMED,
-    WHOLE,
     Gain,
+    Mask,
     Measured,
     ProbeCheck,
     ProbeResult,
@@ -33,11 +44,15 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.streams import coalescing, stalls
 from tailgauge_analysis.sections.latency_under_load.diagnosis import diagnosis
 from tailgauge_analysis.sections.phases import phases
-from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.text.formatting import ms, share, share_range
+from tailgauge_analysis.stats import quantile_regression
+from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Floats, n_min, quantiles
+from tailgauge_analysis.text.formatting import ms, ms_or_failed, share, share_range
 
 UNKNOWN = Gain(0.5, 0.0, 1.0)
-SLOW_TIMES = 3.0
+SLOW = ((3.0, 0.05), (5.0, 0.01))  # times the usual, and the share that may take longer: p95 and p99
+LEAST_USUAL = 0.2  # of the median
+NEW_TOKENS = ("input_tokens", "cache_creation_input_tokens")
+WORTH = 0.25  # of p99, to try hedging
 LUMP = 4.0  # tokens per chunk
 SEVERAL = 10  # tokens of an answer
 EARLY = 0.5  # of the time to the first content
@@ -51,40 +66,51 @@ BY_OTHERS = (schema.SERVER_ERROR, schema.CONNECT_ERROR, schema.STREAM_ERROR, sch
 SIGNS = ["sent_at_ns", "headers_at_ns", "last_content_at_ns"]
 
 
-def light(reading: RunReading, settings: Settings, *, streams: bool) -> ProbeResult:
-    """Result of a run at today's rate; `streams`: whether the user's traffic is streamed."""
+def light(
+    reading: RunReading,
+    settings: Settings,
+    streams: Collection[str],
+    *,
+    whole: str = "",
+    hedged: bool = False,
+) -> ProbeResult:
+    """Result of a run of the user's traffic. `streams`: the tables that stream single answers; `whole`: the one that does not,
+    of which a quarter was streamed, in the table CONTROL; `hedged`: whether it hedges already.
+    """
     steady = reading.steady
-    streamed, whole = (of(steady, name) for name in (STREAMED, WHOLE))
-    users = streamed if streams else whole
-    first, end = _ms(users, "first_at_ns"), _ms(users, "last_content_at_ns")
+    users = steady.only((steady.requests["traffic"] != CONTROL).to_numpy(np.bool_))
+    shown, end, waits = of(users, streams), _end_ms(users), wait_ms(users, streams)
     checks = [
-        _first_content(first, end, settings),
-        _pace(streamed, settings),
-        _tail(users, end),
-        *_streaming(streamed, whole, settings.threshold, streams=streams),
-        _coalesced(streamed),
-        _stalled(streamed),
-        *_failed(steady),
-        idle_cut(steady),
-        _early_headers(steady.attempts),
-        _connections(reading, end),
-    ]
-    measured = [
-        *_split(first, end), *_phases(reading),
-        *judge.latencies("first content", _known(first)), *judge.latencies("whole answer", _known(end)),
+        *(stream_checks(steady, settings, streams) if streams else ()),
+        _tail(users, end), _not_streamed(steady, whole, settings.threshold), *_failed(users), idle_cut(users),
+        _early_headers(steady.attempts), _connections(reading, end),
     ]  # fmt: skip
-    samples = {
-        "first": _known(_ms(streamed, "first_at_ns", since="sent_at_ns")),
-        "alone": _known(_ms(streamed, "last_content_at_ns", since="sent_at_ns")),
-    }
-    return ProbeResult(tuple(checks), tuple(measured), samples, judge.failed(reading))
+    measured = [
+        *_split(of(steady, streams)), *_phases(reading),
+        *judge.latencies("first content", _offered(_ms(shown, "first_at_ns"), shown)),
+        *judge.latencies("whole answer", _offered(end, users)),
+    ]  # fmt: skip
+    samples = {"today": _known(waits), "alone": _known(_end_ms(users, since="sent_at_ns"))}
+    advice = hedging(np.where(_late(users), np.inf, waits), hedged=hedged)
+    return ProbeResult(tuple(checks), tuple(measured), samples, judge.failed(reading), (advice,))
 
 
-def _split(first: Floats, end: Floats) -> list[Measured]:
+def stream_checks(steady: Steady, settings: Settings, streams: Collection[str]) -> list[ProbeCheck]:
+    """What is judged of single streamed answers."""
+    streamed = of(steady, streams)
+    return [
+        _first_content(streamed, settings), _pace(streamed, settings), _held_back(streamed), _coalesced(streamed),
+        _stalled(streamed),
+    ]  # fmt: skip
+
+
+def _split(streamed: Steady) -> list[Measured]:
     """The share of users' waiting time before the first content."""
+    first, end = _ms(streamed, "first_at_ns"), _ms(streamed, "last_content_at_ns")
     before = judge.saved(first, end)
     ends = share_range(before.low, before.high)
-    return [Measured("share of latency before the first content", share(before.value), ends, len(end))]
+    n = int((~np.isnan(first + end)).sum())
+    return [Measured("share of latency before the first content", share(before.value), ends, n)] if n else []
 
 
 def _phases(reading: RunReading) -> list[Measured]:
@@ -97,28 +123,59 @@ def _phases(reading: RunReading) -> list[Measured]:
     ]
 
 
-def of(steady: Steady, name: str) -> Steady:
-    """The requests of one traffic table."""
-    return steady.only((steady.requests["traffic"] == name).to_numpy(np.bool_))
+def of(steady: Steady, names: Collection[str]) -> Steady:
+    """The requests of some traffic tables."""
+    return steady.only(steady.requests["traffic"].isin(names).to_numpy(np.bool_))
+
+
+def _late(steady: Steady) -> Mask:
+    late: Mask = steady.requests["ended"].eq(schema.TIMEOUT).to_numpy(np.bool_)
+    return late
+
+
+def _failures(steady: Steady) -> Mask:
+    failed: Mask = steady.requests["ended"].isin((*BROKEN, *REFUSED)).to_numpy(np.bool_)
+    return failed
 
 
 def _ms(steady: Steady, column: str, since: str = "scheduled_at_ns") -> Floats:
     requests = steady.requests
-    values: Floats = ((requests[column] - requests[since]) / 1e6).to_numpy(np.float64)
+    at = requests[column].mask(_late(steady), requests["ended_at_ns"])
+    values: Floats = ((at - requests[since].fillna(requests["first_sent_at_ns"])) / 1e6).to_numpy(np.float64)
     return values
+
+
+def _end_ms(steady: Steady, since: str = "scheduled_at_ns") -> Floats:
+    """Until the whole answer, or the join of several."""
+    single, join = (_ms(steady, column, since) for column in ("last_content_at_ns", "joined_at_ns"))
+    return np.where(np.isnan(single), join, single)
+
+
+def wait_ms(steady: Steady, streams: Collection[str]) -> Floats:
+    """What a user waits for, since sent: the first content where it is streamed, else the whole."""
+    streamed = steady.requests["traffic"].isin(streams).to_numpy(np.bool_)
+    return np.where(streamed, _ms(steady, "first_at_ns", "sent_at_ns"), _end_ms(steady, "sent_at_ns"))
+
+
+def _offered(values: Floats, steady: Steady) -> Floats:
+    """Without those that were left, and +inf for those that failed."""
+    failed = _failures(steady)
+    return np.where(failed, np.inf, values)[failed | ~np.isnan(values)]
 
 
 def _known(values: Floats) -> Floats:
     return values[~np.isnan(values)]
 
 
-def _first_content(first: Floats, end: Floats, settings: Settings) -> ProbeCheck:
+def _first_content(streamed: Steady, settings: Settings) -> ProbeCheck:
+    first, end = _ms(streamed, "first_at_ns"), _ms(streamed, "last_content_at_ns")
     known = ~np.isnan(first + end)
     first, end = first[known], end[known]
     typical = ms(float(np.median(first))) if len(first) else "–"
     text = f"median time to first content {typical} ms, allowed {ms(settings.first_ms)} ms"
     gain = judge.saved(np.maximum(first - settings.first_ms, 0), end)
-    return judge.of_share("first_content", first > settings.first_ms, text, gain)
+    met = (first > settings.first_ms) | _late(streamed)[known]
+    return judge.of_share("first_content", met, text, gain)
 
 
 def _pace(streamed: Steady, settings: Settings) -> ProbeCheck:
@@ -134,26 +191,75 @@ def _pace(streamed: Steady, settings: Settings) -> ProbeCheck:
 
 
 def _tail(users: Steady, end: Floats) -> ProbeCheck:
-    known = _known(end)
-    if not len(known):
+    """The worse of p95 and p99, for a family of two."""
+    known, usual, late = ~np.isnan(end), _usual(users, end), _late(users)
+    if not known.any():
         return judge.inconclusive("tail", "no request was answered")
-    limit = SLOW_TIMES * float(np.median(known))
-    slow = known > limit
-    text = f"{share(float(slow.mean()))} of the requests take more than {ms(limit)} ms. {diagnosis(users).sentence}"
-    return judge.of_share("tail", slow, text, judge.saved(np.maximum(known - limit, 0), known))
+    found = []
+    for times, allowed in SLOW:
+        slow = (late | (end > times * usual))[known]
+        text = f"{share(float(slow.mean()))} of the requests take more than {times:g} times the median of their size"
+        text += f", or time out ({int(late.sum())})" if late.any() else ""
+        gain = judge.saved(np.where(slow, np.maximum(end - usual, 0)[known], 0), end[known])
+        found.append(judge.of_share("tail", slow, f"{text}. {diagnosis(users).sentence}", gain, allowed))
+    worse = min(found, key=lambda one: 1.0 if one.p_value is None else one.p_value)
+    return replace(worse, p_value=None if worse.p_value is None else min(1.0, 2 * worse.p_value))
 
 
-def _streaming(streamed: Steady, whole: Steady, threshold: float, *, streams: bool) -> list[ProbeCheck]:
-    first = _known(_ms(streamed, "first_at_ns", since="sent_at_ns"))
-    at_once = _known(_ms(whole, "last_content_at_ns", since="sent_at_ns"))
+def _usual(users: Steady, end: Floats) -> Floats:
+    """The median time of a request of its table with as many new tokens in, and tokens out."""
+    requests, usual = users.requests, np.full(len(end), np.nan)
+    answers = users.attempts[users.attempts["ended"] == schema.OK].groupby("request_id")
+    prompt = requests["request_id"].map(answers[list(NEW_TOKENS)].max().sum(axis=1))
+    output = requests["output_tokens"].fillna(requests["asked_output_tokens"])
+    sizes = np.stack([prompt.fillna(prompt.median()).fillna(0.0), output]).astype(np.float64)
+    for name in requests["traffic"].unique():
+        known = np.flatnonzero(requests["traffic"].eq(name).to_numpy(np.bool_) & ~np.isnan(end))
+        if not len(known):
+            continue
+        columns = dict(zip("abc", (np.ones(len(known)), *sizes[:, known]), strict=True))
+        kept = list(quantile_regression.independent(columns).values())
+        x = np.stack(kept if len(known) >= FEWEST else kept[:1], axis=1)
+        predicted = x @ quantile_regression.fit(x, end[known], 0.5)
+        usual[known] = np.maximum(predicted, LEAST_USUAL * np.median(end[known]))
+    return usual
+
+
+def hedging(waits: Floats, *, hedged: bool) -> str:
+    """Whether a second call for the late ones is worth a try, by the waits of single calls."""
+    if hedged:
+        return "hedging: this traffic hedges already; tailgauge run hedging measures what it gains"
+    waits = _known(waits)
+    p95, p99 = quantiles(waits, (0.95, 0.99))
+    if p99.mark == TOO_FEW or p95.value is None or p99.value is None or math.isinf(p95.value):
+        return f"hedging: not estimated, {n_min(0.99)} waits with a finite p95 are needed, got {len(waits)}"
+    ordered, delay = np.sort(waits), p95.value
+    at = np.sort(np.concatenate([ordered[ordered >= delay], delay + ordered]))
+    both = (1 - np.searchsorted(ordered, at, "right") / len(waits)) * (
+        1 - np.searchsorted(ordered, at - delay, "right") / len(waits)
+    )
+    best = min(p99.value, float(at[both <= 0.01][0]))
+    text = f"a second call after {ms(delay)} ms, the p95, would bring the p99 of the wait from {ms_or_failed(p99.value)} to {ms(best)} ms at best"
+    if best > (1 - WORTH) * p99.value:
+        return f"hedging is not worth a try: {text}"
+    if p99.mark == FEW_EPISODES:
+        return f"hedging: not known: {text}, but the slow calls came in {p99.episodes} episodes, where a second call is slow too"
+    return f"hedging is worth a try: {text}, if calls are slow by chance and there is room for 5% more; tailgauge run hedging measures it"
+
+
+def _not_streamed(steady: Steady, whole: str, threshold: float) -> ProbeCheck:
+    """Whole answers compared with the first content of the same calls, streamed."""
+    if not whole:
+        return ProbeCheck(
+            "not_streamed", len(steady.requests), 1.0, "answers are streamed already, or joined"
+        )
+    first = _known(_ms(of(steady, [CONTROL]), "first_at_ns", since="sent_at_ns"))
+    at_once = _known(_end_ms(of(steady, [whole]), since="sent_at_ns"))
     later = judge.medians(at_once, first, 1 + threshold)
-    held = _held_back(streamed)
     if later is None:
-        return [judge.inconclusive("not_streamed", "too few answers"), held]
+        return judge.inconclusive("not_streamed", "too few answers")
     text = f"a whole answer takes {later.text} the time to first content of a streamed one"
-    if streams:
-        return [ProbeCheck("not_streamed", len(at_once), 1.0, f"answers are already streamed; {text}"), held]
-    return [judge.of_medians("not_streamed", len(at_once), later, text), held]
+    return judge.of_medians("not_streamed", len(at_once), later, text)
 
 
 def _held_back(streamed: Steady) -> ProbeCheck:

@@ -1,8 +1,12 @@
 """The steps of a checkup: all five probes, INVALID ones once more, then the answer.
 
-The traffic under test is the user's heaviest traffic table. What makes up a call is kept (prompt, answer, cache, retries);
-what several calls make up (hedges, fan-outs, sessions, users who leave) is removed, because separate probes add it again.
-Arrivals are Poisson at rates relative to today's, so that a probe means the same for any arrival process.
+Traffic under test is the user's own: the probes of light traffic and of load send every table as it is, but without users
+who leave and slow readers. Where answers are not streamed, a quarter of the heaviest such table is. The other probes send
+the single calls of one table, as many per second as today: of the heaviest with a shared prefix, of the heaviest fan-out,
+of the heaviest. Arrivals are Poisson at rates relative to today's, so that a probe means the same for any arrival process.
+
+A fan-out is compared with its own calls, one at a time: of traffic that fans out the probe `fan_out` sends these. Other
+traffic has that probe only with `legs`, and then it sends fan-outs.
 
 Probes are independent, so one child runs them all; what compares two of them is computed at the end. A probe without a
 valid run is lost, and the answer states that. A quick checkup repeats nothing.
@@ -16,32 +20,36 @@ from typing import Any
 
 import numpy as np
 
-from tailgauge.call import WHOLE_ANSWERS
+from tailgauge.call import CACHE_MARKS, WHOLE_ANSWERS
 from tailgauge.errors import UsageError
 from tailgauge.experiments.answer import Answer
-from tailgauge.experiments.checkup import probes, report
+from tailgauge.experiments.checkup import judge, probes, report
 from tailgauge.experiments.checkup.cancelled import cancelled
 from tailgauge.experiments.checkup.judge import (
+    ALPHA,
     BURST_FROM,
     BURST_TO,
     COLD,
+    CONTROL,
+    IDEAL,
     LEFT,
     LEGS,
-    LOADED,
     LOW,
-    STREAMED,
     WARM,
-    WHOLE,
     Popularity,
+    ProbeCheck,
     ProbeResult,
 )
-from tailgauge.experiments.checkup.light import light
+from tailgauge.experiments.checkup.light import light, stream_checks, wait_ms
 from tailgauge.experiments.course import RUN_S, Base, Planner, Step, StepResult, Steps
 from tailgauge.experiments.reading import RunReading
 from tailgauge.patterns.table import Traffic, pattern_of
+from tailgauge.plan.estimate import short_prefixes
+from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.protocols.table import refusal
 from tailgauge.rows.schema import JOIN, TURNAROUND
 from tailgauge.scenario.experiment import Checkup as Settings
+from tailgauge.scenario.packaged import packaged
 from tailgauge_analysis.stats.quantiles import Floats
 
 SKIP = "experiment.checkup.skip"
@@ -53,6 +61,7 @@ KEPT = (
     "prompt_tokens", "prompt_sigma", "output_tokens", "output_sigma", "prompts", "tags", "model", "headers", "body", "output",
     "thinking", "thinking_tokens", "tools", "cache", "retry",
 )  # fmt: skip
+NOT_SENT = ("cancel", "reader")  # of the user's tables: the user, not the target
 LEFT_SHARE = 0.1  # of the answers, if the traffic does not set how many users leave
 
 JOINS = 30  # fan-outs at least
@@ -64,33 +73,61 @@ OUTPUT, LEAVE_AFTER, LEAVE_SHARE = 60, 10, 0.5  # tokens of cancelled answers, c
 
 @dataclass(frozen=True, slots=True)
 class TestedTraffic:
-    """The traffic under test, and today's rate in requests/s."""
+    """The user's tables that a checkup can time, their plain values, and today's requests/s."""
 
-    name: str
-    table: Traffic
-    plain: dict[str, Any]  # what is kept of it
+    tables: Mapping[str, Traffic]
+    plain: Mapping[str, dict[str, Any]]
     rate_per_s: float
     settings: Settings
 
-    @property
-    def legs(self) -> int:
-        """Calls per request of the fan-out probe: the user's own number if they fan out."""
-        return len(pattern_of(self.table).prompt_sizes(1)) if self.fans_out else self.settings.legs
+    def heaviest(self, fits: Callable[[Traffic], object] = lambda _: True) -> str:
+        """The table with the most requests of those that fit; empty if none does."""
+        fitting = [name for name, table in self.tables.items() if fits(table)]
+        return max(fitting, key=lambda name: self.tables[name].weight, default="")
 
     @property
-    def fans_out(self) -> bool:
-        """Whether the user's requests have several calls."""
-        return pattern_of(self.table).answer == JOIN
+    def fan_out(self) -> str:
+        """The table whose requests have several calls; empty if none has."""
+        return self.heaviest(_fans_out)
 
     @property
-    def left_share(self) -> float:
-        """Share of the answers that users cancel."""
-        return self.table.cancel.share or LEFT_SHARE
+    def cached(self) -> str:
+        """The table with a shared prefix; empty if none has one."""
+        return self.heaviest(lambda table: table.cache)
 
-    def call(self, **changes: Any) -> dict[str, Any]:
-        """A table of single calls; a change of None removes a key."""
-        values = {**self.plain, "pattern": "cached" if "cache" in self.plain else "streaming", **changes}
+    @property
+    def whole(self) -> str:
+        """The table of single answers that are not streamed; empty if all are."""
+        return self.heaviest(lambda table: not table.stream and not _fans_out(table))
+
+    @property
+    def streams(self) -> set[str]:
+        """Tables of single streamed answers, the control with them."""
+        found = {name for name, table in self.tables.items() if table.stream and not _fans_out(table)}
+        return found | ({CONTROL} if self.whole else set())
+
+    @property
+    def calls_per_s(self) -> float:
+        """Calls/s today."""
+        parts = [(table.weight, pattern_of(table).demand(1, 1, 1).calls) for table in self.tables.values()]
+        return self.rate_per_s * sum(part * calls for part, calls in parts) / sum(part for part, _ in parts)
+
+    def today(self) -> dict[str, dict[str, Any]]:
+        """The tables as they are."""
+        return {
+            name: {key: value for key, value in table.items() if key not in NOT_SENT}
+            for name, table in self.plain.items()
+        }
+
+    def call(self, name: str, **changes: Any) -> dict[str, Any]:
+        """A table of single calls like those of a table; a change of None removes a key."""
+        kept = {key: value for key, value in self.plain[name].items() if key in KEPT}
+        values = {**kept, "pattern": "cached" if "cache" in kept else "streaming", **changes}
         return {key: value for key, value in values.items() if value is not None}
+
+
+def _fans_out(table: Traffic) -> bool:
+    return pattern_of(table).answer == JOIN
 
 
 class CheckupPlanner(Planner):
@@ -99,11 +136,12 @@ class CheckupPlanner(Planner):
     def __init__(self, base: Base) -> None:
         super().__init__(base)
         self._of, self._settings = _tested(base), base.table.checkup
-        skip, has_cache = self._settings.skip, self._of.table.cache is not None
+        skip, self._no_marks = self._settings.skip, refusal(base.scenario.target, CACHE_MARKS)
         for name in skip:
             if name not in PROBES:
                 raise base.refused(SKIP, f"no probe {name!r}: expected {', '.join(PROBES)}")
-        self._probes = [name for name in PROBES if name not in skip and (has_cache or name != "cached")]
+        useless = {"cached": not self._of.cached, "fan_out": not (self._of.fan_out or self._settings.legs)}
+        self._probes = [name for name in PROBES if name not in skip and not useless.get(name)]
         if not self._probes:
             raise base.refused(SKIP, "no probe is left")
 
@@ -114,12 +152,10 @@ class CheckupPlanner(Planner):
         load_s = LOAD * (minutes * 60 - START_S - RUN_S * len(self._probes))
         whole = sum(PROBES[name].weight for name in self._probes)
         steps = [
-            self._step(name, max(LEAST_S, load_s * one.weight / whole), self.seed())
-            for name, one in PROBES.items()
+            self._step(name, max(LEAST_S, load_s * PROBES[name].weight / whole), self.seed())
+            for name in self._probes
         ]
-        yield from self.run(
-            [step for step in steps if step.given in self._probes], again=not self._settings.quick
-        )
+        yield from self.run(steps, again=not self._settings.quick)
 
     def _step(self, name: str, duration_s: float, seed: int) -> Step:
         sent = PROBES[name].traffic(self._of, duration_s)
@@ -137,13 +173,30 @@ class CheckupPlanner(Planner):
     def measure(self, step: Step, reading: RunReading) -> ProbeResult:
         """The checks of a probe."""
         results: Mapping[str, Callable[[], ProbeResult]] = {
-            "light": lambda: light(reading, self._settings, streams=self._of.table.stream),
-            "cached": lambda: probes.cached(reading, self._popularity()),
-            "fan_out": lambda: probes.fan_out(reading),
-            "cancelled": lambda: cancelled(reading, self._of.left_share),
-            "loaded": lambda: probes.loaded(reading),
+            "light": lambda: self._light(reading),
+            "cached": lambda: probes.cached(reading, self._popularity(), has_marks=not self._no_marks),
+            "fan_out": lambda: self._fan_out(reading),
+            "cancelled": lambda: cancelled(
+                reading, self._of.tables[self._of.heaviest()].cancel.share or LEFT_SHARE
+            ),
+            "loaded": lambda: probes.loaded(reading, wait_ms(reading.steady, self._of.streams)),
         }
         return results[step.given]()
+
+    def _light(self, reading: RunReading) -> ProbeResult:
+        """The user's traffic, with its fan-outs."""
+        tables = self._of.tables.values()
+        hedged = any(table.hedge.policy != "off" for table in tables)
+        found = light(reading, self._settings, self._of.streams, whole=self._of.whole, hedged=hedged)
+        return found.joined(probes.fan_out(reading, self._of.fan_out)) if self._of.fan_out else found
+
+    def _fan_out(self, reading: RunReading) -> ProbeResult:
+        """Fan-outs; of a user who fans out the single calls."""
+        if not self._of.fan_out:
+            return probes.fan_out(reading, LEGS)
+        calls = set(reading.steady.requests["traffic"])
+        checks = [] if self._of.streams else stream_checks(reading.steady, self._settings, calls)
+        return ProbeResult(tuple(checks), samples=probes.alone(reading), failed=judge.failed(reading))
 
     def usable(self, result: StepResult) -> bool:
         """Whether its run is valid, or INVALID only because the target answered nothing."""
@@ -151,40 +204,61 @@ class CheckupPlanner(Planner):
 
     def _popularity(self) -> Popularity:
         """Requests/s of each prefix, by the table's part of the arrivals."""
-        cache, scenario = self._of.table.cache, self._scenario
+        of = self._of
+        cache = of.tables[of.cached].cache
         assert cache is not None
-        part = self._of.table.weight / sum(one.weight for one in scenario.traffic.values())
+        part = of.tables[of.cached].weight / sum(one.weight for one in self._scenario.traffic.values())
         weights: Floats = np.arange(1, cache.prefixes + 1, dtype=np.float64) ** -cache.zipf
-        return Popularity(self._of.rate_per_s * part * weights / weights.sum(), cache.ttl)
+        return Popularity(of.rate_per_s * part * weights / weights.sum(), cache.ttl)
 
-    def _left_out(self) -> list[str]:
-        out = []
-        if len(self._base.scenario.traffic) > 1:
-            out.append(
-                f"of several traffic tables only the heaviest, {self._of.name}, was tested, at the total rate"
-            )
+    def _judged(self) -> list[str]:
+        """Whose traffic it was, and what was left out."""
+        of, scenario, path = self._of, self._scenario, self._base.path
+        tables = ", ".join(f"{name} ({pattern_of(table).summary})" for name, table in of.tables.items())
+        whose = f"judged: the traffic of {path.name}, {of.rate_per_s:g} requests/s: {tables}"
+        if path.parent == packaged("scenarios") and scenario.target.url != SIMULATED:
+            whose += "; that is an example: tailgauge checkup SCENARIO --target URL judges your own traffic"
+        out = [whose]
+        if untimed := sorted(set(scenario.traffic) - set(of.tables)):
+            out.append(f"not judged, because it has no latency: {', '.join(untimed)}")
         if self._settings.skip:
             out.append(f"skipped by experiment.checkup.skip: {', '.join(self._settings.skip)}")
-        if self._scenario.slo:
+        if scenario.slo:
             out.append("a checkup does not judge the objectives of [slo]: tailgauge run does")
-        if self._of.table.cache is None:
+        if not of.cached:
             out.append("this traffic has no table `cache`, so the prefix cache was not tested")
-        return out
+        if not (of.fan_out or self._settings.legs):
+            out.append(
+                "this traffic does not fan out, so fan-outs were not tested; experiment.checkup.legs plans one"
+            )
+        return out + short_prefixes(scenario)
 
     def answer(self) -> Answer:
         """What was found; `fan_out` and `queueing` compare two probes."""
         results: dict[str, ProbeResult] = {one.step.given: one.measured for one in self._kept}
         checks = [check for one in results.values() for check in one.checks]
         measured = [number for one in results.values() for number in one.measured]
+        remarks = [remark for one in results.values() for remark in one.remarks]
         samples = {name: one.samples for name, one in results.items()}
         if {"light", "loaded"} <= set(samples):
             low_load = samples["loaded"]["low_load"]
-            checks.append(probes.queueing(samples["light"]["first"], low_load, self._settings.threshold))
+            checks.append(probes.queueing(samples["light"]["today"], low_load, self._settings.threshold))
+            if (checks[-1].p_value or 1.0) < ALPHA:
+                remarks = ["hedging: not while requests queue at today's rate: it adds calls"]
         if {"light", "fan_out"} <= set(samples):
-            joins, alone = samples["fan_out"]["joins"], samples["light"]["alone"]
-            checks.append(probes.amplified(joins, alone, self._of.legs))
+            checks.append(self._amplified(samples))
         lost = [name for name in self._probes if name not in results]
-        return report.answer(checks, measured, lost, self._left_out())
+        return report.answer(checks, measured, lost, [*self._judged(), *remarks])
+
+    def _amplified(self, samples: Mapping[str, Mapping[str, Floats]]) -> ProbeCheck:
+        """Joins against single calls, one sample for each leg."""
+        if not self._of.fan_out:
+            return probes.amplified(
+                samples["fan_out"]["joins"], [samples["light"]["alone"]] * int(self._settings.legs or 0)
+            )
+        singles = samples["fan_out"]
+        names = [name for name, kind in _kinds(self._of).items() for _ in range(int(kind["weight"]))]
+        return probes.amplified(samples["light"]["joins"], [singles.get(name, np.empty(0)) for name in names])
 
 
 def _tested(base: Base) -> TestedTraffic:
@@ -195,10 +269,22 @@ def _tested(base: Base) -> TestedTraffic:
     able = {name: one for name, one in scenario.traffic.items() if pattern_of(one).answer != TURNAROUND}
     if not able:
         raise base.refused("traffic", "expected a table other than batch: a checkup times answers")
-    name = max(able, key=lambda one: able[one].weight)
-    tree = base.tree()["traffic"][name]
-    plain = {key: tree[key] for key in KEPT if key in tree}
-    return TestedTraffic(name, able[name], plain, rate, base.table.checkup)
+    tree = base.tree().get("traffic", {})
+    return TestedTraffic(able, {name: tree.get(name, {}) for name in able}, rate, base.table.checkup)
+
+
+def _kinds(of: TestedTraffic) -> dict[str, dict[str, Any]]:
+    """The calls of the fan-out, by the table that sends one at a time; its weight is how many a request has."""
+    settings = pattern_of(of.tables[of.fan_out]).settings
+    if not settings.kinds:
+        return {LEGS: {"weight": float(settings.legs)}}
+    sizes = {"prompt_sigma": None, "output_sigma": None}
+    return {
+        f"{LEGS}_{number}": {
+            **sizes, "weight": float(kind.count), "prompt_tokens": kind.prompt_tokens, "output_tokens": kind.output_tokens,
+        }
+        for number, kind in enumerate(settings.kinds)
+    }  # fmt: skip
 
 
 # --- the probes: one function each, from the traffic under test and the duration to what is sent -------------------
@@ -215,36 +301,51 @@ class Sent:
 
 
 def _light(of: TestedTraffic, _: float) -> Sent:
-    """Today's rate; three of four answers as they are, the fourth with streaming inverted."""
-    weights = {True: 3.0, False: 1.0} if of.table.stream else {True: 1.0, False: 3.0}
-    traffic = {STREAMED: of.call(weight=weights[True]), WHOLE: of.call(weight=weights[False], stream=False)}
+    """Today's traffic; of the heaviest unstreamed table a quarter is streamed."""
+    traffic = of.today()
+    if of.whole:
+        weight = of.tables[of.whole].weight
+        traffic[of.whole]["weight"] = 0.75 * weight
+        traffic[CONTROL] = of.call(of.whole, weight=0.25 * weight, stream=True)
     return Sent("light traffic", traffic, of.rate_per_s)
 
 
 def _cached(of: TestedTraffic, _: float) -> Sent:
-    """The traffic as it is, and one call in four with random bytes in front of the prefix."""
-    cold = {
-        key: value for key, value in of.plain.get("cache", {}).items() if key not in {"volatile", "pre_warm"}
+    """The traffic as it is, and one call in four with random bytes in front of the prefix. Where the prefix has no marks, or
+    changes, another one in four as it should be shows whether this endpoint has a cache at all.
+    """
+    cache = of.plain[of.cached]["cache"]
+    plain = {key: value for key, value in cache.items() if key not in {"volatile", "pre_warm"}}
+    traffic = {
+        WARM: of.call(of.cached, weight=3.0),
+        COLD: of.call(of.cached, weight=1.0, cache={**plain, "cold": True}),
     }
-    traffic = {WARM: of.call(weight=3.0), COLD: of.call(weight=1.0, cache={**cold, "cold": True})}
-    return Sent("cold against warm prefix", traffic, of.rate_per_s * 4 / 3)
+    table = of.tables[of.cached].cache
+    if table is not None and (not table.breakpoints or table.volatile != "none"):
+        marks = table.breakpoints or (["system"] if table.system_tokens else ["last"])
+        traffic[IDEAL] = of.call(of.cached, weight=1.0, cache={**plain, "breakpoints": list(marks)})
+    return Sent("cold against warm prefix", traffic, of.calls_per_s * 4 / 3)
 
 
 def _fan_out(of: TestedTraffic, duration_s: float) -> Sent:
-    """Requests of several legs, with as many calls in total as today."""
-    rate = max(of.rate_per_s / (1 if of.fans_out else of.legs), JOINS / duration_s)
-    call = of.call(
-        pattern="fan_out", fan_out={"legs": of.legs}, thinking=None, thinking_tokens=None, tools=None
-    )
-    return Sent(f"fan-out of {of.legs}", {LEGS: call}, rate)
+    """As many calls as today: of a user who fans out one at a time, else in requests of `legs`."""
+    if not of.fan_out:
+        legs = int(of.settings.legs or 0)
+        call = of.call(
+            of.heaviest(), pattern="fan_out", fan_out={"legs": legs}, thinking=None, thinking_tokens=None, tools=None,
+        )  # fmt: skip
+        return Sent(f"fan-out of {legs}", {LEGS: call}, max(of.rate_per_s / legs, JOINS / duration_s))
+    traffic = {name: of.call(of.fan_out, **changes) for name, changes in _kinds(of).items()}
+    return Sent("calls of the fan-out, one at a time", traffic, of.calls_per_s)
 
 
 def _cancelled(of: TestedTraffic, _: float) -> Sent:
     """Every second client leaves after some chunks."""
-    tokens = max(OUTPUT, of.table.output_tokens)
+    name = of.heaviest()
+    tokens = max(OUTPUT, of.tables[name].output_tokens)
     leaving = {"share": LEAVE_SHARE, "after_chunks": LEAVE_AFTER}
-    call = of.call(output_tokens=tokens, output_sigma=None, prompts=None, cancel=leaving)
-    return Sent("clients that leave", {LEFT: call}, of.rate_per_s)
+    call = of.call(name, output_tokens=tokens, output_sigma=None, prompts=None, cancel=leaving)
+    return Sent("clients that leave", {LEFT: call}, of.calls_per_s)
 
 
 def _loaded(of: TestedTraffic, _: float) -> Sent:
@@ -254,7 +355,7 @@ def _loaded(of: TestedTraffic, _: float) -> Sent:
     points = [
         [0.0, LOW], [BURST_FROM, LOW], [BURST_FROM, burst], [BURST_TO, burst], [BURST_TO, 1.0], [1.0, 1.0],
     ]  # fmt: skip
-    return Sent("load in steps", {LOADED: of.call()}, of.rate_per_s * mean, points)
+    return Sent("load in steps", of.today(), of.rate_per_s * mean, points)
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,12 @@
 
 prefix cache    why calls miss, what that costs, and the benefit of a warm prefix. Counted calls of the steady stage;
                 causes as in the cache section of a report. Costs are in prices of an input token: a read 0.1, a write
-                1.25 (2 for an hour), output 5. A miss costs what reading the same tokens would have saved
+                1.25 (2 for an hour), output 5. A miss costs what reading the same tokens would have saved.
+                Where usage has no cached tokens, the engine's own counters say whether there is a cache, else the first
+                content: a warm prefix that is faster than a cold one was cached
 fan-out         the join, compared with the slowest of as many single calls. Requests with all their legs. The
-                prediction is the slowest of K single calls drawn from the light probe, which assumes that legs do not
-                affect each other; both medians are resampled, the single calls too
+                prediction is the slowest of K single calls, one drawn for each leg from those of its kind, which assumes
+                that legs do not affect each other; both medians are resampled, the single calls too
 load in steps   a quarter of today's rate, a burst, and today's rate again. A request belongs to the part in which it
                 was scheduled. Times to the first content are since sent. Retries are compared with the
                 `retry-after` of the 429 before them
@@ -13,6 +15,7 @@ load in steps   a quarter of today's rate, a burst, and today's rate again. A re
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -25,9 +28,11 @@ from tailgauge.experiments.checkup.judge import (
     BURST_TO,
     COLD,
     FEWEST,
+    IDEAL,
     NONE,
     REFUSED,
     REPS,
+    STRICT,
     WARM,
     Gain,
     Measured,
@@ -42,12 +47,14 @@ from tailgauge_analysis.sections.cache import misses
 from tailgauge_analysis.sections.cache.calls import CacheSettings, calls, settings
 from tailgauge_analysis.sections.cache.cost import RELATIVE
 from tailgauge_analysis.sections.cache.shares import fixed_hit, sliding_hit
-from tailgauge_analysis.sections.fan_out.legs import legs
+from tailgauge_analysis.sections.fan_out.legs import Legs, legs
 from tailgauge_analysis.sections.rate_limits.retries import early_s
 from tailgauge_analysis.stats.bootstrap import SEED
 from tailgauge_analysis.stats.proportions import counted, proportion
 from tailgauge_analysis.stats.quantiles import Floats, Mask
-from tailgauge_analysis.text.formatting import ms, share
+from tailgauge_analysis.text.formatting import count, ms, share
+from tailgauge_analysis.text.json_values import Json, number
+from tailgauge_analysis.verdict.cold_cache import SHARE as NO_READS
 
 READ, WRITE, WRITE_HOUR, OUTPUT = (
     float(RELATIVE[name]) for name in ("read", "write_5m", "write_1h", "output")
@@ -56,34 +63,64 @@ DRAWS = 2000
 WORSE = 1.25  # times the prediction
 SETTLING = 0.1  # of the run, after the burst
 SLOWER = 2.0  # times, for longer than that
+FASTER = 0.1  # first content of a warm prefix: a sign of a cache
 
 
-def cached(reading: RunReading, popularity: Popularity) -> ProbeResult:
-    """Result of a run with the traffic as it is and with a cold prefix."""
+def cached(reading: RunReading, popularity: Popularity, *, has_marks: bool) -> ProbeResult:
+    """Result of a run with the traffic as it is and with a cold prefix; `has_marks`: of the protocol."""
     known = settings(reading.frames.run)
-    found = counted_calls(reading, known, salted={COLD})
-    warm = found[found["traffic"] == WARM]
-    missed = warm["cause"]
-    checks = [
-        _unmarked(warm), of_cause(warm, misses.BELOW_MINIMUM), of_cause(warm, misses.UNSTABLE),
-        of_cause(warm, misses.UNEXPLAINED), *_lifetime(warm, popularity, known),
-    ]  # fmt: skip
-    hit = ((missed == "") & warm["hit"]).to_numpy(np.bool_)
-    first = (warm["began_ns"] / 1e6).to_numpy(np.float64)[hit]
-    cold = (found.loc[found["traffic"] == COLD, "began_ns"] / 1e6).to_numpy(np.float64)
-    ratio = judge.medians(cold[~np.isnan(cold)], first[~np.isnan(first)], 1.0)
+    every = steady_calls(reading, known, salted={COLD})
+    sent, cold = every[every["traffic"] == WARM], every[every["traffic"] == COLD]
+    if (every.loc[every["traffic"] == IDEAL, "cause"] == misses.NO_CACHE).any():
+        sent = sent.assign(cause=sent["cause"].replace(misses.UNSTABLE, misses.NO_CACHE))
+    warm = sent[sent["counted"]]
+    first = sent if not len(warm) else warm[(warm["cause"] == "") & warm["hit"]]
+    times = [(one["began_ns"].dropna() / 1e6).to_numpy(np.float64) for one in (cold, first)]
+    ratio = judge.medians(times[0], times[1], 1 + FASTER)
     shown: tuple[Measured, ...] = ()
     if ratio is not None:
         ends = "{:.2f} to {:.2f}".format(*ratio.ends)
-        shown = (Measured("first content cold / warm (medians)", f"{ratio.value:.2f}x", ends, len(warm)),)
+        shown = (Measured("first content cold / warm (medians)", f"{ratio.value:.2f}x", ends, len(sent)),)
+    if len(sent) and not len(warm):
+        return ProbeResult(_without_usage(reading.frames.run["engine_cache"], sent, ratio), shown)
+    checks = [
+        of_cause(warm, misses.NO_CACHE), _unmarked(warm, has_marks=has_marks), of_cause(warm, misses.BELOW_MINIMUM),
+        of_cause(warm, misses.UNSTABLE), of_cause(warm, misses.UNEXPLAINED), *_lifetime(warm, popularity, known),
+    ]  # fmt: skip
     return ProbeResult(tuple(checks), shown)
 
 
-def counted_calls(reading: RunReading, known: CacheSettings, salted: set[str] | None = None) -> pd.DataFrame:
-    """Counted calls of the steady stage, with the cause of each miss."""
+def _without_usage(counted: Json, sent: pd.DataFrame, ratio: Medians | None) -> tuple[ProbeCheck, ...]:
+    """Whether there is a cache at all, where the target's usage has no cached tokens."""
+    read, prompt = (number(counted.get(key)) for key in ("cached", "prompt"))
+    why = "the usage has no cached tokens; some engines add them by an option"
+    if read is not None and prompt:
+        text = f"{counted['engine']} counts {share(read / prompt)} of {count(prompt)} prompt tokens read from its cache"
+        none = np.full(len(sent), read < NO_READS * prompt)
+        one = ProbeCheck("no_cache", len(sent), 0.0 if none.all() else 1.0, text, _lost(sent, none))
+    elif ratio is not None and ratio.p_value < STRICT:
+        text = f"{why}; a cold prefix takes {ratio.text} the time to first content of a warm one"
+        one = ProbeCheck("no_cache", len(sent), 1.0, text)
+    else:
+        text = "too few answers" if ratio is None else f"cold over warm first content {ratio.text}"
+        one = judge.inconclusive(
+            "no_cache", f"{why}; {text}: no sign of a cache, or of no use here", len(sent)
+        )
+    others = [name for name, spec in CHECKS.items() if spec.probe == "cached" and name != "no_cache"]
+    return (one, *(judge.inconclusive(name, why, len(sent)) for name in others))
+
+
+def steady_calls(reading: RunReading, known: CacheSettings, salted: set[str] | None = None) -> pd.DataFrame:
+    """Calls of the steady stage, with the cause of each miss."""
     found = calls(reading.frames, known)
     found["cause"] = misses.causes(found, known, salted or set())
-    return found[found["counted"] & (found["stage"] == schema.STEADY)].reset_index(drop=True)
+    return found[found["stage"] == schema.STEADY].reset_index(drop=True)
+
+
+def counted_calls(reading: RunReading, known: CacheSettings, salted: set[str] | None = None) -> pd.DataFrame:
+    """Those whose usage has its cached tokens."""
+    found = steady_calls(reading, known, salted)
+    return found[found["counted"]].reset_index(drop=True)
 
 
 def of_cause(found: pd.DataFrame, cause: str, name: str = "") -> ProbeCheck:
@@ -121,10 +158,12 @@ def _lost(found: pd.DataFrame, met: Mask) -> Gain:
     return judge.saved(lost, cost(found))
 
 
-def _unmarked(warm: pd.DataFrame) -> ProbeCheck:
+def _unmarked(warm: pd.DataFrame, *, has_marks: bool) -> ProbeCheck:
     """Prefixes without a mark that the target does not cache automatically."""
+    if not has_marks:
+        return ProbeCheck("unmarked", len(warm), 1.0, "this protocol has no cache marks")
     bare = (warm["cache_marks"].fillna(0) == 0) & (warm["read"] == 0) & (warm["created"] == 0)
-    met = bare.to_numpy(np.bool_)
+    met = (bare & (warm["cause"] != misses.NO_CACHE)).to_numpy(np.bool_)
     text = f"{int(met.sum())} of {len(met)} calls have no mark, and read and write nothing"
     return judge.of_share("unmarked", met, text, _lost(warm, met))
 
@@ -164,17 +203,53 @@ def _rewritten(warm: pd.DataFrame, gone: float) -> Gain:
     return judge.scaled(judge.saved(again, spent), gone)
 
 
-def fan_out(reading: RunReading) -> ProbeResult:
-    """Result of a run: the joins, and whether legs share their prefix."""
-    found = legs(reading.frames.run["scenario"], reading.steady)
-    joins = found[0].times_ms[found[0].complete].max(axis=1) if found else np.empty(0)
+def fan_out(reading: RunReading, name: str) -> ProbeResult:
+    """Result of a run: the joins of one table, whether one leg is heavy, and whether legs share their prefix."""
+    steady = reading.steady.only((reading.steady.requests["traffic"] == name).to_numpy(np.bool_))
+    found = legs(reading.frames.run["scenario"], steady)
     calls = counted_calls(reading, settings(reading.frames.run))
-    refused = reading.steady.sent["ended"].isin(REFUSED).to_numpy(np.bool_)
+    calls = calls[calls["traffic"] == name].reset_index(drop=True)
+    refused = steady.sent["ended"].isin(REFUSED).to_numpy(np.bool_)
     text = f"{int(refused.sum())} of {len(refused)} calls were refused"
-    checks = (judge.of_share("legs_refused", refused, text), *_shared(calls))
-    return ProbeResult(
-        checks, tuple(judge.latencies("join of a fan-out", joins)), {"joins": joins}, judge.failed(reading)
+    checks = [judge.of_share("legs_refused", refused, text), *_shared(calls)]
+    joins = np.empty(0)
+    if found:
+        joins = found[0].times_ms[found[0].complete].max(axis=1)
+        checks.append(heavy_leg(found[0]))
+    measured = judge.latencies("join of a fan-out", joins)
+    return ProbeResult(tuple(checks), tuple(measured), {"joins": joins}, judge.failed(reading))
+
+
+def heavy_leg(of: Legs) -> ProbeCheck:
+    """Whether requests would be done much sooner without one leg, or one kind of them: the one for which most would."""
+    times, several = of.times_ms[of.complete], len(np.unique(of.kinds)) > 1
+    groups = of.kinds if several else np.arange(times.shape[1])
+    if len(np.unique(groups)) < 2:
+        return judge.inconclusive("heavy_leg", "a request has one leg only")
+
+    def met(group: int) -> Mask:
+        inside: Mask = groups == group
+        return np.asarray(times[:, inside].min(axis=1) > WORSE * times[:, ~inside].max(axis=1))
+
+    most = max(np.unique(groups), key=lambda group: int(met(group).sum()))
+    without = times[:, groups != most].max(axis=1)
+    text = f"{'legs of kind' if several else 'leg'} {most + 1} of {groups.max() + 1}: {share(float(met(most).mean()) if len(times) else 0.0)} of the requests wait for it a quarter longer than for the others"
+    text += (
+        f" (median join {ms(float(np.median(times.max(axis=1))))} ms, without it {ms(float(np.median(without)))} ms)"
+        if len(times)
+        else ""
     )
+    join = times.max(axis=1)
+    return judge.of_share("heavy_leg", met(most), text, judge.saved(np.maximum(join - without, 0), join))
+
+
+def alone(reading: RunReading) -> dict[str, Floats]:
+    """How long the calls of each table took, by its name."""
+    requests = reading.steady.requests
+    took = ((requests["last_content_at_ns"] - requests["sent_at_ns"]) / 1e6).dropna()
+    return {
+        str(name): one.to_numpy(np.float64) for name, one in took.groupby(requests["traffic"], observed=True)
+    }
 
 
 def _shared(calls: pd.DataFrame) -> list[ProbeCheck]:
@@ -186,36 +261,42 @@ def _shared(calls: pd.DataFrame) -> list[ProbeCheck]:
     return [of_cause(calls, misses.RACE), of_cause(calls, misses.UNEXPLAINED, "per_slot")]
 
 
-def amplified(joins: Floats, single: Floats, width: int) -> ProbeCheck:
-    """The joins compared with the slowest of `width` single calls."""
-    if min(len(joins), len(single)) < FEWEST:
+def amplified(joins: Floats, singles: Sequence[Floats]) -> ProbeCheck:
+    """The joins compared with the slowest of single calls, of which there is a sample for each leg."""
+    if min(len(joins), *map(len, singles)) < FEWEST:
         return judge.inconclusive("fan_out", "too few requests with all their legs, or single calls")
-    found, typical = _against(joins, single, width), float(np.median(joins))
+    found, typical = _against(joins, singles), float(np.median(joins))
     text = (
-        f"median join of {width} calls {ms(typical)} ms, slowest of as many single calls {ms(typical / found.value)} ms: "
+        f"median join of {len(singles)} calls {ms(typical)} ms, slowest of as many single calls {ms(typical / found.value)} ms: "
         f"{found.text}"
     )
     return judge.of_medians("fan_out", len(joins), found, text)
 
 
-def _against(joins: Floats, single: Floats, width: int) -> Medians:
+def _against(joins: Floats, singles: Sequence[Floats]) -> Medians:
     rng = np.random.default_rng(SEED)
 
-    def log_ratio(a: Floats, b: Floats) -> float:
-        slowest = b[rng.integers(0, len(b), (DRAWS, width))].max(axis=1)
+    def log_ratio(a: Floats, of: Sequence[Floats]) -> float:
+        slowest = np.max([one[rng.integers(0, len(one), DRAWS)] for one in of], axis=0)
         return float(np.log(np.median(a) / np.median(slowest)))
 
-    drawn = [log_ratio(rng.choice(joins, len(joins)), rng.choice(single, len(single))) for _ in range(REPS)]
-    return judge.medians_of(log_ratio(joins, single), np.array(drawn), WORSE)
+    different = {id(one): one for one in singles}
+
+    def resampled() -> list[Floats]:
+        """Each sample once: legs of one kind share theirs."""
+        drawn = {key: rng.choice(one, len(one)) for key, one in different.items()}
+        return [drawn[id(one)] for one in singles]
+
+    drawn = [log_ratio(rng.choice(joins, len(joins)), resampled()) for _ in range(REPS)]
+    return judge.medians_of(log_ratio(joins, singles), np.array(drawn), WORSE)
 
 
-def loaded(reading: RunReading) -> ProbeResult:
-    """Result of a run under load."""
+def loaded(reading: RunReading, waits: Floats) -> ProbeResult:
+    """Result of a run under load; `waits` of its requests, since sent."""
     steady = reading.steady
     duration_s = float(reading.frames.run["scenario"]["stages"]["duration_s"])
     at = steady.requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9 / duration_s
-    first = (steady.requests["first_at_ns"] - steady.requests["sent_at_ns"]).to_numpy(np.float64) / 1e6
-    low_load, after = first[at < BURST_FROM], first[at >= BURST_TO + SETTLING]
+    low_load, after = waits[at < BURST_FROM], waits[at >= BURST_TO + SETTLING]
     low_load, after = low_load[~np.isnan(low_load)], after[~np.isnan(after)]
     attempts = steady.sent
     when = attempts["scheduled_at_ns"].to_numpy(np.float64) / 1e9 / duration_s
@@ -233,11 +314,11 @@ def loaded(reading: RunReading) -> ProbeResult:
 
 
 def queueing(today: Floats, low_load: Floats, threshold: float) -> ProbeCheck:
-    """The first content at today's rate (light probe) compared with a quarter of it."""
+    """The wait at today's rate (light probe) compared with a quarter of it."""
     found = judge.medians(today, low_load, 1 + threshold)
     if found is None:
         return judge.inconclusive("queueing", "too few answers at a quarter of today's rate")
-    text = f"time to first content at today's rate is {found.text} that at a quarter of it"
+    text = f"the median wait at today's rate is {found.text} that at a quarter of it"
     return judge.of_medians("queueing", len(today), found, text)
 
 
@@ -245,7 +326,7 @@ def _unrecovered(after: Floats, low_load: Floats) -> ProbeCheck:
     found = judge.medians(after, low_load, SLOWER)
     if found is None:
         return judge.inconclusive("unrecovered", "too few answers before or after the burst")
-    text = f"time to first content after the burst is {found.text} that before"
+    text = f"the median wait after the burst is {found.text} that before"
     return judge.of_medians("unrecovered", len(after), found, text)
 
 

@@ -1,4 +1,4 @@
-"""The answer of a checkup: what to change, the largest gain first; or that no problem was found.
+"""The answer of a checkup: what to change, in the order of `judge.findings`; or that no problem was found.
 
 FAIL with a finding; INCONCLUSIVE without one if a probe has no valid run, because what was not tested is not healthy.
 """
@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from tailgauge.experiments.answer import Answer
-from tailgauge.experiments.checkup.checks import NOTHING
 from tailgauge.experiments.checkup.judge import ALPHA, JudgedCheck, Measured, ProbeCheck, findings, judged
 from tailgauge_analysis.text.formatting import plural, sentence, share
 from tailgauge_analysis.text.section import (
@@ -30,14 +29,20 @@ CHECKS_NOTE = (
     "Smallest: the smallest share that would be a problem with so many observations, or the ratio of medians that is detected "
     "four times in five."
 )
-GAIN_NOTE = "Gain: what the change gives back at most, with its 95% interval. The largest gain comes first."
+GAIN_NOTE = (
+    "Gain: what the change gives back at most, with its 95% interval. Failed requests come first, then latency, then cost; the "
+    "largest gain of each comes first."
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Checkup:
-    """What was found; `findings`: names of the checks, the largest gain first; `probes_lost`: without a valid run."""
+    """What was found; `findings`: names of the checks, in order; `noted`: of those that are significant, and give nothing
+    back; `probes_lost`: without a valid run.
+    """
 
     findings: tuple[str, ...]
+    noted: tuple[str, ...]
     changes: tuple[str, ...]
     checks: tuple[JudgedCheck, ...]
     measured: tuple[Measured, ...]
@@ -49,20 +54,20 @@ def answer(
 ) -> Answer:
     """`lost`: probes without a valid run."""
     every = judged(checks)
-    found = findings(every)
+    found, noted = findings(every), [one for one in every if one.noted]
     tested = plural(sum(one.outcome != INCONCLUSIVE for one in every), "check")
     outcome, text = PASS, f"no problem found in {tested}"
     if found:
-        order = ", the largest gain first" if found[1:] else ""
-        outcome, text = FAIL, f"{plural(len(found), 'problem')} found{order}"
+        outcome, text = FAIL, f"{plural(len(found), 'problem')} found"
     elif lost:
         outcome, text = INCONCLUSIVE, f"{text}, but {plural(len(lost), 'probe')} had no valid run"
     invalid = [f"no valid run of these probes: {', '.join(lost)}"] if lost else []
     finding = Checkup(
-        tuple(one.check.name for one in found), tuple(sentence(one.spec.change) for one in found), tuple(every),
-        tuple(measured), tuple(lost),
+        tuple(one.check.name for one in found), tuple(one.check.name for one in noted),
+        tuple(sentence(one.spec.change) for one in found), tuple(every), tuple(measured), tuple(lost),
     )  # fmt: skip
-    result = Result(outcome, text, tuple(map(_problem, found)), (*remarks, *invalid))
+    notes = [f"no problem in itself: {one.spec.problem}; {one.spec.change}" for one in noted]
+    result = Result(outcome, text, tuple(map(_problem, found)), (*remarks, *notes, *invalid))
     sections = (
         Section("checks", "Checks", tables=(_checks(every),), notes=(GAIN_NOTE,) if found else ()),
         Section("measured", "Other measurements", tables=(_numbers(measured),)),
@@ -74,7 +79,7 @@ def _problem(one: JudgedCheck) -> ObjectiveLine:
     """A problem with its gain, its evidence, and what to change."""
     value, low, high = map(share, (one.check.gain.value, one.check.gain.low, one.check.gain.high))
     ends = "" if low == value == high else f" ({low} – {high})"
-    gain = "" if one.spec.gain_of == NOTHING else f"Gain {value}{ends} of {one.spec.gain_of}. "
+    gain = f"Gain {value}{ends} of {one.spec.gain_of}. "
     evidence = f"{sentence(one.check.evidence)} (p {_chance(one.adjusted)})"
     return ObjectiveLine(
         one.spec.problem, FAIL, "", "", why=f"{gain}{evidence}. {sentence(one.spec.change)}."
@@ -84,12 +89,16 @@ def _problem(one: JudgedCheck) -> ObjectiveLine:
 def _checks(checks: Sequence[JudgedCheck]) -> Table:
     rows = tuple(
         (
-            one.check.name, Value(OUTCOMES[one.outcome], outcome=one.outcome), one.check.evidence, one.spec.allowed,
+            one.check.name, _outcome(one), one.check.evidence, one.spec.allowed,
             _chance(one.adjusted), f"{one.check.n:,}", _least(one), one.spec.probe,
         )
         for one in checks
     )  # fmt: skip
     return Table("", CHECKS, rows, CHECKS_NOTE, prose=(2, 3, 7))
+
+
+def _outcome(one: JudgedCheck) -> Value:
+    return Value("noted" if one.noted else OUTCOMES[one.outcome], outcome=one.outcome)
 
 
 def _least(one: JudgedCheck) -> str:

@@ -64,6 +64,7 @@ class Prompt:
     positions: tuple[Position, ...]
     total_tokens: int
     breakpoints: tuple[Breakpoint, ...] = ()  # none in a prompt of automatic blocks
+    model: str = ""
 
 
 class Write(NamedTuple):
@@ -159,7 +160,7 @@ class PrefixCache:
         return True
 
     def _marked(self, prompt: Prompt, store: _Store, away: bool, machine: int, now_ns: int) -> Lookup:
-        positions, least = prompt.positions, self._table.minimum_tokens
+        positions, least = prompt.positions, self._table.least_tokens(prompt.model)
         marks = [mark for mark in prompt.breakpoints if positions[mark.position].tokens >= least]
         if not marks:
             reason = BELOW_MINIMUM if prompt.breakpoints else NO_MARKER
@@ -194,7 +195,7 @@ class PrefixCache:
     def _automatic(self, prompt: Prompt, store: _Store, away: bool, machine: int, now_ns: int) -> Lookup:
         blocks = [one for one in prompt.positions if one.tokens < prompt.total_tokens]
         there = next((i for i, one in enumerate(blocks) if not store.has(one.key, now_ns)), len(blocks))
-        least = self._table.minimum_tokens
+        least = self._table.least_tokens(prompt.model)
         if there and blocks[there - 1].tokens < least:
             there = 0
         run = 0 if away else there

@@ -71,7 +71,7 @@ def marked_prompt(body: dict[str, Any]) -> Prompt:
         positions.append(Position(key, total))
     _mark_last(body, marks, len(positions) - 1)
     _check(marks)
-    return Prompt(tuple(positions), total, tuple(point for _, point in marks))
+    return Prompt(tuple(positions), total, tuple(point for _, point in marks), body["model"])
 
 
 def block_prompt(body: dict[str, Any], block_tokens: int) -> Prompt:
@@ -91,7 +91,7 @@ def block_prompt(body: dict[str, Any], block_tokens: int) -> Prompt:
             next_start += 1
         key = _hash(key, str(starts[first:next_start]), bytes(counted[end - size : end]))
         positions.append(Position(key, end // tokens.BYTES_PER_TOKEN))
-    return Prompt(tuple(positions), len(counted) // tokens.BYTES_PER_TOKEN)
+    return Prompt(tuple(positions), len(counted) // tokens.BYTES_PER_TOKEN, model=body["model"])
 
 
 def _counted(block: _Block) -> bytes:

@@ -91,8 +91,21 @@ def test_what_a_row_says_names_the_cause(more, cause):
 
 
 def test_marked_and_neither_written_nor_read_is_below_the_minimum():
-    assert caused((0, 0, 0, {}), (1, 0, 0, {"first_difference": 3.0})) == ["below_minimum"] * 2
+    haiku = {"asked_model": "claude-haiku-4-5-20251001"}  # caches from 4,096 tokens
+    assert caused((0, 0, 0, haiku), (1, 0, 0, {"first_difference": 3.0, **haiku})) == ["below_minimum"] * 2
+    assert caused((0, 0, 90, {}), (1, 0, 0, {"prefix_hash": "b"})) == ["first", "below_minimum"]
     assert caused((0, 0, 0, {"cache_marks": 0.0, "cache_ttl": None})) == ["first"]
+
+
+@pytest.mark.parametrize("unmarked", [{}, {"cache_marks": 0.0, "cache_ttl": None}])
+def test_a_target_that_never_reads_or_writes_has_no_cache(unmarked):
+    assert caused((0, 0, 0, unmarked), (9, 0, 0, unmarked)) == ["first", "no_cache"]
+    assert caused((0, 0, 0, unmarked), (0.1, 0, 0, {"first_difference": 3.0, **unmarked})) == [
+        "first",
+        "unstable",
+    ]
+    long = {"asked_model": "claude-haiku-4-5", "input_tokens": 5000.0, **unmarked}
+    assert caused((0, 0, 0, long), (9, 0, 0, long)) == ["first", "no_cache"]
 
 
 def test_shares_have_their_formulas_and_their_denominator_holds_what_was_written():
