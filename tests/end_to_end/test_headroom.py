@@ -21,9 +21,10 @@ def test_a_quiet_run_answers_in_every_file(start: Start, full_size: bool) -> Non
     summary = json.loads(done.stdout)
     run = RunData(next((done.out / "runs").iterdir()))
 
-    # Some 28 calls do not show that fewer than 1% are refused: today's rate lies within the interval.
-    assert done.code == summary["exit_code"] == 5, done.stderr
-    assert summary["result"]["outcome"] == "INCONCLUSIVE"
+    # Nothing was refused at today's rate, which is the least that the headers then allow.
+    assert done.code == summary["exit_code"] == 0, done.stderr
+    assert summary["result"]["outcome"] == "PASS"
+    assert summary["facts"]["low_per_s"] == 4.0
     assert "dry run first" in done.stderr
     assert [one["verdict"] != "INVALID" for one in summary["runs"]] == [True]
     assert_conserved(run)

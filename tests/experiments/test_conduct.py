@@ -22,6 +22,7 @@ from tailgauge_analysis.report.report import write
 from tailgauge_analysis.report.terminal import terminal
 from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, ObjectiveLine, Result, Section, Table
+from tailgauge_analysis.verdict.checks import COMPARABLE
 
 TEXT = """
 description = "two rates"
@@ -45,6 +46,7 @@ rpm = 600
 class Doubling:
     """Doubles the rate while nothing is refused."""
 
+    checks = COMPARABLE
     rates: tuple[float, ...] = (5.0, 20.0)
 
     def course(self):

@@ -21,7 +21,7 @@ def junit(report: Report) -> str:
     result, measurement = report.result, report.measurement
     reasons = "\n".join(" ".join(one) for one in measurement.reasons)
     cases = [("measurement", measurement.verdict, reasons or measurement.sentence)]
-    details = "\n".join([result.sentence, *result.details, result.advice])
+    details = "\n".join([result.sentence, *result.details, *result.problems, result.advice])
     if result.outcome == NO_ANSWER or not result.objectives:
         cases.append(("result", FAIL if result.outcome == NO_ANSWER else result.outcome, details))
     for one in result.objectives:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.text.formatting import markdown_safe as safe
-from tailgauge_analysis.text.section import Cell, Report, Section, Table
+from tailgauge_analysis.text.section import FAIL, Cell, Report, Section, Table
 from tailgauge_analysis.text.tables import markdown_blocks
 
 
@@ -28,6 +28,7 @@ def _result(report: Report) -> Iterator[str]:
     else:
         yield answer
     yield from (f"- {safe(text)}" for text in result.details)
+    yield from (f"- **{FAIL}** {safe(text)}" for text in result.problems)
     yield safe(result.advice)
     yield safe(" · ".join([*(["dry run"] if report.dry_run else []), *report.about]))
     if report.state != INVALID:

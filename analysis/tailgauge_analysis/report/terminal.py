@@ -15,7 +15,7 @@ from click import style, unstyle
 from tailgauge.sanitize import harmless
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.text.formatting import plural
-from tailgauge_analysis.text.section import NO_ANSWER, SIGNS, TONES, ObjectiveLine, Report
+from tailgauge_analysis.text.section import FAIL, NO_ANSWER, SIGNS, TONES, ObjectiveLine, Report
 from tailgauge_analysis.text.tables import text_table
 
 LABEL = 10  # columns
@@ -37,6 +37,10 @@ def _answer(report: Report, width: int) -> Iterator[str]:
     yield from _first(report, result.sentence, width)
     for text in result.details:
         yield from _dim(_wrapped(f"  {text}", width))
+    for text in result.problems:
+        yield from (
+            style(line, fg=COLOURS["bad"]) for line in _wrapped(f"  {SIGNS[FAIL]} {text}", width, "    ")
+        )
     if result.outcome != NO_ANSWER:
         yield from _objectives([one for one in result.objectives if not result.states(one)], width)
     if result.advice:

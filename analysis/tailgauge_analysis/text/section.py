@@ -88,7 +88,7 @@ class ObjectiveLine:
 class Result:
     """The user's answer. `sentence` is the first line after the outcome; `advice` a command or a step to take next.
 
-    The sentence may state an objective, by its name.
+    The sentence or a detail may state an objective, by its name. `problems` are shown as failures, whatever the outcome.
     """
 
     outcome: str
@@ -96,10 +96,11 @@ class Result:
     objectives: tuple[ObjectiveLine, ...] = ()
     details: tuple[str, ...] = ()
     advice: str = ""
+    problems: tuple[str, ...] = ()
 
     def states(self, one: ObjectiveLine) -> bool:
-        """Whether the sentence states this objective."""
-        return one.name in self.sentence
+        """Whether the sentence or a detail states this objective."""
+        return any(one.name in text for text in (self.sentence, *self.details))
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shlex
 import signal
 import tempfile
+import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +36,7 @@ if TYPE_CHECKING:  # its libraries take a second to load
 def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run: bool) -> FinishedReport:
     """Conduct it and write its answer; `overrides` as they were typed."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: children are stopped
-    started_at, run_id = utc_now(), new_run_id(base.scenario.name)
+    started_at, run_id, began = utc_now(), new_run_id(base.scenario.name), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tailgauge-experiment-") as name:
         folder = Path(name)
         if dry_run:
@@ -44,7 +45,7 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
         else:
             planned, expected = _dry_run(base, folder, progress)
             runner = RealRunner(base.out, base.workers, base.certificate, folder / "runs.log", progress)
-            done = conduct(EXPERIMENTS[base.table.kind](base), base, runner, folder, progress)
+            done = conduct(EXPERIMENTS[base.table.kind](base), base, runner, folder, progress, began)
     runs = tuple(RunRow(one.step.name, one.run_id, one.verdict, one.reason) for one in done.steps)
     result, measurement, target = _result(done), measured(runs), base.scenario.target.url
     if dry_run and target != SIMULATED:
@@ -74,7 +75,10 @@ def _result(done: Conducted) -> Result:
 
 
 def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], str]:
-    """Show what the experiment will take, and its expected answer; UsageError if that is more than its guard allows."""
+    """Show what the experiment will take; UsageError if that is more than its guard allows.
+
+    The expected answer is shown only where the target is the simulated endpoint: nothing is known of another one's limits.
+    """
     progress("dry run first")
     done = conduct(EXPERIMENTS[base.table.kind](base), base, DryRunner(folder), folder, lambda _: None)
     lines = _plan(done.ledger, base)

@@ -21,6 +21,7 @@ from tailgauge.scenario.model import Guard
 
 Progress = Callable[[str], None]
 INTERRUPTED = "interrupted"
+LATE = 1.1  # times its minutes: an experiment ends by then, its dry run included
 
 
 @dataclass(slots=True)
@@ -78,12 +79,20 @@ class Conducted:
     interrupted: bool = False
 
 
-def conduct(experiment: Planner, base: Base, runner: Runner, folder: Path, progress: Progress) -> Conducted:
-    """Conduct it; step files are written into `folder`.
+def conduct(
+    experiment: Planner,
+    base: Base,
+    runner: Runner,
+    folder: Path,
+    progress: Progress,
+    began: float | None = None,
+) -> Conducted:
+    """Conduct it; step files are written into `folder`. `began`: since when its minutes count, by time.monotonic.
 
     KeyboardInterrupt ends it with the answer that the finished runs allow; it is raised if there are none, or in a dry run.
     """
-    return _Conductor(experiment, base, runner, folder, progress).conduct()
+    began = time.monotonic() if began is None else began
+    return _Conductor(experiment, base, runner, folder, progress, began).conduct()
 
 
 @dataclass(slots=True)
@@ -93,11 +102,11 @@ class _Conductor:
     runner: Runner
     folder: Path
     progress: Progress
+    began: float
     ledger: StepLedger = field(default_factory=StepLedger)
     results: list[StepResult] = field(default_factory=list)
     number: int = 0
     interrupted: bool = False
-    began: float = field(default_factory=time.monotonic)
 
     def conduct(self) -> Conducted:
         course = self.experiment.course()
@@ -140,7 +149,7 @@ class _Conductor:
         return results
 
     def _measure(self, one: Prepared, folder: Path) -> StepResult:
-        reading = read(folder)
+        reading = read(folder, self.experiment.checks)
         self.ledger.add(one, reading)
         measured = self.experiment.measure(one.step, reading)
         if not self.runner.sends:
@@ -160,7 +169,7 @@ class _Conductor:
 
     def _check_time(self, steps: Sequence[Step]) -> None:
         passed = time.monotonic() - self.began
-        needed = sum(step.duration_s + RUN_S for step in steps)
+        needed = sum(step.duration_s + RUN_S + step.rest_s for step in steps)
         minutes = self.base.table.minutes
-        if self.results and passed + needed > minutes * 60:
+        if self.results and passed + needed > minutes * 60 * LATE:
             raise SpentError(f"experiment.minutes: {minutes:g} minutes leave no time for {steps[0].name}")

@@ -23,6 +23,8 @@ from tailgauge.scenario.experiment import Experiment as Table
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.settings import CLOSED, TASKS
 from tailgauge.thresholds import INVALID
+from tailgauge_analysis.verdict.checks import COMPARABLE
+from tailgauge_analysis.verdict.verdict import Check
 
 RUN_S = 9.0  # of a real run beside its load: processes, connections, drain, report
 SEED_STEP = 7919  # between the seeds of two steps
@@ -69,7 +71,12 @@ Course = Generator[Sequence[Step], Sequence[StepResult], Answer]
 
 
 class Planner(ABC):
-    """One kind of experiment, constructed from its scenario. UsageError if that lacks what the experiment needs."""
+    """One kind of experiment, constructed from its scenario. UsageError if that lacks what the experiment needs.
+
+    `checks` decide whether a run is used.
+    """
+
+    checks: Sequence[Check] = COMPARABLE
 
     def __init__(self, base: Base) -> None:
         self._base, self._scenario = base, base.scenario

@@ -5,14 +5,14 @@ Computed as in the report of any run. pandas comes with this file, so only what 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import Frames, load
 from tailgauge_analysis.sections.findings import evidence_of
-from tailgauge_analysis.verdict.checks import COMPARABLE
-from tailgauge_analysis.verdict.verdict import Evidence, reasons, worst
+from tailgauge_analysis.verdict.verdict import Check, Evidence, reasons, worst
 
 _TOKENS = (
     "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens",
@@ -37,11 +37,11 @@ class RunReading:
         return self.evidence.of_target
 
 
-def read(folder: Path) -> RunReading:
-    """Read a run folder; RunDataError where there is no run."""
+def read(folder: Path, checks: Sequence[Check]) -> RunReading:
+    """Read a run folder, judged by these checks; RunDataError where there is no run."""
     frames = load([folder])
     evidence = evidence_of(frames)
-    against = reasons(COMPARABLE, evidence)
+    against = reasons(checks, evidence)
     attempts = evidence.frames.attempts
     return RunReading(
         frames=evidence.frames,

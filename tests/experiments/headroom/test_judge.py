@@ -25,12 +25,15 @@ GAPS = np.random.default_rng(7).exponential(1.0, 40_000)
 KNOWN = Rate(10.0, 9.9, 10.1)
 PLAN = SearchPlan(today=4.0, most=40.0, growth=1.25, precision=0.05, confirm=3, period_s=40.0)
 
+NAMED = ("a limit in the headers",)
+
 
 def at(rate, k=0, n=400, **given):
     values = {
         "rate_per_s": rate, "emptied": False, "seconds": 30.0, "requests": n,
         "refused": counted(k, n), "overloaded": 0, "kinds": {"requests": k} if k else {}, "good": None,
-        "served": Rate(rate, rate - 0.1, rate + 0.1), "waiting": (1.0, 1.0), "growing": False, "buckets": (),
+        "met": PASS, "missed": False, "served": Rate(rate, rate - 0.1, rate + 0.1), "growth_per_s": 0.0,
+        "detectable_per_s": rate / 10, "growing": False, "saturated": False, "answer_s": 0.5, "buckets": NAMED,
         "charges": Charges({}, {}), "offered": {},
     }  # fmt: skip
     return RateResult(**(values | given))
@@ -101,13 +104,48 @@ def test_levels_that_contradict_a_known_limit_are_inconclusive():
     assert outcomes(runs, KNOWN) == {(9.5, False): INCONCLUSIVE, (10.5, True): INCONCLUSIVE}
 
 
-def test_a_queue_that_was_worked_off_contradicts_a_known_capacity():
-    full, gone = (
-        at(10.5, emptied=True, waiting=(50.0, 60.0)),
-        at(10.6, emptied=True, waiting=(50.0, 5.0)),
-    )
+def test_a_backlog_that_grew_less_than_it_would_have_contradicts_a_known_capacity():
+    runs = [at(12), at(13, growth_per_s=2.5, growing=True), at(14), *[at(11)] * 20]
 
-    assert outcomes([full, gone], KNOWN, by_capacity=True) == {(10.5, True): FAIL, (10.6, True): INCONCLUSIVE}
+    assert outcomes(runs, KNOWN, by_capacity=True) == {
+        (11, False): PASS,  # of twenty runs: one in 4.5 of what a single run sees
+        (12, False): PASS, (13, False): FAIL, (14, False): PASS,
+    }  # fmt: skip
+    assert outcomes([at(11)], KNOWN, by_capacity=True) == {(11, False): INCONCLUSIVE}
+
+
+def test_below_a_known_capacity_only_an_objective_fails_a_rate():
+    runs = [at(8, growing=True), at(9, met=FAIL), at(9.5, growth_per_s=None)]
+
+    assert outcomes(runs, KNOWN, by_capacity=True) == {
+        (8, False): INCONCLUSIVE, (9, False): FAIL, (9.5, False): PASS,
+    }  # fmt: skip
+
+
+def free(rate, **given):
+    return at(rate, buckets=(), **({"n": 60} | given))
+
+
+def test_where_nothing_refuses_a_rate_passes_whose_backlog_was_seen_not_to_grow():
+    runs = [
+        free(4, growth_per_s=None),
+        free(5),
+        free(6, growing=True),
+        free(3, met=INCONCLUSIVE, missed=True),
+    ]
+    found = {
+        one.rate_per_s: (one.outcome, one.leans) for one in judged(runs, Headroom(), None, by_capacity=False)
+    }
+
+    assert found == {3: (INCONCLUSIVE, FAIL), 4: (INCONCLUSIVE, PASS), 5: (PASS, PASS), 6: (FAIL, FAIL)}
+    assert outcomes([*runs, free(7, k=1)])[5, False] == INCONCLUSIVE  # it refuses after all
+
+
+@pytest.mark.parametrize(("outcomes_of", "expected"), [
+    ((PASS, PASS, FAIL), PASS), ((PASS, FAIL), INCONCLUSIVE), ((FAIL, FAIL, INCONCLUSIVE), FAIL),
+])  # fmt: skip
+def test_most_runs_of_a_rate_must_agree_on_the_objectives(outcomes_of, expected):
+    assert outcomes([free(5, met=one) for one in outcomes_of]) == {(5, False): expected}
 
 
 def test_a_level_that_was_made_to_refuse_fails_nothing_without_a_known_limit():
@@ -125,12 +163,18 @@ def test_an_objective_fails_a_level_that_refuses_nobody():
     assert binding([runs[1]], 0.95) == OBJECTIVES
 
 
-def test_capacity_is_what_is_answered_while_more_and_more_wait():
-    over = at(15, growing=True, served=Rate(12.0, 11.8, 12.2))
+def test_capacity_is_the_most_that_is_answered_while_more_and_more_wait():
+    over = at(15, growing=True, saturated=True, served=Rate(12.0, 11.8, 12.2))
+    far_over = at(30, growing=True, saturated=True, served=Rate(9.0, 8.8, 9.2))
+    few = at(20, growing=True, saturated=True, served=Rate(20.0, 0.0, float("inf")))
 
     assert capacity([at(5), over], REFUSED) == Rate(12.0, pytest.approx(11.8), pytest.approx(12.2))
+    assert capacity([far_over, over, over, few], REFUSED) == Rate(
+        12.0, pytest.approx(12 - 0.2 / 2**0.5), pytest.approx(12 + 0.2 / 2**0.5)
+    )
     assert capacity([at(5), at(15, k=100)], REFUSED) is None
     assert binding([over], 0.0) == CAPACITY
+    assert binding([at(5, met=FAIL, missed=True)], 0.0) == OBJECTIVES
 
 
 def test_what_binds_is_the_limit_with_most_429s():
@@ -151,8 +195,10 @@ def tried(runs, known=None, *, by_capacity=False):
     return judged(runs, Headroom(refused=REFUSED), known, by_capacity=by_capacity)
 
 
-def next_rates(runs, known=None, ceiling=None, plan=PLAN):
-    return attempts(tried(runs, known), plan, known, ceiling)
+def next_rates(runs, known=None, ceiling=None, plan=PLAN, *, by_capacity=False):
+    return attempts(
+        tried(runs, known, by_capacity=by_capacity), plan, known, ceiling, by_capacity=by_capacity
+    )
 
 
 def test_the_search_begins_at_todays_rate_and_goes_up_by_steps():
@@ -222,3 +268,26 @@ def test_without_a_known_limit_it_halves_the_gap_until_it_is_narrow():
 def test_where_nothing_fails_the_highest_rate_is_confirmed():
     assert next_rates([at(40)]) == [NextRate(40, 2, above=False)]
     assert next_rates([at(40)] * 3) == []
+
+
+def test_a_capacity_is_tried_just_below_and_well_above_without_a_burst():
+    over = free(16, growing=True, saturated=True)
+    below, above = next_rates([free(8), over], KNOWN, by_capacity=True)
+
+    assert below == NextRate(pytest.approx(10 / 1.05), 3, above=False)
+    assert above == NextRate(pytest.approx(10.1 * 1.2), 3, above=False)
+    moved = Rate(10.1, 10.0, 10.2)  # with every run; rates that were tried count as long as they are near
+    runs = [free(8), over, free(9.52, growing=True), free(12.12, growing=True)]
+    assert [one.rate_per_s for one in next_rates(runs, moved, by_capacity=True)] == [9.52]
+    assert [one.rate_per_s for one in next_rates([*runs, free(9.52)], KNOWN, by_capacity=True)] == [
+        9.52,
+        12.12,
+    ]
+
+
+@pytest.mark.parametrize(("runs", "middle"), [
+    ([free(8), free(14), free(16, growing=True)], (14 * 16) ** 0.5),  # it does more with a short queue
+    ([free(4), free(8, met=FAIL), free(16, growing=True)], (4 * 8) ** 0.5),  # an objective fails earlier
+])  # fmt: skip
+def test_a_capacity_that_the_rates_contradict_is_left_and_the_gap_halved(runs, middle):
+    assert next_rates(runs, KNOWN, by_capacity=True) == [NextRate(pytest.approx(middle), 1, above=False)]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from experiments.headroom.planted import TODAY, conducted, tree
 
-from tailgauge.experiments.course import Base, SpentError, StepResult
+from tailgauge.experiments.course import RUN_S, Base, SpentError, StepResult
 from tailgauge.experiments.headroom import measure
 from tailgauge.experiments.headroom.judge import Charges, Rate, RateResult
 from tailgauge.experiments.headroom.plan import HeadroomPlanner
@@ -13,17 +13,20 @@ from tailgauge.scenario import model as scenarios
 from tailgauge_analysis.stats.proportions import counted
 
 
+def based(folder, wanted):
+    return Base(folder / "planted.toml", scenarios.parse(wanted, "planted"), (), folder)
+
+
 def base(folder, **headroom):
-    return Base(
-        folder / "planted.toml", scenarios.parse(tree("requests", 1, **headroom), "planted"), (), folder
-    )
+    return based(folder, tree("requests", 1, **headroom))
 
 
-def result(rate, *, refused=0, growing=False):
+def result(rate, *, refused=0, growing=False, kinds=None, served=12.0):
     return RateResult(
         rate_per_s=rate, emptied=False, seconds=30.0, requests=400, refused=counted(refused, 400),
-        overloaded=0, kinds={}, good=None, served=Rate(12.0, 11.9, 12.1), waiting=(1.0, 1.0), growing=growing, buckets=(),
-        charges=Charges({}, {}), offered={},
+        overloaded=0, kinds=kinds or {}, good=None, met="PASS", missed=False, served=Rate(served, served - 0.1, served + 0.1),
+        growth_per_s=rate - served if growing else 0.0, detectable_per_s=0.4, growing=growing, saturated=growing,
+        answer_s=0.5, buckets=(), charges=Charges({}, {}), offered={},
     )  # fmt: skip
 
 
@@ -35,27 +38,60 @@ def rates(steps):
     return [dict(step.overrides).get("arrival.rate_per_s", TODAY) for step in steps]
 
 
-def test_it_goes_up_from_today_and_confirms_both_sides_of_the_capacity(tmp_path):
-    course = HeadroomPlanner(base(tmp_path, growth=2.0)).course()
-    today = next(course)
-    steps = [today, course.send([ran(today[0])])]
-    steps.append(course.send([ran(steps[-1][0])]))
-    last = course.send([ran(steps[-1][0], growing=True)])
-    above = [
-        step
-        for step in last
-        if "arrival.shape" in dict(step.overrides) and dict(step.overrides)["arrival.shape"]
-    ]
+def played(course, answered, *, minutes=None):
+    """The steps of a course at a target that behaves like `answered`, one group after the other; and its answer."""
+    steps, groups = next(course), []
+    while True:
+        groups.append(steps)
+        try:
+            steps = course.send([ran(step, **answered(step.given.rate_per_s)) for step in steps])
+        except StopIteration as end:
+            return groups, end.value
 
-    assert [rates(group)[0] for group in steps] == [TODAY, 2 * TODAY, 4 * TODAY]
-    assert len(last) == 6
-    assert len({step.seed for group in (*steps, last) for step in group}) == 9
-    assert len(above) == 3
-    for step in above:  # after its warm-up, the steady rate is the one that is tried
-        overrides = dict(step.overrides)
-        share = overrides["stages.warmup_s"] / step.duration_s
-        assert overrides["arrival.rate_per_s"] / (1 + share) == pytest.approx(12 * 1.05)
-        assert step.duration_s - overrides["stages.warmup_s"] == 30.0
+
+def at_capacity(rate):
+    return {"growing": rate > 12.0, "served": min(rate, 12.0)}
+
+
+def test_where_nothing_refuses_it_doubles_and_tries_both_sides_of_the_capacity_without_rests(tmp_path):
+    wanted = tree("requests", 1, step_s=None, rest_s=60.0) | {"target": {"url": "http://127.0.0.1:9"}}
+    course = HeadroomPlanner(based(tmp_path, wanted)).course()
+    groups, answer = played(course, at_capacity)
+    every = [step for group in groups for step in group]
+    tried = rates(every)
+
+    assert tried[:3] == [TODAY, 2 * TODAY, 4 * TODAY]
+    assert {round(one, 2) for one in tried[3:]} == {round(12 / 1.05, 2), round(12.1 * 1.2, 2)}
+    assert {step.rest_s for step in every} == {0.0}
+    assert all(dict(step.overrides)["limits.drain_s"] <= 5 for step in every[1:])
+    assert len({step.seed for step in every}) == len(every)
+    assert answer.facts["low_per_s"] == pytest.approx(12 / 1.05)
+    assert answer.facts["high_per_s"] == pytest.approx(12 * 1.05)
+
+
+@pytest.mark.parametrize("minutes", [2.0, 4.0, 15.0])
+def test_the_steps_never_take_longer_than_the_minutes(tmp_path, minutes):
+    for answered in (
+        at_capacity,
+        lambda rate: {"kinds": {"requests": 40}, "refused": 40 if rate > 12 else 0},
+    ):
+        wanted = tree("requests", 1, step_s=None, rest_s=60.0) | {"target": {"url": "http://127.0.0.1:9"}}
+        wanted["experiment"]["minutes"] = minutes
+        groups, answer = played(HeadroomPlanner(based(tmp_path, wanted)).course(), answered)
+        takes_s = sum(step.duration_s + step.rest_s + RUN_S for group in groups for step in group)
+
+        assert takes_s <= minutes * 60 + 0.1
+        assert takes_s > minutes * 60 - 100 or not any("left no time" in one for one in answer.result.details)
+
+
+def test_a_429_brings_the_rests_and_the_small_steps_back(tmp_path):
+    wanted = tree("requests", 1, step_s=None, rest_s=60.0) | {"target": {"url": "http://127.0.0.1:9"}}
+    course = HeadroomPlanner(based(tmp_path, wanted)).course()
+    (today,) = next(course)
+    (next_step,) = course.send([ran(today, kinds={"requests": 1}, refused=1)])
+
+    assert (today.rest_s, next_step.rest_s) == (0.0, 60.0)
+    assert rates([next_step]) == [TODAY * 1.25]
 
 
 def test_a_run_that_is_invalid_is_run_once_more_and_then_left_out(tmp_path):
@@ -66,7 +102,7 @@ def test_a_run_that_is_invalid_is_run_once_more_and_then_left_out(tmp_path):
 
     assert again.seed != first.seed
     assert again.overrides == first.overrides
-    assert rates([once_more]) == [TODAY * 1.25]
+    assert rates([once_more]) == [TODAY * 2]
 
 
 def test_where_every_run_is_invalid_there_is_no_answer(tmp_path):
@@ -98,9 +134,7 @@ def test_the_steps_fit_into_the_minutes_that_there_are(tmp_path):
     lengths = []
     for minutes in (15.0, 5.0, 120.0):
         wanted["experiment"]["minutes"] = minutes
-        course = HeadroomPlanner(
-            Base(tmp_path / "planted.toml", scenarios.parse(wanted, "planted"), (), tmp_path)
-        ).course()
+        course = HeadroomPlanner(based(tmp_path, wanted)).course()
         lengths.append(next(course)[0].duration_s / 1.1)
 
     assert lengths == pytest.approx([15 * 60 / 14 - 15, 10.0, 120.0])

@@ -93,8 +93,21 @@ def test_without_the_cache_another_limit_binds_at_a_lower_rate(cached):
     assert without["low_per_s"] <= WITHOUT_CACHE <= without["high_per_s"] * 1.02
     assert without["high_per_s"] < cached.facts["low_per_s"] / 4
     assert without["first_429"]["high"] < cached.facts["first_429"]["value"]
-    assert cached.result.details[1].startswith("without the prompt cache input tokens bind at ")
+    assert cached.result.problems[0].startswith("without the prompt cache only 0.")
+    assert cached.result.problems[0].endswith("x of today's traffic fits")
+    lines = [cached.result.sentence, *cached.result.details, *cached.result.problems]
+    assert len(lines) == 3
+    assert max(map(len, lines)) <= 76  # two columns of indent, and a sign
     assert cached.sections[0].notes[0].startswith("First 429 expected at ")
+
+
+def test_a_cold_cache_that_todays_traffic_survives_is_no_problem(tmp_path):
+    wanted = tree("requests", 3, **SHORT) | CACHED
+    wanted["simulated"] = wanted["simulated"] | {"limits": {"rpm": 600, "itpm": 900_000}}
+    result = conducted(wanted, tmp_path).answer.result
+
+    assert result.problems == ()
+    assert result.details[1].startswith("without the prompt cache ")
 
 
 def test_one_quiet_run_tells_a_wider_interval_and_meets_no_429(tmp_path):
@@ -109,12 +122,39 @@ def test_one_quiet_run_tells_a_wider_interval_and_meets_no_429(tmp_path):
     assert sum(one["bound"]["limit"]["refused"] for one in facts["limits"]) == 0
 
 
-def test_where_no_header_names_a_limit_a_quiet_run_answers_nothing(tmp_path):
-    answer = conducted(tree("capacity", 4, no_429=True), tmp_path).answer
+@pytest.mark.parametrize("step_s", [10.0, 60.0])
+def test_one_quiet_run_is_bounded_below_by_the_rate_that_it_sustained(tmp_path, step_s):
+    """However short: 40 calls do not show that fewer than 1% are refused, but none was."""
+    facts = conducted(tree("requests", 4, no_429=True, step_s=step_s), tmp_path).answer.facts
 
-    assert answer.result.outcome == "INCONCLUSIVE"
-    assert answer.facts["low_per_s"] is None
-    assert "no header" in answer.result.sentence
+    assert facts["low_per_s"] >= TODAY
+    assert facts["low_per_s"] < sustained_by_bucket(LIMIT, BURST, REFUSED) <= facts["high_per_s"]
+
+
+def test_one_quiet_run_promises_no_more_than_the_headers_allow(tmp_path):
+    wanted = tree("requests", 4, no_429=True, step_s=10.0)
+    wanted["simulated"]["limits"] = {
+        "rpm": 210,
+        "burst": 210,
+    }  # full at first: nothing is refused for minutes
+    facts = conducted(wanted, tmp_path).answer.facts
+
+    assert facts["low_per_s"] <= facts["high_per_s"] < TODAY
+
+
+def test_where_no_header_names_a_limit_a_quiet_run_says_that_todays_rate_holds_if_it_shows_that(tmp_path):
+    answer, short = (
+        conducted(tree("capacity", 4, no_429=True, step_s=step_s), tmp_path / f"{step_s}").answer
+        for step_s in (60.0, 5.0)
+    )
+
+    assert (answer.result.outcome, answer.result.sentence) == (
+        "PASS",
+        "at least 4 requests/s can be sustained",
+    )
+    assert (answer.facts["low_per_s"], answer.facts["high_per_s"]) == (TODAY, None)
+    assert (short.result.outcome, short.facts["low_per_s"]) == ("INCONCLUSIVE", None)
+    assert "no header" in short.result.sentence
 
 
 def test_where_nothing_refuses_the_answer_is_at_least_and_the_need_is_met(tmp_path):
@@ -168,13 +208,6 @@ def test_a_required_share_of_good_requests_needs_an_objective_by_which_they_are_
 
     with pytest.raises(UsageError, match=r"headroom.good: expected an objective on a latency in \[slo\]"):
         HeadroomPlanner(base)
-
-
-def test_objectives_that_are_not_used_are_named(tmp_path):
-    wanted = tree("requests", 1) | {"slo": {"first_token": {"metric": "ttft", "max_ms": 400.0}}}
-    planner = HeadroomPlanner(Base(tmp_path / "slo.toml", scenarios.parse(wanted, "slo"), (), tmp_path))
-
-    assert any("[slo] are not used" in text for text in planner.answer().result.details)
 
 
 def test_an_objective_may_be_what_is_met_first(tmp_path):

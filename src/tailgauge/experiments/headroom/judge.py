@@ -1,13 +1,15 @@
 """Whether a rate is sustained: pass, fail or inconclusive.
 
 Runs at one rate are one sample. By themselves they pass if the upper 95% bound of the refused share is within what is
-allowed, the backlog does not grow, and the lower bound of the good share meets its target; they fail if the lower bound
-of the refused share is above it, the backlog grows, or the upper bound of the good share is below its target.
+allowed, the backlog does not grow, and the objectives are met: those of [slo], or the required share of good requests.
+They fail if the lower bound of the refused share is above it, the backlog grows, or the objectives are missed. Where no
+run was refused and no header names a limit, refusals are not counted: a rate passes if its backlog was seen not to grow.
 
 A bucket that is full at first hides a slightly excessive rate for minutes. So once a limit, or the capacity, is known
 with its interval, a rate below it passes and one above it fails, unless its runs contradict that. Below: if they fail.
-Above: if they began with a burst that emptied the bucket and made calls wait, and yet clearly less than the allowed share
-was refused (by a limit), or the waiting calls were worked off (by capacity). Such a rate never passes.
+Above a limit: if they began with a burst that emptied the bucket, and yet clearly less than the allowed share was
+refused; such a rate never passes. Above the capacity: if the backlog grew less than it would have; such a rate passes,
+because a target may do more than it does when many calls wait.
 """
 
 from __future__ import annotations
@@ -22,7 +24,6 @@ from tailgauge_analysis.stats.proportions import Proportion, counted
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
 
-DRAINED = 0.5  # of those that waited at the beginning
 Trace = tuple[str, str, bool]  # kind of limit, how it counts, with the cache or without
 
 
@@ -45,7 +46,9 @@ class Charges:
 
 @dataclass(frozen=True, slots=True)
 class RateResult:
-    """A run at one rate. `emptied`: it began with a burst, so that the bucket was empty, or calls waited."""
+    """A run at one rate. `emptied`: it began with a burst, so that the bucket was empty. `growth_per_s`: of the backlog, None
+    if that could not be judged; `saturated`: it grew by much, so what was served is all that the target can do.
+    """
 
     rate_per_s: float
     emptied: bool
@@ -55,9 +58,14 @@ class RateResult:
     overloaded: int
     kinds: Mapping[str, int]  # 429s
     good: Proportion | None  # within every objective; None if there is none
+    met: str  # outcome of the objectives on a latency
+    missed: bool  # one of them, as measured
     served: Rate
-    waiting: tuple[float, float]  # requests in flight at the beginning and at the end
-    growing: bool  # the backlog
+    growth_per_s: float | None
+    detectable_per_s: float  # growth that would have been seen
+    growing: bool
+    saturated: bool
+    answer_s: float  # of nine in ten at most
     buckets: tuple[Bucket, ...]
     charges: Charges
     offered: Mapping[Trace, Costs]  # at today's rate
@@ -86,39 +94,60 @@ def judged(
     groups: dict[tuple[float, bool], list[RateResult]] = {}
     for one in runs:
         groups.setdefault((one.rate_per_s, one.emptied), []).append(one)
-    return [_judged(groups[key], settings, known, by_capacity=by_capacity) for key in sorted(groups)]
+    refuses = may_refuse(runs)
+    return [
+        _judged(groups[key], settings, known, by_capacity=by_capacity, refuses=refuses)
+        for key in sorted(groups)
+    ]
+
+
+def may_refuse(runs: Sequence[RateResult]) -> bool:
+    """Whether a header named a limit, or a call was refused."""
+    return any(one.buckets or one.kinds or one.refused.k for one in runs)
 
 
 def _judged(
-    runs: Sequence[RateResult], settings: Settings, known: Rate | None, *, by_capacity: bool
+    runs: Sequence[RateResult], settings: Settings, known: Rate | None, *, by_capacity: bool, refuses: bool
 ) -> JudgedRate:
     first = runs[0]
     refused = _pooled([one.refused for one in runs])
     good = _pooled([one.good for one in runs if one.good is not None]) if settings.good > 0 else None
-    growing = sum(one.growing for one in runs) * 2 > len(runs)
-    alone = _alone(refused, good, settings, growing=growing)
+    growing = _most([one.growing for one in runs])
+    met = _objectives(runs, settings, good)
+    alone = _alone(refused, settings, met, growing=growing)
+    if not refuses:
+        unseen = all(one.growth_per_s is None for one in runs)
+        alone = FAIL if growing else INCONCLUSIVE if unseen and met == PASS else met
     outcome = alone
-    if known is not None:
-        worked_off = not growing and not _still_waiting(runs)
-        spared = worked_off if by_capacity else (refused.high or 0.0) < settings.refused
+    if known is not None and by_capacity:
+        outcome = _by_capacity(known, runs, alone, met)
+    elif known is not None:
+        spared = (refused.high or 0.0) < settings.refused
         outcome = _by_limit(known, first, alone, contradicted=first.emptied and spared)
-        if outcome == PASS and good is not None and (good.low or 0.0) < settings.good:
-            outcome = alone
     elif first.emptied and alone == FAIL:
         outcome = INCONCLUSIVE  # it was made to refuse: without a known limit that proves little
-    too_much = (refused.value or 0.0) > settings.refused or (
-        good is not None and (good.value or 0.0) < settings.good
-    )
+    if outcome == PASS and met != PASS:
+        outcome = alone
+    missed = _most([one.missed for one in runs]) if good is None else (good.value or 0.0) < settings.good
+    too_much = (refused.value or 0.0) > settings.refused or missed
     leans = alone if alone != INCONCLUSIVE else FAIL if too_much else PASS
     return JudgedRate(first.rate_per_s, first.emptied, tuple(runs), refused, good, outcome, alone, leans)
 
 
-def _alone(refused: Proportion, good: Proportion | None, settings: Settings, *, growing: bool) -> str:
+def _alone(refused: Proportion, settings: Settings, met: str, *, growing: bool) -> str:
     low, high = refused.low or 0.0, 1.0 if refused.high is None else refused.high
-    if growing or low > settings.refused or (good is not None and (good.high or 0.0) < settings.good):
+    if growing or low > settings.refused or met == FAIL:
         return FAIL
-    fine = good is None or (good.low or 0.0) >= settings.good
-    return PASS if high <= settings.refused and fine else INCONCLUSIVE
+    return PASS if high <= settings.refused and met == PASS else INCONCLUSIVE
+
+
+def _objectives(runs: Sequence[RateResult], settings: Settings, good: Proportion | None) -> str:
+    """Of the required share of good requests; without one of [slo], where most runs must agree; PASS of none."""
+    if good is not None:
+        if (good.high or 0.0) < settings.good:
+            return FAIL
+        return PASS if (good.low or 0.0) >= settings.good else INCONCLUSIVE
+    return next((of for of in (FAIL, PASS) if _most([one.met == of for one in runs])), INCONCLUSIVE)
 
 
 def _by_limit(known: Rate, first: RateResult, alone: str, *, contradicted: bool) -> str:
@@ -129,10 +158,20 @@ def _by_limit(known: Rate, first: RateResult, alone: str, *, contradicted: bool)
     return INCONCLUSIVE
 
 
-def _still_waiting(runs: Sequence[RateResult]) -> bool:
-    """Whether those that waited at the beginning were not worked off."""
-    begun, ended = (sum(one.waiting[end] for one in runs) for end in (0, 1))
-    return begun > 0 and ended >= DRAINED * begun
+def _by_capacity(known: Rate, runs: Sequence[RateResult], alone: str, met: str) -> str:
+    """What the runs say, but for a backlog that grew by chance, or by chance did not."""
+    rate = runs[0].rate_per_s
+    if rate <= known.low:
+        return FAIL if met == FAIL else INCONCLUSIVE if alone == FAIL else PASS
+    if alone != PASS:
+        return alone
+    grew = sum(one.growth_per_s or 0.0 for one in runs) / len(runs)
+    seen = sum(one.detectable_per_s for one in runs) / len(runs) ** 1.5
+    return PASS if grew + seen < rate - known.high else INCONCLUSIVE
+
+
+def _most(several: Sequence[bool]) -> bool:
+    return sum(several) * 2 > len(several)
 
 
 def _pooled(several: Sequence[Proportion]) -> Proportion:

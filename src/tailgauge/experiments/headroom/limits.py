@@ -95,15 +95,23 @@ def _bounded(several: Sequence[Estimate], rate: Rate) -> Rate:
 
 
 def capacity(runs: Sequence[RateResult], share: float) -> Rate | None:
-    """Requests answered per second at capacity; None if no run reached it. `share`: allowed as refused."""
-    full = [one for one in runs if one.growing or _overloaded(one, share)]
-    if not full:
-        return None
-    weights = [one.seconds for one in full]
-    middle = sum(w * one.served.value for w, one in zip(weights, full, strict=True)) / sum(weights)
-    halves = [w * (one.served.high - one.served.low) / 2 for w, one in zip(weights, full, strict=True)]
-    half = math.sqrt(sum(h * h for h in halves)) / sum(weights)
-    return Rate(middle, middle - half, middle + half)
+    """Requests answered per second at capacity: the most among the rates that reached it; None if none did.
+
+    Not the mean, because a target may do less when more calls wait. `share`: allowed as refused.
+    """
+    full: dict[float, list[RateResult]] = {}
+    for one in runs:
+        if (one.saturated or _overloaded(one, share)) and math.isfinite(one.served.high):
+            full.setdefault(one.rate_per_s, []).append(one)
+    return max(map(_served, full.values()), key=lambda one: one.value, default=None)
+
+
+def _served(runs: Sequence[RateResult]) -> Rate:
+    share = np.array([one.seconds for one in runs]) / sum(one.seconds for one in runs)
+    low, value, high = np.array([(one.served.low, one.served.value, one.served.high) for one in runs]).T
+    middle = float(share @ value)
+    below, above = (float(np.linalg.norm(share * (end - value))) for end in (low, high))
+    return Rate(middle, middle - below, middle + above)
 
 
 def _overloaded(one: RateResult, share: float) -> bool:
@@ -119,7 +127,9 @@ def binding(failed: Sequence[RateResult], good: float) -> str | None:
         return most
     if over or any(one.growing for one in failed):
         return CAPACITY
-    missed = good > 0 and any(one.good is not None and (one.good.value or 0.0) < good for one in failed)
+    missed = any(
+        one.good is not None and (one.good.value or 0.0) < good if good > 0 else one.missed for one in failed
+    )
     return OBJECTIVES if missed else most
 
 
@@ -164,7 +174,7 @@ def _sustained(limit: Limit, gaps: Floats, charges: Floats, share: float) -> Rat
 
 
 def at_least(found: Sequence[Bound], per_s: float | None) -> list[Bound]:
-    """The same; limits that were never met sustain at least a rate that passed."""
+    """The same; limits that were never met sustain at least a rate that was sustained, as far as their headers allow it."""
     if per_s is None:
         return list(found)
     out = []
@@ -172,7 +182,8 @@ def at_least(found: Sequence[Bound], per_s: float | None) -> list[Bound]:
         if one.decides or one.limit is None:
             out.append(one)
             continue
-        rate = Rate(max(one.per_s.value, per_s), max(one.per_s.low, per_s), max(one.per_s.high, per_s))
+        low = max(one.per_s.low, min(per_s, one.per_s.high))
+        rate = Rate(max(one.per_s.value, low), low, one.per_s.high)
         out.append(replace(one, per_s=rate, uncached=rate if one.uncached == one.per_s else one.uncached))
     return out
 

@@ -1,7 +1,7 @@
 """One run as the result at one rate: a few numbers.
 
 From the steady stage, except buckets, which depend on the whole run. Refused: 429 or overload (529, 503). The backlog
-grows if, over the stage, more than a tenth of the arrivals was left waiting and the requests in flight rose throughout.
+grows if the run is found unstable by it, or leaves more than a tenth of the arrivals waiting where that is not judged.
 A request asks each limit for 1 per call, for input tokens without those read from the cache, for output tokens, or for
 all tokens; first attempts only, summed over the calls of a request. A refused call gets the median of its traffic.
 """
@@ -13,10 +13,13 @@ import math
 import numpy as np
 import pandas as pd
 
+from tailgauge.experiments.answer import worst
 from tailgauge.experiments.headroom.judge import Charges, Rate, RateResult, Trace
 from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics import slo
+from tailgauge_analysis.metrics.stability import BACKLOG
+from tailgauge_analysis.metrics.throughput import Work
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.reading.rate_limit_headers import INPUT, KINDS, OUTPUT, REQUESTS, TOKENS
 from tailgauge_analysis.sections.rate_limits.buckets import known_buckets, offered_load
@@ -24,11 +27,9 @@ from tailgauge_analysis.sections.rate_limits.costs import Costs, countings
 from tailgauge_analysis.sections.rate_limits.refusals import kinds, refused
 from tailgauge_analysis.stats.proportions import proportion
 from tailgauge_analysis.stats.quantiles import Floats
+from tailgauge_analysis.text.section import PASS
 
-TENTHS = 10
-STUDENT = 2.262  # 97.5% of t with 9 degrees of freedom
-LEFT = 0.1  # of the arrivals: more left waiting is growth
-RISING = 0.8  # correlation of requests in flight with time
+LEFT = 0.1  # of the arrivals: more left waiting is more than the target can do
 WRITTEN, READ = ["input_tokens", "cache_creation_input_tokens"], "cache_read_input_tokens"
 
 
@@ -39,46 +40,38 @@ def rate_result(rate_per_s: float, reading: RunReading, *, emptied: bool, today:
     over = (sent["ended"] == schema.OVERLOADED).to_numpy(np.bool_)
     found = known_buckets(frames)
     first = [one for one in found if (one.target, one.model) == (found[0].target, found[0].model)]
-    good = slo.goodput_of(frames.run["scenario"], stage, reading.evidence.warmup)
-    edges = np.linspace(stage.from_s, stage.to_s, TENTHS + 1) * 1e9
-    waiting = _waiting(reading, edges)
-    arrived = len(stage.requests)
+    scenario, evidence = frames.run["scenario"], reading.evidence
+    good = slo.goodput_of(scenario, stage, evidence.warmup)
+    steady, offered = evidence.stability, evidence.throughput.offered_per_s or 0.0
+    grows, detectable = steady.growth_per_s, steady.detectable_growth_per_s or 0.0
+    much = bool((grows or 0.0) > LEFT * offered)
+    growing = steady.of(BACKLOG) is not None or (much and (grows or 0.0) > detectable)
+    latencies = [slo.decided_latency(one, stage) for one in slo.criteria(scenario) if one.metric is not None]
     return RateResult(
-        rate_per_s=rate_per_s, emptied=emptied, seconds=stage.seconds, requests=arrived,
+        rate_per_s=rate_per_s, emptied=emptied, seconds=stage.seconds, requests=len(stage.requests),
         refused=proportion(refused(sent) | over), overloaded=int(over.sum()),
         kinds={str(kind): int(n) for kind, n in kinds(sent)["kind"].value_counts().items()},
         good=good.good if good else None,
-        served=_served(reading, edges), waiting=(float(waiting[0]), float(waiting[-1])),
-        growing=waiting[-1] - waiting[0] > LEFT * arrived > 0 and _rises(waiting),
-        buckets=tuple(first), charges=charges(sent), offered=_traces(frames) if today else {},
+        met=worst(one.line.outcome for one in latencies) if latencies else PASS,
+        missed=any((one.value or 0.0) > (one.bound or 0.0) for one in latencies),
+        served=_served(evidence.throughput.requests), growth_per_s=grows,
+        detectable_per_s=detectable, growing=growing, saturated=growing and much, answer_s=_answer_s(stage.requests), buckets=tuple(first), charges=charges(sent),
+        offered=_traces(frames) if today else {},
     )  # fmt: skip
 
 
-def _waiting(reading: RunReading, at_ns: Floats) -> Floats:
-    """Requests that have arrived and not ended, at each time."""
-    requests = reading.frames.requests
-    requests = requests[requests["ended"] != schema.CLIENT_DROP]
-    begun = np.sort(requests["scheduled_at_ns"].to_numpy(np.float64))
-    ended = np.sort(requests["ended_at_ns"].dropna().to_numpy(np.float64))
-    waiting: Floats = (np.searchsorted(begun, at_ns) - np.searchsorted(ended, at_ns, "right")).astype(
-        np.float64
-    )
-    return waiting
+def _served(completed: Work | None) -> Rate:
+    """Requests answered per second."""
+    rate = completed.rate() if completed is not None else None
+    if rate is None or rate.low is None or rate.high is None:
+        return Rate(rate.value if rate else 0.0, 0.0, math.inf)
+    return Rate(rate.value, rate.low, rate.high)
 
 
-def _rises(series: Floats) -> bool:
-    return bool(series.std() > 0 and np.corrcoef(np.arange(len(series)), series)[0, 1] >= RISING)
-
-
-def _served(reading: RunReading, edges_ns: Floats) -> Rate:
-    """Requests answered per second, over tenths of the stage."""
-    rows = reading.frames.requests
-    ended = rows.loc[rows["ended"] == schema.OK, "ended_at_ns"].dropna().to_numpy(np.float64)
-    counts, _ = np.histogram(ended, edges_ns)
-    per_s = counts / (np.diff(edges_ns) / 1e9)
-    mean = float(per_s.mean())
-    half = STUDENT * float(per_s.std(ddof=1)) / math.sqrt(len(per_s))
-    return Rate(mean, mean - half, mean + half)
+def _answer_s(requests: pd.DataFrame) -> float:
+    """How long nine of ten answers took at most."""
+    took = (requests["ended_at_ns"] - requests["scheduled_at_ns"])[requests["ended"] == schema.OK]
+    return float(took.quantile(0.9)) / 1e9 if len(took) else 0.0
 
 
 def _traces(frames: Frames) -> dict[Trace, Costs]:

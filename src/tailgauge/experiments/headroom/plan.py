@@ -3,18 +3,24 @@ no_429, one run at today's rate.
 
 A step has today's traffic at another rate. A step that is to confirm a failure begins with twice its rate, long enough to
 empty the bucket, so that a full bucket does not hide the failure; that burst is its warm-up, which does not count.
+
+Where no header named a limit and nothing was refused, there is nothing to wait for: steps follow each other without rests,
+the rate doubles, a step lasts long enough for a backlog to show, and what is left in flight at its end is closed soon.
+The steps of either search fit into `minutes`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from random import Random
 from typing import Any
 
 from tailgauge.experiments.answer import Answer
 from tailgauge.experiments.course import RUN_S, Base, Planner, Step, Steps
 from tailgauge.experiments.headroom import measure, report, search
-from tailgauge.experiments.headroom.judge import JudgedRate, RateResult, judged
+from tailgauge.experiments.headroom.judge import JudgedRate, RateResult, judged, may_refuse
 from tailgauge.experiments.headroom.limits import Bound, bounds, by_capacity, ceiling, lowest
 from tailgauge.experiments.headroom.search import NextRate, SearchPlan
 from tailgauge.experiments.reading import RunReading
@@ -22,8 +28,10 @@ from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.scenario.objective import LATENCY
 from tailgauge.schedule.schedule import arrival_times, plan
 from tailgauge.schedule.settings import TRACE, Arrival
+from tailgauge_analysis.text.section import FAIL
+from tailgauge_analysis.verdict.checks import CHECKS
 
-STEPS = 14  # that `minutes` should have time for
+STEPS, STEPS_FREE = 14, 7  # that `minutes` should have time for, and without limits
 BUSY_S = 6.0  # that a run may take beside its load more than planned
 SHORTEST_S, LONGEST_S = 10.0, 120.0  # of a step
 ROUNDS = 24
@@ -34,12 +42,19 @@ MOST_WARMUP_S = 90.0
 SAME_TRACE = (
     "a trace has fixed arrivals: every rate was run once, without a burst that empties the bucket first"
 )
-UNUSED = "the objectives of [slo] are not used: set experiment.headroom.good"
+DOUBLE = 2.0  # growth where nothing refuses
+FILLS = 4.0  # times the length of an answer: a step in which a backlog is seen to grow
+FEWEST, SHORTEST_FREE_S = 60, 12.0  # requests and seconds of such a step
+DRAIN_S = 5.0
+MOST_IN_FLIGHT = 8_000  # of a worker, where the scenario does not say
+SPENT = "experiment.minutes: {:g} minutes left no time for more runs"
 GAPS = 40_000  # arrivals for the long-run estimate
 
 
 class HeadroomPlanner(Planner):
     """The course, and its results. `overrides` go over those of every step."""
+
+    checks = CHECKS  # a rate at which nothing is answered has its result
 
     def __init__(self, base: Base, overrides: tuple[tuple[str, Any], ...] = ()) -> None:
         super().__init__(base)
@@ -50,8 +65,10 @@ class HeadroomPlanner(Planner):
         self._trace = base.scenario.arrival.process == TRACE
         # The simulated endpoint resets with every run, and needs no rest.
         self._rest_s = 0.0 if base.scenario.target.url == SIMULATED else self._settings.rest_s
-        steps = 1 if self._settings.no_429 else STEPS
-        self._step_s = self._settings.step_s or _step_s(base.table.minutes, steps, self._rest_s)
+        minutes, steps = base.table.minutes, 1 if self._settings.no_429 else STEPS
+        self._left_s, self._spent = minutes * 60, False
+        self._step_s = self._settings.step_s or _step_s(minutes, steps, self._rest_s)
+        self._free_s = self._settings.step_s or _step_s(minutes, STEPS_FREE, 0.0)
         self._plan = SearchPlan(
             self._today, self._settings.most * self._today, self._settings.growth, self._settings.precision,
             1 if self._trace else self._settings.confirm, self._step_s + RUN_S + self._rest_s,
@@ -61,18 +78,38 @@ class HeadroomPlanner(Planner):
     def steps(self) -> Steps:
         """One run without a 429, or the search."""
         if self._settings.no_429:
-            yield from self.run([self._step(NextRate(self._today, 1, above=False), [])])
+            yield from self.run([self._step(NextRate(self._today, 1, above=False), [], self._step_s)])
             return
         for _ in range(ROUNDS):
             tried, found = self._judged()
-            attempts = search.attempts(tried, self._plan, lowest(found), ceiling(found))
+            plan, free = self._plan, bool(tried) and not may_refuse(self._runs())
+            if free:
+                plan = replace(plan, growth=DOUBLE)
+            attempts = search.attempts(
+                tried, plan, lowest(found), ceiling(found), by_capacity=by_capacity(found)
+            )
+            left = [one for one in attempts for _ in range(1 if free else one.times)]
+            Random(self._scenario.seed + self._number).shuffle(left)
+            steps = [
+                self._free_step(one, tried) if free else self._step(one, found, self._step_s) for one in left
+            ]
+            fitting = self._fitting(steps)
             before = len(self._kept)
-            if attempts:
-                left = [one for one in attempts for _ in range(one.times)]
-                Random(self._scenario.seed + self._number).shuffle(left)
-                yield from self.run([self._step(one, found) for one in left])
+            if fitting:
+                yield from self.run(fitting)
             if len(self._kept) == before:  # nothing is left to try, or no run of it is valid
                 return
+
+    def _fitting(self, steps: Sequence[Step]) -> list[Step]:
+        """Those that the minutes have time for."""
+        out = []
+        for step in steps:
+            takes_s = step.duration_s + RUN_S + step.rest_s
+            self._spent |= takes_s > self._left_s
+            if takes_s <= self._left_s:
+                self._left_s -= takes_s
+                out.append(step)
+        return out
 
     def measure(self, step: Step, reading: RunReading) -> RateResult:
         """The result of a run."""
@@ -80,23 +117,48 @@ class HeadroomPlanner(Planner):
         emptied = one.above and not self._trace
         return measure.rate_result(one.rate_per_s, reading, emptied=emptied, today=not self._kept)
 
-    def _step(self, attempt: NextRate, found: Sequence[Bound]) -> Step:
-        rate, warmup_s = attempt.rate_per_s, self._step_s / 10
-        overrides = list(self._overrides)
-        if rate != self._today:
-            overrides += [("arrival.rate_per_s", rate)]
+    def _step(self, attempt: NextRate, found: Sequence[Bound], length_s: float) -> Step:
+        rate, warmup_s = attempt.rate_per_s, length_s / 10
+        overrides = self._at(rate)
         above = attempt.above and not self._trace
         if above:
             warmup_s = _emptying_s(found)
-            at = warmup_s / (warmup_s + self._step_s)
+            at = warmup_s / (warmup_s + length_s)
             points = [[0.0, BURST], [at, BURST], [at, 1.0], [1.0, 1.0]]
             overrides += [("arrival.rate_per_s", rate * (1 + (BURST - 1) * at)),
                           ("arrival.shape", {"kind": "piecewise", "points": points})]  # fmt: skip
-        elif rate != self._today and not self._trace:
-            overrides += [("arrival.shape", None)]
         overrides += [("stages.warmup_s", warmup_s), ("stages.cooldown_s", 0.0)]
         name = f"{rate:.4g} requests/s" + (", after a burst that empties the bucket" if above else "")
-        return Step(name, tuple(overrides), warmup_s + self._step_s, self.seed(), self._rest_s, attempt)
+        rest_s = self._rest_s if self._kept else 0.0
+        return Step(name, tuple(overrides), warmup_s + length_s, self.seed(), rest_s, attempt)
+
+    def _free_step(self, attempt: NextRate, tried: Sequence[JudgedRate]) -> Step:
+        """A step at a target that does not refuse: half as long until the first failure, because twice the rate is far off."""
+        rate = attempt.rate_per_s
+        answer_s = min((run.answer_s for one in tried for run in one.runs if run.answer_s), default=0.0)
+        length_s = self._free_s
+        if self._settings.step_s is None:
+            doubles = all(one.leans != FAIL for one in tried)
+            needed_s = SHORTEST_FREE_S if doubles else FEWEST / rate
+            length_s = max(length_s / DOUBLE if doubles else length_s, needed_s, FILLS * answer_s)
+        warmup_s = max(length_s / 10, min(length_s / 2, 2 * answer_s))
+        length_s = min(length_s, max(SHORTEST_FREE_S, self._left_s - RUN_S - warmup_s))
+        limits, overrides = self._scenario.limits, self._at(rate)
+        overrides += [("stages.warmup_s", warmup_s), ("stages.cooldown_s", 0.0)]
+        overrides += [("limits.drain_s", min(DRAIN_S, limits.drain_s))]
+        if "in_flight_per_worker" not in limits.model_fields_set:
+            waiting = math.ceil(rate * (warmup_s + length_s))
+            most = min(MOST_IN_FLIGHT, max(limits.in_flight_per_worker, waiting))
+            overrides += [("limits.in_flight_per_worker", most)]
+        name, given = f"{rate:.4g} requests/s", replace(attempt, above=False)
+        return Step(name, tuple(overrides), warmup_s + length_s, self.seed(), given=given)
+
+    def _at(self, rate: float) -> list[tuple[str, Any]]:
+        """Today's traffic at another rate, without its shape."""
+        if rate == self._today:
+            return list(self._overrides)
+        flat = [] if self._trace else [("arrival.shape", None)]
+        return [*self._overrides, ("arrival.rate_per_s", rate), *flat]
 
     def _judged(self) -> tuple[list[JudgedRate], list[Bound]]:
         runs = self._runs()
@@ -109,7 +171,7 @@ class HeadroomPlanner(Planner):
     def answer(self) -> Answer:
         """What was found."""
         remarks = [SAME_TRACE] if self._trace else []
-        remarks += [UNUSED] if self._scenario.slo and not self._settings.good else []
+        remarks += [SPENT.format(self._base.table.minutes)] if self._spent else []
         return report.answer(self._settings, self._today, self._runs(), *self._judged(), remarks)
 
 

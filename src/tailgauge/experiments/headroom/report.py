@@ -101,11 +101,13 @@ def answer(
 ) -> Answer:  # fmt: skip
     """The answer of a search, or of one run without a 429; the first run is at today's rate."""
     found = Sustained(today, settings.refused, settings.no_429)
-    text, details, notes = NOTHING, list[str](), list[str]()
+    text, details, problems, notes = NOTHING, list[str](), list[str](), list[str]()
     if runs:
         known = _found(settings, found, runs, tried, bounds)
         text, details = _text(known, tried, runs[0]) if known else (NO_HEADER, details)
         found = known or found
+        cold, breaks = _cache_text(found)
+        (problems if breaks else details).extend(cold)
         notes = [*_first_429(found, runs[0]), *_notes(settings, tried, found)]
     objectives = _objectives(settings, found) if found.low_per_s or found.high_per_s else ()
     low, high = found.low_per_s, found.high_per_s
@@ -113,7 +115,13 @@ def answer(
     tables = [_rates(tried, found)]
     if found.limits:
         tables.append(Table("Limits", LIMITS, tuple(map(_limit_row, found.limits)), LIMITS_NOTE))
-    result = Result(worst(one.outcome for one in objectives), text, objectives, (*details, *remarks))
+    result = Result(
+        worst(one.outcome for one in objectives),
+        text,
+        objectives,
+        (*details, *remarks),
+        problems=tuple(problems),
+    )
     return answered(
         "headroom", "Sustained rate", result, found, tables, notes, smallest, _pictures(tried, found)
     )
@@ -122,18 +130,18 @@ def answer(
 def _found(
     settings: Settings, nothing: Sustained, runs: Sequence[RateResult], tried: Sequence[JudgedRate], bounds: Sequence[Bound]
 ) -> Sustained | None:  # fmt: skip
-    """What was found; None of one run without a 429 if no header names a limit."""
+    """What was found; None of one run without a 429 if no header names a limit and it does not show that today's rate holds."""
     today = nothing.today_per_s
     if settings.no_429:
-        passes = all(one.alone == PASS for one in tried)
-        bounds = [one for one in at_least(bounds, today if passes else None) if one.limit is not None]
-        if not bounds:
+        holds = all(one.alone != FAIL and not one.refused.k for one in tried)
+        bounds = [one for one in at_least(bounds, today if holds else None) if one.limit is not None]
+        if not bounds and any(one.alone != PASS for one in tried):
             return None
-        tightest = min(bounds, key=lambda one: one.per_s.high)
-        ends: Ends = (min(one.per_s.low for one in bounds), None, tightest.per_s.high)
-        binds: str | None = tightest.kind
+        least = min((one.per_s.low for one in bounds), default=today)
+        high, binds = min(((one.per_s.high, one.kind) for one in bounds), default=(None, None))
+        ends: Ends = (least, None, high)
     else:
-        ends = _ends(tried, lowest(bounds))
+        ends = _ends(tried, lowest(bounds), settings.precision, by_capacity=limits.by_capacity(bounds))
         bounds = at_least(bounds, ends[0])
         failed = [run for one in tried if one.outcome == FAIL for run in one.runs]
         binds = limits.binding(failed, settings.good) if failed else None
@@ -146,9 +154,15 @@ def _found(
     )  # fmt: skip
 
 
-def _ends(tried: Sequence[JudgedRate], known: Rate | None) -> Ends:
-    """The sustained rate between the highest pass and the lowest fail."""
-    low, high = (None if end is None else end.rate_per_s for end in search.ends(tried))
+def _ends(tried: Sequence[JudgedRate], known: Rate | None, precision: float, *, by_capacity: bool) -> Ends:
+    """The sustained rate between the highest pass and the lowest fail, and no further from a capacity than its interval."""
+    passed, failed = search.ends(tried)
+    low, high = (None if end is None else end.rate_per_s for end in (passed, failed))
+    if by_capacity and known is not None and not search.agrees(known, passed, failed):
+        known = None
+    if by_capacity and known is not None and high is not None:
+        low = max(low or 0.0, min(known.low, known.value / (1 + precision)))
+        high = min(high, max(known.high, known.value * (1 + precision)))
     if low is None or high is None:
         return low, None, high
     return low, (low * high) ** 0.5 if known is None else min(max(known.value, low), high), high
@@ -228,27 +242,24 @@ def _today(found: Sustained) -> str:
 
 
 def _text(found: Sustained, tried: Sequence[JudgedRate], first: RateResult) -> tuple[str, list[str]]:
-    """The answer in a sentence; then its interval with what binds, and what the cache carries."""
+    """The answer in a sentence, and how much of today's traffic that is, with what binds."""
     low, value, high = found.low_per_s, found.sustained_per_s, found.high_per_s
     today, binds = found.today_per_s, f"{limit_name(found.binding)} binds first"
-    more: list[str] = []
     if low is None and high is None:
         most, allowed = figures(max(one.rate_per_s for one in tried)), share(found.refused_at_most)
-        text = f"too few calls to show that up to {most} requests/s fewer than {allowed} are refused"
-    elif low is None:
-        text = f"no sustainable rate was found: {figures(high or 0.0)} requests/s already fail"
-        more = [binds]
-    elif high is None:
-        text = f"at least {figures(low)} requests/s can be sustained, {_x(low / today)} {_today(found)}"
-        more = ["no limit was met"]
-    elif value is None:
+        return f"too few calls to show that up to {most} requests/s fewer than {allowed} are refused", []
+    if low is None:
+        return f"no sustainable rate was found: {figures(high or 0.0)} requests/s already fail", [binds]
+    if high is None:
+        text = f"at least {figures(low)} requests/s can be sustained"
+        return text, [f"{_x(low / today)} {_today(found)}; no limit was met"]
+    ends = f"{figures(low)} – {figures(high)}"
+    if value is None:
         met = f"{first.refused.k:,} calls were refused" if first.refused.k else "without a single 429"
-        text = f"{figures(low)} – {figures(high)} requests/s can be sustained, from one run ({met})"
-        more = [f"{_between(low / today, high / today)} {_today(found)}; {binds}"]
-    else:
-        text = f"{figures(value)} requests/s can be sustained, {_x(value / today)} {_today(found)}"
-        more = [f"CI {figures(low)} – {figures(high)} requests/s; {binds}"]
-    return text, [*more, *_cache_text(found)]
+        text = f"{ends} requests/s can be sustained, from one run ({met})"
+        return text, [f"{_between(low / today, high / today)} {_today(found)}; {binds}"]
+    text = f"{figures(value)} requests/s can be sustained (CI {ends})"
+    return text, [f"{_x(value / today)} {_today(found)}; {binds}"]
 
 
 def _first_429(found: Sustained, first: RateResult) -> list[str]:
@@ -265,12 +276,15 @@ def _first_429(found: Sustained, first: RateResult) -> list[str]:
     return [f"first 429 expected at {at} today's traffic, in a test of {first.seconds:.0f} s"]
 
 
-def _cache_text(found: Sustained) -> list[str]:
+def _cache_text(found: Sustained) -> tuple[list[str], bool]:
+    """What a cold cache leaves of today's traffic, and whether that breaks it."""
     one, today = found.without_cache, found.today_per_s
     if one is None:
-        return []
+        return [], False
+    breaks = one.high_per_s < today
     ends = _between(one.low_per_s / today, one.high_per_s / today)
-    return [f"without the prompt cache {kind_name(one.binding)} bind at {ends} today's"]
+    only = "only " if breaks else ""
+    return [f"without the prompt cache {only}{ends} of today's traffic fits"], breaks
 
 
 def _objectives(settings: Settings, found: Sustained) -> tuple[ObjectiveLine, ...]:

@@ -3,6 +3,9 @@
 Up from today's rate by steps, faster towards a limit in the headers but at most doubling per minute; down if today's rate
 already fails; then, once a limit or the capacity is known, both sides of it; else bisection on the logarithm of the rate,
 by the more likely outcome of inconclusive rates. Both ends are run `confirm` times, in random order.
+
+A capacity is what a target answers while calls pile up. It is used as long as no rate above it passes and none below it
+fails: a target that does more with a short queue, or that misses an objective earlier, is bisected.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ PER_MINUTE = 2.0  # providers refuse faster growth
 SLACK = 1.2  # times the precision: so much wider an interval is narrow enough
 STEPS_OUT = 8  # of the precision, on either side of where a search without a known limit ends
 LEAST = 1 / 64  # of today's rate
+FAR = 1.2  # times the capacity: there a backlog is seen to grow, if not just above it
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,23 +53,38 @@ def ends(tried: Sequence[JudgedRate]) -> tuple[JudgedRate | None, JudgedRate | N
     return max(under, key=lambda one: one.rate_per_s, default=None), top
 
 
+def agrees(known: Rate, low: JudgedRate | None, high: JudgedRate | None) -> bool:
+    """Whether nothing passed above what is known, or failed below it."""
+    passed, failed = (one.rate_per_s if one is not None else None for one in (low, high))
+    return (passed is None or passed <= known.high) and (failed is None or failed >= known.low)
+
+
 def attempts(
-    tried: Sequence[JudgedRate], plan: SearchPlan, known: Rate | None, ceiling: float | None
+    tried: Sequence[JudgedRate],
+    plan: SearchPlan,
+    known: Rate | None,
+    ceiling: float | None,
+    *,
+    by_capacity: bool = False,
 ) -> list[NextRate]:
     """What to run now; empty when the search is over."""
     low, high = ends(tried)
     if not tried:
         return [NextRate(plan.today, 1, above=False)]
-    if known is None:
+    if known is None or (by_capacity and not agrees(known, low, high)):
         return _bisected(tried, plan, ceiling)
     if high is None:
         return _up(tried, plan, ceiling)
     if low is None or high.rate_per_s / low.rate_per_s > (1 + plan.precision) ** (2 * SLACK):
-        more = _around(tried, plan, known)
+        more = _around(tried, plan, known, by_capacity=by_capacity)
         if more or low is None:
             return more
     left = [(one, plan.confirm - _runs(tried, one.rate_per_s)) for one in (low, high)]
-    return [NextRate(one.rate_per_s, times, above=one is high) for one, times in left if times > 0]
+    return [
+        NextRate(one.rate_per_s, times, above=one is high and not by_capacity)
+        for one, times in left
+        if times > 0
+    ]
 
 
 def _runs(tried: Sequence[JudgedRate], rate_per_s: float) -> int:
@@ -84,24 +103,35 @@ def _up(tried: Sequence[JudgedRate], plan: SearchPlan, ceiling: float | None) ->
     return [NextRate(min(step, plan.most), 1, above=False)]
 
 
-def _around(tried: Sequence[JudgedRate], plan: SearchPlan, known: Rate) -> list[NextRate]:
+def _around(
+    tried: Sequence[JudgedRate], plan: SearchPlan, known: Rate, *, by_capacity: bool
+) -> list[NextRate]:
     """Both sides of what is known, each a step further out if it was run and not confirmed."""
     low, high = ends(tried)
     wide = 1 + plan.precision
     below, above = min(known.value / wide, known.low), max(known.value * wide, known.high)
+    if by_capacity:
+        below, above = (_tried_near(tried, rate, wide) for rate in (below, known.high * FAR))
     unsure = [one for one in tried if one.outcome == INCONCLUSIVE and len(one.runs) >= plan.confirm]
     for one in sorted(unsure, key=lambda one: -one.rate_per_s):
         if not one.emptied and one.rate_per_s < known.value and one.rate_per_s <= below * math.sqrt(wide):
             below = one.rate_per_s / wide
     for one in unsure:
-        if one.emptied and one.rate_per_s > known.value and one.rate_per_s >= above / math.sqrt(wide):
+        burst = one.emptied or by_capacity
+        if burst and one.rate_per_s > known.value and one.rate_per_s >= above / math.sqrt(wide):
             above = one.rate_per_s * wide
     out = []
     if low is None or low.rate_per_s < below / math.sqrt(wide):
         out.append(NextRate(below, plan.confirm, above=False))
     if high is None or high.rate_per_s > above * math.sqrt(wide):
-        out.append(NextRate(above, plan.confirm, above=True))
+        out.append(NextRate(above, plan.confirm, above=not by_capacity))
     return out
+
+
+def _tried_near(tried: Sequence[JudgedRate], rate: float, wide: float) -> float:
+    """A rate that was tried within half a step, whose runs then count: a capacity moves a little with every run."""
+    near = [one.rate_per_s for one in tried if 1 / wide < (one.rate_per_s / rate) ** 2 < wide]
+    return min(near, key=lambda one: abs(one - rate), default=rate)
 
 
 def _bisected(tried: Sequence[JudgedRate], plan: SearchPlan, ceiling: float | None) -> list[NextRate]:
@@ -111,7 +141,7 @@ def _bisected(tried: Sequence[JudgedRate], plan: SearchPlan, ceiling: float | No
         return _up(tried, plan, ceiling)
     under = max((one.rate_per_s for one in tried if one.leans == PASS and one.rate_per_s < top), default=None)
     if under is None:
-        lower = top / plan.growth**2
+        lower = top / min(plan.growth**2, PER_MINUTE)
         return [NextRate(lower, 1, above=False)] if lower >= LEAST * plan.today else []
     if top / under > (1 + plan.precision) ** (2 * SLACK):
         return [NextRate(math.sqrt(under * top), 1, above=False)]

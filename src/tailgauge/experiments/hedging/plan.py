@@ -49,7 +49,7 @@ class HedgingPlanner(Planner):
         minutes = base.table.minutes * (1 - SEARCH_SHARE if searched else 1)
         self._block_s = self._settings.block_s or _block_s(minutes, runs, self._settings.pairs)
         off = {**self._traffic[self._tested], "hedge": {"policy": "off"}}
-        without = (("traffic", {**self._traffic, self._tested: off}),)
+        without = (("traffic", {**self._traffic, self._tested: off}), ("slo", None))
         self._search = HeadroomPlanner(_searching(base), without) if searched else None
         self._sustainable = self._settings.sustainable_per_s or 0.0
         self._notes: list[str] = []
