@@ -14,11 +14,10 @@ from tailgauge.master.engine_metrics import (
     MAX_BYTES,
     EngineMetrics,
     TokenCount,
-    is_self_hosted,
     parse_count,
     read,
 )
-from tailgauge.protocols.table import Target
+from tailgauge.protocols.table import Target, is_self_hosted
 from tailgauge.scenario.model import Scenario
 from tailgauge.simulator.core.metrics import Meters, render
 

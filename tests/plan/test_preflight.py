@@ -9,7 +9,9 @@ import pytest
 from tailgauge.plan.preflight import Learnt, learn, prefixes, preflight_calls, sizing, writes
 from tailgauge.plan.spend_limit import Sizing
 from tailgauge.prompts import Maker, prompt
+from tailgauge.prompts.words import WORDS
 from tailgauge.scenario.model import Scenario, parse
+from tailgauge.schedule.schedule import Planned
 
 
 def scenario(**tree: Any) -> Scenario:
@@ -65,13 +67,37 @@ def test_tokens_of_a_word_and_the_overhead_are_learnt_from_two_usages(per_word: 
 )
 def test_what_makes_no_sense_is_not_learnt(tokens: dict[int, int]) -> None:
     assert learn(tokens) == Learnt(1.0, 0, known=False)
-    assert learn(tokens).facts() == {"tokens_per_word": None, "overhead_tokens": None}
+    assert learn(tokens).facts(scenario()) == {
+        "tokens_per_word": None,
+        "overhead_tokens": None,
+        "prompt_sizes": {"main": "estimate"},
+    }
+
+
+SIZED = [
+    ({}, "exact"), ({"prompts": {"file": "x.jsonl"}}, None), ({"session": {"turns_mean": 2.0}}, None), ({"tools": 1}, None),
+    ({"pattern": "cached", "cache": {"system_tokens": 50}}, None), ({"model": "other"}, None), ({"model": "tiny"}, "exact"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("table", "size"), SIZED)
+def test_only_prompts_of_one_question_are_called_exact(table: dict[str, Any], size: str | None) -> None:
+    """Not what comes with a prefix, tools or earlier turns, out of a file, or to a model whose tokens nobody asked for."""
+    found = Learnt(1.0, 5, known=True, words=["river"]).facts(scenario(traffic={"first": {}, "b": table}))
+
+    assert found["prompt_sizes"] == {"first": "exact"} | ({"b": size} if size else {})
+
+
+@pytest.mark.parametrize("words", [sorted(WORDS, key=len)[:16], list(WORDS)])
+def test_short_words_are_sized_above_what_the_target_counts(words: list[str]) -> None:
+    learnt = Learnt(1.0, 5, known=True, words=words)
+    made = Maker(1, scenario().traffic["main"], "main", words=words).make(Planned(0, 0, "main", 500, 10))
+
+    assert sizing(scenario(), learnt).tokens(made[0]) >= 1.2 * 505
 
 
 def test_a_prompt_has_the_asked_tokens_by_what_was_learnt() -> None:
     """Counted as a target would count it: so many tokens a word and some around them."""
-    from tailgauge.schedule.schedule import Planned
-
     table = scenario().traffic["main"]
     made = Maker(1, table, "main", 1 / 1.6, 10).make(Planned(65536, 0, "main", 500, 10))
 

@@ -1,6 +1,6 @@
 """Make a tiny llama-architecture model with random weights, and its own byte-level BPE tokenizer, as a GGUF file.
 
-    python make_tiny_gguf.py tiny.gguf [small | large]
+    python make_tiny_gguf.py tiny.gguf [small | large | ending | coarse]
 
 Nothing is downloaded: weights come from a seeded generator, the vocabulary from the words that prompts are made of, so
 that a word of a prompt is one token. What it says is word salad, but prefill, KV cache, batching and prefix caching in
@@ -44,6 +44,7 @@ class Shape:
     kv_heads: int = 2
     context: int = 131072
     end_bias: float | None = None  # of the end of an answer; None: it never ends by itself
+    every: int = 1  # of the words, every so manieth is a token; the others are several
 
     @property
     def head_dim(self) -> int:
@@ -54,6 +55,7 @@ SHAPES = {
     "small": Shape(),
     "large": Shape(dim=512, layers=6, ff=1536, heads=8, kv_heads=4),
     "ending": Shape(end_bias=1.0),
+    "coarse": Shape(every=3),
 }  # large: some ms a token
 
 
@@ -64,12 +66,13 @@ def byte_chars() -> dict[int, str]:
     return {byte: chr(byte if byte in keep else 256 + moved.index(byte)) for byte in range(256)}
 
 
-def vocabulary() -> tuple[list[str], list[str]]:
+def vocabulary(every: int) -> tuple[list[str], list[str]]:
     """256 bytes, then the prefix merges (a+b, ab+c, ...) that build each word, with and without a space before it."""
+    words = WORDS[::every]
     chars = byte_chars()
     tokens, merges = [chars[byte] for byte in range(256)], []
     have = set(tokens)
-    for word in [f" {word}" for word in WORDS] + list(WORDS):
+    for word in [f" {word}" for word in words] + list(words):
         spelt = "".join(chars[byte] for byte in word.encode())
         for end in range(2, len(spelt) + 1):
             if spelt[:end] not in have:
@@ -159,7 +162,7 @@ def biased(head: Matrix, plain: list[str], end_bias: float | None) -> Matrix:
 
 def make(path: str, shape: Shape = Shape(), seed: int = 1) -> None:
     """Write the model file."""
-    plain, merges = vocabulary()
+    plain, merges = vocabulary(shape.every)
     writer = gguf.GGUFWriter(path, "llama")
     describe(writer, shape, plain, merges)
     weights(writer, shape, plain, seed)

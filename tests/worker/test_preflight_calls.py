@@ -1,4 +1,4 @@
-"""A target that refuses the model is asked which models it has; see scripts/preflight_calls.py."""
+"""A target that refuses the model is asked which models it has, and an engine for its tokens; see scripts/preflight_calls.py."""
 
 from __future__ import annotations
 
@@ -8,8 +8,13 @@ from tailgauge.master.progress import preflight_failure
 
 
 @pytest.fixture(scope="module")
-def seen(run_script):
-    return run_script("worker/scripts/preflight_calls.py")["models"]
+def facts(run_script):
+    return run_script("worker/scripts/preflight_calls.py")
+
+
+@pytest.fixture
+def seen(facts):
+    return facts["models"]
 
 
 @pytest.mark.parametrize("protocol", ["openai", "anthropic"])
@@ -54,3 +59,28 @@ def test_a_long_list_is_shortened_and_a_listed_model_is_not_the_reason():
     text = preflight_failure("http://h", "openai", call | {"models": [f"m-{n}" for n in range(99)]})
     assert text.endswith("...")
     assert len(text) < 400
+
+
+@pytest.mark.parametrize("case", ["salted", "repeated", "llama.cpp", "named"])
+def test_prompts_have_the_tokens_that_were_asked_for_by_the_engines_own_count(facts, case):
+    """Template, salt and the first word included; two thirds of the words are one token, the others are not used."""
+    found = facts["sizes"][case]
+
+    assert found["prompt_sizes"] == {"main": "exact"}
+    assert 16 <= found["words"] < 126
+    assert {int(size): got for size, got in found["got"].items()} == {int(s): int(s) for s in found["got"]}
+    assert len(found["got"]) == 6
+    fields = ["add_special", "content"] if case == "llama.cpp" else ["add_special_tokens", "prompt"]
+    assert found["asked"] == [[sorted(["model", *fields]), "tiny", True]]
+
+
+@pytest.mark.parametrize("case", ["merging", "another tokenizer", "long words only", "a gateway", "strings",
+                                  "null", "nothing", "no JSON", "404", "cut"])  # fmt: skip
+def test_what_the_usage_does_not_prove_stays_an_estimate(facts, case):
+    """A token over two words, another tokenizer, no word of one token, no known engine, an answer that is none."""
+    found = facts["sizes"][case]
+
+    assert found["prompt_sizes"] == {"main": "estimate"}
+    assert (found["words"], found["tokens_per_word"] is None) == (0, False)
+    assert len(found["asked"]) == (case != "a gateway")
+    assert all(abs(got - int(size)) <= 0.15 * int(size) + 4 for size, got in found["got"].items())

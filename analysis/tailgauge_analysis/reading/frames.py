@@ -27,7 +27,7 @@ from tailgauge_analysis.reading.run_files import Problem
 
 # Columns that nothing here reads; those of chunks, which come by the million, are in chunks.py.
 UNREAD = {
-    "requests": {"session_id", "asked_prompt_tokens"},
+    "requests": {"session_id"},
     "attempts": {
         "protocol", "first_byte_at_ns", "first_content_read_at_ns", "stopped_at_ns", "cancelled_at_ns", "server_request_id",
         "connection", "events", "reads",

@@ -177,6 +177,10 @@ class RunJson(_Tolerant):
     """tokens per word of the prompts, measured by the preflight; null if unknown"""
     overhead_tokens: Any = None
     """tokens of a prompt beyond its text, measured by the preflight; null if unknown"""
+    prompt_sizes: Json = {}
+    """by traffic table whose prompts are a generated question alone: `exact`, made with the engine's tokenizer, or `estimate`, by
+    tokens per word; absent in dry runs and older runs
+    """
     target: Facts = {}
     """url, simulated, protocol"""
     second_target: Facts = {}

@@ -16,9 +16,10 @@ from tailgauge.rows import schema
 from tailgauge_analysis.reading.chunks import Chunks
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.text.formatting import count, plain, plural, share
-from tailgauge_analysis.text.json_values import Json, table
+from tailgauge_analysis.text.json_values import Json, table, text
 from tailgauge_analysis.text.section import Section, Table
 
+_PROMPT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 _PLURALS = {
     "retry": "retries",
     "hedge": "hedges",
@@ -32,7 +33,7 @@ _PLURALS = {
 
 @dataclass(frozen=True, slots=True)
 class Lengths:
-    """Output tokens of a table with `output = "exact"`: what was asked, and how many complete answers have as many.
+    """Tokens of a table, of prompts or of its exact outputs: what was asked, and how many complete answers have as many.
 
     Of requests with one leg: the rows do not say what each of several asked for. `counted`: those whose tokens are known.
     """
@@ -42,6 +43,8 @@ class Lengths:
     answers: int
     counted: int
     same: int
+    off_most: int | None = None
+    """the largest difference between asked and got; null if none is known"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +67,11 @@ class Traffic:
     citations: int
     turns_max: int
     lengths: Lengths | None = None
+    """of outputs, where they were asked to be exact"""
+    prompts: Lengths | None = None
+    """of prompts that are a generated question alone"""
+    prompt_sizes: str | None = None
+    """of these: exact, or an estimate"""
 
 
 def traffic(frames: Frames) -> dict[str, Traffic]:
@@ -75,16 +83,22 @@ def traffic(frames: Frames) -> dict[str, Traffic]:
     none = attempts.iloc[:0]
     tables = table(frames.run["scenario"], "traffic")
     exact = {name for name in tables if table(tables, name).get("output") == "exact"}
+    sizes = table(frames.run, "prompt_sizes")
     return {
         plain(str(name), 80): _entry(
-            rows, by.get(name, none), kinds.get(str(name), {}), is_exact=name in exact
+            rows, by.get(name, none), kinds.get(str(name), {}), text(sizes.get(str(name))), is_exact=name in exact
         )
         for name, rows in requests.groupby("traffic")
-    }
+    }  # fmt: skip
 
 
 def _entry(
-    requests: pd.DataFrame, attempts: pd.DataFrame, kinds: dict[str, int], *, is_exact: bool
+    requests: pd.DataFrame,
+    attempts: pd.DataFrame,
+    kinds: dict[str, int],
+    sizes: str | None,
+    *,
+    is_exact: bool,
 ) -> Traffic:
     started = requests.loc[requests["ended"] != schema.CLIENT_DROP, "legs"]
     causes = attempts["cause"].value_counts()
@@ -104,16 +118,21 @@ def _entry(
         tools_ready=int(attempts["tool_ready_at_ns"].notna().sum()),
         citations=int(attempts["citations"].sum()),
         turns_max=int((requests["request_id"] % schema.TURNS).max()) + 1 if len(requests) else 0,
-        lengths=_lengths(requests, attempts) if is_exact else None,
+        lengths=_lengths(requests, attempts, "asked_output_tokens", ["output_tokens"]) if is_exact else None,
+        prompts=_lengths(requests, attempts, "asked_prompt_tokens", list(_PROMPT)) if sizes else None,
+        prompt_sizes=sizes,
     )
 
 
-def _lengths(requests: pd.DataFrame, attempts: pd.DataFrame) -> Lengths:
-    asked = requests[requests["legs"] == 1].set_index("request_id")["asked_output_tokens"]
+def _lengths(requests: pd.DataFrame, attempts: pd.DataFrame, column: str, of: list[str]) -> Lengths:
+    asked = requests[requests["legs"] == 1].set_index("request_id")[column]
     answers = attempts[(attempts["ended"] == schema.OK) & attempts["request_id"].isin(asked.index)]
-    wanted, got = answers["request_id"].map(asked), answers["output_tokens"]
+    wanted = answers["request_id"].map(asked)
+    got = answers[of].sum(axis=1).where(answers[of[0]].notna())
     least, most = (int(wanted.min()), int(wanted.max())) if len(answers) else (0, 0)
-    return Lengths(least, most, len(answers), int(got.notna().sum()), int((got == wanted).sum()))
+    off = (got - wanted).abs().max()
+    counted, same = int(got.notna().sum()), int((got == wanted).sum())
+    return Lengths(least, most, len(answers), counted, same, None if pd.isna(off) else int(off))
 
 
 def _counts(values: pd.Series[Any], order: Sequence[str]) -> dict[str, int]:
@@ -151,6 +170,7 @@ def section(found: dict[str, Traffic], estimate: Json) -> Section | None:
         tables=(Table("", ("traffic", "pattern", "requests", "legs per request", "attempts", "details"), rows, prose=(1, 5)),),
         notes=(
             *(f"{name}: {_proof(one.lengths)}" for name, one in found.items() if one.lengths is not None),
+            *(f"{name}: {_sizes(one.prompts, one.prompt_sizes)}" for name, one in found.items() if one.prompts and one.prompts.counted),
             *((f"Expected before the run: {expected}.",) if expected else ()),
         ),
         computed=("The whole run without preflight, all attempts.",),
@@ -168,6 +188,15 @@ def _proof(of: Lengths) -> str:
     got = "as many" if varies else count(of.asked_min)
     text = f"asked {asked} output tokens, got {got} in {share(of.same / of.answers)} of {plural(of.answers, 'answer')}."
     return text if of.same == of.answers else f"{text} The work was not fixed."
+
+
+def _sizes(of: Lengths, how: str | None) -> str:
+    """What was asked of the prompts, and what the target counted."""
+    varies = of.asked_min != of.asked_max
+    asked = f"{count(of.asked_min)} to {count(of.asked_max)}" if varies else count(of.asked_min)
+    by = "by the engine's tokenizer" if how == "exact" else "an estimate by tokens per word"
+    off = f", at most {count(of.off_most)} off" if of.off_most else ""
+    return f"asked {asked} prompt tokens ({by}), got as many in {share(of.same / of.counted)} of {plural(of.counted, 'prompt')}{off}."
 
 
 def _details(one: Traffic) -> list[str]:

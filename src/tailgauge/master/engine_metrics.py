@@ -21,8 +21,7 @@ from urllib.parse import urlsplit
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.master.embedded_endpoint import http_client
-from tailgauge.protocols.protocol import SIMULATED
-from tailgauge.protocols.table import PROVIDERS, Target
+from tailgauge.protocols.table import Target, is_self_hosted
 from tailgauge.scenario.model import Scenario
 
 ANSWER_S = 5.0  # for the whole page
@@ -132,11 +131,6 @@ class EngineMetrics:
                 return None
             self._pause(POLL_S)
         return count
-
-
-def is_self_hosted(url: str) -> bool:
-    """Whether a target is neither the embedded endpoint nor a provider."""
-    return url != SIMULATED and urlsplit(url).hostname not in {one.host for one in PROVIDERS.values()}
 
 
 def read(target: Target) -> TokenCount | None:

@@ -463,7 +463,7 @@ class Run:
             "started_at": self._started_at,
             "start_at_ns": self.start_at_ns,
             "estimate": settings.estimate.facts(),
-            **learnt.facts(),
+            **learnt.facts(self.scenario),
             "engines": self._engines,
             **run_json.scenario_facts(
                 self.scenario, settings.scenario_file, settings.overrides, self.target_urls

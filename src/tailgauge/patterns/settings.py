@@ -236,7 +236,7 @@ class TrafficSettings(Table):
     weight: Positive = Field(1.0, description="share of the arrivals, relative to the other tables")
     prompt_tokens: Tokens = Field(
         200,
-        description="prompt size, without a shared prefix; an estimate by the tokens per word that the preflight measures",
+        description="prompt size, without a shared prefix; exact where the engine has a tokenizer, else an estimate by tokens per word",
     )
     prompt_sigma: Sigma = Field(
         0.0, description="0: constant size; else sigma of a lognormal with that median"

@@ -1,12 +1,14 @@
 """The calls before a run: whether each target and model can be used, and how many tokens a word has there.
 
 Plain streamed calls whatever the patterns, numbered -1, -2, ... and outside every statistic. Tokens are learnt
-from the usage of two prompts of different size, which works for every protocol; nothing needs a tokenizer.
+from the usage of two prompts of different size, which works for every protocol. Where the engine also tells the tokens of
+each word, prompts are made of words of one token: then a prompt has exactly the tokens that were asked for, template and
+salt included, which the usage of both prompts proves or refutes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from tailgauge.call import JOB_SUBMIT, JOBS, MAIN, MESSAGE, SECOND, Call, Prompt
@@ -16,7 +18,7 @@ from tailgauge.prompts.words import WORDS, text
 from tailgauge.protocols.table import PROTOCOLS
 from tailgauge.rows.schema import COMPLETED, OVERLOADED, RATE_LIMITED
 from tailgauge.scenario.model import Scenario
-from tailgauge.schedule.settings import TASKS
+from tailgauge.schedule.settings import TASKS, TRACE
 
 SHORT_WORDS, LONG_WORDS = 32, 232
 MAX_PREFIXES = 1000  # that are written before a run
@@ -24,7 +26,7 @@ OUTPUT_TOKENS = 16
 USABLE = COMPLETED | {RATE_LIMITED, OVERLOADED}  # outcomes with which a run makes sense
 _PLAUSIBLE = (0.2, 20.0)  # tokens a word of our list
 _MOST_AROUND = 1_000_000  # tokens around a prompt
-_WORD_BYTES = sum(len(word) + 1 for word in WORDS) / len(WORDS)
+LEAST_WORDS = 16  # of one token, so that prompts differ soon after their beginning
 
 
 class PreflightCall(NamedTuple):
@@ -44,13 +46,15 @@ class Learnt(NamedTuple):
     tokens_per_word: float = 1.0
     overhead_tokens: int = 0
     known: bool = False
+    words: Sequence[str] = ()  # of one token each, where the engine told
 
-    def facts(self) -> dict[str, Any]:
+    def facts(self, scenario: Scenario) -> dict[str, Any]:
         """Plain values for run.json; null if the target does not report tokens."""
         known = self.known
         return {
             "tokens_per_word": self.tokens_per_word if known else None,
             "overhead_tokens": self.overhead_tokens if known else None,
+            "prompt_sizes": dict.fromkeys(sized_tables(scenario), "exact" if self.words else "estimate"),
         }
 
 
@@ -100,6 +104,30 @@ def learn(tokens: dict[int, int]) -> Learnt:
     return Learnt(slope, overhead, known=True)
 
 
+def learn_words(
+    tokens: Mapping[int, int], calls: Sequence[PreflightCall], counts: Mapping[str, int]
+) -> Learnt | None:
+    """What is learnt where the engine told the tokens of each word; None if the usages do not bear that out."""
+    texts = {one.words: one.call.prompt.messages[0].parts[0].text.split(" ")[-one.words :] for one in calls}
+    extra = {size: sum(counts.get(word, 1) - 1 for word in texts[size]) for size in tokens}
+    learnt = learn({size: total - extra[size] for size, total in tokens.items()})
+    words = [word for word in WORDS if counts.get(word) == 1]
+    is_proven = learnt.known and learnt.tokens_per_word == 1 and len(words) >= LEAST_WORDS
+    return learnt._replace(words=words) if is_proven else None
+
+
+def sized_tables(scenario: Scenario) -> list[str]:
+    """The traffic tables whose prompts are one generated question and nothing else, at the model that is asked for its tokens."""
+    if scenario.arrival.process in {TASKS, TRACE}:
+        return []
+    model = scenario.models()[0][1]
+    return [
+        name
+        for name, one in scenario.traffic.items()
+        if _is_generated(one) and one.cache is None and (one.model or scenario.target.model) == model
+    ]
+
+
 def sizing(scenario: Scenario, learnt: Learnt) -> Sizing:
     """How prompts are sized: generated ones by the preflight's token counts with a margin, if all are such, else by bytes."""
     if (
@@ -109,7 +137,8 @@ def sizing(scenario: Scenario, learnt: Learnt) -> Sizing:
         or not all(map(_is_generated, scenario.traffic.values()))
     ):
         return Sizing()
-    per_byte = min(1.0, MARGIN * learnt.tokens_per_word / _WORD_BYTES)
+    words = learnt.words or WORDS
+    per_byte = min(1.0, MARGIN * learnt.tokens_per_word * len(words) / sum(len(word) + 1 for word in words))
     return Sizing(per_byte, max(FRAME_TOKENS, 2 * learnt.overhead_tokens))
 
 

@@ -21,7 +21,7 @@ from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.plugins.plugin import blamed
 from tailgauge.prompts.prefix import Prefix, marked, opened, prefix
 from tailgauge.prompts.source import SOURCES, PromptSource, kept, source_of
-from tailgauge.prompts.words import salt
+from tailgauge.prompts.words import WORDS, Vocabulary, salt
 from tailgauge.schedule.schedule import Planned
 
 _WARM_UP = "Ready?"
@@ -30,7 +30,8 @@ _WARM_UP = "Ready?"
 class Maker:
     """Prompts of the traffic table `name`.
 
-    `words_per_token` turns sizes into words; `overhead_tokens` is what the target counts for an empty question.
+    `words_per_token` turns sizes into words; `overhead_tokens` is what the target counts for an empty question. `words`: those of
+    one token each, where the target tells; then generated prompts never begin with one, which may be another number of tokens there.
     `marks`: whether the protocol has cache marks; without, none is set. `run`: the salt of the run, a valid tool name; empty
     where prompts repeat from run to run.
     """
@@ -45,10 +46,11 @@ class Maker:
         *,
         marks: bool = True,
         run: str = "",
+        words: Sequence[str] = (),
     ) -> None:
         self._seed, self._traffic, self._name = seed, traffic, name
-        self._words_per_token, self._overhead = words_per_token, overhead_tokens
-        self._marks, self._run = marks, run
+        self._words, self._overhead = Vocabulary(words_per_token, words or WORDS), overhead_tokens
+        self._marks, self._run = marks, run or (WORDS[0] if words and traffic.prompts.is_generated else "")
         self._sizes = pattern_of(traffic).prompt_sizes
         self._cache = cache = traffic.cache
         self._is_unique = cache is not None and (cache.cold or cache.volatile == "front")
@@ -160,6 +162,3 @@ class Maker:
         size = self._words
         made = prefix(self._seed, self._name, number, self._cache, self._traffic.tools, size, self._marks)
         return made.opening(self._run) if self._run and not self._is_unique else made
-
-    def _words(self, tokens: int) -> int:
-        return max(1, round(tokens * self._words_per_token))

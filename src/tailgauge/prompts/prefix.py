@@ -7,12 +7,11 @@ referred to; what a request changes in it is a copy with that one block replaced
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from tailgauge.call import ASSISTANT, USER, Message, Part, Tool
 from tailgauge.patterns.settings import Cache
-from tailgauge.prompts.words import WORDS, text
+from tailgauge.prompts.words import WORDS, Vocabulary
 
 _FRAME_WORDS = 30  # what a tool's JSON takes besides its description, in words
 _OFFERED_WORDS = 20  # description of a tool that is there to be used, not for its size
@@ -82,7 +81,7 @@ def prefix(
     number: int,
     cache: Cache | None,
     offered: int,
-    size: Callable[[int], int],
+    size: Vocabulary,
     marks: bool,
 ) -> Prefix:
     """Prefix `number` of the traffic table `name`.
@@ -92,15 +91,15 @@ def prefix(
     use = f"prefix/{name}/{number}"
     in_prefix = cache.tools if cache else 0
     count = size(cache.tools_tokens) // cache.tools - _FRAME_WORDS if cache and cache.tools else 0
-    tools = [_tool(seed, f"{use}/tool/{i}", i, max(1, count)) for i in range(in_prefix)]
-    tools += [_tool(seed, f"offered/{name}/{i}", in_prefix + i, _OFFERED_WORDS) for i in range(offered)]
+    tools = [_tool(seed, f"{use}/tool/{i}", i, max(1, count), size) for i in range(in_prefix)]
+    tools += [_tool(seed, f"offered/{name}/{i}", in_prefix + i, _OFFERED_WORDS, size) for i in range(offered)]
     if cache is None:
         return Prefix(tuple(tools))
     system: tuple[Part, ...] = ()
     if cache.system_tokens:
-        system = (Part(text(seed, f"{use}/system", size(cache.system_tokens))),)
+        system = (Part(size.text(seed, f"{use}/system", size(cache.system_tokens))),)
     messages = [
-        Message(role, (Part(text(seed, f"{use}/{role}/{i}", max(1, size(cache.few_shot_tokens) // 2))),))
+        Message(role, (Part(size.text(seed, f"{use}/{role}/{i}", max(1, size(cache.few_shot_tokens) // 2))),))
         for i in range(cache.few_shot)
         for role in (USER, ASSISTANT)
     ]
@@ -114,13 +113,13 @@ def prefix(
     return Prefix(tuple(tools), system, tuple(messages))
 
 
-def _tool(seed: int, use: str, number: int, count: int) -> Tool:
+def _tool(seed: int, use: str, number: int, count: int, words: Vocabulary) -> Tool:
     """One definition with two texts as its input; its name is like no other's of the prompt."""
-    verb, noun, first, second, *_ = text(seed, f"{use}/names", 4).split()
+    verb, noun, first, second, *_ = words.text(seed, f"{use}/names", 4).split()
     second = second if second != first else WORDS[WORDS.index(first) - 1]
     schema = {
         "type": "object",
         "properties": {one: {"type": "string", "description": f"the {one}"} for one in (first, second)},
         "required": [first],
     }
-    return Tool(f"{verb}_{noun}_{number}", text(seed, use, count), json.dumps(schema))
+    return Tool(f"{verb}_{noun}_{number}", words.text(seed, use, count), json.dumps(schema))

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, ClassVar
 
 from tailgauge.call import USER, Message, Part, Prompt, Tool
 from tailgauge.patterns.settings import TrafficSettings
 from tailgauge.plugins import plugin
-from tailgauge.prompts.words import text
+from tailgauge.prompts.words import Vocabulary
 from tailgauge.schedule.prompt_file import tool_name
 from tailgauge.schedule.schedule import Planned
 from tailgauge.table import add_class, by_name, nearest
@@ -26,7 +26,7 @@ _WORD_BYTES = 7
 
 
 class PromptSource(ABC):
-    """The questions of one traffic table. `words` turns tokens into a number of common English words.
+    """The questions of one traffic table. `words` turns tokens into a number of common English words; `words.text` draws them.
 
     `overhead_tokens` is what the target counts for an empty question. What a source makes may depend on `seed` and its
     arguments only, so that any worker makes the same.
@@ -36,7 +36,7 @@ class PromptSource(ABC):
     summary: ClassVar[str]  # documents the choice in `traffic.NAME.prompts.source`
 
     def __init__(
-        self, seed: int, traffic: TrafficSettings, words: Callable[[int], int], overhead_tokens: int = 0
+        self, seed: int, traffic: TrafficSettings, words: Vocabulary, overhead_tokens: int = 0
     ) -> None:
         self.seed, self.traffic, self.words, self.overhead_tokens = seed, traffic, words, overhead_tokens
 
@@ -56,7 +56,7 @@ class Generated(PromptSource):
 
     def make(self, planned: Planned, use: str, tokens: int) -> str | Prompt:  # noqa: ARG002 - the interface
         """As many words as the planned size takes."""
-        return text(self.seed, use, self.words(tokens - self.overhead_tokens))
+        return self.words.text(self.seed, use, self.words(tokens - self.overhead_tokens))
 
 
 class TraceBlocks(Generated):
@@ -66,7 +66,7 @@ class TraceBlocks(Generated):
     summary = "the blocks of a trace, else words"
 
     def __init__(
-        self, seed: int, traffic: TrafficSettings, words: Callable[[int], int], overhead_tokens: int = 0
+        self, seed: int, traffic: TrafficSettings, words: Vocabulary, overhead_tokens: int = 0
     ) -> None:
         super().__init__(seed, traffic, words, overhead_tokens)
         self._block = lru_cache(kept(words(BLOCK_TOKENS)))(self._make_block)
@@ -82,13 +82,13 @@ class TraceBlocks(Generated):
         full, rest = divmod(tokens, BLOCK_TOKENS)
         parts = [self._block(block) for block in blocks[:full]]
         if tokens > len(blocks) * BLOCK_TOKENS:
-            parts.append(text(self.seed, use, self.words(tokens - len(blocks) * BLOCK_TOKENS)))
+            parts.append(self.words.text(self.seed, use, self.words(tokens - len(blocks) * BLOCK_TOKENS)))
         elif rest:
             parts.append(" ".join(self._block(blocks[full]).split(" ")[: self.words(rest)]))
         return " ".join(parts)
 
     def _make_block(self, block: int) -> str:
-        return text(self.seed, f"block/{block}", self.words(BLOCK_TOKENS))
+        return self.words.text(self.seed, f"block/{block}", self.words(BLOCK_TOKENS))
 
 
 class FileRows(Generated):

@@ -6,6 +6,7 @@ the beginning of a longer one.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256, shake_128
 
 # Common words of four to seven letters: about one token each for the usual vocabularies.
@@ -25,12 +26,42 @@ WORDS = tuple(
 )
 
 
-_BY_BYTE = [WORDS[byte % len(WORDS)] for byte in range(256)]
+class Vocabulary:
+    """The words that texts are made of, and how many of them a token is."""
+
+    def __init__(self, per_token: float = 1.0, words: Sequence[str] = WORDS) -> None:
+        self._per_token = per_token
+        self._by_byte = [words[byte % len(words)] for byte in range(256)]
+
+    def __call__(self, tokens: int) -> int:
+        """Words for so many tokens, at least one."""
+        return max(1, round(tokens * self._per_token))
+
+    def text(self, seed: int, use: str, count: int) -> str:
+        """`count` words, one for each byte of a hash. A request's use is its id; other uses begin with a letter."""
+        return " ".join([self._by_byte[byte] for byte in shake_128(f"{seed}/{use}".encode()).digest(count)])
 
 
-def text(seed: int, use: str, count: int) -> str:
-    """`count` words, one for each byte of a hash. A request's use is its id; other uses begin with a letter."""
-    return " ".join([_BY_BYTE[byte] for byte in shake_128(f"{seed}/{use}".encode()).digest(count)])
+text = Vocabulary().text
+# What a tokenizer is asked for: behind one that has no space before it, every word twice.
+COUNTED = " ".join([WORDS[0], *(word for word in WORDS for _ in range(2))])
+
+
+def token_counts(tokens: Sequence[int]) -> dict[str, int]:
+    """Tokens of each word behind a space, out of those of COUNTED; empty if they are not seen twice.
+
+    Every word stands there twice, so its tokens do; read from the end.
+    """
+    counts: dict[str, int] = {}
+    end = len(tokens)
+    for word in reversed(WORDS):
+        sizes = range(min(len(word) + 1, end // 2), 0, -1)  # the most: a word may end with two alike
+        size = next((n for n in sizes if tokens[end - n : end] == tokens[end - 2 * n : end - n]), 0)
+        if not size:
+            return {}
+        counts[word] = size
+        end -= 2 * size
+    return counts
 
 
 def prompt(seed: int, request_id: int, tokens: int) -> str:

@@ -6,6 +6,7 @@ A protocol is a row here, a file beside this one, and its simulated side, or a p
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from pydantic import model_validator
 
@@ -13,7 +14,7 @@ from tailgauge.plugins import plugin
 from tailgauge.protocols.anthropic import Anthropic
 from tailgauge.protocols.custom_sse import CustomSse
 from tailgauge.protocols.openai import OpenAI
-from tailgauge.protocols.protocol import TargetSettings, WireProtocol
+from tailgauge.protocols.protocol import SIMULATED, TargetSettings, WireProtocol
 from tailgauge.table import add_class, by_name, with_choices
 
 ROWS: tuple[type[WireProtocol], ...] = (
@@ -25,6 +26,11 @@ PROTOCOLS = by_name(ROWS)
 PROVIDERS = {row.name: row.provider for row in ROWS if row.provider is not None}
 SDKS = tuple(row.sdk for row in ROWS if row.sdk is not None)
 _TABLES = {row.name: row.settings_type for row in ROWS if row.settings_type is not None}
+
+
+def is_self_hosted(url: str) -> bool:
+    """Whether a target is neither the embedded endpoint nor a provider."""
+    return url != SIMULATED and urlsplit(url).hostname not in {one.host for one in PROVIDERS.values()}
 
 
 def refusal(target: TargetSettings, need: str) -> str:

@@ -28,6 +28,9 @@ from tailgauge.transport.http1 import request_bytes
 from tailgauge.transport.stopwatch import Stopwatch, origin_of
 
 Made = Callable[[str], tuple[Mapping[str, Any], bytes]]
+# What an engine calls the text and the tokens around it in `POST /tokenize`, at the root of its host. Sources: vLLM's
+# `entrypoints/serve/tokenize/protocol.py`, SGLang's `entrypoints/openai/serving_tokenize.py`, llama.cpp's server README.
+_OF_VLLM, _OF_LLAMA = ("prompt", "add_special_tokens"), ("content", "add_special")
 _IDS = ("a/0/0/0", "another/12/3/4")
 _BLANK = b"\r\n\r\n"
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
@@ -51,7 +54,7 @@ class Endpoint:
         wire = self._wire
         self._stencils = None if wire.changing is None else Stencils(wire.on_event, wire.changing)
         self._capture = Capture()
-        key = key_for(url, target.protocol, target.api_key_env)
+        self._key = key = key_for(url, target.protocol, target.api_key_env)
         with only_for_the_provider(url, target.protocol):
             self._sdk, self._unsent = (
                 self._wire.client(url, key, httpx2.Client(transport=Adding(under), trust_env=False))
@@ -136,6 +139,18 @@ class Endpoint:
             return None
         current = Current(self._added_to_all, values_of("models", 0, "", self.model, 0), lambda _: [])
         return _opened(current, self._sdk.models.with_streaming_response.list)
+
+    def tokenize(self, engine: str, text: str) -> AbstractContextManager[Any]:
+        """Request the tokens of a text, without those that the engine puts around a prompt."""
+        field, special = _OF_LLAMA if engine == "llama.cpp" else _OF_VLLM
+        client = httpx2.Client(transport=Adding(self._transport), trust_env=False)
+        headers = {"authorization": f"Bearer {self._key}", "accept-encoding": "identity"}
+        request = partial(
+            client.stream, "POST", self._url.copy_with(raw_path=b"/tokenize"), headers=headers,
+            json={"model": self.model, field: text, special: False},
+        )  # fmt: skip
+        current = Current(self._added_to_all, values_of("tokenize", 0, "", self.model, 0), lambda _: [])
+        return _opened(current, request)
 
     def _template(
         self, call: Call, body: Mapping[str, Any], added: Additions | None, request_id: int, traffic: str,

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import gevent
 from gevent import get_hub, getcurrent
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("tailgauge")
 Key = tuple[int, int, int]  # request, leg, attempt
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -277,16 +278,22 @@ class Attempts:
 
     def models(self, target: str) -> list[tuple[str, str]]:
         """Models in a target's list, and whose they are; none where it has no list that can be read."""
-        found: list[tuple[str, str]] = []
-
-        def read(_: StreamDecoder, body: bytes) -> None:
-            found.extend(
-                (shown(str(one["id"]), MAX_NAME), str(one.get(OF_MODEL))) for one in json.loads(body)["data"]
-            )
-
         request = self._endpoints[target].list_models()
+        return self._listed(request, "data", lambda one: (shown(str(one["id"]), MAX_NAME), str(one.get(OF_MODEL))))  # fmt: skip
+
+    def tokens(self, target: str, engine: str, text: str) -> list[int]:
+        """The tokens of a text by the engine behind a target; none where it does not tell."""
+        return self._listed(self._endpoints[target].tokenize(engine, text), "tokens", int)
+
+    def _listed(self, request: AbstractContextManager[Any] | None, key: str, entry: Callable[[Any], T]) -> list[T]:  # fmt: skip
+        """The entries under `key` of an answer that is no call's; none where it is not such an answer."""
+        found: list[T] = []
         if request is not None:
-            exchange = Exchange(StreamDecoder(_no_event, on_whole=read))
+            decoder = StreamDecoder(
+                _no_event,
+                on_whole=lambda _, body: found.extend([entry(one) for one in json.loads(body)[key]]),
+            )
+            exchange = Exchange(decoder)
             deadline = gevent.spawn_later(self._deadline_s, exchange.abort, "timeout")
             self._until_end(exchange, lambda: request)
             deadline.kill()
@@ -332,4 +339,4 @@ def _nothing() -> None:
 
 
 def _no_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:
-    """A list of models is no stream."""
+    """Neither a list of models nor of tokens is a stream."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gevent.event import Event as Signal
 
+from tailgauge.call import MAIN
 from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Ended, Event, Send
 from tailgauge.plan.preflight import (
@@ -18,10 +19,14 @@ from tailgauge.plan.preflight import (
     PreflightCall,
     exact_targets,
     learn,
+    learn_words,
     preflight_calls,
+    sized_tables,
     writes,
 )
 from tailgauge.plan.spend_limit import Amount, Sizing, need, used
+from tailgauge.prompts.words import COUNTED, WORDS, token_counts
+from tailgauge.protocols.table import is_self_hosted
 from tailgauge.rows.schema import CENSORED, COMPLETED, PREFLIGHT, AttemptRow, RequestRow
 from tailgauge.scenario.prices import Price
 from tailgauge.worker.attempt_row import RequestRef
@@ -70,11 +75,15 @@ def try_out(
         results.append({**facts, "words": one.words, "input_tokens": total, "cached_tokens": cached})
         return usable
 
-    first = preflight_calls(scenario, salt)
+    first = preflight_calls(scenario, salt or WORDS[0])
     if not all(map(run, first)):
         return {"calls": results, "learnt": list(Learnt()), "engines": {}, "spent": spent.plain()}
     learnt = learn(counted)
     engines = {target: named or attempts.engine(target) for target, named in exact_targets(scenario).items()}
+    if learnt.known and sized_tables(scenario) and is_self_hosted(scenario.target.url):
+        engine = engines.get(MAIN) or scenario.target.engine or attempts.engine(MAIN)
+        counts = token_counts(attempts.tokens(MAIN, engine, COUNTED)) if engine else {}
+        learnt = (counts and learn_words(counted, first[:2], counts)) or learnt
     by_table = makers(learnt)
     for one in writes(scenario, lambda name: by_table[name].pre_warm(), -1 - len(first)):
         run(one)

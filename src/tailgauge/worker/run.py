@@ -157,7 +157,9 @@ class Task:
         seed, marks = self.scenario.seed, CACHE_MARKS in PROTOCOLS[self.scenario.target.protocol].offers
         words, overhead = 1 / learnt.tokens_per_word, learnt.overhead_tokens
         for name, traffic in self.scenario.traffic.items():
-            self._makers[name] = Maker(seed, traffic, name, words, overhead, marks=marks, run=self._salt)
+            self._makers[name] = Maker(
+                seed, traffic, name, words, overhead, marks=marks, run=self._salt, words=learnt.words
+            )
         return self._makers
 
     def preflight(self) -> None:
@@ -184,7 +186,7 @@ class Task:
         self._learn(learnt)
         self.attempts.use_engines(data["engines"])
         self._guard(limit, learnt)
-        self._plan["run"] |= learnt.facts()
+        self._plan["run"] |= learnt.facts(self.scenario)
         log.info("joined run %s as worker %d", self.run_id, self.number)
         names = ", ".join(f"{name} ({each.pattern})" for name, each in self.scenario.traffic.items())
         load, stages = self.scenario.arrival.load, self.scenario.stages

@@ -1,8 +1,10 @@
-"""Script: the preflight against targets that refuse the model, with and without a list of models."""
+"""Script: the preflight against targets that refuse the model, with and without a list of models, and against tokenizers."""
 
 from __future__ import annotations
 
 import json
+import re
+import zlib
 from typing import Any
 
 from starting.script import case, print_facts
@@ -10,7 +12,12 @@ from transport.scripts.scripted_server import Server
 from worker.scripts.one_call import Rows, endpoint
 
 from tailgauge.call import MAIN
+from tailgauge.plan.preflight import Learnt
+from tailgauge.prompts import Maker
+from tailgauge.prompts.words import run_salt
+from tailgauge.protocols.additions import OF_MODEL
 from tailgauge.scenario.model import parse
+from tailgauge.schedule.schedule import Planned
 from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.preflight_calls import try_out
@@ -68,6 +75,89 @@ def models() -> Any:
         "no answer": tried("openai", refuses, b""),
         "boom": tried("openai", answer("500 Internal Server Error", {}), lists),
         "sse": tried("sse", refuses, lists),
+    }
+
+
+def tokens_of(text: str, rule: str) -> list[int]:
+    """A planted tokenizer: words of up to six letters are one token behind a space, others two, at the beginning one more."""
+    found = []
+    for word in re.findall(r" ?[^ ]+", text):
+        size = 5 if len(word) > 12 else 1 + (len(word) > 7) + (word[0] != " ")
+        if rule == "merging" and found and word.startswith(" s"):
+            size -= 1  # a token that spans two words
+        if rule == "long words only":
+            size += 1
+        found += [zlib.crc32(f"{word}{i}".encode()) for i in range(size)]
+    return found
+
+
+def usage(text: str, rule: str) -> int:
+    """What the planted engine counts for a prompt: a template of eleven tokens around it."""
+    return 11 + len(tokens_of(text, "long words only" if rule == "another tokenizer" else rule))
+
+
+def stream(tokens: int) -> bytes:
+    """An answer of one token, with the usage."""
+    used = {"prompt_tokens": tokens, "completion_tokens": 1, "total_tokens": tokens + 1}
+    events = [{"choices": [{"index": 0, "delta": {"content": "yes"}, "finish_reason": "stop"}]}, {"choices": [], "usage": used}]  # fmt: skip
+    text = "".join(f"data: {json.dumps(one)}\n\n" for one in events) + "data: [DONE]\n\n"
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {len(text)}\r\n\r\n"
+    return (head + text).encode()
+
+
+BROKEN = {
+    "strings": answer("200 OK", {"tokens": ["a", "b"]}),
+    "null": answer("200 OK", {"tokens": None}),
+    "nothing": answer("200 OK", {"tokens": []}),
+    "no JSON": b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok",
+    "404": answer("404 Not Found", {"error": "no such page"}),
+    "cut": b"HTTP/1.1 200 OK\r\ncontent-length: 90\r\n\r\n{",
+}
+
+
+def sized(rule: str, maker_of: str = "vllm", salt: str = run_salt("run-1"), **target: Any) -> dict[str, Any]:
+    """What is learnt at a planted tokenizer, what it was asked, and what the engine counts for prompts of some sizes."""
+    server: Server
+
+    def handler(sock: Any, _: int) -> None:
+        while request := server.request(sock):
+            body = json.loads(request.partition(b"\r\n\r\n")[2] or "{}")
+            if request.startswith(b"GET "):
+                sock.sendall(answer("200 OK", {"data": [{"id": "tiny", OF_MODEL: maker_of}]}))
+            elif request.startswith(b"POST /tokenize "):
+                asked.append((body, b"authorization: Bearer " in request))
+                found = tokens_of(body.get("prompt", body.get("content")), rule)
+                sock.sendall(BROKEN.get(rule) or answer("200 OK", {"tokens": found}))
+            else:
+                sock.sendall(stream(usage(body["messages"][0]["content"], rule)))
+
+    asked: list[Any] = []
+    server = Server(handler)
+    url = server.url.removesuffix("/v1")
+    scenario = parse({"name": "x", "target": {"url": url, "protocol": "openai", **target}}, "test")
+    attempts = Attempts("run-1", {MAIN: endpoint(url, "openai")}, AllRows(), Counters(), 10.0)
+    learnt = Learnt(*try_out(scenario, attempts, attempts._recorder, {}, lambda _: {}, salt)["learnt"])
+    maker = Maker(
+        3, scenario.traffic["main"], "main", 1 / learnt.tokens_per_word, learnt.overhead_tokens,
+        run=salt, words=learnt.words,
+    )  # fmt: skip
+    got = {}
+    for number, size in enumerate((learnt.overhead_tokens + 1, 40, 41, 42, 333, 4000)):
+        (made,) = maker.make(Planned(number * 65536, 0, "main", size, 10))
+        got[size] = usage(made.messages[0].parts[0].text, rule)
+    facts = learnt.facts(scenario) | {"words": len(learnt.words)}
+    return {**facts, "got": got, "asked": [(sorted(body), body["model"], key) for body, key in asked]}
+
+
+@case
+def sizes() -> Any:
+    return {
+        "salted": sized("mixed"),
+        "repeated": sized("mixed", salt=""),
+        "llama.cpp": sized("mixed", maker_of="llamacpp"),
+        "named": sized("mixed", maker_of="a gateway", engine="sglang"),
+        "a gateway": sized("mixed", maker_of="a gateway"),
+        **{rule: sized(rule) for rule in ("merging", "another tokenizer", "long words only", *BROKEN)},
     }
 
 
