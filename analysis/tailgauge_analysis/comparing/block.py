@@ -17,6 +17,7 @@ import numpy as np
 from tailgauge.errors import RunDataError
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics import latency
+from tailgauge_analysis.metrics.answers import prompt_tokens
 from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
 from tailgauge_analysis.metrics.slo import criteria
 from tailgauge_analysis.metrics.stability import BACKLOG
@@ -114,9 +115,8 @@ def figures(stage: Steady, metrics: Sequence[str]) -> dict[str, Any]:
 def work(stage: Steady) -> dict[str, float]:
     """What the calls asked of the target and got: of each the attempt that answered it."""
     calls = stage.attempts[stage.attempts["ended"] == schema.OK].drop_duplicates(["request_id", "leg"])
-    given = calls[["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"]]
-    prompt = given.fillna(0).sum(axis=1).where(given["input_tokens"].notna())
-    means = {"output tokens": calls["output_tokens"].mean(), "prompt tokens": prompt.mean()}
+    computed, read = prompt_tokens(calls)
+    means = {"output tokens": calls["output_tokens"].mean(), "prompt tokens": (computed + read).mean()}
     return {name: float(mean) for name, mean in means.items() if mean > 0}
 
 

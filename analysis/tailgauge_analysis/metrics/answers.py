@@ -108,6 +108,12 @@ def whole_at_ns(attempts: pd.DataFrame) -> pd.Series[float]:
     return attempts["last_content_at_ns"].fillna(attempts["ended_at_ns"])
 
 
+def prompt_tokens(calls: pd.DataFrame) -> tuple[pd.Series[float], pd.Series[float]]:
+    """Tokens of each prompt that were computed, and that were read from a cache; NaN where the target does not say."""
+    read, created = (calls[f"cache_{name}_input_tokens"].fillna(0) for name in ("read", "creation"))
+    return calls["input_tokens"] + created, read.where(calls["input_tokens"].notna())
+
+
 def _without_trailing(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.Series[float]:
     """When each request was joined: where the end of a leg's stream met the condition, at the last content of its legs."""
     joins = requests.drop_duplicates("request_id").set_index("request_id")["joined_at_ns"]

@@ -304,7 +304,11 @@ def _client(findings: Findings) -> Figure | None:
 
 AXES = {
     "ttft_sent": ("uncached prompt tokens", "TTFT since sent (ms)", "%{x:,.0f} tokens: %{y:,.4~g} ms"),
-    "tpot": ("answers arriving at the same time (mean)", "TPOT (ms)", "%{x:,.3~g} beside it: %{y:,.4~g} ms"),
+    "tpot": (
+        "answers arriving at the same time",
+        "TPOT of one gap (ms)",
+        "%{x:,.3~g} arriving: %{y:,.4~g} ms",
+    ),
 }
 SCALE = [[0.0, "#dce9f5"], [0.35, "#7fb2dc"], [0.7, "#3f7fbf"], [1.0, "#12365c"]]
 
@@ -330,7 +334,10 @@ def _heat(heat: Heat | None, name: str) -> Figure | None:
 
 
 def _against(found: list[Regression]) -> Figure | None:
-    sure = {one.of: [s.p for s in one.slopes if s.name == one.against and not s.mark] for one in found}
+    sure = {
+        one.of: [s.p for s in one.slopes if s.name == one.against and s.value is not None and not s.mark]
+        for one in found
+    }
     shown = [one for one in found if len(one.x) > 1 and sure[one.of]]
     if not shown:
         return None
@@ -345,7 +352,7 @@ def _against(found: list[Regression]) -> Figure | None:
         lines = [_line_of(one, p, "solid" if p == 0.5 else "dot", not panels) for p in sure[one.of]]
         panels.append(Panel(y, [dots, *lines], x=x))
     caption = (
-        "One dot per answer, at most 400, evenly over the stage. The lines have the reliable slopes of the table; other "
+        "One dot per answer, or gap between its chunks, at most 400, evenly over the stage. The lines have the reliable slopes of the table; other "
         "influences on latency are in the dots, not in the lines."
     )
     title = "TTFT against prompt tokens, TPOT against concurrent answers"
@@ -355,7 +362,7 @@ def _against(found: list[Regression]) -> Figure | None:
 
 def _line_of(one: Regression, p: float, dash: str, named: bool) -> go.Scatter:
     """A line of the slope at p, through the mean x and the p-quantile of what the slope leaves."""
-    slope = next(s.value for s in one.slopes if (s.name, s.p) == (one.against, p))
+    slope = next(s.value or 0.0 for s in one.slopes if (s.name, s.p) == (one.against, p))
     each = slope / (1000 if one.of == "ttft_sent" else 1)
     start = float(np.quantile(one.y - each * one.x, p, method="inverted_cdf"))
     ends = np.array([one.x.min(), one.x.max()])

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-import pandas as pd
-
 from tailgauge import thresholds
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics import groups, latency, pace, slo, stability, streams
@@ -157,7 +155,7 @@ def find(frames: Frames) -> Findings:
         patterns=patterns.answers(frames, of_target, moved),
         hedging=hedging.variants(frames, of_target),
         cache=cache(frames),
-        slopes=slopes.fitted(frames.attempts, _paced(of_target, frames.run["scenario"]), unsure),
+        slopes=slopes.fitted(frames.attempts, of_target, unsure),
         diagnosis=diagnosis.diagnosis(of_target),
         outcomes=requests.outcomes(stage),
         checks=measurement.check_results(evidence, against),
@@ -165,14 +163,6 @@ def find(frames: Frames) -> Findings:
         clocks=apart,
         calls_between=unsure,
     )
-
-
-def _paced(stage: Steady, scenario: Json) -> pd.DataFrame:
-    """The attempts of a stage with their pace; what only the chunks of an answer show holds for all attempts of its request."""
-    unknown = stage.requests.loc[stage.requests["pace_missing"].notna(), "request_id"]
-    attempts = pace.paced(stage.attempts, stage.attempts["chunks"], scenario)
-    known = ~attempts["request_id"].isin(unknown)
-    return attempts.assign(pace_tokens=attempts["pace_tokens"].where(known))
 
 
 def evidence_of(frames: Frames) -> Evidence:

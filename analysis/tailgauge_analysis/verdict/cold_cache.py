@@ -10,6 +10,7 @@ import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge.thresholds import DEGRADED
+from tailgauge_analysis.metrics.answers import prompt_tokens
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.text.formatting import count, share
 from tailgauge_analysis.text.json_values import Json, number, table
@@ -40,9 +41,8 @@ def judge(evidence: Evidence) -> Judgement | None:
     if not len(first):
         return None
     if first["cache_read_input_tokens"].notna().any():
-        columns = ["cache_read_input_tokens", "cache_creation_input_tokens", "input_tokens"]
-        tokens = [float(first[name].fillna(0).sum()) for name in columns]
-        return _judged(tokens[0], sum(tokens), len(first), "")
+        computed, cached = (float(tokens.sum()) for tokens in prompt_tokens(first))
+        return _judged(cached, computed + cached, len(first), "")
     if len(new) < len(tables) or _repeats(frames, attempts):
         return None
     counted = frames.run["engine_cache"]

@@ -97,7 +97,7 @@ def _slopes(of: pd.DataFrame, p: float, least: int) -> list[Slope]:
     values, ends = combine @ fit(x, y, p), intervals(x, y, p, REPS, combine)
     mark = UNRELIABLE if least * (1 - p) < BEYOND else ""
     return [
-        Slope(name, p, float(value), float(low), float(high), mark)
+        Slope.seen(name, p, value, low, high, mark)
         for name, value, (low, high) in zip(names, values, ends, strict=True)
     ]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from tailgauge_analysis.sections.latency_under_load.diagnosis import Diagnosis
 from tailgauge_analysis.sections.latency_under_load.slopes import PS, TITLES, UNITS, Regression, Slope
@@ -24,7 +24,7 @@ def section(diagnosis: Diagnosis, slopes: Sequence[Regression]) -> Section:
         diagnosis.sentence,
         tables=(costs,) if costs.rows else (),
         figures=("against",),
-        notes=tuple(text for one in slopes if (text := _not_estimated(one))),
+        notes=tuple(text for one in slopes for text in _not_estimated(one)),
         computed=("Quantile regression over the answers of the steady stage, with 95% intervals.",)
         if costs.rows
         else (),
@@ -33,23 +33,32 @@ def section(diagnosis: Diagnosis, slopes: Sequence[Regression]) -> Section:
 
 def _rows(one: Regression) -> list[tuple[str | Value, ...]]:
     names = dict.fromkeys(slope.name for slope in one.slopes)
+    cells = {(slope.name, slope.p): slope_cell(slope) for slope in one.slopes}
     return [
-        (
-            f"{TITLES[one.of]}: {UNITS[name][0]}",
-            *(slope_cell(slope) for slope in one.slopes if slope.name == name),
-            count(one.n),
-        )
+        (f"{TITLES[one.of]}: {UNITS[name][0]}", *(cells.get((name, p), "–") for p in PS), count(one.n))
         for name in names
     ]
 
 
 def slope_cell(slope: Slope) -> Value:
     """Its value, with the interval."""
-    value, low, high = (ms(round(one, 6) + 0.0) for one in (slope.value, slope.low, slope.high))  # no -0
+    low, high = (ms(round(one, 6) + 0.0) for one in (slope.low, slope.high))  # no -0
+    value = "no effect seen" if slope.value is None else ms(slope.value)
     return Value(value, f"{low} – {high}", slope.mark)
 
 
-def _not_estimated(one: Regression) -> str:
-    names = ", ".join(UNITS[name][1] for name in one.left_out)
-    why = f"({one.why})" if one.why else f"(no variation): {names}" if names else ""
-    return f"{TITLES[one.of]}: not estimated {why}." if why else ""
+def _not_estimated(one: Regression) -> Iterator[str]:
+    """What has no slope, and why."""
+    if one.why:
+        yield f"{TITLES[one.of]}: not estimated ({one.why})."
+        return
+    reasons = (
+        ("no variation", one.left_out),
+        (
+            "faster with more of it, or by the length of the answer: something else came with it",
+            one.confounded,
+        ),
+    )
+    for why, names in reasons:
+        if names:
+            yield f"{TITLES[one.of]}: not estimated ({why}): {', '.join(UNITS[name][1] for name in names)}."

@@ -1,33 +1,44 @@
 """The cost of prompt tokens in TTFT, and of context and concurrent answers in TPOT.
 
-Answers are of the steady stage without slow readers, streamed for TPOT; quantile regression at p50 and p95, intervals by
-the stationary bootstrap, at most MOST answers evenly over the stage.
+Of the steady stage without slow readers, quantile regression with intervals by the stationary bootstrap, of at most MOST
+values, evenly over the stage:
 
-    TTFT = a + u uncached / 1,000 + c cached / 1,000 + f calls in flight when sent + d new connection
-    TPOT = a + k context / 1,000 + s answers that arrive at the same time
+    TTFT = a + u uncached / 1,000 + c cached / 1,000 + f calls in flight when sent + d new connection      (p50, p95)
+    TPOT = a + k context / 1,000 + s answers that arrive at the same time + b tokens before it             (p50)
 
-TTFT is since sent; context is the prompt and half the answer, its mean while the answer grows. A column without variation,
-or one that follows from the others, is left out and named.
+TTFT is since sent, of every answered call. TPOT is of gaps between chunks, for each of their tokens: of a whole answer it
+depends on the length, since a short answer that meets one foreign prompt has it in few gaps. What stands beside a gap is of
+its beginning. Context is the prompt and the answer before the gap; the tokens before it are a column of their own, since
+gaps change as an answer goes on for other reasons. Models differ by a constant, and what the answers beside it hold more than
+their mean is a column too: slow times have more arrivals, so that short answers meet more of it.
+
+Not estimated, and named: a column without variation, or that follows from the others; all of them where the latency itself
+has none; a slope whose sign turns when the length of the answer enters; a slope below 0, since no load makes a target
+faster, so that something else came with it. Where the interval includes 0 there is no effect: `value` is None.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.sections.latency_under_load.concurrency import decoding, open_at
+from tailgauge_analysis.metrics.answers import prompt_tokens
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.reading.dedup import CALL
+from tailgauge_analysis.sections.latency_under_load.concurrency import context_at, open_at
 from tailgauge_analysis.stats.quantile_regression import fit, independent, intervals
-from tailgauge_analysis.stats.quantiles import BEYOND, UNRELIABLE, Floats
+from tailgauge_analysis.stats.quantiles import BEYOND, UNRELIABLE, Floats, Ints
 from tailgauge_analysis.text.quantile import FOR_FIGURES
 
 PS = (0.5, 0.95)
 MOST, REPS, POINTS = 2000, 200, 400
 EACH = 20  # answers that must lie apart from as many others in a column
 ALIKE = {"tokens": 50.0, "calls": 1.0, "new": 0.0}  # a column whose values lie closer has no variation
+ALIKE_MS = 0.01  # nor has a latency
 OF_MEAN = 0.05
 UNCACHED, CACHED, IN_FLIGHT, CONNECTION = "uncached_tokens", "cached_tokens", "in_flight", "new_connection"
 CONTEXT, NEIGHBOURS = "context_tokens", "arriving"
@@ -44,68 +55,109 @@ TITLES = {"ttft_sent": "TTFT since sent", "tpot": "TPOT"}
 
 @dataclass(frozen=True, slots=True)
 class Slope:
-    """A coefficient at one quantile, in ms, with its 95% interval."""
+    """A coefficient at one quantile, in ms, with its 95% interval; no value where that includes 0."""
 
     name: str
     p: float
-    value: float
+    value: float | None
     low: float
     high: float
     mark: str
 
+    @classmethod
+    def seen(cls, name: str, p: float, value: float, low: float, high: float, mark: str) -> Slope:
+        """An effect only if its interval is on one side of 0."""
+        return cls(name, p, float(value) if low > 0 or high < 0 else None, float(low), float(high), mark)
+
 
 @dataclass(frozen=True, slots=True)
 class Regression:
-    """One regression. `left_out`: columns without variation. `why`: the reason without slopes. Points for the figure: x, y in ms."""
+    """One regression. `left_out`: columns without variation; `confounded`: with the length, or below 0. `why`: the reason without
+    slopes. Points for the figure: x, y in ms.
+    """
 
     of: str
     n: int
     slopes: tuple[Slope, ...]
     left_out: tuple[str, ...]
+    confounded: tuple[str, ...]
     why: str
     against: str
     x: Floats = field(metadata=FOR_FIGURES)
     y: Floats = field(metadata=FOR_FIGURES)
 
 
-def fitted(run: pd.DataFrame, stage: pd.DataFrame, unsure_calls: float = 0.0) -> list[Regression]:
-    """Regressions of TTFT and TPOT; `run` are all attempts, `stage` those of the steady stage. `unsure_calls`: within how many the
-    calls in flight over all workers are known.
+def fitted(run: pd.DataFrame, stage: Steady, unsure_calls: float = 0.0) -> list[Regression]:
+    """Regressions of TTFT and TPOT; `run` are all attempts. `unsure_calls`: within how many the calls in flight over all workers are
+    known.
     """
-    kept = (stage["ended"] == schema.OK) & stage["first_content_at_ns"].notna() & stage["sent_at_ns"].notna()
-    good = stage[kept & stage["reader_paused_ns"].isna() & stage["input_tokens"].notna()]
-    good = good.sort_values("sent_at_ns", kind="stable")
-    streamed = good[good["streamed"].eq(True) & good["pace_missing"].isna() & (good["pace_tokens"] >= 2)]
-    return [_ttft(run, good, unsure_calls), _tpot(run, streamed)]
+    return [_ttft(run, stage.attempts, unsure_calls), _tpot(run, stage)]
 
 
-def _prompt(of: pd.DataFrame) -> tuple[Floats, Floats]:
-    """Uncached and cached tokens of each prompt."""
-    names = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"]
-    rest, created, read = of[names].fillna(0).to_numpy(np.float64).T
-    return rest + created, read
-
-
-def _ttft(run: pd.DataFrame, good: pd.DataFrame, unsure_calls: float) -> Regression:
-    of = evenly(good)
+def _ttft(run: pd.DataFrame, calls: pd.DataFrame, unsure_calls: float) -> Regression:
+    counted = (
+        calls[["input_tokens", "output_tokens", "first_content_at_ns", "sent_at_ns"]].notna().all(axis=1)
+    )
+    good = calls[counted & (calls["ended"] == schema.OK) & calls["reader_paused_ns"].isna()]
+    of = evenly(good.sort_values("sent_at_ns", kind="stable"))
     sent = of["sent_at_ns"].to_numpy(np.float64)
-    uncached, cached = _prompt(of)
+    uncached, cached = (tokens.to_numpy(np.float64) for tokens in prompt_tokens(of))
     y = (of["first_content_at_ns"].to_numpy(np.float64) - sent) / 1e6
     columns = {
         UNCACHED: uncached, CACHED: cached, IN_FLIGHT: open_at(run, sent),
         CONNECTION: of["connection_is_new"].to_numpy(np.float64),
     }  # fmt: skip
-    return regress("ttft_sent", columns, y, UNCACHED, {IN_FLIGHT: 2 * unsure_calls})
+    output = of["output_tokens"].to_numpy(np.float64)
+    return regress("ttft_sent", columns, y, UNCACHED, {IN_FLIGHT: 2 * unsure_calls}, _models(of), output)
 
 
-def _tpot(run: pd.DataFrame, streamed: pd.DataFrame) -> Regression:
-    of = evenly(streamed)
-    names = ("pace_from_ns", "last_content_at_ns", "pace_tokens", "output_tokens")
-    first, last, tokens, output = (of[name].to_numpy(np.float64) for name in names)
-    columns = {CONTEXT: sum(_prompt(of)) + output - tokens / 2, NEIGHBOURS: decoding(run, first, last)}
-    y = (last - first) / (tokens - 1) / 1e6
-    real = ~np.isnan(columns[NEIGHBOURS])
-    return regress("tpot", {name: values[real] for name, values in columns.items()}, y[real], NEIGHBOURS)
+def _tpot(run: pd.DataFrame, stage: Steady) -> Regression:
+    of, y, at, place = _gaps(stage)
+    answer = ["request_id", "answer_leg", "answer_attempt"]
+    calls = of.merge(run, how="left", left_on=answer, right_on=list(CALL), suffixes=("", "_of_call"))
+    prompt = sum(tokens.to_numpy(np.float64) for tokens in prompt_tokens(calls))
+    tokens, output = (calls[name].to_numpy(np.float64) for name in ("pace_tokens", "output_tokens"))
+    before = place * (tokens - 1) / (calls["pace_chunks"].to_numpy(np.float64) - 1) + 1
+    columns = {
+        CONTEXT: prompt + output - tokens + before,
+        NEIGHBOURS: open_at(run, at + 1, "first_content_at_ns", "last_content_at_ns"),
+    }
+    beside = context_at(run, at + 1) - columns[CONTEXT]
+    mean = beside.sum() / max(1.0, float((columns[NEIGHBOURS] - 1).sum()))
+    others = {
+        "before": before,
+        "beside": (beside - mean * (columns[NEIGHBOURS] - 1)) / 1000,
+        **_models(calls),
+    }
+    known = ~np.isnan(prompt)
+    columns, others = ({name: values[known] for name, values in some.items()} for some in (columns, others))
+    return regress("tpot", columns, y[known], NEIGHBOURS, None, others, output[known], (0.5,))
+
+
+def _gaps(stage: Steady) -> tuple[pd.DataFrame, Floats, Floats, Ints]:
+    """At most MOST gaps, in order of time: the request of each, ms for each token, when it began, its number in the answer."""
+    requests = stage.requests
+    paced = (requests["ended"] == schema.OK) & requests["streamed"].eq(True) & requests["pace_missing"].isna()
+    skip, gaps = requests["pace_skip"].to_numpy(np.int64), stage.gap_counts
+    counted = np.where(paced & (requests["pace_tokens"] >= 2), np.maximum(gaps - skip, 0), 0)
+    ends = np.cumsum(counted)
+    some = np.unique(np.linspace(0, max(0, counted.sum() - 1), min(MOST, counted.sum())).astype(np.int64))
+    row = np.searchsorted(ends, some, "right")
+    place = some - (ends - counted)[row]
+    begin = (np.cumsum(gaps) - gaps + skip)[row]
+    of = requests.iloc[row]
+    passed = [stage.gaps_ns[i : i + n].sum() for i, n in zip(begin, place, strict=True)]
+    at = of["pace_from_ns"].to_numpy(np.float64) + np.array(passed, np.float64)
+    tokens = (of["pace_tokens"] - 1).to_numpy(np.float64) / counted[row]
+    order = np.argsort(at, kind="stable")
+    y = stage.gaps_ns[begin + place] / 1e6 / tokens
+    return of.iloc[order], y[order], at[order], place[order]
+
+
+def _models(of: pd.DataFrame) -> dict[str, Floats]:
+    """A column for each model of each target but the first."""
+    codes = of.groupby(["target", "asked_model"], observed=True, dropna=False).ngroup().to_numpy(np.int64)
+    return {f"model {i}": (codes == i).astype(np.float64) for i in np.unique(codes)[1:]}
 
 
 def evenly(rows: pd.DataFrame) -> pd.DataFrame:
@@ -114,50 +166,61 @@ def evenly(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def regress(
-    of: str, columns: Mapping[str, Floats], y: Floats, against: str, unsure: Mapping[str, float] | None = None
-) -> Regression:
-    """The slopes of y on those columns that vary enough, and more than by what they are `unsure`."""
+    of: str, columns: Mapping[str, Floats], y: Floats, against: str, unsure: Mapping[str, float] | None = None,
+    others: Mapping[str, Floats] | None = None, length: Floats | None = None, ps: Sequence[float] = PS,
+) -> Regression:  # fmt: skip
+    """The slopes of y on those columns that vary enough, and more than by what they are `unsure`, beside `others`, which are not
+    reported; `length`: tokens of each answer.
+    """
     blur = unsure or {}
     varied = {n: values for n, values in columns.items() if len(y) and _varies(n, values, blur.get(n, 0.0))}
     scaled = {
         name: values / 1000 if UNITS[name][2] == "tokens" else values for name, values in varied.items()
     }
-    kept = independent({"": np.ones(len(y)), **scaled})
+    kept = independent({"": np.ones(len(y)), **(others or {}), **scaled})
     left_out = tuple(name for name in columns if name not in kept)
     few = np.unique(np.linspace(0, max(0, len(y) - 1), min(POINTS, len(y))).astype(int))
     points = columns[against][few], y[few]
-    if not varied:
-        return Regression(of, len(y), (), left_out, _why(len(y)), against, *points)
-    x = np.stack(list(kept.values()), axis=1)
-    slopes = [slope for p in PS for slope in _slopes(x, y, p, list(kept), columns)]
-    return Regression(of, len(y), tuple(slopes), left_out, "", against, *points)
+    why = _why(y, len(left_out) < len(columns))
+    if why:
+        return Regression(of, len(y), (), tuple(columns), (), why, against, *points)
+    longer = kept if length is None else independent({**kept, "length": length})
+    x, with_length = (np.stack(list(some.values()), axis=1) for some in (kept, longer))
+    slopes: list[Slope] = []
+    confounded: dict[str, None] = {}
+    for p in ps:
+        found = zip(kept, fit(x, y, p), intervals(x, y, p, REPS), fit(with_length, y, p), strict=False)
+        for name, value, (low, high), again in found:
+            if name not in columns:
+                continue
+            mark = UNRELIABLE if _smaller(columns[name]) * (1 - p) < BEYOND else ""
+            slopes.append(Slope.seen(name, p, value, low, high, mark))
+            if slopes[-1].value is not None and (value < 0 or again * value < 0):
+                confounded[name] = None
+    sure = tuple(slope for slope in slopes if slope.name not in confounded)
+    return Regression(of, len(y), sure, left_out, tuple(confounded), "", against, *points)
 
 
-def _why(n: int) -> str:
-    return f"{n} answers with usage, {2 * EACH} needed" if n < 2 * EACH else "no variation in this run"
+def _why(y: Floats, some: bool) -> str:
+    if len(y) < 2 * EACH:
+        return f"{len(y)} answers with usage, {2 * EACH} needed"
+    return "" if some and _spread(y) > ALIKE_MS else "no variation in this run"
+
+
+def _spread(values: Floats) -> float:
+    """By how much EACH lie apart from EACH others."""
+    low, high = np.partition(values, (EACH - 1, len(values) - EACH))[[EACH - 1, len(values) - EACH]]
+    return float(high - low)
 
 
 def _varies(name: str, values: Floats, unsure: float) -> bool:
     """Whether EACH answers lie apart from EACH others by more than what counts as alike."""
     if len(values) < 2 * EACH:
         return False
-    low, high = np.partition(values, (EACH - 1, len(values) - EACH))[[EACH - 1, len(values) - EACH]]
-    return bool(high - low > max(unsure, ALIKE[UNITS[name][2]], OF_MEAN * float(np.abs(values).mean())))
+    return _spread(values) > max(unsure, ALIKE[UNITS[name][2]], OF_MEAN * float(np.abs(values).mean()))
 
 
 def _smaller(values: Floats) -> int:
     """How many lie on the less crowded side of the mean."""
     above = int((values > values.mean()).sum())
     return min(above, len(values) - above)
-
-
-def _slopes(x: Floats, y: Floats, p: float, names: list[str], columns: Mapping[str, Floats]) -> list[Slope]:
-    values, ends = fit(x, y, p), intervals(x, y, p, REPS)
-    return [
-        Slope(
-            name, p, float(value), float(low), float(high),
-            UNRELIABLE if _smaller(columns[name]) * (1 - p) < BEYOND else "",
-        )
-        for name, value, (low, high) in zip(names, values, ends, strict=True)
-        if name
-    ]  # fmt: skip

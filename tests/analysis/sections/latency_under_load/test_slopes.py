@@ -1,19 +1,26 @@
 """Latency under load: planted slopes and bottlenecks are found, and what cannot be estimated is not."""
 
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
 from run_folders.dry_runs import dry_run_of
 
+from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.sections.latency_under_load import diagnosis, slopes
-from tailgauge_analysis.sections.latency_under_load.concurrency import decoding, open_at
+from tailgauge_analysis.sections.latency_under_load.concurrency import open_at
+from tailgauge_analysis.sections.latency_under_load.section import section
 from tailgauge_analysis.sections.latency_under_load.slopes import (
     CACHED,
     CONNECTION,
+    CONTEXT,
     IN_FLIGHT,
     UNCACHED,
     regress,
 )
+
+UNKNOWN = diagnosis.Diagnosis(diagnosis.UNKNOWN, 0, 0)
 
 
 def attempts(*spans):
@@ -26,9 +33,8 @@ def test_calls_beside_one_are_counted_when_it_was_sent_and_while_it_was_decoded(
     run = attempts((0, 10, 50, 60), (5, 20, 40, 41), (30, None, None, 90), (70, 80, 100, 100))
 
     assert open_at(run, np.array([0, 5, 30, 41, 95])).tolist() == [0, 1, 2, 2, 1]
-    first, last = np.array([10.0, 20.0, 80.0, 7.0]), np.array([50.0, 40.0, 100.0, 7.0])
-    assert decoding(run, first, last)[:3] == pytest.approx([1 + 20 / 40, 2, 1])
-    assert np.isnan(decoding(run, first, last)[3])
+    decoded = "first_content_at_ns", "last_content_at_ns"
+    assert open_at(run, np.array([11, 25, 45, 85]), *decoded).tolist() == [1, 2, 1, 1]
 
 
 def test_planted_slopes_lie_in_their_intervals():
@@ -49,7 +55,10 @@ def test_planted_slopes_lie_in_their_intervals():
         expected = planted[slope.name]
         width = slope.high - slope.low  # one interval in twenty misses: of six, none by far
         assert slope.low - width <= expected <= slope.high + width, slope
-        assert slope.value == pytest.approx(expected, abs=0.15 * 40 if slope.p > 0.9 else 2)
+        assert (slope.value is None) == (slope.low <= 0 <= slope.high), slope
+        if slope.value is not None:
+            assert slope.value == pytest.approx(expected, abs=0.15 * 40 if slope.p > 0.9 else 2)
+    assert all(slope.value for slope in found.slopes if slope.p == 0.5)
 
 
 @pytest.mark.parametrize(
@@ -64,6 +73,131 @@ def test_what_does_not_vary_has_no_slope(n, why):
     assert found.slopes == ()
     assert found.why.startswith(why)
     assert set(found.left_out) == {"context_tokens", "arriving"}
+
+
+def test_a_latency_without_variation_has_no_slope():
+    rng = np.random.default_rng(1)
+    columns = {
+        UNCACHED: rng.lognormal(6.5, 1, 800), CACHED: np.zeros(800), IN_FLIGHT: rng.poisson(8, 800).astype(float),
+        CONNECTION: np.zeros(800),
+    }  # fmt: skip
+    for y in (np.full(800, 500.0), 500 + rng.normal(0, 1e-4, 800)):
+        found = regress("ttft_sent", columns, y, UNCACHED)
+        assert (found.slopes, found.why) == ((), "no variation in this run")
+    assert regress("ttft_sent", columns, 500 + rng.normal(0, 1, 800), UNCACHED).slopes
+
+
+def test_what_makes_answers_faster_is_no_cost_and_chance_is_no_effect():
+    rng = np.random.default_rng(5)
+    calls, tokens, output = rng.poisson(8, 600) * 1.0, rng.lognormal(6.5, 1, 600), rng.uniform(10, 500, 600)
+    columns = {UNCACHED: tokens, IN_FLIGHT: calls}
+    noise = rng.exponential(30, 600)
+
+    below = regress("ttft_sent", columns, 900 + 40 * tokens / 1000 - 8 * calls + noise, UNCACHED)
+    assert below.confounded == (IN_FLIGHT,)
+    assert {slope.name for slope in below.slopes} == {UNCACHED}
+    chance = regress("ttft_sent", columns, 500 + noise, UNCACHED)
+    assert [slope.value for slope in chance.slopes] == [None] * 4
+    (note,) = list(section(UNKNOWN, [below]).notes)
+    assert "something else came with it): calls in flight." in note
+    cells = [row[1:3] for row in section(UNKNOWN, [chance]).tables[0].rows]
+    assert all(cell.text == "no effect seen" and " – " in cell.interval for row in cells for cell in row)
+
+    prompts = 3 * output + rng.normal(0, 100, 600)
+    with_length = output - 100 * prompts / 1000 + noise
+    turned = regress("ttft_sent", {UNCACHED: prompts}, with_length, UNCACHED, length=output)
+    assert turned.confounded == (UNCACHED,)
+    assert all(s.value > 0 for s in regress("ttft_sent", {UNCACHED: prompts}, with_length, UNCACHED).slopes)
+
+
+STEP, EACH_CALL, CONTEXT_MS, PROMPT_MS = 10.0, 0.2, 0.4, 0.02
+
+
+def batch(seed, shapes, rate_per_s=3.0, n=700, context_ms=CONTEXT_MS):
+    """One replica, step by step: a step takes STEP, EACH_CALL a call, `context_ms` per 1,000 tokens that the calls hold, and
+    PROMPT_MS for each token of the prompt in work, one a step. `shapes`: mean prompt and answer, and their sigmas.
+    """
+    rng = np.random.default_rng(seed)
+    arrived = np.cumsum(rng.exponential(1000 / rate_per_s, n))
+    kinds = rng.integers(0, len(shapes), n)
+    prompt, output = (
+        np.maximum(
+            2, np.array([shapes[k][i] * rng.lognormal(0, shapes[k][2 + i]) for k in kinds]).astype(int)
+        )
+        for i in (0, 1)
+    )
+    now, waiting, running, ends = 0.0, list(range(n)), {}, [[] for _ in range(n)]
+    while waiting or running:
+        if not running:
+            now = max(now, arrived[waiting[0]])
+        held = sum(prompt[i] + done for i, done in running.items())
+        now += STEP + EACH_CALL * len(running) + context_ms * held / 1000
+        if waiting and arrived[waiting[0]] <= now:
+            new = waiting.pop(0)
+            now += PROMPT_MS * prompt[new]
+            running[new] = 0
+        for i in list(running):
+            ends[i].append(now)
+            running[i] += 1
+            if running[i] == output[i]:
+                del running[i]
+    times = [np.array(one) * 1e6 for one in ends]
+    first, last = (np.array([one[i] for one in times]) for i in (0, -1))
+    nothing = np.zeros(n)
+    attempts = pd.DataFrame({
+        "request_id": np.arange(n), "leg": 0, "attempt": 0, "target": "main", "asked_model": "m", "ended": "ok",
+        "sent_at_ns": arrived * 1e6, "first_content_at_ns": first, "last_content_at_ns": last, "ended_at_ns": last,
+        "input_tokens": prompt * 1.0, "cache_read_input_tokens": nothing, "cache_creation_input_tokens": nothing,
+        "output_tokens": output * 1.0, "connection_is_new": nothing, "reader_paused_ns": np.nan,
+    })  # fmt: skip
+    requests = pd.DataFrame({
+        "request_id": np.arange(n), "answer_leg": 0.0, "answer_attempt": 0.0, "ended": "ok", "streamed": True,
+        "pace_missing": None, "pace_tokens": output, "pace_chunks": output, "pace_skip": 0, "pace_from_ns": first,
+        "output_tokens": output,
+    })  # fmt: skip
+    return Steady(
+        requests, attempts, np.concatenate([np.diff(one) for one in times]), output - 1, "any", 0.0, 1e6
+    )
+
+
+LONG_PROMPTS, SHORT_PROMPTS = (4000, 20, 0.3, 0.3), (300, 300, 0.5, 0.6)
+MIXES = {
+    "short answers to long prompts": (LONG_PROMPTS, SHORT_PROMPTS),
+    "short answers to short prompts": ((300, 15, 0.5, 0.3), (4000, 250, 0.4, 0.6)),
+    "prompts alike, answers long and short": ((1500, 15, 0.8, 0.4), (1500, 300, 0.8, 0.4)),
+    "one kind": ((1500, 120, 0.8, 0.8),),
+}
+
+
+def test_the_cost_of_context_is_found_in_mixes_of_short_and_long_answers(full_size):
+    """No slope has the wrong sign; a large cost is found, and its interval contains it."""
+    seeds = range(100, 120) if full_size else (100,)
+    mixes = list(MIXES.values()) if full_size else list(MIXES.values())[:2]
+    found = []
+    for seed in seeds:
+        for mix in mixes:
+            stage = batch(seed, mix, n=700 if full_size else 400)
+            both = slopes.fitted(stage.attempts, stage)
+            assert all(slope.value is None or slope.value > 0 for one in both for slope in one.slopes)
+            found += [slope for slope in both[1].slopes if slope.name == CONTEXT]
+    assert len(found) == len(seeds) * len(mixes)
+    assert sum(slope.value is not None for slope in found) >= 0.9 * len(found)
+    contained = [slope.low <= 1.03 * CONTEXT_MS and slope.high >= 0.97 * CONTEXT_MS for slope in found]
+    assert sum(contained) >= 0.85 * len(found)
+
+
+def test_equal_prompts_leave_the_cost_of_context_unknown_and_models_do_not_give_one():
+    """Context that grows with the answer only follows from it; the model with long prompts is the faster one."""
+    stage = batch(7, ((1000, 80, 0.0, 0.8),), n=200)
+    assert CONTEXT in slopes.fitted(stage.attempts, stage)[1].left_out
+
+    stage = batch(8, (LONG_PROMPTS, SHORT_PROMPTS), n=250, context_ms=0.0)
+    large = (stage.attempts["input_tokens"] > 1500).to_numpy()
+    stage.attempts.loc[large, "asked_model"] = "fast"
+    gaps = stage.gaps_ns + np.where(np.repeat(large, stage.gap_counts), 0.0, 8e6)
+    found = slopes.fitted(stage.attempts, replace(stage, gaps_ns=gaps))[1]
+    assert (CONTEXT in found.left_out) or all(s.value is None for s in found.slopes if s.name == CONTEXT)
+    assert CONTEXT not in found.confounded
 
 
 def requests(n, slow, input_ms=0.0, tokens_times=1.0, pace_times=1.0):
