@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from tailgauge.errors import Exit, TailgaugeError
+from tailgauge.plan.estimate import short_prefixes
 from tailgauge.plan.resolve import Settings, resolve
 from tailgauge.scenario.model import override
 
@@ -282,3 +283,31 @@ def test_a_closed_loop_is_not_estimated(tmp_path: Path) -> None:
     assert estimated.lines() == [
         "expected: 10 users of a closed loop: the target decides how many requests they send"
     ]
+
+
+# --- prefixes that are not cached ---------------------------------------------------------------------------------
+
+CACHED = (
+    '[traffic.chat]\npattern = "cached"\nprompt_tokens = 3000\n[traffic.chat.cache]\nsystem_tokens = 1600\n'
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "sets", "expected"),
+    [
+        ("claude-haiku-4-5-20251001", (), "1,600 marked tokens are not cached: claude-haiku-4-5-20251001 caches from 4,096"),
+        ("claude-haiku-4-5", ("traffic.chat.cache.system_tokens=4096",), ""),
+        ("claude-haiku-4-5", ('traffic.chat.cache.breakpoints=["system","last"]',), ""),
+        ("claude-haiku-4-5", ("traffic.chat.cache.breakpoints=[]",), ""),
+        ("claude-sonnet-4-5", (), ""),
+        ("somebody-elses", (), ""),
+    ],
+)  # fmt: skip
+def test_a_marked_prefix_below_the_models_minimum_is_named_before_the_run(
+    tmp_path: Path, model: str, sets: tuple[str, ...], expected: str
+) -> None:
+    settings = settled(tmp_path, CACHED, f"target.model={model}", *sets)
+    found = list(short_prefixes(settings.scenario))
+
+    assert len(found) == bool(expected)
+    assert expected in "".join(found)

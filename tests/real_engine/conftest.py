@@ -37,6 +37,7 @@ class Need:
     ctx: int = 16384
     threads: int = 1  # the other core is the client's
     shape: str = "small"  # of the model
+    cache: bool = True  # of prefixes
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,7 @@ def serving(model: Callable[[str], Path], need: Need, log: Path) -> Iterator[Eng
     line: list[str | Path] = [
         *(sys.executable, HERE / "serve_engine.py", model(need.shape)),
         *("--parallel", str(need.parallel), "--ctx", str(need.ctx), "--threads", str(need.threads)),
+        *(() if need.cache else ("--no-cache",)),
     ]
     with (
         log.open("wb") as stderr,

@@ -28,7 +28,8 @@ def parameters(arguments: argparse.Namespace) -> xllamacpp.CommonParams:
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = arguments.threads
     params.endpoint_metrics = params.endpoint_slots = True
     params.n_threads_http = 128
-    params.cache_ram_mib = 256
+    params.cache_prompt = not arguments.no_cache
+    params.cache_ram_mib = 0 if arguments.no_cache else 256
     params.verbosity = 3  # the least that logs each request's timing
     params.warmup = True
     return params
@@ -41,6 +42,7 @@ def main() -> None:
     parser.add_argument("--parallel", type=int, default=4)
     parser.add_argument("--ctx", type=int, default=16384)
     parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--no-cache", action="store_true")
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: stop.set())

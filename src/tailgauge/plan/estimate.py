@@ -7,6 +7,7 @@ retries and the like are listed apart, as "up to", because they are not known be
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from datetime import date
 from fractions import Fraction
@@ -61,20 +62,16 @@ class Estimate:
         return [f"{text}, up to {shown} {self.currency} for {self.calls:,} calls"]
 
 
-def short_prefixes(scenario: Scenario) -> list[str]:
+def short_prefixes(scenario: Scenario) -> Iterator[str]:
     """Marked prefixes that their models do not cache, a line each: there would be no error, and no cached token."""
-    found = []
     for name, traffic in scenario.traffic.items():
         cache, model = traffic.cache, traffic.model or scenario.target.model
-        least = cached_from(model)
-        if cache is None or not cache.breakpoints or least is None:
+        least = cached_from(model) or 0
+        if cache is None or not cache.breakpoints:
             continue
         marked = cache.prefix_tokens + (traffic.prompt_tokens if "last" in cache.breakpoints else 0)
         if marked < least:
-            found.append(
-                f"traffic.{name}.cache: {marked:,} marked tokens are not cached: {model} caches from {least:,} tokens"
-            )
-    return found
+            yield f"traffic.{name}.cache: {marked:,} marked tokens are not cached: {model} caches from {least:,} tokens"
 
 
 @dataclass(slots=True)

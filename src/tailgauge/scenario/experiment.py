@@ -113,12 +113,6 @@ class Checkup(Table):
     """Diagnosis of an endpoint before launch; with `kind = "checkup"`."""
 
     quick: bool = Field(False, description="shorter probes: large effects only, in under 3 minutes")
-    legs: int | None = Field(
-        None,
-        ge=2,
-        le=1000,
-        description="calls per request of a planned fan-out, for traffic that has none yet; default not tested",
-    )
     burst: float = Field(
         2.0, gt=1, le=10, description="burst that the endpoint must handle, relative to arrival.rate_per_s"
     )

@@ -21,6 +21,9 @@ ENGINE, CACHE, LIMITS, MARKED = (
     "simulated.limits",
     "traffic.assistant.cache",
 )
+FANS_OUT = {
+    "traffic.assistant.pattern": "fan_out", "traffic.assistant.fan_out": {"legs": 8}, "arrival.rate_per_s": 1.0,
+}  # fmt: skip
 ONE_BY_ONE = {f"{LIMITS}.rpm": 600, f"{LIMITS}.burst": 5}  # 10 calls a second, 5 at once
 
 # What is planted, by the check that must find it.
@@ -42,7 +45,7 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "once": {f"{MARKED}.prefixes": 100_000},
     "expired": {f"{MARKED}.prefixes": 100, f"{CACHE}.ttl_5m_s": 5.0},
     "unexplained": {f"{CACHE}.route_miss_prob": 0.3},
-    "fan_out": {f"{ENGINE}.slots": 1, f"{ENGINE}.step_ms": 3.0},
+    "fan_out": {**FANS_OUT, f"{ENGINE}.slots": 1, f"{ENGINE}.step_ms": 3.0},
     "heavy_leg": {
         "traffic.assistant": {
             "pattern": "fan_out", "fan_out": {"kinds": [
@@ -50,9 +53,10 @@ PROBLEMS: dict[str, dict[str, Any]] = {
         },
         f"{ENGINE}.slots": 64, "arrival.rate_per_s": 2,
     },
-    "legs_refused": {f"{LIMITS}.rpm": 6000, f"{LIMITS}.burst": 5},
-    "race": {f"{MARKED}.prefixes": 100_000, f"{CACHE}.visibility_delay_s": 0.05},
+    "legs_refused": {**FANS_OUT, f"{LIMITS}.rpm": 6000, f"{LIMITS}.burst": 5},
+    "race": {**FANS_OUT, f"{MARKED}.prefixes": 100_000, f"{CACHE}.visibility_delay_s": 0.05},
     "per_slot": {
+        **FANS_OUT,
         f"{CACHE}.per_replica": True, f"{CACHE}.capacity_tokens": 2000,
         f"{ENGINE}.replicas": 8, f"{ENGINE}.router": "random",
     },
@@ -64,8 +68,42 @@ PROBLEMS: dict[str, dict[str, Any]] = {
     "no_retry_after": {"simulated.faults.planted": {"kind": "status", "status": 429, "share": 0.15}},
     "early_retries": {**ONE_BY_ONE, "traffic.assistant.retry": {"policy": "naive"}},
 }  # fmt: skip
+# Endpoints and traffic with exactly these findings: settings, the probes that matter, and what is right.
+AUTOMATIC = {f"{CACHE}.mode": "automatic", f"{MARKED}.breakpoints": []}
+RIGHT: dict[str, tuple[dict[str, Any], tuple[str, ...], list[str]]] = {
+    "no cache, marked": ({f"{CACHE}.mode": "off"}, ("cached",), ["no_cache"]),
+    "no cache, not marked": ({f"{CACHE}.mode": "off", f"{MARKED}.breakpoints": []}, ("cached",), ["no_cache"]),
+    "no cache, and an unstable prefix": ({f"{CACHE}.mode": "off", f"{MARKED}.volatile": "front"}, ("cached",), ["no_cache"]),
+    "no cache, a protocol without marks": (
+        {f"{CACHE}.mode": "off", f"{MARKED}.breakpoints": [], "target.protocol": "openai"}, ("cached",), ["no_cache"],
+    ),
+    "an automatic cache": (AUTOMATIC, ("cached",), []),
+    "an automatic cache, a protocol without marks": ({**AUTOMATIC, "target.protocol": "openai"}, ("cached",), []),
+    "an automatic cache, and an unstable prefix": (
+        {**AUTOMATIC, "target.protocol": "openai", f"{MARKED}.volatile": "front"}, ("cached",), ["unstable"],
+    ),
+    "haiku, 1,600 tokens": (
+        {"target.model": "claude-haiku-4-5", f"{MARKED}.system_tokens": 1600}, ("cached",), ["below_minimum"],
+    ),
+    "haiku, 5,000 tokens": ({"target.model": "claude-haiku-4-5", f"{MARKED}.system_tokens": 5000}, ("cached",), []),
+    "unstreamed": (
+        {"traffic.assistant.stream": False, "simulated.profile": "haiku", "traffic.assistant.output_tokens": 500,
+         "arrival.rate_per_s": 4}, ("light",), ["not_streamed"],
+    ),
+    "unstreamed, one token": (
+        {"traffic.assistant.stream": False, "traffic.assistant.output_tokens": 1}, ("light",), [],
+    ),
+    "8% stragglers": (
+        {"simulated.stragglers": {"slow_share": 0.08, "slow_factor": 15.0}, f"{ENGINE}.slots": 64}, ("light",), ["tail"],
+    ),
+    "answers of many lengths": (
+        {"traffic.assistant.output_sigma": 0.8, "traffic.assistant.prompt_sigma": 1.0, f"{ENGINE}.slots": 64,
+         "traffic.assistant.output_tokens": 60}, ("light",), [],
+    ),
+    "one heavy leg": (PROBLEMS["heavy_leg"], ("light", "fan_out"), ["heavy_leg"]),
+    "early headers": ({"simulated.faults.planted": {"kind": "early_headers", "share": 1.0}}, ("light",), []),
+}  # fmt: skip
 COMPARED = ("fan_out", "queueing")  # with the light probe
-FANS_OUT = {"experiment.checkup.legs": 8}  # a planned one: the packaged traffic has none
 
 
 def needed(check: str) -> list[str]:
@@ -78,7 +116,7 @@ def conducted(
 ) -> Conducted:
     """The packaged checkup over this endpoint, with these probes only."""
     skip = [name for name in PROBES if name not in probes]
-    bounds = {"seed": seed, "experiment.checkup.quick": quick, "experiment.checkup.skip": skip, **FANS_OUT}
+    bounds = {"seed": seed, "experiment.checkup.quick": quick, "experiment.checkup.skip": skip}
     pairs = tuple({**bounds, **planted}.items())
     path = find("checkup")
     base = Base(path, scenarios.load(str(path), pairs), pairs, folder)

@@ -1,6 +1,9 @@
 """The numbers of the checkup: tests of shares and medians, what fan-out adds, the family, and the sentence."""
 
+from types import SimpleNamespace
+
 import numpy as np
+import pandas as pd
 import pytest
 
 from tailgauge.experiments.checkup import report
@@ -14,16 +17,17 @@ from tailgauge.experiments.checkup.judge import (
     medians,
     of_share,
 )  # fmt: skip
-from tailgauge.experiments.checkup.light import idle_cut, light
-from tailgauge.experiments.checkup.probes import amplified
+from tailgauge.experiments.checkup.light import idle_cut, light, second_call
+from tailgauge.experiments.checkup.probes import amplified, heavy_leg, without_usage
 from tailgauge.experiments.reading import read
 from tailgauge.scenario.experiment import Checkup
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.stats.binomial import binomial_cdf
 from tailgauge_analysis.stats.proportions import proportion
+from tailgauge_analysis.verdict.checks import COMPARABLE
 
-SETTINGS = Checkup(first_ms=2000, tokens_per_s=20, threshold=0.1, legs=8)
+SETTINGS = Checkup(first_ms=2000, tokens_per_s=20, threshold=0.1)
 
 
 def test_a_share_is_tested_exactly():
@@ -66,12 +70,104 @@ def test_two_medians_differ_by_more_than_what_is_allowed():
 def test_a_fan_out_is_held_against_the_slowest_of_as_many_single_calls():
     rng = np.random.default_rng(3)
     single, joins = rng.lognormal(4, 0.5, 300), rng.lognormal(4, 0.5, (60, 8)).max(axis=1)
-    alike, doubled = amplified(joins, [single] * 8), amplified(2 * joins, [single] * 8)
+    alike, doubled = amplified(joins, [(single, 8)]), amplified(2 * joins, [(single, 8)])
 
     assert alike.p_value > 0.5
     assert doubled.p_value < 0.001
     assert doubled.gain.low < 0.5 < doubled.gain.high
-    assert amplified(joins[:5], [single] * 8).p_value is None
+    assert amplified(joins[:5], [(single, 8)]).p_value is None
+
+
+@pytest.mark.parametrize(
+    ("times", "kinds", "found"),
+    [
+        (lambda rng: rng.lognormal(4, 0.5, (80, 5)), [0] * 5, ""),
+        (lambda rng: rng.lognormal(4, 0.5, (80, 2)), [0] * 2, ""),
+        (lambda rng: rng.lognormal(4, 0.5, (80, 5)) * [1, 1, 6, 1, 1], [0] * 5, "leg 3 of 5"),
+        (
+            lambda rng: rng.lognormal(4, 0.3, (80, 5)) * [1, 1, 1, 5, 5],
+            [0, 0, 0, 1, 1],
+            "legs of kind 2 of 2",
+        ),
+        (lambda rng: rng.lognormal(4, 0.5, (80, 8)), [0] * 7 + [1], ""),  # most are of one kind
+    ],
+)
+def test_a_leg_is_heavy_where_requests_would_be_done_without_it(times, kinds, found):
+    drawn = times(np.random.default_rng(8))
+    of = SimpleNamespace(times_ms=drawn, complete=np.ones(len(drawn), bool), kinds=np.array(kinds))
+    check = heavy_leg(of)
+
+    assert (check.p_value < 0.001) is bool(found), check.evidence
+    assert check.evidence.startswith(found)
+
+
+@pytest.mark.parametrize(
+    ("draw", "start"),
+    [
+        (lambda rng, n: rng.lognormal(6, 0.3, n), "hedging is not worth a try"),
+        (
+            lambda rng, n: np.where(rng.random(n) < 0.03, 15, 1) * rng.lognormal(6, 0.2, n),
+            "hedging is worth a try",
+        ),
+        (
+            lambda rng, n: np.where(rng.random(n) < 0.02, np.inf, rng.lognormal(6, 0.2, n)),
+            "hedging is worth a try",
+        ),
+        (
+            lambda rng, n: np.where(rng.random(n) < 0.10, np.inf, rng.lognormal(6, 0.2, n)),
+            "hedging: not estimated",
+        ),
+        (
+            lambda rng, n: np.where(np.arange(n) // 40 == 9, 15, 1) * rng.lognormal(6, 0.2, n),
+            "hedging: not known",
+        ),
+    ],
+)
+def test_what_a_second_call_would_leave_of_the_tail_is_that_of_independent_calls(draw, start):
+    rng = np.random.default_rng(21)
+    text = second_call(draw(rng, 2000))
+
+    assert text.startswith(start), text
+    if "to " in text.partition("p99")[2] and "episodes" not in text:
+        one, other = draw(rng, 400_000), draw(rng, 400_000)
+        hedged = np.minimum(one, np.quantile(one, 0.95, method="inverted_cdf") + other)
+        expected = np.quantile(hedged, 0.99, method="inverted_cdf")
+        predicted = float(
+            text.partition("p99")[2].rpartition(" ms at best")[0].rpartition("to ")[2].replace(",", "")
+        )
+        assert predicted == pytest.approx(expected, rel=0.15)
+
+
+def test_too_few_waits_say_nothing_of_hedging():
+    assert (
+        second_call(np.ones(298)) == "hedging: not estimated, 299 waits with a finite p95 are needed, got 298"
+    )
+
+
+@pytest.mark.parametrize(
+    ("counted", "cold_ms", "outcome", "part"),
+    [
+        ({"engine": "vLLM", "cached": 49_664, "prompt": 50_508}, 30.0, 1.0, "98.3% of 50,508 prompt tokens"),
+        ({"engine": "vLLM", "cached": 0, "prompt": 50_508}, 90.0, 0.0, "0% of 50,508 prompt tokens"),
+        ({}, 90.0, 1.0, "a cold prefix takes"),
+        ({}, 30.0, None, "no sign of a cache, or of no use here"),
+    ],
+)
+def test_without_cached_tokens_in_the_usage_counters_or_times_tell_of_a_cache(
+    counted, cold_ms, outcome, part
+):
+    rng = np.random.default_rng(4)
+    names = ("created", "read", "short", "hour")
+    sent = pd.DataFrame(
+        {**dict.fromkeys(names, [0] * 60), "uncached": [800] * 60, "output_tokens": [20.0] * 60}
+    )
+    ratio = medians(rng.lognormal(np.log(cold_ms), 0.3, 60), rng.lognormal(np.log(30), 0.3, 60), 1.1)
+    first, *others = without_usage(counted, sent, ratio)
+
+    assert (first.name, first.p_value) == ("no_cache", outcome)
+    assert part in first.evidence
+    assert {one.p_value for one in others} == {None}
+    assert all("usage" in one.evidence for one in others)
 
 
 def check(name, p_value, gain=0.1):
@@ -141,7 +237,7 @@ def test_every_check_says_what_to_change():
 
 @pytest.mark.parametrize(("new", "found"), [(False, False), (True, True)])
 def test_connections_of_their_own_are_found_where_there_are_connections(write, new, found):
-    reading = read(write(n=400))
+    reading = read(write(n=400), COMPARABLE)
     steady = reading.evidence.of_target
     steady.requests["traffic"] = "users"
     if new:
@@ -154,7 +250,7 @@ def test_connections_of_their_own_are_found_where_there_are_connections(write, n
 
 
 def test_an_answer_that_comes_all_at_once_at_its_end_was_held_back(write):
-    reading = read(write(n=400, ttft_ms=500.0, gap_ms=0.01, chunks=30))
+    reading = read(write(n=400, ttft_ms=500.0, gap_ms=0.01, chunks=30), COMPARABLE)
     reading.evidence.of_target.requests["traffic"] = "users"
     checks = {one.name: one for one in light(reading, SETTINGS, {"users"}).checks}
 

@@ -113,19 +113,19 @@ CHECKS: Mapping[str, CheckSpec] = {
         LATENCY, "send fewer legs at once (at_once), spread them, or get more slots",
     ),
     "heavy_leg": CheckSpec(
-        "fan_out", "one leg keeps the others of its request waiting", 0.5, "{} of the requests a quarter longer than without it",
+        "light", "one leg keeps the others of its request waiting", 0.5, "{} of the requests a quarter longer than without it",
         LATENCY, "shorten that leg's prompt or answer, split it, or do not wait for it",
     ),
     "legs_refused": CheckSpec(
-        "fan_out", "calls of one request are refused because they are concurrent", 0.05, "{} of the calls",
+        "light", "calls of one request are refused because they are concurrent", 0.05, "{} of the calls",
         REQUESTS, "send fewer legs at once (at_once), or get a limit that admits as many together",
     ),
     "race": CheckSpec(
-        "fan_out", "concurrent calls of one request each write the same prefix", 0.2, "{} of the calls",
+        "light", "concurrent calls of one request each write the same prefix", 0.2, "{} of the calls",
         COST, "send one leg first and the others when it answers, or pre-warm the prefix",
     ),
     "per_slot": CheckSpec(
-        "fan_out", "concurrent calls miss a warm prefix: the cache is kept per slot or per machine", 0.2, "{} of the calls",
+        "light", "concurrent calls miss a warm prefix: the cache is kept per slot or per machine", 0.2, "{} of the calls",
         COST, "send calls that share a prefix to one place, one after the other, or enable routing by prefix",
     ),
     "cancel_ignored": CheckSpec(

@@ -29,7 +29,7 @@ from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import NORMAL_975, TOO_FEW, Floats, quantiles
 from tailgauge_analysis.stats.sign_flips import holm
 from tailgauge_analysis.text.cells import quantile_cell
-from tailgauge_analysis.text.formatting import ms_or_failed, percentile
+from tailgauge_analysis.text.formatting import ms, percentile
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
 
 FEWEST = 10  # values of a sample
@@ -268,10 +268,14 @@ def failed(reading: RunReading) -> bool:
     return bool(len(requests)) and not requests["ended"].eq(schema.OK).any()
 
 
+def wait(value_ms: float | None) -> str:
+    """`431 ms`; +inf is `no answer`."""
+    return "no answer" if value_ms == math.inf else f"{ms(value_ms)} ms"
+
+
 def latencies(name: str, values_ms: Floats) -> list[Measured]:
     """p50, p95 and p99 of a sample with their intervals, if it has enough values."""
     shown = [q for q in quantiles(values_ms, PS) if q.mark != TOO_FEW and q.value is not None]
     return [
-        Measured(f"{name}, {percentile(q.p)}", f"{ms_or_failed(q.value)} ms", quantile_cell(q).interval, q.n)
-        for q in shown
+        Measured(f"{name}, {percentile(q.p)}", wait(q.value), quantile_cell(q).interval, q.n) for q in shown
     ]

@@ -43,10 +43,9 @@ from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.streams import coalescing, stalls
 from tailgauge_analysis.sections.latency_under_load.diagnosis import diagnosis
-from tailgauge_analysis.sections.phases import phases
 from tailgauge_analysis.stats import quantile_regression
 from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Floats, n_min, quantiles
-from tailgauge_analysis.text.formatting import ms, ms_or_failed, share, share_range
+from tailgauge_analysis.text.formatting import ms, share, share_range
 
 UNKNOWN = Gain(0.5, 0.0, 1.0)
 SLOW = ((3.0, 0.05), (5.0, 0.01))  # times the usual, and the share that may take longer: p95 and p99
@@ -66,33 +65,25 @@ BY_OTHERS = (schema.SERVER_ERROR, schema.CONNECT_ERROR, schema.STREAM_ERROR, sch
 SIGNS = ["sent_at_ns", "headers_at_ns", "last_content_at_ns"]
 
 
-def light(
-    reading: RunReading,
-    settings: Settings,
-    streams: Collection[str],
-    *,
-    whole: str = "",
-    hedged: bool = False,
-) -> ProbeResult:
+def light(reading: RunReading, settings: Settings, streams: Collection[str], whole: str = "") -> ProbeResult:
     """Result of a run of the user's traffic. `streams`: the tables that stream single answers; `whole`: the one that does not,
-    of which a quarter was streamed, in the table CONTROL; `hedged`: whether it hedges already.
+    of which a quarter was streamed, in the table CONTROL.
     """
     steady = reading.steady
     users = steady.only((steady.requests["traffic"] != CONTROL).to_numpy(np.bool_))
-    shown, end, waits = of(users, streams), _end_ms(users), wait_ms(users, streams)
+    shown, end = of(users, streams), took_ms(users)
     checks = [
         *(stream_checks(steady, settings, streams) if streams else ()),
-        _tail(users, end), _not_streamed(steady, whole, settings.threshold), *_failed(users), idle_cut(users),
+        *([_not_streamed(steady, whole, settings.threshold)] if whole else ()), _tail(users, end), *_failed(users), idle_cut(users),
         _early_headers(steady.attempts), _connections(reading, end),
     ]  # fmt: skip
     measured = [
-        *_split(of(steady, streams)), *_phases(reading),
-        *judge.latencies("first content", _offered(_ms(shown, "first_at_ns"), shown)),
+        *_split(of(steady, streams)), *judge.latencies("first content", _offered(_ms(shown, "first_at_ns"), shown)),
         *judge.latencies("whole answer", _offered(end, users)),
     ]  # fmt: skip
-    samples = {"today": _known(waits), "alone": _known(_end_ms(users, since="sent_at_ns"))}
-    advice = hedging(np.where(_late(users), np.inf, waits), hedged=hedged)
-    return ProbeResult(tuple(checks), tuple(measured), samples, judge.failed(reading), (advice,))
+    advice = (hedging(users, streams),) if streams else ()
+    samples = {"today": known(wait_ms(users, streams))}
+    return ProbeResult(tuple(checks), tuple(measured), samples, judge.failed(reading), advice)
 
 
 def stream_checks(steady: Steady, settings: Settings, streams: Collection[str]) -> list[ProbeCheck]:
@@ -113,39 +104,24 @@ def _split(streamed: Steady) -> list[Measured]:
     return [Measured("share of latency before the first content", share(before.value), ends, n)] if n else []
 
 
-def _phases(reading: RunReading) -> list[Measured]:
-    """Where the time goes by the server log, if there is one."""
-    found = phases(reading.frames, reading.steady)
-    return [
-        Measured(f"share of time: {part.name}", share(part.share), "", part.n)
-        for part in (found.split if found else ())
-        if part.share is not None
-    ]
-
-
 def of(steady: Steady, names: Collection[str]) -> Steady:
     """The requests of some traffic tables."""
     return steady.only(steady.requests["traffic"].isin(names).to_numpy(np.bool_))
 
 
-def _late(steady: Steady) -> Mask:
-    late: Mask = steady.requests["ended"].eq(schema.TIMEOUT).to_numpy(np.bool_)
-    return late
-
-
-def _failures(steady: Steady) -> Mask:
-    failed: Mask = steady.requests["ended"].isin((*BROKEN, *REFUSED)).to_numpy(np.bool_)
-    return failed
+def _ended(steady: Steady, *classes: str) -> Mask:
+    found: Mask = steady.requests["ended"].isin(classes).to_numpy(np.bool_)
+    return found
 
 
 def _ms(steady: Steady, column: str, since: str = "scheduled_at_ns") -> Floats:
     requests = steady.requests
-    at = requests[column].mask(_late(steady), requests["ended_at_ns"])
+    at = requests[column].mask(_ended(steady, schema.TIMEOUT), requests["ended_at_ns"])
     values: Floats = ((at - requests[since].fillna(requests["first_sent_at_ns"])) / 1e6).to_numpy(np.float64)
     return values
 
 
-def _end_ms(steady: Steady, since: str = "scheduled_at_ns") -> Floats:
+def took_ms(steady: Steady, since: str = "scheduled_at_ns") -> Floats:
     """Until the whole answer, or the join of several."""
     single, join = (_ms(steady, column, since) for column in ("last_content_at_ns", "joined_at_ns"))
     return np.where(np.isnan(single), join, single)
@@ -154,16 +130,17 @@ def _end_ms(steady: Steady, since: str = "scheduled_at_ns") -> Floats:
 def wait_ms(steady: Steady, streams: Collection[str]) -> Floats:
     """What a user waits for, since sent: the first content where it is streamed, else the whole."""
     streamed = steady.requests["traffic"].isin(streams).to_numpy(np.bool_)
-    return np.where(streamed, _ms(steady, "first_at_ns", "sent_at_ns"), _end_ms(steady, "sent_at_ns"))
+    return np.where(streamed, _ms(steady, "first_at_ns", "sent_at_ns"), took_ms(steady, "sent_at_ns"))
 
 
 def _offered(values: Floats, steady: Steady) -> Floats:
     """Without those that were left, and +inf for those that failed."""
-    failed = _failures(steady)
+    failed = _ended(steady, *BROKEN, *REFUSED)
     return np.where(failed, np.inf, values)[failed | ~np.isnan(values)]
 
 
-def _known(values: Floats) -> Floats:
+def known(values: Floats) -> Floats:
+    """Those that are."""
     return values[~np.isnan(values)]
 
 
@@ -174,7 +151,7 @@ def _first_content(streamed: Steady, settings: Settings) -> ProbeCheck:
     typical = ms(float(np.median(first))) if len(first) else "–"
     text = f"median time to first content {typical} ms, allowed {ms(settings.first_ms)} ms"
     gain = judge.saved(np.maximum(first - settings.first_ms, 0), end)
-    met = (first > settings.first_ms) | _late(streamed)[known]
+    met = (first > settings.first_ms) | _ended(streamed, schema.TIMEOUT)[known]
     return judge.of_share("first_content", met, text, gain)
 
 
@@ -192,7 +169,7 @@ def _pace(streamed: Steady, settings: Settings) -> ProbeCheck:
 
 def _tail(users: Steady, end: Floats) -> ProbeCheck:
     """The worse of p95 and p99, for a family of two."""
-    known, usual, late = ~np.isnan(end), _usual(users, end), _late(users)
+    known, usual, late = ~np.isnan(end), _usual(users, end), _ended(users, schema.TIMEOUT)
     if not known.any():
         return judge.inconclusive("tail", "no request was answered")
     found = []
@@ -225,21 +202,24 @@ def _usual(users: Steady, end: Floats) -> Floats:
     return usual
 
 
-def hedging(waits: Floats, *, hedged: bool) -> str:
+def hedging(steady: Steady, streams: Collection[str]) -> str:
     """Whether a second call for the late ones is worth a try, by the waits of single calls."""
-    if hedged:
+    if (steady.attempts["cause"] == schema.HEDGE).any():
         return "hedging: this traffic hedges already; tailgauge run hedging measures what it gains"
-    waits = _known(waits)
+    single = steady.only(steady.requests["answer"].ne(schema.JOIN).to_numpy(np.bool_))
+    return second_call(known(np.where(_ended(single, schema.TIMEOUT), np.inf, wait_ms(single, streams))))
+
+
+def second_call(waits: Floats) -> str:
+    """The same from the waits of single calls in ms, in order of time; of a call that timed out +inf."""
     p95, p99 = quantiles(waits, (0.95, 0.99))
     if p99.mark == TOO_FEW or p95.value is None or p99.value is None or math.isinf(p95.value):
         return f"hedging: not estimated, {n_min(0.99)} waits with a finite p95 are needed, got {len(waits)}"
     ordered, delay = np.sort(waits), p95.value
     at = np.sort(np.concatenate([ordered[ordered >= delay], delay + ordered]))
-    both = (1 - np.searchsorted(ordered, at, "right") / len(waits)) * (
-        1 - np.searchsorted(ordered, at - delay, "right") / len(waits)
-    )
-    best = min(p99.value, float(at[both <= 0.01][0]))
-    text = f"a second call after {ms(delay)} ms, the p95, would bring the p99 of the wait from {ms_or_failed(p99.value)} to {ms(best)} ms at best"
+    first, second = (1 - np.searchsorted(ordered, t, "right") / len(waits) for t in (at, at - delay))
+    best = min(p99.value, float(at[first * second <= 0.01][0]))
+    text = f"a second call after {ms(delay)} ms, the p95, would bring the p99 of the wait from {judge.wait(p99.value)} to {ms(best)} ms at best"
     if best > (1 - WORTH) * p99.value:
         return f"hedging is not worth a try: {text}"
     if p99.mark == FEW_EPISODES:
@@ -249,12 +229,8 @@ def hedging(waits: Floats, *, hedged: bool) -> str:
 
 def _not_streamed(steady: Steady, whole: str, threshold: float) -> ProbeCheck:
     """Whole answers compared with the first content of the same calls, streamed."""
-    if not whole:
-        return ProbeCheck(
-            "not_streamed", len(steady.requests), 1.0, "answers are streamed already, or joined"
-        )
-    first = _known(_ms(of(steady, [CONTROL]), "first_at_ns", since="sent_at_ns"))
-    at_once = _known(_end_ms(of(steady, [whole]), since="sent_at_ns"))
+    first = known(_ms(of(steady, [CONTROL]), "first_at_ns", since="sent_at_ns"))
+    at_once = known(took_ms(of(steady, [whole]), since="sent_at_ns"))
     later = judge.medians(at_once, first, 1 + threshold)
     if later is None:
         return judge.inconclusive("not_streamed", "too few answers")
@@ -303,7 +279,10 @@ def _stalled(streamed: Steady) -> ProbeCheck:
 
 
 def _failed(steady: Steady) -> list[ProbeCheck]:
-    ended = steady.sent["ended"]
+    sent = steady.sent
+    given_up = sent["request_id"].isin(sent.loc[sent["cause"] == schema.FALLBACK, "request_id"])
+    # Given up by the user's own rule.
+    ended = sent["ended"].mask(given_up & sent["ended"].eq(schema.TIMEOUT), schema.CANCELLED)
     out = []
     for name, kinds in (("broken", BROKEN), ("refused", REFUSED)):
         met = ended.isin(kinds).to_numpy(np.bool_)

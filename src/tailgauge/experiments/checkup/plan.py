@@ -5,8 +5,7 @@ who leave and slow readers. Where answers are not streamed, a quarter of the hea
 the single calls of one table, as many per second as today: of the heaviest with a shared prefix, of the heaviest fan-out,
 of the heaviest. Arrivals are Poisson at rates relative to today's, so that a probe means the same for any arrival process.
 
-A fan-out is compared with its own calls, one at a time: of traffic that fans out the probe `fan_out` sends these. Other
-traffic has that probe only with `legs`, and then it sends fan-outs.
+A fan-out is compared with its own calls, one at a time, which the probe `fan_out` sends.
 
 Probes are independent, so one child runs them all; what compares two of them is computed at the end. A probe without a
 valid run is lost, and the answer states that. A quick checkup repeats nothing.
@@ -20,8 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from tailgauge.call import CACHE_MARKS, WHOLE_ANSWERS
-from tailgauge.errors import UsageError
+from tailgauge.call import CACHE_MARKS
 from tailgauge.experiments.answer import Answer
 from tailgauge.experiments.checkup import judge, probes, report
 from tailgauge.experiments.checkup.cancelled import cancelled
@@ -37,10 +35,9 @@ from tailgauge.experiments.checkup.judge import (
     LOW,
     WARM,
     Popularity,
-    ProbeCheck,
     ProbeResult,
 )
-from tailgauge.experiments.checkup.light import light, stream_checks, wait_ms
+from tailgauge.experiments.checkup.light import hedging, known, light, of, stream_checks, took_ms, wait_ms
 from tailgauge.experiments.course import RUN_S, Base, Planner, Step, StepResult, Steps
 from tailgauge.experiments.reading import RunReading
 from tailgauge.patterns.table import Traffic, pattern_of
@@ -64,7 +61,6 @@ KEPT = (
 NOT_SENT = ("cancel", "reader")  # of the user's tables: the user, not the target
 LEFT_SHARE = 0.1  # of the answers, if the traffic does not set how many users leave
 
-JOINS = 30  # fan-outs at least
 WARMUP = 0.1  # of a probe
 MOST_WARMUP_S = 5.0
 REST_S = 60.0  # before the burst, if the target keeps state
@@ -73,32 +69,20 @@ OUTPUT, LEAVE_AFTER, LEAVE_SHARE = 60, 10, 0.5  # tokens of cancelled answers, c
 
 @dataclass(frozen=True, slots=True)
 class TestedTraffic:
-    """The user's tables that a checkup can time, their plain values, and today's requests/s."""
+    """The user's tables that a checkup can time, their plain values, and today's requests/s.
+
+    The heaviest table of all; of those that fan out; of those with a shared prefix; of those with single answers that are
+    not streamed: empty where there is none.
+    """
 
     tables: Mapping[str, Traffic]
     plain: Mapping[str, dict[str, Any]]
     rate_per_s: float
     settings: Settings
-
-    def heaviest(self, fits: Callable[[Traffic], object] = lambda _: True) -> str:
-        """The table with the most requests of those that fit; empty if none does."""
-        fitting = [name for name, table in self.tables.items() if fits(table)]
-        return max(fitting, key=lambda name: self.tables[name].weight, default="")
-
-    @property
-    def fan_out(self) -> str:
-        """The table whose requests have several calls; empty if none has."""
-        return self.heaviest(_fans_out)
-
-    @property
-    def cached(self) -> str:
-        """The table with a shared prefix; empty if none has one."""
-        return self.heaviest(lambda table: table.cache)
-
-    @property
-    def whole(self) -> str:
-        """The table of single answers that are not streamed; empty if all are."""
-        return self.heaviest(lambda table: not table.stream and not _fans_out(table))
+    heaviest: str
+    fan_out: str
+    cached: str
+    whole: str
 
     @property
     def streams(self) -> set[str]:
@@ -117,6 +101,18 @@ class TestedTraffic:
         return {
             name: {key: value for key, value in table.items() if key not in NOT_SENT}
             for name, table in self.plain.items()
+        }
+
+    def kinds(self) -> dict[str, dict[str, Any]]:
+        """The calls of the fan-out, by the table that sends one at a time; its weight is how many a request has."""
+        settings = pattern_of(self.tables[self.fan_out]).settings
+        if not settings.kinds:
+            return {LEGS: {"weight": float(settings.legs)}}
+        no_sigma = {"prompt_sigma": None, "output_sigma": None}
+        sizes = [kind.model_dump(exclude={"count"}) for kind in settings.kinds]
+        return {
+            f"{LEGS}_{number}": {**no_sigma, **size, "weight": float(kind.count)}
+            for number, (size, kind) in enumerate(zip(sizes, settings.kinds, strict=True))
         }
 
     def call(self, name: str, **changes: Any) -> dict[str, Any]:
@@ -140,8 +136,8 @@ class CheckupPlanner(Planner):
         for name in skip:
             if name not in PROBES:
                 raise base.refused(SKIP, f"no probe {name!r}: expected {', '.join(PROBES)}")
-        useless = {"cached": not self._of.cached, "fan_out": not (self._of.fan_out or self._settings.legs)}
-        self._probes = [name for name in PROBES if name not in skip and not useless.get(name)]
+        useful = {"cached": self._of.cached, "fan_out": self._of.fan_out}
+        self._probes = [name for name in PROBES if name not in skip and useful.get(name, True)]
         if not self._probes:
             raise base.refused(SKIP, "no probe is left")
 
@@ -158,7 +154,7 @@ class CheckupPlanner(Planner):
         yield from self.run(steps, again=not self._settings.quick)
 
     def _step(self, name: str, duration_s: float, seed: int) -> Step:
-        sent = PROBES[name].traffic(self._of, duration_s)
+        sent = PROBES[name].traffic(self._of)
         arrival: dict[str, Any] = {"rate_per_s": sent.rate_per_s}
         warmup_s, rest_s = min(MOST_WARMUP_S, WARMUP * duration_s), 0.0
         if sent.points:
@@ -177,7 +173,7 @@ class CheckupPlanner(Planner):
             "cached": lambda: probes.cached(reading, self._popularity(), has_marks=not self._no_marks),
             "fan_out": lambda: self._fan_out(reading),
             "cancelled": lambda: cancelled(
-                reading, self._of.tables[self._of.heaviest()].cancel.share or LEFT_SHARE
+                reading, self._of.tables[self._of.heaviest].cancel.share or LEFT_SHARE
             ),
             "loaded": lambda: probes.loaded(reading, wait_ms(reading.steady, self._of.streams)),
         }
@@ -185,18 +181,17 @@ class CheckupPlanner(Planner):
 
     def _light(self, reading: RunReading) -> ProbeResult:
         """The user's traffic, with its fan-outs."""
-        tables = self._of.tables.values()
-        hedged = any(table.hedge.policy != "off" for table in tables)
-        found = light(reading, self._settings, self._of.streams, whole=self._of.whole, hedged=hedged)
+        found = light(reading, self._settings, self._of.streams, self._of.whole)
         return found.joined(probes.fan_out(reading, self._of.fan_out)) if self._of.fan_out else found
 
     def _fan_out(self, reading: RunReading) -> ProbeResult:
-        """Fan-outs; of a user who fans out the single calls."""
-        if not self._of.fan_out:
-            return probes.fan_out(reading, LEGS)
-        calls = set(reading.steady.requests["traffic"])
-        checks = [] if self._of.streams else stream_checks(reading.steady, self._settings, calls)
-        return ProbeResult(tuple(checks), samples=probes.alone(reading), failed=judge.failed(reading))
+        """The calls of a fan-out, one at a time; what is judged of streams, if nothing else is streamed."""
+        kinds, steady = self._of.kinds(), reading.steady
+        samples = {name: known(took_ms(of(steady, [name]), since="sent_at_ns")) for name in kinds}
+        if self._of.streams:
+            return ProbeResult((), samples=samples, failed=judge.failed(reading))
+        checks, advice = stream_checks(steady, self._settings, list(kinds)), hedging(steady, list(kinds))
+        return ProbeResult(tuple(checks), (), samples, judge.failed(reading), (advice,))
 
     def usable(self, result: StepResult) -> bool:
         """Whether its run is valid, or INVALID only because the target answered nothing."""
@@ -207,7 +202,7 @@ class CheckupPlanner(Planner):
         of = self._of
         cache = of.tables[of.cached].cache
         assert cache is not None
-        part = of.tables[of.cached].weight / sum(one.weight for one in self._scenario.traffic.values())
+        part = of.tables[of.cached].weight / sum(one.weight for one in of.tables.values())
         weights: Floats = np.arange(1, cache.prefixes + 1, dtype=np.float64) ** -cache.zipf
         return Popularity(of.rate_per_s * part * weights / weights.sum(), cache.ttl)
 
@@ -219,19 +214,15 @@ class CheckupPlanner(Planner):
         if path.parent == packaged("scenarios") and scenario.target.url != SIMULATED:
             whose += "; that is an example: tailgauge checkup SCENARIO --target URL judges your own traffic"
         out = [whose]
-        if untimed := sorted(set(scenario.traffic) - set(of.tables)):
-            out.append(f"not judged, because it has no latency: {', '.join(untimed)}")
         if self._settings.skip:
             out.append(f"skipped by experiment.checkup.skip: {', '.join(self._settings.skip)}")
         if scenario.slo:
             out.append("a checkup does not judge the objectives of [slo]: tailgauge run does")
         if not of.cached:
             out.append("this traffic has no table `cache`, so the prefix cache was not tested")
-        if not (of.fan_out or self._settings.legs):
-            out.append(
-                "this traffic does not fan out, so fan-outs were not tested; experiment.checkup.legs plans one"
-            )
-        return out + short_prefixes(scenario)
+        if not of.fan_out:
+            out.append("this traffic does not fan out, so fan-outs were not tested")
+        return [*out, *short_prefixes(scenario)]
 
     def answer(self) -> Answer:
         """What was found; `fan_out` and `queueing` compare two probes."""
@@ -246,48 +237,37 @@ class CheckupPlanner(Planner):
             if (checks[-1].p_value or 1.0) < ALPHA:
                 remarks = ["hedging: not while requests queue at today's rate: it adds calls"]
         if {"light", "fan_out"} <= set(samples):
-            checks.append(self._amplified(samples))
+            singles = [
+                (samples["fan_out"][name], int(kind["weight"])) for name, kind in self._of.kinds().items()
+            ]
+            checks.append(probes.amplified(samples["light"]["joins"], singles))
         lost = [name for name in self._probes if name not in results]
         return report.answer(checks, measured, lost, [*self._judged(), *remarks])
 
-    def _amplified(self, samples: Mapping[str, Mapping[str, Floats]]) -> ProbeCheck:
-        """Joins against single calls, one sample for each leg."""
-        if not self._of.fan_out:
-            return probes.amplified(
-                samples["fan_out"]["joins"], [samples["light"]["alone"]] * int(self._settings.legs or 0)
-            )
-        singles = samples["fan_out"]
-        names = [name for name, kind in _kinds(self._of).items() for _ in range(int(kind["weight"]))]
-        return probes.amplified(samples["light"]["joins"], [singles.get(name, np.empty(0)) for name in names])
-
 
 def _tested(base: Base) -> TestedTraffic:
-    """The scenario's traffic. UsageError if it has no rate, only batches, or a protocol without whole answers and marks."""
+    """The scenario's traffic. UsageError if it has no rate, or only batches."""
     scenario, rate = base.scenario, base.today()
-    if why := refusal(scenario.target, WHOLE_ANSWERS):
-        raise UsageError(f"{base.path}: {why}; a checkup sends both")
     able = {name: one for name, one in scenario.traffic.items() if pattern_of(one).answer != TURNAROUND}
     if not able:
         raise base.refused("traffic", "expected a table other than batch: a checkup times answers")
-    tree = base.tree().get("traffic", {})
-    return TestedTraffic(able, {name: tree.get(name, {}) for name in able}, rate, base.table.checkup)
+    tree, weights = (
+        base.tree().get("traffic", {}),
+        {name: one.weight for name, one in scenario.traffic.items()},
+    )
+    rate *= sum(weights[name] for name in able) / sum(weights.values())
+
+    def heaviest(fits: Callable[[Traffic], object]) -> str:
+        return max((name for name, table in able.items() if fits(table)), key=weights.__getitem__, default="")
+
+    return TestedTraffic(
+        able, {name: tree.get(name, {}) for name in able}, rate, base.table.checkup, heaviest(lambda _: True),
+        heaviest(_fans_out), heaviest(lambda table: table.cache),
+        heaviest(lambda table: not table.stream and not _fans_out(table)),
+    )  # fmt: skip
 
 
-def _kinds(of: TestedTraffic) -> dict[str, dict[str, Any]]:
-    """The calls of the fan-out, by the table that sends one at a time; its weight is how many a request has."""
-    settings = pattern_of(of.tables[of.fan_out]).settings
-    if not settings.kinds:
-        return {LEGS: {"weight": float(settings.legs)}}
-    sizes = {"prompt_sigma": None, "output_sigma": None}
-    return {
-        f"{LEGS}_{number}": {
-            **sizes, "weight": float(kind.count), "prompt_tokens": kind.prompt_tokens, "output_tokens": kind.output_tokens,
-        }
-        for number, kind in enumerate(settings.kinds)
-    }  # fmt: skip
-
-
-# --- the probes: one function each, from the traffic under test and the duration to what is sent -------------------
+# --- the probes: one function each, from the traffic under test to what is sent ---------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +280,7 @@ class Sent:
     points: Sequence[list[float]] = ()
 
 
-def _light(of: TestedTraffic, _: float) -> Sent:
+def _light(of: TestedTraffic) -> Sent:
     """Today's traffic; of the heaviest unstreamed table a quarter is streamed."""
     traffic = of.today()
     if of.whole:
@@ -310,7 +290,7 @@ def _light(of: TestedTraffic, _: float) -> Sent:
     return Sent("light traffic", traffic, of.rate_per_s)
 
 
-def _cached(of: TestedTraffic, _: float) -> Sent:
+def _cached(of: TestedTraffic) -> Sent:
     """The traffic as it is, and one call in four with random bytes in front of the prefix. Where the prefix has no marks, or
     changes, another one in four as it should be shows whether this endpoint has a cache at all.
     """
@@ -327,28 +307,22 @@ def _cached(of: TestedTraffic, _: float) -> Sent:
     return Sent("cold against warm prefix", traffic, of.calls_per_s * 4 / 3)
 
 
-def _fan_out(of: TestedTraffic, duration_s: float) -> Sent:
-    """As many calls as today: of a user who fans out one at a time, else in requests of `legs`."""
-    if not of.fan_out:
-        legs = int(of.settings.legs or 0)
-        call = of.call(
-            of.heaviest(), pattern="fan_out", fan_out={"legs": legs}, thinking=None, thinking_tokens=None, tools=None,
-        )  # fmt: skip
-        return Sent(f"fan-out of {legs}", {LEGS: call}, max(of.rate_per_s / legs, JOINS / duration_s))
-    traffic = {name: of.call(of.fan_out, **changes) for name, changes in _kinds(of).items()}
+def _fan_out(of: TestedTraffic) -> Sent:
+    """The calls of the fan-out, one at a time, as many as today."""
+    traffic = {name: of.call(of.fan_out, **changes) for name, changes in of.kinds().items()}
     return Sent("calls of the fan-out, one at a time", traffic, of.calls_per_s)
 
 
-def _cancelled(of: TestedTraffic, _: float) -> Sent:
+def _cancelled(of: TestedTraffic) -> Sent:
     """Every second client leaves after some chunks."""
-    name = of.heaviest()
+    name = of.heaviest
     tokens = max(OUTPUT, of.tables[name].output_tokens)
     leaving = {"share": LEAVE_SHARE, "after_chunks": LEAVE_AFTER}
     call = of.call(name, output_tokens=tokens, output_sigma=None, prompts=None, cancel=leaving)
     return Sent("clients that leave", {LEFT: call}, of.calls_per_s)
 
 
-def _loaded(of: TestedTraffic, _: float) -> Sent:
+def _loaded(of: TestedTraffic) -> Sent:
     """A quarter of today's rate, a burst, and today's rate."""
     burst = of.settings.burst
     mean = LOW * BURST_FROM + burst * (BURST_TO - BURST_FROM) + (1 - BURST_TO)
@@ -362,7 +336,7 @@ def _loaded(of: TestedTraffic, _: float) -> Sent:
 class Probe:
     """What a probe sends, and its part of the time."""
 
-    traffic: Callable[[TestedTraffic, float], Sent]
+    traffic: Callable[[TestedTraffic], Sent]
     weight: float
 
 

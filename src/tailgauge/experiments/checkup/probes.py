@@ -82,7 +82,7 @@ def cached(reading: RunReading, popularity: Popularity, *, has_marks: bool) -> P
         ends = "{:.2f} to {:.2f}".format(*ratio.ends)
         shown = (Measured("first content cold / warm (medians)", f"{ratio.value:.2f}x", ends, len(sent)),)
     if len(sent) and not len(warm):
-        return ProbeResult(_without_usage(reading.frames.run["engine_cache"], sent, ratio), shown)
+        return ProbeResult(without_usage(reading.frames.run["engine_cache"], sent, ratio), shown)
     checks = [
         of_cause(warm, misses.NO_CACHE), _unmarked(warm, has_marks=has_marks), of_cause(warm, misses.BELOW_MINIMUM),
         of_cause(warm, misses.UNSTABLE), of_cause(warm, misses.UNEXPLAINED), *_lifetime(warm, popularity, known),
@@ -90,7 +90,7 @@ def cached(reading: RunReading, popularity: Popularity, *, has_marks: bool) -> P
     return ProbeResult(tuple(checks), shown)
 
 
-def _without_usage(counted: Json, sent: pd.DataFrame, ratio: Medians | None) -> tuple[ProbeCheck, ...]:
+def without_usage(counted: Json, sent: pd.DataFrame, ratio: Medians | None) -> tuple[ProbeCheck, ...]:
     """Whether there is a cache at all, where the target's usage has no cached tokens."""
     read, prompt = (number(counted.get(key)) for key in ("cached", "prompt"))
     why = "the usage has no cached tokens; some engines add them by an option"
@@ -111,16 +111,10 @@ def _without_usage(counted: Json, sent: pd.DataFrame, ratio: Medians | None) -> 
 
 
 def steady_calls(reading: RunReading, known: CacheSettings, salted: set[str] | None = None) -> pd.DataFrame:
-    """Calls of the steady stage, with the cause of each miss."""
+    """Calls of the steady stage, with the cause of each miss; `counted` are those whose usage has its cached tokens."""
     found = calls(reading.frames, known)
     found["cause"] = misses.causes(found, known, salted or set())
     return found[found["stage"] == schema.STEADY].reset_index(drop=True)
-
-
-def counted_calls(reading: RunReading, known: CacheSettings, salted: set[str] | None = None) -> pd.DataFrame:
-    """Those whose usage has its cached tokens."""
-    found = steady_calls(reading, known, salted)
-    return found[found["counted"]].reset_index(drop=True)
 
 
 def of_cause(found: pd.DataFrame, cause: str, name: str = "") -> ProbeCheck:
@@ -207,8 +201,8 @@ def fan_out(reading: RunReading, name: str) -> ProbeResult:
     """Result of a run: the joins of one table, whether one leg is heavy, and whether legs share their prefix."""
     steady = reading.steady.only((reading.steady.requests["traffic"] == name).to_numpy(np.bool_))
     found = legs(reading.frames.run["scenario"], steady)
-    calls = counted_calls(reading, settings(reading.frames.run))
-    calls = calls[calls["traffic"] == name].reset_index(drop=True)
+    calls = steady_calls(reading, settings(reading.frames.run))
+    calls = calls[calls["counted"] & (calls["traffic"] == name)].reset_index(drop=True)
     refused = steady.sent["ended"].isin(REFUSED).to_numpy(np.bool_)
     text = f"{int(refused.sum())} of {len(refused)} calls were refused"
     checks = [judge.of_share("legs_refused", refused, text), *_shared(calls)]
@@ -224,32 +218,15 @@ def heavy_leg(of: Legs) -> ProbeCheck:
     """Whether requests would be done much sooner without one leg, or one kind of them: the one for which most would."""
     times, several = of.times_ms[of.complete], len(np.unique(of.kinds)) > 1
     groups = of.kinds if several else np.arange(times.shape[1])
-    if len(np.unique(groups)) < 2:
-        return judge.inconclusive("heavy_leg", "a request has one leg only")
-
-    def met(group: int) -> Mask:
-        inside: Mask = groups == group
-        return np.asarray(times[:, inside].min(axis=1) > WORSE * times[:, ~inside].max(axis=1))
-
-    most = max(np.unique(groups), key=lambda group: int(met(group).sum()))
-    without = times[:, groups != most].max(axis=1)
-    text = f"{'legs of kind' if several else 'leg'} {most + 1} of {groups.max() + 1}: {share(float(met(most).mean()) if len(times) else 0.0)} of the requests wait for it a quarter longer than for the others"
-    text += (
-        f" (median join {ms(float(np.median(times.max(axis=1))))} ms, without it {ms(float(np.median(without)))} ms)"
-        if len(times)
-        else ""
-    )
+    if len(np.unique(groups)) < 2 or not len(times):
+        return judge.inconclusive("heavy_leg", "no request with all of several legs")
     join = times.max(axis=1)
-    return judge.of_share("heavy_leg", met(most), text, judge.saved(np.maximum(join - without, 0), join))
-
-
-def alone(reading: RunReading) -> dict[str, Floats]:
-    """How long the calls of each table took, by its name."""
-    requests = reading.steady.requests
-    took = ((requests["last_content_at_ns"] - requests["sent_at_ns"]) / 1e6).dropna()
-    return {
-        str(name): one.to_numpy(np.float64) for name, one in took.groupby(requests["traffic"], observed=True)
-    }
+    without = [times[:, groups != group].max(axis=1) for group in np.unique(groups)]
+    heavy = [times[:, groups == group].min(axis=1) > WORSE * others for group, others in enumerate(without)]
+    most = max(range(len(heavy)), key=lambda group: int(heavy[group].sum()))
+    rest, typical = without[most], [ms(float(np.median(one))) for one in (join, without[most])]
+    text = f"{'legs of kind' if several else 'leg'} {most + 1} of {len(heavy)}: {share(float(heavy[most].mean()))} of the requests wait for it a quarter longer than for the others (median join {typical[0]} ms, without it {typical[1]} ms)"
+    return judge.of_share("heavy_leg", heavy[most], text, judge.saved(np.maximum(join - rest, 0), join))
 
 
 def _shared(calls: pd.DataFrame) -> list[ProbeCheck]:
@@ -261,33 +238,30 @@ def _shared(calls: pd.DataFrame) -> list[ProbeCheck]:
     return [of_cause(calls, misses.RACE), of_cause(calls, misses.UNEXPLAINED, "per_slot")]
 
 
-def amplified(joins: Floats, singles: Sequence[Floats]) -> ProbeCheck:
-    """The joins compared with the slowest of single calls, of which there is a sample for each leg."""
-    if min(len(joins), *map(len, singles)) < FEWEST:
+def amplified(joins: Floats, singles: Sequence[tuple[Floats, int]]) -> ProbeCheck:
+    """The joins compared with the slowest of single calls: of each kind its times, and how many a request has."""
+    width = sum(count for _, count in singles)
+    if min(len(joins), *(len(one) for one, _ in singles)) < FEWEST:
         return judge.inconclusive("fan_out", "too few requests with all their legs, or single calls")
     found, typical = _against(joins, singles), float(np.median(joins))
     text = (
-        f"median join of {len(singles)} calls {ms(typical)} ms, slowest of as many single calls {ms(typical / found.value)} ms: "
+        f"median join of {width} calls {ms(typical)} ms, slowest of as many single calls {ms(typical / found.value)} ms: "
         f"{found.text}"
     )
     return judge.of_medians("fan_out", len(joins), found, text)
 
 
-def _against(joins: Floats, singles: Sequence[Floats]) -> Medians:
+def _against(joins: Floats, singles: Sequence[tuple[Floats, int]]) -> Medians:
     rng = np.random.default_rng(SEED)
 
-    def log_ratio(a: Floats, of: Sequence[Floats]) -> float:
-        slowest = np.max([one[rng.integers(0, len(one), DRAWS)] for one in of], axis=0)
+    def log_ratio(a: Floats, of: Sequence[tuple[Floats, int]]) -> float:
+        slowest = np.max([one[rng.integers(0, len(one), (DRAWS, n))].max(axis=1) for one, n in of], axis=0)
         return float(np.log(np.median(a) / np.median(slowest)))
 
-    different = {id(one): one for one in singles}
-
-    def resampled() -> list[Floats]:
-        """Each sample once: legs of one kind share theirs."""
-        drawn = {key: rng.choice(one, len(one)) for key, one in different.items()}
-        return [drawn[id(one)] for one in singles]
-
-    drawn = [log_ratio(rng.choice(joins, len(joins)), resampled()) for _ in range(REPS)]
+    drawn = [
+        log_ratio(rng.choice(joins, len(joins)), [(rng.choice(one, len(one)), n) for one, n in singles])
+        for _ in range(REPS)
+    ]
     return judge.medians_of(log_ratio(joins, singles), np.array(drawn), WORSE)
 
 
@@ -308,9 +282,7 @@ def loaded(reading: RunReading, waits: Floats) -> ProbeResult:
         _no_retry_after(attempts),
         _early_retries(attempts),
     )  # fmt: skip
-    return ProbeResult(
-        checks, tuple(_attempts_per_call(attempts)), {"low_load": low_load}, judge.failed(reading)
-    )
+    return ProbeResult(checks, (), {"low_load": low_load}, judge.failed(reading))
 
 
 def queueing(today: Floats, low_load: Floats, threshold: float) -> ProbeCheck:
@@ -352,11 +324,3 @@ def _of_all(seen: Mask, n: int) -> Gain:
     """The share of all attempts: they depend on each other as much as those of which it was seen."""
     found = proportion(seen)
     return judge.of_proportion(counted(found.k, n, round(n * found.n_eff / found.n)))
-
-
-def _attempts_per_call(attempts: pd.DataFrame) -> list[Measured]:
-    tries = attempts[attempts["cause"].isin((schema.PRIMARY, schema.RETRY))]
-    calls = int((tries["cause"] == schema.PRIMARY).sum())
-    if not calls:
-        return []
-    return [Measured("attempts per call, with the burst", f"{len(tries) / calls:.2f}", "", calls)]
