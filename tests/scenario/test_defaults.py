@@ -105,7 +105,7 @@ DEFAULTS = {
         },
         "resumption": {"ids": False, "ignored": 0.0, "repeated": 0.0, "skipped": 0.0, "events": 3},
         "jobs": {
-            "turnaround_s": 2.0, "turnaround_sigma": 0.0, "retry_after_s": None, "lost": 0.0, "gone": 0.0,
+            "turnaround_s": 2.0, "turnaround_sigma": 0.3, "retry_after_s": None, "lost": 0.0, "gone": 0.0,
             "expired": 0.0, "failed": 0.0, "kept": 10_000,
         },
     },

@@ -22,16 +22,15 @@ import pyarrow.parquet as pq
 PROGRAM = """
 import collections, gc, json, signal, sys
 from tailgauge.scenario.simulated import Simulated
-from tailgauge.simulator.http.batches import BatchSettings
 from tailgauge.simulator.http.requests import ServerOptions
 from tailgauge.simulator.http.server import serve
 def census(*_):  # what the collector knows of since the start, by type
     gc.collect()
     print(json.dumps(collections.Counter(type(one).__name__ for one in gc.get_objects())), flush=True)
 signal.signal(signal.SIGUSR1, census)
-table, batches, options = json.loads(sys.argv[1])
+table, options = json.loads(sys.argv[1])
 serve(
-    Simulated(**table), 1, ServerOptions(batches=BatchSettings(**batches), **options), "127.0.0.1", 0,
+    Simulated(**table), 1, ServerOptions(**options), "127.0.0.1", 0,
     on_listening=lambda url: print(url, flush=True), lifeline=True,
 )
 """
@@ -85,11 +84,10 @@ class ServedHere(Served):
 @contextmanager
 def served(
     table: Mapping[str, Any],
-    batches: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Iterator[ServedHere]:
-    """An endpoint with these values of `[simulated]` and of batches, and these options of the server."""
-    command = [sys.executable, "-c", PROGRAM, json.dumps([table, batches or {}, options or {}])]
+    """An endpoint with these values of `[simulated]` and these options of the server."""
+    command = [sys.executable, "-c", PROGRAM, json.dumps([table, options or {}])]
     pipe, nowhere = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=nowhere, text=True) as process:
         assert process.stdin is not None

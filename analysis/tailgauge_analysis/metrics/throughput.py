@@ -13,6 +13,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
+from tailgauge_analysis.metrics.answers import whole_at_ns
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats.bootstrap import ratio
@@ -129,7 +130,8 @@ def _tokens(frames: Frames, attempts: pd.DataFrame, stage: Steady) -> Work | Non
     within[streamed] = chunks.within(stage.from_s * 1e9, stage.to_s * 1e9)[places[streamed]]
     sizes = np.zeros(len(attempts))
     sizes[streamed] = chunks.sizes[places[streamed]]
-    at_once = stage.holds(attempts["last_content_at_ns"])  # an answer whose chunks were not kept
+    last = whole_at_ns(attempts)
+    at_once = stage.holds(last)  # the result of a job, or an answer whose chunks were not kept
     within, sizes = np.where(streamed, within, at_once), np.where(streamed, sizes, 1.0)
     tokens = attempts["output_tokens"].where(attempts["ended"] == schema.OK).to_numpy(np.float64)
     if np.isnan(tokens).all():
@@ -137,7 +139,6 @@ def _tokens(frames: Frames, attempts: pd.DataFrame, stage: Steady) -> Work | Non
     known = streamed & ~np.isnan(tokens)
     per_chunk = float(tokens[known].sum() / sizes[known].sum()) if known.any() else 0.0
     each: Floats = np.where(np.isnan(tokens), per_chunk * sizes * streamed, tokens)
-    last = attempts["last_content_at_ns"]
     begun_s, ended_s = (
         (at.to_numpy(np.float64) / 1e9 - stage.from_s).clip(0.0, stage.seconds)
         for at in (attempts["first_content_at_ns"].where(streamed, last), last)

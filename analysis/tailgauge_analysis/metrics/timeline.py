@@ -17,7 +17,7 @@ import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge.thresholds import fewest_for
-from tailgauge_analysis.metrics.answers import answered, first_token_of
+from tailgauge_analysis.metrics.answers import answered, first_token_of, whole_at_ns
 from tailgauge_analysis.metrics.throughput import received
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
@@ -28,6 +28,7 @@ FEWEST_WINDOWS = 5  # of a percentile over time
 FILLED = 0.8  # of the windows with a request must have enough of them
 MOST_POINTS = 2000
 PS = (0.5, 0.99)
+WAITS = {"TTFT": "ttft_sched", "Join": "join_sched", "Turnaround": "turnaround"}  # with their metrics
 HEAT_COLUMNS, HEAT_ROWS = 300, 28
 HEAT_FEWEST = 50  # requests
 
@@ -54,7 +55,7 @@ class Timeline:
     ended_per_s: Floats
     tokens_per_s: Floats  # output tokens of answers, evenly from the first to the last content of each
     in_flight: Floats
-    wait: str  # of what the times are: TTFT, or the join where no request has a single answer
+    wait: str  # of WAITS, the first that some request has
     ttft: tuple[Windows, ...]  # of the percentiles for which the run is long enough
     ttft_max_ms: Floats
     points: tuple[Floats, Floats]  # TTFTs of single requests: when scheduled (s), and how long (ms)
@@ -82,11 +83,8 @@ def timeline(frames: Frames) -> Timeline:
     done = np.bincount(_bin(ends, step, bins), minlength=bins)
     started = requests["dispatched_at_ns"].dropna().to_numpy(np.float64) / 1e9
     begun = np.bincount(_bin(started, step, bins), minlength=bins)
-    is_joined = bool(requests["first_at_ns"].isna().all() and requests["joined_at_ns"].notna().any())
-    waited = (requests["joined_at_ns" if is_joined else "first_at_ns"] - requests["scheduled_at_ns"]).where(
-        ~requests["slow_reader"]
-    )
-    ttft = waited.to_numpy(np.float64) / 1e6
+    wait, waited = _waits(requests[~requests["slow_reader"]])
+    ttft = np.asarray(waited.reindex(requests.index) / 1e6, np.float64)
     edges = np.arange(bins, dtype=np.float64) * step
     classes = requests["ended"].to_numpy(dtype=object)
     known = ~np.isnan(ttft)
@@ -97,7 +95,7 @@ def timeline(frames: Frames) -> Timeline:
         done / step,
         _tokens(frames.attempts, edges + step) / step,
         np.cumsum(begun - done).astype(np.float64),
-        "Join" if is_joined else "TTFT",
+        wait,
         tuple(one for p in PS if (one := windows(scheduled[known], ttft[known], p, step)) is not None),
         _quantile(at[known], ttft[known], 1.0, bins),
         (scheduled[known][::every], ttft[known][::every]),
@@ -105,6 +103,16 @@ def timeline(frames: Frames) -> Timeline:
         {str(name): np.bincount(at[classes == name], minlength=bins) / step for name in pd.unique(classes)},
         heat(scheduled, ttft),
     )  # fmt: skip
+
+
+def _waits(requests: pd.DataFrame) -> tuple[str, pd.Series[float]]:
+    """What users waited for, and how long."""
+    done = requests["ended_at_ns"].where(
+        (requests["answer"] == schema.TURNAROUND) & (requests["ended"] == schema.OK)
+    )
+    ends = dict(zip(WAITS, (requests["first_at_ns"], requests["joined_at_ns"], done), strict=True))
+    name = next((name for name, at in ends.items() if at.notna().any()), "TTFT")
+    return name, ends[name] - requests["scheduled_at_ns"]
 
 
 def windows(at_s: Floats, values: Floats, p: float, shortest_s: int = 1) -> Windows | None:
@@ -129,10 +137,9 @@ def _tokens(attempts: pd.DataFrame, ends_s: Floats) -> Floats:
         & attempts["output_tokens"].notna()
         & (attempts["stage"] != schema.PREFLIGHT)
     )
-    of = attempts[known & attempts["first_content_at_ns"].notna()]
-    first, last = (
-        of[name].to_numpy(np.float64) / 1e9 for name in ("first_content_at_ns", "last_content_at_ns")
-    )
+    of = attempts[known]
+    last = whole_at_ns(of).to_numpy(np.float64) / 1e9
+    first = np.fmin(of["first_content_at_ns"].to_numpy(np.float64) / 1e9, last)
     if not len(of):
         return np.zeros(len(ends_s))
     line = received(first, np.maximum(last, first + 1e-3), of["output_tokens"].to_numpy(np.float64))

@@ -16,7 +16,7 @@ from tailgauge.thresholds import fewest_for
 from tailgauge_analysis.metrics.latency import OFFERED, waits
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.slo import FAIL, ObjectiveResult
-from tailgauge_analysis.metrics.timeline import FEWEST_WINDOWS, PS, Heat, Timeline, width
+from tailgauge_analysis.metrics.timeline import FEWEST_WINDOWS, PS, WAITS, Heat, Timeline, width
 from tailgauge_analysis.reading.chunks import BLOCK
 from tailgauge_analysis.report.plot import (
     BLUE,
@@ -72,7 +72,9 @@ def _timeline(findings: Findings) -> Figure | None:
     shown = np.concatenate([t.ttft_max_ms, *(one.values_ms for one in t.ttft)])
     highest = float(shown[np.isfinite(shown)].max(initial=0.0))
     ends = np.array([0.0, float(t.end_s[-1])])
-    bounds = [_bound(one, ends, np.full(2, bound)) for one, bound in _bounds(findings, "ttft_sched", highest)]
+    bounds = [
+        _bound(one, ends, np.full(2, bound)) for one, bound in _bounds(findings, WAITS[t.wait], highest)
+    ]
     rates = (
         curve(t.at_s, t.offered_per_s, "offered", GREY, "%{y:,.4~g}/s", dash="dot"),
         curve(t.at_s, t.ended_per_s, "ended", GREEN, "%{y:,.4~g}/s"),
@@ -156,6 +158,7 @@ def _tail(findings: Findings) -> Figure | None:
         ("ttft_sched", BLUE, "solid"),
         ("ttft_sent", GREEN, "dot"),
         ("e2e_sched", ORANGE, "solid"),
+        ("turnaround", PURPLE, "solid"),
     ):
         x, y = survival(*waits(BY_NAME[name], findings.of_target, OFFERED).tail())
         if len(x):

@@ -184,7 +184,7 @@ class Report(TypedDict):
     outcomes: list[Outcome]
     """how the requests of the steady stage ended, the most frequent first"""
     remarks: list[str]
-    """properties of the traffic that affect the numbers: closed loop, slow readers, cancellation"""
+    """properties of the traffic that affect the numbers: closed loop, slow readers"""
     traffic: dict[str, Traffic]
     """by traffic table: what was sent in the whole run, preflight excluded"""
     stability: Stability

@@ -222,10 +222,4 @@ def remarks(findings: Findings) -> list[str]:
         texts.append(
             f"{plural(slow, 'attempt')} read slowly on purpose, reported separately: their times are those of the reader."
         )
-    left = int((findings.steady.requests["ended"] == schema.CANCELLED).sum())
-    if left:
-        users = "its user" if left == 1 else "their users"
-        texts.append(
-            f"{plural(left, 'request')} abandoned by {users}: no success, and a wait that was longer than seen."
-        )
     return texts

@@ -33,7 +33,7 @@ from tailgauge_analysis.sections.hedging.section import cost_of, cost_text, plan
 from tailgauge_analysis.sections.transports import Transport
 from tailgauge_analysis.stats.bootstrap import Timed, quantile_ratio_interval
 from tailgauge_analysis.stats.proportions import proportion, quantile_ratio
-from tailgauge_analysis.stats.quantiles import FEWEST, Floats, Quantile, quantiles
+from tailgauge_analysis.stats.quantiles import FEWEST, TOO_FEW, Floats, Quantile, quantiles
 from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text.cells import quantile_cell, ratio_text, share_cell, with_interval
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
@@ -96,9 +96,7 @@ class _Of:
     def without(self, again: pd.DataFrame, first: pd.DataFrame) -> str:
         """The p95 with these attempts and without, and how many requests they served sooner."""
         given = latency.offered_waits(BY_NAME["ttft_sched"], self.stage)
-        planned = pd.Series(planned_at_ns(first, self.frames.server_log)).where(
-            first["streamed"].astype(bool)
-        )
+        planned = pd.Series(planned_at_ns(first, self.frames.server_log)).where(first["streamed"].eq(True))
         at_ns = first["first_content_at_ns"].fillna(planned)
         closed = first["ended"].isin(CLOSED).to_numpy(np.bool_)
         place = self.stage.requests["request_id"].isin(again["request_id"]).to_numpy(np.bool_)
@@ -110,6 +108,8 @@ class _Of:
             Waits(one.ms[kept], one.seen[kept], one.cut[kept]).quantiles((0.95,))[0] for one in (given, alone)
         )
         text = f"TTFT with the second call {_text(a)}, without"
+        if a.mark == TOO_FEW:
+            return f"{text} {_text(b)}: too few requests to compare"
         if b.seen_to is not None and b.value == math.inf:
             return f"{text} at least {ms(b.seen_to)} ms: the first calls were closed, so whether it helped cannot be told"
         at = self.stage.requests["scheduled_at_ns"].to_numpy(np.float64)[kept]
@@ -141,19 +141,15 @@ def _progressive(of: _Of) -> str | None:
     )
 
 
-def _fallback(of: _Of) -> str | None:
-    again, first = of.of_cause(schema.FALLBACK)
-    failed = int((~first["ended"].isin(CLOSED)).sum())
-    after = f", {count(failed)} of them after a failure" if failed else ""
-    return f"{of.share(again)} fell back{after}. {of.without(again, first)}" if len(again) else None
-
-
-def _resubmit(of: _Of) -> str | None:
-    again, first = of.of_cause(schema.RESUBMIT)
+def _second(of: _Of, cause: str, did: str) -> str | None:
+    """Of a fallback or a resubmission."""
+    again, first = of.of_cause(cause)
     if not len(again):
         return None
+    failed = int((~first["ended"].isin(CLOSED)).sum())
+    after = f", {count(failed)} of them after a failure" if failed else ""
     calls = plural(len(again), "first call")
-    return f"{of.share(again)} were sent twice. {calls} in vain: {of.lost(first, again)}. {of.without(again, first)}"
+    return f"{of.share(again)} {did}{after}. {of.without(again, first)}. {calls} in vain: {of.lost(first, again)}"
 
 
 def _cancel(of: _Of) -> str | None:
@@ -174,6 +170,11 @@ def _cancel(of: _Of) -> str | None:
     return f"{of.share(calls)} were left by their users; {how}. Their answers: {of.lost(calls, calls.assign(output_tokens=np.nan))}"
 
 
+def _later(of: _Of, kind: str) -> str | None:
+    found = [one for one in of.transports if one.kind == kind]
+    return f"{_text(*found[0].times)} of {plural(found[0].requests, kind[:-1])}" if found else None
+
+
 def _second_call(of: _Of) -> str | None:
     attempts, requests = of.stage.attempts, of.stage.requests
     of_two = requests.loc[(requests["answer"] == schema.SINGLE) & (requests["legs"] > 1), "request_id"]
@@ -187,15 +188,10 @@ def _second_call(of: _Of) -> str | None:
     return f"the second call adds {_times((fields - prose).dropna(), PS)} to {alone}, and {tokens[1]} tokens per request to {tokens[0]}"
 
 
-def _later(of: _Of, kind: str) -> str | None:
-    found = [one for one in of.transports if one.kind == kind]
-    return f"{_text(*found[0].times)} of {plural(found[0].requests, kind[:-1])}" if found else None
-
-
 ANSWERS: dict[str, Callable[[_Of], str | None]] = {
     "progressive": _progressive,
-    "fallback": _fallback,
-    "resubmit": _resubmit,
+    "fallback": lambda of: _second(of, schema.FALLBACK, "fell back"),
+    "resubmit": lambda of: _second(of, schema.RESUBMIT, "were sent twice"),
     "cancel": _cancel,
     "two calls": _second_call,
     "turnaround": lambda of: _later(of, "jobs"),

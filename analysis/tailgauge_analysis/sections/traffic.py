@@ -20,15 +20,6 @@ from tailgauge_analysis.text.json_values import Json, table, text
 from tailgauge_analysis.text.section import Section, Table
 
 _PROMPT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
-_PLURALS = {
-    "retry": "retries",
-    "hedge": "hedges",
-    "fallback": "fallbacks",
-    "resubmit": "resubmissions",
-    "poll": "polls",
-    "cancel": "cancelled jobs",
-    "resume": "resumptions",
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +192,7 @@ def _sizes(of: Lengths, how: str | None) -> str:
 
 def _details(one: Traffic) -> list[str]:
     """What sets a traffic table apart, as short phrases."""
-    repeated = (
-        f"{count(one.causes[c])} {c if one.causes[c] == 1 else name}"
-        for c, name in _PLURALS.items()
-        if one.causes[c]
-    )
+    repeated = (f"{cause} {count(n)}" for cause, n in one.causes.items() if n and cause != schema.PRIMARY)
     parts = (("thinking", "thinking chunk"), ("tool_json", "tool input chunk"))
     counted = (
         (one.first_fields, "first field in {}"), (one.tools_ready, "tool input complete in {}"),

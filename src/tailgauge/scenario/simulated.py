@@ -182,10 +182,10 @@ class ContentTable(Table):
 
 
 class JobsTable(Table):
-    """Jobs: calls with the header `prefer: respond-async`, which are answered at the URL `/v1/jobs/ID`."""
+    """Jobs: calls with the header `prefer: respond-async`, which are answered at the URL `/v1/jobs/ID`; the times of batches."""
 
-    turnaround_s: Positive = Field(2.0, description="median time from a job's submission to its end")
-    turnaround_sigma: Sigma = Field(0.0, description="sigma of its logarithm")
+    turnaround_s: Positive = Field(2.0, description="median time of a job or batch from submission to end")
+    turnaround_sigma: Sigma = Field(0.3, description="sigma of its logarithm")
     retry_after_s: int | None = Field(
         None, ge=0, le=86_400, description="`retry-after` while a job is under way"
     )

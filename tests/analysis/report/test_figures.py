@@ -188,3 +188,29 @@ def test_a_run_of_fan_outs_draws_its_joins_over_time(mixed, tmp_path):
     assert plot["layout"]["yaxis"]["title"]["text"] == "Join since<br>scheduled (ms)"
     assert [t["name"] for t in plot["data"] if 120.0 in t["y"]]
     assert drawn["heat"].title == "Join over time"
+
+
+def test_a_run_of_jobs_draws_their_turnarounds_and_counts_the_tokens_of_their_results(tmp_path):
+    frames = load(
+        [
+            dry_run_of(
+                "job", [("slo.fast", {"metric": "turnaround", "quantile": 0.5, "max_ms": 3000})], tmp_path
+            )
+        ]
+    )
+    findings = find(frames)
+    first, *_ = figures(findings)
+    requests, stage = frames.requests, findings.steady
+    took = (requests["ended_at_ns"] - requests["scheduled_at_ns"])[requests["ended"] == "ok"] / 1e6
+    fetched = frames.attempts[frames.attempts["output_tokens"].notna() & (frames.attempts["ended"] == "ok")]
+    tokens = fetched.loc[stage.holds(fetched["ended_at_ns"]), "output_tokens"].sum()
+    panel = [trace for trace in json.loads(first.plot)["data"] if "Turnaround" in trace.get("name", "")]
+    t = timeline(frames)
+
+    assert sorted(t.points[1]) == pytest.approx(sorted(took))
+    assert panel
+    assert "turnaround p50" in first.plot
+    assert findings.evidence.throughput.output_tokens_per_s == pytest.approx(tokens / stage.seconds)
+    assert tokens > 0
+    assert t.tokens_per_s.sum() * t.width_s == pytest.approx(fetched["output_tokens"].sum())
+    assert {"tail", "tokens"} <= {figure.name for figure in figures(findings)}

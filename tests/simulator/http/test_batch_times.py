@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from tailgauge.simulator.http import batches
-from tailgauge.simulator.http.batches import Batch, BatchSettings, Entry, described
+from tailgauge.scenario.simulated import JobsTable
+from tailgauge.simulator.http.batches import Batch, BatchStore, Entry, described
 from tailgauge.simulator.protocols.request import CallRequest
 
 REQUEST = CallRequest("tiny", 3, 2, stream=False)
@@ -44,9 +45,14 @@ def test_results_come_in_another_order_and_each_once() -> None:
 
 
 def test_turnarounds_are_drawn_by_seed_and_number() -> None:
-    spread = BatchSettings(turnaround_s=3.0, turnaround_sigma=0.5)
-    drawn = [batches.turnaround_s(spread, 1, number) for number in range(200)]
-    assert drawn == [batches.turnaround_s(spread, 1, number) for number in range(200)]
-    assert len(set(drawn)) == 200
-    assert sorted(drawn)[100] == pytest.approx(3.0, rel=0.15)
-    assert batches.turnaround_s(BatchSettings(turnaround_s=3.0), 1, 1) == 3.0
+    def drawn(seed: int, sigma: float = 0.5) -> list[float]:
+        store = BatchStore(JobsTable(turnaround_s=3.0, turnaround_sigma=sigma), seed)
+        added = [store.add([Entry("a", REQUEST)], 1000.0) for _ in range(2000)]
+        return [one.ended_s - one.created_s for one in added]
+
+    assert drawn(1) == drawn(1)
+    assert drawn(1) != drawn(2)
+    logs = np.log(np.asarray(drawn(3)) / 3.0)
+    assert abs(logs.mean()) < 4 * 0.5 / 2000**0.5
+    assert logs.std() == pytest.approx(0.5, rel=0.08)
+    assert set(drawn(1, 0.0)) == {3.0}

@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
-from tailgauge.simulator.http.batches import BatchSettings, BatchStore, Entry, entries
+from tailgauge.scenario.simulated import JobsTable
+from tailgauge.simulator.http.batches import BatchStore, Entry, entries
 from tailgauge.simulator.protocols import anthropic
 from tailgauge.simulator.protocols.request import CallRequest, Refused
 
 PARAMS = {"model": "tiny", "max_tokens": 3, "messages": [{"role": "user", "content": "abcd"}]}
 REQUEST = CallRequest("tiny", 3, 1, stream=False)
-SMALL = BatchSettings(turnaround_s=1.0, kept_requests=5)
+SMALL = JobsTable(turnaround_s=1.0, turnaround_sigma=0.0)
 
 
 def some(count: int) -> list[Entry]:
@@ -67,7 +68,7 @@ def test_a_batch_of_more_than_100_000_requests_is_refused_before_any_is_looked_a
 
 
 def test_ended_batches_are_dropped_from_the_oldest_on_and_running_ones_do_not() -> None:
-    store = BatchStore(SMALL, 1)
+    store = BatchStore(SMALL, 1, kept_requests=5)
     first, second = store.add(some(2), 0.0), store.add(some(2), 0.5)
     with pytest.raises(Refused) as caught:
         store.add(some(3), 0.9)
@@ -79,7 +80,7 @@ def test_ended_batches_are_dropped_from_the_oldest_on_and_running_ones_do_not() 
 
 
 def test_only_an_ended_batch_has_results() -> None:
-    store = BatchStore(SMALL, 1)
+    store = BatchStore(SMALL, 1, kept_requests=5)
     batch = store.add(some(2), 0.0)
     with pytest.raises(Refused) as caught:
         store.ended(batch.id, 0.9)

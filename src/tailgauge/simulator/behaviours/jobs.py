@@ -39,6 +39,11 @@ class Job:
             self.outcome, self.ends_ns = CANCELLED, now_ns
 
 
+def turnaround_s(table: JobsTable, draws: Random) -> float:
+    """How long a job, or a batch, takes."""
+    return table.turnaround_s * draws.lognormvariate(0, table.turnaround_sigma)
+
+
 class Jobs:
     """The jobs that an endpoint holds by their ids; the oldest ended ones go first."""
 
@@ -53,8 +58,7 @@ class Jobs:
             del self._jobs[next(iter(self._jobs))]
         self._number += 1
         draws = Random(f"{self._seed}/job/{self._number}")
-        turnaround_s = self.table.turnaround_s * draws.lognormvariate(0, self.table.turnaround_sigma)
-        ends_ns = now_ns + round(turnaround_s * 1e9)
+        ends_ns = now_ns + round(turnaround_s(self.table, draws) * 1e9)
         job = Job(f"job_{self._number:024d}", now_ns, ends_ns, self._outcome(draws.random()), tokens, result)
         self._jobs[job.id] = job
         return job

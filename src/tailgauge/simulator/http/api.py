@@ -19,6 +19,7 @@ from tailgauge.simulator.core.metrics import CONTENT_TYPE, render
 from tailgauge.simulator.http import batches
 from tailgauge.simulator.http.batches import Batch, BatchStore, Entry
 from tailgauge.simulator.http.requests import ServerOptions, admit, error_response, id_header, read_body
+from tailgauge.simulator.http.server_log import ServerLog
 from tailgauge.simulator.protocols import anthropic
 from tailgauge.simulator.protocols.request import Refused, Reply, decode, model
 from tailgauge.simulator.protocols.wire import version_of, wire_of_headers
@@ -42,9 +43,9 @@ _MODEL = {
 class Api:
     """The handlers and what they share."""
 
-    def __init__(self, core: Endpoint, options: ServerOptions, numbers: Iterator[int]) -> None:
-        self._core, self._options, self._numbers = core, options, numbers
-        self._batches = BatchStore(options.batches, core.seed)
+    def __init__(self, core: Endpoint, options: ServerOptions, numbers: Iterator[int], log: ServerLog):
+        self._core, self._options, self._numbers, self._log = core, options, numbers, log
+        self._batches = BatchStore(core.table.jobs, core.seed)
         self._epoch_s = time.time() - time.monotonic()
 
     def add_to(self, app: web.Application) -> None:
@@ -57,9 +58,9 @@ class Api:
                 web.get("/v1/models", of(self.models, both)),
                 web.get("/v1/models/{id:.+}", of(self.model, both)),
                 web.post(f"{anthropic.PATH}/count_tokens", of(self.count_tokens, claude)),
-                web.post(_BATCHES, of(self.create_batch, claude)),
-                web.get(f"{_BATCHES}/{{id}}", of(self.batch, claude)),
-                web.get(f"{_BATCHES}/{{id}}/results", of(self.results, claude)),
+                web.post(_BATCHES, of(self._logged(self.create_batch), claude)),
+                web.get(f"{_BATCHES}/{{id}}", of(self._logged(self.batch), claude)),
+                web.get(f"{_BATCHES}/{{id}}/results", of(self._logged(self.results), claude)),
             ]
         )
 
@@ -74,6 +75,23 @@ class Api:
                 return await handler(request)
             except Refused as refused:
                 return error_response(wire, refused, number)
+
+        return answer
+
+    def _logged(self, handler: Handler) -> Handler:
+        """The handler, with a row in the server log."""
+
+        async def answer(request: web.Request) -> web.StreamResponse:
+            name = request.headers.get("x-client-request-id", "")
+            request["row"] = row = self._log.open(name, anthropic.NAME, time.monotonic_ns())
+            try:
+                return await handler(request)
+            except Refused as refused:
+                row.status = refused.status
+                raise
+            finally:
+                row.headers_at_ns = row.ended_at_ns = time.monotonic_ns()
+                self._log.close(row)
 
         return answer
 
@@ -110,7 +128,9 @@ class Api:
             taken.append(entry)
             if not len(taken) % _PAUSE_EVERY:
                 await asyncio.sleep(0)
-        return self._shown(request, self._batches.add(taken, self._now_s()))
+        batch = self._batches.add(taken, self._now_s())
+        request["row"].planned_ttft_ns = round((batch.ended_s - batch.created_s) * 1e9)
+        return self._shown(request, batch)
 
     async def batch(self, request: web.Request) -> web.StreamResponse:
         """How far a batch is."""
@@ -122,6 +142,9 @@ class Api:
         response = web.StreamResponse(headers=request["id_header"] | {"content-type": "application/x-jsonl"})
         await response.prepare(request)
         for i, entry in enumerate(batch.results()):
+            if entry.request is not None:
+                request["row"].input_tokens += entry.request.input_tokens
+                request["row"].output_tokens += entry.request.max_tokens
             await response.write(_result(entry, f"{batch.id}-{i}", int(batch.ended_s)) + b"\n")
             if not i % _PAUSE_EVERY:
                 await asyncio.sleep(0)

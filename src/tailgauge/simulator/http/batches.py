@@ -17,24 +17,16 @@ from datetime import UTC, datetime
 from random import Random
 from typing import Any
 
+from tailgauge.scenario.simulated import JobsTable
+from tailgauge.simulator.behaviours.jobs import turnaround_s
 from tailgauge.simulator.protocols.request import CallRequest, Refused, invalid
 
 Parse = Callable[[dict[str, Any]], CallRequest]
 
 MAX_REQUESTS = 100_000  # of one batch
+KEPT_REQUESTS = 300_000  # of all batches: the provider's longest queue; the oldest ended ones go first
 EXPIRES_S = 86_400.0
 _CUSTOM_ID = re.compile(r"[a-zA-Z0-9_-]{1,64}")
-
-
-@dataclass(frozen=True, slots=True)
-class BatchSettings:
-    """How long batches take and how many are kept."""
-
-    turnaround_s: float = 2.0  # median from creation to the end
-    turnaround_sigma: float = 0.0  # of its logarithm
-    kept_requests: int = (
-        300_000  # of all batches: the provider's longest queue; the oldest ended ones go first
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +57,6 @@ class Batch:
         return Random(self.id).sample(self.entries, len(self.entries))
 
 
-def turnaround_s(settings: BatchSettings, seed: int, number: int) -> float:
-    """How long batch `number` takes, drawn."""
-    sigma = settings.turnaround_sigma
-    factor = Random(f"{seed}/batch/{number}").lognormvariate(0, sigma) if sigma else 1.0
-    return settings.turnaround_s * factor
-
-
 def described(batch: Batch, now_s: float, url: str) -> dict[str, Any]:
     """The batch as the API shows it; `url` is its own address."""
     ended, count = batch.has_ended(now_s), len(batch.entries)
@@ -100,9 +85,8 @@ def _instant(at_s: float) -> str:
 class BatchStore:
     """The batches that the endpoint holds by their ids, in memory and bounded."""
 
-    def __init__(self, settings: BatchSettings, seed: int) -> None:
-        self._settings = settings
-        self._seed = seed
+    def __init__(self, table: JobsTable, seed: int, kept_requests: int = KEPT_REQUESTS) -> None:
+        self._table, self._seed, self._kept = table, seed, kept_requests
         self._number = 0
         self._batches: dict[str, Batch] = {}  # in the order of their creation
 
@@ -110,7 +94,7 @@ class BatchStore:
         """A new batch; ended ones are dropped for it, from the oldest on."""
         self._make_space(len(entries), now_s)
         self._number += 1
-        ended_s = now_s + turnaround_s(self._settings, self._seed, self._number)
+        ended_s = now_s + turnaround_s(self._table, Random(f"{self._seed}/batch/{self._number}"))
         batch = Batch(f"msgbatch_{self._number:024d}", now_s, ended_s, tuple(entries))
         self._batches[batch.id] = batch
         return batch
@@ -129,7 +113,7 @@ class BatchStore:
         return batch
 
     def _make_space(self, wanted: int, now_s: float) -> None:
-        free = self._settings.kept_requests - sum(len(b.entries) for b in self._batches.values())
+        free = self._kept - sum(len(b.entries) for b in self._batches.values())
         ended = [b for b in self._batches.values() if b.has_ended(now_s)]
         if free + sum(len(b.entries) for b in ended) < wanted:
             raise Refused(429, "too many batch requests are waiting to be processed")

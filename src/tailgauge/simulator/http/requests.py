@@ -9,14 +9,13 @@ import hmac
 import socket
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from aiohttp import web
 
 from tailgauge.clock import ANCILLARY, SO_TIMESTAMPNS, kernel_stamp_ns, monotonic_ns
-from tailgauge.simulator.http.batches import BatchSettings
 from tailgauge.simulator.protocols.request import MAX_BODY_BYTES, Refused
 from tailgauge.simulator.protocols.wire import Wire
 
@@ -28,7 +27,6 @@ class ServerOptions:
     api_key: str | None = None  # None: every caller is welcome
     certfile: Path | None = None  # with keyfile: serve HTTPS
     keyfile: Path | None = None
-    batches: BatchSettings = field(default_factory=BatchSettings)
     body_timeout_s: float = 60.0  # from a request's headers to the end of its body
     # Of an idle connection, longer than any client's, so that the client decides. aiohttp counts it from the connection's
     # start, so it limits the arrival of the headers too.

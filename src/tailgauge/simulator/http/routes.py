@@ -52,7 +52,7 @@ def application(table: Simulated, seed: int, options: ServerOptions) -> web.Appl
     for path in (f"{JOBS_PATH}/{{id}}", f"{JOBS_PATH}/{{id}}/result"):
         app.router.add_get(path, server.answering(openai, _Call.job))
         app.router.add_delete(path, server.answering(openai, _Call.job))
-    Api(server.core, options, server.numbers).add_to(app)
+    Api(server.core, options, server.numbers, server.log).add_to(app)
     app.router.add_get("/healthz", server.health)
     app.router.add_get("/tailgauge/server-log", server.server_log)
     return app
@@ -63,7 +63,7 @@ class Server:
 
     def __init__(self, table: Simulated, seed: int, options: ServerOptions) -> None:
         self._options = options
-        self._log = ServerLog()
+        self.log = ServerLog()
         self._closed = asyncio.Event()  # a row has been closed
         self.numbers = count(1)
         self.core: Endpoint = LoopDriver(table, seed).core
@@ -79,7 +79,7 @@ class Server:
             except Refused as refused:
                 raw = refused
             name = request.headers.get("x-client-request-id", "")
-            row = self._log.open(name, wire.NAME, arrived_at_ns(request.transport))
+            row = self.log.open(name, wire.NAME, arrived_at_ns(request.transport))
             call = _Call(request, Exchange(self.core, row, wire, number), self._options)
             try:
                 admit(self._options.api_key, request)
@@ -106,21 +106,21 @@ class Server:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SETTLED_S):
                     await self._settled(run)
-        rows = self._log.rows(run)
+        rows = self.log.rows(run)
         headers = {
-            "x-tailgauge-server-log-dropped": str(self._log.dropped),
-            "x-tailgauge-server-log-open": str(self._log.open_calls(run)),
+            "x-tailgauge-server-log-dropped": str(self.log.dropped),
+            "x-tailgauge-server-log-open": str(self.log.open_calls(run)),
         }
         body = await asyncio.to_thread(to_parquet, rows)  # streams go on meanwhile
         return web.Response(body=body, content_type="application/vnd.apache.parquet", headers=headers)
 
     async def _settled(self, run: str) -> None:
-        while self._log.open_calls(run):
+        while self.log.open_calls(run):
             self._closed.clear()
             await self._closed.wait()
 
     def _close(self, row: ServerLogRow) -> None:
-        self._log.close(row)
+        self.log.close(row)
         self._closed.set()
 
     @property

@@ -1,4 +1,4 @@
-"""Endpoints quicker than those of the other tests, with any settings of batches."""
+"""Endpoints quicker than those of the other tests."""
 
 from __future__ import annotations
 
@@ -14,15 +14,13 @@ QUICK = {"ttft_ms": 1.0, "chunk_gap_ms": 0.2}
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Start an endpoint with some values of `[simulated]`, of batches, and options of the server."""
+    """Start an endpoint with some values of `[simulated]` and options of the server."""
     with ExitStack() as stack:
-        yield lambda table=None, batches=None, **options: stack.enter_context(
-            served(table or QUICK, batches, options)
-        )
+        yield lambda table=None, **options: stack.enter_context(served(table or QUICK, options))
 
 
 @pytest.fixture(scope="session")
 def quick() -> Iterator[ServedHere]:
     """A quick endpoint, shared."""
-    with served(QUICK, {"turnaround_s": 0.1}) as started:
+    with served({**QUICK, "jobs": {"turnaround_s": 0.1}}) as started:
         yield started
