@@ -33,7 +33,7 @@ from tailgauge_analysis.text.json_values import table
 from tailgauge_analysis.verdict import certificate, cold_cache, losses, unsent
 from tailgauge_analysis.verdict.client_error import OF_HALF_WIDTH, SHARE
 from tailgauge_analysis.verdict.clocks import clocks
-from tailgauge_analysis.verdict.explanations import more_workers
+from tailgauge_analysis.verdict.explanations import connections, explanations, more_workers
 from tailgauge_analysis.verdict.stalls import bad_seconds
 from tailgauge_analysis.verdict.timestamps import endpoint_delays
 from tailgauge_analysis.verdict.verdict import Check, Evidence, Judgement
@@ -272,7 +272,11 @@ def _dropped(e: Evidence) -> Judgement | None:
     part = share(drops / scheduled if scheduled else 1.0)
     problem = f"{plural(drops, 'request')} ({part} of scheduled) {'was' if drops == 1 else 'were'} dropped at the in-flight cap and never sent."
     verdict = INVALID if not scheduled or drops / scheduled > DROPS else DEGRADED
-    return verdict, problem, f"{_more_workers(e)}, raise limits.in_flight_per_worker, or lower the rate."
+    more = more_workers(e.frames, e.steady)
+    advice = f"{more}, raise limits.in_flight_per_worker, or lower the rate."
+    if not more:
+        advice = "lower the rate if the target cannot keep up, else raise limits.in_flight_per_worker."
+    return verdict, problem, sentence(advice)
 
 
 def _unsent(e: Evidence) -> Judgement | None:
@@ -287,7 +291,9 @@ def _unsent(e: Evidence) -> Judgement | None:
         + " ".join(f"{sentence(one.text)}." for one in causes[: unsent.MOST])
         + (_most_sent(e) if not causes[0].advice else "")
     )
-    advice = causes[0].advice or f"{_more_workers(e)}, or lower the rate."
+    advice = causes[0].advice or sentence(
+        f"{more_workers(e.frames, e.steady) or 'use more workers'}, or lower the rate."
+    )
     return INVALID if part > DROPS else DEGRADED, problem, advice
 
 
@@ -315,11 +321,14 @@ def _distorted(e: Evidence) -> Judgement | None:
         f"(limit {ms(worst.limit_ms)} ms){late}.{others}{_who(e, worst.limit_ms)}"
     )
     opened = _opened(e, worst.limit_ms) if worst.late_shift else ""
-    return (
-        worst.verdict,
-        problem,
-        f"{_more_workers(e)} or a lower rate, if a core was full; else see the causes below.{opened}",
-    )
+    workers = more_workers(e.frames, e.steady)
+    if workers:
+        advice = f"{sentence(workers)} or a lower rate."
+    elif explanations(e.frames, e.steady):
+        advice = "See the causes below."
+    else:
+        advice = "Use a lower rate, or a machine with nothing else to do."
+    return worst.verdict, problem, advice + opened
 
 
 def _who(e: Evidence, over_ms: float) -> str:
@@ -341,8 +350,9 @@ def _opened(e: Evidence, over_ms: float) -> str:
     new = int(first.loc[first["request_id"].isin(late), "connection_is_new"].sum())
     if not new:
         return ""
-    many = f" {count(new)} of {plural(len(late), 'late request')} opened a connection:"
-    return f"{many} open them before the run with target.preopened, or keep more with target.connections."
+    return (
+        f" {count(new)} of {plural(len(late), 'late request')} opened a connection: {connections(e.frames)}."
+    )
 
 
 def _synchronized(e: Evidence) -> Judgement | None:
@@ -395,10 +405,6 @@ def _endpoint(e: Evidence) -> Judgement | None:
     )
     advice = "Lower the load, start fewer users at once, or give the simulated endpoint its own core: these times are its own."
     return DEGRADED, problem, advice
-
-
-def _more_workers(e: Evidence) -> str:
-    return sentence(more_workers(e.frames, e.steady))
 
 
 CHECKS = (

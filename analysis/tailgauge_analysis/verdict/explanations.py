@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 
+import numpy as np
 import pandas as pd
 
 from tailgauge import thresholds
@@ -17,7 +18,7 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.reading.run_json import Stretch
 from tailgauge_analysis.text.formatting import clock, count, ms, plural, share
-from tailgauge_analysis.text.json_values import whole
+from tailgauge_analysis.text.json_values import table, whole
 from tailgauge_analysis.verdict.client import grown, steady_health
 
 LAG_NS = thresholds.LAG_NS
@@ -27,27 +28,33 @@ RETRANSMISSION_MS = 200.0
 SHORT_OF_CORES = 0.1  # of the time
 WAITED = 0.5  # of a lag, or of a second
 GREW_BYTES = 500_000_000
+REST_NS = 5_000_000  # of a connection after a call, before another one may use it
 
 
 def explanations(frames: Frames, stage: Steady) -> list[str]:
     """All of them, the one with the largest delay first, whichever its worker."""
     out: list[tuple[float, str]] = []
-    more = more_workers(frames, stage)
+    more, open_fewer = more_workers(frames, stage), connections(frames)
     for number, rows in steady_health(frames, stage).groupby("worker"):
         mine = frames.health[frames.health["worker"] == number]
         silent = [s for w in frames.run["workers"] if w["worker"] == number for s in w["silent"]]
-        out += [(size_ms, f"worker {number} {text}") for size_ms, text in _of(rows, mine, more, silent)]
+        out += [
+            (size_ms, f"worker {number} {text}")
+            for size_ms, text in _of(rows, mine, more, open_fewer, silent)
+        ]
     return [text for _, text in sorted(out, key=lambda one: -one[0])]
 
 
 def more_workers(frames: Frames, stage: Steady) -> str:
-    """How many workers would have their cores at 70%, dropped requests and waiting for a core included."""
+    """How many workers would have their cores at 70%, dropped requests and waiting for a core included; empty where no core was
+    full: then more of them help nothing.
+    """
     rows = steady_health(frames, stage)
     have = max(1, len(frames.run["workers"]))
     waits = rows["core_wait_ns"].fillna(0) / 1e9
     wanted = rows["cpu_share"] + waits
     if not len(rows) or wanted.max() < thresholds.PLANNED_CPU:
-        return "use more workers"
+        return ""
     used = float(wanted.groupby(rows["worker"]).quantile(0.95).sum())
     dropped = float((stage.requests["ended"] == schema.CLIENT_DROP).mean()) if len(stage.requests) else 0.0
     need = max(have + 1, math.ceil(used / thresholds.PLANNED_CPU / max(0.1, 1 - dropped)))
@@ -60,8 +67,38 @@ def more_workers(frames: Frames, stage: Steady) -> str:
     return text
 
 
+def connections(frames: Frames) -> str:
+    """What spares calls that open a connection. A worker needs one for each call at the same time, and another for each that it
+    closed or that broke off; what was opened beyond that, the target had closed.
+    """
+    calls = frames.attempts[
+        frames.attempts["connection_is_new"].notna() & frames.attempts["sent_at_ns"].notna()
+    ]
+    closed, cut, most, kept = 0, 0, 0, math.inf
+    for (_, name), rows in calls.groupby(["worker", "target"], observed=True):
+        of = table(frames.run["scenario"], "target" if name == "main" else "second_target")
+        sent, over = (np.sort(rows[at].to_numpy(np.float64)) for at in ("sent_at_ns", "ended_at_ns"))
+        at_once = int((np.arange(len(rows)) + 1 - np.searchsorted(over + REST_NS, sent)).max())
+        spent = int((~rows["ended"].isin(schema.COMPLETED) | rows["reader_paused_ns"].notna()).sum())
+        needed = max(0, at_once - (whole(of.get("preopened")) or 0)) + spent
+        cut += spent
+        closed += max(0, int(rows["connection_is_new"].sum() - needed))
+        most, kept = max(most, at_once), min(kept, whole(of.get("connections")) or math.inf)
+    opened = int(calls["connection_is_new"].sum())
+    if most > kept:
+        return f"keep more of them with target.connections = {most}"
+    if closed > opened / 2:
+        return (
+            f"the target closes its connections ({len(calls) / opened:.3g} calls on each): let it, and a proxy "
+            "in front of it, keep them open"
+        )
+    if cut > opened / 2:
+        return f"{plural(cut, 'call')} were cut short or broke off, and took their connections along"
+    return f"open them before the run with target.preopened{f' = {most}' if most else ''}"
+
+
 def _of(
-    rows: pd.DataFrame, mine: pd.DataFrame, more: str, silent: list[Stretch]
+    rows: pd.DataFrame, mine: pd.DataFrame, more: str, open_fewer: str, silent: list[Stretch]
 ) -> Iterator[tuple[float, str]]:
     """Explanations for one worker, each with the largest delay in ms that it stands for; `rows` are its seconds of the stage, `mine` all of them; `silent`: stretches without a message."""
     waits = rows["core_wait_ns"].fillna(0) / 1e9
@@ -85,7 +122,7 @@ def _of(
             wait_ns / 1e6,
             (
                 f"opened connections for {count(opened)} attempts, which waited up to {ms(wait_ns / 1e6)} ms "
-                f"(at {_at(worst)}): open them before the run with target.preopened, or keep more with target.connections"
+                f"(at {_at(worst)}): {open_fewer}"
             ),
         )
     again, jumbled = grown("retransmits", rows, mine) or 0, grown("out_of_order", rows, mine) or 0

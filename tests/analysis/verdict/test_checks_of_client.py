@@ -113,10 +113,17 @@ def test_what_was_dropped_counts_as_asked_for(write):
     assert against[0].advice.startswith("Use 6 workers, on more machines")
 
 
-def test_where_no_core_was_full_nobody_counts_workers(write):
-    against = judged(write(n=N, chunks=1, delay_ms=some(600, 12.0)))
-
-    assert against[0].advice.startswith("Use more workers or a lower rate")
+def test_where_no_core_was_full_no_worker_is_asked_for(write):
+    late = judged(write(n=N, chunks=1, delay_ms=some(600, 12.0)))
+    assert late[0].advice.startswith("Use a lower rate, or a machine with nothing else to do.")
+    blocked = judged(write(n=N, chunks=1, delay_ms=some(600, 12.0), loop_lag_ms=80.0))
+    assert blocked[0].advice.startswith("See the causes below.")
+    dropped = judged(write(n=N, chunks=1, ended=dict.fromkeys(range(0, N, 2), "client_drop")))
+    (drops,) = [one for one in dropped if one.check == "drops"]
+    assert drops.advice.startswith("Lower the rate if the target cannot keep up, else raise limits.")
+    assert "worker" not in late[0].advice + blocked[0].advice + drops.advice.replace(
+        "in_flight_per_worker", ""
+    )
 
 
 def test_a_dry_run_has_no_client(write):

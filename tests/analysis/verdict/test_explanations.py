@@ -1,14 +1,16 @@
 """Explanations, each from both sides: who, when, what to do."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.reading.run_json import Stretch
-from tailgauge_analysis.verdict.explanations import explanations
+from tailgauge_analysis.verdict.explanations import connections, explanations
 
 MS = 1_000_000
 ROWS = 6  # 100 requests at 20 a second on one worker; from 1 s on steady
@@ -115,3 +117,41 @@ def test_the_largest_comes_first_whichever_worker_it_was(synthetic, tmp_path):
     assert [text[:8] for text in found] == ["worker 1", "worker 1", "worker 0"]
     assert "300 ms late" in found[0]
     assert "paused for 60.0 ms" in found[1]
+
+
+def calls(every_ms, lasts_ms, n=200, opens=lambda _: True, ended=lambda _: "ok"):
+    """Calls of one worker, one each `every_ms`."""
+    sent = np.arange(n) * every_ms * MS
+    return pd.DataFrame({
+        "worker": 0, "target": "main", "sent_at_ns": sent * 1.0, "ended_at_ns": (sent + lasts_ms * MS) * 1.0,
+        "connection_is_new": [opens(i) for i in range(n)], "ended": [ended(i) for i in range(n)], "reader_paused_ns": np.nan,
+    })  # fmt: skip
+
+
+CLOSES, OPEN_BEFORE = (
+    "the target closes its connections",
+    "open them before the run with target.preopened = 20",
+)
+
+
+@pytest.mark.parametrize(
+    ("attempts", "target", "text"),
+    [
+        (calls(100, 50), {}, f"{CLOSES} (1 calls on each): let it, and a proxy in front of it, keep them open"),
+        (calls(100, 50, opens=lambda i: i % 10 == 0), {}, f"{CLOSES} (10 calls on each)"),
+        (calls(100, 50), {"preopened": 100, "connections": 1000}, CLOSES),
+        (calls(10, 194, opens=lambda i: i < 20), {}, OPEN_BEFORE),
+        (calls(10, 194, opens=lambda i: i < 20 or i == 70), {"connections": 1000}, OPEN_BEFORE),
+        (calls(10, 194), {"connections": 5}, "keep more of them with target.connections = 20"),
+        (calls(10, 194), {"connections": 500, "preopened": 20}, CLOSES),
+        (calls(100, 50, opens=lambda i: i % 2 == 0, ended=lambda i: "cancelled" if i % 2 else "ok"), {}, "100 calls were cut short"),
+        (calls(10, 194, n=0), {}, "open them before the run with target.preopened"),
+    ],
+)  # fmt: skip
+def test_advice_on_connections_can_help(attempts, target, text):
+    """A target that closes them is named: none that is opened before the run would be there when it is needed."""
+    frames = SimpleNamespace(run={"scenario": {"target": target}}, attempts=attempts)
+
+    found = connections(frames)
+    assert found.startswith(text)
+    assert ("preopened" in found) == ("preopened" in text)

@@ -312,6 +312,10 @@ def _answer(one: FanOut) -> str:
         return "too few joined requests to report the latency of a join."
     label, cell = known[-1]
     text = f"joins of {plural(one.legs, 'leg')} take {with_interval(cell, ' ms')} at {label}"
+    heavy = _awaited(one)
+    text = (
+        f"{heavy} ({share(one.critical.even)} if legs were alike); {text}" if heavy and one.critical else text
+    )
     found = one.siblings
     if found is None:
         return f"{text}; dependence between legs not estimated ({_why_no_siblings(one)})."
@@ -335,10 +339,19 @@ def _brief(one: FanOut) -> str:
         if known
         else plural(one.legs, "leg")
     )
-    if one.critical:
-        leg = one.critical.most
-        text += f"; leg {leg} is {'longest' if one.is_sequential else 'last'} in {share(one.critical.positions[leg].value)}"
-    return text
+    heavy = _awaited(one)
+    return f"{heavy}; {text}" if heavy else text
+
+
+def _awaited(one: FanOut) -> str:
+    """The leg that more requests wait for than if the legs were alike; empty if there is none."""
+    if one.critical is None:
+        return ""
+    leg = one.critical.positions[one.critical.most]
+    if (leg.low or 0.0) <= one.critical.even:
+        return ""
+    waits = "is the longest in" if one.is_sequential else "is what requests wait for in"
+    return f"leg {one.critical.most} {waits} {share(leg.value)} of {plural(one.critical.n, 'request')}"
 
 
 def _waits(one: FanOut) -> list[tuple[str, tuple[Quantile, ...]]]:

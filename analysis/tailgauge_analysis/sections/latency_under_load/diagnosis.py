@@ -12,11 +12,13 @@ is inside. `healthy`: the slow take less than HEALTHY times the median, in their
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import numpy as np
 
+from tailgauge.rows import schema
+from tailgauge_analysis.metrics.answers import whole_at_ns
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.quantiles import Floats, rank
@@ -49,20 +51,31 @@ class Diagnosis:
 
 
 def diagnosis(of_target: Steady) -> Diagnosis:
-    """Diagnose the requests of a stage."""
+    """Diagnose the requests of a stage; a fan-out by its join, split at the first content of the leg that it waited for."""
     requests = of_target.requests
-    before = ((requests["first_at_ns"] - requests["scheduled_at_ns"]) / 1e6).to_numpy(np.float64)
-    whole = ((requests["last_content_at_ns"] - requests["scheduled_at_ns"]) / 1e6).to_numpy(np.float64)
-    tokens = requests["output_tokens"].to_numpy(np.float64)
+    joins = requests["answer"].eq(schema.JOIN) & requests["ended"].eq(schema.OK)
+    legs = of_target.attempts[of_target.attempts["ended"].isin(schema.COMPLETED)]
+    joined_at = legs["request_id"].map(requests[joins].set_index("request_id")["joined_at_ns"])
+    legs = legs.assign(whole_at_ns=whole_at_ns(legs))[whole_at_ns(legs) <= joined_at]
+    last = legs.sort_values("whole_at_ns").drop_duplicates("request_id", keep="last").set_index("request_id")
+
+    first, tokens = (
+        requests[name].where(~joins, requests["request_id"].map(last[of_leg]))
+        for name, of_leg in (("first_at_ns", "first_content_at_ns"), ("output_tokens", "output_tokens"))
+    )
+    over = requests["last_content_at_ns"].where(~joins, requests["joined_at_ns"])
+    before, whole = (((at - requests["scheduled_at_ns"]) / 1e6).to_numpy(np.float64) for at in (first, over))
     known = ~np.isnan(before + whole)
-    return diagnose(before[known], whole[known], tokens[known])
+    found = diagnose(before[known], whole[known], tokens.to_numpy(np.float64)[known])
+    by = " Joins are split at the first content of the leg that they wait for." if joins.any() else ""
+    return replace(found, sentence=found.sentence + by)
 
 
 def diagnose(before: Floats, whole: Floats, tokens: Floats) -> Diagnosis:
     """Diagnose answers: ms to the first content, ms to the last, output tokens (NaN where unknown)."""
     n = len(whole)
     if not n:
-        return Diagnosis(UNKNOWN, 0, 0, sentence="No tail analysis: no request has a single streamed answer.")
+        return Diagnosis(UNKNOWN, 0, 0, sentence="No tail analysis: no request has an answer or a join.")
     p50, p95 = (float(np.partition(whole, rank(n, p) - 1)[rank(n, p) - 1]) for p in (0.5, SLOW))
     slow = whole >= p95
     count = int(slow.sum())

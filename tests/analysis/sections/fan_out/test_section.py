@@ -106,7 +106,10 @@ def test_each_table_has_its_waits_and_its_column_of_results(dry_run):
     side, facts = both.tables[0], both.tables[-1]
     rows = {row[0]: row for row in side.rows}
 
-    assert both.answer.startswith("kinds: joins of 4 legs take ")
+    heavy = "leg 3 is what requests wait for in "
+    assert both.answer.startswith(f"kinds: {heavy}")
+    assert "(25.0% if legs were alike); joins of 4 legs take " in both.answer
+    assert any(line.startswith(heavy) for line in both.brief)
     assert [table.title for table in both.tables[:2]] == ["Waits of kinds", "Waits of row"]
     assert facts.header == ("", "kinds", "row", "side", "some")
     assert rows["Slowest leg if legs were independent"][-1] == f"{dry_run['kinds'].complete:,}"

@@ -1,6 +1,7 @@
 """Latency under load: planted slopes and bottlenecks are found, and what cannot be estimated is not."""
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pandas as pd
@@ -230,6 +231,30 @@ def test_even_requests_are_healthy_and_few_ones_unknown():
     few = diagnosis.diagnose(*requests(360, 18, input_ms=5000))
     assert (few.kind, few.share_before_first, few.slow) == ("unknown", None, 19)
     assert diagnosis.diagnose(np.empty(0), np.empty(0), np.empty(0)).kind == "unknown"
+
+
+@pytest.mark.parametrize(("late_first", "kind"), [(True, "input"), (False, "output")])
+def test_a_fan_out_is_diagnosed_by_its_join(late_first, kind):
+    """Two legs; each twentieth request waits 3 s longer for leg 1, before its first content or after it."""
+    n, nothing = 600, np.full(600, np.nan)
+    at, more = np.arange(n) * 1e9, (np.arange(n) % 20 == 0) * 3e9
+    noise = np.random.default_rng(2).uniform(0, 1e7, n)
+    ends = at + 2e9 + noise, at + 4e9 + noise + more
+    requests = pd.DataFrame({
+        "request_id": np.arange(n), "answer": "join", "ended": "ok", "scheduled_at_ns": at, "joined_at_ns": ends[1],
+        "first_at_ns": nothing, "last_content_at_ns": nothing, "output_tokens": nothing,
+    })  # fmt: skip
+    legs = pd.concat([
+        pd.DataFrame({
+            "request_id": np.arange(n), "leg": leg, "ended": "ok", "first_content_at_ns": at + 5e8 + leg * late_first * more,
+            "last_content_at_ns": ends[leg], "ended_at_ns": ends[leg] + 1e6, "output_tokens": 100.0,
+        })
+        for leg in (1, 0)
+    ])  # fmt: skip
+    found = diagnosis.diagnosis(SimpleNamespace(requests=requests, attempts=legs))
+
+    assert (found.kind, found.n) == (kind, n)
+    assert found.sentence.endswith("Joins are split at the first content of the leg that they wait for.")
 
 
 @pytest.fixture(scope="module")
