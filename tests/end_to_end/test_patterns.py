@@ -42,7 +42,7 @@ turnaround_sigma = 0.5
 """
 
 
-class Seen:
+class Sentences:
     """The sentences, and the log by traffic, leg and attempt."""
 
     def __init__(self, run: RunData, report: dict[str, Any]) -> None:
@@ -65,18 +65,18 @@ class Seen:
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory: pytest.TempPathFactory) -> Seen:
+def seen(tmp_path_factory: pytest.TempPathFactory) -> Sentences:
     out = tmp_path_factory.mktemp("patterns")
     path = out / "patterns.toml"
     path.write_text(SCENARIO)
     (facts,), _ = run_scenarios([str(path)], "--seed=20261", out=out, timeout_s=120)
     folder = Path(facts["run_dir"])
-    return Seen(RunData(folder), json.loads((out / "reports" / folder.name / "report.json").read_text()))
+    return Sentences(RunData(folder), json.loads((out / "reports" / folder.name / "report.json").read_text()))
 
 
-def near(number: float, truth: float) -> bool:
+def near(number: float, logged: float) -> bool:
     """As long as by the log, or a little longer."""
-    return 0.98 * truth - 1 <= number <= 1.5 * truth + 20
+    return 0.98 * logged - 1 <= number <= 1.5 * logged + 20
 
 
 def p(values: pd.Series[float], share: float) -> float:
@@ -84,7 +84,7 @@ def p(values: pd.Series[float], share: float) -> float:
 
 
 @pytest.mark.parametrize("traffic", ["falls", "again"])
-def test_with_and_without_the_second_call(seen: Seen, traffic: str) -> None:
+def test_with_and_without_the_second_call(seen: Sentences, traffic: str) -> None:
     first, second = seen.of(traffic), seen.of(traffic, attempt=1)
     alone = first.received_at_ns + first.planned_ttft_ns - first.scheduled_at_ns
     both = alone.where(~first.index.isin(second.index), second["first"] - second.scheduled_at_ns)
@@ -95,7 +95,7 @@ def test_with_and_without_the_second_call(seen: Seen, traffic: str) -> None:
     assert near(seen.number(traffic, "without p95"), p(alone, 0.95))
 
 
-def test_what_duplicates_and_users_who_left_took(seen: Seen) -> None:
+def test_what_duplicates_and_users_who_left_took(seen: Sentences) -> None:
     lost, left = seen.of("again").loc[seen.of("again", attempt=1).index], seen.of("leaves")
     left = left[left.cancelled_at_ns.notna()]
     for traffic, rows in (("again", lost), ("leaves", left)):
@@ -109,7 +109,7 @@ def test_what_duplicates_and_users_who_left_took(seen: Seen) -> None:
     assert f"{left.tokens_after_cancel.sum():.0f} tokens made" in seen.texts["leaves"]
 
 
-def test_what_a_second_leg_gains_or_adds(seen: Seen) -> None:
+def test_what_a_second_leg_gains_or_adds(seen: Sentences) -> None:
     large, fast = seen.of("early"), seen.of("early", leg=1)
     first = np.fmin(large["first"], fast["first"].reindex(large.index)) - large.scheduled_at_ns
     prose, fields = seen.of("fields"), seen.of("fields", leg=1)
@@ -124,7 +124,7 @@ def test_what_a_second_leg_gains_or_adds(seen: Seen) -> None:
 
 
 def test_the_turnaround_of_batches_is_drawn_and_reported_from_their_submission_to_their_results(
-    seen: Seen,
+    seen: Sentences,
 ) -> None:
     rows = seen.rows[seen.rows.traffic == "nightly"].sort_values("attempt")
     submitted, results = (rows.drop_duplicates("request_id", keep=keep).set_index("request_id") for keep in ("first", "last"))  # fmt: skip

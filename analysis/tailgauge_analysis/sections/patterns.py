@@ -69,12 +69,13 @@ class _Of:
         return last.loc[ids[ids.isin(last.index)]].reset_index()
 
     def of_cause(self, cause: str) -> tuple[pd.DataFrame, pd.DataFrame]:
-        """The attempts with a cause, and those that they repeat."""
-        attempts = self.stage.attempts
-        again = self.in_order(attempts[attempts["cause"] == cause])
-        keys = again[KEYS].assign(attempt=again["of_attempt"]).astype("int64")
-        first = attempts.drop_duplicates(KEYS).set_index(KEYS).reindex(pd.MultiIndex.from_frame(keys))
-        return again, first.reset_index()
+        """The attempts with a cause, and those that they repeat, where both have rows."""
+        attempts = self.stage.attempts.drop_duplicates(KEYS).set_index(KEYS)
+        again = self.in_order(self.stage.attempts[self.stage.attempts["cause"] == cause])
+        keys = again[KEYS].assign(attempt=again["of_attempt"].fillna(-1)).astype("int64")
+        known = pd.MultiIndex.from_frame(keys).isin(attempts.index)
+        first = attempts.loc[pd.MultiIndex.from_frame(keys[known])]
+        return again[known].reset_index(drop=True), first.reset_index()
 
     def share(self, rows: pd.DataFrame) -> str:
         """`24.3% of 148 requests (95% CI 17.6% – 32.1%)` have one of these attempts."""
@@ -111,7 +112,7 @@ class _Of:
         if a.mark == TOO_FEW:
             return f"{text} {_text(b)}: too few requests to compare"
         if b.seen_to is not None and b.value == math.inf:
-            return f"{text} at least {ms(b.seen_to)} ms: the first calls were closed, so whether it helped cannot be told"
+            return f"{text} at least {ms(b.seen_to)} ms: the first calls were closed, so it is unknown whether it helped"
         at = self.stage.requests["scheduled_at_ns"].to_numpy(np.float64)[kept]
         ratio = quantile_ratio(a, b)
         ends = quantile_ratio_interval(Timed(at, given.values[kept]), Timed(at, alone.values[kept]), a, b)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from dataclasses import replace
 from math import exp
 from statistics import NormalDist
 
@@ -11,7 +12,11 @@ import numpy as np
 import pytest
 from run_folders.dry_runs import dry_run_folder, dry_run_report, exact
 
+from tailgauge.rows.schema import TURNS
+from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.report import make
+from tailgauge_analysis.sections.patterns import answers
 
 NORMAL = NormalDist()
 TTFT, SIGMA, GAP = 300.0, 0.6, 8.0
@@ -212,7 +217,7 @@ def test_without_the_endpoint_s_log_nobody_knows_what_a_closed_call_would_have_d
     found = texts(report.data)
 
     fallback, cancel = found["falls", "fallback"], found["leaves", "cancel"]
-    least = float(re.search(r"without at least ([\d.]+) ms: .* cannot be told", fallback).group(1))
+    least = float(re.search(r"without at least ([\d.]+) ms: .* unknown whether it helped", fallback).group(1))
     assert least == pytest.approx(500, rel=0.01)
     assert "what the target makes after that is not known" in cancel
     low, high = (int(end.replace(",", "")) for end in re.search(r"output tokens ([\d,]+) to ([\d,]+),", cancel).groups())  # fmt: skip
@@ -225,3 +230,25 @@ def test_a_small_sample_is_called_small(tmp_path):
     text = texts(ran.report)["early", "progressive"]
 
     assert re.search(r"Small sample: \d\d requests\.$", text)
+
+
+@pytest.mark.parametrize("lost", ["the first calls", "what they repeat", "the answers", "the log's ids"])
+def test_rows_that_are_missing_leave_a_sentence_of_the_others(tmp_path, lost):
+    frames = load([dry_run_folder(scenario(list(TRAFFIC), 3.0, seed=11), tmp_path)])
+    rows, log = frames.attempts, frames.server_log
+    half = rows["request_id"] % (2 * TURNS) == 0
+    if lost == "the first calls":
+        rows = rows[~(half & (rows["attempt"] == 0) & (rows["leg"] == 0))]
+    elif lost == "the answers":
+        rows = rows[~(half & (rows["ended"] == "ok"))]
+    elif lost == "what they repeat":
+        rows = rows.assign(of_attempt=rows["of_attempt"].where(~half))
+    else:
+        log = log.assign(request_id=np.nan)
+    frames = replace(frames, attempts=rows, server_log=log)
+    stage = steady(frames).of_target
+
+    found = {one.traffic: one.text for one in answers(frames, stage, [])}
+
+    assert set(found) == set(TRAFFIC) - {"whole"}
+    assert not any(word in " ".join(found.values()) for word in ("nan", "NaN", "inf"))
