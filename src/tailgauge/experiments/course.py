@@ -81,6 +81,7 @@ class Planner(ABC):
     def __init__(self, base: Base) -> None:
         self._base, self._scenario = base, base.scenario
         self._number = 0  # of the last step
+        self.spent_s = 0.0  # on the steps until now
         self._kept: list[StepResult] = []
 
     def course(self) -> Course:
@@ -108,6 +109,7 @@ class Planner(ABC):
     def run(self, steps: Sequence[Step], *, again: bool = True) -> Steps:
         """Run them and keep their results; with `again`, those that cannot be used are run once more."""
         results = yield steps
+        self.spent_s += sum(step.duration_s + step.rest_s + RUN_S for step in steps)
         self._kept += filter(self.usable, results)
         lost = [one.step for one in results if not self.usable(one)]
         if lost and again:

@@ -62,7 +62,7 @@ class Hedging(Table):
     )
     loads: Annotated[tuple[Annotated[float, Field(gt=0, le=2)], ...], Field(strict=False, min_length=1)] = (
         Field(
-            (0.3, 0.45, 0.6, 0.75, 0.85, 0.95, 1.05),
+            (0.2, 0.45, 0.7),
             description="tested loads, relative to the sustainable rate",
         )
     )
@@ -76,10 +76,16 @@ class Hedging(Table):
         (),
         description="hedge delays tested at the lowest load, of which the best is used; `[]`: the delay of the table",
     )
-    more_loads: int = Field(2, ge=0, le=10, description="loads added close to the crossover")
-    pairs: int = Field(10, ge=6, le=500, description="pairs of blocks, off and on, per load")
+    more_loads: int = Field(1, ge=0, le=10, description="loads added close to the crossover")
+    pairs: int = Field(
+        10,
+        ge=6,
+        le=500,
+        description="pairs of blocks, off and on, per load; fewer where blocks must be longer",
+    )
     block_s: Positive | None = Field(
-        None, description="seconds per block; default: as long as fits into `minutes`"
+        None,
+        description="seconds per block, at least 5 end-to-end p99; default: as long as fits into `minutes`",
     )
     washout_s: NonNegative | None = Field(
         None,

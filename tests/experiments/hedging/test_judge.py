@@ -1,5 +1,7 @@
 """The numbers of the hedging experiment: contrasts of blocks, the fit by load, and the sentence about a crossover."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -34,7 +36,9 @@ def load(rate, factor, seed=1, copies=None, **given):
 
 
 def answer_to(loads, *notes, today=4.0):
-    return report.answer(report.TestedHedge("hedging after 250 ms", 10.0, today), loads, [], notes)
+    return report.answer(
+        report.TestedHedge("hedging after 250 ms", 10.0, today, minutes=25), loads, [], notes
+    )
 
 
 def test_the_difference_is_that_of_all_blocks_together():
@@ -47,8 +51,10 @@ def test_the_difference_is_that_of_all_blocks_together():
     assert found.value == pytest.approx(np.log(ends[0] / ends[1]))
     assert found.low < np.log(1.5) < found.high
     assert found.exchanged.shape == (2**PAIRS,)
-    assert found.exchanged[0] == pytest.approx(found.value)
-    assert found.exchanged[-1] == pytest.approx(-found.value)  # every pair exchanged
+    both = np.quantile(np.concatenate([*one.off, *one.on]), 0.95, method="inverted_cdf")
+    beyond = [(np.concatenate(variant) >= both).mean() for variant in (one.on, one.off)]
+    assert found.exchanged[0] == pytest.approx(beyond[0] - beyond[1])
+    assert found.exchanged[-1] == pytest.approx(-found.exchanged[0])  # every pair exchanged
 
 
 def test_shares_are_those_of_all_requests():
@@ -95,6 +101,10 @@ def test_the_fit_never_decreases_and_keeps_the_weighted_mean():
 def test_the_crossover_lies_between_the_last_gain_and_the_first_harm():
     assert around([1.0, 2.0, 3.0], np.array([-1.0, 0.0, 1.0])) == (1.0, 3.0)
     assert around([1.0, 2.0], np.array([1.0, 2.0])) == (-np.inf, 1.0)
+    assert around([1.0, 2.0, 3.0], np.array([-0.04, 0.0, 0.04]), 0.05) == (
+        -np.inf,
+        np.inf,
+    )  # too small to report
 
 
 def test_a_planted_crossover_is_found_and_told():
@@ -107,8 +117,10 @@ def test_a_planted_crossover_is_found_and_told():
     assert tail["helps_below_per_s"] < tail["crossover_per_s"] < tail["hurts_above_per_s"]
     assert tail["helps_below_per_s"] < 5 < tail["hurts_above_per_s"]
     assert "at today's 4 requests/s" in answer.result.sentence
-    place, sizes, cause = details
+    place, between, sizes, cause = details
     assert place.startswith("hedging after 250 ms helps below")
+    assert between.startswith("between ")
+    assert between.endswith(": leave it off, or measure again with experiment.minutes = 100")
     assert sizes.startswith("p99 −")
     assert " at 3 requests/s, +" in sizes
     assert cause.startswith("the target keeps generating for closed attempts")
@@ -207,4 +219,71 @@ def test_nothing_at_all_is_no_answer():
 
 
 def test_turning_of_nothing_is_unknown():
-    assert crossover([], [], helps=False, hurts=False).crossover_per_s is None
+    assert crossover([], [], helps=False, hurts=False, least=0.05).crossover_per_s is None
+
+
+def test_from_where_it_is_unstable_hedging_hurts_and_no_size_is_given():
+    """The largest of what was seen is a backlog, which grows with the run; the load above it is one of the target's own."""
+    stable = [load(rate, factor, int(rate)) for rate, factor in ((2.0, 0.4), (4.0, 0.5))]
+    above = [load(6.0, 9.0, 6, growth_per_s=(None, 1.5)), load(8.0, 30.0, 8, growth_per_s=(2.0, 4.0))]
+    answer = answer_to([*stable, *above], today=7.0)
+    found = answer.facts["found"]
+
+    assert answer.result.sentence == (
+        "leave hedging off at today's 7 requests/s: the target is unstable with hedging there"
+    )
+    assert answer.result.details[0].endswith("; unstable with hedging from 6 requests/s")
+    assert (found["unstable_per_s"], found["tail"]["hurts_above_per_s"]) == (6.0, 6.0)
+    assert found["tail"]["helps_below_per_s"] == 2.0  # the last with a gain, and one further
+    assert [one["change"] is None for one in found["loads"]] == [False, False, True, True]
+    assert [one["on_ms"] is None for one in found["loads"]] == [False, False, True, True]
+    assert [row[5].text for row in answer.sections[0].tables[0].rows] == [
+        "helps",
+        "inconclusive",
+        *["unstable with hedging"] * 2,
+    ]
+    assert any(text.startswith("Unstable without hedging too at 8 ") for text in answer.sections[0].notes)
+
+
+def test_a_target_that_is_unstable_with_and_without_hedging_says_nothing_of_hedging():
+    loads = [load(2.0, 1.0, 21), load(4.0, 1.0, 22), load(6.0, 3.0, 6, growth_per_s=(1.4, 1.5))]
+    found = answer_to(loads).facts["found"]
+
+    assert found["unstable_per_s"] is None
+    assert not found["tail"]["hurts"]
+    assert found["loads"][2]["change"] is None
+
+
+def test_a_single_load_called_unstable_below_stable_ones_is_chance():
+    loads = [load(2.0, 0.4, 2, growth_per_s=(None, 0.2)), load(4.0, 0.5, 4), load(6.0, 2.0, 6)]
+
+    assert result(loads).unstable_per_s is None
+    assert all(one.change is not None for one in result(loads).loads)
+
+
+def test_an_effect_below_the_smallest_worth_reporting_does_not_help():
+    loads = [load(rate, 1.0, int(rate) + 30, bad_off=(), bad_on=()) for rate in (2.0, 4.0)]
+    same = [replace(one, on=tuple(0.98 * values for values in one.off)) for one in loads]
+
+    assert not result(same).tail.helps
+
+
+def test_work_that_is_not_equal_comes_before_the_answer():
+    text = "not the same work: with hedging 5.0% fewer output tokens a call"
+    loads = [load(rate, 0.4, int(rate), unequal=(text,)) for rate in (2.0, 4.0)]
+
+    assert answer_to(loads).result.details[0] == text
+
+
+def test_a_gain_where_few_requests_are_much_slower_is_found():
+    """8% of the requests take five times as long, 3% with hedging: under exchange the p95 is one or the other by chance."""
+    found = []
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        off, on = (
+            [np.where(rng.random(60) < slow, 3000.0, 600.0) * rng.lognormal(0, 0.1, 60) for _ in range(12)]
+            for slow in (0.08, 0.03)
+        )
+        found.append(p_values([contrast.quantiles(off, on, 0.95)])[0])
+
+    assert np.mean(np.array(found) <= 0.02) >= 0.7

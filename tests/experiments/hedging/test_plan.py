@@ -2,6 +2,7 @@
 
 import json
 
+import numpy as np
 import pytest
 from experiments.hedging.planted import (
     BOUND_MS,
@@ -15,15 +16,15 @@ from experiments.hedging.planted import (
 )
 
 from tailgauge.errors import UsageError
-from tailgauge.experiments.course import Base, SpentError, StepResult
-from tailgauge.experiments.hedging.judge import OFF
+from tailgauge.experiments.course import RUN_S, Base, SpentError, StepResult
+from tailgauge.experiments.hedging.judge import OFF, CopyStats, LoadResult
 from tailgauge.experiments.hedging.judge import ON as HEDGING
 from tailgauge.experiments.hedging.plan import HedgingPlanner
 from tailgauge.scenario import model as scenarios
 
-SIZES = {"block_s": 10.0, "pairs": 12}
+SIZES = {"block_s": 12.0, "pairs": 12}
 SHORT = {**SIZES, "more_loads": 0}
-EQUAL = {"block_s": 4.0, "more_loads": 0}
+EQUAL = {"block_s": 12.0, "pairs": 6, "more_loads": 0}
 # Where long runs cross, in requests/s: by brute force at full size, which this is held to there.
 EXPECTED = {"p95": 4.81, "missed": 4.92}
 NEAR = 0.35
@@ -57,7 +58,8 @@ def test_the_interval_holds_the_load_at_which_long_runs_cross(found, expected, m
 
 def test_it_says_where_it_helps_where_it_hurts_what_it_costs_and_why(found):
     for one in found:
-        place, _, cause = one.result.details
+        place, between, _, cause = one.result.details
+        assert between.startswith("between ")
         assert "at today's 4 requests/s" in one.result.sentence
         assert place.startswith("hedging after 150 ms helps below")
         assert ", hurts above" in place
@@ -87,7 +89,7 @@ def test_equal_variants_are_hardly_ever_called_different(full_size, tmp_path_fac
 
 
 def test_the_best_delay_is_used(tmp_path):
-    sizes = {"loads": (0.3, 0.4), "more_loads": 0, "pairs": 6, "block_s": 8.0}
+    sizes = {"loads": (0.3, 0.4), "more_loads": 0, "pairs": 10, "block_s": 12.0}
     answer = conducted(tree(ON, 5, delays_ms=(100_000.0, 150.0), **sizes), tmp_path).answer
 
     assert answer.facts["tested"]["hedge"] == "hedging after 150 ms"
@@ -111,11 +113,65 @@ def base(folder, **hedging):
     return Base(folder / "planted.toml", scenarios.parse(tree(ON, 1, **hedging), "planted"), (), folder)
 
 
+def load_of(step, p99_s):
+    """A result with this p99 and equal variants."""
+    rate, _, block_s = step.given
+    values = tuple(np.full(60, 100.0) for _ in range(10))
+    return LoadResult(rate, values, values, (), (), CopyStats(), 1.0, block_s < 5 * p99_s, p99_s)
+
+
+def planned(folder, p99_s, **hedging):
+    """The steps, if every run has this p99 and the variants are equal; and the answer."""
+    course, steps = HedgingPlanner(base(folder, **hedging)).course(), []
+    results = None
+    while True:
+        try:
+            made = next(course) if results is None else course.send(results)
+        except StopIteration as end:
+            return steps, end.value
+        steps += made
+        results = [StepResult(one, "run", "VALID", "", load_of(one, p99_s)) for one in made]
+
+
+def test_loads_get_equal_requests_in_the_minutes_given_and_blocks_of_five_p99(tmp_path):
+    steps, _ = planned(tmp_path, 1.0, block_s=None, loads=(0.1, 0.2, 0.4), more_loads=0, pairs=20)
+    settings = [dict(one.overrides) for one in steps]
+    requests = [
+        one["arrival.rate_per_s"] * (step.duration_s - one["stages.warmup_s"])
+        for one, step in zip(settings, steps, strict=True)
+    ]
+
+    assert requests == pytest.approx([requests[0]] * 3, rel=0.05)
+    assert 22 * 60 < sum(one.duration_s + RUN_S for one in steps) <= 25 * 60
+    steps, _ = planned(tmp_path, 3.0, block_s=None, loads=(0.1, 0.2, 0.4), more_loads=0, pairs=20)
+    assert all(dict(one.overrides)["crossover"]["block_s"] >= 5 * 3.0 for one in steps[1:])
+    assert sum(one.duration_s + RUN_S for one in steps) <= 25 * 60
+
+
+@pytest.mark.parametrize(
+    ("p99_s", "given", "needs"),
+    [
+        (4.0, {"block_s": 10.0}, "experiment.hedging.block_s = 20"),
+        (12.0, {"block_s": None}, "experiment.minutes = "),
+    ],
+)
+def test_blocks_shorter_than_five_p99_are_refused_with_what_they_need(tmp_path, p99_s, given, needs):
+    steps, answer = planned(tmp_path, p99_s, **given)
+
+    assert len(steps) == 1
+    assert answer.result.outcome == "INCONCLUSIVE"
+    assert f"blocks must last 5 end-to-end p99 of {p99_s:g} s: set {needs}" in answer.result.sentence
+
+
 def test_off_and_on_alternate_in_every_run_and_loads_come_in_random_order(tmp_path):
-    steps = next(HedgingPlanner(base(tmp_path)).course())
+    course = HedgingPlanner(base(tmp_path)).course()
+    (lowest,) = next(course)
+    others = course.send([StepResult(lowest, "run", "VALID", "", load_of(lowest, p99_s=1.0))])
+    steps = [lowest, *others]
     rates = [dict(step.overrides)["arrival.rate_per_s"] for step in steps]
 
     assert sorted(rates) == pytest.approx([RATE * one for one in LOADS])
+    assert rates[0] == min(rates)  # its p99 decides whether blocks are long enough
     assert rates != sorted(rates)
     assert len({step.seed for step in steps}) == len(LOADS)
     for step in steps:
@@ -127,7 +183,7 @@ def test_off_and_on_alternate_in_every_run_and_loads_come_in_random_order(tmp_pa
 
 
 def test_an_objective_on_the_tested_table_judges_both_variants_and_one_on_another_none(tmp_path):
-    wanted = tree(ON, 3, loads=(0.3,), more_loads=0, pairs=6, block_s=5.0)
+    wanted = tree(ON, 3, loads=(0.3,), more_loads=0, pairs=6, block_s=12.0)
     wanted["traffic"]["other"] = {"prompt_tokens": 10, "output_tokens": 2, "weight": 0.1}
     wanted["alert"] = {"late": {"metric": "e2e", "max_ms": 5000.0, "traffic": "chat"}}
     seen = {}

@@ -2,8 +2,9 @@
 
 Input: values by pair of blocks. Output: one number with its interval; below 0 is a gain. The blocks of a variant are
 pooled, because a block alone is too short for a p99. The order within a pair is random, so without an effect the two could
-be exchanged: `exchanged` has the numbers of all exchanges (all 2^n of up to 12 pairs, else 2,047 drawn ones). The interval
-is a bootstrap over pairs: drift affects both blocks of a pair. A dozen pairs vary less about their mean than about the
+be exchanged: `exchanged` has the numbers of all exchanges (all 2^n of up to 12 pairs, else 2,047 drawn ones). Of a quantile
+these are of the share of requests beyond the quantile of both together: the quantile itself jumps where few requests are much
+slower than the others, so that chance would look as large as any effect. The interval is a bootstrap over pairs: drift affects both blocks of a pair. A dozen pairs vary less about their mean than about the
 expectation, so the draws are stretched by what n - 1 degrees of freedom cost and by Student's t.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -30,7 +31,7 @@ Statistic = Callable[[Ints], Floats]  # weights of the cells, one row per draw, 
 @dataclass(frozen=True, slots=True)
 class Contrast:
     """On against off. `value`: difference of the logarithms, or of the shares; `draws`: the same of each resample;
-    `exchanged`: with the variants of some pairs exchanged.
+    `exchanged`: of the shares, as they are and then with the variants of some pairs exchanged.
     """
 
     value: float
@@ -55,10 +56,12 @@ def quantiles(off: Sequence[Floats], on: Sequence[Floats], p: float) -> Contrast
         with np.errstate(invalid="ignore"):
             return np.where(both, 0.0, np.clip(on - off, -MOST, MOST))
 
+    common = float(np.quantile(values, p, method="inverted_cdf"))
+    beyond = shares(*([(one >= common).astype(np.float64) for one in blocks] for blocks in (off, on)))
     whole = [logs(_of(hedged, len(off))[None, :])[0] for hedged in (True, False)]
     if np.isinf(whole).all():
         return None
-    return _contrast(logs, difference, len(off))
+    return replace(_contrast(logs, difference, len(off)), exchanged=beyond.exchanged)
 
 
 def shares(off: Sequence[Floats], on: Sequence[Floats]) -> Contrast:

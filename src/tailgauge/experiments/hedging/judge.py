@@ -5,10 +5,14 @@ there is no answer. Whether hedging helps, and whether it hurts, by either measu
 claim needs p <= 0.02, because a false claim costs more than a missed one.
 
 The effect of hedging can only get worse as the load rises, so a non-decreasing fit, weighted by 1 / variance, goes
-through the contrasts (pool adjacent violators); its zero is the crossover. Between two tested loads only the order is
-known, so each draw of the bootstrap gives the last load with a gain and the first with a harm. The interval reaches from
-the 2.5% quantile of the former to the 97.5% quantile of the latter, and one tested load further out at each end, because
-the bootstrap of a monotone fit is too narrow (Sen, Banerjee, Woodroofe 2010).
+through the contrasts (pool adjacent violators) and pools neighbouring loads; its zero is the crossover. Between two tested
+loads only the order is known, so each draw of the bootstrap gives the last load with a gain and the first with a harm. The interval reaches from the 2.5% quantile of the former to the
+97.5% quantile of the latter, and one tested load further out at each end, because the bootstrap of a monotone fit is too
+narrow (Sen, Banerjee, Woodroofe 2010), and a block may end before a backlog has grown. What helps and what hurts is at
+least the smallest size worth a change, 5% or 1 point.
+
+Above what the target sustains there is no size, because it grows with the length of the run: loads from where the requests
+in flight grow are not fitted. If they grow with hedging only, it hurts there.
 
 Whether it helps is tested on the lower loads together, whether it hurts on the upper ones: the largest of all weighted
 sums over the lowest (highest) loads is compared with the same after exchanging the variants of pairs, so that trying many
@@ -25,6 +29,7 @@ import numpy as np
 
 from tailgauge.experiments.hedging import contrast
 from tailgauge.experiments.hedging.contrast import Contrast
+from tailgauge_analysis.comparing.design import STABLE, Growing
 from tailgauge_analysis.stats.bootstrap import SEED
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats, n_min, rank
 from tailgauge_analysis.stats.sign_flips import holm
@@ -35,6 +40,7 @@ OFF, ON = "hedging_off", "hedging_on"  # traffic tables of the variants
 HELPS, HURTS = "helps", "hurts"
 PS = (0.99, 0.95)
 SURE = 0.02
+LEAST_EFFECT = (math.log1p(0.05), 0.01)  # of the quantile, of the share of requests that miss an objective
 DRAWN = 4_095  # exchanges of all loads together
 LEAST = 1e-4  # variance: a smaller one would get too much weight
 
@@ -59,7 +65,8 @@ class CopyStats:
 @dataclass(frozen=True, slots=True)
 class LoadResult:
     """A run at one load. `off`, `on`: ms by pair of blocks, +inf of failures; `bad_off`, `bad_on`: 1.0 of requests that
-    missed an objective, empty without one. `short`: the wash-out should have been longer than it could be.
+    missed an objective, empty without one. `short`: blocks are shorter than five `p99_s`, which is that without hedging.
+    `growth_per_s`: of the requests in flight, where a variant is not sustained; `unequal`: why they are not equal work.
     """
 
     rate_per_s: float
@@ -70,6 +77,9 @@ class LoadResult:
     copies: CopyStats
     washout_s: float
     short: bool
+    p99_s: float = 0.0
+    growth_per_s: Growing = STABLE
+    unequal: tuple[str, ...] = ()
 
     @property
     def requests(self) -> tuple[int, int]:
@@ -100,7 +110,7 @@ class CrossoverLoad:
 
 @dataclass(frozen=True, slots=True)
 class ComparedLoad:
-    """A load with its contrasts; None if there is nothing to compare. `off_ms`, `on_ms`: the quantile, inf if it is a
+    """A load with its contrasts; None if there is nothing to compare, as where it is unstable. `off_ms`, `on_ms`: the quantile, inf if it is a
     failure; `cost_per_ms`: least and most that each millisecond gained costs per 1,000 requests.
     """
 
@@ -121,7 +131,7 @@ class ComparedLoad:
 @dataclass(frozen=True, slots=True)
 class HedgingResult:
     """`quantile` is None if there are too few requests for any; `goodput` is None without objectives. `p_values`: adjusted,
-    for helping and hurting by `tail`, then by `goodput`.
+    for helping and hurting by `tail`, then by `goodput`. `unstable_per_s`: from this load on with hedging only.
     """
 
     quantile: float | None
@@ -129,6 +139,7 @@ class HedgingResult:
     tail: CrossoverLoad
     goodput: CrossoverLoad | None
     p_values: tuple[float, ...]
+    unstable_per_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,24 +161,48 @@ def result(loads: Sequence[LoadResult], quantile: float | None = None) -> Hedgin
     """Judge every valid load; `quantile`: as set in the scenario."""
     ordered = sorted(loads, key=lambda one: one.rate_per_s)
     p = quantile_for(ordered, quantile)
-    slow = [contrast.quantiles(one.off, one.on, p) if p is not None else None for one in ordered]
-    bad = [contrast.shares(one.bad_off, one.bad_on) if one.bad_off else None for one in ordered]
+    without, either = (_unstable(ordered, sides) for sides in ((0,), (0, 1)))
+    unstable = None if either == without else either
+    stable = [either is None or one.rate_per_s < either for one in ordered]
+    slow = [
+        contrast.quantiles(one.off, one.on, p) if p is not None and yes else None
+        for one, yes in zip(ordered, stable, strict=True)
+    ]
+    bad = [
+        contrast.shares(one.bad_off, one.bad_on) if one.bad_off and yes else None
+        for one, yes in zip(ordered, stable, strict=True)
+    ]
     measures = [slow, bad] if any(one is not None for one in bad) else [slow]
     known = [
         [(load.rate_per_s, one) for load, one in zip(ordered, of, strict=True) if one] for of in measures
     ]
-    adjusted = holm([p for of in known for p in p_values([one for _, one in of])])
+    # Where it is unstable that hedging hurts needs no test.
+    tests = 1 if unstable is not None else 2
+    adjusted = holm([p for of in known for p in p_values([one for _, one in of])[:tests]])
     crossovers = [
         crossover(
-            [rate for rate, _ in of], [one for _, one in of],
-            helps=adjusted[2 * i] <= SURE, hurts=adjusted[2 * i + 1] <= SURE,
+            [rate for rate, _ in of], [one for _, one in of], helps=adjusted[tests * i] <= SURE,
+            hurts=adjusted[tests * i + tests - 1] <= SURE, least=LEAST_EFFECT[i], unstable_per_s=unstable,
         )
         for i, of in enumerate(known)
     ]  # fmt: skip
-    compared = tuple(_compared(*of, p) for of in zip(ordered, slow, bad, strict=True))
-    return HedgingResult(
-        p, compared, crossovers[0], crossovers[1] if len(crossovers) > 1 else None, tuple(adjusted)
+    compared = tuple(
+        _compared(load, change, missed, p if yes else None)
+        for load, change, missed, yes in zip(ordered, slow, bad, stable, strict=True)
     )
+    return HedgingResult(
+        p, compared, crossovers[0], crossovers[1] if len(crossovers) > 1 else None, tuple(adjusted), unstable
+    )
+
+
+def _unstable(ordered: Sequence[LoadResult], sides: Sequence[int]) -> float | None:
+    """The load from which on every one is unstable in one of these variants; None if the highest is stable."""
+    found = None
+    for one in reversed(ordered):
+        if all(one.growth_per_s[side] is None for side in sides):
+            break
+        found = one.rate_per_s
+    return found
 
 
 def _compared(
@@ -203,21 +238,30 @@ def closer(loads: Sequence[float], fit: Sequence[float], n: int) -> list[float]:
     return [low + (high - low) * (i + 1) / (n + 1) for i in range(n)]
 
 
-def crossover(loads: Sequence[float], of: Sequence[Contrast], *, helps: bool, hurts: bool) -> CrossoverLoad:
-    """The crossover of `loads` in ascending order; `helps`, `hurts`: whether help and harm are shown."""
+def crossover(
+    loads: Sequence[float], of: Sequence[Contrast], *, helps: bool, hurts: bool, least: float,
+    unstable_per_s: float | None = None,
+) -> CrossoverLoad:  # fmt: skip
+    """The crossover of `loads` in ascending order; `helps`, `hurts`: whether help and harm are shown; `least`: that is one."""
     if not of:
-        return CrossoverLoad(None, None, None, helps=False, hurts=False, fit=())
+        return CrossoverLoad(
+            None, None, unstable_per_s, helps=False, hurts=unstable_per_s is not None, fit=()
+        )
     weights = np.array([1 / max(LEAST, float(one.draws.var())) for one in of])
     fit = isotonic(np.array([one.value for one in of]), weights)
     rows = np.stack([one.draws for one in of], axis=1)
     ends = np.array([around(loads, isotonic(row, weights)) for row in rows])
     alpha = (1 - CONFIDENCE) / 2
-    low = _further(loads, float(np.quantile(ends[:, 0], alpha, method="inverted_cdf")), -1)
-    high = _further(loads, float(np.quantile(ends[:, 1], 1 - alpha, method="inverted_cdf")), 1)
+    tested = [*loads, *([unstable_per_s] if unstable_per_s is not None else [])]
+    gain, harm = around(loads, fit, least)
+    # What is shown somewhere holds at the end, where it is largest.
+    low = _further(tested, float(np.quantile(ends[:, 0], alpha, method="inverted_cdf")), -1)
+    high = _further(tested, float(np.quantile(ends[:, 1], 1 - alpha, method="inverted_cdf")), 1)
+    low, high = min(low, gain), max(high, min(harm, tested[-1]))
+    helps = helps and math.isfinite(gain)
+    hurts = unstable_per_s is not None or (hurts and math.isfinite(harm))
     return CrossoverLoad(
-        _zero(loads, fit) if helps and hurts else None,
-        low if helps else None,
-        high if hurts else None,
+        _zero(loads, fit) if helps and hurts else None, low if helps else None, high if hurts else None,
         helps, hurts, tuple(map(float, fit)),
     )  # fmt: skip
 
@@ -230,7 +274,7 @@ def p_values(of: Sequence[Contrast]) -> tuple[float, float]:
     rng = np.random.default_rng(SEED)
     weights = np.array([1 / float((one.exchanged**2).mean()) for one in varies])
     drawn = np.stack([one.exchanged[rng.integers(0, len(one.exchanged), DRAWN)] for one in varies], axis=1)
-    observed = np.array([[one.value for one in varies]])
+    observed = np.array([[one.exchanged[0] for one in varies]])
     lows = [_sums(rows, weights).min(axis=1) for rows in (observed, drawn)]
     highs = [_sums(rows[:, ::-1], weights[::-1]).max(axis=1) for rows in (observed, drawn)]
     helps, hurts = (lows[1] <= lows[0][0]).sum(), (highs[1] >= highs[0][0]).sum()
@@ -257,18 +301,17 @@ def isotonic(values: Floats, weights: Floats) -> Floats:
     return np.repeat(np.array(means), sizes)
 
 
-def around(loads: Sequence[float], fit: Floats) -> tuple[float, float]:
-    """The last load with a gain and the first with a harm; infinite if there is none."""
-    gains, harms = np.flatnonzero(fit < 0), np.flatnonzero(fit > 0)
+def around(loads: Sequence[float], fit: Floats, least: float = 0.0) -> tuple[float, float]:
+    """The last load with a gain and the first with a harm of more than `least`; infinite if there is none."""
+    gains, harms = np.flatnonzero(fit < -least), np.flatnonzero(fit > least)
     low = loads[int(gains[-1])] if len(gains) else -math.inf
     return low, loads[int(harms[0])] if len(harms) else math.inf
 
 
-def _further(loads: Sequence[float], end: float, by: int) -> float | None:
-    """The next tested load, or the outermost; None if the end is beyond all of them."""
-    if not math.isfinite(end):
-        return None
-    return loads[min(len(loads) - 1, max(0, loads.index(end) + by))]
+def _further(loads: Sequence[float], end: float, by: int) -> float:
+    """The next tested load, or the outermost."""
+    at = loads.index(end) + by if math.isfinite(end) else by * len(loads)
+    return loads[min(len(loads) - 1, max(0, at))]
 
 
 def _zero(loads: Sequence[float], fit: Floats) -> float | None:

@@ -1,8 +1,8 @@
 """One run as the result at one load: hedging off and on in alternating blocks.
 
-The logical request since scheduled, failures slowest, by pair of blocks. A block counts after its wash-out: an end-to-end
-p99 of the run, at most a third of the block, unless the scenario sets it. What the copies did is computed as in the report
-of any run with hedging, over the whole steady stage.
+The logical request since scheduled, failures slowest, by pair of blocks (comparing/alternating.py). A block counts after its
+wash-out: an end-to-end p99 of the run, at most a third of the block, unless the scenario sets it. What the copies did is
+computed as in the report of any run with hedging, over the whole steady stage.
 """
 
 from __future__ import annotations
@@ -16,6 +16,10 @@ import pandas as pd
 from tailgauge.experiments.hedging.judge import OFF, ON, CopyStats, LoadResult
 from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
+from tailgauge_analysis.comparing import alternating
+from tailgauge_analysis.comparing.block import work
+from tailgauge_analysis.comparing.design import BLOCK_E2E
+from tailgauge_analysis.comparing.effects import unequal_work
 from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.metrics.latency import offered_ms
 from tailgauge_analysis.metrics.metrics import BY_NAME
@@ -27,6 +31,7 @@ from tailgauge_analysis.sections.hedging import waste
 from tailgauge_analysis.stats.proportions import proportion
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.verdict import cold_cache
 
 THIRD = 1 / 3
 Bools = npt.NDArray[np.bool_]
@@ -38,41 +43,32 @@ def load_result(
     """Result of the run at one load; `washout_s`: if the scenario sets it."""
     stage = reading.steady
     wanted = (stage.requests["ended"] != schema.CANCELLED).to_numpy(np.bool_)
-    stage = stage.only(wanted)
     ms = offered_ms(BY_NAME[metric], stage)
-    needed_s = _p99_s(ms, block_s) if washout_s is None else washout_s
-    used_s = min(needed_s, block_s * THIRD) if washout_s is None else washout_s
-    is_on = (stage.requests["traffic"] == ON).to_numpy(np.bool_)
-    ours = is_on | (stage.requests["traffic"] == OFF).to_numpy(np.bool_)
-    places = _places(stage, ours & ~np.isnan(ms), is_on, block_s, used_s)
-    bad = _bad(reading.frames.run["scenario"], stage, ours)
+    stage, ms = stage.only(wanted & ~np.isnan(ms)), ms[wanted & ~np.isnan(ms)]
+    used_s = min(_p99_s(ms, block_s), block_s * THIRD) if washout_s is None else washout_s
+    is_off, is_on = ((stage.requests["traffic"] == name).to_numpy(np.bool_) for name in (OFF, ON))
+    blocks = alternating.parts(stage, (OFF, ON), block_s, used_s)
+    bad = _bad(reading.frames.run["scenario"], stage, is_off | is_on)
+    p99_s = _p99_s(ms[is_off], block_s)
+    works = [
+        (work(stage.only(off.requests, gaps=False)), work(stage.only(on.requests, gaps=False)))
+        for off, on in blocks
+    ]
+    unequal = [f"not the same work: with hedging {text}" for text in unequal_work(works)]
+    warm = cold_cache.judge(reading.evidence)
     return LoadResult(
         rate_per_s,
-        tuple(ms[off] for off, _ in places), tuple(ms[on] for _, on in places),
-        tuple(bad[off] for off, _ in places) if bad is not None else (),
-        tuple(bad[on] for _, on in places) if bad is not None else (),
-        _copies(reading.frames, reading.steady), used_s, needed_s > used_s,
+        tuple(ms[off.requests] for off, _ in blocks), tuple(ms[on.requests] for _, on in blocks),
+        tuple(bad[off.requests] for off, _ in blocks) if bad is not None else (),
+        tuple(bad[on.requests] for _, on in blocks) if bad is not None else (),
+        _copies(reading.frames, reading.steady), used_s, block_s < BLOCK_E2E * p99_s, p99_s,
+        alternating.growths(reading.frames, blocks), (*unequal, *([warm[1]] if warm else [])),
     )  # fmt: skip
 
 
 def _p99_s(ms: Floats, block_s: float) -> float:
     known = ms[np.isfinite(ms)]
     return float(np.quantile(known, 0.99, method="inverted_cdf")) / 1e3 if len(known) else block_s
-
-
-def _places(
-    stage: Steady, ours: Bools, is_on: Bools, block_s: float, washout_s: float
-) -> list[tuple[Bools, Bools]]:
-    """Off and on of each whole pair of blocks, as masks; pairs in which a variant has no request are left out."""
-    at = stage.requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9 - stage.from_s
-    number = np.floor(at / block_s).astype(np.int64)
-    counted = ours & (at - number * block_s >= washout_s)
-    out = []
-    for pair in range(int((stage.seconds + 1e-6) // (2 * block_s))):
-        here = counted & (number // 2 == pair)
-        if (here & is_on).any() and (here & ~is_on).any():
-            out.append((here & ~is_on, here & is_on))
-    return out
 
 
 def _bad(scenario: Mapping[str, object], stage: Steady, ours: Bools) -> Floats | None:

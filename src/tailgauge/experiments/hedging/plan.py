@@ -1,13 +1,15 @@
 """The steps of the hedging experiment: hedging off and on in alternating blocks at every load, from well below the
-sustainable rate to above it.
+sustainable rate to near it.
 
 A load is one run in which two copies of the tested traffic table, one without hedging, alternate in blocks: never both at
 the same time, because they would share capacity. First the sustainable rate, if it is not given; then delays at the lowest
-load; then all loads in random order; then some more near the crossover.
+load; then that load, whose p99 decides how long the blocks of the others are; then those in random order; then some more near
+the crossover. Every load gets as many requests, as far as its blocks stay long enough.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
@@ -26,11 +28,15 @@ from tailgauge.rows.schema import JOIN
 from tailgauge.scenario.experiment import Experiment as Table
 from tailgauge.scenario.experiment import Headroom as Search
 from tailgauge.schedule.settings import TRACE
+from tailgauge_analysis.comparing.design import BLOCK_E2E
+from tailgauge_analysis.text.formatting import figures
 
 BUSY_S = 6.0  # that a run may take beside its load more than planned
-SHORTEST_S, LONGEST_S = 2.0, 120.0  # of a block
+SHORTEST_S, LONGEST_S = 2.0, 240.0  # of a block
 MOST_WARMUP_S = 10.0
-SEARCH_SHARE = 1 / 3  # of the minutes
+PAIRS = 7  # so many show a harm at one load by themselves
+AMPLE = 7  # end-to-end p99: blocks so long show more of a difference than more of them would
+SEARCH_SHARE = 1 / 5  # of the minutes
 WITH_DELAY = ("fixed", "single_r")
 
 
@@ -45,9 +51,7 @@ class HedgingPlanner(Planner):
         self._hedge: dict[str, Any] = self._traffic[self._tested]["hedge"]
         self._slo = _objectives(tree.get("slo", {}), self._tested)
         searched = self._settings.sustainable_per_s is None
-        runs = len(self._settings.loads) + len(self._settings.delays_ms) + self._settings.more_loads
-        minutes = base.table.minutes * (1 - SEARCH_SHARE if searched else 1)
-        self._block_s = self._settings.block_s or _block_s(minutes, runs, self._settings.pairs)
+        self._least_s, self._refused = SHORTEST_S, ""  # of a block
         off = {**self._traffic[self._tested], "hedge": {"policy": "off"}}
         without = (("traffic", {**self._traffic, self._tested: off}), ("slo", None))
         self._search = HeadroomPlanner(_searching(base), without) if searched else None
@@ -64,9 +68,14 @@ class HedgingPlanner(Planner):
             )
             self._notes = [f"without hedging {of.result.sentence}"]
         if self._sustainable:
-            yield from self._scan()
-            yield from self._at([self._sustainable * one for one in self._settings.loads])
-            yield from self._at(self._closer())
+            loads = sorted(self._sustainable * one for one in self._settings.loads)
+            near: Sequence[float] = [math.sqrt(loads[0] * loads[-1])] * self._settings.more_loads
+            yield from self._scan(loads[0], [*loads, *near])
+            yield from self._at(loads[:1], [*loads[1:], *near])
+            near = self._checked(len(loads) - 1, near) if loads[1:] else []
+            if not self._refused:
+                yield from self._at(loads[1:], near)
+                yield from self._at(self._closer(len(near)), [])
 
     def measure(self, step: Step, reading: RunReading) -> Any:
         """The result at a load, or of the search for the sustainable rate."""
@@ -75,15 +84,15 @@ class HedgingPlanner(Planner):
             return self._search.measure(step, reading)
         joined = pattern_of(self._scenario.traffic[self._tested]).answer == JOIN
         metric = "join_sched" if joined else "e2e_sched"
-        return load_result(step.given[0], reading, metric, self._block_s, self._settings.washout_s)
+        return load_result(step.given[0], reading, metric, step.given[2], self._settings.washout_s)
 
-    def _scan(self) -> Steps:
+    def _scan(self, rate: float, after: Sequence[float]) -> Steps:
         """Every delay at the lowest load; the one with the lowest quantile is used from here on."""
         delays = list(self._settings.delays_ms)
-        rate = self._sustainable * min(self._settings.loads)
         Random(self._scenario.seed).shuffle(delays)
         if delays:
-            yield from self.run([self._step(rate, delay) for delay in delays])
+            planned = [*[rate] * len(delays), *after]
+            yield from self.run([self._step(rate, planned, delay) for delay in delays])
         known = {one.delay_ms: one.change.value for one in self._delays() if one.change is not None}
         if known:
             self._hedge = {**self._hedge, "delay_ms": min(known, key=known.__getitem__)}
@@ -99,32 +108,76 @@ class HedgingPlanner(Planner):
     def _loads(self) -> list[LoadResult]:
         return [one.measured for one in self._kept if one.step.given[1] is None]
 
-    def _at(self, rates: Sequence[float]) -> Steps:
-        """A run at each rate in random order."""
+    def _at(self, rates: Sequence[float], after: Sequence[float]) -> Steps:
+        """A run at each rate in random order; `after`: the rates of the runs to come."""
         order = list(rates)
         Random(self._scenario.seed + self._number).shuffle(order)
         if order:
-            yield from self.run([self._step(rate) for rate in order])
+            yield from self.run([self._step(rate, [*order, *after]) for rate in order])
 
-    def _closer(self) -> list[float]:
-        if not self._settings.more_loads:
-            return []
+    def _closer(self, n: int) -> list[float]:
         found = result(self._loads(), self._settings.quantile)
         rates = [one.rate_per_s for one in found.loads if one.change is not None]
-        return closer(rates, found.tail.fit, self._settings.more_loads)
+        return closer(rates, found.tail.fit, n)
 
-    def _step(self, rate: float, delay_ms: float | None = None) -> Step:
-        warmup_s = min(MOST_WARMUP_S, self._block_s)
-        whole_s = warmup_s + 2 * self._settings.pairs * self._block_s
-        washout_s = self._settings.washout_s if self._settings.washout_s is not None else self._block_s / 3
+    def _step(self, rate: float, planned: Sequence[float], delay_ms: float | None = None) -> Step:
+        pairs, block_s = self._blocks(rate, planned)
+        warmup_s = min(MOST_WARMUP_S, block_s)
+        whole_s = warmup_s + 2 * pairs * block_s
+        washout_s = self._settings.washout_s if self._settings.washout_s is not None else block_s / 3
         hedge = self._hedge if delay_ms is None else {**self._hedge, "delay_ms": delay_ms}
-        blocks = {"a": OFF, "b": ON, "block_s": self._block_s, "washout_s": washout_s}
+        blocks = {"a": OFF, "b": ON, "block_s": block_s, "washout_s": washout_s}
         overrides = (
             ("arrival.rate_per_s", rate), ("arrival.shape", None), ("traffic", self._variants(hedge)), ("slo", self._slo),
             ("alert", None), ("use_case", None), ("crossover", blocks), ("stages.warmup_s", warmup_s), ("stages.cooldown_s", 0.0),
         )  # fmt: skip
         name = f"{rate:.4g} requests/s" + (f", hedges after {delay_ms:g} ms" if delay_ms is not None else "")
-        return Step(name, overrides, whole_s, self.seed(), given=(rate, delay_ms))
+        return Step(name, overrides, whole_s, self.seed(), given=(rate, delay_ms, block_s))
+
+    def _blocks(self, rate: float, planned: Sequence[float]) -> tuple[int, float]:
+        """Pairs at a load, and the seconds of a block, where so many runs are still to come."""
+        most = self._settings.pairs
+        if self._settings.block_s:
+            return most, self._settings.block_s
+        free_s, of_pairs_s, weights = self._free_s(len(planned)), 2 * PAIRS * self._least_s, list(planned)
+        while fast := [one for one in weights if _part(one, weights) * free_s < of_pairs_s]:
+            free_s -= of_pairs_s * len(fast)
+            weights = [one for one in weights if one not in fast]
+        load_s = _part(rate, weights) * free_s if rate in weights else of_pairs_s
+        pairs = int(min(most, max(PAIRS, load_s / (2 * self._least_s))))
+        return pairs, min(LONGEST_S, load_s / (2 * pairs))
+
+    def _free_s(self, runs: int) -> float:
+        """Seconds of load that so many more runs can have."""
+        spent_s = self.spent_s + (self._search.spent_s if self._search else 0.0)
+        return self._base.table.minutes * 60 - spent_s - runs * (RUN_S + BUSY_S + MOST_WARMUP_S)
+
+    def _checked(self, runs: int, near: Sequence[float]) -> Sequence[float]:
+        """Those of the loads `near` the crossover that fit behind so many more runs, with blocks as long as the waits that were
+        seen need; refused if these runs alone do not.
+        """
+        results = [one.measured for one in self._kept]
+        p99_s = max((one.p99_s for one in results), default=0.0)
+        shortest_s = max(SHORTEST_S, BLOCK_E2E * p99_s)
+        of_each = self._free_s(runs) / runs / (2 * PAIRS)
+        self._least_s = max(shortest_s, min(AMPLE * p99_s, of_each))
+        key = ""
+        if self._settings.block_s:
+            key = f"hedging.block_s = {math.ceil(shortest_s)}" if any(one.short for one in results) else ""
+        elif of_each < shortest_s:
+            more = (shortest_s - of_each) * 2 * PAIRS * runs / 60
+            more *= 1 / (1 - SEARCH_SHARE) if self._search else 1
+            key = f"minutes = {math.ceil(self._base.table.minutes + more)}, or fewer loads"
+        else:
+            fit = [
+                self._free_s(runs + n) >= 2 * PAIRS * self._least_s * (runs + n)
+                for n in range(1, len(near) + 1)
+            ]
+            near = near[: sum(fit)]
+        if key:
+            need = f"{BLOCK_E2E} end-to-end p99 of {figures(p99_s)} s"
+            self._refused = f"no answer: blocks must last {need}: set experiment.{key}"
+        return near
 
     def _variants(self, hedge: dict[str, Any]) -> dict[str, Any]:
         """The tables of [traffic]; the tested one as two variants with half its weight each, because they alternate."""
@@ -136,7 +189,12 @@ class HedgingPlanner(Planner):
     def answer(self) -> Answer:
         """What was found."""
         tested = report.TestedHedge(
-            _described(self._hedge), self._sustainable or None, self._today, self._settings.quantile
+            _described(self._hedge),
+            self._sustainable or None,
+            self._today,
+            self._settings.quantile,
+            self._base.table.minutes,
+            self._refused,
         )
         return report.answer(tested, self._loads(), self._delays(), self._notes)
 
@@ -175,9 +233,9 @@ def _searching(base: Base) -> Base:
     return replace(base, scenario=base.scenario.model_copy(update={"experiment": table}))
 
 
-def _block_s(minutes: float, runs: int, pairs: int) -> float:
-    fits = (minutes * 60 / runs - RUN_S - BUSY_S - MOST_WARMUP_S) / (2 * pairs)
-    return min(LONGEST_S, max(SHORTEST_S, fits))
+def _part(rate: float, rates: Sequence[float]) -> float:
+    """Of the time for all, if each rate gets as many requests."""
+    return 1 / rate / sum(1 / one for one in rates)
 
 
 def _described(hedge: dict[str, Any]) -> str:

@@ -22,6 +22,7 @@ from tailgauge.experiments.hedging.judge import (
     TriedDelay,
     result,
 )
+from tailgauge_analysis.comparing.design import STABLE
 from tailgauge_analysis.text.formatting import figures, ms_or_failed, percentile, share
 from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS, Cell, Result, Table, Value
@@ -30,7 +31,10 @@ DETECTED = 2.8  # standard errors: 5% two-sided, 80% power
 NOTHING = "no answer: every run was INVALID, had too few requests, or there was no time for one"
 NO_RATE = "no answer: no sustainable rate was found, so there are no loads to try"
 P95 = "too few requests for a p99 of each variant at the lowest load: the p95 is used"
-SHORT_BLOCKS = "blocks are shorter than three end-to-end p99s at {}: this hides part of the difference"
+SHORT_BLOCKS = "blocks are shorter than five end-to-end p99s at {}: this hides part of the difference"
+MODEL = "neighbouring loads are pooled: what hedging changes can only grow with the load (isotonic fit)"
+UNSTABLE = "unstable with hedging"
+TIMES = 4  # the minutes: half the noise
 NONE = "–"
 ADVICE = {
     HELPS: "turn hedging on at {}", HURTS: "leave hedging off at {}", INCONCLUSIVE: "hedging has no clear effect at {}",
@@ -46,12 +50,16 @@ GROWS = 1.5  # times the copies at the lowest load
 
 @dataclass(frozen=True, slots=True)
 class TestedHedge:
-    """What was tested: the hedge as text, the sustainable rate, today's rate, and the quantile if the scenario sets one."""
+    """What was tested: the hedge as text, the sustainable rate, today's rate, the quantile if the scenario sets one, and the
+    minutes; `refused`: why the loads could not be tried.
+    """
 
     hedge: str
     sustainable_per_s: float | None
     today_per_s: float
     quantile: float | None = None
+    minutes: float = 0.0
+    refused: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +87,9 @@ def answer(
     found = result(loads, tested.quantile)
     why = _causes(found)
     finding = Hedging(tested, found, tuple(delays), tuple(why))
-    if tested.sustainable_per_s is None or not any(one.change or one.missed for one in found.loads):
-        reason = NO_RATE if tested.sustainable_per_s is None else NOTHING
+    known = found.unstable_per_s is not None or any(one.change or one.missed for one in found.loads)
+    if tested.sustainable_per_s is None or tested.refused or not known:
+        reason = tested.refused or (NO_RATE if tested.sustainable_per_s is None else NOTHING)
         return Answer("hedging", Result(INCONCLUSIVE, reason, details=tuple(notes)), finding)
     measures = [(of, by) for of, by in ((found.tail, ""), (found.goodput, " by goodput")) if of is not None]
     decided, by = next(((of, by) for of, by in measures if of.helps or of.hurts), measures[0])
@@ -88,10 +97,13 @@ def answer(
     if decided.helps or decided.hurts:
         now = f"today's {figures(tested.today_per_s)} requests/s"
         text, outcome, details = ADVICE[decided.verdict(tested.today_per_s)].format(now), PASS, [place]
+        if found.unstable_per_s is not None and tested.today_per_s >= found.unstable_per_s:
+            text = f"{text}: the target is {UNSTABLE} there"
     else:
         text, outcome, details = place, INCONCLUSIVE, []
     causes = [one.text for one in why]
-    details += [*_sizes(found), *causes[:1]]
+    unequal = dict.fromkeys(text for one in found.loads for text in one.load.unequal)
+    details = [*unequal, *details, *_between(tested, decided), *_sizes(found), *causes[:1]]
     tables = [_loads(found, tested.sustainable_per_s), _costs(found), *([_delays(delays)] if delays else [])]
     notes = [*([] if by else _goodput(found)), *_price(found), *causes[1:], *notes, *_remarks(tested, found)]
     shown = Result(outcome, text, details=tuple(details))
@@ -109,8 +121,22 @@ def _goodput(found: HedgingResult) -> list[str]:
     return [f"by the share of requests that meet every objective it {_place(found, found.goodput)}"]
 
 
+def _between(tested: TestedHedge, of: CrossoverLoad) -> list[str]:
+    """What to do between the load up to which it helps and the one from which it hurts."""
+    if of.helps_below_per_s is None or of.hurts_above_per_s is None:
+        return []
+    band = f"between {_rate(of.helps_below_per_s)} and {_rate(of.hurts_above_per_s)} requests/s"
+    return [f"{band}: leave it off, or measure again with experiment.minutes = {TIMES * tested.minutes:g}"]
+
+
 def _place(found: HedgingResult, of: CrossoverLoad) -> str:
     """Where it helps and where it hurts."""
+    unstable = found.unstable_per_s
+    last = "" if unstable is None else f"; {UNSTABLE} from {_rate(unstable)} requests/s"
+    return f"{_ends(found, of)}{last}"
+
+
+def _ends(found: HedgingResult, of: CrossoverLoad) -> str:
     first, last = (_rate(found.loads[at].rate_per_s) for at in (0, -1))
     below, above = (
         "at some loads" if rate is None else f"{word} {_rate(rate)} requests/s"
@@ -161,11 +187,22 @@ def _smallest(found: HedgingResult) -> str:
 
 
 def _remarks(tested: TestedHedge, found: HedgingResult) -> list[str]:
-    out = [P95] if tested.quantile is None and found.quantile is not None and found.quantile < 0.99 else []
+    out = (
+        [MODEL, P95]
+        if tested.quantile is None and found.quantile is not None and found.quantile < 0.99
+        else [MODEL]
+    )
     short = [_rate(one.rate_per_s) for one in found.loads if one.load.short]
     if short:
         out.append(SHORT_BLOCKS.format(", ".join(short) + " requests/s"))
-    lost = [_rate(one.rate_per_s) for one in found.loads if one.change is None]
+    both = [one for one in found.loads if one.load.growth_per_s[0] is not None]
+    if both and not found.loads[-1].change:
+        out.append(
+            f"unstable without hedging too at {', '.join(_rate(one.rate_per_s) for one in both)} requests/s"
+        )
+    lost = [
+        _rate(one.rate_per_s) for one in found.loads if one.change is None and one.load.growth_per_s == STABLE
+    ]
     if lost:
         name = percentile(found.quantile or 0.0)
         out.append(
@@ -251,11 +288,14 @@ def _load_row(one: ComparedLoad, found: HedgingResult, sustainable: float) -> tu
     load, rate = one.load, one.rate_per_s
     row: list[Cell] = [
         _rate(rate), f"{rate / sustainable:.0%}", ms_or_failed(one.off_ms), ms_or_failed(one.on_ms),
-        _change_cell(one.change, _change), _verdict_cell(rate, found.tail),
+        _change_cell(one.change, _change), _verdict_cell(one, found, found.tail),
     ]  # fmt: skip
     if found.goodput is not None:
         row += [share(float(np.concatenate(of).mean())) if of else NONE for of in (load.bad_off, load.bad_on)]
-        row += [_change_cell(one.missed, _signed), _verdict_cell(rate, found.goodput) if one.missed else NONE]
+        row += [
+            _change_cell(one.missed, _signed),
+            _verdict_cell(one, found, found.goodput) if one.missed else NONE,
+        ]
     return tuple(row)
 
 
@@ -263,8 +303,10 @@ def _change_cell(one: Contrast | None, shown: Callable[[float], str]) -> Cell:
     return NONE if one is None else Value(shown(one.value), f"{shown(one.low)} – {shown(one.high)}")
 
 
-def _verdict_cell(rate: float, of: CrossoverLoad) -> Value:
-    word = of.verdict(rate)
+def _verdict_cell(one: ComparedLoad, found: HedgingResult, of: CrossoverLoad) -> Value:
+    if found.unstable_per_s is not None and one.rate_per_s >= found.unstable_per_s:
+        return Value(UNSTABLE, outcome=FAIL)
+    word = of.verdict(one.rate_per_s)
     return Value(word.lower(), outcome={HELPS: PASS, HURTS: FAIL}.get(word, word))
 
 
