@@ -69,7 +69,7 @@ class HedgingPlanner(Planner):
             self._notes = [f"without hedging {of.result.sentence}"]
         if self._sustainable:
             loads = sorted(self._sustainable * one for one in self._settings.loads)
-            near: Sequence[float] = [math.sqrt(loads[0] * loads[-1])] * self._settings.more_loads
+            near = [math.sqrt(loads[0] * loads[-1])] * self._settings.more_loads
             yield from self._scan(loads[0], [*loads, *near])
             yield from self._at(loads[:1], [*loads[1:], *near])
             near = self._checked(len(loads) - 1, near) if loads[1:] else []
@@ -152,7 +152,7 @@ class HedgingPlanner(Planner):
         spent_s = self.spent_s + (self._search.spent_s if self._search else 0.0)
         return self._base.table.minutes * 60 - spent_s - runs * (RUN_S + BUSY_S + MOST_WARMUP_S)
 
-    def _checked(self, runs: int, near: Sequence[float]) -> Sequence[float]:
+    def _checked(self, runs: int, near: list[float]) -> list[float]:
         """Those of the loads `near` the crossover that fit behind so many more runs, with blocks as long as the waits that were
         seen need; refused if these runs alone do not.
         """
