@@ -89,11 +89,11 @@ def connections(frames: Frames) -> str:
         return f"keep more of them with target.connections = {most}"
     if closed > opened / 2:
         return (
-            f"the target closes its connections ({len(calls) / opened:.3g} calls on each): let it, and a proxy "
+            f"the target closes its connections ({count(len(calls))} calls took {count(opened)}): let it, and a proxy "
             "in front of it, keep them open"
         )
     if cut > opened / 2:
-        return f"{plural(cut, 'call')} were cut short or broke off, and took their connections along"
+        return f"calls that were cut short or broke off ({count(cut)}) took theirs along"
     return f"open them before the run with target.preopened{f' = {most}' if most else ''}"
 
 

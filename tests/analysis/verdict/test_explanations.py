@@ -137,14 +137,14 @@ CLOSES, OPEN_BEFORE = (
 @pytest.mark.parametrize(
     ("attempts", "target", "text"),
     [
-        (calls(100, 50), {}, f"{CLOSES} (1 calls on each): let it, and a proxy in front of it, keep them open"),
-        (calls(100, 50, opens=lambda i: i % 10 == 0), {}, f"{CLOSES} (10 calls on each)"),
+        (calls(100, 50), {}, f"{CLOSES} (200 calls took 200): let it, and a proxy in front of it, keep them open"),
+        (calls(100, 50, opens=lambda i: i % 10 == 0), {}, f"{CLOSES} (200 calls took 20)"),
         (calls(100, 50), {"preopened": 100, "connections": 1000}, CLOSES),
         (calls(10, 194, opens=lambda i: i < 20), {}, OPEN_BEFORE),
         (calls(10, 194, opens=lambda i: i < 20 or i == 70), {"connections": 1000}, OPEN_BEFORE),
         (calls(10, 194), {"connections": 5}, "keep more of them with target.connections = 20"),
         (calls(10, 194), {"connections": 500, "preopened": 20}, CLOSES),
-        (calls(100, 50, opens=lambda i: i % 2 == 0, ended=lambda i: "cancelled" if i % 2 else "ok"), {}, "100 calls were cut short"),
+        (calls(100, 50, opens=lambda i: i % 2 == 0, ended=lambda i: "cancelled" if i % 2 else "ok"), {}, "calls that were cut short or broke off (100) took theirs along"),
         (calls(10, 194, n=0), {}, "open them before the run with target.preopened"),
     ],
 )  # fmt: skip

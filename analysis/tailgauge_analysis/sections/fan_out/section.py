@@ -312,10 +312,7 @@ def _answer(one: FanOut) -> str:
         return "too few joined requests to report the latency of a join."
     label, cell = known[-1]
     text = f"joins of {plural(one.legs, 'leg')} take {with_interval(cell, ' ms')} at {label}"
-    heavy = _awaited(one)
-    text = (
-        f"{heavy} ({share(one.critical.even)} if legs were alike); {text}" if heavy and one.critical else text
-    )
+    text = "; ".join(filter(None, [_awaited(one), text]))
     found = one.siblings
     if found is None:
         return f"{text}; dependence between legs not estimated ({_why_no_siblings(one)})."
@@ -339,8 +336,7 @@ def _brief(one: FanOut) -> str:
         if known
         else plural(one.legs, "leg")
     )
-    heavy = _awaited(one)
-    return f"{heavy}; {text}" if heavy else text
+    return "; ".join(filter(None, [_awaited(one), text]))
 
 
 def _awaited(one: FanOut) -> str:
@@ -351,7 +347,8 @@ def _awaited(one: FanOut) -> str:
     if (leg.low or 0.0) <= one.critical.even:
         return ""
     waits = "is the longest in" if one.is_sequential else "is what requests wait for in"
-    return f"leg {one.critical.most} {waits} {share(leg.value)} of {plural(one.critical.n, 'request')}"
+    of = f"{plural(one.critical.n, 'request')} ({share(one.critical.even)} if legs were alike)"
+    return f"leg {one.critical.most} {waits} {share(leg.value)} of {of}"
 
 
 def _waits(one: FanOut) -> list[tuple[str, tuple[Quantile, ...]]]:
