@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -29,14 +29,15 @@ from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.sections.cache.cost import tariff
 from tailgauge_analysis.sections.hedging import waste
 from tailgauge_analysis.sections.hedging.copies import PROMPT
-from tailgauge_analysis.sections.hedging.section import cost_of, cost_text, planned_at_ns
+from tailgauge_analysis.sections.hedging.section import change_text, cost_of, cost_text, planned_at_ns
 from tailgauge_analysis.sections.transports import Transport
 from tailgauge_analysis.stats.bootstrap import Timed, quantile_ratio_interval
 from tailgauge_analysis.stats.proportions import proportion, quantile_ratio
-from tailgauge_analysis.stats.quantiles import FEWEST, TOO_FEW, Floats, Quantile, quantiles
+from tailgauge_analysis.stats.quantiles import FEWEST, TOO_FEW, Quantile, quantiles
 from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text.cells import quantile_cell, ratio_text, share_cell, with_interval
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
+from tailgauge_analysis.text.quantile import FOR_FIGURES
 from tailgauge_analysis.text.section import Section
 
 KEYS = list(CALL)
@@ -52,6 +53,11 @@ class Answer:
     pattern: str
     requests: int
     text: str
+    brief: tuple[str, ...] = field(metadata=FOR_FIGURES)
+    """Its lines in the terminal."""
+
+
+Said = tuple[str, tuple[str, ...]]  # the sentence, and what the terminal has of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,14 +83,15 @@ class _Of:
         first = attempts.loc[pd.MultiIndex.from_frame(keys[known])]
         return again[known].reset_index(drop=True), first.reset_index()
 
-    def share(self, rows: pd.DataFrame) -> str:
-        """`24.3% of 148 requests (95% CI 17.6% – 32.1%)` have one of these attempts."""
+    def share(self, rows: pd.DataFrame, *, brief: bool = False) -> str:
+        """`24.3% of 148 requests (95% CI 17.6% – 32.1%)` have one of these attempts; in brief without the interval."""
         ids = self.stage.requests["request_id"]
         cell = share_cell(proportion(ids.isin(rows["request_id"]).to_numpy(np.bool_)))
-        return with_interval(replace(cell, text=f"{cell.text} of {plural(len(ids), 'request')}"))
+        text = f"{cell.text} of {plural(len(ids), 'request')}"
+        return text if brief else with_interval(replace(cell, text=text))
 
-    def lost(self, losers: pd.DataFrame, winners: pd.DataFrame) -> str:
-        """Tokens and cost of calls whose answers nobody waited for."""
+    def lost(self, losers: pd.DataFrame, winners: pd.DataFrame) -> tuple[str, str]:
+        """Tokens and cost of calls whose answers nobody waited for; in brief what they add to the cost, if prices are known."""
         asked = self.stage.requests.set_index("request_id")["asked_output_tokens"]
         losers = losers.assign(asked_output_tokens=losers["request_id"].map(asked))
         found = waste.waste(losers, winners, self.frames.server_log)
@@ -92,10 +99,13 @@ class _Of:
         output = f"{count(found.output_low)} to {count(found.output_high)}"
         if found.server_log is not None:
             output = f"{count(found.server_log.made_tokens)} (endpoint's log)"
-        return f"input tokens {count(found.input_tokens)}, output tokens {output}, cost {cost_text(cost)}"
+        text = f"input tokens {count(found.input_tokens)}, output tokens {output}, cost {cost_text(cost)}"
+        if cost.low_share is None:
+            return text, f"{output} output tokens"
+        return text, f"cost {change_text(cost.low_share)} to {change_text(cost.high_share)}"
 
-    def without(self, again: pd.DataFrame, first: pd.DataFrame) -> str:
-        """The p95 with these attempts and without, and how many requests they served sooner."""
+    def without(self, again: pd.DataFrame, first: pd.DataFrame) -> tuple[str, str]:
+        """The p95 with these attempts and without, and how many requests they served sooner; in brief the p95s."""
         given = latency.offered_waits(BY_NAME["ttft_sched"], self.stage)
         planned = pd.Series(planned_at_ns(first, self.frames.server_log)).where(first["streamed"].eq(True))
         at_ns = first["first_content_at_ns"].fillna(planned)
@@ -108,41 +118,48 @@ class _Of:
         a, b = (
             Waits(one.ms[kept], one.seen[kept], one.cut[kept]).quantiles((0.95,))[0] for one in (given, alone)
         )
-        text = f"TTFT with the second call {_text(a)}, without"
+        text, short = f"TTFT with the second call {_text(a)}, without", f"ttft {_value(a)}, without it"
         if a.mark == TOO_FEW:
-            return f"{text} {_text(b)}: too few requests to compare"
+            return f"{text} {_text(b)}: too few requests to compare", f"{short} {_value(b)}: too few requests"
         if b.seen_to is not None and b.value == math.inf:
-            return f"{text} at least {ms(b.seen_to)} ms: the first calls were closed, so it is unknown whether it helped"
+            least = f"at least {ms(b.seen_to)} ms"
+            why = "the first calls were closed, so it is unknown whether it helped"
+            return f"{text} {least}: {why}", f"{short} {least}: unknown whether it helped"
         at = self.stage.requests["scheduled_at_ns"].to_numpy(np.float64)[kept]
         ratio = quantile_ratio(a, b)
         ends = quantile_ratio_interval(Timed(at, given.values[kept]), Timed(at, alone.values[kept]), a, b)
         low, high = ends or (ratio.low, ratio.high)
         word = "worse" if (low or 0) > 1 else "better" if (high or math.inf) < 1 else "no difference shown"
         sooner = proportion((given.values < alone.values)[place & ~alone.cut])
+        how = f"{text} {_text(b)}: {word}, {ratio_text(replace(ratio, low=low, high=high))}"
         return (
-            f"{text} {_text(b)}: {word}, {ratio_text(replace(ratio, low=low, high=high))}; "
-            f"sooner for {with_interval(share_cell(sooner))} of the second calls"
+            f"{how}; sooner for {with_interval(share_cell(sooner))} of the second calls",
+            f"{short} {_value(b)}: {word}",
         )
 
 
-def _progressive(of: _Of) -> str | None:
+def _progressive(of: _Of) -> Said | None:
     rows = of.stage.requests
     rows = rows[(rows["answer"] == schema.EARLIEST_LEG) & (rows["ended"] == schema.OK)]
     if not len(rows):
         return None
     alone = rows[f"first_{'text' if of.stage.first_token == schema.TEXT else 'content'}_at_ns"]
-    sooner, since = (alone - rows["first_at_ns"]).to_numpy(np.float64), rows["scheduled_at_ns"]
+    since = rows["scheduled_at_ns"]
+    seen, large = rows["first_at_ns"] - since, alone - since
     tokens = of.stage.attempts[of.stage.attempts["request_id"].isin(rows["request_id"])]
-    large, small = (tokens.loc[tokens["leg"] == leg, "output_tokens"].sum() for leg in (0, 1))
-    first = with_interval(share_cell(proportion(sooner > 0)))
+    whole, fast = (tokens.loc[tokens["leg"] == leg, "output_tokens"].sum() for leg in (0, 1))
+    first, n = proportion((seen < large).to_numpy(np.bool_)), plural(len(rows), "request")
+    extra = f"{share(fast / max(1.0, whole))} more output tokens"
     return (
-        f"first text {_times(rows['first_at_ns'] - since)}, of the large model alone {_times(alone - since)}: "
-        f"sooner by {_times(sooner)}; whole answer {_times(rows['whole_at_ns'] - since)}. "
-        f"The fast model came first in {first} of {plural(len(rows), 'request')}, for {share(small / max(1.0, large))} more output tokens"
+        f"first text {_times(seen)}, of the large model alone {_times(large)}; whole answer {_times(rows['whole_at_ns'] - since)}. "
+        f"The fast model came first in {with_interval(share_cell(first))} of {n}, for {extra}"
+    ), (
+        f"first text {_value(*_quantiles(seen))}, of the large model alone {_value(*_quantiles(large))}",
+        f"fast model first in {share(first.value)} of {n}, for {extra}",
     )
 
 
-def _second(of: _Of, cause: str, did: str) -> str | None:
+def _second(of: _Of, cause: str, did: str) -> Said | None:
     """Of a fallback or a resubmission."""
     again, first = of.of_cause(cause)
     if not len(again):
@@ -150,10 +167,12 @@ def _second(of: _Of, cause: str, did: str) -> str | None:
     failed = int((~first["ended"].isin(CLOSED)).sum())
     after = f", {count(failed)} of them after a failure" if failed else ""
     calls = plural(len(again), "first call")
-    return f"{of.share(again)} {did}{after}. {of.without(again, first)}. {calls} in vain: {of.lost(first, again)}"
+    (text, brief), (lost, cost) = of.without(again, first), of.lost(first, again)
+    full = f"{of.share(again)} {did}{after}. {text}. {calls} in vain: {lost}"
+    return full, (f"{of.share(again, brief=True)} {did}; {cost}", brief)
 
 
-def _cancel(of: _Of) -> str | None:
+def _cancel(of: _Of) -> Said | None:
     attempts, requests = of.stage.attempts, of.stage.requests
     left = requests[(requests["ended"] == schema.CANCELLED) & (requests["answer"] == schema.SINGLE)]
     calls = attempts[(attempts["ended"] == schema.CANCELLED) & attempts["cause"].ne(schema.HEDGE)]
@@ -161,22 +180,30 @@ def _cancel(of: _Of) -> str | None:
     if not len(calls):
         return None
     how, log = "what the target makes after that is not known", of.frames.server_log
+    short = how
     log = calls[[*KEYS, "ended_at_ns"]].merge(log.drop_duplicates(KEYS), on=KEYS, suffixes=("", "_there"))
     after = log["tokens_after_cancel"]
     if after.notna().any():
         pace = BY_NAME["tpot"].ns(of.stage)
         each = np.nanmedian(pace) if np.isfinite(pace).any() else 0.0
         stopped = (log["cancelled_at_ns"] - log["ended_at_ns"]).clip(lower=0) + after * each
-        how = f"the server stopped {_times(stopped.dropna())} later, {count(after.sum())} tokens made"
-    return f"{of.share(calls)} were left by their users; {how}. Their answers: {of.lost(calls, calls.assign(output_tokens=np.nan))}"
+        made = f"later, {count(after.sum())} tokens made"
+        how = f"the server stopped {_times(stopped.dropna())} {made}"
+        short = f"the server stopped {_value(*_quantiles(stopped.dropna()))} {made}"
+    lost, cost = of.lost(calls, calls.assign(output_tokens=np.nan))
+    full = f"{of.share(calls)} were left by their users; {how}. Their answers: {lost}"
+    return full, (f"{of.share(calls, brief=True)} were left by their users; {cost}", short)
 
 
-def _later(of: _Of, kind: str) -> str | None:
+def _later(of: _Of, kind: str, what: str) -> Said | None:
     found = [one for one in of.transports if one.kind == kind]
-    return f"{_text(*found[0].times)} of {plural(found[0].requests, kind[:-1])}" if found else None
+    if not found:
+        return None
+    n = plural(found[0].requests, kind[:-1])
+    return f"{what} {_text(*found[0].times)} ({n})", (f"{what} {_value(*found[0].times)} ({n})",)
 
 
-def _second_call(of: _Of) -> str | None:
+def _second_call(of: _Of) -> Said | None:
     attempts, requests = of.stage.attempts, of.stage.requests
     of_two = requests.loc[(requests["answer"] == schema.SINGLE) & (requests["legs"] > 1), "request_id"]
     calls = attempts[attempts["request_id"].isin(of_two)]
@@ -184,19 +211,25 @@ def _second_call(of: _Of) -> str | None:
     if not len(second):
         return None
     prose, fields = whole_at_ns(first), whole_at_ns(second).where(second["ended"] == schema.OK, np.inf)
-    alone = _times((prose - first["scheduled_at_ns"]).dropna(), PS)
+    added, alone = (
+        _quantiles(one.dropna(), PS) for one in (fields - prose, prose - first["scheduled_at_ns"])
+    )
     tokens = [count(one[[*PROMPT, "output_tokens"]].sum(axis=1).mean()) for one in (first, second)]
-    return f"the second call adds {_times((fields - prose).dropna(), PS)} to {alone}, and {tokens[1]} tokens per request to {tokens[0]}"
+    counted = f"{tokens[1]} tokens per request to {tokens[0]}"
+    return (
+        f"the second call adds {_text(*added)} to {_text(*alone)}, and {counted}",
+        (f"the second call adds {_value(added[0])} to {_value(alone[0])}", f"and {counted}"),
+    )
 
 
-ANSWERS: dict[str, Callable[[_Of], str | None]] = {
+ANSWERS: dict[str, Callable[[_Of], Said | None]] = {
     "progressive": _progressive,
     "fallback": lambda of: _second(of, schema.FALLBACK, "fell back"),
     "resubmit": lambda of: _second(of, schema.RESUBMIT, "were sent twice"),
     "cancel": _cancel,
     "two calls": _second_call,
-    "turnaround": lambda of: _later(of, "jobs"),
-    "time to resume": lambda of: _later(of, "streams"),
+    "turnaround": lambda of: _later(of, "jobs", "turnaround"),
+    "time to resume": lambda of: _later(of, "streams", "time to resume"),
 }
 
 
@@ -208,22 +241,35 @@ def answers(frames: Frames, of_target: Steady, transports: list[Transport]) -> l
         name, n = plain(str(table), 80), len(stage.requests)
         of = _Of(stage, frames, [one for one in transports if one.traffic == name])
         few = f" Small sample: {plural(n, 'request')}." if n < FEWEST else ""
-        texts = ((pattern, text) for pattern, make in ANSWERS.items() if (text := make(of)))
-        found += [Answer(name, pattern, n, f"{text}.{few}") for pattern, text in texts]
+        said = ((pattern, one) for pattern, make in ANSWERS.items() if (one := make(of)))
+        found += [Answer(name, pattern, n, f"{text}.{few}", brief) for pattern, (text, brief) in said]
     return found
 
 
 def section(found: list[Answer]) -> Section | None:
     """None where each request is one call that is read to its end."""
     lines = tuple((f"{one.traffic}, {one.pattern}", one.text) for one in found)
-    brief = tuple(": ".join(line) for line in lines)
+    several = len({one.traffic for one in found}) > 1
+    brief = tuple(f"{one.traffic}: {line}" if several else line for one in found for line in one.brief)
     return Section("patterns", "What the patterns gain and cost", facts=lines, brief=brief) if found else None
 
 
-def _times(ns: pd.Series[float] | Floats, ps: tuple[float, ...] = PS[:1]) -> str:
-    return _text(*quantiles(np.asarray(ns, np.float64) / 1e6, ps))
+def _quantiles(ns: pd.Series[float], ps: tuple[float, ...] = PS[:1]) -> list[Quantile]:
+    return quantiles(np.asarray(ns, np.float64) / 1e6, ps)
+
+
+def _times(ns: pd.Series[float]) -> str:
+    return _text(*_quantiles(ns))
 
 
 def _text(*found: Quantile) -> str:
     """`p50 142 ms (95% CI 120 – 160), p95 n/a`."""
     return ", ".join(f"{percentile(q.p)} {with_interval(quantile_cell(q), ' ms')}" for q in found)
+
+
+def _value(*found: Quantile) -> str:
+    """`p50 142 ms, p95 failed`."""
+    cells = (replace(quantile_cell(q), interval="", mark="") for q in found)
+    return ", ".join(
+        f"{percentile(q.p)} {with_interval(cell, ' ms')}" for q, cell in zip(found, cells, strict=True)
+    )

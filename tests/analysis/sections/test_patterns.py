@@ -16,6 +16,7 @@ from tailgauge.rows.schema import TURNS
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.report import make
+from tailgauge_analysis.sections.findings import find
 from tailgauge_analysis.sections.patterns import answers
 
 NORMAL = NormalDist()
@@ -137,6 +138,18 @@ def test_the_second_call_of_a_structured_answer_adds_its_whole_time_and_its_toke
     assert value(text, "adds p50")[0] == shown(exact(added, 0.5))
     assert value(text, "to p50")[0] == shown(exact(waited(prose, "last_ns"), 0.5))
     assert f"{tokens[1]:,.0f} tokens per request to {tokens[0]:,.0f}" in text
+
+
+def test_the_terminal_has_two_short_lines_with_numbers_of_the_sentence(tmp_path):
+    folder = dry_run_folder(scenario(TRAFFIC, 6.0), tmp_path)
+    for one in find(load([folder])).patterns:
+        said = set(re.findall(r"[\d.,]*\d", one.text))
+
+        assert 1 <= len(one.brief) <= 2
+        for line in one.brief:
+            assert len(line) <= 72, line
+            assert "95% CI" not in line
+            assert set(re.findall(r"[\d.,]*\d", line)) <= said, (line, one.text)
 
 
 def test_a_call_that_is_read_to_its_end_has_no_sentence(ran):

@@ -384,7 +384,7 @@ def _brief(one: Variant) -> list[str]:
         return [_answer(one)]
     cost = one.cost
     added = (
-        f"; cost {_more(cost.low_share)} to {_more(cost.high_share)}"
+        f"; cost {change_text(cost.low_share)} to {change_text(cost.high_share)}"
         if cost and cost.low_share is not None
         else ""
     )
@@ -411,8 +411,8 @@ def _facts(one: Variant) -> list[tuple[str, str]]:
         why = ", ".join(f"{name} {count(n)}" for name, n in one.held.items())
         rows.append(("Held back", f"{plural(sum(one.held.values()), 'request')}: {why}"))
     rows += [
-        ("Extra requests", _more(one.extra_requests)),
-        ("Extra input tokens", _more(one.extra_input_tokens)),
+        ("Extra requests", change_text(one.extra_requests)),
+        ("Extra input tokens", change_text(one.extra_input_tokens)),
     ]
     if one.delay and one.delay[0].mark != TOO_FEW:
         rows.append(("Delay of the hedges", f"p50 {ms(one.delay[0].value)} ms"))
@@ -434,7 +434,8 @@ def _counted(one: Proportion) -> str:
     return f"{with_interval(share_cell(one))}, {count(one.k)} of {count(one.n)}" if one.n else "none sent"
 
 
-def _more(value: float | None) -> str:
+def change_text(value: float | None) -> str:
+    """`+4.1%`."""
     return "unknown" if value is None else f"{value * 100:+.1f}%"
 
 
@@ -483,7 +484,9 @@ def cost_text(cost: Cost | None) -> str:
         return f"unknown: {plain(cost.why, 200)}" if cost else "unknown"
     text = f"{cost.low:,.6g} – {cost.high:,.6g} ({cost.unit})"
     if cost.low_share is not None:
-        text += f", {_more(cost.low_share)} to {_more(cost.high_share)} of the cost of the answers"
+        text += (
+            f", {change_text(cost.low_share)} to {change_text(cost.high_share)} of the cost of the answers"
+        )
     return text
 
 
