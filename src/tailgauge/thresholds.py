@@ -25,3 +25,6 @@ PLANNED_CPU = 0.7  # what a worker's core should be at
 def fewest_for(p: float) -> int:
     """Values below which a window of time shows no percentile: with fewer, p99 would be the largest of a few."""
     return math.ceil(3 / (1 - p) - 1e-6)
+
+
+FEWEST_PAIRS = 6  # of a comparison: with five, no pattern of signs is rare enough for 5%

@@ -101,3 +101,14 @@ def test_a_run_that_is_as_long_as_advised_has_enough(tmp_path):
     assert "this plan has 108" in short[-2]
     assert "has 29" not in longer[-1]
     assert "this plan" not in longer[-1]
+
+
+def test_a_comparison_in_blocks_says_how_many_pairs_it_needs_and_a_run_as_long_as_advised_has_them():
+    both = {"a": {"output_tokens": 5}, "b": {"output_tokens": 6}}
+    blocks = {"a": "a", "b": "b", "block_s": 10.0, "washout_s": 1.0}
+
+    def of(duration_s):
+        return lines("ttft p50 < 1s", duration_s, traffic=both, crossover=blocks)[1:]
+
+    assert of(60.0) == ["comparison: needs 6 pairs of blocks, this plan has 2", "  run 140 s"]
+    assert of(140.0) == ["comparison: needs 6 pairs of blocks, has 6"]

@@ -142,7 +142,12 @@ def headline(found: Comparison, of_run: Result) -> Result:
     worst = min(of_run.outcome, found.outcome, key=(NO_ANSWER, FAIL, NOT_DECIDED, PASS).index)
     if of_run.outcome == NO_ANSWER:
         return of_run
-    return replace(of_run, outcome=worst, sentence=sentence(found), details=(*found.remarks, *of_run.details))
+    return replace(
+        of_run,
+        outcome=worst,
+        sentence=sentence(found),
+        details=(*found.remarks, *_power(found), *of_run.details),
+    )
 
 
 def section(found: Comparison) -> Section:

@@ -23,13 +23,14 @@ from functools import cache, lru_cache
 
 import numpy as np
 
+from tailgauge.thresholds import FEWEST_PAIRS
 from tailgauge_analysis.stats.bootstrap import SEED
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats, Ints
 
 ALL_UP_TO = 12  # pairs; beyond, patterns are drawn
 DRAWN = 9_999
 POWER, REPETITIONS = 0.8, 400
-FEWEST = 6  # pairs: with five, no pattern of signs is rare enough for 5%
+FEWEST = FEWEST_PAIRS
 
 
 @dataclass(frozen=True, slots=True)
