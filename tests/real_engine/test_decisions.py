@@ -123,14 +123,14 @@ minutes = 1
 [experiment.checkup]
 skip = ["light", "cancelled", "loaded"]
 [arrival]
-rate_per_s = 4
+rate_per_s = 2
 [traffic.assistant]
 pattern = "cached"
 prompt_tokens = 20
 output_tokens = 12
 [traffic.assistant.cache]
 prefixes = 2
-system_tokens = 1500
+system_tokens = 1000
 [simulated]
 profile = "tiny"
 """

@@ -7,6 +7,7 @@ from tailgauge.experiments.models import judge, report
 from tailgauge.experiments.models.judge import ModelBlock, choice
 from tailgauge.experiments.reading import read
 from tailgauge_analysis.stats.survival import Waits
+from tailgauge_analysis.verdict.checks import COMPARABLE
 
 ASKED = {"answered": {"metric": "e2e_sched", "quantile": 0.95, "max_ms": 1000.0}}
 ROUNDS = 8
@@ -68,6 +69,6 @@ def test_who_left_was_offered_and_not_answered(mixed, tmp_path):
         run.request(i * 100, [{"first": 100}])
     for ended in ("cancelled", "censored"):
         run.request(1000, [{"ended": ended}], ended=ended, winner=None)
-    found = judge.block("small", 1.0, read(run.write(tmp_path / "run")))
+    found = judge.block("small", 1.0, read(run.write(tmp_path / "run"), COMPARABLE))
 
     assert (found.answered, found.requests) == (6, 8)

@@ -28,7 +28,6 @@ from tailgauge.experiments.checkup.judge import (
     BURST_TO,
     COLD,
     FEWEST,
-    IDEAL,
     NONE,
     REFUSED,
     REPS,
@@ -71,8 +70,11 @@ def cached(reading: RunReading, popularity: Popularity, *, has_marks: bool) -> P
     known = settings(reading.frames.run)
     every = steady_calls(reading, known, salted={COLD})
     sent, cold = every[every["traffic"] == WARM], every[every["traffic"] == COLD]
-    if (every.loc[every["traffic"] == IDEAL, "cause"] == misses.NO_CACHE).any():
-        sent = sent.assign(cause=sent["cause"].replace(misses.UNSTABLE, misses.NO_CACHE))
+    if (
+        every.loc[every["traffic"] != COLD, "cause"].eq(misses.NO_CACHE).sum() >= FEWEST
+    ):  # then it is why all miss
+        short = sent["cause"] == misses.BELOW_MINIMUM
+        sent = sent.assign(cause=sent["cause"].where(short, misses.NO_CACHE))
     warm = sent[sent["counted"]]
     first = sent if not len(warm) else warm[(warm["cause"] == "") & warm["hit"]]
     times = [(one["began_ns"].dropna() / 1e6).to_numpy(np.float64) for one in (cold, first)]
