@@ -330,10 +330,8 @@ def _metric(
     values = formula.values(answers) if formula.values else np.empty(0)
     weights = formula.weights(answers) if formula.weights else None
     there = ~np.isnan(values)
-    values, weights = (
-        values[there],
-        None if weights is None else weights[there],
-    )  # copies: quantiles sort in place
+    if not there.all() or values is answers.gaps or values is answers.first_gap:  # quantiles sort in place
+        values, weights = values[there], None if weights is None else weights[there]
     scale, total = 1e-6 if formula.unit == MS else 1.0, formula.ours in totals
     mean = float(np.average(values, weights=weights)) * scale if len(values) else None
     quantiles = _quantiles(values, weights, rule) if len(values) and not total else ()

@@ -13,13 +13,12 @@ from typing import Any
 import pandas as pd
 
 from tailgauge.rows import schema
+from tailgauge_analysis.metrics.answers import prompt_tokens
 from tailgauge_analysis.reading.chunks import Chunks
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.text.formatting import count, plain, plural, share
 from tailgauge_analysis.text.json_values import Json, table, text
 from tailgauge_analysis.text.section import Section, Table
-
-_PROMPT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +92,7 @@ def _entry(
 ) -> Traffic:
     started = requests.loc[requests["ended"] != schema.CLIENT_DROP, "legs"]
     causes = attempts["cause"].value_counts()
+    computed, cached = prompt_tokens(attempts)
     return Traffic(
         pattern=", ".join(sorted({str(p) for p in requests["pattern"].unique()})),
         requests=len(requests),
@@ -109,17 +109,20 @@ def _entry(
         tools_ready=int(attempts["tool_ready_at_ns"].notna().sum()),
         citations=int(attempts["citations"].sum()),
         turns_max=int((requests["request_id"] % schema.TURNS).max()) + 1 if len(requests) else 0,
-        lengths=_lengths(requests, attempts, "asked_output_tokens", ["output_tokens"]) if is_exact else None,
-        prompts=_lengths(requests, attempts, "asked_prompt_tokens", list(_PROMPT)) if sizes else None,
+        lengths=_lengths(requests, attempts, "asked_output_tokens", attempts["output_tokens"])
+        if is_exact
+        else None,
+        prompts=_lengths(requests, attempts, "asked_prompt_tokens", computed + cached) if sizes else None,
         prompt_sizes=sizes,
     )
 
 
-def _lengths(requests: pd.DataFrame, attempts: pd.DataFrame, column: str, of: list[str]) -> Lengths:
+def _lengths(
+    requests: pd.DataFrame, attempts: pd.DataFrame, column: str, tokens: pd.Series[float]
+) -> Lengths:
     asked = requests[requests["legs"] == 1].set_index("request_id")[column]
     answers = attempts[(attempts["ended"] == schema.OK) & attempts["request_id"].isin(asked.index)]
-    wanted = answers["request_id"].map(asked)
-    got = answers[of].sum(axis=1).where(answers[of[0]].notna())
+    wanted, got = answers["request_id"].map(asked), tokens[answers.index]
     least, most = (int(wanted.min()), int(wanted.max())) if len(answers) else (0, 0)
     off = (got - wanted).abs().max()
     counted, same = int(got.notna().sum()), int((got == wanted).sum())
