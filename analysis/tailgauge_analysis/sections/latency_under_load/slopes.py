@@ -123,13 +123,13 @@ def _tpot(run: pd.DataFrame, stage: Steady) -> Regression:
         NEIGHBOURS: open_at(run, at + 1, "first_content_at_ns", "last_content_at_ns"),
     }
     beside = context_at(run, at + 1) - columns[CONTEXT]
-    mean = beside.sum() / max(1.0, float((columns[NEIGHBOURS] - 1).sum()))
+    known = ~np.isnan(prompt)
+    mean = beside[known].sum() / max(1.0, float((columns[NEIGHBOURS] - 1)[known].sum()))
     others = {
         "before": before,
         "beside": (beside - mean * (columns[NEIGHBOURS] - 1)) / 1000,
         **_models(calls),
     }
-    known = ~np.isnan(prompt)
     columns, others = ({name: values[known] for name, values in some.items()} for some in (columns, others))
     return regress("tpot", columns, y[known], NEIGHBOURS, None, others, output[known], (0.5,))
 
