@@ -53,11 +53,6 @@ class Part:
     from_s: float
     to_s: float
 
-    @property
-    def second_half(self) -> tuple[float, float]:
-        """Where a stable variant is as it stays."""
-        return (self.from_s + self.to_s) / 2, self.to_s
-
 
 Parts = Sequence[tuple[Part, Part]]  # of A and of B, by pair
 
@@ -82,9 +77,9 @@ def parts(stage: Steady, variants: tuple[str, str], block_s: float, washout_s: f
 
 
 def growths(frames: Frames, of: Parts) -> Growing:
-    """Of each variant, where the target does not sustain it."""
+    """Of each variant, where the target does not sustain it; a stable one is as it stays in the second half of a block."""
     stays = stays_s(frames)
-    a, b = ([pair[side].second_half for pair in of] for side in (0, 1))
+    a, b = ([((one[i].from_s + one[i].to_s) / 2, one[i].to_s) for one in of] for i in (0, 1))
     return growth_within(*stays, a), growth_within(*stays, b)
 
 

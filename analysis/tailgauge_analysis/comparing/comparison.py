@@ -176,14 +176,14 @@ def sentence(found: Comparison) -> str:
 
 
 def _answer(found: Comparison, a: str, b: str, by: str) -> str:
-    growing = [(name, grows) for name, grows in zip((a, b), found.growth_per_s, strict=True) if grows]
-    if growing:
-        names, sizes = (
-            " and ".join(texts)
-            for texts in zip(*((name, figures(grows)) for name, grows in growing), strict=True)
-        )
-        verb, backlog = ("are", "backlogs grow") if len(growing) > 1 else ("is", "backlog grows")
-        return f"{names} {verb} not stable at this rate: the {backlog} by {sizes} requests/s"
+    growing = zip((a, b), found.growth_per_s, strict=True)
+    unstable = [
+        f"{name} is not stable at this rate: the backlog grows by {figures(grows)} requests/s"
+        for name, grows in growing
+        if grows is not None
+    ]
+    if unstable:
+        return "; ".join(unstable)
     if found.verdict == SAME:
         return f"No difference of {by} or more between {a} and {b}"
     rows = [row for row in found.rows if row.verdict == found.verdict]

@@ -156,9 +156,11 @@ def stays_s(frames: Frames) -> tuple[Floats, Floats]:
 
 def growth_within(begun_s: Floats, ended_s: Floats, spans: Sequence[tuple[float, float]]) -> float | None:
     """By how much the requests in flight grow per second, in these times together; None where they do not."""
-    begun, ended = (stationarity.joined(at, spans) for at in (begun_s, ended_s))
     seconds = sum(to_s - from_s for from_s, to_s in spans)
-    if len(begun) < FEWEST_FOR_GROWTH or seconds < FEWEST_S:
+    if seconds < FEWEST_S:
+        return None
+    begun, ended = (stationarity.joined(at, spans) for at in (begun_s, ended_s))
+    if len(begun) < FEWEST_FOR_GROWTH:
         return None
     grows = stationarity.growth(begun, ended, 0.0, seconds)
     return grows.per_s if grows.rises and grows.per_s > IN_PARTS * len(begun) / seconds else None

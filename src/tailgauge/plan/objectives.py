@@ -9,6 +9,7 @@ import numpy as np
 from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.objective import LATENCY, LEAST, SHARE, Objective, fewest, text_of
 from tailgauge.schedule.schedule import Schedule
+from tailgauge.schedule.settings import Crossover
 from tailgauge.thresholds import FEWEST_PAIRS
 
 PERCENTILES = (0.99, 0.95, 0.9, 0.5)
@@ -17,14 +18,13 @@ PERCENTILES = (0.99, 0.95, 0.9, 0.5)
 def lines(scenario: Scenario, schedule: Schedule, *, only_lacking: bool = False) -> list[str]:
     """The objectives of a plan, or only those for which it is too short: they have a line of advice."""
     found = [_lines(objective, scenario, schedule) for objective in scenario.slo.values()]
-    found += [_pairs(scenario)] if scenario.crossover is not None else []
+    found += [_pairs(scenario, scenario.crossover)] if scenario.crossover is not None else []
     return [line for texts in found if texts[1:] or not only_lacking for line in texts]
 
 
-def _pairs(scenario: Scenario) -> list[str]:
+def _pairs(scenario: Scenario, blocks: Crossover) -> list[str]:
     """What a comparison in alternating blocks needs."""
-    assert scenario.crossover is not None  # else there are no blocks
-    stages, pair_s = scenario.stages, 2 * scenario.crossover.block_s
+    stages, pair_s = scenario.stages, 2 * blocks.block_s
     steady_s = stages.duration_s - stages.warmup - stages.cooldown_s
     has = int((steady_s + 1e-6) // pair_s)
     text = f"comparison: needs {FEWEST_PAIRS} pairs of blocks"

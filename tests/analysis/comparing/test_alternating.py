@@ -127,3 +127,10 @@ def test_blocks_shorter_than_five_p99_are_refused_with_the_length_they_need(tmp_
     assert found.against[0].startswith(
         "blocks of 3 s are shorter than 5 end-to-end p99: set crossover.block_s"
     )
+
+
+def test_a_run_that_is_shorter_than_a_pair_of_blocks_has_none(tmp_path):
+    found = compared(saturated(tmp_path, 4.0, 20.0, pairs=0.7))
+
+    assert (found.pairs, found.growth_per_s) == (0, (None, None))
+    assert found.against[0].startswith("0 pairs of whole blocks")

@@ -149,14 +149,13 @@ def variants(frames: Frames, of_target: Steady) -> list[Variant]:
     rows = rows[list(dict.fromkeys([*KEYS, "traffic", "cause", "of_attempt", *OF_COPY]))]
     rows = rows.sort_values("sent_at_ns", kind="stable")
     by_name = {str(name): of for name, of in rows.groupby("traffic", observed=True)}
-    controls = {name: _control(frames.run, name, present) for name in hedging}
+    in_blocks = table(frames.run["scenario"], "crossover")  # compared there, and only there
+    controls = {name: None if in_blocks else _control(frames.run, name, present) for name in hedging}
     names = [*dict.fromkeys(control for control in controls.values() if control), *hedging]
     found = {name: _Table(of_target, name, table(tables, name), by_name[name]) for name in names}
-    prices, in_blocks = tariff(frames.run), bool(table(frames.run["scenario"], "crossover"))
+    prices = tariff(frames.run)
     return [
-        _variant(
-            found[name], found.get(controls.get(name) or ""), frames.server_log, prices, in_blocks=in_blocks
-        )
+        _variant(found[name], found.get(controls.get(name) or ""), frames.server_log, prices)
         for name in found
     ]
 
@@ -204,9 +203,7 @@ class _Table:
         )
 
 
-def _variant(
-    one: _Table, control: _Table | None, server_log: pd.DataFrame, prices: Tariff, *, in_blocks: bool
-) -> Variant:  # fmt: skip
+def _variant(one: _Table, control: _Table | None, server_log: pd.DataFrame, prices: Tariff) -> Variant:
     found = copies(one.stage.requests, one.attempts)
     hedges = bool(len(found.copy)) or one.policy != OFF
     legs = one.attempts[KEYS].drop_duplicates()
@@ -232,7 +229,7 @@ def _variant(
         waste=waste.waste(found.losers(), found.winners(), server_log) if hedges else None,
         cost=cost_of(one.attempts, found.losers(), found.winners(), prices) if hedges else None,
         slowness=slowness(found, one.firsts, control.firsts if control else None) if hedges else None,
-        versus=_versus(one, control) if control and hedges and not in_blocks else None,
+        versus=_versus(one, control) if control and hedges else None,
     )
 
 

@@ -22,7 +22,7 @@ loads makes no finding.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -164,14 +164,12 @@ def result(loads: Sequence[LoadResult], quantile: float | None = None) -> Hedgin
     without, either = (_unstable(ordered, sides) for sides in ((0,), (0, 1)))
     unstable = None if either == without else either
     stable = [either is None or one.rate_per_s < either for one in ordered]
-    slow = [
-        contrast.quantiles(one.off, one.on, p) if p is not None and yes else None
-        for one, yes in zip(ordered, stable, strict=True)
-    ]
-    bad = [
-        contrast.shares(one.bad_off, one.bad_on) if one.bad_off and yes else None
-        for one, yes in zip(ordered, stable, strict=True)
-    ]
+
+    def each(made: Callable[[LoadResult], Contrast | None]) -> list[Contrast | None]:
+        return [made(one) if yes else None for one, yes in zip(ordered, stable, strict=True)]
+
+    slow = each(lambda one: None if p is None else contrast.quantiles(one.off, one.on, p))
+    bad = each(lambda one: contrast.shares(one.bad_off, one.bad_on) if one.bad_off else None)
     measures = [slow, bad] if any(one is not None for one in bad) else [slow]
     known = [
         [(load.rate_per_s, one) for load, one in zip(ordered, of, strict=True) if one] for of in measures
@@ -243,10 +241,9 @@ def crossover(
     unstable_per_s: float | None = None,
 ) -> CrossoverLoad:  # fmt: skip
     """The crossover of `loads` in ascending order; `helps`, `hurts`: whether help and harm are shown; `least`: that is one."""
+    unstable = unstable_per_s is not None
     if not of:
-        return CrossoverLoad(
-            None, None, unstable_per_s, helps=False, hurts=unstable_per_s is not None, fit=()
-        )
+        return CrossoverLoad(None, None, unstable_per_s, helps=False, hurts=unstable, fit=())
     weights = np.array([1 / max(LEAST, float(one.draws.var())) for one in of])
     fit = isotonic(np.array([one.value for one in of]), weights)
     rows = np.stack([one.draws for one in of], axis=1)
@@ -259,7 +256,7 @@ def crossover(
     high = _further(tested, float(np.quantile(ends[:, 1], 1 - alpha, method="inverted_cdf")), 1)
     low, high = min(low, gain), max(high, min(harm, tested[-1]))
     helps = helps and math.isfinite(gain)
-    hurts = unstable_per_s is not None or (hurts and math.isfinite(harm))
+    hurts = unstable or (hurts and math.isfinite(harm))
     return CrossoverLoad(
         _zero(loads, fit) if helps and hurts else None, low if helps else None, high if hurts else None,
         helps, hurts, tuple(map(float, fit)),

@@ -187,19 +187,14 @@ def _smallest(found: HedgingResult) -> str:
 
 
 def _remarks(tested: TestedHedge, found: HedgingResult) -> list[str]:
-    out = (
-        [MODEL, P95]
-        if tested.quantile is None and found.quantile is not None and found.quantile < 0.99
-        else [MODEL]
-    )
+    is_weaker = tested.quantile is None and found.quantile is not None and found.quantile < 0.99
+    out = [MODEL, P95] if is_weaker else [MODEL]
     short = [_rate(one.rate_per_s) for one in found.loads if one.load.short]
     if short:
         out.append(SHORT_BLOCKS.format(", ".join(short) + " requests/s"))
-    both = [one for one in found.loads if one.load.growth_per_s[0] is not None]
+    both = [_rate(one.rate_per_s) for one in found.loads if one.load.growth_per_s[0] is not None]
     if both and not found.loads[-1].change:
-        out.append(
-            f"unstable without hedging too at {', '.join(_rate(one.rate_per_s) for one in both)} requests/s"
-        )
+        out.append(f"unstable without hedging too at {', '.join(both)} requests/s")
     lost = [
         _rate(one.rate_per_s) for one in found.loads if one.change is None and one.load.growth_per_s == STABLE
     ]
