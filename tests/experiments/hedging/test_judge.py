@@ -287,3 +287,11 @@ def test_a_gain_where_few_requests_are_much_slower_is_found():
         found.append(p_values([contrast.quantiles(off, on, 0.95)])[0])
 
     assert np.mean(np.array(found) <= 0.02) >= 0.7
+
+
+def test_a_backlog_that_grows_where_the_tail_is_no_slower_is_chance():
+    loads = [load(2.0, 1.0, 21), load(4.0, 1.0, 24, growth_per_s=(None, 0.3))]
+
+    assert result(loads).unstable_per_s is None
+    assert not result(loads).tail.hurts
+    assert result(loads).loads[1].change is not None

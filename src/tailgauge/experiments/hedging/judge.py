@@ -12,7 +12,7 @@ narrow (Sen, Banerjee, Woodroofe 2010), and a block may end before a backlog has
 least the smallest size worth a change, 5% or 1 point.
 
 Above what the target sustains there is no size, because it grows with the length of the run: loads from where the requests
-in flight grow are not fitted. If they grow with hedging only, it hurts there.
+in flight grow are not fitted. If they grow with hedging only, and its tail is slower there, it hurts.
 
 Whether it helps is tested on the lower loads together, whether it hurts on the upper ones: the largest of all weighted
 sums over the lowest (highest) loads is compared with the same after exchanging the variants of pairs, so that trying many
@@ -162,6 +162,10 @@ def result(loads: Sequence[LoadResult], quantile: float | None = None) -> Hedgin
     ordered = sorted(loads, key=lambda one: one.rate_per_s)
     p = quantile_for(ordered, quantile)
     without, either = (_unstable(ordered, sides) for sides in ((0,), (0, 1)))
+    above = [one for one in ordered if p is not None and either is not None and one.rate_per_s >= either]
+    slower = [contrast.quantiles(one.off, one.on, p or 0.0) for one in above]
+    if p_values([one for one in slower if one is not None])[1] > 1 - CONFIDENCE:  # a wave of load by chance
+        either = without
     unstable = None if either == without else either
     stable = [either is None or one.rate_per_s < either for one in ordered]
 
