@@ -99,12 +99,10 @@ def test_nothing_is_found_on_a_healthy_endpoint(tmp_path, full_size):
         of_fan_outs = {"fan_out", "heavy_leg", "legs_refused", "race", "per_slot"}
         names = {one["check"]["name"] for one in answer.facts["checks"]}
         assert names == set(CHECKS) - {"not_streamed"} - (set() if traffic else of_fan_outs)
-        few = (
-            {"queueing", "unrecovered"} if traffic and quick else set()
-        )  # one fan-out a second, half a minute
-        assert {one["check"]["name"] for one in answer.facts["checks"] if one["outcome"] == "INCONCLUSIVE"} == {
-            "connections", "no_retry_after", "early_retries", *few,
-        }  # fmt: skip
+        without = {one["check"]["name"] for one in answer.facts["checks"] if one["outcome"] == "INCONCLUSIVE"}
+        # One fan-out a second: too few for some, and for queueing in ten minutes too.
+        few = {"queueing", "unrecovered", "tail", "heavy_leg", "fan_out"} if traffic else set()
+        assert without - few == {"connections", "no_retry_after", "early_retries"}
     assert answer.result.sentence == "no problem found in 22 checks"
     assert json.loads(json.dumps(answer.facts)) == answer.facts
 
