@@ -23,13 +23,14 @@ class Headroom(Table):
         0.01, gt=0, le=0.5, description="allowed share of calls with a 429 or an overload at a sustained rate"
     )
     good: Share = Field(
-        0.0, description="required share of requests that meet every objective of [slo]; 0: none"
+        0.0,
+        description="required share of requests that meet every objective of [slo]; 0: each objective on a latency by itself",
     )
     growth: float = Field(
         1.25,
         gt=1,
         le=2,
-        description="rate of a step relative to the previous one; towards a limit in the headers at most doubled per minute",
+        description="rate of a step relative to the previous one; towards a limit in the headers at most doubled per minute; without any limit it is doubled",
     )
     most: float = Field(
         20.0, gt=1, le=1000, description="highest tested rate, relative to arrival.rate_per_s"
@@ -43,7 +44,7 @@ class Headroom(Table):
     )
     rest_s: NonNegative = Field(
         60.0,
-        description="pause between two steps, for limits to refill; not at the simulated endpoint, which resets",
+        description="pause between two steps, for limits to refill; not without limits, nor at the simulated endpoint, which resets",
     )
     no_429: bool = Field(
         False, description="one run at today's rate, from headers and usage, without 429s; wider interval"

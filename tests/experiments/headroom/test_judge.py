@@ -1,10 +1,12 @@
 """The pieces of headroom: what a bucket sustains, what a level says, which rate is tried next."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from experiments.headroom.planted import sustained_by_bucket
 
-from tailgauge.experiments.headroom.judge import Charges, Rate, RateResult, judged
+from tailgauge.experiments.headroom.judge import Charges, Met, Rate, RateResult, judged
 from tailgauge.experiments.headroom.limits import (
     CAPACITY,
     OBJECTIVES,
@@ -23,7 +25,9 @@ from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
 REFUSED = 0.01
 GAPS = np.random.default_rng(7).exponential(1.0, 40_000)
 KNOWN = Rate(10.0, 9.9, 10.1)
-PLAN = SearchPlan(today=4.0, most=40.0, growth=1.25, precision=0.05, confirm=3, period_s=40.0)
+PLAN = SearchPlan(
+    today=4.0, most=40.0, growth=1.25, precision=0.05, confirm=3, period_s=40.0, narrow=1.05**2.4
+)
 
 NAMED = ("a limit in the headers",)
 
@@ -31,18 +35,18 @@ NAMED = ("a limit in the headers",)
 def at(rate, k=0, n=400, **given):
     values = {
         "rate_per_s": rate, "emptied": False, "seconds": 30.0, "requests": n,
-        "refused": counted(k, n), "overloaded": 0, "kinds": {"requests": k} if k else {}, "good": None,
-        "met": PASS, "missed": False, "served": Rate(rate, rate - 0.1, rate + 0.1), "growth_per_s": 0.0,
+        "refused": counted(k, n), "overloaded": 0, "kinds": {"requests": k} if k else {}, "objectives": (),
+        "served": Rate(rate, rate - 0.1, rate + 0.1), "growth_per_s": 0.0,
         "detectable_per_s": rate / 10, "growing": False, "saturated": False, "answer_s": 0.5, "buckets": NAMED,
         "charges": Charges({}, {}), "offered": {},
     }  # fmt: skip
     return RateResult(**(values | given))
 
 
-def outcomes(runs, known=None, *, good=0.0, by_capacity=False):
+def outcomes(runs, known=None, *, by_capacity=False):
     return {
         (one.rate_per_s, one.emptied): one.outcome
-        for one in judged(runs, Headroom(refused=REFUSED, good=good), known, by_capacity=by_capacity)
+        for one in judged(runs, Headroom(refused=REFUSED), known, by_capacity=by_capacity)
     }
 
 
@@ -115,71 +119,78 @@ def test_a_backlog_that_grew_less_than_it_would_have_contradicts_a_known_capacit
 
 
 def test_below_a_known_capacity_only_an_objective_fails_a_rate():
-    runs = [at(8, growing=True), at(9, met=FAIL), at(9.5, growth_per_s=None)]
+    met = within(400)
+    runs = [at(8, growing=True, objectives=met), at(9.5, growth_per_s=None, objectives=met)]
 
-    assert outcomes(runs, KNOWN, by_capacity=True) == {
-        (8, False): INCONCLUSIVE, (9, False): FAIL, (9.5, False): PASS,
-    }  # fmt: skip
+    assert outcomes(runs, KNOWN, by_capacity=True) == {(8, False): INCONCLUSIVE, (9.5, False): PASS}
+    assert outcomes([*runs, at(9.7, objectives=MISSED)], KNOWN, by_capacity=True)[9.7, False] == FAIL
 
 
 def free(rate, **given):
     return at(rate, buckets=(), **({"n": 60} | given))
 
 
+def unlimited(one):
+    return replace(one, buckets=())
+
+
 def test_where_nothing_refuses_a_rate_passes_whose_backlog_was_seen_not_to_grow():
-    runs = [
-        free(4, growth_per_s=None),
-        free(5),
-        free(6, growing=True),
-        free(3, met=INCONCLUSIVE, missed=True),
-    ]
+    runs = [free(4, growth_per_s=None), free(5), free(6, growing=True)]
     found = {
         one.rate_per_s: (one.outcome, one.leans) for one in judged(runs, Headroom(), None, by_capacity=False)
     }
 
-    assert found == {3: (INCONCLUSIVE, FAIL), 4: (INCONCLUSIVE, PASS), 5: (PASS, PASS), 6: (FAIL, FAIL)}
+    assert found == {4: (INCONCLUSIVE, PASS), 5: (PASS, PASS), 6: (FAIL, FAIL)}
     assert outcomes([*runs, free(7, k=1)])[5, False] == INCONCLUSIVE  # it refuses after all
-
-
-@pytest.mark.parametrize(("outcomes_of", "expected"), [
-    ((PASS, PASS, FAIL), PASS), ((PASS, FAIL), INCONCLUSIVE), ((FAIL, FAIL, INCONCLUSIVE), FAIL),
-])  # fmt: skip
-def test_most_runs_of_a_rate_must_agree_on_the_objectives(outcomes_of, expected):
-    assert outcomes([free(5, met=one) for one in outcomes_of]) == {(5, False): expected}
 
 
 def test_a_level_that_was_made_to_refuse_fails_nothing_without_a_known_limit():
     assert outcomes([at(5, k=40, emptied=True)]) == {(5, True): INCONCLUSIVE}
 
 
+def within(k, n=400, needed=0.95):
+    return (Met(counted(k, n), needed),)
+
+
+MISSED, UNSURE = within(300), within(378)
+
+
 def test_an_objective_fails_a_level_that_refuses_nobody():
-    runs = [
-        at(5, good=counted(395, 400)),
-        at(6, good=counted(300, 400)),
-        at(7, good=counted(378, 400)),
-    ]
+    runs = [at(5, objectives=within(395)), at(6, objectives=MISSED), at(7, objectives=UNSURE)]
 
-    assert outcomes(runs, good=0.95) == {(5, False): PASS, (6, False): FAIL, (7, False): INCONCLUSIVE}
-    assert binding([runs[1]], 0.95) == OBJECTIVES
+    assert outcomes(runs[:2]) == {(5, False): PASS, (6, False): FAIL}
+    assert outcomes(runs[2:]) == {(7, False): INCONCLUSIVE}
+    assert binding([runs[1]]) == OBJECTIVES
 
 
-def test_capacity_is_the_most_that_is_answered_while_more_and_more_wait():
+def test_rates_beside_it_say_whether_an_objective_is_met():
+    """More load makes no answer faster: with the runs at higher rates one passes, with those at lower ones it fails."""
+    few = {"n": 60}
+    better = [at(5, objectives=within(60, 60), **few), at(6, objectives=within(60, 60), **few)]
+    worse = [at(8, objectives=within(50, 60), **few), at(9, objectives=within(53, 60), **few)]
+
+    assert outcomes([free(5, objectives=within(60, 60))]) == {(5, False): INCONCLUSIVE}
+    assert outcomes([*map(unlimited, better), *map(unlimited, worse)]) == {
+        (5, False): PASS, (6, False): INCONCLUSIVE, (8, False): FAIL, (9, False): FAIL,
+    }  # fmt: skip
+
+
+def test_capacity_is_what_the_lowest_rate_that_reaches_it_answers_and_all_of_them_make_its_interval():
     over = at(15, growing=True, saturated=True, served=Rate(12.0, 11.8, 12.2))
     far_over = at(30, growing=True, saturated=True, served=Rate(9.0, 8.8, 9.2))
     few = at(20, growing=True, saturated=True, served=Rate(20.0, 0.0, float("inf")))
 
     assert capacity([at(5), over], REFUSED) == Rate(12.0, pytest.approx(11.8), pytest.approx(12.2))
-    assert capacity([far_over, over, over, few], REFUSED) == Rate(
-        12.0, pytest.approx(12 - 0.2 / 2**0.5), pytest.approx(12 + 0.2 / 2**0.5)
-    )
+    assert capacity([over, over], REFUSED).high == pytest.approx(12 + 0.2 / 2**0.5)
+    assert capacity([far_over, over, few], REFUSED) == Rate(12.0, pytest.approx(8.8), pytest.approx(12.2))
     assert capacity([at(5), at(15, k=100)], REFUSED) is None
-    assert binding([over], 0.0) == CAPACITY
-    assert binding([at(5, met=FAIL, missed=True)], 0.0) == OBJECTIVES
+    assert binding([over]) == CAPACITY
+    assert binding([at(5, objectives=MISSED)]) == OBJECTIVES
 
 
 def test_what_binds_is_the_limit_with_most_429s():
-    assert binding([at(12, k=40), at(13, kinds={"input_tokens": 30})], 0.0) == "requests"
-    assert binding([at(12, k=3, overloaded=50)], 0.0) == CAPACITY
+    assert binding([at(12, k=40), at(13, kinds={"input_tokens": 30})]) == "requests"
+    assert binding([at(12, k=3, overloaded=50)]) == CAPACITY
 
 
 def test_only_limits_that_were_met_decide():
@@ -276,18 +287,15 @@ def test_a_capacity_is_tried_just_below_and_well_above_without_a_burst():
 
     assert below == NextRate(pytest.approx(10 / 1.05), 3, above=False)
     assert above == NextRate(pytest.approx(10.1 * 1.2), 3, above=False)
-    moved = Rate(10.1, 10.0, 10.2)  # with every run; rates that were tried count as long as they are near
-    runs = [free(8), over, free(9.52, growing=True), free(12.12, growing=True)]
-    assert [one.rate_per_s for one in next_rates(runs, moved, by_capacity=True)] == [9.52]
-    assert [one.rate_per_s for one in next_rates([*runs, free(9.52)], KNOWN, by_capacity=True)] == [
-        9.52,
-        12.12,
-    ]
+    ends_tried = [free(8), over, free(9.52), free(12.12, growing=True)]
+    assert next_rates(ends_tried, KNOWN, by_capacity=True) == [
+        NextRate(9.52, 2, above=False), NextRate(12.12, 2, above=False),
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize(("runs", "middle"), [
     ([free(8), free(14), free(16, growing=True)], (14 * 16) ** 0.5),  # it does more with a short queue
-    ([free(4), free(8, met=FAIL), free(16, growing=True)], (4 * 8) ** 0.5),  # an objective fails earlier
+    ([free(4, objectives=within(400)), free(8, objectives=MISSED), free(16, growing=True, objectives=MISSED)], 32**0.5),
 ])  # fmt: skip
 def test_a_capacity_that_the_rates_contradict_is_left_and_the_gap_halved(runs, middle):
     assert next_rates(runs, KNOWN, by_capacity=True) == [NextRate(pytest.approx(middle), 1, above=False)]

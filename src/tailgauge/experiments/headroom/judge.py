@@ -14,9 +14,12 @@ because a target may do more than it does when many calls wait.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
+from tailgauge.experiments.answer import worst
 from tailgauge.scenario.experiment import Headroom as Settings
 from tailgauge_analysis.sections.rate_limits.buckets import Bucket
 from tailgauge_analysis.sections.rate_limits.costs import Costs
@@ -45,6 +48,26 @@ class Charges:
 
 
 @dataclass(frozen=True, slots=True)
+class Met:
+    """Requests within an objective, and the share of them that it needs."""
+
+    within: Proportion
+    needed: float
+
+    @property
+    def missed(self) -> bool:
+        """Whether fewer were, as measured."""
+        return self.within.value is not None and self.within.value < self.needed
+
+    @property
+    def outcome(self) -> str:
+        """By the interval."""
+        if (1.0 if self.within.high is None else self.within.high) < self.needed:
+            return FAIL
+        return PASS if (self.within.low or 0.0) >= self.needed else INCONCLUSIVE
+
+
+@dataclass(frozen=True, slots=True)
 class RateResult:
     """A run at one rate. `emptied`: it began with a burst, so that the bucket was empty. `growth_per_s`: of the backlog, None
     if that could not be judged; `saturated`: it grew by much, so what was served is all that the target can do.
@@ -57,9 +80,7 @@ class RateResult:
     refused: Proportion
     overloaded: int
     kinds: Mapping[str, int]  # 429s
-    good: Proportion | None  # within every objective; None if there is none
-    met: str  # outcome of the objectives on a latency
-    missed: bool  # one of them, as measured
+    objectives: tuple[Met, ...]
     served: Rate
     growth_per_s: float | None
     detectable_per_s: float  # growth that would have been seen
@@ -81,10 +102,11 @@ class JudgedRate:
     emptied: bool
     runs: tuple[RateResult, ...]
     refused: Proportion
-    good: Proportion | None
+    objectives: tuple[Met, ...]
     outcome: str
     alone: str
     leans: str
+    unseen_per_s: float  # growth of the backlog that its runs may have missed
 
 
 def judged(
@@ -94,26 +116,27 @@ def judged(
     groups: dict[tuple[float, bool], list[RateResult]] = {}
     for one in runs:
         groups.setdefault((one.rate_per_s, one.emptied), []).append(one)
-    refuses = may_refuse(runs)
+    refuses = is_limited(runs) or any(one.refused.k for one in runs)
+    ascending = [groups[key] for key in sorted(groups)]
+    flags = {"by_capacity": by_capacity, "refuses": refuses}
     return [
-        _judged(groups[key], settings, known, by_capacity=by_capacity, refuses=refuses)
-        for key in sorted(groups)
+        _judged(groups[key], settings, known, met, **flags)
+        for key, met in zip(sorted(groups), _met(ascending), strict=True)
     ]
 
 
-def may_refuse(runs: Sequence[RateResult]) -> bool:
-    """Whether a header named a limit, or a call was refused."""
-    return any(one.buckets or one.kinds or one.refused.k for one in runs)
+def is_limited(runs: Sequence[RateResult]) -> bool:
+    """Whether a header named a limit, or a 429 came."""
+    return any(one.buckets or one.kinds for one in runs)
 
 
 def _judged(
-    runs: Sequence[RateResult], settings: Settings, known: Rate | None, *, by_capacity: bool, refuses: bool
-) -> JudgedRate:
+    runs: Sequence[RateResult], settings: Settings, known: Rate | None, met: str, *, by_capacity: bool, refuses: bool
+) -> JudgedRate:  # fmt: skip
     first = runs[0]
     refused = _pooled([one.refused for one in runs])
-    good = _pooled([one.good for one in runs if one.good is not None]) if settings.good > 0 else None
-    growing = _most([one.growing for one in runs])
-    met = _objectives(runs, settings, good)
+    objectives = _together(runs)
+    growing = sum(one.growing for one in runs) * 2 > len(runs)
     alone = _alone(refused, settings, met, growing=growing)
     if not refuses:
         unseen = all(one.growth_per_s is None for one in runs)
@@ -128,10 +151,11 @@ def _judged(
         outcome = INCONCLUSIVE  # it was made to refuse: without a known limit that proves little
     if outcome == PASS and met != PASS:
         outcome = alone
-    missed = _most([one.missed for one in runs]) if good is None else (good.value or 0.0) < settings.good
-    too_much = (refused.value or 0.0) > settings.refused or missed
+    too_much = (refused.value or 0.0) > settings.refused or any(one.missed for one in objectives)
     leans = alone if alone != INCONCLUSIVE else FAIL if too_much else PASS
-    return JudgedRate(first.rate_per_s, first.emptied, tuple(runs), refused, good, outcome, alone, leans)
+    return JudgedRate(
+        first.rate_per_s, first.emptied, tuple(runs), refused, objectives, outcome, alone, leans, _unseen(runs)
+    )  # fmt: skip
 
 
 def _alone(refused: Proportion, settings: Settings, met: str, *, growing: bool) -> str:
@@ -141,13 +165,29 @@ def _alone(refused: Proportion, settings: Settings, met: str, *, growing: bool) 
     return PASS if high <= settings.refused and met == PASS else INCONCLUSIVE
 
 
-def _objectives(runs: Sequence[RateResult], settings: Settings, good: Proportion | None) -> str:
-    """Of the required share of good requests; without one of [slo], where most runs must agree; PASS of none."""
-    if good is not None:
-        if (good.high or 0.0) < settings.good:
-            return FAIL
-        return PASS if (good.low or 0.0) >= settings.good else INCONCLUSIVE
-    return next((of for of in (FAIL, PASS) if _most([one.met == of for one in runs])), INCONCLUSIVE)
+def _together(runs: Sequence[RateResult]) -> tuple[Met, ...]:
+    """The objectives over several runs."""
+    of_each = zip(*(one.objectives for one in runs), strict=True)
+    return tuple(Met(_pooled([one.within for one in same]), same[0].needed) for same in of_each)
+
+
+def _met(ascending: Sequence[Sequence[RateResult]]) -> Iterator[str]:
+    """The outcome of the objectives at each rate. More load makes no answer faster: a rate also passes if it does so together
+    with the runs at higher rates, and fails if it does so together with those at lower ones.
+    """
+    for at in range(len(ascending)):
+        above, below = ascending[at:], ascending[at::-1]
+        with_higher, with_lower = (
+            [worst(one.outcome for one in _together([*chain(*of[:n])])) for n in range(1, len(of) + 1)]
+            for of in (above, below)
+        )
+        yield (
+            FAIL
+            if FAIL in with_lower
+            else PASS
+            if PASS in with_higher or not ascending[at][0].objectives
+            else INCONCLUSIVE
+        )
 
 
 def _by_limit(known: Rate, first: RateResult, alone: str, *, contradicted: bool) -> str:
@@ -166,12 +206,11 @@ def _by_capacity(known: Rate, runs: Sequence[RateResult], alone: str, met: str) 
     if alone != PASS:
         return alone
     grew = sum(one.growth_per_s or 0.0 for one in runs) / len(runs)
-    seen = sum(one.detectable_per_s for one in runs) / len(runs) ** 1.5
-    return PASS if grew + seen < rate - known.high else INCONCLUSIVE
+    return PASS if grew + _unseen(runs) < rate - known.high else INCONCLUSIVE
 
 
-def _most(several: Sequence[bool]) -> bool:
-    return sum(several) * 2 > len(several)
+def _unseen(runs: Sequence[RateResult]) -> float:
+    return sum(one.detectable_per_s for one in runs) / len(runs) / math.sqrt(len(runs))
 
 
 def _pooled(several: Sequence[Proportion]) -> Proportion:

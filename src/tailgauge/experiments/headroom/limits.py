@@ -95,15 +95,19 @@ def _bounded(several: Sequence[Estimate], rate: Rate) -> Rate:
 
 
 def capacity(runs: Sequence[RateResult], share: float) -> Rate | None:
-    """Requests answered per second at capacity: the most among the rates that reached it; None if none did.
+    """Requests answered per second at capacity; None if no run reached it. `share`: allowed as refused.
 
-    Not the mean, because a target may do less when more calls wait. `share`: allowed as refused.
+    That of the lowest rate that reached it. What a target answers may depend on how many calls wait, so the interval is that
+    of all rates.
     """
     full: dict[float, list[RateResult]] = {}
     for one in runs:
         if (one.saturated or _overloaded(one, share)) and math.isfinite(one.served.high):
             full.setdefault(one.rate_per_s, []).append(one)
-    return max(map(_served, full.values()), key=lambda one: one.value, default=None)
+    if not full:
+        return None
+    each = [_served(full[rate]) for rate in sorted(full)]
+    return Rate(each[0].value, min(one.low for one in each), max(one.high for one in each))
 
 
 def _served(runs: Sequence[RateResult]) -> Rate:
@@ -118,7 +122,7 @@ def _overloaded(one: RateResult, share: float) -> bool:
     return one.requests > 0 and one.overloaded > 2 * share * one.requests and one.overloaded > FEWEST
 
 
-def binding(failed: Sequence[RateResult], good: float) -> str | None:
+def binding(failed: Sequence[RateResult]) -> str | None:
     """What failed the runs: the limit that refused most calls, the capacity, or the objectives."""
     counts = by_kind(failed)
     over = sum(one.overloaded for one in failed)
@@ -127,9 +131,7 @@ def binding(failed: Sequence[RateResult], good: float) -> str | None:
         return most
     if over or any(one.growing for one in failed):
         return CAPACITY
-    missed = any(
-        one.good is not None and (one.good.value or 0.0) < good if good > 0 else one.missed for one in failed
-    )
+    missed = any(one.missed for run in failed for one in run.objectives)
     return OBJECTIVES if missed else most
 
 

@@ -1,7 +1,8 @@
 """One run as the result at one rate: a few numbers.
 
 From the steady stage, except buckets, which depend on the whole run. Refused: 429 or overload (529, 503). The backlog
-grows if the run is found unstable by it, or leaves more than a tenth of the arrivals waiting where that is not judged.
+grows if the run is found unstable by it; where that is not judged, if it leaves more than a tenth of the arrivals waiting,
+or most of them where answers are too slow for their backlog to be measured.
 A request asks each limit for 1 per call, for input tokens without those read from the cache, for output tokens, or for
 all tokens; first attempts only, summed over the calls of a request. A refused call gets the median of its traffic.
 """
@@ -13,51 +14,62 @@ import math
 import numpy as np
 import pandas as pd
 
-from tailgauge.experiments.answer import worst
-from tailgauge.experiments.headroom.judge import Charges, Rate, RateResult, Trace
+from tailgauge.experiments.headroom.judge import Charges, Met, Rate, RateResult, Trace
 from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics import slo
-from tailgauge_analysis.metrics.stability import BACKLOG
+from tailgauge_analysis.metrics.stability import BACKLOG, FEWEST_FOR_GROWTH
 from tailgauge_analysis.metrics.throughput import Work
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.reading.rate_limit_headers import INPUT, KINDS, OUTPUT, REQUESTS, TOKENS
 from tailgauge_analysis.sections.rate_limits.buckets import known_buckets, offered_load
 from tailgauge_analysis.sections.rate_limits.costs import Costs, countings
 from tailgauge_analysis.sections.rate_limits.refusals import kinds, refused
-from tailgauge_analysis.stats.proportions import proportion
+from tailgauge_analysis.stats.proportions import counted, proportion
 from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.text.section import PASS
 
 LEFT = 0.1  # of the arrivals: more left waiting is more than the target can do
 WRITTEN, READ = ["input_tokens", "cache_creation_input_tokens"], "cache_read_input_tokens"
 
 
-def rate_result(rate_per_s: float, reading: RunReading, *, emptied: bool, today: bool) -> RateResult:
-    """Result of a run; `today`: at today's rate, whose trace is kept."""
+def rate_result(
+    rate_per_s: float, reading: RunReading, *, emptied: bool, today: bool, good: float
+) -> RateResult:
+    """Result of a run; `today`: at today's rate, whose trace is kept; `good`: required share of good requests, or 0."""
     frames, stage = reading.frames, reading.steady
     sent = stage.sent
     over = (sent["ended"] == schema.OVERLOADED).to_numpy(np.bool_)
     found = known_buckets(frames)
     first = [one for one in found if (one.target, one.model) == (found[0].target, found[0].model)]
-    scenario, evidence = frames.run["scenario"], reading.evidence
-    good = slo.goodput_of(scenario, stage, evidence.warmup)
+    evidence = reading.evidence
     steady, offered = evidence.stability, evidence.throughput.offered_per_s or 0.0
     grows, detectable = steady.growth_per_s, steady.detectable_growth_per_s or 0.0
-    much = bool((grows or 0.0) > LEFT * offered)
-    growing = steady.of(BACKLOG) is not None or (much and (grows or 0.0) > detectable)
-    latencies = [slo.decided_latency(one, stage) for one in slo.criteria(scenario) if one.metric is not None]
+    served = _served(evidence.throughput.requests)
+    if grows is None:
+        much = served.value < offered / 2 and len(stage.requests) >= FEWEST_FOR_GROWTH
+    else:
+        much = grows > LEFT * offered
+    growing = steady.of(BACKLOG) is not None or (much and (grows is None or grows > detectable))
     return RateResult(
         rate_per_s=rate_per_s, emptied=emptied, seconds=stage.seconds, requests=len(stage.requests),
         refused=proportion(refused(sent) | over), overloaded=int(over.sum()),
         kinds={str(kind): int(n) for kind, n in kinds(sent)["kind"].value_counts().items()},
-        good=good.good if good else None,
-        met=worst(one.line.outcome for one in latencies) if latencies else PASS,
-        missed=any((one.value or 0.0) > (one.bound or 0.0) for one in latencies),
-        served=_served(evidence.throughput.requests), growth_per_s=grows,
+        objectives=_objectives(reading, good),
+        served=served, growth_per_s=grows,
         detectable_per_s=detectable, growing=growing, saturated=growing and much, answer_s=_answer_s(stage.requests), buckets=tuple(first), charges=charges(sent),
         offered=_traces(frames) if today else {},
     )  # fmt: skip
+
+
+def _objectives(reading: RunReading, good: float) -> tuple[Met, ...]:
+    """The share of good requests, if one is required; else each objective on a latency."""
+    scenario, stage = reading.frames.run["scenario"], reading.steady
+    if good:
+        found = slo.goodput_of(scenario, stage, reading.evidence.warmup)
+        return (Met(found.good if found else counted(0, 0), good),)
+    latencies = [slo.decided_latency(one, stage) for one in slo.criteria(scenario) if one.metric is not None]
+    rules = [(one.stopping, one.p or 0.0) for one in latencies]
+    return tuple(Met(counted(of.n_eff - of.beyond, of.n_eff) if of else counted(0, 0), p) for of, p in rules)
 
 
 def _served(completed: Work | None) -> Rate:
@@ -77,11 +89,11 @@ def _answer_s(requests: pd.DataFrame) -> float:
 def _traces(frames: Frames) -> dict[Trace, Costs]:
     out = {}
     for kind in KINDS:
-        for counted in countings(kind):
+        for when in countings(kind):
             for cached in (True, False) if kind == INPUT else (True,):
-                events = offered_load(frames, kind, counted, cached=cached)
+                events = offered_load(frames, kind, when, cached=cached)
                 if events is not None:
-                    out[kind, counted, cached] = events
+                    out[kind, when, cached] = events
     return out
 
 

@@ -4,7 +4,7 @@ no_429, one run at today's rate.
 A step has today's traffic at another rate. A step that is to confirm a failure begins with twice its rate, long enough to
 empty the bucket, so that a full bucket does not hide the failure; that burst is its warm-up, which does not count.
 
-Where no header named a limit and nothing was refused, there is nothing to wait for: steps follow each other without rests,
+Where no header named a limit and no 429 came, there is nothing to wait for: steps follow each other without rests,
 the rate doubles, a step lasts long enough for a backlog to show, and what is left in flight at its end is closed soon.
 The steps of either search fit into `minutes`.
 """
@@ -20,7 +20,7 @@ from typing import Any
 from tailgauge.experiments.answer import Answer
 from tailgauge.experiments.course import RUN_S, Base, Planner, Step, Steps
 from tailgauge.experiments.headroom import measure, report, search
-from tailgauge.experiments.headroom.judge import JudgedRate, RateResult, judged, may_refuse
+from tailgauge.experiments.headroom.judge import JudgedRate, RateResult, is_limited, judged
 from tailgauge.experiments.headroom.limits import Bound, bounds, by_capacity, ceiling, lowest
 from tailgauge.experiments.headroom.search import NextRate, SearchPlan
 from tailgauge.experiments.reading import RunReading
@@ -46,6 +46,7 @@ DOUBLE = 2.0  # growth where nothing refuses
 FILLS = 4.0  # times the length of an answer: a step in which a backlog is seen to grow
 FEWEST, SHORTEST_FREE_S = 60, 12.0  # requests and seconds of such a step
 DRAIN_S = 5.0
+NARROW_FREE = 1.4  # gap between a pass and a fail that is not halved: few requests tell no more
 MOST_IN_FLIGHT = 8_000  # of a worker, where the scenario does not say
 SPENT = "experiment.minutes: {:g} minutes left no time for more runs"
 GAPS = 40_000  # arrivals for the long-run estimate
@@ -69,9 +70,10 @@ class HeadroomPlanner(Planner):
         self._left_s, self._spent = minutes * 60, False
         self._step_s = self._settings.step_s or _step_s(minutes, steps, self._rest_s)
         self._free_s = self._settings.step_s or _step_s(minutes, STEPS_FREE, 0.0)
+        narrow = (1 + self._settings.precision) ** (2 * search.SLACK)
         self._plan = SearchPlan(
             self._today, self._settings.most * self._today, self._settings.growth, self._settings.precision,
-            1 if self._trace else self._settings.confirm, self._step_s + RUN_S + self._rest_s,
+            1 if self._trace else self._settings.confirm, self._step_s + RUN_S + self._rest_s, narrow,
         )  # fmt: skip
         self._gaps = _gaps(base)
 
@@ -82,9 +84,10 @@ class HeadroomPlanner(Planner):
             return
         for _ in range(ROUNDS):
             tried, found = self._judged()
-            plan, free = self._plan, bool(tried) and not may_refuse(self._runs())
+            plan, free = self._plan, bool(tried) and not is_limited(self._runs())
             if free:
-                plan = replace(plan, growth=DOUBLE)
+                confirm = 1 if tried[0].objectives else plan.confirm  # rates beside it say as much
+                plan = replace(plan, growth=DOUBLE, narrow=max(plan.narrow, NARROW_FREE), confirm=confirm)
             attempts = search.attempts(
                 tried, plan, lowest(found), ceiling(found), by_capacity=by_capacity(found)
             )
@@ -114,8 +117,8 @@ class HeadroomPlanner(Planner):
     def measure(self, step: Step, reading: RunReading) -> RateResult:
         """The result of a run."""
         one: NextRate = step.given
-        emptied = one.above and not self._trace
-        return measure.rate_result(one.rate_per_s, reading, emptied=emptied, today=not self._kept)
+        emptied, good = one.above and not self._trace, self._settings.good
+        return measure.rate_result(one.rate_per_s, reading, emptied=emptied, today=not self._kept, good=good)
 
     def _step(self, attempt: NextRate, found: Sequence[Bound], length_s: float) -> Step:
         rate, warmup_s = attempt.rate_per_s, length_s / 10
@@ -135,12 +138,13 @@ class HeadroomPlanner(Planner):
     def _free_step(self, attempt: NextRate, tried: Sequence[JudgedRate]) -> Step:
         """A step at a target that does not refuse: half as long until the first failure, because twice the rate is far off."""
         rate = attempt.rate_per_s
-        answer_s = min((run.answer_s for one in tried for run in one.runs if run.answer_s), default=0.0)
-        length_s = self._free_s
+        steady = [run.answer_s for one in tried for run in one.runs if run.answer_s and not run.growing]
+        answer_s, length_s = min(steady, default=0.0), self._free_s
         if self._settings.step_s is None:
-            doubles = all(one.leans != FAIL for one in tried)
-            needed_s = SHORTEST_FREE_S if doubles else FEWEST / rate
-            length_s = max(length_s / DOUBLE if doubles else length_s, needed_s, FILLS * answer_s)
+            doubles = all(one.leans != FAIL for one in tried) and rate < self._plan.most
+            shortest_s = max(SHORTEST_FREE_S, length_s / DOUBLE) if doubles else length_s
+            enough_s = min(FEWEST / rate, length_s) if doubles else FEWEST / rate
+            length_s = max(shortest_s, enough_s, FILLS * answer_s)
         warmup_s = max(length_s / 10, min(length_s / 2, 2 * answer_s))
         length_s = min(length_s, max(SHORTEST_FREE_S, self._left_s - RUN_S - warmup_s))
         limits, overrides = self._scenario.limits, self._at(rate)

@@ -6,6 +6,7 @@ nothing was found.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -115,13 +116,8 @@ def answer(
     tables = [_rates(tried, found)]
     if found.limits:
         tables.append(Table("Limits", LIMITS, tuple(map(_limit_row, found.limits)), LIMITS_NOTE))
-    result = Result(
-        worst(one.outcome for one in objectives),
-        text,
-        objectives,
-        (*details, *remarks),
-        problems=tuple(problems),
-    )
+    outcome, details = worst(one.outcome for one in objectives), [*details, *remarks]
+    result = Result(outcome, text, objectives, tuple(details), problems=tuple(problems))
     return answered(
         "headroom", "Sustained rate", result, found, tables, notes, smallest, _pictures(tried, found)
     )
@@ -144,7 +140,7 @@ def _found(
         ends = _ends(tried, lowest(bounds), settings.precision, by_capacity=limits.by_capacity(bounds))
         bounds = at_least(bounds, ends[0])
         failed = [run for one in tried if one.outcome == FAIL for run in one.runs]
-        binds = limits.binding(failed, settings.good) if failed else None
+        binds = limits.binding(failed) if failed else None
     low, value, high = ends
     known = tuple(_found_limit(runs[0], one) for one in bounds)
     first = _least([one.first_429 for one in known if one.bound.decides or settings.no_429])
@@ -158,11 +154,13 @@ def _ends(tried: Sequence[JudgedRate], known: Rate | None, precision: float, *, 
     """The sustained rate between the highest pass and the lowest fail, and no further from a capacity than its interval."""
     passed, failed = search.ends(tried)
     low, high = (None if end is None else end.rate_per_s for end in (passed, failed))
-    if by_capacity and known is not None and not search.agrees(known, passed, failed):
+    if by_capacity and known is not None and not search.agrees(known, tried):
         known = None
-    if by_capacity and known is not None and high is not None:
-        low = max(low or 0.0, min(known.low, known.value / (1 + precision)))
-        high = min(high, max(known.high, known.value * (1 + precision)))
+    if by_capacity and known is not None and high is not None and not tried[0].objectives:
+        sure = passed.rate_per_s - passed.unseen_per_s if passed is not None else 0.0
+        near = precision * known.value
+        low = max(sure, known.value - math.hypot(known.value - known.low, near))
+        high = min(high, known.value + math.hypot(known.high - known.value, near))
     if low is None or high is None:
         return low, None, high
     return low, (low * high) ** 0.5 if known is None else min(max(known.value, low), high), high
@@ -328,7 +326,7 @@ def _notes(settings: Settings, tried: Sequence[JudgedRate], found: Sustained) ->
 
 
 def _rates(tried: Sequence[JudgedRate], found: Sustained) -> Table:
-    has_good = any(one.good is not None for one in tried)
+    has_good = any(one.objectives for one in tried)
     header = (*RATES[:4], GOOD, *RATES[4:]) if has_good else RATES
     rows = tuple(_rate_row(one, found.today_per_s, has_good=has_good) for one in tried)
     return Table("Rates", header, rows, RATES_NOTE)
@@ -339,7 +337,8 @@ def _rate_row(one: JudgedRate, today: float, *, has_good: bool) -> tuple[Cell, .
     seconds = sum(run.seconds for run in one.runs)
     served = sum(run.served.value * run.seconds for run in one.runs) / seconds if seconds else 0.0
     growing = sum(run.growing for run in one.runs)
-    good: list[Cell] = [NONE if one.good is None else share_cell(one.good)] if has_good else []
+    least = min(one.objectives, key=lambda of: (of.within.value or 0.0) - of.needed, default=None)
+    good: list[Cell] = [NONE if least is None else share_cell(least.within)] if has_good else []
     return (
         figures(one.rate_per_s) + ("*" if one.emptied else ""), f"{one.rate_per_s / today:.3g}", share_cell(one.refused),
         figures(served), *good, Value(one.outcome.lower(), outcome=one.outcome),

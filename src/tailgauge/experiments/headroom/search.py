@@ -26,7 +26,9 @@ FAR = 1.2  # times the capacity: there a backlog is seen to grow, if not just ab
 
 @dataclass(frozen=True, slots=True)
 class SearchPlan:
-    """How the search goes: rates in requests/s. `period_s`: from the start of one step to the next."""
+    """How the search goes: rates in requests/s. `period_s`: from the start of one step to the next. `narrow`: gap between the
+    ends, as a ratio, at which it is over.
+    """
 
     today: float
     most: float
@@ -34,6 +36,7 @@ class SearchPlan:
     precision: float
     confirm: int
     period_s: float
+    narrow: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,38 +56,37 @@ def ends(tried: Sequence[JudgedRate]) -> tuple[JudgedRate | None, JudgedRate | N
     return max(under, key=lambda one: one.rate_per_s, default=None), top
 
 
-def agrees(known: Rate, low: JudgedRate | None, high: JudgedRate | None) -> bool:
-    """Whether nothing passed above what is known, or failed below it."""
+def agrees(capacity: Rate, tried: Sequence[JudgedRate]) -> bool:
+    """Whether nothing passed above it, failed below it, or missed an objective before it was reached."""
+    low, high = ends(tried)
     passed, failed = (one.rate_per_s if one is not None else None for one in (low, high))
-    return (passed is None or passed <= known.high) and (failed is None or failed >= known.low)
+    missed = any(of.missed for one in tried if one.rate_per_s <= capacity.high for of in one.objectives)
+    return (
+        (passed is None or passed <= capacity.high)
+        and (failed is None or failed >= capacity.low)
+        and not missed
+    )
 
 
 def attempts(
-    tried: Sequence[JudgedRate],
-    plan: SearchPlan,
-    known: Rate | None,
-    ceiling: float | None,
-    *,
+    tried: Sequence[JudgedRate], plan: SearchPlan, known: Rate | None, ceiling: float | None, *,
     by_capacity: bool = False,
-) -> list[NextRate]:
+) -> list[NextRate]:  # fmt: skip
     """What to run now; empty when the search is over."""
     low, high = ends(tried)
     if not tried:
         return [NextRate(plan.today, 1, above=False)]
-    if known is None or (by_capacity and not agrees(known, low, high)):
+    if known is None or (by_capacity and not agrees(known, tried)):
         return _bisected(tried, plan, ceiling)
     if high is None:
         return _up(tried, plan, ceiling)
-    if low is None or high.rate_per_s / low.rate_per_s > (1 + plan.precision) ** (2 * SLACK):
+    if low is None or high.rate_per_s / low.rate_per_s > plan.narrow:
         more = _around(tried, plan, known, by_capacity=by_capacity)
         if more or low is None:
             return more
     left = [(one, plan.confirm - _runs(tried, one.rate_per_s)) for one in (low, high)]
-    return [
-        NextRate(one.rate_per_s, times, above=one is high and not by_capacity)
-        for one, times in left
-        if times > 0
-    ]
+    bursts = not by_capacity
+    return [NextRate(one.rate_per_s, times, above=bursts and one is high) for one, times in left if times > 0]
 
 
 def _runs(tried: Sequence[JudgedRate], rate_per_s: float) -> int:
@@ -110,8 +112,7 @@ def _around(
     low, high = ends(tried)
     wide = 1 + plan.precision
     below, above = min(known.value / wide, known.low), max(known.value * wide, known.high)
-    if by_capacity:
-        below, above = (_tried_near(tried, rate, wide) for rate in (below, known.high * FAR))
+    above = known.high * FAR if by_capacity else above
     unsure = [one for one in tried if one.outcome == INCONCLUSIVE and len(one.runs) >= plan.confirm]
     for one in sorted(unsure, key=lambda one: -one.rate_per_s):
         if not one.emptied and one.rate_per_s < known.value and one.rate_per_s <= below * math.sqrt(wide):
@@ -128,12 +129,6 @@ def _around(
     return out
 
 
-def _tried_near(tried: Sequence[JudgedRate], rate: float, wide: float) -> float:
-    """A rate that was tried within half a step, whose runs then count: a capacity moves a little with every run."""
-    near = [one.rate_per_s for one in tried if 1 / wide < (one.rate_per_s / rate) ** 2 < wide]
-    return min(near, key=lambda one: abs(one - rate), default=rate)
-
-
 def _bisected(tried: Sequence[JudgedRate], plan: SearchPlan, ceiling: float | None) -> list[NextRate]:
     """Without a known limit: by the more likely outcome of each rate, until the gap is narrow; then both ends, confirmed."""
     top = min((one.rate_per_s for one in tried if one.leans == FAIL), default=None)
@@ -143,9 +138,9 @@ def _bisected(tried: Sequence[JudgedRate], plan: SearchPlan, ceiling: float | No
     if under is None:
         lower = top / min(plan.growth**2, PER_MINUTE)
         return [NextRate(lower, 1, above=False)] if lower >= LEAST * plan.today else []
-    if top / under > (1 + plan.precision) ** (2 * SLACK):
+    if top / under > plan.narrow:
         return [NextRate(math.sqrt(under * top), 1, above=False)]
-    wide = 1 + plan.precision
+    wide = plan.narrow ** (0.5 / SLACK)
     return [*_confirmed(tried, plan, under, 1 / wide, PASS), *_confirmed(tried, plan, top, wide, FAIL)]
 
 
