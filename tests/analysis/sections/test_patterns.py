@@ -87,7 +87,7 @@ def test_the_p95_with_and_without_the_second_call_are_those_of_the_log(ran, full
     again = len(second) / len(first)
     sooner = (waited(second) < alone.reindex(second.index)).mean()
 
-    assert re.match(rf"([\d.]+)% of {len(first)} requests", text)
+    assert re.match(rf"([\d.]+)% of {len(first):,} requests", text)
     assert float(text.split("%")[0]) == shown(100 * again)
     assert value(text, "with the second call p95")[0] == shown(exact(both, 0.95))
     assert value(text, "without p95")[0] == shown(exact(alone, 0.95))
@@ -108,7 +108,7 @@ def test_what_duplicates_take_is_what_the_log_has_of_the_calls_left_behind(ran):
     text, lost = texts(ran.report)["again", "resubmit"], first.loc[second.index]
     made = int((lost["output_tokens"] + lost["tokens_after_cancel"].fillna(0)).sum())
 
-    assert f"{len(second)} first calls in vain: input tokens {lost['input_tokens'].sum():,}" in text
+    assert f"{len(second):,} first calls in vain: input tokens {lost['input_tokens'].sum():,}" in text
     assert f"output tokens {made:,} (endpoint's log)" in text
     cost = lost["input_tokens"].sum() + 5 * lost["billed_output_tokens"].sum()
     low, high = (
