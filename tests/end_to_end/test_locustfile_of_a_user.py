@@ -226,7 +226,7 @@ def test_limits_and_stop_rules_end_tasks_in_processes(
         pytest.skip("make verify: two more runs")
     scenario = user_file.file.with_name("limits.toml")
     scenario.write_text(rule)
-    line = "--headless --json -u 6 -r 6 -t 60s --processes 2 --host".split()
+    line = ["--headless", "--json", "-u", "6", "-r", "6", "-t", "60s", "--processes", "2", "--host"]
 
     done = start(
         "-f", str(user_file.file), *line, target, "--scenario", str(scenario),

@@ -57,7 +57,7 @@ class Answer:
     """Its lines in the terminal."""
 
 
-Said = tuple[str, tuple[str, ...]]  # the sentence, and what the terminal has of it
+Sentence = tuple[str, tuple[str, ...]]  # the sentence, and what the terminal has of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +138,7 @@ class _Of:
         )
 
 
-def _progressive(of: _Of) -> Said | None:
+def _progressive(of: _Of) -> Sentence | None:
     rows = of.stage.requests
     rows = rows[(rows["answer"] == schema.EARLIEST_LEG) & (rows["ended"] == schema.OK)]
     if not len(rows):
@@ -159,7 +159,7 @@ def _progressive(of: _Of) -> Said | None:
     )
 
 
-def _second(of: _Of, cause: str, did: str) -> Said | None:
+def _second(of: _Of, cause: str, did: str) -> Sentence | None:
     """Of a fallback or a resubmission."""
     again, first = of.of_cause(cause)
     if not len(again):
@@ -172,7 +172,7 @@ def _second(of: _Of, cause: str, did: str) -> Said | None:
     return full, (f"{of.share(again, brief=True)} {did}; {cost}", brief)
 
 
-def _cancel(of: _Of) -> Said | None:
+def _cancel(of: _Of) -> Sentence | None:
     attempts, requests = of.stage.attempts, of.stage.requests
     left = requests[(requests["ended"] == schema.CANCELLED) & (requests["answer"] == schema.SINGLE)]
     calls = attempts[(attempts["ended"] == schema.CANCELLED) & attempts["cause"].ne(schema.HEDGE)]
@@ -195,7 +195,7 @@ def _cancel(of: _Of) -> Said | None:
     return full, (f"{of.share(calls, brief=True)} were left by their users; {cost}", short)
 
 
-def _later(of: _Of, kind: str, what: str) -> Said | None:
+def _later(of: _Of, kind: str, what: str) -> Sentence | None:
     found = [one for one in of.transports if one.kind == kind]
     if not found:
         return None
@@ -203,7 +203,7 @@ def _later(of: _Of, kind: str, what: str) -> Said | None:
     return f"{what} {_text(*found[0].times)} ({n})", (f"{what} {_value(*found[0].times)} ({n})",)
 
 
-def _second_call(of: _Of) -> Said | None:
+def _second_call(of: _Of) -> Sentence | None:
     attempts, requests = of.stage.attempts, of.stage.requests
     of_two = requests.loc[(requests["answer"] == schema.SINGLE) & (requests["legs"] > 1), "request_id"]
     calls = attempts[attempts["request_id"].isin(of_two)]
@@ -222,7 +222,7 @@ def _second_call(of: _Of) -> Said | None:
     )
 
 
-ANSWERS: dict[str, Callable[[_Of], Said | None]] = {
+ANSWERS: dict[str, Callable[[_Of], Sentence | None]] = {
     "progressive": _progressive,
     "fallback": lambda of: _second(of, schema.FALLBACK, "fell back"),
     "resubmit": lambda of: _second(of, schema.RESUBMIT, "were sent twice"),
@@ -241,8 +241,8 @@ def answers(frames: Frames, of_target: Steady, transports: list[Transport]) -> l
         name, n = plain(str(table), 80), len(stage.requests)
         of = _Of(stage, frames, [one for one in transports if one.traffic == name])
         few = f" Small sample: {plural(n, 'request')}." if n < FEWEST else ""
-        said = ((pattern, one) for pattern, make in ANSWERS.items() if (one := make(of)))
-        found += [Answer(name, pattern, n, f"{text}.{few}", brief) for pattern, (text, brief) in said]
+        made = ((pattern, one) for pattern, make in ANSWERS.items() if (one := make(of)))
+        found += [Answer(name, pattern, n, f"{text}.{few}", brief) for pattern, (text, brief) in made]
     return found
 
 

@@ -143,13 +143,13 @@ def test_the_second_call_of_a_structured_answer_adds_its_whole_time_and_its_toke
 def test_the_terminal_has_two_short_lines_with_numbers_of_the_sentence(tmp_path):
     folder = dry_run_folder(scenario(TRAFFIC, 6.0), tmp_path)
     for one in find(load([folder])).patterns:
-        said = set(re.findall(r"[\d.,]*\d", one.text))
+        numbers = set(re.findall(r"[\d.,]*\d", one.text))
 
         assert 1 <= len(one.brief) <= 2
         for line in one.brief:
             assert len(line) <= 72, line
             assert "95% CI" not in line
-            assert set(re.findall(r"[\d.,]*\d", line)) <= said, (line, one.text)
+            assert set(re.findall(r"[\d.,]*\d", line)) <= numbers, (line, one.text)
 
 
 def test_a_call_that_is_read_to_its_end_has_no_sentence(ran):
