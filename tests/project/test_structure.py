@@ -12,10 +12,8 @@ from project.import_walk import imported, modules, reached
 HARNESS, ANALYSIS = "src/tailgauge", "analysis/tailgauge_analysis"
 FOLDERS_AND_MODULES = {HARNESS: (18, 12), ANALYSIS: (12, 4)}
 FILES, LINES = 25, 3000  # of one folder, without those below it
-PRODUCT_FILES, PRODUCT_LINES = (
-    350,
-    54_000,
-)  # 47,950 before limits, stop rules, checks of what peers send, and what users bring: requests, prompts, Locust users, plugins
+# 47,950 lines before limits, stop rules and checks of what peers send; 53,400 before the advice of experiments and patterns.
+PRODUCT_FILES, PRODUCT_LINES = 350, 55_200
 
 
 def size(files: list[Path]) -> tuple[int, int]:

@@ -291,9 +291,10 @@ def _unsent(e: Evidence) -> Judgement | None:
         + " ".join(f"{sentence(one.text)}." for one in causes[: unsent.MOST])
         + (_most_sent(e) if not causes[0].advice else "")
     )
-    advice = causes[0].advice or sentence(
-        f"{more_workers(e.frames, e.steady) or 'use more workers'}, or lower the rate."
-    )
+    advice = causes[0].advice
+    if not advice:
+        more = more_workers(e.frames, e.steady)
+        advice = sentence(f"{more}, or lower the rate." if more else "lower the rate.")
     return INVALID if part > DROPS else DEGRADED, problem, advice
 
 
