@@ -209,7 +209,7 @@ def test_pieces_of_four_kilobytes_have_no_pace(runs: Runs) -> None:
     n = seen.report["streams"]["answers"]
 
     assert n == len(seen.run.requests()) > 40
-    assert seen.report["streams"]["buffered"] > 0.8 * n, "but for those that this machine read late"
+    assert seen.report["streams"]["buffered"] > 0.5 * n, "but for those that this machine read late"
     assert not [row for row in seen.report["latency"] if row["metric"].startswith("tpot")]
     assert {one["reason"] for one in seen.report["tpot_missing"]["reasons"]} <= {"buffered", "read_late"}
     assert [slo["outcome"] for slo in seen.report["slo"]] == ["inconclusive"]

@@ -108,7 +108,8 @@ def without_usage(counted: Json, sent: pd.DataFrame, ratio: Medians | None) -> t
         one = judge.inconclusive(
             "no_cache", f"{why}; {text}: no sign of a cache, or of no use here", len(sent)
         )
-    others = [name for name, spec in CHECKS.items() if spec.probe == "cached" and name != "no_cache"]
+    probe = CHECKS["no_cache"].probe
+    others = [name for name, spec in CHECKS.items() if spec.probe == probe and name != "no_cache"]
     return (one, *(judge.inconclusive(name, why, len(sent)) for name in others))
 
 
