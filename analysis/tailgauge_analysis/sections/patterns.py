@@ -200,7 +200,7 @@ def _later(of: _Of, kind: str, what: str) -> Sentence | None:
     if not found:
         return None
     n = plural(found[0].requests, kind[:-1])
-    return f"{what} {_text(*found[0].times)} ({n})", (f"{what} {_value(*found[0].times)} ({n})",)
+    return f"{_text(*found[0].times)} ({n})", (f"{what} {_value(*found[0].times)} ({n})",)
 
 
 def _second_call(of: _Of) -> Sentence | None:
