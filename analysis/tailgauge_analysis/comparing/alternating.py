@@ -83,6 +83,13 @@ def growths(frames: Frames, of: Parts) -> Growing:
     return growth_within(*stays, a), growth_within(*stays, b)
 
 
+def grows_throughout(frames: Frames, of: Parts) -> float | None:
+    """By how much the requests in flight grow per second from the first block to the last; None where they do not."""
+    each = [part for pair in of for part in pair]
+    spans = [(min(part.from_s for part in each), max(part.to_s for part in each))] if each else []
+    return growth_within(*stays_s(frames), spans)
+
+
 def carried_over(frames: Frames, stage: Steady, of: Parts) -> str:
     """How the begin of a variant's blocks differs from their end; empty if it does not."""
     begun, ended = (np.sort(at) for at in stays_s(frames))

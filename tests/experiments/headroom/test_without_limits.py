@@ -1,6 +1,6 @@
 """Headroom at engines that never refuse: the capacity is that of long runs at fixed rates, bisected; settings are drawn by seed.
 
-A rate is sustained there if of 3,000 requests (800 in the short form) less than 1.5% pile up per second. So the truth reads up to 1.5% high.
+A rate is sustained there if of 3,000 requests (800 in the short form) less than 1.5% pile up per second. So this capacity may read up to 1.5% high.
 """
 
 from __future__ import annotations

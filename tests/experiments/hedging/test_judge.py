@@ -295,3 +295,18 @@ def test_a_backlog_that_grows_where_the_tail_is_no_slower_is_chance():
     assert result(loads).unstable_per_s is None
     assert not result(loads).tail.hurts
     assert result(loads).loads[1].change is not None
+
+
+@pytest.mark.parametrize(
+    ("growth_per_s", "unstable"), [((None, 0.3), 4.0), ((None, None), None), ((1.0, 1.2), None)]
+)
+def test_where_a_backlog_outlasts_a_block_the_growth_alone_decides_and_nothing_is_compared(
+    growth_per_s, unstable
+):
+    """Both variants wait for what hedging piled up, so that their tails are alike."""
+    loads = [load(2.0, 1.0, 21), load(4.0, 1.0, 24, growth_per_s=growth_per_s, mixed=True)]
+    found = result(loads)
+
+    assert found.unstable_per_s == unstable
+    assert found.tail.hurts == (unstable is not None)
+    assert [one.change is None for one in found.loads] == [False, True]

@@ -39,6 +39,6 @@ def test_variants_that_do_not_do_the_same_work_are_named(
     found = load_result(8.0, reading, "e2e_sched", BLOCK_S, None)
 
     assert len(found.unequal) == len(named), found.unequal
-    for text, words in zip(found.unequal, named, strict=True):
+    for text, part in zip(found.unequal, named, strict=True):
         assert text.startswith("not the same work: with hedging ")
-        assert words in text
+        assert part in text

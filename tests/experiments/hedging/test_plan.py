@@ -1,9 +1,11 @@
 """The hedging experiment in dry runs: a planted crossover is found, and equal variants are not called different."""
 
 import json
+import tomllib
 
 import numpy as np
 import pytest
+from analysis.comparing import saturated
 from experiments.hedging.planted import (
     BOUND_MS,
     LOADS,
@@ -22,6 +24,7 @@ from tailgauge.experiments.hedging.judge import ON as HEDGING
 from tailgauge.experiments.hedging.plan import HedgingPlanner
 from tailgauge.scenario import model as scenarios
 
+PILES_UP, LATE = saturated.ON, saturated.ON.replace("110", "100000")
 SIZES = {"block_s": 12.0, "pairs": 12}
 SHORT = {**SIZES, "more_loads": 0}
 EQUAL = {"block_s": 12.0, "pairs": 6, "more_loads": 0}
@@ -86,6 +89,24 @@ def test_equal_variants_are_hardly_ever_called_different(full_size, tmp_path_fac
 
     assert sum(any(called[i : i + 4]) for i in range(0, len(called), 4)) <= most
     assert all(one.result.outcome in {"PASS", "INCONCLUSIVE"} for one in answers)
+
+
+@pytest.mark.parametrize("hedge", [PILES_UP, LATE], ids=["copies", "no copies"])
+def test_near_saturation_what_hedging_piles_up_is_unstable_also_where_it_slows_both_down(
+    full_size, tmp_path_factory, hedge
+):
+    """Its backlog outlasts a block, so that both variants wait half a minute."""
+    seeds, minutes = (range(401, 421), 40.0) if full_size else ((402,), 20.0)
+    unstable = []
+    for seed in seeds:
+        wanted = {**tomllib.loads(saturated.scenario(seed, 13.0, 60, {"chat": hedge})), "name": "saturated"}
+        wanted["stages"] = {}
+        asked = {"sustainable_per_s": 15.5, "loads": (0.3, 0.82), "quantile": 0.95, "more_loads": 0}
+        wanted["experiment"] = {"kind": "hedging", "minutes": minutes, "hedging": asked}
+        answer = conducted(wanted, tmp_path_factory.mktemp("saturated")).answer
+        unstable.append("the target is unstable with hedging there" in answer.result.sentence)
+
+    assert sum(unstable) == len(unstable) if hedge == PILES_UP else sum(unstable) <= 0.05 * len(unstable)
 
 
 def test_the_best_delay_is_used(tmp_path):

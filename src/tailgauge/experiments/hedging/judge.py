@@ -12,7 +12,9 @@ narrow (Sen, Banerjee, Woodroofe 2010), and a block may end before a backlog has
 least the smallest size worth a change, 5% or 1 point.
 
 Above what the target sustains there is no size, because it grows with the length of the run: loads from where the requests
-in flight grow are not fitted. If they grow with hedging only, and its tail is slower there, it hurts.
+in flight grow are not fitted. If they grow with hedging only, and its tail is slower there, it hurts. Where the variants are
+mixed up, because the backlog outlasts a block or grows through the whole run, both wait as long: nothing is compared there,
+and the growth alone decides.
 
 Whether it helps is tested on the lower loads together, whether it hurts on the upper ones: the largest of all weighted
 sums over the lowest (highest) loads is compared with the same after exchanging the variants of pairs, so that trying many
@@ -66,7 +68,7 @@ class CopyStats:
 class LoadResult:
     """A run at one load. `off`, `on`: ms by pair of blocks, +inf of failures; `bad_off`, `bad_on`: 1.0 of requests that
     missed an objective, empty without one. `short`: blocks are shorter than five `p99_s`, which is that without hedging.
-    `growth_per_s`: of the requests in flight, where a variant is not sustained; `unequal`: why they are not equal work.
+    `growth_per_s`: of the requests in flight, where a variant is not sustained; `mixed`: both wait for one backlog; `unequal`: why they are not equal work.
     """
 
     rate_per_s: float
@@ -79,6 +81,7 @@ class LoadResult:
     short: bool
     p99_s: float = 0.0
     growth_per_s: Growing = STABLE
+    mixed: bool = False
     unequal: tuple[str, ...] = ()
 
     @property
@@ -164,10 +167,11 @@ def result(loads: Sequence[LoadResult], quantile: float | None = None) -> Hedgin
     without, either = (_unstable(ordered, sides) for sides in ((0,), (0, 1)))
     above = [one for one in ordered if p is not None and either is not None and one.rate_per_s >= either]
     slower = [contrast.quantiles(one.off, one.on, p or 0.0) for one in above]
-    if p_values([one for one in slower if one is not None])[1] > 1 - CONFIDENCE:  # a wave of load by chance
+    hardly = p_values([one for one in slower if one is not None])[1] > 1 - CONFIDENCE
+    if hardly and not any(one.mixed for one in above):  # a wave of load by chance
         either = without
     unstable = None if either == without else either
-    stable = [either is None or one.rate_per_s < either for one in ordered]
+    stable = [not one.mixed and (either is None or one.rate_per_s < either) for one in ordered]
 
     def each(made: Callable[[LoadResult], Contrast | None]) -> list[Contrast | None]:
         return [made(one) if yes else None for one, yes in zip(ordered, stable, strict=True)]

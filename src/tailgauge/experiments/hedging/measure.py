@@ -56,13 +56,19 @@ def load_result(
     ]
     unequal = [f"not the same work: with hedging {text}" for text in unequal_work(works)]
     warm = cold_cache.judge(reading.evidence)
+    growing, whole = (
+        alternating.growths(reading.frames, blocks),
+        alternating.grows_throughout(reading.frames, blocks),
+    )
+    if growing[0] is None and whole is not None:  # loads are below what is sustained without hedging
+        growing = (None, growing[1] or whole)
     return LoadResult(
         rate_per_s,
         tuple(ms[off.requests] for off, _ in blocks), tuple(ms[on.requests] for _, on in blocks),
         tuple(bad[off.requests] for off, _ in blocks) if bad is not None else (),
         tuple(bad[on.requests] for _, on in blocks) if bad is not None else (),
         _copies(reading.frames, reading.steady), used_s, block_s < BLOCK_E2E * p99_s, p99_s,
-        alternating.growths(reading.frames, blocks), (*unequal, *([warm[1]] if warm else [])),
+        growing, whole is not None or p99_s > block_s, (*unequal, *([warm[1]] if warm else [])),
     )  # fmt: skip
 
 
