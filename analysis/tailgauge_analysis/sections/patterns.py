@@ -237,7 +237,8 @@ def answers(frames: Frames, of_target: Steady, transports: list[Transport]) -> l
     """Every pattern that a traffic table shows."""
     found = []
     for table in sorted(of_target.requests["traffic"].unique()):
-        stage = of_target.only((of_target.requests["traffic"] == table).to_numpy(np.bool_), gaps=False)
+        ours = (of_target.requests["traffic"] == table).to_numpy(np.bool_)
+        stage = of_target if ours.all() else of_target.only(ours, gaps=False)
         name, n = plain(str(table), 80), len(stage.requests)
         of = _Of(stage, frames, [one for one in transports if one.traffic == name])
         few = f" Small sample: {plural(n, 'request')}." if n < FEWEST else ""

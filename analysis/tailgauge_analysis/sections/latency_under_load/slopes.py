@@ -115,9 +115,8 @@ def _tpot(run: pd.DataFrame, stage: Steady) -> Regression:
     of, y, at, place = _gaps(stage)
     answer = ["request_id", "answer_leg", "answer_attempt"]
     key = list(CALL)
-    calls = of.merge(
-        run.drop_duplicates(key), "left", left_on=answer, right_on=key, suffixes=("", "_of_call")
-    )
+    theirs = run[run["request_id"].isin(of["request_id"])].drop_duplicates(key)
+    calls = of.merge(theirs, "left", left_on=answer, right_on=key, suffixes=("", "_of_call"))
     prompt = sum(tokens.to_numpy(np.float64) for tokens in prompt_tokens(calls))
     tokens, output = (calls[name].to_numpy(np.float64) for name in ("pace_tokens", "output_tokens"))
     before = place * (tokens - 1) / (calls["pace_chunks"].to_numpy(np.float64) - 1) + 1
