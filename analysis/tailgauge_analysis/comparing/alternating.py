@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from tailgauge.rows import schema
+from tailgauge.thresholds import FEWEST_PAIRS
 from tailgauge_analysis.comparing.block import (
     METRICS,
     Block,
@@ -35,8 +36,8 @@ from tailgauge_analysis.metrics.stability import compared, growth_within, stays_
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats import stationarity
-from tailgauge_analysis.stats.quantiles import CONFIDENCE
-from tailgauge_analysis.stats.sign_flips import FEWEST, flips
+from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats
+from tailgauge_analysis.stats.sign_flips import flips
 from tailgauge_analysis.stats.stationarity import MATTERS, TENTHS, differs_at
 from tailgauge_analysis.text.formatting import figures, plural
 from tailgauge_analysis.text.json_values import number, table
@@ -55,6 +56,7 @@ class Part:
 
 
 Parts = Sequence[tuple[Part, Part]]  # of A and of B, by pair
+Stays = tuple[Floats, Floats]  # when each request of the run was due and when it ended (stays_s)
 
 
 def parts(stage: Steady, variants: tuple[str, str], block_s: float, washout_s: float) -> Parts:
@@ -76,23 +78,22 @@ def parts(stage: Steady, variants: tuple[str, str], block_s: float, washout_s: f
     return found
 
 
-def growths(frames: Frames, of: Parts) -> Growing:
+def growths(stays: Stays, of: Parts) -> Growing:
     """Of each variant, where the target does not sustain it; a stable one is as it stays in the second half of a block."""
-    stays = stays_s(frames)
     a, b = ([((one[i].from_s + one[i].to_s) / 2, one[i].to_s) for one in of] for i in (0, 1))
     return growth_within(*stays, a), growth_within(*stays, b)
 
 
-def grows_throughout(frames: Frames, of: Parts) -> float | None:
+def grows_throughout(stays: Stays, of: Parts) -> float | None:
     """By how much the requests in flight grow per second from the first block to the last; None where they do not."""
     each = [part for pair in of for part in pair]
     spans = [(min(part.from_s for part in each), max(part.to_s for part in each))] if each else []
-    return growth_within(*stays_s(frames), spans)
+    return growth_within(*stays, spans)
 
 
-def carried_over(frames: Frames, stage: Steady, of: Parts) -> str:
+def carried_over(stays: Stays, stage: Steady, of: Parts) -> str:
     """How the begin of a variant's blocks differs from their end; empty if it does not."""
-    begun, ended = (np.sort(at) for at in stays_s(frames))
+    begun, ended = (np.sort(at) for at in stays)
     kept = (stage.requests["ended"] != schema.CLIENT_DROP).to_numpy(np.bool_)
     waits, at_s = np.full(len(kept), np.nan), stage.requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9
     waits[kept] = waits_ms(stage)
@@ -152,17 +153,18 @@ def _block(stage: Steady, of: Part, block_s: float) -> Block:
 
 
 def _design(frames: Frames, stage: Steady, of: Parts, block_s: float) -> Design:
-    grows = growths(frames, of)
+    stays = stays_s(frames)
+    grows = growths(stays, of)
     if grows != STABLE:
         return Design([], [], grows)
-    if len(of) < FEWEST:
-        least = f"{FEWEST} are needed to distinguish a difference from chance at 5%"
+    if len(of) < FEWEST_PAIRS:
+        least = f"{FEWEST_PAIRS} are needed to distinguish a difference from chance at 5%"
         return Design([f"{plural(len(of), 'pair')} of whole blocks, {least}"], [])
     least_s = BLOCK_E2E * (e2e_p99_s(stage) or 0.0)
     if block_s < least_s:
         text = f"blocks of {block_s:g} s are shorter than {BLOCK_E2E} end-to-end p99"
         return Design([f"{text}: set crossover.block_s to at least {math.ceil(least_s)}"], [])
-    carried = carried_over(frames, stage, of)
+    carried = carried_over(stays, stage, of)
     if carried:
         return Design([f"each block still shows the one before: {carried}. Use longer blocks"], [])
     return Design([], few_pairs(len(of)))

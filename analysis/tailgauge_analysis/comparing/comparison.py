@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from tailgauge.errors import Exit
-from tailgauge.thresholds import DEGRADED, INVALID, VALID
+from tailgauge.thresholds import DEGRADED, FEWEST_PAIRS, INVALID, VALID
 from tailgauge_analysis.comparing.block import Block
 from tailgauge_analysis.comparing.comparability import Difference, few
 from tailgauge_analysis.comparing.design import NOT_COMPARABLE, STABLE, Design, Growing
@@ -26,7 +26,6 @@ from tailgauge_analysis.comparing.effects import (
     unequal_work,
 )
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, Quantile
-from tailgauge_analysis.stats.sign_flips import FEWEST
 from tailgauge_analysis.text.cells import quantile_cell
 from tailgauge_analysis.text.formatting import count, figures, ms, plain, plural, share
 from tailgauge_analysis.text.quantile import plain_values
@@ -42,6 +41,7 @@ from tailgauge_analysis.text.section import (
     Section,
     Table,
     Value,
+    worst,
 )
 from tailgauge_analysis.text.section import INCONCLUSIVE as NOT_DECIDED
 
@@ -139,12 +139,11 @@ def report(found: Comparison) -> Report:
 
 def headline(found: Comparison, of_run: Result) -> Result:
     """The answer of a run in blocks: the comparison, behind it what the run says of its objectives."""
-    worst = min(of_run.outcome, found.outcome, key=(NO_ANSWER, FAIL, NOT_DECIDED, PASS).index)
     if of_run.outcome == NO_ANSWER:
         return of_run
     return replace(
         of_run,
-        outcome=worst,
+        outcome=worst((of_run.outcome, found.outcome)),
         sentence=sentence(found),
         details=(*found.remarks, *_power(found), *of_run.details),
     )
@@ -212,7 +211,9 @@ def _power(found: Comparison) -> tuple[str, ...]:
         return ()
     (first, *_), spread = found.rows, ""
     if first.smallest is not None:
-        find = f"{found.pairs} pairs find" if found.pairs >= FEWEST else f"{FEWEST} pairs would find"
+        find = (
+            f"{found.pairs} pairs find" if found.pairs >= FEWEST_PAIRS else f"{FEWEST_PAIRS} pairs would find"
+        )
         spread = f": {find} {change(first, first.smallest)} or more in 8 of 10 repetitions"
     return (f"{_metric(first)} decides{spread}",)
 

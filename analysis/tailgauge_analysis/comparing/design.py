@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-from tailgauge.thresholds import INVALID
+from tailgauge.thresholds import FEWEST_PAIRS, INVALID
 from tailgauge_analysis.comparing.block import Block
-from tailgauge_analysis.stats.sign_flips import FEWEST
 from tailgauge_analysis.text.formatting import plain
 
 Pair = tuple[Block, Block]
@@ -48,9 +47,9 @@ def design(pairs: Sequence[Pair]) -> Design:
     dry_run = all(block.dry_run for block in blocks)
     if len(pairs) == 1:
         against.append(_one_each(dry_run))
-    elif len(pairs) < FEWEST:
+    elif len(pairs) < FEWEST_PAIRS:
         against.append(
-            f"{len(pairs)} pairs, {FEWEST} are needed to distinguish a difference from chance at 5%"
+            f"{len(pairs)} pairs, {FEWEST_PAIRS} are needed to distinguish a difference from chance at 5%"
         )
     against += _repeated(pairs) if dry_run else _in_time(pairs)
     return Design(against, _remarks(pairs, blocks, dry_run))
@@ -97,7 +96,7 @@ def _in_time(pairs: Sequence[Pair]) -> list[str]:
 
 def few_pairs(pairs: int) -> list[str]:
     """The remark on a number of pairs that is enough, and no more."""
-    return [f"{pairs} pairs; {ENOUGH} or more narrow the interval"] if FEWEST <= pairs < ENOUGH else []
+    return [f"{pairs} pairs; {ENOUGH} or more narrow the interval"] if FEWEST_PAIRS <= pairs < ENOUGH else []
 
 
 def _remarks(pairs: Sequence[Pair], blocks: Sequence[Block], dry_run: bool) -> list[str]:
@@ -105,7 +104,7 @@ def _remarks(pairs: Sequence[Pair], blocks: Sequence[Block], dry_run: bool) -> l
     if dry_run:
         return remarks
     first = {a.began < b.began for a, b in pairs if a.began is not None and b.began is not None}
-    if len(pairs) >= FEWEST and len(first) == 1:
+    if len(pairs) >= FEWEST_PAIRS and len(first) == 1:
         remarks.append(
             f"{'A' if first == {True} else 'B'} came first in every pair: drift within a pair counts as a difference. Randomize the order"
         )

@@ -22,10 +22,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from tailgauge.thresholds import FEWEST_PAIRS
 from tailgauge_analysis.comparing.block import PS, Block, view
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, TOO_FEW, Floats, Quantile, log_at_size
-from tailgauge_analysis.stats.sign_flips import FEWEST, Flips, detectable, family, flips
+from tailgauge_analysis.stats.sign_flips import Flips, detectable, family, flips
 from tailgauge_analysis.text.formatting import percentile
 
 WORSE, BETTER, SAME, NO_WORSE = "worse", "better", "no difference", "no worse"
@@ -157,7 +158,7 @@ def _with_power(compared: Compared) -> Compared:
     row, harm = compared
     spread = float(harm.std(ddof=1)) if len(harm) > 1 else math.inf
     limit = row.threshold if row.is_share else math.log1p(row.threshold)
-    shown = limit + spread * detectable(max(FEWEST, len(harm))) if math.isfinite(spread) else math.inf
+    shown = limit + spread * detectable(max(FEWEST_PAIRS, len(harm))) if math.isfinite(spread) else math.inf
     smallest = shown if row.is_share or shown > MOST_LOG else math.expm1(shown)
     return replace(row, smallest=smallest if math.isfinite(shown) else None), harm
 

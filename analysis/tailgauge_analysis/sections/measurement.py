@@ -14,7 +14,7 @@ from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.client import Worker
 from tailgauge_analysis.verdict.clocks import Clocks
 from tailgauge_analysis.verdict.explanations import connections
-from tailgauge_analysis.verdict.timestamps import ServerLog, Stamps
+from tailgauge_analysis.verdict.timestamps import ServerLog
 from tailgauge_analysis.verdict.verdict import Evidence, Reason, applies
 
 NOT_APPLICABLE, PASSED = "not applicable", "passed"
@@ -61,7 +61,7 @@ def section(
     answer = "The client moved no figure by more than its limit."
     if figures:
         answer = f"The client may have moved {plural(len(figures.rows), 'figure')} by more than the limit."
-    facts = [*_checks(checks), *_stamps(evidence.stamps, connections(evidence.frames), is_dry=is_dry)]
+    facts = [*_checks(checks), *_stamps(evidence, is_dry=is_dry)]
     if not is_dry:
         facts.append(("Calibration", certificate.sentence(cited)))
     if log is not None:
@@ -89,7 +89,9 @@ def _checks(checks: Sequence[CheckResult]) -> list[tuple[str, str]]:
     return [("Checks", ", ".join(f"{n} {name}" for name, n in counts.items()))]
 
 
-def _stamps(of: Stamps, open_fewer: str, *, is_dry: bool) -> list[tuple[str, str]]:
+def _stamps(evidence: Evidence, *, is_dry: bool) -> list[tuple[str, str]]:
+    of = evidence.stamps
+
     def exact(n: int, ranges: int) -> str:
         return f"{count(n - ranges)} exact, {count(ranges)} with a time range ({share(ranges / n if n else 0.0)})"
 
@@ -103,7 +105,7 @@ def _stamps(of: Stamps, open_fewer: str, *, is_dry: bool) -> list[tuple[str, str
     facts.append(("Timestamps", f"{by_user}kernel in {plural(of.kernel_attempts, 'attempt')}"))
     if of.connected:
         opened = f"{count(of.new_connections)} of {plural(of.connected, 'attempt')} ({share(of.new_connections / of.connected)}) opened one; their times since scheduled include it"
-        opened += f"; {open_fewer}" if of.new_connections else ""
+        opened += f"; {connections(evidence.frames)}" if of.new_connections else ""
         facts.append(("Connections", opened))
     if of.receive_lag_ms:
         p50, p99, worst = map(ms, of.receive_lag_ms)

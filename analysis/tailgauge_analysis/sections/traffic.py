@@ -171,26 +171,27 @@ def section(found: dict[str, Traffic], estimate: Json) -> Section | None:
     ) if rows else None  # fmt: skip
 
 
+def _asked(of: Lengths) -> str:
+    varies = of.asked_min != of.asked_max
+    return f"{count(of.asked_min)} to {count(of.asked_max)}" if varies else count(of.asked_min)
+
+
 def _proof(of: Lengths) -> str:
     """Whether the work was fixed, as the scenario asks with `output = "exact"`."""
     if not of.answers:
         return "exact output lengths were asked for, and no request of one leg has a complete answer."
     if not of.counted:
         return "exact output lengths were asked for, and the target reports no output tokens: nothing proves them."
-    varies = of.asked_min != of.asked_max
-    asked = f"{count(of.asked_min)} to {count(of.asked_max)}" if varies else count(of.asked_min)
-    got = "as many" if varies else count(of.asked_min)
-    text = f"asked {asked} output tokens, got {got} in {share(of.same / of.answers)} of {plural(of.answers, 'answer')}."
+    got = "as many" if of.asked_min != of.asked_max else count(of.asked_min)
+    text = f"asked {_asked(of)} output tokens, got {got} in {share(of.same / of.answers)} of {plural(of.answers, 'answer')}."
     return text if of.same == of.answers else f"{text} The work was not fixed."
 
 
 def _sizes(of: Lengths, how: str | None) -> str:
     """What was asked of the prompts, and what the target counted."""
-    varies = of.asked_min != of.asked_max
-    asked = f"{count(of.asked_min)} to {count(of.asked_max)}" if varies else count(of.asked_min)
     by = "by the engine's tokenizer" if how == "exact" else "an estimate by tokens per word"
     off = f", at most {count(of.off_most)} off" if of.off_most else ""
-    return f"asked {asked} prompt tokens ({by}), got as many in {share(of.same / of.counted)} of {plural(of.counted, 'prompt')}{off}."
+    return f"asked {_asked(of)} prompt tokens ({by}), got as many in {share(of.same / of.counted)} of {plural(of.counted, 'prompt')}{off}."
 
 
 def _details(one: Traffic) -> list[str]:

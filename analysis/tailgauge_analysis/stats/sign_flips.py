@@ -23,14 +23,12 @@ from functools import cache, lru_cache
 
 import numpy as np
 
-from tailgauge.thresholds import FEWEST_PAIRS
 from tailgauge_analysis.stats.bootstrap import SEED
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats, Ints
 
 ALL_UP_TO = 12  # pairs; beyond, patterns are drawn
 DRAWN = 9_999
 POWER, REPETITIONS = 0.8, 400
-FEWEST = FEWEST_PAIRS
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ escapes it for its format. Numbers in cells are formatted already; report.json h
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +19,11 @@ TONES = {
     PASS: "good", VALID: "good", FAIL: "bad", NO_ANSWER: "bad", INVALID: "bad", INCONCLUSIVE: "warn", DEGRADED: "warn",
 }  # fmt: skip
 EXITS = {PASS: Exit.OK, FAIL: Exit.FAILED, INCONCLUSIVE: Exit.INCONCLUSIVE, NO_ANSWER: Exit.TARGET}
+
+
+def worst(outcomes: Iterable[str]) -> str:
+    """The outcome of several objectives; INCONCLUSIVE of none."""
+    return min(outcomes, key=(FAIL, INCONCLUSIVE, PASS).index, default=INCONCLUSIVE)
 
 
 @dataclass(frozen=True, slots=True)

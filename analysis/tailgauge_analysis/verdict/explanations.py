@@ -7,7 +7,8 @@ saturated. A worker whose event loop was late with time left on its core was blo
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 
 import numpy as np
 import pandas as pd
@@ -34,7 +35,7 @@ REST_NS = 5_000_000  # of a connection after a call, before another one may use 
 def explanations(frames: Frames, stage: Steady) -> list[str]:
     """All of them, the one with the largest delay first, whichever its worker."""
     out: list[tuple[float, str]] = []
-    more, open_fewer = more_workers(frames, stage), connections(frames)
+    more, open_fewer = more_workers(frames, stage), cache(lambda: connections(frames))
     for number, rows in steady_health(frames, stage).groupby("worker"):
         mine = frames.health[frames.health["worker"] == number]
         silent = [s for w in frames.run["workers"] if w["worker"] == number for s in w["silent"]]
@@ -98,7 +99,7 @@ def connections(frames: Frames) -> str:
 
 
 def _of(
-    rows: pd.DataFrame, mine: pd.DataFrame, more: str, open_fewer: str, silent: list[Stretch]
+    rows: pd.DataFrame, mine: pd.DataFrame, more: str, open_fewer: Callable[[], str], silent: list[Stretch]
 ) -> Iterator[tuple[float, str]]:
     """Explanations for one worker, each with the largest delay in ms that it stands for; `rows` are its seconds of the stage, `mine` all of them; `silent`: stretches without a message."""
     waits = rows["core_wait_ns"].fillna(0) / 1e9
@@ -122,7 +123,7 @@ def _of(
             wait_ns / 1e6,
             (
                 f"opened connections for {count(opened)} attempts, which waited up to {ms(wait_ns / 1e6)} ms "
-                f"(at {_at(worst)}): {open_fewer}"
+                f"(at {_at(worst)}): {open_fewer()}"
             ),
         )
     again, jumbled = grown("retransmits", rows, mine) or 0, grown("out_of_order", rows, mine) or 0

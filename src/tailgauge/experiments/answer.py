@@ -20,9 +20,6 @@ from tailgauge_analysis.text.picture import Picture
 from tailgauge_analysis.text.quantile import plain_values
 from tailgauge_analysis.text.section import (
     EXITS,
-    FAIL,
-    INCONCLUSIVE,
-    PASS,
     Cell,
     Measurement,
     Report,
@@ -33,11 +30,6 @@ from tailgauge_analysis.text.section import (
 )
 
 SCHEMA_VERSION: Literal[2] = 2
-
-
-def worst(outcomes: Iterable[str]) -> str:
-    """The outcome of several objectives; INCONCLUSIVE of none."""
-    return min(outcomes, key=(FAIL, INCONCLUSIVE, PASS).index, default=INCONCLUSIVE)
 
 
 def estimate(

@@ -169,7 +169,7 @@ class _Conductor:
 
     def _check_time(self, steps: Sequence[Step]) -> None:
         passed = time.monotonic() - self.began
-        needed = sum(step.duration_s + RUN_S + step.rest_s for step in steps)
+        needed = sum(step.takes_s for step in steps)
         minutes = self.base.table.minutes
         if self.results and passed + needed > minutes * 60 * LATE:
             raise SpentError(f"experiment.minutes: {minutes:g} minutes leave no time for {steps[0].name}")

@@ -45,6 +45,11 @@ class Step:
     rest_s: float = 0.0
     given: Any = None
 
+    @property
+    def takes_s(self) -> float:
+        """In real time, with its rest and what a run takes beside its load."""
+        return self.duration_s + self.rest_s + RUN_S
+
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
@@ -109,7 +114,7 @@ class Planner(ABC):
     def run(self, steps: Sequence[Step], *, again: bool = True) -> Steps:
         """Run them and keep their results; with `again`, those that cannot be used are run once more."""
         results = yield steps
-        self.spent_s += sum(step.duration_s + step.rest_s + RUN_S for step in steps)
+        self.spent_s += sum(step.takes_s for step in steps)
         self._kept += filter(self.usable, results)
         lost = [one.step for one in results if not self.usable(one)]
         if lost and again:

@@ -46,7 +46,7 @@ class Learnt(NamedTuple):
     tokens_per_word: float = 1.0
     overhead_tokens: int = 0
     known: bool = False
-    words: Sequence[str] = ()  # of one token each, where the engine told
+    words: Sequence[str] = ()  # of one token each, where the engine tells
 
     def facts(self, scenario: Scenario) -> dict[str, Any]:
         """Plain values for run.json; null if the target does not report tokens."""
@@ -107,7 +107,7 @@ def learn(tokens: dict[int, int]) -> Learnt:
 def learn_words(
     tokens: Mapping[int, int], calls: Sequence[PreflightCall], counts: Mapping[str, int]
 ) -> Learnt | None:
-    """What is learnt where the engine told the tokens of each word; None if the usages do not bear that out."""
+    """What is learnt where the engine tells the tokens of each word; None if the usages do not bear that out."""
     texts = {one.words: one.call.prompt.messages[0].parts[0].text.split(" ")[-one.words :] for one in calls}
     extra = {size: sum(counts.get(word, 1) - 1 for word in texts[size]) for size in tokens}
     learnt = learn({size: total - extra[size] for size, total in tokens.items()})

@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 from tailgauge.cli.main import cli
 from tailgauge.errors import RunDataError, UsageError
+from tailgauge.thresholds import FEWEST_PAIRS
 from tailgauge_analysis.comparing.block import PS, Block, block
 from tailgauge_analysis.comparing.compare import compare, weigh
 from tailgauge_analysis.comparing.comparison import report
@@ -18,7 +19,7 @@ from tailgauge_analysis.reading import run_record
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.report.terminal import terminal
 from tailgauge_analysis.stats.quantiles import quantiles
-from tailgauge_analysis.stats.sign_flips import FEWEST, Flips
+from tailgauge_analysis.stats.sign_flips import Flips
 
 VARIANT = "traffic.chat.hedge.policy"
 METRICS = ("ttft_sched", "tpot")
@@ -102,7 +103,7 @@ def test_the_other_way_round_it_is_better(records):
     assert np.log1p(row(made)["change"]) + np.log1p(row(there)["change"]) == pytest.approx(0, abs=0.02)
 
 
-def unequal(seed, factor, sizes, pairs=FEWEST):
+def unequal(seed, factor, sizes, pairs=FEWEST_PAIRS):
     """Blocks of `sizes` requests; every metric of B is `factor` times A's, and differs by some noise between pairs."""
     rng = np.random.default_rng(seed)
     out = []
@@ -232,10 +233,10 @@ def test_two_single_runs_are_no_experiment(records):
 
 
 def test_fewer_than_six_pairs_are_shown_and_not_decided(records):
-    made = weighed(records, experiment(pairs=FEWEST - 1))
+    made = weighed(records, experiment(pairs=FEWEST_PAIRS - 1))
 
     assert (made.exit_code, made.data["verdict"]) == (3, "not comparable")
-    assert [one["change"] > 0 for one in row(made)["blocks"]] == [True] * (FEWEST - 1)
+    assert [one["change"] > 0 for one in row(made)["blocks"]] == [True] * (FEWEST_PAIRS - 1)
     assert row(made)["low"] is None
     assert "5 pairs" in made.data["against"][0]
 

@@ -5,7 +5,8 @@ import itertools
 import numpy as np
 import pytest
 
-from tailgauge_analysis.stats.sign_flips import FEWEST, flips
+from tailgauge.thresholds import FEWEST_PAIRS
+from tailgauge_analysis.stats.sign_flips import flips
 
 BLOCK_S, WASHOUT_S, PAIRS = 60.0, 10.0, 30
 
@@ -68,12 +69,12 @@ def test_drawn_patterns_say_nearly_what_all_of_them_say():
 
 
 def test_with_fewer_than_six_pairs_there_is_no_interval():
-    few, enough = (flips(np.linspace(0.5, 0.6, n)) for n in (FEWEST - 1, FEWEST))
+    few, enough = (flips(np.linspace(0.5, 0.6, n)) for n in (FEWEST_PAIRS - 1, FEWEST_PAIRS))
 
     assert (few.low, few.high) == (None, None)
     assert few.p_value > 0.05
     assert (enough.low, enough.high) == (0.5, 0.6)
-    assert enough.p_value == 2 / 2**FEWEST
+    assert enough.p_value == 2 / 2**FEWEST_PAIRS
 
 
 def test_differences_that_are_no_numbers_are_refused():

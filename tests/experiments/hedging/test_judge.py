@@ -310,3 +310,8 @@ def test_where_a_backlog_outlasts_a_block_the_growth_alone_decides_and_nothing_i
     assert found.unstable_per_s == unstable
     assert found.tail.hurts == (unstable is not None)
     assert [one.change is None for one in found.loads] == [False, True]
+    notes = answer_to(loads).sections[0].notes
+    assert any("Not compared at 4 requests/s: the backlog outlasts a block" in text for text in notes), notes
+    assert not any("failed request" in text or "shorter than" in text for text in notes)
+    if not any(growth_per_s):
+        assert "from 2 to 2 requests/s" in answer_to(loads).result.sentence

@@ -40,6 +40,7 @@ from tailgauge.experiments.checkup.judge import (
     ProbeCheck,
     ProbeResult,
 )
+from tailgauge.experiments.checkup.light import known
 from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
 from tailgauge_analysis.sections.cache import misses
@@ -273,8 +274,7 @@ def loaded(reading: RunReading, waits: Floats) -> ProbeResult:
     steady = reading.steady
     duration_s = float(reading.frames.run["scenario"]["stages"]["duration_s"])
     at = steady.requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9 / duration_s
-    low_load, after = waits[at < BURST_FROM], waits[at >= BURST_TO + SETTLING]
-    low_load, after = low_load[~np.isnan(low_load)], after[~np.isnan(after)]
+    low_load, after = known(waits[at < BURST_FROM]), known(waits[at >= BURST_TO + SETTLING])
     attempts = steady.sent
     when = attempts["scheduled_at_ns"].to_numpy(np.float64) / 1e9 / duration_s
     burst = attempts[(when >= BURST_FROM) & (when < BURST_TO) & (attempts["cause"] == schema.PRIMARY)]

@@ -19,13 +19,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from tailgauge.experiments.answer import worst
 from tailgauge.scenario.experiment import Headroom as Settings
 from tailgauge_analysis.sections.rate_limits.buckets import Bucket
 from tailgauge_analysis.sections.rate_limits.costs import Costs
 from tailgauge_analysis.stats.proportions import Proportion, counted
 from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
+from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS, worst
 
 Trace = tuple[str, str, bool]  # kind of limit, how it counts, with the cache or without
 
@@ -118,10 +117,9 @@ def judged(
         groups.setdefault((one.rate_per_s, one.emptied), []).append(one)
     refuses = is_limited(runs) or any(one.refused.k for one in runs)
     ascending = [groups[key] for key in sorted(groups)]
-    flags = {"by_capacity": by_capacity, "refuses": refuses}
     return [
-        _judged(groups[key], settings, known, met, **flags)
-        for key, met in zip(sorted(groups), _met(ascending), strict=True)
+        _judged(of, settings, known, met, by_capacity=by_capacity, refuses=refuses)
+        for of, met in zip(ascending, _met(ascending), strict=True)
     ]
 
 
@@ -181,13 +179,10 @@ def _met(ascending: Sequence[Sequence[RateResult]]) -> Iterator[str]:
             [worst(one.outcome for one in _together([*chain(*of[:n])])) for n in range(1, len(of) + 1)]
             for of in (above, below)
         )
-        yield (
-            FAIL
-            if FAIL in with_lower
-            else PASS
-            if PASS in with_higher or not ascending[at][0].objectives
-            else INCONCLUSIVE
-        )
+        if FAIL in with_lower:
+            yield FAIL
+        else:
+            yield PASS if PASS in with_higher or not ascending[at][0].objectives else INCONCLUSIVE
 
 
 def _by_limit(known: Rate, first: RateResult, alone: str, *, contradicted: bool) -> str:

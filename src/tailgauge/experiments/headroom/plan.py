@@ -107,10 +107,9 @@ class HeadroomPlanner(Planner):
         """Those that the minutes have time for."""
         out = []
         for step in steps:
-            takes_s = step.duration_s + RUN_S + step.rest_s
-            self._spent |= takes_s > self._left_s
-            if takes_s <= self._left_s:
-                self._left_s -= takes_s
+            self._spent |= step.takes_s > self._left_s
+            if step.takes_s <= self._left_s:
+                self._left_s -= step.takes_s
                 out.append(step)
         return out
 

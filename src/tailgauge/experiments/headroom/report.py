@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tailgauge.experiments.answer import Answer, answered, estimate, worst
+from tailgauge.experiments.answer import Answer, answered, estimate
 from tailgauge.experiments.headroom import limits, search
 from tailgauge.experiments.headroom.judge import JudgedRate, Rate, RateResult
 from tailgauge.experiments.headroom.limits import CAPACITY, OBJECTIVES, Bound, Limit, at_least, lowest
@@ -30,6 +30,7 @@ from tailgauge_analysis.text.section import (
     Result,
     Table,
     Value,
+    worst,
 )
 
 NOTHING = "no answer: every run was INVALID, or there was no time for one"

@@ -23,6 +23,7 @@ from tailgauge_analysis.comparing.effects import unequal_work
 from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.metrics.latency import offered_ms
 from tailgauge_analysis.metrics.metrics import BY_NAME
+from tailgauge_analysis.metrics.stability import stays_s
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.sections.cache.cost import tariff
@@ -56,10 +57,8 @@ def load_result(
     ]
     unequal = [f"not the same work: with hedging {text}" for text in unequal_work(works)]
     warm = cold_cache.judge(reading.evidence)
-    growing, whole = (
-        alternating.growths(reading.frames, blocks),
-        alternating.grows_throughout(reading.frames, blocks),
-    )
+    stays = stays_s(reading.frames)
+    growing, whole = alternating.growths(stays, blocks), alternating.grows_throughout(stays, blocks)
     if growing[0] is None and whole is not None:  # loads are below what is sustained without hedging
         growing = (None, growing[1] or whole)
     return LoadResult(
@@ -94,11 +93,9 @@ def _copies(frames: Frames, steady: Steady) -> CopyStats:
     firsts = rows[rows["cause"] != schema.HEDGE].drop_duplicates(hedge_copies.KEYS)
     if not len(found.copy):
         return CopyStats(hedged=0.0 if len(firsts) else None, refused=refused)
-    log, slow = (
-        waste.waste(found.losers(), found.winners(), frames.server_log).server_log,
-        hedge_copies.slowness(found, firsts, None),
-    )
-    cost, unit, why = _cost(found, frames.run, len(stage.requests))
+    ends = found.losers(), found.winners()
+    log, slow = waste.waste(*ends, frames.server_log).server_log, hedge_copies.slowness(found, firsts, None)
+    cost, unit, why = _cost(*ends, frames.run, len(stage.requests))
     return CopyStats(
         hedged=len(found.copy) / len(firsts), won=proportion(found.copy_won).value, cost=cost, unit=unit, why=why,
         cancelled=log.cancel_effectiveness if log else None,
@@ -112,11 +109,11 @@ def _refused(rows: pd.DataFrame) -> float | None:
 
 
 def _cost(
-    found: hedge_copies.Copies, run: Json, requests: int
+    losers: pd.DataFrame, winners: pd.DataFrame, run: Json, requests: int
 ) -> tuple[tuple[float, float] | None, str, str]:
     """Cost of the losing attempts per request, and its unit; or why it is unknown."""
     prices = tariff(run)
-    ends, why = waste.cost(found.losers(), found.winners(), prices.price, prices.why)
+    ends, why = waste.cost(losers, winners, prices.price, prices.why)
     if ends is None:
         return None, "", why
     return (float(ends[0] / requests), float(ends[1] / requests)), prices.unit, ""

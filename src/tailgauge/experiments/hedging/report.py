@@ -32,6 +32,7 @@ NOTHING = "no answer: every run was INVALID, had too few requests, or there was 
 NO_RATE = "no answer: no sustainable rate was found, so there are no loads to try"
 P95 = "too few requests for a p99 of each variant at the lowest load: the p95 is used"
 SHORT_BLOCKS = "blocks are shorter than five end-to-end p99s at {}: this hides part of the difference"
+MIXED = "not compared at {} requests/s: the backlog outlasts a block, so that both variants wait for it"
 MODEL = "neighbouring loads are pooled: what hedging changes can only grow with the load (isotonic fit)"
 UNSTABLE = "unstable with hedging"
 TIMES = 4  # the minutes: half the noise
@@ -137,7 +138,10 @@ def _place(found: HedgingResult, of: CrossoverLoad) -> str:
 
 
 def _ends(found: HedgingResult, of: CrossoverLoad) -> str:
-    first, last = (_rate(found.loads[at].rate_per_s) for at in (0, -1))
+    compared = [one.rate_per_s for one in found.loads if not one.load.mixed] or [
+        one.rate_per_s for one in found.loads
+    ]
+    first, last = _rate(compared[0]), _rate(compared[-1])
     below, above = (
         "at some loads" if rate is None else f"{word} {_rate(rate)} requests/s"
         for word, rate in (("below", of.helps_below_per_s), ("above", of.hurts_above_per_s))
@@ -189,14 +193,19 @@ def _smallest(found: HedgingResult) -> str:
 def _remarks(tested: TestedHedge, found: HedgingResult) -> list[str]:
     is_weaker = tested.quantile is None and found.quantile is not None and found.quantile < 0.99
     out = [MODEL, P95] if is_weaker else [MODEL]
-    short = [_rate(one.rate_per_s) for one in found.loads if one.load.short]
+    mixed = [_rate(one.rate_per_s) for one in found.loads if one.load.mixed]
+    if mixed:
+        out.append(MIXED.format(", ".join(mixed)))
+    short = [_rate(one.rate_per_s) for one in found.loads if one.load.short and not one.load.mixed]
     if short:
         out.append(SHORT_BLOCKS.format(", ".join(short) + " requests/s"))
     both = [_rate(one.rate_per_s) for one in found.loads if one.load.growth_per_s[0] is not None]
     if both and not found.loads[-1].change:
         out.append(f"unstable without hedging too at {', '.join(both)} requests/s")
     lost = [
-        _rate(one.rate_per_s) for one in found.loads if one.change is None and one.load.growth_per_s == STABLE
+        _rate(one.rate_per_s)
+        for one in found.loads
+        if one.change is None and one.load.growth_per_s == STABLE and not one.load.mixed
     ]
     if lost:
         name = percentile(found.quantile or 0.0)

@@ -15,13 +15,14 @@ import pandas as pd
 
 from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
+from tailgauge.thresholds import FEWEST_PAIRS
 from tailgauge_analysis.metrics.latency import OFFERED, waits
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.slo import criteria, decide
 from tailgauge_analysis.sections.cache.cost import no_price, spent, tariff
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.quantiles import Quantile
-from tailgauge_analysis.stats.sign_flips import FEWEST, Flips, flips
+from tailgauge_analysis.stats.sign_flips import Flips, flips
 from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
@@ -162,6 +163,6 @@ def _compared(one: ModelResult, best: ModelResult, rounds: Sequence[Mapping[str,
         for a, b in pairs
         if a.cost and b.cost and a.requests and b.requests
     ]
-    if len(logs) < FEWEST:
+    if len(logs) < FEWEST_PAIRS:
         return one
     return replace(one, dearer=flips(np.array(logs, np.float64)))

@@ -52,7 +52,7 @@ def application(table: Simulated, seed: int, options: ServerOptions) -> web.Appl
     for path in (f"{JOBS_PATH}/{{id}}", f"{JOBS_PATH}/{{id}}/result"):
         app.router.add_get(path, server.answering(openai, _Call.job))
         app.router.add_delete(path, server.answering(openai, _Call.job))
-    Api(server.core, options, server.numbers, server.log).add_to(app)
+    Api(server.core, options, server.numbers, server.log, server.close).add_to(app)
     app.router.add_get("/healthz", server.health)
     app.router.add_get("/tailgauge/server-log", server.server_log)
     return app
@@ -91,7 +91,7 @@ class Server:
                 call.leave(monotonic_ns())
                 raise
             finally:
-                call.when_over(lambda: self._close(row))
+                call.when_over(lambda: self.close(row))
 
         return answer
 
@@ -119,7 +119,8 @@ class Server:
             self._closed.clear()
             await self._closed.wait()
 
-    def _close(self, row: ServerLogRow) -> None:
+    def close(self, row: ServerLogRow) -> None:
+        """Close a row of the log; who waits for that goes on."""
         self.log.close(row)
         self._closed.set()
 
