@@ -1,0 +1,139 @@
+"""A load curve: what a target does at each load, the load up to which its objectives hold, and where it saturates.
+
+The finding of the experiment `curve`, and thereby the facts of its report.json, from which `read` brings it back.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
+
+from tailgauge.errors import UsageError
+from tailgauge.rows.text_file import LARGEST_JSON, json_tree, no_number, read_text
+
+KIND = "curve"
+REPORT = "report.json"
+RATE, CONCURRENCY = "rate", "concurrency"
+
+Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Quantile = Literal["p50", "p90", "p95", "p99"]
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """An estimate with its 95% interval; None where there is none. A quantile among failures has a low end at most."""
+
+    value: Number | None = None
+    low: Number | None = None
+    high: Number | None = None
+
+    @property
+    def is_interval(self) -> bool:
+        """Whether it has a value and both ends."""
+        return None not in {self.value, self.low, self.high}
+
+
+UNKNOWN = Ends()
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """A quantile of a metric of `CurvePoint.latency` that stays below a bound; `label` for readers: `ttft p95 < 800 ms`."""
+
+    metric: str
+    quantile: Quantile
+    bound_ms: Number
+    label: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurvePoint:
+    """One load, its runs pooled. `requests` are those offered, and shares are of these.
+
+    `growth_per_s`: requests/s by which the backlog grows, None where it is stable or was not judged. `latency`: ms by metric,
+    failures slowest; ttft and e2e since scheduled. `user_tokens_per_s`: pace of one answer, 1000 / TPOT p50. `prompt_tokens`,
+    `output_tokens`: means of a call.
+    """
+
+    load: Number
+    runs: tuple[str, ...]
+    seconds: Number
+    requests: int
+    complete: Number
+    refused: Ends
+    growth_per_s: Number | None
+    stable: bool | None
+    meets: Literal["PASS", "FAIL", "INCONCLUSIVE"]
+    requests_per_s: Ends
+    output_tokens_per_s: Ends
+    good_per_s: Ends
+    latency: Mapping[str, Mapping[Quantile, Ends]]
+    user_tokens_per_s: Ends
+    prompt_tokens: Number | None
+    output_tokens: Number | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Curve:
+    """A whole curve, its points ascending by load: offered requests/s, or requests in flight.
+
+    `knee`: the largest load at which every objective holds; `binds`: what ends it, an objective's label, `refusals` or
+    `backlog`. `saturation`: output tokens/s; `saturation_load`: requests/s answered there.
+    """
+
+    by: Literal["rate", "concurrency"]
+    today: Number | None
+    objectives: tuple[Objective, ...]
+    points: Annotated[tuple[CurvePoint, ...], Field(min_length=1)]
+    knee: Ends
+    binds: str
+    saturation: Ends
+    saturation_load: Ends
+    gpus: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None
+    scenario: str
+    target: str
+    model: str
+
+    @property
+    def unit(self) -> str:
+        """Of its loads."""
+        return "requests/s" if self.by == RATE else "requests in flight"
+
+
+_FACTS: TypeAdapter[Curve] = TypeAdapter(Curve)
+
+
+def is_curve(tree: Any) -> bool:
+    """Whether this is report.json of a load curve."""
+    return isinstance(tree, dict) and tree.get("kind") == KIND
+
+
+def read(path: Path) -> tuple[Curve, dict[str, Any]]:
+    """The curve of a report.json, or of the folder that holds one, and that report's contents; UsageError where there is none."""
+    file = path / REPORT if path.is_dir() else path
+    try:
+        tree = json_tree(read_text(file, LARGEST_JSON), no_number)
+    except ValueError as error:
+        raise UsageError(f"{file}: {error}: expected the report.json of a load curve") from None
+    if not is_curve(tree):
+        kind = tree.get("kind", "a run") if isinstance(tree, dict) else "no report"
+        raise UsageError(
+            f"{file}: kind: expected {KIND!r}, as `tailgauge run curve` writes it, got {str(kind)[:40]!r}"
+        )
+    try:
+        curve = _FACTS.validate_json(json.dumps(tree.get("facts")), strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        key = ".".join(map(str, ("facts", *first["loc"])))
+        raise UsageError(
+            f"{file}: {key}: {first['msg']}. Make the report again with `tailgauge run curve`"
+        ) from None
+    if any(one.load >= other.load for one, other in pairwise(curve.points)):
+        raise UsageError(f"{file}: facts.points: expected loads in ascending order, each once")
+    return curve, tree
