@@ -26,7 +26,7 @@ from tailgauge_analysis.report.terminal import terminal
 from tailgauge_analysis.sections.findings import find
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import plain_values
-from tailgauge_analysis.text.section import Report
+from tailgauge_analysis.text.section import Report, TextFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,14 +92,17 @@ def make(run_dirs: Sequence[Path], out: Path, width: int = 80, *, colours: bool 
     return replace(done, summary="\n".join([done.summary, *unwritten]))
 
 
-def write(report: Report, drawn: Sequence[Figure], out: Path, width: int, *, colours: bool) -> FinishedReport:
-    """Write `out`/reports/<run_id>/report.{html,md,json} and junit.xml, each wholly or not at all."""
+def write(
+    report: Report, drawn: Sequence[Figure], out: Path, width: int, *, colours: bool, more: TextFiles = ()
+) -> FinishedReport:  # fmt: skip
+    """Write `out`/reports/<run_id>/report.{html,md,json} and junit.xml, each wholly or not at all; also `more`."""
     folder = Path(out) / "reports" / report.run_id
     texts = {
         "report.html": html(report, drawn),
         "report.md": markdown(report),
         "report.json": json.dumps(report.data, indent=1, allow_nan=False) + "\n",
         "junit.xml": junit(report),
+        **dict(more),
     }
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -114,5 +117,5 @@ def write(report: Report, drawn: Sequence[Figure], out: Path, width: int, *, col
         raise UsageError(
             f"{folder}: the report cannot be written: {error.strerror or error}. Choose another folder with --out"
         ) from error
-    files = [folder / name for name in texts]
+    files = [folder / name for name in texts][:4]
     return FinishedReport(report, terminal(report, files[0], width, colours=colours), *files)

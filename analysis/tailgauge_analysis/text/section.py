@@ -44,6 +44,7 @@ class Value:
 
 
 Cell = str | Value
+TextFiles = tuple[tuple[str, str], ...]  # names and contents, beside report.json
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,7 @@ from tailgauge_analysis.text.section import (
     Result,
     Section,
     Table,
+    TextFiles,
     Value,
 )
 
@@ -50,6 +51,7 @@ class Answer:
     sections: tuple[Section, ...] = ()
     smallest: str = ""
     pictures: tuple[Picture, ...] = ()
+    files: TextFiles = ()
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -60,13 +62,13 @@ class Answer:
 
 def answered(
     kind: ExperimentKind, title: str, result: Result, finding: Any, tables: Iterable[Table], notes: Iterable[str] = (),
-    smallest: str = "", pictures: Sequence[Picture] = (),
+    smallest: str = "", pictures: Sequence[Picture] = (), files: TextFiles = (),
 ) -> Answer:  # fmt: skip
     """An answer with its evidence in one section."""
     names = tuple(one.name for one in pictures)
     texts = tuple(f"{sentence(text).removesuffix('.')}." for text in notes)
     section = Section(kind, title, tables=tuple(tables), figures=names, notes=texts)
-    return Answer(kind, result, finding, (section,), smallest, tuple(pictures))
+    return Answer(kind, result, finding, (section,), smallest, tuple(pictures), files)
 
 
 @dataclass(frozen=True, slots=True)

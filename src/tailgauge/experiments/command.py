@@ -62,7 +62,9 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
     from tailgauge_analysis.report.report import write
 
     drawn = [figure(one) for one in done.answer.pictures]
-    return write(made, drawn, base.out, screen.columns(), colours=screen.has_colours())
+    return write(
+        made, drawn, base.out, screen.columns(), colours=screen.has_colours(), more=done.answer.files
+    )
 
 
 def _result(done: Conducted) -> Result:
