@@ -240,7 +240,7 @@ def _row(row: Effect) -> tuple[Cell, ...]:
     ends = "" if row.low is None else f"{change(row, row.low)} to {change(row, row.high)}"
     return (
         _metric(row), Value(word, outcome=OUTCOMES.get(word, "")), Value(change(row, row.change), ends), *_sides(row),
-        _p(row.p_family), f"{row.worse_in}/{row.pairs}" if row.pairs else "–", row.why,
+        p_text(row.p_family), f"{row.worse_in}/{row.pairs}" if row.pairs else "–", row.why,
     )  # fmt: skip
 
 
@@ -258,7 +258,8 @@ def _metric(row: Effect) -> str:
     return f"{row.title} {row.label}".strip()
 
 
-def _p(value: float | None) -> str:
+def p_text(value: float | None) -> str:
+    """A p-value."""
     return "–" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
 
 

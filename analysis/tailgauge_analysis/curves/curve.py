@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
 from tailgauge.errors import UsageError
 from tailgauge.rows.text_file import LARGEST_JSON, json_tree, no_number, read_text
+from tailgauge_analysis.text.json_values import Json
 
 KIND = "curve"
 REPORT = "report.json"
@@ -61,7 +62,7 @@ class CurvePoint:
     `output_tokens`: means of a call.
     """
 
-    load: Number
+    load: Annotated[float, Field(gt=0, allow_inf_nan=False)]
     runs: tuple[str, ...]
     seconds: Number
     requests: int
@@ -109,22 +110,22 @@ class Curve:
 _FACTS: TypeAdapter[Curve] = TypeAdapter(Curve)
 
 
-def is_curve(tree: Any) -> bool:
-    """Whether this is report.json of a load curve."""
-    return isinstance(tree, dict) and tree.get("kind") == KIND
+def find(path: Path, out: Path) -> Path | None:
+    """The report.json that a path means: a file, its folder, or a run id below `out`/reports/; None for a run folder."""
+    places = (path, path / REPORT, out / "reports" / path / REPORT)
+    return None if (path / "run.json").exists() else next(filter(Path.is_file, places), None)
 
 
-def read(path: Path) -> tuple[Curve, dict[str, Any]]:
-    """The curve of a report.json, or of the folder that holds one, and that report's contents; UsageError where there is none."""
-    file = path / REPORT if path.is_dir() else path
+def read(file: Path) -> tuple[Curve, Json]:
+    """The curve of a report.json, and that report's contents; UsageError where there is none."""
     try:
         tree = json_tree(read_text(file, LARGEST_JSON), no_number)
     except ValueError as error:
         raise UsageError(f"{file}: {error}: expected the report.json of a load curve") from None
-    if not is_curve(tree):
-        kind = tree.get("kind", "a run") if isinstance(tree, dict) else "no report"
+    if not isinstance(tree, dict) or tree.get("kind") != KIND:
+        kind = repr(str(tree["kind"])[:40]) if isinstance(tree, dict) and "kind" in tree else "none"
         raise UsageError(
-            f"{file}: kind: expected {KIND!r}, as `tailgauge run curve` writes it, got {str(kind)[:40]!r}"
+            f"{file}: kind: expected {KIND!r}, as `tailgauge run curve` writes it, got {kind}; of a run give its folder below runs/"
         )
     try:
         curve = _FACTS.validate_json(json.dumps(tree.get("facts")), strict=True)

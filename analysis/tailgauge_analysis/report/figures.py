@@ -207,7 +207,7 @@ def _tails(lines: Sequence[go.Scatter], y: str) -> go.Figure:
 
 def _log_x(plot: go.Figure, of: str, low: float, high: float) -> go.Figure:
     """The same on a logarithmic axis of milliseconds."""
-    ticks = _log_ticks(low, high)
+    ticks = log_ticks(low, high)
     return plot.update_xaxes(type="log", title_text=f"{of} (ms, logarithmic)", **ticks).update_layout(CLOSEST)
 
 
@@ -244,7 +244,7 @@ def _tail_label(p: float) -> str:
     return f"{100 * (1 - p):.4g}%" + (f" (p{100 * p:.6g})" if p else "")
 
 
-def _log_ticks(low: float, high: float) -> dict[str, Any]:
+def log_ticks(low: float, high: float) -> dict[str, Any]:
     """Ticks at 1, 2 and 5 of each power of ten; every power alone where that would be many."""
     digits = (1, 2, 5) if high / low < 300 else (1,)
     at = [d * 10.0**power for power in range(-5, 9) for d in digits if low / 2 <= d * 10.0**power <= high * 2]
@@ -326,7 +326,7 @@ def _heat(heat: Heat | None, name: str) -> Figure | None:
         colorscale=SCALE, zmin=0, hovertemplate="%{x:,.0f} s, about %{y:,.3~g} ms: %{z:.3~g}%<extra></extra>",
         colorbar={"title": {"text": "% of the<br>requests"}, "thickness": 10, "outlinewidth": 0},
     )  # fmt: skip
-    axis = {"type": "log", **_log_ticks(float(heat.edges_ms[0]), float(heat.edges_ms[-1]))}
+    axis = {"type": "log", **log_ticks(float(heat.edges_ms[0]), float(heat.edges_ms[-1]))}
     panel = Panel(f"{name} since<br>scheduled (ms, logarithmic)", [tiles], axis)
     plot = stacked([panel]).update_layout(CLOSEST)
     caption = (

@@ -2,37 +2,61 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import plotly.graph_objects as go
 
-from tailgauge_analysis.report.plot import BLUE, GREEN, GREY, ORANGE, Figure, error_bars, finish, numbers
+from tailgauge_analysis.report.figures import RED, log_ticks
+from tailgauge_analysis.report.plot import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    Figure,
+    error_bars,
+    finish,
+    numbers,
+)
 from tailgauge_analysis.text.picture import Picture, PlotCurve
 
-COLOURS = (BLUE, ORANGE, GREEN, GREY)
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
 HEIGHT = 360
 
 
 def figure(picture: Picture) -> Figure:
-    """One picture."""
-    plot = go.Figure([_trace(curve, COLOURS[i % len(COLOURS)]) for i, curve in enumerate(picture.curves)])
+    """One picture; bounds are red and dashed, marks have the colour of their curve."""
+    drawn = [one for one in picture.curves if not one.is_bound]
+    colours = {one.name: COLOURS[i % len(COLOURS)] for i, one in enumerate(drawn)}
+    plot = go.Figure([_trace(one, colours.get(one.name, RED)) for one in picture.curves])
     for mark in picture.marks:
+        named = {"name": mark.name, "showlegend": True}
+        colour = colours.get(mark.of, GREY)
         if mark.high > mark.low:
-            plot.add_vrect(x0=mark.low, x1=mark.high, fillcolor=GREY, opacity=0.18, line_width=0)
+            plot.add_vrect(x0=mark.low, x1=mark.high, fillcolor=colour, opacity=0.18, line_width=0, **named)
         else:
-            plot.add_vline(x=mark.low, line={"color": GREY, "dash": "dot"})
-        plot.add_annotation(
-            x=mark.low, y=1, yref="paper", text=mark.name, showarrow=False, xanchor="left", yanchor="top"
-        )
-    plot.update_xaxes(title_text=picture.x)
-    plot.update_yaxes(title_text=picture.y)
+            plot.add_vline(x=mark.low, line={"color": colour, "dash": "dot"}, **named)
+    plot.update_xaxes(title_text=picture.x, **_axis("x", picture))
+    plot.update_yaxes(title_text=picture.y, **_axis("y", picture))
     plot.update_layout(hovermode="closest")
     return finish(picture.name, picture.title, picture.caption, HEIGHT, plot)
+
+
+def _axis(name: str, picture: Picture) -> dict[str, Any]:
+    """A logarithmic axis over what it shows, if it is one."""
+    if name not in picture.log:
+        return {}
+    shown = [value for one in picture.curves for value in getattr(one, name)]
+    return {"type": "log", **log_ticks(min(shown), max(shown))}
 
 
 def _trace(curve: PlotCurve, colour: str) -> go.Scatter:
     y = np.array(curve.y)
     error = error_bars(y, np.array(curve.low), np.array(curve.high)) if curve.low and curve.high else None
+    mode = "lines" if curve.is_bound else "lines+markers" if curve.joined else "markers"
     return go.Scatter(
         x=numbers(np.array(curve.x)), y=numbers(y), name=curve.name, error_y=error,
-        mode="lines+markers" if curve.joined else "markers", line={"color": colour}, marker={"color": colour},
+        mode=mode + "+text" * bool(curve.labels), text=curve.labels, textposition="top center",
+        line={"color": colour, "dash": "dash" if curve.is_bound else "solid"}, marker={"color": colour},
     )  # fmt: skip

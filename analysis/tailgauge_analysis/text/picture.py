@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class PlotCurve:
-    """Points, with their intervals if there are any; x ascending."""
+    """Points, with their intervals if there are any. `is_bound`: a dashed line without points; `labels`: beside the points."""
 
     name: str
     x: tuple[float, ...]
@@ -17,6 +17,8 @@ class PlotCurve:
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     joined: bool = True  # a line through the points
+    is_bound: bool = False
+    labels: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -31,16 +33,17 @@ class PlotCurve:
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A shaded interval of x, or a vertical line if both ends are the same."""
+    """A shaded interval of x, or a vertical line if both ends are the same; `of`: the name of its curve."""
 
     name: str
     low: float
     high: float
+    of: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """One figure of an answer."""
+    """One figure of an answer. `log`: its logarithmic axes, of `xy`."""
 
     name: str
     title: str
@@ -49,3 +52,4 @@ class Picture:
     y: str
     curves: tuple[PlotCurve, ...]
     marks: tuple[Mark, ...] = ()
+    log: str = ""

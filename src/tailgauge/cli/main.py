@@ -16,7 +16,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -34,6 +34,10 @@ from tailgauge.live import screen
 from tailgauge.redaction import known
 from tailgauge.rows.disk import writable
 from tailgauge.rows.object_store import renamed
+from tailgauge.rows.run_folder import new_run_id
+
+if TYPE_CHECKING:
+    from tailgauge_analysis.text.section import Report
 
 LOW_PRIORITY = 10  # how nice a report that loads pandas is to open requests
 
@@ -190,6 +194,7 @@ cli.add_command(checkup)
     "--metric", "metrics", multiple=True, metavar="NAME", help="Compare this metric only (repeatable)."
 )
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown with every pair.")
+@options.out("the report of two curves")
 @options.plugins()
 @options.as_json()
 def compare(
@@ -198,29 +203,56 @@ def compare(
     threshold: float,
     metrics: tuple[str, ...],
     as_markdown: bool,
+    out: Path,
     as_json: bool,
 ) -> None:
-    """Compare two sets of runs.
+    """Compare two sets of runs, or two load curves.
 
     Give the folders in pairs: A1 B1 A2 B2 ... A pair is one run of A and one of B, made one after the other in random
     order. About 20 pairs are needed; see `tailgauge docs compare`.
+
+    Of a load curve give the folder of its report, or its run id.
 
     --allow takes schema, hosts, versions, target, seed, or a key of the scenario with everything below it.
     """
     with loading():
         from tailgauge_analysis.comparing import compare as comparison
         from tailgauge_analysis.comparing.comparison import report
+        from tailgauge_analysis.curves.curve import find
         from tailgauge_analysis.report.markdown import markdown
         from tailgauge_analysis.report.terminal import terminal
 
     if as_json and as_markdown:
         raise UsageError("--json and --markdown: choose one")
-    made = report(comparison.compare(run_dirs, allow, threshold / 100, metrics))
+    curves, page = [find(one, out) for one in run_dirs], None
+    if any(curves):
+        if allow or metrics:
+            raise UsageError("--allow and --metric: load curves are compared as they are: omit them")
+        made, page = _compare_curves(run_dirs, curves, threshold / 100, out)
+    else:
+        made = report(comparison.compare(run_dirs, allow, threshold / 100, metrics))
     if as_json or as_markdown:
         click.echo(json.dumps(made.data, allow_nan=False) if as_json else markdown(made))
     else:
-        _print(terminal(made, None, screen.columns(), colours=screen.has_colours()))
+        _print(terminal(made, page, screen.columns(), colours=screen.has_colours()))
     sys.exit(made.exit_code)
+
+
+def _compare_curves(
+    given: tuple[Path, ...], files: list[Path | None], threshold: float, out: Path
+) -> tuple[Report, Path]:
+    """The comparison of two load curves, and its page."""
+    from tailgauge_analysis.curves.comparison import compare
+    from tailgauge_analysis.report.picture import figure
+    from tailgauge_analysis.report.report import write
+
+    known = [file for file in files if file]
+    if len(given) != 2 or len(known) != 2:
+        other = next((path for path, file in zip(given, files, strict=True) if file is None), None)
+        why = f"{other} is none" if other else f"{len(given)} given"
+        raise UsageError(f"compare takes two load curves, as A B: {why}")
+    made, drawn = compare(known, threshold, new_run_id("compare"))
+    return made, write(made, [figure(one) for one in drawn], out, screen.columns(), colours=False).html
 
 
 @cli.command(epilog=options.RUN)

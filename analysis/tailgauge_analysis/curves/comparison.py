@@ -1,0 +1,208 @@
+"""Two load curves: B against A by the knee, saturation, and latency at the loads that both measured.
+
+A change is the ratio of two independent estimates. Its interval follows from theirs on the logarithmic scale (MOVER: distances
+to the ends add up as squares); without a value, from the ends that are known. A verdict needs an interval beyond the
+threshold, and p <= 5% of all rows together: half of it for the row that decides, half for the others (Holm).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from tailgauge.errors import UsageError
+from tailgauge.thresholds import INVALID, VALID
+from tailgauge_analysis.comparing.comparison import (
+    HEADER,
+    OUTCOMES,
+    SCHEMA_VERSION,
+    Comparison,
+    change,
+    p_text,
+    sentence,
+)
+from tailgauge_analysis.comparing.design import NOT_COMPARABLE
+from tailgauge_analysis.comparing.effects import INCONCLUSIVE, WORSE, Effect, judge, unequal_work
+from tailgauge_analysis.curves.curve import Curve, CurvePoint, Ends, read
+from tailgauge_analysis.curves.pictures import objectives, of_objective, pictures
+from tailgauge_analysis.stats.quantiles import CONFIDENCE
+from tailgauge_analysis.stats.sign_flips import Flips, holm
+from tailgauge_analysis.text.formatting import figures, ms, plain
+from tailgauge_analysis.text.json_values import Json, table, text
+from tailgauge_analysis.text.picture import Picture
+from tailgauge_analysis.text.quantile import plain_values
+from tailgauge_analysis.text.section import Cell, Measurement, Report, Result, Section, Table, Value
+
+SHARE = 0.5  # of the 5%, for the row that decides, and for all others
+STUDENT_4 = 2.776  # 97.5% of Student's t with 4 degrees of freedom
+SAME_LOAD = 0.01
+REMARK = "one curve each: a change of the target between them counts as a difference"
+NOTE = (
+    "Knee: the largest load at which every objective holds. Latency: at loads that both measured, where no backlog grows. "
+    "In brackets 95% intervals."
+)
+Figure = tuple[Effect, int, Ends, Ends]  # 1 where more is worse, else -1; of A, of B
+
+
+def compare(paths: Sequence[Path], threshold: float, run_id: str) -> tuple[Report, tuple[Picture, ...]]:
+    """The report of `tailgauge compare` on two report.json of curves, and its figures; `run_id`: its name."""
+    (a, of_a), (b, of_b) = map(read, paths)
+    if of_a.get("run_id") == of_b.get("run_id"):
+        raise UsageError(f"{paths[0]} and {paths[1]} are the same curve: give each curve once")
+    against, known = tuple(_against(a, of_a, b, of_b)), tuple[Figure, ...]()
+    if not against:
+        known = tuple(_decided(tuple(_figures(a, b, threshold)), threshold))
+    rows = tuple(row for row, *_ in known)
+    pairs = _common(a, b) or list(zip(a.points, b.points, strict=False))
+    work = unequal_work([(_work(one), _work(other)) for one, other in pairs])
+    found = Comparison(
+        SCHEMA_VERSION, NOT_COMPARABLE if against else _overall(rows), against, (REMARK,), (), threshold, CONFIDENCE, 1, (), rows,
+        tuple(work),
+    )  # fmt: skip
+    drawn = () if against else pictures(a, b)
+    measured = (
+        Measurement(INVALID, "not comparable", tuple((one, "") for one in against))
+        if against
+        else Measurement(VALID, "2 load curves")
+    )
+    shown = Table(
+        "B against A", ("", *HEADER[1:6], HEADER[7]), tuple(_cells(*one) for one in known), NOTE, prose=(1, 6)
+    )
+    section = Section(
+        "comparison",
+        "Load curves",
+        tables=(shown,) if known else (),
+        figures=tuple(one.name for one in drawn),
+    )
+    details = (*found.remarks, *_differs(a, b))
+    return Report(
+        run_id, "Comparison of load curves", (), "", bool(of_a.get("dry_run")), Result(found.outcome, sentence(found), details=details),
+        measured, (), (section,), found.exit_code, section.figures[0] if drawn else "",
+        {**plain_values(found), "outcome": found.outcome, "exit_code": int(found.exit_code)},
+    ), drawn  # fmt: skip
+
+
+def _against(a: Curve, of_a: Json, b: Curve, of_b: Json) -> Iterator[str]:
+    """Why they may not be compared."""
+    if a.by != b.by:
+        yield f"A is by {a.by}, B by {b.by}: measure both by the same"
+    if bool(of_a.get("dry_run")) != bool(of_b.get("dry_run")):
+        yield "one is a dry run, the other is real"
+    for name, tree in (("A", of_a), ("B", of_b)):
+        if text(table(tree, "measurement").get("verdict")) == INVALID:
+            yield f"{name} is INVALID"
+
+
+def _differs(a: Curve, b: Curve) -> Iterator[str]:
+    labels = [" and ".join(one.label for one in curve.objectives) or "none" for curve in (a, b)]
+    pairs = (
+        ("objectives", *labels),
+        *((key, getattr(a, key), getattr(b, key)) for key in ("scenario", "target", "model", "gpus")),
+    )
+    for key, one, other in pairs:
+        if one != other:
+            yield f"differs: {key}: {plain(str(one), 80)} in A, {plain(str(other), 80)} in B"
+
+
+def _common(a: Curve, b: Curve) -> list[tuple[CurvePoint, CurvePoint]]:
+    """The points at the same load."""
+    return [
+        (one, other)
+        for one in a.points
+        for other in b.points
+        if math.isclose(one.load, other.load, rel_tol=SAME_LOAD)
+    ]
+
+
+def _work(point: CurvePoint) -> dict[str, float]:
+    known = {"prompt tokens": point.prompt_tokens, "output tokens": point.output_tokens}
+    return {name: value for name, value in known.items() if value}
+
+
+def _figures(a: Curve, b: Curve, threshold: float) -> Iterator[Figure]:
+    """What can be compared, the most important first."""
+
+    def row(metric: str, title: str, unit: str, p: float | None = None, label: str = "") -> Effect:
+        return Effect(metric, title, None, "", unit, p, label, threshold, ())
+
+    if a.objectives == b.objectives:
+        yield row("knee", "Knee", a.unit), -1, a.knee, b.knee
+    yield row("saturation", "Saturation", "output tokens/s"), -1, a.saturation, b.saturation
+    stable = [pair for pair in _common(a, b) if False not in {one.stable for one in pair}]
+    today = a.today or 0.0
+    for one, other in sorted(stable, key=lambda pair: abs(pair[0].load - today) > SAME_LOAD * today):
+        for each in objectives(a):
+            ends = (of_objective(point, each.metric, each.quantile) for point in (one, other))
+            label = f"{each.quantile} at {figures(one.load)} {a.unit}"
+            yield row(each.metric, each.metric.upper(), "ms", int(each.quantile[1:]) / 100, label), 1, *ends
+
+
+def _decided(known: Sequence[Figure], threshold: float) -> Iterator[Figure]:
+    """With verdicts; without figures that have no interval at all."""
+    found = [
+        (one, ratio) for one in known for ratio in [_ratio(*one[2:])] if ratio[1:3] != (-math.inf, math.inf)
+    ]
+    p_values = [ratio[3] for _, ratio in found]
+    of_all = [p / SHARE for p in (p_values[0], *holm(p_values[1:]))] if found else []
+    for ((row, harm, a, b), (value, low, high, p)), of_family in zip(found, of_all, strict=True):
+        worse = Flips(1, value or 0.0, *sorted((harm * low, harm * high)), p)
+        verdict, why = judge(worse, of_family, math.log1p(threshold))
+        shown = [None if one is None or math.isinf(one) else math.expm1(one) for one in (value, low, high)]
+        decided = replace(
+            row, a=a.value, b=b.value, change=shown[0], low=shown[1], high=shown[2], p_value=p, p_family=min(1.0, of_family),
+            verdict=verdict, why=why.replace("run more pairs", "measure longer"),
+        )  # fmt: skip
+        yield decided, harm, a, b
+
+
+def _ratio(a: Ends, b: Ends) -> tuple[float | None, float, float, float]:
+    """log(B / A), its interval, and the p-value of no difference."""
+    (of_a, low_a, high_a), (of_b, low_b, high_b) = map(_logs, (a, b))
+    if of_a is None or of_b is None:
+        low, high = low_b - high_a, high_b - low_a
+        return None, low, high, _p_value(math.sqrt(2)) if low > 0 or high < 0 else 1.0  # two intervals apart
+    value = of_b - of_a
+    low, high = (
+        value - math.hypot(of_b - low_b, high_a - of_a),
+        value + math.hypot(high_b - of_b, of_a - low_a),
+    )
+    half = value - low if value > 0 else high - value
+    return value, low, high, _p_value(abs(value) / half) if half else float(not value)
+
+
+def _p_value(halves: float) -> float:
+    """Of an estimate so many halves of its interval from 0, by Student's t with 4 degrees of freedom: runs are few."""
+    square = (STUDENT_4 * halves) ** 2
+    u = square / (4 + square)
+    return 1 - math.sqrt(u) * (3 - u) / 2
+
+
+def _logs(of: Ends) -> tuple[float | None, float, float]:
+    return (
+        math.log(of.value) if of.value else None, math.log(of.low) if of.low else -math.inf,
+        math.log(of.high) if of.high else math.inf,
+    )  # fmt: skip
+
+
+def _overall(rows: Sequence[Effect]) -> str:
+    """The first row's verdict, unless another one is worse."""
+    verdicts = [row.verdict or INCONCLUSIVE for row in rows]
+    return WORSE if WORSE in verdicts else verdicts[0] if rows else INCONCLUSIVE
+
+
+def _cells(row: Effect, _: int, a: Ends, b: Ends) -> tuple[Cell, ...]:
+    """A row of the table."""
+    ends = (
+        "" if row.low is None and row.high is None else f"{change(row, row.low)} to {change(row, row.high)}"
+    )
+    verdict = row.verdict or ""
+    sides = (
+        Value(f"{ms(one.value)} {row.unit}" if one.value else "–", f"{ms(one.low)} – {ms(one.high)}")
+        for one in (a, b)
+    )
+    return (
+        f"{row.title} {row.label}".strip(), Value(verdict, outcome=OUTCOMES.get(verdict, "")), Value(change(row, row.change), ends),
+        *sides, p_text(row.p_family), row.why,
+    )  # fmt: skip

@@ -1,0 +1,146 @@
+"""The figures of a load curve, or of two in the same figures: latency and throughput by load, and what a user gets of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+
+from tailgauge_analysis.curves.curve import RATE, UNKNOWN, Curve, CurvePoint, Ends, Objective
+from tailgauge_analysis.text.formatting import figures
+from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
+
+DRAWN = ("p50", "p95", "p99")
+TTFT = Objective("ttft", "p95", math.inf, "")  # drawn and compared where no objective is on a latency
+WIDE = 16.0  # the largest load, in smallest loads, from which their axis is logarithmic
+BARS = "Bars are 95% intervals."
+KNEE = "Shaded: the 95% interval of the largest load at which every objective holds."
+FAILED = "at least (falls among failures)"
+Named = Sequence[tuple[str, Curve]]
+
+
+def pictures(*curves: Curve) -> tuple[Picture, ...]:
+    """Of one curve; or of A and B, named so. None of a single point."""
+    if any(len(one.points) < 2 for one in curves):
+        return ()
+    of = tuple(zip("AB", curves, strict=False)) if len(curves) > 1 else (("", curves[0]),)
+    loads = [point.load for one in curves for point in one.points]
+    log = "x" if max(loads) / min(loads) >= WIDE else ""
+    x = "offered requests/s" if curves[0].by == RATE else "requests in flight"
+    marks = tuple(_marks(of))
+    latencies = {one.metric: one for one in reversed(objectives(curves[0]))}
+    return (
+        *(
+            Picture(
+                f"{one.metric}-by-load", _title(of, one), f"{BARS} {KNEE}" if marks else BARS, x, f"{one.metric.upper()}, ms",
+                tuple(_latency(of, one)), marks, log + "y",
+            )
+            for one in reversed(latencies.values())
+        ),
+        Picture("tokens-by-load", "Output tokens/s by load", BARS, x, "output tokens/s", tuple(_tokens(of)), marks, log),
+        Picture("requests-by-load", "Requests/s by load", BARS, x, "requests/s", tuple(_requests(of)), marks, log),
+        *_per_user(of),
+    )  # fmt: skip
+
+
+def objectives(curve: Curve) -> tuple[Objective, ...]:
+    """Those on a latency that was measured."""
+    known = {metric for point in curve.points for metric in point.latency}
+    return tuple(one for one in curve.objectives if one.metric in known) or (TTFT,)
+
+
+def of_objective(point: CurvePoint, metric: str, quantile: str) -> Ends:
+    """The quantile of a metric; unknown where it was not measured."""
+    return dict(point.latency.get(metric, {})).get(quantile, UNKNOWN)
+
+
+def _title(of: Named, one: Objective) -> str:
+    return f"{one.metric.upper()} by load" if len(of) == 1 else f"{one.metric.upper()} {one.quantile} by load"
+
+
+def _marks(of: Named) -> Iterator[Mark]:
+    for name, curve in of:
+        low, high = curve.knee.low, curve.knee.high
+        if low is not None and high is not None:
+            yield Mark(f"knee {name}".strip(), low, high, name)
+    (_, first), *others = of
+    if first.today and not others:
+        yield Mark("today", first.today, first.today)
+
+
+def _latency(of: Named, one: Objective) -> Iterator[PlotCurve]:
+    """Percentiles of one curve, or the objective's of several; then the bounds, and where a percentile has none."""
+    quantiles = tuple(dict.fromkeys((*DRAWN, one.quantile))) if len(of) == 1 else (one.quantile,)
+    beyond = []
+    for name, curve in of:
+        for quantile in sorted(quantiles):
+            found = [(point.load, of_objective(point, one.metric, quantile)) for point in curve.points]
+            yield from _line(name or quantile, found)
+            beyond += [(load, ends.low) for load, ends in found if ends.value is None and ends.low]
+    if beyond:
+        at, low = zip(*beyond, strict=True)
+        yield PlotCurve(FAILED, at, low, joined=False)
+    loads = [point.load for _, curve in of for point in curve.points]
+    for each in of[0][1].objectives:
+        if each.metric == one.metric and (len(of) == 1 or each == one):
+            yield PlotCurve(each.label, (min(loads), max(loads)), (each.bound_ms,) * 2, is_bound=True)
+
+
+def _tokens(of: Named) -> Iterator[PlotCurve]:
+    for name, curve in of:
+        yield from _line(
+            name or "output tokens/s", [(point.load, point.output_tokens_per_s) for point in curve.points]
+        )
+    (_, first), *others = of
+    if first.saturation.value and not others:
+        ends = (first.points[0].load, first.points[-1].load)
+        yield PlotCurve("saturation", ends, (first.saturation.value,) * 2, is_bound=True)
+
+
+def _requests(of: Named) -> Iterator[PlotCurve]:
+    for name, curve in of:
+        yield from _line(name or "answered", [(point.load, point.requests_per_s) for point in curve.points])
+        if not name:
+            yield from _line(
+                "within the objectives", [(point.load, point.good_per_s) for point in curve.points]
+            )
+    if of[0][1].by == RATE:
+        loads = tuple(sorted(point.load for _, curve in of for point in curve.points))
+        yield PlotCurve("offered", loads, loads, is_bound=True)
+
+
+def _per_user(of: Named) -> Iterator[Picture]:
+    """What a user gets against what the system gives; per GPU where their number is known."""
+    per_gpu = all(curve.gpus for _, curve in of)
+    lines = []
+    for name, curve in of:
+        share = 1 / (curve.gpus or 1.0) if per_gpu else 1.0
+        known = [point for point in curve.points if point.user_tokens_per_s.value]
+        found = [(point.user_tokens_per_s.value or 0.0, point.output_tokens_per_s) for point in known]
+        lines += _line(name or "each load", found, share, tuple(figures(point.load) for point in known))
+    if lines:
+        y = "output tokens/s per GPU" if per_gpu else "output tokens/s of the system"
+        text = f"{BARS} Beside each point its load in {of[0][1].unit}. Better is further up and to the right."
+        yield Picture(
+            "tokens-per-user",
+            "Tokens/s per user and of the system",
+            text,
+            "tokens/s per user, median (1000 / TPOT p50)",
+            y,
+            tuple(lines),
+        )
+
+
+def _line(
+    name: str, found: Iterable[tuple[float, Ends]], share: float = 1.0, labels: tuple[str, ...] = ()
+) -> list[PlotCurve]:  # fmt: skip
+    """One line of the estimates that have a value; none without."""
+    known = [(x, ends.value, ends) for x, ends in found if ends.value is not None]
+    if not known:
+        return []
+    return [
+        PlotCurve(
+            name, tuple(x for x, _, _ in known), tuple(value * share for _, value, _ in known),
+            tuple((value if ends.low is None else ends.low) * share for _, value, ends in known),
+            tuple((value if ends.high is None else ends.high) * share for _, value, ends in known), labels=labels,
+        )
+    ]  # fmt: skip
