@@ -162,7 +162,11 @@ def _ratio(a: Ends, b: Ends) -> tuple[float | None, float, float, float]:
     (of_a, low_a, high_a), (of_b, low_b, high_b) = map(_logs, (a, b))
     if of_a is None or of_b is None:
         low, high = low_b - high_a, high_b - low_a
-        return None, low, high, _p_value(math.sqrt(2)) if low > 0 or high < 0 else 1.0  # two intervals apart
+        gap, half = (
+            max(low, -high),
+            max(1e-9, min(high_a - low_a, high_b - low_b) / 2),
+        )  # of the interval that is known
+        return None, low, high, _p_value(math.sqrt(2) + gap / half) if gap > 0 else 1.0
     value = of_b - of_a
     low, high = (
         value - math.hypot(of_b - low_b, high_a - of_a),

@@ -28,7 +28,7 @@ def pictures(*curves: Curve) -> tuple[Picture, ...]:
     x = "offered requests/s" if curves[0].by == RATE else "requests in flight"
     marks = tuple(_marks(of))
     latencies = {one.metric: one for one in reversed(objectives(curves[0]))}
-    return (
+    made = (
         *(
             Picture(
                 f"{one.metric}-by-load", _title(of, one), f"{BARS} {KNEE}" if marks else BARS, x, f"{one.metric.upper()}, ms",
@@ -40,6 +40,7 @@ def pictures(*curves: Curve) -> tuple[Picture, ...]:
         Picture("requests-by-load", "Requests/s by load", BARS, x, "requests/s", tuple(_requests(of)), marks, log),
         *_per_user(of),
     )  # fmt: skip
+    return tuple(one for one in made if any(not line.is_bound for line in one.curves))
 
 
 def objectives(curve: Curve) -> tuple[Objective, ...]:
