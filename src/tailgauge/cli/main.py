@@ -232,7 +232,8 @@ def compare(
     else:
         made = report(comparison.compare(run_dirs, allow, threshold / 100, metrics))
     if as_json or as_markdown:
-        click.echo(json.dumps(made.data, allow_nan=False) if as_json else markdown(made))
+        paths = {"report": {"html": str(page)}} if page else {}
+        click.echo(json.dumps({**made.data, **paths}, allow_nan=False) if as_json else markdown(made))
     else:
         _print(terminal(made, page, screen.columns(), colours=screen.has_colours()))
     sys.exit(made.exit_code)
