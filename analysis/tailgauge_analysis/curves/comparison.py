@@ -26,7 +26,7 @@ from tailgauge_analysis.comparing.comparison import (
 from tailgauge_analysis.comparing.design import NOT_COMPARABLE
 from tailgauge_analysis.comparing.effects import INCONCLUSIVE, WORSE, Effect, judge, unequal_work
 from tailgauge_analysis.curves.curve import Curve, CurvePoint, Ends, read
-from tailgauge_analysis.curves.pictures import objectives, of_objective, pictures
+from tailgauge_analysis.curves.pictures import objectives, pictures, quantile_of
 from tailgauge_analysis.stats.quantiles import CONFIDENCE
 from tailgauge_analysis.stats.sign_flips import Flips, holm
 from tailgauge_analysis.text.formatting import figures, ms, plain
@@ -134,9 +134,9 @@ def _figures(a: Curve, b: Curve, threshold: float) -> Iterator[Figure]:
     today = a.today or 0.0
     for one, other in sorted(stable, key=lambda pair: abs(pair[0].load - today) > SAME_LOAD * today):
         for each in objectives(a):
-            ends = (of_objective(point, each.metric, each.quantile) for point in (one, other))
-            label = f"{each.quantile} at {figures(one.load)} {a.unit}"
-            yield row(each.metric, each.metric.upper(), "ms", int(each.quantile[1:]) / 100, label), 1, *ends
+            of_a, of_b = (quantile_of(point, each.metric, each.quantile) for point in (one, other))
+            label, p = f"{each.quantile} at {figures(one.load)} {a.unit}", int(each.quantile[1:]) / 100
+            yield row(each.metric, each.metric.upper(), "ms", p, label), 1, of_a, of_b
 
 
 def _decided(known: Sequence[Figure], threshold: float) -> Iterator[Figure]:
@@ -147,7 +147,8 @@ def _decided(known: Sequence[Figure], threshold: float) -> Iterator[Figure]:
     p_values = [ratio[3] for _, ratio in found]
     of_all = [p / SHARE for p in (p_values[0], *holm(p_values[1:]))] if found else []
     for ((row, harm, a, b), (value, low, high, p)), of_family in zip(found, of_all, strict=True):
-        worse = Flips(1, value or 0.0, *sorted((harm * low, harm * high)), p)
+        ends = sorted((harm * low, harm * high))
+        worse = Flips(1, value or 0.0, ends[0], ends[1], p)
         verdict, why = judge(worse, of_family, math.log1p(threshold))
         shown = [None if one is None or math.isinf(one) else math.expm1(one) for one in (value, low, high)]
         decided = replace(

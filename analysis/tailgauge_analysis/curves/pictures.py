@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from tailgauge_analysis.curves.curve import RATE, UNKNOWN, Curve, CurvePoint, Ends, Objective
+from tailgauge_analysis.curves.curve import RATE, UNKNOWN, Curve, CurvePoint, Ends, Objective, Quantile
 from tailgauge_analysis.text.formatting import figures
 from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
 
-DRAWN = ("p50", "p95", "p99")
+DRAWN: tuple[Quantile, ...] = ("p50", "p95", "p99")
 TTFT = Objective("ttft", "p95", math.inf, "")  # drawn and compared where no objective is on a latency
 WIDE = 16.0  # the largest load, in smallest loads, from which their axis is logarithmic
 BARS = "Bars are 95% intervals."
@@ -49,9 +49,9 @@ def objectives(curve: Curve) -> tuple[Objective, ...]:
     return tuple(one for one in curve.objectives if one.metric in known) or (TTFT,)
 
 
-def of_objective(point: CurvePoint, metric: str, quantile: str) -> Ends:
+def quantile_of(point: CurvePoint, metric: str, quantile: Quantile) -> Ends:
     """The quantile of a metric; unknown where it was not measured."""
-    return dict(point.latency.get(metric, {})).get(quantile, UNKNOWN)
+    return point.latency.get(metric, {}).get(quantile, UNKNOWN)
 
 
 def _title(of: Named, one: Objective) -> str:
@@ -74,7 +74,7 @@ def _latency(of: Named, one: Objective) -> Iterator[PlotCurve]:
     beyond = []
     for name, curve in of:
         for quantile in sorted(quantiles):
-            found = [(point.load, of_objective(point, one.metric, quantile)) for point in curve.points]
+            found = [(point.load, quantile_of(point, one.metric, quantile)) for point in curve.points]
             yield from _line(name or quantile, found)
             beyond += [(load, ends.low) for load, ends in found if ends.value is None and ends.low]
     if beyond:

@@ -1,4 +1,4 @@
-"""Load curves with a known truth: a queue in front of an engine, measured with noise of a known size."""
+"""Load curves that are known: a queue in front of an engine, measured with noise of a known size."""
 
 import json
 import math
@@ -22,8 +22,8 @@ def curve(
     """
     rng = np.random.default_rng(seed)
 
-    def seen(truth):
-        logs = math.log(truth) + noise * rng.standard_normal(runs)
+    def seen(planted):
+        logs = math.log(planted) + noise * rng.standard_normal(runs)
         value, half = logs.mean(), STUDENT[runs] * logs.std(ddof=1) / math.sqrt(runs)
         return Ends(*(float(math.exp(one)) for one in (value, value - half, value + half)))
 

@@ -1,4 +1,4 @@
-"""Two load curves: planted differences are found, equal truths are not told apart, and unequal work is said first."""
+"""Two load curves: planted differences are found, equal ones are not called different, and unequal work comes first."""
 
 import json
 from collections import Counter
@@ -37,17 +37,17 @@ def rows(made):
     return {f"{row['title']} {row['label']}".strip(): row for row in made.data["rows"]}
 
 
-@pytest.mark.parametrize("noise", [0.01, 0.1], ids=["quiet", "noisy"])
+@pytest.mark.parametrize("noise", [0.01, 0.1], ids=["1%", "10%"])
 @pytest.mark.parametrize("runs", [3, 8])
-def test_equal_truths_are_rarely_told_apart(compared, full_size, noise, runs):
-    pairs, told, covered, every = 200 if full_size else 40, Counter(), 0, 0
+def test_equal_curves_are_rarely_called_different(compared, full_size, noise, runs):
+    pairs, verdicts, covered, every = 200 if full_size else 40, Counter(), 0, 0
     for seed in range(pairs):
         made = compared(*(curve([side, seed], noise=noise, runs=runs) for side in (0, 1)))
-        told[made.data["verdict"]] += 1
+        verdicts[made.data["verdict"]] += 1
         covered += sum(row["low"] <= 0 <= row["high"] for row in made.data["rows"])
         every += len(made.data["rows"])
 
-    assert told["worse"] + told["better"] <= pairs / 20
+    assert verdicts["worse"] + verdicts["better"] <= pairs / 20
     assert covered >= 0.93 * every
 
 
@@ -82,7 +82,7 @@ def test_the_knee_decides_unless_another_figure_is_worse(compared):
     assert compared(slower, a).data["verdict"] == "no difference"
 
 
-def test_more_work_per_call_is_said_first(compared):
+def test_more_work_per_call_comes_first(compared):
     made = compared(curve(1), curve(2, tokens=134.4))
 
     assert made.result.sentence.startswith("Not the same work, B got 5.0% more output tokens a call. B")
