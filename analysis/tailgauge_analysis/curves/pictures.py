@@ -6,15 +6,16 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 
 from tailgauge_analysis.curves.curve import RATE, UNKNOWN, Curve, CurvePoint, Ends, Objective, Quantile
-from tailgauge_analysis.text.formatting import figures
+from tailgauge_analysis.text.formatting import figures, ms
 from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
 
 DRAWN: tuple[Quantile, ...] = ("p50", "p95", "p99")
 TTFT = Objective("ttft", "p95", math.inf, "")  # drawn and compared where no objective is on a latency
-WIDE = 16.0  # the largest load, in smallest loads, from which their axis is logarithmic
+WIDE = 32.0  # the largest load, in smallest loads, from which their axis is logarithmic
+APART = 0.06  # of tokens/s per user, between points with labels
 BARS = "Bars are 95% intervals."
-KNEE = "Shaded: the 95% interval of the largest load at which every objective holds."
-FAILED = "at least (falls among failures)"
+KNEE = "Shaded: the 95% interval of the knee, the largest load at which every objective holds."
+FAILED = "at least (failures)"
 Named = Sequence[tuple[str, Curve]]
 
 
@@ -40,7 +41,7 @@ def pictures(*curves: Curve) -> tuple[Picture, ...]:
         Picture("requests-by-load", "Requests/s by load", BARS, x, "requests/s", tuple(_requests(of)), marks, log),
         *_per_user(of),
     )  # fmt: skip
-    return tuple(one for one in made if any(not line.is_bound for line in one.curves))
+    return tuple(one for one in made if any(not line.dashed for line in one.curves))
 
 
 def objectives(curve: Curve) -> tuple[Objective, ...]:
@@ -83,7 +84,12 @@ def _latency(of: Named, one: Objective) -> Iterator[PlotCurve]:
     loads = [point.load for _, curve in of for point in curve.points]
     for each in of[0][1].objectives:
         if each.metric == one.metric and (len(of) == 1 or each == one):
-            yield PlotCurve(each.label, (min(loads), max(loads)), (each.bound_ms,) * 2, is_bound=True)
+            yield PlotCurve(
+                f"{each.quantile} < {ms(each.bound_ms)} ms",
+                (min(loads), max(loads)),
+                (each.bound_ms,) * 2,
+                dashed="red",
+            )
 
 
 def _tokens(of: Named) -> Iterator[PlotCurve]:
@@ -94,19 +100,17 @@ def _tokens(of: Named) -> Iterator[PlotCurve]:
     (_, first), *others = of
     if first.saturation.value and not others:
         ends = (first.points[0].load, first.points[-1].load)
-        yield PlotCurve("saturation", ends, (first.saturation.value,) * 2, is_bound=True)
+        yield PlotCurve("saturation", ends, (first.saturation.value,) * 2, dashed="grey")
 
 
 def _requests(of: Named) -> Iterator[PlotCurve]:
     for name, curve in of:
         yield from _line(name or "answered", [(point.load, point.requests_per_s) for point in curve.points])
         if not name:
-            yield from _line(
-                "within the objectives", [(point.load, point.good_per_s) for point in curve.points]
-            )
+            yield from _line("within [slo]", [(point.load, point.good_per_s) for point in curve.points])
     if of[0][1].by == RATE:
         loads = tuple(sorted(point.load for _, curve in of for point in curve.points))
-        yield PlotCurve("offered", loads, loads, is_bound=True)
+        yield PlotCurve("offered", loads, loads, dashed="grey")
 
 
 def _per_user(of: Named) -> Iterator[Picture]:
@@ -114,21 +118,21 @@ def _per_user(of: Named) -> Iterator[Picture]:
     per_gpu = all(curve.gpus for _, curve in of)
     lines = []
     for name, curve in of:
+        known = [
+            (one.user_tokens_per_s.value, one.output_tokens_per_s, figures(one.load))
+            for one in curve.points
+            if one.user_tokens_per_s.value and one.output_tokens_per_s.value is not None
+        ]
+        labels, last = [], math.inf
+        for x, _, label in known:
+            labels.append(label if abs(x / last - 1) > APART else "")
+            last = x if labels[-1] else last
         share = 1 / (curve.gpus or 1.0) if per_gpu else 1.0
-        known = [point for point in curve.points if point.user_tokens_per_s.value]
-        found = [(point.user_tokens_per_s.value or 0.0, point.output_tokens_per_s) for point in known]
-        lines += _line(name or "each load", found, share, tuple(figures(point.load) for point in known))
-    if lines:
-        y = "output tokens/s per GPU" if per_gpu else "output tokens/s of the system"
-        text = f"{BARS} Beside each point its load in {of[0][1].unit}. Better is further up and to the right."
-        yield Picture(
-            "tokens-per-user",
-            "Tokens/s per user and of the system",
-            text,
-            "tokens/s per user, median (1000 / TPOT p50)",
-            y,
-            tuple(lines),
-        )
+        lines += _line(name or "each load", [(x, ends) for x, ends, _ in known], share, tuple(labels))
+    unit, y = of[0][1].unit, "output tokens/s per GPU" if per_gpu else "output tokens/s of the system"
+    text = f"{BARS} Beside points their load in {unit}. Better is further up and to the right."
+    title, x_title = "Tokens/s per user and of the system", "tokens/s per user (1000 / TPOT p50)"
+    yield Picture("tokens-per-user", title, text, x_title, y, tuple(lines))
 
 
 def _line(

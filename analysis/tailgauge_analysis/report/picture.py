@@ -22,16 +22,17 @@ from tailgauge_analysis.report.plot import (
 from tailgauge_analysis.text.picture import Picture, PlotCurve
 
 COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
+DASHED = {"red": RED, "grey": GREY}
 HEIGHT = 360
 
 
 def figure(picture: Picture) -> Figure:
-    """One picture; bounds are red and dashed, marks have the colour of their curve."""
-    drawn = [one for one in picture.curves if not one.is_bound]
+    """One picture; marks have the colour of their curve."""
+    drawn = [one for one in picture.curves if not one.dashed]
     colours = {one.name: COLOURS[i % len(COLOURS)] for i, one in enumerate(drawn)}
-    plot = go.Figure([_trace(one, colours.get(one.name, RED)) for one in picture.curves])
+    plot = go.Figure([_trace(one, colours.get(one.name) or DASHED[one.dashed]) for one in picture.curves])
     for mark in picture.marks:
-        named = {"name": mark.name, "showlegend": True}
+        named = {"name": mark.name, "showlegend": True, "layer": "below"}
         colour = colours.get(mark.of, GREY)
         if mark.high > mark.low:
             plot.add_vrect(x0=mark.low, x1=mark.high, fillcolor=colour, opacity=0.18, line_width=0, **named)
@@ -46,7 +47,7 @@ def figure(picture: Picture) -> Figure:
 def _axis(name: str, picture: Picture) -> dict[str, Any]:
     """A logarithmic axis over what it shows, if it is one."""
     if name not in picture.log:
-        return {}
+        return {"rangemode": "tozero"} if name == "y" else {}
     shown = [value for one in picture.curves for value in getattr(one, name)]
     return {"type": "log", **log_ticks(min(shown), max(shown))}
 
@@ -54,9 +55,9 @@ def _axis(name: str, picture: Picture) -> dict[str, Any]:
 def _trace(curve: PlotCurve, colour: str) -> go.Scatter:
     y = np.array(curve.y)
     error = error_bars(y, np.array(curve.low), np.array(curve.high)) if curve.low and curve.high else None
-    mode = "lines" if curve.is_bound else "lines+markers" if curve.joined else "markers"
+    mode = "lines" if curve.dashed else "lines+markers" if curve.joined else "markers"
     return go.Scatter(
         x=numbers(np.array(curve.x)), y=numbers(y), name=curve.name, error_y=error,
-        mode=mode + "+text" * bool(curve.labels), text=curve.labels, textposition="top center",
-        line={"color": colour, "dash": "dash" if curve.is_bound else "solid"}, marker={"color": colour},
+        mode=mode + "+text" * bool(curve.labels), text=curve.labels, textposition="top right", cliponaxis=False,
+        line={"color": colour, "dash": "dash" if curve.dashed else "solid"}, marker={"color": colour},
     )  # fmt: skip

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class PlotCurve:
-    """Points, with their intervals if there are any. `is_bound`: a dashed line without points; `labels`: beside the points."""
+    """Points, with their intervals if there are any. `dashed`: of a line without points its colour, red or grey; `labels`: beside the points."""
 
     name: str
     x: tuple[float, ...]
@@ -17,7 +17,7 @@ class PlotCurve:
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
     joined: bool = True  # a line through the points
-    is_bound: bool = False
+    dashed: str = ""
     labels: tuple[str, ...] = ()
 
     @classmethod

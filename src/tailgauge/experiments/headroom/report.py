@@ -391,7 +391,7 @@ def _pictures(tried: Sequence[JudgedRate], found: Sustained) -> tuple[Picture, .
             curves.append(PlotCurve.of(name, ours, lambda share: 100 * share, joined=not emptied))
     rates = [one.rate_per_s for one in tried]
     curves.append(
-        PlotCurve("allowed", (min(rates), max(rates)), (100 * found.refused_at_most,) * 2, is_bound=True)
+        PlotCurve("allowed", (min(rates), max(rates)), (100 * found.refused_at_most,) * 2, dashed="red")
     )
     low, high = found.low_per_s, found.high_per_s
     marks = (Mark("sustainable rate", low, high),) if low is not None and high is not None else ()
