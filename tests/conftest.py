@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import os
 import secrets
+import signal
 import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -58,6 +59,9 @@ TESTS = Path(__file__).parent
 Command = Callable[..., subprocess.CompletedProcess[str]]
 
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # as the commands do
+signal.signal(
+    signal.SIGINT, signal.default_int_handler
+)  # a background job of a shell ignores it, and so would its commands
 gc.disable()  # until all is collected: none of it is garbage
 
 
