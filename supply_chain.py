@@ -205,6 +205,6 @@ if __name__ == "__main__":
         case ["sbom", folder]:
             print(f"wrote {sbom(Path(folder))}")
         case ["check", folder, *python]:
-            check(Path(folder), *python)
+            check(Path(folder).resolve(), *python)  # it works in another folder
         case _:
             sys.exit(__doc__)
