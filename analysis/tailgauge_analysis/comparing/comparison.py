@@ -228,6 +228,8 @@ def _runs(found: Comparison) -> str:
         return f"{plural(found.pairs, 'pair')} of blocks of {found.block_s:g} s, the first {found.washout_s:g} s not counted."
     if found.pairs == 1:
         return f"A is {found.runs[0].a.run_id}, B is {found.runs[0].b.run_id}."
+    if not found.runs:
+        return ""
     a, b = (
         sum(block.offered for block in side) for side in zip(*((p.a, p.b) for p in found.runs), strict=True)
     )

@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from tailgauge.errors import UsageError
-from tailgauge.thresholds import INVALID, VALID
+from tailgauge.thresholds import DEGRADED, INVALID, VALID
+from tailgauge_analysis.comparing.comparability import SHOWN, Difference
 from tailgauge_analysis.comparing.comparison import (
     HEADER,
     OUTCOMES,
@@ -21,7 +22,7 @@ from tailgauge_analysis.comparing.comparison import (
     Comparison,
     change,
     p_text,
-    sentence,
+    report,
 )
 from tailgauge_analysis.comparing.design import NOT_COMPARABLE
 from tailgauge_analysis.comparing.effects import INCONCLUSIVE, WORSE, Effect, judge, unequal_work
@@ -30,10 +31,9 @@ from tailgauge_analysis.curves.pictures import objectives, pictures, quantile_of
 from tailgauge_analysis.stats.quantiles import CONFIDENCE
 from tailgauge_analysis.stats.sign_flips import Flips, holm
 from tailgauge_analysis.text.formatting import figures, ms, plain
-from tailgauge_analysis.text.json_values import Json, table, text
+from tailgauge_analysis.text.json_values import table, text
 from tailgauge_analysis.text.picture import Picture
-from tailgauge_analysis.text.quantile import plain_values
-from tailgauge_analysis.text.section import Cell, Measurement, Report, Result, Section, Table, Value
+from tailgauge_analysis.text.section import Cell, Measurement, Report, Table, Value
 
 SHARE = 0.5  # of the 5%, for the row that decides, and for all others
 STUDENT_4 = 2.776  # 97.5% of Student's t with 4 degrees of freedom
@@ -51,69 +51,57 @@ def compare(paths: Sequence[Path], threshold: float, run_id: str) -> tuple[Repor
     (a, of_a), (b, of_b) = map(read, paths)
     if of_a.get("run_id") == of_b.get("run_id"):
         raise UsageError(f"{paths[0]} and {paths[1]} are the same curve: give each curve once")
-    against, known = tuple(_against(a, of_a, b, of_b)), tuple[Figure, ...]()
-    if not against:
-        known = tuple(_decided(tuple(_figures(a, b, threshold)), threshold))
-    rows = tuple(row for row, *_ in known)
-    pairs = _common(a, b) or list(zip(a.points, b.points, strict=False))
-    work = unequal_work([(_work(one), _work(other)) for one, other in pairs])
-    found = Comparison(
-        SCHEMA_VERSION, NOT_COMPARABLE if against else _overall(rows), against, (REMARK,), (), threshold, CONFIDENCE, 1, (), rows,
-        tuple(work),
-    )  # fmt: skip
-    drawn = () if against else pictures(a, b)
-    measured = (
-        Measurement(INVALID, "not comparable", tuple((one, "") for one in against))
-        if against
-        else Measurement(VALID, "2 load curves")
+    measured = [text(table(tree, "measurement").get("verdict")) for tree in (of_a, of_b)]
+    dry_runs = {bool(tree.get("dry_run")) for tree in (of_a, of_b)}
+    reasons = (
+        (f"A is by {a.by}, B by {b.by}: measure both by the same", a.by != b.by),
+        ("one is a dry run, the other is real", len(dry_runs) > 1),
+        *((f"{name} is INVALID", verdict == INVALID) for name, verdict in zip("AB", measured, strict=True)),
     )
+    against = tuple(reason for reason, holds in reasons if holds)
+    known = () if against else tuple(_decided(tuple(_figures(a, b, threshold)), threshold))
+    rows, drawn = tuple(row for row, *_ in known), () if against else pictures(a, b)
+    pairs = _common(a, b) or list(zip(a.points, b.points, strict=False))
+    work = tuple(unequal_work([(_work(one), _work(other)) for one, other in pairs]))
+    verdict = NOT_COMPARABLE if against else _overall(rows)
+    found = Comparison(
+        SCHEMA_VERSION, verdict, against, (REMARK,), tuple(_differs(a, b)), threshold, CONFIDENCE, 0, (), rows, work
+    )  # fmt: skip
+    made, names = report(found), tuple(one.name for one in drawn)
     shown = Table(
         "B against A", ("", *HEADER[1:6], HEADER[7]), tuple(_cells(*one) for one in known), NOTE, prose=(1, 6)
     )
-    section = Section(
-        "comparison",
-        "Load curves",
-        tables=(shown,) if known else (),
-        figures=tuple(one.name for one in drawn),
+    section = replace(
+        made.sections[0], title="Load curves", tables=(shown,) if known else (), figures=names, computed=()
     )
-    details = (*found.remarks, *_differs(a, b))
-    return Report(
-        run_id, "Comparison of load curves", (), "", bool(of_a.get("dry_run")), Result(found.outcome, sentence(found), details=details),
-        measured, (), (section,), found.exit_code, section.figures[0] if drawn else "",
-        {**plain_values(found), "outcome": found.outcome, "exit_code": int(found.exit_code)},
-    ), drawn  # fmt: skip
+    quality = Measurement(DEGRADED if DEGRADED in measured else VALID, "2 load curves")
+    made = replace(
+        made, run_id=run_id, title="Comparison of load curves", dry_run=True in dry_runs, sections=(section,), figure=names[0] if names else "",
+        measurement=made.measurement if against else quality,
+    )  # fmt: skip
+    return made, drawn
 
 
-def _against(a: Curve, of_a: Json, b: Curve, of_b: Json) -> Iterator[str]:
-    """Why they may not be compared."""
-    if a.by != b.by:
-        yield f"A is by {a.by}, B by {b.by}: measure both by the same"
-    if bool(of_a.get("dry_run")) != bool(of_b.get("dry_run")):
-        yield "one is a dry run, the other is real"
-    for name, tree in (("A", of_a), ("B", of_b)):
-        if text(table(tree, "measurement").get("verdict")) == INVALID:
-            yield f"{name} is INVALID"
-
-
-def _differs(a: Curve, b: Curve) -> Iterator[str]:
-    labels = [" and ".join(one.label for one in curve.objectives) or "none" for curve in (a, b)]
-    pairs = (
-        ("objectives", *labels),
-        *((key, getattr(a, key), getattr(b, key)) for key in ("scenario", "target", "model", "gpus")),
-    )
-    for key, one, other in pairs:
+def _differs(a: Curve, b: Curve) -> Iterator[Difference]:
+    """Named, not refused: two targets or models are what is compared."""
+    for key in ("objectives", "scenario", "target", "model", "gpus"):
+        one, other = (
+            plain(
+                ", ".join(each.label for each in curve.objectives)
+                if key == "objectives"
+                else str(getattr(curve, key)),
+                SHOWN,
+            )
+            for curve in (a, b)
+        )
         if one != other:
-            yield f"differs: {key}: {plain(str(one), 80)} in A, {plain(str(other), 80)} in B"
+            yield Difference(key, key, (one,), (other,), between_variants=True, mixed=False, allowed=True)
 
 
 def _common(a: Curve, b: Curve) -> list[tuple[CurvePoint, CurvePoint]]:
     """The points at the same load."""
-    return [
-        (one, other)
-        for one in a.points
-        for other in b.points
-        if math.isclose(one.load, other.load, rel_tol=SAME_LOAD)
-    ]
+    every = [(one, other) for one in a.points for other in b.points]
+    return [pair for pair in every if math.isclose(pair[0].load, pair[1].load, rel_tol=SAME_LOAD)]
 
 
 def _work(point: CurvePoint) -> dict[str, float]:
@@ -141,9 +129,8 @@ def _figures(a: Curve, b: Curve, threshold: float) -> Iterator[Figure]:
 
 def _decided(known: Sequence[Figure], threshold: float) -> Iterator[Figure]:
     """With verdicts; without figures that have no interval at all."""
-    found = [
-        (one, ratio) for one in known for ratio in [_ratio(*one[2:])] if ratio[1:3] != (-math.inf, math.inf)
-    ]
+    ratios = ((one, _ratio(*one[2:])) for one in known)
+    found = [(one, ratio) for one, ratio in ratios if ratio[1:3] != (-math.inf, math.inf)]
     p_values = [ratio[3] for _, ratio in found]
     of_all = [p / SHARE for p in (p_values[0], *holm(p_values[1:]))] if found else []
     for ((row, harm, a, b), (value, low, high, p)), of_family in zip(found, of_all, strict=True):
@@ -163,16 +150,12 @@ def _ratio(a: Ends, b: Ends) -> tuple[float | None, float, float, float]:
     (of_a, low_a, high_a), (of_b, low_b, high_b) = map(_logs, (a, b))
     if of_a is None or of_b is None:
         low, high = low_b - high_a, high_b - low_a
-        gap, half = (
-            max(low, -high),
-            max(1e-9, min(high_a - low_a, high_b - low_b) / 2),
-        )  # of the interval that is known
+        gap = max(low, -high)
+        half = max(1e-9, min(high_a - low_a, high_b - low_b) / 2)  # of the interval that is known
         return None, low, high, _p_value(math.sqrt(2) + gap / half) if gap > 0 else 1.0
     value = of_b - of_a
-    low, high = (
-        value - math.hypot(of_b - low_b, high_a - of_a),
-        value + math.hypot(high_b - of_b, of_a - low_a),
-    )
+    low = value - math.hypot(of_b - low_b, high_a - of_a)
+    high = value + math.hypot(high_b - of_b, of_a - low_a)
     half = value - low if value > 0 else high - value
     return value, low, high, _p_value(abs(value) / half) if half else float(not value)
 
@@ -199,10 +182,7 @@ def _overall(rows: Sequence[Effect]) -> str:
 
 def _cells(row: Effect, _: int, a: Ends, b: Ends) -> tuple[Cell, ...]:
     """A row of the table."""
-    ends = (
-        "" if row.low is None and row.high is None else f"{change(row, row.low)} to {change(row, row.high)}"
-    )
-    verdict = row.verdict or ""
+    verdict, ends = row.verdict or "", f"{change(row, row.low)} to {change(row, row.high)}"
     sides = (
         Value(f"{ms(one.value)} {row.unit}" if one.value else "–", f"{ms(one.low)} – {ms(one.high)}")
         for one in (a, b)
