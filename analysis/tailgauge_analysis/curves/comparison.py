@@ -40,7 +40,7 @@ STUDENT_4 = 2.776  # 97.5% of Student's t with 4 degrees of freedom
 SAME_LOAD = 0.01
 REMARK = "one curve each: a change of the target between them counts as a difference"
 NOTE = (
-    "Knee: the largest load at which every objective holds. Latency: at loads that both measured, where no backlog grows. "
+    "A is {}, B is {}. Knee: the largest load at which every objective holds. Latency: at loads that both measured, where no backlog grows. "
     "In brackets 95% intervals."
 )
 Figure = tuple[Effect, int, Ends, Ends]  # 1 where more is worse, else -1; of A, of B
@@ -49,7 +49,8 @@ Figure = tuple[Effect, int, Ends, Ends]  # 1 where more is worse, else -1; of A,
 def compare(paths: Sequence[Path], threshold: float, run_id: str) -> tuple[Report, tuple[Picture, ...]]:
     """The report of `tailgauge compare` on two report.json of curves, and its figures; `run_id`: its name."""
     (a, of_a), (b, of_b) = map(read, paths)
-    if of_a.get("run_id") == of_b.get("run_id"):
+    run_ids = [plain(text(tree.get("run_id")), SHOWN) for tree in (of_a, of_b)]
+    if run_ids[0] == run_ids[1]:
         raise UsageError(f"{paths[0]} and {paths[1]} are the same curve: give each curve once")
     measured = [text(table(tree, "measurement").get("verdict")) for tree in (of_a, of_b)]
     dry_runs = {bool(tree.get("dry_run")) for tree in (of_a, of_b)}
@@ -69,7 +70,11 @@ def compare(paths: Sequence[Path], threshold: float, run_id: str) -> tuple[Repor
     )  # fmt: skip
     made, names = report(found), tuple(one.name for one in drawn)
     shown = Table(
-        "B against A", ("", *HEADER[1:6], HEADER[7]), tuple(_cells(*one) for one in known), NOTE, prose=(1, 6)
+        "B against A",
+        ("", *HEADER[1:6], HEADER[7]),
+        tuple(_cells(*one) for one in known),
+        NOTE.format(*run_ids),
+        prose=(1, 6),
     )
     section = replace(
         made.sections[0], title="Load curves", tables=(shown,) if known else (), figures=names, computed=()
