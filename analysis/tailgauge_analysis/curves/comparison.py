@@ -128,7 +128,7 @@ def _figures(a: Curve, b: Curve, threshold: float) -> Iterator[Figure]:
     for one, other in sorted(stable, key=lambda pair: abs(pair[0].load - today) > SAME_LOAD * today):
         for each in objectives(a):
             of_a, of_b = (quantile_of(point, each.metric, each.quantile) for point in (one, other))
-            label, p = f"{each.quantile} at {figures(one.load)} {a.unit}", int(each.quantile[1:]) / 100
+            label, p = f"{each.quantile} at {figures(one.load)} {a.unit}", float(each.quantile[1:]) / 100
             yield row(each.metric, each.metric.upper(), "ms", p, label), 1, of_a, of_b
 
 
