@@ -25,7 +25,7 @@ from tailgauge_analysis.comparing.comparison import (
     report,
 )
 from tailgauge_analysis.comparing.design import NOT_COMPARABLE
-from tailgauge_analysis.comparing.effects import INCONCLUSIVE, WORSE, Effect, judge, unequal_work
+from tailgauge_analysis.comparing.effects import INCONCLUSIVE, MOST_LOG, WORSE, Effect, judge, unequal_work
 from tailgauge_analysis.curves.curve import Curve, CurvePoint, Ends, read
 from tailgauge_analysis.curves.pictures import objectives, pictures, quantile_of
 from tailgauge_analysis.stats.quantiles import CONFIDENCE
@@ -142,7 +142,9 @@ def _decided(known: Sequence[Figure], threshold: float) -> Iterator[Figure]:
         ends = sorted((harm * low, harm * high))
         worse = Flips(1, value or 0.0, ends[0], ends[1], p)
         verdict, why = judge(worse, of_family, math.log1p(threshold))
-        shown = [None if one is None or math.isinf(one) else math.expm1(one) for one in (value, low, high)]
+        shown = [
+            None if one is None or abs(one) > MOST_LOG else math.expm1(one) for one in (value, low, high)
+        ]
         decided = replace(
             row, a=a.value, b=b.value, change=shown[0], low=shown[1], high=shown[2], p_value=p, p_family=min(1.0, of_family),
             verdict=verdict, why=why.replace("run more pairs", "measure longer"),

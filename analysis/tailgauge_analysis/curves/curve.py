@@ -20,6 +20,7 @@ from tailgauge_analysis.text.json_values import Json
 
 KIND = "curve"
 REPORT = "report.json"
+MOST_POINTS = 1000
 RATE, CONCURRENCY = "rate", "concurrency"
 
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -91,7 +92,7 @@ class Curve:
     by: Literal["rate", "concurrency"]
     today: Number | None
     objectives: tuple[Objective, ...]
-    points: Annotated[tuple[CurvePoint, ...], Field(min_length=1)]
+    points: Annotated[tuple[CurvePoint, ...], Field(min_length=1, max_length=MOST_POINTS)]
     knee: Ends
     binds: str
     saturation: Ends

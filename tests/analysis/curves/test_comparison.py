@@ -109,6 +109,14 @@ def test_a_knee_that_was_not_reached_is_compared_as_far_as_it_is_known(compared)
     assert "Knee" not in both or both["Knee"]["verdict"] == "inconclusive"
 
 
+@pytest.mark.parametrize("value", [5e-324, 1e308])
+def test_absurd_numbers_are_no_fault_of_ours(compared, value):
+    absurd = replace(curve(2), knee=Ends(value, value, value), saturation=Ends(value, value / 2, 1e308))
+    row = rows(compared(curve(1), absurd))["Knee"]
+
+    assert (row["verdict"], row["change"]) == ("worse" if value < 1 else "better", None)
+
+
 def test_other_objectives_leave_the_knee_out(compared):
     made = compared(curve(1), curve(2, bound_ms=500.0))
 

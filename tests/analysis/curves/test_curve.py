@@ -34,6 +34,7 @@ DAMAGE = {
     "facts.by: Input should be 'rate' or 'concurrency'": lambda tree: tree["facts"].update(by="users"),
     "facts.gpus: Input should be greater than 0": lambda tree: tree["facts"].update(gpus=0),
     "facts.points: Tuple should have at least 1 item": lambda tree: tree["facts"]["points"].clear(),
+    "facts.points: Tuple should have at most 1000 items": lambda tree: tree["facts"]["points"].extend(tree["facts"]["points"] * 112),
     "facts.points: expected loads in ascending order, each once": lambda tree: tree["facts"]["points"].reverse(),
     "facts: Input should be an object": lambda tree: tree.update(facts=None),
     "kind: expected 'curve', as `tailgauge run curve` writes it, got 'headroom'": lambda tree: tree.update(kind="headroom"),
