@@ -26,7 +26,7 @@ from pydantic.json_schema import SkipJsonSchema
 
 from tailgauge.rows import schema
 from tailgauge.scenario.objective import COST, ERRORS, LATENCY, SHARE, Figure, Objective, text_of
-from tailgauge_analysis.metrics import pace
+from tailgauge_analysis.metrics import pace, precision
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, offered_waits, row
 from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK, PACED, Metric
 from tailgauge_analysis.metrics.steady import Steady
@@ -143,6 +143,8 @@ class ObjectiveResult:
     n_eff: int = 0
     quantile: SkipJsonSchema[Quantile | None] = field(default=None, metadata=FOR_FIGURES)
     stopping: Stopping | None = None
+    half_width: float | None = None
+    precision: str = ""
 
 
 def share_interval(low: float | None, high: float | None) -> str:
@@ -192,7 +194,7 @@ def decided_latency(one: Criterion, steady: Steady) -> ObjectiveResult:
     found = one.row(part)
     if metric.level == CHUNK:  # may be a hundred million: no copy of them is made
         late = metric.ns(part) > max_ms * 1e6
-        beyond = proportion(late, part.gap_counts)
+        beyond = proportion(late, part.gap_counts, part.confidence)
     else:
         beyond = found.beyond(max_ms)
     q = found.quantiles[0]
@@ -200,7 +202,14 @@ def decided_latency(one: Criterion, steady: Steady) -> ObjectiveResult:
     unknown = _unknown(metric, part, p)
     if unknown and (outcome != FAIL or beyond.k <= (1 - p) * len(part.requests)):
         outcome, why = INCONCLUSIVE, unknown
-    few = q.n > 0 and q.mark == TOO_FEW and outcome == INCONCLUSIVE and not unknown
+    asked, known = objective.precision, ""
+    if asked is not None:
+        known = precision.sentence(objective.label, q, asked, part)
+        if outcome == INCONCLUSIVE and not unknown:
+            why = (
+                known if not precision.is_known(q, asked) else f"{known}: the bound is too near, ask for less"
+            )
+    few = q.n > 0 and q.mark == TOO_FEW and outcome == INCONCLUSIVE and not (unknown or known)
     if few:
         why = f"not enough {objective.figure.of}: {q.n:,} of the {n_min(p):,} needed"
     shown = quantile(q)
@@ -215,7 +224,7 @@ def decided_latency(one: Criterion, steady: Steady) -> ObjectiveResult:
     return ObjectiveResult(
         one.name, objective.label, metric.name, outcome, why, line, metric.title, LATENCY, objective.traffic, objective.tag, p,
         one.view, max_ms, ends[0], ends[1], ends[2], q.n, q.n_eff, q,
-        stopping(beyond.k, beyond.n, beyond.n_eff, p),
+        stopping(beyond.k, beyond.n, beyond.n_eff, p), precision.half_width(q) if asked else None, known,
     )  # fmt: skip
 
 

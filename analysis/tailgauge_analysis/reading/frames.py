@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from tailgauge.errors import RunDataError
 from tailgauge.rows.parquet import schema
-from tailgauge.rows.schema import SINGLE, TABLES, columns
+from tailgauge.rows.schema import COOLDOWN, SINGLE, STEADY, TABLES, TURNS, columns
 from tailgauge_analysis.reading import chunks, dedup, parquet, rate_limit_headers, run_files, run_record
 from tailgauge_analysis.reading.chunks import Chunks, Fold
 from tailgauge_analysis.reading.run_files import Problem
@@ -58,9 +58,9 @@ class Frames:
     problems: tuple[Problem, ...]
 
 
-def load(run_dirs: Sequence[Path]) -> Frames:
-    """Read one run from its folder, or from the local part folders of its workers."""
-    opened = _Opened.of(run_dirs)
+def load(run_dirs: Sequence[Path], look: dict[str, Any] | None = None) -> Frames:
+    """Read one run from its folder, or from the local part folders of its workers; for a `look`, while it goes on."""
+    opened = _Opened.of(run_dirs, look)
     run, problems, rows = opened.run, opened.problems, dict[tuple[str, int], int]()
     tables = {name: _table(opened, name, wanted, rows, _reduced) for name, wanted in WANTED.items()}
     start = opened.start_at_ns(lambda: tables["requests"])
@@ -71,10 +71,19 @@ def load(run_dirs: Sequence[Path]) -> Frames:
         )
     frames = {name: _frame(tables.pop(name), start) for name in WANTED}
     frames["requests"]["answer"] = answers(run, frames["requests"]["pattern"])
+    _end(run, frames["requests"], frames["attempts"])
     return Frames(
         run, frames["requests"], frames["attempts"], folded, frames["health"], frames["target"],
         rows, tuple(problems),
     )  # fmt: skip
+
+
+def _end(run: dict[str, Any], *tables: pd.DataFrame) -> None:
+    """What was due after the look with which a run ended is of its cool-down."""
+    requests = run["precision"].get("requests")
+    for rows in tables if requests else ():
+        later = (rows["stage"] == STEADY) & (rows["request_id"] >= requests * TURNS)
+        rows.loc[later, "stage"] = COOLDOWN
 
 
 def whole(run_dirs: Sequence[Path], name: str) -> pd.DataFrame:
@@ -97,13 +106,13 @@ class _Opened:
     problems: list[Problem]
 
     @classmethod
-    def of(cls, run_dirs: Sequence[Path]) -> _Opened:
+    def of(cls, run_dirs: Sequence[Path], look: dict[str, Any] | None = None) -> _Opened:
         folders = list(dict.fromkeys(Path(folder).resolve() for folder in run_dirs))
         if not folders:
             raise RunDataError("no run folder given")
         for folder in folders:
             run_files.check(folder, *TABLES)
-        run, problems = run_record.read(folders)
+        run, problems = run_record.read(folders, look)
         folders.sort(key=lambda folder: folder != run["master_folder"])  # its rows count before copies
         return cls(folders, run, problems)
 

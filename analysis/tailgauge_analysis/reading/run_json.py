@@ -138,13 +138,26 @@ class RunJson(_Tolerant):
     run_id: str = ""
     """`<UTC>-<scenario>-<4 hex>`, the folder's name"""
     state: Literal[
-        "running", "complete", "interrupted", "cut_short", "guarded", "stopped", "failed", "unusable", "error"
+        "running",
+        "complete",
+        "known",
+        "interrupted",
+        "cut_short",
+        "guarded",
+        "stopped",
+        "failed",
+        "unusable",
+        "error",
     ] = "interrupted"
-    """running, complete, interrupted, cut_short (by Locust's -t or Stop), guarded (a guard's limit was reached), stopped (by a stop
+    """running, complete, known (before its end, see `precision`), interrupted, cut_short (by Locust's -t or Stop), guarded (a guard's limit was reached), stopped (by a stop
     rule), failed, unusable (the target, see preflight) or error (an internal one)
     """
     stopped: str = ""
     """when and why a stop rule ended the run, else empty; absent in dry runs and older runs"""
+    precision: Json = {}
+    """of a run whose objectives ask for one: confidence of its intervals of latencies, and looks before its end; of one that ended as
+    known, until_s and requests: the arrivals before the end of its steady stage. Else empty or absent
+    """
     scenario: Json = {}
     """the resolved scenario with all defaults, without secrets"""
     patterns: dict[str, OnErrorOmit[PatternFacts]] = _EARLIER_PATTERNS

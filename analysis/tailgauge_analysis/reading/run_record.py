@@ -31,8 +31,11 @@ _FINAL = ("rows", "counts", "unwritten", "why", "stamps", "reader")
 _Found = list[tuple[Path, Json]]
 
 
-def read(folders: Sequence[Path]) -> tuple[Json, list[Problem]]:
-    """The run that these folders are parts of; RunDataError where they are not parts of one run."""
+def read(folders: Sequence[Path], look: Json | None = None) -> tuple[Json, list[Problem]]:
+    """The run that these folders are parts of; RunDataError where they are not parts of one run.
+
+    It must have ended; with `look`, values that replace those of run.json, it may go on.
+    """
     problems: list[Problem] = []
     masters = _load([(folder, folder / "run.json") for folder in folders], problems)
     records = _load([(f, path) for f in folders for path in sorted((f / "workers").glob("*.json"))], problems)
@@ -40,7 +43,7 @@ def read(folders: Sequence[Path]) -> tuple[Json, list[Problem]]:
     by_worker = [tree for _, tree in records]
     folder = masters[0][0] if masters else None
     for folder, tree in masters:
-        if tree.get("state") == "running" and RunFolder(folder).is_recorded:
+        if tree.get("state") == "running" and look is None and RunFolder(folder).is_recorded:
             raise RunDataError(
                 f"{folder}: the run is still going on: wait for its end; `tailgauge runs` shows when it is over"
             )
@@ -51,7 +54,7 @@ def read(folders: Sequence[Path]) -> tuple[Json, list[Problem]]:
     if not masters:
         lacks = "damaged" if any((folder / "run.json").exists() for folder in folders) else "missing"
         problems.append(Problem(MASTER, _without_master(lacks, workers)))
-    complete = _complete({**run, "workers": workers}, folders, folder, closed=closed)
+    complete = _complete({**run, **(look or {}), "workers": workers}, folders, folder, closed=closed)
     return complete, [*problems, *(Problem(NOTE, note) for note in complete["notes"])]
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from tailgauge.errors import Exit
 from tailgauge.rows import schema
 from tailgauge.thresholds import INVALID
-from tailgauge_analysis.metrics import stability
+from tailgauge_analysis.metrics import precision, stability
 from tailgauge_analysis.metrics.latency import OFFERED
 from tailgauge_analysis.metrics.slo import share_interval
 from tailgauge_analysis.sections.cache.cost import no_price, spent, tariff
@@ -178,6 +178,9 @@ def summary(f: Findings) -> Iterator[tuple[str, str]]:
             parts.append(f"{name.split('_')[0]} {values}{unit}")
     if parts:
         yield "latency", " | ".join(parts)
+    yield from (("precision", one.precision) for one in f.slos if one.precision)
+    if text := precision.level(f.frames.run):
+        yield "precision", text
     if f.evidence.stability.of(stability.BACKLOG) is None:  # else it is the result
         yield from (("steady", text) for text in stability.remarks(f.evidence.stability, f.steady.seconds))
     if f.frames.run["arrival"] in ARRIVAL:
@@ -250,6 +253,8 @@ def _longer(f: Findings, line: ObjectiveLine) -> str:
     scenario = f.frames.run["scenario"]
     seconds = number(table(scenario, "stages").get("duration_s"))
     one = next((one for one in f.slos if one.line is line), None)
+    if one and one.precision:
+        return ""
     has_plan = table(scenario, "arrival").get("process") != "tasks"
     if not (has_plan and seconds and one and one.p and 0 < one.n < n_min(one.p)):
         return "" if line.value and "run longer" in line.why else "run longer"  # once is enough

@@ -81,9 +81,9 @@ def _beta_quantile(q: float, a: float, b: float) -> float:
 
 
 @cache
-def student_975(freedom: float) -> float:
-    """The 97.5% quantile of Student's t; the square of t is a ratio of beta variables."""
-    x = _beta_quantile(0.05, freedom / 2, 0.5)
+def student(freedom: float, confidence: float = 0.95) -> float:
+    """The bound that Student's t exceeds on neither side with this confidence; its square is a ratio of beta variables."""
+    x = _beta_quantile(1 - confidence, freedom / 2, 0.5)
     return math.sqrt(freedom * (1 - x) / x)
 
 

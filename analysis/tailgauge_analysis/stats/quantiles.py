@@ -12,7 +12,7 @@ From arrays of one metric in arrival order.
   n_eff is the smaller one of the quantile and of the deeper one with half as much beyond it.
 - Episodes: exceedances no further apart than their correlation time are one (runs declustering). n_eff is an estimate
   itself, from episodes of sizes s_i: its variance is that of chi-squared with 2 (sum s_i^2)^2 / sum s_i^4 degrees of
-  freedom, at least 4. Hence m = n_eff (1.96 / t)^2, with Student's t of as many.
+  freedom, at least 4. Hence m = n_eff (z / t)^2, with the normal z (1.96 at 95%) and Student's t of as many.
 - Episodes that look separate may hang together, as busy periods do in a queue: no more of them are counted than the
   exceedances are worth at the correlation time of the whole run, which is the
   longer one of the median's and of the upper quartile's.
@@ -26,17 +26,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
+from statistics import NormalDist
 
 import numpy as np
 import numpy.typing as npt
 
-from tailgauge_analysis.stats.binomial import binomial_quantile, student_975
+from tailgauge_analysis.stats.binomial import binomial_quantile, student
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
 CONFIDENCE = 0.95
+MISSED = 1 - CONFIDENCE
 NORMAL_975 = 1.959964  # quantile of the standard normal distribution that belongs to CONFIDENCE
 STRETCH = 1_000_000  # values
 LAGS = 1024  # of the autocorrelation that are looked at first
@@ -53,7 +55,7 @@ CLIENT = "client error"
 
 @dataclass(frozen=True, slots=True)
 class Quantile:
-    """One quantile with its 95% interval; a bound is None where too few samples allow one."""
+    """One quantile with its interval, of 95% unless asked for otherwise; a bound is None where too few samples allow one."""
 
     p: float
     n: int
@@ -87,7 +89,9 @@ def n_min(p: float) -> int:
     return math.ceil(math.log(1 - CONFIDENCE) / math.log(p))
 
 
-def quantiles(values: Floats, ps: Sequence[float], sizes: Ints | None = None) -> list[Quantile]:
+def quantiles(
+    values: Floats, ps: Sequence[float], sizes: Ints | None = None, confidence: float = CONFIDENCE
+) -> list[Quantile]:
     """Quantiles `ps` of values in arrival order; `sizes`: how many values each group has, one group after the other."""
     if not len(values):
         return [Quantile(p, 0, 0, None, None, None, TOO_FEW) for p in ps]
@@ -97,17 +101,19 @@ def quantiles(values: Floats, ps: Sequence[float], sizes: Ints | None = None) ->
     def at(p: float) -> Worth:
         place = rank(len(ordered), p)
         if place not in found:
-            found[place] = _worth_at(values, ordered, place, sizes)
+            found[place] = _worth_at(values, ordered, place, sizes, confidence)
         return found[place]
 
     time = max(at(0.5).time, at(0.75).time)
-    return [_quantile(ordered, p, at(p), at((1 + p) / 2), time) for p in ps]
+    return [_quantile(ordered, p, at(p), at((1 + p) / 2), time, confidence) for p in ps]
 
 
-def _quantile(ordered: Floats, p: float, here: Worth, deeper: Worth, time: float) -> Quantile:
+def _quantile(
+    ordered: Floats, p: float, here: Worth, deeper: Worth, time: float, confidence: float
+) -> Quantile:
     n = len(ordered)
     n_eff = min(here.n_eff, deeper.n_eff)
-    low, high = ranks(n, min(here.sure, deeper.sure), p)
+    low, high = ranks(n, min(here.sure, deeper.sure), p, confidence)
     episodes = min(here.episodes, max(1, math.floor(here.units / time + 1e-6)))
     return Quantile(
         p, n, n_eff, float(ordered[rank(n, p) - 1]),
@@ -118,18 +124,18 @@ def _quantile(ordered: Floats, p: float, here: Worth, deeper: Worth, time: float
     )  # fmt: skip
 
 
-def _worth_at(values: Floats, ordered: Floats, place: int, sizes: Ints | None) -> Worth:
+def _worth_at(values: Floats, ordered: Floats, place: int, sizes: Ints | None, confidence: float) -> Worth:
     """At a quantile; with ties, such as failures, above their step or from it on: where half to twice as many are beyond."""
     value = ordered[place - 1]
     above = values > value
     if (ordered[max(0, place - 2) : place + 1] == value).sum() < 2:
-        return worth(above, sizes)
+        return worth(above, sizes, confidence)
     tied, beyond = values >= value, len(values) - place
     if 2 * np.count_nonzero(above) < beyond:
-        return worth(tied, sizes)
+        return worth(tied, sizes, confidence)
     if np.count_nonzero(tied) > 2 * beyond:
-        return worth(above, sizes)
-    a, b = worth(above, sizes), worth(tied, sizes)
+        return worth(above, sizes, confidence)
+    a, b = worth(above, sizes, confidence), worth(tied, sizes, confidence)
     return Worth(
         min(a.n_eff, b.n_eff), min(a.sure, b.sure), max(a.episodes, b.episodes), max(a.units, b.units), max(a.time, b.time)
     )  # fmt: skip
@@ -167,9 +173,15 @@ def log_at_size(ordered: Floats, p: float, n: int) -> float:
 
 
 @cache
-def ranks(n: int, n_eff: int, p: float) -> tuple[int | None, int | None]:
+def normal(confidence: float) -> float:
+    """The bound that a standard normal variable exceeds on neither side with this confidence."""
+    return NormalDist().inv_cdf((1 + confidence) / 2)
+
+
+@cache
+def ranks(n: int, n_eff: int, p: float, confidence: float = CONFIDENCE) -> tuple[int | None, int | None]:
     """1-based ranks of the interval's ends; None where the sample has no such bound."""
-    alpha = (1 - CONFIDENCE) / 2
+    alpha = (1 - confidence) / 2
     low = binomial_quantile(alpha, n_eff, p)
     high = binomial_quantile(1 - alpha, n_eff, p) + 1
     return (
@@ -178,7 +190,7 @@ def ranks(n: int, n_eff: int, p: float) -> tuple[int | None, int | None]:
     )
 
 
-def worth(exceeds: Mask, sizes: Ints | None = None) -> Worth:
+def worth(exceeds: Mask, sizes: Ints | None = None, confidence: float = CONFIDENCE) -> Worth:
     """What dependent values say of the share of `exceeds`; of values that are all the same, as if they were independent."""
     n, k = len(exceeds), int(np.count_nonzero(exceeds))
     if k in {0, n}:
@@ -200,7 +212,7 @@ def worth(exceeds: Mask, sizes: Ints | None = None) -> Worth:
     episode = np.concatenate(([0], np.cumsum(np.diff(at) > time)))
     came = np.square(np.bincount(episode, weights).astype(np.float64))
     freedom = max(LEAST, 2 * float(came.sum()) ** 2 / float(np.square(came).sum()))
-    sure = n_eff * (NORMAL_975 / student_975(round(freedom, 1))) ** 2
+    sure = n_eff * (normal(confidence) / student(round(freedom, 1), confidence)) ** 2
     return Worth(max(1, math.floor(n_eff + 1e-6)), max(1, math.floor(sure + 1e-6)), len(came), len(at), time)
 
 

@@ -262,13 +262,22 @@ def _compare_curves(
 @options.plugins()
 @options.as_json()
 @click.option("--wait", is_flag=True, hidden=True, help="Read RUN_DIR after a line of input.")
-def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool, wait: bool) -> None:
+@click.option("--looks", is_flag=True, hidden=True, help="Answer each line of input with a look at a run.")
+def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool, wait: bool, looks: bool) -> None:
     """Make the report of a run folder.
 
     Several folders are parts of one run: the master's, and those in which workers kept their rows. The exit code is
     that of the run.
     """
     with loading():
+        if looks:
+            from tailgauge_analysis.metrics.looks import answers
+
+            os.nice(LOW_PRIORITY)
+            for line in answers(run_dirs[0], sys.stdin):
+                sys.stdout.write(f"{line}\n")
+                sys.stdout.flush()
+            return
         if wait and not _load_until_input("tailgauge_analysis.report.report"):
             sys.exit(Exit.INTERRUPTED)  # the master is gone
         from tailgauge_analysis.report.report import make

@@ -17,6 +17,7 @@ from tailgauge.dry_run.store import Store
 from tailgauge.errors import UsageError
 from tailgauge.master import run_json
 from tailgauge.master.conservation import Share, conserve
+from tailgauge.master.looks import KNOWN, Looks
 from tailgauge.patterns.table import PATTERNS
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import RunFolder, new_run_id, write_json
@@ -50,13 +51,16 @@ def dry_run(
     notes = [*_notes(scenario), *schedule.notes]
     write_json(folder.run_json, run_json.frame(facts, "running", notes, []))
     store = Store(folder)
-    run = DryRun(scenario, schedule, store)
+    looks = Looks(scenario, schedule, folder)
+    run = DryRun(scenario, schedule, store, looks=looks)
     try:
         run.run()
         store.close()
     except OSError as error:
         raise UsageError(f"{folder.path}: cannot be written: {error.strerror}") from error
-    _conclude(folder, facts, notes, run, store)
+    finally:
+        looks.stop(is_whole=True)
+    _conclude(folder, facts | {"precision": looks.facts}, notes, run, store)
     return folder
 
 
@@ -77,7 +81,8 @@ def _conclude(folder: RunFolder, facts: dict[str, Any], notes: list[str], run: D
         "rows": dict(store.written),
     }
     notes = [*notes, *(f"plugin {text}" for text in run.faults.texts.values())]
-    whole = run_json.frame(facts, "complete", notes, []) | {
+    state = KNOWN if "until_s" in facts["precision"] else "complete"
+    whole = run_json.frame(facts, state, notes, []) | {
         "admission_end_at_ns": run.end_ns,
         "ended_at_ns": max(run.last_ns, run.end_ns),
         "conservation": conserve(leased, [Share(leased, counts)]),

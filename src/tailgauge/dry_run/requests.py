@@ -18,12 +18,13 @@ from tailgauge.dry_run.attempts import Attempts
 from tailgauge.dry_run.driver import DryEndpoint
 from tailgauge.dry_run.event_queue import EventQueue
 from tailgauge.dry_run.store import Store
+from tailgauge.master.looks import Looks
 from tailgauge.patterns.events import Send
 from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.plan.preflight import writes
 from tailgauge.prompts import Maker, prompt
 from tailgauge.protocols.table import PROTOCOLS
-from tailgauge.rows.schema import PREFLIGHT
+from tailgauge.rows.schema import PREFLIGHT, TURNS
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.schedule import Planned, Schedule
 from tailgauge.schedule.sessions import Turn
@@ -41,10 +42,11 @@ _COLLECT_EVERY = (
     100_000  # objects: a dry run makes millions that live for a while, and little garbage in cycles
 )
 _SAMPLE_WORDS = 1000
+_AGAIN_NS = 2_000_000_000  # between tries of a look
 
 
 class DryRun(Requests):
-    """One run on the clock of an event queue. `engine` replaces that of the scenario's endpoint."""
+    """One run on the clock of an event queue. `engine` replaces that of the scenario's endpoint; `looks` may end it."""
 
     def __init__(
         self,
@@ -53,8 +55,10 @@ class DryRun(Requests):
         store: Store,
         *,
         engine: EngineConfig | None = None,
+        looks: Looks | None = None,
     ) -> None:
         self._schedule, self.queue = schedule, EventQueue(_BEGIN_NS)
+        self._looks, self._store = looks, store
         watched = any(pattern_of(traffic).watches_chunks for traffic in scenario.traffic.values())
         self.endpoint = DryEndpoint(
             scenario.simulated, scenario.seed, self.queue, watched=watched, engine=engine
@@ -81,6 +85,10 @@ class DryRun(Requests):
             self._pre_warm()
             self._arrivals = self._schedule.slice(0, self._until_ns)
             self._expect()
+            for look in self._looks.all[:-1] if self._looks else ():
+                self.queue.call_at(
+                    self.start_at_ns + round(look.until_s * 1e9), partial(self._look, look.requests)
+                )
             self.queue.call_at(self.end_ns + round(self.scenario.limits.drain_s * 1e9), self._censor)
             self.queue.run(self.endpoint)
             counters = self.counters
@@ -107,7 +115,21 @@ class DryRun(Requests):
             self.counters.leased += planned.turns
             self.queue.call_at(self.start_at_ns + planned.at_ns, partial(self._arrive, planned))
 
+    def _look(self, requests: int) -> None:
+        """Look, as soon as every request that was due before it has ended, whether the objectives are known."""
+        assert self._looks is not None
+        now_ns, seen = self.queue.now_ns(), None
+        if all(drive.origin.request_id >= requests * TURNS for drive in self._open):
+            self._store.flush()
+            seen = self._looks.look(self.start_at_ns)
+        if seen is not None and seen.known:
+            self._until_ns = now_ns - self.start_at_ns
+        elif seen is None and now_ns < self.end_ns:
+            self.queue.call_at(now_ns + _AGAIN_NS, partial(self._look, requests))
+
     def _arrive(self, planned: Planned) -> None:
+        if planned.at_ns >= self._until_ns:
+            return
         self._expect()
         self._dispatch(Turn.first(planned))
 

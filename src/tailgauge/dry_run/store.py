@@ -46,7 +46,7 @@ class Store:
 
     def close(self) -> None:
         """Write what is left, and fold each table's parts into one."""
-        self._flush()
+        self.flush()
         for name, count in self._numbers.items():
             if count > 1:
                 parts = [self._folder.part(name, 0, number) for number in range(count)]
@@ -56,9 +56,10 @@ class Store:
         self._rows[name].append(row)
         self._waiting += 1
         if self._waiting > ROWS_AT_ONCE:
-            self._flush()
+            self.flush()
 
-    def _flush(self) -> None:
+    def flush(self) -> None:
+        """Write what waits."""
         for name, rows in self._rows.items():
             if rows:
                 self._write(name, row_table(name, rows))

@@ -33,6 +33,7 @@ from tailgauge.master.conservation import request_ids
 from tailgauge.master.embedded_endpoint import fetch_server_log, start_endpoint
 from tailgauge.master.engine_metrics import EngineMetrics
 from tailgauge.master.leases import Leases
+from tailgauge.master.looks import KNOWN, Looks
 from tailgauge.master.objectives import LiveObjectives, StopRules
 from tailgauge.master.part_receiver import PartReceiver
 from tailgauge.master.workers import RunWorker, RunWorkers, pace
@@ -98,6 +99,8 @@ class Run:
         self._endpoint_url = ""
         self._objectives = LiveObjectives(self.scenario)
         self._stop_rules = StopRules(self.scenario)
+        self.looks = Looks(self.scenario, settings.schedule, self.folder)
+        self._looking: Any = None
         self.stopped = ""  # when and why a stop rule ended the run
         self.engine_metrics = EngineMetrics(self.scenario, gevent.sleep)
         self._changed = Event()
@@ -342,6 +345,7 @@ class Run:
             if self._passed_ns() >= looks * LOOK_NS:
                 looks = self._passed_ns() // LOOK_NS + 1
                 self._protect_target()
+                self._look()
             gevent.sleep(min(POLL_S, max(0.01, (duration_ns - self._passed_ns()) / 1e9)))
 
     def _give(self, worker: RunWorker, rows: list[Planned]) -> None:
@@ -361,6 +365,20 @@ class Run:
             self.stopped = f"{self._at()}: {why}"
             self.notes.append(f"stopped {self.stopped}")
             self.cut_short(STOPPED)
+
+    def _look(self) -> None:
+        """Look whether the objectives are known, beside the loop, and end the run if they are."""
+
+        def look() -> None:
+            seen = self.looks.look(self.start_at_ns)
+            if seen is not None and self.state == "running" and not self._draining:
+                self.notes.extend(seen.texts)
+                if seen.known:
+                    self.cut_short(KNOWN)
+
+        is_free = self._looking is None or self._looking.ready()
+        if is_free and self.looks.is_due(self._passed_ns() / 1e9):
+            self._looking = gevent.spawn(look)
 
     def _notice_losses(self) -> None:
         for worker in self.workers.newly_lost(self.start_at_ns or 0):
@@ -424,6 +442,9 @@ class Run:
 
     def _drain(self) -> None:
         self.admission_end_at_ns = monotonic_ns() if self.start_at_ns else None
+        if self._looking is not None:
+            self._looking.kill()
+        self.looks.stop(is_whole=self.state == "running")
         seconds = self.scenario.limits.drain_s if self.start_at_ns else 0.0
 
         message = {"run": self.run_id, "sends": self.state != STOPPED}
@@ -432,7 +453,7 @@ class Run:
             return self._link.send("drain", {**message, "seconds": seconds}, worker.node)
 
         drain_workers(self.workers, drain, self._changed, seconds, self.notes.append)
-        if self.state == "running":
+        if self.state in {"running", KNOWN}:
             self.engine_metrics.end(self.notes.append)
         self._settle()
         if self._endpoint is not None:
@@ -482,6 +503,7 @@ class Run:
             "trace": self.schedule.trace if self.schedule else None,
             "conservation": self.workers.conservation(scheduled, self.folder, final=ended),
             "stopped": self.stopped,
+            "precision": self.looks.facts,
             "not_leased": self.not_leased,
             "master_stalled": self.workers.stalled(self.start_at_ns),
             "workers": [worker.facts() for worker in self.workers],

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 
+from tailgauge.plan.precision import looks, needed
 from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.objective import LATENCY, LEAST, SHARE, Objective, fewest, text_of
 from tailgauge.schedule.schedule import Schedule
@@ -17,9 +18,31 @@ PERCENTILES = (0.99, 0.95, 0.9, 0.5)
 
 def lines(scenario: Scenario, schedule: Schedule, *, only_lacking: bool = False) -> list[str]:
     """The objectives of a plan, or only those for which it is too short: they have a line of advice."""
-    found = [_lines(objective, scenario, schedule) for objective in scenario.slo.values()]
+    found = [
+        [*_lines(one, scenario, schedule), *_precision(one, scenario, schedule)]
+        for one in scenario.slo.values()
+    ]
     found += [_pairs(scenario, scenario.crossover)] if scenario.crossover is not None else []
     return [line for texts in found if texts[1:] or not only_lacking for line in texts]
+
+
+def _precision(objective: Objective, scenario: Scenario, schedule: Schedule) -> list[str]:
+    """When it may be known to the precision that it asks for."""
+    has = _has(objective, scenario, schedule)
+    if objective.precision is None or has is None:
+        return []
+    every = looks(scenario, schedule)
+    begin_s = scenario.stages.warmup
+    share = [(one.until_s - begin_s) / (every[-1].until_s - begin_s) for one in every]
+    wants = [needed(objective, one.confidence) for one in every]
+    text = f"  known to {100 * objective.precision:g}%: about {{:,}} independent requests"
+    for one, of_all, n in zip(every, share, wants, strict=True):
+        if n <= has * of_all:
+            return [f"{text.format(n)}, after {one.until_s:,.0f} s (at most {every[-1].until_s:,.0f})"]
+    return [
+        f"{text.format(wants[-1])}, this plan has {has:,}",
+        f"  run {_longer(scenario, wants[-1] / max(has, 1))} s, or ask for less",
+    ]
 
 
 def _pairs(scenario: Scenario, blocks: Crossover) -> list[str]:

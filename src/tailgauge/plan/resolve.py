@@ -19,6 +19,7 @@ from tailgauge.errors import ScenarioError, UsageError
 from tailgauge.plan import certificate as certificates
 from tailgauge.plan import objectives
 from tailgauge.plan.estimate import Estimate, estimate
+from tailgauge.plan.precision import looks
 from tailgauge.plan.preflight import MAX_PREFIXES, prefixes, preflight_calls
 from tailgauge.plan.spend_limit import Amount, Sizing, need
 from tailgauge.protocols.additions import from_environment, variables
@@ -117,6 +118,7 @@ def resolve(
         _guard_suffices(scenario, workers)
         _prefixes_few(scenario)
         schedule = _schedule(scenario, scenario.stages.duration_s, path.parent)
+        looks(scenario, schedule)
     tls = scenario.target.url.startswith("https:")
     cites = certificates.cited(certificate, scenario.clock, tls=tls) if sends else None
     writable(out, f"--out {out}:")

@@ -244,9 +244,17 @@ class Scenario(Table):
     @model_validator(mode="after")
     def _objectives(self) -> Scenario:
         bounds = [(f"slo.{name}.traffic", one) for name, one in self.slo.items()]
-        bounds += [(f"alert.{name}.traffic", one) for name, one in self.alert.items()]
-        bounds += [(f"use_case.{name}", one) for name, of in self.use_case.items() for one in of]
-        for where, objective in bounds:
+        others = [(f"alert.{name}.traffic", one) for name, one in self.alert.items()]
+        others += [(f"use_case.{name}", one) for name, of in self.use_case.items() for one in of]
+        for where, objective in others:
+            if objective.precision is not None:
+                key = where.removesuffix(".traffic")
+                raise ValueError(f"{key}.precision: only an objective of [slo] has one")
+        for name, objective in self.slo.items():
+            if objective.precision is not None and (self.crossover or self.experiment):
+                where = "with alternating blocks" if self.crossover else "in an experiment: it plans its runs"
+                raise ValueError(f"slo.{name}.precision: not {where}")
+        for where, objective in [*bounds, *others]:
             if objective.traffic is not None and objective.traffic not in self.traffic:
                 near = nearest(objective.traffic, list(self.traffic))
                 raise ValueError(f"{where}: there is no traffic.{objective.traffic}{near}")

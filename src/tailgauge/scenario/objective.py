@@ -1,6 +1,7 @@
 """What a run is judged by: the figures that an objective can bound, and its settings, as a table or in one line of text.
 
 chat: ttft p95 < 800ms          requests of the traffic table chat
+ttft p95 < 800ms precision 5%   the run goes on until it is known to 5%
 tier=gold: error_rate < 1%      requests with this tag
 requests_per_s > 40
 """
@@ -64,6 +65,7 @@ else:
 
 _TEXT = re.compile(
     r"(?:(?P<of>.+):\s*)?(?P<metric>\w+)(?:\s+p(?P<percent>[\d.]+))?\s*(?P<sign>[<>])=?\s*(?P<bound>[\d.]+)\s*(?P<unit>ms|s|%|/s|)"
+    r"(?:,?\s+precision\s+(?P<precision>[\d.]+)%)?"
 )
 _UNITS = {
     LATENCY: {"ms": 1.0, "s": 1000.0},
@@ -86,6 +88,10 @@ class Objective(Table):
     min: NonNegative | None = Field(None, description="of other figures: the least required")
     traffic: str | None = Field(None, description="only requests of this traffic table")
     tag: str | None = Field(None, description="only requests with this tag, as `key=value`")
+    precision: Annotated[float, Field(ge=0.001, le=0.5)] | None = Field(
+        None,
+        description="of a latency: end the run when half of the interval is at most this share of the value; `duration_s` is the longest time",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -103,6 +109,8 @@ class Objective(Table):
                 raise ValueError(f"{other}: does not apply to {self.metric}")
         if figure.unit == SHARE and self.bound > 1:
             raise ValueError(f"{wanted}: expected a share from 0 to 1, got {self.bound:g}")
+        if self.precision is not None and figure.unit != LATENCY:
+            raise ValueError(f"precision: only latencies have one, not {self.metric}")
         if self.tag is not None and "=" not in self.tag:
             raise ValueError("tag: expected key=value")
         return self
@@ -171,16 +179,14 @@ def parse(text: str) -> dict[str, Any]:
     name, of = found["metric"], found["of"]
     figure = BY_NAME.get(name)
     table: dict[str, Any] = {"metric": name}
+    if found["precision"]:
+        table["precision"] = _share(found["precision"])
     if of:
         table["tag" if "=" in of else "traffic"] = of.strip()
     if figure is None:  # refused with the nearest name
         return table
     unit = _UNITS[figure.unit].get(found["unit"])
-    try:
-        bound = float(found["bound"]) * (unit or 0.0)
-        percent = float(found["percent"] or 99)
-    except ValueError:
-        raise ValueError(_EXPECTED) from None
+    bound, p = _number(found["bound"]) * (unit or 0.0), _share(found["percent"] or "99")
     if unit is None:
         raise ValueError(
             f"expected a bound in {', '.join(filter(None, _UNITS[figure.unit])) or 'plain numbers'}"
@@ -188,10 +194,21 @@ def parse(text: str) -> dict[str, Any]:
     if found["sign"] != figure.sign:
         raise ValueError(f"expected {name} {figure.sign} a bound")
     if figure.unit == LATENCY:
-        return table | {"quantile": round(percent / 100, 12), "max_ms": bound}
+        return table | {"quantile": p, "max_ms": bound}
     if found["percent"]:
         raise ValueError(f"{name} has no percentiles")
     return table | {"max" if figure.sign == MOST else "min": bound}
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise ValueError(_EXPECTED) from None
+
+
+def _share(percent: str) -> float:
+    return round(_number(percent) / 100, 12)
 
 
 def name_of(text: str) -> str:

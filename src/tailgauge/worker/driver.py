@@ -98,7 +98,7 @@ class Drive:
         self.bug: Exception | None = None
         self.calls: dict[int, list[Closable]] = {}
         self.target = MAIN  # of the first call
-        self._steps, self._origin, self._attempts = steps, origin, attempts
+        self._steps, self.origin, self._attempts = steps, origin, attempts
         self._gates, self._on_over = gates, on_over
         self._timing = timing
         self._events: deque[Event] = deque()
@@ -219,7 +219,7 @@ class Drive:
             self.target = step.call.target
         leg = self.calls.setdefault(step.leg, [])
         number = len(leg)
-        leg.append(self._attempts.start(self._origin, step, number, self.post))
+        leg.append(self._attempts.start(self.origin, step, number, self.post))
         self._unended += 1
         return Sent(step.leg, number, self._timing.now_ns())
 

@@ -1,0 +1,56 @@
+"""How well a run knows the latencies that its objectives want to know to a precision.
+
+A quantile is known to h where half of its interval is h of its value. One whose interval cannot be trusted, for too few
+requests or slow episodes, is not known.
+"""
+
+from __future__ import annotations
+
+import math
+
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.stats.quantiles import MISSED, Quantile, normal
+from tailgauge_analysis.text.formatting import plural
+from tailgauge_analysis.text.json_values import Json, number
+
+
+def half_width(q: Quantile) -> float | None:
+    """Half of the interval as a share of the value; None where either is not known."""
+    if q.value is None or q.low is None or q.high is None or not q.value > 0 or not math.isfinite(q.high):
+        return None
+    return (q.high - q.low) / 2 / q.value
+
+
+def is_known(q: Quantile, asked: float) -> bool:
+    """Whether a quantile is known to that share of its value."""
+    half = half_width(q)
+    return half is not None and half <= asked and not q.mark
+
+
+def sentence(label: str, q: Quantile, asked: float, stage: Steady) -> str:
+    """`ttft p95 known to 4.6% after 190 s`; of what is not known, how long it would take."""
+    half, seconds = half_width(q), f"{stage.to_s:,.0f} s"
+    if half is not None and is_known(q, asked):
+        return f"{label} known to {_percent(half)} after {seconds}"
+    verb, when = ("is not", "after") if stage.to_s < stage.longest_s else ("cannot be", "in")
+    text = f"{label} {verb} known to {_percent(asked)} {when} {seconds}: "
+    if half is None or half <= asked:
+        return text + (q.mark or "too few requests")
+    more = (
+        half / asked * normal(1 - MISSED / 2) / normal(stage.confidence)
+    ) ** 2  # at the end half of 5% is left
+    about = float(f"{stage.from_s + stage.seconds * max(1.0, more):.2g}")
+    return f"{text}half width {_percent(half)}, would need about {about:,.0f} s"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.3g}%"
+
+
+def level(run: Json) -> str:
+    """What looks at the run mean for its intervals; empty where none was planned."""
+    confidence = number(run["precision"].get("confidence"))
+    if not confidence:
+        return ""
+    looks = int(number(run["precision"].get("looks")) or 0)
+    return f"each interval of a latency is at {100 * confidence:.4g}%: it covers 95% over {plural(looks, 'look')} and the end"
