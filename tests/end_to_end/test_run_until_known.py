@@ -1,0 +1,63 @@
+"""A real run ends when its objective is known; the run folder, the page and the terminal say the same."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from run_folders.run_data import assert_conserved
+from starting.command import Start
+
+SCENARIO = """
+[arrival]
+rate_per_s = 60
+[stages]
+duration_s = 90
+warmup_s = 2
+[traffic.chat]
+prompt_tokens = 20
+output_tokens = 4
+[simulated]
+ttft_ms = 40
+chunk_gap_ms = 2
+[slo.goal]
+metric = "ttft"
+quantile = 0.95
+max_ms = 2000
+precision = 0.2
+"""
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_run_ends_when_it_is_known(start: Start, tmp_path: Path, workers: int, full_size: bool) -> None:
+    if workers == 1 and not full_size:
+        pytest.skip("at full size")
+    (tmp_path / "mine.toml").write_text(SCENARIO)
+
+    done = start("run", str(tmp_path / "mine.toml"), f"--workers={workers}").finish(150)
+
+    facts, report = done.run.facts, json.loads((done.report / "report.json").read_text())
+    (objective,) = report["slo"]
+    ended_s = (facts["admission_end_at_ns"] - facts["start_at_ns"]) / 1e9
+    until_s = facts["precision"]["until_s"]
+    assert facts["state"] == "known", done.stderr
+    assert until_s < ended_s < 80
+    assert objective["half_width"] <= 0.2
+    assert report["run"]["steady_to_s"] == pytest.approx(until_s, abs=0.01)
+
+    # all of what was due is accounted for, and ending early is no fault of the measurement
+    counts = assert_conserved(done.run)
+    assert (counts["lost"], counts["not_reached"] > 0) == (0, True)
+    assert counts["not_reached"] == counts["scheduled"] - len(
+        done.run.table("requests").query("stage != 'preflight'")
+    )
+    assert not any("end" in text for text, _ in map(tuple, report["verdict"]["reasons"])), report["verdict"]
+    assert done.code in {0, 3}, done.stderr  # a busy machine may make it INVALID
+
+    said = f"ttft p95 known to {100 * objective['half_width']:.3g}% after {until_s:,.0f} s"
+    assert objective["precision"] == said
+    assert f"note: {said}" in done.stderr
+    assert done.code or said in done.stdout
+    assert said in (done.report / "report.html").read_text(encoding="utf-8")
+    assert "known to 20%: about" in done.stderr
