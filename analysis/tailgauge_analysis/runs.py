@@ -24,13 +24,13 @@ from tailgauge.rows.object_store import is_remote, local
 from tailgauge.rows.schema import TABLES
 from tailgauge_analysis.comparing import compare as pairs
 from tailgauge_analysis.comparing.comparison import Comparison
-from tailgauge_analysis.metrics import latency
+from tailgauge_analysis.metrics import latency, precision
 from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
 from tailgauge_analysis.reading import frames, run_files, run_record
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.report import FinishedReport, make
 from tailgauge_analysis.sections.findings import Findings, find
-from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile, at_level
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.verdict import client_error
 
@@ -149,7 +149,8 @@ class Run:
             of = of.only((tables == traffic).to_numpy(bool))
         if view not in latency.views(named):
             raise UsageError(f"{metric}: known of completed requests only")
-        row = latency.row(named, of, view, (p,))
+        with at_level(precision.level(self._findings.frames.run)):
+            row = latency.row(named, of, view, (p,))
         (marked,) = client_error.marked([row], client_error.client_errors(of, [row], set()))
         found = _percentile(marked.quantiles[0])
         return found if interval else found.value

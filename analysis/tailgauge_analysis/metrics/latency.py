@@ -72,7 +72,7 @@ def row(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...] = PS) -
         return _pooled(metric, steady, view, ps)
     every = waits(metric, steady, view)
     if metric.unit == RATE:
-        return _rates(metric, every, view, ps)
+        return _rates(metric, every.values, view, ps)
     n, lost, decides = len(every.ms), int((~every.seen).sum()), view == views(metric)[-1]
     mean = float(every.ms.mean()) if n and not lost else None
     return Row(metric, view, n, lost, mean, tuple(every.quantiles(ps)), every if decides else None)
@@ -81,18 +81,17 @@ def row(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...] = PS) -
 def _pooled(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...]) -> Row:
     """One row over all values. There may be a hundred million gaps: they stay in ns to avoid a copy."""
     values = metric.ns(steady)
-    found = (_in_ms(q) for q in quantiles(values, ps, steady.gap_counts, steady.confidence))
+    found = (_in_ms(q) for q in quantiles(values, ps, steady.gap_counts))
     return Row(
         metric, view, len(values), 0, float(values.mean()) / 1e6 if len(values) else None, tuple(found)
     )
 
 
-def _rates(metric: Metric, every: Waits, view: str, ps: tuple[float, ...]) -> Row:
+def _rates(metric: Metric, values: Floats, view: str, ps: tuple[float, ...]) -> Row:
     """Tokens per second from ms per token: the slow end stays the high end, +inf still means no answer."""
-    values = every.values
     lost = int(np.isinf(values).sum())
     mean = float((1000 / values).mean()) if len(values) and not lost else None
-    found = (_inverse(q) for q in quantiles(values, ps, confidence=every.confidence))
+    found = (_inverse(q) for q in quantiles(values, ps))
     return Row(metric, view, len(values), lost, mean, tuple(found))
 
 
@@ -118,10 +117,10 @@ def waits(metric: Metric, steady: Steady, view: str) -> Waits:
     if view == OFFERED and metric.offered:
         every = offered_waits(metric, steady)
         known = ~np.isnan(every.ms)
-        return Waits(every.ms[known], every.seen[known], every.cut[known], steady.confidence)
+        return Waits(every.ms[known], every.seen[known], every.cut[known])
     ms = metric.ns(steady) / 1e6
     ms = ms[~np.isnan(ms)]
-    return Waits(ms, np.ones(len(ms), np.bool_), np.zeros(len(ms), np.bool_), steady.confidence)
+    return Waits(ms, np.ones(len(ms), np.bool_), np.zeros(len(ms), np.bool_))
 
 
 def offered_ms(metric: Metric, steady: Steady) -> Floats:

@@ -12,13 +12,15 @@ from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.metrics.precision import is_known, sentence
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.reading.frames import Frames, load
+from tailgauge_analysis.stats.quantiles import at_level
 
 
 def answers(folder: Path, lines: Iterable[str]) -> Iterator[str]:
     """An answer to each line, which has the values of run.json that a look changes; both as JSON."""
     for line in lines:
         look = json.loads(line)
-        yield json.dumps(_look(load([folder], look), look["precision"]["requests"]))
+        with at_level(look["precision"]["confidence"]):
+            yield json.dumps(_look(load([folder], look), look["precision"]["requests"]))
 
 
 def _look(frames: Frames, requests: int) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.stats.quantiles import MISSED, Quantile, normal
+from tailgauge_analysis.stats.quantiles import CONFIDENCE, FEW_EPISODES, MISSED, Quantile, confidence, normal
 from tailgauge_analysis.text.formatting import plural
 from tailgauge_analysis.text.json_values import Json, number
 
@@ -35,9 +35,9 @@ def sentence(label: str, q: Quantile, asked: float, stage: Steady) -> str:
     verb, when = ("is not", "after") if stage.to_s < stage.longest_s else ("cannot be", "in")
     text = f"{label} {verb} known to {_percent(asked)} {when} {seconds}: "
     if half is None or half <= asked:
-        return text + (q.mark or "too few requests")
+        return text + (FEW_EPISODES if q.mark == FEW_EPISODES else "too few requests")
     more = (
-        half / asked * normal(1 - MISSED / 2) / normal(stage.confidence)
+        half / asked * normal(1 - MISSED / 2) / normal(confidence())
     ) ** 2  # at the end half of 5% is left
     about = float(f"{stage.from_s + stage.seconds * max(1.0, more):.2g}")
     return f"{text}half width {_percent(half)}, would need about {about:,.0f} s"
@@ -47,10 +47,14 @@ def _percent(value: float) -> str:
     return f"{100 * value:.3g}%"
 
 
-def level(run: Json) -> str:
+def level(run: Json) -> float:
+    """Confidence of the intervals of the run's percentiles and shares, 95% over all looks at it."""
+    return number(run["precision"].get("confidence")) or CONFIDENCE
+
+
+def looked(run: Json) -> str:
     """What looks at the run mean for its intervals; empty where none was planned."""
-    confidence = number(run["precision"].get("confidence"))
-    if not confidence:
+    if not run["precision"]:
         return ""
     looks = int(number(run["precision"].get("looks")) or 0)
-    return f"each interval of a latency is at {100 * confidence:.4g}%: it covers 95% over {plural(looks, 'look')} and the end"
+    return f"each interval of a percentile or share is at {100 * level(run):.4g}%: it covers 95% over {plural(looks, 'look')} and the end"

@@ -194,7 +194,7 @@ def decided_latency(one: Criterion, steady: Steady) -> ObjectiveResult:
     found = one.row(part)
     if metric.level == CHUNK:  # may be a hundred million: no copy of them is made
         late = metric.ns(part) > max_ms * 1e6
-        beyond = proportion(late, part.gap_counts, part.confidence)
+        beyond = proportion(late, part.gap_counts)
     else:
         beyond = found.beyond(max_ms)
     q = found.quantiles[0]

@@ -19,7 +19,7 @@ from tailgauge_analysis.metrics.answers import answered, first_token_of
 from tailgauge_analysis.metrics.pace import judge, paced
 from tailgauge_analysis.reading.chunks import NO_RANGES, GapRanges
 from tailgauge_analysis.reading.frames import Frames
-from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats, Ints
+from tailgauge_analysis.stats.quantiles import Floats, Ints
 from tailgauge_analysis.text.json_values import number, table, text
 
 
@@ -35,7 +35,6 @@ class Steady:
     from_s: float
     to_s: float
     gap_ranges: GapRanges = NO_RANGES
-    confidence: float = CONFIDENCE  # of the intervals of latencies
     longest_s: float = math.inf  # what `to_s` is unless the run ends before
 
     @property
@@ -104,10 +103,7 @@ def steady(frames: Frames, stage: str = schema.STEADY) -> Steady:
     slot_ns = (requests["first_dispatched_at_ns"] - requests["dispatched_at_ns"]).where(waits)
     requests["slot_wait_ns"] = slot_ns.fillna(0.0)
     from_s, to_s, longest_s = _window(frames)
-    level = number(frames.run["precision"].get("confidence")) or CONFIDENCE
-    return Steady(
-        requests, attempts, gaps_ns, counts, first_token, from_s, to_s, gap_ranges, level, longest_s
-    )
+    return Steady(requests, attempts, gaps_ns, counts, first_token, from_s, to_s, gap_ranges, longest_s)
 
 
 def worst_of(gaps_ns: Floats, counts: Ints) -> Floats:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from tailgauge import thresholds
 from tailgauge.rows import schema
-from tailgauge_analysis.metrics import groups, latency, pace, slo, stability, streams
+from tailgauge_analysis.metrics import groups, latency, pace, precision, slo, stability, streams
 from tailgauge_analysis.metrics.definitions import ToolMetrics, definitions
 from tailgauge_analysis.metrics.slo import Goodput
 from tailgauge_analysis.metrics.steady import Steady, steady
@@ -33,6 +33,7 @@ from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.latency_under_load import diagnosis, slopes
 from tailgauge_analysis.sections.rate_limits.section import RateLimits, rate_limits
+from tailgauge_analysis.stats.quantiles import at_level
 from tailgauge_analysis.text.formatting import plural
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.verdict import (
@@ -102,6 +103,11 @@ class Findings:
 
 def find(frames: Frames) -> Findings:
     """Analyse a loaded run."""
+    with at_level(precision.level(frames.run)):
+        return _found(frames)
+
+
+def _found(frames: Frames) -> Findings:
     evidence = evidence_of(frames)
     frames = evidence.frames
     stage, of_target = evidence.steady, evidence.of_target

@@ -15,12 +15,12 @@ import numpy.typing as npt
 
 from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.stats.quantiles import (
-    CONFIDENCE,
     EPISODES,
     FEW_EPISODES,
     TOO_FEW,
     Ints,
     Quantile,
+    confidence,
     worth,
 )
 
@@ -68,19 +68,15 @@ def difference(a: Proportion, b: Proportion) -> Difference:
     return Difference(value, max(-1.0, value - below), min(1.0, value + above))
 
 
-def proportion(
-    seen: npt.NDArray[np.bool_], sizes: Ints | None = None, confidence: float = CONFIDENCE
-) -> Proportion:
+def proportion(seen: npt.NDArray[np.bool_], sizes: Ints | None = None) -> Proportion:
     """The share of True; `sizes`: how many values each group has, one group after the other.
 
     Marked where the rarer of the two came in bursts, and those were few. Single ones are taken as they are.
     """
     n, k = len(seen), int(seen.sum())
-    found = worth(seen, sizes, confidence)
+    found = worth(seen, sizes)
     mark = FEW_EPISODES if 0 < found.episodes < min(EPISODES, k, n - k) else ""
-    return replace(
-        _of(k, n, found.sure, confidence), n_eff=found.n_eff if n else 0, episodes=found.episodes, mark=mark
-    )
+    return replace(_of(k, n, found.sure), n_eff=found.n_eff if n else 0, episodes=found.episodes, mark=mark)
 
 
 def counted(k: int, n: int, n_eff: int | None = None) -> Proportion:
@@ -88,10 +84,10 @@ def counted(k: int, n: int, n_eff: int | None = None) -> Proportion:
     return _of(k, n, n if n_eff is None else n_eff)
 
 
-def _of(k: int, n: int, n_eff: int, confidence: float = CONFIDENCE) -> Proportion:
+def _of(k: int, n: int, n_eff: int) -> Proportion:
     if not n:
         return Proportion(0, 0, 0, None, None, None)
-    low, high = clopper_pearson(k * n_eff / n, n_eff, confidence)
+    low, high = clopper_pearson(k * n_eff / n, n_eff, confidence())
     return Proportion(k, n, n_eff, k / n, low, high)
 
 

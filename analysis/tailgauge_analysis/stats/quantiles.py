@@ -22,7 +22,9 @@ From arrays of one metric in arrival order.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -89,9 +91,25 @@ def n_min(p: float) -> int:
     return math.ceil(math.log(1 - CONFIDENCE) / math.log(p))
 
 
-def quantiles(
-    values: Floats, ps: Sequence[float], sizes: Ints | None = None, confidence: float = CONFIDENCE
-) -> list[Quantile]:
+_confidence = ContextVar("confidence", default=CONFIDENCE)
+
+
+def confidence() -> float:
+    """Of the intervals of quantiles and shares: 95%, or what `at_level` says."""
+    return _confidence.get()
+
+
+@contextmanager
+def at_level(level: float) -> Iterator[None]:
+    """Within, intervals are at this level, one for every number of a report."""
+    token = _confidence.set(level)
+    try:
+        yield
+    finally:
+        _confidence.reset(token)
+
+
+def quantiles(values: Floats, ps: Sequence[float], sizes: Ints | None = None) -> list[Quantile]:
     """Quantiles `ps` of values in arrival order; `sizes`: how many values each group has, one group after the other."""
     if not len(values):
         return [Quantile(p, 0, 0, None, None, None, TOO_FEW) for p in ps]
@@ -101,19 +119,17 @@ def quantiles(
     def at(p: float) -> Worth:
         place = rank(len(ordered), p)
         if place not in found:
-            found[place] = _worth_at(values, ordered, place, sizes, confidence)
+            found[place] = _worth_at(values, ordered, place, sizes)
         return found[place]
 
     time = max(at(0.5).time, at(0.75).time)
-    return [_quantile(ordered, p, at(p), at((1 + p) / 2), time, confidence) for p in ps]
+    return [_quantile(ordered, p, at(p), at((1 + p) / 2), time) for p in ps]
 
 
-def _quantile(
-    ordered: Floats, p: float, here: Worth, deeper: Worth, time: float, confidence: float
-) -> Quantile:
+def _quantile(ordered: Floats, p: float, here: Worth, deeper: Worth, time: float) -> Quantile:
     n = len(ordered)
     n_eff = min(here.n_eff, deeper.n_eff)
-    low, high = ranks(n, min(here.sure, deeper.sure), p, confidence)
+    low, high = ranks(n, min(here.sure, deeper.sure), p, confidence())
     episodes = min(here.episodes, max(1, math.floor(here.units / time + 1e-6)))
     return Quantile(
         p, n, n_eff, float(ordered[rank(n, p) - 1]),
@@ -124,18 +140,18 @@ def _quantile(
     )  # fmt: skip
 
 
-def _worth_at(values: Floats, ordered: Floats, place: int, sizes: Ints | None, confidence: float) -> Worth:
+def _worth_at(values: Floats, ordered: Floats, place: int, sizes: Ints | None) -> Worth:
     """At a quantile; with ties, such as failures, above their step or from it on: where half to twice as many are beyond."""
     value = ordered[place - 1]
     above = values > value
     if (ordered[max(0, place - 2) : place + 1] == value).sum() < 2:
-        return worth(above, sizes, confidence)
+        return worth(above, sizes)
     tied, beyond = values >= value, len(values) - place
     if 2 * np.count_nonzero(above) < beyond:
-        return worth(tied, sizes, confidence)
+        return worth(tied, sizes)
     if np.count_nonzero(tied) > 2 * beyond:
-        return worth(above, sizes, confidence)
-    a, b = worth(above, sizes, confidence), worth(tied, sizes, confidence)
+        return worth(above, sizes)
+    a, b = worth(above, sizes), worth(tied, sizes)
     return Worth(
         min(a.n_eff, b.n_eff), min(a.sure, b.sure), max(a.episodes, b.episodes), max(a.units, b.units), max(a.time, b.time)
     )  # fmt: skip
@@ -173,15 +189,15 @@ def log_at_size(ordered: Floats, p: float, n: int) -> float:
 
 
 @cache
-def normal(confidence: float) -> float:
+def normal(level: float) -> float:
     """The bound that a standard normal variable exceeds on neither side with this confidence."""
-    return NormalDist().inv_cdf((1 + confidence) / 2)
+    return NormalDist().inv_cdf((1 + level) / 2)
 
 
 @cache
-def ranks(n: int, n_eff: int, p: float, confidence: float = CONFIDENCE) -> tuple[int | None, int | None]:
+def ranks(n: int, n_eff: int, p: float, level: float = CONFIDENCE) -> tuple[int | None, int | None]:
     """1-based ranks of the interval's ends; None where the sample has no such bound."""
-    alpha = (1 - confidence) / 2
+    alpha = (1 - level) / 2
     low = binomial_quantile(alpha, n_eff, p)
     high = binomial_quantile(1 - alpha, n_eff, p) + 1
     return (
@@ -190,7 +206,7 @@ def ranks(n: int, n_eff: int, p: float, confidence: float = CONFIDENCE) -> tuple
     )
 
 
-def worth(exceeds: Mask, sizes: Ints | None = None, confidence: float = CONFIDENCE) -> Worth:
+def worth(exceeds: Mask, sizes: Ints | None = None) -> Worth:
     """What dependent values say of the share of `exceeds`; of values that are all the same, as if they were independent."""
     n, k = len(exceeds), int(np.count_nonzero(exceeds))
     if k in {0, n}:
@@ -212,7 +228,8 @@ def worth(exceeds: Mask, sizes: Ints | None = None, confidence: float = CONFIDEN
     episode = np.concatenate(([0], np.cumsum(np.diff(at) > time)))
     came = np.square(np.bincount(episode, weights).astype(np.float64))
     freedom = max(LEAST, 2 * float(came.sum()) ** 2 / float(np.square(came).sum()))
-    sure = n_eff * (normal(confidence) / student(round(freedom, 1), confidence)) ** 2
+    level = confidence()
+    sure = n_eff * (normal(level) / student(round(freedom, 1), level)) ** 2
     return Worth(max(1, math.floor(n_eff + 1e-6)), max(1, math.floor(sure + 1e-6)), len(came), len(at), time)
 
 

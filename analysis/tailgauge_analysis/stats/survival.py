@@ -24,7 +24,7 @@ import numpy as np
 from tailgauge_analysis.stats import quantiles
 from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.stats.proportions import Proportion, proportion
-from tailgauge_analysis.stats.quantiles import BEYOND, CONFIDENCE, Floats, Ints, Mask, Quantile
+from tailgauge_analysis.stats.quantiles import BEYOND, Floats, Ints, Mask, Quantile, confidence
 
 TINY = 1e-12  # rounding of a share
 SLACK = 0.01  # of a bound: who left so little before it has waited for it, clocks do not start at one moment
@@ -32,15 +32,11 @@ SLACK = 0.01  # of a bound: who left so little before it has waited for it, cloc
 
 @dataclass(frozen=True)
 class Waits:
-    """Waits in order of arrival: those `seen` ended with an answer after `ms`, those `cut` were cut short, others failed.
-
-    `confidence`: of the intervals.
-    """
+    """Waits in order of arrival: those `seen` ended with an answer after `ms`, those `cut` were cut short, others failed."""
 
     ms: Floats
     seen: Mask
     cut: Mask
-    confidence: float = CONFIDENCE
 
     @staticmethod
     def joined(parts: Sequence[Waits]) -> Waits:
@@ -59,7 +55,7 @@ class Waits:
         late = ~(self.seen & (self.ms <= bound))
         known = ~(self.cut & (self.ms < reached))
         if known.all():
-            return self._of_none(proportion(late, confidence=self.confidence))
+            return _of_none(proportion(late))
         if self.trusted is not self:
             return self.trusted.beyond(bound)
         c = self._curve
@@ -67,18 +63,18 @@ class Waits:
         share = max(0.0, 1 - float(c.answered[at]))
         n = len(self.ms)
         n_eff = self._n_eff(at, share) or max(1, int(c.waiting[at] / c.before[at]))
-        low, high = clopper_pearson(share * n_eff, n_eff, self.confidence)
-        found = self._of_none(Proportion(round(share * n), n, n_eff, share, low, high))
+        low, high = clopper_pearson(share * n_eff, n_eff, confidence())
+        found = _of_none(Proportion(round(share * n), n, n_eff, share, low, high))
         if c.at[-1] >= reached or c.open[-1] <= 0:
             return found
         least = max(0.0, share - float(c.open[-1]))  # of those still open then, any number
-        low, _ = clopper_pearson(least * n_eff, n_eff, self.confidence)
+        low, _ = clopper_pearson(least * n_eff, n_eff, confidence())
         return Proportion(found.k, n, n_eff, None, low, found.high)
 
     def quantiles(self, ps: Sequence[float]) -> list[Quantile]:
         """Quantiles `ps`; +inf where the answers end before, with `seen_to` if those that were cut short might go on."""
         if not self.cut.any():
-            return quantiles.quantiles(self.values, ps, confidence=self.confidence)
+            return quantiles.quantiles(self.values, ps)
         return [self._quantile(p) for p in ps] if self.trusted is self else self.trusted.quantiles(ps)
 
     def tail(self) -> tuple[Floats, Floats]:
@@ -95,22 +91,15 @@ class Waits:
         n_eff = self._n_eff(last, share) or max(1, int(c.waiting[last] / c.before[last]))
         end = float(c.at[last])
         slow = (self.ms > end) | ~(self.seen | self.cut) | (~self.seen & (self.ms >= end * (1 - SLACK)))
-        found = quantiles.worth(slow, confidence=self.confidence)
+        found = quantiles.worth(slow, confidence=confidence())
         sure = max(1, n_eff * found.sure // found.n_eff)
-        ranks = quantiles.ranks(sure, sure, p, self.confidence)
+        ranks = quantiles.ranks(sure, sure, p, confidence())
         low, high = (None if rank is None else c.when(rank / sure) for rank in ranks)
         is_open = c.open[-1] > 0 and c.answered[-1] + c.open[-1] >= p and math.inf in (value, low, high)
         mark = quantiles.mark(n, n_eff, p, found.episodes)
         return Quantile(
             p, n, n_eff, value, low, high, mark, found.episodes, float(c.at[-1]) if is_open else None
         )
-
-    def _of_none(self, share: Proportion) -> Proportion:
-        """With the rule of three where none was seen: all that the interval may miss lies above."""
-        if share.value != 0:
-            return share
-        high = 1 - (1 - self.confidence) ** (1 / share.n_eff)
-        return Proportion(0, share.n, share.n_eff, 0.0, 0.0, high)
 
     @cached_property
     def trusted(self) -> Waits:
@@ -120,8 +109,7 @@ class Waits:
         if not len(few) or not few[0]:
             return self
         last = c.at[few[0] - 1]
-        seen, cut = self.seen & (self.ms <= last), self.cut | (self.ms > last)
-        return Waits(np.minimum(self.ms, last), seen, cut, self.confidence)
+        return Waits(np.minimum(self.ms, last), self.seen & (self.ms <= last), self.cut | (self.ms > last))
 
     @cached_property
     def _curve(self) -> _Curve:
@@ -167,3 +155,10 @@ class _Curve:
         """When so many were answered; +inf if they never were."""
         reached = np.flatnonzero(self.answered >= share - 1e-9)
         return float(self.at[reached[0]]) if len(reached) else math.inf
+
+
+def _of_none(share: Proportion) -> Proportion:
+    """With the rule of three where none was seen: all that the interval may miss lies above."""
+    if share.value != 0:
+        return share
+    return Proportion(0, share.n, share.n_eff, 0.0, 0.0, 1 - (1 - confidence()) ** (1 / share.n_eff))

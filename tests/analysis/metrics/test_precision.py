@@ -7,13 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tailgauge_analysis.metrics.precision import half_width, is_known, level, sentence
+from tailgauge_analysis.metrics.precision import half_width, is_known, looked, sentence
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Quantile
+from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Quantile, at_level
 
 Q = Quantile(0.95, 10_000, 9_000, 500.0, 480.0, 526.0, "", 400)
 STAGE = Steady(
-    pd.DataFrame(), pd.DataFrame(), np.empty(0), np.empty(0, int), "any", 10.0, 190.0, confidence=0.975, longest_s=600.0
+    pd.DataFrame(), pd.DataFrame(), np.empty(0), np.empty(0, int), "any", 10.0, 190.0, longest_s=600.0
 )  # fmt: skip
 
 
@@ -30,7 +30,7 @@ def test_it_is_known_where_half_of_the_interval_is_narrow_enough():
         ({"high": math.inf}, "too few requests"),
         ({"value": math.inf, "high": math.inf}, "too few requests"),
         ({"mark": FEW_EPISODES}, FEW_EPISODES),
-        ({"mark": TOO_FEW, "low": None, "high": None}, TOO_FEW),
+        ({"mark": TOO_FEW}, "too few requests"),
         ({"low": 385.0, "high": 615.0}, "half width 23%, would need about 3,800 s"),
     ],
 )
@@ -38,13 +38,14 @@ def test_of_what_is_not_known_it_says_why(changes, why):
     q = replace(Q, **changes)
 
     assert not is_known(q, 0.05)
-    assert sentence("ttft p95", q, 0.05, STAGE) == f"ttft p95 is not known to 5% after 190 s: {why}"
     at_the_end = replace(STAGE, longest_s=190.0)
-    assert sentence("ttft p95", q, 0.05, at_the_end) == f"ttft p95 cannot be known to 5% in 190 s: {why}"
+    with at_level(0.975):
+        assert sentence("ttft p95", q, 0.05, STAGE) == f"ttft p95 is not known to 5% after 190 s: {why}"
+        assert sentence("ttft p95", q, 0.05, at_the_end) == f"ttft p95 cannot be known to 5% in 190 s: {why}"
 
 
 def test_what_looks_mean_for_intervals_is_said_where_there_may_be_looks():
-    assert level({"precision": {}}) == ""
-    assert level({"precision": {"confidence": 0.9875, "looks": 5}}) == (
-        "each interval of a latency is at 98.75%: it covers 95% over 5 looks and the end"
+    assert looked({"precision": {}}) == ""
+    assert looked({"precision": {"confidence": 0.9875, "looks": 5}}) == (
+        "each interval of a percentile or share is at 98.75%: it covers 95% over 5 looks and the end"
     )
