@@ -91,7 +91,7 @@ class Waits:
         n_eff = self._n_eff(last, share) or max(1, int(c.waiting[last] / c.before[last]))
         end = float(c.at[last])
         slow = (self.ms > end) | ~(self.seen | self.cut) | (~self.seen & (self.ms >= end * (1 - SLACK)))
-        found = quantiles.worth(slow, confidence=confidence())
+        found = quantiles.worth(slow)
         sure = max(1, n_eff * found.sure // found.n_eff)
         ranks = quantiles.ranks(sure, sure, p, confidence())
         low, high = (None if rank is None else c.when(rank / sure) for rank in ranks)
