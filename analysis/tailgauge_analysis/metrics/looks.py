@@ -24,7 +24,7 @@ def answers(folder: Path, lines: Iterable[str]) -> Iterator[str]:
 
 
 def _look(frames: Frames, requests: int) -> dict[str, Any]:
-    """What is known of the first so many requests; or `missing`, their rows that are not there yet."""
+    """What is known of the first so many requests, a text for each objective; none while rows of theirs are missing."""
     rows, calls = frames.requests, frames.attempts
     rows = rows[rows["request_id"].between(0, requests * schema.TURNS - 1)]
     made = calls["request_id"].isin(rows["request_id"]).sum()
@@ -34,7 +34,7 @@ def _look(frames: Frames, requests: int) -> dict[str, Any]:
         calls["chunks"].sum() - len(frames.chunks),
     ]
     if max(missing) > 0:  # a worker writes the tables of a batch one after the other
-        return {"missing": [int(n) for n in missing]}
+        return {"known": False, "texts": []}
     stage, known, texts = steady(frames).of_target, True, []
     for one in slo.criteria(frames.run["scenario"]):
         asked = one.objective.precision
@@ -42,5 +42,5 @@ def _look(frames: Frames, requests: int) -> dict[str, Any]:
             part = one.part(stage)
             q = one.row(part).quantiles[0]
             known &= is_known(q, asked)
-            texts.append(sentence(one.objective.label, q, asked, part))
+            texts.append(sentence(one.objective.label, q, asked, part, is_over=False))
     return {"known": known, "texts": texts}

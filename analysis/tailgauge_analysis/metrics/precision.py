@@ -27,12 +27,12 @@ def is_known(q: Quantile, asked: float) -> bool:
     return half is not None and half <= asked and not q.mark
 
 
-def sentence(label: str, q: Quantile, asked: float, stage: Steady) -> str:
+def sentence(label: str, q: Quantile, asked: float, stage: Steady, *, is_over: bool) -> str:
     """`ttft p95 known to 4.6% after 190 s`; of what is not known, how long it would take."""
     half, seconds = half_width(q), f"{stage.to_s:,.0f} s"
     if half is not None and is_known(q, asked):
         return f"{label} known to {_percent(half)} after {seconds}"
-    verb, when = ("is not", "after") if stage.to_s < stage.longest_s else ("cannot be", "in")
+    verb, when = ("cannot be", "in") if is_over else ("is not", "after")
     text = f"{label} {verb} known to {_percent(asked)} {when} {seconds}: "
     if half is None or half <= asked:
         return text + (FEW_EPISODES if q.mark == FEW_EPISODES else "too few requests")

@@ -7,7 +7,6 @@ loser of a hedge received.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -35,7 +34,6 @@ class Steady:
     from_s: float
     to_s: float
     gap_ranges: GapRanges = NO_RANGES
-    longest_s: float = math.inf  # what `to_s` is unless the run ends before
 
     @property
     def seconds(self) -> float:
@@ -102,8 +100,8 @@ def steady(frames: Frames, stage: str = schema.STEADY) -> Steady:
     waits = requests["traffic"].isin(_waiting_for_slots(frames))
     slot_ns = (requests["first_dispatched_at_ns"] - requests["dispatched_at_ns"]).where(waits)
     requests["slot_wait_ns"] = slot_ns.fillna(0.0)
-    from_s, to_s, longest_s = _window(frames)
-    return Steady(requests, attempts, gaps_ns, counts, first_token, from_s, to_s, gap_ranges, longest_s)
+    from_s, to_s = window(frames)
+    return Steady(requests, attempts, gaps_ns, counts, first_token, from_s, to_s, gap_ranges)
 
 
 def worst_of(gaps_ns: Floats, counts: Ints) -> Floats:
@@ -147,21 +145,15 @@ def _end_ns(frames: Frames) -> float:
 
 def window(frames: Frames) -> tuple[float, float]:
     """Start and end of the steady stage in seconds of the run clock."""
-    return _window(frames)[:2]
-
-
-def _window(frames: Frames) -> tuple[float, float, float]:
-    """The same, and its end if the run does not end before."""
     run = frames.run
     stages = table(run["scenario"], "stages")
     duration = number(stages.get("duration_s"))
     if duration is None:
         scheduled = frames.requests.loc[frames.requests["stage"] == schema.STEADY, "scheduled_at_ns"] / 1e9
-        from_s, to_s = (float(scheduled.min()), float(scheduled.max())) if len(scheduled) else (0.0, 0.0)
-        return from_s, to_s, to_s
+        return (float(scheduled.min()), float(scheduled.max())) if len(scheduled) else (0.0, 0.0)
     warmup = number(stages.get("warmup_s"))
-    end = longest = duration - (number(stages.get("cooldown_s")) or 0.0)
+    end = duration - (number(stages.get("cooldown_s")) or 0.0)
     if run["admission_end_at_ns"] is not None and run["start_at_ns"] is not None:
         end = min(end, (run["admission_end_at_ns"] - run["start_at_ns"]) / 1e9)
     end = min(end, number(run["precision"].get("until_s")) or end)
-    return min(60.0, duration / 10) if warmup is None else warmup, end, longest
+    return min(60.0, duration / 10) if warmup is None else warmup, end

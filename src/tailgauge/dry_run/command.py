@@ -19,6 +19,7 @@ from tailgauge.master import run_json
 from tailgauge.master.conservation import Share, conserve
 from tailgauge.master.looks import KNOWN, Looks
 from tailgauge.patterns.table import PATTERNS
+from tailgauge.plan.precision import looks
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import RunFolder, new_run_id, write_json
 from tailgauge.rows.schema import SCHEMA_VERSION
@@ -51,16 +52,16 @@ def dry_run(
     notes = [*_notes(scenario), *schedule.notes]
     write_json(folder.run_json, run_json.frame(facts, "running", notes, []))
     store = Store(folder)
-    looks = Looks(scenario, schedule, folder)
-    run = DryRun(scenario, schedule, store, looks=looks)
+    known = Looks(looks(scenario, schedule), folder)
+    run = DryRun(scenario, schedule, store)
     try:
-        run.run()
+        run.run(known)
         store.close()
     except OSError as error:
         raise UsageError(f"{folder.path}: cannot be written: {error.strerror}") from error
     finally:
-        looks.stop(is_whole=True)
-    _conclude(folder, facts | {"precision": looks.facts}, notes, run, store)
+        known.stop(is_whole=True)
+    _conclude(folder, facts | {"precision": known.facts}, notes, run, store)
     return folder
 
 
@@ -81,8 +82,7 @@ def _conclude(folder: RunFolder, facts: dict[str, Any], notes: list[str], run: D
         "rows": dict(store.written),
     }
     notes = [*notes, *(f"plugin {text}" for text in run.faults.texts.values())]
-    state = KNOWN if "until_s" in facts["precision"] else "complete"
-    whole = run_json.frame(facts, state, notes, []) | {
+    whole = run_json.frame(facts, KNOWN if "until_s" in facts["precision"] else "complete", notes, []) | {
         "admission_end_at_ns": run.end_ns,
         "ended_at_ns": max(run.last_ns, run.end_ns),
         "conservation": conserve(leased, [Share(leased, counts)]),

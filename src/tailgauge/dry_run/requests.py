@@ -46,7 +46,7 @@ _AGAIN_NS = 2_000_000_000  # between tries of a look
 
 
 class DryRun(Requests):
-    """One run on the clock of an event queue. `engine` replaces that of the scenario's endpoint; `looks` may end it."""
+    """One run on the clock of an event queue. `engine` replaces that of the scenario's endpoint."""
 
     def __init__(
         self,
@@ -55,10 +55,9 @@ class DryRun(Requests):
         store: Store,
         *,
         engine: EngineConfig | None = None,
-        looks: Looks | None = None,
     ) -> None:
         self._schedule, self.queue = schedule, EventQueue(_BEGIN_NS)
-        self._looks, self._store = looks, store
+        self._store = store
         watched = any(pattern_of(traffic).watches_chunks for traffic in scenario.traffic.values())
         self.endpoint = DryEndpoint(
             scenario.simulated, scenario.seed, self.queue, watched=watched, engine=engine
@@ -77,18 +76,16 @@ class DryRun(Requests):
         """When the last request may be sent."""
         return self.start_at_ns + self._until_ns
 
-    def run(self) -> None:
-        """Run all events, from the first arrival to the last row."""
+    def run(self, looks: Looks | None = None) -> None:
+        """Run all events, from the first arrival to the last row; `looks` may end it."""
         before = gc.get_threshold()
         gc.set_threshold(_COLLECT_EVERY, *before[1:])
         try:
             self._pre_warm()
             self._arrivals = self._schedule.slice(0, self._until_ns)
             self._expect()
-            for look in self._looks.all[:-1] if self._looks else ():
-                self.queue.call_at(
-                    self.start_at_ns + round(look.until_s * 1e9), partial(self._look, look.requests)
-                )
+            if looks is not None:
+                self._look(looks)
             self.queue.call_at(self.end_ns + round(self.scenario.limits.drain_s * 1e9), self._censor)
             self.queue.run(self.endpoint)
             counters = self.counters
@@ -115,17 +112,19 @@ class DryRun(Requests):
             self.counters.leased += planned.turns
             self.queue.call_at(self.start_at_ns + planned.at_ns, partial(self._arrive, planned))
 
-    def _look(self, requests: int) -> None:
-        """Look, as soon as every request that was due before it has ended, whether the objectives are known."""
-        assert self._looks is not None
-        now_ns, seen = self.queue.now_ns(), None
-        if all(drive.origin.request_id >= requests * TURNS for drive in self._open):
+    def _look(self, looks: Looks) -> None:
+        """Look, once every request that was due before has ended, whether the objectives are known."""
+        look, now_ns = looks.next, self.queue.now_ns()
+        if look is None or now_ns >= self.end_ns:
+            return
+        is_due = looks.is_due((now_ns - self.start_at_ns) / 1e9)
+        if is_due and all(drive.origin.request_id >= look.requests * TURNS for drive in self._open):
             self._store.flush()
-            seen = self._looks.look(self.start_at_ns)
-        if seen is not None and seen.known:
+            looks.look(self.start_at_ns)
+        if looks.is_known:
             self._until_ns = now_ns - self.start_at_ns
-        elif seen is None and now_ns < self.end_ns:
-            self.queue.call_at(now_ns + _AGAIN_NS, partial(self._look, requests))
+        else:
+            self.queue.call_at(now_ns + _AGAIN_NS, partial(self._look, looks))
 
     def _arrive(self, planned: Planned) -> None:
         if planned.at_ns >= self._until_ns:

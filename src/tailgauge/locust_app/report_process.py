@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from tailgauge.errors import Exit
-from tailgauge.plugins import plugin
-from tailgauge.redaction import environment
+from tailgauge.master.looks import reader
 from tailgauge.rows.run_folder import RunFolder
 
 
@@ -32,16 +29,7 @@ class ReportProcess:
     def __init__(self, folder: RunFolder, out: Path, shown: Mapping[str, str] | None = None) -> None:
         """`shown`: what it shall know of the terminal."""
         self._folder = folder
-        command = [sys.executable, "-m", "tailgauge", "report", str(folder.path), "--out", str(out), "--json"]
-        self._process = subprocess.Popen(
-            [*command, *plugin.options(), "--wait"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            env={**environment(with_keys=False), **(shown or {"NO_COLOR": "1"})},
-            start_new_session=True,  # Ctrl-C reaches the master only
-        )
+        self._process = reader(folder, "--out", str(out), "--json", "--wait", shown=shown)
 
     def output(self) -> ReportOutput:
         """The report of the complete folder; if it fails, the summary and the exit code say why."""

@@ -9,98 +9,81 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
-from tailgauge.plan.precision import looks
+from tailgauge.plan.precision import Look
 from tailgauge.plugins import plugin
 from tailgauge.redaction import environment
 from tailgauge.rows.run_folder import RunFolder
-from tailgauge.scenario.model import Scenario
-from tailgauge.schedule.schedule import Schedule
 
 KNOWN = "known"  # state of a run that ended because every objective with a precision was known
 EVERY_S = 2.0  # between tries of a look whose rows are not all here
 
 
-@dataclass(frozen=True, slots=True)
-class Seen:
-    """What a look saw: whether all is known, and a sentence for each objective."""
-
-    known: bool
-    texts: tuple[str, ...]
-
-
 class Looks:
-    """The looks of one run, one after the other."""
+    """The looks of one run, one after the other; `is_known`: whether the last one ends it."""
 
-    def __init__(self, scenario: Scenario, schedule: Schedule, folder: RunFolder) -> None:
-        self.all = looks(scenario, schedule)
-        self._folder, self._known, self._tried_s = folder, False, 0.0
-        self._done = self._level = 0  # looks, and which one's level a report of now has
+    def __init__(self, looks: tuple[Look, ...], folder: RunFolder) -> None:
+        self._looks, self._folder, self.is_known = looks, folder, False
+        self._done, self._tried_s, self._is_whole = 0, 0.0, False
         self._child: subprocess.Popen[str] | None = None
 
     @property
-    def facts(self) -> dict[str, Any]:
-        """`precision` of run.json: the level of the look that a report is; until when, if the run ended with one."""
-        if not self.all:
-            return {}
-        look = self.all[self._level]
-        until = {"until_s": look.until_s, "requests": look.requests} if self._known else {}
-        return {"confidence": look.confidence, "looks": self._done, **until}
+    def next(self) -> Look | None:
+        """The next look; none is left at the end of the run, which is the last one of the plan."""
+        return self._looks[self._done] if self._done < len(self._looks) - 1 and not self.is_known else None
 
-    def stop(self, *, is_whole: bool = False) -> None:
-        """No more looks. After a run that ended by itself what the looks left of the 5% is the report's."""
-        self._level = -1 if is_whole and not self._known else self._level
+    @property
+    def facts(self) -> dict[str, Any]:
+        """`precision` of run.json, for a report of now: after a run that ended by itself all that is left of 5% is its own."""
+        if not self._looks:
+            return {}
+        look = self._looks[-1 if self._is_whole and not self.is_known else self._done - self.is_known]
+        return {"looks": self._done, **(asdict(look) if self.is_known else {"confidence": look.confidence})}
+
+    def stop(self, *, is_whole: bool) -> None:
+        """No more looks."""
+        self._is_whole = is_whole
         if self._child is not None:
             self._child.kill()
             self._child.communicate()
-            self._child = None
 
     def is_due(self, passed_s: float) -> bool:
         """Whether to look, so many seconds into the run."""
-        is_due = self._done < len(self.all) - 1 and passed_s >= self.all[self._done].until_s
-        if not is_due or passed_s < self._tried_s + EVERY_S:
+        if self.next is None or passed_s < max(self.next.until_s, self._tried_s + EVERY_S):
             return False
         self._tried_s = passed_s
         return True
 
-    def look(self, start_at_ns: int | None) -> Seen | None:
-        """The look that is due; None where rows are still missing. It takes as long as a report without its figures."""
-        look = self.all[self._done]
-        message = {"start_at_ns": start_at_ns, "precision": asdict(look)}
+    def look(self, start_at_ns: int | None) -> list[str]:
+        """What the next look sees, a sentence for each objective; nothing where rows are still missing."""
+        message = json.dumps({"start_at_ns": start_at_ns, "precision": asdict(self._looks[self._done])})
         try:
-            found = json.loads(self._asked(json.dumps(message)))
-        except (OSError, ValueError):  # the child has ended: the next look has another
-            self.stop()
-            found = {"known": False, "texts": [f"the look at {look.until_s:.0f} s could not be made"]}
-        if "missing" in found:
-            return None
-        self._done, self._known = self._done + 1, found["known"]
-        self._level = self._done - self._known
-        return Seen(found["known"], tuple(found["texts"]))
+            found = json.loads(self._answer(message))
+        except (OSError, ValueError):  # the child has ended
+            self._done = len(self._looks) - 1
+            return ["no look at the run is possible: it goes on to its end"]
+        if found["texts"]:
+            self._done, self.is_known = self._done + 1, found["known"]
+        texts: list[str] = found["texts"]
+        return texts
 
-    def _asked(self, message: str) -> str:
+    def _answer(self, message: str) -> str:
         if self._child is None:
-            self._child = subprocess.Popen(
-                [
-                    sys.executable,
-                    "-m",
-                    "tailgauge",
-                    "report",
-                    str(self._folder.path),
-                    *plugin.options(),
-                    "--looks",
-                ],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                text=True,
-                env=environment(with_keys=False),
-                start_new_session=True,  # Ctrl-C reaches the master only
-            )
+            self._child = reader(self._folder, "--looks")
         assert self._child.stdin is not None
         assert self._child.stdout is not None
-        self._child.stdin.write(f"{message}\n")
-        self._child.stdin.flush()
+        print(message, file=self._child.stdin, flush=True)
         return self._child.stdout.readline()
+
+
+def reader(folder: RunFolder, *options: str, shown: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
+    """A process that reads a run with pandas, which is never loaded into a process of a run. `shown`: see ReportProcess."""
+    command = [sys.executable, "-m", "tailgauge", "report", str(folder.path), *options, *plugin.options()]
+    given = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    env = {**environment(with_keys=False), **(shown or {"NO_COLOR": "1"})}
+    return subprocess.Popen(
+        command, env=env, start_new_session=True, **given
+    )  # Ctrl-C reaches the master only

@@ -37,6 +37,7 @@ from tailgauge.master.looks import KNOWN, Looks
 from tailgauge.master.objectives import LiveObjectives, StopRules
 from tailgauge.master.part_receiver import PartReceiver
 from tailgauge.master.workers import RunWorker, RunWorkers, pace
+from tailgauge.plan.precision import looks
 from tailgauge.plan.preflight import USABLE, Learnt, prefixes, preflight_calls
 from tailgauge.plan.resolve import Settings
 from tailgauge.plan.spend_limit import Amount
@@ -99,8 +100,8 @@ class Run:
         self._endpoint_url = ""
         self._objectives = LiveObjectives(self.scenario)
         self._stop_rules = StopRules(self.scenario)
-        self.looks = Looks(self.scenario, settings.schedule, self.folder)
-        self._looking: Any = None
+        self.looks = Looks(looks(self.scenario, settings.schedule), self.folder)
+        self._looking = gevent.spawn(int)
         self.stopped = ""  # when and why a stop rule ended the run
         self.engine_metrics = EngineMetrics(self.scenario, gevent.sleep)
         self._changed = Event()
@@ -345,7 +346,8 @@ class Run:
             if self._passed_ns() >= looks * LOOK_NS:
                 looks = self._passed_ns() // LOOK_NS + 1
                 self._protect_target()
-                self._look()
+                if self._looking.ready() and self.looks.is_due(self._passed_ns() / 1e9):
+                    self._looking = gevent.spawn(self._look)  # beside the loop
             gevent.sleep(min(POLL_S, max(0.01, (duration_ns - self._passed_ns()) / 1e9)))
 
     def _give(self, worker: RunWorker, rows: list[Planned]) -> None:
@@ -367,18 +369,12 @@ class Run:
             self.cut_short(STOPPED)
 
     def _look(self) -> None:
-        """Look whether the objectives are known, beside the loop, and end the run if they are."""
-
-        def look() -> None:
-            seen = self.looks.look(self.start_at_ns)
-            if seen is not None and self.state == "running" and not self._draining:
-                self.notes.extend(seen.texts)
-                if seen.known:
-                    self.cut_short(KNOWN)
-
-        is_free = self._looking is None or self._looking.ready()
-        if is_free and self.looks.is_due(self._passed_ns() / 1e9):
-            self._looking = gevent.spawn(look)
+        """Look whether the objectives are known, and end the run if they are."""
+        texts = self.looks.look(self.start_at_ns)
+        if self.state == "running" and not self._draining:
+            self.notes.extend(texts)
+            if self.looks.is_known:
+                self.cut_short(KNOWN)
 
     def _notice_losses(self) -> None:
         for worker in self.workers.newly_lost(self.start_at_ns or 0):
@@ -442,8 +438,7 @@ class Run:
 
     def _drain(self) -> None:
         self.admission_end_at_ns = monotonic_ns() if self.start_at_ns else None
-        if self._looking is not None:
-            self._looking.kill()
+        self._looking.kill()
         self.looks.stop(is_whole=self.state == "running")
         seconds = self.scenario.limits.drain_s if self.start_at_ns else 0.0
 

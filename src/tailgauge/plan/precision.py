@@ -42,8 +42,13 @@ def looks(scenario: Scenario, schedule: Schedule) -> tuple[Look, ...]:
     asked = {name: one for name, one in scenario.slo.items() if one.precision is not None}
     if not asked:
         return ()
-    if not scenario.arrival.is_open or (np.asarray(schedule.turns) != 1).any():
-        why = "expected arrivals that are planned one by one: leave it out with a closed loop, tasks or sessions"
+    if (
+        scenario.crossover
+        or scenario.experiment
+        or not scenario.arrival.is_open
+        or (schedule.turns != 1).any()
+    ):
+        why = "not with a closed loop, tasks, sessions, alternating blocks or in an experiment: leave it out"
         raise ScenarioError(f"slo.{next(iter(asked))}.precision: {why}")
     stages, at_s = scenario.stages, np.asarray(schedule.at_ns) / 1e9
     end_s = stages.duration_s - stages.cooldown_s

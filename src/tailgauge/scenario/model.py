@@ -250,10 +250,6 @@ class Scenario(Table):
             if objective.precision is not None:
                 key = where.removesuffix(".traffic")
                 raise ValueError(f"{key}.precision: only an objective of [slo] has one")
-        for name, objective in self.slo.items():
-            if objective.precision is not None and (self.crossover or self.experiment):
-                where = "with alternating blocks" if self.crossover else "in an experiment: it plans its runs"
-                raise ValueError(f"slo.{name}.precision: not {where}")
         for where, objective in [*bounds, *others]:
             if objective.traffic is not None and objective.traffic not in self.traffic:
                 near = nearest(objective.traffic, list(self.traffic))

@@ -179,14 +179,18 @@ def parse(text: str) -> dict[str, Any]:
     name, of = found["metric"], found["of"]
     figure = BY_NAME.get(name)
     table: dict[str, Any] = {"metric": name}
-    if found["precision"]:
-        table["precision"] = _share(found["precision"])
     if of:
         table["tag" if "=" in of else "traffic"] = of.strip()
     if figure is None:  # refused with the nearest name
         return table
     unit = _UNITS[figure.unit].get(found["unit"])
-    bound, p = _number(found["bound"]) * (unit or 0.0), _share(found["percent"] or "99")
+    try:
+        bound = float(found["bound"]) * (unit or 0.0)
+        percent = float(found["percent"] or 99)
+        if found["precision"]:
+            table["precision"] = round(float(found["precision"]) / 100, 12)
+    except ValueError:
+        raise ValueError(_EXPECTED) from None
     if unit is None:
         raise ValueError(
             f"expected a bound in {', '.join(filter(None, _UNITS[figure.unit])) or 'plain numbers'}"
@@ -194,21 +198,10 @@ def parse(text: str) -> dict[str, Any]:
     if found["sign"] != figure.sign:
         raise ValueError(f"expected {name} {figure.sign} a bound")
     if figure.unit == LATENCY:
-        return table | {"quantile": p, "max_ms": bound}
+        return table | {"quantile": round(percent / 100, 12), "max_ms": bound}
     if found["percent"]:
         raise ValueError(f"{name} has no percentiles")
     return table | {"max" if figure.sign == MOST else "min": bound}
-
-
-def _number(text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise ValueError(_EXPECTED) from None
-
-
-def _share(percent: str) -> float:
-    return round(_number(percent) / 100, 12)
 
 
 def name_of(text: str) -> str:
