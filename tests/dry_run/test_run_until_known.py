@@ -70,15 +70,15 @@ def test_a_run_ends_when_it_is_known_and_says_so_everywhere(known):
         (objective["high"] - objective["low"]) / 2 / objective["value"]
     )
     assert objective["low"] <= truth <= objective["high"]
-    said = f"ttft p95 known to {100 * objective['half_width']:.3g}% after {at_s:,.0f} s"
-    assert objective["precision"] == said
+    text = f"ttft p95 known to {100 * objective['half_width']:.3g}% after {at_s:,.0f} s"
+    assert objective["precision"] == text
     assert (report["result"]["outcome"], report["exit_code"], report["verdict"]["status"]) == (
         "PASS",
         0,
         "VALID",
     )
-    assert said in made.summary
-    assert all(said in path.read_text(encoding="utf-8") for path in (made.html, made.markdown))
+    assert text in made.summary
+    assert all(text in path.read_text(encoding="utf-8") for path in (made.html, made.markdown))
 
 
 def intervals(value, tree):

@@ -52,12 +52,14 @@ def test_a_run_ends_when_it_is_known(start: Start, tmp_path: Path, workers: int,
     assert counts["not_reached"] == counts["scheduled"] - len(
         done.run.table("requests").query("stage != 'preflight'")
     )
-    assert not any("end" in text for text, _ in map(tuple, report["verdict"]["reasons"])), report["verdict"]
+    assert not any("end" in reason for reason, _ in map(tuple, report["verdict"]["reasons"])), report[
+        "verdict"
+    ]
     assert done.code in {0, 3}, done.stderr  # a busy machine may make it INVALID
 
-    said = f"ttft p95 known to {100 * objective['half_width']:.3g}% after {until_s:,.0f} s"
-    assert objective["precision"] == said
-    assert f"note: {said}" in done.stderr
-    assert done.code or said in done.stdout
-    assert said in (done.report / "report.html").read_text(encoding="utf-8")
+    text = f"ttft p95 known to {100 * objective['half_width']:.3g}% after {until_s:,.0f} s"
+    assert objective["precision"] == text
+    assert f"note: {text}" in done.stderr
+    assert done.code or text in done.stdout
+    assert text in (done.report / "report.html").read_text(encoding="utf-8")
     assert "known to 20%: about" in done.stderr

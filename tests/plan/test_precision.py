@@ -64,11 +64,11 @@ def test_requests_that_are_needed_are_those_of_an_exponential_tail():
     ],
 )
 def test_before_the_run_it_says_when_it_may_be_known(rate, expected):
-    said = objectives.lines(*made(rate=rate))
+    text = objectives.lines(*made(rate=rate))
 
-    assert said[1] == expected
-    assert said[2:] == ([] if rate > 2 else ["  run 2,220 s, or ask for less"])
-    assert all(len(line) <= 80 for line in said)
+    assert text[1] == expected
+    assert text[2:] == ([] if rate > 2 else ["  run 2,220 s, or ask for less"])
+    assert all(len(line) <= 80 for line in text)
 
 
 @pytest.mark.parametrize(

@@ -15,14 +15,8 @@ import numpy.typing as npt
 
 from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.stats.quantiles import (
-    EPISODES,
-    FEW_EPISODES,
-    TOO_FEW,
-    Ints,
-    Quantile,
-    confidence,
-    worth,
-)
+    EPISODES, FEW_EPISODES, TOO_FEW, Ints, Quantile, confidence, worth,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
