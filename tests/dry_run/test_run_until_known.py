@@ -40,8 +40,8 @@ def reported(wanted, out, **engine):
 
 
 def lognormal(seed, out):
-    truth = 200 * math.exp(SIGMA * 1.6448536)
-    return truth, reported(tree(seed, 40.0, ttft_ms=200.0, ttft_sigma=SIGMA), out)
+    planted = 200 * math.exp(SIGMA * 1.6448536)
+    return planted, reported(tree(seed, 40.0, ttft_ms=200.0, ttft_sigma=SIGMA), out)
 
 
 def mm1(seed, out):
@@ -56,7 +56,7 @@ def known(tmp_path_factory):
 
 
 def test_a_run_ends_when_it_is_known_and_says_so_everywhere(known):
-    truth, (run, report, made) = known
+    planted, (run, report, made) = known
     (objective,) = report["slo"]
     at_s = run["precision"]["until_s"]
 
@@ -69,7 +69,7 @@ def test_a_run_ends_when_it_is_known_and_says_so_everywhere(known):
     assert objective["half_width"] == pytest.approx(
         (objective["high"] - objective["low"]) / 2 / objective["value"]
     )
-    assert objective["low"] <= truth <= objective["high"]
+    assert objective["low"] <= planted <= objective["high"]
     text = f"ttft p95 known to {100 * objective['half_width']:.3g}% after {at_s:,.0f} s"
     assert objective["precision"] == text
     assert (report["result"]["outcome"], report["exit_code"], report["verdict"]["status"]) == (
@@ -132,9 +132,9 @@ def test_the_interval_at_the_end_covers_whenever_the_run_ended(tmp_path, kind, s
         pytest.skip("at full size: some minutes")
     covered = 0
     for seed in range(1, seeds + 1):
-        truth, (run, report, _) = kind(seed, tmp_path)
+        planted, (run, report, _) = kind(seed, tmp_path)
         (objective,) = report["slo"]
-        covered += objective["low"] <= truth <= objective["high"]
+        covered += objective["low"] <= planted <= objective["high"]
         assert run["state"] == "complete" or objective["half_width"] <= 0.05, objective["precision"]
 
     assert covered >= 0.9 * seeds

@@ -74,8 +74,71 @@ class WorkerJson(_Tolerant):
     """host name"""
     pid: Whole | None = None
     """process id"""
+    state: Literal["starting", "running", "drained", "failed", "lost", "unknown"] = "unknown"
+    """starting, running, drained, failed or lost"""
+    clock: Clock = Clock()
+    """offset_ns, error_ns and drift_ppb against the master's clock"""
+    stamps: str = ""
+    """timestamp source: kernel or user"""
+    reader: str = ""
+    """what read its sockets: compiled or python; empty in older runs and dry runs"""
+    why: str = ""
+    """reason of a failure"""
+    leased: Whole | None = None
+    """requests leased to it"""
+    counts: Json = {}
+    """dispatched, client_drop, not_reached, not_due (of these, turns whose session was over or still thinking at the end of the run),
+    came_late (of not_reached, what was overdue when it arrived from the master; absent in older runs), ended, censored
+    """
+    rows: dict[str, OnErrorOmit[Whole]] = {}
+    """rows by table"""
+    unwritten: dict[str, OnErrorOmit[Annotated[Whole, Field(gt=0)]]] = {}
+    """rows by table that were recorded and could not be written"""
+    missing: list[OnErrorOmit[Stretch]] = []
+    """from_s, to_s, requests: intervals of the run whose leased arrivals left no row"""
+    silent: list[OnErrorOmit[Stretch]] = []
+    """from_s, to_s: intervals without a message from the worker; to_s null: until the end"""
+    late_s: Seconds | None = None
+    """when a late joiner started; null for others"""
+
+
+class EngineTokens(_Strict):
+    """Known whole or not at all."""
+
+    engine: str = Field(min_length=1)
+    before: Whole
+    after: Whole
+
+
+class PatternFacts(_Tolerant):
+    """What the analysis needs to know of a traffic pattern; the defaults are those of one streamed call."""
+
+    answer: Literal["single", "pieces", "earliest_leg", "join", "turnaround"] = "single"
+    """what counts as the answer of a request: single, pieces, earliest_leg, join or turnaround"""
+    like: str = ""
+    """pattern that sends the same requests with the same settings"""
+    price_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """share of the list price that its tokens cost"""
+
+
+# Runs of schema 4 and older do not have them.
+_EARLIER_PATTERNS = {
+    "fan_out": PatternFacts(answer="join"),
+    "progressive": PatternFacts(answer="earliest_leg"),
+    "batch": PatternFacts(answer="turnaround", price_share=0.5),
+    "hedged": PatternFacts(like="streaming"),
+}
+
+
+class RunJson(_Tolerant):
+    """run.json; older runs lack keys."""
+
+    schema_version: Whole | None = None
+    """version of this format"""
+    run_id: str = ""
+    """`<UTC>-<scenario>-<4 hex>`, the folder's name"""
     state: Literal[
-        "running", "complete", "known", "interrupted", "cut_short", "guarded", "stopped", "failed", "unusable", "error"
+        "running", "complete", "known", "interrupted", "cut_short", "guarded", "stopped", "failed", "unusable", "error",
     ] = "interrupted"  # fmt: skip
     """running, complete, known (before its end, see `precision`), interrupted, cut_short (by Locust's -t or Stop), guarded (a guard's limit was reached), stopped (by a stop
     rule), failed, unusable (the target, see preflight) or error (an internal one)

@@ -13,10 +13,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from tailgauge_analysis.stats import quantiles
 from tailgauge_analysis.stats.binomial import clopper_pearson
-from tailgauge_analysis.stats.quantiles import (
-    EPISODES, FEW_EPISODES, TOO_FEW, Ints, Quantile, confidence, worth,
-)  # fmt: skip
+from tailgauge_analysis.stats.quantiles import EPISODES, FEW_EPISODES, TOO_FEW, Ints, Quantile, worth
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +80,7 @@ def counted(k: int, n: int, n_eff: int | None = None) -> Proportion:
 def _of(k: int, n: int, n_eff: int) -> Proportion:
     if not n:
         return Proportion(0, 0, 0, None, None, None)
-    low, high = clopper_pearson(k * n_eff / n, n_eff, confidence())
+    low, high = clopper_pearson(k * n_eff / n, n_eff, quantiles.confidence())
     return Proportion(k, n, n_eff, k / n, low, high)
 
 
