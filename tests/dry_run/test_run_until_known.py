@@ -1,4 +1,4 @@
-"""Dry runs that end when the p95 of TTFT is known to 5%: truths known in closed form, and a target that cannot be known."""
+"""Dry runs that end when the p95 of TTFT is known to 5%: values known in closed form, and a target that cannot be known."""
 
 from __future__ import annotations
 

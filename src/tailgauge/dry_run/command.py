@@ -17,7 +17,7 @@ from tailgauge.dry_run.store import Store
 from tailgauge.errors import UsageError
 from tailgauge.master import run_json
 from tailgauge.master.conservation import Share, conserve
-from tailgauge.master.looks import KNOWN, Looks
+from tailgauge.master.looks import KNOWN, InterimLooks
 from tailgauge.patterns.table import PATTERNS
 from tailgauge.plan.precision import looks
 from tailgauge.protocols.protocol import SIMULATED
@@ -52,7 +52,7 @@ def dry_run(
     notes = [*_notes(scenario), *schedule.notes]
     write_json(folder.run_json, run_json.frame(facts, "running", notes, []))
     store = Store(folder)
-    known = Looks(looks(scenario, schedule), folder)
+    known = InterimLooks(looks(scenario, schedule), folder)
     run = DryRun(scenario, schedule, store)
     try:
         run.run(known)

@@ -18,7 +18,7 @@ from tailgauge.dry_run.attempts import Attempts
 from tailgauge.dry_run.driver import DryEndpoint
 from tailgauge.dry_run.event_queue import EventQueue
 from tailgauge.dry_run.store import Store
-from tailgauge.master.looks import Looks
+from tailgauge.master.looks import InterimLooks
 from tailgauge.patterns.events import Send
 from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.plan.preflight import writes
@@ -76,7 +76,7 @@ class DryRun(Requests):
         """When the last request may be sent."""
         return self.start_at_ns + self._until_ns
 
-    def run(self, looks: Looks | None = None) -> None:
+    def run(self, looks: InterimLooks | None = None) -> None:
         """Run all events, from the first arrival to the last row; `looks` may end it."""
         before = gc.get_threshold()
         gc.set_threshold(_COLLECT_EVERY, *before[1:])
@@ -112,7 +112,7 @@ class DryRun(Requests):
             self.counters.leased += planned.turns
             self.queue.call_at(self.start_at_ns + planned.at_ns, partial(self._arrive, planned))
 
-    def _look(self, looks: Looks) -> None:
+    def _look(self, looks: InterimLooks) -> None:
         """Look, once every request that was due before has ended, whether the objectives are known."""
         look, now_ns = looks.next, self.queue.now_ns()
         if look is None or now_ns >= self.end_ns:

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from tailgauge.plan.precision import Look
+from tailgauge.plan.precision import InterimLook
 from tailgauge.plugins import plugin
 from tailgauge.redaction import environment
 from tailgauge.rows.run_folder import RunFolder
@@ -22,16 +22,16 @@ KNOWN = "known"  # state of a run that ended because every objective with a prec
 EVERY_S = 2.0  # between tries of a look whose rows are not all here
 
 
-class Looks:
+class InterimLooks:
     """The looks of one run, one after the other; `is_known`: whether the last one ends it."""
 
-    def __init__(self, looks: tuple[Look, ...], folder: RunFolder) -> None:
+    def __init__(self, looks: tuple[InterimLook, ...], folder: RunFolder) -> None:
         self._looks, self._folder, self.is_known = looks, folder, False
         self._done, self._tried_s, self._is_whole = 0, 0.0, False
         self._child: subprocess.Popen[str] | None = None
 
     @property
-    def next(self) -> Look | None:
+    def next(self) -> InterimLook | None:
         """The next look; none is left at the end of the run, which is the last one of the plan."""
         return self._looks[self._done] if self._done < len(self._looks) - 1 and not self.is_known else None
 

@@ -33,7 +33,7 @@ from tailgauge.master.conservation import request_ids
 from tailgauge.master.embedded_endpoint import fetch_server_log, start_endpoint
 from tailgauge.master.engine_metrics import EngineMetrics
 from tailgauge.master.leases import Leases
-from tailgauge.master.looks import KNOWN, Looks
+from tailgauge.master.looks import KNOWN, InterimLooks
 from tailgauge.master.objectives import LiveObjectives, StopRules
 from tailgauge.master.part_receiver import PartReceiver
 from tailgauge.master.workers import RunWorker, RunWorkers, pace
@@ -100,7 +100,7 @@ class Run:
         self._endpoint_url = ""
         self._objectives = LiveObjectives(self.scenario)
         self._stop_rules = StopRules(self.scenario)
-        self.looks = Looks(looks(self.scenario, settings.schedule), self.folder)
+        self.looks = InterimLooks(looks(self.scenario, settings.schedule), self.folder)
         self._looking = gevent.spawn(int)
         self.stopped = ""  # when and why a stop rule ended the run
         self.engine_metrics = EngineMetrics(self.scenario, gevent.sleep)

@@ -26,7 +26,7 @@ FIRST, BEYOND = 500, 25  # requests of an objective, and of them beyond its quan
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class InterimLook:
     """A look at the requests scheduled before `until_s`; `requests` of them, the warm-up included, have a row by then."""
 
     until_s: float
@@ -34,7 +34,7 @@ class Look:
     confidence: float
 
 
-def looks(scenario: Scenario, schedule: Schedule) -> tuple[Look, ...]:
+def looks(scenario: Scenario, schedule: Schedule) -> tuple[InterimLook, ...]:
     """Every look, the end of the run as the last; none where no objective asks for a precision.
 
     Raises ScenarioError with the key where the requests of a run are not planned one by one.
@@ -54,15 +54,15 @@ def looks(scenario: Scenario, schedule: Schedule) -> tuple[Look, ...]:
     end_s = stages.duration_s - stages.cooldown_s
     first, last = np.searchsorted(at_s, [stages.warmup, end_s])
     fewest = max(max(FIRST, math.ceil(BEYOND / (1 - one.quantile))) for one in asked.values())
-    found, share = list[Look](), 0.0
+    found, share = list[InterimLook](), 0.0
     for halving in range(HALVINGS, 0, -1):
         n = int(last - first) >> halving
         if n < fewest or at_s[first + n] - stages.warmup < FIRST_S:
             continue
         spends = MISSES * (0.5**halving - share)
         share = 0.5**halving
-        found.append(Look(float(at_s[first + n]), int(first) + n, 1 - spends))
-    return (*found, Look(end_s, int(last), 1 - MISSES * (1 - share)))
+        found.append(InterimLook(float(at_s[first + n]), int(first) + n, 1 - spends))
+    return (*found, InterimLook(end_s, int(last), 1 - MISSES * (1 - share)))
 
 
 def needed(objective: Objective, confidence: float) -> int:

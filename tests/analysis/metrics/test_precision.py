@@ -44,7 +44,7 @@ def test_of_what_is_not_known_it_says_why(changes, why):
         assert sentence("ttft p95", q, 0.05, at_the_end) == f"ttft p95 cannot be known to 5% in 190 s: {why}"
 
 
-def test_what_looks_mean_for_intervals_is_said_where_there_may_be_looks():
+def test_the_level_of_intervals_is_stated_where_there_may_be_looks():
     assert looked({"precision": {}}) == ""
     assert looked({"precision": {"confidence": 0.9875, "looks": 5}}) == (
         "each interval of a percentile or share is at 98.75%: it covers 95% over 5 looks and the end"
