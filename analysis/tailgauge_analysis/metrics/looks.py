@@ -42,5 +42,5 @@ def _look(frames: Frames, requests: int) -> dict[str, Any]:
             part = one.part(stage)
             q = one.row(part).quantiles[0]
             known &= is_known(q, asked)
-            texts.append(sentence(one.objective.label, q, asked, part, is_over=False))
+            texts.append(f"{one.objective.label} {sentence(q, asked, part, is_over=False)}")
     return {"known": known, "texts": texts}

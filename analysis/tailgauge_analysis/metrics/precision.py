@@ -27,14 +27,16 @@ def is_known(q: Quantile, asked: float) -> bool:
     return half is not None and half <= asked and not q.mark
 
 
-def sentence(label: str, q: Quantile, asked: float, stage: Steady, *, is_over: bool) -> str:
-    """`ttft p95 known to 4.6% after 190 s`; of what is not known, how long it would take."""
+def sentence(q: Quantile, asked: float, stage: Steady, *, is_over: bool) -> str:
+    """`known to 4.6% after 190 s`; of what is not known, how long it would take."""
     half, seconds = half_width(q), f"{stage.to_s:,.0f} s"
     if half is not None and is_known(q, asked):
-        return f"{label} known to {_percent(half)} after {seconds}"
+        return f"known to {_percent(half)} after {seconds}"
     verb, when = ("cannot be", "in") if is_over else ("is not", "after")
-    text = f"{label} {verb} known to {_percent(asked)} {when} {seconds}: "
+    text = f"{verb} known to {_percent(asked)} {when} {seconds}: "
     if half is None or half <= asked:
+        if math.inf in {q.value, q.high}:
+            return f"{text}it lies among requests without an answer"
         return text + (FEW_EPISODES if q.mark == FEW_EPISODES else "too few requests")
     more = (
         half / asked * normal(1 - MISSED / 2) / normal(confidence())

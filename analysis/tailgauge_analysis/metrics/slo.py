@@ -204,7 +204,7 @@ def decided_latency(one: Criterion, steady: Steady) -> ObjectiveResult:
         outcome, why = INCONCLUSIVE, unknown
     asked, known = objective.precision, ""
     if asked is not None:
-        known = precision.sentence(objective.label, q, asked, part, is_over=True)
+        known = precision.sentence(q, asked, part, is_over=True)
         if outcome == INCONCLUSIVE and not unknown:
             why = (
                 known if not precision.is_known(q, asked) else f"{known}: the bound is too near, ask for less"

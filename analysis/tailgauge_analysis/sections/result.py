@@ -178,7 +178,10 @@ def summary(f: Findings) -> Iterator[tuple[str, str]]:
             parts.append(f"{name.split('_')[0]} {values}{unit}")
     if parts:
         yield "latency", " | ".join(parts)
-    known = (*(one.precision for one in f.slos), precision.looked(f.frames.run))
+    known = (
+        *(f"{one.label} {one.precision}" for one in f.slos if one.precision),
+        precision.looked(f.frames.run),
+    )
     yield from (("precision", text) for text in known if text)
     if f.evidence.stability.of(stability.BACKLOG) is None:  # else it is the result
         yield from (("steady", text) for text in stability.remarks(f.evidence.stability, f.steady.seconds))

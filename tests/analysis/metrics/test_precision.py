@@ -13,22 +13,22 @@ from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Quantile, 
 
 Q = Quantile(0.95, 10_000, 9_000, 500.0, 480.0, 526.0, "", 400)
 STAGE = Steady(
-    pd.DataFrame(), pd.DataFrame(), np.empty(0), np.empty(0, int), "any", 10.0, 190.0, longest_s=600.0
+    pd.DataFrame(), pd.DataFrame(), np.empty(0), np.empty(0, int), "any", 10.0, 190.0
 )  # fmt: skip
 
 
 def test_it_is_known_where_half_of_the_interval_is_narrow_enough():
     assert half_width(Q) == pytest.approx(0.046)
     assert (is_known(Q, 0.046), is_known(Q, 0.045)) == (True, False)
-    assert sentence("ttft p95", Q, 0.05, STAGE) == "ttft p95 known to 4.6% after 190 s"
+    assert sentence(Q, 0.05, STAGE, is_over=True) == "known to 4.6% after 190 s"
 
 
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
         ({"low": None}, "too few requests"),
-        ({"high": math.inf}, "too few requests"),
-        ({"value": math.inf, "high": math.inf}, "too few requests"),
+        ({"high": math.inf}, "it lies among requests without an answer"),
+        ({"value": math.inf, "high": math.inf}, "it lies among requests without an answer"),
         ({"mark": FEW_EPISODES}, FEW_EPISODES),
         ({"mark": TOO_FEW}, "too few requests"),
         ({"low": 385.0, "high": 615.0}, "half width 23%, would need about 3,800 s"),
@@ -38,10 +38,9 @@ def test_of_what_is_not_known_it_says_why(changes, why):
     q = replace(Q, **changes)
 
     assert not is_known(q, 0.05)
-    at_the_end = replace(STAGE, longest_s=190.0)
     with at_level(0.975):
-        assert sentence("ttft p95", q, 0.05, STAGE) == f"ttft p95 is not known to 5% after 190 s: {why}"
-        assert sentence("ttft p95", q, 0.05, at_the_end) == f"ttft p95 cannot be known to 5% in 190 s: {why}"
+        assert sentence(q, 0.05, STAGE, is_over=False) == f"is not known to 5% after 190 s: {why}"
+        assert sentence(q, 0.05, STAGE, is_over=True) == f"cannot be known to 5% in 190 s: {why}"
 
 
 def test_the_level_of_intervals_is_stated_where_there_may_be_looks():
