@@ -11,7 +11,7 @@ import math
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, FEW_EPISODES, MISSED, Quantile, confidence, normal
 from tailgauge_analysis.text.formatting import plural
-from tailgauge_analysis.text.json_values import Json, number
+from tailgauge_analysis.text.json_values import Json
 
 
 def half_width(q: Quantile) -> float | None:
@@ -51,12 +51,13 @@ def _percent(value: float) -> str:
 
 def level(run: Json) -> float:
     """Confidence of the intervals of the run's percentiles and shares, 95% over all looks at it."""
-    return number(run["precision"].get("confidence")) or CONFIDENCE
+    found: float | None = run["precision"]["confidence"]
+    return found or CONFIDENCE
 
 
 def looked(run: Json) -> str:
     """What looks at the run mean for its intervals; empty where none was planned."""
-    if not run["precision"]:
+    if run["precision"]["confidence"] is None:
         return ""
-    looks = int(number(run["precision"].get("looks")) or 0)
+    looks = run["precision"]["looks"]
     return f"each interval of a percentile or share is at {100 * level(run):.4g}%: it covers 95% over {plural(looks, 'look')} and the end"

@@ -206,11 +206,10 @@ def decided_latency(one: Criterion, steady: Steady) -> ObjectiveResult:
     if asked is not None:
         known = precision.sentence(q, asked, part, is_over=True)
         if outcome == INCONCLUSIVE and not unknown:
-            why = (
-                known if not precision.is_known(q, asked) else f"{known}: the bound is too near, ask for less"
-            )
-    few = q.n > 0 and q.mark == TOO_FEW and outcome == INCONCLUSIVE and not (unknown or known)
-    if few:
+            near = ": the bound is too near, ask for less" if precision.is_known(q, asked) else ""
+            why = f"{known}{near}"
+    few = q.n > 0 and q.mark == TOO_FEW and outcome == INCONCLUSIVE and not unknown
+    if few and not known:
         why = f"not enough {objective.figure.of}: {q.n:,} of the {n_min(p):,} needed"
     shown = quantile(q)
     ends: Ends = (shown["value"], shown["low"], shown["high"])

@@ -155,5 +155,5 @@ def window(frames: Frames) -> tuple[float, float]:
     end = duration - (number(stages.get("cooldown_s")) or 0.0)
     if run["admission_end_at_ns"] is not None and run["start_at_ns"] is not None:
         end = min(end, (run["admission_end_at_ns"] - run["start_at_ns"]) / 1e9)
-    end = min(end, number(run["precision"].get("until_s")) or end)
+    end = min(end, run["precision"]["until_s"] or end)
     return min(60.0, duration / 10) if warmup is None else warmup, end

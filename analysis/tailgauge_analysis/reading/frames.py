@@ -80,7 +80,7 @@ def load(run_dirs: Sequence[Path], look: dict[str, Any] | None = None) -> Frames
 
 def _end(run: dict[str, Any], *tables: pd.DataFrame) -> None:
     """What was due after the look with which a run ended is of its cool-down."""
-    requests = run["precision"].get("requests")
+    requests = run["precision"]["requests"]
     for rows in tables if requests else ():
         later = (rows["stage"] == STEADY) & (rows["request_id"] >= requests * TURNS)
         rows.loc[later, "stage"] = COOLDOWN

@@ -130,6 +130,15 @@ _EARLIER_PATTERNS = {
 }
 
 
+class Precision(_Tolerant):
+    """Looks at a run whose objectives ask for a precision."""
+
+    confidence: Annotated[float, Field(gt=0.5, lt=1)] | None = None
+    looks: Annotated[Whole, Field(ge=0)] = 0
+    until_s: Seconds | None = None
+    requests: Annotated[Whole, Field(gt=0)] | None = None
+
+
 class RunJson(_Tolerant):
     """run.json; older runs lack keys."""
 
@@ -140,14 +149,14 @@ class RunJson(_Tolerant):
     state: Literal[
         "running", "complete", "known", "interrupted", "cut_short", "guarded", "stopped", "failed", "unusable", "error",
     ] = "interrupted"  # fmt: skip
-    """running, complete, known (before its end, see `precision`), interrupted, cut_short (by Locust's -t or Stop), guarded (a guard's limit was reached), stopped (by a stop
-    rule), failed, unusable (the target, see preflight) or error (an internal one)
+    """running, complete, known (and ended, see `precision`), interrupted, cut_short (by Locust's -t or Stop), guarded (a guard's limit was
+    reached), stopped (by a stop rule), failed, unusable (the target, see preflight) or error (an internal one)
     """
     stopped: str = ""
     """when and why a stop rule ended the run, else empty; absent in dry runs and older runs"""
-    precision: Json = {}
-    """of a run whose objectives ask for one: confidence of its intervals of latencies, and looks before its end; of one that ended as
-    known, until_s and requests: the arrivals before the end of its steady stage. Else empty or absent
+    precision: Precision = Precision()
+    """of a run whose objectives ask for one: confidence of its intervals, number of looks before its end; of one that ended as known,
+    until_s and requests: how many arrivals are before the end of its steady stage. Else empty or absent
     """
     scenario: Json = {}
     """the resolved scenario with all defaults, without secrets"""

@@ -271,9 +271,9 @@ def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool, wait: bool, loo
     """
     with loading():
         if looks:
+            os.nice(LOW_PRIORITY)
             from tailgauge_analysis.metrics.looks import answers
 
-            os.nice(LOW_PRIORITY)
             for line in answers(run_dirs[0], sys.stdin):
                 sys.stdout.write(f"{line}\n")
                 sys.stdout.flush()

@@ -44,7 +44,7 @@ def test_of_what_is_not_known_it_says_why(changes, why):
 
 
 def test_the_level_of_intervals_is_stated_where_there_may_be_looks():
-    assert looked({"precision": {}}) == ""
+    assert looked({"precision": {"confidence": None, "looks": 0}}) == ""
     assert looked({"precision": {"confidence": 0.9875, "looks": 5}}) == (
         "each interval of a percentile or share is at 98.75%: it covers 95% over 5 looks and the end"
     )
