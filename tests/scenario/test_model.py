@@ -41,8 +41,6 @@ REFUSED = [
     ({"slo": {"a": "error_rate < 1% precision 5%"}}, "slo.a.precision", "only latencies have one, not error_rate"),
     ({"alert": {"a": {**SLO, "precision": 0.05}}}, "alert.a.precision", "only an objective of [slo] has one"),
     ({"use_case": {"a": ["ttft p95 < 1s precision 5%"]}}, "use_case.a.precision", "only an objective of [slo] has one"),
-    ({"slo": {"a": {**SLO, "precision": 0.05}}, "experiment": {"kind": "headroom"}}, "slo.a.precision", "not in an experiment"),
-    ({"slo": {"a": {**SLO, "precision": 0.05}}, "traffic": {"a": {}, "b": {}}, "crossover": {"a": "a", "b": "b"}}, "slo.a.precision", "not with alternating blocks"),
     ({"slo": {"a": "error_rate p95 < 1%"}}, "slo.a", "error_rate has no percentiles"),
     ({"slo": {"a": "tfft p95 < 1s"}}, "slo.a.metric", "did you mean ttft?"),
     ({"slo": {"a": {"metric": "tpot"}}}, "slo.a.max_ms", "expected a value"),
