@@ -19,6 +19,7 @@ from tailgauge.redaction import environment
 from tailgauge.rows.run_folder import RunFolder
 
 KNOWN = "known"  # state of a run that ended because every objective with a precision was known
+WRITTEN_S = 5.0  # from the end of a request to its row here, at most, while few workers are busy
 EVERY_S = 2.0  # between tries of a look whose rows are not all here
 
 
@@ -52,7 +53,7 @@ class InterimLooks:
 
     def is_due(self, passed_s: float) -> bool:
         """Whether to look, so many seconds into the run."""
-        if self.next is None or passed_s < max(self.next.until_s, self._tried_s + EVERY_S):
+        if self.next is None or passed_s < max(self.next.until_s + WRITTEN_S, self._tried_s + EVERY_S):
             return False
         self._tried_s = passed_s
         return True
@@ -82,8 +83,8 @@ class InterimLooks:
 def reader(folder: RunFolder, *options: str, shown: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     """A process that reads a run with pandas, which is never loaded into a process of a run. `shown`: see ReportProcess."""
     command = [sys.executable, "-m", "tailgauge", "report", str(folder.path), *options, *plugin.options()]
-    given = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-    env = {**environment(with_keys=False), **(shown or {"NO_COLOR": "1"})}
+    env, pipe = {**environment(with_keys=False), **(shown or {"NO_COLOR": "1"})}, subprocess.PIPE
+    # In a session of its own, so that Ctrl-C reaches the master only.
     return subprocess.Popen(
-        command, env=env, start_new_session=True, **given
-    )  # Ctrl-C reaches the master only
+        command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=env, start_new_session=True
+    )
