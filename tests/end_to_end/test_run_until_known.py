@@ -20,6 +20,7 @@ prompt_tokens = 20
 output_tokens = 4
 [simulated]
 ttft_ms = 40
+ttft_sigma = 0.5
 chunk_gap_ms = 2
 [slo.goal]
 metric = "ttft"
