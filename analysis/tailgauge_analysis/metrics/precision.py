@@ -57,7 +57,7 @@ def level(run: Json) -> float:
 
 def looked(run: Json) -> str:
     """What looks at the run mean for its intervals; empty where none was planned."""
-    if run["precision"]["confidence"] is None:
+    if level(run) == CONFIDENCE:
         return ""
     looks = run["precision"]["looks"]
     return f"each interval of a percentile or share is at {100 * level(run):.4g}%: it covers 95% over {plural(looks, 'look')} and the end"
