@@ -38,9 +38,8 @@ def sentence(q: Quantile, asked: float, stage: Steady, *, is_over: bool) -> str:
         if math.inf in {q.value, q.high}:
             return f"{text}it lies among requests without an answer"
         return text + (FEW_EPISODES if q.mark == FEW_EPISODES else "too few requests")
-    more = (
-        half / asked * normal(1 - MISSED / 2) / normal(confidence())
-    ) ** 2  # at the end half of 5% is left
+    at_the_end = normal(1 - MISSED / 2) / normal(confidence())  # half of the 5% is left
+    more = (half / asked * at_the_end) ** 2
     about = float(f"{stage.from_s + stage.seconds * max(1.0, more):.2g}")
     return f"{text}half width {_percent(half)}, would need about {about:,.0f} s"
 
