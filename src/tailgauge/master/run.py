@@ -36,7 +36,7 @@ from tailgauge.master.leases import Leases
 from tailgauge.master.looks import KNOWN, InterimLooks
 from tailgauge.master.objectives import LiveObjectives, StopRules
 from tailgauge.master.part_receiver import PartReceiver
-from tailgauge.master.workers import RunWorker, RunWorkers, pace
+from tailgauge.master.workers import RunWorker, RunWorkers, drain_workers, pace
 from tailgauge.plan.precision import looks
 from tailgauge.plan.preflight import USABLE, Learnt, prefixes, preflight_calls
 from tailgauge.plan.resolve import Settings
@@ -63,8 +63,6 @@ LOOK_NS = 1_000_000_000  # between looks at the stop rules: workers report once 
 STOPPED = "stopped"  # a stop rule protects the target
 MESSAGES = ("ready", "tried", "opened", "counters", "guarded", "part", "drained", "failed")
 MAX_NOTE = 400  # characters that a worker sends for one
-RETURN_S = 20.0
-WRITING_S = 120.0  # for compacting hours of parts; also without progress of a transfer
 
 
 class Run:
@@ -569,49 +567,3 @@ def refuses_late_join(scenario: Scenario, limit: Amount, workers: int) -> str | 
     if workers == 1 and any(traffic.cache for traffic in scenario.traffic.values()):
         return "the first worker tracks the prompt cache as its only writer"
     return None
-
-
-def drain_workers(
-    workers: RunWorkers,
-    send_drain: Callable[[RunWorker], object],
-    changed: Event,
-    drain_s: float,
-    note: Callable[[str], None],
-) -> None:
-    """Drain every worker and wait: each finishes its open requests and transfers its rows.
-
-    The master waits as long as messages of a worker arrive; a silent one is lost RETURN_S after its last message.
-    `changed` is set whenever a message of a worker arrives.
-    """
-    waiting = [
-        m for m in workers if m.ready and m.state in {"running", "failed", "lost"} and not workers.is_gone(m)
-    ]
-    began_ns = monotonic_ns()
-    for worker in waiting:
-        send_drain(worker)
-    until_ns = began_ns + int((drain_s + WRITING_S) * 1e9)
-    moved = dict.fromkeys((m.number for m in waiting), (-1, began_ns))
-    while waiting := [m for m in waiting if not m.has_drained]:
-        now_ns = workers.look()
-        for worker in list(waiting):
-            unshipped = int(worker.counters.get("unshipped", 0))
-            if unshipped != moved[worker.number][0]:
-                moved[worker.number] = (unshipped, monotonic_ns())
-            silent_s = workers.silent_s(worker, began_ns, now_ns)
-            late = monotonic_ns() > max(until_ns, moved[worker.number][1] + int(WRITING_S * 1e9))
-            if workers.is_gone(worker):
-                _lose(worker, "was lost before it drained", note)
-            elif silent_s > RETURN_S:
-                _lose(worker, f"sent nothing for {silent_s:.0f} s during the drain", note)
-            elif late:
-                _lose(worker, "did not drain in time", note)
-            else:
-                continue
-            waiting.remove(worker)
-        changed.clear()
-        changed.wait(timeout=0.5)
-
-
-def _lose(worker: RunWorker, why: str, note: Callable[[str], None]) -> None:
-    worker.state = "lost"
-    note(f"worker {worker.number} {why}")

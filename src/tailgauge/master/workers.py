@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tailgauge import quantile_sketch
 from tailgauge.channel import traffic_counters
@@ -32,7 +32,12 @@ from tailgauge.thresholds import (
     WORST_FIRST,
 )
 
+if TYPE_CHECKING:
+    from gevent.event import Event
+
 SILENT_S = 4.0  # a worker that sends nothing for so long gets no more slices
+RETURN_S = 20.0
+WRITING_S = 120.0  # for compacting hours of parts; also without progress of a transfer
 STALL_S = 2.0  # between two looks at the workers, which are fractions of a second apart
 CROWD = 200  # workers; with more of them each sends less often, because the master has one core
 
@@ -264,3 +269,49 @@ def _delayed(workers: Sequence[RunWorker], ttft_p50_ms: float | None) -> Finding
     if late is None or ttft_p50_ms is None or late <= max(LATE_MS, LATE_SHARE * ttft_p50_ms):
         return None
     return DEGRADED, f"every second request is sent {late:,.0f} ms late or more"
+
+
+def drain_workers(
+    workers: RunWorkers,
+    send_drain: Callable[[RunWorker], object],
+    changed: Event,
+    drain_s: float,
+    note: Callable[[str], None],
+) -> None:
+    """Drain every worker and wait: each finishes its open requests and transfers its rows.
+
+    The master waits as long as messages of a worker arrive; a silent one is lost RETURN_S after its last message.
+    `changed` is set whenever a message of a worker arrives.
+    """
+    waiting = [
+        m for m in workers if m.ready and m.state in {"running", "failed", "lost"} and not workers.is_gone(m)
+    ]
+    began_ns = monotonic_ns()
+    for worker in waiting:
+        send_drain(worker)
+    until_ns = began_ns + int((drain_s + WRITING_S) * 1e9)
+    moved = dict.fromkeys((m.number for m in waiting), (-1, began_ns))
+    while waiting := [m for m in waiting if not m.has_drained]:
+        now_ns = workers.look()
+        for worker in list(waiting):
+            unshipped = int(worker.counters.get("unshipped", 0))
+            if unshipped != moved[worker.number][0]:
+                moved[worker.number] = (unshipped, monotonic_ns())
+            silent_s = workers.silent_s(worker, began_ns, now_ns)
+            late = monotonic_ns() > max(until_ns, moved[worker.number][1] + int(WRITING_S * 1e9))
+            if workers.is_gone(worker):
+                _lose(worker, "was lost before it drained", note)
+            elif silent_s > RETURN_S:
+                _lose(worker, f"sent nothing for {silent_s:.0f} s during the drain", note)
+            elif late:
+                _lose(worker, "did not drain in time", note)
+            else:
+                continue
+            waiting.remove(worker)
+        changed.clear()
+        changed.wait(timeout=0.5)
+
+
+def _lose(worker: RunWorker, why: str, note: Callable[[str], None]) -> None:
+    worker.state = "lost"
+    note(f"worker {worker.number} {why}")

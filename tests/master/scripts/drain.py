@@ -13,11 +13,11 @@ from gevent.event import Event
 
 from tailgauge.channel.messages import TooLargeError
 from tailgauge.clock import monotonic_ns
-from tailgauge.master import run, workers
+from tailgauge.master import workers
 from tailgauge.master.workers import RunWorkers
 
-run.RETURN_S = 0.6
-run.WRITING_S = 1.2
+workers.RETURN_S = 0.6
+workers.WRITING_S = 1.2
 workers.STALL_S = 0.7
 really_sleep = monkey.get_original("time", "sleep")
 
@@ -40,7 +40,7 @@ def case(
         facts.append(one.number)
         gevent.spawn(act, one, changed)
 
-    run.drain_workers(books, report_to, changed, drain_s, notes.append)
+    workers.drain_workers(books, report_to, changed, drain_s, notes.append)
     lasted_s = (monotonic_ns() - began) / 1e9
     return {"reported": facts, "state": worker.state, "notes": notes, "lasted_s": lasted_s}
 
