@@ -13,7 +13,7 @@ from gevent.event import Event
 
 from tailgauge.channel.messages import TooLargeError
 from tailgauge.clock import monotonic_ns
-from tailgauge.master import workers
+from tailgauge.master import run, workers
 from tailgauge.master.workers import RunWorkers
 
 workers.RETURN_S = 0.6
