@@ -24,7 +24,7 @@ MOST_POINTS = 1000
 RATE, CONCURRENCY = "rate", "concurrency"
 
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Quantile = Literal["p50", "p90", "p95", "p99"]
+Quantile = Annotated[str, Field(pattern=r"^p[0-9]{1,2}(\.[0-9]+)?$")]
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,7 +27,7 @@ from pydantic.json_schema import SkipJsonSchema
 from tailgauge.rows import schema
 from tailgauge.scenario.objective import COST, ERRORS, LATENCY, SHARE, Figure, Objective, text_of
 from tailgauge_analysis.metrics import pace, precision
-from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, offered_waits, row
+from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, offered_waits, row, waits
 from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK, PACED, Metric
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.binomial import Stopping, needed, stopping
@@ -88,6 +88,14 @@ class Criterion:
         """The latency of these requests, at its percentile."""
         assert self.metric is not None
         return row(self.metric, part, self.view, (self.objective.quantile,))
+
+    def beyond(self, part: Steady) -> Proportion:
+        """Of these, the share beyond the bound."""
+        assert self.metric is not None
+        if self.metric.level != CHUNK:
+            return waits(self.metric, part, self.view).beyond(self.objective.bound)
+        late = self.metric.ns(part) > self.objective.bound * 1e6  # may be a hundred million: no copy of them is made
+        return proportion(late, part.gap_counts)
 
 
 def _tagged(tags: object, wanted: str) -> bool:
@@ -191,13 +199,7 @@ def decided_latency(one: Criterion, steady: Steady) -> ObjectiveResult:
     metric, objective = one.metric, one.objective
     assert metric is not None
     p, max_ms, part = objective.quantile, objective.bound, one.part(steady)
-    found = one.row(part)
-    if metric.level == CHUNK:  # may be a hundred million: no copy of them is made
-        late = metric.ns(part) > max_ms * 1e6
-        beyond = proportion(late, part.gap_counts)
-    else:
-        beyond = found.beyond(max_ms)
-    q = found.quantiles[0]
+    q, beyond = one.row(part).quantiles[0], one.beyond(part)
     outcome, why = decide(beyond, q, max_ms)
     unknown = _unknown(metric, part, p)
     if unknown and (outcome != FAIL or beyond.k <= (1 - p) * len(part.requests)):

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from tailgauge.experiments.checkup.plan import CheckupPlanner
 from tailgauge.experiments.course import Planner
+from tailgauge.experiments.curve.plan import CurvePlanner
 from tailgauge.experiments.headroom.plan import HeadroomPlanner
 from tailgauge.experiments.hedging.plan import HedgingPlanner
 from tailgauge.experiments.models.plan import ModelsPlanner
@@ -15,4 +16,5 @@ EXPERIMENTS: Mapping[str, type[Planner]] = {
     "hedging": HedgingPlanner,
     "models": ModelsPlanner,
     "checkup": CheckupPlanner,
+    "curve": CurvePlanner,
 }

@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 
 from tailgauge.table import NonNegative, Positive, Share, Table
 
-ExperimentKind = Literal["headroom", "hedging", "models", "checkup"]
+ExperimentKind = Literal["headroom", "hedging", "models", "checkup", "curve"]
 KINDS: tuple[ExperimentKind, ...] = get_args(ExperimentKind)
 
 
@@ -133,6 +133,36 @@ class Checkup(Table):
     )
 
 
+class Curve(Table):
+    """Latency and throughput at each load, and the load up to which the objectives hold; with `kind = "curve"`."""
+
+    by: Literal["rate", "concurrency"] = Field(
+        "rate",
+        description="what the loads are: requests/s in an open loop, or requests in flight in a closed one",
+    )
+    loads: Annotated[tuple[Positive, ...], Field(strict=False)] = Field(
+        (), description="loads to run; `[]`: doubled from today's until the target is full, then around the knee"
+    )
+    points: Annotated[int, Field(ge=3, le=100)] = Field(
+        7, description="fewest loads where they are not given; more fit into more `minutes`"
+    )
+    refused: float = Field(
+        0.01, gt=0, le=0.5, description="allowed share of calls with a 429 or an overload at the knee"
+    )
+    most: Annotated[float, Field(gt=1, le=100_000)] = Field(
+        256.0, description="highest tested load, relative to today's"
+    )
+    step_s: Positive | None = Field(
+        None, description="seconds per load; default: as long as fits into `minutes`"
+    )
+    rest_s: NonNegative = Field(
+        60.0, description="pause before a load once a limit was met; none at the simulated endpoint, which resets"
+    )
+    gpus: Positive | None = Field(
+        None, description="GPUs of the target, for a figure of throughput per GPU"
+    )
+
+
 class Experiment(Table):
     """An experiment: several runs that answer one question."""
 
@@ -144,6 +174,7 @@ class Experiment(Table):
     hedging: Hedging = Hedging()
     models: Models = Models()
     checkup: Checkup = Checkup()
+    curve: Curve = Curve()
 
     @model_validator(mode="after")
     def _of_this_kind(self) -> Experiment:

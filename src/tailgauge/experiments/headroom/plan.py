@@ -25,6 +25,7 @@ from tailgauge.experiments.headroom.limits import Bound, bounds, by_capacity, ce
 from tailgauge.experiments.headroom.search import NextRate, SearchPlan
 from tailgauge.experiments.reading import RunReading
 from tailgauge.protocols.protocol import SIMULATED
+from tailgauge.scenario.model import Limits
 from tailgauge.scenario.objective import LATENCY
 from tailgauge.schedule.schedule import arrival_times, plan
 from tailgauge.schedule.settings import TRACE, Arrival
@@ -75,7 +76,7 @@ class HeadroomPlanner(Planner):
             self._today, self._settings.most * self._today, self._settings.growth, self._settings.precision,
             1 if self._trace else self._settings.confirm, self._step_s + RUN_S + self._rest_s, narrow,
         )  # fmt: skip
-        self._gaps = _gaps(base)
+        self._gaps = planned_gaps(base)
 
     def steps(self) -> Steps:
         """One run without a 429, or the search."""
@@ -146,13 +147,7 @@ class HeadroomPlanner(Planner):
             length_s = max(shortest_s, enough_s, FILLS * answer_s)
         warmup_s = max(length_s / 10, min(length_s / 2, 2 * answer_s))
         length_s = min(length_s, max(SHORTEST_FREE_S, self._left_s - RUN_S - warmup_s))
-        limits, overrides = self._scenario.limits, self._at(rate)
-        overrides += [("stages.warmup_s", warmup_s), ("stages.cooldown_s", 0.0)]
-        overrides += [("limits.drain_s", min(DRAIN_S, limits.drain_s))]
-        if "in_flight_per_worker" not in limits.model_fields_set:
-            waiting = math.ceil(rate * (warmup_s + length_s))
-            most = min(MOST_IN_FLIGHT, max(limits.in_flight_per_worker, waiting))
-            overrides += [("limits.in_flight_per_worker", most)]
+        overrides = self._at(rate) + of_queue(self._scenario.limits, rate * (warmup_s + length_s), warmup_s)
         name, given = f"{rate:.4g} requests/s", replace(attempt, above=False)
         return Step(name, tuple(overrides), warmup_s + length_s, self.seed(), given=given)
 
@@ -178,6 +173,15 @@ class HeadroomPlanner(Planner):
         return report.answer(self._settings, self._today, self._runs(), *self._judged(), remarks)
 
 
+def of_queue(limits: Limits, requests: float, warmup_s: float) -> list[tuple[str, Any]]:
+    """Overrides of a step whose `requests` may all come to wait: what is left of them at its end is closed soon."""
+    overrides = [("stages.warmup_s", warmup_s), ("stages.cooldown_s", 0.0), ("limits.drain_s", min(DRAIN_S, limits.drain_s))]
+    if "in_flight_per_worker" not in limits.model_fields_set:
+        most = min(MOST_IN_FLIGHT, max(limits.in_flight_per_worker, math.ceil(requests)))
+        overrides.append(("limits.in_flight_per_worker", most))
+    return overrides
+
+
 def _step_s(minutes: float, steps: int, rest_s: float) -> float:
     fits = minutes * 60 / steps - RUN_S - BUSY_S - rest_s
     return min(LONGEST_S, max(SHORTEST_S, fits))
@@ -191,7 +195,7 @@ def _emptying_s(found: Sequence[Bound]) -> float:
     return min(MOST_WARMUP_S, max(MARGIN * one.burst.high / one.rate.value for one in of) + 1.0)
 
 
-def _gaps(base: Base) -> Any:
+def planned_gaps(base: Base) -> Any:
     """Gaps between many planned arrivals, without later turns of sessions."""
     scenario = base.scenario
     arrival: Arrival = scenario.arrival

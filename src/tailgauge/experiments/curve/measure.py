@@ -1,0 +1,124 @@
+"""One run as a point of the curve: its figures, and what decides whether the objectives hold at its load."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from tailgauge.experiments.headroom import measure
+from tailgauge.experiments.headroom.judge import RateResult
+from tailgauge.experiments.reading import RunReading
+from tailgauge.rows import schema
+from tailgauge_analysis.curves.curve import UNKNOWN, CurvePoint, Ends, Objective, Quantile
+from tailgauge_analysis.metrics import slo
+from tailgauge_analysis.metrics.answers import prompt_tokens
+from tailgauge_analysis.metrics.slo import Criterion
+from tailgauge_analysis.metrics.throughput import Rate, Work
+from tailgauge_analysis.stats import quantiles
+from tailgauge_analysis.stats.proportions import Proportion
+from tailgauge_analysis.text.formatting import percentile
+from tailgauge_analysis.text.quantile import quantile
+from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS, worst
+
+SHOWN = ("ttft", "e2e", "tpot")
+PS = (0.5, 0.9, 0.95, 0.99)
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    """A run at one load. `late`: requests beyond the bound of each objective, in the order of [slo]."""
+
+    rate: RateResult
+    point: CurvePoint
+    late: tuple[Proportion, ...]
+
+    @property
+    def load(self) -> float:
+        """As it was planned."""
+        return self.point.load
+
+
+def objectives(scenario: Mapping[str, object]) -> list[Criterion]:
+    """Those on a latency."""
+    return [one for one in slo.criteria(dict(scenario)) if one.metric is not None]
+
+
+def described(one: Criterion) -> Objective:
+    """An objective as the curve names it."""
+    of = one.objective
+    return Objective(_name(one), percentile(of.quantile), of.bound, f"{of.label} < {of.bound:,.6g} ms")
+
+
+def _name(one: Criterion) -> str:
+    return one.objective.metric if one.is_of_all else f"{one.objective.metric}_{one.name}"
+
+
+def load_result(load: float, reading: RunReading, *, today: bool, refused: float) -> LoadResult:
+    """The point of a run; `refused`: allowed share of its calls."""
+    evidence, stage = reading.evidence, reading.steady
+    rate = measure.rate_result(load, reading, emptied=False, today=today, good=0.0)
+    wanted = objectives(reading.frames.run["scenario"])
+    decided = [slo.decided_latency(one, stage).outcome.upper() for one in wanted]
+    works = evidence.throughput
+    ok = stage.attempts[stage.attempts["ended"] == schema.OK]
+    prompt, pace = sum(prompt_tokens(ok)), _latency(reading, "tpot").get("p50", UNKNOWN)
+    over = rate.refused.low is not None and rate.refused.low > refused
+    point = CurvePoint(
+        load=load, runs=(reading.run_id,), seconds=stage.seconds, requests=rate.requests,
+        complete=float((stage.requests["ended"] == schema.OK).mean()) if rate.requests else 0.0,
+        refused=Ends(rate.refused.value, rate.refused.low, rate.refused.high),
+        growth_per_s=rate.growth_per_s if rate.growing else None,
+        stable=False if rate.growing else evidence.stability.stable,
+        meets=worst([FAIL if rate.growing or over else PASS, *decided]) if rate.requests else INCONCLUSIVE,
+        requests_per_s=_ends(works.requests), output_tokens_per_s=_ends(works.tokens),
+        good_per_s=_good(reading, wanted),
+        latency={**{name: _latency(reading, name) for name in SHOWN}, **{_name(one): _of(reading, one) for one in wanted}},
+        user_tokens_per_s=Ends(*(1000 / one if one else None for one in (pace.value, pace.high, pace.low))),
+        prompt_tokens=_mean(prompt), output_tokens=_mean(ok["output_tokens"]),
+    )  # fmt: skip
+    late = tuple(one.beyond(one.part(stage)) for one in wanted)
+    return LoadResult(rate, point, late)
+
+
+def _latency(reading: RunReading, name: str) -> dict[Quantile, Ends]:
+    """Of all requests; ttft and e2e since scheduled, in a closed loop since sent."""
+    since = "_sent" if reading.frames.run["arrival"] == "closed" else "_sched"
+    of = {one.metric.name: one for one in reading.evidence.latency if one.view == slo.OFFERED}
+    row = of.get(name) or of[name + since]
+    return _quantiles(row.quantiles)
+
+
+def _of(reading: RunReading, one: Criterion) -> dict[Quantile, Ends]:
+    """Of the requests of an objective, at its quantile too."""
+    ps = tuple(sorted({*PS, one.objective.quantile}))
+    assert one.metric is not None
+    return _quantiles(slo.row(one.metric, one.part(reading.steady), one.view, ps).quantiles)
+
+
+def _quantiles(every: Sequence[quantiles.Quantile]) -> dict[Quantile, Ends]:
+    shown = [(one, quantile(one)) for one in every]
+    return {percentile(one.p): Ends(of["value"], of["low"], of["high"]) for one, of in shown}
+
+
+def _ends(work: Work | None) -> Ends:
+    return UNKNOWN if work is None else _rate(work.rate())
+
+
+def _rate(of: Rate) -> Ends:
+    return Ends(of.value, of.low, of.high)
+
+
+def _good(reading: RunReading, wanted: Sequence[Criterion]) -> Ends:
+    """Good requests that ended per second."""
+    work, stages = reading.evidence.throughput.requests, (reading.steady, reading.evidence.warmup)
+    if work is None or not wanted or slo.unknown_pace(wanted, reading.steady):
+        return UNKNOWN
+    ids = [of.requests["request_id"].to_numpy(np.int64)[slo.good_of(wanted, of)] for of in stages]
+    return _rate(work.rate(np.concatenate(ids)))
+
+
+def _mean(values: object) -> float | None:
+    mean = float(np.nanmean(values)) if len(values) else np.nan
+    return mean if np.isfinite(mean) else None

@@ -1,0 +1,186 @@
+"""The steps of the curve: up from today's load until the target is full, then around the knee; or the loads that are given.
+
+Loads are doubled from today's until the target is full, in short runs. What time is left goes to loads around the knee, a
+few at a time and in random order, placed where the runs before say most about it. All prompts are cold, so the order leaves
+no trace in a cache; after a limit was met, every run begins with a rest. The runs fit into `minutes`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from tailgauge.experiments.answer import Answer
+from tailgauge.experiments.course import RUN_S, Base, Planner, Step, Steps
+from tailgauge.experiments.curve import measure, report
+from tailgauge.experiments.curve.judge import Judge
+from tailgauge.experiments.curve.measure import LoadResult
+from tailgauge.experiments.headroom.judge import is_limited
+from tailgauge.experiments.headroom.plan import of_queue, planned_gaps
+from tailgauge.experiments.reading import RunReading
+from tailgauge.protocols.protocol import SIMULATED
+from tailgauge.schedule.settings import CLOSED, TASKS
+from tailgauge_analysis.curves.curve import RATE
+from tailgauge_analysis.text.section import FAIL, PASS
+from tailgauge_analysis.verdict.checks import CHECKS
+
+SHORTEST_S = 12.0  # of a run
+SEARCHES, REFINES = 28, 12  # runs that the minutes would have time for, if all were as long as those of a search, or at the knee
+LONGEST_SEARCH_S, LONGEST_S = 60.0, 120.0
+LONGER = 3.0  # times as long, where requests are few or answers slow
+FEWEST, FILLS = 60, 4.0  # requests of a run; times the length of an answer
+WARMUP = 0.15  # of a run
+FILLED = 3.0
+WARMUP_F = 1.0
+LEAST = 1 / 64  # of today's load
+TOGETHER = 3  # rounds
+SPOTS = (-0.4, 0.9)  # of a round, in logits from what is allowed
+
+
+class CurvePlanner(Planner):
+    """The course, and its results. What a step is given: its load."""
+
+    checks = CHECKS  # a load at which nothing is answered has its result
+
+    def __init__(self, base: Base) -> None:
+        super().__init__(base)
+        self._settings, arrival = base.table.curve, base.scenario.arrival
+        self._open = self._settings.by == RATE
+        if self._open and arrival.process == CLOSED:
+            raise base.refused("experiment.curve.by", "a closed loop has no rate: expected by = 'concurrency', or an open process")
+        if arrival.process == TASKS:
+            raise base.refused("arrival.process", "curve sets the load, which 'tasks' does not take: expected an open process or 'closed'")
+        users = arrival.closed.users if arrival.process == CLOSED else None
+        self._today = base.today() if self._open else users
+        if not self._open and any(load != round(load) for load in self._settings.loads):
+            raise base.refused("experiment.curve.loads", "expected whole numbers of requests in flight")
+        self._rest_s = 0.0 if base.scenario.target.url == SIMULATED else self._settings.rest_s
+        self._all_s = base.table.minutes * 60
+        count = len(set(self._settings.loads))
+        if count * (SHORTEST_S + RUN_S) > self._all_s:
+            least = math.ceil(count * (SHORTEST_S + RUN_S) / 60)
+            raise base.refused("experiment.minutes", f"{count} loads take {least} minutes or more: raise it, or give fewer loads")
+        gaps = planned_gaps(base) if self._open else np.empty(0)
+        self._judge = Judge(self._settings, self._scenario.model_dump(mode="json"), self._today, gaps)
+
+    def steps(self) -> Steps:
+        """The given loads, or the search and the loads around the knee."""
+        if self._settings.loads:
+            yield from self._given()
+            return
+        yield from self._search()
+        for number in range(TOGETHER):
+            lengths = self._lengths()
+            count = len(lengths) if number == TOGETHER - 1 else min(len(lengths), max(2, len(lengths) // TOGETHER))
+            spots = self._judge.spots(self._runs(), count, SPOTS)
+            loads = self._fresh(spots)
+            Random(self._scenario.seed + self._number).shuffle(loads)
+            steps = [self._step(load, length) for load, length in zip(loads, lengths, strict=False)]
+            if not steps or not self._runs():
+                return
+            yield from self.run(steps)
+
+    def _given(self) -> Steps:
+        loads = sorted(set(self._settings.loads))
+        Random(self._scenario.seed).shuffle(loads)
+        for number, load in enumerate(loads):
+            length_s = self._left_s() / (len(loads) - number) - RUN_S - self._rest()
+            yield from self.run([self._step(load, max(SHORTEST_S, self._settings.step_s or length_s))])
+
+    def _search(self) -> Steps:
+        """Up until the target is full; down while today's load is too much."""
+        length_s = min(LONGEST_SEARCH_S, max(SHORTEST_S, self._all_s / SEARCHES))
+        start = load = self._today or 1.0
+        down = False
+        while LEAST * start <= load <= self._settings.most * start:
+            of = self._settings.step_s or self._long_enough(load, length_s * (1.5 if load == start else 1.0))
+            step, before = self._step(load, of), len(self._kept)
+            if step.takes_s > self._left_s() or (not self._open and load < 1):
+                return
+            yield from self.run([step])
+            if len(self._kept) == before:
+                return
+            runs = sorted(self._runs(), key=lambda one: one.load)
+            failed = [one for one in runs if one.point.meets == FAIL]
+            if down or len(failed) == len(runs):
+                if down and len(failed) < len(runs):
+                    return
+                down = down or self._judge.is_full(runs)
+                load = runs[0].load / 2 if down else runs[-1].load * 2
+                load = load if self._open else math.floor(load)
+            elif self._judge.is_full(runs):
+                return
+            else:
+                load = runs[-1].load * 2
+
+    def _long_enough(self, load: float, length_s: float) -> float:
+        """Longer where requests are few or slow."""
+        needed_s = FILLS * min((one.rate.answer_s for one in self._runs() if not one.rate.growing), default=0.0)
+        if self._open:
+            needed_s = max(needed_s, FEWEST / load)
+        return min(max(length_s, needed_s), LONGER * length_s)
+
+    def _lengths(self) -> list[float]:
+        """Seconds of the runs for which there is time."""
+        beside_s = RUN_S + self._rest()
+        wanted = self._settings.step_s or min(LONGEST_S, max(SHORTEST_S, self._all_s / REFINES))
+        left_s = self._left_s()
+        fills_s = self._judge.knee(self._runs()).fills_s if self._runs() else 0.0
+        if not self._settings.step_s:
+            wanted = max(wanted, min(FILLED * fills_s, left_s / 2 - beside_s))
+        count = max(int(left_s // (wanted + beside_s)), min(3, self._settings.points - len(self._runs())))
+        count = min(count, int(left_s // (SHORTEST_S + beside_s)))
+        return [self._settings.step_s or left_s / count - beside_s] * count if count > 0 else []
+
+    def _fresh(self, loads: Sequence[float]) -> list[float]:
+        """The same with four figures, or whole; each one that was not run."""
+        out: list[float] = []
+        taken = {one.load for one in self._runs()}
+        for load in loads:
+            of = float(f"{load:.4g}") if self._open else max(1.0, round(load))
+            tried = 0
+            while of in taken and tried < 20:
+                tried += 1
+                of = float(f"{of * 1.01:.4g}") if self._open else max(1.0, round(load) + (tried + 1) // 2 * (-1) ** tried)
+            if of not in taken:
+                taken.add(of)
+                out.append(of)
+        return out
+
+    def _rest(self) -> float:
+        """Seconds before a run."""
+        return self._rest_s if is_limited([one.rate for one in self._runs()]) else 0.0
+
+    def _left_s(self) -> float:
+        return self._all_s - self.spent_s
+
+    def _step(self, load: float, length_s: float) -> Step:
+        answer_s = min((one.rate.answer_s for one in self._runs() if not one.rate.growing), default=0.0)
+        fills_s = self._judge.knee(self._runs()).fills_s if self._runs() else 0.0
+        warmup_s = max(WARMUP * length_s, min(length_s / 2, 2 * answer_s), min(WARMUP_F * fills_s, 0.3 * length_s))
+        waiting = load * length_s if self._open else load
+        overrides = self._at(load) + of_queue(self._scenario.limits, waiting, warmup_s)
+        name = f"{load:.4g} requests/s" if self._open else f"{load:.0f} in flight"
+        return Step(name, tuple(overrides), length_s, self.seed(), self._rest(), load)
+
+    def _at(self, load: float) -> list[tuple[str, Any]]:
+        if self._open:
+            flat = [] if self._scenario.arrival.process == "trace" else [("arrival.shape", None)]
+            return [("arrival.rate_per_s", load), *flat]
+        return [("arrival", {"process": CLOSED, "closed": {"users": int(load), "think_s": 0.0}})]
+
+    def measure(self, step: Step, reading: RunReading) -> LoadResult:
+        """The point of a run."""
+        return measure.load_result(step.given, reading, today=not self._kept, refused=self._settings.refused)
+
+    def _runs(self) -> list[LoadResult]:
+        return [one.measured for one in self._kept]
+
+    def answer(self) -> Answer:
+        """What was found."""
+        return report.answer(self._judge, self._runs(), self._base)
