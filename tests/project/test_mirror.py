@@ -23,6 +23,7 @@ RUN_BY = {
     "experiments/answer": "experiments/test_conduct.py",
     "experiments/calibrate": "experiments/calibrate/test_command.py",
     "experiments/checkup": "experiments/checkup/test_planted_problems.py",
+    "experiments/curve": "experiments/curve/test_plan.py",
     "experiments/headroom": "experiments/headroom/test_planted_limits.py",
     "experiments/hedging": "experiments/hedging/test_plan.py",
     "experiments/models": "experiments/models/test_plan.py",

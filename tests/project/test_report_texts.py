@@ -24,6 +24,7 @@ SHORTER = {
     "headroom": ("experiment.minutes=5", "experiment.headroom.confirm=1"),
     "hedging": ("experiment.hedging.loads=[0.3, 0.6]", "experiment.hedging.more_loads=0", "experiment.hedging.pairs=6"),
     "models": ("experiment.minutes=6",),
+    "curve": ("experiment.minutes=4",),
 }  # fmt: skip
 
 

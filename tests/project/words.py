@@ -68,7 +68,7 @@ PHRASES: dict[str, str] = {
     r"\bthe owner\b|\bowners?'s?\b|\bits owner\b|\bowner of (a|the) run\b": "the master",
     r"\bcrews?\b": "workers",
     r"\b(brought|brings?|bring|on (its|their|the) way|comes?|came|went|goes|go|all|are|is) home\b": "delivered, transferred to the master",
-    r"\bstood still\b|\bstands? still\b|\bstanding still\b|\bheld up\b|\bholds? up\b|\bholding up\b": "stalled",
+    r"\bstood still\b|\bstands? still\b|\bstanding still\b|\bheld up\b|\bholds? up\b(?! to\b)|\bholding up\b": "stalled",
     r"\bborne\b|\bis bearable\b": "allowed",
     r"\bails?\b|\bdiseases?\b": "bottleneck, problem",
     r"\brehears(al|als|e|es|ed|ing)\b": "dry run",

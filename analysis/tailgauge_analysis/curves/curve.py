@@ -25,6 +25,7 @@ RATE, CONCURRENCY = "rate", "concurrency"
 
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Quantile = Annotated[str, Field(pattern=r"^p[0-9]{1,2}(\.[0-9]+)?$")]
+Outcome = Annotated[str, Field(pattern=r"^(PASS|FAIL|INCONCLUSIVE)$")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +72,7 @@ class CurvePoint:
     refused: Ends
     growth_per_s: Number | None
     stable: bool | None
-    meets: Literal["PASS", "FAIL", "INCONCLUSIVE"]
+    meets: Outcome
     requests_per_s: Ends
     output_tokens_per_s: Ends
     good_per_s: Ends

@@ -94,7 +94,9 @@ class Criterion:
         assert self.metric is not None
         if self.metric.level != CHUNK:
             return waits(self.metric, part, self.view).beyond(self.objective.bound)
-        late = self.metric.ns(part) > self.objective.bound * 1e6  # may be a hundred million: no copy of them is made
+        late = (
+            self.metric.ns(part) > self.objective.bound * 1e6
+        )  # may be a hundred million: no copy of them is made
         return proportion(late, part.gap_counts)
 
 

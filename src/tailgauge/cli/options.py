@@ -40,7 +40,7 @@ RUN = f"""{exit_codes({})}
 \b
 Experiments use two codes differently:
   1    checkup: a problem was found; headroom: not the needed growth;
-       models: no model meets every objective
+       models: no model meets every objective; curve: not today's load
   3    every run was INVALID"""
 COMPARE = exit_codes(
     {

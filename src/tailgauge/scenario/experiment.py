@@ -141,7 +141,8 @@ class Curve(Table):
         description="what the loads are: requests/s in an open loop, or requests in flight in a closed one",
     )
     loads: Annotated[tuple[Positive, ...], Field(strict=False)] = Field(
-        (), description="loads to run; `[]`: doubled from today's until the target is full, then around the knee"
+        (),
+        description="loads to run; `[]`: doubled from today's until the target is full, then around the knee",
     )
     points: Annotated[int, Field(ge=3, le=100)] = Field(
         7, description="fewest loads where they are not given; more fit into more `minutes`"
@@ -156,11 +157,10 @@ class Curve(Table):
         None, description="seconds per load; default: as long as fits into `minutes`"
     )
     rest_s: NonNegative = Field(
-        60.0, description="pause before a load once a limit was met; none at the simulated endpoint, which resets"
+        60.0,
+        description="pause before a load once a limit was met; none at the simulated endpoint, which resets",
     )
-    gpus: Positive | None = Field(
-        None, description="GPUs of the target, for a figure of throughput per GPU"
-    )
+    gpus: Positive | None = Field(None, description="GPUs of the target, for a figure of throughput per GPU")
 
 
 class Experiment(Table):

@@ -42,14 +42,23 @@ class Endpoint:
     def experiment(self, seed: int, minutes: float = MINUTES, **curve: Any) -> dict[str, Any]:
         """Its curve, from a rate of today between an eighth and four fifths of the knee."""
         today = float(f"{self.near * 2 ** Random(seed).uniform(-3, -0.3):.3g}")
-        return self.tree(today, 31 * seed + 7, experiment={"kind": "curve", "minutes": minutes, "curve": curve})
+        return self.tree(
+            today, 31 * seed + 7, experiment={"kind": "curve", "minutes": minutes, "curve": curve}
+        )
 
     def late(self, rate: float, requests: int, seed: int, folder: Path) -> tuple[int, int]:
         """Late and all requests of a long run at this rate, without its beginning."""
         seconds = requests / rate
-        tree = self.tree(rate, seed, stages={"duration_s": seconds}, limits={"in_flight_per_worker": 60_000, "attempt_deadline_s": 600})
+        tree = self.tree(
+            rate,
+            seed,
+            stages={"duration_s": seconds},
+            limits={"in_flight_per_worker": 60_000, "attempt_deadline_s": 600},
+        )
         path = folder / "single.toml"
-        path.write_text("".join(f"{key} = {scenarios.as_toml(value)}\n" for key, value in tree.items()), encoding="utf-8")
+        path.write_text(
+            "".join(f"{key} = {scenarios.as_toml(value)}\n" for key, value in tree.items()), encoding="utf-8"
+        )
         frames = load([dry_run_of(str(path), [], folder)])
         rows = frames.requests
         rows = rows[rows["scheduled_at_ns"] > 0.1 * seconds * 1e9]
@@ -76,11 +85,11 @@ class Endpoint:
 ENDPOINTS = {
     one.name: one
     for one in (
-        Endpoint("batching", 15.0, 600.0, {"profile": "llama3-8b-h100", "engine": {"slots": 16}}, {"prompt_tokens": 100, "output_tokens": 40}),
+        Endpoint("batching", 13.3, 600.0, {"profile": "llama3-8b-h100", "engine": {"slots": 16}}, {"prompt_tokens": 100, "output_tokens": 40}),
         Endpoint("limited", 20.0, 500.0, {"profile": "tiny", "limits": {"rpm": 1200}}, bucket=(20.0, 120)),
-        Endpoint("four slots", 22.0, 400.0, {"profile": "tiny", "engine": {"slots": 4, "step_ms": 5.5}}),
+        Endpoint("four slots", 19.0, 400.0, {"profile": "tiny", "engine": {"slots": 4, "step_ms": 5.5}}),
         Endpoint(
-            "two replicas", 24.0, 400.0,
+            "two replicas", 19.0, 400.0,
             {"profile": "tiny", "engine": {"replicas": 2, "router": "prefix_affinity", "slots": 3, "step_ms": 7.0}, "cache": {"mode": "marked"}},
             {"pattern": "cached", "prompt_tokens": 100, "output_tokens": 30, "cache": {"prefixes": 12, "system_tokens": 1500, "breakpoints": ["system"]}},
         ),

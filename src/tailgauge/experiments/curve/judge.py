@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from tailgauge.experiments.curve import knee
-from tailgauge.experiments.curve.knee import Fit, Trial
+from tailgauge.experiments.curve.knee import Fit, Sample
 from tailgauge.experiments.curve.measure import LoadResult, described, objectives
 from tailgauge.experiments.headroom import limits
 from tailgauge.experiments.headroom.judge import Rate
@@ -55,7 +55,9 @@ class Knee:
 class Judge:
     """Decides by all runs until now. `gaps`: of the planned arrivals, empty in a closed loop."""
 
-    def __init__(self, settings: Settings, scenario: Mapping[str, Any], today: float | None, gaps: Floats) -> None:
+    def __init__(
+        self, settings: Settings, scenario: Mapping[str, Any], today: float | None, gaps: Floats
+    ) -> None:
         self.settings, self.today, self._gaps = settings, today, gaps
         self.is_open = settings.by == RATE
         self.wanted = objectives(scenario)
@@ -79,9 +81,15 @@ class Judge:
         elif low is None:
             at = Ends(None, None, min(filter(None, (high, at.high))))
         if not self.is_open:
-            at = Ends(*(None if one is None else float(math.floor(one)) for one in (at.value, at.low, at.high)))
+            at = Ends(
+                *(None if one is None else float(math.floor(one)) for one in (at.value, at.low, at.high))
+            )
         full = self.capacity(runs)
-        fills = knee.fills_s(at.value, full.value, binds.bound_s, binds.allowed) if at.value and full and binds.bound_s else 0.0
+        fills = (
+            knee.fills_s(at.value, full.value, binds.bound_s, binds.allowed)
+            if at.value and full and binds.bound_s
+            else 0.0
+        )
         return Knee(at, binds.name, binds.fit.slope, fills)
 
     def _tested(self, runs: Sequence[LoadResult]) -> tuple[float | None, float | None]:
@@ -106,23 +114,27 @@ class Judge:
         bounds = limits.bounds(rates, self._gaps, self.settings.refused) if self.is_open else []
         full = self.capacity(runs)
         for at, of in enumerate(self.wanted):
-            trials = self._trials(runs, [one.late[at] for one in runs])
+            samples = self._samples(runs, [one.late[at] for one in runs])
             allowed = 1 - of.objective.quantile
-            if any(one.share > allowed for one in trials):
-                fit = knee.fit(places, trials, allowed, full.value if full else None)
-                yield Criterion(self.objectives[at].label, fit, self._bound_s(runs, self.objectives[at]), allowed)
+            if any(one.share > allowed for one in samples):
+                fit = knee.fit(places, samples, allowed, full.value if full else None)
+                yield Criterion(
+                    self.objectives[at].label, fit, self._bound_s(runs, self.objectives[at]), allowed
+                )
         for bound in bounds:
             if bound.decides:
                 name = BACKLOG if bound.limit is None else REFUSALS
                 yield Criterion(name, Fit(knee.known(places, bound.per_s), USUAL_SLOPE))
         limited = any(one.decides and one.limit is not None for one in bounds)
-        trials = self._trials(runs, [one.rate.refused for one in runs])
-        if not limited and any(one.share > self.settings.refused for one in trials):
-            yield Criterion(REFUSALS, knee.fit(places, trials, self.settings.refused, None))
+        samples = self._samples(runs, [one.rate.refused for one in runs])
+        if not limited and any(one.share > self.settings.refused for one in samples):
+            yield Criterion(REFUSALS, knee.fit(places, samples, self.settings.refused, None))
 
-    def _trials(self, runs: Sequence[LoadResult], shares: Sequence[Proportion]) -> list[Trial]:
+    def _samples(self, runs: Sequence[LoadResult], shares: Sequence[Proportion]) -> list[Sample]:
         return [
-            Trial(one.rate.requests / one.rate.seconds if self.is_open else one.load, of.value, of.n, of.n_eff)
+            Sample(
+                one.rate.requests / one.rate.seconds if self.is_open else one.load, of.value, of.n, of.n_eff
+            )
             for one, of in zip(runs, shares, strict=True)
             if of.value is not None and of.n and one.rate.requests
         ]
@@ -134,7 +146,11 @@ class Judge:
     def _bound_s(self, runs: Sequence[LoadResult], of: Objective) -> float:
         """What a request may wait longer than at the lowest load."""
         lowest = min(runs, key=lambda one: one.load).point.latency.get(of.metric, {}).get("p50", UNKNOWN)
-        return 0.0 if lowest.value is None or of.metric.startswith("tpot") else max(0.0, of.bound_ms - lowest.value) / 1000
+        return (
+            0.0
+            if lowest.value is None or of.metric.startswith("tpot")
+            else max(0.0, of.bound_ms - lowest.value) / 1000
+        )
 
     def _settled(self, at: Ends, by: Criterion, runs: Sequence[LoadResult]) -> Ends:
         """As of endless runs."""
@@ -142,7 +158,9 @@ class Judge:
         if at.value is None or at.low is None or full is None or not by.bound_s:
             return at
         near = [one.rate.seconds for one in runs if abs(math.log(one.load / at.value)) < CLOSE]
-        lower = knee.missed(at.value, full.value, by.bound_s, by.allowed, float(np.mean(near)) if near else 1.0)
+        lower = knee.missed(
+            at.value, full.value, by.bound_s, by.allowed, float(np.mean(near)) if near else 1.0
+        )
         return Ends(at.value * (1 - lower / 3), at.low * (1 - lower), at.high)
 
     def spots(self, runs: Sequence[LoadResult], count: int, logits: tuple[float, float]) -> list[float]:
@@ -166,7 +184,7 @@ class Judge:
         if full is not None and len(fails) < len(loads):
             low, high = (full.value * of for of in AROUND)
         elif len(fails) == len(loads):
-            low, high = min(loads) / 2 ** count, min(loads) / 2
+            low, high = min(loads) / 2**count, min(loads) / 2
         else:
             low, high = min(loads), max(loads)
         return [float(one) for one in np.geomspace(low, high, count + 2)[1:-1]]
@@ -187,17 +205,20 @@ class Judge:
         if self.is_open:
             return last.rate.saturated or (last.rate.refused.low or 0.0) > self.settings.refused
         half = [one for one in runs if one.load <= last.load / 2]
-        return bool(half) and last.rate.served.value < GAINS * max(half, key=lambda one: one.load).rate.served.value
+        return (
+            bool(half)
+            and last.rate.served.value < GAINS * max(half, key=lambda one: one.load).rate.served.value
+        )
 
     def met(self, runs: Sequence[LoadResult], at: Ends) -> str:
         """Whether today's load holds: by the knee, else by its own run; without either whether any load holds."""
-        own = next((one.point.meets for one in runs if one.load == self.today), None)
+        itself = next((one.point.meets for one in runs if one.load == self.today), None)
         if self.today is not None and at.low is not None and at.low >= self.today:
             return PASS
         if self.today is not None and at.high is not None and at.high < self.today:
             return FAIL
-        if own is not None:
-            return own
+        if itself is not None:
+            return itself
         return PASS if self.today is None and at.low is not None else "INCONCLUSIVE"
 
 

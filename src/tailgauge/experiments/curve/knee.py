@@ -26,16 +26,19 @@ from tailgauge_analysis.stats.quantiles import NORMAL_975, Floats
 
 PLACES = 800  # of the grid
 NEAR = 0.3  # of the logarithm of the load: how fast a run counts for less
-USUAL, USUAL_SD, KNOWN_SD = 14.0, 0.8, 0.5  # slope, and the logarithm of its spread without a capacity and with one
+USUAL, USUAL_SD, KNOWN_SD = (
+    14.0,
+    0.8,
+    0.5,
+)  # slope, and the logarithm of its spread without a capacity and with one
 DRAWS = np.linspace(-2.2, 2.2, 23)  # of the slope, in standard deviations
 PRIOR_RUNS, PRIOR_SCATTER = 6.0, 1.2
 FEW = 5  # late requests of a run by which it knows how they hang together
 STEEPEST = 12.0  # logits
-VARIES = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
+class Sample:
     """A run: the share that counts against it, of `n` requests that say as much as `n_eff`."""
 
     load: float
@@ -57,16 +60,20 @@ def grid(loads: Sequence[float]) -> Floats:
     return np.geomspace(min(loads) / 2, max(loads) * 2, PLACES)
 
 
-def fit(places: Floats, trials: Sequence[Trial], allowed: float, capacity: float | None) -> Fit:
+def fit(places: Floats, samples: Sequence[Sample], allowed: float, capacity: float | None) -> Fit:
     """Where the share crosses what is allowed."""
-    load, share, n, n_eff = np.array([(one.load, one.share, one.n, one.n_eff) for one in trials], np.float64).T
+    load, share, n, n_eff = np.array(
+        [(one.load, one.share, one.n, one.n_eff) for one in samples], np.float64
+    ).T
     late, each = share * n, n / np.maximum(n_eff, 1.0)
     near, centre = np.ones(len(load)), USUAL
     prior, spread = -0.5 * DRAWS**2, USUAL_SD if capacity is None else KNOWN_SD
     at = math.log(allowed / (1 - allowed))
     for _ in range(5):
         known = (late > 0) & (late < n) & (near > 0.05)
-        typical = float((each * late * near)[known].sum() / (late * near)[known].sum()) if known.any() else 1.0
+        typical = (
+            float((each * late * near)[known].sum() / (late * near)[known].sum()) if known.any() else 1.0
+        )
         worth = n / np.maximum(np.where(late >= FEW, each, typical), typical) * near
         count = share * worth + 0.5 * worth / max(worth.sum(), 1e-9)
         slopes = centre * np.exp(DRAWS * spread)
@@ -91,16 +98,20 @@ def fit(places: Floats, trials: Sequence[Trial], allowed: float, capacity: float
 def known(places: Floats, rate: Rate) -> Floats:
     """The chance at each place of a load that was measured, with its interval."""
     off = np.log(places / rate.value)
-    below, above = (max(1e-3, abs(math.log(max(end, 1e-9) / rate.value)) / NORMAL_975) for end in (rate.low, rate.high))
+    below, above = (
+        max(1e-3, abs(math.log(max(end, 1e-9) / rate.value)) / NORMAL_975) for end in (rate.low, rate.high)
+    )
     chance: Floats = np.exp(-0.5 * (off / np.where(off < 0, below, above)) ** 2)
-    return chance / chance.sum()
+    chance /= chance.sum()
+    return chance
 
 
 def first(chances: Sequence[Floats]) -> Floats:
     """The chance at each place of the lowest of independent loads."""
     later = np.prod([np.append(1 - np.cumsum(one), 0.0)[:-1].clip(0.0) for one in chances], axis=0)
     chance: Floats = -np.diff(np.concatenate(([1.0], later))).clip(max=0.0)
-    return chance / chance.sum()
+    chance /= chance.sum()
+    return chance
 
 
 def ends(places: Floats, chance: Floats) -> Ends:
@@ -120,12 +131,12 @@ def missed(knee: float, capacity: float, bound_s: float, allowed: float, run_s: 
     if bound_s <= 0:
         return 0.0
     filled = run_s / fills_s(knee, capacity, bound_s, allowed)
-    return _spare(knee, capacity, bound_s, allowed) * min(1.0, 0.5 * filled**-1.5)
+    return float(_spare(knee, capacity, bound_s, allowed) * min(1.0, 0.5 * filled**-1.5))
 
 
 def _spare(knee: float, capacity: float, bound_s: float, allowed: float) -> float:
     """Share of the capacity beyond the knee: as measured, or that of a queue with exponential times."""
-    return max(1 - knee / capacity, min(0.5, -math.log(allowed) / (VARIES * bound_s * capacity)))
+    return max(1 - knee / capacity, min(0.5, -math.log(allowed) / (bound_s * capacity)))
 
 
 def _at(places: Floats, chance: Floats, p: float) -> float:

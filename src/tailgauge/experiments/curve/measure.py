@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import pandas as pd
 
 from tailgauge.experiments.headroom import measure
 from tailgauge.experiments.headroom.judge import RateResult
@@ -14,6 +15,7 @@ from tailgauge.rows import schema
 from tailgauge_analysis.curves.curve import UNKNOWN, CurvePoint, Ends, Objective, Quantile
 from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.metrics.answers import prompt_tokens
+from tailgauge_analysis.metrics.latency import OFFERED, row
 from tailgauge_analysis.metrics.slo import Criterion
 from tailgauge_analysis.metrics.throughput import Rate, Work
 from tailgauge_analysis.stats import quantiles
@@ -63,7 +65,7 @@ def load_result(load: float, reading: RunReading, *, today: bool, refused: float
     decided = [slo.decided_latency(one, stage).outcome.upper() for one in wanted]
     works = evidence.throughput
     ok = stage.attempts[stage.attempts["ended"] == schema.OK]
-    prompt, pace = sum(prompt_tokens(ok)), _latency(reading, "tpot").get("p50", UNKNOWN)
+    (uncached, cached), pace = prompt_tokens(ok), _latency(reading, "tpot").get("p50", UNKNOWN)
     over = rate.refused.low is not None and rate.refused.low > refused
     point = CurvePoint(
         load=load, runs=(reading.run_id,), seconds=stage.seconds, requests=rate.requests,
@@ -76,7 +78,7 @@ def load_result(load: float, reading: RunReading, *, today: bool, refused: float
         good_per_s=_good(reading, wanted),
         latency={**{name: _latency(reading, name) for name in SHOWN}, **{_name(one): _of(reading, one) for one in wanted}},
         user_tokens_per_s=Ends(*(1000 / one if one else None for one in (pace.value, pace.high, pace.low))),
-        prompt_tokens=_mean(prompt), output_tokens=_mean(ok["output_tokens"]),
+        prompt_tokens=_mean(uncached + cached), output_tokens=_mean(ok["output_tokens"]),
     )  # fmt: skip
     late = tuple(one.beyond(one.part(stage)) for one in wanted)
     return LoadResult(rate, point, late)
@@ -85,16 +87,15 @@ def load_result(load: float, reading: RunReading, *, today: bool, refused: float
 def _latency(reading: RunReading, name: str) -> dict[Quantile, Ends]:
     """Of all requests; ttft and e2e since scheduled, in a closed loop since sent."""
     since = "_sent" if reading.frames.run["arrival"] == "closed" else "_sched"
-    of = {one.metric.name: one for one in reading.evidence.latency if one.view == slo.OFFERED}
-    row = of.get(name) or of[name + since]
-    return _quantiles(row.quantiles)
+    of = {one.metric.name: one for one in reading.evidence.latency if one.view == OFFERED}
+    return _quantiles((of.get(name) or of[name + since]).quantiles)
 
 
 def _of(reading: RunReading, one: Criterion) -> dict[Quantile, Ends]:
     """Of the requests of an objective, at its quantile too."""
     ps = tuple(sorted({*PS, one.objective.quantile}))
     assert one.metric is not None
-    return _quantiles(slo.row(one.metric, one.part(reading.steady), one.view, ps).quantiles)
+    return _quantiles(row(one.metric, one.part(reading.steady), one.view, ps).quantiles)
 
 
 def _quantiles(every: Sequence[quantiles.Quantile]) -> dict[Quantile, Ends]:
@@ -119,6 +120,6 @@ def _good(reading: RunReading, wanted: Sequence[Criterion]) -> Ends:
     return _rate(work.rate(np.concatenate(ids)))
 
 
-def _mean(values: object) -> float | None:
-    mean = float(np.nanmean(values)) if len(values) else np.nan
+def _mean(values: pd.Series[float]) -> float | None:
+    mean = float(values.mean())
     return mean if np.isfinite(mean) else None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -26,17 +25,20 @@ from tailgauge.experiments.reading import RunReading
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.schedule.settings import CLOSED, TASKS
 from tailgauge_analysis.curves.curve import RATE
-from tailgauge_analysis.text.section import FAIL, PASS
+from tailgauge_analysis.text.section import FAIL
 from tailgauge_analysis.verdict.checks import CHECKS
 
 SHORTEST_S = 12.0  # of a run
-SEARCHES, REFINES = 28, 12  # runs that the minutes would have time for, if all were as long as those of a search, or at the knee
+SEARCHES, REFINES = (
+    28,
+    12,
+)  # runs that the minutes would have time for, if all were as long as those of a search, or at the knee
 LONGEST_SEARCH_S, LONGEST_S = 60.0, 120.0
 LONGER = 3.0  # times as long, where requests are few or answers slow
 FEWEST, FILLS = 60, 4.0  # requests of a run; times the length of an answer
 WARMUP = 0.15  # of a run
-FILLED = 3.0
-WARMUP_F = 1.0
+FILLED = 3.0  # times what an empty queue takes to fill: a run that shows the long run
+WARMUP_MOST = 0.3  # of a run
 LEAST = 1 / 64  # of today's load
 TOGETHER = 3  # rounds
 SPOTS = (-0.4, 0.9)  # of a round, in logits from what is allowed
@@ -52,9 +54,15 @@ class CurvePlanner(Planner):
         self._settings, arrival = base.table.curve, base.scenario.arrival
         self._open = self._settings.by == RATE
         if self._open and arrival.process == CLOSED:
-            raise base.refused("experiment.curve.by", "a closed loop has no rate: expected by = 'concurrency', or an open process")
+            raise base.refused(
+                "experiment.curve.by",
+                "a closed loop has no rate: expected by = 'concurrency', or an open process",
+            )
         if arrival.process == TASKS:
-            raise base.refused("arrival.process", "curve sets the load, which 'tasks' does not take: expected an open process or 'closed'")
+            raise base.refused(
+                "arrival.process",
+                "curve sets the load, which 'tasks' does not take: expected an open process or 'closed'",
+            )
         users = arrival.closed.users if arrival.process == CLOSED else None
         self._today = base.today() if self._open else users
         if not self._open and any(load != round(load) for load in self._settings.loads):
@@ -64,7 +72,10 @@ class CurvePlanner(Planner):
         count = len(set(self._settings.loads))
         if count * (SHORTEST_S + RUN_S) > self._all_s:
             least = math.ceil(count * (SHORTEST_S + RUN_S) / 60)
-            raise base.refused("experiment.minutes", f"{count} loads take {least} minutes or more: raise it, or give fewer loads")
+            raise base.refused(
+                "experiment.minutes",
+                f"{count} loads take {least} minutes or more: raise it, or give fewer loads",
+            )
         gaps = planned_gaps(base) if self._open else np.empty(0)
         self._judge = Judge(self._settings, self._scenario.model_dump(mode="json"), self._today, gaps)
 
@@ -76,7 +87,11 @@ class CurvePlanner(Planner):
         yield from self._search()
         for number in range(TOGETHER):
             lengths = self._lengths()
-            count = len(lengths) if number == TOGETHER - 1 else min(len(lengths), max(2, len(lengths) // TOGETHER))
+            count = (
+                len(lengths)
+                if number == TOGETHER - 1
+                else min(len(lengths), max(2, len(lengths) // TOGETHER))
+            )
             spots = self._judge.spots(self._runs(), count, SPOTS)
             loads = self._fresh(spots)
             Random(self._scenario.seed + self._number).shuffle(loads)
@@ -120,18 +135,21 @@ class CurvePlanner(Planner):
 
     def _long_enough(self, load: float, length_s: float) -> float:
         """Longer where requests are few or slow."""
-        needed_s = FILLS * min((one.rate.answer_s for one in self._runs() if not one.rate.growing), default=0.0)
+        needed_s = FILLS * self._answer_s()
         if self._open:
             needed_s = max(needed_s, FEWEST / load)
         return min(max(length_s, needed_s), LONGER * length_s)
+
+    def _answer_s(self) -> float:
+        return min((one.rate.answer_s for one in self._runs() if not one.rate.growing), default=0.0)
 
     def _lengths(self) -> list[float]:
         """Seconds of the runs for which there is time."""
         beside_s = RUN_S + self._rest()
         wanted = self._settings.step_s or min(LONGEST_S, max(SHORTEST_S, self._all_s / REFINES))
         left_s = self._left_s()
-        fills_s = self._judge.knee(self._runs()).fills_s if self._runs() else 0.0
         if not self._settings.step_s:
+            fills_s = self._judge.knee(self._runs()).fills_s
             wanted = max(wanted, min(FILLED * fills_s, left_s / 2 - beside_s))
         count = max(int(left_s // (wanted + beside_s)), min(3, self._settings.points - len(self._runs())))
         count = min(count, int(left_s // (SHORTEST_S + beside_s)))
@@ -146,7 +164,11 @@ class CurvePlanner(Planner):
             tried = 0
             while of in taken and tried < 20:
                 tried += 1
-                of = float(f"{of * 1.01:.4g}") if self._open else max(1.0, round(load) + (tried + 1) // 2 * (-1) ** tried)
+                of = (
+                    float(f"{of * 1.01:.4g}")
+                    if self._open
+                    else max(1.0, round(load) + (tried + 1) // 2 * (-1) ** tried)
+                )
             if of not in taken:
                 taken.add(of)
                 out.append(of)
@@ -160,9 +182,10 @@ class CurvePlanner(Planner):
         return self._all_s - self.spent_s
 
     def _step(self, load: float, length_s: float) -> Step:
-        answer_s = min((one.rate.answer_s for one in self._runs() if not one.rate.growing), default=0.0)
-        fills_s = self._judge.knee(self._runs()).fills_s if self._runs() else 0.0
-        warmup_s = max(WARMUP * length_s, min(length_s / 2, 2 * answer_s), min(WARMUP_F * fills_s, 0.3 * length_s))
+        answer_s, fills_s = self._answer_s(), self._judge.knee(self._runs()).fills_s
+        warmup_s = max(
+            WARMUP * length_s, min(length_s / 2, 2 * answer_s), min(fills_s, WARMUP_MOST * length_s)
+        )
         waiting = load * length_s if self._open else load
         overrides = self._at(load) + of_queue(self._scenario.limits, waiting, warmup_s)
         name = f"{load:.4g} requests/s" if self._open else f"{load:.0f} in flight"

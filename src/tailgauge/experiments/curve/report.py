@@ -27,7 +27,7 @@ NOTE = "One row per load, every run cold. Latencies: failures slowest; ttft and 
 def answer(judge: Judge, runs: Sequence[LoadResult], base: Base) -> Answer:
     """The answer from the runs that can be used."""
     if not runs:
-        return Answer("curve", Result(INCONCLUSIVE, NOTHING), None)
+        return Answer("curve", Result(INCONCLUSIVE, NOTHING), {})
     found, scenario = judge.knee(runs), base.scenario
     tokens, answered_per_s = judge.saturation(runs)
     curve = Curve(
@@ -45,7 +45,9 @@ def answer(judge: Judge, runs: Sequence[LoadResult], base: Base) -> Answer:
     smallest = f"a change of the knee by {share(width)}" if width else ""
     since = "scheduled" if judge.is_open else "sent"
     result = Result(outcome, sentence, tuple(_lines(curve, outcome)), tuple(details))
-    tables = [Table("Loads", _header(curve), tuple(_row(curve, one) for one in curve.points), NOTE.format(since))]
+    tables = [
+        Table("Loads", _header(curve), tuple(_row(curve, one) for one in curve.points), NOTE.format(since))
+    ]
     return answered(
         "curve", "Load curve", result, curve, tables, [*_notes(curve, found), exports.NOTE], smallest,
         pictures(curve), exports.files(curve),
@@ -96,7 +98,13 @@ def _today(curve: Curve) -> Iterator[str]:
     for metric, quantile in names:
         of = point.latency.get(metric, {}).get(quantile, UNKNOWN)
         name = f"{metric.upper() if metric in {'ttft', 'tpot'} else metric} {quantile}"
-        value = f"{ms(of.value)} ms" if of.value is not None else f"at least {ms(of.low)} ms" if of.low else "not known"
+        value = (
+            f"{ms(of.value)} ms"
+            if of.value is not None
+            else f"at least {ms(of.low)} ms"
+            if of.low
+            else "not known"
+        )
         yield f"at today's {figures(point.load)} {curve.unit} {name} is {value}"
 
 
@@ -112,7 +120,18 @@ def _lines(curve: Curve, outcome: str) -> Iterator[ObjectiveLine]:
 def _header(curve: Curve) -> tuple[str, ...]:
     columns = [f"{metric} {quantile}, ms" for metric, quantile in _shown(curve)]
     good = ["within [slo]/s"] if curve.objectives else []
-    return (curve.unit, *columns, "tpot p50, ms", "answered/s", "output tokens/s", *good, "refused", "backlog grows", "holds", "requests")
+    return (
+        curve.unit,
+        *columns,
+        "tpot p50, ms",
+        "answered/s",
+        "output tokens/s",
+        *good,
+        "refused",
+        "backlog grows",
+        "holds",
+        "requests",
+    )
 
 
 def _shown(curve: Curve) -> list[tuple[str, str]]:
@@ -121,9 +140,17 @@ def _shown(curve: Curve) -> list[tuple[str, str]]:
 
 
 def _row(curve: Curve, one: CurvePoint) -> tuple[Cell, ...]:
-    latencies = [_ms(one.latency.get(metric, {}).get(quantile, UNKNOWN)) for metric, quantile in _shown(curve)]
+    latencies = [
+        _ms(one.latency.get(metric, {}).get(quantile, UNKNOWN)) for metric, quantile in _shown(curve)
+    ]
     good = [_cell(one.good_per_s)] if curve.objectives else []
-    grows = "yes" if one.stable is False and one.growth_per_s is None else "no" if one.growth_per_s is None else f"{figures(one.growth_per_s)}/s"
+    grows = (
+        "yes"
+        if one.stable is False and one.growth_per_s is None
+        else "no"
+        if one.growth_per_s is None
+        else f"{figures(one.growth_per_s)}/s"
+    )
     return (
         f"{figures(one.load)}{' (today)' if one.load == curve.today else ''}", *latencies, _ms(one.latency["tpot"]["p50"]),
         _cell(one.requests_per_s), _cell(one.output_tokens_per_s), *good, share(one.refused.value), grows,

@@ -175,7 +175,11 @@ class HeadroomPlanner(Planner):
 
 def of_queue(limits: Limits, requests: float, warmup_s: float) -> list[tuple[str, Any]]:
     """Overrides of a step whose `requests` may all come to wait: what is left of them at its end is closed soon."""
-    overrides = [("stages.warmup_s", warmup_s), ("stages.cooldown_s", 0.0), ("limits.drain_s", min(DRAIN_S, limits.drain_s))]
+    overrides = [
+        ("stages.warmup_s", warmup_s),
+        ("stages.cooldown_s", 0.0),
+        ("limits.drain_s", min(DRAIN_S, limits.drain_s)),
+    ]
     if "in_flight_per_worker" not in limits.model_fields_set:
         most = min(MOST_IN_FLIGHT, max(limits.in_flight_per_worker, math.ceil(requests)))
         overrides.append(("limits.in_flight_per_worker", most))
