@@ -25,7 +25,7 @@ RATE, CONCURRENCY = "rate", "concurrency"
 
 Number = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Quantile = Annotated[str, Field(pattern=r"^p[0-9]{1,2}(\.[0-9]+)?$")]
-Outcome = Annotated[str, Field(pattern=r"^(PASS|FAIL|INCONCLUSIVE)$")]
+Outcome = Literal["PASS", "FAIL", "INCONCLUSIVE"]
 
 
 @dataclass(frozen=True, slots=True)

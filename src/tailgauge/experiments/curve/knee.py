@@ -2,7 +2,8 @@
 
 The share beyond a bound rises with the load, near the knee by about the same factor for each request/s more, as the tail of
 a queue does: logit(share) = logit(allowed) + slope (load / knee - 1). Each run counts by its distance from the knee and by
-its effective requests; a run with few late ones does not know how they hang together, so it takes that from the others.
+its effective requests; a run with few late ones does not know how they hang together, so it takes that from the others,
+as far as a queue with more capacity to spare forgets sooner.
 The load of a run is what arrived in it, which explains half of what runs differ by. Of each knee on a grid, the likelihood
 over all slopes, times what is known of slopes before: where C is the capacity, a queue has -log(allowed) knee / (C - knee).
 If the runs scatter more than they should, it counts for less. The load at which the first of several criteria ends is that
@@ -32,7 +33,9 @@ USUAL, USUAL_SD, KNOWN_SD = (
     0.5,
 )  # slope, and the logarithm of its spread without a capacity and with one
 DRAWS = np.linspace(-2.2, 2.2, 23)  # of the slope, in standard deviations
-PRIOR_RUNS, PRIOR_SCATTER = 6.0, 1.2
+PRIOR_RUNS, PRIOR_SCATTER = 6.0, 1.6
+SUREST = 0.005  # of the logarithm of a load that a limit sustains: how exact its formula is
+SHORTEST = 0.3  # a queue's memory, far below the knee: the square of this
 FEW = 5  # late requests of a run by which it knows how they hang together
 STEEPEST = 12.0  # logits
 
@@ -66,7 +69,7 @@ def fit(places: Floats, samples: Sequence[Sample], allowed: float, capacity: flo
         [(one.load, one.share, one.n, one.n_eff) for one in samples], np.float64
     ).T
     late, each = share * n, n / np.maximum(n_eff, 1.0)
-    near, centre = np.ones(len(load)), USUAL
+    near, short, centre = np.ones(len(load)), np.ones(len(load)), USUAL
     prior, spread = -0.5 * DRAWS**2, USUAL_SD if capacity is None else KNOWN_SD
     at = math.log(allowed / (1 - allowed))
     for _ in range(5):
@@ -74,7 +77,7 @@ def fit(places: Floats, samples: Sequence[Sample], allowed: float, capacity: flo
         typical = (
             float((each * late * near)[known].sum() / (late * near)[known].sum()) if known.any() else 1.0
         )
-        worth = n / np.maximum(np.where(late >= FEW, each, typical), typical) * near
+        worth = n / np.maximum(np.where(late >= FEW, each, 1.0), typical * short) * near
         count = share * worth + 0.5 * worth / max(worth.sum(), 1e-9)
         slopes = centre * np.exp(DRAWS * spread)
         logit = at + slopes[None, :, None] * (load / places[:, None, None] - 1)
@@ -92,6 +95,7 @@ def fit(places: Floats, samples: Sequence[Sample], allowed: float, capacity: flo
         if capacity is not None:
             full = min(max(middle / capacity, 0.6), 0.95)
             centre = -math.log(allowed) * full / (1 - full)
+            short = ((1 - full) / np.maximum(1 - load / capacity, 1e-9)).clip(SHORTEST, 1.0) ** 2
     return Fit(chance, float(slopes[j]))
 
 
@@ -99,7 +103,7 @@ def known(places: Floats, rate: Rate) -> Floats:
     """The chance at each place of a load that was measured, with its interval."""
     off = np.log(places / rate.value)
     below, above = (
-        max(1e-3, abs(math.log(max(end, 1e-9) / rate.value)) / NORMAL_975) for end in (rate.low, rate.high)
+        max(SUREST, abs(math.log(max(end, 1e-9) / rate.value)) / NORMAL_975) for end in (rate.low, rate.high)
     )
     chance: Floats = np.exp(-0.5 * (off / np.where(off < 0, below, above)) ** 2)
     chance /= chance.sum()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 import pandas as pd
@@ -12,7 +13,7 @@ from tailgauge.experiments.headroom import measure
 from tailgauge.experiments.headroom.judge import RateResult
 from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
-from tailgauge_analysis.curves.curve import UNKNOWN, CurvePoint, Ends, Objective, Quantile
+from tailgauge_analysis.curves.curve import UNKNOWN, CurvePoint, Ends, Objective, Outcome, Quantile
 from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.metrics.answers import prompt_tokens
 from tailgauge_analysis.metrics.latency import OFFERED, row
@@ -73,7 +74,7 @@ def load_result(load: float, reading: RunReading, *, today: bool, refused: float
         refused=Ends(rate.refused.value, rate.refused.low, rate.refused.high),
         growth_per_s=rate.growth_per_s if rate.growing else None,
         stable=False if rate.growing else evidence.stability.stable,
-        meets=worst([FAIL if rate.growing or over else PASS, *decided]) if rate.requests else INCONCLUSIVE,
+        meets=cast("Outcome", worst([FAIL if rate.growing or over else PASS, *decided]) if rate.requests else INCONCLUSIVE),
         requests_per_s=_ends(works.requests), output_tokens_per_s=_ends(works.tokens),
         good_per_s=_good(reading, wanted),
         latency={**{name: _latency(reading, name) for name in SHOWN}, **{_name(one): _of(reading, one) for one in wanted}},
