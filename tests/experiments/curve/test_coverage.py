@@ -5,7 +5,7 @@ import pytest
 from experiments import by_dry_run
 from experiments.curve.planted import ENDPOINTS, MINUTES
 
-SEEDS = range(8001, 8021)
+SEEDS = range(9001, 9021)
 OF_20, OF_80, WIDTH = 17, 72, 0.15
 
 

@@ -33,9 +33,11 @@ USUAL, USUAL_SD, KNOWN_SD = (
     0.5,
 )  # slope, and the logarithm of its spread without a capacity and with one
 DRAWS = np.linspace(-2.2, 2.2, 23)  # of the slope, in standard deviations
-PRIOR_RUNS, PRIOR_SCATTER = 6.0, 1.6
+PRIOR_RUNS, PRIOR_SCATTER, LEAST_SCATTER = 6.0, 1.6, 1.5
 SUREST = 0.005  # of the logarithm of a load that a limit sustains: how exact its formula is
-SHORTEST = 0.3  # a queue's memory, far below the knee: the square of this
+LONGEST = (
+    2.0  # a queue's memory, near its capacity or far below the knee, in that at the knee: the square of this
+)
 FEW = 5  # late requests of a run by which it knows how they hang together
 STEEPEST = 12.0  # logits
 
@@ -69,16 +71,15 @@ def fit(places: Floats, samples: Sequence[Sample], allowed: float, capacity: flo
         [(one.load, one.share, one.n, one.n_eff) for one in samples], np.float64
     ).T
     late, each = share * n, n / np.maximum(n_eff, 1.0)
-    near, short, centre = np.ones(len(load)), np.ones(len(load)), USUAL
+    near, memory, centre = np.ones(len(load)), np.ones(len(load)), USUAL
     prior, spread = -0.5 * DRAWS**2, USUAL_SD if capacity is None else KNOWN_SD
     at = math.log(allowed / (1 - allowed))
     for _ in range(5):
         known = (late > 0) & (late < n) & (near > 0.05)
-        typical = (
-            float((each * late * near)[known].sum() / (late * near)[known].sum()) if known.any() else 1.0
-        )
-        worth = n / np.maximum(np.where(late >= FEW, each, 1.0), typical * short) * near
-        count = share * worth + 0.5 * worth / max(worth.sum(), 1e-9)
+        count = (late * near)[known]
+        typical = float((each / memory)[known] @ count / count.sum()) if known.any() else 1.0
+        worth = n / np.maximum(np.where(late >= FEW, each, 1.0), np.maximum(typical * memory, 1.0)) * near
+        count = share * worth + worth / max(worth.sum(), 1e-9)
         slopes = centre * np.exp(DRAWS * spread)
         logit = at + slopes[None, :, None] * (load / places[:, None, None] - 1)
         logit = np.clip(logit, -STEEPEST, STEEPEST)
@@ -87,7 +88,7 @@ def fit(places: Floats, samples: Sequence[Sample], allowed: float, capacity: flo
         expected = 1 / (1 + np.exp(-logit[i, j]))
         off = float((worth * (share - expected) ** 2 / np.maximum(expected * (1 - expected), 0.002)).sum())
         free = max(0.0, float(near.sum()) - 2)
-        scatter = max(1.0, (PRIOR_RUNS * PRIOR_SCATTER + off) / (PRIOR_RUNS + free))
+        scatter = max(LEAST_SCATTER, (PRIOR_RUNS * PRIOR_SCATTER + off) / (PRIOR_RUNS + free))
         chance = np.exp((likely - likely.max()) / scatter + prior).sum(axis=1)
         chance /= chance.sum()
         middle = _at(places, chance, 0.5)
@@ -95,7 +96,7 @@ def fit(places: Floats, samples: Sequence[Sample], allowed: float, capacity: flo
         if capacity is not None:
             full = min(max(middle / capacity, 0.6), 0.95)
             centre = -math.log(allowed) * full / (1 - full)
-            short = ((1 - full) / np.maximum(1 - load / capacity, 1e-9)).clip(SHORTEST, 1.0) ** 2
+            memory = ((1 - full) / np.maximum(1 - load / capacity, 1e-9)).clip(1 / LONGEST, LONGEST) ** 2
     return Fit(chance, float(slopes[j]))
 
 
