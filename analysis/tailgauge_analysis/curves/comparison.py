@@ -40,7 +40,7 @@ STUDENT_4 = 2.776  # 97.5% of Student's t with 4 degrees of freedom
 SAME_LOAD = 0.01
 REMARK = "one curve each: a change of the target between them counts as a difference"
 NOTE = (
-    "A is {}, B is {}. Knee: the largest load at which every objective holds. Latency: at loads that both measured, where no backlog grows. "
+    "A is {}, B is {}. Knee: the largest load at which every objective holds. Latency: at today's load, and at loads of both up to the lower knee, where no backlog grows. "
     "In brackets 95% intervals."
 )
 Figure = tuple[Effect, int, Ends, Ends]  # 1 where more is worse, else -1; of A, of B
@@ -124,8 +124,9 @@ def _figures(a: Curve, b: Curve, threshold: float) -> Iterator[Figure]:
         yield row("knee", "Knee", a.unit), -1, a.knee, b.knee
     yield row("saturation", "Saturation", "output tokens/s"), -1, a.saturation, b.saturation
     stable = [pair for pair in _common(a, b) if False not in {one.stable for one in pair}]
-    today = a.today or 0.0
-    for one, other in sorted(stable, key=lambda pair: abs(pair[0].load - today) > SAME_LOAD * today):
+    today, knee = a.today or 0.0, min(of.knee.value or math.inf for of in (a, b))
+    first = [pair for pair in stable if abs(pair[0].load - today) <= SAME_LOAD * today]
+    for one, other in (*first, *(pair for pair in stable if pair not in first and pair[0].load <= knee)):
         for each in objectives(a):
             of_a, of_b = (quantile_of(point, each.metric, each.quantile) for point in (one, other))
             label, p = f"{each.quantile} at {figures(one.load)} {a.unit}", float(each.quantile[1:]) / 100
