@@ -167,7 +167,7 @@ def _tail(findings: Findings) -> Figure | None:
             bounds += [_bound(one, np.full(2, at), ends) for one, at in _bounds(findings, name, float(x[-1]))]
     if not lines:
         return None
-    plot = _tails(lines, "share of offered requests that took longer").add_traces(bounds)
+    plot = tails(lines, "share of offered requests that took longer").add_traces(bounds)
     caption = (
         "A line crosses the level of p99 at its p99. A line that ends level above the bottom shows the share of requests "
         "without an answer by then."
@@ -193,7 +193,7 @@ def survival(at: Floats, beyond: Floats) -> tuple[Floats, Floats]:
     return np.concatenate((x[:1], x)), np.concatenate(([1.0], y))
 
 
-def _tails(lines: Sequence[go.Scatter], y: str) -> go.Figure:
+def tails(lines: Sequence[go.Scatter], y: str) -> go.Figure:
     """Lines of shares that took longer, on logarithmic axes."""
     fewest = min(min(line.y) for line in lines)
     steps = [p for p in (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999) if p == 0 or 1 - p >= fewest * 0.99]
@@ -448,7 +448,7 @@ def _fan_out(findings: Findings) -> Figure | None:
             lines.append(curve(curves.at_ms[kept], shares[kept], name, colour, TOOK, dash=dash))
     if not lines:
         return None
-    plot = _tails(lines, "share of requests whose slowest leg took longer")
+    plot = tails(lines, "share of requests whose slowest leg took longer")
     plot.update_xaxes(title_text="slowest leg, since sent (ms, logarithmic)")
     caption = (
         f"{one.traffic}, {one.complete:,} requests. From dotted to dashed: drift of the load. From dashed to solid: "
@@ -495,7 +495,7 @@ def _hedging(findings: Findings) -> Figure | None:
             lines.append(curve(x, y, name, GREY if one.is_control else LINES[i % 7], TOOK, shape="hv"))
     if len(lines) < 2:
         return None
-    plot = _tails(lines, "share of offered requests that took longer")
+    plot = tails(lines, "share of offered requests that took longer")
     caption = f"{HEDGED[shared[0]]} since scheduled, failures slowest. The ratios have the intervals."
     return finish("hedging", "Latency tail with and without hedges", caption, 380, plot)
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from tailgauge_analysis.report.figures import RED, log_ticks
+from tailgauge_analysis.report.figures import RED, TOOK, log_ticks, survival, tails
 from tailgauge_analysis.report.plot import (
     BLUE,
     GREEN,
@@ -15,6 +15,7 @@ from tailgauge_analysis.report.plot import (
     ORANGE,
     PURPLE,
     Figure,
+    curve,
     error_bars,
     finish,
     numbers,
@@ -28,6 +29,9 @@ HEIGHT = 360
 
 def figure(picture: Picture) -> Figure:
     """One picture; marks have the colour of their curve."""
+    if picture.tails:
+        plot = tails(_beyond(picture), picture.y)
+        return finish(picture.name, picture.title, picture.caption, HEIGHT, plot)
     drawn = [one for one in picture.curves if not one.dashed]
     colours = {one.name: COLOURS[i % len(COLOURS)] for i, one in enumerate(drawn)}
     plot = go.Figure([_trace(one, colours.get(one.name) or DASHED[one.dashed]) for one in picture.curves])
@@ -50,6 +54,12 @@ def _axis(name: str, picture: Picture) -> dict[str, Any]:
         return {"rangemode": "tozero"} if name == "y" else {}
     shown = [value for one in picture.curves for value in getattr(one, name)]
     return {"type": "log", **log_ticks(min(shown), max(shown))}
+
+
+def _beyond(picture: Picture) -> list[go.Scatter]:
+    lines = zip(picture.curves, COLOURS, strict=False)
+    drawn = [(*survival(np.array(one.x), np.array(one.y)), one.name, colour) for one, colour in lines]
+    return [curve(x, y, name, colour, TOOK, shape="hv") for x, y, name, colour in drawn if len(x)]
 
 
 def _trace(curve: PlotCurve, colour: str) -> go.Scatter:

@@ -53,3 +53,4 @@ class Picture:
     curves: tuple[PlotCurve, ...]
     marks: tuple[Mark, ...] = ()
     log: str = ""
+    tails: bool = False  # curves are shares that took longer than x ms: both axes are logarithmic

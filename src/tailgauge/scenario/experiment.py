@@ -13,6 +13,8 @@ from pydantic import Field, model_validator
 from tailgauge.table import NonNegative, Positive, Share, Table
 
 ExperimentKind = Literal["headroom", "hedging", "models", "checkup", "curve"]
+ADAPTIVE: Literal["adaptive"] = "adaptive"
+Delay = NonNegative | Literal["adaptive"]
 KINDS: tuple[ExperimentKind, ...] = get_args(ExperimentKind)
 
 
@@ -73,9 +75,9 @@ class Hedging(Table):
         lt=1,
         description="quantile of end-to-end times to compare; default p99, or p95 if a variant has too few requests",
     )
-    delays_ms: Annotated[tuple[NonNegative, ...], Field(strict=False)] = Field(
+    delays_ms: Annotated[tuple[Delay, ...], Field(strict=False)] = Field(
         (),
-        description="hedge delays tested at the lowest load, of which the best is used; `[]`: the delay of the table",
+        description='hedge delays tested at the lowest load, of which the best is used; `"adaptive"`: a quantile of recent TTFTs, see `hedge`; `[]`: the hedge of the table',
     )
     more_loads: int = Field(1, ge=0, le=10, description="loads added close to the crossover")
     pairs: int = Field(

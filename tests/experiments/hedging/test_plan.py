@@ -70,7 +70,7 @@ def test_it_says_where_it_helps_where_it_hurts_what_it_costs_and_why(found):
         assert any("each ms gained costs" in text for text in one.sections[0].notes)
         assert one.facts["why"][0]["name"] == "cancel"
         assert len(one.sections[0].tables[0].rows) >= len(LOADS)
-        assert [picture.name for picture in one.pictures] == ["hedging", "goodput"]
+        assert [picture.name for picture in one.pictures] == ["hedging", "goodput", "tails"]
         json.dumps(one.facts, allow_nan=False)
 
 
@@ -115,10 +115,19 @@ def test_near_saturation_what_hedging_piles_up_is_unstable_also_where_it_slows_b
 
 def test_the_best_delay_is_used(tmp_path):
     sizes = {"loads": (0.3, 0.4), "more_loads": 0, "pairs": 10, "block_s": 12.0}
-    answer = conducted(tree(ON, 5, delays_ms=(100_000.0, 150.0), **sizes), tmp_path).answer
+    answer = conducted(tree(ON, 5, delays_ms=(100_000.0, "adaptive", 150.0), **sizes), tmp_path).answer
+    found = {one["delay_ms"]: one["change"]["value"] for one in answer.facts["delays"]}
+    best = min(found, key=found.__getitem__)
 
-    assert answer.facts["tested"]["hedge"] == "hedging after 150 ms"
-    assert [one["delay_ms"] for one in answer.facts["delays"]] == [150.0, 100_000.0]
+    assert best != 100_000.0
+    assert (
+        answer.facts["tested"]["hedge"]
+        == {
+            150.0: "hedging after 150 ms",
+            "adaptive": "hedging after the 90% quantile of recent waits",
+        }[best]
+    )
+    assert list(found) == [150.0, 100_000.0, "adaptive"]
     assert answer.sections[0].tables[2].header[0] == "delay, ms"
 
 
@@ -255,10 +264,20 @@ def test_what_cannot_be_tried_is_refused(tmp_path, change, message):
         HedgingPlanner(Base(tmp_path / "planted.toml", scenario, (), tmp_path))
 
 
-def test_delays_need_a_policy_that_has_one(tmp_path):
-    wanted = tree({"policy": "adaptive"}, 1, delays_ms=(10.0,))
-    with pytest.raises(UsageError, match=r"delays_ms: policy = 'adaptive' takes no delay"):
-        HedgingPlanner(Base(tmp_path / "planted.toml", scenarios.parse(wanted, "planted"), (), tmp_path))
+@pytest.mark.parametrize(
+    ("policy", "expected"),
+    [("adaptive", "fixed"), ("immediate", "fixed"), ("fixed", "fixed"), ("single_r", "single_r")],
+)
+def test_fixed_delays_and_the_adaptive_one_are_tried_in_one_experiment(tmp_path, policy, expected):
+    wanted = tree({"policy": policy, "quantile": 0.8}, 1, delays_ms=(10.0, "adaptive"))
+    scenario = scenarios.parse(wanted, "planted")
+    steps = next(HedgingPlanner(Base(tmp_path / "planted.toml", scenario, (), tmp_path)).course())
+    hedges = {one.given[1]: dict(one.overrides)["traffic"][HEDGING]["hedge"] for one in steps}
+
+    assert hedges[10.0]["policy"] == expected
+    assert hedges[10.0]["delay_ms"] == 10.0
+    assert hedges["adaptive"] == {"policy": "adaptive", "quantile": 0.8}
+    assert any("80% quantile" in one.name for one in steps)
 
 
 def test_the_bound_of_the_planted_objective_is_one_that_some_requests_miss(found):

@@ -1,11 +1,13 @@
 """What switching hedging on changes at one load: a quantile of all its blocks, or a share of their requests.
 
 Input: values by pair of blocks. Output: one number with its interval; below 0 is a gain. The blocks of a variant are
-pooled, because a block alone is too short for a p99. The order within a pair is random, so without an effect the two could
-be exchanged: `exchanged` has the numbers of all exchanges (all 2^n of up to 12 pairs, else 2,047 drawn ones). Of a quantile
-these are of the share of requests beyond the quantile of both together: the quantile itself jumps where few requests are much
-slower than the others, so that chance would look as large as any effect. The interval is a bootstrap over pairs: drift affects both blocks of a pair. A dozen pairs vary less about their mean than about the
-expectation, so the draws are stretched by what n - 1 degrees of freedom cost and by Student's t.
+pooled, because a block alone is too short for a p99. The order within a pair is random, so without an effect the blocks
+could be exchanged: `exchanged` has the numbers of drawn exchanges. Any block may change places with any other, because the
+2^n exchanges within few pairs are too few; drift makes that test more careful, as blocks then differ more than pairs do. Of a
+quantile these are of the share of requests beyond the quantile of both together: the quantile itself jumps where few requests
+are much slower than the others, so that chance would look as large as any effect. The interval is a bootstrap over pairs:
+drift affects both blocks of a pair. A dozen pairs vary less about their mean than about the expectation, so the draws are
+stretched by what n - 1 degrees of freedom cost and by Student's t.
 """
 
 from __future__ import annotations
@@ -22,8 +24,7 @@ from tailgauge_analysis.text.quantile import FOR_FIGURES
 
 REPS = 1000
 FEWEST = 2  # pairs that vary at all
-ALL_UP_TO = 12  # pairs
-DRAWN = 2_047
+DRAWN = 2_047  # exchanges
 MOST = 5.0  # of a logarithm: 148x; larger differences are clipped
 Statistic = Callable[[Ints], Floats]  # weights of the cells, one row per draw, to one number per draw
 
@@ -31,7 +32,7 @@ Statistic = Callable[[Ints], Floats]  # weights of the cells, one row per draw, 
 @dataclass(frozen=True, slots=True)
 class Contrast:
     """On against off. `value`: difference of the logarithms, or of the shares; `draws`: the same of each resample;
-    `exchanged`: of the shares, as they are and then with the variants of some pairs exchanged.
+    `exchanged`: of the shares, as they are and then with the variants of some blocks exchanged.
     """
 
     value: float
@@ -67,7 +68,7 @@ def quantiles(off: Sequence[Floats], on: Sequence[Floats], p: float) -> Contrast
 def shares(off: Sequence[Floats], on: Sequence[Floats]) -> Contrast:
     """Share of ones with hedging less that without."""
     cells = [values for pair in zip(off, on, strict=True) for values in pair]
-    ones, sizes = np.array([one.sum() for one in cells]), np.array([len(one) for one in cells])
+    ones, sizes = np.array([one.sum() for one in cells]), np.array([float(len(one)) for one in cells])
     return _contrast(lambda w: (w @ ones) / np.maximum(w @ sizes, 1), lambda a, b: a - b, len(off))
 
 
@@ -77,8 +78,9 @@ def _contrast(statistic: Statistic, less: Callable[[Floats, Floats], Floats], pa
 
     on, off = _of(True, pairs), _of(False, pairs)
     value = float(between(on[None, :], off[None, :])[0])
-    swapped = np.repeat(_patterns(pairs), 2, axis=1)
-    exchanged = between(np.where(swapped, off, on), np.where(swapped, on, off))
+    order = np.tile(on, (DRAWN, 1))
+    order = np.vstack([on, np.random.default_rng(SEED).permuted(order, axis=1)])
+    exchanged = between(order, 1 - order)
     drawn = np.random.default_rng(SEED).integers(0, pairs, (REPS, pairs))
     times = np.repeat(np.stack([np.bincount(row, minlength=pairs) for row in drawn]), 2, axis=1)
     draws = between(times * on, times * off)
@@ -99,14 +101,6 @@ def _stretch(pairs: int) -> float:
 def _of(on: bool, pairs: int) -> Ints:
     """Weights of the cells of one variant: cells are off, on of the first pair, off, on of the second."""
     return np.tile(np.array([0, 1] if on else [1, 0], np.int64), pairs)
-
-
-def _patterns(pairs: int) -> Ints:
-    """Which pairs are exchanged, one row per pattern; the observed order is one of them."""
-    if pairs <= ALL_UP_TO:
-        return (np.arange(2**pairs)[:, None] >> np.arange(pairs)) & 1
-    drawn = np.random.default_rng(SEED).integers(0, 2, (DRAWN, pairs))
-    return np.concatenate([np.zeros((1, pairs), np.int64), drawn])
 
 
 def per_cent(value: float) -> float:

@@ -2,23 +2,20 @@
 
 The quantile is the same at every load: p99 if each variant has enough requests for it at the lowest load, else p95, else
 there is no answer. Whether hedging helps, and whether it hurts, by either measure, is one family of tests (Holm), and a
-claim needs p <= 0.02, because a false claim costs more than a missed one.
+claim needs p <= 0.04, because a false claim costs more than a missed one.
 
-The effect of hedging can only get worse as the load rises, so a non-decreasing fit, weighted by 1 / variance, goes
-through the contrasts (pool adjacent violators) and pools neighbouring loads; its zero is the crossover. Between two tested
-loads only the order is known, so each draw of the bootstrap gives the last load with a gain and the first with a harm. The interval reaches from the 2.5% quantile of the former to the
-97.5% quantile of the latter, and one tested load further out at each end, because the bootstrap of a monotone fit is too
-narrow (Sen, Banerjee, Woodroofe 2010), and a block may end before a backlog has grown. What helps and what hurts is at
-least the smallest size worth a change, 5% or 1 point.
+The effect of hedging can only get worse as the load rises, so neighbouring loads are pooled. That it helps at a load is
+tested on that load and those above, that it hurts on it and those below: the largest of all sums over the load and some that
+follow is compared with the same after exchanging the variants of blocks, so that trying many loads makes no finding. Such
+tests are nested, so the last load at which it helps and the first at which it hurts, each at 2.5%, are a 95% interval of the
+crossover. Only the former is one load further down, because harm comes in bursts, which a few blocks may lack: without that
+the interval missed up to 25% of planted crossovers. The crossover itself is the zero of a non-decreasing fit through the
+contrasts, weighted by 1 / variance (pool adjacent violators). What helps and what hurts is by that fit at least the smallest size worth a change, 5% or 1 point.
 
 Above what the target sustains there is no size, because it grows with the length of the run: loads from where the requests
 in flight grow are not fitted. If they grow with hedging only, and its tail is slower there, it hurts. Where the variants are
 mixed up, because the backlog outlasts a block or grows through the whole run, both wait as long: nothing is compared there,
 and the growth alone decides.
-
-Whether it helps is tested on the lower loads together, whether it hurts on the upper ones: the largest of all weighted
-sums over the lowest (highest) loads is compared with the same after exchanging the variants of pairs, so that trying many
-loads makes no finding.
 """
 
 from __future__ import annotations
@@ -31,6 +28,7 @@ import numpy as np
 
 from tailgauge.experiments.hedging import contrast
 from tailgauge.experiments.hedging.contrast import Contrast
+from tailgauge.scenario.experiment import Delay
 from tailgauge_analysis.comparing.design import STABLE, Growing
 from tailgauge_analysis.stats.bootstrap import SEED
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats, n_min, rank
@@ -41,10 +39,10 @@ from tailgauge_analysis.text.section import INCONCLUSIVE
 OFF, ON = "hedging_off", "hedging_on"  # traffic tables of the variants
 HELPS, HURTS = "helps", "hurts"
 PS = (0.99, 0.95)
-SURE = 0.02
+SURE = 0.04
 LEAST_EFFECT = (math.log1p(0.05), 0.01)  # of the quantile, of the share of requests that miss an objective
 DRAWN = 4_095  # exchanges of all loads together
-LEAST = 1e-4  # variance: a smaller one would get too much weight
+LEAST, TINY = 1e-4, 1e-12  # variance: a smaller one would get too much weight
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +147,7 @@ class HedgingResult:
 class TriedDelay:
     """One delay, at the lowest load."""
 
-    delay_ms: float
+    delay_ms: Delay
     load: LoadResult
     change: Contrast | None
 
@@ -167,7 +165,7 @@ def result(loads: Sequence[LoadResult], quantile: float | None = None) -> Hedgin
     without, either = (_unstable(ordered, sides) for sides in ((0,), (0, 1)))
     above = [one for one in ordered if p is not None and either is not None and one.rate_per_s >= either]
     slower = [contrast.quantiles(one.off, one.on, p or 0.0) for one in above]
-    hardly = p_values([one for one in slower if one is not None])[1] > 1 - CONFIDENCE
+    hardly = not (p_values([one for one in slower if one is not None])[1] <= 1 - CONFIDENCE).any()
     if hardly and not any(one.mixed for one in above):  # a wave of load by chance
         either = without
     unstable = None if either == without else either
@@ -184,7 +182,8 @@ def result(loads: Sequence[LoadResult], quantile: float | None = None) -> Hedgin
     ]
     # Where it is unstable that hedging hurts needs no test.
     tests = 1 if unstable is not None else 2
-    adjusted = holm([p for of in known for p in p_values([one for _, one in of])[:tests]])
+    each_load = [p_values([one for _, one in of]) for of in known]
+    adjusted = holm([float(min(p, default=1.0)) for of in each_load for p in of[:tests]])
     crossovers = [
         crossover(
             [rate for rate, _ in of], [one for _, one in of], helps=adjusted[tests * i] <= SURE,
@@ -254,41 +253,39 @@ def crossover(
         return CrossoverLoad(None, None, unstable_per_s, helps=False, hurts=unstable, fit=())
     weights = np.array([1 / max(LEAST, float(one.draws.var())) for one in of])
     fit = isotonic(np.array([one.value for one in of]), weights)
-    rows = np.stack([one.draws for one in of], axis=1)
-    ends = np.array([around(loads, isotonic(row, weights)) for row in rows])
-    alpha = (1 - CONFIDENCE) / 2
-    tested = [*loads, *([unstable_per_s] if unstable_per_s is not None else [])]
     gain, harm = around(loads, fit, least)
-    # What is shown somewhere holds at the end, where it is largest.
-    low = _further(tested, float(np.quantile(ends[:, 0], alpha, method="inverted_cdf")), -1)
-    high = _further(tested, float(np.quantile(ends[:, 1], 1 - alpha, method="inverted_cdf")), 1)
-    low, high = min(low, gain), max(high, min(harm, tested[-1]))
-    helps = helps and math.isfinite(gain)
-    hurts = unstable or (hurts and math.isfinite(harm))
+    gains, harms = (np.flatnonzero(one <= (1 - CONFIDENCE) / 2) for one in p_values(of))
+    low = min(gain, loads[max(0, int(gains[-1]) - 1)]) if len(gains) else -math.inf
+    high = max(harm, loads[int(harms[0])]) if len(harms) else math.inf
+    high = high if unstable_per_s is None else min(high, unstable_per_s)
+    helps, hurts = helps and math.isfinite(low), unstable or (hurts and math.isfinite(high))
     return CrossoverLoad(
         _zero(loads, fit) if helps and hurts else None, low if helps else None, high if hurts else None,
         helps, hurts, tuple(map(float, fit)),
     )  # fmt: skip
 
 
-def p_values(of: Sequence[Contrast]) -> tuple[float, float]:
-    """p of "helps at the lowest loads" and of "hurts at the highest"; 1 if nothing varies."""
-    varies = [one for one in of if one.exchanged.std() > 0]
-    if not varies:
-        return 1.0, 1.0
+def p_values(of: Sequence[Contrast]) -> tuple[Floats, Floats]:
+    """Of each load, p of "helps there" by it and the loads above, and of "hurts there" by it and those below, because what
+    hedging changes can only grow with the load.
+    """
+    if not of:
+        return np.ones(0), np.ones(0)
     rng = np.random.default_rng(SEED)
-    weights = np.array([1 / float((one.exchanged**2).mean()) for one in varies])
-    drawn = np.stack([one.exchanged[rng.integers(0, len(one.exchanged), DRAWN)] for one in varies], axis=1)
-    observed = np.array([[one.exchanged[0] for one in varies]])
-    lows = [_sums(rows, weights).min(axis=1) for rows in (observed, drawn)]
-    highs = [_sums(rows[:, ::-1], weights[::-1]).max(axis=1) for rows in (observed, drawn)]
-    helps, hurts = (lows[1] <= lows[0][0]).sum(), (highs[1] >= highs[0][0]).sum()
-    return (1 + int(helps)) / (1 + DRAWN), (1 + int(hurts)) / (1 + DRAWN)
+    drawn = [one.exchanged[[0, *rng.integers(0, len(one.exchanged), DRAWN)]] for one in of]
+    rows = np.stack([one / max(TINY, float(np.sqrt((one**2).mean()))) for one in drawn], axis=1)
+    return _from_each(rows), _from_each(-rows[:, ::-1])[::-1]
 
 
-def _sums(rows: Floats, weights: Floats) -> Floats:
-    """Over the first loads, the first two and so on, in standard errors."""
-    return np.cumsum(rows * weights, axis=1) / np.sqrt(np.cumsum(weights))
+def _from_each(rows: Floats) -> Floats:
+    """p of the least sum over a load and some of those that follow, in standard errors; the first row is as observed. No lower
+    than at the load before, so that no number of loads makes a finding.
+    """
+    n = rows.shape[1]
+    least = [
+        (np.cumsum(rows[:, i:], axis=1) / np.sqrt(np.arange(1, n - i + 1))).min(axis=1) for i in range(n)
+    ]
+    return np.maximum.accumulate([float((one <= one[0] + TINY).mean()) for one in least])
 
 
 def isotonic(values: Floats, weights: Floats) -> Floats:
@@ -311,12 +308,6 @@ def around(loads: Sequence[float], fit: Floats, least: float = 0.0) -> tuple[flo
     gains, harms = np.flatnonzero(fit < -least), np.flatnonzero(fit > least)
     low = loads[int(gains[-1])] if len(gains) else -math.inf
     return low, loads[int(harms[0])] if len(harms) else math.inf
-
-
-def _further(loads: Sequence[float], end: float, by: int) -> float:
-    """The next tested load, or the outermost."""
-    at = loads.index(end) + by if math.isfinite(end) else by * len(loads)
-    return loads[min(len(loads) - 1, max(0, at))]
 
 
 def _zero(loads: Sequence[float], fit: Floats) -> float | None:

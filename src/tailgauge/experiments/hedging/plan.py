@@ -25,6 +25,7 @@ from tailgauge.experiments.hedging.measure import load_result
 from tailgauge.experiments.reading import RunReading
 from tailgauge.patterns.table import pattern_of
 from tailgauge.rows.schema import JOIN
+from tailgauge.scenario.experiment import ADAPTIVE, Delay
 from tailgauge.scenario.experiment import Experiment as Table
 from tailgauge.scenario.experiment import Headroom as Search
 from tailgauge.schedule.settings import TRACE
@@ -37,7 +38,6 @@ MOST_WARMUP_S = 10.0
 PAIRS = 7  # so many show a harm at one load by themselves
 AMPLE = 7  # end-to-end p99: blocks so long show more of a difference than more of them would
 SEARCH_SHARE = 1 / 5  # of the minutes
-WITH_DELAY = ("fixed", "single_r")
 
 
 class HedgingPlanner(Planner):
@@ -87,7 +87,7 @@ class HedgingPlanner(Planner):
         return load_result(step.given[0], reading, metric, step.given[2], self._settings.washout_s)
 
     def _scan(self, rate: float, after: Sequence[float]) -> Steps:
-        """Every delay at the lowest load; the one with the lowest quantile is used from here on."""
+        """Every delay, and the adaptive one, at the lowest load; that with the lowest quantile is used from here on."""
         delays = list(self._settings.delays_ms)
         Random(self._scenario.seed).shuffle(delays)
         if delays:
@@ -95,14 +95,23 @@ class HedgingPlanner(Planner):
             yield from self.run([self._step(rate, planned, delay) for delay in delays])
         known = {one.delay_ms: one.change.value for one in self._delays() if one.change is not None}
         if known:
-            self._hedge = {**self._hedge, "delay_ms": min(known, key=known.__getitem__)}
+            self._hedge = self._with(min(known, key=known.__getitem__))
+
+    def _with(self, delay: Delay | None) -> dict[str, Any]:
+        """The hedge with this delay in the place of its own."""
+        if delay is None:
+            return self._hedge
+        if delay == ADAPTIVE:
+            return {**self._hedge, "policy": ADAPTIVE}
+        policy = self._hedge["policy"]
+        return {**self._hedge, "policy": policy if policy == "single_r" else "fixed", "delay_ms": delay}
 
     def _delays(self) -> list[TriedDelay]:
         tried = {one.step.given[1]: one.measured for one in self._kept if one.step.given[1] is not None}
         p = quantile_for(list(tried.values()), self._settings.quantile)
         return [
             TriedDelay(delay, one, contrast.quantiles(one.off, one.on, p) if p is not None else None)
-            for delay, one in sorted(tried.items())
+            for delay, one in sorted(tried.items(), key=lambda pair: (pair[0] == ADAPTIVE, pair[0]))
         ]
 
     def _loads(self) -> list[LoadResult]:
@@ -120,19 +129,19 @@ class HedgingPlanner(Planner):
         rates = [one.rate_per_s for one in found.loads if one.change is not None]
         return closer(rates, found.tail.fit, n)
 
-    def _step(self, rate: float, planned: Sequence[float], delay_ms: float | None = None) -> Step:
+    def _step(self, rate: float, planned: Sequence[float], delay: Delay | None = None) -> Step:
         pairs, block_s = self._blocks(rate, planned)
         warmup_s = min(MOST_WARMUP_S, block_s)
         whole_s = warmup_s + 2 * pairs * block_s
         washout_s = self._settings.washout_s if self._settings.washout_s is not None else block_s / 3
-        hedge = self._hedge if delay_ms is None else {**self._hedge, "delay_ms": delay_ms}
+        hedge = self._with(delay)
         blocks = {"a": OFF, "b": ON, "block_s": block_s, "washout_s": washout_s}
         overrides = (
             ("arrival.rate_per_s", rate), ("arrival.shape", None), ("traffic", self._variants(hedge)), ("slo", self._slo),
             ("alert", None), ("use_case", None), ("crossover", blocks), ("stages.warmup_s", warmup_s), ("stages.cooldown_s", 0.0),
         )  # fmt: skip
-        name = f"{rate:.4g} requests/s" + (f", hedges after {delay_ms:g} ms" if delay_ms is not None else "")
-        return Step(name, overrides, whole_s, self.seed(), given=(rate, delay_ms, block_s))
+        name = f"{rate:.4g} requests/s" + (f", {_described(hedge)}" if delay is not None else "")
+        return Step(name, overrides, whole_s, self.seed(), given=(rate, delay, block_s))
 
     def _blocks(self, rate: float, planned: Sequence[float]) -> tuple[int, float]:
         """Pairs at a load, and the seconds of a block, where so many runs are still to come."""
@@ -208,10 +217,6 @@ def _tested(base: Base) -> str:
         there = ", ".join(hedging) or "there is none; set hedge.policy in one"
         text = f"expected one of the tables of [traffic] that hedge: {there}"
         raise base.refused("experiment.hedging.traffic", text)
-    policy = base.scenario.traffic[tested].hedge.policy
-    if table.delays_ms and policy not in WITH_DELAY:
-        text = f"policy = {policy!r} takes no delay: expected {' or '.join(WITH_DELAY)}, or no delays_ms"
-        raise base.refused("experiment.hedging.delays_ms", text)
     return tested
 
 
@@ -242,7 +247,7 @@ def _described(hedge: dict[str, Any]) -> str:
     policy = hedge["policy"]
     if policy == "immediate":
         return "hedging every call at once"
-    if policy == "adaptive":
+    if policy == ADAPTIVE:
         return f"hedging after the {100 * float(hedge.get('quantile', 0.9)):g}% quantile of recent waits"
     after = f"hedging after {float(hedge.get('delay_ms', 1000.0)):g} ms"
     return (

@@ -5,6 +5,7 @@ PASS if there is an answer; INCONCLUSIVE if no load shows a difference, or nothi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -42,6 +43,7 @@ ADVICE = {
 }  # fmt: skip
 DRAWN_TO = 1.5  # of a logarithm: +348%; larger values are drawn there
 FIGURE_NOTE = "Bars are 95% intervals{}; below 0 hedging helps. Shaded: the interval of the crossover load."
+TAILS_NOTE = "At {}. A line that ends level above the bottom shows the share of failed requests."
 CANCEL, LIMIT, DELAY, TOGETHER, LOAD = "cancel", "limit", "delay", "correlation", "load"
 SAVED = 0.5  # of the remaining generation: less is no effective cancel
 MORE_REFUSED = 0.005  # share of the calls
@@ -107,10 +109,8 @@ def answer(
     details = [*unequal, *details, *_between(tested, decided), *_sizes(found), *causes[:1]]
     tables = [_loads(found, tested.sustainable_per_s), _costs(found), *([_delays(delays)] if delays else [])]
     notes = [*([] if by else _goodput(found)), *_price(found), *causes[1:], *notes, *_remarks(tested, found)]
-    shown = Result(outcome, text, details=tuple(details))
-    return answered(
-        "hedging", "Hedging by load", shown, finding, tables, notes, _smallest(found), _pictures(found)
-    )
+    shown, pictures = Result(outcome, text, details=tuple(details)), _pictures(found, tested.today_per_s)
+    return answered("hedging", "Hedging by load", shown, finding, tables, notes, _smallest(found), pictures)
 
 
 # --- text -------------------------------------------------------------------------------------------------------
@@ -184,10 +184,11 @@ def _rate(value: float) -> str:
 
 
 def _smallest(found: HedgingResult) -> str:
-    errors = [float(one.change.draws.std()) for one in found.loads if one.change is not None]
-    if not errors:
+    variances = [float(one.change.draws.var()) for one in found.loads if one.change is not None]
+    if not variances or not all(variances):
         return ""
-    return f"at one load a change of the {percentile(found.quantile or 0.0)} of {share(per_cent(DETECTED * float(np.median(errors))))}"
+    least = per_cent(DETECTED / math.sqrt(sum(1 / one for one in variances)))
+    return f"a {percentile(found.quantile or 0.0)} that differs by {share(least)} at every load"
 
 
 def _remarks(tested: TestedHedge, found: HedgingResult) -> list[str]:
@@ -338,7 +339,7 @@ def _cost_row(one: ComparedLoad) -> tuple[Cell, ...]:
 def _delays(delays: Sequence[TriedDelay]) -> Table:
     rows = tuple(
         (
-            f"{one.delay_ms:g}",
+            one.delay_ms if isinstance(one.delay_ms, str) else f"{one.delay_ms:g}",
             _change_cell(one.change, _change),
             *map(share, (one.load.copies.hedged, one.load.copies.won)),
         )
@@ -348,8 +349,8 @@ def _delays(delays: Sequence[TriedDelay]) -> Table:
     return Table("Delays", ("delay, ms", "change", "calls hedged", "hedges won"), rows, note)
 
 
-def _pictures(found: HedgingResult) -> tuple[Picture, ...]:
-    """The change by load, and the crossover."""
+def _pictures(found: HedgingResult, today_per_s: float) -> tuple[Picture, ...]:
+    """The change by load with the crossover, and the tail with hedging and without near today's rate."""
     if found.quantile is None or len(found.loads) < 2:
         return ()
     name = percentile(found.quantile)
@@ -366,7 +367,25 @@ def _pictures(found: HedgingResult) -> tuple[Picture, ...]:
             "goodput", "Requests that miss an objective, with hedging less without", "change of the share, % points", bad,
             found.goodput, lambda value: 100 * value, "",
         ))  # fmt: skip
-    return tuple(out)
+    return (*out, _tails(found, today_per_s))
+
+
+def _tails(found: HedgingResult, today_per_s: float) -> Picture:
+    load = min((one.load for one in found.loads), key=lambda one: abs(one.rate_per_s - today_per_s))
+    curves = []
+    for name, blocks in (("without hedging", load.off), ("with hedging", load.on)):
+        ms = np.sort(np.concatenate(blocks))
+        known = ms[np.isfinite(ms)]
+        beyond = 1 - np.arange(1, len(known) + 1) / len(ms)
+        curves.append(PlotCurve(name, tuple(known.tolist()), tuple(beyond.tolist())))
+    at = f"{_rate(load.rate_per_s)} requests/s, the tested load nearest to today's {figures(today_per_s)}"
+    text = (
+        "Latency tail with hedging and without",
+        TAILS_NOTE.format(at),
+        "latency (ms)",
+        "share of requests that took longer",
+    )
+    return Picture("tails", *text, tuple(curves), tails=True)
 
 
 def _picture(
@@ -377,7 +396,7 @@ def _picture(
     curves = (
         PlotCurve.of("each load", known, shown, joined=False),
         PlotCurve("fit", at, tuple(map(shown, of.fit))),
-        PlotCurve("no change", (at[0], at[-1]), (0.0, 0.0)),
+        PlotCurve("no change", (at[0], at[-1]), (0.0, 0.0), dashed="grey"),
     )
     marks = (
         (Mark("crossover", of.helps_below_per_s, of.hurts_above_per_s),)
