@@ -114,7 +114,7 @@ def test_near_saturation_what_hedging_piles_up_is_unstable_also_where_it_slows_b
 
 
 def test_the_best_delay_is_used(tmp_path):
-    sizes = {"loads": (0.3, 0.4), "more_loads": 0, "pairs": 10, "block_s": 12.0}
+    sizes = {"loads": (0.3,), "more_loads": 0, "pairs": 8, "block_s": 12.0}
     answer = conducted(tree(ON, 5, delays_ms=(100_000.0, "adaptive", 150.0), **sizes), tmp_path).answer
     found = {one["delay_ms"]: one["change"]["value"] for one in answer.facts["delays"]}
     best = min(found, key=found.__getitem__)
