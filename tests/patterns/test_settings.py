@@ -156,6 +156,6 @@ def test_the_models_in_use_are_named_once_in_order_of_first_use() -> None:
         },
     }
 
-    assert parse(tree, "my.toml").models() == (
+    assert tuple(parse(tree, "my.toml").models()) == (
         ("main", "large"), ("second", "other"), ("main", "small"), ("second", "plain"),
     )  # fmt: skip

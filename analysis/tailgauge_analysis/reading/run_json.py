@@ -220,6 +220,10 @@ class RunJson(_Tolerant):
     """engine, cached, prompt: prompt tokens over the run by the engine's own counters, and how many of them came out of its
     cache; read where the usage of the preflight does not tell; absent in dry runs and older runs
     """
+    engine_completed: Whole | None = None
+    """calls that the engine completed over the run, by vLLM's own counter; read where users cancel and the second target is a
+    gateway; absent in dry runs and older runs
+    """
     certificate: Json = {}
     """the cited certificate: id, made_at, host, transport (plain or tls), rates in chunks/s, errors in ms; or id null and why;
     absent in dry runs

@@ -7,7 +7,7 @@ may work on when the client has left.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, cast
 
 from tailgauge.call import JOB_FETCH
@@ -44,7 +44,9 @@ class Attempts:
         store: Store,
         deadline_s: float,
         book: CacheBook | None = None,
+        gateways: Collection[str] = (),
     ) -> None:
+        self.gateways = gateways  # targets whose calls pass the simulated gateway
         self.targets, self.endpoint, self.queue = targets, endpoint, queue
         self.store, self.book = store, book
         self.wires = {name: PROTOCOLS[one.protocol](one, _NOWHERE) for name, one in targets.items()}
@@ -95,6 +97,21 @@ class Attempt:
             note = attempts.book.sent(self._send.call, self._key, now_ns, row.traffic)
             if note is not None:
                 note.fill(row)
+        self._timer = attempts.queue.call_at(now_ns + attempts.deadline_ns, self._time_out)
+        delay_ns = attempts.endpoint.through_gateway(self._exchange) if row.target in attempts.gateways else 0
+        if delay_ns:
+            attempts.queue.call_at(now_ns + delay_ns, self._arrive)
+        else:
+            self._arrive()
+
+    def _arrive(self) -> None:
+        """The endpoint gets it."""
+        attempts = self._attempts
+        self._exchange.row.received_at_ns = attempts.queue.now_ns()
+        if self._ended:
+            self._exchange.row.cancelled_at_ns = self.aborted_at_ns
+            self.on_over()
+            return
         try:
             served = attempts.endpoint.serve(self._exchange, self._send.call, self._model, self)
         except Refused as refused:
@@ -106,7 +123,6 @@ class Attempt:
             self._about_job(served)
             return
         self._delivery = served
-        self._timer = attempts.queue.call_at(now_ns + attempts.deadline_ns, self._time_out)
 
     def abort(self, reason: str) -> None:
         """Close it; of a call that is over nothing changes."""

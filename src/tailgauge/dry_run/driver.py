@@ -16,7 +16,7 @@ from tailgauge.dry_run.event_queue import EventQueue
 from tailgauge.protocols.anthropic import body as messages_body
 from tailgauge.rows.schema import ServerLogRow
 from tailgauge.scenario.simulated import Simulated
-from tailgauge.simulator.behaviours import tokens
+from tailgauge.simulator.behaviours import gateway, tokens
 from tailgauge.simulator.behaviours.faults import END_MARK
 from tailgauge.simulator.core.answer import Answer, answer_to
 from tailgauge.simulator.core.endpoint import Endpoint
@@ -46,10 +46,37 @@ class Client(Protocol):
         """Nothing more happens to the call, at the endpoint neither; it may come before `on_end` and before a `leave`."""
 
 
+class _Held:
+    """A client behind a gateway that holds the answer back until it ends."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._arrived: list[Callable[[], None]] = []
+        self.on_over = client.on_over
+
+    def on_headers(self) -> None:
+        """The response has begun."""
+        self._arrived.append(self._client.on_headers)
+
+    def on_content(self) -> None:
+        """The first content is there."""
+        self._arrived.append(self._client.on_content)
+
+    def on_watched(self) -> None:
+        """Nothing: when the client gets this chunk the answer is over."""
+
+    def on_end(self) -> None:
+        """The client gets all of it."""
+        for arrived in (*self._arrived, self._client.on_end):
+            arrived()
+
+
 class Delivery:
     """One answer on its way. `watch`: number of the chunk that the client waits for, 0 for none."""
 
     def __init__(self, answer: Answer, client: Client, queue: EventQueue, watch: int) -> None:
+        self._holds = answer.exchange.proxy.buffer_all
+        client = _Held(client) if self._holds else client
         self.answer, self._client, self._queue, self._watch = answer, client, queue, watch
         self._planned = self._contents = 0  # chunks looked at, and those of content among them
         self._begins = self._ends = self._opened = self._left = self._ended = False
@@ -70,6 +97,8 @@ class Delivery:
         """Times, tokens and kinds of the content that was there by then."""
         answer = self.answer
         times = answer.due_ns[: bisect_right(answer.due_ns, until_ns)]
+        if self._holds:
+            times = [until_ns] * len(times) if self._ended else []
         sizes = [answer.tokens_in(i + 1) - answer.tokens_in(i) for i in range(len(times))]
         rows = [
             (at_ns, size, kind)
@@ -190,6 +219,12 @@ class DryEndpoint:
         row = ServerLogRow(name, *key, wire.NAME, 200, self.now_ns(), None, None, [], None, None, 0, 0)
         self._number += 1
         return Exchange(self.core, row, wire, self._number)
+
+    def through_gateway(self, exchange: Exchange) -> int:
+        """A call passes the gateway: how long that takes, in ns."""
+        table = self.core.table.gateway
+        exchange.proxy = gateway.proxy(table)
+        return gateway.delay_ns(table, self.core.seed, exchange.key)
 
     def serve(self, exchange: Exchange, call: Call, model: str, client: Client) -> Delivery | bytes:
         """Take a call, or raise `Refused`; of a call about a job, the body of the answer."""

@@ -65,7 +65,8 @@ class DryRun(Requests):
         targets = {MAIN: scenario.target, SECOND: scenario.second_target or scenario.target}
         deadline_s = scenario.limits.attempt_deadline_s
         book = CacheBook.of(scenario, alone=True, simulated=True)
-        attempts = Attempts(targets, self.endpoint, self.queue, store, deadline_s, book)
+        gateways = (SECOND,) if scenario.has_gateway else ()
+        attempts = Attempts(targets, self.endpoint, self.queue, store, deadline_s, book, gateways)
         self._made = makers_of(scenario, schedule)
         super().__init__(scenario, self._made, attempts, store, Counters(), self.queue, _raise)
         self._arrivals: Iterator[Planned] = iter(())
@@ -170,15 +171,17 @@ class SizedPrompts:
 def makers_of(scenario: Scenario, schedule: Schedule) -> Mapping[str, Maker | SizedPrompts]:
     """The maker of the prompts of each traffic table."""
     words_per_token = _SAMPLE_WORDS / tokens.count(prompt(scenario.seed, 0, _SAMPLE_WORDS))
-    marks = CACHE_MARKS in PROTOCOLS[scenario.target.protocol].offers
     read = scenario.simulated.cache.mode != "off" or schedule.blocks is not None
 
     def real(traffic: Traffic) -> bool:
         grows = traffic.session.turns_mean > 1 and traffic.session.grow
         return read or bool(traffic.cache or traffic.tools or not traffic.prompts.is_generated) or grows
 
+    def marks(traffic: Traffic) -> bool:
+        return CACHE_MARKS in PROTOCOLS[scenario.target_of(traffic.target).protocol].offers
+
     return {
-        name: Maker(scenario.seed, traffic, name, words_per_token, marks=marks) if real(traffic) else SizedPrompts(traffic)
+        name: Maker(scenario.seed, traffic, name, words_per_token, marks=marks(traffic)) if real(traffic) else SizedPrompts(traffic)
         for name, traffic in scenario.traffic.items()
     }  # fmt: skip
 

@@ -28,7 +28,9 @@ ANSWER_S = 5.0  # for the whole page
 BEFORE_S, AFTER_S = 5.0, 60.0  # until nothing runs any more
 POLL_S = 0.2
 MAX_BYTES = 4 << 20
-LINE = re.compile(r"([a-z]+:\w+)(?:\{.*\})?\s+(\S+)(?:\s+\d+)?\s*")
+LINE = re.compile(r"([a-z]+:\w+)(\{.*\})?\s+(\S+)(?:\s+\d+)?\s*")
+ENDED = "vllm:request_success_total"
+WHOLE = re.compile(r'finished_reason="(?:stop|length)"')  # of a call that nobody cancelled
 # Tokens made; calls that run or wait.
 NAMES = {
     "vLLM": ("vllm:generation_tokens_total", ("vllm:num_requests_running", "vllm:num_requests_waiting")),
@@ -47,13 +49,14 @@ CACHED = {
 
 @dataclass(frozen=True, slots=True)
 class TokenCount:
-    """Engine, tokens generated since its start, calls running or waiting; prompt tokens, and those out of its cache."""
+    """Engine, tokens generated since its start, calls running or waiting; prompt tokens, and those out of its cache; calls completed."""
 
     engine: str
     tokens: int
     calls: int
     prompt: int | None = None
     cached: int | None = None
+    completed: int | None = None
 
 
 def parse_count(page: str) -> TokenCount | None:
@@ -61,8 +64,8 @@ def parse_count(page: str) -> TokenCount | None:
     sums: dict[str, float] = {}
     for line in page.splitlines():
         found = LINE.fullmatch(line)
-        if found is not None:
-            sums[found[1]] = sums.get(found[1], 0.0) + _number(found[2])
+        if found is not None and (found[1] != ENDED or WHOLE.search(found[2] or "")):
+            sums[found[1]] = sums.get(found[1], 0.0) + _number(found[3])
     for engine, (tokens, calls) in NAMES.items():
         values = [sums.get(name, math.nan) for name in (tokens, *calls)]
         if all(math.isfinite(value) and value >= 0 for value in values):
@@ -70,7 +73,9 @@ def parse_count(page: str) -> TokenCount | None:
             prompt = [sums.get(name, math.nan) for name in (cached, *every)]
             known = all(math.isfinite(value) and value >= 0 for value in prompt)
             of_cache = (round(sum(prompt[1:])), round(prompt[0])) if known else (None, None)
-            return TokenCount(engine, round(values[0]), round(sum(values[1:])), *of_cache)
+            ended = sums.get(ENDED, math.nan)
+            completed = round(ended) if math.isfinite(ended) else None
+            return TokenCount(engine, round(values[0]), round(sum(values[1:])), *of_cache, completed)
     return None
 
 
@@ -86,8 +91,9 @@ class EngineMetrics:
 
     def __init__(self, scenario: Scenario, pause: Callable[[float], object]) -> None:
         self._cancels = any(table.cancel.share > 0 for table in scenario.traffic.values())
-        is_only_target = scenario.second_target is None and is_self_hosted(scenario.target.url)
-        self._target = scenario.target if is_only_target else None
+        self._has_gateway = scenario.has_gateway  # then only the calls that the engine completed are of both targets
+        is_alone = scenario.second_target is None or (self._has_gateway and self._cancels)
+        self._target = scenario.target if is_alone and is_self_hosted(scenario.target.url) else None
         self._before: TokenCount | None = None
         self._after: TokenCount | None = None
         self._hurried, self._pause = False, pause
@@ -113,6 +119,10 @@ class EngineMetrics:
         before, after = self._before, self._after
         if before is None or after is None or after.tokens < before.tokens:
             return {"engine_tokens": None}
+        if self._has_gateway:
+            known = before.completed is not None and after.completed is not None
+            completed = (after.completed or 0) - (before.completed or 0)
+            return {"engine_tokens": None, **({"engine_completed": completed} if known else {})}
         made = {"engine": before.engine, "before": before.tokens, "after": after.tokens}
         found: dict[str, Any] = {"engine_tokens": made if self._cancels else None}
         if before.prompt is not None and after.prompt is not None:

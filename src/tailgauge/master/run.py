@@ -48,6 +48,7 @@ from tailgauge.rows.run_folder import RunFolder, new_run_id, write_json
 from tailgauge.rows.schema import COMPLETED, OK
 from tailgauge.sanitize import plain
 from tailgauge.scenario.model import Scenario
+from tailgauge.simulator.behaviours import gateway
 from tailgauge.schedule.schedule import Planned, Schedule
 from tailgauge.schedule.settings import CLOSED
 
@@ -246,7 +247,11 @@ class Run:
         self._held = self.folder.hold(self._mark)
         if SIMULATED in self.target_urls:
             self._endpoint, self._endpoint_url = start_endpoint(scenario, self.folder.path / "endpoint.log")
-            self.target_urls = [self._endpoint_url if u == SIMULATED else u for u in self.target_urls]
+            behind = gateway.PATH if scenario.has_gateway else ""
+            urls = (self._endpoint_url, self._endpoint_url + behind)
+            self.target_urls = [
+                new if old == SIMULATED else old for old, new in zip(self.target_urls, urls, strict=False)
+            ]
         self._write_run_json()
 
     def _send_plan(self) -> None:

@@ -9,6 +9,7 @@ The request is ok when every result is.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 from pydantic import Field
@@ -76,7 +77,7 @@ class Batch(Job):
 
     def first_calls(self, prompts: Sequence[Prompt], output_tokens: int) -> tuple[list[Call], int]:
         """Submitting it; a poll and the results follow."""
-        return [Call(prompts[0], output_tokens, kind=JOB_SUBMIT, batch=tuple(prompts))], 2
+        return [replace(self.call(prompts[0], output_tokens), kind=JOB_SUBMIT, batch=tuple(prompts))], 2
 
 
 def _class(result: dict[str, Any]) -> str:

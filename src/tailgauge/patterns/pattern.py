@@ -10,7 +10,6 @@ from typing import Any, ClassVar
 from tailgauge.call import (
     EXACT_OUTPUT,
     EXTENDED_THINKING,
-    MAIN,
     THINKING_BUDGETS,
     TOOLS,
     WHOLE_ANSWERS,
@@ -94,7 +93,7 @@ class Pattern(ABC):
     def models(self) -> list[tuple[str, str | None]]:
         """Target and model of every kind of call; None: the target's model."""
         traffic = self.traffic
-        found: list[tuple[str, str | None]] = [(MAIN, traffic.model)]
+        found: list[tuple[str, str | None]] = [(traffic.target, traffic.model)]
         if traffic.hedge.policy != "off":
             found.append((traffic.hedge.target, traffic.model))
         if traffic.fallback.after_s is not None:
@@ -131,6 +130,7 @@ class Pattern(ABC):
             prompt,
             max_tokens,
             model=traffic.model,
+            target=traffic.target,
             stream=traffic.stream,
             thinking=traffic.thinking,
             # The answer's limit may come from a prompt file or be drawn, and must be more than the thinking's.

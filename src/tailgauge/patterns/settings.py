@@ -245,6 +245,9 @@ class TrafficSettings(Table):
     output_sigma: Sigma = Field(0.0, description="the same for the output")
     tags: Mapping[str, str] = Field({}, description="groups of the report, such as tenant or query type")
     model: str | None = Field(None, min_length=1, description="model of these requests; default the target's")
+    target: Literal["main", "second"] = Field(
+        "main", description="target of these requests: [target], or [second_target]"
+    )
     stream: bool = Field(True, description="`false`: non-streamed answers, the control")
     thinking: Literal["off", "adaptive", "enabled"] = Field(
         "off", description="extended thinking, in the protocol's terms"

@@ -60,14 +60,13 @@ class Learnt(NamedTuple):
 
 def preflight_calls(scenario: Scenario, run: str = "") -> list[PreflightCall]:
     """A short prompt for each target and model, and a long one for the first; jobs, where there is nothing else."""
-    traffic, table = next(iter(scenario.traffic.items()))
-    output = min(table.output_tokens, OUTPUT_TOKENS)
     tables = scenario.traffic.values()
     kind = JOB_SUBMIT if all(JOBS in PATTERNS[one.pattern].protocol_needs for one in tables) else MESSAGE
-    asked = [(target, model, SHORT_WORDS, True) for target, model in scenario.models()]
-    asked.insert(1, (*asked[0][:2], LONG_WORDS, False))
+    asked = [(*of, traffic, SHORT_WORDS, True) for of, traffic in scenario.models().items()]
+    asked.insert(1, (*asked[0][:3], LONG_WORDS, False))
     found = []
-    for number, (target, model, words, needed) in enumerate(asked, 1):
+    for number, (target, model, traffic, words, needed) in enumerate(asked, 1):
+        output = min(scenario.traffic[traffic].output_tokens, OUTPUT_TOKENS)
         prompt = Prompt.of(f"{run} {text(scenario.seed, str(-number), words)}".lstrip())
         found.append(
             PreflightCall(
@@ -79,7 +78,6 @@ def preflight_calls(scenario: Scenario, run: str = "") -> list[PreflightCall]:
                 needed,
             )
         )
-    assert found[0].call.target == MAIN
     return found
 
 
@@ -87,8 +85,7 @@ def exact_targets(scenario: Scenario) -> dict[str, str | None]:
     """The targets of calls that ask for exact answers, with the engine that the scenario names."""
     tables = [table for table in scenario.traffic.values() if table.output == "exact"]
     used = {target for table in tables for target, _ in pattern_of(table).models()}
-    named = dict(zip((MAIN, SECOND), scenario.targets.values(), strict=False))
-    return {target: one.engine for target, one in named.items() if target in used}
+    return {target: scenario.target_of(target).engine for target in (MAIN, SECOND) if target in used}
 
 
 def learn(tokens: dict[int, int]) -> Learnt:
@@ -120,11 +117,13 @@ def sized_tables(scenario: Scenario) -> list[str]:
     """The traffic tables whose prompts are one generated question and nothing else, at the model that is asked for its tokens."""
     if scenario.arrival.process in {TASKS, TRACE}:
         return []
-    model = scenario.models()[0][1]
+    first = next(iter(scenario.models()))
     return [
         name
         for name, one in scenario.traffic.items()
-        if _is_generated(one) and one.cache is None and (one.model or scenario.target.model) == model
+        if _is_generated(one)
+        and one.cache is None
+        and (one.target, one.model or scenario.target_of(one.target).model) == first
     ]
 
 
@@ -157,13 +156,13 @@ def writes(
 
     `prefixes_of`: the prompts that write the prefixes of a traffic table.
     """
-    tokens = PROTOCOLS[scenario.target.protocol].least_output_tokens
     for name, traffic in scenario.traffic.items():
         if traffic.cache is None or not traffic.cache.pre_warm:
             continue
-        model = traffic.model or scenario.target.model
+        target = scenario.target_of(traffic.target)
+        model, tokens = traffic.model or target.model, PROTOCOLS[target.protocol].least_output_tokens
         for prompt in prefixes_of(name):
-            call = Call(prompt, tokens, model=model, stream=False)
+            call = Call(prompt, tokens, model=model, target=traffic.target, stream=False)
             yield PreflightCall(first_id, name, model, 0, call, needed=False)
             first_id -= 1
 

@@ -14,12 +14,13 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from tailgauge.call import EXACT_OUTPUT, SCHEMAS, SECOND
+from tailgauge.call import EXACT_OUTPUT, MAIN, SCHEMAS, SECOND
 from tailgauge.errors import ScenarioError, UsageError
 from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.plugins import plugin
 from tailgauge.prompts.source import check as check_source
 from tailgauge.protocols.additions import refuse_fields
+from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.protocols.table import PROTOCOLS, Target, refusal
 from tailgauge.redaction import secret_like
 from tailgauge.rows.text_file import DEEPEST, toml
@@ -193,6 +194,15 @@ class Scenario(Table):
             raise ValueError("must be lower-case letters, digits, - and _, at most 48 of them")
         return value
 
+    @model_validator(mode="before")
+    @classmethod
+    def _behind_gateway(cls, tree: Any) -> Any:
+        """A gateway is called as the target behind it, but for what its own table says."""
+        tables = [tree.get(name) for name in ("crossover", "target", "second_target")] if isinstance(tree, dict) else []
+        if len(tables) == 3 and all(isinstance(one, dict) for one in tables) and tables[0].get("gateway") is True:
+            return {**tree, "second_target": {**tables[1], **tables[2]}}
+        return tree
+
     @model_validator(mode="after")
     def _bounded(self) -> Scenario:
         if (self.arrival.rate or 0) * self.stages.duration_s > 20_000_000:
@@ -221,12 +231,12 @@ class Scenario(Table):
         for table, target in self.targets.items():
             refuse_fields(target.body, PROTOCOLS[target.protocol].set_elsewhere, table)
         for name, traffic in self.traffic.items():
-            needs, has_second = list(pattern_of(traffic).needs()), SECOND in _targets_used(traffic)
+            needs = list(pattern_of(traffic).needs())
             if {EXACT_OUTPUT, SCHEMAS} <= {need for _, need in needs}:
                 raise ValueError(
                     f"traffic.{name}.output: an answer by a schema ends with it: leave `exact` out"
                 )
-            for target in filter(None, (self.target, self.second_target if has_second else None)):
+            for target in map(self.target_of, sorted(_targets_used(traffic))):
                 refuse_fields(traffic.body, PROTOCOLS[target.protocol].set_elsewhere, f"traffic.{name}")
                 for key, need in needs:
                     if why := refusal(target, need):
@@ -262,9 +272,25 @@ class Scenario(Table):
             for key, name in (("a", self.crossover.a), ("b", self.crossover.b)):
                 if name not in self.traffic:
                     raise ValueError(f"crossover.{key}: there is no traffic.{name}")
+            if self.crossover.gateway:
+                self._check_gateway(self.crossover)
             if not self.arrival.is_open:
                 raise ValueError("crossover: not with a closed loop, whose users keep their traffic table")
         return self
+
+    def _check_gateway(self, blocks: Crossover) -> None:
+        if [self.traffic[name].target for name in (blocks.a, blocks.b)] != [MAIN, SECOND]:
+            how = f'expected target = "second" in traffic.{blocks.b} and not in traffic.{blocks.a}'
+            raise ValueError(f"crossover.gateway: {how}")
+        if (self.target.url == SIMULATED) != (self.target_of(SECOND).url == SIMULATED):
+            raise ValueError(
+                "second_target.url: expected the URL of a gateway in front of target.url; both are simulated or none is"
+            )
+
+    @property
+    def has_gateway(self) -> bool:
+        """Whether the second target is a gateway in front of the first."""
+        return self.crossover is not None and self.crossover.gateway
 
     @property
     def alternating(self) -> tuple[tuple[str, str], float, float] | None:
@@ -278,15 +304,19 @@ class Scenario(Table):
         both = {"target": self.target, "second_target": self.second_target}
         return {table: target for table, target in both.items() if target is not None}
 
-    def models(self) -> tuple[tuple[str, str], ...]:
-        """Every target and model in use, as (main or second, model), in order of first use."""
-        found: dict[tuple[str, str], None] = {}
-        for traffic in self.traffic.values():
+    def target_of(self, name: str) -> Target:
+        """The target that calls know as main or second."""
+        target = self.second_target if name == SECOND else self.target
+        assert target is not None  # _consistent
+        return target
+
+    def models(self) -> dict[tuple[str, str], str]:
+        """Every target and model in use, as (main or second, model), in order of first use; of each the first table that uses it."""
+        found: dict[tuple[str, str], str] = {}
+        for table, traffic in self.traffic.items():
             for name, model in pattern_of(traffic).models():
-                target = self.second_target if name == SECOND else self.target
-                assert target is not None  # _consistent
-                found[name, model or target.model] = None
-        return tuple(found)
+                found.setdefault((name, model or self.target_of(name).model), table)
+        return found
 
 
 def _targets_used(traffic: Traffic) -> set[str]:

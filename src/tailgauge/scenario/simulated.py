@@ -154,6 +154,14 @@ class ProxyTable(Table):
     buffer_all: bool = Field(False, description="buffers until the response ends")
 
 
+class GatewayTable(Table):
+    """A gateway in front of the endpoint, for calls to the second target where `crossover.gateway` is set."""
+
+    delay_ms: NonNegative = Field(0.0, description="time added before the endpoint gets the call, or its median")
+    delay_sigma: Sigma = Field(0.0, description="0: constant; else sigma of a lognormal")
+    holds: bool = Field(False, description="holds each answer back until it ends")
+
+
 class BillingTable(Table):
     """Prices relative to one input token, and the bill of a cancelled call."""
 
@@ -232,6 +240,7 @@ class Simulated(Table):
     stragglers: StragglersTable = StragglersTable()
     faults: Mapping[str, FaultTable] = Field({})
     proxy: ProxyTable = ProxyTable()
+    gateway: GatewayTable = GatewayTable()
     billing: BillingTable = BillingTable()
     content: ContentTable = ContentTable()
     jobs: JobsTable = JobsTable()

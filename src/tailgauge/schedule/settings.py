@@ -170,6 +170,10 @@ class Crossover(Table):
         description="seconds at the start of each block that are excluded because they still show the other variant",
     )
     threshold: Positive = Field(0.05, description="smallest change to report: 0.05 is 5%")
+    gateway: bool = Field(
+        False,
+        description="the second target, of variant B, is a gateway in front of the first: the report says what it adds; keys that [second_target] leaves out are those of [target]",
+    )
 
     @model_validator(mode="after")
     def _two(self) -> Crossover:

@@ -103,6 +103,8 @@ class CacheBook:
             return None
         second = scenario.second_target or scenario.target
         models = {MAIN: scenario.target.model, SECOND: second.model}
+        # Tables of two targets may reach the same engine: what one wrote, the other may read.
+        alone = alone and len({traffic.target for traffic in scenario.traffic.values()}) == 1
         if not simulated:
             return cls(alone, models=models)
         cache = scenario.simulated.cache

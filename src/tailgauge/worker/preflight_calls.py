@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 from gevent.event import Event as Signal
 
-from tailgauge.call import MAIN
 from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Ended, Event, Send
 from tailgauge.plan.preflight import (
@@ -63,7 +62,7 @@ def try_out(
         price = prices.get(one.model)
         spent = spent.plus(used(row, price) or need(one.call, Sizing(), price))
         total = prompt_tokens(row)
-        if total is not None and (one.call.target, one.model) == scenario.models()[0]:
+        if total is not None and (one.call.target, one.model) == sized:
             counted[one.words] = total
         facts = {k: getattr(row, k) for k in ("request_id", "target", "ended", "status", "error_type")}
         facts |= {"message": row.error_body, "model": one.model, "needed": one.needed}
@@ -75,14 +74,15 @@ def try_out(
         results.append({**facts, "words": one.words, "input_tokens": total, "cached_tokens": cached})
         return usable
 
-    first = preflight_calls(scenario, salt or WORDS[0])
+    first, sized = preflight_calls(scenario, salt or WORDS[0]), next(iter(scenario.models()))
     if not all(map(run, first)):
         return {"calls": results, "learnt": list(Learnt()), "engines": {}, "spent": spent.plain()}
     learnt = learn(counted)
     engines = {target: named or attempts.engine(target) for target, named in exact_targets(scenario).items()}
-    if learnt.known and sized_tables(scenario) and is_self_hosted(scenario.target.url):
-        engine = engines.get(MAIN) or scenario.target.engine or attempts.engine(MAIN)
-        counts = token_counts(attempts.tokens(MAIN, engine, COUNTED)) if engine else {}
+    name, target = sized[0], scenario.target_of(sized[0])
+    if learnt.known and sized_tables(scenario) and is_self_hosted(target.url):
+        engine = engines.get(name) or target.engine or attempts.engine(name)
+        counts = token_counts(attempts.tokens(name, engine, COUNTED)) if engine else {}
         learnt = (counts and learn_words(counted, first[:2], counts)) or learnt
     by_table = makers(learnt)
     for one in writes(scenario, lambda name: by_table[name].pre_warm(), -1 - len(first)):

@@ -154,9 +154,9 @@ class Task:
 
     def _learn(self, learnt: Learnt) -> dict[str, Maker]:
         """Makers that size prompts by the tokens that the target counts."""
-        seed, marks = self.scenario.seed, CACHE_MARKS in PROTOCOLS[self.scenario.target.protocol].offers
-        words, overhead = 1 / learnt.tokens_per_word, learnt.overhead_tokens
+        seed, words, overhead = self.scenario.seed, 1 / learnt.tokens_per_word, learnt.overhead_tokens
         for name, traffic in self.scenario.traffic.items():
+            marks = CACHE_MARKS in PROTOCOLS[self.scenario.target_of(traffic.target).protocol].offers
             self._makers[name] = Maker(
                 seed, traffic, name, words, overhead, marks=marks, run=self._salt, words=learnt.words
             )
@@ -424,6 +424,6 @@ def begins(scenario: Scenario, guard: Guard) -> Callable[[Turn], bool]:
     def admits(turn: Turn) -> bool:
         pattern = patterns[turn.asked.traffic]
         calls, more = pattern.first_calls(turn.prompts, turn.asked.output_tokens)
-        return guard.admits(calls, pattern.traffic.model or scenario.target.model, more_calls=more)
+        return guard.admits(calls, pattern.traffic.model or scenario.target_of(pattern.traffic.target).model, more_calls=more)
 
     return admits

@@ -40,7 +40,7 @@ class Exchange:
     def __init__(self, endpoint: Endpoint, row: ServerLogRow, wire: Wire, number: int) -> None:
         self.endpoint, self.row, self.wire, self.number = endpoint, row, wire, number
         self.key = draw_key(row.client_request_id, number)
-        self.fault = NO_FAULT
+        self.fault, self.proxy = NO_FAULT, endpoint.table.proxy
         self.headers: dict[str, str] = {}
         self.prefix_key: bytes | None = None
         self.stream: Stream | None = None  # where the events have ids

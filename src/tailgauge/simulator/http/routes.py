@@ -18,12 +18,14 @@ from aiohttp import web
 
 from tailgauge.rows.schema import ServerLogRow
 from tailgauge.scenario.simulated import Simulated
+from tailgauge.simulator.behaviours import gateway
 from tailgauge.simulator.behaviours.faults import CUT, ERROR_EVENT, RESET
+from tailgauge.simulator.behaviours.latency import draw_key
 from tailgauge.simulator.core.answer import Answer, answer_to
 from tailgauge.simulator.core.endpoint import Endpoint
 from tailgauge.simulator.core.exchange import JOBS_PATH, Exchange, whole
 from tailgauge.simulator.http.api import Api
-from tailgauge.simulator.http.driver import LoopDriver, wait_open
+from tailgauge.simulator.http.driver import LoopDriver, sleep_until, wait_open
 from tailgauge.simulator.http.requests import (
     ServerOptions,
     admit,
@@ -49,6 +51,7 @@ def application(table: Simulated, seed: int, options: ServerOptions) -> web.Appl
     app = web.Application(client_max_size=MAX_BODY_BYTES, middlewares=[server.shape_errors])
     for wire in WIRES:
         app.router.add_post(wire.PATH, server.answering(wire))
+        app.router.add_post(gateway.PATH + wire.PATH, server.answering(wire, behind_gateway=True))
     for path in (f"{JOBS_PATH}/{{id}}", f"{JOBS_PATH}/{{id}}/result"):
         app.router.add_get(path, server.answering(openai, _Call.job))
         app.router.add_delete(path, server.answering(openai, _Call.job))
@@ -68,9 +71,11 @@ class Server:
         self.numbers = count(1)
         self.core: Endpoint = LoopDriver(table, seed).core
 
-    def answering(self, wire: Wire, do: Answering | None = None) -> Handler:
+    def answering(
+        self, wire: Wire, do: Answering | None = None, *, behind_gateway: bool = False
+    ) -> Handler:
         """The handler of a protocol's calls, or of those about their jobs."""
-        do = do or _Call.answer
+        do, table = do or _Call.answer, self.core.table.gateway
 
         async def answer(request: web.Request) -> web.StreamResponse:
             number = next(self.numbers)
@@ -79,8 +84,14 @@ class Server:
             except Refused as refused:
                 raw = refused
             name = request.headers.get("x-client-request-id", "")
-            row = self.log.open(name, wire.NAME, arrived_at_ns(request.transport))
-            call = _Call(request, Exchange(self.core, row, wire, number), self._options)
+            received_ns = arrived_at_ns(request.transport)
+            if behind_gateway:
+                received_ns += gateway.delay_ns(table, self.core.seed, draw_key(name, number))
+                await sleep_until(received_ns)
+            exchange = Exchange(self.core, self.log.open(name, wire.NAME, received_ns), wire, number)
+            if behind_gateway:
+                exchange.proxy = gateway.proxy(table)
+            row, call = exchange.row, _Call(request, exchange, self._options)
             try:
                 admit(self._options.api_key, request)
                 return await do(call, raw)

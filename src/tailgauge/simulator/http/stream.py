@@ -192,9 +192,9 @@ class Stream:
         # The transport is gone where the client left between the last await and here.
         if transport is None:
             raise ConnectionResetError("the client left")
-        if passes(self._table.proxy):
+        if passes(self._exchange.proxy):
             return transport
-        self._proxy = ProxyWriter(transport, self._table.proxy, self._response.send_headers)
+        self._proxy = ProxyWriter(transport, self._exchange.proxy, self._response.send_headers)
         return self._proxy
 
     def _head(self, writer: Writer) -> bytes:

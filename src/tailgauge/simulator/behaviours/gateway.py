@@ -1,0 +1,25 @@
+"""A gateway in front of the endpoint: calls reach the endpoint later, and an answer may leave in one piece.
+
+The delay comes before the endpoint gets the call, so its server log shows what it would show behind any gateway.
+"""
+
+from __future__ import annotations
+
+import math
+from random import Random
+
+from tailgauge.scenario.simulated import GatewayTable, ProxyTable
+
+PATH = "/gateway"  # of its base URL, below that of the endpoint
+
+
+def delay_ns(table: GatewayTable, seed: int, call_key: str) -> int:
+    """How long the gateway keeps a call."""
+    draw = Random(f"{seed}/gateway/{call_key}".encode("utf-8", "surrogateescape"))
+    factor = math.exp(draw.gauss(0.0, table.delay_sigma)) if table.delay_sigma else 1.0
+    return round(table.delay_ms * factor * 1e6)
+
+
+def proxy(table: GatewayTable) -> ProxyTable:
+    """What it does to an answer."""
+    return ProxyTable(buffer_all=table.holds)
