@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tailgauge.plugins import plugin
-from tailgauge_analysis.comparing import comparison
+from tailgauge_analysis.comparing import comparison, gateway
 from tailgauge_analysis.comparing.alternating import alternating_blocks
 from tailgauge_analysis.metrics import definitions
 from tailgauge_analysis.report.contents import contents
@@ -83,10 +83,13 @@ def build(findings: Findings) -> Report:
     crossover = alternating_blocks(findings.frames, findings.of_target)
     made = (section(findings) for section in (*SECTIONS, *_of_plugins, *LAST))
     sections = tuple(one for one in made if one is not None)
-    if crossover is not None:
+    added = gateway.gateway(findings.frames, findings.of_target, crossover)
+    if added is not None:
+        answer, sections = gateway.headline(added, answer), (gateway.section(added), *sections)
+    elif crossover is not None:
         answer = comparison.headline(crossover, answer)
         sections = (comparison.section(crossover), *sections)
-    data = contents(findings, answer, crossover)
+    data = contents(findings, answer, crossover, added)
     return Report(
         run_id=run["run_id"],
         title=data["run"]["scenario"],

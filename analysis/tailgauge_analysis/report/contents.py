@@ -6,6 +6,7 @@ from dataclasses import asdict
 
 from tailgauge.rows import schema
 from tailgauge_analysis.comparing.comparison import Comparison
+from tailgauge_analysis.comparing.gateway import Gateway
 from tailgauge_analysis.metrics.groups import Group
 from tailgauge_analysis.metrics.latency import OFFERED, Row
 from tailgauge_analysis.metrics.metrics import NEITHER
@@ -22,7 +23,7 @@ from tailgauge_analysis.verdict import certificate, clocks
 ALL = "all"
 
 
-def contents(findings: Findings, answer: Result, crossover: Comparison | None) -> Json:
+def contents(findings: Findings, answer: Result, crossover: Comparison | None, added: Gateway | None) -> Json:
     """Every key of model.Report: a finding as it is, unless it is put together here."""
     run, evidence = findings.frames.run, findings.evidence
     groups = {ALL: findings.latency} | {
@@ -47,6 +48,7 @@ def contents(findings: Findings, answer: Result, crossover: Comparison | None) -
         "remarks": remarks(findings),
         "stability": evidence.stability,
         "crossover": crossover,
+        "gateway": added,
         "groups": [_group(group) for group in findings.groups],
         "stamps": _stamps(findings),
         "client": evidence.workers,

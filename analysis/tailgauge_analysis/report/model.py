@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
+from tailgauge_analysis.comparing.gateway import Gateway
 from tailgauge_analysis.metrics.definitions import ToolMetrics
 from tailgauge_analysis.metrics.metrics import METRICS
 from tailgauge_analysis.metrics.slo import Goodput, Health, ObjectiveResult
@@ -207,6 +208,10 @@ class Report(TypedDict):
     crossover: Json | None
     """comparison in alternating blocks: a, b, block_s, washout_s, and the keys of `tailgauge compare --json` except exit_code; null
     without one
+    """
+    gateway: Gateway | None
+    """what a gateway adds to each figure: added (through it less direct) with its 95% interval, in ms or as a share; p over all of
+    them; cancelled calls, and lost: those that the engine went on with; null without one or where its blocks are not comparable
     """
     use_cases: list[UseCase]
     """use cases and alerts that the scenario asks for"""

@@ -109,6 +109,11 @@ def _ends(seen: Floats, centre: float, apart: float) -> tuple[float, float]:
     return float(centre - (centre - low) * apart), float(centre + (high - centre) * apart)
 
 
+def of_pairs(seen: Floats, centre: float, n: int) -> tuple[float, float]:
+    """Interval about `centre` of what was `seen` when n independent pairs were drawn again."""
+    return _ends(seen, centre, _apart(n, 1.0))
+
+
 def quantile_ratio_interval(
     variant: Timed, control: Timed, over: Quantile, under: Quantile
 ) -> tuple[float, float] | None:

@@ -48,9 +48,9 @@ from tailgauge.rows.run_folder import RunFolder, new_run_id, write_json
 from tailgauge.rows.schema import COMPLETED, OK
 from tailgauge.sanitize import plain
 from tailgauge.scenario.model import Scenario
-from tailgauge.simulator.behaviours import gateway
 from tailgauge.schedule.schedule import Planned, Schedule
 from tailgauge.schedule.settings import CLOSED
+from tailgauge.simulator.behaviours import gateway
 
 log = logging.getLogger("tailgauge")
 

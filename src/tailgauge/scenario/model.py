@@ -198,8 +198,16 @@ class Scenario(Table):
     @classmethod
     def _behind_gateway(cls, tree: Any) -> Any:
         """A gateway is called as the target behind it, but for what its own table says."""
-        tables = [tree.get(name) for name in ("crossover", "target", "second_target")] if isinstance(tree, dict) else []
-        if len(tables) == 3 and all(isinstance(one, dict) for one in tables) and tables[0].get("gateway") is True:
+        tables = (
+            [tree.get(name) for name in ("crossover", "target", "second_target")]
+            if isinstance(tree, dict)
+            else []
+        )
+        if (
+            len(tables) == 3
+            and all(isinstance(one, dict) for one in tables)
+            and tables[0].get("gateway") is True
+        ):
             return {**tree, "second_target": {**tables[1], **tables[2]}}
         return tree
 

@@ -157,7 +157,9 @@ class ProxyTable(Table):
 class GatewayTable(Table):
     """A gateway in front of the endpoint, for calls to the second target where `crossover.gateway` is set."""
 
-    delay_ms: NonNegative = Field(0.0, description="time added before the endpoint gets the call, or its median")
+    delay_ms: NonNegative = Field(
+        0.0, description="time added before the endpoint gets the call, or its median"
+    )
     delay_sigma: Sigma = Field(0.0, description="0: constant; else sigma of a lognormal")
     holds: bool = Field(False, description="holds each answer back until it ends")
 

@@ -424,6 +424,8 @@ def begins(scenario: Scenario, guard: Guard) -> Callable[[Turn], bool]:
     def admits(turn: Turn) -> bool:
         pattern = patterns[turn.asked.traffic]
         calls, more = pattern.first_calls(turn.prompts, turn.asked.output_tokens)
-        return guard.admits(calls, pattern.traffic.model or scenario.target_of(pattern.traffic.target).model, more_calls=more)
+        return guard.admits(
+            calls, pattern.traffic.model or scenario.target_of(pattern.traffic.target).model, more_calls=more
+        )
 
     return admits

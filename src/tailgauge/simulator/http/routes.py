@@ -71,9 +71,7 @@ class Server:
         self.numbers = count(1)
         self.core: Endpoint = LoopDriver(table, seed).core
 
-    def answering(
-        self, wire: Wire, do: Answering | None = None, *, behind_gateway: bool = False
-    ) -> Handler:
+    def answering(self, wire: Wire, do: Answering | None = None, *, behind_gateway: bool = False) -> Handler:
         """The handler of a protocol's calls, or of those about their jobs."""
         do, table = do or _Call.answer, self.core.table.gateway
 
