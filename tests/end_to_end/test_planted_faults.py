@@ -8,10 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
-import socket
-import subprocess
-import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,16 +18,12 @@ from typing import Any
 import numpy as np
 import pytest
 from run_folders.run_data import RunData, assert_conserved
-from starting.command import free_port, run_command, run_scenarios, variant
+from starting.command import run_command, run_scenarios, variant
 from starting.endpoint import endpoint
+from starting.nginx import NGINX, needs_nginx, proxy
 from starting.programs import LOCUST
 
 HERE = Path(__file__).parent
-NGINX = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
-needs_nginx = pytest.mark.skipif(
-    NGINX is None, reason="nginx is not installed (Debian: apt install nginx-light)"
-)
-
 LOAD = ("arrival.rate_per_s=20", "stages.duration_s=3", "stages.warmup_s=0")
 PACE = ("ttft_ms=200", "chunk_gap_ms=20")  # forty chunks: 780 ms
 STALL_S, SHARE, AT_CHUNK = 1.5, 0.15, 5
@@ -42,20 +34,6 @@ FAULTS = tuple(
 )
 OBJECTIVE = ("slo.pace.metric=tpot", "slo.pace.quantile=0.9", "slo.pace.max_ms=25")
 ENDED = {"error_event": "stream_error", "cut": "truncated"}
-
-# As Debian ships it but for the size of its buffers, 4k, and for heeding the endpoint's own wish. 64k hold a whole answer.
-# It speaks HTTP/1.0 to the endpoint, as nginx does unless told otherwise: chunks of HTTP/1.1 it would pass on as they come.
-CONFIG = """
-daemon off; master_process off; pid nginx.pid; error_log error.log;
-events {{ worker_connections 256; }}
-http {{
-  access_log off; gzip off;
-  client_body_temp_path body; proxy_temp_path proxy; fastcgi_temp_path f; uwsgi_temp_path u; scgi_temp_path s;
-  proxy_ignore_headers X-Accel-Buffering;
-  proxy_buffering {buffering}; proxy_buffer_size {size}; proxy_buffers 8 {size};
-  server {{ listen 127.0.0.1:{port}; location / {{ proxy_pass {url}; }} }}
-}}
-"""
 
 
 @dataclass(frozen=True)
@@ -85,30 +63,6 @@ class Result:
 
     def summary(self, ended: str) -> int:
         return sum(error["attempts"] for error in self.report["errors"] if error["ended"] == ended)
-
-
-def listens(port: int) -> bool:
-    with socket.socket() as trying:
-        return trying.connect_ex(("127.0.0.1", port)) == 0
-
-
-@contextlib.contextmanager
-def proxy(folder: Path, url: str, buffering: str, size: str) -> Iterator[str]:
-    """Address of a real nginx before an endpoint."""
-    folder.mkdir()
-    port = free_port()
-    (folder / "nginx.conf").write_text(CONFIG.format(port=port, url=url, buffering=buffering, size=size))
-    files = ("-c", str(folder / "nginx.conf"), "-e", str(folder / "error.log"))
-    child = subprocess.Popen([str(NGINX), "-p", str(folder), *files], stderr=subprocess.DEVNULL)
-    try:
-        deadline = time.monotonic() + 10
-        while not listens(port) and time.monotonic() < deadline:
-            assert child.poll() is None, (folder / "error.log").read_text()
-            time.sleep(0.05)
-        yield f"http://127.0.0.1:{port}"
-    finally:
-        child.terminate()
-        child.wait(10)
 
 
 def by_command(folder: Path) -> dict[str, Result]:

@@ -46,9 +46,9 @@ def test_the_simulated_endpoints_own_page_is_one():
     meters = Meters()
     call = meters.received(0, 10)
     call.admitted()
-    assert parse_count(render(meters, 'odd "name"')) == TokenCount("vLLM", 0, 1, 0, 0)
+    assert parse_count(render(meters, 'odd "name"')) == TokenCount("vLLM", 0, 1, 0, 0, 0)
     call.finished(9, "stop", 7)
-    assert parse_count(render(meters, "tiny")) == TokenCount("vLLM", 7, 0, 0, 0)
+    assert parse_count(render(meters, "tiny")) == TokenCount("vLLM", 7, 0, 0, 0, 1)
 
 
 @pytest.mark.parametrize("page", [
@@ -189,3 +189,28 @@ def test_an_engine_without_the_counters_or_restarted_in_between_says_nothing_of_
             page.begin(lambda _: None, [{}])
             page.end(lambda _: None)
         assert page.facts() == {"engine_tokens": None}
+
+
+COMPLETED = """vllm:num_requests_running 0
+vllm:num_requests_waiting 0
+vllm:generation_tokens_total 5
+vllm:request_success_total{{engine="0",finished_reason="stop"}} {stop}
+vllm:request_success_total{{engine="0",finished_reason="length"}} 2.0
+vllm:request_success_total{{engine="0",finished_reason="abort"}} 9.0
+"""
+
+
+def test_behind_a_gateway_only_the_calls_that_the_engine_completed_are_taken():
+    pages = [(200, COMPLETED.format(stop=stop).encode()) for stop in (3, 10)]
+    with serving(*pages) as (url, _):
+        cancel = {"cancel": {"share": 0.5, "after_chunks": 2}}
+        page = EngineMetrics(
+            leaving(
+                url, second_target={}, crossover={"a": "chat", "b": "other", "gateway": True},
+                traffic={"chat": cancel, "other": {"target": "second", **cancel}},
+            ),
+            lambda _: None,
+        )  # fmt: skip
+        page.begin(lambda _: None, USAGE_HAS_IT)
+        page.end(lambda _: None)
+    assert page.facts() == {"engine_tokens": None, "engine_completed": 7}

@@ -85,6 +85,18 @@ REFUSED = [
         {"target": {"protocol": "openai"}, **chat(pattern="batch")}, "traffic.chat.pattern",
         "expected target.protocol 'anthropic', got 'openai', which has no message batches",
     ),
+    ({"traffic": {"a": {"target": "second"}}}, "traffic.a", "names the second target, but there is no [second_target]"),
+    ({"traffic": {"a": {"target": "other"}}}, "traffic.a.target", "expected 'main' or 'second', got 'other'"),
+    (
+        {"traffic": {"a": {}, "b": {}}, "crossover": {"a": "a", "b": "b", "gateway": True}}, "crossover.gateway",
+        'expected target = "second" in traffic.b and not in traffic.a',
+    ),
+    (
+        {
+            "traffic": {"a": {}, "b": {"target": "second"}}, "crossover": {"a": "a", "b": "b", "gateway": True},
+            "target": {"url": "http://127.0.0.1:1"}, "second_target": {"url": "simulated"},
+        }, "second_target.url", "expected the URL of a gateway in front of target.url",
+    ),
     ({"second_target": {"ulr": "x"}}, "second_target.ulr", "unknown key; did you mean url?"),
     ({"target": {"sse": {"pth": "/"}}}, "target.sse.pth", "unknown key; did you mean path?"),
     ({"target": {"sse": {"text": "choices"}}}, "target.sse.text", "must be a JSON pointer"),

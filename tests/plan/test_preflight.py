@@ -6,7 +6,15 @@ from typing import Any
 
 import pytest
 
-from tailgauge.plan.preflight import Learnt, learn, prefixes, preflight_calls, sizing, writes
+from tailgauge.plan.preflight import (
+    Learnt,
+    learn,
+    prefixes,
+    preflight_calls,
+    sized_tables,
+    sizing,
+    writes,
+)
 from tailgauge.plan.spend_limit import Sizing
 from tailgauge.prompts import Maker, prompt
 from tailgauge.prompts.words import WORDS
@@ -34,6 +42,25 @@ def test_a_short_and_a_long_prompt_and_one_for_each_further_model() -> None:
     ]
     assert all(t.call.stream and t.call.max_tokens <= 16 for t in found)
     assert [len(t.call.prompt.messages[0].parts[0].text.split()) for t in found] == [32, 232, 32, 32]
+
+
+def test_a_table_of_the_second_target_is_tried_there_with_its_own_model_and_length() -> None:
+    cache = {"system_tokens": 2000, "pre_warm": True}
+    wanted = scenario(
+        second_target={"model": "other"},
+        traffic={"a": {"output_tokens": 9}, "b": {"target": "second", "output_tokens": 3, "cache": cache}},
+    )
+    found, (written,) = preflight_calls(wanted), writes(wanted, lambda _: [prompt(1, 0, 10)], -4)
+
+    assert [(t.call.target, t.model, t.traffic, t.call.max_tokens, t.words) for t in found] == [
+        ("main", "tiny", "a", 9, 32), ("main", "tiny", "a", 9, 232), ("second", "other", "b", 3, 32),
+    ]  # fmt: skip
+    assert (written.call.target, written.model) == ("second", "other")
+    assert sized_tables(wanted) == ["a"]
+    assert (
+        preflight_calls(scenario(second_target={}, traffic={"b": {"target": "second"}}))[0].call.target
+        == "second"
+    )
 
 
 @pytest.mark.parametrize("pattern", ["fan_out", "structured", "progressive", "batch"])

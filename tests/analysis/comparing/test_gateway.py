@@ -1,0 +1,230 @@
+"""What a gateway adds: what was planted is found with its interval, and of the same endpoint twice nothing is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from run_folders.dry_runs import dry_run_of
+
+from tailgauge.rows import schema
+from tailgauge.scenario.model import load as load_scenario
+from tailgauge_analysis.comparing import gateway
+from tailgauge_analysis.comparing.alternating import alternating_blocks
+from tailgauge_analysis.reading.frames import load
+from tailgauge_analysis.sections.findings import evidence_of
+from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS, Result
+
+PAIRS, BLOCK_S = 10, 5.0
+
+
+def run(out, seed=1, pairs=PAIRS, **sets):
+    keys = {
+        "seed": seed, "stages.duration_s": 5 + 2 * pairs * BLOCK_S, "stages.warmup_s": 5.0, "crossover.block_s": BLOCK_S,
+        "traffic.*.output_tokens": 20, "arrival.rate_per_s": 10.0, "simulated.gateway.delay_sigma": 0.0,
+        **{key.replace("__", "."): value for key, value in sets.items()},
+    }  # fmt: skip
+    return dry_run_of("gateway", list(keys.items()), out)
+
+
+def found_in(frames):
+    evidence = evidence_of(frames)
+    stage = evidence.of_target
+    return gateway.gateway(evidence.frames, stage, alternating_blocks(evidence.frames, stage))
+
+
+def row(found, title, p=None):
+    return next(one for one in found.rows if (one.title, one.p) == (title, p))
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return run(tmp_path_factory.mktemp("gateway"), simulated__gateway__delay_ms=5.0)
+
+
+@pytest.fixture
+def frames(folder):
+    """The run's frames, for a test to change what came through the gateway."""
+    return load([folder])
+
+
+def through(frames):
+    return frames.attempts["traffic"] == "gateway"
+
+
+def test_a_planted_delay_is_in_its_interval(tmp_path, full_size):
+    seeds = range(100, 140 if full_size else 104)
+    found = [found_in(load([run(tmp_path, seed, simulated__gateway__delay_ms=5.0)])) for seed in seeds]
+
+    for title in (gateway.HEADERS, gateway.TTFT, gateway.E2E):
+        for p in (0.5, 0.95):
+            rows = [row(one, title, p) for one in found]
+            inside = sum(one.low <= 5.0 <= one.high for one in rows)
+            print(title, p, f"{inside} of {len(rows)}")
+            assert inside >= (0.85 * len(rows) if full_size else 2)
+    assert all(row(one, gateway.TTFT, 0.5).stated for one in found)
+    assert all(one.sentence.startswith("The gateway adds ") for one in found)
+    assert all(
+        one.sentence.endswith("passes chunks on one by one, and counts the same tokens") for one in found
+    )
+
+
+def test_of_the_same_endpoint_under_both_names_nothing_is_said(tmp_path, full_size):
+    seeds = range(1000, 1200 if full_size else 1008)
+    found = [
+        found_in(load([run(tmp_path, seed, simulated__gateway__delay_ms=0.0, simulated__ttft_sigma=0.4)]))
+        for seed in seeds
+    ]
+
+    said = [one.sentence for one in found if any(figure.stated for figure in one.rows)]
+    print(f"{len(said)} of {len(found)}", *said, sep="\n")
+    assert len(said) <= (10 if full_size else 2)
+    assert all(
+        "adds nothing to TTFT that 10 pairs of blocks show: p50 (" in one.sentence
+        for one in found
+        if one.sentence not in said
+    )
+
+
+def test_an_answer_that_is_held_back_is_found(tmp_path):
+    found = found_in(load([run(tmp_path, simulated__gateway__holds=True, simulated__gateway__delay_ms=2.0)]))
+
+    assert "holds 100% of the answers back until they end" in found.sentence
+    assert row(found, gateway.TTFT, 0.5).added == pytest.approx(192, abs=2)
+    assert row(found, gateway.E2E, 0.5).added == pytest.approx(2, abs=1.5)
+
+
+def test_chunks_that_come_in_bunches_are_found(frames):
+    evidence = evidence_of(frames)
+    stage = evidence.of_target
+    is_second = np.repeat((stage.requests["traffic"] == "gateway").to_numpy(), stage.gap_counts)
+    gaps = np.where(
+        is_second & (np.arange(len(is_second)) % 3 > 0), 1000.0, stage.gaps_ns
+    )  # two of three come at once
+
+    found = gateway.gateway(frames, replace(stage, gaps_ns=gaps), alternating_blocks(evidence.frames, stage))
+
+    assert (
+        "passes chunks on in bunches (66" in found.sentence
+        or "passes chunks on in bunches (67" in found.sentence
+    )
+    assert "0% directly" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("factor", "text"),
+    [
+        (1.04, "counts 4.0% more prompt tokens"),
+        (0.9, "counts 10.0% fewer prompt tokens"),
+        (None, "reports no tokens"),
+    ],
+)
+def test_tokens_counted_otherwise_are_found(frames, factor, text):
+    attempts = frames.attempts
+    for name in ("input_tokens", "output_tokens") if factor is None else ("input_tokens",):
+        attempts[name] = attempts[name].astype("float64")
+        attempts.loc[through(frames), name] *= np.nan if factor is None else factor
+
+    assert text in found_in(frames).sentence
+
+
+def test_work_that_differs_comes_first(frames):
+    frames.attempts["output_tokens"] = frames.attempts["output_tokens"].astype("float64")
+    frames.attempts.loc[through(frames), "output_tokens"] *= 1.5
+
+    assert found_in(frames).sentence.startswith(
+        "Not the same work, 50.0% more output tokens a call through it. The gateway"
+    )
+
+
+def test_errors_added_are_found(frames):
+    rows = frames.requests
+    some = (rows["traffic"] == "gateway") & (rows["request_id"] // 65536 % 5 == 0)
+    rows.loc[some, "ended"] = schema.SERVER_ERROR
+    frames.attempts.loc[frames.attempts["request_id"].isin(rows.loc[some, "request_id"]), "ended"] = (
+        schema.SERVER_ERROR
+    )
+
+    sentence = found_in(frames).sentence
+
+    assert "fails " in sentence
+    assert "of the requests (0% directly)" in sentence
+
+
+def test_cancellations_that_are_not_passed_on_are_counted_by_the_log_or_the_engines_counter(frames):
+    found = found_in(frames)
+    assert (found.cancelled > 0, found.lost) == (True, 0)
+    frames.server_log["cancelled_at_ns"] = np.nan
+    assert found_in(frames).lost == found.cancelled
+    assert (
+        f"does not pass on {found.cancelled} of {found.cancelled} cancellations" in found_in(frames).sentence
+    )
+
+    blind = replace(frames, server_log=frames.server_log.iloc[:0])
+    assert found_in(blind).lost is None
+    assert "not known" in gateway.section(found_in(blind)).facts[0][1]
+    completed = int(frames.attempts["ended"].isin(schema.COMPLETED).sum())
+    for more, lost in ((0, 0), (3, 3), (-1, None), (10_000, None)):
+        blind.run["engine_completed"] = completed + more
+        assert found_in(blind).lost == lost
+
+
+def test_what_cannot_be_compared_has_no_answer_and_few_pairs_no_clear_one(tmp_path):
+    from tailgauge_analysis.report.report import make
+
+    few = make([run(tmp_path, pairs=6)], tmp_path)
+    fewer = make([run(tmp_path, pairs=3)], tmp_path)
+
+    assert few.data["result"]["outcome"] == INCONCLUSIVE
+    assert few.data["result"]["details"][0] == "6 pairs of blocks, 8 are needed"
+    assert fewer.data["gateway"] is None
+    assert "not comparable, 3 pairs of whole blocks" in fewer.data["result"]["sentence"]
+
+
+def test_the_report_shows_it_in_every_format(folder, tmp_path):
+    from tailgauge_analysis.report.report import make
+
+    made = make([folder], tmp_path)
+
+    assert made.data["result"]["sentence"] == made.data["gateway"]["sentence"]
+    assert made.data["crossover"]["a"] == "direct"
+    for text in (made.html.read_text(), made.markdown.read_text()):
+        assert "The gateway adds " in text
+        assert "time to headers p50, ms" in text
+
+
+def test_the_objectives_still_decide():
+    found = gateway.Gateway("gateway", 10, "The gateway adds 1 ms", (), 0, None)
+    of_run = Result(FAIL, "an objective")
+
+    assert gateway.headline(found, of_run).outcome == FAIL
+    assert gateway.headline(found, replace(of_run, outcome=PASS)).outcome == PASS
+    assert gateway.headline(replace(found, pairs=6), of_run).outcome == FAIL
+
+
+def test_two_targets_that_are_no_gateway_are_compared_as_two_variants(tmp_path):
+    from tailgauge_analysis.report.report import make
+
+    folder = run(tmp_path, crossover__gateway=False)
+    made = make([folder], tmp_path)
+
+    assert made.data["gateway"] is None
+    assert made.data["crossover"]["verdict"]
+    attempts = load([folder]).attempts
+    assert set(zip(attempts["traffic"], attempts["target"], strict=True)) == {
+        ("direct", "main"),
+        ("gateway", "second"),
+    }
+
+
+def test_a_gateway_is_called_as_the_target_behind_it():
+    pairs = [
+        ("target.model", "m"),
+        ("target.url", "http://127.0.0.1:1"),
+        ("second_target.url", "http://127.0.0.1:2"),
+    ]
+    second = load_scenario("gateway", pairs).second_target
+
+    assert second is not None
+    assert (second.url, second.model, second.protocol) == ("http://127.0.0.1:2", "m", "openai")

@@ -1,0 +1,170 @@
+"""Gateways before the simulated endpoint, in real time: what the report says they add is what two logs say.
+
+The logs: the endpoint's, and that of a relay that is the gateway or stands right before it. Direct, a call takes from its
+arrival at the endpoint to its first content; through the gateway, from its arrival at the relay to the first bytes of the
+answer that leave it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+from end_to_end.relay import relay
+from run_folders.dry_runs import exact
+from run_folders.run_data import RunData
+from starting.command import run_scenarios
+from starting.endpoint import endpoint
+from starting.nginx import needs_nginx, proxy
+
+SETS = ("simulated.ttft_ms=40", "simulated.ttft_sigma=0.02", "simulated.chunk_gap_ms=4")
+OUTPUT, RATE, BLOCK_S, WASHOUT_S = 20, 24, 1.5, 0.3
+NEAR_MS = 1.0
+DELAY_MS = 3.0
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What the report says, and the true addition by quantile in ms, of TTFT and of the whole answer."""
+
+    gateway: dict[str, Any]
+    exit_code: int
+    ttft_ms: dict[float, float]
+    e2e_ms: dict[float, float]
+
+    def row(self, title: str, p: float | None = None) -> dict[str, Any]:
+        return next(row for row in self.gateway["rows"] if (row["title"], row["p"]) == (title, p))
+
+    def far(self, title: str, truth: dict[float, float], p: float) -> float:
+        return abs(self.row(title, p)["added"] - truth[p])
+
+
+Gateway = Callable[[str, Path], contextlib.AbstractContextManager[str]]
+
+
+def measured(gateway: Gateway, folder: Path, pairs: int, seed: int = 1) -> Seen:
+    """A run directly and through a gateway, before which the relay with the log stands."""
+    with contextlib.ExitStack() as stack:
+        folder.mkdir(exist_ok=True)
+        url = stack.enter_context(endpoint(*(f"--set={text}" for text in SETS), cwd=folder)).url
+        with gateway(url, folder) as through:
+            length_s = 3 + 2 * pairs * BLOCK_S
+            keys = (
+                f"second_target.url={through}", f"stages.duration_s={length_s}", "stages.warmup_s=3",
+                f"crossover.block_s={BLOCK_S}", f"crossover.washout_s={WASHOUT_S}", f"arrival.rate_per_s={RATE}",
+                f"traffic.*.output_tokens={OUTPUT}", "traffic.*.prompt_tokens=50",
+            )  # fmt: skip
+            options = [f"--seed={seed}", f"--target={url}", *(f"--set={key}" for key in keys)]
+            (report,), _ = run_scenarios(["gateway"], *options, out=folder, timeout_s=length_s + 90)
+        run = Path(report["run_dir"])
+        answer = urllib.request.urlopen(
+            f"{url}/tailgauge/server-log?run={run.name}&settled", timeout=20
+        ).read()
+    found = json.loads((folder / "reports" / run.name / "report.json").read_text())
+    return Seen(
+        found["gateway"],
+        found["exit_code"],
+        *truth(run, pd.read_parquet(io.BytesIO(answer)), folder / "relay.json"),
+    )
+
+
+def truth(run: Path, log: pd.DataFrame, relay_log: Path) -> Iterator[dict[float, float]]:
+    """By the two logs, of the calls of the steady stage that went well."""
+    relayed = (
+        {name.split("/", 1)[1]: times for name, times in json.loads(relay_log.read_text()).items()}
+        if relay_log.exists()
+        else {}
+    )
+    log = log[log["request_id"].notna()].set_index("request_id")
+    requests = RunData(run).requests()
+    good = requests[(requests["stage"] == "steady") & (requests["ended"] == "ok")]
+    direct = log.loc[good.loc[good["traffic"] == "direct", "request_id"]]
+    through = (
+        [relayed[f"{one}/0/0"] for one in good.loc[good["traffic"] == "gateway", "request_id"]]
+        if relayed
+        else []
+    )
+    first = [sent[0] for sent in direct["chunk_sent_at_ns"]] - direct["received_at_ns"]
+    for place, of_direct in ((1, first), (2, direct["ended_at_ns"] - direct["received_at_ns"])):
+        waits = [times[place] - times[0] for times in through]
+        yield {p: exact(waits, p) - exact(of_direct, p) for p in (0.5, 0.95, 0.99)} if waits else {}
+
+
+def own(mode: str, delay_ms: float = DELAY_MS) -> Gateway:
+    return lambda url, folder: relay(url, folder / "relay.json", delay_ms, mode)
+
+
+def nginx(buffering: str) -> Gateway:
+    @contextlib.contextmanager
+    def through(url: str, folder: Path) -> Iterator[str]:
+        with proxy(folder / "nginx", url, buffering, "64k") as at, relay(at, folder / "relay.json") as before:
+            yield before
+
+    return through
+
+
+@contextlib.contextmanager
+def nothing(url: str, folder: Path) -> Iterator[str]:
+    yield url
+
+
+def test_a_relay_costs_what_it_takes_and_keeps_cancellations_to_itself(
+    tmp_path: Path, full_size: bool
+) -> None:
+    seen = measured(own("reads_on"), tmp_path / "run", 40 if full_size else 10)
+
+    for p in (0.5, 0.95):
+        assert seen.far("TTFT", seen.ttft_ms, p) < NEAR_MS
+        assert seen.far("end to end", seen.e2e_ms, p) < NEAR_MS
+    assert seen.row("TTFT", 0.5)["stated"]
+    assert DELAY_MS < seen.row("TTFT", 0.5)["added"] < DELAY_MS + 3
+    assert seen.gateway["cancelled"] > 0
+    assert seen.gateway["lost"] == seen.gateway["cancelled"]
+    assert f"does not pass on {seen.gateway['lost']} of" in seen.gateway["sentence"]
+    assert "passes chunks on one by one" in seen.gateway["sentence"]
+    assert "counts the same tokens" in seen.gateway["sentence"]
+
+
+@needs_nginx
+def test_a_proxy_that_buffers_is_found(tmp_path: Path, full_size: bool) -> None:
+    seen = measured(nginx("on"), tmp_path / "run", 40 if full_size else 8)
+
+    assert "of the answers back until they end" in seen.gateway["sentence"]
+    assert seen.row("answers that arrive whole")["through"] > 0.9
+    assert seen.row("TTFT", 0.5)["added"] == pytest.approx(4 * (OUTPUT - 1), abs=8), (
+        "all of the answer but its first chunk"
+    )
+    assert seen.far("TTFT", seen.ttft_ms, 0.5) < NEAR_MS
+
+
+@pytest.mark.parametrize("name", ["passes", "holds", "nginx off"])
+def test_other_gateways_cost_what_they_take(name: str, tmp_path: Path, full_size: bool) -> None:
+    if not full_size:
+        pytest.skip("make verify")
+    if name == "nginx off":
+        needs_nginx.args[0] and pytest.skip(needs_nginx.kwargs["reason"])
+    seen = measured(nginx("off") if name == "nginx off" else own(name), tmp_path / "run", 40)
+
+    print(name, seen.gateway["sentence"], seen.ttft_ms, seen.e2e_ms)
+    for p in (0.5, 0.95, 0.99):
+        assert seen.far("TTFT", seen.ttft_ms, p) < NEAR_MS
+        assert seen.far("end to end", seen.e2e_ms, p) < NEAR_MS
+    assert ("back until they end" in seen.gateway["sentence"]) == (name == "holds")
+    assert seen.gateway["lost"] == 0
+
+
+def test_the_same_endpoint_under_both_names_adds_nothing(tmp_path: Path, full_size: bool) -> None:
+    if not full_size:
+        pytest.skip("make verify")
+    for seed in range(10):
+        seen = measured(nothing, tmp_path / f"run{seed}", 16, seed)
+        print(seed, seen.gateway["sentence"])
+        assert not [row["title"] for row in seen.gateway["rows"] if row["stated"]]
