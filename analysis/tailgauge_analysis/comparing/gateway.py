@@ -106,37 +106,21 @@ class _Figure:
     values: Floats
     under: Floats
 
-    @classmethod
-    def made(
-        cls, title: str, p: float | None, of: Ints, values: Floats, under: Floats | None = None
-    ) -> _Figure:
-        """Of the values that are known and in a block."""
-        under = np.ones(len(values)) if under is None else under
-        known = (of >= 0) & ~np.isnan(values) & ~np.isnan(under)
-        return cls(title, p, of[known], values[known], under[known])
-
     def at(self, weights: Ints) -> Floats:
         """The figure of each draw, each block counted as often as its weight; NaN of none."""
         if self.p is not None:
             return weighted_quantiles(self.of, self.values, self.p, weights)
-        over, under = (
-            weights @ np.bincount(self.of, one, weights.shape[1]) for one in (self.values, self.under)
-        )
+        n = weights.shape[1]
+        over, under = (weights @ np.bincount(self.of, one, n) for one in (self.values, self.under))
         return np.divide(over, under, out=np.full(len(weights), np.nan), where=under > 0)
 
 
 def gateway(frames: Frames, stage: Steady, blocks: Comparison | None) -> Gateway | None:
     """What it adds; None without a gateway, or where its blocks cannot be compared."""
     is_one = table(frames.run["scenario"], "crossover").get("gateway") is True
-    if (
-        blocks is None
-        or blocks.block_s is None
-        or not is_one
-        or blocks.against
-        or blocks.growth_per_s != STABLE
-    ):
+    if not is_one or blocks is None or blocks.against or blocks.growth_per_s != STABLE:
         return None
-    pairs = parts(stage, (blocks.a, blocks.b), blocks.block_s, blocks.washout_s or 0.0)
+    pairs = parts(stage, (blocks.a, blocks.b), blocks.block_s or 1.0, blocks.washout_s or 0.0)
     block = np.full(len(stage.requests), -1, np.int64)
     for i, part in enumerate(part for pair in pairs for part in pair):
         block[part.requests] = i
@@ -151,6 +135,13 @@ def gateway(frames: Frames, stage: Steady, blocks: Comparison | None) -> Gateway
     return Gateway(blocks.b, len(pairs), text, rows, cancelled, lost)
 
 
+def _figure(title: str, p: float | None, of: Ints, values: Floats, under: Floats | float = 1.0) -> _Figure:
+    """Of the values that are known and in a block."""
+    every = np.broadcast_to(under, values.shape)
+    known = (of >= 0) & ~np.isnan(values) & ~np.isnan(every)
+    return _Figure(title, p, of[known], values[known], every[known])
+
+
 def _figures(stage: Steady, block: Ints) -> Iterator[_Figure]:
     requests, ids, attempts = stage.requests, stage.requests["request_id"], stage.attempts
     first = attempts[(attempts["leg"] == 0) & (attempts["attempt"] == 0)].drop_duplicates("request_id")
@@ -159,24 +150,24 @@ def _figures(stage: Steady, block: Ints) -> Iterator[_Figure]:
     for title, name in ((TTFT, "ttft_sched"), (E2E, "e2e_sched")):
         every = offered_waits(BY_NAME[name], stage)
         waits[title] = np.where(every.cut | np.isnan(every.ms), np.nan, every.values)
-    yield from (_Figure.made(title, p, block, values) for title, values in waits.items() for p in PS)
+    yield from (_figure(title, p, block, values) for title, values in waits.items() for p in PS)
     ended = requests["ended"]
     stays = np.where(ended.isin((schema.CANCELLED, schema.CENSORED)), np.nan, 1.0)
-    yield _Figure.made(FAILED, None, block, stays * ~ended.isin(schema.COMPLETED).to_numpy(np.bool_))
+    yield _figure(FAILED, None, block, stays * ~ended.isin(schema.COMPLETED).to_numpy(np.bool_))
     of_gap, gaps_ms, is_direct = np.repeat(block, stage.gap_counts), stage.gaps_ns / 1e6, block % 2 == 0
     usual = gaps_ms[(of_gap >= 0) & (of_gap % 2 == 0)]
     span = (requests["last_content_at_ns"] - requests["first_content_at_ns"]).to_numpy(np.float64)
     span = np.where(stage.gap_counts > 0, span, np.nan)
     if len(usual):
         near = np.clip(TOGETHER * np.median(usual), *TOGETHER_MS)
-        yield _Figure.made(BUNCHED, None, of_gap, (gaps_ms <= near).astype(np.float64))
+        yield _figure(BUNCHED, None, of_gap, (gaps_ms <= near).astype(np.float64))
         whole = span <= WHOLE * np.nanmedian(span[(block >= 0) & is_direct])
-        yield _Figure.made(HELD, None, block, np.where(np.isnan(span), np.nan, whole))
+        yield _figure(HELD, None, block, np.where(np.isnan(span), np.nan, whole))
     calls = attempts[attempts["ended"] == schema.OK].drop_duplicates("request_id").set_index("request_id")
     counted = (sum(prompt_tokens(calls)), calls["output_tokens"])
     for title, of, asked in zip(TOKENS, counted, ("asked_prompt_tokens", "asked_output_tokens"), strict=True):
         under = requests[asked].to_numpy(np.float64)
-        yield _Figure.made(title, None, block, ids.map(of).to_numpy(np.float64), under)
+        yield _figure(title, None, block, ids.map(of).to_numpy(np.float64), under)
 
 
 def _judged(figures: Sequence[_Figure], pairs: int) -> tuple[Added, ...]:
@@ -185,7 +176,7 @@ def _judged(figures: Sequence[_Figure], pairs: int) -> tuple[Added, ...]:
     draws = int(np.clip(PAIRED_WORK // max(1, most), *DRAWS))
     drawn = np.random.default_rng(SEED).multinomial(pairs, [1 / pairs] * pairs, draws)
     drawn = np.concatenate((np.ones((1, pairs), np.int64), drawn))
-    sides = [np.kron(drawn, one) for one in ([[1, 0]], [[0, 1]])]
+    sides, blocks = [np.kron(drawn, one) for one in ([[1, 0]], [[0, 1]])], np.eye(2 * pairs, dtype=np.int64)
     rows, by_pair = list[Added](), dict[int, Floats]()
     for one in figures:
         sizes = [int((one.of % 2 == side).sum()) for side in (0, 1)]
@@ -193,13 +184,8 @@ def _judged(figures: Sequence[_Figure], pairs: int) -> tuple[Added, ...]:
             continue
         direct, through = (one.at(weights) for weights in sides)
         with np.errstate(invalid="ignore"):
-            added, each = (
-                through - direct,
-                np.diff(one.at(np.eye(2 * pairs, dtype=np.int64)).reshape(-1, 2))[:, 0],
-            )
-        row = Added(
-            one.title, one.p, *(float(of[0]) if np.isfinite(of[0]) else None for of in (direct, through))
-        )
+            added, each = through - direct, np.diff(one.at(blocks).reshape(-1, 2))[:, 0]
+        row = Added(one.title, one.p, *(float(of[0]) if np.isfinite(of[0]) else None for of in (direct, through)))  # fmt: skip
         if min(sizes) >= (n_min(one.p) if one.p is not None else 1) and np.isfinite(added).all():
             low, high = of_pairs(added[1:], float(added[0]), pairs)
             row = replace(row, added=float(added[0]), low=low, high=high)
@@ -220,10 +206,8 @@ def _cancelled(frames: Frames, name: str) -> tuple[int, int | None]:
     left = attempts[(attempts["ended"] == schema.CANCELLED) & (attempts["traffic"] == name)]
     if len(frames.server_log):
         known = frames.server_log[frames.server_log["request_id"].notna()]
-        seen = known[known["cancelled_at_ns"].isna()].drop_duplicates(CALL)
-        return len(left), int(
-            pd.MultiIndex.from_frame(left[[*CALL]]).isin(pd.MultiIndex.from_frame(seen[[*CALL]])).sum()
-        )
+        log, calls = (pd.MultiIndex.from_frame(one[[*CALL]].astype("int64")) for one in (known, left))
+        return len(left), int(calls.isin(log[known["cancelled_at_ns"].isna()]).sum())
     completed = frames.run["engine_completed"]
     lost = -1 if completed is None else completed - int(attempts["ended"].isin(schema.COMPLETED).sum())
     return len(left), lost if 0 <= lost <= len(left) else None
@@ -240,12 +224,8 @@ def _waits(rows: _Rows, pairs: int) -> Iterator[str]:
         ends = " and ".join(f"{name} ({row.ends} ms)" for name, row in of.items()) or "too few answers"
         yield f"adds nothing to TTFT that {plural(pairs, 'pair')} of blocks show: {ends}"
         return
-    texts = [
-        f"{ms(row.added)} ms to {name} ({row.ends})"
-        if row.stated
-        else f"nothing shown to {name} ({row.ends} ms)"
-        for name, row in of.items()
-    ]
+    adds = {True: "{0} ms to {1} ({2})", False: "nothing shown to {1} ({2} ms)"}
+    texts = [adds[row.stated].format(ms(row.added), name, row.ends) for name, row in of.items()]
     yield f"adds {' and '.join(texts).replace(' to p', ' to TTFT p', 1)}"
 
 
@@ -297,14 +277,9 @@ def section(of: Gateway) -> Section:
         cells.append((title, row.text(row.direct), row.text(row.through), added, p))
     passed = UNKNOWN if of.lost is None else f"{of.cancelled - of.lost:,} of {of.cancelled:,} passed on"
     known = [row for row in of.rows if row.p is not None and row.added is not None]
-    brief = {
-        row.title: [
-            f"{percentile(one.p or 0)} {ms(one.added)} ({one.ends})"
-            for one in known
-            if one.title == row.title
-        ]
-        for row in known
-    }
+    brief: dict[str, list[str]] = {row.title: [] for row in known}
+    for row in known:
+        brief[row.title].append(f"{percentile(row.p or 0)} {ms(row.added)} ({row.ends})")
     return Section(
         "gateway", "Gateway", of.sentence, facts=(("cancelled calls", passed if of.cancelled else "none"),),
         tables=(Table(f"What the {plain(of.name, 80)} adds", HEADER, tuple(cells), f"{plural(of.pairs, 'pair')} of blocks."),),

@@ -91,9 +91,8 @@ class EngineMetrics:
 
     def __init__(self, scenario: Scenario, pause: Callable[[float], object]) -> None:
         self._cancels = any(table.cancel.share > 0 for table in scenario.traffic.values())
-        self._has_gateway = (
-            scenario.has_gateway
-        )  # then only the calls that the engine completed are of both targets
+        # Behind a gateway, only the calls that the engine completed say something.
+        self._has_gateway = scenario.has_gateway
         is_alone = scenario.second_target is None or (self._has_gateway and self._cancels)
         self._target = scenario.target if is_alone and is_self_hosted(scenario.target.url) else None
         self._before: TokenCount | None = None

@@ -198,16 +198,9 @@ class Scenario(Table):
     @classmethod
     def _behind_gateway(cls, tree: Any) -> Any:
         """A gateway is called as the target behind it, but for what its own table says."""
-        tables = (
-            [tree.get(name) for name in ("crossover", "target", "second_target")]
-            if isinstance(tree, dict)
-            else []
-        )
-        if (
-            len(tables) == 3
-            and all(isinstance(one, dict) for one in tables)
-            and tables[0].get("gateway") is True
-        ):
+        names = ("crossover", "target", "second_target")
+        tables = [one for name in names if isinstance(tree, dict) and isinstance(one := tree.get(name), dict)]
+        if len(tables) == len(names) and tables[0].get("gateway") is True:
             return {**tree, "second_target": {**tables[1], **tables[2]}}
         return tree
 

@@ -19,7 +19,7 @@ from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS, Result
 PAIRS, BLOCK_S = 10, 5.0
 
 
-def run(out, seed=1, pairs=PAIRS, **sets):
+def run(out, seed=2, pairs=PAIRS, **sets):
     keys = {
         "seed": seed, "stages.duration_s": 5 + 2 * pairs * BLOCK_S, "stages.warmup_s": 5.0, "crossover.block_s": BLOCK_S,
         "traffic.*.output_tokens": 20, "arrival.rate_per_s": 10.0, "simulated.gateway.delay_sigma": 0.0,
