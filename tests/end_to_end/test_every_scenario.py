@@ -36,6 +36,7 @@ SHORT = (
     "nonstreaming", "progressive", "resubmit", "slow_reader", "structured", "structured_two_calls", "thinking", "tools",
     "trace",
 )  # fmt: skip
+IN_FULL = {"gateway": ("stages.duration_s=90",)}
 SHORT_SETTINGS = {"bursts": ("arrival.on_off.on_s=0.5", "arrival.on_off.off_s=0.2")}
 
 
@@ -105,6 +106,7 @@ MARKS: dict[str, Callable[[Result], bool]] = {
     "progressive": lambda s: s.legs == {2} and s.requests.joined_at_ns.notna().any(),
     "fallback": lambda s: len(s.causes("fallback")) > 0,
     "cancel": lambda s: (s.requests.ended == "cancelled").any(),
+    "gateway": lambda s: set(zip(s.attempts.traffic, s.attempts.target, strict=True)) == {("direct", "main"), ("gateway", "second")},
     "resubmit": lambda s: len(s.causes("resubmit")) > 0 and (s.requests.ended == "ok").any(),
     "slow_reader": lambda s: s.attempts.reader_paused_ns.max() > 0,
     "custom_stream": lambda s: set(s.attempts.protocol) == {"sse"},
@@ -155,11 +157,12 @@ def runs(tmp_path_factory: pytest.TempPathFactory, full_size: bool) -> Iterator[
 def _run(names: Sequence[str], out: Path, full_size: bool) -> list[Any]:
     """What `tailgauge run` says of each scenario, one after the other by the same worker."""
     out.mkdir()
-    if full_size:
-        files, shorter = list(names), []
-    else:
-        short = {name: variant(out, name, *sets) for name, sets in SHORT_SETTINGS.items()}
-        files, shorter = [short.get(name, name) for name in names], [f"--duration={SHORT_S}"]
+    settings = IN_FULL if full_size else SHORT_SETTINGS
+    changed = {name: variant(out, name, *sets) for name, sets in settings.items()}
+    files, shorter = (
+        [changed.get(name, name) for name in names],
+        [] if full_size else [f"--duration={SHORT_S}"],
+    )
     reports, stderr = run_scenarios(files, *shorter, out=out, timeout_s=900)
     return [(report, stderr) for report in reports]
 
