@@ -32,8 +32,8 @@ DELAY_MS = 3.0
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What the report says, and the true addition by quantile in ms, of TTFT and of the whole answer."""
+class Measured:
+    """What the report says, and what the logs say is added by quantile in ms, of TTFT and of the whole answer."""
 
     gateway: dict[str, Any]
     exit_code: int
@@ -43,14 +43,14 @@ class Seen:
     def row(self, title: str, p: float | None = None) -> dict[str, Any]:
         return next(row for row in self.gateway["rows"] if (row["title"], row["p"]) == (title, p))
 
-    def far(self, title: str, truth: dict[float, float], p: float) -> float:
-        return abs(self.row(title, p)["added"] - truth[p])
+    def far(self, title: str, by_log: dict[float, float], p: float) -> float:
+        return abs(self.row(title, p)["added"] - by_log[p])
 
 
 Gateway = Callable[[str, Path], contextlib.AbstractContextManager[str]]
 
 
-def measured(gateway: Gateway, folder: Path, pairs: int, seed: int = 1) -> Seen:
+def measure(gateway: Gateway, folder: Path, pairs: int, seed: int = 1) -> Measured:
     """A run directly and through a gateway, before which the relay with the log stands."""
     with contextlib.ExitStack() as stack:
         folder.mkdir(exist_ok=True)
@@ -69,14 +69,14 @@ def measured(gateway: Gateway, folder: Path, pairs: int, seed: int = 1) -> Seen:
             f"{url}/tailgauge/server-log?run={run.name}&settled", timeout=20
         ).read()
     found = json.loads((folder / "reports" / run.name / "report.json").read_text())
-    return Seen(
+    return Measured(
         found["gateway"],
         found["exit_code"],
-        *truth(run, pd.read_parquet(io.BytesIO(answer)), folder / "relay.json"),
+        *by_two_logs(run, pd.read_parquet(io.BytesIO(answer)), folder / "relay.json"),
     )
 
 
-def truth(run: Path, log: pd.DataFrame, relay_log: Path) -> Iterator[dict[float, float]]:
+def by_two_logs(run: Path, log: pd.DataFrame, relay_log: Path) -> Iterator[dict[float, float]]:
     """By the two logs, of the calls of the steady stage that went well."""
     relayed = (
         {name.split("/", 1)[1]: times for name, times in json.loads(relay_log.read_text()).items()}
@@ -98,7 +98,7 @@ def truth(run: Path, log: pd.DataFrame, relay_log: Path) -> Iterator[dict[float,
         yield {p: exact(waits, p) - exact(of_direct, p) for p in (0.5, 0.95, 0.99)} if waits else {}
 
 
-def own(mode: str, delay_ms: float = DELAY_MS) -> Gateway:
+def by_relay(mode: str, delay_ms: float = DELAY_MS) -> Gateway:
     return lambda url, folder: relay(url, folder / "relay.json", delay_ms, mode)
 
 
@@ -119,7 +119,7 @@ def nothing(url: str, folder: Path) -> Iterator[str]:
 def test_a_relay_costs_what_it_takes_and_keeps_cancellations_to_itself(
     tmp_path: Path, full_size: bool
 ) -> None:
-    seen = measured(own("reads_on"), tmp_path / "run", 40 if full_size else 10)
+    seen = measure(by_relay("reads_on"), tmp_path / "run", 40 if full_size else 10)
 
     for p in (0.5, 0.95):
         assert seen.far("TTFT", seen.ttft_ms, p) < NEAR_MS
@@ -135,7 +135,7 @@ def test_a_relay_costs_what_it_takes_and_keeps_cancellations_to_itself(
 
 @needs_nginx
 def test_a_proxy_that_buffers_is_found(tmp_path: Path, full_size: bool) -> None:
-    seen = measured(nginx("on"), tmp_path / "run", 40 if full_size else 8)
+    seen = measure(nginx("on"), tmp_path / "run", 40 if full_size else 8)
 
     assert "of the answers back until they end" in seen.gateway["sentence"]
     assert seen.row("answers that arrive whole")["through"] > 0.9
@@ -151,7 +151,7 @@ def test_other_gateways_cost_what_they_take(name: str, tmp_path: Path, full_size
         pytest.skip("make verify")
     if name == "nginx off":
         needs_nginx.args[0] and pytest.skip(needs_nginx.kwargs["reason"])
-    seen = measured(nginx("off") if name == "nginx off" else own(name), tmp_path / "run", 40)
+    seen = measure(nginx("off") if name == "nginx off" else by_relay(name), tmp_path / "run", 40)
 
     print(name, seen.gateway["sentence"], seen.ttft_ms, seen.e2e_ms)
     for p in (0.5, 0.95, 0.99):
@@ -165,6 +165,6 @@ def test_the_same_endpoint_under_both_names_adds_nothing(tmp_path: Path, full_si
     if not full_size:
         pytest.skip("make verify")
     for seed in range(10):
-        seen = measured(nothing, tmp_path / f"run{seed}", 16, seed)
+        seen = measure(nothing, tmp_path / f"run{seed}", 16, seed)
         print(seed, seen.gateway["sentence"])
         assert not [row["title"] for row in seen.gateway["rows"] if row["stated"]]

@@ -126,9 +126,11 @@ def gateway(frames: Frames, stage: Steady, blocks: Comparison | None) -> Gateway
         block[part.requests] = i
     rows, (cancelled, lost) = _judged([*_figures(stage, block)], len(pairs)), _cancelled(frames, blocks.b)
     by = {(row.title, row.p): row for row in rows}
-    said = [*_waits(by, len(pairs)), *_flow(by), *_failures(by), *_tokens(by)]
-    said += [f"does not pass on {lost:,} of {cancelled:,} cancellations"] if lost else []
-    text = f"The {plain(blocks.b, 80)} {', '.join(said[:-1])}{', and ' if len(said) > 1 else ''}{said[-1]}"
+    claims = [*_waits(by, len(pairs)), *_flow(by), *_failures(by), *_tokens(by)]
+    claims += [f"does not pass on {lost:,} of {cancelled:,} cancellations"] if lost else []
+    text = (
+        f"The {plain(blocks.b, 80)} {', '.join(claims[:-1])}{', and ' if len(claims) > 1 else ''}{claims[-1]}"
+    )
     more = by.get((TOKENS[1], None))
     if more is not None and more.stated and more.added and more.direct:
         text = f"Not the same work, {share(more.added / more.direct)} more output tokens a call through it. {text}"

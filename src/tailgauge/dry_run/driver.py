@@ -46,7 +46,7 @@ class Client(Protocol):
         """Nothing more happens to the call, at the endpoint neither; it may come before `on_end` and before a `leave`."""
 
 
-class _Held:
+class _AtTheEnd:
     """A client behind a gateway that holds the answer back until it ends."""
 
     def __init__(self, client: Client) -> None:
@@ -76,7 +76,7 @@ class Delivery:
 
     def __init__(self, answer: Answer, client: Client, queue: EventQueue, watch: int) -> None:
         self._holds = answer.exchange.proxy.buffer_all
-        client = _Held(client) if self._holds else client
+        client = _AtTheEnd(client) if self._holds else client
         self.answer, self._client, self._queue, self._watch = answer, client, queue, watch
         self._planned = self._contents = 0  # chunks looked at, and those of content among them
         self._begins = self._ends = self._opened = self._left = self._ended = False

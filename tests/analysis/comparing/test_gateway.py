@@ -1,4 +1,4 @@
-"""What a gateway adds: what was planted is found with its interval, and of the same endpoint twice nothing is said."""
+"""What a gateway adds: what was planted is found with its interval, and of the same endpoint twice nothing is stated."""
 
 from __future__ import annotations
 
@@ -70,20 +70,20 @@ def test_a_planted_delay_is_in_its_interval(tmp_path, full_size):
     )
 
 
-def test_of_the_same_endpoint_under_both_names_nothing_is_said(tmp_path, full_size):
+def test_of_the_same_endpoint_under_both_names_nothing_is_stated(tmp_path, full_size):
     seeds = range(1000, 1200 if full_size else 1008)
     found = [
         found_in(load([run(tmp_path, seed, simulated__gateway__delay_ms=0.0, simulated__ttft_sigma=0.4)]))
         for seed in seeds
     ]
 
-    said = [one.sentence for one in found if any(figure.stated for figure in one.rows)]
-    print(f"{len(said)} of {len(found)}", *said, sep="\n")
-    assert len(said) <= (10 if full_size else 2)
+    stated = [one.sentence for one in found if any(figure.stated for figure in one.rows)]
+    print(f"{len(stated)} of {len(found)}", *stated, sep="\n")
+    assert len(stated) <= (10 if full_size else 2)
     assert all(
         "adds nothing to TTFT that 10 pairs of blocks show: p50 (" in one.sentence
         for one in found
-        if one.sentence not in said
+        if one.sentence not in stated
     )
 
 
