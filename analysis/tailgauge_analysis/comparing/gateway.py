@@ -71,6 +71,8 @@ class Added:
     high: float | None = None
     p_value: float | None = None
     stated: bool = False
+    why: str = ""
+    """Why nothing is known: too few of either, or the quantile falls among failed requests."""
 
     def text(self, value: float | None) -> str:
         """A value of its unit."""
@@ -187,12 +189,17 @@ def _judged(figures: Sequence[_Figure], pairs: int) -> tuple[Added, ...]:
         direct, through = (one.at(weights) for weights in sides)
         with np.errstate(invalid="ignore"):
             added, each = through - direct, np.diff(one.at(blocks).reshape(-1, 2))[:, 0]
+        few = one.p is not None and min(sizes) < n_min(one.p)
         row = Added(one.title, one.p, *(float(of[0]) if np.isfinite(of[0]) else None for of in (direct, through)))  # fmt: skip
-        if min(sizes) >= (n_min(one.p) if one.p is not None else 1) and np.isfinite(added).all():
+        if few or not np.isfinite(added[0]):
+            rows.append(replace(row, why="too few" if few or not sizes[1] else "failed"))
+            continue
+        row = replace(row, added=float(added[0]))
+        if np.isfinite(added).all():
             low, high = of_pairs(added[1:], float(added[0]), pairs)
-            row = replace(row, added=float(added[0]), low=low, high=high)
-            if np.isfinite(each).all() and each.any():
-                by_pair[len(rows)] = each
+            row = replace(row, low=low, high=high)
+        if np.isfinite(each).all() and each.any():
+            by_pair[len(rows)] = each
         rows.append(row)
     for i, p in zip(by_pair, family(list(by_pair.values())), strict=True):
         row, least = rows[i], LEAST_SHARE if rows[i].p is None else LEAST_MS
@@ -273,7 +280,7 @@ def section(of: Gateway) -> Section:
     """What it adds, figure by figure."""
     cells = []
     for row in of.rows:
-        added = Value(row.text(row.added), row.ends) if row.added is not None else "too few"
+        added = Value(row.text(row.added), row.ends) if row.added is not None else row.why
         title = row.title if row.p is None else f"{row.title} {percentile(row.p)}, ms"
         p = "–" if row.p_value is None else f"{row.p_value:.3f}"
         cells.append((title, row.text(row.direct), row.text(row.through), added, p))
