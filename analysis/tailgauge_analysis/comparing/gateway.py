@@ -229,13 +229,13 @@ _Rows = Mapping[tuple[str, float | None], Added]
 
 def _waits(rows: _Rows, pairs: int) -> Iterator[str]:
     of = {percentile(p): row for p in (0.5, 0.99) if (row := rows.get((TTFT, p))) and row.added is not None}
-    if not any(row.stated for row in of.values()):
-        ends = " and ".join(f"{name} ({row.ends} ms)" for name, row in of.items()) or "too few answers"
-        yield f"adds nothing to TTFT that {plural(pairs, 'pair')} of blocks show: {ends}"
-        return
-    adds = {True: "{0} ms to {1} ({2})", False: "nothing shown to {1} ({2} ms)"}
-    texts = [adds[row.stated].format(ms(row.added), name, row.ends) for name, row in of.items()]
-    yield f"adds {' and '.join(texts).replace(' to p', ' to TTFT p', 1)}"
+    adds = [f"{ms(row.added)} ms to {name} ({row.ends})" for name, row in of.items() if row.stated]
+    if adds:
+        yield f"adds {' and '.join(adds).replace(' to p', ' to TTFT p', 1)}"
+    others = ", ".join(f"{name} {row.ends} ms" for name, row in of.items() if not row.stated)
+    if others:
+        where = "" if adds else f" of TTFT in {plural(pairs, 'pair')} of blocks"
+        yield f"shows no change{where} ({others})"
 
 
 def _flow(rows: _Rows) -> Iterator[str]:
