@@ -130,9 +130,8 @@ def gateway(frames: Frames, stage: Steady, blocks: Comparison | None) -> Gateway
     by = {(row.title, row.p): row for row in rows}
     claims = [*_waits(by, len(pairs)), *_flow(by), *_failures(by), *_tokens(by)]
     claims += [f"does not pass on {lost:,} of {cancelled:,} cancellations"] if lost else []
-    text = (
-        f"The {plain(blocks.b, 80)} {', '.join(claims[:-1])}{', and ' if len(claims) > 1 else ''}{claims[-1]}"
-    )
+    *first, last = claims or ["has too few answers"]
+    text = f"The {plain(blocks.b, 80)} {', '.join(first)}{', and ' if first else ''}{last}"
     more = by.get((TOKENS[1], None))
     if more is not None and more.stated and more.added and more.direct:
         text = f"Not the same work, {share(more.added / more.direct)} more output tokens a call through it. {text}"
