@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
+from tailgauge.thresholds import GATEWAY_PAIRS
 from tailgauge_analysis.comparing.alternating import parts
 from tailgauge_analysis.comparing.comparison import Comparison
 from tailgauge_analysis.comparing.design import STABLE
@@ -32,7 +33,6 @@ from tailgauge_analysis.text.json_values import table
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, NO_ANSWER, Result, Section, Table, Value
 
 LEVEL = 0.01
-FEWEST = 8  # pairs: of fewer, no swaps are that improbable
 LEAST_MS, LEAST_SHARE = 0.1, 0.01  # differences below are not stated
 PS = (0.5, 0.95, 0.99)
 DRAWS = (200, 999)
@@ -203,7 +203,7 @@ def _judged(figures: Sequence[_Figure], pairs: int) -> tuple[Added, ...]:
     for i, p in zip(by_pair, family(list(by_pair.values())), strict=True):
         row, least = rows[i], LEAST_SHARE if rows[i].p is None else LEAST_MS
         shown = row.low is not None and row.high is not None and row.low * row.high > 0
-        stated = p <= LEVEL and pairs >= FEWEST and abs(row.added or 0.0) >= least and shown
+        stated = p <= LEVEL and pairs >= GATEWAY_PAIRS and abs(row.added or 0.0) >= least and shown
         rows[i] = replace(row, p_value=p, stated=stated)
     return tuple(rows)
 
@@ -270,7 +270,7 @@ def headline(of: Gateway, of_run: Result) -> Result:
     """The answer of the run, behind it what the run says of its objectives."""
     if of_run.outcome == NO_ANSWER:
         return of_run
-    few = (f"{of.pairs} pairs of blocks, {FEWEST} are needed",) if of.pairs < FEWEST else ()
+    few = (f"{of.pairs} pairs of blocks, {GATEWAY_PAIRS} are needed",) if of.pairs < GATEWAY_PAIRS else ()
     outcome = INCONCLUSIVE if few and of_run.outcome != FAIL else of_run.outcome
     return replace(of_run, outcome=outcome, sentence=of.sentence, details=(*few, *of_run.details))
 

@@ -11,7 +11,7 @@ from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.objective import LATENCY, LEAST, SHARE, Objective, fewest, text_of
 from tailgauge.schedule.schedule import Schedule
 from tailgauge.schedule.settings import Crossover
-from tailgauge.thresholds import FEWEST_PAIRS
+from tailgauge.thresholds import FEWEST_PAIRS, GATEWAY_PAIRS
 
 PERCENTILES = (0.99, 0.95, 0.9, 0.5)
 
@@ -50,10 +50,11 @@ def _pairs(scenario: Scenario, blocks: Crossover) -> list[str]:
     stages, pair_s = scenario.stages, 2 * blocks.block_s
     steady_s = stages.duration_s - stages.warmup - stages.cooldown_s
     has = int((steady_s + 1e-6) // pair_s)
-    text = f"comparison: needs {FEWEST_PAIRS} pairs of blocks"
-    if has >= FEWEST_PAIRS:
+    needs = GATEWAY_PAIRS if blocks.gateway else FEWEST_PAIRS
+    text = f"comparison: needs {needs} pairs of blocks"
+    if has >= needs:
         return [f"{text}, has {has}"]
-    longer = _longer(scenario, FEWEST_PAIRS * pair_s / steady_s)
+    longer = _longer(scenario, needs * pair_s / steady_s)
     return [f"{text}, this plan has {has}", f"  run {longer} s"]
 
 

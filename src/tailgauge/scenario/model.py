@@ -285,7 +285,7 @@ class Scenario(Table):
             raise ValueError(f"crossover.gateway: {how}")
         if (self.target.url == SIMULATED) != (self.target_of(SECOND).url == SIMULATED):
             raise ValueError(
-                "second_target.url: expected the URL of a gateway in front of target.url; both are simulated or none is"
+                "second_target.url: expected the URL of a gateway in front of target.url: add --set second_target.url=URL"
             )
 
     @property
