@@ -1,8 +1,8 @@
 """A relay before an endpoint, in a process of its own, with a log: `python relay.py URL DELAY_MS MODE LOG`.
 
 It keeps each request for a while. MODE: `passes` what it reads at once; `holds` an answer back until it ends; `reads_on` when
-its client has left. The log has, of each call by its id, when the request came and when the first and the last bytes of the
-answer were written, in ns of CLOCK_MONOTONIC; it is written at SIGTERM.
+its client has left. The log has, of each call by its id, when the request came and when the first content and the last bytes
+of the answer were written, in ns of CLOCK_MONOTONIC; it is written at SIGTERM.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 ID = re.compile(rb"x-client-request-id: ([^\r\n]+)", re.IGNORECASE)
+CONTENT = re.compile(rb'"content": ?"[^"]')
 END = b"0\r\n\r\n"  # of a chunked body
-LOG: dict[str, list[int]] = {}  # request came, first and last bytes of the answer
+LOG: dict[str, list[int]] = {}  # request came; first content, last bytes of the answer
 
 
 class FineSelector(selectors.DefaultSelector):
@@ -69,9 +70,10 @@ class Connection:
                     continue
                 with contextlib.suppress(ConnectionError):
                     writer.write(self.held)
-                self.held = b""
                 now_ns = time.monotonic_ns()
-                self.call[1:] = [self.call[1] if self.call[1:] else now_ns, now_ns]
+                if self.call[1:] or CONTENT.search(self.held):
+                    self.call[1:] = [self.call[1] if self.call[1:] else now_ns, now_ns]
+                self.held = b""
         writer.close()
 
 
