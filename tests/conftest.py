@@ -34,6 +34,7 @@ ALONE = (
     "end_to_end/test_calibration_ground_truths.py",
     "end_to_end/test_coordinated_omission.py",
     "end_to_end/test_client_stalls.py",
+    "end_to_end/test_gateway.py",
     "end_to_end/test_stalled_workers.py",
     "end_to_end/test_traces.py",
     "experiments/calibrate/test_command.py::test_the_quick_form",
