@@ -53,9 +53,18 @@ def through(frames):
     return frames.attempts["traffic"] == "gateway"
 
 
+def of_seeds(tmp_path, seeds, **sets):
+    """What is found with each seed; the check of stability may refuse a run in twenty."""
+    found = [found_in(load([run(tmp_path, seed, **sets)])) for seed in seeds]
+    found = [one for one in found if one is not None]
+    print(f"{len(found)} of {len(seeds)} have an answer")
+    assert len(found) >= 0.9 * len(seeds) - 1
+    return found
+
+
 def test_a_planted_delay_is_in_its_interval(tmp_path, full_size):
-    seeds = range(100, 140 if full_size else 104)
-    found = [found_in(load([run(tmp_path, seed, simulated__gateway__delay_ms=5.0)])) for seed in seeds]
+    seeds = range(100, 140 if full_size else 103)
+    found = of_seeds(tmp_path, seeds, simulated__gateway__delay_ms=5.0)
 
     for title in (gateway.HEADERS, gateway.TTFT, gateway.E2E):
         for p in (0.5, 0.95):
@@ -71,20 +80,14 @@ def test_a_planted_delay_is_in_its_interval(tmp_path, full_size):
 
 
 def test_of_the_same_endpoint_under_both_names_nothing_is_stated(tmp_path, full_size):
-    seeds = range(1000, 1200 if full_size else 1008)
-    found = [
-        found_in(load([run(tmp_path, seed, simulated__gateway__delay_ms=0.0, simulated__ttft_sigma=0.4)]))
-        for seed in seeds
-    ]
+    seeds = range(1000, 1200 if full_size else 1004)
+    found = of_seeds(tmp_path, seeds, simulated__gateway__delay_ms=0.0, simulated__ttft_sigma=0.4)
 
-    stated = [one.sentence for one in found if any(figure.stated for figure in one.rows)]
-    print(f"{len(stated)} of {len(found)}", *stated, sep="\n")
-    assert len(stated) <= (10 if full_size else 2)
-    assert all(
-        one.sentence.startswith("The gateway shows no change of TTFT in 10 pairs of blocks (p50 ")
-        for one in found
-        if one.sentence not in stated
-    )
+    claims = [one.sentence for one in found if any(figure.stated for figure in one.rows)]
+    print(f"{len(claims)} of {len(found)}", *claims, sep="\n")
+    assert len(claims) <= (10 if full_size else 1)
+    no_change = "The gateway shows no change of TTFT in 10 pairs of blocks (p50 "
+    assert all(one.sentence.startswith(no_change) for one in found if one.sentence not in claims)
 
 
 def test_an_answer_that_is_held_back_is_found(tmp_path):
@@ -153,6 +156,12 @@ def test_errors_added_are_found(frames):
 
 
 def test_cancellations_that_are_not_passed_on_are_counted_by_the_log_or_the_engines_counter(frames):
+    stage = evidence_of(frames).of_target
+    blocks = alternating_blocks(frames, stage)
+
+    def found_in(frames):
+        return gateway.gateway(frames, stage, blocks)
+
     found = found_in(frames)
     assert (found.cancelled > 0, found.lost) == (True, 0)
     frames.server_log["cancelled_at_ns"] = np.nan
@@ -165,7 +174,7 @@ def test_cancellations_that_are_not_passed_on_are_counted_by_the_log_or_the_engi
     assert found_in(blind).lost is None
     assert "not known" in gateway.section(found_in(blind)).facts[0][1]
     completed = int(frames.attempts["ended"].isin(schema.COMPLETED).sum())
-    for more, lost in ((0, 0), (3, 3), (-1, None), (10_000, None)):
+    for more, lost in ((3, 3), (-1, None), (10_000, None)):
         blind.run["engine_completed"] = completed + more
         assert found_in(blind).lost == lost
 
