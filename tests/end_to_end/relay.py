@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import re
 import select
 import selectors
@@ -77,19 +78,24 @@ class Connection:
         writer.close()
 
 
+def leave() -> None:
+    """Write the log and be gone, whoever is still connected."""
+    Path(sys.argv[4]).write_text(json.dumps(LOG))
+    os._exit(0)
+
+
 async def main(url: str, delay_ms: str, mode: str) -> None:
     at = urlsplit(url)
     assert at.hostname is not None
     assert at.port is not None
-    stop = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, leave)
 
     async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await Connection(at.hostname or "", at.port or 0, float(delay_ms) / 1000, mode).serve(reader, writer)
 
     server = await asyncio.start_server(accept, "127.0.0.1", 0)
     print(f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}", flush=True)
-    await stop.wait()
+    await server.serve_forever()
 
 
 @contextlib.contextmanager
@@ -108,4 +114,3 @@ def relay(url: str, log: Path, delay_ms: float = 0.0, mode: str = "passes") -> I
 if __name__ == "__main__":
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(FineSelector())) as runner:
         runner.run(main(*sys.argv[1:4]))
-    Path(sys.argv[4]).write_text(json.dumps(LOG))
