@@ -172,7 +172,7 @@ class Crossover(Table):
     threshold: Positive = Field(0.05, description="smallest change to report: 0.05 is 5%")
     gateway: bool = Field(
         False,
-        description="the second target, of variant B, is a gateway in front of the first: the report says what it adds; keys that [second_target] leaves out are those of [target]",
+        description="the second target, of variant B, is a gateway in front of the first: the report says what it adds; keys that [second_target] leaves out are those of [target], but for url, api_key_env and headers",
     )
 
     @model_validator(mode="after")

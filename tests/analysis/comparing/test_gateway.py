@@ -227,13 +227,14 @@ def test_two_targets_that_are_no_gateway_are_compared_as_two_variants(tmp_path):
     }
 
 
-def test_a_gateway_is_called_as_the_target_behind_it():
-    pairs = [
+def test_a_gateway_is_called_as_the_target_behind_it_without_its_secrets():
+    direct = [
         ("target.model", "m"),
         ("target.url", "http://127.0.0.1:1"),
-        ("second_target.url", "http://127.0.0.1:2"),
+        ("target.api_key_env", "DIRECT_KEY"),
     ]
-    second = load_scenario("gateway", pairs).second_target
+    second = load_scenario("gateway", [*direct, ("second_target.url", "http://127.0.0.1:2")]).second_target
 
     assert second is not None
     assert (second.url, second.model, second.protocol) == ("http://127.0.0.1:2", "m", "openai")
+    assert (second.api_key_env, second.headers) == (None, {})
