@@ -38,7 +38,7 @@ _KEY = re.compile(r"[A-Za-z0-9_-]+(\.\*)?(\.[A-Za-z0-9_-]+)*")  # `traffic.*.mod
 _OF_PLANS = (
     "pattern", "weight", "prompt_tokens", "prompt_sigma", "output_sigma", "prompts", "session",
 )  # fmt: skip
-_OWN = {"url", "api_key_env", "headers"}  # of each target: secrets go nowhere else
+_OF_ONE_TARGET = {"url", "api_key_env", "headers"}  # of each target: secrets go nowhere else
 _TABLE_LEVELS = 3  # parts of a key that name tables and keys of the model; names below are the user's
 _INSTEAD = {
     "name": 'write {env = "NAME"} in headers or body, and set that variable',
@@ -202,7 +202,7 @@ class Scenario(Table):
         names = ("crossover", "target", "second_target")
         tables = [one for name in names if isinstance(tree, dict) and isinstance(one := tree.get(name), dict)]
         if len(tables) == len(names) and tables[0].get("gateway") is True:
-            shared = {key: value for key, value in tables[1].items() if key not in _OWN}
+            shared = {key: value for key, value in tables[1].items() if key not in _OF_ONE_TARGET}
             return {**tree, "second_target": {**shared, **tables[2]}}
         return tree
 
