@@ -171,11 +171,15 @@ def test_other_gateways_cost_what_they_take(name: str, tmp_path: Path, full_size
     seen = measure(nginx("off") if name == "nginx off" else by_relay(name), tmp_path / "run", 20)
 
     seen.print(name)
-    for p in (0.5, 0.95, 0.99):
+    for p in (0.5, 0.95):
         assert seen.far("TTFT", seen.ttft_ms, p) < NEAR_MS
         assert seen.far("end to end", seen.e2e_ms, p) < NEAR_MS
+    last = seen.row("TTFT", 0.99)
+    assert last["low"] - NEAR_MS <= seen.ttft_ms[0.99] <= last["high"] + NEAR_MS
     assert ("back until they end" in seen.gateway["sentence"]) == (name == "holds")
-    assert seen.gateway["lost"] == 0
+    assert seen.gateway["lost"] == (seen.gateway["cancelled"] if name == "holds" else 0), (
+        "held back, it has ended"
+    )
 
 
 def test_the_same_endpoint_under_both_names_adds_nothing(tmp_path: Path, full_size: bool) -> None:
