@@ -114,7 +114,8 @@ class _Figure:
             return weighted_quantiles(self.of, self.values, self.p, weights)
         n = weights.shape[1]
         over, under = (weights @ np.bincount(self.of, one, n) for one in (self.values, self.under))
-        return np.divide(over, under, out=np.full(len(weights), np.nan), where=under > 0)
+        found: Floats = np.divide(over, under, out=np.full(len(weights), np.nan), where=under > 0)
+        return found
 
 
 def gateway(frames: Frames, stage: Steady, blocks: Comparison | None) -> Gateway | None:
@@ -167,7 +168,8 @@ def _figures(stage: Steady, block: Ints) -> Iterator[_Figure]:
         whole = span <= WHOLE * np.nanmedian(span[(block >= 0) & is_direct])
         yield _figure(HELD, None, block, np.where(np.isnan(span), np.nan, whole))
     calls = attempts[attempts["ended"] == schema.OK].drop_duplicates("request_id").set_index("request_id")
-    counted = (sum(prompt_tokens(calls)), calls["output_tokens"])
+    computed, read = prompt_tokens(calls)
+    counted = (computed + read, calls["output_tokens"])
     for title, of, asked in zip(TOKENS, counted, ("asked_prompt_tokens", "asked_output_tokens"), strict=True):
         under = requests[asked].to_numpy(np.float64)
         yield _figure(title, None, block, ids.map(of).to_numpy(np.float64), under)
@@ -189,7 +191,8 @@ def _judged(figures: Sequence[_Figure], pairs: int) -> tuple[Added, ...]:
         with np.errstate(invalid="ignore"):
             added, each = through - direct, np.diff(one.at(blocks).reshape(-1, 2))[:, 0]
         few = one.p is not None and min(sizes) < n_min(one.p)
-        row = Added(one.title, one.p, *(float(of[0]) if np.isfinite(of[0]) else None for of in (direct, through)))  # fmt: skip
+        ends = [float(of[0]) if np.isfinite(of[0]) else None for of in (direct, through)]
+        row = Added(one.title, one.p, ends[0], ends[1])
         if few or not np.isfinite(added[0]):
             rows.append(replace(row, why="too few" if few or not sizes[1] else "failed"))
             continue

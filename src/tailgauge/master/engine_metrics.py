@@ -75,7 +75,9 @@ def parse_count(page: str) -> TokenCount | None:
             of_cache = (round(sum(prompt[1:])), round(prompt[0])) if known else (None, None)
             ended = sums.get(ENDED, math.nan)
             completed = round(ended) if math.isfinite(ended) else None
-            return TokenCount(engine, round(values[0]), round(sum(values[1:])), *of_cache, completed)
+            return TokenCount(
+                engine, round(values[0]), round(sum(values[1:])), *of_cache, completed=completed
+            )
     return None
 
 
