@@ -72,7 +72,7 @@ def parse_count(page: str) -> TokenCount | None:
             cached, every = CACHED[engine]
             prompt = [sums.get(name, math.nan) for name in (cached, *every)]
             known = all(math.isfinite(value) and value >= 0 for value in prompt)
-            of_cache = (round(sum(prompt[1:])), round(prompt[0])) if known else (None, None)
+            all_prompt, of_cache = (round(sum(prompt[1:])), round(prompt[0])) if known else (None, None)
             ended = sums.get(ENDED, math.nan)
             completed = round(ended) if math.isfinite(ended) else None
             return TokenCount(
