@@ -75,9 +75,8 @@ def parse_count(page: str) -> TokenCount | None:
             all_prompt, of_cache = (round(sum(prompt[1:])), round(prompt[0])) if known else (None, None)
             ended = sums.get(ENDED, math.nan)
             completed = round(ended) if math.isfinite(ended) else None
-            return TokenCount(
-                engine, round(values[0]), round(sum(values[1:])), *of_cache, completed=completed
-            )
+            made, running = round(values[0]), round(sum(values[1:]))
+            return TokenCount(engine, made, running, all_prompt, of_cache, completed)
     return None
 
 
