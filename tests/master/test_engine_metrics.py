@@ -206,7 +206,7 @@ def test_behind_a_gateway_only_the_calls_that_the_engine_completed_are_taken():
         cancel = {"cancel": {"share": 0.5, "after_chunks": 2}}
         page = EngineMetrics(
             leaving(
-                url, second_target={}, crossover={"a": "chat", "b": "other", "gateway": True},
+                url, second_target={"url": url}, crossover={"a": "chat", "b": "other", "gateway": True},
                 traffic={"chat": cancel, "other": {"target": "second", **cancel}},
             ),
             lambda _: None,

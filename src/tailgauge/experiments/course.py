@@ -201,6 +201,8 @@ class Base:
         tree["description"] = step.name
         tree["seed"] = step.seed
         tree.setdefault("stages", {})["duration_s"] = float(step.duration_s)
+        for objective in tree.get("slo", {}).values():
+            objective.pop("precision", None)  # a step has the length that its experiment gives it
         if guard is not None:
             tree["guard"] = dict(guard)
         tree.setdefault("stop", {}).setdefault("min_completed", 0)  # steps look for the load that is too much

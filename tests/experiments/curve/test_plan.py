@@ -170,6 +170,15 @@ def test_without_a_run_that_can_be_used_there_is_no_answer(tmp_path):
     assert end.value.value.facts == {}
 
 
+def test_a_run_is_not_ended_by_a_precision_that_an_objective_asks_for(tmp_path):
+    slo = {"first": {**OBJECTIVE["first"], "precision": 0.05}}
+    of = planner(tmp_path, slo=slo)
+    (step,) = next(of.course())
+    prepared = of._base.prepare(step, 1, tmp_path, sends=False)
+
+    assert prepared.settings.scenario.slo["first"].precision is None
+
+
 @pytest.mark.parametrize(
     ("given", "error"),
     [
