@@ -1,6 +1,7 @@
 """`tailgauge run curve` in real time at an endpoint with an automatic prefix cache, beside a sweep upwards over the same prompts."""
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -53,11 +54,17 @@ def test_a_sweep_upwards_bends_through_the_cache_and_the_curve_does_not(
 
     curve = run("curve", SCENARIO.format(url=url, more="") + CURVE)["facts"]
     sweep = []
-    for load in LOADS:
-        made = run(f"at-{load}", SCENARIO.format(url=url, more="repeat_prompts = true"), "--rate", str(load))
-        report = json.loads(open(made["report"]["json"], encoding="utf-8").read())
-        rows = {(row["metric"]["name"], row["view"]): row for row in report["latency"]}
-        sweep.append(rows["ttft_sched", "offered"]["quantiles"][0]["value"])
+    for number, load in enumerate(LOADS):
+        made = run(
+            f"sweep-{number}", SCENARIO.format(url=url, more="repeat_prompts = true"), "--rate", str(load)
+        )
+        report = json.loads(Path(made["report"]["json"]).read_text(encoding="utf-8"))
+        (ttft,) = (
+            row
+            for row in report["latency"]
+            if (row["group"], row["metric"], row["population"]) == ("all", "ttft", "offered")
+        )
+        sweep.append(ttft["percentiles"]["p50"]["value"])
     ours = [point["latency"]["ttft"]["p50"]["value"] for point in curve["points"]]
 
     assert [point["load"] for point in curve["points"]] == list(LOADS)

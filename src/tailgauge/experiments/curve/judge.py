@@ -19,7 +19,7 @@ from tailgauge.experiments.curve import knee
 from tailgauge.experiments.curve.knee import Fit, Sample
 from tailgauge.experiments.curve.measure import LoadResult, described, objectives
 from tailgauge.experiments.headroom import limits
-from tailgauge.experiments.headroom.judge import Rate
+from tailgauge.experiments.headroom.judge import Rate, is_limited
 from tailgauge.scenario.experiment import Curve as Settings
 from tailgauge_analysis.curves.curve import RATE, UNKNOWN, Ends, Objective
 from tailgauge_analysis.stats.proportions import Proportion
@@ -29,6 +29,8 @@ from tailgauge_analysis.text.section import FAIL, PASS
 REFUSALS, BACKLOG = "refusals", "backlog"
 WIDEST, USUAL_SLOPE, FLATTEST = 0.1, 14.0, 10.0  # distance of the spots of a round, as a logarithm
 AROUND = (0.6, 1.1)  # of the capacity, without an objective
+GAINS = 1.1  # times the requests/s of half the users: less is no gain
+MANY_REFUSED = 0.3  # of the calls: what is answered beside them is about all that there is
 CLOSE = 0.2  # as a logarithm: runs that decide where the knee is
 
 
@@ -177,14 +179,14 @@ class Judge:
         return [float(one) for one in at.value * np.exp(steps * wide) * (1 + z / max(found.slope, FLATTEST))]
 
     def _elsewhere(self, runs: Sequence[LoadResult], count: int) -> list[float]:
-        """Without a knee: around the capacity; above all loads, if none failed; below, if all did."""
+        """Without a knee: around the capacity; between all loads, if none failed; nowhere, if all did."""
         loads = [one.load for one in runs]
         fails = [one.load for one in runs if self._leans(one)]
         full = self.capacity(runs)
         if full is not None and len(fails) < len(loads):
             low, high = (full.value * of for of in AROUND)
         elif len(fails) == len(loads):
-            low, high = min(loads) / 2**count, min(loads) / 2
+            return []
         else:
             low, high = min(loads), max(loads)
         return [float(one) for one in np.geomspace(low, high, count + 2)[1:-1]]
@@ -203,7 +205,9 @@ class Judge:
         """Whether the highest load was more than the target can do."""
         last = max(runs, key=lambda one: one.load)
         if self.is_open:
-            return last.rate.saturated or (last.rate.refused.low or 0.0) > self.settings.refused
+            refused, by_limit = last.rate.refused, is_limited([last.rate])
+            over = (refused.low or 0.0) > self.settings.refused
+            return last.rate.saturated or (over and (by_limit or (refused.value or 0.0) > MANY_REFUSED))
         half = [one for one in runs if one.load <= last.load / 2]
         return (
             bool(half)
@@ -220,6 +224,3 @@ class Judge:
         if itself is not None:
             return itself
         return PASS if self.today is None and at.low is not None else "INCONCLUSIVE"
-
-
-GAINS = 1.1  # times the requests/s of half the users: less is no gain

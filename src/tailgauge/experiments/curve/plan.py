@@ -39,7 +39,7 @@ FEWEST, FILLS = 60, 4.0  # requests of a run; times the length of an answer
 WARMUP = 0.15  # of a run
 FILLED = 3.0  # times what an empty queue takes to fill: a run that shows the long run
 WARMUP_MOST = 0.3  # of a run
-LEAST = 1 / 64  # of today's load
+LEAST = 1 / 16  # of today's load
 TOGETHER = 3  # rounds
 SPOTS = (-0.4, 0.9)  # of a round, in logits from what is allowed
 
