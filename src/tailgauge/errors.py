@@ -5,6 +5,7 @@
     │   └── ScenarioError       a scenario that cannot be: file, key, what was expected exit 2
     ├── TargetError             the target could not be used (preflight, missing key)   exit 4
     ├── RunDataError            a run folder that cannot be analysed                    exit 2
+    ├── NotComparableError      a run that does not belong to a baseline                exit 3
     ├── LostError              no worker is left                                        exit 3
     ├── InterruptedRunError    Ctrl-C before the start                                  exit 130
     └── InternalError           a fault of Tailgauge; its traceback is in a file        exit 70
@@ -63,6 +64,12 @@ class TargetError(TailgaugeError):
 
 class RunDataError(TailgaugeError):
     """A run folder that is missing, empty, or of a newer schema than this version reads."""
+
+
+class NotComparableError(TailgaugeError):
+    """A run that is INVALID, or unlike the runs of a baseline."""
+
+    exit_code = Exit.INVALID
 
 
 class LostError(TailgaugeError):

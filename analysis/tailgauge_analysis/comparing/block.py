@@ -24,6 +24,7 @@ from tailgauge_analysis.metrics.stability import BACKLOG
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.sections.findings import evidence_of
+from tailgauge_analysis.stats.proportions import proportion
 from tailgauge_analysis.stats.quantiles import Floats, Quantile
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import FOR_FIGURES
@@ -54,6 +55,10 @@ class Block:
     """By how much its requests in flight grow, if the target did not sustain the rate."""
     work: dict[str, float] = field(default_factory=dict)
     """Output and prompt tokens of a completed call, in the mean, as the target counts them; absent where it does not."""
+    answered_ends: tuple[float, float] = field(default=(0.0, 1.0), metadata=FOR_FIGURES)
+    """The 95% interval of `answered`."""
+    model: str = field(default="", metadata=FOR_FIGURES)
+    """Which most answers name."""
     ordered: dict[str, Floats] = field(default_factory=dict, metadata=FOR_FIGURES)
     """Each metric's values in ms, ascending, +inf without an answer; not where waits were cut short."""
 
@@ -68,7 +73,7 @@ def block(folder: Path, metrics: Sequence[str]) -> Block:
         raise RunDataError(f"{folder}: no request in the steady stage, nothing to compare")
     against = reasons(COMPARABLE, evidence)
     began, ended = _when(frames.run)
-    steady = evidence.stability
+    steady, share = evidence.stability, proportion((stage.requests["ended"] == schema.OK).to_numpy(np.bool_))
     return Block(
         run_id=frames.run["run_id"],
         dry_run=frames.run["dry_run"],
@@ -83,6 +88,8 @@ def block(folder: Path, metrics: Sequence[str]) -> Block:
         e2e_p99_s=e2e_p99_s(stage),
         growth_per_s=steady.growth_per_s if steady.of(BACKLOG) else None,
         work=work(stage),
+        answered_ends=(share.low or 0.0, 1.0 if share.high is None else share.high),
+        model=str(next(iter(stage.attempts["model"].mode()), "")),
         **figures(stage, metrics),
     )
 

@@ -8,7 +8,7 @@ is compared within a pair only: each pair should have a different one.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -24,6 +24,8 @@ LABELS = ("name", "description", "slo")
 TARGETS = ("target", "second_target")
 ABSENT = "-"
 SHOWN = 80  # characters of a value
+
+Facts = Mapping[tuple[str, str], str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +46,13 @@ class Difference:
         return self.key if self.group == SCENARIO else self.group
 
 
-def differences(pairs: Sequence[tuple[Json, Json]], allow: Sequence[str]) -> list[Difference]:
+def differences(pairs: Sequence[tuple[Facts, Facts]], allow: Sequence[str]) -> list[Difference]:
     """Everything in which the runs differ; UsageError for an unknown name in `allow`."""
-    facts = [(_facts(a), _facts(b)) for a, b in pairs]
-    keys = list(dict.fromkeys(key for pair in facts for side in pair for key in side))
+    keys = list(dict.fromkeys(key for pair in pairs for side in pair for key in side))
     _known(allow, [key for group, key in keys if group == SCENARIO])
     found = []
     for group, key in keys:
-        a, b = ([pair[side].get((group, key), ABSENT) for pair in facts] for side in (0, 1))
+        a, b = ([pair[side].get((group, key), ABSENT) for pair in pairs] for side in (0, 1))
         within = any(x != y for x, y in zip(a, b, strict=True))
         if within or (group != SEED and len({*a, *b}) > 1):
             between = within and len(set(a)) == len(set(b)) == 1
@@ -62,8 +63,8 @@ def differences(pairs: Sequence[tuple[Json, Json]], allow: Sequence[str]) -> lis
     return found
 
 
-def _facts(run: Json) -> dict[tuple[str, str], str]:
-    """What must be equal, as text."""
+def facts_of(run: Json) -> Facts:
+    """What must be equal, as text, by group and key."""
     scenario = {k: v for k, v in run["scenario"].items() if k not in {*LABELS, *TARGETS, "seed"}}
     hosts: dict[str, int] = {}
     for worker in run["workers"]:
@@ -74,7 +75,9 @@ def _facts(run: Json) -> dict[tuple[str, str], str]:
         (CLOCK, "dry_run"): run["dry_run"],
         (SCHEMA, "schema_version"): run["schema_version"],
         (HOSTS, "workers"): ", ".join(f"{n} on {host}" for host, n in sorted(hosts.items())),
-        **{(HOSTS, f"master.{key}"): master.get(key) for key in ("host", "machine", "cpu_count")},
+        **{
+            (HOSTS, f"master.{key}"): master.get(key) for key in ("host", "machine", "cpu_model", "cpu_count")
+        },
         **{(VERSIONS, key): value for key, value in run["versions"].items()},
         (SEED, "seed"): run["seed"],
     }
@@ -123,13 +126,13 @@ def _known(allow: Sequence[str], keys: Sequence[str]) -> None:
             )
 
 
-def refusals(found: Sequence[Difference]) -> list[str]:
-    """Why the runs may not be compared."""
+def refusals(found: Sequence[Difference], a: str = "A", b: str = "B") -> list[str]:
+    """Why the runs may not be compared; `a` and `b` name the sides."""
     reasons = []
     for one in found:
         if one.allowed:
             continue
-        values = f"{few(one.a)} in A, {few(one.b)} in B"
+        values = f"{few(one.a)} in {a}, {few(one.b)} in {b}"
         label = one.key if one.group == SCENARIO else f"{one.group}, {one.key}"
         if one.group == CLOCK:
             reasons.append("some runs are dry runs, others are real")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tailgauge.errors import UsageError
 from tailgauge_analysis.comparing.block import METRICS, Block, block, pair_of, primary
-from tailgauge_analysis.comparing.comparability import differences, refusals
+from tailgauge_analysis.comparing.comparability import differences, facts_of, refusals
 from tailgauge_analysis.comparing.comparison import Comparison, comparison
 from tailgauge_analysis.comparing.design import Design, design
 from tailgauge_analysis.metrics.metrics import BY_NAME, UNIT
@@ -54,7 +54,8 @@ def weigh(
 ) -> Comparison:
     """The comparison of runs A1 B1 A2 B2 ... by their records; rows are read if these are comparable."""
     first = primary(records[0]["scenario"], metrics)
-    found = differences(list(zip(records[::2], records[1::2], strict=True)), allow)
+    facts = [facts_of(record) for record in records]
+    found = differences(list(zip(facts[::2], facts[1::2], strict=True)), allow)
     refused = refusals(found)
     if refused:
         return comparison([], metrics, first, threshold, Design(refused, []), found)

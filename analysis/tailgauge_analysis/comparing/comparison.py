@@ -119,22 +119,25 @@ def comparison(
 def report(found: Comparison) -> Report:
     """The report of `tailgauge compare`."""
     runs = [block for pair in found.runs for block in (pair.a, pair.b)]
-    degraded = sum(block.verdict == DEGRADED for block in runs)
-    measured = Measurement(VALID, f"{plural(len(runs), 'run')}, all VALID")
-    if found.against:
-        measured = Measurement(
-            INVALID, "not comparable", tuple((text, "") for text in _shortened(found.against, "reason"))
-        )
-    elif degraded:
-        measured = Measurement(
-            DEGRADED, f"{degraded} of {plural(len(runs), 'run')} DEGRADED: see their reports"
-        )
+    measurement = measured([block.verdict for block in runs], found.against)
     return Report(
-        run_id="", title="Comparison", about=(), started_at="", dry_run=any(block.dry_run for block in runs),
-        result=Result(found.outcome, sentence(found), details=_details(found)), measurement=measured, summary=(),
+        run_id="comparison", title="Comparison", about=(), started_at="", dry_run=any(block.dry_run for block in runs),
+        result=Result(found.outcome, sentence(found), details=_details(found)), measurement=measurement, summary=(),
         sections=(section(found),), exit_code=found.exit_code,
         data={**plain_values(found), "outcome": found.outcome, "exit_code": int(found.exit_code)},
     )  # fmt: skip
+
+
+def measured(verdicts: Sequence[str], against: Sequence[str]) -> Measurement:
+    """Of runs that are compared: the reasons against that, else the worst of their verdicts."""
+    if against:
+        return Measurement(
+            INVALID, "not comparable", tuple((text, "") for text in _shortened(against, "reason"))
+        )
+    degraded, of = verdicts.count(DEGRADED), plural(len(verdicts), "run")
+    if degraded:
+        return Measurement(DEGRADED, f"{degraded} of {of} DEGRADED: see their reports")
+    return Measurement(VALID, f"{of}, all VALID")
 
 
 def headline(found: Comparison, of_run: Result) -> Result:
@@ -155,7 +158,7 @@ def section(found: Comparison) -> Section:
     tables: tuple[Table, ...] = ()
     if found.rows:
         tables = (
-            Table(title, HEADER, tuple(map(_row, found.rows)), _runs(found), prose=(1, 7)),
+            Table(title, HEADER, tuple(map(cells, found.rows)), _runs(found), prose=(1, 7)),
             *_pairs(found),
         )
     return Section(
@@ -186,7 +189,7 @@ def _answer(found: Comparison, a: str, b: str, by: str) -> str:
     if found.verdict == SAME:
         return f"No difference of {by} or more between {a} and {b}"
     rows = [row for row in found.rows if row.verdict == found.verdict]
-    listed = ", ".join(f"{_metric(row)} {change(row, row.change)}" for row in rows[:MOST_ROWS])
+    listed = ", ".join(f"{name_of(row)} {change(row, row.change)}" for row in rows[:MOST_ROWS])
     more = f" and {len(rows) - MOST_ROWS} more" if len(rows) > MOST_ROWS else ""
     text = {INCONCLUSIVE: f"{b} against {a}", NO_WORSE: f"{b} is at most {by} worse than {a}"}
     first = text.get(found.verdict, f"{b} is {found.verdict} than {a}")
@@ -215,7 +218,7 @@ def _power(found: Comparison) -> tuple[str, ...]:
             f"{found.pairs} pairs find" if found.pairs >= FEWEST_PAIRS else f"{FEWEST_PAIRS} pairs would find"
         )
         spread = f": {find} {change(first, first.smallest)} or more in 8 of 10 repetitions"
-    return (f"{_metric(first)} decides{spread}",)
+    return (f"{name_of(first)} decides{spread}",)
 
 
 def _shortened(texts: Sequence[str], what: str) -> list[str]:
@@ -236,12 +239,12 @@ def _runs(found: Comparison) -> str:
     return f"{found.pairs} pairs; {count(a)} requests offered in A, {count(b)} in B."
 
 
-def _row(row: Effect) -> tuple[Cell, ...]:
+def cells(row: Effect) -> tuple[Cell, ...]:
     """A row under HEADER; of a single pair, each side has its own interval."""
     word = row.verdict or ("not compared" if row.why else "")
     ends = "" if row.low is None else f"{change(row, row.low)} to {change(row, row.high)}"
     return (
-        _metric(row), Value(word, outcome=OUTCOMES.get(word, "")), Value(change(row, row.change), ends), *_sides(row),
+        name_of(row), Value(word, outcome=OUTCOMES.get(word, "")), Value(change(row, row.change), ends), *_sides(row),
         p_text(row.p_family), f"{row.worse_in}/{row.pairs}" if row.pairs else "–", row.why,
     )  # fmt: skip
 
@@ -255,7 +258,7 @@ def _sides(row: Effect) -> tuple[Cell, Cell]:
     return shown(row.a), shown(row.b)
 
 
-def _metric(row: Effect) -> str:
+def name_of(row: Effect) -> str:
     """`TTFT since scheduled p99`."""
     return f"{row.title} {row.label}".strip()
 
@@ -284,4 +287,4 @@ def _pairs(found: Comparison) -> tuple[Table, ...]:
         (str(i + 1), pair.a.run_id, pair.b.run_id, *(change(row, row.blocks[i].change) for row in shown))
         for i, pair in enumerate(found.runs)
     )
-    return (Table("Change from A to B, pair by pair", ("pair", "A", "B", *map(_metric, shown)), rows),)
+    return (Table("Change from A to B, pair by pair", ("pair", "A", "B", *map(name_of, shown)), rows),)

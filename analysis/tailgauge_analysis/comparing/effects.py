@@ -74,7 +74,10 @@ class Effect:
     verdict: str | None = None
     why: str = ""
     counts: bool = True
-    smallest: float | None = None  # change that so many pairs, at least six, show in 80% of repetitions
+    smallest: float | None = (
+        None  # change that so many pairs, at least six, show in 80% of repetitions; of runs, in 90%
+    )
+    limit: float | None = None  # of a run against earlier ones: what is worse than chance and the threshold
 
     @property
     def is_share(self) -> bool:
@@ -92,11 +95,25 @@ def effects(
     """Every metric at every quantile, then the share answered, the primary row first; tested only where `decide`."""
     rows = [row for metric in metrics for p in PS if (row := _latency(pairs, metric, p, threshold))]
     rows.append(_answered(pairs))
-    wanted = (primary, *((metric, p) for metric in metrics for p in FALLBACKS))
-    found = {(row.metric, row.p): i for i, (row, _) in enumerate(rows) if row.counts}
-    first = rows.pop(next((found[one] for one in wanted if one in found), len(rows) - 1))
+    first = rows.pop(decisive([row for row, _ in rows], primary, metrics))
     rows = [_with_power(first), *rows]
     return _decided(rows) if decide else [row for row, _ in rows]
+
+
+def decisive(rows: Sequence[Effect], primary: Primary, metrics: Sequence[str]) -> int:
+    """Which row decides: the primary one, the next of its kind where that has no figure, else the share answered, the last."""
+    wanted = (primary, *((metric, p) for metric in metrics for p in FALLBACKS))
+    found = {(row.metric, row.p): i for i, row in enumerate(rows) if row.counts}
+    return next((found[one] for one in wanted if one in found), len(rows) - 1)
+
+
+def named(metric: str, p: float | None, threshold: float, blocks: tuple[BlockPair, ...] = ()) -> Effect:
+    """A row without figures: a percentile of a metric, or the share answered."""
+    if p is None:
+        title = "Answered, of all offered"
+        return Effect(ANSWERED_SHARE, title, None, "offered", "share", None, "", POINTS, blocks)
+    of = BY_NAME[metric]
+    return Effect(metric, of.title, of.since, view(of), of.unit, p, percentile(p), threshold, blocks)
 
 
 def unequal_work(pairs: Sequence[tuple[Mapping[str, float], Mapping[str, float]]]) -> list[str]:
@@ -117,13 +134,12 @@ def _latency(
     pairs: Sequence[tuple[Block, Block]], metric: str, p: float, threshold: float
 ) -> Compared | None:
     """The row, compared if all blocks have a number; None where no run has the metric."""
-    of = BY_NAME[metric]
     seen = [(a.quantiles[metric, p], b.quantiles[metric, p]) for a, b in pairs]
     every = [q for pair in seen for q in pair]
     if not any(q.n for q in every):
         return None
     blocks = tuple(BlockPair(a, b, None) for a, b in seen)
-    row = Effect(metric, of.title, of.since, view(of), of.unit, p, percentile(p), threshold, blocks)
+    row = named(metric, p, threshold, blocks)
     beyond = sum(q.value == math.inf for q in every)
     why, counts = "", True
     if any(q.mark == TOO_FEW for q in every):
@@ -168,9 +184,7 @@ def _answered(pairs: Sequence[tuple[Block, Block]]) -> Compared:
     shares = np.array([(a.answered, b.answered) for a, b in pairs])
     blocks = tuple(BlockPair(float(x), float(y), None) for x, y in shares)
     a, b = map(float, shares.mean(axis=0))
-    row = Effect(
-        ANSWERED_SHARE, "Answered, of all offered", None, "offered", "share", None, "", POINTS, blocks, a, b
-    )
+    row = replace(named(ANSWERED_SHARE, None, POINTS, blocks), a=a, b=b)
     change = shares[:, 1] - shares[:, 0]
     return _with_changes(row, -change, change, change.mean())
 

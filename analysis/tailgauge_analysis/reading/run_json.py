@@ -201,7 +201,7 @@ class RunJson(_Tolerant):
     versions: Facts = {}
     """versions of tailgauge and its dependencies"""
     master: Facts = {}
-    """host, pid, kernel, cpu_count, python and other facts that identify the machine"""
+    """host, pid, kernel, cpu_model, cpu_count, python and other facts that identify the machine"""
     workers: list[Any] = []
     """one entry per worker, see below"""
     conservation: Json = {}

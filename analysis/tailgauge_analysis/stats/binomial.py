@@ -87,6 +87,12 @@ def student(freedom: float, confidence: float = 0.95) -> float:
     return math.sqrt(freedom * (1 - x) / x)
 
 
+def student_beyond(t: float, freedom: float) -> float:
+    """The chance that Student's t is above this value."""
+    outside = beta_cdf(freedom / (freedom + t * t), freedom / 2, 0.5) / 2
+    return outside if t > 0 else 1 - outside
+
+
 CONFIDENCE = 0.99
 
 

@@ -24,6 +24,7 @@ from tailgauge import __version__
 from tailgauge.address import parse
 from tailgauge.cli import options
 from tailgauge.cli import run as run_command
+from tailgauge.cli.baseline import baseline as baseline_command
 from tailgauge.cli.docs import docs
 from tailgauge.cli.experiment import answer, calibrate, checkup
 from tailgauge.cli.options import SEED, Duration, Positive, ScenarioName, Whole
@@ -176,12 +177,8 @@ cli.add_command(checkup)
 
 @cli.command(epilog=options.COMPARE)
 @click.argument("run_dirs", nargs=-1, required=True, type=options.RUN_DIR, metavar="A B [A B]...")
-@click.option(
-    "--allow",
-    multiple=True,
-    metavar="NAME",
-    help="Permit a difference, for example traffic.chat.hedge (repeatable).",
-)
+@click.option("--baseline", metavar="DIR", help="Judge one run by this baseline.")
+@options.allow()
 @click.option(
     "--threshold",
     type=Positive(),
@@ -194,11 +191,12 @@ cli.add_command(checkup)
     "--metric", "metrics", multiple=True, metavar="NAME", help="Compare this metric only (repeatable)."
 )
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown with every pair.")
-@options.out("the report of two curves")
+@options.out("the report of curves or of --baseline")
 @options.plugins()
 @options.as_json()
 def compare(
     run_dirs: tuple[Path, ...],
+    baseline: str | None,
     allow: tuple[str, ...],
     threshold: float,
     metrics: tuple[str, ...],
@@ -213,19 +211,28 @@ def compare(
 
     Of a load curve give the folder of its report, or its run id.
 
+    With --baseline give one run. It is judged by the spread of at least five earlier ones; see `tailgauge docs baselines`.
+
     --allow takes schema, hosts, versions, target, seed, or a key of the scenario with everything below it.
     """
     with loading():
         from tailgauge_analysis.comparing import compare as comparison
+        from tailgauge_analysis.comparing import history
         from tailgauge_analysis.comparing.comparison import report
         from tailgauge_analysis.curves.curve import find
         from tailgauge_analysis.report.markdown import markdown
+        from tailgauge_analysis.report.report import write
         from tailgauge_analysis.report.terminal import terminal
 
     if as_json and as_markdown:
         raise UsageError("--json and --markdown: choose one")
     curves, page = [find(one, out) for one in run_dirs], None
-    if any(curves):
+    if baseline is not None:
+        if run_dirs[1:] or metrics:
+            raise UsageError("--baseline: give one run, without --metric: its first objective decides")
+        made = history.compare(baseline, run_dirs[0], threshold / 100, allow)
+        page = write(made, (), out, screen.columns(), colours=False).html
+    elif any(curves):
         if allow or metrics:
             raise UsageError("--allow and --metric: load curves are compared as they are: omit them")
         made, page = _compare_curves(run_dirs, curves, threshold / 100, out)
@@ -341,6 +348,7 @@ def worker(master: str, out: Path, lifeline: bool) -> None:
     sys.exit(work(address, folder, lifeline=lifeline))
 
 
+cli.add_command(baseline_command)
 cli.add_command(scenario)
 cli.add_command(runs)
 cli.add_command(calibrate)

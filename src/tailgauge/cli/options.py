@@ -47,10 +47,18 @@ COMPARE = exit_codes(
         Exit.USAGE: "wrong usage, or a folder without a run",
         Exit.INTERRUPTED: "interrupted",
         Exit.INVALID: "not comparable, or an INVALID run",
-        Exit.FAILED: "B is worse by more than the threshold",
-        Exit.OK: "B is not worse",
+        Exit.FAILED: "worse by more than the threshold",
+        Exit.OK: "not worse",
     },
     Exit.TARGET,
+)
+BASELINE = exit_codes(
+    {
+        Exit.USAGE: "wrong usage, or a file that cannot be used",
+        Exit.INVALID: "an INVALID run, or one unlike the baseline",
+        Exit.OK: "every run was added",
+    },
+    *(Exit.INTERRUPTED, Exit.TARGET, Exit.FAILED, Exit.INCONCLUSIVE),
 )
 CALIBRATE = exit_codes(
     {
@@ -111,6 +119,12 @@ class RunDir(click.Path):
 
 
 RUN_DIR = RunDir(path_type=Path)
+
+
+def allow() -> Callable[[_Command], _Command]:
+    """The repeatable option --allow."""
+    text = "Permit a difference, for example traffic.chat.hedge (repeatable)."
+    return click.option("--allow", multiple=True, metavar="NAME", help=text)
 
 
 def as_json(what: str = "one JSON object") -> Callable[[_Command], _Command]:

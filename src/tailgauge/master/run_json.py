@@ -9,7 +9,7 @@ from typing import Any
 
 from tailgauge.clock import boot_id
 from tailgauge.patterns.table import facts as pattern_facts
-from tailgauge.plan.certificate import installed_versions
+from tailgauge.plan.certificate import installed_versions, machine
 from tailgauge.plugins import plugin
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.schema import SCHEMA_VERSION
@@ -43,12 +43,9 @@ def frame(
 ) -> dict[str, Any]:
     """Keys that every run.json has; see docs/reference/data-format.md."""
     master = {
-        "host": platform.node(),
+        **machine(),
         "pid": os.getpid(),
         "kernel": platform.release(),
-        "system": platform.system(),
-        "machine": platform.machine(),
-        "cpu_count": os.cpu_count(),
         "python": platform.python_version(),
         "boot_id": boot_id(),
     }

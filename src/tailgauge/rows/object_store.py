@@ -171,6 +171,20 @@ def _put(files: Any, path: Path, name: str) -> None:
         raise OSError(f"{name} has {stored} bytes there, {size} here")
 
 
+def store(path: Path, url: str) -> None:
+    """Copy one file to a URL."""
+    with _explained(url, "written"):
+        files, name = _opened(url)
+        _repeated(partial(_put, files, path, name))
+
+
+def remove(url: str) -> None:
+    """Delete the object of a URL."""
+    with _explained(url, "deleted"):
+        files, name = _opened(url)
+        files.delete_file(name)
+
+
 def _get(files: Any, name: str, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with files.open_input_stream(name) as source, path.open("wb") as target:

@@ -1,0 +1,186 @@
+"""A baseline: one small JSON file for each of its runs, in a folder that a repository or a bucket holds.
+
+A file has the figures of a run with their intervals and what must be equal to compare it. Keys are sorted, so that a diff
+shows what changed. Files with other endings are left alone.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from hashlib import sha256
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+
+from tailgauge.errors import UsageError
+from tailgauge.rows.disk import writable
+from tailgauge.rows.object_store import is_remote, local, remove, store
+from tailgauge.rows.run_folder import write_json
+from tailgauge.rows.text_file import json_tree, no_number, read_text
+from tailgauge_analysis.comparing.block import METRICS, Block, block, primary
+from tailgauge_analysis.comparing.comparability import SCENARIO, SHOWN, TARGET, facts_of
+from tailgauge_analysis.comparing.effects import ANSWERED_SHARE
+from tailgauge_analysis.reading import run_files, run_record
+from tailgauge_analysis.stats.quantiles import TOO_FEW
+from tailgauge_analysis.text.formatting import plain
+from tailgauge_analysis.text.json_values import Json, number
+
+SCHEMA_VERSION: Literal[1] = 1
+HERE = "the master's"  # a host: build machines have a new name each time
+_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
+NotNegative = Annotated[float, Field(ge=0)]
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """A percentile of a latency of all offered requests, in ms, or the share of them that was answered."""
+
+    metric: str
+    """a name of docs/reference/metrics.md, or answered"""
+    p: Annotated[float, Field(gt=0, lt=1)] | None
+    """0.95 for the p95; null of the share"""
+    value: NotNegative | None
+    """null where it falls among requests without an answer"""
+    low: NotNegative | None
+    """of the 95% interval within the run; null where it has no such bound"""
+    high: NotNegative | None
+    """the same"""
+    n: Annotated[int, Field(ge=1)]
+    """values"""
+
+
+@with_config(_STRICT)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineRun:
+    """A file of a baseline; docs/reference/baseline.schema.json is generated from it."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    """version of these keys"""
+    run_id: str
+    """of the run"""
+    started_at: str
+    """UTC, ISO 8601"""
+    dry_run: bool
+    """whether nothing was sent"""
+    seed: int | None
+    """of arrivals, sizes and prompts"""
+    verdict: str
+    """of the measurement: VALID or DEGRADED"""
+    reason: str
+    """the first one; may be empty"""
+    growth_per_s: float | None = None
+    """by how much the backlog grew; null: the target sustained the rate"""
+    digest: str
+    """of the scenario"""
+    primary: tuple[str, float]
+    """metric and percentile that decide"""
+    figures: tuple[Figure, ...]
+    """what is compared"""
+    work: dict[str, Annotated[float, Field(gt=0)]]
+    """tokens of a completed call, as the target counts them"""
+    facts: dict[str, dict[str, str]]
+    """scenario, target, versions and machine: what must be equal, and other versions"""
+
+    def figure(self, metric: str, p: float | None) -> Figure | None:
+        """The figure with this name, if the run has it."""
+        return next((one for one in self.figures if (one.metric, one.p) == (metric, p)), None)
+
+
+_FILE = TypeAdapter(BaselineRun)
+
+
+def of_run(folder: Path) -> BaselineRun:
+    """What a baseline holds of a run. RunDataError where the folder has none, or no request in its steady stage."""
+    run_files.check(folder)
+    run, _ = run_record.read([folder])
+    of = block(folder, METRICS)
+    facts = _facts(run, of.model)
+    return BaselineRun(
+        run_id=of.run_id, started_at=run["started_at"], dry_run=of.dry_run, seed=of.seed, verdict=of.verdict,
+        reason=plain(of.reason, 200), growth_per_s=of.growth_per_s, primary=primary(run["scenario"], METRICS),
+        digest=sha256(json.dumps(facts[SCENARIO], sort_keys=True).encode()).hexdigest()[:12],
+        figures=_figures(of), work={name: float(f"{value:.6g}") for name, value in of.work.items()}, facts=facts,
+    )  # fmt: skip
+
+
+def _figures(of: Block) -> tuple[Figure, ...]:
+    known = {key: q for key, q in of.quantiles.items() if q.mark != TOO_FEW}
+    rows = [(*key, (q.value, q.low, q.high), q.n) for key, q in known.items()]
+    answered = (ANSWERED_SHARE, None, (of.answered, *of.answered_ends), of.offered)
+    return tuple(
+        Figure(metric=metric, p=p, value=value, low=low, high=high, n=n)
+        for metric, p, numbers, n in (*rows, answered)
+        for value, low, high in [map(_rounded, numbers)]
+    )
+
+
+def _rounded(value: float | None) -> float | None:
+    return None if number(value) is None else float(f"{value:.6g}")
+
+
+def _facts(run: Json, model: str) -> dict[str, dict[str, str]]:
+    """By group; the master's host has no name."""
+    host = run["master"].get("host")
+    workers = [{**one, "host": HERE if one["host"] == host else one["host"]} for one in run["workers"]]
+    found = facts_of({**run, "master": {**run["master"], "host": HERE}, "workers": workers})
+    facts: dict[str, dict[str, str]] = {group: {} for group, _ in found}
+    for (group, key), value in (*found.items(), ((TARGET, "answering model"), plain(model, SHOWN))):
+        facts[group][key] = value
+    return facts
+
+
+def load(place: str, *, may_be_new: bool = False) -> list[BaselineRun]:
+    """The runs of a baseline, the oldest first. UsageError for a missing folder, or a file that is none of a baseline."""
+    folder = local(place, suffix=".json")
+    if may_be_new and not folder.exists():
+        return []
+    if not folder.is_dir():
+        raise UsageError(f"{place}: no such folder: create the baseline with `tailgauge baseline add`")
+    runs = [_read(path, f"{place}/{path.name}") for path in folder.glob("*.json")]
+    return sorted(runs, key=lambda run: (run.started_at, run.run_id))
+
+
+def _read(path: Path, name: str) -> BaselineRun:
+    try:
+        tree = json_tree(read_text(path), no_number)
+        version = tree.get("schema_version") if isinstance(tree, dict) else None
+        if isinstance(version, int) and version != SCHEMA_VERSION:
+            why = f"schema_version: expected {SCHEMA_VERSION}, got {version}: add the run again"
+            raise UsageError(f"{name}: {why}")
+        run = _FILE.validate_python(tree)
+        if run.run_id == path.stem:  # else a copy would count as another run
+            return run
+        why = f"run_id: expected {plain(path.stem, 80)} as the file is named, got {plain(run.run_id, 80)}"
+    except ValidationError as error:
+        where = ".".join(map(str, error.errors()[0]["loc"])) or "the file"
+        why = f"{plain(where, 80)}: {error.errors()[0]['msg']}"
+    except ValueError as error:
+        why = str(error)
+    raise UsageError(f"{name}: not a run of a baseline: {why}. Move it elsewhere, or add the run again")
+
+
+def save(place: str, run: BaselineRun) -> str:
+    """Write the file of a run and return its name. UsageError where that is not possible, or it is there already."""
+    folder, name = local(place, suffix=".json"), f"{run.run_id}.json"
+    if (folder / name).exists():
+        raise UsageError(f"{place}/{name}: the run is in this baseline already")
+    writable(folder, place)
+    write_json(folder / name, json.loads(json.dumps(asdict(run), sort_keys=True)))
+    if is_remote(place):
+        store(folder / name, f"{place}/{name}")
+    return f"{place}/{name}"
+
+
+def delete(place: str, run: BaselineRun) -> None:
+    """Delete the file of a run. UsageError where that is not possible."""
+    name = f"{run.run_id}.json"
+    if is_remote(place):
+        return remove(f"{place}/{name}")
+    try:
+        (Path(place) / name).unlink()
+    except OSError as error:
+        raise UsageError(f"{place}/{name}: cannot be deleted: {error.strerror}") from error
+    return None

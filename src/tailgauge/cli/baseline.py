@@ -1,0 +1,72 @@
+"""`tailgauge baseline`: the earlier runs that a build is judged by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from tailgauge.cli import options
+from tailgauge.cli.options import Commands, Whole
+from tailgauge.errors import NotComparableError, UsageError
+from tailgauge.live import screen
+
+
+@click.group(cls=Commands)
+def baseline() -> None:
+    """Keep earlier runs to judge a build by.
+
+    A baseline is a folder, or an s3:// URL, with one small JSON file per run. `tailgauge compare --baseline` uses it.
+    """
+
+
+@baseline.command(epilog=options.BASELINE)
+@click.argument("folder", metavar="DIR")
+@click.argument("run_dirs", nargs=-1, required=True, type=options.RUN_DIR, metavar="RUN_DIR...")
+@options.allow()
+def add(folder: str, run_dirs: tuple[Path, ...], allow: tuple[str, ...]) -> None:
+    """Add runs to a baseline.
+
+    Runs of one baseline share scenario, target, model, machine and version. INVALID runs are refused.
+    """
+    from tailgauge_analysis.comparing.baseline import load, of_run, save
+    from tailgauge_analysis.comparing.history import refused
+
+    for run_dir in run_dirs:
+        run = of_run(run_dir)
+        runs = load(folder, may_be_new=True)
+        why = refused(runs, run, allow)
+        if why:
+            raise NotComparableError(f"{run_dir}: not added: {'; '.join(why[:3])}")
+        click.echo(f"added {save(folder, run)} ({len(runs) + 1} runs)")
+
+
+@baseline.command("list")
+@click.argument("folder", metavar="DIR")
+def list_runs(folder: str) -> None:
+    """List the runs of a baseline and what it finds."""
+    from tailgauge_analysis.comparing.baseline import load
+    from tailgauge_analysis.comparing.history import listing
+
+    runs = load(folder)
+    click.echo("\n".join(listing(runs, screen.columns())) if runs else "no runs in this baseline")
+
+
+@baseline.command()
+@click.argument("folder", metavar="DIR")
+@click.argument("names", nargs=-1, metavar="[RUN]...")
+@click.option("--keep", type=Whole(), help="Drop all but the newest N runs.")
+def drop(folder: str, names: tuple[str, ...], keep: int | None) -> None:
+    """Remove runs from a baseline.
+
+    RUN is a run or a part of its name.
+    """
+    from tailgauge_analysis.comparing.baseline import delete, load
+
+    if bool(names) == bool(keep):
+        raise UsageError("baseline drop: name runs, or give --keep N")
+    runs = load(folder)
+    dropped = runs[:-keep] if keep else [run for run in runs if any(name in run.run_id for name in names)]
+    for run in dropped:
+        delete(folder, run)
+    click.echo(f"dropped {len(dropped)} of {len(runs)} runs")
