@@ -7,7 +7,8 @@ shows what changed. Files with other endings are left alone.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+import math
+from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Literal
@@ -23,7 +24,7 @@ from tailgauge_analysis.comparing.block import METRICS, Block, block, primary
 from tailgauge_analysis.comparing.comparability import SCENARIO, SHOWN, TARGET, facts_of
 from tailgauge_analysis.comparing.effects import ANSWERED_SHARE
 from tailgauge_analysis.reading import run_files, run_record
-from tailgauge_analysis.stats.quantiles import TOO_FEW
+from tailgauge_analysis.stats.quantiles import NORMAL_975, TOO_FEW
 from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json, number
 
@@ -50,6 +51,19 @@ class Figure:
     """the same"""
     n: Annotated[int, Field(ge=1)]
     """values"""
+
+    @property
+    def harm(self) -> float:
+        """The larger the worse: a logarithm, or a share with the other sign."""
+        if self.value is None:
+            return math.inf
+        return -self.value if self.p is None else math.log(self.value)
+
+    @property
+    def error(self) -> float:
+        """Standard error of `harm` within the run; NaN where it has no interval."""
+        ends = [replace(self, value=end).harm for end in (self.low, self.high) if end]
+        return sum(abs(end - self.harm) for end in ends) / len(ends) / NORMAL_975 if ends else math.nan
 
 
 @with_config(_STRICT)
