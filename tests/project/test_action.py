@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from collections.abc import Callable
@@ -137,19 +138,52 @@ def test_a_run_without_a_report_says_so_and_accepted_codes_do_not_fail_the_step(
     ended = run(scenario="nowhere.toml", accept=accept)
 
     assert ended.code == code
-    assert ended.outputs == {"exit-code": "2", "result": "", "report": ""}
+    assert ended.outputs == {"exit-code": "2", "result": "", "report": "", "run": ""}
     assert "made no report: exit code 2" in ended.summary
     assert "nowhere.toml" in ended.log
+
+
+def test_a_run_is_judged_by_the_baseline_and_the_graver_answer_counts(run, runner):
+    """The first runs are not enough; then one like them passes, and one that is slower fails although its objectives are met."""
+    spread, given = "--set simulated.ttft_sigma=0.2", {"scenario": "chat-load.toml", "baseline": "kept runs"}
+    for seed in range(1, 6):
+        ended = run(**given, accept="5", options=f"--dry-run\n--seed {seed}\n{spread}")
+        assert (ended.code, ended.outputs["exit-code"]) == (0, "5"), ended.log
+        assert f"Not enough history: {seed - 1} of 5 runs" in ended.summary
+        line = [TAILGAUGE, "baseline", "add", "kept runs", ended.outputs["run"]]
+        assert run_command(line, 60, runner.workspace, {}).returncode == 0
+
+    same = run(**given, options=f"--dry-run\n--seed 6\n{spread}")
+    assert (same.code, same.outputs["exit-code"]) == (0, "0"), same.log
+    assert "**PASS** No regression beyond" in same.summary
+    kept = runner.workspace / "kept runs"
+    for path in kept.iterdir():  # as if the endpoint had been twice as fast
+        tree = json.loads(path.read_text(encoding="utf-8"))
+        for figure in tree["figures"]:
+            figure |= {
+                key: figure[key] and figure[key] / 2 for key in ("value", "low", "high") if figure["p"]
+            }
+        path.write_text(json.dumps(tree), encoding="utf-8")
+    slower = run(**given, options=f"--dry-run\n--seed 7\n{spread}")
+    assert (slower.code, slower.outputs["exit-code"]) == (1, "1"), slower.log
+    assert slower.outputs["result"].startswith("PASS")
+    assert "Regression: TTFT since scheduled p95 +" in slower.summary
+    assert len(list(runner.temp.glob("tailgauge-results/reports/*-baseline/junit.xml"))) == 7
+
+    (kept / "other.json").write_text("{}", encoding="utf-8")
+    broken = run(**given, options="--dry-run\n--seed 8")
+    assert (broken.code, broken.outputs["exit-code"]) == (2, "2")
+    assert "Tailgauge made no comparison: exit code 2" in broken.summary
 
 
 HOSTILE = """x'"; touch pwned; $(touch pwned) `touch pwned` ${{ github.token }} && touch pwned\ntouch pwned"""
 
 
-@pytest.mark.parametrize("name", ["scenario", "target", "objectives", "options", "accept"])
+@pytest.mark.parametrize("name", ["scenario", "target", "objectives", "options", "baseline", "accept"])
 def test_an_input_is_never_run_by_the_shell(name, run, runner):
     ended = run(**{"scenario": "chat-load.toml", "options": "--set a.b=1", name: HOSTILE})
 
-    assert ended.code == 2
+    assert ended.code == 2, ended.log
     assert [path.name for path in runner.workspace.rglob("*")] == ["chat-load.toml"]
 
 

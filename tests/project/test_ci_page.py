@@ -82,3 +82,15 @@ def test_it_lists_every_exit_code(page):
     codes = {int(code) for code in re.findall(r"^\| (\d+) \|", page, re.MULTILINE)}
 
     assert codes == set(Exit)
+
+
+def test_the_page_on_baselines_uses_the_action_and_commands_that_exist(checkout, inputs):
+    text = (checkout / "docs" / "how-to" / "baselines.md").read_text(encoding="utf-8")
+    (example,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    _, action, step = yaml.safe_load(example)["steps"]
+    outputs = yaml.safe_load((checkout / "action.yml").read_text(encoding="utf-8"))["outputs"]
+
+    assert action["uses"].endswith(f"@v{tailgauge.__version__}")
+    assert action["with"].keys() <= inputs.keys()
+    assert step["env"]["RUN"].split(".")[-1].strip(" }") in outputs
+    assert set(re.findall(r"baseline (add|list|drop)", text)) == set(cli.commands["baseline"].commands)

@@ -118,6 +118,33 @@ class Relay:
         self._listening.close()
 
 
+def test_a_baseline_in_a_bucket(at_server, tmp_path):
+    """Added from the bucket and from here, listed, judged, dropped; another process sees it."""
+    url = f"s3://{BUCKET}/kept/chat"
+    for seed in ("1", "2"):
+        done = tailgauge(*RUN, "--seed", seed, "--out", tmp_path / "out", endpoint=at_server, folder=tmp_path)
+    runs = sorted((tmp_path / "out" / "runs").iterdir())
+    added = tailgauge("baseline", "add", f"{url}/", *map(str, runs), endpoint=at_server, folder=tmp_path)
+    again = tailgauge("baseline", "add", url, str(runs[0]), endpoint=at_server, folder=tmp_path)
+    listed = tailgauge("baseline", "list", url, endpoint=at_server, folder=tmp_path)
+    judged = tailgauge("compare", "--baseline", url, str(runs[0]), endpoint=at_server, folder=tmp_path)
+    dropped = tailgauge("baseline", "drop", url, "--keep", "1", endpoint=at_server, folder=tmp_path)
+
+    assert done.returncode in {Exit.OK, Exit.INCONCLUSIVE}
+    assert added.stdout.splitlines() == [
+        f"added {url}/{run.name}.json, number {i}" for i, run in enumerate(runs, 1)
+    ]
+    assert again.returncode == Exit.USAGE
+    assert f"{url}/{runs[0].name}.json: the run is in this baseline already" in again.stderr
+    assert all(run.name in listed.stdout for run in runs)
+    assert judged.returncode == Exit.INCONCLUSIVE
+    assert "Not enough history: 1 of 5 runs" in judged.stdout
+    assert dropped.stdout == "dropped 1 of 2 runs\n"
+    assert [path.stem for path in local(url, suffix=".json").iterdir()] == [runs[1].name]
+    texts = [done.stdout + done.stderr for done in (added, again, listed, judged, dropped)]
+    assert "canary" not in "".join(texts)
+
+
 def test_a_run_its_report_and_the_python_api_end_to_end(at_server, tmp_path):
     url = f"s3://{BUCKET}/team/a"
     done = tailgauge(*RUN, "--out", url, endpoint=at_server, folder=tmp_path)

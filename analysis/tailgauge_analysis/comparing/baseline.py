@@ -152,9 +152,13 @@ def load(place: str, *, may_be_new: bool = False) -> list[BaselineRun]:
     if may_be_new and not folder.exists():
         return []
     if not folder.is_dir():
-        raise UsageError(f"{place}: no such folder: create the baseline with `tailgauge baseline add`")
-    runs = [_read(path, f"{place}/{path.name}") for path in folder.glob("*.json")]
+        raise UsageError(f"{place}: no such folder: `tailgauge baseline add` creates one")
+    runs = [_read(path, _named(place, path.name)) for path in folder.glob("*.json")]
     return sorted(runs, key=lambda run: (run.started_at, run.run_id))
+
+
+def _named(place: str, name: str) -> str:
+    return f"{place.rstrip('/')}/{name}"
 
 
 def _read(path: Path, name: str) -> BaselineRun:
@@ -180,21 +184,21 @@ def save(place: str, run: BaselineRun) -> str:
     """Write the file of a run and return its name. UsageError where that is not possible, or it is there already."""
     folder, name = local(place, suffix=".json"), f"{run.run_id}.json"
     if (folder / name).exists():
-        raise UsageError(f"{place}/{name}: the run is in this baseline already")
+        raise UsageError(f"{_named(place, name)}: the run is in this baseline already")
     writable(folder, place)
     write_json(folder / name, json.loads(json.dumps(asdict(run), sort_keys=True)))
     if is_remote(place):
-        store(folder / name, f"{place}/{name}")
-    return f"{place}/{name}"
+        store(folder / name, _named(place, name))
+    return _named(place, name)
 
 
 def delete(place: str, run: BaselineRun) -> None:
     """Delete the file of a run. UsageError where that is not possible."""
     name = f"{run.run_id}.json"
     if is_remote(place):
-        return remove(f"{place}/{name}")
+        return remove(_named(place, name))
     try:
         (Path(place) / name).unlink()
     except OSError as error:
-        raise UsageError(f"{place}/{name}: cannot be deleted: {error.strerror}") from error
+        raise UsageError(f"{_named(place, name)}: cannot be deleted: {error.strerror}") from error
     return None

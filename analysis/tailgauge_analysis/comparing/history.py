@@ -82,7 +82,7 @@ class Judgement:
 
 def compare(place: str, folder: Path, threshold: float, allow: Sequence[str]) -> section.Report:
     """The report of a run against the baseline in a folder or at a URL."""
-    runs, new = load(place), of_run(folder)
+    runs, new = load(place, may_be_new=True), of_run(folder)
     return report(judge(runs, new, threshold, allow), [*runs, new])
 
 
@@ -316,12 +316,12 @@ def listing(runs: Sequence[BaselineRun], width: int) -> list[str]:
     """A line for each run of a baseline, and what it finds."""
     found = judge(runs, replace(runs[-1], run_id=""))
     row = found.rows[0] if found.rows else named(*runs[-1].primary, 0.0)
-    figures_of = [(run, run.figure(row.metric, row.p)) for run in runs]
     shown = share if row.is_share else ms
-    lines = [
-        (plain(run.run_id, 48), run.verdict, shown(one and one.value), str(one.n if one else 0))
-        for run, one in figures_of
-    ]
+    lines = []
+    for run in runs:
+        one = run.figure(row.metric, row.p)
+        cell = f"{shown(one.value)} ({shown(one.low)} – {shown(one.high)})" if one else ""
+        lines.append((plain(run.run_id, 48), run.verdict, cell, f"{one.n:,}" if one else ""))
     notes = [f"{label:<10}{text}" for label, text in _summary(found, runs)]
     notes += [line for text in (*found.against, *found.remarks) for line in textwrap.wrap(text, width)]
     return [*text_table(("run", "measured", name_of(row), "requests"), lines, width), "", *notes]

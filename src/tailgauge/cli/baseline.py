@@ -38,7 +38,7 @@ def add(folder: str, run_dirs: tuple[Path, ...], allow: tuple[str, ...]) -> None
         why = refused(runs, run, allow)
         if why:
             raise NotComparableError(f"{run_dir}: not added: {'; '.join(why[:3])}")
-        click.echo(f"added {save(folder, run)} ({len(runs) + 1} runs)")
+        click.echo(f"added {save(folder, run)}, number {len(runs) + 1}")
 
 
 @baseline.command("list")
