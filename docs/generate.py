@@ -32,6 +32,8 @@ from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.objective import FIGURES, LATENCY
 from tailgauge.scenario.packaged import packaged
 from tailgauge.simulator.engine.config import PROFILES, EngineConfig, StepTime
+from tailgauge_analysis.comparing.baseline import SCHEMA_VERSION as BASELINE_VERSION
+from tailgauge_analysis.comparing.baseline import BaselineRun
 from tailgauge_analysis.metrics.latency import PS
 from tailgauge_analysis.metrics.metrics import METRICS
 from tailgauge_analysis.reading.run_json import RunJson, WorkerJson
@@ -373,6 +375,9 @@ FILES: Mapping[str, Callable[[], str]] = {
     ),
     "reference/answer.schema.json": lambda: schema_file(
         AnswerFile, "answer", ANSWER_VERSION, "report.json of a Tailgauge experiment"
+    ),
+    "reference/baseline.schema.json": lambda: schema_file(
+        BaselineRun, "baseline", BASELINE_VERSION, "A run of a Tailgauge baseline"
     ),
 }
 
