@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import textwrap
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +37,7 @@ from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text import section
 from tailgauge_analysis.text.formatting import figures, listed, ms, plain, plural, share
 from tailgauge_analysis.text.quantile import plain_values
+from tailgauge_analysis.text.section import Report
 from tailgauge_analysis.text.tables import text_table
 
 SCHEMA_VERSION = 1
@@ -55,57 +56,60 @@ COMPUTED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Judgement:
-    """The fields are the keys of `tailgauge compare --baseline --json`. Changes and shares are fractions."""
-
-    schema_version: int
-    verdict: str
-    against: tuple[str, ...]
-    remarks: tuple[str, ...]
-    threshold: float
-    run_id: str
-    growth_per_s: float | None
-    history: tuple[str, ...]
-    rows: tuple[Effect, ...]
-
-    @property
-    def outcome(self) -> str:
-        """A regression is a FAIL."""
-        return OUTCOMES.get(self.verdict, section.INCONCLUSIVE)
-
-    @property
-    def exit_code(self) -> Exit:
-        """INVALID of what cannot be compared."""
-        return Exit.INVALID if self.against else section.EXITS[self.outcome]
-
-
-def compare(place: str, folder: Path, threshold: float, allow: Sequence[str]) -> section.Report:
-    """The report of a run against the baseline in a folder or at a URL."""
-    runs, new = load(place, may_be_new=True), of_run(folder)
-    return report(judge(runs, new, threshold, allow), [*runs, new])
+def compare(place: str, folder: Path, threshold: float, allow: Sequence[str]) -> Report:
+    """The answer on a run by the baseline in a folder or at a URL."""
+    return judge(load(place, may_be_new=True), of_run(folder), threshold, allow)
 
 
 def judge(
     runs: Sequence[BaselineRun], new: BaselineRun, threshold: float = 0.05, allow: Sequence[str] = ()
-) -> Judgement:
-    """The new run against the others, which are in order of time; worse by more than `threshold` is a regression."""
+) -> Report:
+    """The answer on a run by others, which are in order of time; worse by more than `threshold` is a regression."""
     others = [run for run in runs if run.run_id != new.run_id]
-    reasons, rows, remarks = against(others, new, allow), [], []
-    if len(others) < len(runs):
-        remarks = [f"{new.run_id} is in the baseline itself: left out"]
-    if others and not reasons:
-        rows = _rows(others, new, threshold)
-        remarks += _drift(others, rows[0])
-    verdict = NOT_COMPARABLE if reasons else NO_REGRESSION
-    if not reasons and not any(row.verdict for row in rows):
-        verdict = TOO_SHORT
-    elif not reasons and (new.growth_per_s is not None or any(row.verdict == WORSE for row in rows)):
-        verdict = REGRESSION
-    return Judgement(
-        SCHEMA_VERSION, verdict, tuple(reasons), tuple(remarks), threshold, new.run_id, new.growth_per_s,
-        tuple(run.run_id for run in others), tuple(rows),
+    reasons = against(others, new, allow)
+    rows = _rows(others, new, threshold) if others and not reasons else []
+    verdict, text = _answer(others, new, reasons, rows)
+    outcome = OUTCOMES.get(verdict, section.INCONCLUSIVE)
+    itself = [f"{new.run_id} is in the baseline itself: left out"] if len(others) < len(runs) else []
+    remarks = (*itself, *(_drift(others, rows[0]) if rows else ()))
+    table = section.Table(TITLE, HEADER, tuple(map(cells, rows)), prose=(1, 7))
+    exit_code = Exit.INVALID if reasons else section.EXITS[outcome]
+    return Report(
+        f"{new.run_id}-baseline", TITLE, (new.run_id,), new.started_at, new.dry_run,
+        section.Result(outcome, text, _lines(rows), remarks), measured([run.verdict for run in (*others, new)], reasons),
+        _summary(others, rows), (section.Section("baseline", TITLE, text, tables=(table,) * bool(rows), computed=(COMPUTED,)),),
+        exit_code, data={
+            "schema_version": SCHEMA_VERSION, "verdict": verdict, "against": reasons, "remarks": list(remarks),
+            "threshold": threshold, "run_id": new.run_id, "growth_per_s": new.growth_per_s, "history": [run.run_id for run in others],
+            "rows": plain_values(rows), "outcome": outcome, "exit_code": int(exit_code),
+        },
     )  # fmt: skip
+
+
+def _answer(
+    runs: Sequence[BaselineRun], new: BaselineRun, reasons: Sequence[str], rows: Sequence[Effect]
+) -> tuple[str, str]:
+    """The verdict, and the sentence that says it."""
+    worse = [row for row in rows if row.verdict == WORSE]
+    if reasons:
+        return NOT_COMPARABLE, f"Not comparable: {reasons[0]}"
+    if not any(row.verdict for row in rows):
+        return (
+            TOO_SHORT,
+            f"Not enough history: {f'{len(runs)} of {FEWEST} runs' if len(runs) < FEWEST else rows[0].why}",
+        )
+    if new.growth_per_s is not None:
+        by = f"the backlog grows by {figures(new.growth_per_s)} requests/s"
+        return REGRESSION, f"Regression: not stable at this rate: {by}"
+    if worse:
+        each = [
+            f"{name_of(row)} {row.why if row.change is None else change(row, row.change)}" for row in worse
+        ]
+        return REGRESSION, f"Regression: {listed(each, 4)}"
+    row = rows[0]
+    most = max(row.threshold, -(row.low or 0.0) if row.is_share else row.high or 0.0)
+    text = f"{math.ceil(most * 100 - 1e-9)}{' points' if row.is_share else '%'}"
+    return NO_REGRESSION, f"No regression beyond {text}: {name_of(row)} {change(row, row.change)}"
 
 
 def refused(runs: Sequence[BaselineRun], new: BaselineRun, allow: Sequence[str]) -> list[str]:
@@ -252,76 +256,49 @@ def _drift(runs: Sequence[BaselineRun], row: Effect) -> list[str]:
     return [f"{text}. Drop the runs before, else their spread hides a change"]
 
 
-def report(found: Judgement, runs: Sequence[BaselineRun]) -> section.Report:
-    """The report of `tailgauge compare --baseline`; `runs`: those of the baseline, and last the one that was judged."""
-    table = section.Table(TITLE, HEADER, tuple(map(cells, found.rows)), prose=(1, 7))
-    text, tables, new = _sentence(found), (table,) if found.rows else (), runs[-1]
-    return section.Report(
-        run_id=f"{found.run_id}-baseline", title=TITLE, about=(found.run_id,), started_at=new.started_at,
-        dry_run=new.dry_run, result=section.Result(found.outcome, text, _lines(found.rows), found.remarks),
-        measurement=measured([run.verdict for run in runs], found.against), summary=_summary(found, runs[:-1]),
-        sections=(section.Section("baseline", TITLE, text, tables=tables, computed=(COMPUTED,)),),
-        exit_code=found.exit_code,
-        data={**plain_values(found), "outcome": found.outcome, "exit_code": int(found.exit_code)},
-    )  # fmt: skip
-
-
-def _sentence(found: Judgement) -> str:
-    """The answer."""
-    n, worse = len(found.history), [row for row in found.rows if row.verdict == WORSE]
-    if found.against:
-        return f"Not comparable: {found.against[0]}"
-    if found.verdict == TOO_SHORT:
-        return f"Not enough history: {f'{n} of {FEWEST} runs' if n < FEWEST else found.rows[0].why}"
-    if found.growth_per_s is not None:
-        return f"Regression: not stable at this rate: the backlog grows by {figures(found.growth_per_s)} requests/s"
-    if worse:
-        each = [
-            f"{name_of(row)} {row.why if row.change is None else change(row, row.change)}" for row in worse
-        ]
-        return f"Regression: {listed(each, 4)}"
-    row = found.rows[0]
-    worst = max(row.threshold, -(row.low or 0.0) if row.is_share else row.high or 0.0)
-    most = f"{math.ceil(worst * 100 - 1e-9)}{' points' if row.is_share else '%'}"
-    return f"No regression beyond {most}: {name_of(row)} {change(row, row.change)}"
-
-
 def _lines(rows: Sequence[Effect]) -> tuple[section.ObjectiveLine, ...]:
     """A line for each row with a verdict: the value, and the limit that it must not exceed."""
     lines = []
     for row in rows:
         if row.limit is not None:
-            value, limit = (
-                map(share, (row.b, row.limit))
-                if row.is_share
-                else (f"{ms(x)} ms" for x in (row.b, row.limit))
-            )
+            value, limit = (share(of) if row.is_share else f"{ms(of)} ms" for of in (row.b, row.limit))
             is_worse = row.verdict == WORSE
-            sign, outcome = "<>"[is_worse != row.is_share], section.FAIL if is_worse else section.PASS
-            lines.append(section.ObjectiveLine(name_of(row), outcome, value, f"{sign} {limit}", why=row.why))
+            bound = f"{'<>'[is_worse != row.is_share]} {limit}"
+            lines.append(
+                section.ObjectiveLine(
+                    name_of(row), (section.PASS, section.FAIL)[is_worse], value, bound, why=row.why
+                )
+            )
     return tuple(lines)
 
 
-def _summary(found: Judgement, history: Sequence[BaselineRun]) -> tuple[tuple[str, str], ...]:
+def _summary(runs: Sequence[BaselineRun], rows: Sequence[Effect]) -> tuple[tuple[str, str], ...]:
     """What the history is, and which change it finds."""
-    days = [run.started_at[:10] for run in history]
+    days = [run.started_at[:10] for run in runs]
     lines = [("history", f"{plural(len(days), 'run')} from {days[0]} to {days[-1]}")] if days else []
-    if found.rows and found.rows[0].smallest is not None:
-        of = found.rows[0]
-        lines.append(("finds", f"{change(of, of.smallest)} or more in 9 of 10 runs, of {name_of(of)}"))
+    lines += [
+        ("finds", f"{change(row, row.smallest)} or more in 9 of 10 runs, of {name_of(row)}")
+        for row in rows[:1]
+        if row.smallest is not None
+    ]
     return tuple(lines)
 
 
 def listing(runs: Sequence[BaselineRun], width: int) -> list[str]:
     """A line for each run of a baseline, and what it finds."""
+    metric, p = runs[-1].primary
+    of = [run.figure(metric, p) for run in runs]
+    cells = [
+        (f"{ms(one.value)} ({ms(one.low)} – {ms(one.high)})", f"{one.n:,}") if one else ("–", "–")
+        for one in of
+    ]
+    lines = [(plain(run.run_id, 48), run.verdict, *cell) for run, cell in zip(runs, cells, strict=True)]
+    header = ("run", "measured", name_of(named(metric, p, 0.0)), "requests")
     found = judge(runs, replace(runs[-1], run_id=""))
-    row = found.rows[0] if found.rows else named(*runs[-1].primary, 0.0)
-    shown = share if row.is_share else ms
-    lines = []
-    for run in runs:
-        one = run.figure(row.metric, row.p)
-        cell = f"{shown(one.value)} ({shown(one.low)} – {shown(one.high)})" if one else ""
-        lines.append((plain(run.run_id, 48), run.verdict, cell, f"{one.n:,}" if one else ""))
-    notes = [f"{label:<10}{text}" for label, text in _summary(found, runs)]
-    notes += [line for text in (*found.against, *found.remarks) for line in textwrap.wrap(text, width)]
-    return [*text_table(("run", "measured", name_of(row), "requests"), lines, width), "", *notes]
+    notes = [f"{label:<10}{text}" for label, text in found.summary]
+    notes += [
+        line
+        for text in (*found.data["against"], *found.result.details)
+        for line in textwrap.wrap(text, width)
+    ]
+    return [*text_table(header, lines, width), "", *notes]

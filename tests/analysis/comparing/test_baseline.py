@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 from tailgauge.cli.main import cli
 from tailgauge_analysis.comparing.baseline import BaselineRun, Figure, load, of_run, save
-from tailgauge_analysis.comparing.history import Judgement, judge, refused, report
+from tailgauge_analysis.comparing.history import judge, refused
 from tailgauge_analysis.report.junit import junit
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.report.terminal import terminal
@@ -72,7 +72,7 @@ def drawn(
     return run_of(number, 400 * factor * float(noise[0]), *more)
 
 
-def repeated(n: int, factor: float, times: int, seed: int, **rows: Any) -> list[Judgement]:
+def repeated(n: int, factor: float, times: int, seed: int, **rows: Any) -> list[Report]:
     rng = np.random.default_rng([n, round(100 * factor), seed])
     return [
         judge([drawn(rng, i, **{**rows, "others": 1.0}) for i in range(n)], drawn(rng, n, factor, **rows))
@@ -80,8 +80,8 @@ def repeated(n: int, factor: float, times: int, seed: int, **rows: Any) -> list[
     ]
 
 
-def found(judged: list[Judgement]) -> float:
-    return sum(one.verdict == "regression" for one in judged) / len(judged)
+def found(judged: list[Report]) -> float:
+    return sum(one.exit_code == 1 for one in judged) / len(judged)
 
 
 @pytest.fixture
@@ -112,7 +112,7 @@ def test_the_smallest_detectable_change_is_found_nine_times_in_ten(n: int, times
     rng, seen = np.random.default_rng([n, 5]), []
     for _ in range(times):
         history = [drawn(rng, i) for i in range(n)]
-        smallest = judge(history, drawn(rng, n)).rows[0].smallest
+        smallest = judge(history, drawn(rng, n)).data["rows"][0]["smallest"]
         assert smallest is not None
         seen.append(judge(history, drawn(rng, n, 1 + smallest)))
 
@@ -132,7 +132,7 @@ def test_a_history_of_another_distribution_calls_no_more_builds_worse(noise: str
 
     for _ in range(times):
         history = [run_of(i, ms()) for i in range(20)]
-        called += judge(history, run_of(20, 1.05 * ms())).verdict == "regression"
+        called += judge(history, run_of(20, 1.05 * ms())).exit_code == 1
 
     assert called / times <= (0.07 if times == 1000 else 0.11)
 
@@ -144,19 +144,19 @@ def test_a_shorter_run_is_judged_by_its_own_interval_too(times: int) -> None:
     for _ in range(times):
         history = [run_of(i, 400 * math.exp(rng.normal(0, 0.02))) for i in range(10)]
         short = run_of(10, 420 * math.exp(rng.normal(0, 0.12)), within=0.12, n=60)
-        called += judge(history, short).verdict == "regression"
+        called += judge(history, short).exit_code == 1
 
     assert called / times <= (0.07 if times == 1000 else 0.11)
 
 
-def quiet(n: int = 8, **changes: Any) -> list[BaselineRun]:
+def alike(n: int = 8, **changes: Any) -> list[BaselineRun]:
     """A history in which little varies."""
     return [run_of(i, 400 + i % 3, latency("tpot", 0.95, 12 + i % 2 / 10), **changes) for i in range(n)]
 
 
 def judged(new: BaselineRun, history: list[BaselineRun] | None = None, **options: Any) -> Report:
-    runs = quiet() if history is None else history
-    return report(judge(runs, new, **options), [*runs, new])
+    runs = alike() if history is None else history
+    return judge(runs, new, **options)
 
 
 def test_a_regression_has_its_row_limit_and_exit_code() -> None:
@@ -184,10 +184,10 @@ def test_no_regression_says_what_is_ruled_out() -> None:
 
 def test_fewer_than_five_runs_are_not_enough_whatever_the_run_is() -> None:
     for n in range(5):
-        made = judged(run_of(9, 4000), quiet(n))
+        made = judged(run_of(9, 4000), alike(n))
         assert (made.exit_code, made.data["verdict"]) == (5, "not enough history")
         assert made.result.sentence == f"Not enough history: {n} of 5 runs"
-    assert judged(run_of(9, 4000), quiet(5)).exit_code == 1
+    assert judged(run_of(9, 4000), alike(5)).exit_code == 1
 
 
 def test_another_row_that_is_much_worse_is_a_regression_too() -> None:
@@ -239,7 +239,7 @@ def test_what_differs_is_refused_with_what_allows_it(group: str, key: str, value
 
     assert (made.exit_code, made.data["verdict"], made.data["rows"]) == (3, "not comparable", [])
     assert text in made.data["against"][0]
-    assert refused(quiet(), new, ()) == made.data["against"]
+    assert refused(alike(), new, ()) == made.data["against"]
     if group != "clock":
         assert judged(new, allow=[key if group == "scenario" else group]).exit_code == 0
 
@@ -247,7 +247,7 @@ def test_what_differs_is_refused_with_what_allows_it(group: str, key: str, value
 def test_other_versions_and_seeds_that_vary_are_no_obstacle() -> None:
     newer = {**FACTS, "versions": {**FACTS["versions"], "anthropic": "0.42"}}
     varied = [
-        replace(run, seed=i, facts={**FACTS, "seed": {"seed": str(i)}}) for i, run in enumerate(quiet())
+        replace(run, seed=i, facts={**FACTS, "seed": {"seed": str(i)}}) for i, run in enumerate(alike())
     ]
 
     assert judged(run_of(9, 400, facts=newer)).exit_code == 0
@@ -256,7 +256,7 @@ def test_other_versions_and_seeds_that_vary_are_no_obstacle() -> None:
 
 def test_a_mixed_history_is_refused() -> None:
     other = {**FACTS, "scenario": {**FACTS["scenario"], "arrival.rate_per_s": "16"}}
-    mixed = [replace(run, facts=other) if i % 2 else run for i, run in enumerate(quiet())]
+    mixed = [replace(run, facts=other) if i % 2 else run for i, run in enumerate(alike())]
 
     assert (
         "arrival.rate_per_s: 8 and 16 in the baseline, 8 in this run"
@@ -267,7 +267,7 @@ def test_a_mixed_history_is_refused() -> None:
 def test_other_work_is_refused_but_not_what_varies_from_run_to_run() -> None:
     rng = np.random.default_rng(7)
     lengths = [{"output tokens": 100 * math.exp(rng.normal(0, 0.02))} for _ in range(8)]
-    varied = [replace(run, work=work) for run, work in zip(quiet(), lengths, strict=True)]
+    varied = [replace(run, work=work) for run, work in zip(alike(), lengths, strict=True)]
 
     assert judged(run_of(9, 400, work={"output tokens": 103.0})).data["against"] == ["other work: 3.0% more output tokens a call than the baseline"]  # fmt: skip
     assert judged(run_of(9, 400, work={"output tokens": 103.0}), varied).exit_code == 0
@@ -284,46 +284,46 @@ def test_an_invalid_run_is_neither_judged_nor_added() -> None:
 
 
 def test_a_dry_run_that_repeats_one_is_not_added() -> None:
-    history = quiet(3, dry_run=True)
+    history = alike(3, dry_run=True)
 
     assert "use another --seed" in refused(history, run_of(9, 400, dry_run=True), ())[0]
-    assert "backlog grows" in refused(quiet(), run_of(9, 400, growth_per_s=0.5), ())[0]
+    assert "backlog grows" in refused(alike(), run_of(9, 400, growth_per_s=0.5), ())[0]
 
 
 def test_the_run_itself_does_not_count_as_its_history() -> None:
-    history = [*quiet(), run_of(9, 520)]
+    history = [*alike(), run_of(9, 520)]
     made = judged(run_of(9, 520), history)
 
     assert made.exit_code == 1
     assert made.result.details == ("run-0009 is in the baseline itself: left out",)
 
 
-def test_a_step_in_the_history_is_said_with_the_versions_that_changed() -> None:
+def test_a_step_in_the_history_is_reported_with_the_versions_that_changed() -> None:
     newer = {**FACTS, "versions": {**FACTS["versions"], "anthropic": "0.42"}}
     rng = np.random.default_rng(8)
     runs = [run_of(i, 400 * math.exp(rng.normal(0, 0.02)) * (1.2 if i >= 6 else 1)) for i in range(12)]
     runs[6:] = [replace(run, facts=newer) for run in runs[6:]]
-    (text,) = judge(runs, run_of(12, 440, facts=newer)).remarks
+    (text,) = judge(runs, run_of(12, 440, facts=newer)).result.details
 
     assert text.startswith("the baseline drifts: TTFT since scheduled p95 +")
     assert "from run-0006 on (anthropic 0.40 -> 0.42). Drop the runs before" in text
 
 
-def test_a_trend_is_said_and_chance_is_not(times: int) -> None:
+def test_a_trend_is_reported_and_chance_is_not(times: int) -> None:
     rng = np.random.default_rng(9)
     rising = [run_of(i, 400 * math.exp(rng.normal(0, 0.03) + 0.02 * i)) for i in range(20)]
     by_chance = sum(
-        bool(judge([drawn(rng, i) for i in range(20)], drawn(rng, 20)).remarks) for _ in range(times)
+        bool(judge([drawn(rng, i) for i in range(20)], drawn(rng, 20)).result.details) for _ in range(times)
     )
 
-    assert len(judge(rising, run_of(20, 500)).remarks) == 1
+    assert len(judge(rising, run_of(20, 500)).result.details) == 1
     assert by_chance / times <= (0.03 if times == 1000 else 0.05)
 
 
 def test_rows_that_cannot_be_compared_say_why_and_another_one_decides() -> None:
-    without = [replace(run, figures=run.figures[1:]) for run in quiet()]
+    without = [replace(run, figures=run.figures[1:]) for run in alike()]
     made = judged(run_of(9, 400, latency("tpot", 0.95, 12)), without)
-    lost = [*quiet(7), run_of(7, math.inf)]
+    lost = [*alike(7), run_of(7, math.inf)]
 
     assert made.data["rows"][0]["metric"] == "tpot"
     assert "too few requests in a run" in [row["why"] for row in made.data["rows"]]
@@ -346,7 +346,7 @@ def test_every_format_has_the_answer() -> None:
     assert "**FAIL** Regression" in page
     assert "| offered requests, ms | verdict | change | history | run |" in page
     assert 'errors="1"' in junit(judged(run_of(9, 400, verdict="INVALID", reason="x")))
-    assert 'skipped="1"' in junit(judged(run_of(9, 400), quiet(2)))
+    assert 'skipped="1"' in junit(judged(run_of(9, 400), alike(2)))
 
 
 # --- folders and commands -------------------------------------------------------------------------------------------
