@@ -9,9 +9,8 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict, dataclass, replace
-from hashlib import sha256
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
 
@@ -21,7 +20,7 @@ from tailgauge.rows.object_store import is_remote, local, remove, store
 from tailgauge.rows.run_folder import write_json
 from tailgauge.rows.text_file import json_tree, no_number, read_text
 from tailgauge_analysis.comparing.block import METRICS, Block, block, primary
-from tailgauge_analysis.comparing.comparability import SCENARIO, SHOWN, TARGET, facts_of
+from tailgauge_analysis.comparing.comparability import SHOWN, TARGET, facts_of
 from tailgauge_analysis.comparing.effects import ANSWERED_SHARE
 from tailgauge_analysis.reading import run_files, run_record
 from tailgauge_analysis.stats.quantiles import NORMAL_975, TOO_FEW
@@ -87,8 +86,6 @@ class BaselineRun:
     """the first one; may be empty"""
     growth_per_s: float | None = None
     """by how much the backlog grew; null: the target sustained the rate"""
-    digest: str
-    """of the scenario"""
     primary: tuple[str, float]
     """metric and percentile that decide"""
     figures: tuple[Figure, ...]
@@ -111,12 +108,11 @@ def of_run(folder: Path) -> BaselineRun:
     run_files.check(folder)
     run, _ = run_record.read([folder])
     of = block(folder, METRICS)
-    facts = _facts(run, of.model)
     return BaselineRun(
         run_id=of.run_id, started_at=run["started_at"], dry_run=of.dry_run, seed=of.seed, verdict=of.verdict,
         reason=plain(of.reason, 200), growth_per_s=of.growth_per_s, primary=primary(run["scenario"], METRICS),
-        digest=sha256(json.dumps(facts[SCENARIO], sort_keys=True).encode()).hexdigest()[:12],
-        figures=_figures(of), work={name: float(f"{value:.6g}") for name, value in of.work.items()}, facts=facts,
+        figures=_figures(of), work={name: float(f"{value:.6g}") for name, value in of.work.items()},
+        facts=_facts(run, of.model),
     )  # fmt: skip
 
 
@@ -163,21 +159,25 @@ def _named(place: str, name: str) -> str:
 
 def _read(path: Path, name: str) -> BaselineRun:
     try:
-        tree = json_tree(read_text(path), no_number)
-        version = tree.get("schema_version") if isinstance(tree, dict) else None
-        if isinstance(version, int) and version != SCHEMA_VERSION:
-            why = f"schema_version: expected {SCHEMA_VERSION}, got {version}: add the run again"
-            raise UsageError(f"{name}: {why}")
-        run = _FILE.validate_python(tree)
-        if run.run_id == path.stem:  # else a copy would count as another run
-            return run
-        why = f"run_id: expected {plain(path.stem, 80)} as the file is named, got {plain(run.run_id, 80)}"
+        return _parsed(path.stem, json_tree(read_text(path), no_number))
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"])) or "the file"
         why = f"{plain(where, 80)}: {error.errors()[0]['msg']}"
     except ValueError as error:
         why = str(error)
     raise UsageError(f"{name}: not a run of a baseline: {why}. Move it elsewhere, or add the run again")
+
+
+def _parsed(name: str, tree: Any) -> BaselineRun:
+    version = tree.get("schema_version") if isinstance(tree, dict) else None
+    if isinstance(version, int) and version != SCHEMA_VERSION:
+        raise ValueError(f"schema_version: expected {SCHEMA_VERSION}, got {version}")
+    run = _FILE.validate_python(tree)
+    if run.run_id != name:  # else a copy would count as another run
+        raise ValueError(
+            f"run_id: expected {plain(name, 80)} as the file is named, got {plain(run.run_id, 80)}"
+        )
+    return run
 
 
 def save(place: str, run: BaselineRun) -> str:

@@ -21,6 +21,7 @@ from tailgauge.thresholds import INVALID
 from tailgauge_analysis.comparing.baseline import BaselineRun, Figure, load, of_run
 from tailgauge_analysis.comparing.block import METRICS, PS
 from tailgauge_analysis.comparing.comparability import SEED, VERSIONS, Facts, differences, refusals
+from tailgauge_analysis.comparing.comparison import OUTCOMES as OF_ROW
 from tailgauge_analysis.comparing.comparison import cells, change, measured, name_of
 from tailgauge_analysis.comparing.design import NOT_COMPARABLE
 from tailgauge_analysis.comparing.effects import (
@@ -37,7 +38,7 @@ from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text import section
 from tailgauge_analysis.text.formatting import figures, listed, ms, plain, plural, share
 from tailgauge_analysis.text.quantile import plain_values
-from tailgauge_analysis.text.section import Report
+from tailgauge_analysis.text.section import ObjectiveLine, Report
 from tailgauge_analysis.text.tables import text_table
 
 SCHEMA_VERSION = 1
@@ -94,17 +95,13 @@ def _answer(
     if reasons:
         return NOT_COMPARABLE, f"Not comparable: {reasons[0]}"
     if not any(row.verdict for row in rows):
-        return (
-            TOO_SHORT,
-            f"Not enough history: {f'{len(runs)} of {FEWEST} runs' if len(runs) < FEWEST else rows[0].why}",
-        )
+        why = f"{len(runs)} of {FEWEST} runs" if len(runs) < FEWEST else rows[0].why
+        return TOO_SHORT, f"Not enough history: {why}"
     if new.growth_per_s is not None:
         by = f"the backlog grows by {figures(new.growth_per_s)} requests/s"
         return REGRESSION, f"Regression: not stable at this rate: {by}"
     if worse:
-        each = [
-            f"{name_of(row)} {row.why if row.change is None else change(row, row.change)}" for row in worse
-        ]
+        each = [f"{name_of(row)} {row.why or change(row, row.change)}" for row in worse]
         return REGRESSION, f"Regression: {listed(each, 4)}"
     row = rows[0]
     most = max(row.threshold, -(row.low or 0.0) if row.is_share else row.high or 0.0)
@@ -118,9 +115,7 @@ def refused(runs: Sequence[BaselineRun], new: BaselineRun, allow: Sequence[str])
     if grows is not None:
         return [f"the target does not sustain the rate: the backlog grows by {figures(grows)} requests/s"]
     if new.dry_run and any(run.seed == new.seed for run in runs if run.run_id != new.run_id):
-        return [
-            f"a dry run with seed {new.seed} is in the baseline, and this one repeats it: use another --seed"
-        ]
+        return [f"it repeats a dry run of the baseline with seed {new.seed}: use another --seed"]
     return against(runs, new, allow)
 
 
@@ -190,11 +185,8 @@ def _judged(row: Effect, of: Sequence[Figure], level: float, tests: int) -> Effe
     mean = float(earlier.mean())
     by, value, is_answered = new.harm - mean, new.value, new.value is not None
     row = replace(row, a=_value(row, mean), b=value, pairs=n, worse_in=int((earlier < new.harm).sum()))
-    row = (
-        replace(row, change=_change(row, by))
-        if is_answered
-        else replace(row, why="falls among unanswered requests")
-    )
+    known = {"change": _change(row, by)} if is_answered else {"why": "falls among unanswered requests"}
+    row = replace(row, **known)
     if n < FEWEST:
         return row
     errors = np.nan_to_num([figure.error for figure in of])
@@ -207,22 +199,17 @@ def _judged(row: Effect, of: Sequence[Figure], level: float, tests: int) -> Effe
         return max(student(n - 1, level) * scale, float(np.sort(apart)[-outside]) if n >= RANKED else 0.0)
 
     margin = row.threshold if row.is_share else math.log1p(row.threshold)
-    needed, above, below = (
-        margin + reach(level, earlier - mean),
-        reach(LEVEL, earlier - mean),
-        reach(LEVEL, mean - earlier),
-    )
+    needed = margin + reach(level, earlier - mean)
     row = replace(
         row, verdict=WORSE if by > needed else NO_WORSE, limit=_value(row, mean + needed),
         smallest=_change(row, needed + student(n - 1, FOUND) * scale),
     )  # fmt: skip
     if not is_answered:
         return row
-    p_value, ends = (
-        student_beyond((by - margin) / scale, n - 1),
-        [_change(row, by - above), _change(row, by + below)],
-    )
-    return replace(row, low=min(ends), high=max(ends), p_value=p_value, p_family=min(1.0, tests * p_value))
+    p_value = student_beyond((by - margin) / scale, n - 1)
+    ends = (by - reach(LEVEL, earlier - mean), by + reach(LEVEL, mean - earlier))
+    low, high = sorted(_change(row, end) for end in ends)
+    return replace(row, low=low, high=high, p_value=p_value, p_family=min(1.0, tests * p_value))
 
 
 def _value(row: Effect, harm: float) -> float:
@@ -250,25 +237,19 @@ def _drift(runs: Sequence[BaselineRun], row: Effect) -> list[str]:
     before, since = (run.facts.get(VERSIONS, {}) for run in runs[at - 1 : at + 1])
     newer = [f"{name} {of} -> {since[name]}" for name, of in before.items() if since.get(name, of) != of]
     why = f" ({plain(listed(newer, 3), 120)})" if newer else ""
-    text = (
-        f"the baseline drifts: {name_of(row)} {change(row, _change(row, by))} from {runs[at].run_id} on{why}"
-    )
-    return [f"{text}. Drop the runs before, else their spread hides a change"]
+    size = f"{name_of(row)} {change(row, _change(row, by))}"
+    hides = "Drop the runs before, else their spread hides a change"
+    return [f"the baseline drifts: {size} from {runs[at].run_id} on{why}. {hides}"]
 
 
-def _lines(rows: Sequence[Effect]) -> tuple[section.ObjectiveLine, ...]:
+def _lines(rows: Sequence[Effect]) -> tuple[ObjectiveLine, ...]:
     """A line for each row with a verdict: the value, and the limit that it must not exceed."""
     lines = []
     for row in rows:
         if row.limit is not None:
             value, limit = (share(of) if row.is_share else f"{ms(of)} ms" for of in (row.b, row.limit))
-            is_worse = row.verdict == WORSE
-            bound = f"{'<>'[is_worse != row.is_share]} {limit}"
-            lines.append(
-                section.ObjectiveLine(
-                    name_of(row), (section.PASS, section.FAIL)[is_worse], value, bound, why=row.why
-                )
-            )
+            bound = f"{'<>'[(row.verdict == WORSE) != row.is_share]} {limit}"
+            lines.append(ObjectiveLine(name_of(row), OF_ROW[row.verdict or ""], value, bound, why=row.why))
     return tuple(lines)
 
 
@@ -276,29 +257,23 @@ def _summary(runs: Sequence[BaselineRun], rows: Sequence[Effect]) -> tuple[tuple
     """What the history is, and which change it finds."""
     days = [run.started_at[:10] for run in runs]
     lines = [("history", f"{plural(len(days), 'run')} from {days[0]} to {days[-1]}")] if days else []
-    lines += [
-        ("finds", f"{change(row, row.smallest)} or more in 9 of 10 runs, of {name_of(row)}")
-        for row in rows[:1]
-        if row.smallest is not None
-    ]
+    if rows and rows[0].smallest is not None:
+        size = f"{change(rows[0], rows[0].smallest)} or more"
+        lines.append(("finds", f"{size} in 9 of 10 runs, of {name_of(rows[0])}"))
     return tuple(lines)
 
 
 def listing(runs: Sequence[BaselineRun], width: int) -> list[str]:
     """A line for each run of a baseline, and what it finds."""
     metric, p = runs[-1].primary
-    of = [run.figure(metric, p) for run in runs]
-    cells = [
-        (f"{ms(one.value)} ({ms(one.low)} – {ms(one.high)})", f"{one.n:,}") if one else ("–", "–")
-        for one in of
-    ]
-    lines = [(plain(run.run_id, 48), run.verdict, *cell) for run, cell in zip(runs, cells, strict=True)]
-    header = ("run", "measured", name_of(named(metric, p, 0.0)), "requests")
+    row, lines = named(metric if metric in METRICS else METRICS[0], p, 0.0), []
+    for run in runs:
+        one = run.figure(row.metric, p)
+        cells = (f"{ms(one.value)} ({ms(one.low)} – {ms(one.high)})", f"{one.n:,}") if one else ("–", "–")
+        lines.append((plain(run.run_id, 48), run.verdict, *cells))
     found = judge(runs, replace(runs[-1], run_id=""))
-    notes = [f"{label:<10}{text}" for label, text in found.summary]
-    notes += [
-        line
-        for text in (*found.data["against"], *found.result.details)
-        for line in textwrap.wrap(text, width)
-    ]
+    notes = [f"{label:<10}{plain(text)}" for label, text in found.summary]
+    for text in (*found.data["against"], *found.result.details):
+        notes += textwrap.wrap(plain(text), width)
+    header = ("run", "measured", name_of(row), "requests")
     return [*text_table(header, lines, width), "", *notes]

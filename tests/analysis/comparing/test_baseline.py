@@ -42,7 +42,7 @@ def run_of(
     """A run with this TTFT p95 in ms; `within`: standard error of its logarithm."""
     of_run = BaselineRun(
         run_id=f"run-{number:04d}", started_at=f"2026-11-{1 + number % 28:02d}T00:00:{number // 28:02d}Z", dry_run=False, seed=1,
-        verdict="VALID", reason="", digest="0", primary=("ttft_sched", 0.95), work={"output tokens": 100.0}, facts=FACTS,
+        verdict="VALID", reason="", primary=("ttft_sched", 0.95), work={"output tokens": 100.0}, facts=FACTS,
         figures=(latency("ttft_sched", 0.95, ttft, within, n), *more, share(1.0)),
     )  # fmt: skip
     return replace(of_run, **changes)
@@ -475,7 +475,7 @@ def test_dry_runs_with_a_planted_slowdown(tmp_path: Path) -> None:
     assert same.output.startswith("PASS (dry run)  No regression beyond ")
     assert slow.exit_code == 1, slow.output
     assert slow.output.startswith("FAIL (dry run)  Regression: TTFT since scheduled p95 +")
-    assert "a dry run with seed 1 is in the baseline" in str(again.exception)
+    assert "it repeats a dry run of the baseline with seed 1" in str(again.exception)
 
 
 def test_runs_are_dropped_by_name_or_age(kept: Path, tmp_path: Path) -> None:
@@ -513,7 +513,10 @@ GOOD = "20261120T000000Z-s-00a0"
 @pytest.mark.parametrize(
     ("change", "text"),
     [
-        (lambda tree: {**tree, "schema_version": 2}, "schema_version: expected 1, got 2: add the run again"),
+        (
+            lambda tree: {**tree, "schema_version": 2},
+            "schema_version: expected 1, got 2. Move it elsewhere, or add the run again",
+        ),
         (
             lambda tree: {**tree, "run_id": "other"},
             f"run_id: expected {GOOD} as the file is named, got other",
