@@ -101,8 +101,8 @@ def _answer(
         by = f"the backlog grows by {figures(new.growth_per_s)} requests/s"
         return REGRESSION, f"Regression: not stable at this rate: {by}"
     if worse:
-        each = [f"{name_of(row)} {row.why or change(row, row.change)}" for row in worse]
-        return REGRESSION, f"Regression: {listed(each, 4)}"
+        row, more = worse[0], f" and {plural(len(worse) - 1, 'other figure')}" if worse[1:] else ""
+        return REGRESSION, f"Regression: {name_of(row)} {row.why or change(row, row.change)}{more}"
     row = rows[0]
     most = max(row.threshold, -(row.low or 0.0) if row.is_share else row.high or 0.0)
     text = f"{math.ceil(most * 100 - 1e-9)}{' points' if row.is_share else '%'}"
@@ -275,5 +275,5 @@ def listing(runs: Sequence[BaselineRun], width: int) -> list[str]:
     notes = [f"{label:<10}{plain(text)}" for label, text in found.summary]
     for text in (*found.data["against"], *found.result.details):
         notes += textwrap.wrap(plain(text), width)
-    header = ("run", "measured", name_of(row), "requests")
+    header = ("run", "measured", f"{name_of(row)}, ms", "requests")
     return [*text_table(header, lines, width), "", *notes]
