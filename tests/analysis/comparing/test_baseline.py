@@ -356,6 +356,13 @@ def invoke(*line: object) -> Any:
     return CliRunner().invoke(cli, [*map(str, line)], terminal_width=80, catch_exceptions=True)
 
 
+@pytest.fixture(autouse=True)
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where `compare` writes its report."""
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+
+
 @pytest.fixture(scope="module")
 def folders(synthetic: Any, tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
     """Run folders of one scenario: seven that vary by some per cent, and one that is half as slow again."""
@@ -486,7 +493,7 @@ def test_runs_are_dropped_by_name_or_age(kept: Path, tmp_path: Path) -> None:
     assert invoke("baseline", "drop", tmp_path, "00a2").output == "dropped 1 of 6 runs\n"
     assert invoke("baseline", "drop", tmp_path, "--keep", "2").output == "dropped 3 of 5 runs\n"
     assert invoke("baseline", "drop", tmp_path, "nothing-like-it").output == "dropped 0 of 2 runs\n"
-    assert sorted(path.name[-9:] for path in tmp_path.iterdir()) == ["00a4.json", "00a5.json", "README.md"]
+    assert sorted(path.name[-9:] for path in tmp_path.iterdir()) == ["00a4.json", "00a5.json", "README.md", "here"]
     for line in ((), ("00a2", "--keep", "2")):
         assert invoke("baseline", "drop", tmp_path, *line).exit_code != 0
 
@@ -499,8 +506,8 @@ def test_a_run_is_added_once(kept: Path, folders: list[Path]) -> None:
 
 
 def test_an_empty_or_missing_folder_is_no_history(folders: list[Path], tmp_path: Path) -> None:
-    assert invoke("baseline", "list", tmp_path).output == "no runs in this baseline\n"
-    for place in (tmp_path, tmp_path / "missing"):
+    assert invoke("baseline", "list", tmp_path / "here").output == "no runs in this baseline\n"
+    for place in (tmp_path / "here", tmp_path / "missing"):
         done = invoke("compare", "--baseline", place, folders[0])
         assert done.exit_code == 5
         assert "Not enough history: 0 of 5 runs" in done.output
