@@ -15,9 +15,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from starting.programs import LOCUST, TAILGAUGE, environment
 
 import tailgauge_analysis as tg
+from tailgauge.cli.main import cli
 from tailgauge.errors import Exit, RunDataError, UsageError
 from tailgauge.rows import object_store
 from tailgauge.rows.object_store import local
@@ -118,31 +120,28 @@ class Relay:
         self._listening.close()
 
 
-def test_a_baseline_in_a_bucket(at_server, tmp_path):
-    """Added from the bucket and from here, listed, judged, dropped; another process sees it."""
-    url = f"s3://{BUCKET}/kept/chat"
-    for seed in ("1", "2"):
-        done = tailgauge(*RUN, "--seed", seed, "--out", tmp_path / "out", endpoint=at_server, folder=tmp_path)
-    runs = sorted((tmp_path / "out" / "runs").iterdir())
-    added = tailgauge("baseline", "add", f"{url}/", *map(str, runs), endpoint=at_server, folder=tmp_path)
-    again = tailgauge("baseline", "add", url, str(runs[0]), endpoint=at_server, folder=tmp_path)
-    listed = tailgauge("baseline", "list", url, endpoint=at_server, folder=tmp_path)
-    judged = tailgauge("compare", "--baseline", url, str(runs[0]), endpoint=at_server, folder=tmp_path)
-    dropped = tailgauge("baseline", "drop", url, "--keep", "1", endpoint=at_server, folder=tmp_path)
+def test_a_baseline_in_a_bucket(at_server, write, tmp_path, monkeypatch):
+    """Added, listed, judged by and dropped; nothing stays on this disk."""
+    url, spec = (
+        f"s3://{BUCKET}/kept/chat",
+        {"n": 200, "warmup_s": 0.0, "chunks": 2, "parts": 1, "offsets_ns": (0,)},
+    )
+    monkeypatch.chdir(tmp_path)
+    runs = [write(f"r{i}", run_id=f"r{i}", **spec) for i in range(3)]
 
-    assert done.returncode in {Exit.OK, Exit.INCONCLUSIVE}
-    assert added.stdout.splitlines() == [
-        f"added {url}/{run.name}.json, number {i}" for i, run in enumerate(runs, 1)
-    ]
-    assert again.returncode == Exit.USAGE
-    assert f"{url}/{runs[0].name}.json: the run is in this baseline already" in again.stderr
-    assert all(run.name in listed.stdout for run in runs)
-    assert judged.returncode == Exit.INCONCLUSIVE
-    assert "Not enough history: 1 of 5 runs" in judged.stdout
-    assert dropped.stdout == "dropped 1 of 2 runs\n"
-    assert [path.stem for path in local(url, suffix=".json").iterdir()] == [runs[1].name]
-    texts = [done.stdout + done.stderr for done in (added, again, listed, judged, dropped)]
-    assert "canary" not in "".join(texts)
+    def baseline(*line: object) -> str:
+        done = CliRunner().invoke(cli, [*map(str, line)])
+        return done.output or str(done.exception)
+
+    assert baseline("baseline", "list", url) == "no runs in this baseline\n"
+    added = baseline("baseline", "add", f"{url}/", *runs[:2]).splitlines()
+    assert added == [f"added {url}/r{i}.json, number {i + 1}" for i in (0, 1)]
+    assert baseline("baseline", "add", url, runs[0]) == f"{url}/r0.json: the run is in this baseline already"
+    assert all(f"{name}  " in baseline("baseline", "list", url) for name in ("r0", "r1"))
+    assert "Not enough history: 2 of 5 runs" in baseline("compare", "--baseline", url, runs[2])
+    assert baseline("baseline", "drop", url, "--keep", "1") == "dropped 1 of 2 runs\n"
+    assert [path.name for path in local(url, suffix=".json").iterdir()] == ["r1.json"]
+    assert {path.name for path in tmp_path.iterdir()} == {"runs", "reports"}
 
 
 def test_a_run_its_report_and_the_python_api_end_to_end(at_server, tmp_path):

@@ -90,8 +90,10 @@ def times(full_size: bool) -> int:
 
 
 @pytest.mark.parametrize("n", [5, 10, 20])
-def test_a_build_that_is_worse_by_the_threshold_is_called_a_regression_once_in_twenty(n: int) -> None:
-    assert found(repeated(n, 1.05, 1000, 11)) <= 0.07
+def test_a_build_that_is_worse_by_the_threshold_is_called_a_regression_once_in_twenty(
+    n: int, times: int
+) -> None:
+    assert found(repeated(n, 1.05, times, 11)) <= (0.07 if times == 1000 else 0.1)
 
 
 @pytest.mark.parametrize("n", [5, 10, 20])
@@ -102,8 +104,8 @@ def test_more_rows_call_few_more_builds_a_regression(n: int, times: int) -> None
 
 
 @pytest.mark.parametrize(("n", "factor"), [(10, 1.4), (5, 1.5), (20, 1.4)])
-def test_a_large_regression_is_found_nine_times_in_ten(n: int, factor: float) -> None:
-    assert found(repeated(n, factor, 1000, 4)) >= 0.9
+def test_a_large_regression_is_found_nine_times_in_ten(n: int, factor: float, times: int) -> None:
+    assert found(repeated(n, factor, times, 4)) >= 0.9
 
 
 @pytest.mark.parametrize("n", [5, 10, 20])
@@ -430,13 +432,13 @@ def test_the_commands_end_to_end(kept: Path, folders: list[Path], tmp_path: Path
     assert "**FAIL** Regression" in invoke("compare", "--baseline", kept, folders[7], "--markdown").output
 
 
-@pytest.mark.parametrize(("factor", "least", "most"), [(1.05, 0, 2), (1.6, 9, 10)])
+@pytest.mark.parametrize(("factor", "least", "most"), [(1.05, 0, 1), (1.6, 4, 5)])
 def test_the_command_answers_as_the_judgement_does(
     folders: list[Path], tmp_path: Path, factor: float, least: int, most: int
 ) -> None:
-    """Ten histories of ten runs around a real one that is worse by this factor."""
+    """Five histories of ten runs around a real one that is worse by this factor."""
     of, rng, called = of_run(folders[6]), np.random.default_rng(12), 0
-    for i in range(10):
+    for i in range(5):
         for k in range(10):
             by = math.exp(rng.normal(0, SPREAD)) / factor
             scaled = [
@@ -493,7 +495,12 @@ def test_runs_are_dropped_by_name_or_age(kept: Path, tmp_path: Path) -> None:
     assert invoke("baseline", "drop", tmp_path, "00a2").output == "dropped 1 of 6 runs\n"
     assert invoke("baseline", "drop", tmp_path, "--keep", "2").output == "dropped 3 of 5 runs\n"
     assert invoke("baseline", "drop", tmp_path, "nothing-like-it").output == "dropped 0 of 2 runs\n"
-    assert sorted(path.name[-9:] for path in tmp_path.iterdir()) == ["00a4.json", "00a5.json", "README.md", "here"]
+    assert sorted(path.name[-9:] for path in tmp_path.iterdir()) == [
+        "00a4.json",
+        "00a5.json",
+        "README.md",
+        "here",
+    ]
     for line in ((), ("00a2", "--keep", "2")):
         assert invoke("baseline", "drop", tmp_path, *line).exit_code != 0
 
