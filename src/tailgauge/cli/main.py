@@ -246,6 +246,9 @@ def compare(
     sys.exit(made.exit_code)
 
 
+cli.add_command(baseline_command)
+
+
 def _compare_curves(
     given: tuple[Path, ...], files: list[Path | None], threshold: float, out: Path
 ) -> tuple[Report, Path]:
@@ -348,7 +351,6 @@ def worker(master: str, out: Path, lifeline: bool) -> None:
     sys.exit(work(address, folder, lifeline=lifeline))
 
 
-cli.add_command(baseline_command)
 cli.add_command(scenario)
 cli.add_command(runs)
 cli.add_command(calibrate)
