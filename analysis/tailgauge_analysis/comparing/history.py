@@ -20,7 +20,15 @@ from tailgauge.errors import Exit
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.comparing.baseline import BaselineRun, Figure, load, of_run
 from tailgauge_analysis.comparing.block import METRICS, PS
-from tailgauge_analysis.comparing.comparability import SEED, VERSIONS, Facts, differences, refusals
+from tailgauge_analysis.comparing.comparability import (
+    SEED,
+    VERSIONS,
+    Difference,
+    Facts,
+    differences,
+    few,
+    refusals,
+)
 from tailgauge_analysis.comparing.comparison import OUTCOMES as OF_ROW
 from tailgauge_analysis.comparing.comparison import cells, change, measured, name_of
 from tailgauge_analysis.comparing.design import NOT_COMPARABLE
@@ -71,16 +79,21 @@ def judge(
     rows = _rows(others, new, threshold) if others and not reasons else []
     verdict, text = _answer(others, new, reasons, rows)
     outcome = OUTCOMES.get(verdict, section.INCONCLUSIVE)
-    itself = [f"{new.run_id} is in the baseline itself: left out"] if len(others) < len(runs) else []
-    remarks = (*itself, *(_drift(others, rows[0]) if rows else ()))
+    remarks = [f"{new.run_id} is in the baseline itself: left out"] if len(others) < len(runs) else []
+    if rows:
+        allowed = [one for one in _differences(others, new, allow) if one.allowed]
+        remarks += [
+            f"differs: {one.key}: {few(one.a)} in the baseline, {few(one.b)} in this run" for one in allowed
+        ]
+        remarks += _drift(others, rows[0])
     table = section.Table(TITLE, HEADER, tuple(map(cells, rows)), prose=(1, 7))
     exit_code = Exit.INVALID if reasons else section.EXITS[outcome]
     return Report(
         f"{new.run_id}-baseline", TITLE, (new.run_id,), new.started_at, new.dry_run,
-        section.Result(outcome, text, _lines(rows), remarks), measured([run.verdict for run in (*others, new)], reasons),
+        section.Result(outcome, text, _lines(rows), tuple(remarks)), measured([run.verdict for run in (*others, new)], reasons),
         _summary(others, rows), (section.Section("baseline", TITLE, text, tables=(table,) * bool(rows), computed=(COMPUTED,)),),
         exit_code, data={
-            "schema_version": SCHEMA_VERSION, "verdict": verdict, "against": reasons, "remarks": list(remarks),
+            "schema_version": SCHEMA_VERSION, "verdict": verdict, "against": reasons, "remarks": remarks,
             "threshold": threshold, "run_id": new.run_id, "growth_per_s": new.growth_per_s, "history": [run.run_id for run in others],
             "rows": plain_values(rows), "outcome": outcome, "exit_code": int(exit_code),
         },
@@ -123,10 +136,14 @@ def against(runs: Sequence[BaselineRun], new: BaselineRun, allow: Sequence[str])
     """Why the run cannot be held against the others: INVALID, another scenario, target, machine or version, other work."""
     if new.verdict == INVALID:
         return [f"{new.run_id} is INVALID: {new.reason}"]
+    return refusals(_differences(runs, new, allow), "the baseline", "this run") or _other_work(runs, new)
+
+
+def _differences(runs: Sequence[BaselineRun], new: BaselineRun, allow: Sequence[str]) -> list[Difference]:
+    """The seed counts where all runs have the same."""
     found = differences([(_equal(run), _equal(new)) for run in runs], allow) if runs else []
     one_seed = len(runs) > 1 and len({run.seed for run in runs}) == 1
-    found = [one for one in found if one.group != SEED or one_seed]
-    return refusals(found, "the baseline", "this run") or _other_work(runs, new)
+    return [one for one in found if one.group != SEED or one_seed]
 
 
 def _equal(run: BaselineRun) -> Facts:

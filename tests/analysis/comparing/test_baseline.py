@@ -243,7 +243,9 @@ def test_what_differs_is_refused_with_what_allows_it(group: str, key: str, value
     assert text in made.data["against"][0]
     assert refused(alike(), new, ()) == made.data["against"]
     if group != "clock":
-        assert judged(new, allow=[key if group == "scenario" else group]).exit_code == 0
+        allowed = judged(new, allow=[key if group == "scenario" else group])
+        assert allowed.exit_code == 0
+        assert allowed.result.details[0].startswith(f"differs: {key}: ")
 
 
 def test_other_versions_and_seeds_that_vary_are_no_obstacle() -> None:
