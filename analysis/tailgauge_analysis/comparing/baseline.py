@@ -18,7 +18,7 @@ from tailgauge.errors import UsageError
 from tailgauge.rows.disk import writable
 from tailgauge.rows.object_store import is_remote, local, remove, store
 from tailgauge.rows.run_folder import write_json
-from tailgauge.rows.text_file import json_tree, no_number, read_text
+from tailgauge.rows.text_file import FOLDER, MISSING, json_tree, no_number, read_text, refusal
 from tailgauge_analysis.comparing.block import METRICS, Block, block, primary
 from tailgauge_analysis.comparing.comparability import SHOWN, TARGET, facts_of
 from tailgauge_analysis.comparing.effects import ANSWERED_SHARE
@@ -145,10 +145,13 @@ def _facts(run: Json, model: str) -> dict[str, dict[str, str]]:
 def load(place: str, *, may_be_new: bool = False) -> list[BaselineRun]:
     """The runs of a baseline, the oldest first. UsageError for a missing folder, or a file that is none of a baseline."""
     folder = local(place, suffix=".json")
-    if may_be_new and not folder.exists():
+    why = refusal(folder)
+    if why == MISSING and may_be_new:
         return []
-    if not folder.is_dir():
-        raise UsageError(f"{place}: no such folder: `tailgauge baseline add` creates one")
+    if why != FOLDER:
+        raise UsageError(
+            f"{place}: {why or 'a file'}: expected a folder, as `tailgauge baseline add` makes it"
+        )
     runs = [_read(path, _named(place, path.name)) for path in folder.glob("*.json")]
     return sorted(runs, key=lambda run: (run.started_at, run.run_id))
 
