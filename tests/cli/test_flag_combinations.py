@@ -22,7 +22,7 @@ GOOD = {
     "--target": ("http://127.0.0.1:9",), "--protocol": ("openai", "sse"), "--model": ("tiny", "x"), "--rate": ("3", "20"),
     "--duration": ("2s", "3"), "--requests": ("5", "40"), "--concurrency": ("2",), "--workers": ("1", "2"), "--seed": ("7",),
     "--slo": ("chat: ttft p95 < 800ms", "ttft p95 < 1s", "error_rate < 1%"), "--set": SETS, "--max-cost": ("5",), "--web": ("8089",),
-    "--metric": ("ttft_sched", "tpot"), "--allow": ("seed", "traffic.chat.hedge"), "--older-than": ("24h",), "--profile": ("haiku",),
+    "--metric": ("ttft_sched", "tpot"), "--allow": ("seed", "traffic.chat.hedge"), "--baseline": (".", "kept"), "--keep": ("2",), "--older-than": ("24h",), "--profile": ("haiku",),
 }  # fmt: skip
 ENDLESS = {
     "endpoint": ("--port", "70000"),

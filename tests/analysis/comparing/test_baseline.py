@@ -520,7 +520,9 @@ def test_an_empty_or_missing_folder_is_no_history(folders: list[Path], tmp_path:
         done = invoke("compare", "--baseline", place, folders[0])
         assert done.exit_code == 5
         assert "Not enough history: 0 of 5 runs" in done.output
-    assert "no such folder" in str(invoke("baseline", "list", tmp_path / "missing").exception)
+    assert "no such file: expected a folder" in str(
+        invoke("baseline", "list", tmp_path / "missing").exception
+    )
 
 
 GOOD = "20261120T000000Z-s-00a0"
@@ -570,8 +572,11 @@ def test_a_folder_that_cannot_be_written_and_a_run_that_is_missing(
     assert "cannot be written" in str(
         invoke("baseline", "add", tmp_path / "file" / "b", folders[0]).exception
     )
-    assert "no such folder" in str(invoke("baseline", "add", tmp_path / "file", folders[0]).exception)
-    for line in (("baseline", "add", tmp_path), ("compare", "--baseline", tmp_path)):
+    for odd in (tmp_path / "file", "a" * 300, "/dev/zero"):
+        assert "expected a folder" in str(invoke("baseline", "add", odd, folders[0]).exception)
+    (tmp_path / "pipe.json").symlink_to("/dev/zero")
+    assert "pipe.json: not a regular file" in str(invoke("baseline", "list", tmp_path).exception)
+    for line in (("baseline", "add", tmp_path / "here"), ("compare", "--baseline", tmp_path / "here")):
         assert "no such run folder" in str(invoke(*line, tmp_path / "nowhere").exception)
 
 
