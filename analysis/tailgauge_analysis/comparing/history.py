@@ -53,7 +53,7 @@ SCHEMA_VERSION = 1
 FEWEST, RANKED = 5, 20  # runs: of a history, and of one whose ranks count too
 LEVEL, OTHERS = 0.95, 0.01  # of the primary row, one-sided; of all others together
 FOUND = 0.9  # of the runs that are worse by the smallest detectable change
-WORK = 0.995  # quantile of t beyond which a run's work is other work
+WORK = 0.99  # share of the runs with equal work that pass for such
 DRIFT_FROM, DRIFT, SHUFFLES = 8, 0.01, 1999
 REGRESSION, NO_REGRESSION, TOO_SHORT = "regression", "no regression", "not enough history"
 OUTCOMES = {REGRESSION: section.FAIL, NO_REGRESSION: section.PASS}
@@ -213,13 +213,15 @@ def _judged(row: Effect, of: Sequence[Figure], level: float, tests: int) -> Effe
     def reach(level: float, apart: Floats) -> float:
         """How far from the mean an unchanged run may lie."""
         outside = max(1, math.floor((1 - level) * (n + 1) + 1e-9))
-        return max(student(n - 1, level) * scale, float(np.sort(apart)[-outside]) if n >= RANKED else 0.0)
+        return max(
+            student(n - 1, 2 * level - 1) * scale, float(np.sort(apart)[-outside]) if n >= RANKED else 0.0
+        )
 
     margin = row.threshold if row.is_share else math.log1p(row.threshold)
     needed = margin + reach(level, earlier - mean)
     row = replace(
         row, verdict=WORSE if by > needed else NO_WORSE, limit=_value(row, mean + needed),
-        smallest=_change(row, needed + student(n - 1, FOUND) * scale),
+        smallest=_change(row, needed + student(n - 1, 2 * FOUND - 1) * scale),
     )  # fmt: skip
     if not is_answered:
         return row
