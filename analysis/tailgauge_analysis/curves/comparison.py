@@ -41,7 +41,7 @@ SAME_LOAD = 0.01
 REMARK = "one curve each: a change of the target between them counts as a difference"
 NOTE = (
     "A is {}, B is {}. Knee: the largest load at which every objective holds. Latency: at today's load, and at loads of both up to the lower knee, where no backlog grows. "
-    "In brackets 95% intervals."
+    "Ranges are 95% intervals."
 )
 Figure = tuple[Effect, int, Ends, Ends]  # 1 where more is worse, else -1; of A, of B
 

@@ -12,7 +12,7 @@ from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
 DRAWN: tuple[Quantile, ...] = ("p50", "p95", "p99")
 TTFT = Objective("ttft", "p95", math.inf, "")  # drawn and compared where no objective is on a latency
 WIDE = 32.0  # the largest load, in smallest loads, from which their axis is logarithmic
-APART = 0.06  # of tokens/s per user, between points with labels
+APART = 0.05  # of the range of tokens/s per user, between points with labels
 BARS = "Bars are 95% intervals."
 KNEE = "Shaded: the 95% interval of the knee, the largest load at which every objective holds."
 FAILED = "at least (failures)"
@@ -123,9 +123,10 @@ def _per_user(of: Named) -> Iterator[Picture]:
             for one in curve.points
             if one.user_tokens_per_s.value and one.output_tokens_per_s.value is not None
         ]
-        labels, last = [], math.inf
+        paces = [x for x, *_ in known]
+        labels, last, width = [], math.inf, max(paces, default=0.0) - min(paces, default=0.0)
         for x, _, label in known:
-            labels.append(label if abs(x / last - 1) > APART else "")
+            labels.append(label if abs(x - last) > APART * width else "")
             last = x if labels[-1] else last
         share = 1 / (curve.gpus or 1.0) if per_gpu else 1.0
         lines += _line(name or "each load", [(x, ends) for x, ends, _ in known], share, tuple(labels))
