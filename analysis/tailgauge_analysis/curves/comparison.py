@@ -1,4 +1,4 @@
-"""Two load curves: B against A by the knee, saturation, and latency at the loads that both measured.
+"""Two load curves: B against A by the knee, and latency at the loads that both measured; saturation without a verdict.
 
 A change is the ratio of two independent estimates. Its interval follows from theirs on the logarithmic scale (MOVER: distances
 to the ends add up as squares); without a value, from the ends that are known. A verdict needs an interval beyond the
@@ -38,6 +38,7 @@ from tailgauge_analysis.text.section import Cell, Measurement, Report, Table, Va
 SHARE = 0.5  # of the 5%, for the row that decides, and for all others
 STUDENT_4 = 2.776  # 97.5% of Student's t with 4 degrees of freedom
 SAME_LOAD = 0.01
+UNTESTED = "from one load of each: how much it varies between runs is unknown"
 REMARK = "one curve each: a change of the target between them counts as a difference"
 NOTE = (
     "A is {}, B is {}. Knee: the largest load at which every objective holds. Latency: at today's load, and at loads of both up to the lower knee, where no backlog grows. "
@@ -122,7 +123,8 @@ def _figures(a: Curve, b: Curve, threshold: float) -> Iterator[Figure]:
 
     if a.objectives == b.objectives:
         yield row("knee", "Knee", a.unit), -1, a.knee, b.knee
-    yield row("saturation", "Saturation", "output tokens/s"), -1, a.saturation, b.saturation
+    saturation = replace(row("saturation", "Saturation", "output tokens/s"), counts=False, why=UNTESTED)
+    yield saturation, -1, a.saturation, b.saturation
     stable = [pair for pair in _common(a, b) if False not in {one.stable for one in pair}]
     today, knee = a.today or 0.0, min(of.knee.value or math.inf for of in (a, b))
     first = [pair for pair in stable if abs(pair[0].load - today) <= SAME_LOAD * today]
@@ -137,20 +139,23 @@ def _decided(known: Sequence[Figure], threshold: float) -> Iterator[Figure]:
     """With verdicts; without figures that have no interval at all."""
     ratios = ((one, _ratio(*one[2:])) for one in known)
     found = [(one, ratio) for one, ratio in ratios if ratio[1:3] != (-math.inf, math.inf)]
-    p_values = [ratio[3] for _, ratio in found]
-    of_all = [p / SHARE for p in (p_values[0], *holm(p_values[1:]))] if found else []
-    for ((row, harm, a, b), (value, low, high, p)), of_family in zip(found, of_all, strict=True):
-        ends = sorted((harm * low, harm * high))
-        worse = Flips(1, value or 0.0, ends[0], ends[1], p)
-        verdict, why = judge(worse, of_family, math.log1p(threshold))
+    p_values = [ratio[3] for (row, *_), ratio in found if row.counts]
+    of_all = iter([p / SHARE for p in (*p_values[:1], *holm(p_values[1:]))])
+    for (row, harm, a, b), (value, low, high, p) in found:
         shown = [
             None if one is None or abs(one) > MOST_LOG else math.expm1(one) for one in (value, low, high)
         ]
-        decided = replace(
-            row, a=a.value, b=b.value, change=shown[0], low=shown[1], high=shown[2], p_value=p, p_family=min(1.0, of_family),
-            verdict=verdict, why=why.replace("run more pairs", "measure longer"),
-        )  # fmt: skip
-        yield decided, harm, a, b
+        measured = replace(row, a=a.value, b=b.value, change=shown[0])
+        if row.counts:
+            ends, of_family = sorted((harm * low, harm * high)), next(of_all)
+            verdict, why = judge(
+                Flips(1, value or 0.0, ends[0], ends[1], p), of_family, math.log1p(threshold)
+            )
+            measured = replace(
+                measured, low=shown[1], high=shown[2], p_value=p, p_family=min(1.0, of_family), verdict=verdict,
+                why=why.replace("run more pairs", "measure longer"),
+            )  # fmt: skip
+        yield measured, harm, a, b
 
 
 def _ratio(a: Ends, b: Ends) -> tuple[float | None, float, float, float]:
@@ -184,13 +189,14 @@ def _logs(of: Ends) -> tuple[float | None, float, float]:
 
 def _overall(rows: Sequence[Effect]) -> str:
     """The first row's verdict, unless another one is worse."""
-    verdicts = [row.verdict or INCONCLUSIVE for row in rows]
-    return WORSE if WORSE in verdicts else verdicts[0] if rows else INCONCLUSIVE
+    verdicts = [row.verdict or INCONCLUSIVE for row in rows if row.counts]
+    return WORSE if WORSE in verdicts else verdicts[0] if verdicts else INCONCLUSIVE
 
 
 def _cells(row: Effect, _: int, a: Ends, b: Ends) -> tuple[Cell, ...]:
     """A row of the table."""
-    verdict, ends = row.verdict or "", f"{change(row, row.low)} to {change(row, row.high)}"
+    verdict = row.verdict or "not compared"
+    ends = f"{change(row, row.low)} to {change(row, row.high)}" if row.counts else ""
     sides = (
         Value(f"{ms(one.value)} {row.unit}" if one.value else "–", f"{ms(one.low)} – {ms(one.high)}")
         for one in (a, b)
