@@ -125,9 +125,9 @@ def test_heavy_tails_in_bursts_cannot_be_known_in_ten_minutes(tmp_path, full_siz
         assert objective["why"] == objective["precision"]
 
 
-@pytest.mark.parametrize(("kind", "seeds"), [(lognormal, 40), (mm1, 40)])
+@pytest.mark.parametrize(("kind", "seeds"), [(lognormal, 40), (mm1, 10)])
 def test_the_interval_at_the_end_covers_whenever_the_run_ended(tmp_path, kind, seeds, full_size):
-    """Of 40 seeds at least 36 cover, and each that ended as known is known to 5%."""
+    """Nine in ten cover, and each that ended as known is known to 5%; more seeds of a queue: test_interim_looks.py."""
     if not full_size:
         pytest.skip("at full size: some minutes")
     covered = 0
