@@ -28,7 +28,7 @@ policy = "none"
 CURVE = f"""
 [experiment]
 kind = "curve"
-minutes = 1.5
+minutes = 2
 [experiment.curve]
 loads = {list(LOADS)}
 """
