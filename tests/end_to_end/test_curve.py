@@ -62,7 +62,8 @@ def test_a_sweep_upwards_bends_through_the_cache_and_the_curve_does_not(
         (ttft,) = (
             row
             for row in report["latency"]
-            if (row["group"], row["metric"], row["population"]) == ("all", "ttft", "offered")
+            if [row[key] for key in ("group", "metric", "population", "since")]
+            == ["all", "ttft", "offered", "scheduled"]
         )
         sweep.append(ttft["percentiles"]["p50"]["value"])
     ours = [point["latency"]["ttft"]["p50"]["value"] for point in curve["points"]]
