@@ -28,9 +28,10 @@ policy = "none"
 CURVE = f"""
 [experiment]
 kind = "curve"
-minutes = 2
+minutes = 4
 [experiment.curve]
 loads = {list(LOADS)}
+step_s = 20
 """
 
 
