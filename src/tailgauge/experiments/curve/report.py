@@ -103,7 +103,7 @@ def _today(curve: Curve) -> Iterator[str]:
             if of.value is not None
             else f"at least {ms(of.low)} ms"
             if of.low
-            else "not known"
+            else "not known (too few requests)"
         )
         yield f"at today's {figures(point.load)} {curve.unit} {name} is {value}"
 
