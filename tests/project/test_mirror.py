@@ -48,6 +48,7 @@ RUN_BY = {
     "analysis/reading": "analysis/reading/test_frames.py",
     "analysis/metrics": "analysis/metrics/test_metrics.py",
     "analysis/metrics/groups": "analysis/sections/test_traffic.py",
+    "analysis/metrics/looks": "end_to_end/test_run_until_known.py",
     "analysis/metrics/timeline": "analysis/report/test_figures.py",
     "analysis/report": "analysis/report/test_report.py",
     "analysis/report/picture": "experiments/test_conduct.py",
