@@ -36,10 +36,7 @@ LEVEL = 0.01
 LEAST_MS, LEAST_SHARE = 0.1, 0.01  # differences below are not stated
 PS = (0.5, 0.95, 0.99)
 DRAWS = (200, 999)
-TOGETHER, TOGETHER_MS = (
-    0.1,
-    (0.05, 0.5),
-)  # of the direct median gap, and bounds: chunks so close arrive together
+TOGETHER, TOGETHER_MS = 0.1, (0.05, 0.5)  # of the direct median gap, and bounds: so close is together
 WHOLE = 0.1  # of the direct median time from first to last content: an answer so short arrives whole
 HEADERS, TTFT, E2E = "time to headers", "TTFT", "end to end"
 FAILED, BUNCHED, HELD = (

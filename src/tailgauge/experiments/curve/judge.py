@@ -192,13 +192,19 @@ class Judge:
         return [float(one) for one in np.geomspace(low, high, count + 2)[1:-1]]
 
     def saturation(self, runs: Sequence[LoadResult]) -> tuple[Ends, Ends]:
-        """Output tokens/s and requests/s of the load that gave most tokens; without a value where no load was too much."""
+        """Output tokens/s and requests/s of the load that gave most tokens; without a value where no load was too much.
+
+        What a full target does varies with the calls that wait, so the interval is that of all loads that filled it.
+        """
         best = max(runs, key=lambda one: one.point.output_tokens_per_s.value or 0.0, default=None)
         if best is None:
             return UNKNOWN, UNKNOWN
         tokens, answered = best.point.output_tokens_per_s, best.point.requests_per_s
         if self.is_full(runs):
-            return tokens, answered
+            full = [best.point, *(one.point for one in runs if one.rate.saturated)]
+            return _hull(tokens, [one.output_tokens_per_s for one in full]), _hull(
+                answered, [one.requests_per_s for one in full]
+            )
         return Ends(None, tokens.low or tokens.value, None), Ends(None, answered.low or answered.value, None)
 
     def is_full(self, runs: Sequence[LoadResult]) -> bool:
@@ -224,3 +230,12 @@ class Judge:
         if itself is not None:
             return itself
         return PASS if self.today is None and at.low is not None else "INCONCLUSIVE"
+
+
+def _hull(of: Ends, every: Sequence[Ends]) -> Ends:
+    """The value with an interval that covers those of all."""
+    lows, highs = (
+        [end for end in ends if end is not None]
+        for ends in zip(*((one.low, one.high) for one in every), strict=True)
+    )
+    return Ends(of.value, min(lows, default=None), max(highs, default=None))

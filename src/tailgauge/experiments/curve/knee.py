@@ -27,17 +27,12 @@ from tailgauge_analysis.stats.quantiles import NORMAL_975, Floats
 
 PLACES = 800  # of the grid
 NEAR = 0.3  # of the logarithm of the load: how fast a run counts for less
-USUAL, USUAL_SD, KNOWN_SD = (
-    14.0,
-    0.8,
-    0.5,
-)  # slope, and the logarithm of its spread without a capacity and with one
+# The slope, and the logarithm of its spread without a capacity and with one.
+USUAL, USUAL_SD, KNOWN_SD = 14.0, 0.8, 0.5
 DRAWS = np.linspace(-2.2, 2.2, 23)  # of the slope, in standard deviations
 PRIOR_RUNS, PRIOR_SCATTER, LEAST_SCATTER = 6.0, 1.6, 1.5
 SUREST = 0.005  # of the logarithm of a load that a limit sustains: how exact its formula is
-LONGEST = (
-    2.0  # a queue's memory, near its capacity or far below the knee, in that at the knee: the square of this
-)
+LONGEST = 2.0  # squared: a queue's memory near its capacity or far below the knee, in that at the knee
 FEW = 5  # late requests of a run by which it knows how they hang together
 STEEPEST = 12.0  # logits
 

@@ -29,10 +29,8 @@ from tailgauge_analysis.text.section import FAIL
 from tailgauge_analysis.verdict.checks import CHECKS
 
 SHORTEST_S = 12.0  # of a run
-SEARCHES, REFINES = (
-    28,
-    12,
-)  # runs that the minutes would have time for, if all were as long as those of a search, or at the knee
+# Runs that the minutes would have time for, if all were as long as those of a search, or at the knee.
+SEARCHES, REFINES = 28, 12
 LONGEST_SEARCH_S, LONGEST_S = 60.0, 120.0
 LONGER = 3.0  # times as long, where requests are few or answers slow
 FEWEST, FILLS = 60, 4.0  # requests of a run; times the length of an answer
