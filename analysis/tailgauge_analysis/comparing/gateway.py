@@ -17,7 +17,7 @@ import pandas as pd
 from tailgauge.rows import schema
 from tailgauge.thresholds import GATEWAY_PAIRS
 from tailgauge_analysis.comparing.alternating import parts
-from tailgauge_analysis.comparing.comparison import Comparison
+from tailgauge_analysis.comparing.comparison import Comparison, p_text
 from tailgauge_analysis.comparing.design import STABLE
 from tailgauge_analysis.metrics.answers import prompt_tokens
 from tailgauge_analysis.metrics.latency import offered_waits
@@ -279,15 +279,15 @@ def section(of: Gateway) -> Section:
     """What it adds, figure by figure."""
     cells = []
     for row in of.rows:
-        added = Value(row.text(row.added), row.ends) if row.added is not None else row.why
+        ends = row.ends if row.low != row.high else ""
+        added = Value(row.text(row.added), ends) if row.added is not None else row.why
         title = row.title if row.p is None else f"{row.title} {percentile(row.p)}, ms"
-        p = "–" if row.p_value is None else f"{row.p_value:.3f}"
-        cells.append((title, row.text(row.direct), row.text(row.through), added, p))
+        cells.append((title, row.text(row.direct), row.text(row.through), added, p_text(row.p_value)))
     passed = UNKNOWN if of.lost is None else f"{of.cancelled - of.lost:,} of {of.cancelled:,} passed on"
     known = [row for row in of.rows if row.p is not None and row.added is not None]
     brief: dict[str, list[str]] = {row.title: [] for row in known}
     for row in known:
-        brief[row.title].append(f"{percentile(row.p or 0)} {ms(row.added)} ({row.ends})")
+        brief[row.title].append(f"{percentile(row.p or 0)} {ms(row.added)} ms ({row.ends})")
     return Section(
         "gateway", "Gateway", of.sentence, facts=(("cancelled calls", passed if of.cancelled else "none"),),
         tables=(Table(f"What the {plain(of.name, 80)} adds", HEADER, tuple(cells), f"{plural(of.pairs, 'pair')} of blocks."),),
