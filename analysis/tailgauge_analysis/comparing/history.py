@@ -290,7 +290,16 @@ def listing(runs: Sequence[BaselineRun], width: int) -> list[str]:
         one = run.figure(row.metric, p)
         cells = (f"{ms(one.value)} ({ms(one.low)} – {ms(one.high)})", f"{one.n:,}") if one else ("–", "–")
         lines.append((plain(run.run_id, 48), run.verdict, *cells))
-    found = judge(runs, replace(runs[-1], run_id=""))
+    known = sorted(
+        (
+            (one.error, run)
+            for run in runs
+            if (one := run.figure(row.metric, p)) and not math.isnan(one.error)
+        ),
+        key=lambda pair: pair[0],
+    )
+    usual = known[len(known) // 2][1] if known else runs[-1]  # with an interval as most runs have it
+    found = judge(runs, replace(usual, run_id=""))
     notes = [f"{label:<10}{plain(text)}" for label, text in found.summary]
     for text in (*found.data["against"], *found.result.details):
         notes += textwrap.wrap(plain(text), width)
