@@ -15,7 +15,7 @@ from typing import Annotated, Literal
 from pydantic import Field, TypeAdapter, ValidationError
 
 from tailgauge.errors import UsageError
-from tailgauge.rows.text_file import LARGEST_JSON, json_tree, no_number, read_text
+from tailgauge.rows.text_file import LARGEST_JSON, json_tree, no_number, read_text, refusal
 from tailgauge_analysis.text.json_values import Json
 
 KIND = "curve"
@@ -115,7 +115,10 @@ _FACTS: TypeAdapter[Curve] = TypeAdapter(Curve)
 def find(path: Path, out: Path) -> Path | None:
     """The report.json that a path means: a file, its folder, or a run id below `out`/reports/; None for a run folder."""
     places = (path, path / REPORT, out / "reports" / path / REPORT)
-    return None if (path / "run.json").exists() else next(filter(Path.is_file, places), None)
+    there = [
+        place for place in (path / "run.json", *places) if place.suffix == ".json" and refusal(place) is None
+    ]
+    return None if not there or there[0].name == "run.json" else there[0]
 
 
 def read(file: Path) -> tuple[Curve, Json]:
