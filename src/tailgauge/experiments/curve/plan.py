@@ -155,22 +155,15 @@ class CurvePlanner(Planner):
 
     def _fresh(self, loads: Sequence[float]) -> list[float]:
         """The same with four figures, or whole; each one that was not run."""
-        out: list[float] = []
         taken = {one.load for one in self._runs()}
         for load in loads:
-            of = float(f"{load:.4g}") if self._open else max(1.0, round(load))
-            tried = 0
-            while of in taken and tried < 20:
-                tried += 1
-                of = (
-                    float(f"{of * 1.01:.4g}")
-                    if self._open
-                    else max(1.0, round(load) + (tried + 1) // 2 * (-1) ** tried)
-                )
-            if of not in taken:
-                taken.add(of)
-                out.append(of)
-        return out
+            if self._open:
+                near = [float(f"{load * 1.01**i:.4g}") for i in range(20)]
+            else:
+                near = [max(1.0, round(load) + (i + 1) // 2 * (-1.0) ** i) for i in range(20)]
+            if free := [one for one in near if one not in taken]:
+                taken.add(free[0])
+        return sorted(taken - {one.load for one in self._runs()})
 
     def _rest(self) -> float:
         """Seconds before a run."""
