@@ -107,20 +107,20 @@ def answer(
     causes = [one.text for one in why]
     unequal = dict.fromkeys(text for one in found.loads for text in one.load.unequal)
     other = [] if by else _goodput(found)
-    says_more = found.goodput is not None and (found.goodput.hurts, found.goodput.helps) > (
+    shows_more = found.goodput is not None and (found.goodput.hurts, found.goodput.helps) > (
         decided.hurts,
         decided.helps,
     )
     details = [
         *unequal,
         *details,
-        *(other if says_more else []),
+        *(other if shows_more else []),
         *_between(tested, decided),
         *_sizes(found),
         *causes[:1],
     ]
     tables = [_loads(found, tested.sustainable_per_s), _costs(found), *([_delays(delays)] if delays else [])]
-    notes = [*([] if says_more else other), *_price(found), *causes[1:], *notes, *_remarks(tested, found)]
+    notes = [*([] if shows_more else other), *_price(found), *causes[1:], *notes, *_remarks(tested, found)]
     shown, pictures = Result(outcome, text, details=tuple(details)), _pictures(found, tested.today_per_s)
     return answered("hedging", "Hedging by load", shown, finding, tables, notes, _smallest(found), pictures)
 
