@@ -19,7 +19,7 @@ needs_nginx = pytest.mark.skipif(
 )
 
 # As Debian ships it but for the size of its buffers, 4k, and for heeding the endpoint's own wish. 64k hold a whole answer.
-# It speaks HTTP/1.0 to the endpoint, as nginx does unless told otherwise: chunks of HTTP/1.1 it would pass on as they come.
+# It speaks HTTP/1.0 to the endpoint, as nginx does unless configured otherwise: chunks of HTTP/1.1 it would pass on as they come.
 CONFIG = """
 daemon off; master_process off; pid nginx.pid; error_log error.log;
 events {{ worker_connections 256; }}

@@ -21,6 +21,7 @@ from tailgauge_analysis.comparing.comparison import (
     SCHEMA_VERSION,
     Comparison,
     change,
+    name_of,
     p_text,
     report,
 )
@@ -28,6 +29,7 @@ from tailgauge_analysis.comparing.design import NOT_COMPARABLE
 from tailgauge_analysis.comparing.effects import INCONCLUSIVE, MOST_LOG, WORSE, Effect, judge, unequal_work
 from tailgauge_analysis.curves.curve import Curve, CurvePoint, Ends, read
 from tailgauge_analysis.curves.pictures import objectives, pictures, quantile_of
+from tailgauge_analysis.stats.binomial import student, student_beyond
 from tailgauge_analysis.stats.quantiles import CONFIDENCE
 from tailgauge_analysis.stats.sign_flips import Flips, holm
 from tailgauge_analysis.text.formatting import figures, ms, plain
@@ -36,7 +38,7 @@ from tailgauge_analysis.text.picture import Picture
 from tailgauge_analysis.text.section import Cell, Measurement, Report, Table, Value
 
 SHARE = 0.5  # of the 5%, for the row that decides, and for all others
-STUDENT_4 = 2.776  # 97.5% of Student's t with 4 degrees of freedom
+FREEDOM = 4  # of Student's t: runs are few
 SAME_LOAD = 0.01
 UNTESTED = "from one load of each: how much it varies between runs is unknown"
 REMARK = "one curve each: a change of the target between them counts as a difference"
@@ -174,10 +176,8 @@ def _ratio(a: Ends, b: Ends) -> tuple[float | None, float, float, float]:
 
 
 def _p_value(halves: float) -> float:
-    """Of an estimate so many halves of its interval from 0, by Student's t with 4 degrees of freedom: runs are few."""
-    square = (STUDENT_4 * halves) ** 2
-    u = square / (4 + square)
-    return 1 - math.sqrt(u) * (3 - u) / 2
+    """Of an estimate so many halves of its interval from 0, by Student's t."""
+    return 2 * student_beyond(student(FREEDOM) * halves, FREEDOM)
 
 
 def _logs(of: Ends) -> tuple[float | None, float, float]:
@@ -202,6 +202,6 @@ def _cells(row: Effect, _: int, a: Ends, b: Ends) -> tuple[Cell, ...]:
         for one in (a, b)
     )
     return (
-        f"{row.title} {row.label}".strip(), Value(verdict, outcome=OUTCOMES.get(verdict, "")), Value(change(row, row.change), ends),
+        name_of(row), Value(verdict, outcome=OUTCOMES.get(verdict, "")), Value(change(row, row.change), ends),
         *sides, p_text(row.p_family), row.why,
     )  # fmt: skip

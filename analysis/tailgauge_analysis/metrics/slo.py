@@ -111,6 +111,11 @@ def criteria(scenario: Json) -> list[Criterion]:
     return [one for one in read(scenario) if isinstance(one, Criterion)]
 
 
+def on_latency(scenario: Json) -> list[Criterion]:
+    """Those that bound a latency."""
+    return [one for one in criteria(scenario) if one.metric is not None]
+
+
 def read(scenario: Json, bounds: Json | None = None) -> list[Criterion | ObjectiveResult]:
     """Each objective, or its outcome where it cannot be read; with `bounds`, these instead of the scenario's objectives."""
     since = "_sent" if table(scenario, "arrival").get("process") in {"closed", "tasks"} else "_sched"
@@ -320,7 +325,7 @@ def goodput_of(scenario: Json, steady: Steady, warmup: Steady) -> Goodput | None
     """Good requests of all that were offered; None without an objective on a latency, or where too many paces are unknown.
     The rate is of those that ended in the steady stage, those of the warm-up among them.
     """
-    wanted = [one for one in criteria(scenario) if one.metric is not None]
+    wanted = on_latency(scenario)
     if not wanted or not len(steady.requests) or unknown_pace(wanted, steady):
         return None
     good, before = good_of(wanted, steady), good_of(wanted, warmup)

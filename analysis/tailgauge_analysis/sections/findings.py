@@ -178,7 +178,7 @@ def evidence_of(frames: Frames) -> Evidence:
     frames = replace(frames, chunks=frames.chunks.without_arrivals())  # a hundred million take 800 MB
     of_target, counted = stage.of_target, conservation(frames)
     rows = latency.table(of_target)
-    criteria = [one for one in slo.criteria(frames.run["scenario"]) if one.metric is not None]
+    criteria = slo.on_latency(frames.run["scenario"])
     used = client_error.of_headline(rows, closed=frames.run["arrival"] == "closed")
     used |= {(one.metric.name, one.objective.quantile) for one in criteria if one.metric is not None}
     listed = {(row.metric.name, q.p) for row in rows for q in row.quantiles}

@@ -13,7 +13,7 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -38,6 +38,7 @@ from tailgauge.rows.object_store import renamed
 from tailgauge.rows.run_folder import new_run_id
 
 if TYPE_CHECKING:
+    from tailgauge_analysis.text.picture import Picture
     from tailgauge_analysis.text.section import Report
 
 LOW_PRIORITY = 10  # how nice a report that loads pandas is to open requests
@@ -217,27 +218,32 @@ def compare(
     """
     with loading():
         from tailgauge_analysis.comparing import compare as comparison
-        from tailgauge_analysis.comparing import history
         from tailgauge_analysis.comparing.comparison import report
         from tailgauge_analysis.curves.curve import find
         from tailgauge_analysis.report.markdown import markdown
-        from tailgauge_analysis.report.report import write
         from tailgauge_analysis.report.terminal import terminal
 
     if as_json and as_markdown:
         raise UsageError("--json and --markdown: choose one")
     curves, page = [find(one, out) for one in run_dirs], None
+    pictures: Sequence[Picture] = ()
     if baseline is not None:
         if run_dirs[1:] or metrics:
             raise UsageError("--baseline: give one run, without --metric: its first objective decides")
+        from tailgauge_analysis.comparing import history
+
         made = history.compare(baseline, run_dirs[0], threshold / 100, allow)
-        page = write(made, (), out, screen.columns(), colours=False).html
     elif any(curves):
         if allow or metrics:
             raise UsageError("--allow and --metric: load curves are compared as they are: omit them")
-        made, page = _compare_curves(run_dirs, curves, threshold / 100, out)
+        made, pictures = _compare_curves(run_dirs, curves, threshold / 100)
     else:
         made = report(comparison.compare(run_dirs, allow, threshold / 100, metrics))
+    if baseline is not None or any(curves):
+        from tailgauge_analysis.report.picture import figure
+        from tailgauge_analysis.report.report import write
+
+        page = write(made, [figure(one) for one in pictures], out, screen.columns(), colours=False).html
     if as_json or as_markdown:
         paths = {"report": {"html": str(page)}} if page else {}
         click.echo(json.dumps({**made.data, **paths}, allow_nan=False) if as_json else markdown(made))
@@ -250,20 +256,17 @@ cli.add_command(baseline_command)
 
 
 def _compare_curves(
-    given: tuple[Path, ...], files: list[Path | None], threshold: float, out: Path
-) -> tuple[Report, Path]:
-    """The comparison of two load curves, and its page."""
+    given: tuple[Path, ...], files: list[Path | None], threshold: float
+) -> tuple[Report, Sequence[Picture]]:
+    """The comparison of two load curves, and its figures."""
     from tailgauge_analysis.curves.comparison import compare
-    from tailgauge_analysis.report.picture import figure
-    from tailgauge_analysis.report.report import write
 
     known = [file for file in files if file]
     if len(given) != 2 or len(known) != 2:
         other = next((path for path, file in zip(given, files, strict=True) if file is None), None)
         why = f"{other} is none" if other else f"{len(given)} given"
         raise UsageError(f"compare takes two load curves, as A B: {why}")
-    made, drawn = compare(known, threshold, new_run_id("compare"))
-    return made, write(made, [figure(one) for one in drawn], out, screen.columns(), colours=False).html
+    return compare(known, threshold, new_run_id("compare"))
 
 
 @cli.command(epilog=options.RUN)

@@ -61,11 +61,14 @@ def dry_run(
         raise UsageError(f"{folder.path}: cannot be written: {error.strerror}") from error
     finally:
         known.stop(is_whole=True)
-    _conclude(folder, facts | {"precision": known.facts}, notes, run, store)
+    state = KNOWN if known.is_known else "complete"
+    _conclude(folder, state, facts | {"precision": known.facts}, notes, run, store)
     return folder
 
 
-def _conclude(folder: RunFolder, facts: dict[str, Any], notes: list[str], run: DryRun, store: Store) -> None:
+def _conclude(
+    folder: RunFolder, state: str, facts: dict[str, Any], notes: list[str], run: DryRun, store: Store
+) -> None:
     counts = run.counters.as_message()
     leased = run.counters.leased
     facts = facts | {"start_at_ns": run.start_at_ns}
@@ -82,7 +85,7 @@ def _conclude(folder: RunFolder, facts: dict[str, Any], notes: list[str], run: D
         "rows": dict(store.written),
     }
     notes = [*notes, *(f"plugin {text}" for text in run.faults.texts.values())]
-    whole = run_json.frame(facts, KNOWN if "until_s" in facts["precision"] else "complete", notes, []) | {
+    whole = run_json.frame(facts, state, notes, []) | {
         "admission_end_at_ns": run.end_ns,
         "ended_at_ns": max(run.last_ns, run.end_ns),
         "conservation": conserve(leased, [Share(leased, counts)]),

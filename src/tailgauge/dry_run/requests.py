@@ -13,17 +13,16 @@ import gc
 from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache, partial
 
-from tailgauge.call import CACHE_MARKS, MAIN, SECOND, Prompt
+from tailgauge.call import MAIN, SECOND, Prompt
 from tailgauge.dry_run.attempts import Attempts
 from tailgauge.dry_run.driver import DryEndpoint
 from tailgauge.dry_run.event_queue import EventQueue
 from tailgauge.dry_run.store import Store
-from tailgauge.master.looks import InterimLooks
+from tailgauge.master.looks import EVERY_S, InterimLooks
 from tailgauge.patterns.events import Send
 from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.plan.preflight import writes
 from tailgauge.prompts import Maker, prompt
-from tailgauge.protocols.table import PROTOCOLS
 from tailgauge.rows.schema import PREFLIGHT, TURNS
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.schedule import Planned, Schedule
@@ -42,7 +41,6 @@ _COLLECT_EVERY = (
     100_000  # objects: a dry run makes millions that live for a while, and little garbage in cycles
 )
 _SAMPLE_WORDS = 1000
-_AGAIN_NS = 2_000_000_000  # between tries of a look
 
 
 class DryRun(Requests):
@@ -125,7 +123,7 @@ class DryRun(Requests):
         if looks.is_known:
             self._until_ns = now_ns - self.start_at_ns
         else:
-            self.queue.call_at(now_ns + _AGAIN_NS, partial(self._look, looks))
+            self.queue.call_at(now_ns + round(EVERY_S * 1e9), partial(self._look, looks))
 
     def _arrive(self, planned: Planned) -> None:
         if planned.at_ns >= self._until_ns:
@@ -177,11 +175,8 @@ def makers_of(scenario: Scenario, schedule: Schedule) -> Mapping[str, Maker | Si
         grows = traffic.session.turns_mean > 1 and traffic.session.grow
         return read or bool(traffic.cache or traffic.tools or not traffic.prompts.is_generated) or grows
 
-    def marks(traffic: Traffic) -> bool:
-        return CACHE_MARKS in PROTOCOLS[scenario.target_of(traffic.target).protocol].offers
-
     return {
-        name: Maker(scenario.seed, traffic, name, words_per_token, marks=marks(traffic)) if real(traffic) else SizedPrompts(traffic)
+        name: Maker(scenario.seed, traffic, name, words_per_token, marks=scenario.marks_cache(traffic)) if real(traffic) else SizedPrompts(traffic)
         for name, traffic in scenario.traffic.items()
     }  # fmt: skip
 

@@ -65,7 +65,7 @@ class Estimate:
 def short_prefixes(scenario: Scenario) -> Iterator[str]:
     """Marked prefixes that their models do not cache, a line each: there would be no error, and no cached token."""
     for name, traffic in scenario.traffic.items():
-        cache, model = traffic.cache, traffic.model or scenario.target_of(traffic.target).model
+        cache, model = traffic.cache, scenario.model_of(traffic)
         least = cached_from(model) or 0
         if cache is None or not cache.breakpoints:
             continue

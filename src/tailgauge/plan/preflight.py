@@ -121,9 +121,7 @@ def sized_tables(scenario: Scenario) -> list[str]:
     return [
         name
         for name, one in scenario.traffic.items()
-        if _is_generated(one)
-        and one.cache is None
-        and (one.target, one.model or scenario.target_of(one.target).model) == first
+        if _is_generated(one) and one.cache is None and (one.target, scenario.model_of(one)) == first
     ]
 
 
@@ -159,8 +157,8 @@ def writes(
     for name, traffic in scenario.traffic.items():
         if traffic.cache is None or not traffic.cache.pre_warm:
             continue
-        target = scenario.target_of(traffic.target)
-        model, tokens = traffic.model or target.model, PROTOCOLS[target.protocol].least_output_tokens
+        model, protocol = scenario.model_of(traffic), scenario.target_of(traffic.target).protocol
+        tokens = PROTOCOLS[protocol].least_output_tokens
         for prompt in prefixes_of(name):
             call = Call(prompt, tokens, model=model, target=traffic.target, stream=False)
             yield PreflightCall(first_id, name, model, 0, call, needed=False)

@@ -14,8 +14,9 @@ from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from tailgauge.call import EXACT_OUTPUT, MAIN, SCHEMAS, SECOND
+from tailgauge.call import CACHE_MARKS, EXACT_OUTPUT, MAIN, SCHEMAS, SECOND
 from tailgauge.errors import ScenarioError, UsageError
+from tailgauge.patterns.settings import TrafficSettings
 from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.plugins import plugin
 from tailgauge.prompts.source import check as check_source
@@ -312,6 +313,14 @@ class Scenario(Table):
         target = self.second_target if name == SECOND else self.target
         assert target is not None  # _consistent
         return target
+
+    def model_of(self, traffic: TrafficSettings) -> str:
+        """The model that the calls of a traffic table request."""
+        return traffic.model or self.target_of(traffic.target).model
+
+    def marks_cache(self, traffic: TrafficSettings) -> bool:
+        """Whether the protocol of a traffic table's target has marks of what to cache."""
+        return CACHE_MARKS in PROTOCOLS[self.target_of(traffic.target).protocol].offers
 
     def models(self) -> dict[tuple[str, str], str]:
         """Every target and model in use, as (main or second, model), in order of first use; of each the first table that uses it."""

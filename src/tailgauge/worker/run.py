@@ -19,7 +19,7 @@ import gevent
 from gevent.event import Event
 
 from tailgauge import quantile_sketch
-from tailgauge.call import CACHE_MARKS, MAIN, SECOND
+from tailgauge.call import MAIN, SECOND
 from tailgauge.channel.clock_offset import EVERY_S, MasterClock
 from tailgauge.channel.messages import Link
 from tailgauge.clock import monotonic_ns
@@ -30,7 +30,7 @@ from tailgauge.prompts import Maker
 from tailgauge.prompts.words import run_salt
 from tailgauge.protocols.decoder import MAX_ERROR_TEXT
 from tailgauge.protocols.protocol import SIMULATED
-from tailgauge.protocols.table import PROTOCOLS, Target
+from tailgauge.protocols.table import Target
 from tailgauge.protocols.target import Endpoint
 from tailgauge.redaction import shown
 from tailgauge.rows.recorder import Recorder, RecorderError
@@ -156,7 +156,7 @@ class Task:
         """Makers that size prompts by the tokens that the target counts."""
         seed, words, overhead = self.scenario.seed, 1 / learnt.tokens_per_word, learnt.overhead_tokens
         for name, traffic in self.scenario.traffic.items():
-            marks = CACHE_MARKS in PROTOCOLS[self.scenario.target_of(traffic.target).protocol].offers
+            marks = self.scenario.marks_cache(traffic)
             self._makers[name] = Maker(
                 seed, traffic, name, words, overhead, marks=marks, run=self._salt, words=learnt.words
             )
@@ -424,8 +424,6 @@ def begins(scenario: Scenario, guard: Guard) -> Callable[[Turn], bool]:
     def admits(turn: Turn) -> bool:
         pattern = patterns[turn.asked.traffic]
         calls, more = pattern.first_calls(turn.prompts, turn.asked.output_tokens)
-        return guard.admits(
-            calls, pattern.traffic.model or scenario.target_of(pattern.traffic.target).model, more_calls=more
-        )
+        return guard.admits(calls, scenario.model_of(pattern.traffic), more_calls=more)
 
     return admits

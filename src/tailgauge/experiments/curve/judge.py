@@ -17,11 +17,12 @@ import numpy as np
 
 from tailgauge.experiments.curve import knee
 from tailgauge.experiments.curve.knee import Fit, Sample
-from tailgauge.experiments.curve.measure import LoadResult, described, objectives
+from tailgauge.experiments.curve.measure import LoadResult, described
 from tailgauge.experiments.headroom import limits
 from tailgauge.experiments.headroom.judge import Rate, is_limited
 from tailgauge.scenario.experiment import Curve as Settings
 from tailgauge_analysis.curves.curve import RATE, UNKNOWN, Ends, Objective
+from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.stats.proportions import Proportion
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.section import FAIL, PASS
@@ -62,7 +63,7 @@ class Judge:
     ) -> None:
         self.settings, self.today, self._gaps = settings, today, gaps
         self.is_open = settings.by == RATE
-        self.wanted = objectives(scenario)
+        self.wanted = slo.on_latency(dict(scenario))
         self.objectives: tuple[Objective, ...] = tuple(map(described, self.wanted))
 
     def knee(self, runs: Sequence[LoadResult]) -> Knee:

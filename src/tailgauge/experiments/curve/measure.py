@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
-import pandas as pd
 
 from tailgauge.experiments.headroom import measure
 from tailgauge.experiments.headroom.judge import RateResult
 from tailgauge.experiments.reading import RunReading
-from tailgauge.rows import schema
+from tailgauge_analysis.comparing.block import answered, work
 from tailgauge_analysis.curves.curve import UNKNOWN, CurvePoint, Ends, Objective, Outcome, Quantile
 from tailgauge_analysis.metrics import slo
-from tailgauge_analysis.metrics.answers import prompt_tokens
 from tailgauge_analysis.metrics.latency import OFFERED, row
 from tailgauge_analysis.metrics.slo import Criterion
 from tailgauge_analysis.metrics.throughput import Rate, Work
@@ -43,11 +41,6 @@ class LoadResult:
         return self.point.load
 
 
-def objectives(scenario: Mapping[str, object]) -> list[Criterion]:
-    """Those on a latency."""
-    return [one for one in slo.criteria(dict(scenario)) if one.metric is not None]
-
-
 def described(one: Criterion) -> Objective:
     """An objective as the curve names it."""
     of = one.objective
@@ -62,15 +55,14 @@ def load_result(load: float, reading: RunReading, *, today: bool, refused: float
     """The point of a run; `refused`: allowed share of its calls."""
     evidence, stage = reading.evidence, reading.steady
     rate = measure.rate_result(load, reading, emptied=False, today=today, good=0.0)
-    wanted = objectives(reading.frames.run["scenario"])
+    wanted = slo.on_latency(reading.frames.run["scenario"])
     decided = [slo.decided_latency(one, stage).outcome.upper() for one in wanted]
     works = evidence.throughput
-    ok = stage.attempts[stage.attempts["ended"] == schema.OK]
-    (uncached, cached), pace = prompt_tokens(ok), _latency(reading, "tpot").get("p50", UNKNOWN)
+    tokens, pace = work(stage), _latency(reading, "tpot").get("p50", UNKNOWN)
     over = rate.refused.low is not None and rate.refused.low > refused
     point = CurvePoint(
         load=load, runs=(reading.run_id,), seconds=stage.seconds, requests=rate.requests,
-        complete=float((stage.requests["ended"] == schema.OK).mean()) if rate.requests else 0.0,
+        complete=answered(stage) if rate.requests else 0.0,
         refused=Ends(rate.refused.value, rate.refused.low, rate.refused.high),
         growth_per_s=rate.growth_per_s if rate.growing else None,
         stable=False if rate.growing else evidence.stability.stable,
@@ -79,7 +71,7 @@ def load_result(load: float, reading: RunReading, *, today: bool, refused: float
         good_per_s=_good(reading, wanted),
         latency={**{name: _latency(reading, name) for name in SHOWN}, **{_name(one): _of(reading, one) for one in wanted}},
         user_tokens_per_s=Ends(*(1000 / one if one else None for one in (pace.value, pace.high, pace.low))),
-        prompt_tokens=_mean(uncached + cached), output_tokens=_mean(ok["output_tokens"]),
+        prompt_tokens=tokens.get("prompt tokens"), output_tokens=tokens.get("output tokens"),
     )  # fmt: skip
     late = tuple(one.beyond(one.part(stage)) for one in wanted)
     return LoadResult(rate, point, late)
@@ -119,8 +111,3 @@ def _good(reading: RunReading, wanted: Sequence[Criterion]) -> Ends:
         return UNKNOWN
     ids = [of.requests["request_id"].to_numpy(np.int64)[slo.good_of(wanted, of)] for of in stages]
     return _rate(work.rate(np.concatenate(ids)))
-
-
-def _mean(values: pd.Series[float]) -> float | None:
-    mean = float(values.mean())
-    return mean if np.isfinite(mean) else None

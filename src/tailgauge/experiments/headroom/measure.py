@@ -67,7 +67,7 @@ def _objectives(reading: RunReading, good: float) -> tuple[Met, ...]:
     if good:
         found = slo.goodput_of(scenario, stage, reading.evidence.warmup)
         return (Met(found.good if found else counted(0, 0), good),)
-    latencies = [slo.decided_latency(one, stage) for one in slo.criteria(scenario) if one.metric is not None]
+    latencies = [slo.decided_latency(one, stage) for one in slo.on_latency(scenario)]
     rules = [(one.stopping, one.p or 0.0) for one in latencies]
     return tuple(Met(counted(of.n_eff - of.beyond, of.n_eff) if of else counted(0, 0), p) for of, p in rules)
 

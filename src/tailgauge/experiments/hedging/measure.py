@@ -78,8 +78,7 @@ def _p99_s(ms: Floats, block_s: float) -> float:
 
 def _bad(scenario: Mapping[str, object], stage: Steady, ours: Bools) -> Floats | None:
     """1.0 of each request that failed or missed an objective of [slo]; None if none is about the tested requests."""
-    wanted = [one for one in slo.criteria(dict(scenario)) if one.metric is not None]
-    wanted = [one for one in wanted if one.of(stage.requests)[ours].any()]
+    wanted = [one for one in slo.on_latency(dict(scenario)) if one.of(stage.requests)[ours].any()]
     return (~slo.good_of(wanted, stage)).astype(np.float64) if wanted else None
 
 
