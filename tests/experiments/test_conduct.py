@@ -159,6 +159,13 @@ class Interrupted(Counting):
             yield path
 
 
+def test_a_course_without_time_for_a_run_answers_too(base, tmp_path):
+    out = conduct(Doubling(rates=()), base, DryRunner(tmp_path), tmp_path, print)
+
+    assert (out.steps, out.ledger.runs) == ((), 0)
+    assert out.answer.facts == {"levels": 0}
+
+
 def test_after_ctrl_c_it_answers_with_the_runs_that_had_ended(base, tmp_path):
     doubling = Doubling((5.0, 5.0))
     doubling.course = lambda: together(doubling)

@@ -110,13 +110,13 @@ class _Conductor:
 
     def conduct(self) -> Conducted:
         course = self.experiment.course()
-        steps = next(course)
-        while True:
-            try:
+        try:
+            steps = next(course)
+            while True:
                 steps = self._round(course, steps)
-            except StopIteration as end:
-                answer: Answer = end.value
-                return Conducted(answer, tuple(self.results), self.ledger, self.interrupted)
+        except StopIteration as end:  # at once where there is no time for a single run
+            answer: Answer = end.value
+            return Conducted(answer, tuple(self.results), self.ledger, self.interrupted)
 
     def _round(self, course: Course, steps: Sequence[Step]) -> Sequence[Step]:
         """The next steps of the course; StopIteration carries its answer."""
