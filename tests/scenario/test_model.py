@@ -19,6 +19,11 @@ URL_PORT = "must name a host and, if any, a port between 1 and 65535"
 NAME_SHAPE = "must be lower-case letters, digits, - and _, at most 48 of them"
 # tree -> the key that is named, and what is error_text of it
 REFUSED = [
+    (
+        {"experiment": {"kind": "hedging", "hedging": {"delays_ms": [50, "soon"]}}},
+        "experiment.hedging.delays_ms.1",
+        "expected ms, a number >= 0, or \"adaptive\" (got 'soon')",
+    ),
     ({"trafic": {}}, "trafic", "unknown key; did you mean traffic?"),
     ({"xyzzy": 1}, "xyzzy", "unknown key. Expected one of: name, description, seed, repeat_prompts, clock, reader,"),
     ({"target": {"protocl": "openai"}}, "target.protocl", "unknown key; did you mean protocol?"),

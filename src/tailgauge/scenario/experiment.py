@@ -5,16 +5,29 @@ A scenario with this table is a plain scenario besides: every run of the experim
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import Field, model_validator
+from pydantic import Field, PlainValidator, model_validator
 
 from tailgauge.table import NonNegative, Positive, Share, Table
 
 ExperimentKind = Literal["headroom", "hedging", "models", "checkup", "curve"]
 ADAPTIVE: Literal["adaptive"] = "adaptive"
-Delay = NonNegative | Literal["adaptive"]
+
+
+def _delay(given: Any) -> float | Literal["adaptive"]:
+    """One message for both kinds: pydantic's union would tell each by the name of its type."""
+    if given == ADAPTIVE or (type(given) in {int, float} and 0 <= given < math.inf):
+        return given  # type: ignore[no-any-return]
+    raise ValueError(f'expected ms, a number >= 0, or "{ADAPTIVE}"')
+
+
+Delay = Annotated[
+    float | Literal["adaptive"],
+    PlainValidator(_delay, json_schema_input_type=NonNegative | Literal["adaptive"]),
+]
 KINDS: tuple[ExperimentKind, ...] = get_args(ExperimentKind)
 
 

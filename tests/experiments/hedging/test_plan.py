@@ -1,7 +1,9 @@
 """The hedging experiment in dry runs: a planted crossover is found, and equal variants are not called different."""
 
 import json
+import math
 import tomllib
+from typing import Any
 
 import numpy as np
 import pytest
@@ -28,6 +30,8 @@ PILES_UP, LATE = saturated.ON, saturated.ON.replace("110", "100000")
 SIZES = {"block_s": 12.0, "pairs": 12}
 SHORT = {**SIZES, "more_loads": 0}
 EQUAL = {"block_s": 12.0, "pairs": 6, "more_loads": 0}
+STRAGGLERS = {"policy": "fixed", "delay_ms": 700, "budget_share": 0.3}
+CROSSES_PER_S = 2.58  # p99 with them, by brute force
 # Where long runs cross, in requests/s: by brute force at full size, which this is held to there.
 EXPECTED = {"p95": 4.81, "missed": 4.92}
 NEAR = 0.35
@@ -76,7 +80,7 @@ def test_it_says_where_it_helps_where_it_hurts_what_it_costs_and_why(found):
 
 def test_equal_variants_are_hardly_ever_called_different(full_size, tmp_path_factory):
     folder = tmp_path_factory.mktemp("equal")
-    seeds, most, loads = (range(301, 341), 2, LOADS) if full_size else ((101, 102), 0, (0.4, 0.6))
+    seeds, most, loads = (range(3001, 3201), 10, LOADS) if full_size else ((101, 102), 0, (0.4, 0.6))
     answers = [
         conducted(tree(NEVER, seed, loads=loads, **EQUAL), folder / f"{seed}").answer for seed in seeds
     ]
@@ -111,6 +115,30 @@ def test_near_saturation_what_hedging_piles_up_is_unstable_also_where_it_slows_b
         assert sum(unstable) >= 0.9 * len(found), found
     else:
         assert sum(unstable) <= 0.05 * len(found), found
+
+
+def test_the_crossover_of_stragglers_is_found_in_three_quarters_of_an_hour(full_size, tmp_path_factory):
+    wanted: dict[str, Any] = {
+        "name": "stragglers", "arrival": {"rate_per_s": 1.5},
+        "traffic": {"chat": {"pattern": "hedged", "prompt_tokens": 4000, "output_tokens": 100, "hedge": STRAGGLERS}},
+        "simulated": {
+            "profile": "haiku", "engine": {"replicas": 3, "slots": 2, "cancel_mode": "never"},
+            "stragglers": {"slow_share": 0.08, "slow_factor": 8.0},
+        },
+        "experiment": {"kind": "hedging", "minutes": 45.0, "hedging": {}},
+    }  # fmt: skip
+    contained, informative = list[bool](), list[bool]()
+    for seed in range(4001, 4021) if full_size else (4001,):
+        tail = conducted({**wanted, "seed": seed}, tmp_path_factory.mktemp("stragglers")).answer.facts[
+            "found"
+        ]["tail"]
+        low, high = tail["helps_below_per_s"] or 0.0, tail["hurts_above_per_s"] or math.inf
+        print(seed, low, high)
+        contained.append(low <= CROSSES_PER_S <= high)
+        informative.append(low >= 1 or high <= 4)
+
+    assert sum(contained) >= 0.85 * len(contained)
+    assert sum(informative) >= 0.8 * len(informative) or not full_size
 
 
 def test_the_best_delay_is_used(tmp_path):

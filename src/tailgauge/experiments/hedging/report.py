@@ -42,7 +42,8 @@ ADVICE = {
     HELPS: "turn hedging on at {}", HURTS: "leave hedging off at {}", INCONCLUSIVE: "hedging has no clear effect at {}",
 }  # fmt: skip
 DRAWN_TO = 1.5  # of a logarithm: +348%; larger values are drawn there
-FIGURE_NOTE = "Bars are 95% intervals{}; below 0 hedging helps. Shaded: the interval of the crossover load."
+FIGURE_NOTE = "Bars are 95% intervals{}; below 0 hedging helps."
+SHADED = " Shaded: the interval of the crossover load."
 TAILS_NOTE = "At {}. A line that ends level above the bottom shows the share of failed requests."
 CANCEL, LIMIT, DELAY, TOGETHER, LOAD = "cancel", "limit", "delay", "correlation", "load"
 SAVED = 0.5  # of the remaining generation: less is no effective cancel
@@ -415,4 +416,5 @@ def _picture(
         if of.helps_below_per_s is not None and of.hurts_above_per_s is not None
         else ()
     )
-    return Picture(name, title, FIGURE_NOTE.format(drawn), "requests/s", y, curves, marks)
+    note = FIGURE_NOTE.format(drawn) + (SHADED if marks else "")
+    return Picture(name, title, note, "requests/s", y, curves, marks)
