@@ -28,7 +28,7 @@ from tailgauge_analysis.comparing.comparison import (
 from tailgauge_analysis.comparing.design import NOT_COMPARABLE
 from tailgauge_analysis.comparing.effects import INCONCLUSIVE, MOST_LOG, WORSE, Effect, judge, unequal_work
 from tailgauge_analysis.curves.curve import Curve, CurvePoint, Ends, read
-from tailgauge_analysis.curves.pictures import objectives, pictures, quantile_of
+from tailgauge_analysis.curves.pictures import objectives, pictures
 from tailgauge_analysis.stats.binomial import student, student_beyond
 from tailgauge_analysis.stats.quantiles import CONFIDENCE
 from tailgauge_analysis.stats.sign_flips import Flips, holm
@@ -132,7 +132,7 @@ def _figures(a: Curve, b: Curve, threshold: float) -> Iterator[Figure]:
     first = [pair for pair in stable if abs(pair[0].load - today) <= SAME_LOAD * today]
     for one, other in (*first, *(pair for pair in stable if pair not in first and pair[0].load <= knee)):
         for each in objectives(a):
-            of_a, of_b = (quantile_of(point, each.metric, each.quantile) for point in (one, other))
+            of_a, of_b = (point.quantile(each.metric, each.quantile) for point in (one, other))
             label, p = f"{each.quantile} at {figures(one.load)} {a.unit}", float(each.quantile[1:]) / 100
             yield row(each.metric, each.metric.upper(), "ms", p, label), 1, of_a, of_b
 

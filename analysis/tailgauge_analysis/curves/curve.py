@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -40,6 +40,15 @@ class Ends:
     def is_interval(self) -> bool:
         """Whether it has a value and both ends."""
         return None not in {self.value, self.low, self.high}
+
+    @classmethod
+    def of(cls, estimate: Any) -> Ends:
+        """Those of another estimate; unknown without one."""
+        return UNKNOWN if estimate is None else cls(estimate.value, estimate.low, estimate.high)
+
+    def under(self, dividend: float) -> Ends:
+        """The dividend divided by it."""
+        return Ends(*(dividend / one if one else None for one in (self.value, self.high, self.low)))
 
 
 UNKNOWN = Ends()
@@ -80,6 +89,10 @@ class CurvePoint:
     user_tokens_per_s: Ends
     prompt_tokens: Number | None
     output_tokens: Number | None
+
+    def quantile(self, metric: str, quantile: Quantile) -> Ends:
+        """A quantile of a metric; unknown where it was not measured."""
+        return self.latency.get(metric, {}).get(quantile, UNKNOWN)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

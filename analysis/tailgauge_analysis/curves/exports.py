@@ -13,7 +13,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from tailgauge_analysis.curves.curve import CONCURRENCY, UNKNOWN, Curve, CurvePoint, Ends
+from tailgauge_analysis.curves.curve import CONCURRENCY, Curve, CurvePoint, Ends
 from tailgauge_analysis.text.formatting import plural
 from tailgauge_analysis.text.quantile import plain_values
 from tailgauge_analysis.text.section import TextFiles
@@ -34,10 +34,8 @@ def files(curve: Curve) -> TextFiles:
 def _csv(curve: Curve) -> str:
     """Units stand in the names of the columns; an empty cell is an unknown value."""
     rows = [plain_values(dict(_cells(curve, point))) for point in curve.points]
-    out = io.StringIO()
-    writer = csv.DictWriter(
-        out, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n"
-    )
+    out, columns = io.StringIO(), dict.fromkeys(name for row in rows for name in row)
+    writer = csv.DictWriter(out, list(columns), lineterminator="\n")
     writer.writeheader()
     writer.writerows(rows)
     return out.getvalue()
@@ -45,17 +43,13 @@ def _csv(curve: Curve) -> str:
 
 def _cells(curve: Curve, point: CurvePoint) -> Iterator[tuple[str, Any]]:
     yield _load(curve), point.load
-    yield from (
-        ("duration_s", point.seconds),
-        ("requests", point.requests),
-        ("complete_share", point.complete),
-    )
+    yield "duration_s", point.seconds
+    yield "requests", point.requests
+    yield "complete_share", point.complete
     yield from _ends("refused", "share", point.refused)
-    yield from (
-        ("backlog_growth_requests_per_s", point.growth_per_s),
-        ("stable", point.stable),
-        ("meets", point.meets),
-    )
+    yield "backlog_growth_requests_per_s", point.growth_per_s
+    yield "stable", point.stable
+    yield "meets", point.meets
     yield from _ends("answered", "requests_per_s", point.requests_per_s)
     yield from _ends("within_slo", "requests_per_s", point.good_per_s)
     yield from _ends("output", "tokens_per_s", point.output_tokens_per_s)
@@ -63,20 +57,19 @@ def _cells(curve: Curve, point: CurvePoint) -> Iterator[tuple[str, Any]]:
     for metric, quantiles in point.latency.items():
         for quantile, ends in quantiles.items():
             yield from _ends(f"{metric}_{quantile}", "ms", ends)
-    yield from (
-        ("prompt_tokens_per_call", point.prompt_tokens),
-        ("output_tokens_per_call", point.output_tokens),
-    )
+    yield "prompt_tokens_per_call", point.prompt_tokens
+    yield "output_tokens_per_call", point.output_tokens
     yield "runs", " ".join(point.runs)
 
 
 def _ends(name: str, unit: str, ends: Ends) -> Iterator[tuple[str, float | None]]:
-    for column, value in ((name, ends.value), (f"{name}_low", ends.low), (f"{name}_high", ends.high)):
-        yield f"{column}_{unit}", value
+    yield f"{name}_{unit}", ends.value
+    yield f"{name}_low_{unit}", ends.low
+    yield f"{name}_high_{unit}", ends.high
 
 
 def _load(curve: Curve) -> str:
-    return "concurrency" if curve.by == CONCURRENCY else "offered_requests_per_s"
+    return CONCURRENCY if curve.by == CONCURRENCY else "offered_requests_per_s"
 
 
 def _mlperf(curve: Curve) -> dict[str, Any]:
@@ -90,12 +83,12 @@ def _mlperf(curve: Curve) -> dict[str, Any]:
 
 def _step(point: CurvePoint) -> dict[str, Any]:
     """A point under the names of the rules; ends of intervals beside them."""
-    tpot, system = point.latency.get("tpot", {}).get("p90", UNKNOWN), point.output_tokens_per_s
-    user, low, high = (1000 / one if one else None for one in (tpot.value, tpot.high, tpot.low))
+    tpot, system = point.quantile("tpot", "p90"), point.output_tokens_per_s
+    user = tpot.under(1000)
     return {
         "system_tps": system.value, "system_tps_low": system.low, "system_tps_high": system.high,
-        "tps_per_user": user, "tps_per_user_low": low, "tps_per_user_high": high, "tpot_p90_ms": tpot.value,
-        "ttft_p90_ms": point.latency.get("ttft", {}).get("p90", UNKNOWN).value,
+        "tps_per_user": user.value, "tps_per_user_low": user.low, "tps_per_user_high": user.high, "tpot_p90_ms": tpot.value,
+        "ttft_p90_ms": point.quantile("ttft", "p90").value,
         "requests": point.requests, "duration_s": point.seconds,
     }  # fmt: skip
 

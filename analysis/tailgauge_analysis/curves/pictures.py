@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from tailgauge_analysis.curves.curve import RATE, UNKNOWN, Curve, CurvePoint, Ends, Objective, Quantile
+from tailgauge_analysis.curves.curve import RATE, Curve, Ends, Objective, Quantile
 from tailgauge_analysis.text.formatting import figures, ms
 from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
 
@@ -50,11 +50,6 @@ def objectives(curve: Curve) -> tuple[Objective, ...]:
     return tuple(one for one in curve.objectives if one.metric in known) or (TTFT,)
 
 
-def quantile_of(point: CurvePoint, metric: str, quantile: Quantile) -> Ends:
-    """The quantile of a metric; unknown where it was not measured."""
-    return point.latency.get(metric, {}).get(quantile, UNKNOWN)
-
-
 def _title(of: Named, one: Objective) -> str:
     return f"{one.metric.upper()} by load" if len(of) == 1 else f"{one.metric.upper()} {one.quantile} by load"
 
@@ -75,7 +70,7 @@ def _latency(of: Named, one: Objective) -> Iterator[PlotCurve]:
     beyond = []
     for name, curve in of:
         for quantile in sorted(quantiles):
-            found = [(point.load, quantile_of(point, one.metric, quantile)) for point in curve.points]
+            found = [(point.load, point.quantile(one.metric, quantile)) for point in curve.points]
             yield from _line(name or quantile, found)
             beyond += [(load, ends.low) for load, ends in found if ends.value is None and ends.low]
     if beyond:
@@ -84,19 +79,13 @@ def _latency(of: Named, one: Objective) -> Iterator[PlotCurve]:
     loads = [point.load for _, curve in of for point in curve.points]
     for each in of[0][1].objectives:
         if each.metric == one.metric and (len(of) == 1 or each == one):
-            yield PlotCurve(
-                f"{each.quantile} < {ms(each.bound_ms)} ms",
-                (min(loads), max(loads)),
-                (each.bound_ms,) * 2,
-                dashed="red",
-            )
+            name = f"{each.quantile} < {ms(each.bound_ms)} ms"
+            yield PlotCurve(name, (min(loads), max(loads)), (each.bound_ms,) * 2, dashed="red")
 
 
 def _tokens(of: Named) -> Iterator[PlotCurve]:
     for name, curve in of:
-        yield from _line(
-            name or "output tokens/s", [(point.load, point.output_tokens_per_s) for point in curve.points]
-        )
+        yield from _by_load(name or "output tokens/s", curve, "output_tokens_per_s")
     (_, first), *others = of
     if first.saturation.value and not others:
         ends = (first.points[0].load, first.points[-1].load)
@@ -105,12 +94,16 @@ def _tokens(of: Named) -> Iterator[PlotCurve]:
 
 def _requests(of: Named) -> Iterator[PlotCurve]:
     for name, curve in of:
-        yield from _line(name or "answered", [(point.load, point.requests_per_s) for point in curve.points])
+        yield from _by_load(name or "answered", curve, "requests_per_s")
         if not name:
-            yield from _line("within [slo]", [(point.load, point.good_per_s) for point in curve.points])
+            yield from _by_load("within [slo]", curve, "good_per_s")
     if of[0][1].by == RATE:
         loads = tuple(sorted(point.load for _, curve in of for point in curve.points))
         yield PlotCurve("offered", loads, loads, dashed="grey")
+
+
+def _by_load(name: str, curve: Curve, figure: str) -> list[PlotCurve]:
+    return _line(name, [(point.load, getattr(point, figure)) for point in curve.points])
 
 
 def _per_user(of: Named) -> Iterator[Picture]:
@@ -140,13 +133,9 @@ def _line(
     name: str, found: Iterable[tuple[float, Ends]], share: float = 1.0, labels: tuple[str, ...] = ()
 ) -> list[PlotCurve]:  # fmt: skip
     """One line of the estimates that have a value; none without."""
-    known = [(x, ends.value, ends) for x, ends in found if ends.value is not None]
-    if not known:
-        return []
-    return [
-        PlotCurve(
-            name, tuple(x for x, _, _ in known), tuple(value * share for _, value, _ in known),
-            tuple((value if ends.low is None else ends.low) * share for _, value, ends in known),
-            tuple((value if ends.high is None else ends.high) * share for _, value, ends in known), labels=labels,
-        )
-    ]  # fmt: skip
+    rows = [
+        (x, *(share * (ends.value if end is None else end) for end in (ends.value, ends.low, ends.high)))
+        for x, ends in found
+        if ends.value is not None
+    ]
+    return [PlotCurve(name, *zip(*rows, strict=True), labels=labels)] if rows else []

@@ -6,9 +6,9 @@ escapes it for its format. Numbers in cells are formatted already; report.json h
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from tailgauge.errors import Exit
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
@@ -44,6 +44,8 @@ class Value:
 
 
 Cell = str | Value
+Row = TypeVar("Row")
+Column = tuple[str, Callable[[Row], Cell]]  # its header, and its cell of a row
 TextFiles = tuple[tuple[str, str], ...]  # names and contents, beside report.json
 
 
@@ -56,6 +58,15 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     note: str = ""
     prose: tuple[int, ...] = ()
+
+    @classmethod
+    def of(
+        cls, title: str, rows: Iterable[Row], columns: Iterable[Column[Row]], note: str = "", prose: tuple[int, ...] = ()
+    ) -> Table:  # fmt: skip
+        """A table from what each column shows of a row."""
+        columns = tuple(columns)
+        cells = tuple(tuple(cell(row) for _, cell in columns) for row in rows)
+        return cls(title, tuple(name for name, _ in columns), cells, note, prose)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from pydantic import ConfigDict, Field, WithJsonSchema, with_config
 from tailgauge.errors import Exit
 from tailgauge.scenario.experiment import ExperimentKind
 from tailgauge.thresholds import DEGRADED, INVALID, VALID, WORST_FIRST
-from tailgauge_analysis.text.formatting import plural, sentence
+from tailgauge_analysis.text.formatting import figures, plural, sentence
 from tailgauge_analysis.text.picture import Picture
 from tailgauge_analysis.text.quantile import plain_values
 from tailgauge_analysis.text.section import (
@@ -31,6 +31,8 @@ from tailgauge_analysis.text.section import (
 )
 
 SCHEMA_VERSION: Literal[2] = 2
+NOTHING = "no answer: every run was INVALID, or there was no time for one"
+NONE = "–"
 
 
 def estimate(
@@ -39,6 +41,11 @@ def estimate(
     """A number with its interval, if that is wider than the number as shown."""
     of, *ends = ("?" if one is None else shown(one) for one in (value, low, high))
     return Value(of, "" if ends in ([of, of], ["?", "?"]) else " – ".join(ends))
+
+
+def between(low: float | None, high: float | None) -> str:
+    """An interval of rates or loads; `?` at an end without a bound."""
+    return " – ".join("?" if end is None else figures(end) for end in (low, high))
 
 
 @dataclass(frozen=True, slots=True)

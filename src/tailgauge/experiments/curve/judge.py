@@ -25,7 +25,7 @@ from tailgauge_analysis.curves.curve import RATE, UNKNOWN, Ends, Objective
 from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.stats.proportions import Proportion
 from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.text.section import FAIL, PASS
+from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
 
 REFUSALS, BACKLOG = "refusals", "backlog"
 WIDEST, USUAL_SLOPE, FLATTEST = 0.1, 14.0, 10.0  # distance of the spots of a round, as a logarithm
@@ -72,99 +72,61 @@ class Judge:
             return Knee(UNKNOWN, "")
         places = knee.grid([one.load for one in runs])
         found = list(self._criteria(runs, places))
-        low, high = self._tested(runs)
+        high = min((one.load for one in runs if self._leans(one)), default=None)
+        low = max((one.load for one in runs if high is None or one.load < high), default=None)
         if not found:
             return Knee(Ends(None, low, high), "")
-        middles = [knee.ends(places, one.fit.chance).value or math.inf for one in found]
-        binds = found[int(np.argmin(middles))]
+        by = min(found, key=lambda one: knee.ends(places, one.fit.chance).value)
         at = knee.ends(places, knee.first([one.fit.chance for one in found]))
-        at = self._settled(at, binds, runs)
+        full, fills_s = self.capacity(runs), 0.0
+        if full is not None and by.bound_s:
+            at = _settled(at, by, full.value, runs)
+            if low is not None and high is not None:
+                fills_s = knee.fills_s(at.value, full.value, by.bound_s, by.allowed)
+        ends: list[float | None] = [at.value, at.low, at.high]
         if high is None:
-            at = Ends(None, max(filter(None, (low, at.low)), default=None), None)
+            ends = [None, max(low or 0.0, at.low), None]
         elif low is None:
-            at = Ends(None, None, min(filter(None, (high, at.high))))
+            ends = [None, None, min(high, at.high)]
         if not self.is_open:
-            at = Ends(
-                *(None if one is None else float(math.floor(one)) for one in (at.value, at.low, at.high))
-            )
-        full = self.capacity(runs)
-        fills = (
-            knee.fills_s(at.value, full.value, binds.bound_s, binds.allowed)
-            if at.value and full and binds.bound_s
-            else 0.0
-        )
-        return Knee(at, binds.name, binds.fit.slope, fills)
-
-    def _tested(self, runs: Sequence[LoadResult]) -> tuple[float | None, float | None]:
-        """The highest load below all that rather fail, and the lowest that rather fails."""
-        ordered = sorted(runs, key=lambda one: one.load)
-        bad = [one.load for one in ordered if self._leans(one)]
-        high = min(bad, default=None)
-        return max((one.load for one in ordered if high is None or one.load < high), default=None), high
+            ends = [one and float(math.floor(one)) for one in ends]
+        return Knee(Ends(*ends), by.name, by.fit.slope, fills_s)
 
     def _leans(self, one: LoadResult) -> bool:
         """Whether a run rather fails."""
         late = zip(one.late, self.wanted, strict=True)
-        refused = one.rate.refused.value or 0.0
         return (
             one.rate.growing
-            or refused > self.settings.refused
+            or (one.rate.refused.value or 0.0) > self.settings.refused
             or any((of.value or 0.0) > 1 - by.objective.quantile for of, by in late)
         )
 
     def _criteria(self, runs: Sequence[LoadResult], places: Floats) -> Iterator[Criterion]:
-        rates = [one.rate for one in runs]
-        bounds = limits.bounds(rates, self._gaps, self.settings.refused) if self.is_open else []
-        full = self.capacity(runs)
-        for at, of in enumerate(self.wanted):
-            samples = self._samples(runs, [one.late[at] for one in runs])
-            allowed = 1 - of.objective.quantile
+        rates, full, has_limit = [one.rate for one in runs], self.capacity(runs), False
+        for at, (of, objective) in enumerate(zip(self.wanted, self.objectives, strict=True)):
+            samples, allowed = self._samples(runs, [one.late[at] for one in runs]), 1 - of.objective.quantile
             if any(one.share > allowed for one in samples):
                 fit = knee.fit(places, samples, allowed, full.value if full else None)
-                yield Criterion(
-                    self.objectives[at].label, fit, self._bound_s(runs, self.objectives[at]), allowed
-                )
-        for bound in bounds:
+                yield Criterion(objective.label, fit, _bound_s(runs, objective), allowed)
+        for bound in limits.bounds(rates, self._gaps, self.settings.refused) if self.is_open else []:
             if bound.decides:
+                has_limit |= bound.limit is not None
                 name = BACKLOG if bound.limit is None else REFUSALS
                 yield Criterion(name, Fit(knee.known(places, bound.per_s), USUAL_SLOPE))
-        limited = any(one.decides and one.limit is not None for one in bounds)
-        samples = self._samples(runs, [one.rate.refused for one in runs])
-        if not limited and any(one.share > self.settings.refused for one in samples):
+        samples = self._samples(runs, [one.refused for one in rates])
+        if not has_limit and any(one.share > self.settings.refused for one in samples):
             yield Criterion(REFUSALS, knee.fit(places, samples, self.settings.refused, None))
 
     def _samples(self, runs: Sequence[LoadResult], shares: Sequence[Proportion]) -> list[Sample]:
         return [
-            Sample(
-                one.rate.requests / one.rate.seconds if self.is_open else one.load, of.value, of.n, of.n_eff
-            )
-            for one, of in zip(runs, shares, strict=True)
-            if of.value is not None and of.n and one.rate.requests
-        ]
+            Sample(run.rate.requests / run.rate.seconds if self.is_open else run.load, of.value, of.n, of.n_eff)
+            for run, of in zip(runs, shares, strict=True)
+            if of.value is not None and of.n and run.rate.requests
+        ]  # fmt: skip
 
     def capacity(self, runs: Sequence[LoadResult]) -> Rate | None:
         """Requests answered per second while the backlog grows; None of a closed loop, or if no run reached it."""
         return limits.capacity([one.rate for one in runs], self.settings.refused) if self.is_open else None
-
-    def _bound_s(self, runs: Sequence[LoadResult], of: Objective) -> float:
-        """What a request may wait longer than at the lowest load."""
-        lowest = min(runs, key=lambda one: one.load).point.latency.get(of.metric, {}).get("p50", UNKNOWN)
-        return (
-            0.0
-            if lowest.value is None or of.metric.startswith("tpot")
-            else max(0.0, of.bound_ms - lowest.value) / 1000
-        )
-
-    def _settled(self, at: Ends, by: Criterion, runs: Sequence[LoadResult]) -> Ends:
-        """As of endless runs."""
-        full = self.capacity(runs)
-        if at.value is None or at.low is None or full is None or not by.bound_s:
-            return at
-        near = [one.rate.seconds for one in runs if abs(math.log(one.load / at.value)) < CLOSE]
-        lower = knee.missed(
-            at.value, full.value, by.bound_s, by.allowed, float(np.mean(near)) if near else 1.0
-        )
-        return Ends(at.value * (1 - lower / 3), at.low * (1 - lower), at.high)
 
     def spots(self, runs: Sequence[LoadResult], count: int, logits: tuple[float, float]) -> list[float]:
         """Loads that say most of the knee: on both sides of it, as far apart as it is unsure."""
@@ -181,15 +143,10 @@ class Judge:
 
     def _elsewhere(self, runs: Sequence[LoadResult], count: int) -> list[float]:
         """Without a knee: around the capacity; between all loads, if none failed; nowhere, if all did."""
-        loads = [one.load for one in runs]
-        fails = [one.load for one in runs if self._leans(one)]
-        full = self.capacity(runs)
-        if full is not None and len(fails) < len(loads):
-            low, high = (full.value * of for of in AROUND)
-        elif len(fails) == len(loads):
+        if all(map(self._leans, runs)):
             return []
-        else:
-            low, high = min(loads), max(loads)
+        full, loads = self.capacity(runs), [one.load for one in runs]
+        low, high = (full.value * of for of in AROUND) if full is not None else (min(loads), max(loads))
         return [float(one) for one in np.geomspace(low, high, count + 2)[1:-1]]
 
     def saturation(self, runs: Sequence[LoadResult]) -> tuple[Ends, Ends]:
@@ -197,16 +154,12 @@ class Judge:
 
         What a full target does varies with the calls that wait, so the interval is that of all loads that filled it.
         """
-        best = max(runs, key=lambda one: one.point.output_tokens_per_s.value or 0.0, default=None)
-        if best is None:
-            return UNKNOWN, UNKNOWN
-        tokens, answered = best.point.output_tokens_per_s, best.point.requests_per_s
-        if self.is_full(runs):
-            full = [best.point, *(one.point for one in runs if one.rate.saturated)]
-            return _hull(tokens, [one.output_tokens_per_s for one in full]), _hull(
-                answered, [one.requests_per_s for one in full]
-            )
-        return Ends(None, tokens.low or tokens.value, None), Ends(None, answered.low or answered.value, None)
+        best = max((one.point for one in runs), key=lambda one: one.output_tokens_per_s.value or 0.0)
+        tokens, answered = best.output_tokens_per_s, best.requests_per_s
+        if not self.is_full(runs):
+            return Ends(None, tokens.low or tokens.value), Ends(None, answered.low or answered.value)
+        full = [best, *(one.point for one in runs if one.rate.saturated)]
+        return _hull([one.output_tokens_per_s for one in full]), _hull([one.requests_per_s for one in full])
 
     def is_full(self, runs: Sequence[LoadResult]) -> bool:
         """Whether the highest load was more than the target can do."""
@@ -215,28 +168,37 @@ class Judge:
             refused, by_limit = last.rate.refused, is_limited([last.rate])
             over = (refused.low or 0.0) > self.settings.refused
             return last.rate.saturated or (over and (by_limit or (refused.value or 0.0) > MANY_REFUSED))
-        half = [one for one in runs if one.load <= last.load / 2]
-        return (
-            bool(half)
-            and last.rate.served.value < GAINS * max(half, key=lambda one: one.load).rate.served.value
-        )
+        half = max((one for one in runs if one.load <= last.load / 2), key=lambda one: one.load, default=None)
+        return half is not None and last.rate.served.value < GAINS * half.rate.served.value
 
     def met(self, runs: Sequence[LoadResult], at: Ends) -> str:
         """Whether today's load holds: by the knee, else by its own run; without either whether any load holds."""
-        itself = next((one.point.meets for one in runs if one.load == self.today), None)
-        if self.today is not None and at.low is not None and at.low >= self.today:
+        if self.today is None:
+            return INCONCLUSIVE if at.low is None else PASS
+        if at.low is not None and at.low >= self.today:
             return PASS
-        if self.today is not None and at.high is not None and at.high < self.today:
+        if at.high is not None and at.high < self.today:
             return FAIL
-        if itself is not None:
-            return itself
-        return PASS if self.today is None and at.low is not None else "INCONCLUSIVE"
+        return next((one.point.meets for one in runs if one.load == self.today), INCONCLUSIVE)
 
 
-def _hull(of: Ends, every: Sequence[Ends]) -> Ends:
-    """The value with an interval that covers those of all."""
-    lows, highs = (
-        [end for end in ends if end is not None]
-        for ends in zip(*((one.low, one.high) for one in every), strict=True)
-    )
-    return Ends(of.value, min(lows, default=None), max(highs, default=None))
+def _bound_s(runs: Sequence[LoadResult], of: Objective) -> float:
+    """What a request may wait longer than at the lowest load."""
+    lowest = min(runs, key=lambda one: one.load).point.quantile(of.metric, "p50").value
+    if lowest is None or of.metric.startswith("tpot"):
+        return 0.0
+    return max(0.0, of.bound_ms - lowest) / 1000
+
+
+def _settled(at: Rate, by: Criterion, full: float, runs: Sequence[LoadResult]) -> Rate:
+    """As of endless runs."""
+    near = [one.rate.seconds for one in runs if abs(math.log(one.load / at.value)) < CLOSE]
+    lower = knee.missed(at.value, full, by.bound_s, by.allowed, float(np.mean(near)) if near else 1.0)
+    return Rate(at.value * (1 - lower / 3), at.low * (1 - lower), at.high)
+
+
+def _hull(of: Sequence[Ends]) -> Ends:
+    """The first value, with an interval that covers those of all."""
+    lows = [one.low for one in of if one.low is not None]
+    highs = [one.high for one in of if one.high is not None]
+    return Ends(of[0].value, min(lows, default=None), max(highs, default=None))

@@ -22,7 +22,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from tailgauge.experiments.headroom.judge import Rate
-from tailgauge_analysis.curves.curve import UNKNOWN, Ends
 from tailgauge_analysis.stats.quantiles import NORMAL_975, Floats
 
 PLACES = 800  # of the grid
@@ -84,8 +83,7 @@ def fit(places: Floats, samples: Sequence[Sample], allowed: float, capacity: flo
         off = float((worth * (share - expected) ** 2 / np.maximum(expected * (1 - expected), 0.002)).sum())
         free = max(0.0, float(near.sum()) - 2)
         scatter = max(LEAST_SCATTER, (PRIOR_RUNS * PRIOR_SCATTER + off) / (PRIOR_RUNS + free))
-        chance = np.exp((likely - likely.max()) / scatter + prior).sum(axis=1)
-        chance /= chance.sum()
+        chance = _whole(np.exp((likely - likely.max()) / scatter + prior).sum(axis=1))
         middle = _at(places, chance, 0.5)
         near = np.exp(-0.5 * (np.log(load / middle) / NEAR) ** 2)
         if capacity is not None:
@@ -101,24 +99,18 @@ def known(places: Floats, rate: Rate) -> Floats:
     below, above = (
         max(SUREST, abs(math.log(max(end, 1e-9) / rate.value)) / NORMAL_975) for end in (rate.low, rate.high)
     )
-    chance: Floats = np.exp(-0.5 * (off / np.where(off < 0, below, above)) ** 2)
-    chance /= chance.sum()
-    return chance
+    return _whole(np.exp(-0.5 * (off / np.where(off < 0, below, above)) ** 2))
 
 
 def first(chances: Sequence[Floats]) -> Floats:
     """The chance at each place of the lowest of independent loads."""
     later = np.prod([np.append(1 - np.cumsum(one), 0.0)[:-1].clip(0.0) for one in chances], axis=0)
-    chance: Floats = -np.diff(np.concatenate(([1.0], later))).clip(max=0.0)
-    chance /= chance.sum()
-    return chance
+    return _whole(-np.diff(np.concatenate(([1.0], later))).clip(max=0.0))
 
 
-def ends(places: Floats, chance: Floats) -> Ends:
+def ends(places: Floats, chance: Floats) -> Rate:
     """The median with its 95% interval."""
-    if not len(chance):
-        return UNKNOWN
-    return Ends(*(_at(places, chance, p) for p in (0.5, 0.025, 0.975)))
+    return Rate(*(_at(places, chance, p) for p in (0.5, 0.025, 0.975)))
 
 
 def fills_s(knee: float, capacity: float, bound_s: float, allowed: float) -> float:
@@ -137,6 +129,11 @@ def missed(knee: float, capacity: float, bound_s: float, allowed: float, run_s: 
 def _spare(knee: float, capacity: float, bound_s: float, allowed: float) -> float:
     """Share of the capacity beyond the knee: as measured, or that of a queue with exponential times."""
     return max(1 - knee / capacity, min(0.5, -math.log(allowed) / (bound_s * capacity)))
+
+
+def _whole(chance: Floats) -> Floats:
+    """Chances that add up to 1."""
+    return chance / chance.sum()
 
 
 def _at(places: Floats, chance: Floats, p: float) -> float:

@@ -16,7 +16,6 @@ from tailgauge_analysis.curves.curve import UNKNOWN, CurvePoint, Ends, Objective
 from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.metrics.latency import OFFERED, row
 from tailgauge_analysis.metrics.slo import Criterion
-from tailgauge_analysis.metrics.throughput import Rate, Work
 from tailgauge_analysis.stats import quantiles
 from tailgauge_analysis.stats.proportions import Proportion
 from tailgauge_analysis.text.formatting import percentile
@@ -57,20 +56,19 @@ def load_result(load: float, reading: RunReading, *, today: bool, refused: float
     rate = measure.rate_result(load, reading, emptied=False, today=today, good=0.0)
     wanted = slo.on_latency(reading.frames.run["scenario"])
     decided = [slo.decided_latency(one, stage).outcome.upper() for one in wanted]
-    works = evidence.throughput
-    tokens, pace = work(stage), _latency(reading, "tpot").get("p50", UNKNOWN)
+    done, tokens = evidence.throughput, work(stage)
+    latency = {name: _latency(reading, name) for name in SHOWN}
     over = rate.refused.low is not None and rate.refused.low > refused
     point = CurvePoint(
         load=load, runs=(reading.run_id,), seconds=stage.seconds, requests=rate.requests,
-        complete=answered(stage) if rate.requests else 0.0,
-        refused=Ends(rate.refused.value, rate.refused.low, rate.refused.high),
+        complete=answered(stage) if rate.requests else 0.0, refused=Ends.of(rate.refused),
         growth_per_s=rate.growth_per_s if rate.growing else None,
         stable=False if rate.growing else evidence.stability.stable,
         meets=cast("Outcome", worst([FAIL if rate.growing or over else PASS, *decided]) if rate.requests else INCONCLUSIVE),
-        requests_per_s=_ends(works.requests), output_tokens_per_s=_ends(works.tokens),
-        good_per_s=_good(reading, wanted),
-        latency={**{name: _latency(reading, name) for name in SHOWN}, **{_name(one): _of(reading, one) for one in wanted}},
-        user_tokens_per_s=Ends(*(1000 / one if one else None for one in (pace.value, pace.high, pace.low))),
+        requests_per_s=Ends.of(done.requests and done.requests.rate()),
+        output_tokens_per_s=Ends.of(done.tokens and done.tokens.rate()), good_per_s=_good(reading, wanted),
+        latency=latency | {_name(one): _of(reading, one) for one in wanted},
+        user_tokens_per_s=latency["tpot"].get("p50", UNKNOWN).under(1000),
         prompt_tokens=tokens.get("prompt tokens"), output_tokens=tokens.get("output tokens"),
     )  # fmt: skip
     late = tuple(one.beyond(one.part(stage)) for one in wanted)
@@ -96,18 +94,10 @@ def _quantiles(every: Sequence[quantiles.Quantile]) -> dict[Quantile, Ends]:
     return {percentile(one.p): Ends(of["value"], of["low"], of["high"]) for one, of in shown}
 
 
-def _ends(work: Work | None) -> Ends:
-    return UNKNOWN if work is None else _rate(work.rate())
-
-
-def _rate(of: Rate) -> Ends:
-    return Ends(of.value, of.low, of.high)
-
-
 def _good(reading: RunReading, wanted: Sequence[Criterion]) -> Ends:
     """Good requests that ended per second."""
     work, stages = reading.evidence.throughput.requests, (reading.steady, reading.evidence.warmup)
     if work is None or not wanted or slo.unknown_pace(wanted, reading.steady):
         return UNKNOWN
     ids = [of.requests["request_id"].to_numpy(np.int64)[slo.good_of(wanted, of)] for of in stages]
-    return _rate(work.rate(np.concatenate(ids)))
+    return Ends.of(work.rate(np.concatenate(ids)))

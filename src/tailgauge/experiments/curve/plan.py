@@ -38,7 +38,7 @@ WARMUP = 0.15  # of a run
 FILLED = 3.0  # times what an empty queue takes to fill: a run that shows the long run
 WARMUP_MOST = 0.3  # of a run
 LEAST = 1 / 16  # of today's load
-TOGETHER = 3  # rounds
+ROUNDS = (3, 3, 1)  # around the knee: one in so many of the runs for which there is time
 SPOTS = (-0.4, 0.9)  # of a round, in logits from what is allowed
 
 
@@ -52,15 +52,11 @@ class CurvePlanner(Planner):
         self._settings, arrival = base.table.curve, base.scenario.arrival
         self._open = self._settings.by == RATE
         if self._open and arrival.process == CLOSED:
-            raise base.refused(
-                "experiment.curve.by",
-                "a closed loop has no rate: expected by = 'concurrency', or an open process",
-            )
+            text = "a closed loop has no rate: expected by = 'concurrency', or an open process"
+            raise base.refused("experiment.curve.by", text)
         if arrival.process == TASKS:
-            raise base.refused(
-                "arrival.process",
-                "curve sets the load, which 'tasks' does not take: expected an open process or 'closed'",
-            )
+            text = "curve sets the load, which 'tasks' does not take: expected an open process or 'closed'"
+            raise base.refused("arrival.process", text)
         users = arrival.closed.users if arrival.process == CLOSED else None
         self._today = base.today() if self._open else users
         if not self._open and any(load != round(load) for load in self._settings.loads):
@@ -70,10 +66,8 @@ class CurvePlanner(Planner):
         count = len(set(self._settings.loads))
         if count * (SHORTEST_S + RUN_S) > self._all_s:
             least = math.ceil(count * (SHORTEST_S + RUN_S) / 60)
-            raise base.refused(
-                "experiment.minutes",
-                f"{count} loads take {least} minutes or more: raise it, or give fewer loads",
-            )
+            text = f"{count} loads take {least} minutes or more: raise it, or give fewer loads"
+            raise base.refused("experiment.minutes", text)
         gaps = planned_gaps(base) if self._open else np.empty(0)
         self._judge = Judge(self._settings, self._scenario.model_dump(mode="json"), self._today, gaps)
 
@@ -83,15 +77,10 @@ class CurvePlanner(Planner):
             yield from self._given()
             return
         yield from self._search()
-        for number in range(TOGETHER):
+        for part in ROUNDS:
             lengths = self._lengths()
-            count = (
-                len(lengths)
-                if number == TOGETHER - 1
-                else min(len(lengths), max(2, len(lengths) // TOGETHER))
-            )
-            spots = self._judge.spots(self._runs(), count, SPOTS)
-            loads = self._fresh(spots)
+            count = min(len(lengths), max(2, len(lengths) // part))
+            loads = self._fresh(self._judge.spots(self._runs(), count, SPOTS))
             Random(self._scenario.seed + self._number).shuffle(loads)
             steps = [self._step(load, length) for load, length in zip(loads, lengths, strict=False)]
             if not steps or not self._runs():
@@ -119,23 +108,15 @@ class CurvePlanner(Planner):
             if len(self._kept) == before:
                 return
             runs = sorted(self._runs(), key=lambda one: one.load)
-            failed = [one for one in runs if one.point.meets == FAIL]
-            if down or len(failed) == len(runs):
-                if down and len(failed) < len(runs):
-                    return
-                down = down or self._judge.is_full(runs)
-                load = runs[0].load / 2 if down else runs[-1].load * 2
-                load = load if self._open else math.floor(load)
-            elif self._judge.is_full(runs):
+            down = down or self._judge.is_full(runs)
+            if down and any(one.point.meets != FAIL for one in runs):
                 return
-            else:
-                load = runs[-1].load * 2
+            load = runs[0].load / 2 if down else runs[-1].load * 2
+            load = load if self._open else math.floor(load)
 
     def _long_enough(self, load: float, length_s: float) -> float:
         """Longer where requests are few or slow."""
-        needed_s = FILLS * self._answer_s()
-        if self._open:
-            needed_s = max(needed_s, FEWEST / load)
+        needed_s = max(FILLS * self._answer_s(), FEWEST / load if self._open else 0.0)
         return min(max(length_s, needed_s), LONGER * length_s)
 
     def _answer_s(self) -> float:
@@ -143,12 +124,11 @@ class CurvePlanner(Planner):
 
     def _lengths(self) -> list[float]:
         """Seconds of the runs for which there is time."""
-        beside_s = RUN_S + self._rest()
-        wanted = self._settings.step_s or min(LONGEST_S, max(SHORTEST_S, self._all_s / REFINES))
-        left_s = self._left_s()
-        if not self._settings.step_s:
+        beside_s, left_s, wanted = RUN_S + self._rest(), self._left_s(), self._settings.step_s
+        if wanted is None:
             fills_s = self._judge.knee(self._runs()).fills_s
-            wanted = max(wanted, min(FILLED * fills_s, left_s / 2 - beside_s))
+            usual = min(LONGEST_S, max(SHORTEST_S, self._all_s / REFINES))
+            wanted = max(usual, min(FILLED * fills_s, left_s / 2 - beside_s))
         count = max(int(left_s // (wanted + beside_s)), min(3, self._settings.points - len(self._runs())))
         count = min(count, int(left_s // (SHORTEST_S + beside_s)))
         return [self._settings.step_s or left_s / count - beside_s] * count if count > 0 else []
@@ -174,9 +154,8 @@ class CurvePlanner(Planner):
 
     def _step(self, load: float, length_s: float) -> Step:
         answer_s, fills_s = self._answer_s(), self._judge.knee(self._runs()).fills_s
-        warmup_s = max(
-            WARMUP * length_s, min(length_s / 2, 2 * answer_s), min(fills_s, WARMUP_MOST * length_s)
-        )
+        fill_s = min(fills_s, WARMUP_MOST * length_s)
+        warmup_s = max(WARMUP * length_s, min(length_s / 2, 2 * answer_s), fill_s)
         waiting = load * length_s if self._open else load
         overrides = self._at(load) + of_queue(self._scenario.limits, waiting, warmup_s)
         name = f"{load:.4g} requests/s" if self._open else f"{load:.0f} in flight"
