@@ -15,20 +15,11 @@ from pydantic import ConfigDict, Field, WithJsonSchema, with_config
 from tailgauge.errors import Exit
 from tailgauge.scenario.experiment import ExperimentKind
 from tailgauge.thresholds import DEGRADED, INVALID, VALID, WORST_FIRST
+from tailgauge_analysis.text import section
 from tailgauge_analysis.text.formatting import figures, plural, sentence
 from tailgauge_analysis.text.picture import Picture
 from tailgauge_analysis.text.quantile import plain_values
-from tailgauge_analysis.text.section import (
-    EXITS,
-    Cell,
-    Measurement,
-    Report,
-    Result,
-    Section,
-    Table,
-    TextFiles,
-    Value,
-)
+from tailgauge_analysis.text.section import Measurement, ObjectiveLine, Report, Result, Section, Table, Value
 
 SCHEMA_VERSION: Literal[2] = 2
 NOTHING = "no answer: every run was INVALID, or there was no time for one"
@@ -48,6 +39,15 @@ def between(low: float | None, high: float | None) -> str:
     return " – ".join("?" if end is None else figures(end) for end in (low, high))
 
 
+def load_line(
+    name: str, outcome: str, needed: float, found: Sequence[float | None], unit: str
+) -> ObjectiveLine:
+    """The objective that a load is `needed` at least; `found`: value, low and high end."""
+    value, *ends = found
+    text = NONE if value is None else f"{figures(value)} {unit}"
+    return ObjectiveLine(name, outcome, text, f"≥ {figures(needed)} {unit}", between(*ends))
+
+
 @dataclass(frozen=True, slots=True)
 class Answer:
     """What an experiment found. `finding`: its numbers, unrounded; `smallest`: minimum detectable effect, may be empty."""
@@ -58,7 +58,7 @@ class Answer:
     sections: tuple[Section, ...] = ()
     smallest: str = ""
     pictures: tuple[Picture, ...] = ()
-    files: TextFiles = ()
+    files: section.TextFiles = ()
 
     @property
     def facts(self) -> dict[str, Any]:
@@ -69,13 +69,13 @@ class Answer:
 
 def answered(
     kind: ExperimentKind, title: str, result: Result, finding: Any, tables: Iterable[Table], notes: Iterable[str] = (),
-    smallest: str = "", pictures: Sequence[Picture] = (), files: TextFiles = (),
+    smallest: str = "", pictures: Sequence[Picture] = (), files: section.TextFiles = (),
 ) -> Answer:  # fmt: skip
     """An answer with its evidence in one section."""
     names = tuple(one.name for one in pictures)
     texts = tuple(f"{sentence(text).removesuffix('.')}." for text in notes)
-    section = Section(kind, title, tables=tuple(tables), figures=names, notes=texts)
-    return Answer(kind, result, finding, (section,), smallest, tuple(pictures), files)
+    evidence = Section(kind, title, tables=tuple(tables), figures=names, notes=texts)
+    return Answer(kind, result, finding, (evidence,), smallest, tuple(pictures), files)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +150,7 @@ def exit_code(result: Result, measurement: Measurement, *, interrupted: bool) ->
     """The first that holds."""
     if interrupted:
         return Exit.INTERRUPTED
-    return Exit.INVALID if measurement.verdict == INVALID else EXITS[result.outcome]
+    return Exit.INVALID if measurement.verdict == INVALID else section.EXITS[result.outcome]
 
 
 def report(of: AnswerFile) -> Report:
@@ -159,15 +159,18 @@ def report(of: AnswerFile) -> Report:
         ("took", of.took),
         *(("planned", text) for text in of.planned),
         ("minimum detectable effect", of.smallest),
+        ("expected by the dry run", of.expected),
+        ("command", of.command),
     ]
-    facts += [("expected by the dry run", of.expected), ("command", of.command)]
-    has_reasons = any(one.reason for one in of.runs)
-    header = ("run", "verdict", *(["first reason"] if has_reasons else []), "folder and report")
-    rows: list[tuple[Cell, ...]] = []
-    for one in of.runs:
-        reason = [one.reason] if has_reasons else []
-        rows.append((one.name, Value(one.verdict, outcome=one.verdict), *reason, one.run_id))
-    table = Table("Runs", header, tuple(rows), prose=(2, 3))
+    columns: list[section.Column[RunRow]] = [
+        ("run", lambda one: one.name),
+        ("verdict", lambda one: Value(one.verdict, outcome=one.verdict)),
+        ("first reason", lambda one: one.reason),
+        ("folder and report", lambda one: one.run_id),
+    ]
+    if not any(one.reason for one in of.runs):
+        del columns[2]
+    table = Table.of("Runs", of.runs, columns, prose=(2, 3))
     method = Section("method", "Method", facts=tuple(fact for fact in facts if fact[1]), tables=(table,))
     about = (of.description, of.target, of.started_at)
     title = of.scenario if of.scenario == of.kind else f"{of.kind}: {of.scenario}"

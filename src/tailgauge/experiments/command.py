@@ -61,10 +61,8 @@ def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run
     from tailgauge_analysis.report.picture import figure
     from tailgauge_analysis.report.report import write
 
-    drawn = [figure(one) for one in done.answer.pictures]
-    return write(
-        made, drawn, base.out, screen.columns(), colours=screen.has_colours(), more=done.answer.files
-    )
+    drawn, colours = [figure(one) for one in done.answer.pictures], screen.has_colours()
+    return write(made, drawn, base.out, screen.columns(), colours=colours, more=done.answer.files)
 
 
 def _result(done: Conducted) -> Result:
@@ -112,10 +110,8 @@ def _guarded(ledger: StepLedger, base: Base) -> None:
     for key, expected in ledger.used.items():
         limit = getattr(base.scenario.guard, key)
         if limit is not None and expected is not None and expected > limit:
-            raise UsageError(
-                f"guard.{key}: {limit:,} is less than the {expected:,.6g} of the dry run: raise it, or set "
-                "experiment.minutes lower"
-            )
+            text = f"{limit:,} is less than the {expected:,.6g} of the dry run: raise it, or set experiment.minutes lower"
+            raise UsageError(f"guard.{key}: {text}")
 
 
 def _took(ledger: StepLedger) -> str:

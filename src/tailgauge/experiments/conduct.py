@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tailgauge.experiments.answer import Answer
-from tailgauge.experiments.course import RUN_S, Base, Course, Planner, Prepared, SpentError, Step, StepResult
+from tailgauge.experiments.course import RUN_S, Base, Planner, Prepared, SpentError, Step, StepResult
 from tailgauge.experiments.reading import RunReading, read
 from tailgauge.experiments.runners import Runner
 from tailgauge.scenario.model import Guard
@@ -91,8 +91,20 @@ def conduct(
 
     KeyboardInterrupt ends it with the answer that the finished runs allow; it is raised if there are none, or in a dry run.
     """
-    began = time.monotonic() if began is None else began
-    return _Conductor(experiment, base, runner, folder, progress, began).conduct()
+    conductor = _Conductor(experiment, base, runner, folder, progress, began or time.monotonic())
+    course = experiment.course()
+    try:
+        steps = next(course)
+        while True:
+            try:
+                results = conductor.run(steps)
+            except SpentError as spent:
+                progress(str(spent))
+                steps = course.throw(spent)
+            else:
+                steps = course.send(results)
+    except StopIteration as end:  # at once where there is no time for a single run
+        return Conducted(end.value, tuple(conductor.results), conductor.ledger, conductor.interrupted)
 
 
 @dataclass(slots=True)
@@ -105,29 +117,9 @@ class _Conductor:
     began: float
     ledger: StepLedger = field(default_factory=StepLedger)
     results: list[StepResult] = field(default_factory=list)
-    number: int = 0
     interrupted: bool = False
 
-    def conduct(self) -> Conducted:
-        course = self.experiment.course()
-        try:
-            steps = next(course)
-            while True:
-                steps = self._round(course, steps)
-        except StopIteration as end:  # at once where there is no time for a single run
-            answer: Answer = end.value
-            return Conducted(answer, tuple(self.results), self.ledger, self.interrupted)
-
-    def _round(self, course: Course, steps: Sequence[Step]) -> Sequence[Step]:
-        """The next steps of the course; StopIteration carries its answer."""
-        try:
-            results = self._run(steps)
-        except SpentError as spent:
-            self.progress(str(spent))
-            return course.throw(spent)
-        return course.send(results)
-
-    def _run(self, steps: Sequence[Step]) -> list[StepResult]:
+    def run(self, steps: Sequence[Step]) -> list[StepResult]:
         """The results of the steps; after Ctrl-C of those that had ended."""
         if self.interrupted:
             raise SpentError(INTERRUPTED)
@@ -142,9 +134,8 @@ class _Conductor:
             self.interrupted = True
             self.progress(f"{INTERRUPTED}: answering with the finished runs")
         # Not before all have run: reading a run would take the cores from the next one.
-        results = [
-            self._measure(one, folder) for one, folder in zip(prepared, folders, strict=not self.interrupted)
-        ]
+        ran = zip(prepared, folders, strict=not self.interrupted)
+        results = [self._measure(one, folder) for one, folder in ran]
         self.results += results
         return results
 
@@ -161,11 +152,10 @@ class _Conductor:
         guard = self.ledger.left(self.base.scenario.guard) if sends else None
         if sends:
             self._check_time(steps)
-        prepared = []
-        for step in steps:
-            self.number += 1
-            prepared.append(self.base.prepare(step, self.number, self.folder, sends=sends, guard=guard))
-        return prepared
+        return [
+            self.base.prepare(step, number, self.folder, sends=sends, guard=guard)
+            for number, step in enumerate(steps, len(self.results) + 1)
+        ]
 
     def _check_time(self, steps: Sequence[Step]) -> None:
         passed = time.monotonic() - self.began

@@ -67,6 +67,11 @@ class StepResult:
         return self.verdict != INVALID
 
 
+def no_cooldown(warmup_s: float) -> list[tuple[str, Any]]:
+    """Overrides of a step that counts from its warm-up to its end."""
+    return [("stages.warmup_s", warmup_s), ("stages.cooldown_s", 0.0)]
+
+
 class SpentError(TailgaugeError):
     """The experiment's time, calls, tokens or money are used up. Thrown into the course, which then concludes."""
 
@@ -119,6 +124,11 @@ class Planner(ABC):
         lost = [one.step for one in results if not self.usable(one)]
         if lost and again:
             yield from self.run([replace(step, seed=self.seed()) for step in lost], again=False)
+
+    @property
+    def results(self) -> list[Any]:
+        """What was measured of the runs that were kept."""
+        return [one.measured for one in self._kept]
 
     def usable(self, result: StepResult) -> bool:
         """Whether to keep a result."""
@@ -177,12 +187,8 @@ class Base:
         """The scenario as plain values, files by their full path, without [experiment]."""
         tree: dict[str, Any] = self.scenario.model_dump(mode="json", exclude_unset=True, exclude_none=True)
         tree.pop("experiment", None)
-        named = [
-            tree.get("arrival", {}).get("trace", {}),
-            *(table.get("prompts", {}) for table in tree.get("traffic", {}).values()),
-            tree.get("guard", {}),
-        ]
-        for table in named:
+        prompts = [table.get("prompts", {}) for table in tree.get("traffic", {}).values()]
+        for table in (tree.get("arrival", {}).get("trace", {}), *prompts, tree.get("guard", {})):
             for key in ("file", "prices"):
                 if isinstance(table.get(key), str):
                     table[key] = str(locate(table[key], self.path.parent, f"{self.path}: {key}").resolve())

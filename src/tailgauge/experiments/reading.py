@@ -44,11 +44,7 @@ def read(folder: Path, checks: Sequence[Check]) -> RunReading:
     against = reasons(checks, evidence)
     attempts = evidence.frames.attempts
     return RunReading(
-        frames=evidence.frames,
-        evidence=evidence,
-        run_id=frames.run["run_id"],
-        verdict=worst(against),
-        reason=against[0].text if against else "",
-        calls=int(attempts["sent_at_ns"].notna().sum()),
+        frames=evidence.frames, evidence=evidence, run_id=frames.run["run_id"], verdict=worst(against),
+        reason=against[0].text if against else "", calls=int(attempts["sent_at_ns"].notna().sum()),
         tokens=int(attempts[list(_TOKENS)].sum().sum()),
-    )
+    )  # fmt: skip

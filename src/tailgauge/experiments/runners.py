@@ -50,10 +50,8 @@ class DryRunner:
     def run(self, steps: Sequence[Prepared]) -> Paths:
         """Run each."""
         for one in steps:
-            settings = one.settings
-            yield dry_run(
-                settings.scenario, settings.schedule, settings.scenario_file, settings.overrides, self._out
-            ).path
+            of = one.settings
+            yield dry_run(of.scenario, of.schedule, of.scenario_file, of.overrides, self._out).path
 
 
 class RealRunner:
@@ -111,19 +109,16 @@ class RealRunner:
             raise self._failure(one, Exit.USAGE) from error
         if code == Exit.INTERRUPTED:
             raise KeyboardInterrupt
-        if code in {Exit.INTERNAL, Exit.USAGE} or facts.get("state") in {
-            None,
-            "unusable",
-        }:  # it did not start
+        has_started = facts.get("state") not in {None, "unusable"}
+        if code in {Exit.INTERNAL, Exit.USAGE} or not has_started:
             raise self._failure(one, code)
         self._progress(f"{one.step.name}: {facts['verdict']}")
         return folder
 
     def _failure(self, one: Prepared, code: int) -> TailgaugeError:
         lines = self._log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-        message = next(
-            (line for line in reversed(lines) if line.startswith("tailgauge: ")), "no error message"
-        )
+        messages = (line for line in reversed(lines) if line.startswith("tailgauge: "))
+        message = next(messages, "no error message")
         error = {Exit.TARGET: TargetError, Exit.INTERNAL: InternalError}.get(Exit(code), TailgaugeError)
         return error(f"{one.step.name}: {message.removeprefix('tailgauge: ')}")
 

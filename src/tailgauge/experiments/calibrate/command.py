@@ -9,6 +9,7 @@ import os
 import signal
 import tempfile
 from collections.abc import Callable, Mapping
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +22,15 @@ from tailgauge.experiments.calibrate.plan import CalibrationPlan
 from tailgauge.plan import certificate
 from tailgauge.plan.certificate import PLAIN, TLS
 from tailgauge.thresholds import INVALID, VALID
+from tailgauge_analysis.text import section
 from tailgauge_analysis.text.formatting import plural
-from tailgauge_analysis.text.section import (
-    FAIL,
-    PASS,
-    Cell,
-    Measurement,
-    Report,
-    Result,
-    Section,
-    Table,
-    Value,
-)
+from tailgauge_analysis.text.section import FAIL, PASS, Column, Measurement, Report, Result, Section, Table
 
 OVERHEAD_S = 14.0  # of a run, beside its load: processes, drain, report
 BUSY = 0.5  # of the cores
 WHAT = {PLAIN: "without TLS", TLS: "under TLS"}
+FAILED, PASSED = section.Value("failed", outcome=FAIL), section.Value("passed", outcome=PASS)
 CITED = "later runs on this machine cite it for 30 days"
-HEADER = (
-    "step, chunks/s", "", "TTFT off p50, ms", "p99, ms", "gap off p50, ms", "p99, ms", "requests", "first exact", "CPU, us/chunk", "notes",
-)  # fmt: skip
-
 Measured = dict[tuple[str, str], list[StepError]]  # by transport and latency model
 
 
@@ -64,16 +53,11 @@ def calibrate(plan: CalibrationPlan, path: Path, progress: Callable[[str], None]
     for name in plan.transports:
         by_model = {model: steps for (transport, model), steps in found.items() if transport == name}
         transports[name] = judge.transport(by_model) if by_model else None
-    facts = {
-        "clock": plan.clock,
-        "mode": plan.mode,
-        "planned_per_s": plan.planned_per_s,
-        "transports": transports,
-        "load_average": load,
-        "left_out": left_out,
+    result = certificate.make({
+        "clock": plan.clock, "mode": plan.mode, "planned_per_s": plan.planned_per_s, "transports": transports,
+        "load_average": load, "left_out": left_out,
         "steps": [judge.step_facts(*key, step) for key, steps in found.items() for step in steps],
-    }
-    result = certificate.make(facts)
+    })  # fmt: skip
     certificate.write(path, result)
     return result
 
@@ -84,32 +68,27 @@ def _measure(
     began = monotonic_ns()
     found: Measured = {}
     left_out: dict[str, str] = {}
-    authorities = {PLAIN: None, TLS: authority(folder)} if TLS in plan.transports else {PLAIN: None}
+    authorities = {PLAIN: None, TLS: authority(folder) if TLS in plan.transports else None}
     wanted = dict.fromkeys(plan.transports, plan.steps)
-    for model in plan.latency_models:
-        for name in plan.transports:
-            key, trusted, steps = f"{name}, {model} TTFT", authorities[name], wanted[name]
-            passed_s = (monotonic_ns() - began) / 1e9
-            if isinstance(trusted, str):
-                left_out[key] = trusted
-            elif passed_s + steps.duration_s + OVERHEAD_S > plan.budget_s:
-                left_out[key] = f"no time left of {plan.budget_s:.0f} s"
-            else:
-                ends = dict.fromkeys(f"{rate:,.0f}" for rate in (steps.rates[0], steps.rates[-1]))
-                progress(
-                    f"{WHAT[name]}, {model} TTFT: {' to '.join(ends)} chunks/s over {steps.duration_s:.0f} s"
-                )
-                patience_s = plan.budget_s - passed_s
-                try:
-                    measured = calibration_run(
-                        steps, model, plan.clock, trusted, folder / f"{name}-{model}", patience_s
-                    )
-                except TimeoutError as error:
-                    left_out[key] = str(error)
-                    continue
-                found[name, model] = measured
-                if plan.planned_per_s is None:
-                    wanted[name] = judge.less(steps, measured)
+    for model, name in product(plan.latency_models, plan.transports):
+        what, trusted, steps = f"{model} TTFT", authorities[name], wanted[name]
+        left_s = plan.budget_s - (monotonic_ns() - began) / 1e9
+        if isinstance(trusted, str):
+            left_out[f"{name}, {what}"] = trusted
+        elif steps.duration_s + OVERHEAD_S > left_s:
+            left_out[f"{name}, {what}"] = f"no time left of {plan.budget_s:.0f} s"
+        else:
+            ends = " to ".join(dict.fromkeys(f"{rate:,.0f}" for rate in (steps.rates[0], steps.rates[-1])))
+            progress(f"{WHAT[name]}, {what}: {ends} chunks/s over {steps.duration_s:.0f} s")
+            runs = folder / f"{name}-{model}"
+            try:
+                measured = calibration_run(steps, model, plan.clock, trusted, runs, left_s)
+            except TimeoutError as error:
+                left_out[f"{name}, {what}"] = str(error)
+                continue
+            found[name, model] = measured
+            if plan.planned_per_s is None:
+                wanted[name] = judge.less(steps, measured)
     return found, left_out
 
 
@@ -133,7 +112,7 @@ def report(result: Mapping[str, Any], path: Path) -> Report:
     measurement = Measurement(VALID, plural(len(result["steps"]), "step"))
     if code == Exit.INVALID:
         measurement = Measurement(INVALID, "no rate passed", tuple((text, "") for text in found))
-    table = Table("Steps", HEADER, tuple(map(_row, result["steps"])), prose=(1,))
+    table = Table.of("Steps", result["steps"], COLUMNS, prose=(1,))
     return Report(
         result["id"], "Calibration", (of,), result["made_at"], dry_run=False,
         result=Result(FAIL if code == Exit.FAILED else PASS, sentence, details=tuple(found), advice=f"{CITED}: {path}"),
@@ -145,18 +124,29 @@ def _name(step: Mapping[str, Any]) -> str:
     return f"{step['transport']}, {step['latency_model']}, {step['sent_per_s']:,.0f}/s"
 
 
-def _row(step: Mapping[str, Any]) -> tuple[Cell, ...]:
-    ttft, gap, cpu = step["ttft"], step["gap"], step["cpu_us_per_chunk"]
-    cells = [
-        f"{error[key]:.3f}" if error else "–" for error in (ttft, gap) for key in ("bias_ms", "spread_ms")
-    ]
+def _notes(step: Mapping[str, Any]) -> str:
     notes = ["endpoint at its limit"] if step["strained"] else []
     notes += [f"waited for a core {step['core_wait']:.0%} of the time"] if step["crowded"] else []
-    passed = Value("failed", outcome=FAIL) if step["failed"] else Value("passed", outcome=PASS)
-    return (
-        _name(step), passed, *cells, f"{ttft['n'] if ttft else 0:,}", f"{step['exact_first']:.0%}",
-        "–" if cpu is None else f"{cpu:.1f}", "; ".join(notes),
-    )  # fmt: skip
+    return "; ".join(notes)
+
+
+def _off(times: str, key: str) -> Callable[[Mapping[str, Any]], str]:
+    """An error of the times to the first chunk, or of the gaps."""
+    return lambda step: f"{step[times][key]:.3f}" if step[times] else "–"
+
+
+COLUMNS: tuple[Column[Mapping[str, Any]], ...] = (
+    ("step, chunks/s", _name),
+    ("", lambda step: FAILED if step["failed"] else PASSED),
+    ("TTFT off p50, ms", _off("ttft", "bias_ms")),
+    ("p99, ms", _off("ttft", "spread_ms")),
+    ("gap off p50, ms", _off("gap", "bias_ms")),
+    ("p99, ms", _off("gap", "spread_ms")),
+    ("requests", lambda step: f"{step['ttft']['n'] if step['ttft'] else 0:,}"),
+    ("first exact", lambda step: f"{step['exact_first']:.0%}"),
+    ("CPU, us/chunk", lambda step: "–" if (cpu := step["cpu_us_per_chunk"]) is None else f"{cpu:.1f}"),
+    ("notes", _notes),
+)
 
 
 def _holds(entry: Mapping[str, Any] | None) -> str:

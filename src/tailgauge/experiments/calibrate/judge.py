@@ -9,13 +9,14 @@ client: its own limit is then unknown.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
-from tailgauge.experiments.calibrate.measure import StepError, TimeError
+from tailgauge.experiments.calibrate.measure import StepError
 from tailgauge.experiments.calibrate.plan import Steps
 
 ENDPOINT, CLIENT, OTHERS = "endpoint", "client", "others"
+TIMES = ("ttft", "gap")
 DISTURBED = 0.25  # of the steps that hold
 
 
@@ -39,10 +40,7 @@ def transport(by_model: Mapping[str, Sequence[StepError]]) -> dict[str, Any]:
         "failed_at_per_s": min(blamed, default=None),
         "limited_by": CLIENT if blamed else _limit([step for steps in by_model.values() for step in steps]),
         "disturbed": disturbed,
-        "ttft_bias_ms": _largest([step.ttft for step in shown], "bias_ms"),
-        "ttft_spread_ms": _largest([step.ttft for step in shown], "spread_ms"),
-        "gap_bias_ms": _largest([step.gap for step in shown], "bias_ms"),
-        "gap_spread_ms": _largest([step.gap for step in shown], "spread_ms"),
+        **{f"{of}_{error}": _largest(shown, of, error) for of in TIMES for error in ("bias_ms", "spread_ms")},
         "cpu_us_per_chunk": max(costs, default=None),
     }
 
@@ -61,24 +59,16 @@ def less(steps: Steps, measured: Sequence[StepError]) -> Steps:
     reached = holding(measured)
     if reached == len(measured) or measured[reached].crowded:
         return steps
-    return steps.up_to(max(2, reached + 1))
+    return replace(steps, rates=steps.rates[: max(2, reached + 1)])
 
 
 def step_facts(name: str, model: str, step: StepError) -> dict[str, Any]:
     """A step as plain values, for the certificate."""
-    facts = asdict(step)
-    facts["failed"] = list(step.failed)
-    for kind in ("ttft", "gap"):
-        error: TimeError | None = getattr(step, kind)
-        if error is not None:
-            facts[kind]["distance_bound"] = error.distance_bound
-    return {
-        "transport": name,
-        "latency_model": model,
-        **facts,
-        "strained": step.strained,
-        "crowded": step.crowded,
-    }
+    facts = asdict(step) | {"failed": list(step.failed), "strained": step.strained, "crowded": step.crowded}
+    for times in TIMES:
+        if facts[times] is not None:
+            facts[times]["distance_bound"] = getattr(step, times).distance_bound
+    return {"transport": name, "latency_model": model, **facts}
 
 
 def _limit(steps: Sequence[StepError]) -> str | None:
@@ -88,7 +78,7 @@ def _limit(steps: Sequence[StepError]) -> str | None:
     return OTHERS if any(step.failed for step in steps) else None
 
 
-def _largest(errors: Sequence[TimeError | None], field: str) -> float | None:
+def _largest(steps: Sequence[StepError], times: str, error: str) -> float | None:
     """The value farthest from 0."""
-    values = [float(getattr(error, field)) for error in errors if error is not None]
-    return max(values, key=abs, default=None)
+    found = (getattr(step, times) for step in steps)
+    return max((float(getattr(one, error)) for one in found if one is not None), key=abs, default=None)

@@ -120,13 +120,9 @@ def step_error(
     later = np.ones(len(joined.reference), np.bool_)
     later[starts] = False
     inside = (joined.reference >= since) & (joined.reference < until)
-    counted = inside & later
-    at = np.flatnonzero(counted)
-    gap = _error(
-        (joined.arrived[at] - joined.arrived[at - 1]).astype(np.float64),
-        (joined.reference[at] - joined.reference[at - 1]).astype(np.float64),
-        slack_ms,
-    )
+    at = np.flatnonzero(inside & later)
+    gaps = ((of[at] - of[at - 1]).astype(np.float64) for of in (joined.arrived, joined.reference))
+    gap = _error(*gaps, slack_ms)
     chunks, requests, seconds = int(inside.sum()), int(asked.sum()), window.to_s - window.from_s
     failed = [*(ttft.failed("TTFT") if ttft else []), *(gap.failed("chunk gaps") if gap else [])]
     if ttft is None or gap is None or requests < FEWEST:
@@ -134,17 +130,12 @@ def step_error(
     if joined.lost:
         failed.append(f"{joined.lost} calls do not match the endpoint's log")
     return StepError(
-        asked_per_s=window.asked_per_s,
-        sent_per_s=chunks / seconds,
-        requests_per_s=requests / seconds,
-        ttft=ttft,
-        gap=gap,
+        asked_per_s=window.asked_per_s, sent_per_s=chunks / seconds, requests_per_s=requests / seconds, ttft=ttft, gap=gap,
         exact_first=float(joined.first_exact[asked].mean()) if requests else 0.0,
         cpu_us_per_chunk=cpu_s * 1e6 / chunks if chunks and cpu_s is not None else None,
         core_wait=wait_s / seconds if wait_s is not None else None,
-        endpoint_late_ms=float(np.median(joined.late[asked])) / 1e6 if requests else 0.0,
-        failed=tuple(failed),
-    )
+        endpoint_late_ms=float(np.median(joined.late[asked])) / 1e6 if requests else 0.0, failed=tuple(failed),
+    )  # fmt: skip
 
 
 def distance(measured: Floats, reference: Floats, slack: float) -> float:
@@ -167,9 +158,8 @@ def seconds_of(frames: Frames, window: Window) -> tuple[float | None, float | No
         if len(at_s) < 2 or at_s[0] > window.from_s or at_s[-1] < window.to_s:
             return None, None
         cpu = np.cumsum(rows["cpu_share"].to_numpy(np.float64) * np.diff(at_s, prepend=at_s[0]))
-        wait = (
-            np.cumsum(rows["core_wait_ns"].to_numpy(np.float64)) / 1e9
-        )  # NaN if the system does not report it
+        # NaN if the system does not report it.
+        wait = np.cumsum(rows["core_wait_ns"].to_numpy(np.float64)) / 1e9
         used += float(np.interp(window.to_s, at_s, cpu) - np.interp(window.from_s, at_s, cpu))
         waited += float(np.interp(window.to_s, at_s, wait) - np.interp(window.from_s, at_s, wait))
     if not len(frames.health):
@@ -181,40 +171,26 @@ def _error(measured: Floats, reference: Floats, slack_ms: float) -> TimeError | 
     n = len(reference)
     if not n:
         return None
-    off = measured - reference
-    at = rank(n, 0.99) - 1
-    p99, p99_reference = np.sort(measured)[at], np.sort(reference)[at]
+    off, at = measured - reference, rank(n, 0.99) - 1
+    spread, p99, p99_reference = (float(np.sort(times)[at]) for times in (np.abs(off), measured, reference))
     return TimeError(
-        n=n,
-        bias_ms=float(np.median(off)) / 1e6,
-        spread_ms=float(np.sort(np.abs(off))[at]) / 1e6,
-        p99_off_ms=float(p99 - p99_reference) / 1e6,
-        p99_reference_ms=float(p99_reference) / 1e6,
-        distance=distance(measured, reference, slack_ms * 1e6),
-    )
+        n=n, bias_ms=float(np.median(off)) / 1e6, spread_ms=spread / 1e6, p99_off_ms=(p99 - p99_reference) / 1e6,
+        p99_reference_ms=p99_reference / 1e6, distance=distance(measured, reference, slack_ms * 1e6),
+    )  # fmt: skip
 
 
 def _join(frames: Frames, run_dir: Path) -> Joined:
     """Join the client's rows with the endpoint's log."""
     start = frames.run["start_at_ns"] or 0
-    tables = [parquet.read(part, _LOG, []) for part in parquet.listed([run_dir], "target", [])]
     log = {}
-    for table in tables:
-        received, planned = (table[name].to_pylist() for name in ("received_at_ns", "planned_ttft_ns"))
-        sent = table["chunk_sent_at_ns"].combine_chunks()
-        offsets, values = np.asarray(sent.offsets), sent.values.to_numpy(zero_copy_only=False)
-        keys = zip(*(table[name].to_pylist() for name in _LOG[:3]), strict=True)
-        for i, key in enumerate(keys):
-            times = values[offsets[i] : offsets[i + 1]] - start
-            log[key] = (
-                times,
-                times[0] - (received[i] - start) - planned[i] if len(times) and planned[i] else 0,
-            )
-    ours = frames.attempts[
-        (frames.attempts["ended"] == schema.OK)
-        & (frames.attempts["stage"] != schema.PREFLIGHT)
-        & frames.attempts["first_content_at_ns"].notna()
-    ]
+    for part in parquet.listed([run_dir], "target", []):
+        for row in parquet.read(part, _LOG, []).to_pylist():
+            times, planned = np.array(row["chunk_sent_at_ns"] or [], np.int64) - start, row["planned_ttft_ns"]
+            behind = times[0] - (row["received_at_ns"] - start) - planned if len(times) and planned else 0
+            log[tuple(row[name] for name in CALL)] = times, behind
+    calls = frames.attempts
+    answered = calls["ended"].eq(schema.OK) & calls["stage"].ne(schema.PREFLIGHT)
+    ours = calls[answered & calls["first_content_at_ns"].notna()]
     named = ours[list(CALL)].astype("int64")
     chunks = frames.chunks
     places = chunks.places(*(named[name].to_numpy() for name in named.columns))

@@ -62,10 +62,6 @@ class Steps:
             for i, rate in enumerate(self.rates)
         ]
 
-    def up_to(self, count: int) -> Steps:
-        """The first `count` of them."""
-        return Steps(self.rates[:count], self.step_s)
-
 
 @dataclass(frozen=True, slots=True)
 class CalibrationPlan:
@@ -86,16 +82,13 @@ def plan(planned_per_s: float | None, clock: str, *, quick: bool) -> Calibration
     if planned_per_s is not None:
         least, most = PLANNED
         if not least <= planned_per_s <= most:
-            raise UsageError(
-                f"--planned: expected {least:,.0f} to {most:,.0f} chunks/s, got {planned_per_s:,.0f}"
-            )
+            expected = f"expected {least:,.0f} to {most:,.0f} chunks/s, got {planned_per_s:,.0f}"
+            raise UsageError(f"--planned: {expected}")
         rates = tuple(share * planned_per_s for share in SHARES)
         step_s = max(step_s, SETTLE_S + ENOUGH * CHUNKS / rates[0])
     mode = "planned" if planned_per_s is not None else "quick" if quick else "full"
-    models = QUICK if quick else tuple(LATENCY_MODELS)
-    return CalibrationPlan(
-        mode, Steps(rates, step_s), models, clock, 60.0 if quick else 300.0, planned_per_s=planned_per_s
-    )
+    models, budget_s = (QUICK, 60.0) if quick else (tuple(LATENCY_MODELS), 300.0)
+    return CalibrationPlan(mode, Steps(rates, step_s), models, clock, budget_s, planned_per_s=planned_per_s)
 
 
 def endpoint_options(model: str) -> list[str]:
@@ -108,11 +101,8 @@ def scenario(steps: Steps, url: str, authority: str | None, clock: str) -> str:
     """The run as a scenario: random arrivals, so that the streams' phases are random."""
     mean = sum(steps.rates) / len(steps.rates)
     in_flight = round(2 * max(steps.rates) / CHUNKS * SETTLE_S) + SPARE_STREAMS
-    points = [
-        [share, rate / mean]
-        for i, rate in enumerate(steps.rates)
-        for share in (i / len(steps.rates), (i + 1) / len(steps.rates))
-    ]
+    n = len(steps.rates)
+    points = [[at / n, rate / mean] for i, rate in enumerate(steps.rates) for at in (i, i + 1)]
     tree: dict[str, Any] = {
         "name": "calibrate", "clock": clock,
         "target": {"url": url, "protocol": "openai", "connections": in_flight},

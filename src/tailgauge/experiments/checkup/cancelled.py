@@ -23,6 +23,7 @@ from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats.quantiles import NORMAL_975, Floats
 from tailgauge_analysis.text.formatting import count, share
 
+NAME = "cancel_ignored"
 WENT_ON = 0.5  # of what was left of the answer
 BILLED_TIMES = 1.25  # what was generated
 _KEYS = list(CALL)
@@ -38,29 +39,22 @@ def cancelled(reading: RunReading, left_share: float) -> ProbeResult:
     both = both[both["cancelled_at_ns"].notna()].sort_values("received_at_ns", kind="stable")
     if not len(log):
         ignored = by_engine(reading.frames, left_share) or judge.inconclusive(
-            "cancel_ignored", _UNKNOWN.format("generates")
+            NAME, _UNKNOWN.format("generates")
         )
         return ProbeResult((ignored, judge.inconclusive("cancel_billed", _UNKNOWN.format("bills"))))
-    requested = reading.frames.requests.drop_duplicates("request_id").set_index("request_id")[
-        "asked_output_tokens"
-    ]
-    whole = both["request_id"].map(requested).to_numpy(np.float64)
-    sent, after, billed = (
-        both[name].fillna(0).to_numpy(np.float64)
-        for name in ("output_tokens", "tokens_after_cancel", "billed_output_tokens")
-    )
-    return ProbeResult(
-        (_ignored(whole, sent, after, left_share), _billed(whole, sent + after, billed, left_share))
-    )
+    requests = reading.frames.requests.drop_duplicates("request_id").set_index("request_id")
+    whole = both["request_id"].map(requests["asked_output_tokens"]).to_numpy(np.float64)
+    columns = both[["output_tokens", "tokens_after_cancel", "billed_output_tokens"]]
+    sent, after, billed = columns.fillna(0).to_numpy(np.float64).T
+    checks = _ignored(whole, sent, after, left_share), _billed(whole, sent + after, billed, left_share)
+    return ProbeResult(checks)
 
 
 def _ignored(whole: Floats, sent: Floats, after: Floats, left_share: float) -> ProbeCheck:
     went_on = after >= WENT_ON * np.maximum(whole - sent, 1)
     part = share(float(after.sum() / max(1.0, (whole - sent).sum())))
     text = f"{count(float(after.sum()))} tokens generated after the client left, {part} of the rest of {len(after)} answers"
-    return judge.of_share(
-        "cancel_ignored", went_on, text, judge.scaled(judge.saved(after, whole), left_share)
-    )
+    return judge.of_share(NAME, went_on, text, judge.scaled(judge.saved(after, whole), left_share))
 
 
 def _billed(whole: Floats, generated: Floats, billed: Floats, left_share: float) -> ProbeCheck:
@@ -72,7 +66,6 @@ def _billed(whole: Floats, generated: Floats, billed: Floats, left_share: float)
 
 # --- by the engine's token count ------------------------------------------------------------------------------------
 
-NAME = "cancel_ignored"
 ALLOWED = 0.25  # of the rest: an engine that stops needs a moment to notice
 LEAST_ERROR = 0.01
 LEFT = (schema.CANCELLED, schema.CENSORED)  # the client closed both
@@ -92,11 +85,11 @@ def by_engine(frames: Frames, left_share: float) -> ProbeCheck | None:
     others = len(calls) - len(whole) - len(left) - int(calls["ended"].isin(NO_TOKENS).sum())
     n = len(left)
     if min(len(whole), n) < FEWEST:
-        return judge.inconclusive(NAME, f"not enough data: {n} cancelled and {len(whole)} whole answers, {FEWEST} of each needed", n)  # fmt: skip
+        text = f"not enough data: {n} cancelled and {len(whole)} whole answers, {FEWEST} of each needed"
+        return judge.inconclusive(NAME, text, n)
     if np.isnan(tokens).any() or others:
-        return judge.inconclusive(
-            NAME, "the engine's count cannot be used: some calls failed or have no usage", n
-        )
+        text = "the engine's count cannot be used: some calls failed or have no usage"
+        return judge.inconclusive(NAME, text, n)
     had = float(left["chunks"].sum()) * float(tokens.sum()) / max(1.0, float(whole["chunks"].sum()))
     after = counts["after"] - counts["before"] - float(tokens.sum()) - had
     full = n * float(tokens.mean())
@@ -105,17 +98,13 @@ def by_engine(frames: Frames, left_share: float) -> ProbeCheck | None:
     spread = float(tokens.std(ddof=1)) * math.sqrt(n + n**2 / len(whole))
     error = max(LEAST_ERROR, spread / rest)
     part = after / rest
+    engine, smallest = counts["engine"], min(1.0, ALLOWED + Z_STRICT * error)
     if part > 1.25 + 3 * error:
-        return judge.inconclusive(
-            NAME, f"{counts['engine']} counts more tokens than were requested: others use it too", n
-        )
+        text = f"{engine} counts more tokens than were requested: others use it too"
+        return judge.inconclusive(NAME, text, n)
     if part < -0.25 - 3 * error:
-        return judge.inconclusive(NAME, f"{counts['engine']} counts fewer tokens than its usage", n)
-    gains = [
-        min(1.0, max(0.0, (part + z * error) * rest / full)) * left_share
-        for z in (0, -NORMAL_975, NORMAL_975)
-    ]
-    text = COUNTED.format(counts["engine"], count(max(0.0, after)), share(max(0.0, part)), n)
-    return ProbeCheck(
-        NAME, n, judge.p_above(part, ALLOWED, error), text, Gain(*gains), min(1.0, ALLOWED + Z_STRICT * error)
-    )
+        return judge.inconclusive(NAME, f"{engine} counts fewer tokens than its usage", n)
+    ends = (part + z * error for z in (0, -NORMAL_975, NORMAL_975))
+    gain = judge.scaled(Gain(*(min(1.0, max(0.0, one * rest / full)) for one in ends)), left_share)
+    text = COUNTED.format(engine, count(max(0.0, after)), share(max(0.0, part)), n)
+    return ProbeCheck(NAME, n, judge.p_above(part, ALLOWED, error), text, gain, smallest)

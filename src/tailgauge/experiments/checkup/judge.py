@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from tailgauge.experiments.checkup.checks import CHECKS, GAINS, CheckSpec
 from tailgauge.experiments.reading import RunReading
@@ -26,10 +25,10 @@ from tailgauge.rows import schema
 from tailgauge_analysis.stats.binomial import beta_cdf
 from tailgauge_analysis.stats.bootstrap import SEED, blocks, draw, ratio
 from tailgauge_analysis.stats.proportions import Proportion, proportion
-from tailgauge_analysis.stats.quantiles import NORMAL_975, TOO_FEW, Floats, quantiles
+from tailgauge_analysis.stats.quantiles import NORMAL_975, TOO_FEW, Floats, Mask, quantiles
 from tailgauge_analysis.stats.sign_flips import holm
 from tailgauge_analysis.text.cells import quantile_cell
-from tailgauge_analysis.text.formatting import ms, percentile
+from tailgauge_analysis.text.formatting import ms, percentile, share
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
 
 FEWEST = 10  # values of a sample
@@ -40,14 +39,8 @@ Z_STRICT, _Z_POWER = 2.878, 0.842  # normal quantiles of STRICT, of four in five
 PS = (0.5, 0.95, 0.99)
 REFUSED = (schema.RATE_LIMITED, schema.OVERLOADED)
 
-# Traffic tables that the probes add.
-CONTROL, WARM, COLD, IDEAL, LEGS, LEFT = (
-    "checkup_streamed", "warm", "cold", "marked_and_stable", "legs", "left",
-)  # fmt: skip
+CONTROL, WARM, COLD = "checkup_streamed", "warm", "cold"  # traffic tables that the probes add
 BURST_FROM, BURST_TO = 0.4, 0.7  # of the load probe
-LOW = 0.25  # times today's rate, before the burst
-
-Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,7 +179,9 @@ def of_share(
     if len(met) < FEWEST:
         return inconclusive(name, f"not enough data: {len(met)} of the {FEWEST} needed", len(met))
     found, allowed = proportion(met), CHECKS[name].share if allowed is None else allowed
-    p_value = 1.0 if found.k == 0 else beta_cdf(allowed, *_beta(found.k, found.n, found.n_eff))
+    few = found.k * found.n_eff / found.n
+    # P(X >= k) of a binomial is the value of Beta(k, n - k + 1) at the allowed share.
+    p_value = 1.0 if found.k == 0 else beta_cdf(allowed, few, found.n_eff - few + 1)
     given = of_proportion(found) if gain is None else gain
     return ProbeCheck(name, found.n, p_value, evidence, given, _least(found.n, allowed))
 
@@ -202,12 +197,6 @@ def of_proportion(found: Proportion) -> Gain:
     return Gain(found.value or 0.0, found.low or 0.0, found.high or 0.0)
 
 
-def _beta(k: int, n: int, n_eff: int) -> tuple[float, float]:
-    """P(X >= k) of a binomial is the value of Beta(k, n - k + 1) at the allowed share."""
-    few = k * n_eff / n
-    return few, n_eff - few + 1
-
-
 def _least(n: int, allowed: float) -> float:
     """The smallest share that a test of n would find to be more than `allowed`, at STRICT."""
     for k in range(1, n + 1):
@@ -216,18 +205,20 @@ def _least(n: int, allowed: float) -> float:
     return 1.0
 
 
+def compared(name: str, a: Floats, b: Floats, times: float, text: str, too_few: str) -> ProbeCheck:
+    """Whether the median of `a` is more than `times` that of `b`; `text` has a place for their ratio."""
+    found = medians(a, b, times)
+    return of_medians(name, len(a), found, text.format(found.text)) if found else inconclusive(name, too_few)
+
+
 def medians(a: Floats, b: Floats, times: float) -> Medians | None:
     """Whether the median of `a` is more than `times` that of `b`; None if one has too few values, or no positive median."""
     if min(len(a), len(b)) < FEWEST:
         return None
-    value = _log_ratio(a, b)
-    rng = np.random.default_rng(SEED)
-    lengths = [blocks(one) for one in (a, b)]
-    drawn = [
-        _log_ratio(a[draw(len(a), lengths[0], rng)], b[draw(len(b), lengths[1], rng)]) for _ in range(REPS)
-    ]
+    value, rng, of_a, of_b = _log_ratio(a, b), np.random.default_rng(SEED), blocks(a), blocks(b)
     if not math.isfinite(value):
         return None
+    drawn = [_log_ratio(a[draw(len(a), of_a, rng)], b[draw(len(b), of_b, rng)]) for _ in range(REPS)]
     return medians_of(value, np.array(drawn), times)
 
 
@@ -266,6 +257,16 @@ def failed(reading: RunReading) -> bool:
     """Whether requests were sent and none succeeded."""
     requests = reading.steady.requests
     return bool(len(requests)) and not requests["ended"].eq(schema.OK).any()
+
+
+def of_all(met: Mask) -> str:
+    """`3 of 20`."""
+    return f"{int(met.sum())} of {len(met)}"
+
+
+def part(met: Mask) -> str:
+    """`15%`; `–` of none."""
+    return share(float(met.mean()) if len(met) else None)
 
 
 def wait(value_ms: float | None) -> str:

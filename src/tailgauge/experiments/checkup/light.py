@@ -24,17 +24,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.experiments.checkup import judge
-from tailgauge.experiments.checkup.judge import (
-    CONTROL,
-    FEWEST,
-    NONE,
-    REFUSED,
-    Gain,
-    Mask,
-    Measured,
-    ProbeCheck,
-    ProbeResult,
-)
+from tailgauge.experiments.checkup.judge import NONE, REFUSED, Gain, Measured, ProbeCheck, ProbeResult
 from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
 from tailgauge.scenario.experiment import Checkup as Settings
@@ -44,7 +34,7 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.streams import coalescing, stalls
 from tailgauge_analysis.sections.latency_under_load.diagnosis import diagnosis
 from tailgauge_analysis.stats import quantile_regression
-from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Floats, n_min, quantiles
+from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Floats, Mask, n_min, quantiles
 from tailgauge_analysis.text.formatting import ms, share, share_range
 
 UNKNOWN = Gain(0.5, 0.0, 1.0)
@@ -70,15 +60,15 @@ def light(reading: RunReading, settings: Settings, streams: Collection[str], who
     of which a quarter was streamed, in the table CONTROL.
     """
     steady = reading.steady
-    users = steady.only((steady.requests["traffic"] != CONTROL).to_numpy(np.bool_))
-    shown, end = of(users, streams), took_ms(users)
+    users = steady.only((steady.requests["traffic"] != judge.CONTROL).to_numpy(np.bool_))
+    shown, end = of_tables(users, streams), took_ms(users)
     checks = [
         *(stream_checks(steady, settings, streams) if streams else ()),
         *([_not_streamed(steady, whole, settings.threshold)] if whole else ()), _tail(users, end), *_failed(users), idle_cut(users),
         _early_headers(steady.attempts), _connections(reading, end),
     ]  # fmt: skip
     measured = [
-        *_split(of(steady, streams)), *judge.latencies("first content", _offered(_ms(shown, "first_at_ns"), shown)),
+        *_split(of_tables(steady, streams)), *judge.latencies("first content", _offered(_ms(shown, "first_at_ns"), shown)),
         *judge.latencies("whole answer", _offered(end, users)),
     ]  # fmt: skip
     advice = (hedging(users, streams),) if streams else ()
@@ -88,7 +78,7 @@ def light(reading: RunReading, settings: Settings, streams: Collection[str], who
 
 def stream_checks(steady: Steady, settings: Settings, streams: Collection[str]) -> list[ProbeCheck]:
     """What is judged of single streamed answers."""
-    streamed = of(steady, streams)
+    streamed = of_tables(steady, streams)
     return [
         _first_content(streamed, settings), _pace(streamed, settings), _held_back(streamed), _coalesced(streamed),
         _stalled(streamed),
@@ -104,7 +94,7 @@ def _split(streamed: Steady) -> list[Measured]:
     return [Measured("share of latency before the first content", share(before.value), ends, n)] if n else []
 
 
-def of(steady: Steady, names: Collection[str]) -> Steady:
+def of_tables(steady: Steady, names: Collection[str]) -> Steady:
     """The requests of some traffic tables."""
     return steady.only(steady.requests["traffic"].isin(names).to_numpy(np.bool_))
 
@@ -175,7 +165,7 @@ def _tail(users: Steady, end: Floats) -> ProbeCheck:
     found = []
     for times, allowed in SLOW:
         slow = (late | (end > times * usual))[known]
-        text = f"{share(float(slow.mean()))} of the requests take more than {times:g} times the median of their size"
+        text = f"{judge.part(slow)} of the requests take more than {times:g} times the median of their size"
         text += f", or time out ({int(late.sum())})" if late.any() else ""
         gain = judge.saved(np.where(slow, np.maximum(end - usual, 0)[known], 0), end[known])
         found.append(judge.of_share("tail", slow, f"{text}. {diagnosis(users).sentence}", gain, allowed))
@@ -196,7 +186,7 @@ def _usual(users: Steady, end: Floats) -> Floats:
             continue
         columns = dict(zip("abc", (np.ones(len(known)), *sizes[:, known]), strict=True))
         kept = list(quantile_regression.independent(columns).values())
-        x = np.stack(kept if len(known) >= FEWEST else kept[:1], axis=1)
+        x = np.stack(kept if len(known) >= judge.FEWEST else kept[:1], axis=1)
         predicted = x @ quantile_regression.fit(x, end[known], 0.5)
         usual[known] = np.maximum(predicted, LEAST_USUAL * np.median(end[known]))
     return usual
@@ -229,13 +219,10 @@ def second_call(waits: Floats) -> str:
 
 def _not_streamed(steady: Steady, whole: str, threshold: float) -> ProbeCheck:
     """Whole answers compared with the first content of the same calls, streamed."""
-    first = known(_ms(of(steady, [CONTROL]), "first_at_ns", since="sent_at_ns"))
-    at_once = known(took_ms(of(steady, [whole]), since="sent_at_ns"))
-    later = judge.medians(at_once, first, 1 + threshold)
-    if later is None:
-        return judge.inconclusive("not_streamed", "too few answers")
-    text = f"a whole answer takes {later.text} the time to first content of a streamed one"
-    return judge.of_medians("not_streamed", len(at_once), later, text)
+    first = known(_ms(of_tables(steady, [judge.CONTROL]), "first_at_ns", since="sent_at_ns"))
+    at_once = known(took_ms(of_tables(steady, [whole]), since="sent_at_ns"))
+    text = "a whole answer takes {} the time to first content of a streamed one"
+    return judge.compared("not_streamed", at_once, first, 1 + threshold, text, "too few answers")
 
 
 def _held_back(streamed: Steady) -> ProbeCheck:
@@ -243,8 +230,7 @@ def _held_back(streamed: Steady) -> ProbeCheck:
     requests = streamed.requests
     known = (requests["ended"] == schema.OK) & (requests["pace_tokens"] >= SEVERAL)
     late = requests.loc[known, "pace_missing"].isin((BUFFERED, AT_ONCE)).to_numpy(np.bool_)
-    part = share(float(late.mean())) if len(late) else "–"
-    text = f"{part} of the streamed answers were buffered or arrive at once"
+    text = f"{judge.part(late)} of the streamed answers were buffered or arrive at once"
     text += "; how early they could begin is unknown" if late.any() else ""
     return judge.of_share("held_back", late, text, UNKNOWN)
 
@@ -266,16 +252,11 @@ def _stalled(streamed: Steady) -> ProbeCheck:
     stream = np.repeat(np.arange(len(counts)), counts)
     gaps = streamed.gaps_ns / 1e6
     late = stalls(gaps, stream) if len(gaps) else np.zeros(0, np.bool_)
-    stalled, lost = np.zeros(len(counts), np.bool_), np.zeros(len(counts))
-    stalled[stream[late]] = True
-    np.add.at(lost, stream[late], gaps[late])
-    text = f"{int(stalled.sum())} of {int(some.sum())} streams stall for more than a second"
-    return judge.of_share(
-        "stalled",
-        stalled[some],
-        text,
-        judge.saved(lost[some], _ms(streamed, "last_content_at_ns")[some]),
-    )
+    lost = np.bincount(stream[late], gaps[late], len(counts))
+    stalled = np.isin(np.flatnonzero(some), stream[late])
+    text = f"{judge.of_all(stalled)} streams stall for more than a second"
+    gain = judge.saved(lost[some], _ms(streamed, "last_content_at_ns")[some])
+    return judge.of_share("stalled", stalled, text, gain)
 
 
 def _failed(steady: Steady) -> list[ProbeCheck]:
@@ -298,8 +279,7 @@ def _early_headers(attempts: pd.DataFrame) -> ProbeCheck:
     first = (good["first_content_at_ns"] - good["sent_at_ns"]).to_numpy(np.float64)
     known = ~np.isnan(headers + first) & (first > 0)
     early = headers[known] < EARLY * first[known]
-    part = share(float(early.mean())) if len(early) else "–"
-    text = f"{part} of the answers have their headers in the first half of the time to first content"
+    text = f"{judge.part(early)} of the answers have their headers in the first half of the time to first content"
     return judge.of_share("early_headers", early, text, NONE)
 
 
@@ -310,7 +290,7 @@ def _connections(reading: RunReading, end: Floats) -> ProbeCheck:
     new = sent["connection_is_new"].to_numpy(np.bool_)
     spent = sent[["dns_ns", "connect_ns", "tls_ns"]].fillna(0).sum(axis=1).to_numpy(np.float64) / 1e6
     typical = float(np.nanmean(end)) if len(end) and not np.isnan(end).all() else 0.0
-    text = f"{int(new.sum())} of {len(new)} calls opened a connection"
+    text = f"{judge.of_all(new)} calls opened a connection"
     return judge.of_share("connections", new, text, judge.saved(spent, np.full(len(spent), typical)))
 
 
@@ -321,14 +301,10 @@ def idle_cut(steady: Steady) -> ProbeCheck:
     cut = sent["ended"].isin(BY_OTHERS).to_numpy(np.bool_) & (silent_s >= LEAST_S)
     survived = _survived_s(steady)
     typical = float(np.median(silent_s[cut])) if cut.any() else 0.0
-    cut &= np.abs(silent_s - typical) <= ALIKE * typical
-    if survived > typical * (1 + ALIKE):
-        cut[:] = False
-    text = f"{int(cut.sum())} of {len(cut)} calls break off"
-    text += f" after {typical:.3g} s without content" if cut.any() else " after a silence of equal length"
-    return judge.of_share(
-        "idle_cut", cut, f"{text}; the longest silence that a call survives is {survived:.3g} s"
-    )
+    cut &= (np.abs(silent_s - typical) <= ALIKE * typical) & (survived <= typical * (1 + ALIKE))
+    after = f"{typical:.3g} s without content" if cut.any() else "a silence of equal length"
+    text = f"{judge.of_all(cut)} calls break off after {after}; the longest silence that a call survives is {survived:.3g} s"
+    return judge.of_share("idle_cut", cut, text)
 
 
 def _before_the_end_s(attempts: pd.DataFrame) -> Floats:

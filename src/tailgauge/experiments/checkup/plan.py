@@ -23,22 +23,17 @@ from tailgauge.call import CACHE_MARKS
 from tailgauge.experiments.answer import Answer
 from tailgauge.experiments.checkup import judge, probes, report
 from tailgauge.experiments.checkup.cancelled import cancelled
-from tailgauge.experiments.checkup.judge import (
-    ALPHA,
-    BURST_FROM,
-    BURST_TO,
-    COLD,
-    CONTROL,
-    IDEAL,
-    LEFT,
-    LEGS,
-    LOW,
-    WARM,
-    Popularity,
-    ProbeResult,
+from tailgauge.experiments.checkup.judge import BURST_FROM, BURST_TO, CONTROL, Popularity, ProbeResult
+from tailgauge.experiments.checkup.light import (
+    hedging,
+    known,
+    light,
+    of_tables,
+    stream_checks,
+    took_ms,
+    wait_ms,
 )
-from tailgauge.experiments.checkup.light import hedging, known, light, of, stream_checks, took_ms, wait_ms
-from tailgauge.experiments.course import RUN_S, Base, Planner, Step, StepResult, Steps
+from tailgauge.experiments.course import RUN_S, Base, Planner, Step, StepResult, Steps, no_cooldown
 from tailgauge.experiments.reading import RunReading
 from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.plan.estimate import short_prefixes
@@ -61,6 +56,8 @@ KEPT = (
 NOT_SENT = ("cancel", "reader")  # of the user's tables: the user, not the target
 LEFT_SHARE = 0.1  # of the answers, if the traffic does not set how many users leave
 
+IDEAL, LEGS, LEFT = "marked_and_stable", "legs", "left"  # traffic tables
+LOW = 0.25  # times today's rate, before the burst
 WARMUP = 0.1  # of a probe
 MOST_WARMUP_S = 5.0
 REST_S = 60.0  # before the burst, if the target keeps state
@@ -69,7 +66,7 @@ OUTPUT, LEAVE_AFTER, LEAVE_SHARE = 60, 10, 0.5  # tokens of cancelled answers, c
 
 @dataclass(frozen=True, slots=True)
 class TestedTraffic:
-    """The user's tables that a checkup can time, their plain values, and today's requests/s.
+    """The user's tables that a checkup can time, their plain values, today's requests/s, and whether the protocol has cache marks.
 
     The heaviest table of all; of those that fan out; of those with a shared prefix; of those with single answers that are
     not streamed: empty where there is none.
@@ -79,6 +76,7 @@ class TestedTraffic:
     plain: Mapping[str, dict[str, Any]]
     rate_per_s: float
     settings: Settings
+    has_marks: bool
     heaviest: str
     fan_out: str
     cached: str
@@ -132,7 +130,7 @@ class CheckupPlanner(Planner):
     def __init__(self, base: Base) -> None:
         super().__init__(base)
         self._of, self._settings = _tested(base), base.table.checkup
-        skip, self._no_marks = self._settings.skip, refusal(base.scenario.target, CACHE_MARKS)
+        skip = self._settings.skip
         for name in skip:
             if name not in PROBES:
                 raise base.refused(SKIP, f"no probe {name!r}: expected {', '.join(PROBES)}")
@@ -147,10 +145,8 @@ class CheckupPlanner(Planner):
         minutes = min(minutes, QUICK_MINUTES) if self._settings.quick else minutes
         load_s = LOAD * (minutes * 60 - START_S - RUN_S * len(self._probes))
         whole = sum(PROBES[name].weight for name in self._probes)
-        steps = [
-            self._step(name, max(LEAST_S, load_s * PROBES[name].weight / whole), self.seed())
-            for name in self._probes
-        ]
+        part_s = {name: load_s * PROBES[name].weight / whole for name in self._probes}
+        steps = [self._step(name, max(LEAST_S, length_s), self.seed()) for name, length_s in part_s.items()]
         yield from self.run(steps, again=not self._settings.quick)
 
     def _step(self, name: str, duration_s: float, seed: int) -> Step:
@@ -162,49 +158,17 @@ class CheckupPlanner(Planner):
             warmup_s, rest_s = 0.0, REST_S
         overrides = (
             ("arrival", arrival), ("traffic", sent.traffic), ("slo", None), ("alert", None), ("use_case", None),
-            ("crossover", None), ("stages.warmup_s", warmup_s), ("stages.cooldown_s", 0.0),
+            ("crossover", None), *no_cooldown(warmup_s),
         )  # fmt: skip
         return Step(sent.title, overrides, duration_s, seed, rest_s, name)
 
     def measure(self, step: Step, reading: RunReading) -> ProbeResult:
         """The checks of a probe."""
-        results: Mapping[str, Callable[[], ProbeResult]] = {
-            "light": lambda: self._light(reading),
-            "cached": lambda: probes.cached(reading, self._popularity(), has_marks=not self._no_marks),
-            "fan_out": lambda: self._fan_out(reading),
-            "cancelled": lambda: cancelled(
-                reading, self._of.tables[self._of.heaviest].cancel.share or LEFT_SHARE
-            ),
-            "loaded": lambda: probes.loaded(reading, wait_ms(reading.steady, self._of.streams)),
-        }
-        return results[step.given]()
-
-    def _light(self, reading: RunReading) -> ProbeResult:
-        """The user's traffic, with its fan-outs."""
-        found = light(reading, self._settings, self._of.streams, self._of.whole)
-        return found.joined(probes.fan_out(reading, self._of.fan_out)) if self._of.fan_out else found
-
-    def _fan_out(self, reading: RunReading) -> ProbeResult:
-        """The calls of a fan-out, one at a time; what is judged of streams, if nothing else is streamed."""
-        kinds, steady = self._of.kinds(), reading.steady
-        samples = {name: known(took_ms(of(steady, [name]), since="sent_at_ns")) for name in kinds}
-        if self._of.streams:
-            return ProbeResult((), samples=samples, failed=judge.failed(reading))
-        checks, advice = stream_checks(steady, self._settings, list(kinds)), hedging(steady, list(kinds))
-        return ProbeResult(tuple(checks), (), samples, judge.failed(reading), (advice,))
+        return PROBES[step.given].measure(self._of, reading)
 
     def usable(self, result: StepResult) -> bool:
         """Whether its run is valid, or INVALID only because the target answered nothing."""
         return result.valid or result.measured.failed
-
-    def _popularity(self) -> Popularity:
-        """Requests/s of each prefix, by the table's part of the arrivals."""
-        of = self._of
-        cache = of.tables[of.cached].cache
-        assert cache is not None
-        part = of.tables[of.cached].weight / sum(one.weight for one in of.tables.values())
-        weights: Floats = np.arange(1, cache.prefixes + 1, dtype=np.float64) ** -cache.zipf
-        return Popularity(of.rate_per_s * part * weights / weights.sum(), cache.ttl)
 
     def _judged(self) -> list[str]:
         """Whose traffic it was, and what was left out."""
@@ -234,12 +198,11 @@ class CheckupPlanner(Planner):
         if {"light", "loaded"} <= set(samples):
             low_load = samples["loaded"]["low_load"]
             checks.append(probes.queueing(samples["light"]["today"], low_load, self._settings.threshold))
-            if (checks[-1].p_value or 1.0) < ALPHA:
+            if (checks[-1].p_value or 1.0) < judge.ALPHA:
                 remarks = ["hedging: not while requests queue at today's rate: it adds calls"]
         if {"light", "fan_out"} <= set(samples):
-            singles = [
-                (samples["fan_out"][name], int(kind["weight"])) for name, kind in self._of.kinds().items()
-            ]
+            kinds = self._of.kinds().items()
+            singles = [(samples["fan_out"][name], int(kind["weight"])) for name, kind in kinds]
             checks.append(probes.amplified(samples["light"]["joins"], singles))
         lost = [name for name in self._probes if name not in results]
         return report.answer(checks, measured, lost, [*self._judged(), *remarks])
@@ -251,23 +214,21 @@ def _tested(base: Base) -> TestedTraffic:
     able = {name: one for name, one in scenario.traffic.items() if pattern_of(one).answer != TURNAROUND}
     if not able:
         raise base.refused("traffic", "expected a table other than batch: a checkup times answers")
-    tree, weights = (
-        base.tree().get("traffic", {}),
-        {name: one.weight for name, one in scenario.traffic.items()},
-    )
+    tree = base.tree().get("traffic", {})
+    weights = {name: one.weight for name, one in scenario.traffic.items()}
     rate *= sum(weights[name] for name in able) / sum(weights.values())
 
     def heaviest(fits: Callable[[Traffic], object]) -> str:
         return max((name for name, table in able.items() if fits(table)), key=weights.__getitem__, default="")
 
     return TestedTraffic(
-        able, {name: tree.get(name, {}) for name in able}, rate, base.table.checkup, heaviest(lambda _: True),
-        heaviest(_fans_out), heaviest(lambda table: table.cache),
+        able, {name: tree.get(name, {}) for name in able}, rate, base.table.checkup,
+        not refusal(scenario.target, CACHE_MARKS), heaviest(lambda _: True), heaviest(_fans_out), heaviest(lambda table: table.cache),
         heaviest(lambda table: not table.stream and not _fans_out(table)),
     )  # fmt: skip
 
 
-# --- the probes: one function each, from the traffic under test to what is sent ---------------------------------
+# --- the probes: what each sends of the traffic under test, and what is found in its run ------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -290,6 +251,12 @@ def _light(of: TestedTraffic) -> Sent:
     return Sent("light traffic", traffic, of.rate_per_s)
 
 
+def _light_found(of: TestedTraffic, reading: RunReading) -> ProbeResult:
+    """The user's traffic, with its fan-outs."""
+    found = light(reading, of.settings, of.streams, of.whole)
+    return found.joined(probes.fan_out(reading, of.fan_out)) if of.fan_out else found
+
+
 def _cached(of: TestedTraffic) -> Sent:
     """The traffic as it is, and one call in four with random bytes in front of the prefix. Where the prefix has no marks, or
     changes, another one in four as it should be shows whether this endpoint has a cache at all.
@@ -297,8 +264,8 @@ def _cached(of: TestedTraffic) -> Sent:
     cache = of.plain[of.cached]["cache"]
     plain = {key: value for key, value in cache.items() if key not in {"volatile", "pre_warm"}}
     traffic = {
-        WARM: of.call(of.cached, weight=3.0),
-        COLD: of.call(of.cached, weight=1.0, cache={**plain, "cold": True}),
+        judge.WARM: of.call(of.cached, weight=3.0),
+        judge.COLD: of.call(of.cached, weight=1.0, cache={**plain, "cold": True}),
     }
     table = of.tables[of.cached].cache
     if table is not None and (not table.breakpoints or table.volatile != "none"):
@@ -307,10 +274,30 @@ def _cached(of: TestedTraffic) -> Sent:
     return Sent("cold against warm prefix", traffic, of.calls_per_s * 4 / 3)
 
 
+def _cached_found(of: TestedTraffic, reading: RunReading) -> ProbeResult:
+    """With the requests/s of each prefix, by the table's part of the arrivals."""
+    cache = of.tables[of.cached].cache
+    assert cache is not None
+    part = of.tables[of.cached].weight / sum(one.weight for one in of.tables.values())
+    weights: Floats = np.arange(1, cache.prefixes + 1, dtype=np.float64) ** -cache.zipf
+    popularity = Popularity(of.rate_per_s * part * weights / weights.sum(), cache.ttl)
+    return probes.cached(reading, popularity, has_marks=of.has_marks)
+
+
 def _fan_out(of: TestedTraffic) -> Sent:
     """The calls of the fan-out, one at a time, as many as today."""
     traffic = {name: of.call(of.fan_out, **changes) for name, changes in of.kinds().items()}
     return Sent("calls of the fan-out, one at a time", traffic, of.calls_per_s)
+
+
+def _fan_out_found(of: TestedTraffic, reading: RunReading) -> ProbeResult:
+    """The calls of a fan-out, one at a time; what is judged of streams, if nothing else is streamed."""
+    kinds, steady = list(of.kinds()), reading.steady
+    samples = {name: known(took_ms(of_tables(steady, [name]), since="sent_at_ns")) for name in kinds}
+    if of.streams:
+        return ProbeResult((), samples=samples, failed=judge.failed(reading))
+    checks, advice = stream_checks(steady, of.settings, kinds), hedging(steady, kinds)
+    return ProbeResult(tuple(checks), (), samples, judge.failed(reading), (advice,))
 
 
 def _cancelled(of: TestedTraffic) -> Sent:
@@ -320,6 +307,10 @@ def _cancelled(of: TestedTraffic) -> Sent:
     leaving = {"share": LEAVE_SHARE, "after_chunks": LEAVE_AFTER}
     call = of.call(name, output_tokens=tokens, output_sigma=None, prompts=None, cancel=leaving)
     return Sent("clients that leave", {LEFT: call}, of.calls_per_s)
+
+
+def _cancelled_found(of: TestedTraffic, reading: RunReading) -> ProbeResult:
+    return cancelled(reading, of.tables[of.heaviest].cancel.share or LEFT_SHARE)
 
 
 def _loaded(of: TestedTraffic) -> Sent:
@@ -332,18 +323,23 @@ def _loaded(of: TestedTraffic) -> Sent:
     return Sent("load in steps", of.today(), of.rate_per_s * mean, points)
 
 
+def _loaded_found(of: TestedTraffic, reading: RunReading) -> ProbeResult:
+    return probes.loaded(reading, wait_ms(reading.steady, of.streams))
+
+
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """What a probe sends, and its part of the time."""
+    """What a probe sends, what is found in its run, and its part of the time."""
 
     traffic: Callable[[TestedTraffic], Sent]
+    measure: Callable[[TestedTraffic, RunReading], ProbeResult]
     weight: float
 
 
 PROBES: Mapping[str, Probe] = {
-    "light": Probe(_light, 1.2),
-    "cached": Probe(_cached, 1.0),
-    "fan_out": Probe(_fan_out, 1.0),
-    "cancelled": Probe(_cancelled, 0.6),
-    "loaded": Probe(_loaded, 1.4),
+    "light": Probe(_light, _light_found, 1.2),
+    "cached": Probe(_cached, _cached_found, 1.0),
+    "fan_out": Probe(_fan_out, _fan_out_found, 1.0),
+    "cancelled": Probe(_cancelled, _cancelled_found, 0.6),
+    "loaded": Probe(_loaded, _loaded_found, 1.4),
 }

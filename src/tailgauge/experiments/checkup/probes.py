@@ -23,23 +23,7 @@ import pandas as pd
 
 from tailgauge.experiments.checkup import judge
 from tailgauge.experiments.checkup.checks import CHECKS
-from tailgauge.experiments.checkup.judge import (
-    BURST_FROM,
-    BURST_TO,
-    COLD,
-    FEWEST,
-    NONE,
-    REFUSED,
-    REPS,
-    STRICT,
-    WARM,
-    Gain,
-    Measured,
-    Medians,
-    Popularity,
-    ProbeCheck,
-    ProbeResult,
-)
+from tailgauge.experiments.checkup.judge import Gain, Measured, Medians, Popularity, ProbeCheck, ProbeResult
 from tailgauge.experiments.checkup.light import known
 from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
@@ -69,11 +53,10 @@ FASTER = 0.1  # first content of a warm prefix: a sign of a cache
 def cached(reading: RunReading, popularity: Popularity, *, has_marks: bool) -> ProbeResult:
     """Result of a run with the traffic as it is and with a cold prefix; `has_marks`: of the protocol."""
     known = settings(reading.frames.run)
-    every = steady_calls(reading, known, salted={COLD})
-    sent, cold = every[every["traffic"] == WARM], every[every["traffic"] == COLD]
-    if (
-        every.loc[every["traffic"] != COLD, "cause"].eq(misses.NO_CACHE).sum() >= FEWEST
-    ):  # then it is why all miss
+    every = steady_calls(reading, known, salted={judge.COLD})
+    sent, cold = every[every["traffic"] == judge.WARM], every[every["traffic"] == judge.COLD]
+    uncached = every.loc[every["traffic"] != judge.COLD, "cause"].eq(misses.NO_CACHE)
+    if uncached.sum() >= judge.FEWEST:  # then it is why all miss
         short = sent["cause"] == misses.BELOW_MINIMUM
         sent = sent.assign(cause=sent["cause"].where(short, misses.NO_CACHE))
     warm = sent[sent["counted"]]
@@ -101,14 +84,13 @@ def without_usage(counted: Json, sent: pd.DataFrame, ratio: Medians | None) -> t
         text = f"{counted['engine']} counts {share(read / prompt)} of {count(prompt)} prompt tokens read from its cache"
         none = np.full(len(sent), read < NO_READS * prompt)
         one = ProbeCheck("no_cache", len(sent), 0.0 if none.all() else 1.0, text, _lost(sent, none))
-    elif ratio is not None and ratio.p_value < STRICT:
+    elif ratio is not None and ratio.p_value < judge.STRICT:
         text = f"{why}; a cold prefix takes {ratio.text} the time to first content of a warm one"
         one = ProbeCheck("no_cache", len(sent), 1.0, text)
     else:
         text = "too few answers" if ratio is None else f"cold over warm first content {ratio.text}"
-        one = judge.inconclusive(
-            "no_cache", f"{why}; {text}: no sign of a cache, or of no use here", len(sent)
-        )
+        text = f"{why}; {text}: no sign of a cache, or of no use here"
+        one = judge.inconclusive("no_cache", text, len(sent))
     probe = CHECKS["no_cache"].probe
     others = [name for name, spec in CHECKS.items() if spec.probe == probe and name != "no_cache"]
     return (one, *(judge.inconclusive(name, why, len(sent)) for name in others))
@@ -128,7 +110,7 @@ def of_cause(found: pd.DataFrame, cause: str, name: str = "") -> ProbeCheck:
     if cause == misses.UNEXPLAINED and not (found["read"] + found["created"]).any():
         met = met & (found["cache_marks"] > 0).to_numpy(np.bool_)  # no call was marked
     where = _places(found[met]) if cause == misses.UNSTABLE else ""
-    text = f"{int(met.sum())} of {len(met)} calls, {share(float(met.mean())) if len(met) else '–'}{where}"
+    text = f"{judge.of_all(met)} calls, {judge.part(met)}{where}"
     return judge.of_share(name, met, text, _lost(found, met))
 
 
@@ -149,7 +131,7 @@ def cost(found: pd.DataFrame) -> Floats:
 def _lost(found: pd.DataFrame, met: Mask) -> Gain:
     """What the calls that miss would have saved. Of a call that wrote nothing: at most what a warm one reads."""
     if not met.any():
-        return NONE
+        return judge.NONE
     wrote = (WRITE - READ) * found["short"] + (WRITE_HOUR - READ) * found["hour"]
     nothing = (found["created"] == 0) & (found["read"] == 0)
     lost = wrote.where(~nothing, (1 - READ) * found["uncached"]).to_numpy(np.float64) * met
@@ -162,7 +144,7 @@ def _unmarked(warm: pd.DataFrame, *, has_marks: bool) -> ProbeCheck:
         return ProbeCheck("unmarked", len(warm), 1.0, "this protocol has no cache marks")
     bare = (warm["cache_marks"].fillna(0) == 0) & (warm["read"] == 0) & (warm["created"] == 0)
     met = (bare & (warm["cause"] != misses.NO_CACHE)).to_numpy(np.bool_)
-    text = f"{int(met.sum())} of {len(met)} calls have no mark, and read and write nothing"
+    text = f"{judge.of_all(met)} calls have no mark, and read and write nothing"
     return judge.of_share("unmarked", met, text, _lost(warm, met))
 
 
@@ -207,8 +189,8 @@ def fan_out(reading: RunReading, name: str) -> ProbeResult:
     found = legs(reading.frames.run["scenario"], steady)
     calls = steady_calls(reading, settings(reading.frames.run))
     calls = calls[calls["counted"] & (calls["traffic"] == name)].reset_index(drop=True)
-    refused = steady.sent["ended"].isin(REFUSED).to_numpy(np.bool_)
-    text = f"{int(refused.sum())} of {len(refused)} calls were refused"
+    refused = steady.sent["ended"].isin(judge.REFUSED).to_numpy(np.bool_)
+    text = f"{judge.of_all(refused)} calls were refused"
     checks = [judge.of_share("legs_refused", refused, text), *_shared(calls)]
     joins = np.empty(0)
     if found:
@@ -236,22 +218,18 @@ def heavy_leg(of: Legs) -> ProbeCheck:
 def _shared(calls: pd.DataFrame) -> list[ProbeCheck]:
     """Whether legs read the prefix that they share."""
     if not len(calls):
-        return [
-            judge.inconclusive(name, "this traffic has no shared prefix") for name in ("race", "per_slot")
-        ]
+        why = "this traffic has no shared prefix"
+        return [judge.inconclusive(name, why) for name in ("race", "per_slot")]
     return [of_cause(calls, misses.RACE), of_cause(calls, misses.UNEXPLAINED, "per_slot")]
 
 
 def amplified(joins: Floats, singles: Sequence[tuple[Floats, int]]) -> ProbeCheck:
     """The joins compared with the slowest of single calls: of each kind its times, and how many a request has."""
     width = sum(count for _, count in singles)
-    if min(len(joins), *(len(one) for one, _ in singles)) < FEWEST:
+    if min(len(joins), *(len(one) for one, _ in singles)) < judge.FEWEST:
         return judge.inconclusive("fan_out", "too few requests with all their legs, or single calls")
     found, typical = _against(joins, singles), float(np.median(joins))
-    text = (
-        f"median join of {width} calls {ms(typical)} ms, slowest of as many single calls {ms(typical / found.value)} ms: "
-        f"{found.text}"
-    )
+    text = f"median join of {width} calls {ms(typical)} ms, slowest of as many single calls {ms(typical / found.value)} ms: {found.text}"
     return judge.of_medians("fan_out", len(joins), found, text)
 
 
@@ -264,7 +242,7 @@ def _against(joins: Floats, singles: Sequence[tuple[Floats, int]]) -> Medians:
 
     drawn = [
         log_ratio(rng.choice(joins, len(joins)), [(rng.choice(one, len(one)), n) for one, n in singles])
-        for _ in range(REPS)
+        for _ in range(judge.REPS)
     ]
     return judge.medians_of(log_ratio(joins, singles), np.array(drawn), WORSE)
 
@@ -274,14 +252,17 @@ def loaded(reading: RunReading, waits: Floats) -> ProbeResult:
     steady = reading.steady
     duration_s = float(reading.frames.run["scenario"]["stages"]["duration_s"])
     at = steady.requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9 / duration_s
-    low_load, after = known(waits[at < BURST_FROM]), known(waits[at >= BURST_TO + SETTLING])
+    low_load, after = known(waits[at < judge.BURST_FROM]), known(waits[at >= judge.BURST_TO + SETTLING])
     attempts = steady.sent
     when = attempts["scheduled_at_ns"].to_numpy(np.float64) / 1e9 / duration_s
-    burst = attempts[(when >= BURST_FROM) & (when < BURST_TO) & (attempts["cause"] == schema.PRIMARY)]
-    refused = burst["ended"].isin(REFUSED).to_numpy(np.bool_)
+    burst = attempts[
+        (when >= judge.BURST_FROM) & (when < judge.BURST_TO) & (attempts["cause"] == schema.PRIMARY)
+    ]
+    refused = burst["ended"].isin(judge.REFUSED).to_numpy(np.bool_)
+    text = "the median wait after the burst is {} that before"
     checks = (
-        judge.of_share("burst", refused, f"{int(refused.sum())} of {len(refused)} calls of the burst were refused"),
-        _unrecovered(after, low_load),
+        judge.of_share("burst", refused, f"{judge.of_all(refused)} calls of the burst were refused"),
+        judge.compared("unrecovered", after, low_load, SLOWER, text, "too few answers before or after the burst"),
         _no_retry_after(attempts),
         _early_retries(attempts),
     )  # fmt: skip
@@ -290,19 +271,9 @@ def loaded(reading: RunReading, waits: Floats) -> ProbeResult:
 
 def queueing(today: Floats, low_load: Floats, threshold: float) -> ProbeCheck:
     """The wait at today's rate (light probe) compared with a quarter of it."""
-    found = judge.medians(today, low_load, 1 + threshold)
-    if found is None:
-        return judge.inconclusive("queueing", "too few answers at a quarter of today's rate")
-    text = f"the median wait at today's rate is {found.text} that at a quarter of it"
-    return judge.of_medians("queueing", len(today), found, text)
-
-
-def _unrecovered(after: Floats, low_load: Floats) -> ProbeCheck:
-    found = judge.medians(after, low_load, SLOWER)
-    if found is None:
-        return judge.inconclusive("unrecovered", "too few answers before or after the burst")
-    text = f"the median wait after the burst is {found.text} that before"
-    return judge.of_medians("unrecovered", len(after), found, text)
+    text = "the median wait at today's rate is {} that at a quarter of it"
+    few = "too few answers at a quarter of today's rate"
+    return judge.compared("queueing", today, low_load, 1 + threshold, text, few)
 
 
 def _no_retry_after(attempts: pd.DataFrame) -> ProbeCheck:
@@ -310,20 +281,20 @@ def _no_retry_after(attempts: pd.DataFrame) -> ProbeCheck:
     if not len(limited):
         return judge.inconclusive("no_retry_after", "no 429")
     silent = limited["retry_after_s"].isna().to_numpy(np.bool_)
-    text = f"{int(silent.sum())} of {len(silent)} 429s have no retry-after"
-    return judge.of_share("no_retry_after", silent, text, _of_all(silent, len(attempts)))
+    text = f"{judge.of_all(silent)} 429s have no retry-after"
+    return judge.of_share("no_retry_after", silent, text, _of_attempts(silent, len(attempts)))
 
 
 def _early_retries(attempts: pd.DataFrame) -> ProbeCheck:
     early = early_s(attempts)
     if not len(early):
         return judge.inconclusive("early_retries", "no retry after a 429 with retry-after")
-    text = f"{int((early > 0).sum())} of {len(early)} retries before retry-after had elapsed, {share(float((early > 0).mean()))}"
-    gain = _of_all(early > 0, len(attempts))
-    return judge.of_share("early_retries", early > 0, text, gain)
+    met = early > 0
+    text = f"{judge.of_all(met)} retries before retry-after had elapsed, {judge.part(met)}"
+    return judge.of_share("early_retries", met, text, _of_attempts(met, len(attempts)))
 
 
-def _of_all(seen: Mask, n: int) -> Gain:
+def _of_attempts(seen: Mask, n: int) -> Gain:
     """The share of all attempts: they depend on each other as much as those of which it was seen."""
     found = proportion(seen)
     return judge.of_proportion(counted(found.k, n, round(n * found.n_eff / found.n)))

@@ -10,20 +10,11 @@ from dataclasses import dataclass
 
 from tailgauge.experiments.answer import Answer
 from tailgauge.experiments.checkup.judge import ALPHA, JudgedCheck, Measured, ProbeCheck, findings, judged
+from tailgauge_analysis.text import section
 from tailgauge_analysis.text.formatting import plural, sentence, share
-from tailgauge_analysis.text.section import (
-    FAIL,
-    INCONCLUSIVE,
-    PASS,
-    ObjectiveLine,
-    Result,
-    Section,
-    Table,
-    Value,
-)
+from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS, ObjectiveLine, Result, Section, Table
 
 OUTCOMES = {PASS: "ok", FAIL: "problem", INCONCLUSIVE: "inconclusive"}
-CHECKS = ("check", "outcome", "evidence", "allowed", "p", "n", "smallest", "probe")
 CHECKS_NOTE = (
     f"p: the chance of such evidence at an endpoint exactly at the allowed value, Holm over all checks; problems are below {ALPHA:g}. "
     "Smallest: the smallest share that would be a problem with so many observations, or the ratio of medians that is detected "
@@ -79,36 +70,35 @@ def _problem(one: JudgedCheck) -> ObjectiveLine:
     """A problem with its gain, its evidence, and what to change."""
     value, low, high = map(share, (one.check.gain.value, one.check.gain.low, one.check.gain.high))
     ends = "" if low == value == high else f" ({low} – {high})"
-    gain = f"Gain {value}{ends} of {one.spec.gain_of}. "
     evidence = f"{sentence(one.check.evidence)} (p {_chance(one.adjusted)})"
-    return ObjectiveLine(
-        one.spec.problem, FAIL, "", "", why=f"{gain}{evidence}. {sentence(one.spec.change)}."
-    )
+    why = f"Gain {value}{ends} of {one.spec.gain_of}. {evidence}. {sentence(one.spec.change)}."
+    return ObjectiveLine(one.spec.problem, FAIL, "", "", why=why)
 
 
 def _checks(checks: Sequence[JudgedCheck]) -> Table:
-    rows = tuple(
-        (
-            one.check.name, _outcome(one), one.check.evidence, one.spec.allowed,
-            _chance(one.adjusted), f"{one.check.n:,}", _least(one), one.spec.probe,
-        )
-        for one in checks
-    )  # fmt: skip
-    return Table("", CHECKS, rows, CHECKS_NOTE, prose=(2, 3, 7))
+    columns: tuple[section.Column[JudgedCheck], ...] = (
+        ("check", lambda one: one.check.name),
+        ("outcome", _outcome),
+        ("evidence", lambda one: one.check.evidence),
+        ("allowed", lambda one: one.spec.allowed),
+        ("p", lambda one: _chance(one.adjusted)),
+        ("n", lambda one: f"{one.check.n:,}"),
+        ("smallest", lambda one: _least(one.check)),
+        ("probe", lambda one: one.spec.probe),
+    )
+    return Table.of("", checks, columns, CHECKS_NOTE, prose=(2, 3, 7))
 
 
-def _outcome(one: JudgedCheck) -> Value:
-    return Value("noted" if one.noted else OUTCOMES[one.outcome], outcome=one.outcome)
+def _outcome(one: JudgedCheck) -> section.Value:
+    return section.Value("noted" if one.noted else OUTCOMES[one.outcome], outcome=one.outcome)
 
 
-def _least(one: JudgedCheck) -> str:
-    if one.check.detects is not None:
-        return f"{one.check.detects:.2f}x"
-    return "–" if one.check.smallest is None else share(one.check.smallest)
+def _least(one: ProbeCheck) -> str:
+    return share(one.smallest) if one.detects is None else f"{one.detects:.2f}x"
 
 
 def _numbers(measured: Sequence[Measured]) -> Table:
-    rows = tuple((one.name, Value(one.value, one.interval), f"{one.n:,}") for one in measured)
+    rows = tuple((one.name, section.Value(one.value, one.interval), f"{one.n:,}") for one in measured)
     return Table("", ("number", "value", "n"), rows)
 
 
@@ -120,11 +110,11 @@ def _chance(p_value: float | None) -> str:
 
 def _smallest(checks: Sequence[JudgedCheck]) -> str:
     """Smallest effects found at the strictest share and at the strictest ratio."""
-    of = {one.check.name: one.check for one in checks}
-    out = []
-    if "broken" in of and of["broken"].smallest is not None:
-        out.append(f"{share(of['broken'].smallest)} of calls that break off, where 1% is allowed")
-    if "queueing" in of and of["queueing"].detects is not None:
-        later = share(of["queueing"].detects - 1)
+    of, out = {one.check.name: one.check for one in checks}, []
+    broken, queueing = of.get("broken"), of.get("queueing")
+    if broken and broken.smallest is not None:
+        out.append(f"{share(broken.smallest)} of calls that break off, where 1% is allowed")
+    if queueing and queueing.detects is not None:
+        later = share(queueing.detects - 1)
         out.append(f"a first content {later} later at today's rate than at a quarter of it")
     return "; ".join(out)

@@ -80,10 +80,10 @@ class CurvePlanner(Planner):
         for part in ROUNDS:
             lengths = self._lengths()
             count = min(len(lengths), max(2, len(lengths) // part))
-            loads = self._fresh(self._judge.spots(self._runs(), count, SPOTS))
+            loads = self._fresh(self._judge.spots(self.results, count, SPOTS))
             Random(self._scenario.seed + self._number).shuffle(loads)
             steps = [self._step(load, length) for load, length in zip(loads, lengths, strict=False)]
-            if not steps or not self._runs():
+            if not steps or not self.results:
                 return
             yield from self.run(steps)
 
@@ -107,7 +107,7 @@ class CurvePlanner(Planner):
             yield from self.run([step])
             if len(self._kept) == before:
                 return
-            runs = sorted(self._runs(), key=lambda one: one.load)
+            runs = sorted(self.results, key=lambda one: one.load)
             down = down or self._judge.is_full(runs)
             if down and any(one.point.meets != FAIL for one in runs):
                 return
@@ -120,22 +120,22 @@ class CurvePlanner(Planner):
         return min(max(length_s, needed_s), LONGER * length_s)
 
     def _answer_s(self) -> float:
-        return min((one.rate.answer_s for one in self._runs() if not one.rate.growing), default=0.0)
+        return min((one.rate.answer_s for one in self.results if not one.rate.growing), default=0.0)
 
     def _lengths(self) -> list[float]:
         """Seconds of the runs for which there is time."""
         beside_s, left_s, wanted = RUN_S + self._rest(), self._left_s(), self._settings.step_s
         if wanted is None:
-            fills_s = self._judge.knee(self._runs()).fills_s
+            fills_s = self._judge.knee(self.results).fills_s
             usual = min(LONGEST_S, max(SHORTEST_S, self._all_s / REFINES))
             wanted = max(usual, min(FILLED * fills_s, left_s / 2 - beside_s))
-        count = max(int(left_s // (wanted + beside_s)), min(3, self._settings.points - len(self._runs())))
+        count = max(int(left_s // (wanted + beside_s)), min(3, self._settings.points - len(self.results)))
         count = min(count, int(left_s // (SHORTEST_S + beside_s)))
         return [self._settings.step_s or left_s / count - beside_s] * count if count > 0 else []
 
     def _fresh(self, loads: Sequence[float]) -> list[float]:
         """The same with four figures, or whole; each one that was not run."""
-        taken = {one.load for one in self._runs()}
+        taken = {one.load for one in self.results}
         for load in loads:
             if self._open:
                 near = [float(f"{load * 1.01**i:.4g}") for i in range(20)]
@@ -143,17 +143,17 @@ class CurvePlanner(Planner):
                 near = [max(1.0, round(load) + (i + 1) // 2 * (-1.0) ** i) for i in range(20)]
             if free := [one for one in near if one not in taken]:
                 taken.add(free[0])
-        return sorted(taken - {one.load for one in self._runs()})
+        return sorted(taken - {one.load for one in self.results})
 
     def _rest(self) -> float:
         """Seconds before a run."""
-        return self._rest_s if is_limited([one.rate for one in self._runs()]) else 0.0
+        return self._rest_s if is_limited([one.rate for one in self.results]) else 0.0
 
     def _left_s(self) -> float:
         return self._all_s - self.spent_s
 
     def _step(self, load: float, length_s: float) -> Step:
-        answer_s, fills_s = self._answer_s(), self._judge.knee(self._runs()).fills_s
+        answer_s, fills_s = self._answer_s(), self._judge.knee(self.results).fills_s
         fill_s = min(fills_s, WARMUP_MOST * length_s)
         warmup_s = max(WARMUP * length_s, min(length_s / 2, 2 * answer_s), fill_s)
         waiting = load * length_s if self._open else load
@@ -171,9 +171,6 @@ class CurvePlanner(Planner):
         """The point of a run."""
         return measure.load_result(step.given, reading, today=not self._kept, refused=self._settings.refused)
 
-    def _runs(self) -> list[LoadResult]:
-        return [one.measured for one in self._kept]
-
     def answer(self) -> Answer:
         """What was found."""
-        return report.answer(self._judge, self._runs(), self._base)
+        return report.answer(self._judge, self.results, self._base)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from tailgauge.experiments.answer import NONE, NOTHING, Answer, answered, between, estimate
+from tailgauge.experiments.answer import NONE, NOTHING, Answer, answered, between, estimate, load_line
 from tailgauge.experiments.course import Base
 from tailgauge.experiments.curve.judge import BACKLOG, REFUSALS, Judge, Knee
 from tailgauge.experiments.curve.measure import LoadResult
@@ -89,9 +89,8 @@ def _today(curve: Curve) -> Iterator[str]:
 
 def _lines(curve: Curve, outcome: str) -> Iterator[ObjectiveLine]:
     if curve.today is not None:
-        at, today = curve.knee, f"{figures(curve.today)} {curve.unit}"
-        value = NONE if at.value is None else f"{figures(at.value)} {curve.unit}"
-        yield ObjectiveLine(f"today's {today}", outcome, value, f"≥ {today}", between(at.low, at.high))
+        at, name = curve.knee, f"today's {figures(curve.today)} {curve.unit}"
+        yield load_line(name, outcome, curve.today, (at.value, at.low, at.high), curve.unit)
 
 
 def _columns(curve: Curve) -> Iterator[Column[CurvePoint]]:

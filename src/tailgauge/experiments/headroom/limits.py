@@ -10,6 +10,7 @@ bucket was seen empty decides, or the capacity.
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -126,7 +127,7 @@ def binding(failed: Sequence[RateResult]) -> str | None:
     """What failed the runs: the limit that refused most calls, the capacity, or the objectives."""
     counts = by_kind(failed)
     over = sum(one.overloaded for one in failed)
-    most = max(counts, key=lambda kind: counts[kind], default=None)
+    most = max(counts, key=counts.__getitem__, default=None)
     if most is not None and counts[most] >= over and counts[most] >= FEWEST:
         return most
     if over or any(one.growing for one in failed):
@@ -135,12 +136,11 @@ def binding(failed: Sequence[RateResult]) -> str | None:
     return OBJECTIVES if missed else most
 
 
-def by_kind(runs: Sequence[RateResult]) -> dict[str, int]:
+def by_kind(runs: Sequence[RateResult]) -> Counter[str]:
     """429s of each limit."""
-    counts: dict[str, int] = {}
+    counts: Counter[str] = Counter()
     for one in runs:
-        for kind, n in one.kinds.items():
-            counts[kind] = counts.get(kind, 0) + n
+        counts.update(one.kinds)
     return counts
 
 
@@ -179,15 +179,13 @@ def at_least(found: Sequence[Bound], per_s: float | None) -> list[Bound]:
     """The same; limits that were never met sustain at least a rate that was sustained, as far as their headers allow it."""
     if per_s is None:
         return list(found)
-    out = []
-    for one in found:
-        if one.decides or one.limit is None:
-            out.append(one)
-            continue
-        low = max(one.per_s.low, min(per_s, one.per_s.high))
-        rate = Rate(max(one.per_s.value, low), low, one.per_s.high)
-        out.append(replace(one, per_s=rate, uncached=rate if one.uncached == one.per_s else one.uncached))
-    return out
+    return [one if one.decides or one.limit is None else _raised(one, per_s) for one in found]
+
+
+def _raised(one: Bound, per_s: float) -> Bound:
+    low = max(one.per_s.low, min(per_s, one.per_s.high))
+    rate = Rate(max(one.per_s.value, low), low, one.per_s.high)
+    return replace(one, per_s=rate, uncached=rate if one.uncached == one.per_s else one.uncached)
 
 
 def lowest(found: Sequence[Bound]) -> Rate | None:

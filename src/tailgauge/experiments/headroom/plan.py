@@ -14,11 +14,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
 from tailgauge.experiments.answer import Answer
-from tailgauge.experiments.course import RUN_S, Base, Planner, Step, Steps
+from tailgauge.experiments.course import RUN_S, Base, Planner, Step, Steps, no_cooldown
 from tailgauge.experiments.headroom import measure, report, search
 from tailgauge.experiments.headroom.judge import JudgedRate, RateResult, is_limited, judged
 from tailgauge.experiments.headroom.limits import Bound, bounds, by_capacity, ceiling, lowest
@@ -81,24 +82,20 @@ class HeadroomPlanner(Planner):
     def steps(self) -> Steps:
         """One run without a 429, or the search."""
         if self._settings.no_429:
-            yield from self.run([self._step(NextRate(self._today, 1, above=False), [], self._step_s)])
+            yield from self.run([self._step(NextRate(self._today, 1, above=False), [])])
             return
         for _ in range(ROUNDS):
             tried, found = self._judged()
-            plan, free = self._plan, bool(tried) and not is_limited(self._runs())
+            plan, free = self._plan, bool(tried) and not is_limited(self.results)
             if free:
                 confirm = 1 if tried[0].objectives else plan.confirm  # rates beside it say as much
                 plan = replace(plan, growth=DOUBLE, narrow=max(plan.narrow, NARROW_FREE), confirm=confirm)
-            attempts = search.attempts(
-                tried, plan, lowest(found), ceiling(found), by_capacity=by_capacity(found)
-            )
+            known, top = lowest(found), ceiling(found)
+            attempts = search.attempts(tried, plan, known, top, by_capacity=by_capacity(found))
             left = [one for one in attempts for _ in range(1 if free else one.times)]
             Random(self._scenario.seed + self._number).shuffle(left)
-            steps = [
-                self._free_step(one, tried) if free else self._step(one, found, self._step_s) for one in left
-            ]
-            fitting = self._fitting(steps)
-            before = len(self._kept)
+            make = partial(self._free_step, tried=tried) if free else partial(self._step, found=found)
+            fitting, before = self._fitting([make(one) for one in left]), len(self._kept)
             if fitting:
                 yield from self.run(fitting)
             if len(self._kept) == before:  # nothing is left to try, or no run of it is valid
@@ -120,8 +117,8 @@ class HeadroomPlanner(Planner):
         emptied, good = one.above and not self._trace, self._settings.good
         return measure.rate_result(one.rate_per_s, reading, emptied=emptied, today=not self._kept, good=good)
 
-    def _step(self, attempt: NextRate, found: Sequence[Bound], length_s: float) -> Step:
-        rate, warmup_s = attempt.rate_per_s, length_s / 10
+    def _step(self, attempt: NextRate, found: Sequence[Bound]) -> Step:
+        rate, length_s, warmup_s = attempt.rate_per_s, self._step_s, self._step_s / 10
         overrides = self._at(rate)
         above = attempt.above and not self._trace
         if above:
@@ -130,7 +127,7 @@ class HeadroomPlanner(Planner):
             points = [[0.0, BURST], [at, BURST], [at, 1.0], [1.0, 1.0]]
             overrides += [("arrival.rate_per_s", rate * (1 + (BURST - 1) * at)),
                           ("arrival.shape", {"kind": "piecewise", "points": points})]  # fmt: skip
-        overrides += [("stages.warmup_s", warmup_s), ("stages.cooldown_s", 0.0)]
+        overrides += no_cooldown(warmup_s)
         name = f"{rate:.4g} requests/s" + (", after a burst that empties the bucket" if above else "")
         rest_s = self._rest_s if self._kept else 0.0
         return Step(name, tuple(overrides), warmup_s + length_s, self.seed(), rest_s, attempt)
@@ -159,27 +156,20 @@ class HeadroomPlanner(Planner):
         return [*self._overrides, ("arrival.rate_per_s", rate), *flat]
 
     def _judged(self) -> tuple[list[JudgedRate], list[Bound]]:
-        runs = self._runs()
+        runs = self.results
         found = bounds(runs, self._gaps, self._settings.refused)
         return judged(runs, self._settings, lowest(found), by_capacity=by_capacity(found)), found
-
-    def _runs(self) -> list[RateResult]:
-        return [one.measured for one in self._kept]
 
     def answer(self) -> Answer:
         """What was found."""
         remarks = [SAME_TRACE] if self._trace else []
         remarks += [SPENT.format(self._base.table.minutes)] if self._spent else []
-        return report.answer(self._settings, self._today, self._runs(), *self._judged(), remarks)
+        return report.answer(self._settings, self._today, self.results, *self._judged(), remarks)
 
 
 def of_queue(limits: Limits, requests: float, warmup_s: float) -> list[tuple[str, Any]]:
     """Overrides of a step whose `requests` may all come to wait: what is left of them at its end is closed soon."""
-    overrides = [
-        ("stages.warmup_s", warmup_s),
-        ("stages.cooldown_s", 0.0),
-        ("limits.drain_s", min(DRAIN_S, limits.drain_s)),
-    ]
+    overrides = [*no_cooldown(warmup_s), ("limits.drain_s", min(DRAIN_S, limits.drain_s))]
     if "in_flight_per_worker" not in limits.model_fields_set:
         most = min(MOST_IN_FLIGHT, max(limits.in_flight_per_worker, math.ceil(requests)))
         overrides.append(("limits.in_flight_per_worker", most))

@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from tailgauge.experiments.answer import Answer, answered, estimate
+from tailgauge.experiments.answer import NONE, NOTHING, Answer, answered, estimate, load_line
 from tailgauge.experiments.headroom import limits, search
 from tailgauge.experiments.headroom.judge import JudgedRate, Rate, RateResult
 from tailgauge.experiments.headroom.limits import CAPACITY, OBJECTIVES, Bound, Limit, at_least, lowest
@@ -21,21 +21,9 @@ from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Gr
 from tailgauge_analysis.text.cells import share_cell
 from tailgauge_analysis.text.formatting import figures, listed, share
 from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
-from tailgauge_analysis.text.section import (
-    FAIL,
-    INCONCLUSIVE,
-    PASS,
-    Cell,
-    ObjectiveLine,
-    Result,
-    Table,
-    Value,
-    worst,
-)
+from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS, Cell, Result, Table, Value, worst
 
-NOTHING = "no answer: every run was INVALID, or there was no time for one"
 NO_HEADER = "no answer without a 429: no header of the target names a limit"
-NONE = "–"
 RATES = (
     "requests/s", "times today", "refused of attempts", "answered/s", "sustained", "429s by", "backlog grows", "runs", "requests",
 )  # fmt: skip
@@ -49,8 +37,6 @@ LIMITS = (
 )  # fmt: skip
 LIMITS_NOTE = "One row per limit, the tightest first. Sustained: the rate in requests/s at which it refuses the allowed share."
 FIGURE_NOTE = "Bars are 95% intervals. Shaded: from the highest rate that passes to the lowest that fails."
-
-
 Ends = tuple[float | None, float | None, float | None]  # low, value, high
 
 
@@ -103,16 +89,21 @@ def answer(
 ) -> Answer:  # fmt: skip
     """The answer of a search, or of one run without a 429; the first run is at today's rate."""
     found = Sustained(today, settings.refused, settings.no_429)
-    text, details, problems, notes = NOTHING, list[str](), list[str](), list[str]()
-    if runs:
-        known = _found(settings, found, runs, tried, bounds)
-        text, details = _text(known, tried, runs[0]) if known else (NO_HEADER, details)
-        found = known or found
+    known = _found(settings, found, runs, tried, bounds) if runs else None
+    text, details, problems, notes = NO_HEADER if runs else NOTHING, list[str](), list[str](), list[str]()
+    if known is not None:
+        found, (text, details) = known, _text(known, tried, runs[0])
         cold, breaks = _cache_text(found)
         (problems if breaks else details).extend(cold)
+    if runs:
         notes = [*_first_429(found, runs[0]), *_notes(settings, tried, found)]
-    objectives = _objectives(settings, found) if found.low_per_s or found.high_per_s else ()
-    low, high = found.low_per_s, found.high_per_s
+    low, value, high = found.low_per_s, found.sustained_per_s, found.high_per_s
+    wanted = [(_today(found), 1.0), (f"growth to {_x(settings.need)}", settings.need)] if low or high else []
+    objectives = tuple(
+        load_line(name, found.met(times), times * today, (value, low, high), "requests/s")
+        for name, times in wanted
+        if times
+    )
     smallest = f"a change of the sustainable rate by {share(high / low - 1)}" if low and high else ""
     tables = [_rates(tried, found)]
     if found.limits:
@@ -182,12 +173,8 @@ def _found_limit(today: RateResult, one: Bound) -> FoundLimit:
         ratio = Growth(by.value / now, by.low / now, by.high / now, today.requests, None)
         return FoundLimit(one, ratio, ratio)
     allowed = not today.kinds.get(one.kind)
-    cached, uncached = (
-        _growth(trace, limit, allowed=allowed and cached)
-        if (trace := today.offered.get((one.kind, limit.counted, cached))) is not None
-        else None
-        for cached in (True, False)
-    )
+    traces = [(today.offered.get((one.kind, limit.counted, cached)), cached) for cached in (True, False)]
+    cached, uncached = (trace and _growth(trace, limit, allowed=allowed and of) for trace, of in traces)
     return FoundLimit(one, cached, uncached or cached)
 
 
@@ -264,11 +251,8 @@ def _text(found: Sustained, tried: Sequence[JudgedRate], first: RateResult) -> t
 def _first_429(found: Sustained, first: RateResult) -> list[str]:
     """When the first 429 is expected."""
     grows = found.first_429
-    if (
-        grows is None
-        or None in {found.low_per_s, found.high_per_s}
-        or found.binding in {CAPACITY, OBJECTIVES, None}
-    ):
+    is_open = None in {found.low_per_s, found.high_per_s}
+    if grows is None or is_open or found.binding in {CAPACITY, OBJECTIVES, None}:
         return []
     ends = _between(grows.low, grows.high)
     at = ends if grows.value is None else f"{_x(grows.value)} ({ends})"
@@ -286,22 +270,6 @@ def _cache_text(found: Sustained) -> tuple[list[str], bool]:
     return [f"without the prompt cache {only}{ends} of today's traffic fits"], breaks
 
 
-def _objectives(settings: Settings, found: Sustained) -> tuple[ObjectiveLine, ...]:
-    low, high = ("?" if end is None else figures(end) for end in (found.low_per_s, found.high_per_s))
-    value = NONE if found.sustained_per_s is None else f"{figures(found.sustained_per_s)} requests/s"
-    return tuple(
-        ObjectiveLine(
-            name,
-            found.met(times),
-            value,
-            f"≥ {figures(times * found.today_per_s)} requests/s",
-            f"{low} – {high}",
-        )
-        for name, times in ((_today(found), 1.0), (f"growth to {_x(settings.need)}", settings.need))
-        if times
-    )
-
-
 def _notes(settings: Settings, tried: Sequence[JudgedRate], found: Sustained) -> list[str]:
     unseen = [one.bound.limit.kind for one in found.limits if one.bound.limit and not one.bound.limit.seen]
     if settings.no_429:
@@ -311,16 +279,13 @@ def _notes(settings: Settings, tried: Sequence[JudgedRate], found: Sustained) ->
     open_rates = ", ".join(figures(one.rate_per_s) for one in tried if one.outcome == INCONCLUSIVE)
     refused = any(one.outcome == FAIL and (one.refused.low or 0.0) > settings.refused for one in tried)
     decided = any(one.bound.decides for one in found.limits)
-    return [
-        text
-        for text, is_so in (
-            (f"inconclusive at {open_rates} requests/s", open_rates),
-            ("an acceleration limit refused calls: set experiment.headroom.growth lower", "ramp" in kinds),
-            ("the spending limit refused calls: the answer is based on the runs before", "spend" in kinds),
-            ("no limit explains the refusals: the interval is based on the tried rates alone", refused and not decided),
-        )
-        if is_so
-    ]  # fmt: skip
+    notes = (
+        (f"inconclusive at {open_rates} requests/s", open_rates),
+        ("an acceleration limit refused calls: set experiment.headroom.growth lower", "ramp" in kinds),
+        ("the spending limit refused calls: the answer is based on the runs before", "spend" in kinds),
+        ("no limit explains the refusals: the interval is based on the tried rates alone", refused and not decided),
+    )  # fmt: skip
+    return [text for text, is_so in notes if is_so]
 
 
 # --- tables and the figure ----------------------------------------------------------------------------------------
@@ -380,20 +345,13 @@ def _pictures(tried: Sequence[JudgedRate], found: Sustained) -> tuple[Picture, .
     """Refused share by rate, and where the sustainable rate lies."""
     if len(tried) < 2:
         return ()
-    curves = []
+    curves, known = [], [one for one in tried if one.refused.value is not None]
     for name, emptied in (("from rest", False), ("after a burst that empties the bucket", True)):
-        ours = [
-            (one.rate_per_s, one.refused)
-            for one in tried
-            if one.emptied == emptied and one.refused.value is not None
-        ]
-        if ours:
+        if ours := [(one.rate_per_s, one.refused) for one in known if one.emptied == emptied]:
             curves.append(PlotCurve.of(name, ours, lambda share: 100 * share, joined=not emptied))
-    rates = [one.rate_per_s for one in tried]
-    curves.append(
-        PlotCurve("allowed", (min(rates), max(rates)), (100 * found.refused_at_most,) * 2, dashed="red")
-    )
+    ends, allowed = (tried[0].rate_per_s, tried[-1].rate_per_s), 100 * found.refused_at_most
+    curves.append(PlotCurve("allowed", ends, (allowed, allowed), dashed="red"))
     low, high = found.low_per_s, found.high_per_s
     marks = (Mark("sustainable rate", low, high),) if low is not None and high is not None else ()
-    title = "Calls refused at each rate"
-    return (Picture("headroom", title, FIGURE_NOTE, "requests/s", "refused, %", tuple(curves), marks),)
+    text = ("Calls refused at each rate", FIGURE_NOTE, "requests/s", "refused, %")
+    return (Picture("headroom", *text, tuple(curves), marks),)

@@ -59,13 +59,10 @@ def ends(tried: Sequence[JudgedRate]) -> tuple[JudgedRate | None, JudgedRate | N
 def agrees(capacity: Rate, tried: Sequence[JudgedRate]) -> bool:
     """Whether nothing passed above it, failed below it, or missed an objective before it was reached."""
     low, high = ends(tried)
-    passed, failed = (one.rate_per_s if one is not None else None for one in (low, high))
-    missed = any(of.missed for one in tried if one.rate_per_s <= capacity.high for of in one.objectives)
-    return (
-        (passed is None or passed <= capacity.high)
-        and (failed is None or failed >= capacity.low)
-        and not missed
-    )
+    is_above = low is not None and low.rate_per_s > capacity.high
+    is_below = high is not None and high.rate_per_s < capacity.low
+    missed = (of.missed for one in tried if one.rate_per_s <= capacity.high for of in one.objectives)
+    return not (is_above or is_below or any(missed))
 
 
 def attempts(
@@ -121,12 +118,11 @@ def _around(
         burst = one.emptied or by_capacity
         if burst and one.rate_per_s > known.value and one.rate_per_s >= above / math.sqrt(wide):
             above = one.rate_per_s * wide
-    out = []
-    if low is None or low.rate_per_s < below / math.sqrt(wide):
-        out.append(NextRate(below, plan.confirm, above=False))
-    if high is None or high.rate_per_s > above * math.sqrt(wide):
-        out.append(NextRate(above, plan.confirm, above=not by_capacity))
-    return out
+    sides = (
+        (NextRate(below, plan.confirm, above=False), low is None or low.rate_per_s < below / math.sqrt(wide)),
+        (NextRate(above, plan.confirm, above=not by_capacity), high is None or high.rate_per_s > above * math.sqrt(wide)),
+    )  # fmt: skip
+    return [side for side, is_open in sides if is_open]
 
 
 def _bisected(tried: Sequence[JudgedRate], plan: SearchPlan, ceiling: float | None) -> list[NextRate]:

@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 import numpy as np
 
@@ -191,39 +192,27 @@ def result(loads: Sequence[LoadResult], quantile: float | None = None) -> Hedgin
         )
         for i, of in enumerate(known)
     ]  # fmt: skip
-    compared = tuple(
-        _compared(load, change, missed, p if yes else None)
-        for load, change, missed, yes in zip(ordered, slow, bad, stable, strict=True)
-    )
-    return HedgingResult(
-        p, compared, crossovers[0], crossovers[1] if len(crossovers) > 1 else None, tuple(adjusted), unstable
-    )
+    quantiles = [p if yes else None for yes in stable]
+    compared = tuple(map(_compared, ordered, slow, bad, quantiles))
+    tail, *goodput = crossovers
+    return HedgingResult(p, compared, tail, next(iter(goodput), None), tuple(adjusted), unstable)
 
 
 def _unstable(ordered: Sequence[LoadResult], sides: Sequence[int]) -> float | None:
     """The load from which on every one is unstable in one of these variants; None if the highest is stable."""
-    found = None
-    for one in reversed(ordered):
-        if all(one.growth_per_s[side] is None for side in sides):
-            break
-        found = one.rate_per_s
-    return found
+    growing = takewhile(
+        lambda one: any(one.growth_per_s[side] is not None for side in sides), reversed(ordered)
+    )
+    return min((one.rate_per_s for one in growing), default=None)
 
 
 def _compared(
     load: LoadResult, change: Contrast | None, missed: Contrast | None, p: float | None
 ) -> ComparedLoad:
     off, on = (None if p is None or not blocks else _pooled(blocks, p) for blocks in (load.off, load.on))
-    each = None
-    if (
-        change is not None
-        and load.copies.cost is not None
-        and off is not None
-        and on is not None
-        and on < off < math.inf
-    ):
-        low, high = load.copies.cost
-        each = 1000 * low / (off - on), 1000 * high / (off - on)
+    each, cost = None, load.copies.cost
+    if change is not None and cost is not None and off is not None and on is not None and on < off < math.inf:
+        each = 1000 * cost[0] / (off - on), 1000 * cost[1] / (off - on)
     return ComparedLoad(load, change, missed, load.requests, off, on, each)
 
 
@@ -235,11 +224,9 @@ def _pooled(blocks: Sequence[Floats], p: float) -> float:
 
 def closer(loads: Sequence[float], fit: Sequence[float], n: int) -> list[float]:
     """Evenly spaced loads between the last gain and the first harm; none if the fit has no such place."""
-    gains = [load for load, value in zip(loads, fit, strict=True) if value < 0]
-    harms = [load for load, value in zip(loads, fit, strict=True) if value > 0]
-    if not gains or not harms:
+    low, high = around(loads, np.array(fit))
+    if not math.isfinite(high - low):
         return []
-    low, high = gains[-1], harms[0]
     return [low + (high - low) * (i + 1) / (n + 1) for i in range(n)]
 
 
@@ -312,7 +299,7 @@ def around(loads: Sequence[float], fit: Floats, least: float = 0.0) -> tuple[flo
 
 def _zero(loads: Sequence[float], fit: Floats) -> float | None:
     low, high = around(loads, fit)
-    if not (math.isfinite(low) and math.isfinite(high)):
+    if not math.isfinite(high - low):
         return None
     a, b = fit[loads.index(low)], fit[loads.index(high)]
     return float(low + (high - low) * a / (a - b))

@@ -16,7 +16,7 @@ from random import Random
 from typing import Any
 
 from tailgauge.experiments.answer import Answer
-from tailgauge.experiments.course import RUN_S, Base, Planner, Step, Steps
+from tailgauge.experiments.course import RUN_S, Base, Planner, Step, Steps, no_cooldown
 from tailgauge.experiments.headroom.plan import HeadroomPlanner
 from tailgauge.experiments.headroom.search import NextRate
 from tailgauge.experiments.hedging import contrast, report
@@ -63,9 +63,8 @@ class HedgingPlanner(Planner):
         if self._search is not None:
             yield from self._search.steps()
             of = self._search.answer()
-            self._sustainable = (
-                of.finding.sustained_per_s or of.finding.low_per_s or of.finding.high_per_s or 0.0
-            )
+            found = of.finding
+            self._sustainable = found.sustained_per_s or found.low_per_s or found.high_per_s or 0.0
             self._notes = [f"without hedging {of.result.sentence}"]
         if self._sustainable:
             loads = sorted(self._sustainable * one for one in self._settings.loads)
@@ -95,8 +94,7 @@ class HedgingPlanner(Planner):
             yield from self.run([self._step(rate, planned, delay) for delay in delays])
         known = {one.delay_ms: one.change.value for one in self._delays() if one.change is not None}
         if known:
-            best = min(known, key=known.__getitem__)
-            self._hedge = self._with(best)
+            self._hedge = self._with(min(known, key=known.__getitem__))
 
     def _with(self, delay: Delay | None) -> dict[str, Any]:
         """The hedge with this delay in the place of its own."""
@@ -104,8 +102,8 @@ class HedgingPlanner(Planner):
             return self._hedge
         if delay == ADAPTIVE:
             return {**self._hedge, "policy": ADAPTIVE}
-        policy = self._hedge["policy"]
-        return {**self._hedge, "policy": policy if policy == "single_r" else "fixed", "delay_ms": delay}
+        policy = "single_r" if self._hedge["policy"] == "single_r" else "fixed"
+        return {**self._hedge, "policy": policy, "delay_ms": delay}
 
     def _delays(self) -> list[TriedDelay]:
         tried = {one.step.given[1]: one.measured for one in self._kept if one.step.given[1] is not None}
@@ -139,7 +137,7 @@ class HedgingPlanner(Planner):
         blocks = {"a": OFF, "b": ON, "block_s": block_s, "washout_s": washout_s}
         overrides = (
             ("arrival.rate_per_s", rate), ("arrival.shape", None), ("traffic", self._variants(hedge)), ("slo", self._slo),
-            ("alert", None), ("use_case", None), ("crossover", blocks), ("stages.warmup_s", warmup_s), ("stages.cooldown_s", 0.0),
+            ("alert", None), ("use_case", None), ("crossover", blocks), *no_cooldown(warmup_s),
         )  # fmt: skip
         name = f"{rate:.4g} requests/s" + (f", {_described(hedge)}" if delay is not None else "")
         return Step(name, overrides, whole_s, self.seed(), given=(rate, delay, block_s))
@@ -166,24 +164,22 @@ class HedgingPlanner(Planner):
         """Those of the loads `near` the crossover that fit behind so many more runs, with blocks as long as the waits that were
         seen need; refused if these runs alone do not.
         """
-        results = [one.measured for one in self._kept]
-        p99_s = max((one.p99_s for one in results), default=0.0)
+        p99_s = max((one.p99_s for one in self.results), default=0.0)
         shortest_s = max(SHORTEST_S, BLOCK_E2E * p99_s)
         of_each = self._free_s(runs) / runs / (2 * PAIRS)
         self._least_s = max(shortest_s, min(AMPLE * p99_s, of_each))
         key = ""
         if self._settings.block_s:
-            key = f"hedging.block_s = {math.ceil(shortest_s)}" if any(one.short for one in results) else ""
+            key = (
+                f"hedging.block_s = {math.ceil(shortest_s)}" if any(one.short for one in self.results) else ""
+            )
         elif of_each < shortest_s:
             more = (shortest_s - of_each) * 2 * PAIRS * runs / 60
             more *= 1 / (1 - SEARCH_SHARE) if self._search else 1
             key = f"minutes = {math.ceil(self._base.table.minutes + more)}, or fewer loads"
         else:
-            fit = [
-                self._free_s(runs + n) >= 2 * PAIRS * self._least_s * (runs + n)
-                for n in range(1, len(near) + 1)
-            ]
-            near = near[: sum(fit)]
+            numbers = range(runs + 1, runs + len(near) + 1)
+            near = near[: sum(self._free_s(n) >= 2 * PAIRS * self._least_s * n for n in numbers)]
         if key:
             need = f"{BLOCK_E2E} end-to-end p99 of {figures(p99_s)} s"
             self._refused = f"no answer: blocks must last {need}: set experiment.{key}"
@@ -199,13 +195,9 @@ class HedgingPlanner(Planner):
     def answer(self) -> Answer:
         """What was found."""
         tested = report.TestedHedge(
-            _described(self._hedge),
-            self._sustainable or None,
-            self._today,
-            self._settings.quantile,
-            self._base.table.minutes,
-            self._refused,
-        )
+            _described(self._hedge), self._sustainable or None, self._today, self._settings.quantile,
+            self._base.table.minutes, self._refused,
+        )  # fmt: skip
         return report.answer(tested, self._loads(), self._delays(), self._notes)
 
 
@@ -251,8 +243,5 @@ def _described(hedge: dict[str, Any]) -> str:
     if policy == ADAPTIVE:
         return f"hedging after the {100 * float(hedge.get('quantile', 0.9)):g}% quantile of recent waits"
     after = f"hedging after {float(hedge.get('delay_ms', 1000.0)):g} ms"
-    return (
-        f"{after} with probability {float(hedge.get('probability', 0.5)):g}"
-        if policy == "single_r"
-        else after
-    )
+    chance = f" with probability {float(hedge.get('probability', 0.5)):g}" if policy == "single_r" else ""
+    return f"{after}{chance}"

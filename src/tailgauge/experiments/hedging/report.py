@@ -8,10 +8,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from tailgauge.experiments.answer import Answer, answered
+from tailgauge.experiments.answer import NONE, Answer, answered
+from tailgauge.experiments.hedging import judge
 from tailgauge.experiments.hedging.contrast import MOST, Contrast, per_cent
 from tailgauge.experiments.hedging.judge import (
     HELPS,
@@ -19,14 +21,13 @@ from tailgauge.experiments.hedging.judge import (
     ComparedLoad,
     CrossoverLoad,
     HedgingResult,
-    LoadResult,
     TriedDelay,
-    result,
 )
 from tailgauge_analysis.comparing.design import STABLE
+from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.formatting import figures, ms_or_failed, percentile, share
 from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
-from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS, Cell, Result, Table, Value
+from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS, Cell, Column, Result, Table, Value
 
 DETECTED = 2.8  # standard errors: 5% two-sided, 80% power
 NOTHING = "no answer: every run was INVALID, had too few requests, or there was no time for one"
@@ -34,17 +35,25 @@ NO_RATE = "no answer: no sustainable rate was found, so there are no loads to tr
 P95 = "too few requests for a p99 of each variant at the lowest load: the p95 is used"
 SHORT_BLOCKS = "blocks are shorter than five end-to-end p99s at {}: this hides part of the difference"
 MIXED = "not compared at {} requests/s: the backlog outlasts a block, so that both variants wait for it"
+NOT_STABLE = "unstable without hedging too at {} requests/s"
+LOST = "not compared at {} requests/s: the {} is a failed request in both variants"
 MODEL = "neighbouring loads are pooled: what hedging changes can only grow with the load (isotonic fit)"
 UNSTABLE = "unstable with hedging"
+LOADS_NOTE = (
+    "One row per load; hedging off and on in alternating blocks. End to end since scheduled, failures slowest; the interval "
+    "is a bootstrap over pairs of blocks. Helps, hurts: by the interval of the crossover load; inconclusive: within it. Missed: requests that miss an objective."
+)
+COSTS_NOTE = "Refused: of the attempts. Cost: of the losing attempts, least to most"
+DELAYS_NOTE = "At the lowest load; the delay with the lowest quantile was used at all loads."
+COPIES = (("calls hedged", "hedged"), ("hedges won", "won"))
 TIMES = 4  # the minutes: half the noise
-NONE = "–"
 ADVICE = {
     HELPS: "turn hedging on at {}", HURTS: "leave hedging off at {}", INCONCLUSIVE: "hedging has no clear effect at {}",
 }  # fmt: skip
 DRAWN_TO = 1.5  # of a logarithm: +348%; larger values are drawn there
 FIGURE_NOTE = "Bars are 95% intervals{}; below 0 hedging helps."
 SHADED = " Shaded: the interval of the crossover load."
-TAILS_NOTE = "At {}. A line that ends level above the bottom shows the share of failed requests."
+TAILS_NOTE = "At {} requests/s, the tested load nearest to today's {}. A line that ends level above the bottom shows the share of failed requests."
 CANCEL, LIMIT, DELAY, TOGETHER, LOAD = "cancel", "limit", "delay", "correlation", "load"
 SAVED = 0.5  # of the remaining generation: less is no effective cancel
 MORE_REFUSED = 0.005  # share of the calls
@@ -85,10 +94,10 @@ class Hedging:
 
 
 def answer(
-    tested: TestedHedge, loads: Sequence[LoadResult], delays: Sequence[TriedDelay], notes: Sequence[str]
+    tested: TestedHedge, loads: Sequence[judge.LoadResult], delays: Sequence[TriedDelay], notes: Sequence[str]
 ) -> Answer:
     """The answer from all tested loads."""
-    found = result(loads, tested.quantile)
+    found = judge.result(loads, tested.quantile)
     why = _causes(found)
     finding = Hedging(tested, found, tuple(delays), tuple(why))
     known = found.unstable_per_s is not None or any(one.change or one.missed for one in found.loads)
@@ -107,21 +116,10 @@ def answer(
         text, outcome, details = place, INCONCLUSIVE, []
     causes = [one.text for one in why]
     unequal = dict.fromkeys(text for one in found.loads for text in one.load.unequal)
-    other = [] if by else _goodput(found)
-    shows_more = found.goodput is not None and (found.goodput.hurts, found.goodput.helps) > (
-        decided.hurts,
-        decided.helps,
-    )
-    details = [
-        *unequal,
-        *details,
-        *(other if shows_more else []),
-        *_between(tested, decided),
-        *_sizes(found),
-        *causes[:1],
-    ]
+    more, less = _goodput(found, decided)
+    details = [*unequal, *details, *more, *_between(tested, decided), *_sizes(found), *causes[:1]]
     tables = [_loads(found, tested.sustainable_per_s), _costs(found), *([_delays(delays)] if delays else [])]
-    notes = [*([] if shows_more else other), *_price(found), *causes[1:], *notes, *_remarks(tested, found)]
+    notes = [*less, *_price(found), *causes[1:], *notes, *_remarks(tested, found)]
     shown, pictures = Result(outcome, text, details=tuple(details)), _pictures(found, tested.today_per_s)
     return answered("hedging", "Hedging by load", shown, finding, tables, notes, _smallest(found), pictures)
 
@@ -129,10 +127,13 @@ def answer(
 # --- text -------------------------------------------------------------------------------------------------------
 
 
-def _goodput(found: HedgingResult) -> list[str]:
-    if found.goodput is None:
-        return []
-    return [f"by the share of requests that meet every objective it {_place(found, found.goodput)}"]
+def _goodput(found: HedgingResult, decided: CrossoverLoad) -> tuple[list[str], list[str]]:
+    """What goodput says where the tail decides: as a detail where it shows more than the tail, else as a note."""
+    of = found.goodput
+    if of is None or of is decided:
+        return [], []
+    text = [f"by the share of requests that meet every objective it {_place(found, of)}"]
+    return (text, []) if (of.hurts, of.helps) > (decided.hurts, decided.helps) else ([], text)
 
 
 def _between(tested: TestedHedge, of: CrossoverLoad) -> list[str]:
@@ -151,18 +152,15 @@ def _place(found: HedgingResult, of: CrossoverLoad) -> str:
 
 
 def _ends(found: HedgingResult, of: CrossoverLoad) -> str:
-    compared = [one.rate_per_s for one in found.loads if not one.load.mixed] or [
-        one.rate_per_s for one in found.loads
-    ]
-    first, last = _rate(compared[0]), _rate(compared[-1])
+    compared = [one for one in found.loads if not one.load.mixed] or found.loads
+    first, last = (_rate(one.rate_per_s) for one in (compared[0], compared[-1]))
     below, above = (
         "at some loads" if rate is None else f"{word} {_rate(rate)} requests/s"
         for word, rate in (("below", of.helps_below_per_s), ("above", of.hurts_above_per_s))
     )
     if of.helps:
-        return (
-            f"helps {below}, {f'hurts {above}' if of.hurts else f'not shown to hurt up to {last} requests/s'}"
-        )
+        hurts = f"hurts {above}" if of.hurts else f"not shown to hurt up to {last} requests/s"
+        return f"helps {below}, {hurts}"
     if of.hurts:
         return f"hurts {above}, not shown to help from {first} requests/s on"
     return f"shows no difference from {first} to {last} requests/s"
@@ -187,7 +185,7 @@ def _price(found: HedgingResult) -> list[str]:
     """What a millisecond costs where the gain is largest."""
     for _, best in _shown(found)[:1]:
         if best.cost_per_ms is not None:
-            cost = f"{span(*best.cost_per_ms)} {best.load.copies.unit} per 1,000 requests"
+            cost = f"{_span(best.cost_per_ms)} {best.load.copies.unit} per 1,000 requests"
             return [f"at {_rate(best.rate_per_s)} requests/s each ms gained costs {cost}"]
     return []
 
@@ -205,29 +203,24 @@ def _smallest(found: HedgingResult) -> str:
 
 
 def _remarks(tested: TestedHedge, found: HedgingResult) -> list[str]:
-    is_weaker = tested.quantile is None and found.quantile is not None and found.quantile < 0.99
-    out = [MODEL, P95] if is_weaker else [MODEL]
-    mixed = [_rate(one.rate_per_s) for one in found.loads if one.load.mixed]
-    if mixed:
-        out.append(MIXED.format(", ".join(mixed)))
-    short = [_rate(one.rate_per_s) for one in found.loads if one.load.short and not one.load.mixed]
-    if short:
-        out.append(SHORT_BLOCKS.format(", ".join(short) + " requests/s"))
-    both = [_rate(one.rate_per_s) for one in found.loads if one.load.growth_per_s[0] is not None]
-    if both and not found.loads[-1].change:
-        out.append(f"unstable without hedging too at {', '.join(both)} requests/s")
-    lost = [
-        _rate(one.rate_per_s)
-        for one in found.loads
-        if one.change is None and one.load.growth_per_s == STABLE and not one.load.mixed
-    ]
-    if lost:
-        name = percentile(found.quantile or 0.0)
-        out.append(
-            f"not compared at {', '.join(lost)} requests/s: the {name} is a failed request in both variants"
-        )
+    def at(holds: Callable[[ComparedLoad], bool]) -> str:
+        return ", ".join(_rate(one.rate_per_s) for one in found.loads if holds(one))
+
+    mixed = at(lambda one: one.load.mixed)
+    short = at(lambda one: one.load.short and not one.load.mixed)
+    both = "" if found.loads[-1].change else at(lambda one: one.load.growth_per_s[0] is not None)
+    lost = at(lambda one: not (one.change or one.load.mixed) and one.load.growth_per_s == STABLE)
     prices = next((one.load.copies.why for one in found.loads if one.load.copies.why), "")
-    return [*out, f"cost of the losing attempts unknown: {prices}"] if prices else out
+    remarks = (
+        (MODEL, True),
+        (P95, tested.quantile is None and found.quantile is not None and found.quantile < 0.99),
+        (MIXED.format(mixed), mixed),
+        (SHORT_BLOCKS.format(f"{short} requests/s"), short),
+        (NOT_STABLE.format(both), both),
+        (LOST.format(lost, percentile(found.quantile or 0.0)), lost),
+        (f"cost of the losing attempts unknown: {prices}", prices),
+    )
+    return [text for text, is_so in remarks if is_so]
 
 
 def _causes(found: HedgingResult) -> list[Cause]:
@@ -282,39 +275,33 @@ def _signed(value: float) -> str:
     return text if value == 0 else f"{'+' if value > 0 else '−'}{text}"
 
 
-def span(low: float, high: float) -> str:
+def _span(ends: tuple[float, float] | None, times: float = 1.0) -> str:
     """Least to most; one number if both read the same."""
-    a, b = figures(low), figures(high)
-    return a if a == b else f"{a} – {b}"
+    return NONE if ends is None else " – ".join(dict.fromkeys(figures(times * end) for end in ends))
 
 
 def _loads(found: HedgingResult, sustainable: float) -> Table:
-    name = percentile(found.quantile or 0.0)
-    header = ["requests/s", "of sustainable", f"{name} off, ms", f"{name} on, ms", "change", "hedging"]
-    if found.goodput is not None:
-        header += ["missed off", "missed on", "change", "for goodput"]
-    note = (
-        "One row per load; hedging off and on in alternating blocks. End to end since scheduled, failures slowest; the interval "
-        "is a bootstrap over pairs of blocks. Helps, hurts: by the interval of the crossover load; inconclusive: within it. Missed: requests that miss an objective."
-    )
-    return Table(
-        "Latency", tuple(header), tuple(_load_row(one, found, sustainable) for one in found.loads), note
-    )
-
-
-def _load_row(one: ComparedLoad, found: HedgingResult, sustainable: float) -> tuple[Cell, ...]:
-    load, rate = one.load, one.rate_per_s
-    row: list[Cell] = [
-        _rate(rate), f"{rate / sustainable:.0%}", ms_or_failed(one.off_ms), ms_or_failed(one.on_ms),
-        _change_cell(one.change, _change), _verdict_cell(one, found, found.tail),
-    ]  # fmt: skip
-    if found.goodput is not None:
-        row += [share(float(np.concatenate(of).mean())) if of else NONE for of in (load.bad_off, load.bad_on)]
-        row += [
-            _change_cell(one.missed, _signed),
-            _verdict_cell(one, found, found.goodput) if one.missed else NONE,
+    name, goodput = percentile(found.quantile or 0.0), found.goodput
+    columns: list[Column[ComparedLoad]] = [
+        ("requests/s", lambda one: _rate(one.rate_per_s)),
+        ("of sustainable", lambda one: f"{one.rate_per_s / sustainable:.0%}"),
+        (f"{name} off, ms", lambda one: ms_or_failed(one.off_ms)),
+        (f"{name} on, ms", lambda one: ms_or_failed(one.on_ms)),
+        ("change", lambda one: _change_cell(one.change, _change)),
+        ("hedging", lambda one: _verdict_cell(one, found, found.tail)),
+    ]
+    if goodput is not None:
+        columns += [
+            ("missed off", lambda one: _missed(one.load.bad_off)),
+            ("missed on", lambda one: _missed(one.load.bad_on)),
+            ("change", lambda one: _change_cell(one.missed, _signed)),
+            ("for goodput", lambda one: _verdict_cell(one, found, goodput) if one.missed else NONE),
         ]
-    return tuple(row)
+    return Table.of("Latency", found.loads, columns, LOADS_NOTE)
+
+
+def _missed(blocks: Sequence[Floats]) -> str:
+    return share(float(np.concatenate(blocks).mean())) if blocks else NONE
 
 
 def _change_cell(one: Contrast | None, shown: Callable[[float], str]) -> Cell:
@@ -330,36 +317,31 @@ def _verdict_cell(one: ComparedLoad, found: HedgingResult, of: CrossoverLoad) ->
 
 def _costs(found: HedgingResult) -> Table:
     unit = next((one.load.copies.unit for one in found.loads if one.load.copies.unit), "")
-    header = (
-        "requests/s", "requests off", "on", "calls hedged", "hedges won", "refused off", "refused on", "extra cost per 1,000",
-        "per ms gained",
-    )  # fmt: skip
-    note = "Refused: of the attempts. Cost: of the losing attempts, least to most" + (
-        f", in {unit}." if unit else ", if prices are known."
+    columns: tuple[Column[ComparedLoad], ...] = (
+        ("requests/s", lambda one: _rate(one.rate_per_s)),
+        ("requests off", lambda one: f"{one.requests[0]:,}"),
+        ("on", lambda one: f"{one.requests[1]:,}"),
+        *((name, partial(_share_of, of)) for name, of in COPIES),
+        ("refused off", lambda one: share(one.load.copies.refused[0])),
+        ("refused on", lambda one: share(one.load.copies.refused[1])),
+        ("extra cost per 1,000", lambda one: _span(one.load.copies.cost, 1000)),
+        ("per ms gained", lambda one: _span(one.cost_per_ms)),
     )
-    return Table("Hedges and their cost", header, tuple(map(_cost_row, found.loads)), note)
+    priced = f", in {unit}." if unit else ", if prices are known."
+    return Table.of("Hedges and their cost", found.loads, columns, f"{COSTS_NOTE}{priced}")
 
 
-def _cost_row(one: ComparedLoad) -> tuple[Cell, ...]:
-    copies, each = one.load.copies, one.cost_per_ms
-    cost = NONE if copies.cost is None else span(*(1000 * end for end in copies.cost))
-    return (
-        _rate(one.rate_per_s), *(f"{n:,}" for n in one.requests),
-        *map(share, (copies.hedged, copies.won, *copies.refused)), cost, NONE if each is None else span(*each),
-    )  # fmt: skip
+def _share_of(name: str, one: ComparedLoad | TriedDelay) -> str:
+    return share(getattr(one.load.copies, name))
 
 
 def _delays(delays: Sequence[TriedDelay]) -> Table:
-    rows = tuple(
-        (
-            one.delay_ms if isinstance(one.delay_ms, str) else f"{one.delay_ms:g}",
-            _change_cell(one.change, _change),
-            *map(share, (one.load.copies.hedged, one.load.copies.won)),
-        )
-        for one in delays
+    columns: tuple[Column[TriedDelay], ...] = (
+        ("delay, ms", lambda one: one.delay_ms if isinstance(one.delay_ms, str) else f"{one.delay_ms:g}"),
+        ("change", lambda one: _change_cell(one.change, _change)),
+        *((name, partial(_share_of, of)) for name, of in COPIES),
     )
-    note = "At the lowest load; the delay with the lowest quantile was used at all loads."
-    return Table("Delays", ("delay, ms", "change", "calls hedged", "hedges won"), rows, note)
+    return Table.of("Delays", delays, columns, DELAYS_NOTE)
 
 
 def _pictures(found: HedgingResult, today_per_s: float) -> tuple[Picture, ...]:
@@ -391,10 +373,10 @@ def _tails(found: HedgingResult, today_per_s: float) -> Picture:
         known = ms[np.isfinite(ms)]
         beyond = 1 - np.arange(1, len(known) + 1) / len(ms)
         curves.append(PlotCurve(name, tuple(known.tolist()), tuple(beyond.tolist())))
-    at = f"{_rate(load.rate_per_s)} requests/s, the tested load nearest to today's {figures(today_per_s)}"
+    note = TAILS_NOTE.format(_rate(load.rate_per_s), figures(today_per_s))
     text = (
         "Latency tail with hedging and without",
-        TAILS_NOTE.format(at),
+        note,
         "latency (ms)",
         "share of requests that took longer",
     )
@@ -411,10 +393,7 @@ def _picture(
         PlotCurve("fit", at, tuple(map(shown, of.fit))),
         PlotCurve("no change", (at[0], at[-1]), (0.0, 0.0), dashed="grey"),
     )
-    marks = (
-        (Mark("crossover", of.helps_below_per_s, of.hurts_above_per_s),)
-        if of.helps_below_per_s is not None and of.hurts_above_per_s is not None
-        else ()
-    )
+    low, high = of.helps_below_per_s, of.hurts_above_per_s
+    marks = (Mark("crossover", low, high),) if low is not None and high is not None else ()
     note = FIGURE_NOTE.format(drawn) + (SHADED if marks else "")
     return Picture(name, title, note, "requests/s", y, curves, marks)

@@ -110,11 +110,8 @@ def _cost(attempts: pd.DataFrame, run: Json) -> tuple[float | None, str, str]:
 
 def choice(names: Sequence[str], rounds: Sequence[Mapping[str, ModelBlock]], slo: Json) -> list[ModelResult]:
     """Results in the order of `names`, without models that have no block."""
-    found = []
-    for name in names:
-        blocks = [one[name] for one in rounds if name in one]
-        if blocks:
-            found.append(_result(name, blocks, slo))
+    blocks = {name: [one[name] for one in rounds if name in one] for name in names}
+    found = [_result(name, of, slo) for name, of in blocks.items() if of]
     best = cheapest(found)
     if best is None:
         return found

@@ -10,7 +10,7 @@ from random import Random
 from typing import Any
 
 from tailgauge.experiments.answer import Answer
-from tailgauge.experiments.course import RUN_S, SEED_STEP, Base, Planner, Step, Steps
+from tailgauge.experiments.course import RUN_S, SEED_STEP, Base, Planner, Step, Steps, no_cooldown
 from tailgauge.experiments.models import report
 from tailgauge.experiments.models.judge import ModelBlock, block, choice
 from tailgauge.experiments.reading import RunReading
@@ -68,9 +68,7 @@ class ModelsPlanner(Planner):
         model = {} if one.model is None else {"model": one.model}
         traffic = {table: {**of, **model} for table, of in self._traffic.items()}
         profile = () if one.profile is None else (("simulated.profile", one.profile),)
-        return (
-            ("traffic", traffic), ("arrival.shape", None), ("stages.warmup_s", warmup_s), ("stages.cooldown_s", 0.0), *profile,
-        )  # fmt: skip
+        return ("traffic", traffic), ("arrival.shape", None), *no_cooldown(warmup_s), *profile
 
     def answer(self) -> Answer:
         """What was found."""

@@ -7,18 +7,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
-from tailgauge.experiments.answer import Answer, answered, estimate
-from tailgauge.experiments.models.judge import ModelObjective, ModelResult, cheapest
+from tailgauge.experiments.answer import NONE, NOTHING, Answer, answered, estimate
+from tailgauge.experiments.models.judge import PS, ModelResult, cheapest
 from tailgauge_analysis.text.cells import quantile_cell, with_interval
-from tailgauge_analysis.text.formatting import figures, listed, ms, ms_or_failed, plural, share
-from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS, Cell, Result, Table, Value
+from tailgauge_analysis.text.formatting import figures, listed, ms, ms_or_failed, percentile, plural, share
+from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS, Cell, Column, Result, Table, Value
 
-NOTHING = "no answer: every run was INVALID, or there was no time for one"
-NONE = "–"
 NOTE = (
     "One row per model; all got the same traffic, in blocks in random order. p50 to p99: end to end since scheduled, failures "
     "slowest. Each objective: its quantile and its outcome."
@@ -37,9 +36,8 @@ class Models:
 def answer(found: Sequence[ModelResult]) -> Answer:
     """The answer from all models."""
     best = cheapest(found)
-    by = {
-        word: tuple(one.name for one in found if one.outcome == word) for word in (PASS, INCONCLUSIVE, FAIL)
-    }
+    outcomes = (PASS, INCONCLUSIVE, FAIL)
+    by = {word: tuple(one.name for one in found if one.outcome == word) for word in outcomes}
     finding = Models(tuple(found), by[PASS], best.name if best else None)
     if not found:
         return Answer("models", Result(INCONCLUSIVE, NOTHING), finding)
@@ -56,59 +54,61 @@ def answer(found: Sequence[ModelResult]) -> Answer:
 def _costs(found: Sequence[ModelResult], best: ModelResult | None) -> list[str]:
     if best is None:
         return []
+    dearer = [(one.name, one.dearer.mean) for one in found if one.outcome == PASS and one.dearer is not None]
     less = [
-        f"{share(abs(math.expm1(-one.dearer.mean)))} {'less' if one.dearer.mean >= 0 else 'more'} than {one.name}"
-        for one in found
-        if one.outcome == PASS and one.dearer is not None
+        f"{share(abs(math.expm1(-by)))} {'less' if by >= 0 else 'more'} than {name}" for name, by in dearer
     ]
     return [", ".join([f"{best.name} costs least", *less])]
 
 
 def _missed(found: Sequence[ModelResult]) -> list[str]:
     """The first objective that each model misses."""
-    missed = [(one.name, next((o for o in one.objectives if o.outcome == FAIL), None)) for one in found]
+    missed = [(one.name, of) for one in found for of in [o for o in one.objectives if o.outcome == FAIL][:1]]
     return [
-        f"{name} misses {one.label} < {ms(one.max_ms)} ms: {with_interval(quantile_cell(one.quantile), ' ms')}"
-        for name, one in missed
-        if one is not None
+        f"{name} misses {of.label} < {ms(of.max_ms)} ms: {with_interval(quantile_cell(of.quantile), ' ms')}"
+        for name, of in missed
     ]
 
 
 def _table(found: Sequence[ModelResult]) -> Table:
-    objectives = [f"{one.label}, ms" for one in found[0].objectives]
-    header = (
-        "model", "meets all", "cost of 1,000", "relative cost", *objectives, "p50, ms", "p95, ms", "p99, ms",
-        "answered", "requests", "blocks",
-    )  # fmt: skip
+    columns: tuple[Column[ModelResult], ...] = (
+        ("model", lambda one: one.name),
+        ("meets all", lambda one: Value(one.outcome.lower(), outcome=one.outcome)),
+        ("cost of 1,000", lambda one: NONE if one.per_1000 is None else estimate(*one.per_1000, figures)),
+        ("relative cost", _relative),
+        *((f"{of.label}, ms", partial(_objective, at)) for at, of in enumerate(found[0].objectives)),
+        *((f"{percentile(p)}, ms", partial(_took, at)) for at, p in enumerate(PS)),
+        ("answered", lambda one: share(one.answered / one.requests if one.requests else None)),
+        ("requests", lambda one: f"{one.requests:,}"),
+        ("blocks", lambda one: f"{one.blocks}"),
+    )
     unit = next((one.unit for one in found if one.unit), "")
-    note = f"{NOTE} Cost: in {unit}." if unit else NOTE
-    return Table("", header, tuple(map(_row, found)), note)
+    return Table.of("", found, columns, f"{NOTE} Cost: in {unit}." if unit else NOTE)
 
 
-def _row(one: ModelResult) -> tuple[Cell, ...]:
-    relative: Cell = NONE
-    if one.dearer is not None:
-        of = one.dearer
-        low, high = (None if end is None else math.exp(end) for end in (of.low, of.high))
-        relative = estimate(math.exp(of.mean), low, high, "{:.3g}x".format)
-    return (
-        one.name, Value(one.outcome.lower(), outcome=one.outcome), NONE if one.per_1000 is None else estimate(*one.per_1000, figures),
-        relative, *map(_objective, one.objectives), *(ms_or_failed(q.value) for q in one.took),
-        share(one.answered / one.requests if one.requests else None), f"{one.requests:,}", f"{one.blocks}",
-    )  # fmt: skip
+def _relative(one: ModelResult) -> Cell:
+    of = one.dearer
+    if of is None:
+        return NONE
+    low, high = (None if end is None else math.exp(end) for end in (of.low, of.high))
+    return estimate(math.exp(of.mean), low, high, "{:.3g}x".format)
 
 
-def _objective(one: ModelObjective) -> Value:
-    cell = quantile_cell(one.quantile)
-    return Value(cell.text, cell.interval, cell.mark, one.outcome)
+def _objective(at: int, one: ModelResult) -> Value:
+    of = one.objectives[at]
+    return replace(quantile_cell(of.quantile), outcome=of.outcome)
+
+
+def _took(at: int, one: ModelResult) -> str:
+    return ms_or_failed(one.took[at].value)
 
 
 def _smallest(found: Sequence[ModelResult]) -> str:
     """How far from its bound an objective must be to be decided: half the width of the intervals."""
+    quantiles = [of.quantile for one in found for of in one.objectives]
     halves = [
         (q.high - q.low) / 2 / q.value
-        for one in found
-        for q in (objective.quantile for objective in one.objectives)
+        for q in quantiles
         if q.value and q.low is not None and q.high is not None and math.isfinite(q.high)
     ]
     return f"an objective whose bound is {share(float(np.median(halves)))} away" if halves else ""
