@@ -121,8 +121,8 @@ class Attempt:
         if isinstance(served, bytes):
             self._is_over = True
             self._about_job(served)
-            return
-        self._delivery = served
+        else:
+            self._delivery = served
 
     def abort(self, reason: str) -> None:
         """Close it; of a call that is over nothing changes."""
@@ -184,9 +184,8 @@ class Attempt:
     def _headers(self, status: int) -> None:
         row, now_ns = self._row, self._attempts.queue.now_ns()
         row.status, row.headers_at_ns, row.first_byte_at_ns = status, now_ns, now_ns
-        response = _Response(status, self._exchange.headers)
-        row.rate_limit_headers = rate_limit_headers(cast("Any", response))
-        row.retry_after_s = retry_after_s(cast("Any", response))
+        response = _response(status, self._exchange.headers)
+        row.rate_limit_headers, row.retry_after_s = rate_limit_headers(response), retry_after_s(response)
         self._post(Headers(self._leg, self._number, now_ns, status))
 
     def _about_job(self, body: bytes) -> None:
@@ -200,9 +199,8 @@ class Attempt:
         row.stop_reason, row.streamed = decoder.stop_reason, False
         if call.kind == JOB_FETCH:
             row.input_tokens, row.output_tokens = exchange.row.input_tokens, exchange.row.output_tokens
-        response = _Response(status, exchange.headers, body)
         self._text, self._location = decoder.text, exchange.headers.get("location")
-        self._end(outcome(cast("Any", response), decoder))
+        self._end(outcome(_response(status, exchange.headers, body), decoder))
 
     def _refuse(self, refused: Refused) -> None:
         self._headers(refused.status)
@@ -211,7 +209,7 @@ class Attempt:
     def _error_of(self, refused: Refused, status: int) -> Outcome:
         """What a client makes of an error body."""
         body = self._exchange.wire.error_body(refused, "")
-        return outcome(cast("Any", _Response(status, self._exchange.headers, body)), cast("Any", None))
+        return outcome(_response(status, self._exchange.headers, body), cast("StreamDecoder", None))
 
     def _end(self, result: Outcome, *, finished: bool = False) -> None:
         attempts, row, now_ns = self._attempts, self._row, self._attempts.queue.now_ns()
@@ -271,6 +269,10 @@ class _Response:
     def header(self, name: bytes) -> bytes:
         """The first of that name, empty without one."""
         return next((value for key, value in self.headers if key == name), b"")
+
+
+def _response(status: int, headers: Mapping[str, str], body: bytes = b"") -> Any:
+    return _Response(status, headers, body)
 
 
 # --- the row of a call: what only a socket has is null or 0 ----------------------------------------------------

@@ -69,21 +69,13 @@ def dry_run(
 def _conclude(
     folder: RunFolder, state: str, facts: dict[str, Any], notes: list[str], run: DryRun, store: Store
 ) -> None:
-    counts = run.counters.as_message()
-    leased = run.counters.leased
+    counts, leased = run.counters.as_message(), run.counters.leased
     facts = facts | {"start_at_ns": run.start_at_ns}
     worker = {
-        "worker": 0,
-        "name": STAMPS,
-        "host": platform.node(),
-        "pid": os.getpid(),
-        "state": "drained",
-        "why": None,
-        "clock": {"offset_ns": 0, "error_ns": 0, "drift_ppb": None},
-        "stamps": STAMPS,
-        "counts": counts,
+        "worker": 0, "name": STAMPS, "host": platform.node(), "pid": os.getpid(), "state": "drained", "why": None,
+        "clock": {"offset_ns": 0, "error_ns": 0, "drift_ppb": None}, "stamps": STAMPS, "counts": counts,
         "rows": dict(store.written),
-    }
+    }  # fmt: skip
     notes = [*notes, *(f"plugin {text}" for text in run.faults.texts.values())]
     whole = run_json.frame(facts, state, notes, []) | {
         "admission_end_at_ns": run.end_ns,
@@ -101,9 +93,8 @@ def _possible(scenario: Scenario, schedule: Schedule) -> None:
         if why := PATTERNS[traffic.pattern].no_dry_run:
             raise UsageError(f"--dry-run: traffic.{name}: {why}: leave out --dry-run")
         if traffic.reader.bytes_per_s is not None:
-            raise UsageError(
-                f"--dry-run: traffic.{name}.reader: a slow reader needs real sockets: leave out --dry-run"
-            )
+            text = "a slow reader needs real sockets: leave out --dry-run"
+            raise UsageError(f"--dry-run: traffic.{name}.reader: {text}")
     if scenario.simulated.proxy != ProxyTable():
         raise UsageError("--dry-run: simulated.proxy: a proxy holds real bytes back: leave out --dry-run")
     outputs = float((schedule.output_tokens * schedule.turns).sum())

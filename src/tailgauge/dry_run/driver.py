@@ -100,11 +100,8 @@ class Delivery:
         if self._holds:
             times = [until_ns] * len(times) if self._ended else []
         sizes = [answer.tokens_in(i + 1) - answer.tokens_in(i) for i in range(len(times))]
-        rows = [
-            (at_ns, size, kind)
-            for at_ns, size, kind in zip(times, sizes, answer.kinds(len(times)), strict=True)
-            if kind is not None
-        ]
+        every = zip(times, sizes, answer.kinds(len(times)), strict=True)
+        rows = [(at_ns, size, kind) for at_ns, size, kind in every if kind is not None]
         return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
 
     def log_chunks(self) -> None:
@@ -280,10 +277,7 @@ class DryEndpoint:
         if engine is None:
             return
         due_ns = engine.next_due_ns()
-        if not self._changed and (due_ns is None or due_ns > now_ns):
-            return
-        while True:
+        self._changed |= due_ns is not None and due_ns <= now_ns
+        while self._changed:
             self._changed = False
             self.core.advance(now_ns)
-            if not self._changed:
-                return

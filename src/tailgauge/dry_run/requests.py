@@ -37,9 +37,8 @@ from tailgauge.worker.requests import Requests
 
 _BEGIN_NS = 1_000_000_000  # 0 would look like a time that never was
 _LEAD_NS = 1_500_000_000  # from the last pre-warming call to the start, about as in a real run
-_COLLECT_EVERY = (
-    100_000  # objects: a dry run makes millions that live for a while, and little garbage in cycles
-)
+# objects: a dry run makes millions that live for a while, and little garbage in cycles
+_COLLECT_EVERY = 100_000
 _SAMPLE_WORDS = 1000
 
 

@@ -87,9 +87,8 @@ def _on_off(
     state = int(bursts.random() * mean.sum() >= mean[0])  # 0: within a burst
     edges, states, last = [np.zeros(1)], [], 0.0
     while last < until:
-        pairs = (
-            int((until - last) / mean.sum() * 1.1) + 16
-        )  # an even number of phases: the next begins with `state`
+        # An even number of phases: the next begins with `state`.
+        pairs = int((until - last) / mean.sum() * 1.1) + 16
         order = np.tile([state, 1 - state], pairs)
         states.append(order)
         edges.append(last + np.cumsum(bursts.standard_exponential(2 * pairs) * mean[order]))

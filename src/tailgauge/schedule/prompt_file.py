@@ -42,9 +42,8 @@ MEDIA = {
     "audio_url": 300, "video_url": 3000,
 }  # fmt: skip
 AT_LEAST = 8  # rows of a user of a closed loop, where there are more users than rows
-PromptRow = dict[
-    str, Any
-]  # text or messages, system?, tools?; prompt_tokens, output_tokens?, name?, tags?, later?
+# text or messages, system?, tools?; prompt_tokens, output_tokens?, name?, tags?, later?
+PromptRow = dict[str, Any]
 _SPEAKERS = {
     "human": USER, "user": USER, "system": SYSTEM,
     **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard", "model"), ASSISTANT),
@@ -219,11 +218,9 @@ def _conversation(given: dict[str, Any], rules: RowRules) -> PromptRow | None:
     for i, entry in enumerate(given.pop("conversations")):
         at, role, value = f"conversations[{i}]", _SPEAKERS.get(str(entry.get("from"))), entry.get("value")
         if role is None:
-            raise ValueError(
-                f"{at}.from: expected one of {', '.join(_SPEAKERS)}, got {str(entry.get('from'))[:40]!r}"
-            )
+            raise _not(f"one of {', '.join(_SPEAKERS)}", f"{at}.from", entry.get("from"), 40)
         if not isinstance(value, str):
-            raise ValueError(f"{at}.value: expected some text, got {str(value)[:80]!r}")  # noqa: TRY004 - of the file
+            raise _not("some text", f"{at}.value", value)
         if not value.strip():
             continue
         if role == SYSTEM:
@@ -248,7 +245,7 @@ def _sized(given: dict[str, Any]) -> PromptRow:
         _check_content("system", row["system"])
     for i, tool in enumerate(row.get("tools", ())):
         if not tool_name(tool):
-            raise ValueError(f"tools[{i}].name: expected the name of a tool, got {str(tool)[:80]!r}")
+            raise _not("the name of a tool", f"tools[{i}].name", tool)
     if "prompt_tokens" not in row:
         pieces = [row.get("text"), row.get("system"), row.get("messages"), row.get("tools")]
         row["prompt_tokens"] = max(1, min(MAX_TOKENS, sum(map(_tokens, pieces))))
@@ -267,7 +264,7 @@ def _check_messages(messages: list[dict[str, Any]]) -> None:
         raise ValueError("messages: expected at least one message")
     for i, message in enumerate(messages):
         if not isinstance(message.get("role"), str):
-            raise ValueError(f"messages[{i}].role: expected a role, got {str(message.get('role'))[:80]!r}")  # noqa: TRY004
+            raise _not("a role", f"messages[{i}].role", message.get("role"))
         if message.get("content") is not None or message.keys() <= {"role", "content"}:
             _check_content(f"messages[{i}].content", message.get("content"))
 
@@ -276,14 +273,16 @@ def _check_content(at: str, content: Any) -> None:
     if isinstance(content, str) and content.strip():
         return
     if not isinstance(content, list) or not content:
-        raise ValueError(f"{at}: expected some text or a list of blocks, got {str(content)[:80]!r}")
+        raise _not("some text or a list of blocks", at, content)
     for i, block in enumerate(content):
         if not isinstance(block, dict) or not isinstance(block.get("type"), str):
-            raise ValueError(  # noqa: TRY004 - of the file
-                f"{at}[{i}].type: expected the type of a content block, got {str(block)[:80]!r}"
-            )
+            raise _not("the type of a content block", f"{at}[{i}].type", block)
         if block["type"] == "text" and not isinstance(block.get("text"), str):
-            raise ValueError(f"{at}[{i}].text: expected some text, got {str(block.get('text'))[:80]!r}")
+            raise _not("some text", f"{at}[{i}].text", block.get("text"))
+
+
+def _not(expected: str, at: str, value: Any, most: int = 80) -> ValueError:
+    return ValueError(f"{at}: expected {expected}, got {str(value)[:most]!r}")
 
 
 def _tokens(value: Any) -> int:
@@ -291,9 +290,8 @@ def _tokens(value: Any) -> int:
     if isinstance(value, str):
         return math.ceil(len(value) / CHARACTERS_PER_TOKEN)
     if isinstance(value, dict):
-        return MEDIA.get(str(value.get("type"))) or sum(
-            _tokens(one) for key, one in value.items() if key != "type"
-        )
+        parts = [one for key, one in value.items() if key != "type"]
+        return MEDIA.get(str(value.get("type"))) or _tokens(parts)
     return sum(map(_tokens, value)) if isinstance(value, list) else 0
 
 
@@ -311,7 +309,7 @@ def _explain(error: Any, columns: Mapping[str, str]) -> str:
     name = columns.get(key, key)
     if isinstance(error.get("ctx", {}).get("error"), UnicodeEncodeError):
         return f"{name}: half of a surrogate pair is not text"
-    return f"{name}: expected {_EXPECTED.get(key, _TOKENS)}, got {str(error['input'])[:80]!r}"
+    return str(_not(_EXPECTED.get(key, _TOKENS), name, error["input"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -120,9 +120,8 @@ def plan(
     ScenarioError.
     """
     if arrival.process == TRACE:
-        recorded = read_trace(
-            locate(arrival.trace.file or "", folder, "arrival.trace.file"), arrival.trace.format
-        )
+        path = locate(arrival.trace.file or "", folder, "arrival.trace.file")
+        recorded = read_trace(path, arrival.trace.format)
         replayed = replay(recorded, arrival.trace, arrival.rate_per_s, duration_s, seed)
         schedule = _drawn(replayed.at_ns, traffic, seed, alternating)
         schedule = _of_trace(schedule, arrival, recorded, replayed)
@@ -141,10 +140,8 @@ def arrival_times(arrival: Arrival, duration_s: float, seed: int) -> Any:
     _bounded(expected)
     times = operational_times(arrival, expected, rate, seed)
     _bounded(len(times))
-    if arrival.shape.kind == "flat":
-        times = times / rate
-    else:
-        times = course(arrival.shape).moments(times / expected) * duration_s
+    is_flat = arrival.shape.kind == "flat"
+    times = times / rate if is_flat else course(arrival.shape).moments(times / expected) * duration_s
     return times[times < duration_s]
 
 
@@ -204,13 +201,9 @@ def _of_trace(schedule: Schedule, arrival: Arrival, recorded: Recorded, replayed
     schedule = replace(schedule, trace=replayed.facts, notes=replayed.notes)
     if not arrival.trace.sizes:
         return schedule
-    blocks = recorded.blocks if arrival.trace.blocks else None
-    return replace(
-        schedule,
-        prompt_tokens=recorded.prompt_tokens[rows],
-        output_tokens=recorded.output_tokens[rows],
-        blocks=None if blocks is None else [blocks[row] for row in rows],
-    )
+    prompts, outputs = recorded.prompt_tokens[rows], recorded.output_tokens[rows]
+    blocks = [recorded.blocks[row] for row in rows] if recorded.blocks and arrival.trace.blocks else None
+    return replace(schedule, prompt_tokens=prompts, output_tokens=outputs, blocks=blocks)
 
 
 def _with_files(
@@ -225,11 +218,10 @@ def _with_files(
         if settings.file is None:
             continue
         path = locate(settings.file, folder, f"traffic.{name}.prompts.file")
-        sessions = session.turns_mean > 1
-        mapped = tuple(sorted(settings.columns.items()))
-        rows = read_prompts(
-            path, replace(rules, columns=mapped, sessions=sessions, grows=sessions and session.grow)
-        )
+        several = session.turns_mean > 1
+        columns = tuple(sorted(settings.columns.items()))
+        of_table = replace(rules, columns=columns, sessions=several, grows=several and session.grow)
+        rows = read_prompts(path, of_table)
         count, mine = len(rows), schedule.traffic == index
         is_shuffled = settings.order == "shuffled"
         order = stream(seed, Purpose.ROWS).permutation(count) if is_shuffled else np.arange(count)

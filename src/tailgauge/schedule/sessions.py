@@ -17,9 +17,8 @@ from tailgauge.rows.schema import CLIENT_DROP, COMPLETED, TURNS
 from tailgauge.schedule.schedule import Planned
 from tailgauge.schedule.settings import MAX_TOKENS, TASKS, Arrival
 
-AFTER_DROP_S = (
-    0.1  # a user whom the in-flight cap turned away waits at least this: else a full worker would spin
-)
+# A user whom the in-flight cap turned away waits at least this: else a full worker would spin.
+AFTER_DROP_S = 0.1
 Exchange = tuple[str, str]  # the question, the answer
 
 

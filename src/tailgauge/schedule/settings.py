@@ -71,9 +71,8 @@ class Trace(Table):
     """A recorded trace to replay, with `process = "trace"`."""
 
     file: str | None = Field(
-        None,
-        description="CSV or JSONL file of the trace; a path relative to the scenario's folder or the current folder",
-    )
+        None, description="CSV or JSONL file of the trace; a path relative to the scenario's folder or the current folder"
+    )  # fmt: skip
     format: Literal["auto", "azure", "burstgpt", "mooncake"] = Field(
         "auto", description="`auto`: by the columns"
     )
@@ -119,10 +118,10 @@ class Arrival(Table):
     @model_validator(mode="after")
     def _consistent(self) -> Arrival:
         if not self.is_open and self.rate_per_s is not None:
-            users = (
+            keys = (
                 "closed.users and closed.think_s" if self.process == CLOSED else "Locust's -u and wait_time"
             )
-            raise ValueError(f"rate_per_s: a closed loop has no rate: set {users}")
+            raise ValueError(f"rate_per_s: a closed loop has no rate: set {keys}")
         if self.process == TRACE and self.trace.file is None:
             raise ValueError('trace.file: expected the path of a trace, for process = "trace"')
         if self.process == TRACE and self.rate_per_s is not None and self.trace.speed_up != 1:
@@ -151,12 +150,9 @@ class Arrival(Table):
 
 
 _USED_BY = {
-    "cv": {"gamma", "weibull"},
-    "on_off": {"on_off"},
-    "shape": {"poisson", "constant", "gamma", "weibull", "on_off"},
-    "trace": {TRACE},
-    "closed": {CLOSED},
-}
+    "cv": {"gamma", "weibull"}, "on_off": {"on_off"}, "shape": {"poisson", "constant", "gamma", "weibull", "on_off"},
+    "trace": {TRACE}, "closed": {CLOSED},
+}  # fmt: skip
 
 
 class Crossover(Table):

@@ -16,6 +16,7 @@ from array import array
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -86,15 +87,9 @@ FORMATS = {
     "azure": Format("TIMESTAMP", "ContextTokens", "GeneratedTokens", _date, (_SECOND,)),
     "burstgpt": Format("Timestamp", "Request tokens", "Response tokens", _seconds, (_SECOND,)),
     "mooncake": Format(
-        "timestamp",
-        "input_length",
-        "output_length",
-        _milliseconds,
-        (3 * _SECOND, _SECOND),
-        slack_ns=1_000_000,
-        blocks="hash_ids",
+        "timestamp", "input_length", "output_length", _milliseconds, (3 * _SECOND, _SECOND), slack_ns=1_000_000, blocks="hash_ids",
     ),
-}
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,19 +114,17 @@ def read_trace(path: Path, kind: str = "auto") -> Recorded:
     if first is None:
         raise ScenarioError(f"{path}: has no rows")
     kind = _format_of(path, first[1], kind)
-    shape = FORMATS[kind]
-    columns = _Columns(path, shape)
-    columns.take(*first)
-    for number, row in rows:
+    columns = _Columns(path, kind)
+    for number, row in chain([first], rows):
         columns.take(number, row)
-    return columns.done(kind)
+    return columns.done()
 
 
 class _Columns:
     """What was read so far."""
 
-    def __init__(self, path: Path, shape: Format) -> None:
-        self._path, self._shape = path, shape
+    def __init__(self, path: Path, kind: str) -> None:
+        self._path, self._kind, self._shape = path, kind, FORMATS[kind]
         self._at, self._prompt, self._output = array("q"), array("q"), array("q")
         self._blocks: list[tuple[int, ...]] = []
         self._begin: int | None = None
@@ -145,19 +138,14 @@ class _Columns:
         try:
             at = shape.read_time(row[shape.time])
         except (ValueError, OverflowError, TypeError):
-            raise self._wrong(
-                number, shape.time, f"expected a time, got {str(row[shape.time])[:40]!r}"
-            ) from None
+            raise self._wrong(number, shape.time, "expected a time, got {}", row[shape.time]) from None
         if abs(at) > _LONGEST_NS:
-            raise self._wrong(number, shape.time, f"{str(row[shape.time])[:40]!r} is over a century away")
+            raise self._wrong(number, shape.time, "{} is over a century away", row[shape.time])
         self._begin = at if self._begin is None else self._begin
         at -= self._begin
         if self._at and at < self._at[-1]:
-            raise self._wrong(
-                number,
-                shape.time,
-                f"{str(row[shape.time])[:40]!r} is before the time of the row above: sort the trace",
-            )
+            why = "{} is before the time of the row above: sort the trace"
+            raise self._wrong(number, shape.time, why, row[shape.time])
         self._at.append(at)
         self._prompt.append(self._size(number, row, shape.prompt))
         self._output.append(self._size(number, row, shape.output))
@@ -174,20 +162,19 @@ class _Columns:
                 value = -1
         if isinstance(value, bool) or not 0 <= value <= MAX_TOKENS:
             expected = f"expected a whole number of tokens from 0 to {MAX_TOKENS:,}"
-            raise self._wrong(number, name, f"{expected}, got {str(row[name])[:40]!r}")
+            raise self._wrong(number, name, f"{expected}, got {{}}", row[name])
         return value
 
     def _ids(self, number: int, value: Any) -> tuple[int, ...]:
         if len(self._blocks) < len(self._at) - 1:
             raise self._wrong(number, self._shape.blocks, "is here, but not in the rows above")
         if not isinstance(value, list) or not all(type(one) is int and 0 <= one < 2**63 for one in value):
-            raise self._wrong(
-                number, self._shape.blocks, f"expected a list of whole numbers, got {str(value)[:40]!r}"
-            )
+            raise self._wrong(number, self._shape.blocks, "expected a list of whole numbers, got {}", value)
         return tuple(value)
 
-    def _wrong(self, number: int, column: str, why: str) -> ScenarioError:
-        return ScenarioError(f"{self._path}:{number}: column {column}: {why}")
+    def _wrong(self, number: int, column: str, why: str, value: Any = None) -> ScenarioError:
+        """The error of a row; `why` has a place for the value."""
+        return ScenarioError(f"{self._path}:{number}: column {column}: {why.format(repr(str(value)[:40]))}")
 
     def _tick_ns(self, clock: Any) -> int:
         """The coarsest tick on which every time lies; 0 where there is none."""
@@ -198,17 +185,12 @@ class _Columns:
                 return tick
         return 0
 
-    def done(self, kind: str) -> Recorded:
+    def done(self) -> Recorded:
         """The trace."""
         at = np.array(self._at, dtype=np.int64)
-        return Recorded(
-            format=kind,
-            at_ns=at,
-            prompt_tokens=np.array(self._prompt, dtype=np.int32),
-            output_tokens=np.array(self._output, dtype=np.int32),
-            resolution_ns=self._tick_ns(at + (self._begin or 0)),
-            blocks=tuple(self._blocks) if self._blocks else None,
-        )
+        prompt, output = (np.array(sizes, dtype=np.int32) for sizes in (self._prompt, self._output))
+        ticks_ns, blocks = self._tick_ns(at + (self._begin or 0)), tuple(self._blocks) or None
+        return Recorded(self._kind, at, prompt, output, ticks_ns, blocks)
 
 
 def _format_of(path: Path, row: Mapping[str, Any], kind: str) -> str:
@@ -220,11 +202,10 @@ def _format_of(path: Path, row: Mapping[str, Any], kind: str) -> str:
             raise ScenarioError(
                 f"{path}: no known trace has these columns: {', '.join(row)}. Expected {known}"
             )
-    missing = [name for name in FORMATS[kind].needs if name not in row]
-    if missing:
-        raise ScenarioError(
-            f"{path}:1: column {missing[0]}: missing; a trace of format {kind} has {', '.join(FORMATS[kind].needs)}"
-        )
+    needs = FORMATS[kind].needs
+    if missing := [name for name in needs if name not in row]:
+        has = f"a trace of format {kind} has {', '.join(needs)}"
+        raise ScenarioError(f"{path}:1: column {missing[0]}: missing; {has}")
     return kind
 
 
@@ -250,11 +231,12 @@ def replay(
     if rate_per_s is not None:
         speed_up = rate_per_s / (_rate_per_s(recorded, int(usable.sum())) * options.keep_share)
     thinned = usable & (stream(seed, Purpose.KEPT).random(n) >= options.keep_share)
-    at_ns = recorded.at_ns.astype(float)
+    at_ns = recorded.at_ns
     if recorded.resolution_ns:
         # Sorted: within a tick the rows keep their order, and no row leaves its tick.
         at_ns = np.sort(at_ns + stream(seed, Purpose.JITTER).random(n) * recorded.resolution_ns)
-    at_ns = recorded.at_ns if speed_up == 1 and not recorded.resolution_ns else np.rint(at_ns / speed_up)
+    if recorded.resolution_ns or speed_up != 1:
+        at_ns = np.rint(at_ns / speed_up)
     beyond = usable & ~thinned & (at_ns >= duration_s * 1e9)
     kept = np.flatnonzero(usable & ~thinned & ~beyond)
     reasons = {NO_RESPONSE: failed, NO_PROMPT: bare, THINNED: thinned, BEYOND: beyond}
@@ -262,15 +244,9 @@ def replay(
     if not len(kept):
         raise ScenarioError(f"arrival.trace: none of its {n:,} rows is left to send: {_listed(dropped)}")
     facts = {
-        "file": options.file,
-        "format": recorded.format,
-        "rows_read": n,
-        "emitted": len(kept),
-        "dropped": dropped,
-        "resolution_s": recorded.resolution_ns / 1e9,
-        "speed_up": speed_up,
-        "keep_share": options.keep_share,
-    }
+        "file": options.file, "format": recorded.format, "rows_read": n, "emitted": len(kept), "dropped": dropped,
+        "resolution_s": recorded.resolution_ns / 1e9, "speed_up": speed_up, "keep_share": options.keep_share,
+    }  # fmt: skip
     sent_ns = at_ns[kept].astype(np.int64)
     ends_s = None if BEYOND in dropped else float(at_ns[-1]) / 1e9
     return Replay(kept, sent_ns, facts, _notes(facts, ends_s, duration_s))
@@ -297,9 +273,9 @@ def _notes(facts: dict[str, Any], ends_s: float | None, duration_s: float) -> tu
         text += f"; its times were divided by {facts['speed_up']:.4g}"
     if facts["resolution_s"]:
         text += f"; its clock ticks every {facts['resolution_s']:g} s, so each row got a random place within its tick"
-    notes = [text]
-    if ends_s is not None and ends_s < 0.95 * duration_s:
-        notes.append(
-            f"the trace ends {ends_s:.1f} s into the run, which lasts {duration_s:g} s: nothing was sent after it"
-        )
-    return tuple(notes)
+    if ends_s is None or ends_s >= 0.95 * duration_s:
+        return (text,)
+    end = (
+        f"the trace ends {ends_s:.1f} s into the run, which lasts {duration_s:g} s: nothing was sent after it"
+    )
+    return text, end
