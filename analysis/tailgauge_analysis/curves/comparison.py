@@ -14,17 +14,9 @@ from pathlib import Path
 
 from tailgauge.errors import UsageError
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
+from tailgauge_analysis.comparing import comparison
 from tailgauge_analysis.comparing.comparability import SHOWN, Difference
-from tailgauge_analysis.comparing.comparison import (
-    HEADER,
-    OUTCOMES,
-    SCHEMA_VERSION,
-    Comparison,
-    change,
-    name_of,
-    p_text,
-    report,
-)
+from tailgauge_analysis.comparing.comparison import SCHEMA_VERSION, Comparison, change
 from tailgauge_analysis.comparing.design import NOT_COMPARABLE
 from tailgauge_analysis.comparing.effects import INCONCLUSIVE, MOST_LOG, WORSE, Effect, judge, unequal_work
 from tailgauge_analysis.curves.curve import Curve, CurvePoint, Ends, read
@@ -46,6 +38,7 @@ NOTE = (
     "A is {}, B is {}. Knee: the largest load at which every objective holds. Latency: at today's load, and at loads of both up to the lower knee, where no backlog grows. "
     "Ranges are 95% intervals."
 )
+HEADER = ("", "verdict", "change", "A", "B", "p", "why")
 Figure = tuple[Effect, int, Ends, Ends]  # 1 where more is worse, else -1; of A, of B
 
 
@@ -71,17 +64,10 @@ def compare(paths: Sequence[Path], threshold: float, run_id: str) -> tuple[Repor
     found = Comparison(
         SCHEMA_VERSION, verdict, against, (REMARK,), tuple(_differs(a, b)), threshold, CONFIDENCE, 0, (), rows, work
     )  # fmt: skip
-    made, names = report(found), tuple(one.name for one in drawn)
-    shown = Table(
-        "B against A",
-        ("", *HEADER[1:6], HEADER[7]),
-        tuple(_cells(*one) for one in known),
-        NOTE.format(*run_ids),
-        prose=(1, 6),
-    )
-    section = replace(
-        made.sections[0], title="Load curves", tables=(shown,) if known else (), figures=names, computed=()
-    )
+    made, names = comparison.report(found), tuple(one.name for one in drawn)
+    cells, note = tuple(_cells(*one) for one in known), NOTE.format(*run_ids)
+    tables = (Table("B against A", HEADER, cells, note, prose=(1, 6)),) if known else ()
+    section = replace(made.sections[0], title="Load curves", tables=tables, figures=names, computed=())
     quality = Measurement(DEGRADED if DEGRADED in measured else VALID, "2 load curves")
     made = replace(
         made, run_id=run_id, title="Comparison of load curves", dry_run=True in dry_runs, sections=(section,), figure=names[0] if names else "",
@@ -92,16 +78,13 @@ def compare(paths: Sequence[Path], threshold: float, run_id: str) -> tuple[Repor
 
 def _differs(a: Curve, b: Curve) -> Iterator[Difference]:
     """Named, not refused: two targets or models are what is compared."""
-    for key in ("objectives", "scenario", "target", "model", "gpus"):
-        one, other = (
-            plain(
-                ", ".join(each.label for each in curve.objectives)
-                if key == "objectives"
-                else str(getattr(curve, key)),
-                SHOWN,
-            )
-            for curve in (a, b)
-        )
+    of_both = [
+        {"objectives": ", ".join(one.label for one in curve.objectives), "scenario": curve.scenario,
+         "target": curve.target, "model": curve.model, "gpus": str(curve.gpus)}
+        for curve in (a, b)
+    ]  # fmt: skip
+    for key in of_both[0]:
+        one, other = (plain(of[key], SHOWN) for of in of_both)
         if one != other:
             yield Difference(key, key, (one,), (other,), between_variants=True, mixed=False, allowed=True)
 
@@ -144,17 +127,15 @@ def _decided(known: Sequence[Figure], threshold: float) -> Iterator[Figure]:
     p_values = [ratio[3] for (row, *_), ratio in found if row.counts]
     of_all = iter([p / SHARE for p in (*p_values[:1], *holm(p_values[1:]))])
     for (row, harm, a, b), (value, low, high, p) in found:
-        shown = [
-            None if one is None or abs(one) > MOST_LOG else math.expm1(one) for one in (value, low, high)
-        ]
-        measured = replace(row, a=a.value, b=b.value, change=shown[0])
+        middle, *ends = (
+            None if x is None or abs(x) > MOST_LOG else math.expm1(x) for x in (value, low, high)
+        )
+        measured = replace(row, a=a.value, b=b.value, change=middle)
         if row.counts:
-            ends, of_family = sorted((harm * low, harm * high)), next(of_all)
-            verdict, why = judge(
-                Flips(1, value or 0.0, ends[0], ends[1], p), of_family, math.log1p(threshold)
-            )
+            (least, most), of_family = sorted((harm * low, harm * high)), next(of_all)
+            verdict, why = judge(Flips(1, value or 0.0, least, most, p), of_family, math.log1p(threshold))
             measured = replace(
-                measured, low=shown[1], high=shown[2], p_value=p, p_family=min(1.0, of_family), verdict=verdict,
+                measured, low=ends[0], high=ends[1], p_value=p, p_family=min(1.0, of_family), verdict=verdict,
                 why=why.replace("run more pairs", "measure longer"),
             )  # fmt: skip
         yield measured, harm, a, b
@@ -181,10 +162,8 @@ def _p_value(halves: float) -> float:
 
 
 def _logs(of: Ends) -> tuple[float | None, float, float]:
-    return (
-        math.log(of.value) if of.value else None, math.log(of.low) if of.low else -math.inf,
-        math.log(of.high) if of.high else math.inf,
-    )  # fmt: skip
+    low, high = math.log(of.low) if of.low else -math.inf, math.log(of.high) if of.high else math.inf
+    return math.log(of.value) if of.value else None, low, high
 
 
 def _overall(rows: Sequence[Effect]) -> str:
@@ -197,11 +176,9 @@ def _cells(row: Effect, _: int, a: Ends, b: Ends) -> tuple[Cell, ...]:
     """A row of the table."""
     verdict = row.verdict or "not compared"
     ends = f"{change(row, row.low)} to {change(row, row.high)}" if row.counts else ""
-    sides = (
-        Value(f"{ms(one.value)} {row.unit}" if one.value else "–", f"{ms(one.low)} – {ms(one.high)}")
-        for one in (a, b)
-    )
+    values = [f"{ms(of.value)} {row.unit}" if of.value else "–" for of in (a, b)]
+    sides = (Value(text, f"{ms(of.low)} – {ms(of.high)}") for text, of in zip(values, (a, b), strict=True))
     return (
-        name_of(row), Value(verdict, outcome=OUTCOMES.get(verdict, "")), Value(change(row, row.change), ends),
-        *sides, p_text(row.p_family), row.why,
+        comparison.name_of(row), Value(verdict, outcome=comparison.OUTCOMES.get(verdict, "")),
+        Value(change(row, row.change), ends), *sides, comparison.p_text(row.p_family), row.why,
     )  # fmt: skip
