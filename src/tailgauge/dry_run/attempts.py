@@ -37,15 +37,9 @@ class Attempts:
     """All calls of a dry run; `open` holds those whose client waits. `targets` by the names of `call`."""
 
     def __init__(
-        self,
-        targets: Mapping[str, Target],
-        endpoint: DryEndpoint,
-        queue: EventQueue,
-        store: Store,
-        deadline_s: float,
-        book: CacheBook | None = None,
-        gateways: Collection[str] = (),
-    ) -> None:
+        self, targets: Mapping[str, Target], endpoint: DryEndpoint, queue: EventQueue, store: Store, deadline_s: float,
+        book: CacheBook | None = None, gateways: Collection[str] = (),
+    ) -> None:  # fmt: skip
         self.gateways = gateways  # targets whose calls pass the simulated gateway
         self.targets, self.endpoint, self.queue = targets, endpoint, queue
         self.store, self.book = store, book

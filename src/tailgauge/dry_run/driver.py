@@ -46,37 +46,12 @@ class Client(Protocol):
         """Nothing more happens to the call, at the endpoint neither; it may come before `on_end` and before a `leave`."""
 
 
-class _AtTheEnd:
-    """A client behind a gateway that holds the answer back until it ends."""
-
-    def __init__(self, client: Client) -> None:
-        self._client = client
-        self._arrived: list[Callable[[], None]] = []
-        self.on_over = client.on_over
-
-    def on_headers(self) -> None:
-        """The response has begun."""
-        self._arrived.append(self._client.on_headers)
-
-    def on_content(self) -> None:
-        """The first content is there."""
-        self._arrived.append(self._client.on_content)
-
-    def on_watched(self) -> None:
-        """Nothing: when the client gets this chunk the answer is over."""
-
-    def on_end(self) -> None:
-        """The client gets all of it."""
-        for arrived in (*self._arrived, self._client.on_end):
-            arrived()
-
-
 class Delivery:
     """One answer on its way. `watch`: number of the chunk that the client waits for, 0 for none."""
 
     def __init__(self, answer: Answer, client: Client, queue: EventQueue, watch: int) -> None:
-        self._holds = answer.exchange.proxy.buffer_all
-        client = _AtTheEnd(client) if self._holds else client
+        self._holds = answer.exchange.proxy.buffer_all  # a gateway keeps the answer back until it ends
+        self._held: list[Callable[[], None]] = []  # what the client has not learned yet
         self.answer, self._client, self._queue, self._watch = answer, client, queue, watch
         self._planned = self._contents = 0  # chunks looked at, and those of content among them
         self._begins = self._ends = self._opened = self._left = self._ended = False
@@ -158,7 +133,7 @@ class Delivery:
         if not self._opened:
             self._opened = True
             self.answer.send_headers(self._queue.now_ns())
-            self._client.on_headers()
+            self._arrives(self._client.on_headers)
 
     def _sent(self, index: int) -> None:
         if not self._left:
@@ -167,11 +142,17 @@ class Delivery:
     def _content(self) -> None:
         if not self._left and not self._ended:
             self._open()
-            self._client.on_content()
+            self._arrives(self._client.on_content)
 
     def _watched(self) -> None:
-        if not self._left and not self._ended:
+        if not (self._left or self._ended or self._holds):
             self._client.on_watched()
+
+    def _arrives(self, at_client: Callable[[], None]) -> None:
+        if self._holds:
+            self._held.append(at_client)
+        else:
+            at_client()
 
     def _end(self) -> None:
         if self._left or self._ended:
@@ -180,7 +161,8 @@ class Delivery:
             self._open()
         self._ended = True
         self.answer.finish(self._queue.now_ns(), len(self.answer.due_ns))
-        self._client.on_end()
+        for arrived in (*self._held, self._client.on_end):
+            arrived()
 
 
 # --- the endpoint ----------------------------------------------------------------------------------------------
@@ -195,17 +177,9 @@ class DryEndpoint:
     """One endpoint, and the driver of its core. `engine` and `watched`: see `core.Endpoint`."""
 
     def __init__(
-        self,
-        table: Simulated,
-        seed: int,
-        queue: EventQueue,
-        *,
-        watched: bool = False,
-        engine: EngineConfig | None = None,
-    ) -> None:
-        self._queue = queue
-        self._changed = False
-        self._number = 0
+        self, table: Simulated, seed: int, queue: EventQueue, *, watched: bool = False, engine: EngineConfig | None = None
+    ) -> None:  # fmt: skip
+        self._queue, self._changed, self._number = queue, False, 0
         self._wires = {wire.NAME: wire for wire in WIRES}
         self.core = Endpoint(table, seed, self, watched=watched, engine=engine)
 

@@ -46,12 +46,7 @@ class DryRun(Requests):
     """One run on the clock of an event queue. `engine` replaces that of the scenario's endpoint."""
 
     def __init__(
-        self,
-        scenario: Scenario,
-        schedule: Schedule,
-        store: Store,
-        *,
-        engine: EngineConfig | None = None,
+        self, scenario: Scenario, schedule: Schedule, store: Store, *, engine: EngineConfig | None = None
     ) -> None:
         self._schedule, self.queue = schedule, EventQueue(_BEGIN_NS)
         self._store = store

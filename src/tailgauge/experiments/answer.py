@@ -139,9 +139,8 @@ def measured(runs: Sequence[RunRow]) -> Measurement:
     if bad and len(bad) == len(runs):
         return Measurement(INVALID, "every run is INVALID", reasons)
     if bad:
-        return Measurement(
-            DEGRADED, f"{len(bad)} of {plural(len(runs), 'run')} INVALID and not used", reasons
-        )
+        text = f"{len(bad)} of {plural(len(runs), 'run')} INVALID and not used"
+        return Measurement(DEGRADED, text, reasons)
     verdict = min((one.verdict for one in runs), key=WORST_FIRST.index, default=VALID)
     return Measurement(verdict, plural(len(runs), "run"), reasons)
 

@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tailgauge.experiments.answer import Answer
-from tailgauge.experiments.course import RUN_S, Base, Planner, Prepared, SpentError, Step, StepResult
-from tailgauge.experiments.reading import RunReading, read
+from tailgauge.experiments.course import RUN_S, Base, Planner, Prepared, SpentError, Step, StepResult, read
 from tailgauge.experiments.runners import Runner
 from tailgauge.scenario.model import Guard
 
@@ -38,14 +37,14 @@ class StepLedger:
     cost: float | None = 0.0
     currency: str = ""
 
-    def add(self, one: Prepared, reading: RunReading) -> None:
+    def add(self, one: Prepared, calls: int, tokens: int) -> None:
         """Add a step."""
         estimate = one.settings.estimate
         self.rest_s += one.step.rest_s if self.runs else 0.0
         self.runs += 1
         self.load_s += one.step.duration_s
-        self.calls += reading.calls
-        self.tokens += reading.tokens
+        self.calls += calls
+        self.tokens += tokens
         self.currency = estimate.currency
         self.cost = None if self.cost is None or estimate.cost is None else self.cost + estimate.cost
 
@@ -141,7 +140,7 @@ class _Conductor:
 
     def _measure(self, one: Prepared, folder: Path) -> StepResult:
         reading = read(folder, self.experiment.checks)
-        self.ledger.add(one, reading)
+        self.ledger.add(one, reading.calls, reading.tokens)
         measured = self.experiment.measure(one.step, reading)
         if not self.runner.sends:
             self.progress(f"{one.step.name}: {reading.verdict}")

@@ -2,7 +2,7 @@
 
 A course is a generator without I/O, like a traffic pattern. It yields the steps to run, several at a time if they are
 independent; it is sent their results in that order; it returns the answer. It cannot see whether the steps were dry runs
-or real runs, so a dry run is the experiment itself.
+or real runs, so a dry run is the experiment itself. A run is read once, and computed as in the report of any run.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Any
 
 from tailgauge.errors import TailgaugeError, UsageError
 from tailgauge.experiments.answer import Answer
-from tailgauge.experiments.reading import RunReading
 from tailgauge.plan.resolve import Settings, resolve
 from tailgauge.rows.text_file import locate
 from tailgauge.scenario import model as scenarios
@@ -23,12 +22,49 @@ from tailgauge.scenario.experiment import Experiment as Table
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.settings import CLOSED, TASKS
 from tailgauge.thresholds import INVALID
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.reading.frames import Frames, load
+from tailgauge_analysis.sections.findings import evidence_of
 from tailgauge_analysis.verdict.checks import COMPARABLE
-from tailgauge_analysis.verdict.verdict import Check
+from tailgauge_analysis.verdict.verdict import Check, Evidence, reasons, worst
 
 RUN_S = 9.0  # of a real run beside its load: processes, connections, drain, report
 SEED_STEP = 7919  # between the seeds of two steps
 _TARGETS = ("target", "second_target")
+_TOKENS = (
+    "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class RunReading:
+    """A run. `reason` is the first against it, empty of a VALID one; `tokens` are those of the usage."""
+
+    frames: Frames
+    evidence: Evidence
+    run_id: str
+    verdict: str
+    reason: str
+    calls: int
+    tokens: int
+
+    @property
+    def steady(self) -> Steady:
+        """The steady stage, without requests of slow readers."""
+        return self.evidence.of_target
+
+
+def read(folder: Path, checks: Sequence[Check]) -> RunReading:
+    """Read a run folder, judged by these checks; RunDataError where there is no run."""
+    frames = load([folder])
+    evidence = evidence_of(frames)
+    against = reasons(checks, evidence)
+    attempts = evidence.frames.attempts
+    return RunReading(
+        frames=evidence.frames, evidence=evidence, run_id=frames.run["run_id"], verdict=worst(against),
+        reason=against[0].text if against else "", calls=int(attempts["sent_at_ns"].notna().sum()),
+        tokens=int(attempts[list(_TOKENS)].sum().sum()),
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +103,7 @@ class StepResult:
         return self.verdict != INVALID
 
 
-def no_cooldown(warmup_s: float) -> list[tuple[str, Any]]:
+def warm_up(warmup_s: float) -> list[tuple[str, Any]]:
     """Overrides of a step that counts from its warm-up to its end."""
     return [("stages.warmup_s", warmup_s), ("stages.cooldown_s", 0.0)]
 

@@ -71,7 +71,8 @@ class RealRunner:
         """Run each, with its rest if the target keeps state."""
         for group in _groups(steps):
             if self._ended is not None:
-                time.sleep(max(0.0, _rest_s(group[0]) - (time.monotonic() - self._ended)))
+                rest_s = 0.0 if _resets(group[0]) else group[0].step.rest_s
+                time.sleep(max(0.0, rest_s - (time.monotonic() - self._ended)))
             yield from self._together(group)
             self._ended = time.monotonic()
 
@@ -126,10 +127,6 @@ class RealRunner:
 def _resets(one: Prepared) -> bool:
     """Whether its target keeps no state between runs."""
     return one.settings.scenario.target.url == SIMULATED
-
-
-def _rest_s(one: Prepared) -> float:
-    return 0.0 if _resets(one) else one.step.rest_s
 
 
 def _groups(steps: Sequence[Prepared]) -> list[list[Prepared]]:

@@ -19,7 +19,7 @@ from tailgauge.experiments.checkup.judge import (
 )  # fmt: skip
 from tailgauge.experiments.checkup.light import idle_cut, light, second_call
 from tailgauge.experiments.checkup.probes import amplified, heavy_leg, without_usage
-from tailgauge.experiments.reading import read
+from tailgauge.experiments.course import read
 from tailgauge.scenario.experiment import Checkup
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.reading.frames import load

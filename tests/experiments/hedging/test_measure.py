@@ -8,9 +8,9 @@ import pytest
 from experiments.hedging.planted import OFF as NO_HEDGE
 from run_folders.dry_runs import dry_run_folder
 
+from tailgauge.experiments.course import read
 from tailgauge.experiments.hedging.judge import OFF, ON
 from tailgauge.experiments.hedging.measure import load_result
-from tailgauge.experiments.reading import read
 from tailgauge_analysis.verdict.checks import COMPARABLE
 
 BLOCK_S = 6.0

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from tailgauge.experiments.course import read
 from tailgauge.experiments.models import judge, report
 from tailgauge.experiments.models.judge import ModelBlock, choice
-from tailgauge.experiments.reading import read
 from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.verdict.checks import COMPARABLE
 

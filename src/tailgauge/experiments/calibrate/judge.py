@@ -33,12 +33,14 @@ def transport(by_model: Mapping[str, Sequence[StepError]]) -> dict[str, Any]:
     holds_to = min(good[-1].sent_per_s for good in good_steps) if all(good_steps) else None
     shown = [step for good in good_steps for step in good]
     blamed = [step.sent_per_s for step in failed if not step.strained and not step.crowded]
+    every = [step for steps in by_model.values() for step in steps]
+    is_strained, is_disturbed = any(step.strained for step in every), any(step.failed for step in every)
     costs = [cost for good in good_steps if good and (cost := good[-1].cpu_us_per_chunk) is not None]
     return {
         "latency_models": list(by_model),
         "holds_to_per_s": holds_to,
         "failed_at_per_s": min(blamed, default=None),
-        "limited_by": CLIENT if blamed else _limit([step for steps in by_model.values() for step in steps]),
+        "limited_by": CLIENT if blamed else ENDPOINT if is_strained else OTHERS if is_disturbed else None,
         "disturbed": disturbed,
         **{f"{of}_{error}": _largest(shown, of, error) for of in TIMES for error in ("bias_ms", "spread_ms")},
         "cpu_us_per_chunk": max(costs, default=None),
@@ -69,13 +71,6 @@ def step_facts(name: str, model: str, step: StepError) -> dict[str, Any]:
         if facts[times] is not None:
             facts[times]["distance_bound"] = getattr(step, times).distance_bound
     return {"transport": name, "latency_model": model, **facts}
-
-
-def _limit(steps: Sequence[StepError]) -> str | None:
-    """What was at its limit besides the client."""
-    if any(step.strained for step in steps):
-        return ENDPOINT
-    return OTHERS if any(step.failed for step in steps) else None
 
 
 def _largest(steps: Sequence[StepError], times: str, error: str) -> float | None:

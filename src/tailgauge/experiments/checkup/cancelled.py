@@ -16,7 +16,7 @@ import numpy as np
 
 from tailgauge.experiments.checkup import judge
 from tailgauge.experiments.checkup.judge import FEWEST, Z_STRICT, Gain, ProbeCheck, ProbeResult
-from tailgauge.experiments.reading import RunReading
+from tailgauge.experiments.course import RunReading
 from tailgauge.rows import schema
 from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.reading.frames import Frames

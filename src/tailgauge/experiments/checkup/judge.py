@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from tailgauge.experiments.checkup.checks import CHECKS, GAINS, CheckSpec
-from tailgauge.experiments.reading import RunReading
+from tailgauge.experiments.course import RunReading
 from tailgauge.rows import schema
 from tailgauge_analysis.stats.binomial import beta_cdf
 from tailgauge_analysis.stats.bootstrap import SEED, blocks, draw, ratio

@@ -25,7 +25,7 @@ import pandas as pd
 
 from tailgauge.experiments.checkup import judge
 from tailgauge.experiments.checkup.judge import NONE, REFUSED, Gain, Measured, ProbeCheck, ProbeResult
-from tailgauge.experiments.reading import RunReading
+from tailgauge.experiments.course import RunReading
 from tailgauge.rows import schema
 from tailgauge.scenario.experiment import Checkup as Settings
 from tailgauge_analysis.metrics.metrics import BY_NAME

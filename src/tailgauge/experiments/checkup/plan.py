@@ -33,8 +33,7 @@ from tailgauge.experiments.checkup.light import (
     took_ms,
     wait_ms,
 )
-from tailgauge.experiments.course import RUN_S, Base, Planner, Step, StepResult, Steps, no_cooldown
-from tailgauge.experiments.reading import RunReading
+from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step, StepResult, Steps, warm_up
 from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.plan.estimate import short_prefixes
 from tailgauge.protocols.protocol import SIMULATED
@@ -158,7 +157,7 @@ class CheckupPlanner(Planner):
             warmup_s, rest_s = 0.0, REST_S
         overrides = (
             ("arrival", arrival), ("traffic", sent.traffic), ("slo", None), ("alert", None), ("use_case", None),
-            ("crossover", None), *no_cooldown(warmup_s),
+            ("crossover", None), *warm_up(warmup_s),
         )  # fmt: skip
         return Step(sent.title, overrides, duration_s, seed, rest_s, name)
 
@@ -323,10 +322,6 @@ def _loaded(of: TestedTraffic) -> Sent:
     return Sent("load in steps", of.today(), of.rate_per_s * mean, points)
 
 
-def _loaded_found(of: TestedTraffic, reading: RunReading) -> ProbeResult:
-    return probes.loaded(reading, wait_ms(reading.steady, of.streams))
-
-
 @dataclass(frozen=True, slots=True)
 class Probe:
     """What a probe sends, what is found in its run, and its part of the time."""
@@ -341,5 +336,7 @@ PROBES: Mapping[str, Probe] = {
     "cached": Probe(_cached, _cached_found, 1.0),
     "fan_out": Probe(_fan_out, _fan_out_found, 1.0),
     "cancelled": Probe(_cancelled, _cancelled_found, 0.6),
-    "loaded": Probe(_loaded, _loaded_found, 1.4),
+    "loaded": Probe(
+        _loaded, lambda of, reading: probes.loaded(reading, wait_ms(reading.steady, of.streams)), 1.4
+    ),
 }

@@ -25,7 +25,7 @@ from tailgauge.experiments.checkup import judge
 from tailgauge.experiments.checkup.checks import CHECKS
 from tailgauge.experiments.checkup.judge import Gain, Measured, Medians, Popularity, ProbeCheck, ProbeResult
 from tailgauge.experiments.checkup.light import known
-from tailgauge.experiments.reading import RunReading
+from tailgauge.experiments.course import RunReading
 from tailgauge.rows import schema
 from tailgauge_analysis.sections.cache import misses
 from tailgauge_analysis.sections.cache.calls import CacheSettings, calls, settings

@@ -8,9 +8,9 @@ from typing import cast
 
 import numpy as np
 
+from tailgauge.experiments.course import RunReading
 from tailgauge.experiments.headroom import measure
 from tailgauge.experiments.headroom.judge import RateResult
-from tailgauge.experiments.reading import RunReading
 from tailgauge_analysis.comparing.block import answered, work
 from tailgauge_analysis.curves.curve import UNKNOWN, CurvePoint, Ends, Objective, Outcome, Quantile
 from tailgauge_analysis.metrics import slo

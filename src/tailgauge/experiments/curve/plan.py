@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 
 from tailgauge.experiments.answer import Answer
-from tailgauge.experiments.course import RUN_S, Base, Planner, Step, Steps
+from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step, Steps
 from tailgauge.experiments.curve import measure, report
 from tailgauge.experiments.curve.judge import Judge
 from tailgauge.experiments.curve.measure import LoadResult
 from tailgauge.experiments.headroom.judge import is_limited
 from tailgauge.experiments.headroom.plan import of_queue, planned_gaps
-from tailgauge.experiments.reading import RunReading
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.schedule.settings import CLOSED, TASKS
 from tailgauge_analysis.curves.curve import RATE

@@ -14,8 +14,8 @@ import math
 import numpy as np
 import pandas as pd
 
+from tailgauge.experiments.course import RunReading
 from tailgauge.experiments.headroom.judge import Charges, Met, Rate, RateResult, Trace
-from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.metrics.stability import BACKLOG, FEWEST_FOR_GROWTH

@@ -19,12 +19,11 @@ from random import Random
 from typing import Any
 
 from tailgauge.experiments.answer import Answer
-from tailgauge.experiments.course import RUN_S, Base, Planner, Step, Steps, no_cooldown
+from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step, Steps, warm_up
 from tailgauge.experiments.headroom import measure, report, search
 from tailgauge.experiments.headroom.judge import JudgedRate, RateResult, is_limited, judged
 from tailgauge.experiments.headroom.limits import Bound, bounds, by_capacity, ceiling, lowest
 from tailgauge.experiments.headroom.search import NextRate, SearchPlan
-from tailgauge.experiments.reading import RunReading
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.scenario.model import Limits
 from tailgauge.scenario.objective import LATENCY
@@ -127,7 +126,7 @@ class HeadroomPlanner(Planner):
             points = [[0.0, BURST], [at, BURST], [at, 1.0], [1.0, 1.0]]
             overrides += [("arrival.rate_per_s", rate * (1 + (BURST - 1) * at)),
                           ("arrival.shape", {"kind": "piecewise", "points": points})]  # fmt: skip
-        overrides += no_cooldown(warmup_s)
+        overrides += warm_up(warmup_s)
         name = f"{rate:.4g} requests/s" + (", after a burst that empties the bucket" if above else "")
         rest_s = self._rest_s if self._kept else 0.0
         return Step(name, tuple(overrides), warmup_s + length_s, self.seed(), rest_s, attempt)
@@ -169,7 +168,7 @@ class HeadroomPlanner(Planner):
 
 def of_queue(limits: Limits, requests: float, warmup_s: float) -> list[tuple[str, Any]]:
     """Overrides of a step whose `requests` may all come to wait: what is left of them at its end is closed soon."""
-    overrides = [*no_cooldown(warmup_s), ("limits.drain_s", min(DRAIN_S, limits.drain_s))]
+    overrides = [*warm_up(warmup_s), ("limits.drain_s", min(DRAIN_S, limits.drain_s))]
     if "in_flight_per_worker" not in limits.model_fields_set:
         most = min(MOST_IN_FLIGHT, max(limits.in_flight_per_worker, math.ceil(requests)))
         overrides.append(("limits.in_flight_per_worker", most))

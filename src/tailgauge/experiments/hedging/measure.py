@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
+from tailgauge.experiments.course import RunReading
 from tailgauge.experiments.hedging.judge import OFF, ON, CopyStats, LoadResult
-from tailgauge.experiments.reading import RunReading
 from tailgauge.rows import schema
 from tailgauge_analysis.comparing import alternating
 from tailgauge_analysis.comparing.block import work

@@ -16,13 +16,12 @@ from random import Random
 from typing import Any
 
 from tailgauge.experiments.answer import Answer
-from tailgauge.experiments.course import RUN_S, Base, Planner, Step, Steps, no_cooldown
+from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step, Steps, warm_up
 from tailgauge.experiments.headroom.plan import HeadroomPlanner
 from tailgauge.experiments.headroom.search import NextRate
 from tailgauge.experiments.hedging import contrast, report
 from tailgauge.experiments.hedging.judge import OFF, ON, LoadResult, TriedDelay, closer, quantile_for, result
 from tailgauge.experiments.hedging.measure import load_result
-from tailgauge.experiments.reading import RunReading
 from tailgauge.patterns.table import pattern_of
 from tailgauge.rows.schema import JOIN
 from tailgauge.scenario.experiment import ADAPTIVE, Delay
@@ -137,7 +136,7 @@ class HedgingPlanner(Planner):
         blocks = {"a": OFF, "b": ON, "block_s": block_s, "washout_s": washout_s}
         overrides = (
             ("arrival.rate_per_s", rate), ("arrival.shape", None), ("traffic", self._variants(hedge)), ("slo", self._slo),
-            ("alert", None), ("use_case", None), ("crossover", blocks), *no_cooldown(warmup_s),
+            ("alert", None), ("use_case", None), ("crossover", blocks), *warm_up(warmup_s),
         )  # fmt: skip
         name = f"{rate:.4g} requests/s" + (f", {_described(hedge)}" if delay is not None else "")
         return Step(name, overrides, whole_s, self.seed(), given=(rate, delay, block_s))

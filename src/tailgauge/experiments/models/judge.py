@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from tailgauge.experiments.reading import RunReading
+from tailgauge.experiments.course import RunReading
 from tailgauge.rows import schema
 from tailgauge.thresholds import FEWEST_PAIRS
 from tailgauge_analysis.metrics.latency import OFFERED, waits

@@ -10,10 +10,9 @@ from random import Random
 from typing import Any
 
 from tailgauge.experiments.answer import Answer
-from tailgauge.experiments.course import RUN_S, SEED_STEP, Base, Planner, Step, Steps, no_cooldown
+from tailgauge.experiments.course import RUN_S, SEED_STEP, Base, Planner, RunReading, Step, Steps, warm_up
 from tailgauge.experiments.models import report
 from tailgauge.experiments.models.judge import ModelBlock, block, choice
-from tailgauge.experiments.reading import RunReading
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.schedule.settings import TRACE
 
@@ -68,7 +67,7 @@ class ModelsPlanner(Planner):
         model = {} if one.model is None else {"model": one.model}
         traffic = {table: {**of, **model} for table, of in self._traffic.items()}
         profile = () if one.profile is None else (("simulated.profile", one.profile),)
-        return ("traffic", traffic), ("arrival.shape", None), *no_cooldown(warmup_s), *profile
+        return ("traffic", traffic), ("arrival.shape", None), *warm_up(warmup_s), *profile
 
     def answer(self) -> Answer:
         """What was found."""
