@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from typing import Any, cast
 
 from tailgauge.call import JOB_FETCH
@@ -72,9 +73,7 @@ class Attempt:
         self._exchange: Exchange = attempts.endpoint.exchange(self._key, target.protocol)
         self._delivery: Delivery | None = None
         self._model = send.call.model or target.model
-        self._timer: Any = None
-        self._ended = self._written = False
-        self._is_over = False
+        self._ended = self._written = self._is_over = False
         self.aborted_at_ns: int | None = None
         self._text: str | None = None
         self._location: str | None = None
@@ -91,7 +90,9 @@ class Attempt:
             note = attempts.book.sent(self._send.call, self._key, now_ns, row.traffic)
             if note is not None:
                 note.fill(row)
-        self._timer = attempts.queue.call_at(now_ns + attempts.deadline_ns, self._time_out)
+        self._timer = attempts.queue.call_at(
+            now_ns + attempts.deadline_ns, partial(self.abort, schema.TIMEOUT)
+        )
         delay_ns = attempts.endpoint.through_gateway(self._exchange) if row.target in attempts.gateways else 0
         if delay_ns:
             attempts.queue.call_at(now_ns + delay_ns, self._arrive)
@@ -171,10 +172,6 @@ class Attempt:
 
     # --- the end ----------------------------------------------------------------------------------------------
 
-    def _time_out(self) -> None:
-        self._timer = None
-        self.abort(schema.TIMEOUT)
-
     def _headers(self, status: int) -> None:
         row, now_ns = self._row, self._attempts.queue.now_ns()
         row.status, row.headers_at_ns, row.first_byte_at_ns = status, now_ns, now_ns
@@ -210,18 +207,14 @@ class Attempt:
         if self._send.call.event_ids is not None and self._delivery is not None:
             result = self._of_pieces(self._send.call.event_ids, self._delivery, result)
         self._ended = True
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         del attempts.open[self._key]
         if attempts.book is not None:
             attempts.book.ended(self._key, now_ns)
         row.ended = result.ended
         row.ended_at_ns = None if result.ended == schema.CENSORED else now_ns
-        row.error_type, row.error_body, row.limit_kind = (
-            result.error_type,
-            result.error_body,
-            result.limit_kind,
-        )
+        row.error_type, row.error_body = result.error_type, result.error_body
+        row.limit_kind = result.limit_kind
         self._until_ns, self._finished = now_ns, finished
         text = text_of(self._exchange) if finished and self._send.call.keep_text else self._text
         self._write()

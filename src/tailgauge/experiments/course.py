@@ -10,6 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -266,7 +267,4 @@ def _set(tree: dict[str, Any], key: str, value: Any) -> None:
         scenarios.put(tree, key, value)
         return
     *tables, last = key.split(".")
-    node: Any = tree
-    for name in tables:
-        node = node.get(name, {})
-    node.pop(last, None)
+    reduce(lambda node, name: node.get(name, {}), tables, tree).pop(last, None)

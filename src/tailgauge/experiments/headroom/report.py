@@ -308,7 +308,7 @@ def _rate_row(one: JudgedRate, today: float, *, has_good: bool) -> tuple[Cell, .
     return (
         figures(one.rate_per_s) + ("*" if one.emptied else ""), f"{one.rate_per_s / today:.3g}", share_cell(one.refused),
         figures(served), *good, Value(one.outcome.lower(), outcome=one.outcome),
-        ", ".join(kind_name(kind) for kind in sorted(counts, key=lambda kind: -counts[kind])) or NONE,
+        ", ".join(kind_name(kind) for kind, _ in counts.most_common()) or NONE,
         f"{growing} of {len(one.runs)}" if growing else "no", f"{len(one.runs)}", f"{sum(run.requests for run in one.runs):,}",
     )  # fmt: skip
 
