@@ -138,4 +138,7 @@ def _line(
         for x, ends in found
         if ends.value is not None
     ]
-    return [PlotCurve(name, *zip(*rows, strict=True), labels=labels)] if rows else []
+    if not rows:
+        return []
+    x, y, low, high = zip(*rows, strict=True)
+    return [PlotCurve(name, x, y, low, high, labels=labels)]

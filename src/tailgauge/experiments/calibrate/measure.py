@@ -121,8 +121,8 @@ def step_error(
     later[starts] = False
     inside = (joined.reference >= since) & (joined.reference < until)
     at = np.flatnonzero(inside & later)
-    gaps = ((of[at] - of[at - 1]).astype(np.float64) for of in (joined.arrived, joined.reference))
-    gap = _error(*gaps, slack_ms)
+    arrived, sent = ((of[at] - of[at - 1]).astype(np.float64) for of in (joined.arrived, joined.reference))
+    gap = _error(arrived, sent, slack_ms)
     chunks, requests, seconds = int(inside.sum()), int(asked.sum()), window.to_s - window.from_s
     failed = [*(ttft.failed("TTFT") if ttft else []), *(gap.failed("chunk gaps") if gap else [])]
     if ttft is None or gap is None or requests < FEWEST:

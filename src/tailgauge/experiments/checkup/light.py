@@ -252,7 +252,7 @@ def _stalled(streamed: Steady) -> ProbeCheck:
     stream = np.repeat(np.arange(len(counts)), counts)
     gaps = streamed.gaps_ns / 1e6
     late = stalls(gaps, stream) if len(gaps) else np.zeros(0, np.bool_)
-    lost = np.bincount(stream[late], gaps[late], len(counts))
+    lost = np.bincount(stream[late], gaps[late], len(counts)).astype(np.float64)
     stalled = np.isin(np.flatnonzero(some), stream[late])
     text = f"{judge.of_all(stalled)} streams stall for more than a second"
     gain = judge.saved(lost[some], _ms(streamed, "last_content_at_ns")[some])

@@ -133,7 +133,8 @@ def _spare(knee: float, capacity: float, bound_s: float, allowed: float) -> floa
 
 def _whole(chance: Floats) -> Floats:
     """Chances that add up to 1."""
-    return chance / chance.sum()
+    whole: Floats = chance / chance.sum()
+    return whole
 
 
 def _at(places: Floats, chance: Floats, p: float) -> float:

@@ -36,8 +36,8 @@ def answer(judge: Judge, runs: Sequence[LoadResult], base: Base) -> Answer:
         target=scenario.target.url, model=scenario.target.model,
     )  # fmt: skip
     outcome = judge.met(runs, at)
-    holds, no_slo = ([_holds(curve, found)], []) if curve.objectives else ([], [NO_SLO])
-    sentence, *details = [*holds, _saturated(curve), *_today(curve), *no_slo]
+    texts = [_holds(curve, found) if curve.objectives else "", _saturated(curve), *_today(curve)]
+    sentence, *details = filter(None, [*texts, "" if curve.objectives else NO_SLO])
     width = (at.high - at.low) / at.value if at.value and at.low is not None and at.high is not None else None
     smallest = f"a change of the knee by {share(width)}" if width else ""
     note = NOTE.format("scheduled" if judge.is_open else "sent")

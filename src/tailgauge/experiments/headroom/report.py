@@ -173,13 +173,17 @@ def _found_limit(today: RateResult, one: Bound) -> FoundLimit:
         ratio = Growth(by.value / now, by.low / now, by.high / now, today.requests, None)
         return FoundLimit(one, ratio, ratio)
     allowed = not today.kinds.get(one.kind)
-    traces = [(today.offered.get((one.kind, limit.counted, cached)), cached) for cached in (True, False)]
-    cached, uncached = (trace and _growth(trace, limit, allowed=allowed and of) for trace, of in traces)
+    cached, uncached = (
+        _growth(today.offered.get((one.kind, limit.counted, cached)), limit, allowed=allowed and cached)
+        for cached in (True, False)
+    )
     return FoundLimit(one, cached, uncached or cached)
 
 
-def _growth(trace: Costs, limit: Limit, *, allowed: bool) -> Growth:
+def _growth(trace: Costs | None, limit: Limit, *, allowed: bool) -> Growth | None:
     """Only bounds if the bucket is only bounded; at least 1 if today's traffic met no 429."""
+    if trace is None:
+        return None
     burst = limit.burst
     one = growth(trace, limit.rate.value, (burst.low, burst.value, burst.high))
     if one.low is None:

@@ -93,7 +93,8 @@ class HedgingPlanner(Planner):
             yield from self.run([self._step(rate, planned, delay) for delay in delays])
         known = {one.delay_ms: one.change.value for one in self._delays() if one.change is not None}
         if known:
-            self._hedge = self._with(min(known, key=known.__getitem__))
+            best = min(known, key=known.__getitem__)
+            self._hedge = self._with(best)
 
     def _with(self, delay: Delay | None) -> dict[str, Any]:
         """The hedge with this delay in the place of its own."""
