@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
-from pydantic import AfterValidator, ValidationError
+from pydantic import AfterValidator, Field, ValidationError
 
 from tailgauge.call import ASSISTANT, SYSTEM, USER
 from tailgauge.errors import ScenarioError, UsageError
@@ -60,10 +60,6 @@ def _not_blank(value: str) -> str:
 _Text = Annotated[str, AfterValidator(_not_blank)]
 _Objects = list[dict[str, Any]]
 _TOKENS = f"a whole number from 1 to {MAX_TOKENS:,}"
-_EXPECTED = {
-    "prompt": "some text", "name": "some text", "tags": "an object of texts", "system": "some text or a list of blocks",
-    "messages": "a list of objects", "tools": "a list of objects", "conversations": "a list of objects",
-}  # fmt: skip
 _HOW = (
     "expected either prompt (text) or prompt_tokens (a size), or messages, or conversations; "
     "prompts.columns says which column is which"
@@ -71,15 +67,17 @@ _HOW = (
 
 
 class _Given(Table):
-    prompt: _Text | None = None
+    """A row; `description` is what an error expects."""
+
+    prompt: _Text | None = Field(None, description="some text")
     prompt_tokens: Tokens | None = None
     output_tokens: Tokens | None = None
-    name: _Text | None = None
-    tags: Mapping[str, str] | None = None
-    messages: _Objects | None = None
-    system: _Text | _Objects | None = None
-    tools: _Objects | None = None
-    conversations: _Objects | None = None
+    name: _Text | None = Field(None, description="some text")
+    tags: Mapping[str, str] | None = Field(None, description="an object of texts")
+    messages: _Objects | None = Field(None, description="a list of objects")
+    system: _Text | _Objects | None = Field(None, description="some text or a list of blocks")
+    tools: _Objects | None = Field(None, description="a list of objects")
+    conversations: _Objects | None = Field(None, description="a list of objects")
 
 
 @dataclass(frozen=True)
@@ -309,7 +307,7 @@ def _explain(error: Any, columns: Mapping[str, str]) -> str:
     name = columns.get(key, key)
     if isinstance(error.get("ctx", {}).get("error"), UnicodeEncodeError):
         return f"{name}: half of a surrogate pair is not text"
-    return str(_not(_EXPECTED.get(key, _TOKENS), name, error["input"]))
+    return str(_not(_Given.model_fields[key].description or _TOKENS, name, error["input"]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,15 +85,10 @@ class Schedule:
         for i in range(int(first), int(last)):
             source = self._source(i)
             row = source or {}  # its own sizes: those of the schedule are the mean of a conversation's turns
-            yield Planned(
-                i * TURNS,
-                int(self.at_ns[i]),
-                self.names[self.traffic[i]],
-                int(row.get("prompt_tokens", self.prompt_tokens[i])),
-                int(row.get("output_tokens", self.output_tokens[i])),
-                int(self.turns[i]),
-                source,
-            )
+            prompt_tokens = int(row.get("prompt_tokens", self.prompt_tokens[i]))
+            output_tokens = int(row.get("output_tokens", self.output_tokens[i]))
+            at_ns, name, turns = int(self.at_ns[i]), self.names[self.traffic[i]], int(self.turns[i])
+            yield Planned(i * TURNS, at_ns, name, prompt_tokens, output_tokens, turns, source)
 
     def _source(self, i: int) -> dict[str, Any] | None:
         lines = self.lines.get(int(self.traffic[i]))
@@ -103,17 +98,10 @@ class Schedule:
 
 
 def plan(
-    arrival: Arrival,
-    traffic: Mapping[str, TrafficSettings],
-    duration_s: float,
-    seed: int,
-    *,
-    warmup_s: float = 0.0,
-    alternating: Alternating | None = None,
-    folder: Path = Path(),
-    protocols: tuple[type[WireProtocol], ...] = (),
+    arrival: Arrival, traffic: Mapping[str, TrafficSettings], duration_s: float, seed: int, *, warmup_s: float = 0.0,
+    alternating: Alternating | None = None, folder: Path = Path(), protocols: tuple[type[WireProtocol], ...] = (),
     bounded: bool = False,
-) -> Schedule:
+) -> Schedule:  # fmt: skip
     """The schedule; files are looked for in the scenario's `folder`, `alternating` are two tables in blocks.
 
     `protocols` must be able to send the rows of prompt files; in a `bounded` run they have a size. Raises UsageError,

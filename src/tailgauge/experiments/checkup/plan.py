@@ -105,11 +105,10 @@ class TestedTraffic:
         settings = pattern_of(self.tables[self.fan_out]).settings
         if not settings.kinds:
             return {LEGS: {"weight": float(settings.legs)}}
-        no_sigma = {"prompt_sigma": None, "output_sigma": None}
-        sizes = [kind.model_dump(exclude={"count"}) for kind in settings.kinds]
+        own = {"prompt_sigma": None, "output_sigma": None}
         return {
-            f"{LEGS}_{number}": {**no_sigma, **size, "weight": float(kind.count)}
-            for number, (size, kind) in enumerate(zip(sizes, settings.kinds, strict=True))
+            f"{LEGS}_{number}": {**own, **kind.model_dump(exclude={"count"}), "weight": float(kind.count)}
+            for number, kind in enumerate(settings.kinds)
         }
 
     def call(self, name: str, **changes: Any) -> dict[str, Any]:

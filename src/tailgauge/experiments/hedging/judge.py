@@ -178,9 +178,8 @@ def result(loads: Sequence[LoadResult], quantile: float | None = None) -> Hedgin
     slow = each(lambda one: None if p is None else contrast.quantiles(one.off, one.on, p))
     bad = each(lambda one: contrast.shares(one.bad_off, one.bad_on) if one.bad_off else None)
     measures = [slow, bad] if any(one is not None for one in bad) else [slow]
-    known = [
-        [(load.rate_per_s, one) for load, one in zip(ordered, of, strict=True) if one] for of in measures
-    ]
+    rates = [one.rate_per_s for one in ordered]
+    known = [[(rate, one) for rate, one in zip(rates, of, strict=True) if one] for of in measures]
     # Where it is unstable that hedging hurts needs no test.
     tests = 1 if unstable is not None else 2
     each_load = [p_values([one for _, one in of]) for of in known]
