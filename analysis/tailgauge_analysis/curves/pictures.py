@@ -111,18 +111,15 @@ def _per_user(of: Named) -> Iterator[Picture]:
     per_gpu = all(curve.gpus for _, curve in of)
     lines = []
     for name, curve in of:
-        known = [
-            (one.user_tokens_per_s.value, one.output_tokens_per_s, figures(one.load))
-            for one in curve.points
-            if one.user_tokens_per_s.value and one.output_tokens_per_s.value is not None
-        ]
-        paces = [x for x, *_ in known]
+        paced = ((one.user_tokens_per_s.value, one.output_tokens_per_s, one.load) for one in curve.points)
+        known = [(pace, ends, load) for pace, ends, load in paced if pace and ends.value is not None]
+        paces = [pace for pace, *_ in known]
         labels, last, width = [], math.inf, max(paces, default=0.0) - min(paces, default=0.0)
-        for x, _, label in known:
-            labels.append(label if abs(x - last) > APART * width else "")
-            last = x if labels[-1] else last
+        for pace, _, load in known:
+            labels.append(figures(load) if abs(pace - last) > APART * width else "")
+            last = pace if labels[-1] else last
         share = 1 / (curve.gpus or 1.0) if per_gpu else 1.0
-        lines += _line(name or "each load", [(x, ends) for x, ends, _ in known], share, tuple(labels))
+        lines += _line(name or "each load", [(pace, ends) for pace, ends, _ in known], share, tuple(labels))
     unit, y = of[0][1].unit, "output tokens/s per GPU" if per_gpu else "output tokens/s of the system"
     text = f"{BARS} Beside points their load in {unit}. Better is further up and to the right."
     title, x_title = "Tokens/s per user and of the system", "tokens/s per user (1000 / TPOT p50)"

@@ -9,6 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 from tailgauge.call import JOB_FETCH
@@ -244,22 +245,13 @@ class Attempt:
         store.server_log(exchange.row)
 
 
-class _Response:
-    """A response as `outcome` reads it."""
-
-    aborted = cut = None
-
-    def __init__(self, status: int, headers: Mapping[str, str], body: bytes = b"") -> None:
-        self.status, self.plain_body = status, body
-        self.headers = [(name.encode(), value.encode()) for name, value in headers.items()]
-
-    def header(self, name: bytes) -> bytes:
-        """The first of that name, empty without one."""
-        return next((value for key, value in self.headers if key == name), b"")
-
-
 def _response(status: int, headers: Mapping[str, str], body: bytes = b"") -> Any:
-    return _Response(status, headers, body)
+    """A response as `outcome` reads it."""
+    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
+    first = dict(reversed(pairs))
+    return SimpleNamespace(
+        status=status, plain_body=body, headers=pairs, aborted=None, cut=None, header=lambda name: first.get(name, b"")
+    )  # fmt: skip
 
 
 # --- the row of a call: what only a socket has is null or 0 ----------------------------------------------------

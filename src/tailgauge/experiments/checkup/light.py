@@ -117,6 +117,11 @@ def took_ms(steady: Steady, since: str = "scheduled_at_ns") -> Floats:
     return np.where(np.isnan(single), join, single)
 
 
+def since_sent_ms(steady: Steady, table: str) -> Floats:
+    """Until the whole answers of one table, since sent."""
+    return known(took_ms(of_tables(steady, [table]), since="sent_at_ns"))
+
+
 def wait_ms(steady: Steady, streams: Collection[str]) -> Floats:
     """What a user waits for, since sent: the first content where it is streamed, else the whole."""
     streamed = steady.requests["traffic"].isin(streams).to_numpy(np.bool_)
@@ -220,7 +225,7 @@ def second_call(waits: Floats) -> str:
 def _not_streamed(steady: Steady, whole: str, threshold: float) -> ProbeCheck:
     """Whole answers compared with the first content of the same calls, streamed."""
     first = known(_ms(of_tables(steady, [judge.CONTROL]), "first_at_ns", since="sent_at_ns"))
-    at_once = known(took_ms(of_tables(steady, [whole]), since="sent_at_ns"))
+    at_once = since_sent_ms(steady, whole)
     text = "a whole answer takes {} the time to first content of a streamed one"
     return judge.compared("not_streamed", at_once, first, 1 + threshold, text, "too few answers")
 

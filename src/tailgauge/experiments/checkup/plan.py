@@ -21,18 +21,9 @@ import numpy as np
 
 from tailgauge.call import CACHE_MARKS
 from tailgauge.experiments.answer import Answer
-from tailgauge.experiments.checkup import judge, probes, report
+from tailgauge.experiments.checkup import judge, light, probes, report
 from tailgauge.experiments.checkup.cancelled import cancelled
 from tailgauge.experiments.checkup.judge import BURST_FROM, BURST_TO, CONTROL, Popularity, ProbeResult
-from tailgauge.experiments.checkup.light import (
-    hedging,
-    known,
-    light,
-    of_tables,
-    stream_checks,
-    took_ms,
-    wait_ms,
-)
 from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step, StepResult, Steps, warm_up
 from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.plan.estimate import short_prefixes
@@ -251,7 +242,7 @@ def _light(of: TestedTraffic) -> Sent:
 
 def _light_found(of: TestedTraffic, reading: RunReading) -> ProbeResult:
     """The user's traffic, with its fan-outs."""
-    found = light(reading, of.settings, of.streams, of.whole)
+    found = light.light(reading, of.settings, of.streams, of.whole)
     return found.joined(probes.fan_out(reading, of.fan_out)) if of.fan_out else found
 
 
@@ -291,10 +282,10 @@ def _fan_out(of: TestedTraffic) -> Sent:
 def _fan_out_found(of: TestedTraffic, reading: RunReading) -> ProbeResult:
     """The calls of a fan-out, one at a time; what is judged of streams, if nothing else is streamed."""
     kinds, steady = list(of.kinds()), reading.steady
-    samples = {name: known(took_ms(of_tables(steady, [name]), since="sent_at_ns")) for name in kinds}
+    samples = {name: light.since_sent_ms(steady, name) for name in kinds}
     if of.streams:
         return ProbeResult((), samples=samples, failed=judge.failed(reading))
-    checks, advice = stream_checks(steady, of.settings, kinds), hedging(steady, kinds)
+    checks, advice = light.stream_checks(steady, of.settings, kinds), light.hedging(steady, kinds)
     return ProbeResult(tuple(checks), (), samples, judge.failed(reading), (advice,))
 
 
@@ -336,6 +327,6 @@ PROBES: Mapping[str, Probe] = {
     "fan_out": Probe(_fan_out, _fan_out_found, 1.0),
     "cancelled": Probe(_cancelled, _cancelled_found, 0.6),
     "loaded": Probe(
-        _loaded, lambda of, reading: probes.loaded(reading, wait_ms(reading.steady, of.streams)), 1.4
+        _loaded, lambda of, reading: probes.loaded(reading, light.wait_ms(reading.steady, of.streams)), 1.4
     ),
 }

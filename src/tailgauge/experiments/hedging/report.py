@@ -15,14 +15,7 @@ import numpy as np
 from tailgauge.experiments.answer import NONE, Answer, answered
 from tailgauge.experiments.hedging import judge
 from tailgauge.experiments.hedging.contrast import MOST, Contrast, per_cent
-from tailgauge.experiments.hedging.judge import (
-    HELPS,
-    HURTS,
-    ComparedLoad,
-    CrossoverLoad,
-    HedgingResult,
-    TriedDelay,
-)
+from tailgauge.experiments.hedging.judge import HELPS, HURTS, ComparedLoad, CrossoverLoad, HedgingResult
 from tailgauge_analysis.comparing.design import STABLE
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.formatting import figures, ms_or_failed, percentile, share
@@ -89,12 +82,15 @@ class Hedging:
 
     tested: TestedHedge
     found: HedgingResult
-    delays: tuple[TriedDelay, ...]
+    delays: tuple[judge.TriedDelay, ...]
     why: tuple[Cause, ...]
 
 
 def answer(
-    tested: TestedHedge, loads: Sequence[judge.LoadResult], delays: Sequence[TriedDelay], notes: Sequence[str]
+    tested: TestedHedge,
+    loads: Sequence[judge.LoadResult],
+    delays: Sequence[judge.TriedDelay],
+    notes: Sequence[str],
 ) -> Answer:
     """The answer from all tested loads."""
     found = judge.result(loads, tested.quantile)
@@ -331,12 +327,12 @@ def _costs(found: HedgingResult) -> Table:
     return Table.of("Hedges and their cost", found.loads, columns, f"{COSTS_NOTE}{priced}")
 
 
-def _share_of(name: str, one: ComparedLoad | TriedDelay) -> str:
+def _share_of(name: str, one: ComparedLoad | judge.TriedDelay) -> str:
     return share(getattr(one.load.copies, name))
 
 
-def _delays(delays: Sequence[TriedDelay]) -> Table:
-    columns: tuple[Column[TriedDelay], ...] = (
+def _delays(delays: Sequence[judge.TriedDelay]) -> Table:
+    columns: tuple[Column[judge.TriedDelay], ...] = (
         ("delay, ms", lambda one: one.delay_ms if isinstance(one.delay_ms, str) else f"{one.delay_ms:g}"),
         ("change", lambda one: _change_cell(one.change, _change)),
         *((name, partial(_share_of, of)) for name, of in COPIES),
@@ -374,13 +370,8 @@ def _tails(found: HedgingResult, today_per_s: float) -> Picture:
         beyond = 1 - np.arange(1, len(known) + 1) / len(ms)
         curves.append(PlotCurve(name, tuple(known.tolist()), tuple(beyond.tolist())))
     note = TAILS_NOTE.format(_rate(load.rate_per_s), figures(today_per_s))
-    text = (
-        "Latency tail with hedging and without",
-        note,
-        "latency (ms)",
-        "share of requests that took longer",
-    )
-    return Picture("tails", *text, tuple(curves), tails=True)
+    title, y = "Latency tail with hedging and without", "share of requests that took longer"
+    return Picture("tails", title, note, "latency (ms)", y, tuple(curves), tails=True)
 
 
 def _picture(
