@@ -28,163 +28,129 @@ Delay = Annotated[
     float | Literal["adaptive"],
     PlainValidator(_delay, json_schema_input_type=NonNegative | Literal["adaptive"]),
 ]
+_Load = Annotated[float, Field(gt=0, le=2)]
 KINDS: tuple[ExperimentKind, ...] = get_args(ExperimentKind)
 
 
 class Headroom(Table):
     """Sustained rate, binding limit and growth factor; with `kind = "headroom"`."""
 
-    refused: float = Field(
-        0.01, gt=0, le=0.5, description="allowed share of calls with a 429 or an overload at a sustained rate"
-    )
-    good: Share = Field(
-        0.0,
-        description="required share of requests that meet every objective of [slo]; 0: each objective on a latency by itself",
-    )
-    growth: float = Field(
-        1.25,
-        gt=1,
-        le=2,
-        description="rate of a step relative to the previous one; towards a limit in the headers at most doubled per minute; without any limit it is doubled",
-    )
-    most: float = Field(
-        20.0, gt=1, le=1000, description="highest tested rate, relative to arrival.rate_per_s"
-    )
-    precision: float = Field(
-        0.05, gt=0, le=0.5, description="relative distance of the confirmation runs from the sustainable rate"
-    )
-    confirm: int = Field(3, ge=1, le=20, description="runs that confirm each side at the end")
-    step_s: Positive | None = Field(
-        None, description="seconds per level; default: as long as fits into `minutes`"
-    )
-    rest_s: NonNegative = Field(
-        60.0,
-        description="pause between two steps, for limits to refill; not without limits, nor at the simulated endpoint, which resets",
-    )
-    no_429: bool = Field(
-        False, description="one run at today's rate, from headers and usage, without 429s; wider interval"
-    )
-    need: float = Field(0.0, ge=0, le=1000, description="required growth factor; less gives exit code 1")
+    refused: float = Field(0.01, gt=0, le=0.5)
+    """allowed share of calls with a 429 or an overload at a sustained rate"""
+    good: Share = 0.0
+    """required share of requests that meet every objective of [slo]; 0: each objective on a latency by itself"""
+    growth: float = Field(1.25, gt=1, le=2)
+    """rate of a step relative to the previous one; towards a limit in the headers at most doubled per minute; without any limit
+    it is doubled
+    """
+    most: float = Field(20.0, gt=1, le=1000)
+    """highest tested rate, relative to arrival.rate_per_s"""
+    precision: float = Field(0.05, gt=0, le=0.5)
+    """relative distance of the confirmation runs from the sustainable rate"""
+    confirm: int = Field(3, ge=1, le=20)
+    """runs that confirm each side at the end"""
+    step_s: Positive | None = None
+    """seconds per level; default: as long as fits into `minutes`"""
+    rest_s: NonNegative = 60.0
+    """pause between two steps, for limits to refill; not without limits, nor at the simulated endpoint, which resets"""
+    no_429: bool = False
+    """one run at today's rate, from headers and usage, without 429s; wider interval"""
+    need: float = Field(0.0, ge=0, le=1000)
+    """required growth factor; less gives exit code 1"""
 
 
 class Hedging(Table):
     """The load below which hedging helps and above which it hurts; with `kind = "hedging"`."""
 
-    traffic: str | None = Field(
-        None, description="the table of [traffic] whose `hedge` is tested; default the only one that hedges"
-    )
-    sustainable_per_s: Positive | None = Field(
-        None, description="rate that `loads` are relative to; default measured first"
-    )
-    loads: Annotated[tuple[Annotated[float, Field(gt=0, le=2)], ...], Field(strict=False, min_length=1)] = (
-        Field(
-            (0.2, 0.45, 0.7),
-            description="tested loads, relative to the sustainable rate",
-        )
-    )
-    quantile: float | None = Field(
-        None,
-        ge=0.5,
-        lt=1,
-        description="quantile of end-to-end times to compare; default p99, or p95 if a variant has too few requests",
-    )
-    delays_ms: Annotated[tuple[Delay, ...], Field(strict=False)] = Field(
-        (),
-        description='hedge delays tested at the lowest load, of which the best is used; `"adaptive"`: a quantile of recent TTFTs, see `hedge`; `[]`: the hedge of the table',
-    )
-    more_loads: int = Field(1, ge=0, le=10, description="loads added close to the crossover")
-    pairs: int = Field(
-        10,
-        ge=6,
-        le=500,
-        description="pairs of blocks, off and on, per load; fewer where blocks must be longer",
-    )
-    block_s: Positive | None = Field(
-        None,
-        description="seconds per block, at least 5 end-to-end p99; default: as long as fits into `minutes`",
-    )
-    washout_s: NonNegative | None = Field(
-        None,
-        description="excluded start of each block; default one end-to-end p99, at most a third of the block",
-    )
+    traffic: str | None = None
+    """the table of [traffic] whose `hedge` is tested; default the only one that hedges"""
+    sustainable_per_s: Positive | None = None
+    """rate that `loads` are relative to; default measured first"""
+    loads: Annotated[tuple[_Load, ...], Field(strict=False, min_length=1)] = (0.2, 0.45, 0.7)
+    """tested loads, relative to the sustainable rate"""
+    quantile: float | None = Field(None, ge=0.5, lt=1)
+    """quantile of end-to-end times to compare; default p99, or p95 if a variant has too few requests"""
+    delays_ms: Annotated[tuple[Delay, ...], Field(strict=False)] = ()
+    """hedge delays tested at the lowest load, of which the best is used; `"adaptive"`: a quantile of recent TTFTs, see `hedge`;
+    `[]`: the hedge of the table
+    """
+    more_loads: int = Field(1, ge=0, le=10)
+    """loads added close to the crossover"""
+    pairs: int = Field(10, ge=6, le=500)
+    """pairs of blocks, off and on, per load; fewer where blocks must be longer"""
+    block_s: Positive | None = None
+    """seconds per block, at least 5 end-to-end p99; default: as long as fits into `minutes`"""
+    washout_s: NonNegative | None = None
+    """excluded start of each block; default one end-to-end p99, at most a third of the block"""
 
 
 class Model(Table):
     """One model to compare."""
 
-    model: str | None = Field(None, min_length=1, description="requested model; default that of the traffic")
-    profile: str | None = Field(
-        None,
-        min_length=1,
-        description="profile of [simulated] that represents it in dry runs and at the simulated endpoint",
-    )
-    price: Positive = Field(1.0, description="relative price of an input token at the simulated endpoint")
+    model: str | None = Field(None, min_length=1)
+    """requested model; default that of the traffic"""
+    profile: str | None = Field(None, min_length=1)
+    """profile of [simulated] that represents it in dry runs and at the simulated endpoint"""
+    price: Positive = 1.0
+    """relative price of an input token at the simulated endpoint"""
 
 
 class Models(Table):
     """The cheapest model that meets the objectives of [slo]; with `kind = "models"`."""
 
-    among: Mapping[str, Model] = Field({}, description="the models to choose from, by names of your own")
-    rounds: int = Field(8, ge=6, le=500, description="blocks of each model")
-    block_s: Positive | None = Field(
-        None, description="seconds per block; default: as long as fits into `minutes`"
-    )
+    among: Mapping[str, Model] = {}
+    """the models to choose from, by names of your own"""
+    rounds: int = Field(8, ge=6, le=500)
+    """blocks of each model"""
+    block_s: Positive | None = None
+    """seconds per block; default: as long as fits into `minutes`"""
 
 
 class Checkup(Table):
     """Diagnosis of an endpoint before launch; with `kind = "checkup"`."""
 
-    quick: bool = Field(False, description="shorter probes: large effects only, in under 3 minutes")
-    burst: float = Field(
-        2.0, gt=1, le=10, description="burst that the endpoint must handle, relative to arrival.rate_per_s"
-    )
-    first_ms: Positive = Field(2000.0, description="upper bound of the median time to first content")
-    tokens_per_s: Positive = Field(20.0, description="lower bound of the median pace")
-    threshold: float = Field(
-        0.1, gt=0, le=10, description="smallest difference of two medians that is a finding: 0.1 is 10%"
-    )
-    skip: Annotated[tuple[str, ...], Field(strict=False)] = Field(
-        (), description="probes to leave out: `light`, `cached`, `fan_out`, `cancelled`, `loaded`"
-    )
+    quick: bool = False
+    """shorter probes: large effects only, in under 3 minutes"""
+    burst: float = Field(2.0, gt=1, le=10)
+    """burst that the endpoint must handle, relative to arrival.rate_per_s"""
+    first_ms: Positive = 2000.0
+    """upper bound of the median time to first content"""
+    tokens_per_s: Positive = 20.0
+    """lower bound of the median pace"""
+    threshold: float = Field(0.1, gt=0, le=10)
+    """smallest difference of two medians that is a finding: 0.1 is 10%"""
+    skip: Annotated[tuple[str, ...], Field(strict=False)] = ()
+    """probes to leave out: `light`, `cached`, `fan_out`, `cancelled`, `loaded`"""
 
 
 class Curve(Table):
     """Latency and throughput at each load, and the load up to which the objectives hold; with `kind = "curve"`."""
 
-    by: Literal["rate", "concurrency"] = Field(
-        "rate",
-        description="what the loads are: requests/s in an open loop, or requests in flight in a closed one",
-    )
-    loads: Annotated[tuple[Positive, ...], Field(strict=False)] = Field(
-        (),
-        description="loads to run; `[]`: doubled from today's until the target is full, then around the knee",
-    )
-    points: Annotated[int, Field(ge=3, le=100)] = Field(
-        7, description="fewest loads where they are not given; more fit into more `minutes`"
-    )
-    refused: float = Field(
-        0.01, gt=0, le=0.5, description="allowed share of calls with a 429 or an overload at the knee"
-    )
-    most: Annotated[float, Field(gt=1, le=100_000)] = Field(
-        256.0, description="highest tested load, relative to today's"
-    )
-    step_s: Positive | None = Field(
-        None, description="seconds per load; default: as long as fits into `minutes`"
-    )
-    rest_s: NonNegative = Field(
-        60.0,
-        description="pause before a load once a limit was met; none at the simulated endpoint, which resets",
-    )
-    gpus: Positive | None = Field(None, description="GPUs of the target, for a figure of throughput per GPU")
+    by: Literal["rate", "concurrency"] = "rate"
+    """what the loads are: requests/s in an open loop, or requests in flight in a closed one"""
+    loads: Annotated[tuple[Positive, ...], Field(strict=False)] = ()
+    """loads to run; `[]`: doubled from today's until the target is full, then around the knee"""
+    points: Annotated[int, Field(ge=3, le=100)] = 7
+    """fewest loads where they are not given; more fit into more `minutes`"""
+    refused: float = Field(0.01, gt=0, le=0.5)
+    """allowed share of calls with a 429 or an overload at the knee"""
+    most: Annotated[float, Field(gt=1, le=100_000)] = 256.0
+    """highest tested load, relative to today's"""
+    step_s: Positive | None = None
+    """seconds per load; default: as long as fits into `minutes`"""
+    rest_s: NonNegative = 60.0
+    """pause before a load once a limit was met; none at the simulated endpoint, which resets"""
+    gpus: Positive | None = None
+    """GPUs of the target, for a figure of throughput per GPU"""
 
 
 class Experiment(Table):
     """An experiment: several runs that answer one question."""
 
-    kind: ExperimentKind = Field(description="the question")
-    minutes: float = Field(
-        15.0, gt=0, le=1440, description="time for the whole experiment; no run starts that would end later"
-    )
+    kind: ExperimentKind
+    """the question"""
+    minutes: float = Field(15.0, gt=0, le=1440)
+    """time for the whole experiment; no run starts that would end later"""
     headroom: Headroom = Headroom()
     hedging: Hedging = Hedging()
     models: Models = Models()

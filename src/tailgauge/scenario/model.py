@@ -51,14 +51,12 @@ _INSTEAD = {
 class Stages(Table):
     """Length of the run, and the part that counts."""
 
-    duration_s: float = Field(
-        30.0, gt=0, le=ENDLESS_S, description="seconds during which requests arrive, warm-up included"
-    )
-    warmup_s: NonNegative | None = Field(
-        None,
-        description="seconds at the start excluded from statistics; default a tenth of the run, at most 60",
-    )
-    cooldown_s: NonNegative = Field(0.0, description="seconds at the end excluded from statistics")
+    duration_s: float = Field(30.0, gt=0, le=ENDLESS_S)
+    """seconds during which requests arrive, warm-up included"""
+    warmup_s: NonNegative | None = None
+    """seconds at the start excluded from statistics; default a tenth of the run, at most 60"""
+    cooldown_s: NonNegative = 0.0
+    """seconds at the end excluded from statistics"""
 
     @model_validator(mode="after")
     def _some_steady(self) -> Stages:
@@ -88,33 +86,29 @@ class Stages(Table):
 class Limits(Table):
     """Limits of one worker."""
 
-    in_flight_per_worker: int = Field(
-        1000,
-        ge=1,
-        le=60_000,
-        description="maximum requests in flight; further arrivals are dropped and counted",
-    )
-    attempt_deadline_s: Positive = Field(120.0, description="a call that takes longer ends as `timeout`")
-    connect_timeout_s: Positive = Field(10.0, description="DNS, TCP and TLS together")
-    drain_s: NonNegative = Field(
-        60.0, description="time for open requests at the end; then they are censored"
-    )
-    lost_share: Literal["reassign", "leave_out"] = Field(
-        "reassign", description="later slices of a lost worker go to the others, or to none"
-    )
+    in_flight_per_worker: int = Field(1000, ge=1, le=60_000)
+    """maximum requests in flight; further arrivals are dropped and counted"""
+    attempt_deadline_s: Positive = 120.0
+    """a call that takes longer ends as `timeout`"""
+    connect_timeout_s: Positive = 10.0
+    """DNS, TCP and TLS together"""
+    drain_s: NonNegative = 60.0
+    """time for open requests at the end; then they are censored"""
+    lost_share: Literal["reassign", "leave_out"] = "reassign"
+    """later slices of a lost worker go to the others, or to none"""
 
 
 class Guard(Table):
     """Limits at which a run stops cleanly. Never exceeded."""
 
-    max_requests: Count | None = Field(
-        None, description="HTTP calls, retries and hedges included, over all workers"
-    )
-    max_tokens: Count | None = Field(None, description="tokens in and out, over all workers")
-    max_cost: Positive | None = Field(None, description="cost in the price file's currency, over all workers")
-    prices: str | None = Field(
-        None, description="price file to use instead of the packaged one, see `tailgauge docs prices`"
-    )
+    max_requests: Count | None = None
+    """HTTP calls, retries and hedges included, over all workers"""
+    max_tokens: Count | None = None
+    """tokens in and out, over all workers"""
+    max_cost: Positive | None = None
+    """cost in the price file's currency, over all workers"""
+    prices: str | None = None
+    """price file to use instead of the packaged one, see `tailgauge docs prices`"""
 
     @property
     def is_of_tokens(self) -> bool:
@@ -125,53 +119,44 @@ class Guard(Table):
 class Stop(Table):
     """Rules that stop a run whose target fails, to protect it. The result is FAIL and says when, why and what was spent."""
 
-    min_completed: float = Field(
-        0.5,
-        ge=0,
-        le=1,
-        description="least share completed of the requests that ended last, 50 and 5 s of them; 0: any; off where an objective bounds errors",
-    )
-    connect_errors: Annotated[int, Field(ge=0, le=1_000_000_000)] = Field(
-        20, description="connection errors in a row, for 5 s or more; 0: any number"
-    )
-    max_ttft_ms: Positive | None = Field(None, description="longest median TTFT, over `ttft_s`")
-    ttft_s: Annotated[float, Field(gt=0, le=600)] = Field(
-        10.0, description="seconds that `max_ttft_ms` covers"
-    )
+    min_completed: float = Field(0.5, ge=0, le=1)
+    """least share completed of the requests that ended last, 50 and 5 s of them; 0: any; off where an objective bounds errors"""
+    connect_errors: Annotated[int, Field(ge=0, le=1_000_000_000)] = 20
+    """connection errors in a row, for 5 s or more; 0: any number"""
+    max_ttft_ms: Positive | None = None
+    """longest median TTFT, over `ttft_s`"""
+    ttft_s: Annotated[float, Field(gt=0, le=600)] = 10.0
+    """seconds that `max_ttft_ms` covers"""
 
 
 class Report(Table):
     """How the report measures."""
 
-    first_token: Literal["any", "text"] = Field(
-        "any", description="TTFT ends at the first content of `any` kind, or at the first `text`"
-    )
+    first_token: Literal["any", "text"] = "any"  # noqa: S105 - no secret
+    """TTFT ends at the first content of `any` kind, or at the first `text`"""
 
 
 class Scenario(Table):
     """A whole scenario; `[traffic.NAME]` and `[slo.NAME]` may be repeated under different names."""
 
-    name: str = Field(description="default: the file's stem")
-    description: str = Field("", max_length=500, description="one line for the report")
-    seed: int = Field(1, ge=0, lt=2**63, description="seed of arrivals, sizes and prompts")
-    repeat_prompts: bool = Field(
-        False,
-        description="send the same prompts in every run with this seed: a cache may know them. Otherwise every prompt begins with twelve letters of its run",
-    )
-    clock: Literal["kernel", "user"] = Field(
-        "kernel",
-        description="timestamp source: the `kernel` (Linux), or the worker's clock at the read (`user`), as most clients do",
-    )
-    reader: Literal["compiled", "python"] = Field(
-        "compiled",
-        description="what reads the sockets: a `compiled` thread that a busy worker cannot delay, where it was built, or `python`",
-    )
-    plugins: Annotated[tuple[str, ...], Field(strict=False, max_length=MANY)] = Field(
-        (),
-        description="plugins that it needs, by file or name; loaded only with `--plugin` or `--allow-plugins`, see `tailgauge docs plugins`",
-    )
+    name: str
+    """default: the file's stem"""
+    description: str = Field("", max_length=500)
+    """one line for the report"""
+    seed: int = Field(1, ge=0, lt=2**63)
+    """seed of arrivals, sizes and prompts"""
+    repeat_prompts: bool = False
+    """send the same prompts in every run with this seed: a cache may know them. Otherwise every prompt begins with twelve
+    letters of its run
+    """
+    clock: Literal["kernel", "user"] = "kernel"
+    """timestamp source: the `kernel` (Linux), or the worker's clock at the read (`user`), as most clients do"""
+    reader: Literal["compiled", "python"] = "compiled"
+    """what reads the sockets: a `compiled` thread that a busy worker cannot delay, where it was built, or `python`"""
+    plugins: Annotated[tuple[str, ...], Field(strict=False, max_length=MANY)] = ()
+    """plugins that it needs, by file or name; loaded only with `--plugin` or `--allow-plugins`, see `tailgauge docs plugins`"""
     target: Target = Field(default_factory=Target)
-    second_target: Target | None = Field(None)
+    second_target: Target | None = None
     arrival: Arrival = Arrival()
     stages: Stages = Stages()
     traffic: Mapping[str, Traffic] = Field(default_factory=lambda: {"main": Traffic()}, min_length=1)
@@ -180,14 +165,12 @@ class Scenario(Table):
     stop: Stop = Stop()
     simulated: Simulated = Simulated()
     report: Report = Report()
-    slo: Mapping[str, Objective] = Field({})
-    use_case: Mapping[str, Annotated[tuple[Objective, ...], Field(strict=False, min_length=1)]] = Field(
-        {},
-        description="lists of objectives by name: which use cases the run fits; no effect on the exit code",
-    )
-    alert: Mapping[str, Objective] = Field({})
-    crossover: Crossover | None = Field(None)
-    experiment: Experiment | None = Field(None)
+    slo: Mapping[str, Objective] = {}
+    use_case: Mapping[str, Annotated[tuple[Objective, ...], Field(strict=False, min_length=1)]] = {}
+    """lists of objectives by name: which use cases the run fits; no effect on the exit code"""
+    alert: Mapping[str, Objective] = {}
+    crossover: Crossover | None = None
+    experiment: Experiment | None = None
 
     @field_validator("name")
     @classmethod

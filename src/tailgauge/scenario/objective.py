@@ -79,19 +79,22 @@ _EXPECTED = 'expected text such as "ttft p95 < 800ms", "chat: error_rate < 1%" o
 class Objective(Table):
     """One objective, as a table or as text: `"chat: ttft p95 < 800ms"`. Decided on a 95% interval: pass, fail or inconclusive."""
 
-    metric: FigureName = Field(description="what is bounded, see `tailgauge docs metrics`")
-    quantile: Annotated[float, Field(gt=0, lt=1)] = Field(0.99, description="of a latency: which quantile")
-    max_ms: Positive | None = Field(None, description="of a latency: the longest allowed")
-    max: NonNegative | None = Field(
-        None, description="of other figures: the most allowed; a share as a number, 0.01"
-    )
-    min: NonNegative | None = Field(None, description="of other figures: the least required")
-    traffic: str | None = Field(None, description="only requests of this traffic table")
-    tag: str | None = Field(None, description="only requests with this tag, as `key=value`")
-    precision: Annotated[float, Field(ge=0.001, le=0.5)] | None = Field(
-        None,
-        description="of a latency: end the run when half of the interval is at most this share of the value; `duration_s` is the longest time",
-    )
+    metric: FigureName
+    """what is bounded, see `tailgauge docs metrics`"""
+    quantile: Annotated[float, Field(gt=0, lt=1)] = 0.99
+    """of a latency: which quantile"""
+    max_ms: Positive | None = None
+    """of a latency: the longest allowed"""
+    max: NonNegative | None = None
+    """of other figures: the most allowed; a share as a number, 0.01"""
+    min: NonNegative | None = None
+    """of other figures: the least required"""
+    traffic: str | None = None
+    """only requests of this traffic table"""
+    tag: str | None = None
+    """only requests with this tag, as `key=value`"""
+    precision: Annotated[float, Field(ge=0.001, le=0.5)] | None = None
+    """of a latency: end the run when half of the interval is at most this share of the value; `duration_s` is the longest time"""
 
     @model_validator(mode="before")
     @classmethod

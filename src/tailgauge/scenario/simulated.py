@@ -28,91 +28,98 @@ ProfileName = Literal[
 class EngineTable(Table):
     """Overrides of the profile's engine; see `tailgauge docs simulator`. Not with the profile `fixed`."""
 
-    replicas: int | None = Field(None, ge=1, le=1000, description="model servers behind the router")
-    router: Router | None = Field(None, description="how the replica of a call is chosen")
-    slots: Count | None = Field(None, description="concurrent calls per replica")
-    queue_cap: int | None = Field(
-        None,
-        ge=0,
-        le=1_000_000,
-        description="queue length per replica; further calls are rejected as overloaded",
-    )
-    token_budget: Count | None = Field(None, description="tokens per step, prompts and answers together")
-    prefill_first: bool | None = Field(None, description="whole prompts before any decoding")
-    kv_blocks: Count | None = Field(None, description="KV memory per replica, in blocks")
-    block_tokens: int | None = Field(None, ge=1, le=4096, description="tokens of a block")
-    reservation: Reservation | None = Field(
-        None, description="blocks are allocated as the context grows, or all at admission"
-    )
-    step_ms: Positive | None = Field(None, description="fixed part of a step's duration")
-    overhead_ms: NonNegative | None = Field(
-        None, description="median delay before a call reaches its replica"
-    )
-    overhead_sigma: Sigma | None = Field(None, description="sigma of that delay's logarithm")
-    draft_distribution: DraftDistribution | None = Field(
-        None, description="distribution of tokens per step with speculative decoding"
-    )
-    draft_tokens: int | None = Field(None, ge=0, le=64, description="drafted tokens per step")
-    draft_accept: Share | None = Field(None, description="probability that a drafted token is accepted")
-    cancel_mode: CancelMode | None = Field(None, description="when the engine stops a cancelled call")
-    cancel_after_ms: NonNegative | None = Field(None, description="delay of the stop with `after_ms`")
+    replicas: int | None = Field(None, ge=1, le=1000)
+    """model servers behind the router"""
+    router: Router | None = None
+    """how the replica of a call is chosen"""
+    slots: Count | None = None
+    """concurrent calls per replica"""
+    queue_cap: int | None = Field(None, ge=0, le=1_000_000)
+    """queue length per replica; further calls are rejected as overloaded"""
+    token_budget: Count | None = None
+    """tokens per step, prompts and answers together"""
+    prefill_first: bool | None = None
+    """whole prompts before any decoding"""
+    kv_blocks: Count | None = None
+    """KV memory per replica, in blocks"""
+    block_tokens: int | None = Field(None, ge=1, le=4096)
+    """tokens of a block"""
+    reservation: Reservation | None = None
+    """blocks are allocated as the context grows, or all at admission"""
+    step_ms: Positive | None = None
+    """fixed part of a step's duration"""
+    overhead_ms: NonNegative | None = None
+    """median delay before a call reaches its replica"""
+    overhead_sigma: Sigma | None = None
+    """sigma of that delay's logarithm"""
+    draft_distribution: DraftDistribution | None = None
+    """distribution of tokens per step with speculative decoding"""
+    draft_tokens: int | None = Field(None, ge=0, le=64)
+    """drafted tokens per step"""
+    draft_accept: Share | None = None
+    """probability that a drafted token is accepted"""
+    cancel_mode: CancelMode | None = None
+    """when the engine stops a cancelled call"""
+    cancel_after_ms: NonNegative | None = None
+    """delay of the stop with `after_ms`"""
 
 
 class LimitsTable(Table):
     """Rate limits, as token buckets per minute; without a value a limit is off."""
 
-    rpm: Count | None = Field(None, description="requests per minute")
-    itpm: Count | None = Field(None, description="input tokens per minute, without cache reads")
-    otpm: Count | None = Field(None, description="output tokens per minute")
-    burst: Count | None = Field(
-        None, description="bucket size in requests; default one minute, 6 s for `tiny`"
-    )
-    itpm_burst: Count | None = Field(
-        None, description="bucket size in input tokens; default one minute, 6 s for `tiny`"
-    )
-    otpm_burst: Count | None = Field(
-        None, description="bucket size in output tokens; default one minute, 6 s for `tiny`"
-    )
-    otpm_mode: Literal["actual", "reserve"] = Field(
-        "actual",
-        description="output is charged as it is generated, or as `max_tokens` at the start and corrected at the end",
-    )
-    reads_count: bool = Field(False, description="cache reads count as input")
-    ramp_growth: NonNegative = Field(
-        0.0,
-        description="maximum requests in a window, relative to the previous one; 0: no acceleration limit",
-    )
-    ramp_window_s: Positive = Field(60.0, description="length of a window")
-    ramp_floor: Count = Field(100, description="requests per window that are always admitted")
-    spend: Positive | None = Field(
-        None, description="spend limit, in prices of one input token; beyond it every call is rejected"
-    )
+    rpm: Count | None = None
+    """requests per minute"""
+    itpm: Count | None = None
+    """input tokens per minute, without cache reads"""
+    otpm: Count | None = None
+    """output tokens per minute"""
+    burst: Count | None = None
+    """bucket size in requests; default one minute, 6 s for `tiny`"""
+    itpm_burst: Count | None = None
+    """bucket size in input tokens; default one minute, 6 s for `tiny`"""
+    otpm_burst: Count | None = None
+    """bucket size in output tokens; default one minute, 6 s for `tiny`"""
+    otpm_mode: Literal["actual", "reserve"] = "actual"
+    """output is charged as it is generated, or as `max_tokens` at the start and corrected at the end"""
+    reads_count: bool = False
+    """cache reads count as input"""
+    ramp_growth: NonNegative = 0.0
+    """maximum requests in a window, relative to the previous one; 0: no acceleration limit"""
+    ramp_window_s: Positive = 60.0
+    """length of a window"""
+    ramp_floor: Count = 100
+    """requests per window that are always admitted"""
+    spend: Positive | None = None
+    """spend limit, in prices of one input token; beyond it every call is rejected"""
 
 
 class CacheTable(Table):
     """The prefix cache."""
 
-    mode: Literal["off", "marked", "automatic"] = Field(
-        "off", description="`marked`: at `cache_control` marks; `automatic`: every whole block"
-    )
-    minimum_tokens: int | None = Field(
-        None,
-        ge=0,
-        le=1_000_000,
-        description="minimum length of a cached prefix; default that of the model, else 1024",
-    )
-    block_tokens: int = Field(16, ge=1, le=4096, description="tokens of an automatic block")
-    ttl_5m_s: Positive = Field(300.0, description="lifetime of an entry marked `5m`")
-    ttl_1h_s: Positive = Field(3600.0, description="lifetime of an entry marked `1h`")
-    automatic_ttl_s: Positive = Field(1e9, description="lifetime of an automatic block")
-    sliding: bool = Field(True, description="a read renews an entry's lifetime")
-    lookback: int = Field(20, ge=1, le=10_000, description="blocks searched before a mark")
-    visibility_delay_s: NonNegative = Field(
-        0.0, description="from the start of the writing response to the first possible read"
-    )
-    per_replica: bool = Field(False, description="each replica has a separate cache")
-    route_miss_prob: Share = Field(0.0, description="share of calls routed to a machine without the cache")
-    capacity_tokens: Count = Field(50_000_000, description="capacity, per replica or shared")
+    mode: Literal["off", "marked", "automatic"] = "off"
+    """`marked`: at `cache_control` marks; `automatic`: every whole block"""
+    minimum_tokens: int | None = Field(None, ge=0, le=1_000_000)
+    """minimum length of a cached prefix; default that of the model, else 1024"""
+    block_tokens: int = Field(16, ge=1, le=4096)
+    """tokens of an automatic block"""
+    ttl_5m_s: Positive = 300.0
+    """lifetime of an entry marked `5m`"""
+    ttl_1h_s: Positive = 3600.0
+    """lifetime of an entry marked `1h`"""
+    automatic_ttl_s: Positive = 1e9
+    """lifetime of an automatic block"""
+    sliding: bool = True
+    """a read renews an entry's lifetime"""
+    lookback: int = Field(20, ge=1, le=10_000)
+    """blocks searched before a mark"""
+    visibility_delay_s: NonNegative = 0.0
+    """from the start of the writing response to the first possible read"""
+    per_replica: bool = False
+    """each replica has a separate cache"""
+    route_miss_prob: Share = 0.0
+    """share of calls routed to a machine without the cache"""
+    capacity_tokens: Count = 50_000_000
+    """capacity, per replica or shared"""
 
     def least_tokens(self, model: str) -> int:
         """Tokens of the shortest prefix that is cached."""
@@ -122,125 +129,151 @@ class CacheTable(Table):
 class StragglersTable(Table):
     """Sources of slow calls."""
 
-    size_sigma: Sigma = Field(0.0, description="sigma of a lognormal factor per prompt")
-    slow_share: Share = Field(0.0, description="share of (prompt, replica) pairs that are slow")
-    slow_factor: float = Field(10.0, ge=1, le=1000, description="slowdown factor")
-    pareto_alpha: float = Field(0.0, ge=0, le=100, description="index of a Pareto factor instead; 0: off")
-    brownout_factor: float = Field(
-        1.0, ge=1, le=1000, description="slowdown of a replica during a brownout; 1: off"
-    )
-    brownout_on_s: Positive = Field(5.0, description="length of a brownout")
-    brownout_off_s: Positive = Field(55.0, description="mean time between brownouts")
+    size_sigma: Sigma = 0.0
+    """sigma of a lognormal factor per prompt"""
+    slow_share: Share = 0.0
+    """share of (prompt, replica) pairs that are slow"""
+    slow_factor: float = Field(10.0, ge=1, le=1000)
+    """slowdown factor"""
+    pareto_alpha: float = Field(0.0, ge=0, le=100)
+    """index of a Pareto factor instead; 0: off"""
+    brownout_factor: float = Field(1.0, ge=1, le=1000)
+    """slowdown of a replica during a brownout; 1: off"""
+    brownout_on_s: Positive = 5.0
+    """length of a brownout"""
+    brownout_off_s: Positive = 55.0
+    """mean time between brownouts"""
 
 
 class FaultTable(Table):
     """One kind of fault; a call has at most one."""
 
-    kind: FaultKind = Field(
-        description="an error instead of a stream, an error within, an end without the end mark, ..."
-    )
-    share: Share = Field(description="share of the calls with this fault")
-    at_chunk: int = Field(0, ge=0, le=1_000_000, description="chunks sent before the fault")
-    seconds: NonNegative = Field(0.0, description="length of a stall, delay of slow headers")
-    status: int = Field(529, ge=400, le=599, description="HTTP status of an error")
-    retry_after_s: int | None = Field(None, ge=0, le=86_400, description="`retry-after` of an HTTP error")
+    kind: FaultKind
+    """an error instead of a stream, an error within, an end without the end mark, ..."""
+    share: Share
+    """share of the calls with this fault"""
+    at_chunk: int = Field(0, ge=0, le=1_000_000)
+    """chunks sent before the fault"""
+    seconds: NonNegative = 0.0
+    """length of a stall, delay of slow headers"""
+    status: int = Field(529, ge=400, le=599)
+    """HTTP status of an error"""
+    retry_after_s: int | None = Field(None, ge=0, le=86_400)
+    """`retry-after` of an HTTP error"""
 
 
 class ProxyTable(Table):
     """A buffering proxy in front of the endpoint."""
 
-    buffer_bytes: int = Field(0, ge=0, le=1_000_000_000, description="buffer size; 0: off")
-    buffer_ms: NonNegative = Field(0.0, description="maximum time that bytes are buffered; 0: off")
-    buffer_all: bool = Field(False, description="buffers until the response ends")
+    buffer_bytes: int = Field(0, ge=0, le=1_000_000_000)
+    """buffer size; 0: off"""
+    buffer_ms: NonNegative = 0.0
+    """maximum time that bytes are buffered; 0: off"""
+    buffer_all: bool = False
+    """buffers until the response ends"""
 
 
 class GatewayTable(Table):
     """A gateway in front of the endpoint, for calls to the second target where `crossover.gateway` is set."""
 
-    delay_ms: NonNegative = Field(
-        0.0, description="time added before the endpoint gets the call, or its median"
-    )
-    delay_sigma: Sigma = Field(0.0, description="0: constant; else sigma of a lognormal")
-    holds: bool = Field(False, description="holds each answer back until it ends")
+    delay_ms: NonNegative = 0.0
+    """time added before the endpoint gets the call, or its median"""
+    delay_sigma: Sigma = 0.0
+    """0: constant; else sigma of a lognormal"""
+    holds: bool = False
+    """holds each answer back until it ends"""
 
 
 class BillingTable(Table):
     """Prices relative to one input token, and the bill of a cancelled call."""
 
-    bill_cancelled: Literal["generated", "full"] = Field(
-        "generated", description="of the generated tokens, or of the whole answer"
-    )
-    read: NonNegative = Field(0.1, description="price of a token read from the cache")
-    write_5m: NonNegative = Field(1.25, description="price of a token written for 5 minutes")
-    write_1h: NonNegative = Field(2.0, description="price of a token written for an hour")
-    output: NonNegative = Field(5.0, description="price of a token of output")
+    bill_cancelled: Literal["generated", "full"] = "generated"
+    """of the generated tokens, or of the whole answer"""
+    read: NonNegative = 0.1
+    """price of a token read from the cache"""
+    write_5m: NonNegative = 1.25
+    """price of a token written for 5 minutes"""
+    write_1h: NonNegative = 2.0
+    """price of a token written for an hour"""
+    output: NonNegative = 5.0
+    """price of a token of output"""
 
 
 class ContentTable(Table):
     """Content of an answer; the rest is text."""
 
-    thinking_share: Share = Field(0.0, description="share of the tokens, for requests with `thinking`")
-    thinking_display: Literal["shown", "summarised", "omitted"] = Field(
-        "shown",
-        description="`summarised`: a tenth of the tokens as text; `omitted`: a long silence and a signature",
-    )
-    tool_share: Share = Field(0.0, description="share of the tokens, for requests with tools")
-    tool_pair_tokens: int = Field(
-        16, ge=3, le=100_000, description="tokens of a key and its value, sent in one burst"
-    )
-    text_blocks: int = Field(1, ge=1, le=100, description="number of text blocks")
+    thinking_share: Share = 0.0
+    """share of the tokens, for requests with `thinking`"""
+    thinking_display: Literal["shown", "summarised", "omitted"] = "shown"
+    """`summarised`: a tenth of the tokens as text; `omitted`: a long silence and a signature"""
+    tool_share: Share = 0.0
+    """share of the tokens, for requests with tools"""
+    tool_pair_tokens: int = Field(16, ge=3, le=100_000)
+    """tokens of a key and its value, sent in one burst"""
+    text_blocks: int = Field(1, ge=1, le=100)
+    """number of text blocks"""
 
 
 class JobsTable(Table):
     """Jobs: calls with the header `prefer: respond-async`, which are answered at the URL `/v1/jobs/ID`; the times of batches."""
 
-    turnaround_s: Positive = Field(2.0, description="median time of a job or batch from submission to end")
-    turnaround_sigma: Sigma = Field(0.3, description="sigma of its logarithm")
-    retry_after_s: int | None = Field(
-        None, ge=0, le=86_400, description="`retry-after` while a job is under way"
-    )
-    lost: Share = Field(0.0, description="share of the jobs that are forgotten halfway: 404")
-    gone: Share = Field(0.0, description="share of the jobs that are dropped when they end: 410")
-    expired: Share = Field(0.0, description="share of the jobs that end as `expired`")
-    failed: Share = Field(0.0, description="share of the jobs that end as `failed`")
-    kept: Count = Field(10_000, description="jobs kept; beyond it the oldest are dropped if they have ended")
+    turnaround_s: Positive = 2.0
+    """median time of a job or batch from submission to end"""
+    turnaround_sigma: Sigma = 0.3
+    """sigma of its logarithm"""
+    retry_after_s: int | None = Field(None, ge=0, le=86_400)
+    """`retry-after` while a job is under way"""
+    lost: Share = 0.0
+    """share of the jobs that are forgotten halfway: 404"""
+    gone: Share = 0.0
+    """share of the jobs that are dropped when they end: 410"""
+    expired: Share = 0.0
+    """share of the jobs that end as `expired`"""
+    failed: Share = 0.0
+    """share of the jobs that end as `failed`"""
+    kept: Count = 10_000
+    """jobs kept; beyond it the oldest are dropped if they have ended"""
 
 
 class ResumptionTable(Table):
     """Streams that can be resumed: events with ids, and the header `last-event-id`."""
 
-    ids: bool = Field(
-        False,
-        description="each content event of a text has an id, and a call that names one gets what follows",
-    )
-    ignored: Share = Field(0.0, description="share of the reconnections that start another answer")
-    repeated: Share = Field(0.0, description="share of the reconnections that repeat events")
-    skipped: Share = Field(0.0, description="share of the reconnections that skip events")
-    events: Count = Field(3, description="events that are repeated or skipped")
+    ids: bool = False
+    """each content event of a text has an id, and a call that names one gets what follows"""
+    ignored: Share = 0.0
+    """share of the reconnections that start another answer"""
+    repeated: Share = 0.0
+    """share of the reconnections that repeat events"""
+    skipped: Share = 0.0
+    """share of the reconnections that skip events"""
+    events: Count = 3
+    """events that are repeated or skipped"""
 
 
 class Simulated(Table):
     """The simulated endpoint, when the target is `simulated`."""
 
-    profile: ProfileName = Field(
-        "fixed", description="`fixed`: the times below; else an engine with continuous batching"
-    )
-    ttft_ms: NonNegative = Field(
-        200.0, description="time to the first chunk: its value, or its median if lognormal"
-    )
-    ttft_sigma: Sigma = Field(0.0, description="0: constant; else sigma of a lognormal")
-    ttft_exponential: bool = Field(False, description="exponential with mean `ttft_ms` instead")
-    chunk_gap_ms: NonNegative = Field(
-        10.0, description="time between chunks: its value, or its median if lognormal"
-    )
-    chunk_gap_sigma: Sigma = Field(0.0, description="0: constant; else sigma of a lognormal")
-    tokens_per_chunk: int = Field(1, ge=1, le=1000, description="tokens per chunk")
-    ping_every_s: NonNegative = Field(0.0, description="`ping` events of the Anthropic stream; 0: none")
+    profile: ProfileName = "fixed"
+    """`fixed`: the times below; else an engine with continuous batching"""
+    ttft_ms: NonNegative = 200.0
+    """time to the first chunk: its value, or its median if lognormal"""
+    ttft_sigma: Sigma = 0.0
+    """0: constant; else sigma of a lognormal"""
+    ttft_exponential: bool = False
+    """exponential with mean `ttft_ms` instead"""
+    chunk_gap_ms: NonNegative = 10.0
+    """time between chunks: its value, or its median if lognormal"""
+    chunk_gap_sigma: Sigma = 0.0
+    """0: constant; else sigma of a lognormal"""
+    tokens_per_chunk: int = Field(1, ge=1, le=1000)
+    """tokens per chunk"""
+    ping_every_s: NonNegative = 0.0
+    """`ping` events of the Anthropic stream; 0: none"""
     engine: EngineTable = EngineTable()
     limits: LimitsTable = LimitsTable()
     cache: CacheTable = CacheTable()
     stragglers: StragglersTable = StragglersTable()
-    faults: Mapping[str, FaultTable] = Field({})
+    faults: Mapping[str, FaultTable] = {}
     proxy: ProxyTable = ProxyTable()
     gateway: GatewayTable = GatewayTable()
     billing: BillingTable = BillingTable()
