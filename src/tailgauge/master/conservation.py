@@ -34,19 +34,15 @@ class Share:
 
 def conserve(scheduled: int, shares: Sequence[Share]) -> dict[str, Any]:
     """The conservation counts of run.json."""
-    counted = Counter(
-        {"scheduled": scheduled, "dispatched": 0, "client_drop": 0, "not_reached": scheduled, "lost": 0}
-    )
-    ended: Counter[str] = Counter()
-    censored = 0
-    for share in shares:
-        counts = share.counts or {}
-        dispatched, dropped = counts.get("dispatched", 0), counts.get("client_drop", 0)
-        reached = dispatched + dropped + share.lost
-        counted.update(dispatched=dispatched, client_drop=dropped, lost=share.lost, not_reached=-reached)
+    every, names = [share.counts or {} for share in shares], ("dispatched", "client_drop", "censored")
+    dispatched, dropped, censored = (sum(counts.get(name, 0) for counts in every) for name in names)
+    lost, ended = sum(share.lost for share in shares), Counter[str]()
+    for counts in every:
         ended.update(counts.get("ended", {}))
-        censored += counts.get("censored", 0)
-    return {**counted, "ended": dict(ended), "censored": censored}
+    return {
+        "scheduled": scheduled, "dispatched": dispatched, "client_drop": dropped,
+        "not_reached": scheduled - dispatched - dropped - lost, "lost": lost, "ended": dict(ended), "censored": censored,
+    }  # fmt: skip
 
 
 def count_rows(folder: RunFolder, worker: int, drop: str) -> dict[str, Any]:
@@ -59,9 +55,8 @@ def count_rows(folder: RunFolder, worker: int, drop: str) -> dict[str, Any]:
 
 def request_ids(folder: RunFolder, worker: int) -> set[int]:
     """Requests of which a worker wrote a row."""
-    return {
-        number for table in _left(folder, worker, "request_id") for number in table["request_id"].to_pylist()
-    }
+    tables = _left(folder, worker, "request_id")
+    return {number for table in tables for number in table["request_id"].to_pylist()}
 
 
 def _left(folder: RunFolder, worker: int, column: str) -> list[pa.Table]:
@@ -69,10 +64,9 @@ def _left(folder: RunFolder, worker: int, column: str) -> list[pa.Table]:
     tables: dict[str, pa.Table] = {}
     for part in sorted((folder.path / "requests").glob(f"part-{worker}-*.parquet")):
         with contextlib.suppress(OSError, pa.ArrowException):  # the analysis reports it
-            tables[part.name] = pq.read_table(
-                part, columns=["stage", column], page_checksum_verification=True
-            )
-    replaced = {name for table in list(tables.values()) for name in _replaced_by(table)}
+            wanted = ["stage", column]
+            tables[part.name] = pq.read_table(part, columns=wanted, page_checksum_verification=True)
+    replaced = {name for table in tables.values() for name in _replaced_by(table)}
     counted = [table for name, table in tables.items() if name not in replaced]
     return [table.filter(pc.not_equal(table["stage"], "preflight")) for table in counted]
 

@@ -30,21 +30,20 @@ def start_endpoint(scenario: Scenario, log: Path) -> tuple[Child, str]:
 
 def fetch_server_log(url: str, run_id: str, folder: RunFolder, authority: str | None = None) -> list[str]:
     """Write the endpoint's server log into the run folder; returns notes on problems. `authority`: PEM to trust."""
+    page = f"{url}/tailgauge/server-log?run={run_id}&settled"
     try:
-        with http_client(authority).open(
-            f"{url}/tailgauge/server-log?run={run_id}&settled", timeout=FETCH_S
-        ) as answer:
-            body = answer.read()
-            dropped, unfinished = (
-                answer.headers.get(f"x-tailgauge-server-log-{word}", "0") for word in ("dropped", "open")
-            )
+        with http_client(authority).open(page, timeout=FETCH_S) as answer:
+            body, headers = answer.read(), answer.headers
     except OSError as error:
         return [f"the endpoint's server log could not be fetched: {error}"]
     path = folder.part("target", 0, "all")
     path.with_suffix(".tmp").write_bytes(body)
     path.with_suffix(".tmp").rename(path)
-    notes = [] if dropped in {"", "0"} else [f"the endpoint's server log left out {dropped} calls"]
-    if unfinished not in {"", "0"}:
+    dropped, unfinished = (
+        headers.get(f"x-tailgauge-server-log-{word}") or "0" for word in ("dropped", "open")
+    )
+    notes = [] if dropped == "0" else [f"the endpoint's server log left out {dropped} calls"]
+    if unfinished != "0":
         notes.append(f"the endpoint's server log has incomplete rows of {unfinished} unfinished calls")
     return notes
 

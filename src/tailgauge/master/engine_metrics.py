@@ -31,18 +31,15 @@ MAX_BYTES = 4 << 20
 LINE = re.compile(r"([a-z]+:\w+)(\{.*\})?\s+(\S+)(?:\s+\d+)?\s*")
 ENDED = "vllm:request_success_total"
 WHOLE = re.compile(r'finished_reason="(?:stop|length)"')  # of a call that nobody cancelled
-# Tokens made; calls that run or wait.
+# Tokens made; calls that run or wait; prompt tokens out of the cache; all of them.
 NAMES = {
-    "vLLM": ("vllm:generation_tokens_total", ("vllm:num_requests_running", "vllm:num_requests_waiting")),
-    "llama.cpp": (
-        "llamacpp:tokens_predicted_total", ("llamacpp:requests_processing", "llamacpp:requests_deferred"),
+    "vLLM": (
+        ["vllm:generation_tokens_total"], ["vllm:num_requests_running", "vllm:num_requests_waiting"],
+        ["vllm:prefix_cache_hits_total"], ["vllm:prefix_cache_queries_total"],
     ),
-}  # fmt: skip
-# Prompt tokens out of the cache; all of them.
-CACHED = {
-    "vLLM": ("vllm:prefix_cache_hits_total", ("vllm:prefix_cache_queries_total",)),
     "llama.cpp": (
-        "llamacpp:prompt_tokens_cached_total", ("llamacpp:prompt_tokens_cached_total", "llamacpp:prompt_tokens_total"),
+        ["llamacpp:tokens_predicted_total"], ["llamacpp:requests_processing", "llamacpp:requests_deferred"],
+        ["llamacpp:prompt_tokens_cached_total"], ["llamacpp:prompt_tokens_cached_total", "llamacpp:prompt_tokens_total"],
     ),
 }  # fmt: skip
 
@@ -66,18 +63,18 @@ def parse_count(page: str) -> TokenCount | None:
         found = LINE.fullmatch(line)
         if found is not None and (found[1] != ENDED or WHOLE.search(found[2] or "")):
             sums[found[1]] = sums.get(found[1], 0.0) + _number(found[3])
-    for engine, (tokens, calls) in NAMES.items():
-        values = [sums.get(name, math.nan) for name in (tokens, *calls)]
-        if all(math.isfinite(value) and value >= 0 for value in values):
-            cached, every = CACHED[engine]
-            prompt = [sums.get(name, math.nan) for name in (cached, *every)]
-            known = all(math.isfinite(value) and value >= 0 for value in prompt)
-            all_prompt, of_cache = (round(sum(prompt[1:])), round(prompt[0])) if known else (None, None)
-            ended = sums.get(ENDED, math.nan)
-            completed = round(ended) if math.isfinite(ended) else None
-            made, running = round(values[0]), round(sum(values[1:]))
-            return TokenCount(engine, made, running, all_prompt, of_cache, completed)
+    for engine, names in NAMES.items():
+        made, calls, cached, prompt = (_counted(sums, each) for each in names)
+        if made is not None and calls is not None:
+            of_prompts = (None, None) if prompt is None or cached is None else (prompt, cached)
+            return TokenCount(engine, made, calls, *of_prompts, _counted(sums, [ENDED]))
     return None
+
+
+def _counted(sums: Mapping[str, float], names: Sequence[str]) -> int | None:
+    """The sum of what a page has under these names; None unless all are there, and possible."""
+    values = [sums.get(name, math.nan) for name in names]
+    return round(sum(values)) if all(math.isfinite(value) and value >= 0 for value in values) else None
 
 
 def _number(text: str) -> float:

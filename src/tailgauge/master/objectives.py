@@ -79,9 +79,8 @@ def _judged(objective: Objective, steady: Mapping[Key, TrafficCounters], seconds
     shown = "" if value is None else "no answer"
     if value is not None and value < math.inf:
         shown = text_of(figure, float(f"{value:.3g}"))
-    return LiveObjective(
-        objective.label, f"{figure.sign} {text_of(figure, bound)}", state, shown, bound, sketch
-    )
+    bound_text = f"{figure.sign} {text_of(figure, bound)}"
+    return LiveObjective(objective.label, bound_text, state, shown, bound, sketch)
 
 
 Value = tuple[str, float | None]  # state, and the figure in its unit
@@ -184,12 +183,10 @@ class StopRules:
         while len(self._seen) > 1 and self._is_window(self._seen[1], now, longest):
             self._seen.popleft()
         then = next((one for one in reversed(self._seen) if self._is_window(one, now, LAST_S)), None)
-        if then is None or now.completed - then.completed >= self._least * (now.ended - then.ended):
+        done, of = (now.completed - then.completed, now.ended - then.ended) if then else (0, 0)
+        if done >= self._least * of:
             return None
-        share = (
-            f"{now.completed - then.completed:,} of the last {now.ended - then.ended:,} requests completed"
-        )
-        return f"{share} (stop.min_completed {self._least:.0%})"
+        return f"{done:,} of the last {of:,} requests completed (stop.min_completed {self._least:.0%})"
 
     @staticmethod
     def _is_window(then: _Tally, now: _Tally, seconds: float) -> bool:

@@ -10,6 +10,7 @@ import logging
 import os
 import secrets
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import gevent
@@ -48,7 +49,7 @@ from tailgauge.rows.run_folder import RunFolder, new_run_id, write_json
 from tailgauge.rows.schema import COMPLETED, OK
 from tailgauge.sanitize import plain
 from tailgauge.scenario.model import Scenario
-from tailgauge.schedule.schedule import Planned, Schedule
+from tailgauge.schedule.schedule import Planned
 from tailgauge.schedule.settings import CLOSED
 from tailgauge.simulator.behaviours import gateway
 
@@ -79,7 +80,6 @@ class Run:
         self.folder = RunFolder((settings.out / "runs" / self.run_id).resolve())
         self.workers = RunWorkers(is_alive)
         self.part_receiver = PartReceiver(self.folder)
-        self.schedule: Schedule | None = None
         self._leases: Leases | None = None
         self.state = "running"
         self.notes: list[str] = []
@@ -121,9 +121,8 @@ class Run:
         elif self.start_at_ns is None:
             self._early[node] = data
         elif (why := refuses_late_join(self.scenario, self.settings.limit, len(self.workers))) is not None:
-            self.notes.append(
-                f"worker {data['name']} connected {self._at()} and waits for the next run: {why}"
-            )
+            who = f"worker {data['name']} connected {self._at()}"
+            self.notes.append(f"{who} and waits for the next run: {why}")
         else:
             worker = self.workers.add(node, data, late=True)
             self._link.send("plan", self._plan(worker.number), node)
@@ -160,9 +159,7 @@ class Run:
         self.notes.extend(f"worker {worker.number}: {text}" for text in data["missing"])
 
     def _on_part(self, worker: RunWorker, data: dict[str, Any]) -> None:
-        self._link.send(
-            "got", {"run": self.run_id, **self.part_receiver.take(worker.number, data)}, worker.node
-        )
+        self._send("got", worker, **self.part_receiver.take(worker.number, data))
 
     def _on_counters(self, worker: RunWorker, data: dict[str, Any]) -> None:
         worker.counters = data
@@ -184,13 +181,12 @@ class Run:
         received, written = self.part_receiver.rows.get(worker.number, {}), record["rows"]
         if not record["shared"] and all(received.get(name, 0) == rows for name, rows in written.items()):
             worker.delivered = True
-            self._link.send("delivered", {"run": self.run_id}, worker.node)
+            self._send("delivered", worker)
 
     def _join(self, worker: RunWorker) -> None:
         """A late joiner is ready: it begins with the next slice, on the common start time."""
-        assert self.tried is not None
         worker.state, worker.late_ns = "running", self._passed_ns()
-        self._link.send("go", self._go_message(Amount(None, None, None)), worker.node)
+        self._send_go(worker, Amount(None, None, None))
         self.notes.append(f"worker {worker.number} joined {self._at()}")
 
     def _on_failed(self, worker: RunWorker, data: dict[str, Any]) -> None:
@@ -241,17 +237,15 @@ class Run:
 
     def _prepare(self) -> None:
         scenario = self.scenario
-        self.schedule = self.settings.schedule
-        self.notes.extend(self.schedule.notes)
+        self.notes.extend(self.settings.schedule.notes)
         self.folder.create()
         self._held = self.folder.hold(self._mark)
         if SIMULATED in self.target_urls:
             self._endpoint, self._endpoint_url = start_endpoint(scenario, self.folder.path / "endpoint.log")
             behind = gateway.PATH if scenario.has_gateway else ""
             urls = (self._endpoint_url, self._endpoint_url + behind)
-            self.target_urls = [
-                new if old == SIMULATED else old for old, new in zip(self.target_urls, urls, strict=False)
-            ]
+            both = zip(self.target_urls, urls, strict=False)
+            self.target_urls = [new if old == SIMULATED else old for old, new in both]
         self._write_run_json()
 
     def _send_plan(self) -> None:
@@ -279,7 +273,7 @@ class Run:
     def _try(self) -> None:
         """The preflight, by the first worker: targets, tokens per word, prefixes written before the run."""
         first = next(iter(self.workers))
-        self._link.send("try", {"run": self.run_id}, first.node)
+        self._send("try", first)
         calls = len(preflight_calls(self.scenario)) + prefixes(self.scenario)
         patience = self.scenario.limits.attempt_deadline_s + self.scenario.limits.connect_timeout_s + 5
         self._await(lambda: self.tried is not None, patience * calls, "the preflight did not end")
@@ -312,7 +306,7 @@ class Run:
         if wanted := sum(target.preopened for target in self.targets):
             workers = self.workers.living()
             for worker in workers:
-                self._link.send("open", {"run": self.run_id}, worker.node)
+                self._send("open", worker)
             patience = READY_S + self.scenario.limits.connect_timeout_s + OPENING_S * wanted
             self._await(lambda: all(m.opened for m in workers), patience, "the connections were not opened")
 
@@ -321,24 +315,21 @@ class Run:
         left = self.settings.limit.less(Amount.of_plain(self.tried["spent"]))
         workers = self.workers.living()
         shares = left.shares(len(workers)) if workers else []
-        assert self.schedule is not None
-        leaves_out = self.scenario.limits.lost_share == "leave_out"
+        schedule, leaves_out = self.settings.schedule, self.scenario.limits.lost_share == "leave_out"
         until_ns = int(self.scenario.stages.duration_s * 1e9)
         self.engine_metrics.begin(self.notes.append, self.preflight)
-        self._leases = Leases(self.schedule, until_ns, self.workers, self._give, leaves_out=leaves_out)
-        self.start_at_ns = monotonic_ns() + (lead_ns(workers) if len(self.schedule) else LOCAL_LEAD_NS)
+        self._leases = Leases(schedule, until_ns, self.workers, self._give, leaves_out=leaves_out)
+        self.start_at_ns = monotonic_ns() + (lead_ns(workers) if len(schedule) else LOCAL_LEAD_NS)
         for worker, share in zip(workers, shares, strict=True):
-            self._link.send("go", self._go_message(share), worker.node)
+            self._send_go(worker, share)
         self._write_run_json()
         for node, data in self._early.items():
             self.on_hello(node, data)
 
-    def _go_message(self, limit: Amount) -> dict[str, Any]:
+    def _send_go(self, worker: RunWorker, limit: Amount) -> None:
         assert self.tried is not None
-        return {
-            "run": self.run_id, "start_at_ns": self.start_at_ns, "learnt": self.tried["learnt"],
-            "engines": self._engines, "limit": limit.plain(),
-        }  # fmt: skip
+        plan = {"learnt": self.tried["learnt"], "engines": self._engines, "limit": limit.plain()}
+        self._send("go", worker, start_at_ns=self.start_at_ns, **plan)
 
     def _lease_slices(self) -> None:
         assert self._leases is not None
@@ -395,6 +386,9 @@ class Run:
             self.failure = LostError("lost connection to every worker: the run has ended")
             self._note_failure()
 
+    def _send(self, kind: str, worker: RunWorker, **data: Any) -> bool:
+        return self._link.send(kind, {"run": self.run_id, **data}, worker.node)
+
     def _at(self) -> str:
         return f"{self._passed_ns() / 1e9:.0f} s into the run"
 
@@ -421,7 +415,7 @@ class Run:
         """Close open requests instead of waiting for them."""
         self.engine_metrics.hurry()
         for worker in self.workers.living():
-            self._link.send("hurry", {"run": self.run_id}, worker.node)
+            self._send("hurry", worker)
 
     def finish(self) -> None:
         """Drain every worker, write run.json, fetch the server log. Runs once."""
@@ -432,10 +426,8 @@ class Run:
         try:
             self._drain()
         except OSError as error:
-            self.failure, self.state = (
-                UsageError(f"{self.folder.path}: cannot be written: {error.strerror}"),
-                "failed",
-            )
+            self.failure = UsageError(f"{self.folder.path}: cannot be written: {error.strerror}")
+            self.state = "failed"
         finally:
             self.over.set()
 
@@ -445,11 +437,7 @@ class Run:
         self.looks.stop(is_whole=self.state == "running")
         seconds = self.scenario.limits.drain_s if self.start_at_ns else 0.0
 
-        message = {"run": self.run_id, "sends": self.state != STOPPED}
-
-        def drain(worker: RunWorker) -> bool:
-            return self._link.send("drain", {**message, "seconds": seconds}, worker.node)
-
+        drain = partial(self._send, "drain", seconds=seconds, sends=self.state != STOPPED)
         drain_workers(self.workers, drain, self._changed, seconds, self.notes.append)
         if self.state in {"running", KNOWN}:
             self.engine_metrics.end(self.notes.append)
@@ -458,11 +446,8 @@ class Run:
             if self.start_at_ns:
                 self.notes.extend(fetch_server_log(self._endpoint_url, self.run_id, self.folder))
             self._endpoint.stop(3)
-        if (
-            self.state == "running"
-            and self.start_at_ns
-            and not any(w.state == "drained" for w in self.workers)
-        ):
+        drained = [worker for worker in self.workers if worker.state == "drained"]
+        if self.state == "running" and self.start_at_ns and not drained:
             self.state = "failed"
             self._fail_without_workers()
         if self.state == "running":
@@ -475,7 +460,7 @@ class Run:
 
     def _facts(self) -> dict[str, Any]:
         """Facts that master and workers both write, so that either record identifies the run."""
-        settings = self.settings
+        settings, origin = self.settings, (self.settings.scenario_file, self.settings.overrides)
         learnt = Learnt(*self.tried["learnt"]) if self.tried else Learnt()
         return {
             "run_id": self.run_id,
@@ -484,21 +469,19 @@ class Run:
             "estimate": settings.estimate.facts(),
             **learnt.facts(self.scenario),
             "engines": self._engines,
-            **run_json.scenario_facts(
-                self.scenario, settings.scenario_file, settings.overrides, self.target_urls
-            ),
+            **run_json.scenario_facts(self.scenario, *origin, self.target_urls),
         }
 
     def _write_run_json(self, *, ended: bool = False) -> None:
         """Replace run.json; see docs/reference/data-format.md."""
-        planned = self.schedule.requests if self.schedule else 0
-        scheduled = planned if self.schedule is None or self.scenario.arrival.is_open else None
+        schedule = self.settings.schedule
+        scheduled = schedule.requests if self.scenario.arrival.is_open else None
         facts = run_json.frame(self._facts(), self.state, self.notes, self.preflight) | {
             "admission_end_at_ns": self.admission_end_at_ns,
             "ended_at_ns": monotonic_ns() if ended else None,
             **self.engine_metrics.facts(),
             "certificate": self.settings.certificate,
-            "trace": self.schedule.trace if self.schedule else None,
+            "trace": schedule.trace,
             "conservation": self.workers.conservation(scheduled, self.folder, final=ended),
             "stopped": self.stopped,
             "precision": self.looks.facts,
@@ -517,9 +500,8 @@ class Run:
         for worker in list(self.workers):
             if worker.state == "starting":
                 del self.workers.by_node[worker.node]
-                self.notes.append(
-                    f"worker {worker.hello['name']} joined late and was not ready before the end"
-                )
+                name = worker.hello["name"]
+                self.notes.append(f"worker {name} joined late and was not ready before the end")
             elif self._leases is not None and self.scenario.arrival.is_open and self._has_holes(worker):
                 worker.missing = self._leases.missing(worker, request_ids(self.folder, worker.number))
             if not (worker.delivered or worker.record.get("shared", True)):
@@ -541,9 +523,8 @@ class Run:
                 raise self.failure or InterruptedRunError("the run was stopped before its first request")
             for worker in self.workers:
                 if self.workers.is_gone(worker):
-                    raise TailgaugeError(
-                        f"worker {worker.number} on {worker.hello['host']} ended before the start"
-                    )
+                    who = f"worker {worker.number} on {worker.hello['host']}"
+                    raise TailgaugeError(f"{who} ended before the start")
             if monotonic_ns() > deadline:
                 raise TailgaugeError(f"{complaint} within {seconds:.0f} s")
             self._changed.clear()

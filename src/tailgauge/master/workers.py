@@ -21,16 +21,7 @@ from tailgauge.master import progress as describe
 from tailgauge.master.conservation import Share, conserve, count_rows
 from tailgauge.rows.run_folder import RunFolder
 from tailgauge.rows.schema import CLIENT_DROP
-from tailgauge.thresholds import (
-    BUSY_CPU,
-    DEGRADED,
-    DROPS,
-    INVALID,
-    LATE_MS,
-    LATE_SHARE,
-    VALID,
-    WORST_FIRST,
-)
+from tailgauge.thresholds import BUSY_CPU, DEGRADED, DROPS, INVALID, LATE_MS, LATE_SHARE, VALID, WORST_FIRST
 
 if TYPE_CHECKING:
     from gevent.event import Event
@@ -263,9 +254,8 @@ def _dropped(workers: Sequence[RunWorker]) -> Finding | None:
 
 def _delayed(workers: Sequence[RunWorker], ttft_p50_ms: float | None) -> Finding | None:
     """Every second request so late that no interval of the median is wide enough to hide it."""
-    late = quantile_sketch.quantile(
-        quantile_sketch.total(one.watch.get("delays", b"") for one in workers), 0.5
-    )
+    delays = quantile_sketch.total(one.watch.get("delays", b"") for one in workers)
+    late = quantile_sketch.quantile(delays, 0.5)
     if late is None or ttft_p50_ms is None or late <= max(LATE_MS, LATE_SHARE * ttft_p50_ms):
         return None
     return DEGRADED, f"every second request is sent {late:,.0f} ms late or more"
@@ -283,9 +273,8 @@ def drain_workers(
     The master waits as long as messages of a worker arrive; a silent one is lost RETURN_S after its last message.
     `changed` is set whenever a message of a worker arrives.
     """
-    waiting = [
-        m for m in workers if m.ready and m.state in {"running", "failed", "lost"} and not workers.is_gone(m)
-    ]
+    may_drain = {"running", "failed", "lost"}
+    waiting = [m for m in workers if m.ready and m.state in may_drain and not workers.is_gone(m)]
     began_ns = monotonic_ns()
     for worker in waiting:
         send_drain(worker)
