@@ -10,28 +10,17 @@ import math
 
 import numpy as np
 
-from tailgauge import thresholds
 from tailgauge.protocol_violations import MALFORMED_USAGE, VIOLATIONS
 from tailgauge.rows import schema
-from tailgauge.thresholds import DEGRADED, DROPS, INVALID, VALID, WORST_FIRST
+from tailgauge.thresholds import CLOCK_MS, DEGRADED, DROPS, INVALID, VALID, WORST_FIRST
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.stability import WARMUP
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.reading.run_files import DAMAGED, MASTER
-from tailgauge_analysis.text.formatting import (
-    clock,
-    count,
-    listed,
-    ms,
-    percentile,
-    plain,
-    plural,
-    sentence,
-    share,
-)
+from tailgauge_analysis.text.formatting import clock, count, listed, ms, plain, plural, sentence, share
 from tailgauge_analysis.text.json_values import table
 from tailgauge_analysis.verdict import certificate, cold_cache, losses, unsent
-from tailgauge_analysis.verdict.client_error import OF_HALF_WIDTH, SHARE
+from tailgauge_analysis.verdict.client_error import allowed
 from tailgauge_analysis.verdict.clocks import clocks
 from tailgauge_analysis.verdict.explanations import connections, explanations, more_workers
 from tailgauge_analysis.verdict.stalls import bad_seconds
@@ -39,7 +28,6 @@ from tailgauge_analysis.verdict.timestamps import endpoint_delays
 from tailgauge_analysis.verdict.verdict import Check, Evidence, Judgement
 
 DISORDERED = 0.01  # of the attempts
-CLOCK_MS = thresholds.CLOCK_MS
 IN_FLIGHT, IN_FLIGHT_SHARE = 0.1, 0.01
 ENDPOINT_MS = 2.0
 STALLS_LISTED = 3
@@ -71,11 +59,8 @@ def _finished(e: Evidence) -> Judgement | None:
     if state == "unusable":
         messages = [plain(str(p["message"]), 300) for p in run["preflight"] if p.get("message")]
         why = messages[-1].rstrip(".") if messages else "the preflight request failed"
-        return (
-            INVALID,
-            f"The target could not be used: {why}.",
-            "Check the target's address, protocol, key and model.",
-        )
+        problem = f"The target could not be used: {why}."
+        return INVALID, problem, "Check the target's address, protocol, key and model."
     if state in {"failed", "error"}:
         why = next((f": {plain(one.why, 300).rstrip('.')}" for one in e.conservation.workers if one.why), "")
         return INVALID, f"The run failed before its end{why}.", "See the run's notes and log."
@@ -99,10 +84,8 @@ def _orphaned(e: Evidence) -> Judgement:
     if not workers or not all(one.has_ended for one in workers):
         problem = "The run had not ended when it was read, or its master died."
         return DEGRADED, problem, "Report it again after its end, or pass every worker's folder too."
-    problem = (
-        f"The master died before its workers ended: the counts come from {plural(len(workers), 'worker')}"
-        f"{_not_reached(e)}."
-    )
+    of = f"{plural(len(workers), 'worker')}{_not_reached(e)}"
+    problem = f"The master died before its workers ended: the counts come from {of}."
     return DEGRADED, problem, "The recorded data is sound. See the master's log for the cause."
 
 
@@ -168,16 +151,13 @@ def _in_flight(e: Evidence) -> Judgement | None:
     p = e.in_flight
     if p is None or p.outside <= max(IN_FLIGHT, IN_FLIGHT_SHARE * p.live):
         return None
-    counted = (
-        f"Workers counted {p.live:,.1f} attempts in flight on average, their rows show {p.from_rows:,.1f}"
-    )
-    return DEGRADED, f"{counted}: rows are missing or times are wrong.", KEEP_AND_RERUN
+    counted = f"{p.live:,.1f} attempts in flight on average, their rows show {p.from_rows:,.1f}"
+    return DEGRADED, f"Workers counted {counted}: rows are missing or times are wrong.", KEEP_AND_RERUN
 
 
 def _unique(e: Evidence) -> Judgement | None:
     n = e.conservation.duplicates
-    appear = "appears" if n == 1 else "appear"
-    problem = f"{plural(n, 'request id')} {appear} more than once."
+    problem = f"{plural(n, 'request id')} {'appears' if n == 1 else 'appear'} more than once."
     return (INVALID, problem, "Report only one copy of each part.") if n else None
 
 
@@ -214,11 +194,8 @@ def _answered(e: Evidence) -> Judgement | None:
     n = len(e.steady.requests)
     if not n or (e.steady.requests["ended"] == schema.OK).any():
         return None
-    return (
-        INVALID,
-        f"Nothing to compare: none of {plural(n, 'request')} succeeded.",
-        "See the errors of its report.",
-    )
+    problem = f"Nothing to compare: none of {plural(n, 'request')} succeeded."
+    return INVALID, problem, "See the errors of its report."
 
 
 def violations(frames: Frames) -> tuple[list[tuple[str, int]], int]:
@@ -242,24 +219,21 @@ def _protocol(e: Evidence) -> Judgement | None:
     kinds = [f"{kind} ({count(n)})" for kind, n in found[:KINDS_LISTED]]
     rest = sum(n for _, n in found[KINDS_LISTED:])
     kinds += [f"{plural(len(found) - KINDS_LISTED, 'other kind')} ({count(rest)})"] if rest else []
-    total = count(sum(n for _, n in found))
-    problem = (
-        f"The target broke its protocol in {total} of {plural(attempts, 'attempt')}: {', '.join(kinds)}."
-    )
+    some = f"{count(sum(n for _, n in found))} of {plural(attempts, 'attempt')}"
+    problem = f"The target broke its protocol in {some}: {', '.join(kinds)}."
     advice = "See the errors below: is it the target that answers, or a proxy or another service? These answers count as failed."
     usage = VIOLATIONS[MALFORMED_USAGE]
     if any(kind == usage for kind, _ in found):
-        advice = (
-            advice.removesuffix(".") + f", but those with {usage} are only left out of figures of tokens."
-        )
+        advice = advice.removesuffix(".")
+        advice += f", but those with {usage} are only left out of figures of tokens."
     return DEGRADED, problem, advice
 
 
 def _settled(e: Evidence) -> Judgement | None:
     found = e.stability.of(WARMUP)
-    return (
-        (DEGRADED, found.text, f"Set stages.warmup_s to {math.ceil(found.to_s)} or more.") if found else None
-    )
+    if not found:
+        return None
+    return DEGRADED, found.text, f"Set stages.warmup_s to {math.ceil(found.to_s)} or more."
 
 
 # Did the client distort a number?
@@ -349,21 +323,14 @@ def _opened(e: Evidence, over_ms: float) -> str:
     late = e.of_target.requests.loc[BY_NAME["client_delay"].ns(e.of_target) > over_ms * 1e6, "request_id"]
     first = e.of_target.attempts[(e.of_target.attempts["leg"] == 0) & (e.of_target.attempts["attempt"] == 0)]
     new = int(first.loc[first["request_id"].isin(late), "connection_is_new"].sum())
-    if not new:
-        return ""
-    return (
-        f" {count(new)} of {plural(len(late), 'late request')} opened a connection: {connections(e.frames)}."
-    )
+    opened = f"{count(new)} of {plural(len(late), 'late request')} opened a connection"
+    return f" {opened}: {connections(e.frames)}." if new else ""
 
 
 def _synchronized(e: Evidence) -> Judgement | None:
-    workers = e.frames.run["workers"]
     unknown = [str(number) for number in clocks(e.frames).unknown]
-    wide = [
-        f"worker {w['worker']} ± {ms((w['error_ns'] or 0) / 1e6)} ms"
-        for w in workers
-        if (w["error_ns"] or 0) > CLOCK_MS * 1e6
-    ]
+    errors_ms = {w["worker"]: (w["error_ns"] or 0) / 1e6 for w in e.frames.run["workers"]}
+    wide = [f"worker {of} ± {ms(error_ms)} ms" for of, error_ms in errors_ms.items() if error_ms > CLOCK_MS]
     offsets = [f"unknown for worker {', '.join(unknown)}"] if unknown else []
     offsets += [f"known only within {', '.join(wide)}"] if wide else []
     if not offsets:
@@ -373,14 +340,9 @@ def _synchronized(e: Evidence) -> Judgement | None:
 
 
 def _steady_clock(e: Evidence) -> Judgement | None:
-    stepped = [
-        f"worker {w.worker} by {ms(w.clock_step_max_ms)} ms"
-        for w in e.workers
-        if w.clock_step_max_ms > CLOCK_MS
-    ]
-    problem = (
-        f"The wall clock stepped within a second: {', '.join(stepped)}. Kernel timestamps use the wall clock."
-    )
+    steps_ms = {one.worker: one.clock_step_max_ms for one in e.workers if one.clock_step_max_ms > CLOCK_MS}
+    stepped = ", ".join(f"worker {of} by {ms(step_ms)} ms" for of, step_ms in steps_ms.items())
+    problem = f"The wall clock stepped within a second: {stepped}. Kernel timestamps use the wall clock."
     return (DEGRADED, problem, SETTLE_CLOCKS) if stepped else None
 
 
@@ -391,18 +353,14 @@ def _endpoint(e: Evidence) -> Judgement | None:
     """The figure that it moved farthest beyond its limit."""
     beyond = []
     for one in endpoint_delays(e.frames, e.of_target):
-        value = one.found.value or 0.0
-        ends = [abs(end - value) for end in (one.found.low, one.found.high) if end is not None]
-        half_width = sum(ends) / len(ends) if ends else 0.0
-        limit = max(SHARE * value, OF_HALF_WIDTH * half_width, ENDPOINT_MS)
-        beyond.append(((value - one.punctual_ms) / limit, limit, one))
+        limit = allowed(one.found, ENDPOINT_MS)
+        beyond.append((((one.found.value or 0.0) - one.punctual_ms) / limit, limit, one))
     most, limit, worst = max(beyond, key=lambda one: one[0], default=(0.0, 0.0, None))
     if worst is None or most <= 1.0:
         return None
     problem = (
         f"Endpoint saturated: the simulated endpoint sent chunks up to {ms(worst.late_max_ms)} ms after they were due, which "
-        f"moved {worst.title} {percentile(worst.found.p)} ({ms(worst.found.value)} ms) by {ms(most * limit)} ms "
-        f"(limit {ms(limit)} ms)."
+        f"moved {worst.label} ({ms(worst.found.value)} ms) by {ms(most * limit)} ms (limit {ms(limit)} ms)."
     )
     advice = "Lower the load, start fewer users at once, or give the simulated endpoint its own core: these times are its own."
     return DEGRADED, problem, advice
@@ -413,29 +371,22 @@ CHECKS = (
     Check("parts", "every Parquet part can be read", _readable),
     Check("lost", "no worker and no scheduled request is lost", _lost),
     Check("written", "every recorded row was written", _written),
-    Check(
-        "conservation",
-        "scheduled, dispatched and ended requests add up, in the rows and in run.json",
-        _conserved,
-    ),
+    Check("conservation", "scheduled, dispatched and ended requests add up, in the rows and in run.json", _conserved),
     Check(
         "in_flight",
         "attempts in flight, counted live and from the rows, agree within 0.1 s and the worker's lag for 99% of them",
-        _in_flight,
-        True,
+        _in_flight, of_client=True,
     ),
     Check("unique", "every request id appears once", _unique),
     Check("order", "every attempt's times are in order (INVALID above 1% of attempts)", _ordered),
     Check("measured", "at least one request was scheduled in the steady stage", _measured),
     Check("protocol", "no answer breaks the target's protocol", _protocol),
     Check(
-        "settled",
-        "under constant load for at least 10 s and 200 requests, no warm-up reaches into the steady stage",
+        "settled", "under constant load for at least 10 s and 200 requests, no warm-up reaches into the steady stage",
         _settled,
     ),
     Check(
-        "cold_cache",
-        "where the plan expects no cached tokens, at most 2% of the prompt tokens came out of a cache",
+        "cold_cache", "where the plan expects no cached tokens, at most 2% of the prompt tokens came out of a cache",
         cold_cache.judge,
     ),
     Check("drops", "no request was dropped at the in-flight cap (INVALID above 1% of scheduled)", _dropped),
@@ -448,22 +399,19 @@ CHECKS = (
         "client_error",
         "no figure of an objective or of the headline is off by more than 5%, a quarter of its interval's half width, or "
         "0.5 ms because of the client (INVALID above 10% or 1 ms)",
-        _distorted,
-        True,
+        _distorted, of_client=True,
     ),
-    Check("clock_offset", "every worker's clock offset is known within 1 ms", _synchronized, True),
-    Check("clock_step", "no wall clock stepped by more than 1 ms within a second", _steady_clock, True),
+    Check("clock_offset", "every worker's clock offset is known within 1 ms", _synchronized, of_client=True),
+    Check("clock_step", "no wall clock stepped by more than 1 ms within a second", _steady_clock, of_client=True),
     Check(
-        "certificate",
-        "no worker received chunks at a rate at which calibration found wrong times",
-        certificate.judge,
-        True,
+        "certificate", "no worker received chunks at a rate at which calibration found wrong times", certificate.judge,
+        of_client=True,
     ),
     Check(
         "endpoint",
         "the simulated endpoint's own lateness moved no figure by more than 5%, a quarter of its interval's half width, or 2 ms",
         _endpoint,
     ),
-)
+)  # fmt: skip
 COMPARABLE = (*CHECKS, Check("answered", "at least one request of the steady stage succeeded", _answered))
 """Of a run whose latencies are compared with those of others; of a single run, no answer is a result."""

@@ -136,14 +136,13 @@ class _Variants:
             return replace(stage, requests=requests.assign(**columns, worst_gap_ns=worst), gaps_ns=gaps)
 
         late_ns = _late_ns(stage)
+        as_sent = requests["scheduled_at_ns"] + late_ns
         return cls(
             timed=stage,
             early=replace(stage, requests=requests.assign(**low)),
             shortest=stage_with(short_gaps, {at: low[at] for at in ends}),
             longest=stage_with(long_gaps, {at: low[at] for at in begins}),
-            punctual=replace(
-                stage, requests=requests.assign(scheduled_at_ns=requests["scheduled_at_ns"] + late_ns)
-            ),
+            punctual=replace(stage, requests=requests.assign(scheduled_at_ns=as_sent)),
             late_ns=late_ns.to_numpy(np.float64),
         )
 
@@ -190,12 +189,17 @@ def _errors(row: Row, known: list[Quantile], variants: _Variants, used: Used) ->
     return out
 
 
-def _limits(metric: Metric, q: Quantile) -> tuple[float, float]:
-    """Above the first a figure is DEGRADED, above the second INVALID."""
+def allowed(q: Quantile, least_ms: float) -> float:
+    """By how much a percentile may be off: 5% of it, a quarter of the half width of its interval, or `least_ms`."""
     value = q.value or 0.0
     ends = [abs(end - value) for end in (q.low, q.high) if end is not None and np.isfinite(end)]
-    half_width = sum(ends) / len(ends) if ends else 0.0
-    limit, most = max(SHARE * value, OF_HALF_WIDTH * half_width, FLOOR_MS), max(SHARE_MOST * value, MOST_MS)
+    return max(SHARE * value, OF_HALF_WIDTH * (sum(ends) / len(ends) if ends else 0.0), least_ms)
+
+
+def _limits(metric: Metric, q: Quantile) -> tuple[float, float]:
+    """Above the first a figure is DEGRADED, above the second INVALID."""
+    value, limit = q.value or 0.0, allowed(q, FLOOR_MS)
+    most = max(SHARE_MOST * value, MOST_MS)
     if metric.name.startswith("chunk_gap") and value > LONG_GAP_MS:
         return min(limit, LONG_GAP_MOST_MS), min(most, LONG_GAP_MOST_MS)
     return limit, most

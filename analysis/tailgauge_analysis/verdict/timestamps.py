@@ -18,6 +18,7 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile, quantiles, rank
+from tailgauge_analysis.text.formatting import percentile
 from tailgauge_analysis.verdict.clocks import clocks
 
 
@@ -75,9 +76,7 @@ def compare_server_log(frames: Frames) -> ServerLog | None:
     """Over the attempts of the steady stage that both sides have; None without a log."""
     keys = list(CALL)
     log = frames.server_log.dropna(subset=keys).drop_duplicates(keys)
-    ours = frames.attempts[
-        (frames.attempts["stage"] == schema.STEADY) & frames.attempts["first_content_at_ns"].notna()
-    ]
+    ours = frames.attempts[frames.attempts["stage"] == schema.STEADY].dropna(subset="first_content_at_ns")
     if not len(log) or not len(ours):
         return None
     both = ours[[*keys, "first_content_at_ns"]].merge(log[[*keys, "first_chunk_sent_at_ns"]], on=keys)
@@ -105,6 +104,11 @@ class EndpointDelay:
     punctual_ms: float
     late_max_ms: float
 
+    @property
+    def label(self) -> str:
+        """`TTFT since sent p99`."""
+        return f"{self.title} {percentile(self.found.p)}"
+
 
 def endpoint_delays(frames: Frames, of_target: Steady) -> list[EndpointDelay]:
     """The median and p99 of each figure; nothing without the endpoint's log."""
@@ -118,9 +122,8 @@ def endpoint_delays(frames: Frames, of_target: Steady) -> list[EndpointDelay]:
         took = (both[arrived] - both["sent_at_ns"]).to_numpy(np.float64) / 1e6
         late = (both[f"{which}_chunk_sent_at_ns"] - both[f"{which}_due_at_ns"]).to_numpy(np.float64) / 1e6
         late = np.maximum(late, 0.0)
-        for found, punctual in zip(
-            quantiles(took, (0.5, 0.99)), quantiles(took - late, (0.5, 0.99)), strict=True
-        ):
+        as_due = quantiles(took - late, (0.5, 0.99))
+        for found, punctual in zip(quantiles(took, (0.5, 0.99)), as_due, strict=True):
             if found.mark != TOO_FEW and punctual.value is not None:
                 out.append(EndpointDelay(title, found, punctual.value, float(late.max())))
     return out
