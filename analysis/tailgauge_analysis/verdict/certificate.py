@@ -60,9 +60,8 @@ def certified(frames: Frames, steady: Steady) -> Certified:
     named, why = text(cited.get("id")), text(cited.get("why")) or "run.json names none"
     if named and None in {numbers[name] for name in _NEEDED}:
         named, why = "", "its entry in run.json is incomplete"
-    elsewhere = [
-        str(w["worker"]) for w in frames.run["workers"] if w["host"] and w["host"] != text(cited.get("host"))
-    ]
+    hosts = {"", text(cited.get("host"))}
+    elsewhere = [str(w["worker"]) for w in frames.run["workers"] if w["host"] not in hosts]
     if named and elsewhere:
         named, why = "", f"worker {', '.join(elsewhere[:5])} ran on another machine"
     if not named:

@@ -70,16 +70,14 @@ def to_json(found: Clocks, calls: float) -> Json:
 
 def sentence(found: Clocks, calls: float) -> str:
     """The clock error in a sentence of the report; empty if no figure mixes clocks."""
-    sentences = []
+    unknown = between = ""
     if found.unknown:
         workers = f"{'worker' if len(found.unknown) == 1 else 'workers'} {listed(map(str, found.unknown))}"
-        sentences.append(
-            f"The clock offset of {workers} is unknown: comparisons of its times with other workers' are not usable."
-        )
+        unknown = f"The clock offset of {workers} is unknown: comparisons of its times with other workers' are not usable."
     if found.between_ns:
         flight = f", attempts in flight over all workers within ± {calls:,.2g}" if calls >= WORTH else ""
-        sentences.append(
+        between = (
             f"Each latency is measured by one worker's clock. Times of two workers compare within ± {ms(found.between_ns / 1e6)} ms{flight}; "
             "the order of closer calls (who filled a cache first, who met a rate limit first) is not known."
         )
-    return " ".join(sentences)
+    return f"{unknown} {between}".strip()

@@ -98,23 +98,19 @@ def conservation(frames: Frames) -> Conservation:
     unwritten = _unwritten(workers)
     ended = {name: counts[name] for name in schema.ENDED_CLASSES if name in counts}
     missing, broken = _missing_rows(frames, unwritten.get("chunks", 0))
-    broken += [
-        f"{n} requests ended as {name!r}, which is not a known class"
-        for name, n in counts.items()
-        if name not in ended
-    ]
+    strange = {name: n for name, n in counts.items() if name not in ended}
+    broken += [f"{n} requests ended as {name!r}, which is not a known class" for name, n in strange.items()]
     if scheduled is not None and left < 0:
         broken.append(f"{-left:,} more requests in the rows than were scheduled ({scheduled:,})")
     seen: Json = {"dispatched": dispatched, "client_drop": client_drop, "censored": censored, "ended": ended}
     broken += _disagreements(run, seen, lost, found, unwritten.get("requests", 0))
-    without_row = [
-        Missing(one.from_s, one.to_s, one.requests, of.worker) for of in workers for one in of.missing
-    ]
-    if lost and not without_row and run["arrival"] in PLANNED:
-        without_row = [Missing(one.from_s, one.to_s, one.requests) for one in unseen(requests, lost)]
+    stretches: list[tuple[Stretch, int | None]] = [(one, of.worker) for of in workers for one in of.missing]
+    if lost and not stretches and run["arrival"] in PLANNED:
+        stretches = [(one, None) for one in unseen(requests, lost)]
+    without_row = tuple(Missing(one.from_s, one.to_s, one.requests, worker) for one, worker in stretches)
     return Conservation(
         scheduled, dispatched, client_drop, not_reached, _unsent(run, not_reached, workers), lost, ended, censored,
-        int(requests["request_id"].duplicated().sum()), missing, found, unwritten, tuple(broken), tuple(without_row),
+        int(requests["request_id"].duplicated().sum()), missing, found, unwritten, tuple(broken), without_row,
         workers,
     )  # fmt: skip
 
@@ -166,9 +162,8 @@ def _missing_rows(frames: Frames, unwritten_chunks: int) -> tuple[int, list[str]
             read = frames.rows.get((name, worker["worker"]), 0)
             missing += max(0, wrote - read)
             if wrote != read:
-                broken.append(
-                    f"worker {worker['worker']} wrote {wrote:,} rows of {name}, its parts have {read:,}"
-                )
+                rows = f"{wrote:,} rows of {name}, its parts have {read:,}"
+                broken.append(f"worker {worker['worker']} wrote {rows}")
     counted, held = int(frames.attempts["chunks"].sum()), len(frames.chunks) + unwritten_chunks
     if counted > held:
         broken.append(f"the attempts have {counted:,} chunks, the parts {len(frames.chunks):,}")
@@ -228,11 +223,10 @@ def in_flight(frames: Frames, workers: Sequence[Loss] = ()) -> InFlight | None:
         lag = (health["receive_lag_max_ns"] + health["loop_lag_max_ns"] + waits).to_numpy(np.float64)
         slack = IN_FLIGHT_SLACK_NS + _known_late(at, lag)
         closed = np.sort(mine.loc[mine["ended_at_ns"].notna(), "dispatched_at_ns"].to_numpy(np.float64))
-        begins = [
-            np.searchsorted(b, at + s, "right") for b, s in ((closed, -slack), (begun, 0), (begun, slack))
-        ]
-        ends = [np.searchsorted(ended, at + shift, "right") for shift in (slack, 0, -slack)]
-        low, same, high = (b - e for b, e in zip(begins, ends, strict=True))
+        low, same, high = (
+            np.searchsorted(begin, at - by, "right") - np.searchsorted(ended, at + by, "right")
+            for begin, by in ((closed, slack), (begun, 0), (begun, -slack))
+        )
         live += float(counted.sum())
         rows += float(same.sum())
         outside += float(np.maximum(0, np.maximum(counted - high, low - counted)).sum())

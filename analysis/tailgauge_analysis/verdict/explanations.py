@@ -39,10 +39,8 @@ def explanations(frames: Frames, stage: Steady) -> list[str]:
     for number, rows in steady_health(frames, stage).groupby("worker"):
         mine = frames.health[frames.health["worker"] == number]
         silent = [s for w in frames.run["workers"] if w["worker"] == number for s in w["silent"]]
-        out += [
-            (size_ms, f"worker {number} {text}")
-            for size_ms, text in _of(rows, mine, more, open_fewer, silent)
-        ]
+        of_worker = _of(rows, mine, more, open_fewer, silent)
+        out += [(size_ms, f"worker {number} {text}") for size_ms, text in of_worker]
     return [text for _, text in sorted(out, key=lambda one: -one[0])]
 
 
@@ -72,9 +70,7 @@ def connections(frames: Frames) -> str:
     """What spares calls that open a connection. A worker needs one for each call at the same time, and another for each that it
     closed or that broke off; what was opened beyond that, the target had closed.
     """
-    calls = frames.attempts[
-        frames.attempts["connection_is_new"].notna() & frames.attempts["sent_at_ns"].notna()
-    ]
+    calls = frames.attempts.dropna(subset=["connection_is_new", "sent_at_ns"])
     closed, cut, most, kept = 0, 0, 0, math.inf
     for (_, name), rows in calls.groupby(["worker", "target"], observed=True):
         of = table(frames.run["scenario"], "target" if name == "main" else "second_target")
@@ -107,11 +103,11 @@ def _of(
     if busy is not None:
         waited = waits.loc[busy.index].mean()
         of = f"a core and waited for one {waited:.0%} of the time" if waited > SHORT_OF_CORES else "its core"
-        lags = busy[["loop_lag_max_ns", "receive_lag_max_ns", "dispatch_late_max_ns"]]
-        yield (
-            float(lags.to_numpy().max()) / 1e6,
-            f"was at {busy['cpu_share'].mean():.0%} of {of} {_span(busy)}: {more}",
+        lag_ms = (
+            float(busy[["loop_lag_max_ns", "receive_lag_max_ns", "dispatch_late_max_ns"]].to_numpy().max())
+            / 1e6
         )
+        yield lag_ms, f"was at {busy['cpu_share'].mean():.0%} of {of} {_span(busy)}: {more}"
     yield from _late(rows, silent)
     pause = rows["gc_pause_ns"].max() / 1e6
     if pause > GARBAGE_MS:
@@ -119,28 +115,20 @@ def _of(
     opened, wait_ns = grown("pool_waits", rows, mine), rows["pool_wait_max_ns"].max()
     if opened and wait_ns > LAG_NS:
         worst = rows.iloc[int(rows["pool_wait_max_ns"].fillna(0).to_numpy().argmax())]
+        waited_to = f"waited up to {ms(wait_ns / 1e6)} ms (at {_at(worst)})"
         yield (
             wait_ns / 1e6,
-            (
-                f"opened connections for {count(opened)} attempts, which waited up to {ms(wait_ns / 1e6)} ms "
-                f"(at {_at(worst)}): {open_fewer()}"
-            ),
+            f"opened connections for {count(opened)} attempts, which {waited_to}: {open_fewer()}",
         )
     again, jumbled = grown("retransmits", rows, mine) or 0, grown("out_of_order", rows, mine) or 0
     if again + jumbled > LOSSES * (grown("reads", rows, mine) or 0):
-        yield (
-            RETRANSMISSION_MS if again else 0.0,
-            (
-                f"lost packets on the network: {plural(again, 'segment')} retransmitted, {plural(jumbled, 'packet')} out of order; "
-                "a retransmission costs 200 ms or a round trip"
-            ),
-        )
-    memory = rows["rss_bytes"]
-    if memory.iloc[-1] - memory.iloc[0] > GREW_BYTES:
-        yield (
-            0.0,
-            f"used {(memory.iloc[-1] - memory.iloc[0]) / 1e6:,.0f} MB more memory at the end of the stage: a longer run may exhaust it",
-        )
+        lost = f"{plural(again, 'segment')} retransmitted, {plural(jumbled, 'packet')} out of order"
+        text = f"lost packets on the network: {lost}; a retransmission costs 200 ms or a round trip"
+        yield RETRANSMISSION_MS if again else 0.0, text
+    grew = rows["rss_bytes"].iloc[-1] - rows["rss_bytes"].iloc[0]
+    if grew > GREW_BYTES:
+        text = f"used {grew / 1e6:,.0f} MB more memory at the end of the stage: a longer run may exhaust it"
+        yield 0.0, text
 
 
 def _late(rows: pd.DataFrame, silent: list[Stretch]) -> Iterator[tuple[float, str]]:

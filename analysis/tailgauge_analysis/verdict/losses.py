@@ -180,11 +180,10 @@ def sentences(workers: Sequence[Loss], *, closed: bool) -> list[str]:
 
 
 def _bad(workers: Sequence[Loss], *, closed: bool) -> list[Loss]:
-    return [
-        one
-        for one in workers
-        if one.left or (one.is_gone and not one.is_accounted) or (one.is_absent and not closed)
-    ]
+    def is_bad(one: Loss) -> bool:
+        return bool(one.left) or (one.is_gone and not one.is_accounted) or (one.is_absent and not closed)
+
+    return list(filter(is_bad, workers))
 
 
 def _loss_sentence(one: Loss, *, closed: bool) -> str:
@@ -261,7 +260,5 @@ def kept(one: Loss) -> list[str]:
 
 def spans(some: Sequence[Stretch]) -> str:
     """`from 00:04 to 00:14 and from 00:20`."""
-    ends = ("" if one.to_s is None else f" to {clock(one.to_s)}" for one in some)
-    return listed(
-        (f"from {clock(one.from_s)}{end}" for one, end in zip(some, ends, strict=True)), MOST_STRETCHES
-    )
+    ends = [(clock(one.from_s), "" if one.to_s is None else f" to {clock(one.to_s)}") for one in some]
+    return listed((f"from {since}{until}" for since, until in ends), MOST_STRETCHES)

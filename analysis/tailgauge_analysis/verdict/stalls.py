@@ -58,13 +58,10 @@ def bad_seconds(frames: Frames, stage: Steady, over_ns: float) -> BadSeconds:
         middle = (begin_s + end_s) / 2
         inside = (middle > stage.from_s) & (middle <= stage.to_s)
         lags = rows[list(_LAGS)].to_numpy(np.float64)
-        blurred = (
-            np.diff(rows["chunk_intervals"].to_numpy(np.float64), prepend=0) != 0
-        )  # NaN of older rows: perhaps
-        if worker in by_user:
-            blurred[:] = True
-        late, moves = lags > over_ns, np.column_stack([blurred, blurred, np.ones(len(rows), np.bool_)])
-        stalled = inside & (late & moves).any(axis=1)  # reading late does not change exact kernel timestamps
+        # Reading late does not change exact kernel timestamps. NaN of older rows: perhaps.
+        blurred = np.diff(rows["chunk_intervals"].to_numpy(np.float64), prepend=0) != 0
+        late = lags > over_ns
+        stalled = inside & (late[:, 2] | (late.any(axis=1) & (blurred | (worker in by_user))))
         lasted = end_s - begin_s
         seconds += float(lasted[inside].sum())
         bad += float(lasted[stalled].sum())
@@ -79,11 +76,9 @@ def _stretches(mask: Mask) -> list[Ints]:
 
 
 def _spell(worker: Any, begin_s: Floats, end_s: Floats, lags: Floats, rows: Ints) -> Spell:
-    worst = lags[rows]
-    which = int(worst.max(axis=0).argmax())
-    return Spell(
-        int(worker), float(begin_s[rows[0]]), float(end_s[rows[-1]]), float(worst.max()) / 1e6, _CAUSES[which]
-    )
+    worst = lags[rows].max(axis=0)
+    ends = float(begin_s[rows[0]]), float(end_s[rows[-1]])
+    return Spell(int(worker), *ends, float(worst.max()) / 1e6, _CAUSES[int(worst.argmax())])
 
 
 def sentence(found: BadSeconds) -> str:
