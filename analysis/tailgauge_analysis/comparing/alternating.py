@@ -20,18 +20,10 @@ import numpy.typing as npt
 
 from tailgauge.rows import schema
 from tailgauge.thresholds import FEWEST_PAIRS
-from tailgauge_analysis.comparing.block import (
-    METRICS,
-    Block,
-    answered,
-    e2e_p99_s,
-    pair_of,
-    primary,
-    work,
-)
-from tailgauge_analysis.comparing.block import figures as figures_of
+from tailgauge_analysis.comparing import block as blocks
+from tailgauge_analysis.comparing.block import METRICS, Block
 from tailgauge_analysis.comparing.comparison import Comparison, comparison
-from tailgauge_analysis.comparing.design import BLOCK_E2E, STABLE, Design, Growing, few_pairs
+from tailgauge_analysis.comparing.design import BLOCK_E2E, STABLE, TOO_FEW, Design, Growing, few_pairs
 from tailgauge_analysis.metrics.stability import compared, growth_within, stays_s, waits_ms
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import Frames
@@ -139,17 +131,17 @@ def alternating_blocks(frames: Frames, of_target: Steady) -> Comparison | None:
         return None
     of = parts(of_target, (a, b), block_s, washout_s or 0.0)
     threshold = number(settings.get("threshold")) or 0.05
-    pairs = [pair_of(*(_block(of_target, part, block_s) for part in pair)) for pair in of]
+    pairs = [blocks.pair_of(*(_block(of_target, part, block_s) for part in pair)) for pair in of]
     judged = _design(frames, of_target, of, block_s)
-    found = comparison(pairs, METRICS, primary(scenario, METRICS), threshold, judged)
+    found = comparison(pairs, METRICS, blocks.primary(scenario, METRICS), threshold, judged)
     return replace(found, a=a, b=b, block_s=block_s, washout_s=washout_s or 0.0)
 
 
 def _block(stage: Steady, of: Part, block_s: float) -> Block:
     part = stage.only(of.requests, gaps=False)
     name = f"block {round((of.to_s - stage.from_s) / block_s) - 1}"
-    values = figures_of(part, METRICS)
-    return Block(name, block_s, len(part.requests), answered(part), work=work(part), **values)
+    values, work = blocks.figures(part, METRICS), blocks.work(part)
+    return Block(name, block_s, len(part.requests), blocks.answered(part), work=work, **values)
 
 
 def _design(frames: Frames, stage: Steady, of: Parts, block_s: float) -> Design:
@@ -158,9 +150,8 @@ def _design(frames: Frames, stage: Steady, of: Parts, block_s: float) -> Design:
     if grows != STABLE:
         return Design([], [], grows)
     if len(of) < FEWEST_PAIRS:
-        least = f"{FEWEST_PAIRS} are needed to distinguish a difference from chance at 5%"
-        return Design([f"{plural(len(of), 'pair')} of whole blocks, {least}"], [])
-    least_s = BLOCK_E2E * (e2e_p99_s(stage) or 0.0)
+        return Design([f"{plural(len(of), 'pair')} of whole blocks, {TOO_FEW}"], [])
+    least_s = BLOCK_E2E * (blocks.e2e_p99_s(stage) or 0.0)
     if block_s < least_s:
         text = f"blocks of {block_s:g} s are shorter than {BLOCK_E2E} end-to-end p99"
         return Design([f"{text}: set crossover.block_s to at least {math.ceil(least_s)}"], [])

@@ -149,9 +149,8 @@ def load(place: str, *, may_be_new: bool = False) -> list[BaselineRun]:
     if why == MISSING and may_be_new:
         return []
     if why != FOLDER:
-        raise UsageError(
-            f"{place}: {why or 'a file'}: expected a folder, as `tailgauge baseline add` makes it"
-        )
+        expected = "expected a folder, as `tailgauge baseline add` makes it"
+        raise UsageError(f"{place}: {why or 'a file'}: {expected}")
     runs = [_read(path, _named(place, path.name)) for path in folder.glob("*.json")]
     return sorted(runs, key=lambda run: (run.started_at, run.run_id))
 
@@ -177,9 +176,8 @@ def _parsed(name: str, tree: Any) -> BaselineRun:
         raise ValueError(f"schema_version: expected {SCHEMA_VERSION}, got {version}")
     run = _FILE.validate_python(tree)
     if run.run_id != name:  # else a copy would count as another run
-        raise ValueError(
-            f"run_id: expected {plain(name, 80)} as the file is named, got {plain(run.run_id, 80)}"
-        )
+        expected, got = plain(name, 80), plain(run.run_id, 80)
+        raise ValueError(f"run_id: expected {expected} as the file is named, got {got}")
     return run
 
 

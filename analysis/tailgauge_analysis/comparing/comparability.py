@@ -8,6 +8,7 @@ is compared within a pair only: each pair should have a different one.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
@@ -45,6 +46,11 @@ class Difference:
         """What --allow takes."""
         return self.key if self.group == SCENARIO else self.group
 
+    def values(self, a: str, b: str) -> str:
+        """The first values of each side, which `a` and `b` name."""
+        of_a, of_b = (" and ".join(of[:3]) + " and more" * (len(of) > 3) for of in (self.a, self.b))
+        return f"{of_a} in {a}, {of_b} in {b}"
+
 
 def differences(pairs: Sequence[tuple[Facts, Facts]], allow: Sequence[str]) -> list[Difference]:
     """Everything in which the runs differ; UsageError for an unknown name in `allow`."""
@@ -66,18 +72,13 @@ def differences(pairs: Sequence[tuple[Facts, Facts]], allow: Sequence[str]) -> l
 def facts_of(run: Json) -> Facts:
     """What must be equal, as text, by group and key."""
     scenario = {k: v for k, v in run["scenario"].items() if k not in {*LABELS, *TARGETS, "seed"}}
-    hosts: dict[str, int] = {}
-    for worker in run["workers"]:
-        name = f"{worker['host']} ({worker['stamps'] or 'no'} stamps)"
-        hosts[name] = hosts.get(name, 0) + 1
-    master = run["master"]
+    hosts = Counter(f"{worker['host']} ({worker['stamps'] or 'no'} stamps)" for worker in run["workers"])
+    machine = {key: run["master"].get(key) for key in ("host", "machine", "cpu_model", "cpu_count")}
     facts: dict[tuple[str, str], Any] = {
         (CLOCK, "dry_run"): run["dry_run"],
         (SCHEMA, "schema_version"): run["schema_version"],
         (HOSTS, "workers"): ", ".join(f"{n} on {host}" for host, n in sorted(hosts.items())),
-        **{
-            (HOSTS, f"master.{key}"): master.get(key) for key in ("host", "machine", "cpu_model", "cpu_count")
-        },
+        **{(HOSTS, f"master.{key}"): value for key, value in machine.items()},
         **{(VERSIONS, key): value for key, value in run["versions"].items()},
         (SEED, "seed"): run["seed"],
     }
@@ -106,10 +107,8 @@ def _text(value: Any) -> str:
         return ABSENT
     text = value if isinstance(value, str) else json.dumps(value)
     shown = plain(text, SHOWN)
-    mark = (
-        "" if shown == text else f" #{sha256(text.encode()).hexdigest()[:8]}"
-    )  # else texts that differ look alike
-    return shown + mark
+    # Else texts that differ would look alike.
+    return shown if shown == text else f"{shown} #{sha256(text.encode()).hexdigest()[:8]}"
 
 
 def _allowed(group: str, key: str, allow: Sequence[str]) -> bool:
@@ -132,8 +131,7 @@ def refusals(found: Sequence[Difference], a: str = "A", b: str = "B") -> list[st
     for one in found:
         if one.allowed:
             continue
-        values = f"{few(one.a)} in {a}, {few(one.b)} in {b}"
-        label = one.key if one.group == SCENARIO else f"{one.group}, {one.key}"
+        values, label = one.values(a, b), one.key if one.group == SCENARIO else f"{one.group}, {one.key}"
         if one.group == CLOCK:
             reasons.append("some runs are dry runs, others are real")
         elif one.mixed:
@@ -143,6 +141,6 @@ def refusals(found: Sequence[Difference], a: str = "A", b: str = "B") -> list[st
     return reasons
 
 
-def few(values: Sequence[str]) -> str:
-    """The first of the values of a side."""
-    return " and ".join(values[:3]) + (" and more" if len(values) > 3 else "")
+def allowed(found: Sequence[Difference], a: str = "A", b: str = "B") -> list[str]:
+    """What differs, though it may; `a` and `b` name the sides."""
+    return [f"differs: {one.key}: {one.values(a, b)}" for one in found if one.allowed]

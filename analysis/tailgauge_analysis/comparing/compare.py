@@ -36,11 +36,8 @@ def compare(
             raise UsageError(f"--metric {name}: rates are not compared; use its inverse, tpot")
 
     def read() -> list[Block]:
-        return [
-            one
-            for a, b in zip(folders[::2], folders[1::2], strict=True)
-            for one in pair_of(block(a, metrics), block(b, metrics))
-        ]
+        pairs = zip(folders[::2], folders[1::2], strict=True)
+        return [one for a, b in pairs for one in pair_of(block(a, metrics), block(b, metrics))]
 
     return weigh(_records(folders), read, allow, threshold, metrics)
 
@@ -74,9 +71,8 @@ def _records(folders: Sequence[Path]) -> list[Json]:
         run_files.check(folder)
         run, _ = run_record.read([folder])
         if run["run_id"] in seen:
-            raise UsageError(
-                f"{folder} and {seen[run['run_id']]} are the same run, {run['run_id']}: give each run once"
-            )
+            both = f"{folder} and {seen[run['run_id']]}"
+            raise UsageError(f"{both} are the same run, {run['run_id']}: give each run once")
         seen[run["run_id"]] = folder
         found.append(run)
     return found

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from tailgauge.errors import Exit
 from tailgauge.thresholds import DEGRADED, FEWEST_PAIRS, INVALID, VALID
 from tailgauge_analysis.comparing.block import Block
-from tailgauge_analysis.comparing.comparability import Difference, few
+from tailgauge_analysis.comparing.comparability import Difference, allowed
 from tailgauge_analysis.comparing.design import NOT_COMPARABLE, STABLE, Design, Growing
 from tailgauge_analysis.comparing.effects import (
     BETTER,
@@ -105,7 +105,8 @@ def comparison(
     differs: Sequence[Difference] = (),
 ) -> Comparison:  # fmt: skip
     """Compare the pairs, as far as their design allows; `primary` decides."""
-    unstable = UNSTABLE.get((design.growth[0] is not None, design.growth[1] is not None))
+    a_grows, b_grows = (growth is not None for growth in design.growth)
+    unstable = UNSTABLE.get((a_grows, b_grows))
     rows: list[Effect] = []
     if pairs and unstable is None:
         rows = effects(pairs, metrics, primary, threshold, decide=not design.against)
@@ -131,9 +132,8 @@ def report(found: Comparison) -> Report:
 def measured(verdicts: Sequence[str], against: Sequence[str]) -> Measurement:
     """Of runs that are compared: the reasons against that, else the worst of their verdicts."""
     if against:
-        return Measurement(
-            INVALID, "not comparable", tuple((text, "") for text in _shortened(against, "reason"))
-        )
+        reasons = tuple((text, "") for text in _shortened(against, "reason"))
+        return Measurement(INVALID, "not comparable", reasons)
     degraded, of = verdicts.count(DEGRADED), plural(len(verdicts), "run")
     if degraded:
         return Measurement(DEGRADED, f"{degraded} of {of} DEGRADED: see their reports")
@@ -155,15 +155,10 @@ def headline(found: Comparison, of_run: Result) -> Result:
 def section(found: Comparison) -> Section:
     """B against A, metric by metric, then pair by pair."""
     title = f"{_name('B', found.b)} against {_name('A', found.a)}"
-    tables: tuple[Table, ...] = ()
-    if found.rows:
-        tables = (
-            Table(title, HEADER, tuple(map(cells, found.rows)), _runs(found), prose=(1, 7)),
-            *_pairs(found),
-        )
+    table = Table(title, HEADER, tuple(map(cells, found.rows)), _runs(found), prose=(1, 7))
     return Section(
         "comparison", "A/B comparison" + (" in alternating blocks" if found.a else ""), sentence(found),
-        tables=tables, notes=found.remarks if found.a else (), computed=(COMPUTED,),
+        tables=(table, *_pairs(found)) if found.rows else (), notes=found.remarks if found.a else (), computed=(COMPUTED,),
     )  # fmt: skip
 
 
@@ -177,21 +172,17 @@ def sentence(found: Comparison) -> str:
     return _answer(found, a, b, by)
 
 
-def _answer(found: Comparison, a: str, b: str, by: str) -> str:
-    growing = zip((a, b), found.growth_per_s, strict=True)
-    unstable = [
-        f"{name} is not stable at this rate: the backlog grows by {figures(grows)} requests/s"
-        for name, grows in growing
-        if grows is not None
-    ]
+def _answer(found: Comparison, a: str, b: str, least: str) -> str:
+    unstable = [(name, by) for name, by in zip((a, b), found.growth_per_s, strict=True) if by is not None]
     if unstable:
-        return "; ".join(unstable)
+        text = "is not stable at this rate: the backlog grows by"
+        return "; ".join(f"{name} {text} {figures(by)} requests/s" for name, by in unstable)
     if found.verdict == SAME:
-        return f"No difference of {by} or more between {a} and {b}"
+        return f"No difference of {least} or more between {a} and {b}"
     rows = [row for row in found.rows if row.verdict == found.verdict]
     listed = ", ".join(f"{name_of(row)} {change(row, row.change)}" for row in rows[:MOST_ROWS])
     more = f" and {len(rows) - MOST_ROWS} more" if len(rows) > MOST_ROWS else ""
-    text = {INCONCLUSIVE: f"{b} against {a}", NO_WORSE: f"{b} is at most {by} worse than {a}"}
+    text = {INCONCLUSIVE: f"{b} against {a}", NO_WORSE: f"{b} is at most {least} worse than {a}"}
     first = text.get(found.verdict, f"{b} is {found.verdict} than {a}")
     return f"{first}: {listed}{more}" if rows else first
 
@@ -202,10 +193,9 @@ def _name(variant: str, traffic: str) -> str:
 
 def _details(found: Comparison) -> tuple[str, ...]:
     """Remarks, and what differs between A and B."""
-    allowed = [one for one in found.differs if one.allowed]
-    texts = [f"differs: {one.key}: {few(one.a)} in A, {few(one.b)} in B" for one in allowed]
+    texts = _shortened(allowed(found.differs), "allowed difference")
     same = ["nothing differs between A and B"] if found.pairs and not found.differs else []
-    return (*found.remarks, *_power(found), *_shortened(texts, "allowed difference"), *same)
+    return (*found.remarks, *_power(found), *texts, *same)
 
 
 def _power(found: Comparison) -> tuple[str, ...]:
@@ -214,9 +204,8 @@ def _power(found: Comparison) -> tuple[str, ...]:
         return ()
     (first, *_), spread = found.rows, ""
     if first.smallest is not None:
-        find = (
-            f"{found.pairs} pairs find" if found.pairs >= FEWEST_PAIRS else f"{FEWEST_PAIRS} pairs would find"
-        )
+        few = found.pairs < FEWEST_PAIRS
+        find = f"{FEWEST_PAIRS} pairs would find" if few else f"{found.pairs} pairs find"
         spread = f": {find} {change(first, first.smallest)} or more in 8 of 10 repetitions"
     return (f"{name_of(first)} decides{spread}",)
 
@@ -233,9 +222,7 @@ def _runs(found: Comparison) -> str:
         return f"A is {found.runs[0].a.run_id}, B is {found.runs[0].b.run_id}."
     if not found.runs:
         return ""
-    a, b = (
-        sum(block.offered for block in side) for side in zip(*((p.a, p.b) for p in found.runs), strict=True)
-    )
+    a, b = (sum(getattr(pair, side).offered for pair in found.runs) for side in "ab")
     return f"{found.pairs} pairs; {count(a)} requests offered in A, {count(b)} in B."
 
 

@@ -21,6 +21,7 @@ Growing = tuple[float | None, float | None]
 NOT_COMPARABLE = "not comparable"
 ENOUGH = 20  # pairs
 STABLE: Growing = (None, None)
+TOO_FEW = f"{FEWEST_PAIRS} are needed to distinguish a difference from chance at 5%"
 BLOCK_E2E = 5  # a block lasts at least so many end-to-end p99
 
 
@@ -36,11 +37,8 @@ class Design:
 def design(pairs: Sequence[Pair]) -> Design:
     """Judge the pairs."""
     blocks = [block for pair in pairs for block in pair]
-    against = [
-        f"{block.run_id} is INVALID: {plain(block.reason, 200)}"
-        for block in blocks
-        if block.verdict == INVALID
-    ]
+    invalid = [block for block in blocks if block.verdict == INVALID]
+    against = [f"{block.run_id} is INVALID: {plain(block.reason, 200)}" for block in invalid]
     growth = STABLE if against else (_growth([a for a, _ in pairs]), _growth([b for _, b in pairs]))
     if growth != STABLE:
         return Design([], [], growth)
@@ -48,9 +46,7 @@ def design(pairs: Sequence[Pair]) -> Design:
     if len(pairs) == 1:
         against.append(_one_each(dry_run))
     elif len(pairs) < FEWEST_PAIRS:
-        against.append(
-            f"{len(pairs)} pairs, {FEWEST_PAIRS} are needed to distinguish a difference from chance at 5%"
-        )
+        against.append(f"{len(pairs)} pairs, {TOO_FEW}")
     against += _repeated(pairs) if dry_run else _in_time(pairs)
     return Design(against, _remarks(pairs, blocks, dry_run))
 

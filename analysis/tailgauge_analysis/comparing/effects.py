@@ -74,9 +74,8 @@ class Effect:
     verdict: str | None = None
     why: str = ""
     counts: bool = True
-    smallest: float | None = (
-        None  # change that so many pairs, at least six, show in 80% of repetitions; of runs, in 90%
-    )
+    # Change that so many pairs, at least six, show in 80% of repetitions; of runs, in 90%.
+    smallest: float | None = None
     limit: float | None = None  # of a run against earlier ones: what is worse than chance and the threshold
 
     @property
@@ -208,17 +207,11 @@ def _decided(rows: Sequence[Compared]) -> list[Effect]:
             continue
         p_family = p_values.get(i, 1.0)
         verdict, why = judge(found, p_family, row.threshold if row.is_share else math.log1p(row.threshold))
-        ends = [end for end in (found.low, found.high) if end is not None]
-        low, high = (
-            sorted(-end if row.is_share else math.expm1(end) for end in ends)
-            if len(ends) == 2
-            else (None, None)
-        )
-        out.append(
-            replace(
-                row, low=low, high=high, p_value=found.p_value, p_family=p_family, verdict=verdict, why=why
-            )
-        )
+        decided = replace(row, p_value=found.p_value, p_family=p_family, verdict=verdict, why=why)
+        if found.low is not None and found.high is not None:
+            low, high = sorted(-end if row.is_share else math.expm1(end) for end in (found.low, found.high))
+            decided = replace(decided, low=low, high=high)
+        out.append(decided)
     return out
 
 

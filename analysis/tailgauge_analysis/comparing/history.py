@@ -25,8 +25,8 @@ from tailgauge_analysis.comparing.comparability import (
     VERSIONS,
     Difference,
     Facts,
+    allowed,
     differences,
-    few,
     refusals,
 )
 from tailgauge_analysis.comparing.comparison import OUTCOMES as OF_ROW
@@ -81,10 +81,7 @@ def judge(
     outcome = OUTCOMES.get(verdict, section.INCONCLUSIVE)
     remarks = [f"{new.run_id} is in the baseline itself: left out"] if len(others) < len(runs) else []
     if rows:
-        allowed = [one for one in _differences(others, new, allow) if one.allowed]
-        remarks += [
-            f"differs: {one.key}: {few(one.a)} in the baseline, {few(one.b)} in this run" for one in allowed
-        ]
+        remarks += allowed(_differences(others, new, allow), "the baseline", "this run")
         remarks += _drift(others, rows[0])
     table = section.Table(TITLE, HEADER, tuple(map(cells, rows)), prose=(1, 7))
     exit_code = Exit.INVALID if reasons else section.EXITS[outcome]
@@ -213,9 +210,8 @@ def _judged(row: Effect, of: Sequence[Figure], level: float, tests: int) -> Effe
     def reach(level: float, apart: Floats) -> float:
         """How far from the mean an unchanged run may lie."""
         outside = max(1, math.floor((1 - level) * (n + 1) + 1e-9))
-        return max(
-            student(n - 1, 2 * level - 1) * scale, float(np.sort(apart)[-outside]) if n >= RANKED else 0.0
-        )
+        by_rank = float(np.sort(apart)[-outside]) if n >= RANKED else 0.0
+        return max(student(n - 1, 2 * level - 1) * scale, by_rank)
 
     margin = row.threshold if row.is_share else math.log1p(row.threshold)
     needed = margin + reach(level, earlier - mean)
@@ -290,14 +286,8 @@ def listing(runs: Sequence[BaselineRun], width: int) -> list[str]:
         one = run.figure(row.metric, p)
         cells = (f"{ms(one.value)} ({ms(one.low)} – {ms(one.high)})", f"{one.n:,}") if one else ("–", "–")
         lines.append((plain(run.run_id, 48), run.verdict, *cells))
-    known = sorted(
-        (
-            (one.error, run)
-            for run in runs
-            if (one := run.figure(row.metric, p)) and not math.isnan(one.error)
-        ),
-        key=lambda pair: pair[0],
-    )
+    errors = [(one.error, run) for run in runs if (one := run.figure(row.metric, p))]
+    known = sorted((pair for pair in errors if not math.isnan(pair[0])), key=lambda pair: pair[0])
     usual = known[len(known) // 2][1] if known else runs[-1]  # with an interval as most runs have it
     found = judge(runs, replace(usual, run_id=""))
     notes = [f"{label:<10}{plain(text)}" for label, text in found.summary]

@@ -44,6 +44,9 @@ WANTED = {
 }
 
 
+Reduces = Callable[[str, pa.Table], pa.Table]
+
+
 @dataclass(frozen=True, slots=True)
 class Frames:
     """One run, loaded. `rows` counts what was read, by table and worker."""
@@ -66,9 +69,8 @@ def load(run_dirs: Sequence[Path], look: dict[str, Any] | None = None) -> Frames
     start = opened.start_at_ns(lambda: tables["requests"])
     folded = _chunks(opened, start, rows)
     if run["rebuilt"] and not sum(rows.values()):
-        raise RunDataError(
-            f"{opened.folders[0]}: neither run.json nor any readable row: there is no run to analyse"
-        )
+        what = "neither run.json nor any readable row: there is no run to analyse"
+        raise RunDataError(f"{opened.folders[0]}: {what}")
     frames = {name: _frame(tables.pop(name), start) for name in WANTED}
     frames["requests"]["answer"] = answers(run, frames["requests"]["pattern"])
     _end(run, frames["requests"], frames["attempts"])
@@ -89,8 +91,8 @@ def _end(run: dict[str, Any], *tables: pd.DataFrame) -> None:
 def whole(run_dirs: Sequence[Path], name: str) -> pd.DataFrame:
     """Every column of a table, ordered by its keys. Integers stay integers, `Int64` where some are null."""
     opened = _Opened.of(run_dirs)
-    table = _table(opened, name, tuple(column.name for column in columns(name)), {})
-    start = opened.start_at_ns(lambda: _table(opened, "requests", WANTED["requests"], {}))
+    table = _table(opened, name, tuple(column.name for column in columns(name)), {}, _as_read)
+    start = opened.start_at_ns(lambda: _table(opened, "requests", WANTED["requests"], {}, _as_read))
     table = parquet.shifted(table.drop_columns("folder"), -start)
     table = table.sort_by([(key, "ascending") for key in dedup.KEYS[name]])
     frame: pd.DataFrame = table.replace_schema_metadata(schema(name).metadata).to_pandas()
@@ -133,11 +135,7 @@ def answers(run: dict[str, Any], pattern: pd.Series[str]) -> pd.Series[str]:
 
 
 def _table(
-    opened: _Opened,
-    name: str,
-    wanted: Sequence[str],
-    rows: dict[tuple[str, int], int],
-    reduce: Callable[[str, pa.Table], pa.Table] | None = None,
+    opened: _Opened, name: str, wanted: Sequence[str], rows: dict[tuple[str, int], int], reduce: Reduces
 ) -> pa.Table:
     """All parts of a table on the master's clock, each row with its worker and folder."""
     listed = parquet.listed(opened.folders, name, opened.problems)
@@ -146,15 +144,13 @@ def _table(
         held = parquet.read(part, wanted, opened.problems)
         new = earlier.without(part, held)
         rows[name, part.worker] = rows.get((name, part.worker), 0) + new.num_rows
-        offset = (
-            0 if name == "target" else opened.offset_ns(part.worker)
-        )  # the endpoint is on the master's host
-        table = parquet.shifted(reduce(name, new) if reduce else new, offset)
+        # The endpoint is on the master's host.
+        offset = 0 if name == "target" else opened.offset_ns(part.worker)
+        table = parquet.shifted(reduce(name, new), offset)
         read.append(_marked(table, part.worker, part.folder))
     if read:
         return pa.concat_tables(read, promote_options="default")  # not every part has rate-limit headers
-    nothing = parquet.empty(name, wanted)
-    return _marked(reduce(name, nothing) if reduce else nothing, 0, 0)
+    return _marked(reduce(name, parquet.empty(name, wanted)), 0, 0)
 
 
 def _marked(table: pa.Table, worker: int, folder: int) -> pa.Table:
@@ -176,6 +172,10 @@ def _chunks(opened: _Opened, start_at_ns: int, rows: dict[tuple[str, int], int])
             held += piece.num_rows
         rows["chunks", part.worker] = rows.get(("chunks", part.worker), 0) + held
     return fold.done()
+
+
+def _as_read(_: str, rows: pa.Table) -> pa.Table:
+    return rows
 
 
 def _reduced(name: str, rows: pa.Table) -> pa.Table:
@@ -205,7 +205,6 @@ def _frame(table: pa.Table, start_at_ns: int) -> pd.DataFrame:
     for i, name in enumerate(table.column_names):
         if pa.types.is_boolean(table[name].type):
             table = table.set_column(i, name, pc.fill_null(table[name], False))
-    frame: pd.DataFrame = table.to_pandas(
-        split_blocks=True, self_destruct=True, ignore_metadata=True
-    )  # its types, also where a table has no row
+    # Ignoring metadata keeps its types, also where a table has no row.
+    frame: pd.DataFrame = table.to_pandas(split_blocks=True, self_destruct=True, ignore_metadata=True)
     return frame

@@ -23,12 +23,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from tailgauge.errors import RunDataError
 from tailgauge.rows.parquet import schema
 from tailgauge.rows.schema import SCHEMA_VERSION, TABLES
 from tailgauge.rows.text_file import refusal
 from tailgauge_analysis.reading import old_schemas
-from tailgauge_analysis.reading.run_files import DAMAGED, NOTE, UNFINISHED, Problem
+from tailgauge_analysis.reading.run_files import DAMAGED, NOTE, UNFINISHED, Problem, check_version
 
 _NAME = re.compile(r"part-(\d{1,6})-(\d{1,9}|all)\.parquet")
 _UNREADABLE = (OSError, ValueError, pa.ArrowException)
@@ -39,10 +38,7 @@ _REPLACES = b"tailgauge.replaces"
 # What stands in the place of columns that older schemas did not have: of which of theirs, and how.
 _MADE: dict[str, dict[str, tuple[tuple[str, ...], Callable[..., Any]]]] = {
     "chunks": {
-        "lag_ns": (
-            ("read_at_ns", "arrived_at_ns"),
-            lambda read, arrived: pc.subtract(read.cast(pa.int64()), arrived),
-        ),
+        "lag_ns": (("read_at_ns", "arrived_at_ns"), lambda read, at: pc.subtract(read.cast(pa.int64()), at)),
         "exact": (("low_at_ns",), pc.is_null),
     },
     **{
@@ -85,15 +81,12 @@ def listed(folders: Sequence[Path], table: str, problems: list[Problem]) -> list
         spared = Problem(NOTE, f"{table}/{name} cannot be read in one folder; its copy in another one is")
         problems.append(spared if name in found else problem)
     replaced = frozenset[str]().union(*(part.replaces for part in found.values()))
-    return sorted(
-        (p for name, p in found.items() if name not in replaced),
-        key=lambda p: (p.worker, p.folder, _sequence(p)),
-    )
+    return sorted((part for name, part in found.items() if name not in replaced), key=_order)
 
 
-def _sequence(part: Part) -> int:
+def _order(part: Part) -> tuple[int, int, int]:
     text = part.path.stem.rpartition("-")[2]
-    return -1 if text == "all" else int(text)
+    return part.worker, part.folder, -1 if text == "all" else int(text)
 
 
 def _opened(table: str, folder: int, path: Path) -> Part | Problem:
@@ -112,22 +105,12 @@ def _opened(table: str, folder: int, path: Path) -> Part | Problem:
             raise pa.ArrowInvalid("its footer contradicts itself")
     except _UNREADABLE as error:
         return _left_out(table, path, f"cannot be read and is left out: {_reason(error)}")
-    if version > SCHEMA_VERSION:
-        raise RunDataError(
-            f"{path}: schema version {version} is newer than {SCHEMA_VERSION}, the newest that this tailgauge reads"
-        )
+    check_version(path, version)
     if version < 1:
         return _left_out(table, path, "names no schema version and is left out")
     names = footer.get(_REPLACES, b"").decode("utf-8", "replace").split(",")
-    return Part(
-        table,
-        folder,
-        int(match[1]),
-        path,
-        version,
-        frozenset(name.strip() for name in names) - {"", path.name},
-        held.num_rows,
-    )
+    replaces = frozenset(name.strip() for name in names) - {"", path.name}
+    return Part(table, folder, int(match[1]), path, version, replaces, held.num_rows)
 
 
 def read(part: Part, wanted: Sequence[str], problems: list[Problem]) -> pa.Table:
@@ -136,11 +119,7 @@ def read(part: Part, wanted: Sequence[str], problems: list[Problem]) -> pa.Table
     return pa.concat_tables(groups) if groups else empty(part.table, wanted)
 
 
-def pieces(
-    part: Part,
-    wanted: Sequence[str],
-    problems: list[Problem],
-) -> Iterator[pa.Table]:
+def pieces(part: Part, wanted: Sequence[str], problems: list[Problem]) -> Iterator[pa.Table]:
     """The same, one row group at a time."""
     lost, why = 0, ""
     try:

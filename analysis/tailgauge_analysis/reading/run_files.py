@@ -6,12 +6,11 @@ this version of Tailgauge is raised.
 
 from __future__ import annotations
 
-import json
-import os
 from dataclasses import dataclass
 from pathlib import Path
 
 from tailgauge.errors import RunDataError, UsageError
+from tailgauge.rows.run_folder import write_json
 from tailgauge.rows.schema import SCHEMA_VERSION
 from tailgauge.rows.text_file import FOLDER, LARGEST_JSON, MISSING, json_tree, read_text, refusal
 from tailgauge_analysis.reading.old_schemas import NEW_SINCE, renamed
@@ -37,9 +36,8 @@ def check(folder: Path, *tables: str) -> None:
     if why == MISSING:
         raise RunDataError(f"{folder}: no such run folder")
     if why != FOLDER:
-        raise RunDataError(
-            f"{folder}: {why or 'a file'}, not a run folder: give the folder that holds run.json"
-        )
+        expected = "give the folder that holds run.json"
+        raise RunDataError(f"{folder}: {why or 'a file'}, not a run folder: {expected}")
     if not any((folder / name).exists() for name in ("run.json", "workers", *tables)):
         or_that = f"{next(iter(tables), 'workers')}/{_hint(folder)}"
         raise RunDataError(f"{folder}: not a run folder: it holds neither run.json nor {or_that}")
@@ -51,11 +49,8 @@ def _hint(folder: Path) -> str:
     near = sorted({path.parent for place in places for path in folder.glob(place)})
     if not near:
         return ""
-    return (
-        f". Did you mean {near[-1]}?"
-        if len(near) == 1
-        else f". It holds {len(near)} runs; the last is {near[-1]}"
-    )
+    several = f". It holds {len(near)} runs; the last is {near[-1]}"
+    return several if near[1:] else f". Did you mean {near[-1]}?"
 
 
 def record_verdict(folder: Path, verdict: Json) -> None:
@@ -64,14 +59,7 @@ def record_verdict(folder: Path, verdict: Json) -> None:
     tree = load(path, [])
     if tree is None or tree.get("state") == "running":
         return
-    fresh = path.with_name(f"run.json.{os.getpid()}.tmp")
-    try:
-        fresh.write_text(
-            json.dumps({**tree, "verdict": verdict}, indent=1, allow_nan=False) + "\n", encoding="utf-8"
-        )
-        fresh.replace(path)
-    finally:
-        fresh.unlink(missing_ok=True)
+    write_json(path, {**tree, "verdict": verdict})
 
 
 def load(path: Path, problems: list[Problem]) -> Json | None:
@@ -91,11 +79,15 @@ def load(path: Path, problems: list[Problem]) -> Json | None:
         expected = f"expected a whole number from 1 to {SCHEMA_VERSION}, got {version!r}"
         problems.append(Problem(DAMAGED, f"{_named(path)} is not used: schema_version: {expected[:200]}"))
         return None
-    if version > SCHEMA_VERSION:
-        raise RunDataError(
-            f"{path}: schema version {version} is newer than {SCHEMA_VERSION}, the newest that this tailgauge reads"
-        )
+    check_version(path, version)
     return renamed(tree) if version < NEW_SINCE else tree
+
+
+def check_version(path: Path, version: int) -> None:
+    """RunDataError where the schema of a file is newer than ours."""
+    if version > SCHEMA_VERSION:
+        newest = f"{SCHEMA_VERSION}, the newest that this tailgauge reads"
+        raise RunDataError(f"{path}: schema version {version} is newer than {newest}")
 
 
 def _unknown(_: str) -> None:

@@ -44,9 +44,8 @@ def read(folders: Sequence[Path], look: Json | None = None) -> tuple[Json, list[
     folder = masters[0][0] if masters else None
     for folder, tree in masters:
         if tree.get("state") == "running" and look is None and RunFolder(folder).is_recorded:
-            raise RunDataError(
-                f"{folder}: the run is still going on: wait for its end; `tailgauge runs` shows when it is over"
-            )
+            what = "the run is still going on: wait for its end; `tailgauge runs` shows when it is over"
+            raise RunDataError(f"{folder}: {what}")
     run = masters[0][1] if masters else _rebuilt(by_worker) if by_worker else {}
     # The last run.json of a master that is still running, or died, is older than the rows.
     closed = bool(masters) and run.get("state") != "running"
@@ -64,10 +63,9 @@ def _load(places: Sequence[tuple[Path, Path]], problems: list[Problem]) -> _Foun
 
 def _rebuilt(by_worker: Sequence[Json]) -> Json:
     """The run as a worker recorded it; a worker that was lost early does not know its start."""
-    runs = sorted(
-        (table(tree, "run") for tree in by_worker), key=lambda run: whole(run.get("start_at_ns")) is None
-    )
-    return {**runs[0], "state": "interrupted"}
+    runs = [table(tree, "run") for tree in by_worker]
+    known = (run for run in runs if whole(run.get("start_at_ns")) is not None)
+    return {**next(known, runs[0]), "state": "interrupted"}
 
 
 def _without_master(lacks: str, workers: Sequence[Json]) -> str:
@@ -85,9 +83,8 @@ def _same_run(trees: _Found) -> None:
             seen.setdefault(tree["run_id"], folder)
     if len(seen) > 1:
         named = " and ".join(f"{run_id} ({folder})" for run_id, folder in seen.items())
-        raise RunDataError(
-            f"these are different runs: {named}. Give folders of one run, or report them one at a time"
-        )
+        how = "Give folders of one run, or report them one at a time"
+        raise RunDataError(f"these are different runs: {named}. {how}")
 
 
 def _complete(run: Json, folders: Sequence[Path], master_folder: Path | None, *, closed: bool) -> Json:
@@ -125,10 +122,8 @@ def entries(by_master: Sequence[Any], by_worker: Sequence[Json], *, master_ended
     last = max(records, default=-1)  # a worker below it was there too, whether or not its folder is given
     others = range(last) if not listed and last < MOST else ()
     numbers = sorted(listed if master_ended else {*listed, *records, *others})
-    known = [join(listed.get(number, {}), records.get(number, {})) for number in numbers]
-    return [
-        _complete_entry({**entry, "worker": number}) for number, entry in zip(numbers, known, strict=True)
-    ]
+    known = ((number, join(listed.get(number, {}), records.get(number, {}))) for number in numbers)
+    return [_complete_entry({**entry, "worker": number}) for number, entry in known]
 
 
 def _number(entry: Any) -> int | None:

@@ -46,11 +46,7 @@ SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
         of.evidence.conservation, of.outcomes, of.steady, of.frames.problems, of.frames.run["preflight"]
     ),
     lambda of: latency.section(
-        of.latency,
-        of.groups,
-        of.smaller_groups,
-        of.streams.tokens_per_chunk_p50,
-        first_token=of.steady.first_token,
+        of.latency, of.groups, of.smaller_groups, of.streams.tokens_per_chunk_p50, first_token=of.steady.first_token,
     ),
     lambda of: throughput.section(of.evidence.throughput, of.evidence.stability, of.goodput),
     lambda of: latency_under_load.section(of.diagnosis, of.slopes),
@@ -63,7 +59,7 @@ SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
     lambda of: streaming.section(of.streams, of.tpot_missing),
     lambda of: traffic.section(of.traffic, of.frames.run["estimate"]),
     lambda of: failures.section(of.failures, of.other_failures),
-)
+)  # fmt: skip
 Makes = Callable[[Findings], Section | None]
 LAST: tuple[Makes, ...] = (  # of the measurement, not of the target
     lambda of: plugins.section(of.frames.run),

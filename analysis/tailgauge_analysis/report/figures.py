@@ -72,9 +72,8 @@ def _timeline(findings: Findings) -> Figure | None:
     shown = np.concatenate([t.ttft_max_ms, *(one.values_ms for one in t.ttft)])
     highest = float(shown[np.isfinite(shown)].max(initial=0.0))
     ends = np.array([0.0, float(t.end_s[-1])])
-    bounds = [
-        _bound(one, ends, np.full(2, bound)) for one, bound in _bounds(findings, WAITS[t.wait], highest)
-    ]
+    in_sight = _bounds(findings, WAITS[t.wait], highest)
+    bounds = [_bound(one, ends, np.full(2, bound)) for one, bound in in_sight]
     rates = (
         curve(t.at_s, t.offered_per_s, "offered", GREY, "%{y:,.4~g}/s", dash="dot"),
         curve(t.at_s, t.ended_per_s, "ended", GREEN, "%{y:,.4~g}/s"),
@@ -85,12 +84,12 @@ def _timeline(findings: Findings) -> Figure | None:
         Panel("requests<br>in flight", [curve(t.end_s, t.in_flight, "in flight", PURPLE, "%{y:,.0f}")]),
     )
     plot = stacked(panels, heights=[0.46, 0.27, 0.27])
+    grey = {"fillcolor": GREY, "opacity": 0.14, "line_width": 0}
     for start, stop in (
         (0.0, findings.steady.from_s),
         (findings.steady.to_s, ends[1]),
     ):  # not the steady stage
         if min(stop, ends[1]) > start:
-            grey = {"fillcolor": GREY, "opacity": 0.14, "line_width": 0}
             plot.add_vrect(x0=start, x1=min(stop, ends[1]), row="all", col=1, **grey)
     caption = (
         f"Rates and requests in flight: one point per {_seconds(t.width_s)}, by scheduled time. {_ttft_caption(t)} "
@@ -101,11 +100,8 @@ def _timeline(findings: Findings) -> Figure | None:
 
 def _bounds(findings: Findings, metric: str, highest: float) -> list[tuple[ObjectiveResult, float]]:
     """The objectives on a latency whose bounds are in sight of values up to `highest`, with these."""
-    return [
-        (one, one.bound)
-        for one in findings.slos
-        if one.metric == metric and one.bound is not None and one.bound <= IN_SIGHT * highest
-    ]
+    of = [(one, one.bound) for one in findings.slos if one.metric == metric and one.bound is not None]
+    return [(one, bound) for one, bound in of if bound <= IN_SIGHT * highest]
 
 
 def _bound(one: ObjectiveResult, x: Floats, y: Floats) -> go.Scatter:
@@ -117,14 +113,13 @@ def _bound(one: ObjectiveResult, x: Floats, y: Floats) -> go.Scatter:
 
 def _ttft(t: Timeline) -> list[go.Scatter]:
     """Percentiles of windows that hold enough requests; without a p99, single requests and their maximum."""
-    colours = {0.5: BLUE, 0.99: ORANGE}
-    hover = "%{y:,.4~g} ms"
-    lines = [
-        curve(one.at_s, one.values_ms, f"{t.wait} {percentile(one.p)}", colours[one.p], hover).update(
-            mode="lines+markers" if len(one.at_s) < 100 else "lines", marker={"size": 4}
+    colours, hover = {0.5: BLUE, 0.99: ORANGE}, "%{y:,.4~g} ms"
+    lines: list[go.Scatter] = []
+    for one in t.ttft:
+        line = curve(one.at_s, one.values_ms, f"{t.wait} {percentile(one.p)}", colours[one.p], hover)
+        lines.append(
+            line.update(mode="lines+markers" if len(one.at_s) < 100 else "lines", marker={"size": 4})
         )
-        for one in t.ttft
-    ]
     if any(one.p == PS[-1] for one in t.ttft):
         return lines[::-1]
     dots = go.Scatter(
@@ -181,10 +176,8 @@ def survival(at: Floats, beyond: Floats) -> tuple[Floats, Floats]:
     n = len(at)
     if not n:
         return at, beyond
-    ranks = np.unique(
-        np.concatenate((np.linspace(0, n - 1, POINTS // 2), n - np.geomspace(1, n, POINTS // 2)))
-    ).astype(int)
-    ranks = np.unique(np.clip(ranks, 0, n - 1))
+    ranks = np.concatenate((np.linspace(0, n - 1, POINTS // 2), n - np.geomspace(1, n, POINTS // 2)))
+    ranks = np.unique(np.clip(ranks.astype(int), 0, n - 1))
     x, y = at[ranks], beyond[ranks]
     if y[-1] > 0:  # failures: the line runs on, level
         x, y = np.append(x, x[-1] * 1.5), np.append(y, y[-1])
@@ -233,9 +226,8 @@ def _gaps(findings: Findings) -> Figure | None:
     plot = stacked([Panel("share of gaps", [line], axis)], "chunk gap (ms)")
     plot = _log_x(plot, "chunk gap", low, high) if wide else plot
     caption = f"{len(gaps):,} gaps between consecutive content chunks of one answer."
-    caption += (
-        f" {zero / len(gaps):.2%} are zero (chunks that came in one read) and not drawn." if zero else ""
-    )
+    if zero:
+        caption += f" {zero / len(gaps):.2%} are zero (chunks that came in one read) and not drawn."
     caption += " The first bar holds every shorter gap." if least < low else ""
     return finish("gaps", "Chunk gaps", caption, 260, plot)
 
@@ -337,11 +329,10 @@ def _heat(heat: Heat | None, name: str) -> Figure | None:
 
 
 def _against(found: list[Regression]) -> Figure | None:
-    sure = {
-        one.of: [s.p for s in one.slopes if s.name == one.against and s.value is not None and not s.mark]
-        for one in found
-    }
-    shown = [one for one in found if len(one.x) > 1 and sure[one.of]]
+    def sure(one: Regression) -> list[float]:
+        return [s.p for s in one.slopes if s.name == one.against and s.value is not None and not s.mark]
+
+    shown = [one for one in found if len(one.x) > 1 and sure(one)]
     if not shown:
         return None
     panels: list[Panel] = []
@@ -352,7 +343,7 @@ def _against(found: list[Regression]) -> Figure | None:
             x=numbers(one.x), y=numbers(one.y), mode="markers", name=y.partition(" (")[0], showlegend=False,
             marker=marker, hovertemplate=hover + "<extra></extra>",
         )  # fmt: skip
-        lines = [_line_of(one, p, "solid" if p == 0.5 else "dot", not panels) for p in sure[one.of]]
+        lines = [_line_of(one, p, "solid" if p == 0.5 else "dot", not panels) for p in sure(one)]
         panels.append(Panel(y, [dots, *lines], x=x))
     caption = (
         "One dot per answer, or gap between its chunks, at most 400, evenly over the stage. The lines have the reliable slopes of the table; other "
@@ -459,15 +450,12 @@ def _fan_out(findings: Findings) -> Figure | None:
 
 def _last_leg(findings: Findings) -> Figure | None:
     """One figure: of the traffic table with the most requests whose last leg is known."""
-    known = [
-        (one.critical, one) for one in findings.fan_out if one.critical and one.critical.n >= LAST_FEWEST
-    ]
-    if not known:
+    known = [(one.critical, one) for one in findings.fan_out if one.critical]
+    last, one = max(known, key=lambda pair: pair[0].n, default=(None, None))
+    if last is None or one is None or last.n < LAST_FEWEST:
         return None
-    last, one = max(known, key=lambda pair: pair[0].n)
-    value, low, high = (
-        np.array([[p.value or 0.0, p.low or 0.0, p.high or 0.0] for p in last.positions]).T * 100
-    )
+    shares = [[p.value or 0.0, p.low or 0.0, p.high or 0.0] for p in last.positions]
+    value, low, high = np.array(shares).T * 100
     bars = go.Bar(
         x=list(range(len(last.positions))), y=numbers(value), marker={"color": BLUE}, error_y={**error_bars(value, low, high), "color": GREY, "thickness": 1},
         hovertemplate="leg %{x}: %{y:.3~g}%<extra></extra>", showlegend=False,

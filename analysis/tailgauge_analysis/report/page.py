@@ -105,8 +105,6 @@ def _width(table: Table) -> float:
 
 
 def _pixels(cell: Cell) -> float:
-    return (
-        len(cell) * LETTER
-        if isinstance(cell, str)
-        else max(len(cell.text) * LETTER, len(cell.interval) * SMALL)
-    )
+    if isinstance(cell, str):
+        return len(cell) * LETTER
+    return max(len(cell.text) * LETTER, len(cell.interval) * SMALL)

@@ -7,12 +7,12 @@ cannot be written.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from tailgauge.errors import Exit, UsageError
+from tailgauge.rows.run_folder import replace_text
 from tailgauge_analysis.reading import run_files
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.build import build
@@ -105,17 +105,10 @@ def write(
         **dict(more),
     }
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            fresh = folder / f"{name}.{os.getpid()}.tmp"
-            try:  # text of others may hold surrogates, which no file can
-                fresh.write_text(text, encoding="utf-8", errors="replace")
-                fresh.replace(folder / name)
-            finally:
-                fresh.unlink(missing_ok=True)
+            replace_text(folder / name, text)
     except OSError as error:
-        raise UsageError(
-            f"{folder}: the report cannot be written: {error.strerror or error}. Choose another folder with --out"
-        ) from error
+        why = f"the report cannot be written: {error.strerror or error}"
+        raise UsageError(f"{folder}: {why}. Choose another folder with --out") from error
     files = [folder / name for name in texts][:4]
     return FinishedReport(report, terminal(report, files[0], width, colours=colours), *files)

@@ -38,9 +38,8 @@ def _answer(report: Report, width: int) -> Iterator[str]:
     for text in result.details:
         yield from _dim(_wrapped(f"  {text}", width))
     for text in result.problems:
-        yield from (
-            style(line, fg=COLOURS["bad"]) for line in _wrapped(f"  {SIGNS[FAIL]} {text}", width, "    ")
-        )
+        for line in _wrapped(f"  {SIGNS[FAIL]} {text}", width, "    "):
+            yield style(line, fg=COLOURS["bad"])
     if result.outcome != NO_ANSWER:
         yield from _objectives([one for one in result.objectives if not result.states(one)], width)
     if result.advice:
@@ -86,10 +85,8 @@ def _first(report: Report, sentence: str, width: int) -> Iterator[str]:
     """The result; where it does not fit into a line, what stands in brackets at its end has its own."""
     text = f"{report.state}{' (dry run)' if report.dry_run else ''}  {sentence}"
     head, _, tail = text.rpartition(" (")
-    is_long = len(text) > width and text.endswith(")")
-    first, *rest = (
-        [*_wrapped(head, width), *_wrapped(f"  ({tail}", width)] if is_long else _wrapped(text, width)
-    )
+    parts = [head, f"  ({tail}"] if len(text) > width and text.endswith(")") else [text]
+    first, *rest = [line for part in parts for line in _wrapped(part, width)]
     yield from (first.replace(report.state, _coloured(report.state), 1), *rest)
 
 
@@ -104,10 +101,8 @@ def _objectives(lines: Sequence[ObjectiveLine], width: int) -> Iterator[str]:
         text, more = one.name, one.why
         if one.value:
             row = zip((one.name, one.value, one.bound), widths, strict=True)
-            text, more = (
-                "  ".join(cell.ljust(n) for cell, n in row),
-                f"({ci} {one.interval})" if one.interval else "",
-            )
+            text = "  ".join(cell.ljust(n) for cell, n in row)
+            more = f"({ci} {one.interval})" if one.interval else ""
         sign = SIGNS[one.outcome]
         first, *rest = _wrapped(f"  {sign} {text}  {more}".rstrip(), width, "    ")
         yield from (first.replace(sign, style(sign, COLOURS[TONES[one.outcome]]), 1), *rest)

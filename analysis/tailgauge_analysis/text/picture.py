@@ -25,9 +25,8 @@ class PlotCurve:
         cls, name: str, points: Sequence[tuple[float, Any]], shown: Callable[[float], float], *, joined: bool
     ) -> PlotCurve:
         """Estimates (value, low, high) at x."""
-        value, low, high = (
-            tuple(shown(getattr(one, end) or 0.0) for _, one in points) for end in ("value", "low", "high")
-        )
+        ends = ("value", "low", "high")
+        value, low, high = (tuple(shown(getattr(one, end) or 0.0) for _, one in points) for end in ends)
         return cls(name, tuple(x for x, _ in points), value, low, high, joined)
 
 

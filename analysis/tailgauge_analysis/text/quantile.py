@@ -22,15 +22,12 @@ FOR_FIGURES = {"is_published": False}  # metadata of a field that only figures n
 
 def quantile(q: Quantile) -> Json:
     """A quantile: each number with its state: `value`, or why there is no number."""
-    hidden = q.mark == TOO_FEW
     end = FAILED if q.seen_to is None else NOT_OBSERVABLE
-    value, value_is = _bound(
-        q.value, FAILED if q.seen_to is None else f"> {ms(q.seen_to)} ms ({end})", TOO_FEW
-    )
-    low, low_is = _bound(q.low, end, NONE)
-    high, high_is = _bound(q.high, end, NONE)
-    if hidden:
-        value, low, high, value_is, low_is, high_is = None, None, None, TOO_FEW, NONE, NONE
+    beyond = FAILED if q.seen_to is None else f"> {ms(q.seen_to)} ms ({end})"
+    numbers = (None, None, None) if q.mark == TOO_FEW else (q.value, q.low, q.high)
+    value, value_is = _bound(numbers[0], beyond, TOO_FEW)
+    low, low_is = _bound(numbers[1], end, NONE)
+    high, high_is = _bound(numbers[2], end, NONE)
     return {
         "p": q.p, "label": percentile(q.p), "n": q.n, "n_eff": q.n_eff, "value": value, "low": low, "high": high,
         "reliable": not q.mark, "mark": q.mark, "episodes": q.episodes, "beyond": value_is not in {VALUE, TOO_FEW},

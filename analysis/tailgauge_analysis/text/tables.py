@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterable, Sequence
-from itertools import zip_longest
+from itertools import accumulate, zip_longest
 
 from tailgauge_analysis.text.formatting import plain
 
@@ -22,17 +22,14 @@ def text_table(
     """As many of the first columns as fit beside each other; numbers stand right. The header wraps between words."""
     cells = [[plain(cell) for cell in row] for row in rows]
     widths = [max(map(len, (*title.split(), *column))) for title, *column in zip(header, *cells, strict=True)]
-    shown = max(
-        i + 1 for i in range(len(widths)) if i == 0 or sum(widths[: i + 1]) + len(BETWEEN) * i <= columns
-    )
-    titles = zip_longest(
-        *(textwrap.wrap(title, width) for title, width in zip(header[:shown], widths, strict=False)),
-        fillvalue="",
-    )
-    return [
-        BETWEEN.join(
-            cell.ljust(width) if i == 0 or i in prose else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row[:shown], widths, strict=False))
-        ).rstrip()
-        for row in (*titles, *cells)
-    ]
+    ends = accumulate(len(BETWEEN) + width for width in widths)
+    shown = max(1, sum(end - len(BETWEEN) <= columns for end in ends))
+    titles = zip_longest(*map(textwrap.wrap, header[:shown], widths), fillvalue="")
+    left = {0, *prose}
+
+    def line(row: Sequence[str]) -> str:
+        placed = enumerate(zip(row[:shown], widths, strict=False))
+        texts = (cell.ljust(width) if i in left else cell.rjust(width) for i, (cell, width) in placed)
+        return BETWEEN.join(texts).rstrip()
+
+    return [line(row) for row in (*titles, *cells)]

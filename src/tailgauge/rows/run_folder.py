@@ -89,10 +89,15 @@ class RunFolder:
 
 def write_json(path: Path, value: Any) -> None:
     """Replace a JSON file in one step."""
+    replace_text(path, json.dumps(value, indent=1, allow_nan=False) + "\n")
+
+
+def replace_text(path: Path, text: str) -> None:
+    """Replace a file in one step. Text of others may hold surrogates, which no file can: they become question marks."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
-        temporary.write_text(json.dumps(value, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="replace")
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
