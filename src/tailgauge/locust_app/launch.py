@@ -111,6 +111,9 @@ class WorkerSetup:
         return self.children + self.remote
 
 
+Page = tuple[Address, bool]
+
+
 class Launch:
     """One `tailgauge run`: its processes, and one run per scenario on the same workers.
 
@@ -118,15 +121,14 @@ class Launch:
     """
 
     def __init__(
-        self,
-        scenarios: Sequence[Settings],
-        setup: WorkerSetup,
-        page: tuple[Address, bool] | None,
-        *,
-        shows_progress: bool,
+        self, scenarios: Sequence[Settings], setup: WorkerSetup, page: Page | None, *, shows_progress: bool
     ) -> None:
-        self._scenarios, self._setup, self._page = scenarios, setup, page
-        self._shows_progress = shows_progress
+        self._scenarios, self._setup, self._page, self._shows_progress = (
+            scenarios,
+            setup,
+            page,
+            shows_progress,
+        )
         self._token = given("a remote worker" if setup.remote else "") or fresh()
         os.environ[TOKEN] = self._token  # of the sockets here and in the workers
         self._interrupts = 0
@@ -143,38 +145,38 @@ class Launch:
         gevent.signal_handler(signal.SIGINT, self._on_interrupt)
         gevent.signal_handler(signal.SIGTERM, self._on_interrupt)
         try:
-            runner = self._start()
+            master = self._master = self._start()
             for settings in self._scenarios:
                 if self._interrupts:
                     return
                 try:
-                    run = self._one(runner, settings)
+                    run = self._one(master, settings)
                 except TailgaugeError as error:
                     yield Outcome(error.exit_code, None, None, error)
                     continue
                 outcome = gevent.spawn(self._conclude, run)
                 if settings is self._scenarios[-1]:
-                    self._end(runner)
+                    self._end(master)
                 self._keep_logs(run)
                 yield outcome.get()
         finally:
             self._stop_children()
             shutil.rmtree(self._logs)
 
-    def _start(self) -> Any:
+    def _start(self) -> Master:
         first = next(iter(self._scenarios[0].scenario.traffic.values()))
         # Locust starts nothing without a user; any placeholder does for a pattern without a locustfile.
         users = user_classes({first.pattern}) or user_classes()[:1]
         environment = Environment(user_classes=users, events=locust.events)
         runner = _master(environment, self._setup.bind)
-        self._master = Master(environment, self._scenarios[0], Seal(self._token), stays=True)
-        self._master.is_alive = self._alive
+        master = Master(environment, self._scenarios[0], Seal(self._token), stays=True)
+        master.is_alive = lambda node: self._alive(master, node)
         if self._page is not None:
             self._serve(environment, *self._page)
         host = LOOPBACK if self._setup.bind.host in ANYWHERE else self._setup.bind.host
         for child in self._children:
             child.write(f"{host}:{runner.server.port}")
-        return runner
+        return master
 
     def _copy_workers(self) -> None:
         """Fork the workers from this process before it has a thread: they import nothing again, the SDKs least of all."""
@@ -202,34 +204,31 @@ class Launch:
         if not is_loopback(at.host):
             sys.stderr.write("tailgauge: anyone who reaches that page can watch and stop this run\n")
 
-    def _one(self, runner: Any, settings: Settings) -> Run:
+    def _one(self, master: Master, settings: Settings) -> Run:
         """One run from its plan to its drain."""
-        assert self._master is not None
         self._display = display = Display()
         workers = self._setup.number
         try:
             for line in announcement(settings, workers):
                 display.print_line(line)
-            self._master.settings, self._master.run, self._report = settings, None, None
-            self._await_workers(runner, display)
-            gevent.spawn(runner.start, workers, workers)
-            return self._watch(self._master, display)
+            master.settings, master.run, self._report = settings, None, None
+            self._await_workers(master, display)
+            gevent.spawn(master.runner.start, workers, workers)
+            return self._watch(master, display)
         finally:
             display.close()
 
-    def _end(self, runner: Any) -> None:
-        self._await_stopped(runner)
-        if self._master is not None:
-            self._master.release()
-        runner.quit()
+    def _end(self, master: Master) -> None:
+        self._await_stopped(master.runner)
+        master.release()
+        master.runner.quit()
         self._stop_children()
 
-    def _await_workers(self, runner: Any, display: Display) -> None:
-        assert self._master is not None
-        self._await_stopped(runner)
-        patience_s = REMOTE_S if self._setup.remote else CONNECT_S
+    def _await_workers(self, master: Master, display: Display) -> None:
+        self._await_stopped(master.runner)
+        patience_s, wanted = REMOTE_S if self._setup.remote else CONNECT_S, self._setup.number
         since, printed_s = monotonic_ns(), 0.0
-        while (connected := self._connected(runner)) < self._setup.number:
+        while (connected := self._connected(master)) < wanted:
             waited_s = (monotonic_ns() - since) / 1e9
             if self._interrupts:
                 raise InterruptedRunError("interrupted before the run began")
@@ -237,37 +236,30 @@ class Launch:
                 if not child.running():
                     raise TailgaugeError(f"a worker process ended: {child.log_tail()}")
             if waited_s > patience_s:
-                raise TailgaugeError(
-                    f"{connected} of {self._setup.number} workers connected within {patience_s:.0f} s"
-                    + "".join(
-                        f"; {refusal(node, why)}" for node, why in list(self._master.refused.items())[:3]
-                    )
-                    + "".join(f"; {text}" for text in dropped_messages())
-                )
+                refused = [refusal(node, why) for node, why in list(master.refused.items())[:3]]
+                text = f"{connected} of {wanted} workers connected within {patience_s:.0f} s"
+                raise TailgaugeError("; ".join([text, *refused, *dropped_messages()]))
             if self._setup.remote and waited_s >= printed_s:
-                display.print_line(
-                    f"{connected} of {self._setup.number} workers connected; {self._how(runner)}"
-                )
+                display.print_line(f"{connected} of {wanted} workers connected; {self._how(master.runner)}")
                 printed_s += PRINT_EVERY_S
             gevent.sleep(0.02)
 
-    def _connected(self, runner: Any) -> int:
+    @staticmethod
+    def _connected(master: Master) -> int:
         """Workers that sent hello and that Locust can use."""
-        assert self._master is not None
-        ready = {client.id for client in runner.clients.ready}
-        return sum(node in ready for node in self._master.roster)
+        ready = {client.id for client in master.runner.clients.ready}
+        return sum(node in ready for node in master.roster)
 
     def _how(self, runner: Any) -> str:
         bind = self._setup.bind
         host = "THIS-MACHINE" if bind.host in ANYWHERE else bind.host
         return f"on each other machine run: tailgauge worker --master {host}:{runner.server.port}"
 
-    def _alive(self, node: str) -> bool:
+    def _alive(self, master: Master, node: str) -> bool:
         """Whether Locust knows a worker, and its process runs if it is a child."""
-        assert self._master is not None
-        hello = self._master.roster.get(node, {})
+        hello = master.roster.get(node, {})
         mine = [c for c in self._children if hello.get("child") and c.process.pid == hello["pid"]]
-        return self._master.is_known(node) and all(child.running() for child in mine)
+        return master.is_known(node) and all(child.running() for child in mine)
 
     def _await_stopped(self, runner: Any) -> None:
         """Wait until Locust has stopped the previous run: it stops the workers after the drain."""
@@ -377,25 +369,21 @@ def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
             os._exit(Exit.INTERRUPTED)
         gevent.spawn(end, Exit.INTERRUPTED, reason, master_gone=False)
 
-    def refused() -> None:
-        end(Exit.TARGET, f"the master at {master} refused this worker: {worker.refused}")
-
-    worker.on_refused = refused
+    refused = f"the master at {master} refused this worker"
+    worker.on_refused = lambda: end(Exit.TARGET, f"{refused}: {worker.refused}")
     gevent.signal_handler(signal.SIGTERM, stopped, "this worker was stopped")
     gevent.signal_handler(signal.SIGINT, stopped, "this worker was interrupted")
+    lost = "lost connection to the master"
     if lifeline:
-        gevent.spawn(_follow, lambda: end(Exit.INVALID, "lost connection to the master"))
+        gevent.spawn(_follow, lambda: end(Exit.INVALID, lost))
     else:
-        gevent.spawn(
-            _listen, runner, lambda: end(Exit.INVALID, f"lost connection to the master for {MASTER_S} s")
-        )
+        gevent.spawn(_listen, runner, lambda: end(Exit.INVALID, f"{lost} for {MASTER_S} s"))
     runner.greenlet.join()
     runner.client.socket.close(LINGER_MS)  # the master may still want the last messages
     runner.client.socket.context.term()
     if worker.left:
-        log.warning(
-            "rows that were not transferred are in %s; run: tailgauge report %s", worker.left, worker.left
-        )
+        text = "rows that were not transferred are in %s; run: tailgauge report %s"
+        log.warning(text, worker.left, worker.left)
     return ends[0] if ends else Exit.OK
 
 

@@ -48,9 +48,8 @@ def is_of_tasks(classes: Sequence[Any]) -> bool:
     scheduled = [c for c in classes if issubclass(c, Traffic)]
     if scheduled and len(classes) > 1:
         names = ", ".join(c.__name__ for c in classes)
-        raise UsageError(
-            f"expected one user class, got {len(classes)} ({names}): name one, as in `locust -f FILE CLASS`"
-        )
+        got = f"got {len(classes)} ({names})"
+        raise UsageError(f"expected one user class, {got}: name one, as in `locust -f FILE CLASS`")
     return not scheduled
 
 
@@ -83,10 +82,8 @@ def settings_of(environment: Any, options: Options, host: str | None) -> Setting
             pairs.insert(0, (f"target.{key}", value))  # the address is the last word
             spelt[f"target.{key}"] = f"{classes[0].__name__}.{'' if key in protocol else 'target.'}{key}"
         warmup_s = _table(tree, "stages").get("warmup_s", 0.0)
-        pairs += [
-            ("arrival", {"process": TASKS}),
-            ("stages", {"duration_s": ENDLESS_S, "warmup_s": warmup_s}),
-        ]
+        stages = {"duration_s": ENDLESS_S, "warmup_s": warmup_s}
+        pairs += [("arrival", {"process": TASKS}), ("stages", stages)]
         models = {c: {} if c.model is None else {"model": c.model} for c in classes}
         pairs.append(("traffic", {c.__name__: {**c.traffic, **models[c]} for c in classes}))
         spelt |= {f"traffic.{c.__name__}": f"{c.__name__}.traffic" for c in classes}
@@ -112,14 +109,12 @@ def _target(
     of_class, where = _same(classes, "host"), f"{classes[0].__name__}.host"
     if of_class:
         if by_scenario not in {None, SIMULATED, of_class}:
-            raise UsageError(
-                f"two targets are named: {of_class} by {where} and {by_scenario} by the scenario: choose with --host"
-            )
+            both = f"{of_class} by {where} and {by_scenario} by the scenario"
+            raise UsageError(f"two targets are named: {both}: choose with --host")
         return [(URL, of_class)], {URL: where}
     if by_scenario is None:
-        raise NoTargetError(
-            f'no target is named: set {where} = "http://...", or add --host URL (`simulated`: a simulated endpoint)'
-        )
+        how = f'set {where} = "http://...", or add --host URL (`simulated`: a simulated endpoint)'
+        raise NoTargetError(f"no target is named: {how}")
     return [], {}
 
 
@@ -133,9 +128,8 @@ def _same(classes: Sequence[Any], attribute: str) -> Any:
     for one, value in zip(classes, values, strict=True):
         if value != values[0]:
             names = f"{classes[0].__name__}.{attribute} and {one.__name__}.{attribute}"
-            raise UsageError(
-                f"{names} differ, and a run has one target: set both alike, or start the classes one by one"
-            )
+            how = "set both alike, or start the classes one by one"
+            raise UsageError(f"{names} differ, and a run has one target: {how}")
     return values[0]
 
 

@@ -96,9 +96,8 @@ class StreamingUser(User):
         name = plain(name or task_name, MAX_NAME)
         run = self._begun()
         if (table := run.scenario.traffic.get(type(self).__name__)) is None:
-            raise StopTest(
-                f"the master of this run has no class {type(self).__name__}: give it this locustfile"
-            )
+            who = f"class {type(self).__name__}"
+            raise StopTest(f"the master of this run has no {who}: give it this locustfile")
         row = _row(
             self._rules, prompt=prompt, messages=messages, system=system, tools=tools, output_tokens=max_tokens, name=name,
             tags={"task": task_name, **{key: str(value) for key, value in (tags or {}).items()}},
@@ -107,15 +106,8 @@ class StreamingUser(User):
         number = self._next_id
         self._next_id = number + 1 if (number + 1) % TURNS else _first_id(run)
         first = number - number % TURNS
-        planned = Planned(
-            first,
-            at_ns,
-            type(self).__name__,
-            row["prompt_tokens"],
-            row.get("output_tokens", table.output_tokens),
-            0,
-            row,
-        )
+        output_tokens = row.get("output_tokens", table.output_tokens)
+        planned = Planned(first, at_ns, type(self).__name__, row["prompt_tokens"], output_tokens, 0, row)
         over = Event()
         drive = run.dispatcher.send_now(Turn(at_ns, number, planned, planned), over)
         try:

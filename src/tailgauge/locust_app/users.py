@@ -27,15 +27,8 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.errors import Exit, TailgaugeError, UsageError
 from tailgauge.live import web
 from tailgauge.live.terminal import announcement, span
-from tailgauge.locust_app.locustfile import (
-    NoTargetError,
-    Options,
-    Traffic,
-    is_of_tasks,
-    of_tailgauge,
-    refuses_start,
-    settings_of,
-)
+from tailgauge.locust_app import locustfile
+from tailgauge.locust_app.locustfile import NoTargetError, Options, Traffic, of_tailgauge, settings_of
 from tailgauge.locust_app.report_process import ReportProcess
 from tailgauge.locust_app.streaming_user import REQUEST_TYPE, Answer, EndedError, StreamingUser, serve_tasks
 from tailgauge.master.run import MESSAGES, Run
@@ -65,9 +58,8 @@ class Master:
     """
 
     def __init__(self, environment: Any, settings: Settings | None, seal: Seal, *, stays: bool) -> None:
-        self._environment, self.settings = environment, settings
-        self._stays = stays
-        self._link = link = Link(environment.runner, seal)
+        self.runner, self.settings, self._stays = environment.runner, settings, stays
+        self._link = link = Link(self.runner, seal)
         self.roster: dict[str, dict[str, Any]] = {}  # nodes that sent hello with the run's token
         self.refused: dict[str, str] = {}  # node and reason
         self._forgotten: set[str] = set()  # nodes that Locust no longer knows
@@ -89,11 +81,9 @@ class Master:
     def _on_hello(self, node: str, data: dict[str, Any]) -> None:
         data |= {key: plain(data[key], MAX_NAME) for key in ("name", "host", "version")}
         if (data["version"], data["schema"]) != (__version__, SCHEMA_VERSION):
-            self._refuse(
-                node,
-                f"it has tailgauge {data['version']} (row schema {data['schema']}), the master has "
-                f"{__version__} (row schema {SCHEMA_VERSION}): install the same version",
-            )
+            theirs = f"tailgauge {data['version']} (row schema {data['schema']})"
+            ours = f"{__version__} (row schema {SCHEMA_VERSION})"
+            self._refuse(node, f"it has {theirs}, the master has {ours}: install the same version")
             return
         if why := plugin.difference(data.get("plugins")):
             self._refuse(node, why)
@@ -113,18 +103,17 @@ class Master:
 
     def workers(self) -> int:
         """Workers that Locust knows and that were not refused."""
-        runner = self._environment.runner
-        if not isinstance(runner, MasterRunner):
+        if not isinstance(self.runner, MasterRunner):
             return 1
-        known = (runner.clients.ready, runner.clients.running, runner.clients.spawning)
+        clients = self.runner.clients
+        known = (clients.ready, clients.running, clients.spawning)
         return sum(client.id not in self.refused for clients in known for client in clients)
 
     def is_known(self, node: str) -> bool:
         """Whether a worker is connected, as far as Locust knows."""
-        runner = self._environment.runner
-        if not isinstance(runner, MasterRunner):
+        if not isinstance(self.runner, MasterRunner):
             return True
-        client = runner.clients.get(node)
+        client = self.runner.clients.get(node)
         return client is not None and client.state != STATE_MISSING
 
     def _on_ping(self, node: str, data: dict[str, Any]) -> None:
@@ -133,7 +122,7 @@ class Master:
 
     def _on_pulse(self, node: str, _: dict[str, Any]) -> None:
         """A worker lives whose hub is too busy for its messages, Locust's heartbeats included."""
-        client = getattr(self._environment.runner, "clients", {}).get(node)
+        client = getattr(self.runner, "clients", {}).get(node)
         if client is not None:
             client.heartbeat = runners.HEARTBEAT_LIVENESS
         if self.run is not None:
@@ -157,8 +146,7 @@ class Master:
 
     def stop(self) -> None:
         """Stop Locust's users; without another run to come, Locust too."""
-        runner = self._environment.runner
-        (runner.stop if self._stays else runner.quit)()
+        (self.runner.stop if self._stays else self.runner.quit)()
 
     def _on_test_stopping(self, **_: Any) -> None:
         run = self.run
@@ -176,17 +164,15 @@ class Master:
 
     def _forget(self, run: Run) -> None:
         """Remove gone workers from Locust, which would wait for their users. Those that live after all are ended, too."""
-        runner = self._environment.runner
-        clients = getattr(runner, "clients", {})
+        clients = getattr(self.runner, "clients", {})
         gone = {m.node for m in run.workers if m.state == "lost" or m.has_left or run.workers.is_gone(m)}
         forgotten = (gone | self.refused.keys()) & clients.keys()
         for node in forgotten - self.refused.keys():
             self._tell("stop" if self._stays else "quit", node)
             self._forgotten.add(node)
-        if (
-            forgotten
-        ):  # Locust may be walking through the clients: it finds the last one missing and stops the run there
-            runner.clients = kept = type(clients)()
+        if forgotten:
+            # Locust may be walking through the clients: it finds the last one missing and stops the run there.
+            self.runner.clients = kept = type(clients)()
             kept.update({node: client for node, client in clients.items() if node not in forgotten})
 
     def release(self) -> None:
@@ -195,8 +181,7 @@ class Master:
             self._tell("quit", node)
 
     def _tell(self, what: str, node: str) -> None:
-        runner = self._environment.runner
-        runner.server.send_to_client(Message(what, None, node))  # type: ignore[no-untyped-call]
+        self.runner.server.send_to_client(Message(what, None, node))  # type: ignore[no-untyped-call]
 
 
 def refusal(node: str, why: str) -> str:
@@ -211,14 +196,8 @@ def attach_worker(environment: Any, seal: Seal, out: Path, *, is_child: bool = F
 
     def on_ended(traffic: str, ended: str, response_time_ms: float) -> None:
         exception = None if ended in COMPLETED else EndedError(ended)
-        environment.events.request.fire(
-            request_type=REQUEST_TYPE,
-            name=traffic,
-            response_time=response_time_ms,
-            response_length=0,
-            exception=exception,
-            context={},
-        )
+        what = {"request_type": REQUEST_TYPE, "name": traffic, "exception": exception, "context": {}}
+        environment.events.request.fire(response_time=response_time_ms, response_length=0, **what)
 
     worker = Worker(Link(runner, seal), runner.client_id, out, on_ended, is_child=is_child)
     serve_tasks(environment, worker)
@@ -279,11 +258,12 @@ def _init(environment: Any, **_: Any) -> None:
     master = Master(environment, settings, seal, stays=page is not None)
     master.on_end = lambda run: _conclude(environment, run)
     asked = _asked(environment)
-    master.before_start = lambda: (
-        settings
-        if settings is not None and _asked(environment) == asked
-        else _before_start(environment, options, master)
-    )
+
+    def before_start() -> Settings | None:
+        is_same = settings is not None and _asked(environment) == asked
+        return settings if is_same else _before_start(environment, options, master)
+
+    master.before_start = before_start
     if not isinstance(runner, MasterRunner):
         attach_worker(environment, seal, out)
     if page is not None:
@@ -292,7 +272,7 @@ def _init(environment: Any, **_: Any) -> None:
             run = master.run
             running = run.settings if run is not None and not run.over.is_set() else None
             asked = environment.host if host is None else host
-            return refuses_start(environment, options, asked, settings, running)
+            return locustfile.refuses_start(environment, options, asked, settings, running)
 
         web.attach(environment, lambda: master.run, metrics=metrics, host=page.host, refuses_start=refuses)
 
@@ -324,7 +304,7 @@ def _announce(environment: Any, settings: Settings | None) -> None:
     lines = ["no target is named yet: the start form asks for it"]
     if settings is not None:
         lines = announcement(settings, getattr(options, "expect_workers", 1))
-        if not is_of_tasks(classes):
+        if not locustfile.is_of_tasks(classes):
             classes[0].fixed_count = int(len(environment.user_classes) > 1)  # the other users are Locust's
             planned_s = settings.scenario.stages.duration_s
             lines.append(f"-u and -r have no effect on {classes[0].__name__}: a schedule drives the load")
@@ -361,9 +341,8 @@ def _end_refused(runner: Any, worker: Worker) -> None:
 def _out(environment: Any) -> Path:
     out = environment.parsed_options.tailgauge_out
     if is_remote(out):
-        raise UsageError(
-            f"--out {out}: plain Locust writes to a folder: use `tailgauge run --out` for object storage"
-        )
+        how = "use `tailgauge run --out` for object storage"
+        raise UsageError(f"--out {out}: plain Locust writes to a folder: {how}")
     return Path(out)
 
 
