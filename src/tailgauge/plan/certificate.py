@@ -111,11 +111,12 @@ class Figures(BaseModel):
     cpu_us_per_chunk: float | None
 
 
+_Time = Annotated[datetime, BeforeValidator(lambda text: datetime.strptime(text, _TIME).replace(tzinfo=UTC))]
+
+
 class _Certificate(BaseModel):
     id: str
-    made_at: Annotated[
-        datetime, BeforeValidator(lambda text: datetime.strptime(text, _TIME).replace(tzinfo=UTC))
-    ]
+    made_at: _Time
     clock: str
     machine: dict[str, Any]
     versions: dict[str, Any]

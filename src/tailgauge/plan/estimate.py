@@ -46,9 +46,8 @@ class Estimate:
         if self.requests is None or self.calls is None:
             if not self.arrivals:
                 return ["expected: as many requests as the tasks of Locust's users make"]
-            return [
-                f"expected: {self.arrivals:,} users of a closed loop: the target decides how many requests they send"
-            ]
+            users = f"{self.arrivals:,} users of a closed loop"
+            return [f"expected: {users}: the target decides how many requests they send"]
         text = f"expected: {self.requests:,} requests"
         text += f" in {self.calls:,} calls" if self.calls != self.requests else ""
         has_more = self.calls_at_most is None or self.calls_at_most > self.calls
@@ -93,9 +92,8 @@ def estimate(scenario: Scenario, schedule: Schedule, prices: Prices, day: date, 
     sums, cost = [], Fraction(0)
     for index, (name, traffic) in enumerate(scenario.traffic.items()):
         mine = schedule.traffic == index
-        one = _sum(
-            traffic, schedule.prompt_tokens[mine], schedule.output_tokens[mine], schedule.turns[mine], workers
-        )
+        of = (schedule.prompt_tokens[mine], schedule.output_tokens[mine], schedule.turns[mine])
+        one = _sum(traffic, *of, workers)
         sums.append(one)
         if not without:
             cost += _cost(scenario, name, one, prices, day)
@@ -139,30 +137,21 @@ def _additional(traffic: Traffic, calls: int, requests: int, workers: int) -> fl
     """Calls that trouble or lateness may add."""
     more, retry, hedge = 0.0, traffic.retry, traffic.hedge
     if hedge.policy != "off":
-        more += (
-            min(calls, hedge.budget_share * calls + hedge.budget_burst * workers)
-            if hedge.budget_share < 1
-            else calls
-        )
+        budget = hedge.budget_share * calls + hedge.budget_burst * workers
+        more += min(calls, budget) if hedge.budget_share < 1 else calls
     if retry.policy != "none":
         ceiling = float(calls * retry.max_retries)
         budget = retry.budget_share * calls + retry.budget_burst * workers
         more += min(ceiling, budget) if retry.policy == "polite" and retry.budget_share < 1 else ceiling
-    if traffic.fallback.after_s is not None:
-        more += requests
-    if traffic.cancel.resubmit:
-        more += requests if traffic.cancel.share else 0
-    return more
+    more += requests * (traffic.fallback.after_s is not None)
+    return more + requests * bool(traffic.cancel.resubmit and traffic.cancel.share)
 
 
 def _cost(scenario: Scenario, name: str, one: _Sum, prices: Prices, day: date) -> Fraction:
     """At the dearest model of the table, with the long-prompt band decided by its mean prompt."""
     alone = scenario.model_copy(update={"traffic": {name: scenario.traffic[name]}})
     prompt = one.usage.prompt // max(1, one.calls)
-    costs = []
-    for _, model in alone.models():
-        price = prices.price(model, day)
-        assert price is not None
-        rates = price.rates_for(prompt)
-        costs.append(sum((n * r for n, r in zip(one.usage, rates, strict=True)), Fraction(0)) / 1_000_000)
-    return max(costs) * Fraction(pattern_of(scenario.traffic[name]).price_share)
+    known = filter(None, (prices.price(model, day) for _, model in alone.models()))
+    return max(price.cost(one.usage, prompt) for price in known) * Fraction(
+        pattern_of(scenario.traffic[name]).price_share
+    )

@@ -18,10 +18,8 @@ PERCENTILES = (0.99, 0.95, 0.9, 0.5)
 
 def lines(scenario: Scenario, schedule: Schedule, *, only_lacking: bool = False) -> list[str]:
     """The objectives of a plan, or only those for which it is too short: they have a line of advice."""
-    found = [
-        [*_lines(one, scenario, schedule), *_precision(one, scenario, schedule)]
-        for one in scenario.slo.values()
-    ]
+    of = (scenario, schedule)
+    found = [[*_lines(one, *of), *_precision(one, *of)] for one in scenario.slo.values()]
     found += [_pairs(scenario, scenario.crossover)] if scenario.crossover is not None else []
     return [line for texts in found if texts[1:] or not only_lacking for line in texts]
 
@@ -85,11 +83,8 @@ def _has(objective: Objective, scenario: Scenario, schedule: Schedule) -> int | 
         traffic = scenario.traffic[name]
         if objective.tag is not None and traffic.prompts.file is not None:
             return None
-        is_of = objective.traffic in {None, name} and (
-            objective.tag is None
-            or objective.tag in {f"{key}={value}" for key, value in traffic.tags.items()}
-        )
-        if not is_of:
+        tags = {None, *(f"{key}={value}" for key, value in traffic.tags.items())}
+        if objective.traffic not in {None, name} or objective.tag not in tags:
             steady &= np.asarray(schedule.traffic) != index
     each = np.asarray(schedule.turns, np.int64)
     if objective.metric == "chunk_gap":

@@ -42,12 +42,8 @@ def looks(scenario: Scenario, schedule: Schedule) -> tuple[InterimLook, ...]:
     asked = {name: one for name, one in scenario.slo.items() if one.precision is not None}
     if not asked:
         return ()
-    if (
-        scenario.crossover
-        or scenario.experiment
-        or not scenario.arrival.is_open
-        or (schedule.turns != 1).any()
-    ):
+    several = scenario.crossover or scenario.experiment
+    if several or not scenario.arrival.is_open or (schedule.turns != 1).any():
         why = "not with a closed loop, tasks, sessions, alternating blocks or in an experiment: leave it out"
         raise ScenarioError(f"slo.{next(iter(asked))}.precision: {why}")
     stages, at_s = scenario.stages, np.asarray(schedule.at_ns) / 1e9

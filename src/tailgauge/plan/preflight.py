@@ -68,16 +68,8 @@ def preflight_calls(scenario: Scenario, run: str = "") -> list[PreflightCall]:
     for number, (target, model, traffic, words, needed) in enumerate(asked, 1):
         output = min(scenario.traffic[traffic].output_tokens, OUTPUT_TOKENS)
         prompt = Prompt.of(f"{run} {text(scenario.seed, str(-number), words)}".lstrip())
-        found.append(
-            PreflightCall(
-                -number,
-                traffic,
-                model,
-                words,
-                Call(prompt, output, model=model, target=target, kind=kind),
-                needed,
-            )
-        )
+        call = Call(prompt, output, model=model, target=target, kind=kind)
+        found.append(PreflightCall(-number, traffic, model, words, call, needed))
     return found
 
 
@@ -118,21 +110,16 @@ def sized_tables(scenario: Scenario) -> list[str]:
     if scenario.arrival.process in {TASKS, TRACE}:
         return []
     first = next(iter(scenario.models()))
-    return [
-        name
-        for name, one in scenario.traffic.items()
-        if _is_generated(one) and one.cache is None and (one.target, scenario.model_of(one)) == first
-    ]
+    of_first = {
+        name: one for name, one in scenario.traffic.items() if (one.target, scenario.model_of(one)) == first
+    }
+    return [name for name, one in of_first.items() if _is_generated(one) and one.cache is None]
 
 
 def sizing(scenario: Scenario, learnt: Learnt) -> Sizing:
     """How prompts are sized: generated ones by the preflight's token counts with a margin, if all are such, else by bytes."""
-    if (
-        not learnt.known
-        or scenario.arrival.process == TASKS
-        or len(scenario.models()) > 1
-        or not all(map(_is_generated, scenario.traffic.values()))
-    ):
+    is_alike = scenario.arrival.process != TASKS and len(scenario.models()) == 1
+    if not (learnt.known and is_alike and all(map(_is_generated, scenario.traffic.values()))):
         return Sizing()
     words = learnt.words or WORDS
     per_byte = min(1.0, MARGIN * learnt.tokens_per_word * len(words) / sum(len(word) + 1 for word in words))

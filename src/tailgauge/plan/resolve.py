@@ -110,10 +110,8 @@ def resolve(
                 key_for(target.url, target.protocol, target.api_key_env)  # TargetError where it is missing
             for key, variable in variables(scenario.model_dump(), ""):
                 from_environment(variable, f"{key} names it")
-        guard = scenario.guard
-        prices = pricing.read(
-            locate(guard.prices, path.parent, "guard.prices") if guard.prices else pricing.PACKAGED
-        )
+        named = scenario.guard.prices
+        prices = pricing.read(locate(named, path.parent, "guard.prices") if named else pricing.PACKAGED)
         _priced(scenario, prices)
         _guard_suffices(scenario, workers)
         _prefixes_few(scenario)
@@ -139,17 +137,11 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _schedule(scenario: Scenario, duration_s: float, folder: Path) -> Schedule:
+    protocols = tuple(PROTOCOLS[target.protocol] for target in scenario.targets.values())
     return plan(
-        scenario.arrival,
-        scenario.traffic,
-        duration_s,
-        scenario.seed,
-        warmup_s=scenario.stages.warmup,
-        alternating=scenario.alternating,
-        folder=folder,
-        protocols=tuple(PROTOCOLS[target.protocol] for target in scenario.targets.values()),
-        bounded=scenario.guard.is_of_tokens,
-    )
+        scenario.arrival, scenario.traffic, duration_s, scenario.seed, warmup_s=scenario.stages.warmup,
+        alternating=scenario.alternating, folder=folder, protocols=protocols, bounded=scenario.guard.is_of_tokens,
+    )  # fmt: skip
 
 
 def _length(scenario: Scenario, requests: int, folder: Path) -> float:
@@ -177,10 +169,8 @@ def _remote_targets_named(scenario: Scenario, given: Iterable[str], path: Path) 
     for table, target in scenario.targets.items():
         if target.is_local or {table, f"{table}.url"} & set(given):
             continue
-        raise ScenarioError(
-            f"{path}: {table}.url: {target.url} is not on this machine. A remote target must be named on the "
-            f"command line: add {_HOW[table]}"
-        )
+        how = f"A remote target must be named on the command line: add {_HOW[table]}"
+        raise ScenarioError(f"{path}: {table}.url: {target.url} is not on this machine. {how}")
 
 
 def _files_exist(scenario: Scenario, path: Path, chosen: Collection[str]) -> None:
@@ -213,15 +203,16 @@ def _guard_suffices(scenario: Scenario, workers: int) -> None:
     tried, written = len(calls), prefixes(scenario)
     limit = scenario.guard.max_requests
     if limit is not None and limit < tried + written + workers:
-        raise ScenarioError(
-            f"guard.max_requests: expected at least {tried + written + workers}, got {limit}: {tried} calls of the "
-            f"preflight, {written} that write prefixes, and one for each worker"
-        )
-    tokens = sum(need(one.call, Sizing(), None).tokens or 0 for one in calls)
-    if scenario.guard.max_tokens is not None and scenario.guard.max_tokens < tokens:
-        raise ScenarioError(
-            f"guard.max_tokens: expected at least {tokens}, got {scenario.guard.max_tokens}: the preflight may use that"
-        )
+        least = f"expected at least {tried + written + workers}, got {limit}"
+        why = f"{tried} calls of the preflight, {written} that write prefixes, and one for each worker"
+        raise ScenarioError(f"guard.max_requests: {least}: {why}")
+    tokens, limit = (
+        sum(need(one.call, Sizing(), None).tokens or 0 for one in calls),
+        scenario.guard.max_tokens,
+    )
+    if limit is not None and limit < tokens:
+        least = f"expected at least {tokens}, got {limit}"
+        raise ScenarioError(f"guard.max_tokens: {least}: the preflight may use that")
 
 
 def _prefixes_few(scenario: Scenario) -> None:
@@ -229,8 +220,6 @@ def _prefixes_few(scenario: Scenario) -> None:
         cache = traffic.cache
         if cache is None or not cache.pre_warm:
             continue
-        where = f"traffic.{name}.cache.pre_warm"
         if cache.prefixes > MAX_PREFIXES:
-            raise ScenarioError(
-                f"{where}: expected at most {MAX_PREFIXES:,} prefixes, got {cache.prefixes:,}: each is a call before the run"
-            )
+            most = f"expected at most {MAX_PREFIXES:,} prefixes, got {cache.prefixes:,}"
+            raise ScenarioError(f"traffic.{name}.cache.pre_warm: {most}: each is a call before the run")

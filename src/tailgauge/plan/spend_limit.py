@@ -107,22 +107,16 @@ def need(call: Call, sizing: Sizing, price: Price | None) -> Amount:
 
 def _marked_1h(prompt: Prompt) -> bool:
     parts = [*prompt.system, *(part for message in prompt.messages for part in message.parts)]
-    given = [*(part.block for part in parts), *(tool.given for tool in prompt.tools)]
-    return "1h" in {part.ttl for part in parts} | {tool.ttl for tool in prompt.tools} or any(
-        '"1h"' in one for one in given if one
-    )
+    marks = [(part.ttl, part.block) for part in parts] + [(tool.ttl, tool.given) for tool in prompt.tools]
+    return any(ttl == "1h" or '"1h"' in (given or "") for ttl, given in marks)
 
 
 def _dearest(price: Price, prompt_tokens: int, output_tokens: int, marked_1h: bool) -> Fraction:
     """Whatever becomes of its input: read, new, or written with the longest life of its marks."""
     rates = [price.rates, *([price.long_rates] if price.rates_for(prompt_tokens) != price.rates else [])]
-    of_input = max(
-        rate
-        for r in rates
-        for name, rate in zip(RATES[:4], r, strict=False)
-        if marked_1h or name != "write_1h"
-    )
-    of_output = max(r[4] for r in rates)
+    of_inputs = [one for each in rates for one in zip(RATES[:4], each, strict=False)]
+    of_input = max(rate for name, rate in of_inputs if marked_1h or name != "write_1h")
+    of_output = max(each[4] for each in rates)
     return (prompt_tokens * of_input + output_tokens * of_output) / 1_000_000
 
 

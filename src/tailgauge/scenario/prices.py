@@ -88,9 +88,9 @@ class Price:
         is_long = self.long_above is not None and prompt_tokens > self.long_above
         return self.long_rates if is_long else self.rates
 
-    def cost(self, usage: Usage) -> Fraction:
-        """Exact cost of one call."""
-        rates = self.rates_for(usage.prompt)
+    def cost(self, usage: Usage, prompt_tokens: int | None = None) -> Fraction:
+        """Exact cost of one call, or of many whose prompts have so many tokens."""
+        rates = self.rates_for(usage.prompt if prompt_tokens is None else prompt_tokens)
         return sum((n * rate for n, rate in zip(usage, rates, strict=True)), Fraction(0)) / _MILLION
 
     def plain(self) -> list[Any]:
@@ -165,13 +165,11 @@ def read(path: Path = PACKAGED) -> Prices:
         price = entry.price()
         for model in entry.models:
             if any(other.since == price.since for other in found.setdefault(model, [])):
-                raise UsageError(
-                    f"{path}: price {number} ({entry.models[0]}): since: {model} has two prices from {price.since} on"
-                )
+                why = f"{model} has two prices from {price.since} on"
+                raise UsageError(f"{path}: price {number} ({entry.models[0]}): since: {why}")
             found[model].append(price)
-    return Prices(
-        file.currency, str(path), {m: tuple(sorted(ps, key=lambda p: p.since)) for m, ps in found.items()}
-    )
+    entries = {model: tuple(sorted(of, key=lambda price: price.since)) for model, of in found.items()}
+    return Prices(file.currency, str(path), entries)
 
 
 def _explain(error: Any, tree: Any) -> str:
