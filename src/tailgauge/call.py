@@ -105,6 +105,5 @@ class Call:
     kind: str = MESSAGE
     batch: tuple[Prompt, ...] = ()  # of a job_submit with several prompts
     job: str | None = None  # of the calls after a job_submit: name or URL of the job
-    event_ids: Any = (
-        None  # a `protocols.event_ids.EventIds`: note those of the events, ask for what follows the last
-    )
+    # A `protocols.event_ids.EventIds`: note those of the events, ask for what follows the last.
+    event_ids: Any = None

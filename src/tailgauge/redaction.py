@@ -100,14 +100,13 @@ def secret_like(name: str, given: str | int) -> str:
         pairs = _QUERY.findall(value)
         if any(secret_like(unquote(one), unquote(text)) for one, text in pairs):
             return "query"
-    may_be, is_none = _MAY_BE_SECRET.search(label), _IS_NO_SECRET.search(label)
-    if (
+    is_secret = (
         _SECRET_VALUE.search(value)
-        or (may_be and _is_opaque(value))
+        or (_MAY_BE_SECRET.search(label) and _is_opaque(value))
         or (label != "url" and _USER.search(value))
-    ):
-        return "value"
-    return "value" if not is_none and _is_random_text(value) else ""
+        or (not _IS_NO_SECRET.search(label) and _is_random_text(value))
+    )
+    return "value" if is_secret else ""
 
 
 def _is_opaque(value: str) -> bool:

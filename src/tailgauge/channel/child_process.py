@@ -50,10 +50,8 @@ class Child:
     def log_tail(self) -> str:
         """The last lines of its log."""
         text = self.log.read_text(encoding="utf-8", errors="replace") if self.log.exists() else ""
-        return (
-            plain(" | ".join(text.strip().splitlines()[-3:]))
-            or f"no output (exit code {self.process.poll()})"
-        )
+        last = plain(" | ".join(text.strip().splitlines()[-3:]))
+        return last or f"no output (exit code {self.process.poll()})"
 
     def running(self) -> bool:
         """Whether the process runs."""
@@ -151,10 +149,8 @@ def _settle(name: str, lifeline: int, log: Path) -> None:
     os.setsid()
     with contextlib.suppress(OSError):  # not Linux
         Path("/proc/self/comm").write_text(name)
-    errors, nowhere = (
-        os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600),
-        os.open(os.devnull, os.O_WRONLY),
-    )
+    errors = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+    nowhere = os.open(os.devnull, os.O_WRONLY)
     for stream, number in ((lifeline, 0), (nowhere, 1), (errors, 2)):
         os.dup2(stream, number)
         if stream > 2:  # else the master was started with its input closed

@@ -55,13 +55,8 @@ _COUNTERS = {
     "watch": {"delays": is_packed, "cpu": float}, "clock": dict,
 }  # fmt: skip
 _RECORD = {
-    "state": str,
-    "counts": _COUNTERS["counts"],
-    "rows": BY_NAME,
-    "unwritten": BY_NAME,
-    "shared": bool,
-    "faults": [str],
-}
+    "state": str, "counts": _COUNTERS["counts"], "rows": BY_NAME, "unwritten": BY_NAME, "shared": bool, "faults": [str],
+}  # fmt: skip
 # What the master relies on, see `fits`; a worker trusts its master.
 _SHAPES: dict[str, Any] = {
     "hello": {"name": str, "host": str, "pid": int, "version": str, "schema": int, "child": bool},
@@ -119,9 +114,8 @@ class Link:
         """Send to the master, or from the master to the worker `to`; whether the channel accepted it."""
         sealed = self._seal.close(kind, self._worker(to), data)
         if len(sealed["body"]) > (most := (sockets.TO_WORKER if to else sockets.TO_MASTER) - 1024):
-            raise TooLargeError(
-                f"a message {kind!r} has {len(sealed['body']):,} bytes: expected at most {most:,}"
-            )
+            size = f"{len(sealed['body']):,} bytes"
+            raise TooLargeError(f"a message {kind!r} has {size}: expected at most {most:,}")
         try:
             self._runner.send_message(_PREFIX + kind, sealed, client_id=to)
             self._sent_ns = monotonic_ns()

@@ -258,29 +258,22 @@ def beat(
     """From another thread, send `sealed` to the master of a Locust worker every `every_s` without another message."""
     address = f"tcp://{runner.master_host}:{runner.master_port}"
     by_ipv6 = bool(runner.client.socket.getsockopt(zmq.IPV6))
-    _start(_beat, (address, by_ipv6, sealed, last_sent_ns, ended, every_s))
-
-
-def _beat(
-    address: str,
-    by_ipv6: bool,
-    sealed: Message,
-    last_sent_ns: Callable[[], int],
-    ended: Callable[[], bool],
-    every_s: float,
-) -> None:
     body = sealed.serialize()  # type: ignore[no-untyped-call]
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        socket.linger, socket.ipv6 = 0, by_ipv6
-        socket.identity = f"{sealed.node_id}-{monotonic_ns()}".encode()
-        protect(socket, TO_WORKER)
-        connected = False
-        while not ended():
-            _sleep(every_s)
-            if monotonic_ns() - last_sent_ns() < 2 * every_s * 1e9:
-                continue
-            if not connected:
-                socket.connect(address)
-                connected = True
-            with contextlib.suppress(zmq.Again):  # the master does not read: the next one may arrive
-                socket.send(body, zmq.NOBLOCK)
+
+    def run() -> None:
+        with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+            socket.linger, socket.ipv6 = 0, by_ipv6
+            socket.identity = f"{sealed.node_id}-{monotonic_ns()}".encode()
+            protect(socket, TO_WORKER)
+            connected = False
+            while not ended():
+                _sleep(every_s)
+                if monotonic_ns() - last_sent_ns() < 2 * every_s * 1e9:
+                    continue
+                if not connected:
+                    socket.connect(address)
+                    connected = True
+                with contextlib.suppress(zmq.Again):  # the master does not read: the next one may arrive
+                    socket.send(body, zmq.NOBLOCK)
+
+    _start(run, ())

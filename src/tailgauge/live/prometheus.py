@@ -12,14 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from prometheus_client import CollectorRegistry
-from prometheus_client.core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    HistogramMetricFamily,
-    InfoMetricFamily,
-    Metric,
-)
+from prometheus_client import CollectorRegistry, core
+from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
 
@@ -79,13 +73,13 @@ def families(view: RunView) -> Iterator[Metric]:
     """Every metric of a run."""
     progress = view.progress
     labels = {name: view.run[name] for name in ("run_id", "scenario", "state")}
-    yield InfoMetricFamily("tailgauge_run", NAMES["tailgauge_run_info"], labels)
-    yield _family("tailgauge_run_seconds", {(): max(0.0, progress.passed_s)})
-    yield _family("tailgauge_run_planned_seconds", {(): progress.duration_s})
-    yield _family("tailgauge_requests_sent_total", {(): progress.sent})
-    yield _family("tailgauge_requests_dropped_total", {(): progress.dropped})
-    yield _family("tailgauge_requests_in_flight", {(): progress.in_flight})
-    yield _family("tailgauge_chunks_total", {(): progress.chunks})
+    yield core.InfoMetricFamily("tailgauge_run", NAMES["tailgauge_run_info"], labels)
+    plain = {
+        "run_seconds": max(0.0, progress.passed_s), "run_planned_seconds": progress.duration_s,
+        "requests_sent_total": progress.sent, "requests_dropped_total": progress.dropped,
+        "requests_in_flight": progress.in_flight, "chunks_total": progress.chunks,
+    }  # fmt: skip
+    yield from (_family(f"tailgauge_{name}", {(): value}) for name, value in plain.items())
     yield from _of_traffic(progress.traffic)
     judged = [one for one in progress.objectives if one.state in {MET, MISSED}]
     met = {(f"{one.label} {one.bound_text}",): float(one.state == MET) for one in judged}
@@ -103,7 +97,7 @@ def families(view: RunView) -> Iterator[Metric]:
 
 def _family(name: str, values: Mapping[Any, float | None], *labels: str) -> Metric:
     """A counter or a gauge: what is known of its values, by label values."""
-    kind = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
+    kind = core.CounterMetricFamily if name.endswith("_total") else core.GaugeMetricFamily
     family = kind(name, NAMES[name], labels=labels)
     for of, value in values.items():
         if value is not None:
@@ -121,7 +115,7 @@ def _of_traffic(traffic: Mapping[tuple[str, str], TrafficCounters]) -> Iterator[
         yield _family(f"tailgauge_{what}_total", tokens, *OF)
     for what in SKETCHES:
         name = f"tailgauge_{what}_seconds"
-        histogram = HistogramMetricFamily(name, NAMES[name], labels=OF)
+        histogram = core.HistogramMetricFamily(name, NAMES[name], labels=OF)
         for key, counters in traffic.items():
             bounds = TPOT_BOUNDS_S if what == "tpot" else BOUNDS_S
             buckets, total_s = _buckets(getattr(counters, what), bounds)

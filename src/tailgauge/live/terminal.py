@@ -83,13 +83,8 @@ def _counts(progress: Progress, phase: str, width: int) -> list[Part]:
     columns = min(width - _length(parts) - len(begin + end), BAR[1])
     if columns >= BAR[0]:
         full = round(columns * passed / progress.duration_s)
-        return [
-            (begin, ""),
-            ("━" * full, "green"),
-            ("─" * (columns - full), "bright_black"),
-            (end, ""),
-            *parts,
-        ]
+        bar = ("━" * full, "green"), ("─" * (columns - full), "bright_black")
+        return [(begin, ""), *bar, (end, ""), *parts]
     parts.insert(0, (begin.rstrip(), ""))
     for name in (" open", " sent"):
         if _length(parts) > width:
@@ -117,13 +112,9 @@ def _met(objectives: Sequence[LiveObjective]) -> str:
     """`objective met so far`, `2 of 3 objectives met so far`; "" where none is known yet."""
     known = [one for one in objectives if one.state in {MET, MISSED}]
     met = sum(one.state == MET for one in known)
-    if not known:
-        return ""
-    return (
-        "objective met so far" * met
-        if len(objectives) == 1
-        else f"{met} of {len(objectives)} objectives met so far"
-    )
+    if len(objectives) == 1:
+        return "objective met so far" * met
+    return f"{met} of {len(objectives)} objectives met so far" if known else ""
 
 
 def _verdict(progress: Progress) -> str:

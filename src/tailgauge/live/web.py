@@ -78,11 +78,6 @@ class Watcher:
         if run.start_at_ns is not None and progress.passed_s > 0:
             self.live.fold(progress)
 
-    @property
-    def run_id(self) -> str | None:
-        """Id of the last sampled run."""
-        return self._run.run_id if self._run is not None else None
-
     def view(self) -> RunView | None:
         """The last sampled run with the workers that the page shows."""
         if self._run is None or self._progress is None:
@@ -98,12 +93,9 @@ class Watcher:
         run, progress = self._run, self._progress
         if run is None or progress is None:
             return exposed(None, accept)
-        workers = list(run.workers)
-
-        def expose() -> tuple[bytes, str]:
-            return exposed(_view(run, progress, workers, len(workers)), accept)
-
-        answer: tuple[bytes, str] = gevent.get_hub().threadpool.apply(expose)  # 20 ms of a thousand workers
+        view = partial(_view, run, progress, list(run.workers), len(run.workers))
+        # 20 ms of a thousand workers.
+        answer: tuple[bytes, str] = gevent.get_hub().threadpool.apply(lambda: exposed(view(), accept))
         return answer
 
 
@@ -256,10 +248,11 @@ def _plotly() -> Path:
 
 def _figures(watcher: Watcher) -> Response:
     """Points after `since`, or all if the page shows another run or finer steps."""
-    live = watcher.live
-    known = request.args.get("run") == watcher.run_id and request.args.get("every") == str(live.every_s)
+    live, view = watcher.live, watcher.view()
+    run_id = view.run["run_id"] if view else None
+    known = request.args.get("run") == run_id and request.args.get("every") == str(live.every_s)
     since_s = request.args.get("since", -1.0, float) if known else -1.0
-    body = json.dumps(document(watcher.view(), live, since_s), separators=(",", ":"), allow_nan=False)
+    body = json.dumps(document(view, live, since_s), separators=(",", ":"), allow_nan=False)
     return Response(body, mimetype="application/json", headers={"Cache-Control": "no-store"})
 
 

@@ -82,9 +82,8 @@ def load(given: str, folder: Path = Path(), where: str = "--plugin") -> Plugin:
     if not any(hasattr(found.rows, kind) for kind in KINDS):
         raise UsageError(f"{where} {given}: adds nothing: expected one or more of {', '.join(KINDS)}")
     if "pandas" in sys.modules and not had_pandas:
-        raise UsageError(
-            f"{where} {given}: loads pandas, which a worker must not: import it inside metrics() and sections()"
-        )
+        how = "import it inside metrics() and sections()"
+        raise UsageError(f"{where} {given}: loads pandas, which a worker must not: {how}")
     for kind, add in _tables:
         _give(found, kind, add)
     LOADED[found.name] = found
@@ -102,10 +101,9 @@ def needed(names: object, where: str) -> None:
     """Check that the plugins which a scenario names are loaded. UsageError naming the option that permits it."""
     for name in names if isinstance(names, list | tuple) else ():
         if isinstance(name, str) and name_of(name) not in LOADED:
-            raise UsageError(
-                f"{where}: the scenario needs the plugin {name!r}, whose code runs here: look at it, then add "
-                f"--plugin {name}, or --allow-plugins to load what the scenario names"
-            )
+            how = f"add --plugin {name}, or --allow-plugins to load what the scenario names"
+            what = f"the scenario needs the plugin {name!r}, whose code runs here"
+            raise UsageError(f"{where}: {what}: look at it, then {how}")
 
 
 def options() -> list[str]:
@@ -129,10 +127,8 @@ def difference(theirs: Any) -> str:
         found = theirs.get(name) if isinstance(theirs, Mapping) else None
         if found != plugin.sha256:
             has = f"another file as plugin {name!r}" if found else f"no plugin {name!r}"
-            return (
-                f"it has {has}; the master has {plugin.file} (SHA-256 {plugin.sha256[:SHOWN]}): start it with "
-                f"--plugin and the same file"
-            )
+            ours = f"{plugin.file} (SHA-256 {plugin.sha256[:SHOWN]})"
+            return f"it has {has}; the master has {ours}: start it with --plugin and the same file"
     return ""
 
 
@@ -225,9 +221,8 @@ def _package(name: str, where: str) -> Plugin:
     installed = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in installed:
         others = f"; installed: {', '.join(installed)}{nearest(name, installed)}" if installed else ""
-        raise UsageError(
-            f"{where} {name}: no installed package has this plugin, and a file ends in .py{others}"
-        )
+        why = f"no installed package has this plugin, and a file ends in .py{others}"
+        raise UsageError(f"{where} {name}: {why}")
     entry = installed[name]
     spec = importlib.util.find_spec(entry.module.partition(".")[0])
     if spec is None or spec.origin is None:

@@ -63,16 +63,11 @@ def writable(folder: Path, name: str) -> Path:
         raise UsageError(f"{name} cannot be written: {error.strerror or error}") from error
 
 
-def _in_brackets(path: Path) -> str:
-    """Free space at `path` in brackets; empty if the system does not report it."""
-    left = free_space(path)
-    return f" ({left})" if left is not None else ""
-
-
 def advice(error: Exception, path: Path) -> str:
     """One sentence on a file under `path` that could not be written: problem, free space, remedy."""
     if not isinstance(error, OSError):
         return (str(error).strip().splitlines() or [type(error).__name__])[0]
     text = error.strerror or str(error)
     wrong, remedy = _ADVICE.get(error.errno or 0, (text, "check the disk, or choose another --out"))
-    return f"{wrong}{_in_brackets(path)}: {remedy}"
+    left = free_space(path)
+    return f"{wrong}{'' if left is None else f' ({left})'}: {remedy}"

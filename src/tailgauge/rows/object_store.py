@@ -48,13 +48,13 @@ def _place(url: str) -> tuple[str, str]:
     match = _URL.fullmatch(url)
     scheme, bucket, path, rest = match.groups() if match else ("", "", "", "")
     if scheme not in SCHEMES:
-        raise UsageError(
-            f"{url[:200]}: expected a folder, or a URL of {', '.join(f'{one}://' for one in SCHEMES)}"
-        )
+        schemes = ", ".join(f"{one}://" for one in SCHEMES)
+        raise UsageError(f"{url[:200]}: expected a folder, or a URL of {schemes}")
     if "@" in bucket or rest or not bucket:
-        raise UsageError(
-            f"{scheme}://: expected {scheme}://BUCKET/PREFIX; credentials come from the environment, not from the URL"
+        expected = (
+            f"expected {scheme}://BUCKET/PREFIX; credentials come from the environment, not from the URL"
         )
+        raise UsageError(f"{scheme}://: {expected}")
     return scheme, f"{bucket}/{path}".rstrip("/")
 
 

@@ -79,16 +79,13 @@ def schema(table: str, **metadata: str) -> pa.Schema:
 @functools.cache
 def _for_pandas(table: str) -> str:
     """What pandas reads beside a schema: that integers stay integers where some are null, instead of becoming floats."""
-    nullable = {
-        c.name: c.kind for c in columns(table) if c.nullable and c.kind in ("int16", "int32", "int64")
-    }
+    nullable = {c.name: c.kind for c in columns(table) if c.nullable and c.kind.startswith("int")}
     described = [
         {"name": name, "field_name": name, "pandas_type": kind, "numpy_type": kind.capitalize(), "metadata": None}
         for name, kind in nullable.items()
     ]  # fmt: skip
-    return json.dumps(
-        {"index_columns": [], "column_indexes": [], "columns": described, "pandas_version": "2.0.0"}
-    )
+    none: dict[str, Any] = {"index_columns": [], "column_indexes": []}
+    return json.dumps({**none, "columns": described, "pandas_version": "2.0.0"})
 
 
 def encoding(kept: pa.Schema) -> dict[str, Any]:
@@ -130,9 +127,8 @@ def compact(table: str, parts: list[Path], whole: Path) -> None:
     with _removed_on_failure(temporary):
         with pq.ParquetWriter(temporary, target, **encoding(target)) as writer:
             for rows in _groups(parts, target):
-                writer.write_table(
-                    by_attempt(rows) if table == "chunks" else rows, row_group_size=rows.num_rows
-                )
+                in_order = by_attempt(rows) if table == "chunks" else rows
+                writer.write_table(in_order, row_group_size=rows.num_rows)
         temporary.rename(whole)
     for part in parts:
         part.unlink()

@@ -146,9 +146,8 @@ class Recorder:
             why = f"one part takes more than {MAX_WRITING_S:.0f} s"
         else:
             return None
-        return RecorderError(
-            f"the disk under {self._folder.path} is too slow: {why}: choose a faster one (--out)"
-        )
+        disk = f"the disk under {self._folder.path}"
+        return RecorderError(f"{disk} is too slow: {why}: choose a faster one (--out)")
 
     def _is_stuck(self) -> bool:
         return self._writing is not None and time.monotonic() - self._moved_s > MAX_WRITING_S

@@ -88,7 +88,6 @@ HEDGE_HELD = ("budget", "throttle", "pushback", "retry")
 
 # What the client expects of a prompt cache.
 COLD, WARM, UNKNOWN = "cold", "warm", "unknown"
-CACHE_STATES = (COLD, WARM, UNKNOWN)
 
 TURNS = 65536  # request_id = arrival index * TURNS + session turn
 

@@ -11,15 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from tailgauge.errors import ScenarioError
-from tailgauge.rows.text_file import (
-    LONGEST_LINE,
-    json_item,
-    json_object,
-    json_tree,
-    no_number,
-    opened_text,
-    text_lines,
-)
+from tailgauge.rows import text_file
+from tailgauge.rows.text_file import LONGEST_LINE, opened_text, text_lines
 
 _PIECE = 1 << 20  # characters that are read at once
 _LONGEST_HEADER = 1 << 17
@@ -37,7 +30,7 @@ def table_rows(path: Path, *, is_json: bool = False) -> Iterator[tuple[int, dict
         yield from _array(path)
     elif first == "{" or is_json:
         for number, text in text_lines(path):
-            yield number, json_object(path, number, text)
+            yield number, text_file.json_object(path, number, text)
     else:
         yield from _csv(path)
 
@@ -89,7 +82,7 @@ def _array(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             begin = at
             if text[at : at + 1] == "]":
                 return
-            found = json_item(path, line, text, at) if at < len(text) else None
+            found = text_file.json_item(path, line, text, at) if at < len(text) else None
             if found is not None:
                 yield line, found[0]
                 at, size = found[1], _PIECE
@@ -111,7 +104,7 @@ def _fault(text: str) -> str:
     if len(text) > LONGEST_LINE:
         return f"an object of more than {LONGEST_LINE:,} characters, or not JSON"
     try:
-        json_tree(text, no_number)
+        text_file.json_tree(text, text_file.no_number)
     except ValueError as error:
         return str(error) if text else "not JSON: the array has no end"
     return "not JSON: the array has no end"

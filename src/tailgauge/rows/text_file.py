@@ -38,9 +38,8 @@ _DECIMALS = 30  # of an exact number
 _TEXTS = re.compile(
     r"""\"{3}(?:[^\\]|\\.)*?\"{3}|'{3}.*?'{3}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\#[^\n]*""", re.DOTALL
 )
-_LONG_KEY = re.compile(
-    rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{DEEPEST}}}"
-)  # tomllib takes quadratic time for it
+# tomllib takes quadratic time for it.
+_LONG_KEY = re.compile(rf"(?<![\w-])(?:[\w-]++[ \t]*+\.[ \t]*+){{{DEEPEST}}}")
 _DIGITS = re.compile(r"[\d_]{4300}")
 _OPENED = re.compile(rf"(?:[\[{{][^\[\]{{}}#]*+){{{DEEPEST}}}")
 
@@ -75,9 +74,8 @@ def _opened(path: Path, largest: int) -> Iterator[BinaryIO]:
     why = refusal(path)
     try:
         if why is None:
-            handle = os.open(
-                path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
-            )  # it may just have become a FIFO
+            # It may just have become a FIFO.
+            handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             with open(handle, "rb") as file:  # noqa: PTH123 - of a descriptor
                 if os.fstat(handle).st_size <= largest:
                     yield file

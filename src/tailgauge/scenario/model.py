@@ -61,9 +61,8 @@ class Stages(Table):
     @model_validator(mode="after")
     def _some_steady(self) -> Stages:
         if self.warmup + self.cooldown_s >= self.duration_s:
-            raise ValueError(
-                f"warmup_s ({self.warmup:g}) and cooldown_s ({self.cooldown_s:g}) leave nothing of duration_s ({self.duration_s:g})"
-            )
+            ends = f"warmup_s ({self.warmup:g}) and cooldown_s ({self.cooldown_s:g})"
+            raise ValueError(f"{ends} leave nothing of duration_s ({self.duration_s:g})")
         return self
 
     @property
@@ -193,9 +192,8 @@ class Scenario(Table):
     @model_validator(mode="after")
     def _bounded(self) -> Scenario:
         if (self.arrival.rate or 0) * self.stages.duration_s > 20_000_000:
-            raise ValueError(
-                "arrival.rate_per_s: expected at most 20 million arrivals in duration_s: split the run"
-            )
+            most = "expected at most 20 million arrivals in duration_s"
+            raise ValueError(f"arrival.rate_per_s: {most}: split the run")
         return self
 
     @model_validator(mode="after")
@@ -220,9 +218,8 @@ class Scenario(Table):
         for name, traffic in self.traffic.items():
             needs = list(pattern_of(traffic).needs())
             if {EXACT_OUTPUT, SCHEMAS} <= {need for _, need in needs}:
-                raise ValueError(
-                    f"traffic.{name}.output: an answer by a schema ends with it: leave `exact` out"
-                )
+                why = "an answer by a schema ends with it: leave `exact` out"
+                raise ValueError(f"traffic.{name}.output: {why}")
             for target in map(self.target_of, sorted(_targets_used(traffic))):
                 refuse_fields(traffic.body, PROTOCOLS[target.protocol].set_elsewhere, f"traffic.{name}")
                 for key, need in needs:
@@ -270,9 +267,8 @@ class Scenario(Table):
             how = f'expected target = "second" in traffic.{blocks.b} and not in traffic.{blocks.a}'
             raise ValueError(f"crossover.gateway: {how}")
         if (self.target.url == SIMULATED) != (self.target_of(SECOND).url == SIMULATED):
-            raise ValueError(
-                "second_target.url: expected the URL of a gateway in front of target.url: add --set second_target.url=URL"
-            )
+            expected = "expected the URL of a gateway in front of target.url"
+            raise ValueError(f"second_target.url: {expected}: add --set second_target.url=URL")
 
     @property
     def has_gateway(self) -> bool:
@@ -387,10 +383,9 @@ def _secrets(tree: Any, at: tuple[str, ...]) -> Iterator[dict[str, Any]]:
         what = secret_like(at[-1], tree)
         is_users = len(at) > _TABLE_LEVELS or not {"headers", "body"}.isdisjoint(at[:-1])
         if what and (what != "name" or is_users):
-            how = (
-                f"looks like a secret by its {what}, and secrets come from the environment: {_INSTEAD[what]}"
-            )
-            yield {"loc": at, "type": "value_error", "ctx": {"error": how}}
+            how = f"secrets come from the environment: {_INSTEAD[what]}"
+            error = f"looks like a secret by its {what}, and {how}"
+            yield {"loc": at, "type": "value_error", "ctx": {"error": error}}
 
 
 def scaled(stages: Stages, duration_s: float) -> dict[str, float | None]:
@@ -443,9 +438,8 @@ def put(tree: dict[str, Any], dotted: str, value: Any) -> None:
     *tables, last = dotted.split(".")
     nodes: list[Any] = [tree]
     for name in tables:
-        nodes = [
-            one for node in nodes for one in (node.values() if name == "*" else [node.setdefault(name, {})])
-        ]
+        below = [node.values() if name == "*" else [node.setdefault(name, {})] for node in nodes]
+        nodes = [one for some in below for one in some]
         if not all(isinstance(node, dict) for node in nodes):
             raise UsageError(f"--set {dotted}: {name} is a value, not a table")
     for node in nodes:

@@ -195,9 +195,8 @@ def parse(text: str) -> dict[str, Any]:
     except ValueError:
         raise ValueError(_EXPECTED) from None
     if unit is None:
-        raise ValueError(
-            f"expected a bound in {', '.join(filter(None, _UNITS[figure.unit])) or 'plain numbers'}"
-        )
+        units = ", ".join(filter(None, _UNITS[figure.unit]))
+        raise ValueError(f"expected a bound in {units or 'plain numbers'}")
     if found["sign"] != figure.sign:
         raise ValueError(f"expected {name} {figure.sign} a bound")
     if figure.unit == LATENCY:

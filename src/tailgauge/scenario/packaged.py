@@ -37,10 +37,8 @@ def find(argument: str) -> Path:
         return folder / path.name
     if why != MISSING:
         raise UsageError(f"{argument[:300]}: {why}: expected a scenario file")
-    near = nearest(path.stem, names())
-    raise UsageError(
-        f"{argument}: no such file, and no packaged scenario of that name{near or '.'} `tailgauge scenario list` lists them"
-    )
+    why = f"no such file, and no packaged scenario of that name{nearest(path.stem, names()) or '.'}"
+    raise UsageError(f"{argument}: {why} `tailgauge scenario list` lists them")
 
 
 def read(path: Path, number: Callable[[str], Any] = float) -> dict[str, Any]:
