@@ -23,27 +23,15 @@ if TYPE_CHECKING:
     from tailgauge.plan.resolve import Settings
 
 
+PLANNED = "Planned rate per worker: test 50, 100 and 150%."
+STORE = "Store the certificate here (default: the state folder)."
+
+
 @click.command(epilog=options.CALIBRATE)
 @click.option("--quick", is_flag=True, help="Finish within a minute instead of five.")
-@click.option(
-    "--planned",
-    type=Positive(),
-    metavar="CHUNKS_PER_S",
-    help="Planned rate per worker: test 50, 100 and 150%.",
-)
-@click.option(
-    "--clock",
-    type=click.Choice(("kernel", "user")),
-    default="kernel",
-    show_default=True,
-    help="Timestamp source.",
-)
-@click.option(
-    "--certificate",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Store the certificate here (default: the state folder).",
-)
+@click.option("--planned", type=Positive(), metavar="CHUNKS_PER_S", help=PLANNED)
+@click.option("--clock", type=options.CLOCK, default="kernel", show_default=True, help="Timestamp source.")
+@click.option("--certificate", type=options.FILE, metavar="FILE", help=STORE)
 @options.as_json("the certificate as JSON")
 def calibrate(
     quick: bool, planned: float | None, clock: str, certificate: Path | None, as_json: bool

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from tailgauge_analysis.text.picture import Picture
     from tailgauge_analysis.text.section import Report
 
+CITE = "Cite this calibration certificate (default: the stored one)."
 LOW_PRIORITY = 10  # how nice a report that loads pandas is to open requests
 
 
@@ -87,12 +88,7 @@ def cli() -> None:
 @options.plugins()
 @click.option("--allow-plugins", is_flag=True, help="Load the plugins that the scenario names.")
 @click.option("--dry-run", is_flag=True, help="Simulate the run in seconds; send nothing.")
-@click.option(
-    "--certificate",
-    type=click.Path(path_type=Path),
-    metavar="FILE",
-    help="Cite this calibration certificate (default: the stored one).",
-)
+@click.option("--certificate", type=options.FILE, metavar="FILE", help=CITE)
 @options.out("runs/ and reports/", remote=True)
 @options.as_json("one JSON object per run")
 def run(
@@ -131,22 +127,20 @@ def run(
     settings = [run_command.settings_of(name, given, sets, **plan, **shared) for name in scenarios]
     if any(each.scenario.experiment for each in settings):
         if remote or page or duration or requests or settings[1:]:
-            raise UsageError(
-                "an experiment plans its runs: give one scenario, without --expect-workers and --web, and set "
-                "experiment.minutes instead of a length"
-            )
+            how = "give one scenario, without --expect-workers and --web, and set experiment.minutes instead of a length"
+            raise UsageError(f"an experiment plans its runs: {how}")
         sys.exit(answer(scenarios[0], settings[0], dry_run=dry_run, as_json=as_json, **shared))
     if dry_run:
-        sys.exit(
-            Exit.worst(run_command.dry_run(each, _print, _print_error, as_json=as_json) for each in settings)
-        )
+        codes = (run_command.dry_run(each, _print, _print_error, as_json=as_json) for each in settings)
+        sys.exit(Exit.worst(codes))
     run_command.check_reachable(settings, address)
     with loading():
         platform.platform()  # for the SDKs' headers; it asks another process, which would start gevent's loop
         from tailgauge.locust_app.launch import WorkerSetup
+        from tailgauge.protocols import target
 
         if children:
-            run_command.load_sdks(settings)
+            target.load_sdks(one for each in settings for one in each.scenario.targets.values())
     setup = WorkerSetup(children, remote, address)
     sys.exit(run_command.launch(settings, setup, page, _print, _print_error, as_json=as_json))
 
@@ -363,9 +357,8 @@ cli.add_command(docs)
 def main() -> None:
     """Entry point: an error is one line on standard error."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads spin at full speed between small tasks
-    os.environ.setdefault(
-        "JE_ARROW_MALLOC_CONF", "background_thread:false"
-    )  # workers are forked without threads
+    # Workers are forked without threads.
+    os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
     try:
         cli.main(prog_name="tailgauge", standalone_mode=False)
     except click.exceptions.Exit as error:

@@ -102,9 +102,8 @@ def out(folders: str, *, remote: bool = False) -> Callable[[_Command], _Command]
 
     def folder(context: click.Context, _: click.Parameter, value: str) -> Path:
         if is_remote(value) and not remote:
-            raise UsageError(
-                f"--out {value}: expected a folder: only run, checkup and report write to object storage"
-            )
+            how = "only run, checkup and report write to object storage"
+            raise UsageError(f"--out {value}: expected a folder: {how}")
         return context.with_resource(staged(value, lambda text: click.echo(f"tailgauge: {text}", err=True)))
 
     return click.option("--out", type=str, default=".", metavar="DIR", help=text, callback=folder)
@@ -149,10 +148,8 @@ def plugins() -> Callable[[_Command], _Command]:
             for one in given:
                 plugin.load(one)
 
-    text = "Load this plugin (repeatable)."
-    return click.option(
-        "--plugin", multiple=True, metavar="FILE|NAME", callback=load, expose_value=False, help=text
-    )
+    shown = {"metavar": "FILE|NAME", "help": "Load this plugin (repeatable)."}
+    return click.option("--plugin", multiple=True, callback=load, expose_value=False, **shown)
 
 
 class Commands(click.Group):
@@ -218,9 +215,8 @@ class Whole(click.ParamType[int]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """Parse the value."""
         if not re.fullmatch(r"-?\d{1,20}", str(value)) or not self.least <= int(value) <= self.most:
-            self.fail(
-                f"expected a whole number from {self.least:,} to {self.most:,}, got {value!r}", param, ctx
-            )
+            bounds = f"from {self.least:,} to {self.most:,}"
+            self.fail(f"expected a whole number {bounds}, got {value!r}", param, ctx)
         return int(value)
 
 
@@ -229,12 +225,7 @@ class ScenarioName(click.ParamType[str]):
 
     name = "scenario"
 
-    def shell_complete(
-        self,
-        ctx: click.Context,  # noqa: ARG002 - click's signature
-        param: click.Parameter,  # noqa: ARG002
-        incomplete: str,
-    ) -> list[Any]:
+    def shell_complete(self, _: click.Context, __: click.Parameter, incomplete: str) -> list[Any]:
         """Packaged scenarios that begin so; files where there is none."""
         from click.shell_completion import CompletionItem
 
@@ -244,7 +235,9 @@ class ScenarioName(click.ParamType[str]):
         return [CompletionItem(incomplete, type="file"), *found]
 
 
+CLOCK = click.Choice(("kernel", "user"))
 SEED = Whole(0, 2**63 - 1)
+FILE = click.Path(path_type=Path)
 PEM = click.Path(dir_okay=False, path_type=Path)
 
 
@@ -280,7 +273,7 @@ TRAFFIC = (
 )  # fmt: skip
 MORE = (
     Override("--seed", "seed", SEED, None, "Seed of arrivals, sizes and prompts."),
-    Override("--clock", "clock", click.Choice(("kernel", "user")), None, "Timestamp source: kernel or user space."),
+    Override("--clock", "clock", CLOCK, None, "Timestamp source: kernel or user space."),
     Override("--max-requests", "guard.max_requests", Whole(), None, "Stop before this many HTTP calls."),
     Override("--max-tokens", "guard.max_tokens", Whole(), None, "Stop before this many input and output tokens."),
     Override("--max-cost", "guard.max_cost", Positive(), "AMOUNT", "Stop before this cost in the price file's currency."),

@@ -12,7 +12,7 @@ from tailgauge.errors import Exit, UsageError
 from tailgauge.live import screen
 
 if TYPE_CHECKING:
-    from tailgauge.locust_app.launch import WorkerSetup
+    from tailgauge.locust_app.launch import Page, WorkerSetup
     from tailgauge.plan.resolve import Settings
     from tailgauge.scenario.model import Scenario
 
@@ -75,15 +75,13 @@ def worker_counts(workers: int | None, remote: int, bind: str | None) -> tuple[i
     return children, remote, default if bind is None else parse(bind, "--bind", port=PORT)
 
 
-def page(web: str | None, *, metrics: bool) -> tuple[Address, bool] | None:
+def page(web: str | None, *, metrics: bool) -> Page | None:
     """Address of Locust's page and whether it has /metrics; None without a page."""
     if web is None:
         if metrics:
             raise UsageError("--metrics: it needs the web page: add --web PORT")
         return None
-    if web.isdigit():
-        return parse(f"{LOOPBACK}:{web}", "--web"), metrics
-    return parse(web, "--web"), metrics
+    return parse(f"{LOOPBACK}:{web}" if web.isdigit() else web, "--web"), metrics
 
 
 def check_reachable(settings: Iterable[Settings], bind: Address) -> None:
@@ -93,28 +91,14 @@ def check_reachable(settings: Iterable[Settings], bind: Address) -> None:
     for each in settings:
         urls = {target.url for target in each.scenario.targets.values()}
         if not is_loopback(bind.host) and SIMULATED in urls:
-            raise UsageError(
-                f"--bind {bind}: remote workers cannot reach the simulated endpoint of {each.scenario_file}: "
-                "start `tailgauge endpoint --host ADDRESS` and add --target http://ADDRESS:8000"
-            )
-
-
-def load_sdks(settings: Iterable[Settings]) -> None:
-    """Import the SDKs of the scenarios' targets."""
-    from tailgauge.protocols import target
-
-    target.load_sdks(one for each in settings for one in each.scenario.targets.values())
+            how = "start `tailgauge endpoint --host ADDRESS` and add --target http://ADDRESS:8000"
+            what = f"remote workers cannot reach the simulated endpoint of {each.scenario_file}"
+            raise UsageError(f"--bind {bind}: {what}: {how}")
 
 
 def launch(
-    settings: list[Settings],
-    setup: WorkerSetup,
-    page: tuple[Address, bool] | None,
-    echo: Echo,
-    print_error: Echo,
-    *,
-    as_json: bool,
-) -> Exit:
+    settings: list[Settings], setup: WorkerSetup, page: Page | None, echo: Echo, print_error: Echo, *, as_json: bool
+) -> Exit:  # fmt: skip
     """Run each scenario and print its result; returns the exit code of them all."""
     from tailgauge.locust_app.launch import Launch, beside_the_loop
 

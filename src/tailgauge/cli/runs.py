@@ -53,13 +53,8 @@ class StoredRun:
 @options.out("runs/ and reports/")
 @click.pass_context
 def runs(
-    context: click.Context,
-    names: tuple[str, ...],
-    older_than: float | None,
-    clean: bool,
-    yes: bool,
-    out: Path,
-) -> None:
+    context: click.Context, names: tuple[str, ...], older_than: float | None, clean: bool, yes: bool, out: Path
+) -> None:  # fmt: skip
     """List and clean up runs.
 
     RUN is a run or a part of its name, for example quickstart. A run that is still recorded is not deleted.
