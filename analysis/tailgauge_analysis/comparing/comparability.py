@@ -120,9 +120,8 @@ def _allowed(group: str, key: str, allow: Sequence[str]) -> bool:
 def _known(allow: Sequence[str], keys: Sequence[str]) -> None:
     for name in allow:
         if name not in GROUPS and not any(_allowed(SCENARIO, key, [name]) for key in keys):
-            raise UsageError(
-                f"--allow {name}: expected {', '.join(GROUPS)}, or a key of these runs' scenario, as traffic.chat.hedge"
-            )
+            key = "a key of these runs' scenario, as traffic.chat.hedge"
+            raise UsageError(f"--allow {name}: expected {', '.join(GROUPS)}, or {key}")
 
 
 def refusals(found: Sequence[Difference], a: str = "A", b: str = "B") -> list[str]:

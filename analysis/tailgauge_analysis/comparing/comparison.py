@@ -144,12 +144,9 @@ def headline(found: Comparison, of_run: Result) -> Result:
     """The answer of a run in blocks: the comparison, behind it what the run says of its objectives."""
     if of_run.outcome == NO_ANSWER:
         return of_run
-    return replace(
-        of_run,
-        outcome=worst((of_run.outcome, found.outcome)),
-        sentence=sentence(found),
-        details=(*found.remarks, *_power(found), *of_run.details),
-    )
+    outcome = worst((of_run.outcome, found.outcome))
+    details = (*found.remarks, *_power(found), *of_run.details)
+    return replace(of_run, outcome=outcome, sentence=sentence(found), details=details)
 
 
 def section(found: Comparison) -> Section:

@@ -101,14 +101,14 @@ def _remarks(pairs: Sequence[Pair], blocks: Sequence[Block], dry_run: bool) -> l
         return remarks
     first = {a.began < b.began for a, b in pairs if a.began is not None and b.began is not None}
     if len(pairs) >= FEWEST_PAIRS and len(first) == 1:
-        remarks.append(
-            f"{'A' if first == {True} else 'B'} came first in every pair: drift within a pair counts as a difference. Randomize the order"
-        )
+        drift = "drift within a pair counts as a difference. Randomize the order"
+        remarks.append(f"{'A' if first == {True} else 'B'} came first in every pair: {drift}")
     if len(pairs) > 1 and len({a.seed for a, _ in pairs}) == 1:
         remarks.append("all pairs have the same seed, so the same prompts: a cache may hold them")
     short = [b for b in blocks if b.e2e_p99_s is not None and b.seconds < BLOCK_E2E * b.e2e_p99_s]
     if short:
+        shorter = f"shorter than {BLOCK_E2E} times their end-to-end p99"
         remarks.append(
-            f"{len(short)} of {len(blocks)} blocks are shorter than {BLOCK_E2E} times their end-to-end p99: consecutive blocks influence each other"
+            f"{len(short)} of {len(blocks)} blocks are {shorter}: consecutive blocks influence each other"
         )
     return remarks

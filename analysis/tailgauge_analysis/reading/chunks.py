@@ -192,11 +192,8 @@ class Fold:
         self._rows += n
         at = np.flatnonzero(~table["exact"].to_numpy())
         if len(at):
-            ns = (
-                column["arrived_at_ns"][at]
-                - pc.coalesce(table["low_at_ns"], table["arrived_at_ns"]).take(at).to_numpy()
-            )
-            self._ranges.append(Ranges(place.start + at, np.maximum(ns, 0)))
+            low = pc.coalesce(table["low_at_ns"], table["arrived_at_ns"]).take(at).to_numpy()
+            self._ranges.append(Ranges(place.start + at, np.maximum(column["arrived_at_ns"][at] - low, 0)))
         self._runs.append(_runs(column, kind))
 
     def done(self) -> Chunks:
@@ -258,11 +255,10 @@ def _whole(parts: Iterable[Ints]) -> Ints:
 
 def _runs(column: dict[str, Ints], kind: Ints) -> Runs:
     ids, leg, attempt, index = (column[name] for name in ("request_id", "leg", "attempt", "chunk_index"))
-    new = np.empty(len(ids), np.bool_)
-    new[0] = True
-    new[1:] = (
-        (ids[1:] != ids[:-1]) | (leg[1:] != leg[:-1]) | (attempt[1:] != attempt[:-1]) | (np.diff(index) != 1)
-    )
+    new = np.ones(len(ids), np.bool_)
+    new[1:] = np.diff(index) != 1
+    for key in (ids, leg, attempt):
+        new[1:] |= key[1:] != key[:-1]
     at = np.flatnonzero(new)
     nothing = np.zeros(len(at), np.int64)
     other = bool((kind > 0).any())

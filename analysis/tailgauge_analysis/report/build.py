@@ -109,11 +109,8 @@ def _about(findings: Findings) -> Iterator[str]:
     """Which target, when, how long and how much."""
     run, offered = findings.frames.run, findings.evidence.throughput.offered_per_s
     target = run["target"]
-    yield (
-        "simulated endpoint"
-        if target.get("simulated")
-        else plain(str(target.get("url") or "unknown target"), 80)
-    )
+    url = plain(str(target.get("url") or "unknown target"), 80)
+    yield "simulated endpoint" if target.get("simulated") else url
     if run["started_at"]:
         yield f"{run['started_at'][:10]}, {run['started_at'][11:16]} UTC"
     if offered is not None:

@@ -117,9 +117,8 @@ def _ttft(t: Timeline) -> list[go.Scatter]:
     lines: list[go.Scatter] = []
     for one in t.ttft:
         line = curve(one.at_s, one.values_ms, f"{t.wait} {percentile(one.p)}", colours[one.p], hover)
-        lines.append(
-            line.update(mode="lines+markers" if len(one.at_s) < 100 else "lines", marker={"size": 4})
-        )
+        mode = "lines+markers" if len(one.at_s) < 100 else "lines"
+        lines.append(line.update(mode=mode, marker={"size": 4}))
     if any(one.p == PS[-1] for one in t.ttft):
         return lines[::-1]
     dots = go.Scatter(

@@ -74,10 +74,8 @@ def curve(x: Floats, y: Floats, name: str, colour: str, hover: str, **more: Any)
     """A line of a panel; of one or two points, with markers."""
     line: dict[str, Any] = {"color": colour, "width": 1.8}
     line |= {key: more.pop(key) for key in ("shape", "dash") if key in more}
-    mode = "lines+markers" if len(x) < 3 else "lines"
-    return go.Scatter(
-        x=numbers(x), y=numbers(y), name=name, mode=mode, line=line, hovertemplate=hover, **more
-    )
+    more |= {"mode": "lines+markers" if len(x) < 3 else "lines", "line": line, "hovertemplate": hover}
+    return go.Scatter(x=numbers(x), y=numbers(y), name=name, **more)
 
 
 def numbers(values: Floats) -> list[float | None]:

@@ -103,11 +103,11 @@ def _of(
     if busy is not None:
         waited = waits.loc[busy.index].mean()
         of = f"a core and waited for one {waited:.0%} of the time" if waited > SHORT_OF_CORES else "its core"
-        lag_ms = (
-            float(busy[["loop_lag_max_ns", "receive_lag_max_ns", "dispatch_late_max_ns"]].to_numpy().max())
-            / 1e6
+        lags_ns = busy[["loop_lag_max_ns", "receive_lag_max_ns", "dispatch_late_max_ns"]].to_numpy()
+        yield (
+            float(lags_ns.max()) / 1e6,
+            f"was at {busy['cpu_share'].mean():.0%} of {of} {_span(busy)}: {more}",
         )
-        yield lag_ms, f"was at {busy['cpu_share'].mean():.0%} of {of} {_span(busy)}: {more}"
     yield from _late(rows, silent)
     pause = rows["gc_pause_ns"].max() / 1e6
     if pause > GARBAGE_MS:
@@ -115,11 +115,8 @@ def _of(
     opened, wait_ns = grown("pool_waits", rows, mine), rows["pool_wait_max_ns"].max()
     if opened and wait_ns > LAG_NS:
         worst = rows.iloc[int(rows["pool_wait_max_ns"].fillna(0).to_numpy().argmax())]
-        waited_to = f"waited up to {ms(wait_ns / 1e6)} ms (at {_at(worst)})"
-        yield (
-            wait_ns / 1e6,
-            f"opened connections for {count(opened)} attempts, which {waited_to}: {open_fewer()}",
-        )
+        which = f"{count(opened)} attempts, which waited up to {ms(wait_ns / 1e6)} ms (at {_at(worst)})"
+        yield wait_ns / 1e6, f"opened connections for {which}: {open_fewer()}"
     again, jumbled = grown("retransmits", rows, mine) or 0, grown("out_of_order", rows, mine) or 0
     if again + jumbled > LOSSES * (grown("reads", rows, mine) or 0):
         lost = f"{plural(again, 'segment')} retransmitted, {plural(jumbled, 'packet')} out of order"

@@ -28,14 +28,11 @@ class Child:
 
     def __init__(self, arguments: Sequence[str], log: Path, *, with_keys: bool) -> None:
         self.log = log
+        line, env = [sys.executable, "-m", "tailgauge", *arguments], environment(with_keys=with_keys)
+        pipe = subprocess.PIPE
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "tailgauge", *arguments],
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                stderr=errors,
-                start_new_session=True,
-                env=environment(with_keys=with_keys),
+                line, stdin=pipe, stdout=pipe, stderr=errors, start_new_session=True, env=env
             )
 
     def first_line(self, timeout_s: float) -> str:

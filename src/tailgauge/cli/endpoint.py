@@ -36,11 +36,8 @@ def settings(
     for option in ("certfile", "keyfile"):
         if options[option] and (why := refusal(options[option])):
             raise UsageError(f"--{option} {options[option]}: {why}")
-    return table, ServerOptions(
-        api_key=os.environ[variable] if variable else None,
-        certfile=options["certfile"],
-        keyfile=options["keyfile"],
-    )
+    key = os.environ[variable] if variable else None
+    return table, ServerOptions(api_key=key, certfile=options["certfile"], keyfile=options["keyfile"])
 
 
 def _key(given: str) -> str:

@@ -107,14 +107,8 @@ def _stored(run_id: str, folders: tuple[Path, ...]) -> StoredRun:
     changed = max((one.st_mtime for path, one in stats.items() if run in path.parents), default=0.0)
     alive = RunFolder(run).is_recorded or time.time() - changed < _IDLE_S
     is_running = facts.get("state") == "running" and alive
-    return StoredRun(
-        run_id,
-        folders,
-        target=_target(facts.get("target")),
-        result="running" if is_running else _result(facts),
-        size=sum(one.st_size for one in stats.values()),
-        is_running=is_running,
-    )
+    result, size = "running" if is_running else _result(facts), sum(one.st_size for one in stats.values())
+    return StoredRun(run_id, folders, _target(facts.get("target")), result, size, is_running)
 
 
 def _target(target: Any) -> str:

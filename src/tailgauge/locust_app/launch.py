@@ -123,12 +123,8 @@ class Launch:
     def __init__(
         self, scenarios: Sequence[Settings], setup: WorkerSetup, page: Page | None, *, shows_progress: bool
     ) -> None:
-        self._scenarios, self._setup, self._page, self._shows_progress = (
-            scenarios,
-            setup,
-            page,
-            shows_progress,
-        )
+        self._scenarios, self._setup = scenarios, setup
+        self._page, self._shows_progress = page, shows_progress
         self._token = given("a remote worker" if setup.remote else "") or fresh()
         os.environ[TOKEN] = self._token  # of the sockets here and in the workers
         self._interrupts = 0

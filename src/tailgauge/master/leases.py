@@ -91,9 +91,8 @@ def _stretches(times: Iterable[int]) -> list[dict[str, float]]:
             stretches[-1].append(at_ns)
         else:
             stretches.append([at_ns])
-    return [
-        {"from_s": round(s[0] / 1e9, 3), "to_s": round(s[-1] / 1e9, 3), "requests": len(s)} for s in stretches
-    ]
+    ends = [(round(s[0] / 1e9, 3), round(s[-1] / 1e9, 3), len(s)) for s in stretches]
+    return [{"from_s": from_s, "to_s": to_s, "requests": n} for from_s, to_s, n in ends]
 
 
 def _share(row: Planned, takers: int) -> int:

@@ -170,14 +170,11 @@ class Run:
         self._on_counters(worker, data)
         record = data["record"]
         worker.state, worker.record = record["state"], record
-        self.notes.extend(
-            f"worker {worker.number}: plugin {plain(text, MAX_NOTE)}"
-            for text in record["faults"][:MAX_FAULTS]
-        )
+        who = f"worker {worker.number}"
+        faults = [plain(text, MAX_NOTE) for text in record["faults"][:MAX_FAULTS]]
+        self.notes.extend(f"{who}: plugin {text}" for text in faults)
         if worker.has_left:
-            self.notes.append(
-                f"worker {worker.number} on {worker.hello['host']} ended {self._at()}: {record['why']}"
-            )
+            self.notes.append(f"{who} on {worker.hello['host']} ended {self._at()}: {record['why']}")
         received, written = self.part_receiver.rows.get(worker.number, {}), record["rows"]
         if not record["shared"] and all(received.get(name, 0) == rows for name, rows in written.items()):
             worker.delivered = True
@@ -202,10 +199,9 @@ class Run:
     def _on_guarded(self, worker: RunWorker, data: dict[str, Any]) -> None:
         limit = data["limit"]
         if self.state == "running":
-            self.notes.append(
-                f"guard.{limit} ({getattr(self.scenario.guard, limit):,}): no new requests after "
-                f"{self._passed_ns() / 1e9:.1f} s; the next call of worker {worker.number} could exceed its share"
-            )
+            end = f"no new requests after {self._passed_ns() / 1e9:.1f} s"
+            why = f"the next call of worker {worker.number} could exceed its share"
+            self.notes.append(f"guard.{limit} ({getattr(self.scenario.guard, limit):,}): {end}; {why}")
         self.cut_short("guarded")
 
     # --- the run ----------------------------------------------------------------------------------------------

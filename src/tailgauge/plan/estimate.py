@@ -152,6 +152,5 @@ def _cost(scenario: Scenario, name: str, one: _Sum, prices: Prices, day: date) -
     alone = scenario.model_copy(update={"traffic": {name: scenario.traffic[name]}})
     prompt = one.usage.prompt // max(1, one.calls)
     known = filter(None, (prices.price(model, day) for _, model in alone.models()))
-    return max(price.cost(one.usage, prompt) for price in known) * Fraction(
-        pattern_of(scenario.traffic[name]).price_share
-    )
+    share = Fraction(pattern_of(scenario.traffic[name]).price_share)
+    return max(price.cost(one.usage, prompt) for price in known) * share

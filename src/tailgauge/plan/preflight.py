@@ -110,10 +110,8 @@ def sized_tables(scenario: Scenario) -> list[str]:
     if scenario.arrival.process in {TASKS, TRACE}:
         return []
     first = next(iter(scenario.models()))
-    of_first = {
-        name: one for name, one in scenario.traffic.items() if (one.target, scenario.model_of(one)) == first
-    }
-    return [name for name, one in of_first.items() if _is_generated(one) and one.cache is None]
+    alone = {name: one for name, one in scenario.traffic.items() if _is_generated(one) and one.cache is None}
+    return [name for name, one in alone.items() if (one.target, scenario.model_of(one)) == first]
 
 
 def sizing(scenario: Scenario, learnt: Learnt) -> Sizing:

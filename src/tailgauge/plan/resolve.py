@@ -206,10 +206,8 @@ def _guard_suffices(scenario: Scenario, workers: int) -> None:
         least = f"expected at least {tried + written + workers}, got {limit}"
         why = f"{tried} calls of the preflight, {written} that write prefixes, and one for each worker"
         raise ScenarioError(f"guard.max_requests: {least}: {why}")
-    tokens, limit = (
-        sum(need(one.call, Sizing(), None).tokens or 0 for one in calls),
-        scenario.guard.max_tokens,
-    )
+    limit = scenario.guard.max_tokens
+    tokens = sum(need(one.call, Sizing(), None).tokens or 0 for one in calls)
     if limit is not None and limit < tokens:
         least = f"expected at least {tokens}, got {limit}"
         raise ScenarioError(f"guard.max_tokens: {least}: the preflight may use that")

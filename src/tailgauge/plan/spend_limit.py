@@ -52,14 +52,12 @@ class Amount(NamedTuple):
 
     def plus(self, other: Amount, sign: int = 1) -> Amount:
         """The sum; what is not limited or not known counts nothing."""
+        requests = (self.requests or 0) + sign * (other.requests or 0)
+        tokens = (self.tokens or 0) + sign * (other.tokens or 0)
         cost = _FREE if self.cost is None else self.cost
         if other.cost is not None and other.cost is not _FREE:
             cost += sign * other.cost
-        return Amount(
-            (self.requests or 0) + sign * (other.requests or 0),
-            (self.tokens or 0) + sign * (other.tokens or 0),
-            cost,
-        )
+        return Amount(requests, tokens, cost)
 
     def plain(self) -> list[Any]:
         """Plain values for a message; `of_plain` reads them."""
@@ -126,13 +124,9 @@ def used(row: AttemptRow, price: Price | None) -> Amount | None:
         return Amount(1)
     if row.ended not in COMPLETED or row.input_tokens is None or row.output_tokens is None:
         return None
-    usage = Usage(
-        row.input_tokens,
-        (row.cache_creation_input_tokens or 0) - (row.cache_creation_1h_input_tokens or 0),
-        row.cache_creation_1h_input_tokens or 0,
-        row.cache_read_input_tokens or 0,
-        row.output_tokens,
-    )
+    hour, read = row.cache_creation_1h_input_tokens or 0, row.cache_read_input_tokens or 0
+    short = (row.cache_creation_input_tokens or 0) - hour
+    usage = Usage(row.input_tokens, short, hour, read, row.output_tokens)
     return Amount(1, usage.prompt + usage.output, None if price is None else price.cost(usage))
 
 

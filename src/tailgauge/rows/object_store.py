@@ -51,10 +51,8 @@ def _place(url: str) -> tuple[str, str]:
         schemes = ", ".join(f"{one}://" for one in SCHEMES)
         raise UsageError(f"{url[:200]}: expected a folder, or a URL of {schemes}")
     if "@" in bucket or rest or not bucket:
-        expected = (
-            f"expected {scheme}://BUCKET/PREFIX; credentials come from the environment, not from the URL"
-        )
-        raise UsageError(f"{scheme}://: {expected}")
+        keys = "credentials come from the environment, not from the URL"
+        raise UsageError(f"{scheme}://: expected {scheme}://BUCKET/PREFIX; {keys}")
     return scheme, f"{bucket}/{path}".rstrip("/")
 
 

@@ -82,9 +82,8 @@ class RunFolder:
             for name in (*TABLES, "workers"):
                 (self.path / name).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise UsageError(
-                f"{self.path}: the run folder cannot be written: {error.strerror}. Choose another --out"
-            ) from error
+            why = f"the run folder cannot be written: {error.strerror}"
+            raise UsageError(f"{self.path}: {why}. Choose another --out") from error
 
 
 def write_json(path: Path, value: Any) -> None:

@@ -312,10 +312,8 @@ class Scenario(Table):
 
 def _targets_used(traffic: Traffic) -> set[str]:
     """The targets that the calls of a traffic table may go to."""
-    return {target for target, _ in pattern_of(traffic).models()} | {
-        traffic.hedge.target,
-        traffic.fallback.target,
-    }
+    of_pattern = {target for target, _ in pattern_of(traffic).models()}
+    return of_pattern | {traffic.hedge.target, traffic.fallback.target}
 
 
 def _widen(_: Any) -> None:

@@ -31,11 +31,8 @@ CACHED_FROM: Mapping[int, tuple[str, ...]] = {
     2048: ("claude-opus-4-7", "claude-mythos-preview"),
     4096: ("claude-opus-4-6", "claude-opus-4-5", "claude-haiku-4-5"),
 }
-Rate = Annotated[
-    Decimal,
-    BeforeValidator(lambda given: Decimal(given) if type(given) is int else given),
-    Field(ge=0, le=1_000_000),
-]
+_EXACT = BeforeValidator(lambda given: Decimal(given) if type(given) is int else given)
+Rate = Annotated[Decimal, _EXACT, Field(ge=0, le=1_000_000)]
 _Name = Annotated[str, Field(min_length=1)]
 
 
@@ -65,13 +62,9 @@ class Usage(NamedTuple):
         hour = counts.get("cache_creation_1h_input_tokens") or 0
         written = counts.get("cache_creation_input_tokens") or 0
         short = counts.get("cache_creation_5m_input_tokens")
-        return cls(
-            counts.get("input_tokens") or 0,
-            max(written - hour, 0) if short is None else short,
-            hour,
-            counts.get("cache_read_input_tokens") or 0,
-            counts.get("output_tokens") or 0,
-        )
+        short = max(written - hour, 0) if short is None else short
+        read, output = counts.get("cache_read_input_tokens") or 0, counts.get("output_tokens") or 0
+        return cls(counts.get("input_tokens") or 0, short, hour, read, output)
 
 
 @dataclass(frozen=True, slots=True)
