@@ -10,46 +10,23 @@ from dataclasses import dataclass, replace
 
 from tailgauge.errors import Exit
 from tailgauge.thresholds import DEGRADED, FEWEST_PAIRS, INVALID, VALID
+from tailgauge_analysis.comparing import effects
 from tailgauge_analysis.comparing.block import Block
 from tailgauge_analysis.comparing.comparability import Difference, allowed
 from tailgauge_analysis.comparing.design import NOT_COMPARABLE, STABLE, Design, Growing
-from tailgauge_analysis.comparing.effects import (
-    BETTER,
-    INCONCLUSIVE,
-    NO_WORSE,
-    SAME,
-    WORSE,
-    Effect,
-    Primary,
-    effects,
-    overall,
-    unequal_work,
-)
+from tailgauge_analysis.comparing.effects import BETTER, INCONCLUSIVE, NO_WORSE, SAME, WORSE, Effect
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, Quantile
+from tailgauge_analysis.text import section as outcomes
 from tailgauge_analysis.text.cells import quantile_cell
 from tailgauge_analysis.text.formatting import count, figures, ms, plain, plural, share
 from tailgauge_analysis.text.quantile import plain_values
-from tailgauge_analysis.text.section import (
-    EXITS,
-    FAIL,
-    NO_ANSWER,
-    PASS,
-    Cell,
-    Measurement,
-    Report,
-    Result,
-    Section,
-    Table,
-    Value,
-    worst,
-)
-from tailgauge_analysis.text.section import INCONCLUSIVE as NOT_DECIDED
+from tailgauge_analysis.text.section import Cell, Measurement, Report, Result, Section, Table, Value
 
 SCHEMA_VERSION = 3
 MOST_DIFFERENCES = 8
 MOST_ROWS = 3  # in the sentence
 UNSTABLE = {(False, True): WORSE, (True, False): BETTER, (True, True): INCONCLUSIVE}  # A, B
-OUTCOMES = {WORSE: FAIL, BETTER: PASS, SAME: PASS, NO_WORSE: PASS}
+OUTCOMES = {WORSE: outcomes.FAIL, **dict.fromkeys((BETTER, SAME, NO_WORSE), outcomes.PASS)}
 HEADER = ("offered requests, ms", "verdict", "change", "A", "B", "p", "worse in", "why")
 COMPUTED = (
     "Figures of a variant are geometric means over its blocks, so that B / A is the change. p is that of the sign-flip test: "
@@ -92,16 +69,16 @@ class Comparison:
     @property
     def outcome(self) -> str:
         """Worse is a FAIL."""
-        return OUTCOMES.get(self.verdict, NOT_DECIDED)
+        return OUTCOMES.get(self.verdict, outcomes.INCONCLUSIVE)
 
     @property
     def exit_code(self) -> Exit:
         """INVALID of what cannot be compared."""
-        return Exit.INVALID if self.against else EXITS[self.outcome]
+        return Exit.INVALID if self.against else outcomes.EXITS[self.outcome]
 
 
 def comparison(
-    pairs: Sequence[tuple[Block, Block]], metrics: Sequence[str], primary: Primary, threshold: float, design: Design,
+    pairs: Sequence[tuple[Block, Block]], metrics: Sequence[str], primary: effects.Primary, threshold: float, design: Design,
     differs: Sequence[Difference] = (),
 ) -> Comparison:  # fmt: skip
     """Compare the pairs, as far as their design allows; `primary` decides."""
@@ -109,11 +86,11 @@ def comparison(
     unstable = UNSTABLE.get((a_grows, b_grows))
     rows: list[Effect] = []
     if pairs and unstable is None:
-        rows = effects(pairs, metrics, primary, threshold, decide=not design.against)
+        rows = effects.effects(pairs, metrics, primary, threshold, decide=not design.against)
     return Comparison(
-        SCHEMA_VERSION, unstable or (NOT_COMPARABLE if design.against else overall(rows)), tuple(design.against),
+        SCHEMA_VERSION, unstable or (NOT_COMPARABLE if design.against else effects.overall(rows)), tuple(design.against),
         tuple(design.remarks), tuple(differs), threshold, CONFIDENCE, len(pairs), tuple(Pair(a, b) for a, b in pairs),
-        tuple(rows), tuple(unequal_work([(a.work, b.work) for a, b in pairs])), design.growth,
+        tuple(rows), tuple(effects.unequal_work([(a.work, b.work) for a, b in pairs])), design.growth,
     )  # fmt: skip
 
 
@@ -142,9 +119,9 @@ def measured(verdicts: Sequence[str], against: Sequence[str]) -> Measurement:
 
 def headline(found: Comparison, of_run: Result) -> Result:
     """The answer of a run in blocks: the comparison, behind it what the run says of its objectives."""
-    if of_run.outcome == NO_ANSWER:
+    if of_run.outcome == outcomes.NO_ANSWER:
         return of_run
-    outcome = worst((of_run.outcome, found.outcome))
+    outcome = outcomes.worst((of_run.outcome, found.outcome))
     details = (*found.remarks, *_power(found), *of_run.details)
     return replace(of_run, outcome=outcome, sentence=sentence(found), details=details)
 
@@ -172,8 +149,8 @@ def sentence(found: Comparison) -> str:
 def _answer(found: Comparison, a: str, b: str, least: str) -> str:
     unstable = [(name, by) for name, by in zip((a, b), found.growth_per_s, strict=True) if by is not None]
     if unstable:
-        text = "is not stable at this rate: the backlog grows by"
-        return "; ".join(f"{name} {text} {figures(by)} requests/s" for name, by in unstable)
+        grows = "is not stable at this rate: the backlog grows by"
+        return "; ".join(f"{name} {grows} {figures(by)} requests/s" for name, by in unstable)
     if found.verdict == SAME:
         return f"No difference of {least} or more between {a} and {b}"
     rows = [row for row in found.rows if row.verdict == found.verdict]

@@ -18,29 +18,14 @@ import numpy as np
 
 from tailgauge.errors import Exit
 from tailgauge.thresholds import INVALID
+from tailgauge_analysis.comparing import comparability, effects
 from tailgauge_analysis.comparing.baseline import BaselineRun, Figure, load, of_run
 from tailgauge_analysis.comparing.block import METRICS, PS
-from tailgauge_analysis.comparing.comparability import (
-    SEED,
-    VERSIONS,
-    Difference,
-    Facts,
-    allowed,
-    differences,
-    refusals,
-)
+from tailgauge_analysis.comparing.comparability import SEED, VERSIONS, Difference, Facts
 from tailgauge_analysis.comparing.comparison import OUTCOMES as OF_ROW
 from tailgauge_analysis.comparing.comparison import cells, change, measured, name_of
 from tailgauge_analysis.comparing.design import NOT_COMPARABLE
-from tailgauge_analysis.comparing.effects import (
-    ANSWERED_SHARE,
-    NO_WORSE,
-    UNEQUAL,
-    WORSE,
-    Effect,
-    decisive,
-    named,
-)
+from tailgauge_analysis.comparing.effects import ANSWERED_SHARE, NO_WORSE, WORSE, Effect, named
 from tailgauge_analysis.stats.binomial import student, student_beyond
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text import section
@@ -81,7 +66,7 @@ def judge(
     outcome = OUTCOMES.get(verdict, section.INCONCLUSIVE)
     remarks = [f"{new.run_id} is in the baseline itself: left out"] if len(others) < len(runs) else []
     if rows:
-        remarks += allowed(_differences(others, new, allow), "the baseline", "this run")
+        remarks += comparability.allowed(_differences(others, new, allow), "the baseline", "this run")
         remarks += _drift(others, rows[0])
     table = section.Table(TITLE, HEADER, tuple(map(cells, rows)), prose=(1, 7))
     exit_code = Exit.INVALID if reasons else section.EXITS[outcome]
@@ -133,12 +118,13 @@ def against(runs: Sequence[BaselineRun], new: BaselineRun, allow: Sequence[str])
     """Why the run cannot be held against the others: INVALID, another scenario, target, machine or version, other work."""
     if new.verdict == INVALID:
         return [f"{new.run_id} is INVALID: {new.reason}"]
-    return refusals(_differences(runs, new, allow), "the baseline", "this run") or _other_work(runs, new)
+    refused = comparability.refusals(_differences(runs, new, allow), "the baseline", "this run")
+    return refused or _other_work(runs, new)
 
 
 def _differences(runs: Sequence[BaselineRun], new: BaselineRun, allow: Sequence[str]) -> list[Difference]:
     """The seed counts where all runs have the same."""
-    found = differences([(_equal(run), _equal(new)) for run in runs], allow) if runs else []
+    found = comparability.differences([(_equal(run), _equal(new)) for run in runs], allow) if runs else []
     one_seed = len(runs) > 1 and len({run.seed for run in runs}) == 1
     return [one for one in found if one.group != SEED or one_seed]
 
@@ -155,7 +141,9 @@ def _other_work(runs: Sequence[BaselineRun], new: BaselineRun) -> list[str]:
     for kind, got in new.work.items():
         logs = np.log([run.work[kind] for run in runs if kind in run.work])
         more = math.log(got) - float(logs.mean()) if len(logs) > 1 else 0.0
-        if abs(more) > math.log1p(UNEQUAL) and abs(more) > student(len(logs) - 1, WORK) * _spread(logs):
+        if abs(more) > math.log1p(effects.UNEQUAL) and abs(more) > student(len(logs) - 1, WORK) * _spread(
+            logs
+        ):
             size = f"{abs(math.expm1(more)):.1%} {'more' if more > 0 else 'fewer'}"
             found.append(f"other work: {size} {kind} a call than the baseline")
     return found
@@ -174,7 +162,7 @@ def _rows(runs: Sequence[BaselineRun], new: BaselineRun, threshold: float) -> li
         if of:
             why = _lacks(of, len(runs))
             known.append((replace(named(metric, p, threshold), why=why, counts=not why), of))
-    known.insert(0, known.pop(decisive([row for row, _ in known], new.primary, METRICS)))
+    known.insert(0, known.pop(effects.decisive([row for row, _ in known], new.primary, METRICS)))
     tests = sum(row.counts for row, _ in known[1:])
     levels = [(LEVEL, 1), *[(1 - OTHERS / max(1, tests), tests)] * (len(known) - 1)]
     return [_judged(row, of, *at) if row.counts else row for (row, of), at in zip(known, levels, strict=True)]

@@ -5,6 +5,7 @@ The files may be damaged, forged or older: a value of another type counts as abs
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
 from pydantic import (
@@ -14,7 +15,6 @@ from pydantic import (
     OnErrorOmit,
     ValidationError,
     ValidationInfo,
-    ValidatorFunctionWrapHandler,
     field_validator,
 )
 from pydantic.dataclasses import dataclass
@@ -33,9 +33,7 @@ class _Strict(BaseModel):
 class _Tolerant(_Strict):
     @field_validator("*", mode="wrap")
     @classmethod
-    def _damaged_is_absent(
-        cls, value: Any, handler: ValidatorFunctionWrapHandler, info: ValidationInfo
-    ) -> Any:
+    def _damaged_is_absent(cls, value: Any, handler: Callable[[Any], Any], info: ValidationInfo) -> Any:
         try:
             return handler(value)
         except ValidationError:

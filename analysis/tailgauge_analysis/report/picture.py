@@ -8,21 +8,10 @@ import numpy as np
 import plotly.graph_objects as go
 
 from tailgauge_analysis.report.figures import RED, TOOK, log_ticks, survival, tails
-from tailgauge_analysis.report.plot import (
-    BLUE,
-    GREEN,
-    GREY,
-    ORANGE,
-    PURPLE,
-    Figure,
-    curve,
-    error_bars,
-    finish,
-    numbers,
-)
+from tailgauge_analysis.report.plot import GREY, LINES, Figure, curve, error_bars, finish, numbers
 from tailgauge_analysis.text.picture import Picture, PlotCurve
 
-COLOURS = (BLUE, ORANGE, GREEN, PURPLE)
+COLOURS = LINES[:4]
 DASHED = {"red": RED, "grey": GREY}
 HEIGHT = 360
 

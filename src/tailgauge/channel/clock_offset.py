@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
+from statistics import linear_regression
 
 from gevent.event import Event
 
@@ -66,9 +67,7 @@ def _drift_ppb(kept: Sequence[Ping]) -> int | None:
     if at[-1] < DRIFT_FROM_NS:
         return None
     by = [p.offset.offset_ns - first.offset.offset_ns for p in kept]
-    n, mean = len(kept), sum(at) / len(kept)
-    spread = sum((t - mean) ** 2 for t in at)
-    return round(1e9 * sum((t - mean) * (o - sum(by) / n) for t, o in zip(at, by, strict=True)) / spread)
+    return round(1e9 * linear_regression(at, by).slope)
 
 
 class MasterClock:

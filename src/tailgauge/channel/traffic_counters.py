@@ -17,6 +17,7 @@ _INPUT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_token
 K = TypeVar("K")
 Key = tuple[str, str]  # traffic table, target
 SKETCHES = ("ttft", "tpot", "e2e")
+TOKENS = ("input_tokens", "cached_tokens", "output_tokens")
 
 
 @dataclass(slots=True)
@@ -50,7 +51,7 @@ class TrafficCounters:
 
     def as_message(self) -> dict[str, Any]:
         """Plain values for the channel."""
-        tokens = (self.input_tokens, self.cached_tokens, self.output_tokens)
+        tokens = tuple(getattr(self, name) for name in TOKENS)
         counts = {"requests": dict(self.requests), "attempts": dict(self.attempts), "tokens": tokens}
         return counts | {name: quantile_sketch.packed(getattr(self, name)) for name in SKETCHES}
 
@@ -70,9 +71,8 @@ def combined(many: Iterable[TrafficCounters]) -> TrafficCounters:
     for each in many:
         for name in ("requests", "attempts", *SKETCHES):
             quantile_sketch.merge(getattr(found, name), getattr(each, name))
-        found.input_tokens += each.input_tokens
-        found.cached_tokens += each.cached_tokens
-        found.output_tokens += each.output_tokens
+        for name in TOKENS:
+            setattr(found, name, getattr(found, name) + getattr(each, name))
     return found
 
 
@@ -81,9 +81,7 @@ def difference(now: TrafficCounters, then: TrafficCounters) -> TrafficCounters:
     return TrafficCounters(
         _less(now.requests, then.requests),
         _less(now.attempts, then.attempts),
-        now.input_tokens - then.input_tokens,
-        now.cached_tokens - then.cached_tokens,
-        now.output_tokens - then.output_tokens,
+        *(getattr(now, name) - getattr(then, name) for name in TOKENS),
         *(_less(getattr(now, name), getattr(then, name)) for name in SKETCHES),
     )
 

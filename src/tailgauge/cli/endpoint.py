@@ -36,8 +36,8 @@ def settings(
     for option in ("certfile", "keyfile"):
         if options[option] and (why := refusal(options[option])):
             raise UsageError(f"--{option} {options[option]}: {why}")
-    key = os.environ[variable] if variable else None
-    return table, ServerOptions(api_key=key, certfile=options["certfile"], keyfile=options["keyfile"])
+    api_key = os.environ[variable] if variable else None
+    return table, ServerOptions(api_key=api_key, certfile=options["certfile"], keyfile=options["keyfile"])
 
 
 def _key(given: str) -> str:

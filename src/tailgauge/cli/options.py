@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -148,8 +149,8 @@ def plugins() -> Callable[[_Command], _Command]:
             for one in given:
                 plugin.load(one)
 
-    shown = {"metavar": "FILE|NAME", "help": "Load this plugin (repeatable)."}
-    return click.option("--plugin", multiple=True, callback=load, expose_value=False, **shown)
+    option = partial(click.option, "--plugin", multiple=True, metavar="FILE|NAME")
+    return option(callback=load, expose_value=False, help="Load this plugin (repeatable).")
 
 
 class Commands(click.Group):

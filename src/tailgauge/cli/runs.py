@@ -39,11 +39,6 @@ class StoredRun:
     size: int
     is_running: bool
 
-    @property
-    def text(self) -> str:
-        """Result, size and target."""
-        return f"{self.result:<12}  {size_text(self.size):>8}  {self.target}"
-
 
 @click.command()
 @click.argument("names", nargs=-1, metavar="[RUN]...")
@@ -64,7 +59,8 @@ def runs(
         click.echo("no runs found")
         return
     page = context.make_formatter()
-    page.write_dl([(run.run_id, run.text) for run in found], col_max=44)
+    rows = [(run.run_id, f"{run.result:<12}  {size_text(run.size):>8}  {run.target}") for run in found]
+    page.write_dl(rows, col_max=44)
     click.echo(page.getvalue(), nl=False)
     ended = [run for run in found if not run.is_running]
     if not clean or not ended:

@@ -10,15 +10,15 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from types import SimpleNamespace
 from typing import Any
 
 from prometheus_client import CollectorRegistry, core
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
-from prometheus_client.registry import Collector
 
 from tailgauge import quantile_sketch
-from tailgauge.channel.traffic_counters import SKETCHES, TrafficCounters
+from tailgauge.channel.traffic_counters import SKETCHES, TOKENS, TrafficCounters
 from tailgauge.live.series import RunView
 from tailgauge.master.objectives import MET, MISSED
 from tailgauge.thresholds import WORST_FIRST
@@ -53,20 +53,10 @@ NAMES = {  # as scraped
 def exposed(view: RunView | None, accept: str) -> tuple[bytes, str]:
     """Body and content type for a scrape that accepts these types."""
     registry = CollectorRegistry()
-    registry.register(_Families(view))
+    if view is not None:
+        registry.register(SimpleNamespace(collect=lambda: families(view)))  # type: ignore[arg-type]
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
-
-
-class _Families(Collector):
-    """One moment of a run as a collector."""
-
-    def __init__(self, view: RunView | None) -> None:
-        self._view = view
-
-    def collect(self) -> Iterator[Metric]:
-        if self._view is not None:
-            yield from families(self._view)
 
 
 def families(view: RunView) -> Iterator[Metric]:
@@ -110,7 +100,7 @@ def _of_traffic(traffic: Mapping[tuple[str, str], TrafficCounters]) -> Iterator[
     for what in ("requests", "attempts"):
         ended = {(*key, end): n for key, each in traffic.items() for end, n in getattr(each, what).items()}
         yield _family(f"tailgauge_{what}_ended_total", ended, *OF, "outcome")
-    for what in ("input_tokens", "cached_tokens", "output_tokens"):
+    for what in TOKENS:
         tokens = {key: getattr(each, what) for key, each in traffic.items()}
         yield _family(f"tailgauge_{what}_total", tokens, *OF)
     for what in SKETCHES:

@@ -196,7 +196,12 @@ def attach_worker(environment: Any, seal: Seal, out: Path, *, is_child: bool = F
 
     def on_ended(traffic: str, ended: str, response_time_ms: float) -> None:
         exception = None if ended in COMPLETED else EndedError(ended)
-        what = {"request_type": REQUEST_TYPE, "name": traffic, "exception": exception, "context": {}}
+        what: dict[str, Any] = {
+            "request_type": REQUEST_TYPE,
+            "name": traffic,
+            "exception": exception,
+            "context": {},
+        }
         environment.events.request.fire(response_time=response_time_ms, response_length=0, **what)
 
     worker = Worker(Link(runner, seal), runner.client_id, out, on_ended, is_child=is_child)

@@ -16,7 +16,7 @@ import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from http.client import HTTPException
-from typing import IO, Any
+from typing import Any
 from urllib.parse import urlsplit
 
 from tailgauge.clock import monotonic_ns
@@ -66,8 +66,9 @@ def parse_count(page: str) -> TokenCount | None:
     for engine, names in NAMES.items():
         made, calls, cached, prompt = (_counted(sums, each) for each in names)
         if made is not None and calls is not None:
-            of_prompts = (None, None) if prompt is None or cached is None else (prompt, cached)
-            return TokenCount(engine, made, calls, *of_prompts, _counted(sums, [ENDED]))
+            if prompt is None or cached is None:
+                prompt = cached = None
+            return TokenCount(engine, made, calls, prompt, cached, _counted(sums, [ENDED]))
     return None
 
 
@@ -167,7 +168,5 @@ def _bounded(answer: Any) -> bytes | None:
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     """A redirect counts as no page."""
 
-    def redirect_request(
-        self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: Any, newurl: str
-    ) -> None:
+    def redirect_request(self, *_: Any) -> None:
         """Follow nothing."""

@@ -16,19 +16,12 @@ from typing import Any
 import gevent
 from gevent.event import Event
 
+from tailgauge import errors
 from tailgauge.call import SECOND
 from tailgauge.channel.child_process import Child
 from tailgauge.channel.messages import Link, TooLargeError
 from tailgauge.clock import boot_id, monotonic_ns, utc_now
-from tailgauge.errors import (
-    InternalError,
-    InterruptedRunError,
-    LostError,
-    ScenarioError,
-    TailgaugeError,
-    TargetError,
-    UsageError,
-)
+from tailgauge.errors import InterruptedRunError, TailgaugeError, TargetError, UsageError
 from tailgauge.master import progress, run_json
 from tailgauge.master.conservation import request_ids
 from tailgauge.master.embedded_endpoint import fetch_server_log, start_endpoint
@@ -222,7 +215,7 @@ class Run:
             self._note_failure()
         except Exception as error:  # noqa: BLE001 - a fault of ours, whatever it is
             self.failure = plugin.failure(error)
-            self.state = "error" if isinstance(self.failure, InternalError) else "failed"
+            self.state = "error" if isinstance(self.failure, errors.InternalError) else "failed"
             self._note_failure()
         finally:
             self.admitted.set()
@@ -285,7 +278,7 @@ class Run:
         for target, engine in self._engines.items():
             if engine is None:
                 table = "second_target" if target == SECOND else "target"
-                raise ScenarioError(progress.unknown_engine(table, self.target_urls[target == SECOND]))
+                raise errors.ScenarioError(progress.unknown_engine(table, self.target_urls[target == SECOND]))
 
     @property
     def called(self) -> list[str]:
@@ -379,7 +372,7 @@ class Run:
 
     def _fail_without_workers(self) -> None:
         if self.failure is None:
-            self.failure = LostError("lost connection to every worker: the run has ended")
+            self.failure = errors.LostError("lost connection to every worker: the run has ended")
             self._note_failure()
 
     def _send(self, kind: str, worker: RunWorker, **data: Any) -> bool:

@@ -99,17 +99,10 @@ def estimate(scenario: Scenario, schedule: Schedule, prices: Prices, day: date, 
             cost += _cost(scenario, name, one, prices, day)
     at_most = sum(s.calls + s.more for s in sums)
     return Estimate(
-        len(schedule),
-        sum(s.requests for s in sums),
-        sum(s.calls for s in sums),
-        math.ceil(at_most) if math.isfinite(at_most) else None,
-        sum(s.usage.prompt for s in sums),
-        sum(s.usage.output for s in sums),
-        None if without else float(cost),
-        prices.currency,
-        without,
-        prices.source,
-    )
+        len(schedule), sum(s.requests for s in sums), sum(s.calls for s in sums),
+        math.ceil(at_most) if math.isfinite(at_most) else None, sum(s.usage.prompt for s in sums),
+        sum(s.usage.output for s in sums), None if without else float(cost), prices.currency, without, prices.source,
+    )  # fmt: skip
 
 
 def _sum(traffic: Traffic, prompts: Any, outputs: Any, turns: Any, workers: int) -> _Sum:
