@@ -6,7 +6,7 @@ Click prints a paragraph that begins with \\b line by line. errors.py defines th
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
@@ -30,13 +30,14 @@ MEANINGS = {
 }
 
 
-def exit_codes(texts: Mapping[Exit, str], *without: Exit) -> str:
-    """The paragraph of a help; `texts` replace those of a run."""
-    rows = [f"  {code:<3}  {text}" for code, text in {**MEANINGS, **texts}.items() if code not in without]
+def exit_codes(*without: Exit, **texts: str) -> str:
+    """The paragraph of a help; `texts`, by the codes' names in lower case, replace those of a run."""
+    known = {code: texts.get(code.name.lower(), text) for code, text in MEANINGS.items()}
+    rows = [f"  {code:<3}  {text}" for code, text in known.items() if code not in without]
     return "\n".join(["\b", "Exit codes; if several apply, the first:", *rows])
 
 
-RUN = f"""{exit_codes({})}
+RUN = f"""{exit_codes()}
 
 \b
 Experiments use two codes differently:
@@ -44,56 +45,46 @@ Experiments use two codes differently:
        models: no model meets every objective; curve: not today's load
   3    every run was INVALID"""
 COMPARE = exit_codes(
-    {
-        Exit.USAGE: "wrong usage, or a folder without a run",
-        Exit.INTERRUPTED: "interrupted",
-        Exit.INVALID: "not comparable, or an INVALID run",
-        Exit.FAILED: "worse by more than the threshold",
-        Exit.OK: "not worse",
-    },
     Exit.TARGET,
+    usage="wrong usage, or a folder without a run",
+    interrupted="interrupted",
+    invalid="not comparable, or an INVALID run",
+    failed="worse by more than the threshold",
+    ok="not worse",
 )
 BASELINE = exit_codes(
-    {
-        Exit.USAGE: "wrong usage, or a file that cannot be used",
-        Exit.INVALID: "an INVALID run, or one unlike the baseline",
-        Exit.OK: "every run was added",
-    },
     *(Exit.INTERRUPTED, Exit.TARGET, Exit.FAILED, Exit.INCONCLUSIVE),
+    usage="wrong usage, or a file that cannot be used",
+    invalid="an INVALID run, or one unlike the baseline",
+    ok="every run was added",
 )
 CALIBRATE = exit_codes(
-    {
-        Exit.USAGE: "wrong usage, or a run failed",
-        Exit.INTERRUPTED: "interrupted; no certificate was stored",
-        Exit.INVALID: "no rate passed",
-        Exit.FAILED: "the rate of --planned did not pass",
-        Exit.OK: "the certificate states a rate",
-    },
-    Exit.TARGET,
-    Exit.INCONCLUSIVE,
+    *(Exit.TARGET, Exit.INCONCLUSIVE),
+    usage="wrong usage, or a run failed",
+    interrupted="interrupted; no certificate was stored",
+    invalid="no rate passed",
+    failed="the rate of --planned did not pass",
+    ok="the certificate states a rate",
 )
 ENDPOINT = exit_codes(
-    {Exit.USAGE: "wrong usage, or the address cannot be used", Exit.OK: "stopped by Ctrl-C or SIGTERM"},
     *(Exit.INTERRUPTED, Exit.TARGET, Exit.INVALID, Exit.FAILED, Exit.INCONCLUSIVE),
+    usage="wrong usage, or the address cannot be used",
+    ok="stopped by Ctrl-C or SIGTERM",
 )
 WORKER = exit_codes(
-    {
-        Exit.INTERRUPTED: "interrupted",
-        Exit.TARGET: "no master answered, or it refused this worker",
-        Exit.INVALID: "lost connection to the master; recorded rows are kept",
-        Exit.OK: "the master ended the run",
-    },
     *(Exit.FAILED, Exit.INCONCLUSIVE),
+    interrupted="interrupted",
+    target="no master answered, or it refused this worker",
+    invalid="lost connection to the master; recorded rows are kept",
+    ok="the master ended the run",
 )
 CHECKUP = exit_codes(
-    {
-        Exit.INTERRUPTED: "interrupted; the answer uses the completed runs",
-        Exit.TARGET: "the target could not be used",
-        Exit.INVALID: "every run was INVALID",
-        Exit.FAILED: "a problem was found",
-        Exit.INCONCLUSIVE: "no problem found, but a probe has no valid run",
-        Exit.OK: "every probe ran, no problem found",
-    }
+    interrupted="interrupted; the answer uses the completed runs",
+    target="the target could not be used",
+    invalid="every run was INVALID",
+    failed="a problem was found",
+    inconclusive="no problem found, but a probe has no valid run",
+    ok="every probe ran, no problem found",
 )
 
 
