@@ -141,9 +141,8 @@ def _other_work(runs: Sequence[BaselineRun], new: BaselineRun) -> list[str]:
     for kind, got in new.work.items():
         logs = np.log([run.work[kind] for run in runs if kind in run.work])
         more = math.log(got) - float(logs.mean()) if len(logs) > 1 else 0.0
-        if abs(more) > math.log1p(effects.UNEQUAL) and abs(more) > student(len(logs) - 1, WORK) * _spread(
-            logs
-        ):
+        least = math.log1p(effects.UNEQUAL)
+        if abs(more) > least and abs(more) > student(len(logs) - 1, WORK) * _spread(logs):
             size = f"{abs(math.expm1(more)):.1%} {'more' if more > 0 else 'fewer'}"
             found.append(f"other work: {size} {kind} a call than the baseline")
     return found

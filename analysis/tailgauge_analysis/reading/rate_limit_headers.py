@@ -11,6 +11,7 @@ Sources: Anthropic's rate-limit page (2026-08): `anthropic-ratelimit-<kind>-<fie
 from __future__ import annotations
 
 from io import BytesIO
+from itertools import product
 
 import numpy as np
 import pandas as pd
@@ -48,22 +49,17 @@ def lean(attempts: pa.Table) -> pa.Table:
     at = np.flatnonzero(np.asarray(pc.is_valid(texts)))
     if not len(at):
         return rest
-    headers = _parsed(texts.take(pa.array(at)))
-    for kind in KINDS:
-        for field in FIELDS:
-            values = np.full(len(at), np.nan)
-            for name, what in _NAMES.items():
-                if (
-                    what == (kind, field)
-                    and name in headers.column_names
-                    and headers[name].null_count < len(at)
-                ):
-                    found = _each(headers[name])
-                    values = np.where(np.isnan(values), found, values)
-            if not np.isnan(values).all():
-                whole = np.full(attempts.num_rows, np.nan)
-                whole[at] = values
-                rest = rest.append_column(column(kind, field), pa.array(whole, pa.float64()))
+    headers, found = _parsed(texts.take(pa.array(at))), dict[tuple[str, str], Floats]()
+    for name in headers.column_names:
+        if headers[name].null_count < len(at):
+            values, what = _each(headers[name]), _NAMES[name]
+            known = found.get(what, values)
+            found[what] = np.where(np.isnan(known), values, known)
+    for what in product(KINDS, FIELDS):
+        if what in found and not np.isnan(found[what]).all():
+            whole = np.full(attempts.num_rows, np.nan)
+            whole[at] = found[what]
+            rest = rest.append_column(column(*what), pa.array(whole, pa.float64()))
     return rest
 
 

@@ -107,15 +107,13 @@ def _failed(requests: Mapping[str, int]) -> int:
     return sum(n for ended, n in requests.items() if ended not in NOT_FAILED)
 
 
-def _share(count: int, counts: Mapping[str, int], but: int = 0) -> tuple[float, float, float]:
-    return count, sum(counts.values()) - but, FEWEST
+def _share(count: int, counts: Mapping[str, int]) -> tuple[float, float, float]:
+    return count, sum(counts.values()), FEWEST
 
 
 _RATIOS: dict[str, Callable[[TrafficCounters, float], tuple[float, float, float]]] = {
     "complete": lambda now, _: _share(now.requests.get(OK, 0), now.requests),
-    "error_rate": lambda now, _: _share(
-        _failed(now.requests), now.requests, but=now.requests.get(CANCELLED, 0)
-    ),
+    "error_rate": lambda now, _: _share(_failed(now.requests), {**now.requests, CANCELLED: 0}),
     "abandoned": lambda now, _: _share(now.requests.get(CANCELLED, 0), now.requests),
     "429_rate": lambda now, _: _share(now.attempts.get(RATE_LIMITED, 0), now.attempts),
     "cache_hit": lambda now, _: (now.cached_tokens, now.input_tokens, FEWEST),

@@ -241,17 +241,10 @@ def chunk_table(segments: list[Segment]) -> pa.Table:
     rows = np.arange(sum(sizes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     kinds = pa.array(CHUNK_KINDS, pa.string()).take(pa.array(joined("kind", np.uint8), pa.uint8()))
     cells = {
-        "request_id": pa.array(spread(0, np.int64), pa.int64()),
-        "leg": pa.array(spread(1, np.int16), pa.int16()),
-        "attempt": pa.array(spread(2, np.int16), pa.int16()),
-        "chunk_index": pa.array((spread(3, np.int64) + rows).astype(np.int32), pa.int32()),
-        "kind": kinds,
-        "arrived_at_ns": pa.array(arrived, pa.int64()),
-        "low_at_ns": pa.array(low, pa.int64(), mask=exact),
-        "lag_ns": pa.array(joined("read_at", np.int64) - arrived, pa.int64()),
-        "read_index": pa.array(joined("read_index", np.int32), pa.int32()),
-        "chars": pa.array(joined("chars", np.int32), pa.int32()),
-        "exact": pa.array(exact, pa.bool_()),
-    }
+        "request_id": spread(0, np.int64), "leg": spread(1, np.int16), "attempt": spread(2, np.int16),
+        "chunk_index": (spread(3, np.int64) + rows).astype(np.int32), "kind": kinds, "arrived_at_ns": arrived,
+        "low_at_ns": pa.array(low, pa.int64(), mask=exact), "lag_ns": joined("read_at", np.int64) - arrived,
+        "read_index": joined("read_index", np.int32), "chars": joined("chars", np.int32), "exact": exact,
+    }  # fmt: skip
     target = schema("chunks")
     return pa.Table.from_arrays([cells[f.name] for f in target], schema=target)
