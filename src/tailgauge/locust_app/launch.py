@@ -168,7 +168,7 @@ class Launch:
         master = Master(environment, self._scenarios[0], Seal(self._token), stays=True)
         master.is_alive = lambda node: self._alive(master, node)
         if self._page is not None:
-            self._serve(environment, *self._page)
+            self._serve(master, environment, *self._page)
         host = LOOPBACK if self._setup.bind.host in ANYWHERE else self._setup.bind.host
         for child in self._children:
             child.write(f"{host}:{runner.server.port}")
@@ -191,11 +191,9 @@ class Launch:
             log_file = self._logs / f"worker-{number}.log"
             self._children.append(Copy(f"worker {number}", start, log_file, self._children))
 
-    def _serve(self, environment: Any, at: Address, metrics: bool) -> None:
-        def run() -> Run | None:
-            return self._master.run if self._master else None
-
-        url = serve(environment, at, run, metrics=metrics)
+    @staticmethod
+    def _serve(master: Master, environment: Any, at: Address, metrics: bool) -> None:
+        url = serve(environment, at, lambda: master.run, metrics=metrics)
         sys.stderr.write(f"tailgauge: live view on {url}/tailgauge\n")
         if not is_loopback(at.host):
             sys.stderr.write("tailgauge: anyone who reaches that page can watch and stop this run\n")

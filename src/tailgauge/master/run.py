@@ -57,6 +57,7 @@ POLL_S = 0.25
 LOOK_NS = 1_000_000_000  # between looks at the stop rules: workers report once a second
 STOPPED = "stopped"  # a stop rule protects the target
 MESSAGES = ("ready", "tried", "opened", "counters", "guarded", "part", "drained", "failed")
+STATES: dict[type, str] = {TargetError: "unusable", errors.InternalError: "error"}
 MAX_NOTE = 400  # characters that a worker sends for one
 
 
@@ -208,14 +209,10 @@ class Run:
             self._open()
             self._go()
             self._lease_slices()
-        except TailgaugeError as error:
-            self.failure = error
-            if not isinstance(error, InterruptedRunError):  # else it has the state of what stopped it
-                self.state = "unusable" if isinstance(error, TargetError) else "failed"
-            self._note_failure()
-        except Exception as error:  # noqa: BLE001 - a fault of ours, whatever it is
+        except Exception as error:  # noqa: BLE001 - a plugin's or a fault of ours, whatever it is
             self.failure = plugin.failure(error)
-            self.state = "error" if isinstance(self.failure, errors.InternalError) else "failed"
+            if not isinstance(self.failure, InterruptedRunError):  # else it has the state of what stopped it
+                self.state = STATES.get(type(self.failure), "failed")
             self._note_failure()
         finally:
             self.admitted.set()
