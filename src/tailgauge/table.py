@@ -46,8 +46,9 @@ class Table(BaseModel):
     def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
         schema = handler(core_schema)
         properties = handler.resolve_ref_schema(schema)["properties"]
-        for key, meaning in _meanings(cls).items():
-            properties[key]["description"] = meaning
+        for table in (one for one in cls.__mro__ if issubclass(one, Table)):
+            for key, meaning in _meanings(table).items():
+                properties[key].setdefault("description", meaning)
         return schema
 
     def refuse_unused(self, key: str, used_by: Mapping[str, Collection[str]]) -> None:
