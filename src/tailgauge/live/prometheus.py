@@ -10,12 +10,12 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from types import SimpleNamespace
 from typing import Any
 
 from prometheus_client import CollectorRegistry, core
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
 from tailgauge import quantile_sketch
 from tailgauge.channel.traffic_counters import SKETCHES, TOKENS, TrafficCounters
@@ -53,10 +53,20 @@ NAMES = {  # as scraped
 def exposed(view: RunView | None, accept: str) -> tuple[bytes, str]:
     """Body and content type for a scrape that accepts these types."""
     registry = CollectorRegistry()
-    if view is not None:
-        registry.register(SimpleNamespace(collect=lambda: families(view)))  # type: ignore[arg-type]
+    registry.register(_Families(view))
     encode, content_type = choose_encoder(accept)
     return encode(registry), content_type
+
+
+class _Families(Collector):
+    """One moment of a run as a collector."""
+
+    def __init__(self, view: RunView | None) -> None:
+        self._view = view
+
+    def collect(self) -> Iterator[Metric]:
+        if self._view is not None:
+            yield from families(self._view)
 
 
 def families(view: RunView) -> Iterator[Metric]:
