@@ -12,6 +12,7 @@ import re
 from collections.abc import Collection, Iterable, Mapping, MutableMapping
 from decimal import Decimal
 from itertools import pairwise
+from textwrap import dedent
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, create_model
@@ -60,10 +61,10 @@ class Table(BaseModel):
 
 
 def _meanings(table: type) -> dict[str, str]:
-    """The docstrings of a table's own keys; none of one that was made by `with_choices`."""
+    """The docstrings of a table's own keys; none of one without source, as `with_choices` makes it."""
     try:
-        tree = ast.parse(inspect.getsource(table))
-    except OSError:
+        tree = ast.parse(dedent(inspect.getsource(table)))
+    except (OSError, TypeError):
         return {}
     return {
         key.target.id: " ".join(str(ast.literal_eval(text.value)).split())
