@@ -49,7 +49,7 @@ class Table(BaseModel):
         properties = handler.resolve_ref_schema(schema)["properties"]
         for table in (one for one in cls.__mro__ if issubclass(one, Table)):
             for key, meaning in _meanings(table).items():
-                properties[key].setdefault("description", meaning)
+                properties.get(key, {}).setdefault("description", meaning)
         return schema
 
     def refuse_unused(self, key: str, used_by: Mapping[str, Collection[str]]) -> None:
