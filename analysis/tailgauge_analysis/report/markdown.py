@@ -35,9 +35,7 @@ def _result(report: Report) -> Iterator[str]:
         yield verdict
     yield from (f"- {safe(f'{text} {advice}'.rstrip())}" for text, advice in measurement.reasons)
     yield from map(safe, measurement.notes)
-    lines = [
-        (one.outcome, one.name, one.value, one.bound, one.interval, one.why) for one in result.objectives
-    ]
+    lines = [(o.outcome, o.name, o.value, o.bound, o.interval, o.why) for o in result.objectives]
     yield _rows(("outcome", "objective", "value", "bound", "95% interval", "why"), lines, prose=(1, 5))
     yield _rows(("", ""), report.summary, prose=(1,))
 

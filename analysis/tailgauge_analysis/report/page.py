@@ -44,10 +44,8 @@ def html(report: Report, figures: Sequence[Figure]) -> str:
     tone = TONES.get(report.state, "idle")
     known = {figure.name: figure for figure in figures}
     first = known.pop(report.figure, None)
-    named = [
-        (one, blocks(one, [known.pop(name) for name in one.figures if name in known]))
-        for one in report.sections
-    ]
+    figures_of = [[known.pop(name) for name in one.figures if name in known] for one in report.sections]
+    named = [(one, blocks(one, of)) for one, of in zip(report.sections, figures_of, strict=True)]
     sources = (library(), (TEMPLATES / "report.js").read_text(encoding="utf-8")) if figures else ("", "")
     return _environment().get_template("report.html.jinja").render(
         report=report,

@@ -78,11 +78,8 @@ def make(run_dirs: Sequence[Path], out: Path, width: int = 80, *, colours: bool 
     """Analyse one run, write its report, and note its verdict in its folders; `width`: of the summary."""
     findings = find(load(run_dirs))
     done = write(build(findings), figures(findings), out, width, colours=colours)
-    verdict = {
-        "verdict": findings.verdict,
-        "reasons": done.data["verdict"]["reasons"],
-        "exit_code": int(done.exit_code),
-    }
+    reasons = done.data["verdict"]["reasons"]
+    verdict = {"verdict": findings.verdict, "reasons": reasons, "exit_code": int(done.exit_code)}
     unwritten = []
     for run_dir in run_dirs:
         try:

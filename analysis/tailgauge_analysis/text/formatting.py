@@ -72,8 +72,7 @@ def _decimals(value: float) -> int:
 
 def clock(seconds: float) -> str:
     """A point of the run clock: 00:12, 1:02:03."""
-    whole = max(0, math.floor(seconds))
-    hours, rest = divmod(whole, 3600)
+    hours, rest = divmod(max(0, math.floor(seconds)), 3600)
     return f"{hours}:{rest // 60:02d}:{rest % 60:02d}" if hours else f"{rest // 60:02d}:{rest % 60:02d}"
 
 

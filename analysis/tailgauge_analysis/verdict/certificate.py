@@ -7,7 +7,7 @@ the error there is unknown; at a rate at which the calibration failed, the run i
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -139,5 +139,4 @@ def judge(evidence: Evidence) -> Judgement | None:
 
 def to_json(one: Certified) -> Json:
     """The key `certificate` of report.json."""
-    facts: dict[str, Any] = {name: getattr(one, name) for name in one.__dataclass_fields__}
-    return {**facts, "beyond": one.beyond, "text": sentence(one)}
+    return {**asdict(one), "beyond": one.beyond, "text": sentence(one)}

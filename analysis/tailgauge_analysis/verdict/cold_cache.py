@@ -6,12 +6,9 @@ requests, as the target counts their tokens; where its usage does not say, by th
 
 from __future__ import annotations
 
-import pandas as pd
-
 from tailgauge.rows import schema
 from tailgauge.thresholds import DEGRADED
 from tailgauge_analysis.metrics.answers import prompt_tokens
-from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.text.formatting import count, share
 from tailgauge_analysis.text.json_values import Json, number, table
 from tailgauge_analysis.verdict.verdict import Evidence, Judgement
@@ -43,7 +40,9 @@ def judge(evidence: Evidence) -> Judgement | None:
     if first["cache_read_input_tokens"].notna().any():
         computed, cached = (float(tokens.sum()) for tokens in prompt_tokens(first))
         return _judged(cached, computed + cached, len(first), "")
-    if len(new) < len(tables) or _repeats(frames, attempts):
+    # The engine's counters have every prompt, also one that was sent again.
+    repeats = (attempts["cause"] != schema.PRIMARY).any() or scenario.get("second_target")
+    if len(new) < len(tables) or repeats:
         return None
     counted = frames.run["engine_cache"]
     read, every = (number(counted.get(key)) for key in ("cached", "prompt"))
@@ -64,8 +63,3 @@ def _is_new(traffic: Json) -> bool:
     grows = session.get("grow") is True and (number(session.get("turns_mean")) or 1) > 1
     given = any(value for key, value in prompts.items() if key in {"file", "source", "trace"})
     return not (traffic.get("cache") or traffic.get("tools") or grows or given)
-
-
-def _repeats(frames: Frames, attempts: pd.DataFrame) -> bool:
-    """Whether prompts were sent more than once in this run: the engine's counters have all of them."""
-    return bool((attempts["cause"] != schema.PRIMARY).any() or frames.run["scenario"].get("second_target"))

@@ -95,7 +95,8 @@ def conservation(frames: Frames) -> Conservation:
     lost = 0 if scheduled is None else max(0, left)
     not_sent = _not_sent(workers)
     found = max(0, (whole(run["conservation"].get("lost")) or 0) - lost - not_sent)
-    unwritten = _unwritten(workers)
+    tables = sorted({name for one in workers for name in one.unwritten})
+    unwritten = {name: sum(one.unwritten.get(name, 0) for one in workers) for name in tables}
     ended = {name: counts[name] for name in schema.ENDED_CLASSES if name in counts}
     missing, broken = _missing_rows(frames, unwritten.get("chunks", 0))
     strange = {name: n for name, n in counts.items() if name not in ended}
@@ -126,12 +127,6 @@ def _unsent(run: Json, not_reached: int, workers: Sequence[Loss]) -> int:
     if run["state"] != "complete" or run["rebuilt"] or not (is_known or run["arrival"] == "open"):
         return 0
     return max(0, not_reached - sum(one.not_due for one in workers))
-
-
-def _unwritten(workers: Sequence[Loss]) -> dict[str, int]:
-    """Rows that could not be written, by table."""
-    names = sorted({name for one in workers for name in one.unwritten})
-    return {name: sum(one.unwritten.get(name, 0) for one in workers) for name in names}
 
 
 def _planned(run: Json, requests: pd.DataFrame, workers: Sequence[Loss]) -> tuple[int | None, int]:

@@ -139,8 +139,7 @@ def _count_refusals(events: Any) -> None:
 
 def _refusal(socket: Any, is_encrypted: bool) -> str | None:
     """Why the ZeroMQ socket at the other end refuses this one; None if none answers there."""
-    endpoint = socket.last_endpoint.decode().rpartition("/")[2]
-    host, _, port = endpoint.rpartition(":")
+    host, _, port = socket.last_endpoint.decode().rpartition("/")[2].rpartition(":")
     greeting = b""
     with (
         contextlib.suppress(OSError),

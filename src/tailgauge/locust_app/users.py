@@ -218,8 +218,7 @@ def attach_worker(environment: Any, seal: Seal, out: Path, *, is_child: bool = F
 def _options(parser: Any) -> None:
     # Other machines reach the master and its web page only on request.
     parser.set_defaults(master_bind_host=LOOPBACK, web_host=LOOPBACK)
-    group = parser.add_argument_group("Tailgauge options")
-    add = group.add_argument
+    add = parser.add_argument_group("Tailgauge options").add_argument
     add("--scenario", default="", help="Scenario file or name of a packaged scenario")
     add("--set", dest="tailgauge_set", action="append", default=[], metavar="TABLE.KEY=VALUE",
         help="Override a value of the scenario (repeatable)")  # fmt: skip
