@@ -84,12 +84,13 @@ class Effect:
         return self.metric == ANSWERED_SHARE
 
 
+Pairs = Sequence[tuple[Block, Block]]
 Primary = tuple[str, float]  # metric and quantile
 Compared = tuple[Effect, Floats]  # with the harm of each pair, empty if it was not compared
 
 
 def effects(
-    pairs: Sequence[tuple[Block, Block]], metrics: Sequence[str], primary: Primary, threshold: float, decide: bool
+    pairs: Pairs, metrics: Sequence[str], primary: Primary, threshold: float, decide: bool
 ) -> list[Effect]:  # fmt: skip
     """Every metric at every quantile, then the share answered, the primary row first; tested only where `decide`."""
     rows = [row for metric in metrics for p in PS if (row := _latency(pairs, metric, p, threshold))]
@@ -129,9 +130,7 @@ def unequal_work(pairs: Sequence[tuple[Mapping[str, float], Mapping[str, float]]
     return found
 
 
-def _latency(
-    pairs: Sequence[tuple[Block, Block]], metric: str, p: float, threshold: float
-) -> Compared | None:
+def _latency(pairs: Pairs, metric: str, p: float, threshold: float) -> Compared | None:
     """The row, compared if all blocks have a number; None where no run has the metric."""
     seen = [(a.quantiles[metric, p], b.quantiles[metric, p]) for a, b in pairs]
     every = [q for pair in seen for q in pair]
@@ -178,7 +177,7 @@ def _with_power(compared: Compared) -> Compared:
     return replace(row, smallest=smallest if math.isfinite(shown) else None), harm
 
 
-def _answered(pairs: Sequence[tuple[Block, Block]]) -> Compared:
+def _answered(pairs: Pairs) -> Compared:
     """The share of offered requests that was answered."""
     shares = np.array([(a.answered, b.answered) for a, b in pairs])
     blocks = tuple(BlockPair(float(x), float(y), None) for x, y in shares)

@@ -45,6 +45,7 @@ WANTED = {
 
 
 Reduces = Callable[[str, pa.Table], pa.Table]
+Counts = dict[tuple[str, int], int]  # of rows, by table and worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +58,14 @@ class Frames:
     chunks: Chunks
     health: pd.DataFrame
     server_log: pd.DataFrame
-    rows: dict[tuple[str, int], int]
+    rows: Counts
     problems: tuple[Problem, ...]
 
 
 def load(run_dirs: Sequence[Path], look: dict[str, Any] | None = None) -> Frames:
     """Read one run from its folder, or from the local part folders of its workers; for a `look`, while it goes on."""
     opened = _Opened.of(run_dirs, look)
-    run, problems, rows = opened.run, opened.problems, dict[tuple[str, int], int]()
+    run, problems, rows = opened.run, opened.problems, Counts()
     tables = {name: _table(opened, name, wanted, rows, _reduced) for name, wanted in WANTED.items()}
     start = opened.start_at_ns(lambda: tables["requests"])
     folded = _chunks(opened, start, rows)
@@ -134,9 +135,7 @@ def answers(run: dict[str, Any], pattern: pd.Series[str]) -> pd.Series[str]:
     return pattern.map(lambda name: by_pattern.get(name, SINGLE))
 
 
-def _table(
-    opened: _Opened, name: str, wanted: Sequence[str], rows: dict[tuple[str, int], int], reduce: Reduces
-) -> pa.Table:
+def _table(opened: _Opened, name: str, wanted: Sequence[str], rows: Counts, reduce: Reduces) -> pa.Table:
     """All parts of a table on the master's clock, each row with its worker and folder."""
     listed = parquet.listed(opened.folders, name, opened.problems)
     read, earlier = [], dedup.Rows(name, listed)
@@ -159,7 +158,7 @@ def _marked(table: pa.Table, worker: int, folder: int) -> pa.Table:
     return table.append_column("folder", pa.repeat(pa.scalar(folder, pa.int16()), n))
 
 
-def _chunks(opened: _Opened, start_at_ns: int, rows: dict[tuple[str, int], int]) -> Chunks:
+def _chunks(opened: _Opened, start_at_ns: int, rows: Counts) -> Chunks:
     """All parts with chunks, folded as they are read."""
     listed = parquet.listed(opened.folders, "chunks", opened.problems)
     fold = Fold(sum(part.rows for part in listed))
