@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
-from collections import OrderedDict
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,7 +30,7 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 _Key = tuple[str, str]  # table, name
 
 
-class _RefusedError(Exception):
+class _RefusedError(ValueError):
     """Why a piece is not taken."""
 
 
@@ -54,8 +54,8 @@ class PartReceiver:
 
     def __init__(self, folder: RunFolder, reserve: int = RESERVE) -> None:
         self._folder, self._reserve = folder, reserve
-        self._incoming: dict[int, OrderedDict[_Key, _Incoming]] = {}
-        self._whole: dict[int, OrderedDict[_Key, str]] = {}
+        self._incoming: dict[int, dict[_Key, _Incoming]] = defaultdict(dict)
+        self._whole: dict[int, dict[_Key, str]] = defaultdict(dict)
         self._folded: set[int] = set()
         self.rows: dict[int, dict[str, int]] = {}
 
@@ -66,7 +66,7 @@ class PartReceiver:
             key = _checked_key(worker, data)
             _check_rest(data)
             upto, is_whole = self._taken(worker, key, data)
-        except _RefusedError as error:
+        except ValueError as error:  # refused, here or by `checked_rows`
             why = str(error)
         except OSError as error:
             why = f"the master cannot write it: {advice(error, self._folder.path)}"
@@ -77,14 +77,14 @@ class PartReceiver:
 
     def _taken(self, worker: int, key: _Key, data: dict[str, Any]) -> tuple[int, bool]:
         """Length of the part so far, and whether it is complete."""
-        known = self._whole.setdefault(worker, OrderedDict()).get(key)
+        known = self._whole[worker].get(key)
         if known is not None:
             if known != data["sha256"]:
                 raise _RefusedError("another part of this name is already there")
             return data["size"], True
         if worker in self._folded:
             raise _RefusedError("the rows of this worker are already folded")
-        coming = self._incoming_of(worker).get(key)
+        coming = self._incoming[worker].get(key)
         if coming is None:
             if data["offset"] != 0:
                 return 0, False
@@ -99,14 +99,11 @@ class PartReceiver:
             self._finish(worker, key, coming)
         return coming.length, coming.length == coming.size
 
-    def _incoming_of(self, worker: int) -> OrderedDict[_Key, _Incoming]:
-        return self._incoming.setdefault(worker, OrderedDict())
-
     def _begun(self, worker: int, key: _Key, data: dict[str, Any]) -> _Incoming:
         path = self._folder.path / key[0] / key[1]
         if path.exists():
             raise _RefusedError("a part of this name is already there")
-        mine = self._incoming_of(worker)
+        mine = self._incoming[worker]
         if len(mine) >= OPEN:
             self._forget(worker, next(iter(mine)))
         mine[key] = coming = _Incoming(path, data["size"], data["sha256"])
@@ -122,21 +119,18 @@ class PartReceiver:
     def _finish(self, worker: int, key: _Key, coming: _Incoming) -> None:
         if coming.digest.hexdigest() != coming.sha256:
             raise _RefusedError("the checksum of the received bytes is wrong")
-        try:
-            rows = checked_rows(coming.temporary, key[0])
-        except ValueError as error:
-            raise _RefusedError(str(error)) from error
+        rows = checked_rows(coming.temporary, key[0])
         coming.temporary.rename(coming.path)
-        self._incoming_of(worker).pop(key, None)
+        self._incoming[worker].pop(key, None)
         whole = self._whole[worker]
         whole[key] = coming.sha256
         if len(whole) > REMEMBERED:
-            whole.popitem(last=False)
+            del whole[next(iter(whole))]
         counts = self.rows.setdefault(worker, dict.fromkeys(TRANSFERRED, 0))
         counts[key[0]] += rows
 
     def _forget(self, worker: int, key: _Key) -> None:
-        coming = self._incoming_of(worker).pop(key, None)
+        coming = self._incoming[worker].pop(key, None)
         if coming is not None:
             with contextlib.suppress(OSError):  # a file system that has become read-only keeps its *.tmp
                 coming.temporary.unlink(missing_ok=True)
@@ -147,7 +141,7 @@ class PartReceiver:
         Parts that cannot be folded stay readable. Later pieces of this worker are refused.
         """
         self._folded.add(worker)
-        for key in list(self._incoming_of(worker)):
+        for key in list(self._incoming[worker]):
             self._forget(worker, key)
         wrong = []
         for table in TRANSFERRED:
