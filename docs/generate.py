@@ -21,6 +21,11 @@ import click
 from pydantic import BaseModel, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
+from tailgauge.table import Table
+
+# Before the tables are made: what stands below a key is its meaning.
+Table.model_config["use_attribute_docstrings"] = True
+
 from tailgauge.cli.main import cli
 from tailgauge.cli.options import MEANINGS
 from tailgauge.experiments.answer import SCHEMA_VERSION as ANSWER_VERSION

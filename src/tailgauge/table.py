@@ -5,17 +5,13 @@ And what a message says of a wrong value.
 
 from __future__ import annotations
 
-import ast
 import difflib
-import inspect
 import re
 from collections.abc import Collection, Iterable, Mapping, MutableMapping
 from decimal import Decimal
-from itertools import pairwise
-from textwrap import dedent
 from typing import Annotated, Any, Literal, TypeVar, get_args
 
-from pydantic import BaseModel, ConfigDict, Field, GetJsonSchemaHandler, create_model
+from pydantic import BaseModel, ConfigDict, Field, create_model
 from pydantic.fields import FieldInfo
 
 from tailgauge.redaction import MIN_SECRET
@@ -36,21 +32,9 @@ def by_name(rows: Iterable[Row]) -> dict[str, Row]:
 
 
 class Table(BaseModel):
-    """A frozen table that refuses unknown keys, wrong types, NaN and infinity.
-
-    What a key means is its `description` or the docstring below it. Only the JSON Schema needs those: to read them takes 0.1 s.
-    """
+    """A frozen table that refuses unknown keys, wrong types, NaN and infinity. A text below a key is its meaning in the docs."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, allow_inf_nan=False)
-
-    @classmethod
-    def __get_pydantic_json_schema__(cls, core_schema: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        schema = handler(core_schema)
-        properties = handler.resolve_ref_schema(schema)["properties"]
-        for table in (one for one in cls.__mro__ if issubclass(one, Table)):
-            for key, meaning in _meanings(table).items():
-                properties.get(key, {}).setdefault("description", meaning)
-        return schema
 
     def refuse_unused(self, key: str, used_by: Mapping[str, Collection[str]]) -> None:
         """Refuse a key that was changed although no value of `key` among its `used_by` is chosen."""
@@ -58,19 +42,6 @@ class Table(BaseModel):
         for name, values in used_by.items():
             if chosen not in values and getattr(self, name) != type(self).model_fields[name].default:
                 raise ValueError(f"{name}: does not apply with {key} = {chosen!r}")
-
-
-def _meanings(table: type) -> dict[str, str]:
-    """The docstrings of a table's own keys; none of one without source, as `with_choices` makes it."""
-    try:
-        tree = ast.parse(dedent(inspect.getsource(table)))
-    except (OSError, TypeError):
-        return {}
-    return {
-        key.target.id: " ".join(str(ast.literal_eval(text.value)).split())
-        for key, text in pairwise(next(node.body for node in tree.body if isinstance(node, ast.ClassDef)))
-        if isinstance(key, ast.AnnAssign) and isinstance(key.target, ast.Name) and isinstance(text, ast.Expr)
-    }
 
 
 def with_choices(
