@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import platform
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -106,17 +107,14 @@ def _possible(scenario: Scenario, schedule: Schedule) -> None:
         )
 
 
-def _notes(scenario: Scenario) -> list[str]:
+def _notes(scenario: Scenario) -> Iterator[str]:
     """What a reader of the report must know."""
-    notes = [NOTE]
+    yield NOTE
     for table, target in scenario.targets.items():
         if target.url != SIMULATED:
-            notes.append(
-                f"{table}.url is {target.url}, and was not called: the table [simulated] replaced it"
-            )
+            yield f"{table}.url is {target.url}, and was not called: the table [simulated] replaced it"
     if scenario.guard.model_dump(exclude_none=True):
-        notes.append("the table [guard] was not in force: a dry run costs nothing")
+        yield "the table [guard] was not in force: a dry run costs nothing"
     for name, traffic in scenario.traffic.items():
         if note := PATTERNS[traffic.pattern].dry_run_note:
-            notes.append(f"traffic.{name}: {note}")
-    return notes
+            yield f"traffic.{name}: {note}"

@@ -17,7 +17,7 @@ it is a silence of content. What our timeout ended does not count.
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -264,18 +264,16 @@ def _stalled(streamed: Steady) -> ProbeCheck:
     return judge.of_share("stalled", stalled, text, gain)
 
 
-def _failed(steady: Steady) -> list[ProbeCheck]:
+def _failed(steady: Steady) -> Iterator[ProbeCheck]:
     sent = steady.sent
     given_up = sent["request_id"].isin(sent.loc[sent["cause"] == schema.FALLBACK, "request_id"])
     # Given up by the user's own rule.
     ended = sent["ended"].mask(given_up & sent["ended"].eq(schema.TIMEOUT), schema.CANCELLED)
-    out = []
     for name, kinds in (("broken", BROKEN), ("refused", REFUSED)):
         met = ended.isin(kinds).to_numpy(np.bool_)
         which = ", ".join(f"{n} {kind}" for kind, n in ended[met].value_counts().items())
         text = f"of {len(met)} calls: {which}" if which else f"none of {len(met)} calls"
-        out.append(judge.of_share(name, met, text))
-    return out
+        yield judge.of_share(name, met, text)
 
 
 def _early_headers(attempts: pd.DataFrame) -> ProbeCheck:

@@ -13,7 +13,7 @@ valid run is lost, and the answer states that. A quick checkup repeats nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -159,23 +159,23 @@ class CheckupPlanner(Planner):
         """Whether its run is valid, or INVALID only because the target answered nothing."""
         return result.valid or result.measured.failed
 
-    def _judged(self) -> list[str]:
+    def _judged(self) -> Iterator[str]:
         """Whose traffic it was, and what was left out."""
         of, scenario, path = self._of, self._scenario, self._base.path
         tables = ", ".join(f"{name} ({pattern_of(table).summary})" for name, table in of.tables.items())
         whose = f"judged: the traffic of {path.name}, {of.rate_per_s:g} requests/s: {tables}"
         if path.parent == packaged("scenarios") and scenario.target.url != SIMULATED:
             whose += "; that is an example: tailgauge checkup SCENARIO --target URL judges your own traffic"
-        out = [whose]
+        yield whose
         if self._settings.skip:
-            out.append(f"skipped by experiment.checkup.skip: {', '.join(self._settings.skip)}")
+            yield f"skipped by experiment.checkup.skip: {', '.join(self._settings.skip)}"
         if scenario.slo:
-            out.append("a checkup does not judge the objectives of [slo]: tailgauge run does")
+            yield "a checkup does not judge the objectives of [slo]: tailgauge run does"
         if not of.cached:
-            out.append("this traffic has no table `cache`, so the prefix cache was not tested")
+            yield "this traffic has no table `cache`, so the prefix cache was not tested"
         if not of.fan_out:
-            out.append("this traffic does not fan out, so fan-outs were not tested")
-        return [*out, *short_prefixes(scenario)]
+            yield "this traffic does not fan out, so fan-outs were not tested"
+        yield from short_prefixes(scenario)
 
     def answer(self) -> Answer:
         """What was found; `fan_out` and `queueing` compare two probes."""

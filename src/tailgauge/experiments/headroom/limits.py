@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -51,9 +51,8 @@ class Bound:
     decides: bool
 
 
-def limits(runs: Sequence[RateResult]) -> tuple[Limit, ...]:
+def limits(runs: Sequence[RateResult]) -> Iterator[Limit]:
     """Every limit whose rate is known."""
-    found = []
     for kind in dict.fromkeys(one.kind for run in runs for one in run.buckets):
         buckets = [one for run in runs for one in run.buckets if one.kind == kind]
         rates = [one.rate for one in buckets if one.rate.value is not None]
@@ -69,8 +68,7 @@ def limits(runs: Sequence[RateResult]) -> tuple[Limit, ...]:
             sum(one.refused for one in buckets),
             max(buckets, key=lambda one: one.refused).counted,
         )
-        found.append(Limit(kind, counted, refused, rate, at_once, bool(exact) and refused > 0))
-    return tuple(found)
+        yield Limit(kind, counted, refused, rate, at_once, bool(exact) and refused > 0)
 
 
 def _common(several: Sequence[Estimate]) -> Rate | None:

@@ -7,7 +7,7 @@ nothing was found.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from tailgauge.experiments.answer import NONE, NOTHING, Answer, answered, estimate, load_line
@@ -90,13 +90,13 @@ def answer(
     """The answer of a search, or of one run without a 429; the first run is at today's rate."""
     found = Sustained(today, settings.refused, settings.no_429)
     known = _found(settings, found, runs, tried, bounds) if runs else None
-    text, details, problems, notes = NO_HEADER if runs else NOTHING, list[str](), list[str](), list[str]()
+    text, details, problems = NO_HEADER if runs else NOTHING, list[str](), list[str]()
     if known is not None:
         found, (text, details) = known, _text(known, tried, runs[0])
-        cold, breaks = _cache_text(found)
-        (problems if breaks else details).extend(cold)
-    if runs:
-        notes = [*_first_429(found, runs[0]), *_notes(settings, tried, found)]
+        if found.without_cache is not None:
+            breaks = found.without_cache.high_per_s < today
+            (problems if breaks else details).append(_cache_text(found.without_cache, today, breaks=breaks))
+    notes = [*_first_429(found, runs[0]), *_notes(settings, tried, found)] if runs else []
     low, value, high = found.low_per_s, found.sustained_per_s, found.high_per_s
     wanted = [(_today(found), 1.0), (f"growth to {_x(settings.need)}", settings.need)] if low or high else []
     objectives = tuple(
@@ -252,26 +252,20 @@ def _text(found: Sustained, tried: Sequence[JudgedRate], first: RateResult) -> t
     return text, [f"{_x(value / today)} {_today(found)}; {binds}"]
 
 
-def _first_429(found: Sustained, first: RateResult) -> list[str]:
+def _first_429(found: Sustained, first: RateResult) -> Iterator[str]:
     """When the first 429 is expected."""
     grows = found.first_429
     is_open = None in {found.low_per_s, found.high_per_s}
-    if grows is None or is_open or found.binding in {CAPACITY, OBJECTIVES, None}:
-        return []
-    ends = _between(grows.low, grows.high)
-    at = ends if grows.value is None else f"{_x(grows.value)} ({ends})"
-    return [f"first 429 expected at {at} today's traffic, in a test of {first.seconds:.0f} s"]
+    if grows is not None and not is_open and found.binding not in {CAPACITY, OBJECTIVES, None}:
+        ends = _between(grows.low, grows.high)
+        at = ends if grows.value is None else f"{_x(grows.value)} ({ends})"
+        yield f"first 429 expected at {at} today's traffic, in a test of {first.seconds:.0f} s"
 
 
-def _cache_text(found: Sustained) -> tuple[list[str], bool]:
-    """What a cold cache leaves of today's traffic, and whether that breaks it."""
-    one, today = found.without_cache, found.today_per_s
-    if one is None:
-        return [], False
-    breaks = one.high_per_s < today
+def _cache_text(one: WithoutCache, today: float, *, breaks: bool) -> str:
+    """What a cold cache leaves of today's traffic; `breaks`: less than all of it."""
     ends = _between(one.low_per_s / today, one.high_per_s / today)
-    only = "only " if breaks else ""
-    return [f"without the prompt cache {only}{ends} of today's traffic fits"], breaks
+    return f"without the prompt cache {'only ' if breaks else ''}{ends} of today's traffic fits"
 
 
 def _notes(settings: Settings, tried: Sequence[JudgedRate], found: Sustained) -> list[str]:

@@ -6,7 +6,7 @@ PASS if there is an answer; INCONCLUSIVE if no load shows a difference, or nothi
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -87,11 +87,8 @@ class Hedging:
 
 
 def answer(
-    tested: TestedHedge,
-    loads: Sequence[judge.LoadResult],
-    delays: Sequence[judge.TriedDelay],
-    notes: Sequence[str],
-) -> Answer:
+    tested: TestedHedge, loads: Sequence[judge.LoadResult], delays: Sequence[judge.TriedDelay], notes: Sequence[str]
+) -> Answer:  # fmt: skip
     """The answer from all tested loads."""
     found = judge.result(loads, tested.quantile)
     why = _causes(found)
@@ -116,7 +113,10 @@ def answer(
     details = [*unequal, *details, *more, *_between(tested, decided), *_sizes(found), *causes[:1]]
     tables = [_loads(found, tested.sustainable_per_s), _costs(found), *([_delays(delays)] if delays else [])]
     notes = [*less, *_price(found), *causes[1:], *notes, *_remarks(tested, found)]
-    shown, pictures = Result(outcome, text, details=tuple(details)), _pictures(found, tested.today_per_s)
+    shown, pictures = (
+        Result(outcome, text, details=tuple(details)),
+        tuple(_pictures(found, tested.today_per_s)),
+    )
     return answered("hedging", "Hedging by load", shown, finding, tables, notes, _smallest(found), pictures)
 
 
@@ -132,12 +132,11 @@ def _goodput(found: HedgingResult, decided: CrossoverLoad) -> tuple[list[str], l
     return (text, []) if (of.hurts, of.helps) > (decided.hurts, decided.helps) else ([], text)
 
 
-def _between(tested: TestedHedge, of: CrossoverLoad) -> list[str]:
+def _between(tested: TestedHedge, of: CrossoverLoad) -> Iterator[str]:
     """What to do between the load up to which it helps and the one from which it hurts."""
-    if of.helps_below_per_s is None or of.hurts_above_per_s is None:
-        return []
-    band = f"between {_rate(of.helps_below_per_s)} and {_rate(of.hurts_above_per_s)} requests/s"
-    return [f"{band}: leave it off, or measure again with experiment.minutes = {TIMES * tested.minutes:g}"]
+    if of.helps_below_per_s is not None and of.hurts_above_per_s is not None:
+        band = f"between {_rate(of.helps_below_per_s)} and {_rate(of.hurts_above_per_s)} requests/s"
+        yield f"{band}: leave it off, or measure again with experiment.minutes = {TIMES * tested.minutes:g}"
 
 
 def _place(found: HedgingResult, of: CrossoverLoad) -> str:
@@ -177,13 +176,12 @@ def _sizes(found: HedgingResult) -> list[str]:
     return [f"{percentile(found.quantile or 0.0)} {', '.join(parts)}"] if parts else []
 
 
-def _price(found: HedgingResult) -> list[str]:
+def _price(found: HedgingResult) -> Iterator[str]:
     """What a millisecond costs where the gain is largest."""
     for _, best in _shown(found)[:1]:
         if best.cost_per_ms is not None:
             cost = f"{_span(best.cost_per_ms)} {best.load.copies.unit} per 1,000 requests"
-            return [f"at {_rate(best.rate_per_s)} requests/s each ms gained costs {cost}"]
-    return []
+            yield f"at {_rate(best.rate_per_s)} requests/s each ms gained costs {cost}"
 
 
 def _rate(value: float) -> str:
@@ -230,7 +228,7 @@ def _causes(found: HedgingResult) -> list[Cause]:
     return [one for one in causes(found) if hurts or one.name in {DELAY, TOGETHER}]
 
 
-def causes(found: HedgingResult) -> list[Cause]:
+def causes(found: HedgingResult) -> Iterator[Cause]:
     """All that the rows show."""
     harmed = [one for one in found.loads if one.change is not None and one.change.low > 0]
     first, load = found.loads[0].load, (harmed or found.loads[-1:])[0].load
@@ -238,22 +236,19 @@ def causes(found: HedgingResult) -> list[Cause]:
     saved, many, (off, on), (together, least) = of.cancelled, of.hedged, of.refused, of.correlation
     at = f"at {_rate(load.rate_per_s)} requests/s"
     lowest = f"at {_rate(first.rate_per_s)}"
-    out = []
     if saved is not None and saved < SAVED:
-        text = f"the target keeps generating for closed attempts: closing saves {share(saved)}"
-        out.append(Cause(CANCEL, text))
+        yield Cause(CANCEL, f"the target keeps generating for closed attempts: closing saves {share(saved)}")
     if off is not None and on is not None and on - off >= MORE_REFUSED:
         text = f"hedges use up a limit {at}: {share(on)} of calls refused, {share(off)} without"
-        out.append(Cause(LIMIT, text))
+        yield Cause(LIMIT, text)
     if together is not None and least is not None and least >= TOGETHER_FROM:
         text = f"the hedge of a slow call is slow too: correlation {together:.2f}, at least {least:.2f}"
-        out.append(Cause(TOGETHER, text))
+        yield Cause(TOGETHER, text)
     if p is not None and few is not None and few <= 2 * (1 - p):
         text = f"the delay lies among the slow calls: only {share(few)} got a hedge {lowest} requests/s"
-        out.append(Cause(DELAY, text))
+        yield Cause(DELAY, text)
     if few and many is not None and many >= GROWS * few:
-        out.append(Cause(LOAD, f"slower calls get more hedges: {share(few)} {lowest}, {share(many)} {at}"))
-    return out
+        yield Cause(LOAD, f"slower calls get more hedges: {share(few)} {lowest}, {share(many)} {at}")
 
 
 # --- tables and figures -------------------------------------------------------------------------------------------
@@ -340,25 +335,24 @@ def _delays(delays: Sequence[judge.TriedDelay]) -> Table:
     return Table.of("Delays", delays, columns, DELAYS_NOTE)
 
 
-def _pictures(found: HedgingResult, today_per_s: float) -> tuple[Picture, ...]:
+def _pictures(found: HedgingResult, today_per_s: float) -> Iterator[Picture]:
     """The change by load with the crossover, and the tail with hedging and without near today's rate."""
     if found.quantile is None or len(found.loads) < 2:
-        return ()
+        return
     name = percentile(found.quantile)
     slow = [(one.rate_per_s, one.change) for one in found.loads if one.change]
     bad = [(one.rate_per_s, one.missed) for one in found.loads if one.missed]
-    out = []
     if slow:
-        out.append(_picture(
+        yield _picture(
             "hedging", f"{name} with hedging, relative to without", f"change of the {name}, %", slow, found.tail,
             lambda value: 100 * per_cent(min(value, DRAWN_TO)), f", drawn up to {_change(DRAWN_TO)}",
-        ))  # fmt: skip
+        )  # fmt: skip
     if found.goodput is not None and bad:
-        out.append(_picture(
+        yield _picture(
             "goodput", "Requests that miss an objective, with hedging less without", "change of the share, % points", bad,
             found.goodput, lambda value: 100 * value, "",
-        ))  # fmt: skip
-    return (*out, _tails(found, today_per_s))
+        )  # fmt: skip
+    yield _tails(found, today_per_s)
 
 
 def _tails(found: HedgingResult, today_per_s: float) -> Picture:

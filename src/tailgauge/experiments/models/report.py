@@ -6,7 +6,7 @@ PASS if a model meets every objective, FAIL if none does.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -51,23 +51,22 @@ def answer(found: Sequence[ModelResult]) -> Answer:
     return answered("models", "Models", result, finding, [_table(found)], _notes(found), _smallest(found))
 
 
-def _costs(found: Sequence[ModelResult], best: ModelResult | None) -> list[str]:
+def _costs(found: Sequence[ModelResult], best: ModelResult | None) -> Iterator[str]:
     if best is None:
-        return []
+        return
     dearer = [(one.name, one.dearer.mean) for one in found if one.outcome == PASS and one.dearer is not None]
     less = [
         f"{share(abs(math.expm1(-by)))} {'less' if by >= 0 else 'more'} than {name}" for name, by in dearer
     ]
-    return [", ".join([f"{best.name} costs least", *less])]
+    yield ", ".join([f"{best.name} costs least", *less])
 
 
-def _missed(found: Sequence[ModelResult]) -> list[str]:
+def _missed(found: Sequence[ModelResult]) -> Iterator[str]:
     """The first objective that each model misses."""
-    missed = [(one.name, of) for one in found for of in [o for o in one.objectives if o.outcome == FAIL][:1]]
-    return [
-        f"{name} misses {of.label} < {ms(of.max_ms)} ms: {with_interval(quantile_cell(of.quantile), ' ms')}"
-        for name, of in missed
-    ]
+    for one in found:
+        if of := next((of for of in one.objectives if of.outcome == FAIL), None):
+            measured = with_interval(quantile_cell(of.quantile), " ms")
+            yield f"{one.name} misses {of.label} < {ms(of.max_ms)} ms: {measured}"
 
 
 def _table(found: Sequence[ModelResult]) -> Table:
@@ -114,11 +113,8 @@ def _smallest(found: Sequence[ModelResult]) -> str:
     return f"an objective whose bound is {share(float(np.median(halves)))} away" if halves else ""
 
 
-def _notes(found: Sequence[ModelResult]) -> list[str]:
+def _notes(found: Sequence[ModelResult]) -> Iterator[str]:
+    yield from (f"cost of {one.name} unknown: {one.why}" for one in found if one.why)
     fewest = min(one.blocks for one in found)
-    out = [f"cost of {one.name} unknown: {one.why}" for one in found if one.why]
     if fewest < max(one.blocks for one in found):
-        out.append(
-            f"some runs were INVALID: the fewest valid blocks of a model are {plural(fewest, 'block')}"
-        )
-    return out
+        yield f"some runs were INVALID: the fewest valid blocks of a model are {plural(fewest, 'block')}"
