@@ -10,7 +10,7 @@ exactly the wanted tokens and costs nothing to make, so that a million requests 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from functools import lru_cache, partial
 
 from tailgauge.call import MAIN, SECOND, Prompt
@@ -146,13 +146,8 @@ class SizedPrompts:
     def __init__(self, traffic: Traffic) -> None:
         self._sizes = pattern_of(traffic).prompt_sizes
 
-    def make(
-        self,
-        planned: Planned,
-        turn: int = 0,  # noqa: ARG002 - a Maker's arguments
-        history: Sequence[tuple[str, str]] = (),  # noqa: ARG002
-    ) -> tuple[Prompt, ...]:
-        """One prompt a leg."""
+    def make(self, planned: Planned, *_: object) -> tuple[Prompt, ...]:
+        """One prompt a leg; the turn and the history, which a Maker gets too, change nothing."""
         return tuple(map(_sized, self._sizes(planned.prompt_tokens)))
 
     def pre_warm(self) -> Iterator[Prompt]:

@@ -17,7 +17,8 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, groupby
+from operator import attrgetter
 
 from tailgauge.scenario.experiment import Headroom as Settings
 from tailgauge_analysis.sections.rate_limits.buckets import Bucket
@@ -112,11 +113,9 @@ def judged(
     runs: Sequence[RateResult], settings: Settings, known: Rate | None, *, by_capacity: bool
 ) -> list[JudgedRate]:
     """Every tried rate, ascending. `known`: the sustainable rate, and whether capacity decides it."""
-    groups: dict[tuple[float, bool], list[RateResult]] = {}
-    for one in runs:
-        groups.setdefault((one.rate_per_s, one.emptied), []).append(one)
+    key = attrgetter("rate_per_s", "emptied")
+    ascending = [list(group) for _, group in groupby(sorted(runs, key=key), key)]
     refuses = is_limited(runs) or any(one.refused.k for one in runs)
-    ascending = [groups[key] for key in sorted(groups)]
     return [
         _judged(of, settings, known, met, by_capacity=by_capacity, refuses=refuses)
         for of, met in zip(ascending, _met(ascending), strict=True)
@@ -179,10 +178,8 @@ def _met(ascending: Sequence[Sequence[RateResult]]) -> Iterator[str]:
             [worst(one.outcome for one in _together([*chain(*of[:n])])) for n in range(1, len(of) + 1)]
             for of in (above, below)
         )
-        if FAIL in with_lower:
-            yield FAIL
-        else:
-            yield PASS if PASS in with_higher or not ascending[at][0].objectives else INCONCLUSIVE
+        passes = PASS in with_higher or not ascending[at][0].objectives
+        yield FAIL if FAIL in with_lower else PASS if passes else INCONCLUSIVE
 
 
 def _by_limit(known: Rate, first: RateResult, alone: str, *, contradicted: bool) -> str:
