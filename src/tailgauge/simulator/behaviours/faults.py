@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from random import Random
 
 from tailgauge.scenario.simulated import FaultTable
+from tailgauge.simulator.behaviours.draws import draws, pick
 
 END_MARK, ERROR_EVENT, CUT, RESET = ENDINGS = ("end_mark", "error_event", "cut", "reset")
 
@@ -77,26 +77,15 @@ class Faults:
 
     def __init__(self, tables: Iterable[FaultTable], seed: int) -> None:
         self._seed = seed
-        self._faults = [
-            (
-                table.share,
-                replace(
-                    FAULTS[table.kind](table),
-                    kind=table.kind,
-                    status=table.status,
-                    retry_after_s=table.retry_after_s,
-                ),
-            )
-            for table in tables
-        ]
+        self._faults = [(table.share, _fault(table)) for table in tables]
 
     def draw(self, call_key: str) -> Fault:
         """The fault that a call meets."""
         if not self._faults:
             return NO_FAULT
-        left = Random(f"{self._seed}/fault/{call_key}".encode("utf-8", "surrogateescape")).random()
-        for share, fault in self._faults:
-            left -= share
-            if left < 0:
-                return fault
-        return NO_FAULT
+        return pick(draws(self._seed, "fault", call_key), self._faults, NO_FAULT)
+
+
+def _fault(table: FaultTable) -> Fault:
+    fault = FAULTS[table.kind](table)
+    return replace(fault, kind=table.kind, status=table.status, retry_after_s=table.retry_after_s)

@@ -6,17 +6,17 @@ The delay comes before the endpoint gets the call, so its server log shows what 
 from __future__ import annotations
 
 import math
-from random import Random
 
 from tailgauge.scenario.simulated import GatewayTable, ProxyTable
+from tailgauge.simulator.behaviours.draws import draws
 
 PATH = "/gateway"  # of its base URL, below that of the endpoint
 
 
 def delay_ns(table: GatewayTable, seed: int, call_key: str) -> int:
     """How long the gateway keeps a call."""
-    draw = Random(f"{seed}/gateway/{call_key}".encode("utf-8", "surrogateescape"))
-    factor = math.exp(draw.gauss(0.0, table.delay_sigma)) if table.delay_sigma else 1.0
+    sigma = table.delay_sigma
+    factor = math.exp(draws(seed, "gateway", call_key).gauss(0.0, sigma)) if sigma else 1.0
     return round(table.delay_ms * factor * 1e6)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from random import Random
 
 from tailgauge.scenario.simulated import JobsTable
+from tailgauge.simulator.behaviours.draws import draws, pick
 
 RUNNING, SUCCEEDED, FAILED, EXPIRED, CANCELLED = "running", "succeeded", "failed", "expired", "cancelled"
 LOST, GONE = "lost", "gone"  # nothing but a status says so: 404, 410
@@ -39,9 +40,9 @@ class Job:
             self.outcome, self.ends_ns = CANCELLED, now_ns
 
 
-def turnaround_s(table: JobsTable, draws: Random) -> float:
+def turnaround_s(table: JobsTable, random: Random) -> float:
     """How long a job, or a batch, takes."""
-    return table.turnaround_s * draws.lognormvariate(0, table.turnaround_sigma)
+    return table.turnaround_s * random.lognormvariate(0, table.turnaround_sigma)
 
 
 class Jobs:
@@ -57,19 +58,14 @@ class Jobs:
         while len(self._jobs) >= self.table.kept and next(iter(self._jobs.values())).ends_ns <= now_ns:
             del self._jobs[next(iter(self._jobs))]
         self._number += 1
-        draws = Random(f"{self._seed}/job/{self._number}")
-        ends_ns = now_ns + round(turnaround_s(self.table, draws) * 1e9)
-        job = Job(f"job_{self._number:024d}", now_ns, ends_ns, self._outcome(draws.random()), tokens, result)
+        random = draws(self._seed, "job", self._number)
+        ends_ns = now_ns + round(turnaround_s(self.table, random) * 1e9)
+        shares = [(getattr(self.table, outcome), outcome) for outcome in (LOST, GONE, EXPIRED, FAILED)]
+        outcome = pick(random, shares, SUCCEEDED)
+        job = Job(f"job_{self._number:024d}", now_ns, ends_ns, outcome, tokens, result)
         self._jobs[job.id] = job
         return job
 
     def get(self, job_id: str) -> Job | None:
         """A job; None: it was never there, or was dropped."""
         return self._jobs.get(job_id)
-
-    def _outcome(self, draw: float) -> str:
-        for outcome in (LOST, GONE, EXPIRED, FAILED):
-            draw -= getattr(self.table, outcome)
-            if draw < 0:
-                return outcome
-        return SUCCEEDED

@@ -20,12 +20,11 @@ service (SDK threads on misses of back-to-back calls, and on parallel calls that
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from random import Random
 from typing import NamedTuple
 
 from tailgauge.scenario.simulated import CacheTable
+from tailgauge.simulator.behaviours.draws import draws
 
 HIT = "hit"  # something was read
 COLD = "cold"  # never seen
@@ -122,7 +121,8 @@ class PrefixCache:
         machine = replica if table.per_replica else 0
         store = self._store(machine)
         store.drop_expired(now_ns)
-        away = bool(table.route_miss_prob) and _share(self._seed, call_key) < table.route_miss_prob
+        share = table.route_miss_prob
+        away = bool(share) and draws(self._seed, "route", call_key).random() < share
         if table.mode == "automatic":
             return self._automatic(prompt, store, away, machine, now_ns)
         return self._marked(prompt, store, away, machine, now_ns)
@@ -139,16 +139,13 @@ class PrefixCache:
 
     def begin(self, lookup: Lookup, now_ns: int) -> None:
         """The response begins: what it writes becomes an entry."""
-        if self._close(lookup):
+        if self.abandon(lookup):
             store = self._store(lookup.replica)
             for write in lookup.writes:
                 store.put(write, now_ns, now_ns + self._delay_ns)
 
-    def abandon(self, lookup: Lookup) -> None:
-        """The call will not begin any more: it writes nothing. After `begin`, nothing happens."""
-        self._close(lookup)
-
-    def _close(self, lookup: Lookup) -> bool:
+    def abandon(self, lookup: Lookup) -> bool:
+        """The call will not begin any more: it writes nothing. Returns whether it was open; else nothing happens."""
         if lookup.number not in self._open:
             return False
         self._open.remove(lookup.number)
@@ -165,7 +162,10 @@ class PrefixCache:
         if not marks:
             reason = BELOW_MINIMUM if prompt.breakpoints else NO_MARKER
             return Lookup(0, 0, 0, prompt.total_tokens, reason, machine)
-        looked_at = [p for mark in reversed(marks) for p in self._window(mark.position)]
+        back = self._table.lookback
+        looked_at = [
+            p for mark in reversed(marks) for p in range(mark.position, max(-1, mark.position - back), -1)
+        ]
         there = next((p for p in looked_at if store.has(positions[p].key, now_ns)), -1)
         hit = -1 if away else there
         done = read = positions[hit].tokens if hit >= 0 else 0
@@ -187,10 +187,8 @@ class PrefixCache:
             before = range(min(looked_at))
             far = any(store.has(positions[p].key, now_ns) for p in before)
             reason = store.why_not([positions[p].key for p in looked_at], now_ns, LOOKBACK if far else COLD)
-        return Lookup(
-            read, created["5m"], created["1h"], prompt.total_tokens - done, reason, machine,
-            tuple(used), () if away else tuple(writes),
-        )  # fmt: skip
+        rest, written = prompt.total_tokens - done, () if away else tuple(writes)
+        return Lookup(read, created["5m"], created["1h"], rest, reason, machine, tuple(used), written)
 
     def _automatic(self, prompt: Prompt, store: _Store, away: bool, machine: int, now_ns: int) -> Lookup:
         blocks = [one for one in prompt.positions if one.tokens < prompt.total_tokens]
@@ -214,19 +212,8 @@ class PrefixCache:
             reason = ROUTE_MISS if there else store.why_not([blocks[0].key], now_ns, COLD)
         # The end of a prompt is used first and its start last, so that for lack of capacity the ends go first.
         used = tuple(one.key for one in reversed(blocks[:run]))
-        return Lookup(
-            read,
-            0,
-            0,
-            prompt.total_tokens - read,
-            reason,
-            machine,
-            used,
-            () if away else tuple(reversed(writes)),
-        )
-
-    def _window(self, position: int) -> Iterator[int]:
-        return iter(range(position, max(-1, position - self._table.lookback), -1))
+        written = () if away else tuple(reversed(writes))
+        return Lookup(read, 0, 0, prompt.total_tokens - read, reason, machine, used, written)
 
     def _store(self, replica: int) -> _Store:
         if replica not in self._stores:
@@ -292,7 +279,3 @@ class _Store:
         self._lost[key] = reason
         if len(self._lost) > _MEMORY:
             self._lost.popitem(last=False)
-
-
-def _share(seed: int, call_key: str) -> float:
-    return Random(f"{seed}/route/{call_key}".encode("utf-8", "surrogateescape")).random()

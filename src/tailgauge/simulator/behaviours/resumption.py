@@ -6,9 +6,9 @@ With the profile `fixed` an answer goes on while nobody reads it; an engine make
 from __future__ import annotations
 
 from dataclasses import dataclass
-from random import Random
 
 from tailgauge.scenario.simulated import ResumptionTable
+from tailgauge.simulator.behaviours.draws import draws, pick
 
 KEPT = 10_000  # streams; the oldest go first
 IGNORED, REPEATED, SKIPPED = "ignored", "repeated", "skipped"
@@ -40,12 +40,8 @@ class Resumption:
 
     def fault(self, call_key: str) -> str | None:
         """What is wrong with a reconnection, drawn."""
-        draw = Random(f"{self._seed}/resumption/{call_key}".encode("utf-8", "surrogateescape")).random()
-        for kind in (IGNORED, REPEATED, SKIPPED):
-            draw -= getattr(self.table, kind)
-            if draw < 0:
-                return kind
-        return None
+        shares = [(getattr(self.table, kind), kind) for kind in (IGNORED, REPEATED, SKIPPED)]
+        return pick(draws(self._seed, "resumption", call_key), shares, None)
 
     def after(self, last_id: str, fault: str | None) -> tuple[Stream, int] | None:
         """The stream of an event, and the number of the event to go on with; None: it is not known."""

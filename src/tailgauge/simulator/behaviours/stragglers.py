@@ -15,9 +15,9 @@ Sources: S&X against independent runtimes: Gardner et al.; a few percent of ten 
 from __future__ import annotations
 
 from math import exp
-from random import Random
 
 from tailgauge.scenario.simulated import StragglersTable
+from tailgauge.simulator.behaviours.draws import draws
 
 
 class Stragglers:
@@ -36,14 +36,14 @@ class Stragglers:
         """X of a prompt."""
         if not self._table.size_sigma:
             return 1.0
-        return exp(self._table.size_sigma * self._random("size", prompt).gauss())
+        return exp(self._table.size_sigma * draws(self._seed, "size", prompt).gauss())
 
     def slowdown(self, prompt: str, replica: int) -> float:
         """S of a prompt on a replica."""
         table = self._table
         if table.pareto_alpha:
-            return self._random("slow", prompt, replica).paretovariate(table.pareto_alpha)
-        if table.slow_share and self._random("slow", prompt, replica).random() < table.slow_share:
+            return draws(self._seed, "slow", prompt, replica).paretovariate(table.pareto_alpha)
+        if table.slow_share and draws(self._seed, "slow", prompt, replica).random() < table.slow_share:
             return table.slow_factor
         return 1.0
 
@@ -52,12 +52,8 @@ class Stragglers:
         if self._table.brownout_factor == 1.0:
             return 1.0
         cycle, into_ns = divmod(now_ns, self._on_ns + self._off_ns)
-        start_ns = round(self._random("brownout", replica, cycle).random() * self._off_ns)
+        start_ns = round(draws(self._seed, "brownout", replica, cycle).random() * self._off_ns)
         return self._table.brownout_factor if start_ns <= into_ns < start_ns + self._on_ns else 1.0
-
-    def _random(self, *what: object) -> Random:
-        # Seeded with bytes it does not depend on the process; a header may hold bytes that are no text.
-        return Random("/".join(map(str, (self._seed, *what))).encode("utf-8", "surrogateescape"))
 
 
 def prompt_key(draw_key: str) -> str:

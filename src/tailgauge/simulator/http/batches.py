@@ -18,6 +18,7 @@ from random import Random
 from typing import Any
 
 from tailgauge.scenario.simulated import JobsTable
+from tailgauge.simulator.behaviours.draws import draws
 from tailgauge.simulator.behaviours.jobs import turnaround_s
 from tailgauge.simulator.protocols.request import CallRequest, Refused, invalid
 
@@ -94,7 +95,7 @@ class BatchStore:
         """A new batch; ended ones are dropped for it, from the oldest on."""
         self._make_space(len(entries), now_s)
         self._number += 1
-        ended_s = now_s + turnaround_s(self._table, Random(f"{self._seed}/batch/{self._number}"))
+        ended_s = now_s + turnaround_s(self._table, draws(self._seed, "batch", self._number))
         batch = Batch(f"msgbatch_{self._number:024d}", now_s, ended_s, tuple(entries))
         self._batches[batch.id] = batch
         return batch
