@@ -68,21 +68,24 @@ class Give:
 
 
 @dataclass(slots=True)
-class Sent:
+class OfCall:
+    """What happened to a call."""
+
+    leg: int
+    attempt: int
+    at_ns: int
+
+
+class Sent(OfCall):
     """A call was started, as this attempt of its leg."""
 
-    leg: int
-    attempt: int
-    at_ns: int
+    __slots__ = ()
 
 
-@dataclass(slots=True)
-class Closed:
+class Closed(OfCall):
     """A call was closed by `Cancel`."""
 
-    leg: int
-    attempt: int
-    at_ns: int
+    __slots__ = ()
 
 
 @dataclass(slots=True)
@@ -109,41 +112,29 @@ class Given:
 
 
 @dataclass(slots=True)
-class Headers:
+class Headers(OfCall):
     """A call's response headers are complete."""
 
-    leg: int
-    attempt: int
-    at_ns: int
     status: int
 
 
 @dataclass(slots=True)
-class FirstContent:
+class FirstContent(OfCall):
     """A call's first content arrived. `sent_at_ns` is when its first byte left."""
 
-    leg: int
-    attempt: int
-    at_ns: int
     sent_at_ns: int
 
 
-@dataclass(slots=True)
-class Chunks:
+class Chunks(OfCall):
     """The number of content chunks set by `Call.watch_chunks` has arrived."""
 
-    leg: int
-    attempt: int
-    at_ns: int
+    __slots__ = ()
 
 
 @dataclass(slots=True)
-class Ended:
+class Ended(OfCall):
     """A call is over; `ended` is its class (schema.ENDED_CLASSES)."""
 
-    leg: int
-    attempt: int
-    at_ns: int
     ended: str
     retry_after_s: float | None
     should_retry: bool | None = None  # x-should-retry of the target

@@ -15,26 +15,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
-from tailgauge.call import (
-    ASSISTANT,
-    BATCHES,
-    CACHE_MARKS,
-    EXTENDED_THINKING,
-    JOB_FETCH,
-    JOB_POLL,
-    JOB_SUBMIT,
-    SCHEMAS,
-    THINKING_BUDGETS,
-    TOOLS,
-    USER,
-    WHOLE_ANSWERS,
-    Call,
-    Part,
-    Prompt,
-    Tool,
-)
+from tailgauge import call as needs
+from tailgauge.call import ASSISTANT, JOB_FETCH, JOB_POLL, JOB_SUBMIT, USER, Call, Part, Prompt, Tool
+from tailgauge.protocols import protocol
 from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder, error_of, text_or_none, tree_of
-from tailgauge.protocols.protocol import PROMPT_KEYS, TEXT_BLOCK, Provider, WireProtocol, without_call
+from tailgauge.protocols.protocol import TEXT_BLOCK, Provider, WireProtocol
 from tailgauge.protocols.stencil import FREE, Changing
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
 
@@ -45,6 +30,7 @@ _TEXT, _THINKING, _TOOL = KIND_CODE[TEXT], KIND_CODE[THINKING], KIND_CODE[TOOL_J
 _SERVER_TOOLS = (
     "web_search", "web_fetch", "code_execution", "bash_code_execution", "text_editor_code_execution", "tool_search",
 )  # fmt: skip
+_COUNTERS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 _DELTAS = {
     "text_delta": (_TEXT, "text"),
     "thinking_delta": (_THINKING, "thinking"),
@@ -68,19 +54,16 @@ class Anthropic(WireProtocol):
         | {f"{tool}_tool_result" for tool in _SERVER_TOOLS},
     }
     tool_key = "name"
-    offers = frozenset(
-        {BATCHES, CACHE_MARKS, SCHEMAS, EXTENDED_THINKING, THINKING_BUDGETS, TOOLS, WHOLE_ANSWERS}
-    )
+    offers = frozenset({
+        needs.BATCHES, needs.CACHE_MARKS, needs.SCHEMAS, needs.EXTENDED_THINKING, needs.THINKING_BUDGETS, needs.TOOLS,
+        needs.WHOLE_ANSWERS,
+    })  # fmt: skip
     changing: ClassVar[Changing | None] = {"index": FREE}
     least_output_tokens = 0
     set_elsewhere: ClassVar[Mapping[str, str]] = {
-        "model": "use target.model, or `model` of the traffic table",
-        "messages": PROMPT_KEYS,
-        "system": PROMPT_KEYS,
+        **protocol.IN_TABLE,
+        "system": protocol.PROMPT_KEYS,
         "max_tokens": "use output_tokens of the traffic table",
-        "stream": "use `stream` of the traffic table",
-        "tools": "use `tools` of the traffic table",
-        "tool_choice": "use `tools` of the traffic table",
         "thinking": "use `thinking` of the traffic table",
     }
 
@@ -88,34 +71,24 @@ class Anthropic(WireProtocol):
         """The official client; the harness retries itself. The SDK adds the version to the base URL."""
         import anthropic
 
-        base, query = without_call(base_url, "/messages", "/v1")
+        base, query = protocol.without_call(base_url, "/messages", "/v1")
         return anthropic.Anthropic(
-            api_key=key,
-            base_url=base,
-            default_query=query,
-            max_retries=0,
-            http_client=http_client,
-            timeout=None,
-            default_headers={"accept-encoding": "identity"},
+            api_key=key, base_url=base, default_query=query, http_client=http_client, **protocol.SDK_OPTIONS
         )
 
     def send(
         self, sdk: anthropic.Anthropic, call: Call, model: str, call_id: str
     ) -> AbstractContextManager[Any]:
         """One Messages call, or one call of a batch: submit, poll, fetch."""
-        headers = {"x-client-request-id": call_id}
+        headers, batches = {"x-client-request-id": call_id}, sdk.messages.batches.with_streaming_response
         if call.kind == JOB_SUBMIT:
             requests: Any = [
                 {"custom_id": str(number), "params": body(call, prompt, model)}
                 for number, prompt in enumerate(call.batch)
             ]
-            return sdk.messages.batches.with_streaming_response.create(
-                requests=requests, extra_headers=headers
-            )
+            return batches.create(requests=requests, extra_headers=headers)
         if call.kind == JOB_POLL:
-            return sdk.messages.batches.with_streaming_response.retrieve(
-                call.job or "", extra_headers=headers
-            )
+            return batches.retrieve(call.job or "", extra_headers=headers)
         if call.kind == JOB_FETCH:
             return _results(sdk, call.job or "", headers)
         opened: AbstractContextManager[Any] = sdk.messages.with_streaming_response.create(
@@ -176,9 +149,8 @@ class Anthropic(WireProtocol):
                 decoder.stop_reason = "ended" if line["processing_status"] == "ended" else None
                 return
             result = line["result"]
-            results.append(
-                json.dumps({"custom_id": line["custom_id"], "result": {**result, "message": None}})
-            )
+            shown = {"custom_id": line["custom_id"], "result": {**result, "message": None}}
+            results.append(json.dumps(shown))
             if result["type"] == "succeeded":
                 usages.append(_counters(result["message"]["usage"]))
                 model = model or text_or_none(result["message"]["model"])
@@ -189,13 +161,8 @@ class Anthropic(WireProtocol):
 
 def body(call: Call, prompt: Prompt, model: str) -> dict[str, Any]:
     """The parameters of one message; what a call does not need is left out."""
-    body: dict[str, Any] = {
-        "model": model,
-        "max_tokens": call.max_tokens,
-        "messages": [
-            {"role": message.role, "content": _content(message.parts)} for message in prompt.messages
-        ],
-    }
+    messages = [{"role": message.role, "content": _content(message.parts)} for message in prompt.messages]
+    body: dict[str, Any] = {"model": model, "max_tokens": call.max_tokens, "messages": messages}
     if prompt.system:
         body["system"] = _content(prompt.system)
     if prompt.tools:
@@ -215,10 +182,7 @@ def _content(parts: tuple[Part, ...]) -> Any:
     """One plain text as it is, else blocks."""
     if len(parts) == 1 and parts[0].ttl is None and parts[0].block is None:
         return parts[0].text
-    return [
-        _marked(json.loads(part.block) if part.block else {"type": "text", "text": part.text}, part.ttl)
-        for part in parts
-    ]
+    return [_marked(protocol.block_of(part), part.ttl) for part in parts]
 
 
 def _marked(block: dict[str, Any], ttl: str | None) -> dict[str, Any]:
@@ -247,11 +211,8 @@ def _results(sdk: anthropic.Anthropic, job: str, headers: dict[str, str]) -> Ite
     from anthropic._constants import RAW_RESPONSE_HEADER
 
     path = f"/v1/messages/batches/{quote(job, safe='')}/results"
-    options: Any = {
-        "timeout": None,
-        "headers": {**headers, RAW_RESPONSE_HEADER: "stream", "accept": "application/binary"},
-    }
-    response: Any = sdk.get(path, cast_to=object, options=options)
+    headers = {**headers, RAW_RESPONSE_HEADER: "stream", "accept": "application/binary"}
+    response: Any = sdk.get(path, cast_to=object, options={"timeout": None, "headers": headers})
     try:
         yield response
     finally:
@@ -302,10 +263,7 @@ def _counters(usage: dict[str, Any]) -> dict[str, Any]:
     split = usage.get("cache_creation") or {}
     details = usage.get("output_tokens_details") or {}
     return {
-        "input_tokens": usage.get("input_tokens"),
-        "output_tokens": usage.get("output_tokens"),
-        "cache_read_input_tokens": usage.get("cache_read_input_tokens"),
-        "cache_creation_input_tokens": usage.get("cache_creation_input_tokens"),
+        **{name: usage.get(name) for name in _COUNTERS},
         "cache_creation_5m_input_tokens": split.get("ephemeral_5m_input_tokens"),
         "cache_creation_1h_input_tokens": split.get("ephemeral_1h_input_tokens"),
         "thinking_tokens": details.get("thinking_tokens"),

@@ -17,24 +17,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
-from tailgauge.call import (
-    ASSISTANT,
-    EXACT_OUTPUT,
-    EXTENDED_THINKING,
-    SCHEMAS,
-    SYSTEM,
-    THINKING_BUDGETS,
-    TOOLS,
-    USER,
-    WHOLE_ANSWERS,
-    Call,
-    Message,
-    Part,
-    Prompt,
-    Tool,
-)
+from tailgauge import call as needs
+from tailgauge.call import ASSISTANT, SYSTEM, USER, Call, Message, Part, Prompt, Tool
+from tailgauge.protocols import protocol
 from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder, error_of, text_or_none, tree_of
-from tailgauge.protocols.protocol import PROMPT_KEYS, TEXT_BLOCK, Provider, WireProtocol, without_call
+from tailgauge.protocols.protocol import TEXT_BLOCK, Provider, WireProtocol
 from tailgauge.protocols.stencil import COUNT, FREE, SAME, Changing
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
 
@@ -42,6 +29,10 @@ if TYPE_CHECKING:
     import openai
 
 _VERSION = re.compile(r"/v\d\w*(?:/|$)")  # in a path: /v1, /v1beta/openai, /api/v3
+_REFUSED = {  # by the provider, of what engines take
+    needs.EXACT_OUTPUT: "this provider ends each answer where the model does: leave `output` out",
+    needs.THINKING_BUDGETS: "this provider takes no budget for it: use 'adaptive'",
+}
 _TEXT, _THINKING, _TOOL = KIND_CODE[TEXT], KIND_CODE[THINKING], KIND_CODE[TOOL_JSON]
 
 
@@ -67,66 +58,45 @@ class OpenAI(WireProtocol):
         ASSISTANT: TEXT_BLOCK | {"refusal"},
         **dict.fromkeys((SYSTEM, "developer", "tool", "function"), TEXT_BLOCK),
     }
-    message_keys = frozenset(
-        {
-            "name",
-            "tool_calls",
-            "tool_call_id",
-            "function_call",
-            "refusal",
-            "audio",
-            "reasoning_content",
-            "reasoning",
-        }
-    )
+    message_keys = frozenset({
+        "name", "tool_calls", "tool_call_id", "function_call", "refusal", "audio", "reasoning_content", "reasoning",
+    })  # fmt: skip
     tool_key = "function"
-    offers = frozenset({EXACT_OUTPUT, SCHEMAS, EXTENDED_THINKING, THINKING_BUDGETS, TOOLS, WHOLE_ANSWERS})
-
+    offers = frozenset({
+        needs.EXACT_OUTPUT, needs.SCHEMAS, needs.EXTENDED_THINKING, needs.THINKING_BUDGETS, needs.TOOLS,
+        needs.WHOLE_ANSWERS,
+    })  # fmt: skip
     set_elsewhere: ClassVar[Mapping[str, str]] = {
-        "model": "use target.model, or `model` of the traffic table",
-        "messages": PROMPT_KEYS,
+        **protocol.IN_TABLE,
         **dict.fromkeys(("max_tokens", "max_completion_tokens"), "use output_tokens of the traffic table"),
-        "stream": "use `stream` of the traffic table",
         "stream_options.include_usage": "tokens are counted by it: leave it out",
-        **dict.fromkeys(("tools", "tool_choice"), "use `tools` of the traffic table"),
         "n": "one answer is read per call: use a higher rate",
     }
 
     @classmethod
     def refuses(cls, url: str, need: str) -> str:
         """The provider takes no thinking budget and no exact length; engines do."""
-        if need == EXACT_OUTPUT and cls.provider.host in url:
-            return "this provider ends each answer where the model does: leave `output` out"
-        if need == THINKING_BUDGETS and cls.provider.host in url:
-            return "this provider takes no budget for it: use 'adaptive'"
-        return ""
+        return _REFUSED.get(need, "") if cls.provider.host in url else ""
 
     def client(self, base_url: str, key: str, http_client: Any) -> openai.OpenAI:
         """The official client; the harness retries itself. The SDK wants the version in the base URL."""
         import openai
 
-        base, query = without_call(base_url, "/chat/completions")
+        base, query = protocol.without_call(base_url, "/chat/completions")
         has_version = "api-version" in query or _VERSION.search(urlsplit(base).path)
+        base += "" if has_version else "/v1"
         return openai.OpenAI(
-            api_key=key,
-            base_url=base if has_version else f"{base}/v1",
-            default_query=query,
-            max_retries=0,
-            http_client=http_client,
-            timeout=None,
-            default_headers={"accept-encoding": "identity"},
+            api_key=key, base_url=base, default_query=query, http_client=http_client, **protocol.SDK_OPTIONS
         )
 
     def send(self, sdk: openai.OpenAI, call: Call, model: str, call_id: str) -> AbstractContextManager[Any]:
         """One chat completion, streamed with usage, or whole."""
-        create: Any = (
-            sdk.chat.completions.with_streaming_response.create
-        )  # its overloads cannot name a key by value
+        # Its overloads cannot name a key by value.
+        create: Any = sdk.chat.completions.with_streaming_response.create
         extra = {} if self.at_provider else _engine_thinking(call)
+        headers = {"x-client-request-id": call_id}
         opened: AbstractContextManager[Any] = create(
-            **self._standard(call, model),
-            extra_body=extra or None,
-            extra_headers={"x-client-request-id": call_id},
+            **self._standard(call, model), extra_body=extra or None, extra_headers=headers
         )
         return opened
 
@@ -154,10 +124,8 @@ class OpenAI(WireProtocol):
             decoder.error = decoder.error or error_of(chunk)
             return
         if decoder.model is None:
-            decoder.message_id, decoder.model = (
-                text_or_none(chunk.get("id")),
-                text_or_none(chunk.get("model")),
-            )
+            decoder.message_id = text_or_none(chunk.get("id"))
+            decoder.model = text_or_none(chunk.get("model"))
         for choice in chunk.get("choices") or ():
             _choice(decoder, choice)
         if usage := chunk.get("usage"):
@@ -182,12 +150,10 @@ class OpenAI(WireProtocol):
 
 def _messages(prompt: Prompt) -> list[dict[str, Any]]:
     """The conversation; cache marks are left out, because these caches find prefixes by themselves."""
-    turns = prompt.messages
-    if prompt.system:
-        turns = (Message(SYSTEM, prompt.system), *turns)
+    system = (Message(SYSTEM, prompt.system),) if prompt.system else ()
     return [
         {"role": one.role, "content": _content(one.parts), **(json.loads(one.more) if one.more else {})}
-        for one in turns
+        for one in (*system, *prompt.messages)
     ]
 
 
@@ -197,9 +163,7 @@ def _content(parts: tuple[Part, ...]) -> Any:
     Blocks that the user gave are sent as they are.
     """
     if any(part.block for part in parts):
-        return [
-            json.loads(part.block) if part.block else {"type": "text", "text": part.text} for part in parts
-        ]
+        return list(map(protocol.block_of, parts))
     return "\n\n".join(part.text for part in parts) if parts else None
 
 
@@ -269,10 +233,8 @@ def _usage(decoder: StreamDecoder, usage: dict[str, Any]) -> None:
     cached, output = details.get("cached_tokens"), usage.get("completion_tokens")
     thinking = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens")
     if isinstance(prompt, int) and isinstance(output, int) and isinstance(thinking, int):
-        apart = (
-            usage.get("total_tokens") == prompt + output + thinking
-        )  # xAI counts thinking beside the completion
-        output += thinking if apart else 0
+        # xAI counts thinking beside the completion.
+        output += thinking if usage.get("total_tokens") == prompt + output + thinking else 0
     decoder.count(
         input_tokens=prompt - (cached or 0) if type(prompt) is int else prompt,
         cache_read_input_tokens=cached,

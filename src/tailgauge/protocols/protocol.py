@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -13,7 +14,7 @@ from urllib.parse import parse_qsl, urlsplit
 from pydantic import Field, field_validator, model_validator
 
 from tailgauge.address import is_loopback
-from tailgauge.call import ASSISTANT, USER, Call
+from tailgauge.call import ASSISTANT, USER, Call, Part
 from tailgauge.protocols.additions import VARIABLE, Body, Engine, Headers, check_headers
 from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.protocols.stencil import Changing
@@ -27,6 +28,16 @@ SIMULATED = "simulated"
 TEXT_BLOCK = frozenset({"text"})
 PLACEHOLDER_KEY = "unused"  # the SDKs want a key
 PROMPT_KEYS = "use prompt_tokens, prompts and cache of the traffic table"
+IN_TABLE = {  # keys of a body that both official protocols have, with what to use instead
+    "model": "use target.model, or `model` of the traffic table",
+    "messages": PROMPT_KEYS,
+    "stream": "use `stream` of the traffic table",
+    **dict.fromkeys(("tools", "tool_choice"), "use `tools` of the traffic table"),
+}
+# Of the official clients: the harness retries itself, and times chunks as they come.
+SDK_OPTIONS: Mapping[str, Any] = {
+    "max_retries": 0, "timeout": None, "default_headers": {"accept-encoding": "identity"},
+}  # fmt: skip
 
 
 class TargetSettings(Table):
@@ -97,9 +108,7 @@ class TargetSettings(Table):
     @property
     def is_local(self) -> bool:
         """Whether the target is on this machine: simulated, `localhost`, or a loopback address."""
-        if self.url == SIMULATED:
-            return True
-        return is_loopback(urlsplit(self.url).hostname or "")
+        return self.url == SIMULATED or is_loopback(urlsplit(self.url).hostname or "")
 
 
 def without_call(url: str, *ends: str) -> tuple[str, dict[str, str]]:
@@ -108,6 +117,11 @@ def without_call(url: str, *ends: str) -> tuple[str, dict[str, str]]:
     for end in ends:
         base = base.removesuffix(end)
     return base, dict(parse_qsl(query, keep_blank_values=True))
+
+
+def block_of(part: Part) -> dict[str, Any]:
+    """A part as a content block: the user's own, or its text."""
+    return json.loads(part.block) if part.block else {"type": "text", "text": part.text}
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,9 +144,7 @@ class WireProtocol(ABC):
     offers: ClassVar[frozenset[str]] = frozenset()  # of what a call may need; see `call`
     least_output_tokens: ClassVar[int] = 1  # that a call can limit its answer to
     obeys_max_tokens: ClassVar[bool] = True  # an answer has no more tokens than the call allows
-    set_elsewhere: ClassVar[
-        Mapping[str, str]
-    ] = {}  # keys of the body that the scenario sets elsewhere: where
+    set_elsewhere: ClassVar[Mapping[str, str]] = {}  # keys of the body, with where the scenario sets them
     changing: ClassVar[Changing | None] = None  # of a content event, without a meaning; see `stencil`
     # What messages of a user's file may have: types of content blocks by role, keys, and the key that every tool has.
     content: ClassVar[Mapping[str, frozenset[str]]] = dict.fromkeys((USER, ASSISTANT), TEXT_BLOCK)

@@ -12,7 +12,7 @@ import pytest
 from tailgauge.simulator.behaviours.content import TextPieces
 from tailgauge.simulator.http.driver import sleep_until
 from tailgauge.simulator.http.stream import ChunkWriter
-from tailgauge.simulator.protocols.frames import TextFrames
+from tailgauge.simulator.protocols.frames import Frames, text_frames
 
 MS = 1_000_000
 
@@ -36,8 +36,8 @@ class Wire(asyncio.Transport):
         return self.closing
 
 
-def frames(chunks: int) -> TextFrames:
-    return TextFrames((b"<", b">"), TextPieces(chunks, 1), chunked=False)
+def frames(chunks: int) -> Frames:
+    return text_frames((b"<", b">"), TextPieces(chunks, 1), chunked=False)
 
 
 def writer(wire: Wire, due_ns: list[int], sent_at_ns: list[int]) -> ChunkWriter:
@@ -53,7 +53,7 @@ def test_every_chunk_is_written_once_and_in_order(late_ms: int) -> None:
         start = monotonic_ns() - late_ms * MS
         due = [start + i * MS // 10 for i in range(300)]
         await writer(wire, due, sent).run()
-        assert wire.written == [frames(300).frame(i) for i in range(300)]
+        assert wire.written == [frames(300)(i) for i in range(300)]
         assert len(sent) == 300
         assert sent == sorted(sent)
         assert all(at >= planned - 1000 for at, planned in zip(sent[1:], due[1:], strict=True))

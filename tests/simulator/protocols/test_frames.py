@@ -9,7 +9,7 @@ import pytest
 from tailgauge.simulator.behaviours.content import TextPieces
 from tailgauge.simulator.behaviours.tokens import text
 from tailgauge.simulator.protocols import openai
-from tailgauge.simulator.protocols.frames import TextFrames
+from tailgauge.simulator.protocols.frames import text_frames
 from tailgauge.simulator.protocols.request import CallRequest, Reply
 from tailgauge.simulator.protocols.wire import WIRES, Wire
 
@@ -38,8 +38,8 @@ def texts(wire: Wire, stream: bytes) -> list[str]:
 @pytest.mark.parametrize("per_chunk", [1, 3, 10, 40])
 def test_all_frames_carry_the_whole_text(wire: Wire, chunked: bool, per_chunk: int) -> None:
     pieces = TextPieces(10, per_chunk)
-    frames = TextFrames(wire.around_text(REPLY), pieces, chunked=chunked)
-    sent = b"".join(frames.frame(i) for i in range(pieces.count))
+    frames = text_frames(wire.around_text(REPLY), pieces, chunked=chunked)
+    sent = b"".join(map(frames, range(pieces.count)))
     got = texts(wire, dechunked(sent) if chunked else sent)
     assert len(got) == -(-10 // per_chunk)
     assert "".join(got) == text(10).decode()

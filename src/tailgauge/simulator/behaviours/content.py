@@ -74,11 +74,7 @@ def plan(
     called = min(round(output_tokens * table.tool_share), output_tokens - thought) if tools else 0
     called = called if called >= _LEAST_PAIR else 0
     texts = output_tokens - thought - called
-    blocks: list[Block] = []
-    made = 0
-    if thought:
-        blocks.append(_thinking(table, thought, tokens_per_chunk))
-        made = thought
+    blocks, made = [_thinking(table, thought, tokens_per_chunk)] if thought else [], thought
     fields = schema and texts >= _LEAST_PAIR
     for size in _parts(texts, 1 if fields else table.text_blocks):
         blocks.append(Block(TEXT, size, tuple(_stream(TEXT_DELTA, size, made, tokens_per_chunk)), fields))
@@ -145,10 +141,6 @@ class TextPieces:
         """All of it is text."""
         return [TEXT] * chunks
 
-    def is_content(self, index: int) -> bool:  # noqa: ARG002 - the interface of both
-        """All of it is content."""
-        return True
-
 
 class Piece(NamedTuple):
     """One chunk of a plan: tokens `start` and on of a block."""
@@ -193,10 +185,6 @@ class PlanPieces:
             for piece in self.pieces[:chunks]
         ]
 
-    def is_content(self, index: int) -> bool:
-        """Whether a chunk is no signature."""
-        return self.pieces[index].delta != SIGNATURE_DELTA
-
     def _add(self, made: int) -> None:
         number, chunk = self._steps[self._at]
         size = chunk.tokens
@@ -220,18 +208,15 @@ class PlanPieces:
 
 
 def _thinking(table: ContentTable, size: int, tokens_per_chunk: int) -> Block:
-    if table.thinking_display == "omitted":
-        return Block(THINKING, size, (Chunk(SIGNATURE_DELTA, size, size),))
-    if table.thinking_display == "summarised":  # a tenth of it, each piece when what it sums up has been made
-        kept = size // SUMMARISED
-        shown = [
-            Chunk(THINKING_DELTA, chunk.tokens, SUMMARISED * chunk.after)
-            for chunk in _stream(THINKING_DELTA, kept, 0, tokens_per_chunk)
-            if chunk.tokens
-        ]
-        return Block(THINKING, size, (*shown, Chunk(SIGNATURE_DELTA, size - kept, size)))
-    shown = _stream(THINKING_DELTA, size, 0, tokens_per_chunk)
-    return Block(THINKING, size, (*shown, Chunk(SIGNATURE_DELTA, 0, size)))
+    # Each chunk of a summary leaves when what it sums up has been made.
+    each = {"omitted": 0, "summarised": SUMMARISED}.get(table.thinking_display, 1)
+    kept = size // each if each else 0
+    shown = [
+        Chunk(THINKING_DELTA, chunk.tokens, each * chunk.after)
+        for chunk in _stream(THINKING_DELTA, kept, 0, tokens_per_chunk)
+        if chunk.tokens
+    ]
+    return Block(THINKING, size, (*shown, Chunk(SIGNATURE_DELTA, size - kept, size)))
 
 
 def _tool_use(size: int, made: int, pair_tokens: int, tokens_per_chunk: int) -> Block:

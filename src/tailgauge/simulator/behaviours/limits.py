@@ -110,13 +110,8 @@ class Bucket:
             self._at_ns = now_ns
 
 
-REQUESTS, INPUT_TOKENS, OUTPUT_TOKENS, RAMP, SPEND = (
-    "requests",
-    "input_tokens",
-    "output_tokens",
-    "ramp",
-    "spend",
-)
+REQUESTS, INPUT_TOKENS, OUTPUT_TOKENS = "requests", "input_tokens", "output_tokens"
+RAMP, SPEND = "ramp", "spend"
 RAMP_CODE, SPEND_CODE = "ramp_limit_exceeded", "enforced_spend_limit_reached"
 MINUTE_S = 60
 
@@ -159,16 +154,12 @@ class Limits:
     """The limits of an endpoint, one bucket per kind. Without a burst a bucket holds what it refills in `refill_s`."""
 
     def __init__(self, table: LimitsTable, now_ns: int, refill_s: int = MINUTE_S) -> None:
-        kinds = (
-            (REQUESTS, table.rpm, table.burst),
-            (INPUT_TOKENS, table.itpm, table.itpm_burst),
-            (OUTPUT_TOKENS, table.otpm, table.otpm_burst),
-        )
-        self._per_minute = {kind: limit for kind, limit, _ in kinds if limit is not None}
+        limits = {REQUESTS: table.rpm, INPUT_TOKENS: table.itpm, OUTPUT_TOKENS: table.otpm}
+        bursts = {REQUESTS: table.burst, INPUT_TOKENS: table.itpm_burst, OUTPUT_TOKENS: table.otpm_burst}
+        self._per_minute = {kind: limit for kind, limit in limits.items() if limit is not None}
         self._buckets = {
-            kind: Bucket.per_minute(limit, burst or max(1, limit * refill_s // MINUTE_S), now_ns)
-            for kind, limit, burst in kinds
-            if limit is not None
+            kind: Bucket.per_minute(limit, bursts[kind] or max(1, limit * refill_s // MINUTE_S), now_ns)
+            for kind, limit in self._per_minute.items()
         }
         self._ramp = Ramp(table.ramp_growth, table.ramp_window_s, table.ramp_floor)
         self._reserves, self._reads_count = table.otpm_mode == "reserve", table.reads_count
@@ -224,9 +215,13 @@ class Limits:
 
     def readings(self, now_ns: int) -> tuple[Reading, ...]:
         """The limits that are on, in the order of the table above."""
-        return tuple(
-            _reading(kind, self._per_minute[kind], bucket, now_ns) for kind, bucket in self._buckets.items()
-        )
+        return tuple(self._reading(kind, now_ns) for kind in self._buckets)
+
+    def _reading(self, kind: str, now_ns: int) -> Reading:
+        # With a burst below the limit the header still counts from the limit, so that reset - now = (limit - remaining) / rate.
+        limit, bucket = self._per_minute[kind], self._buckets[kind]
+        remaining = int((limit - bucket.burst + bucket.level(now_ns)) // 1)
+        return Reading(kind, limit, max(0, remaining), max(0, bucket.full_at_ns(now_ns) - now_ns))
 
     def _waits_s(self, input_tokens: int, max_tokens: int, now_ns: int) -> dict[str, int]:
         """Seconds to wait by kind of limit, for those that refuse."""
@@ -256,13 +251,6 @@ def tightest_tokens(readings: Sequence[Reading]) -> Mapping[str, Reading]:
     if tokens:
         named["tokens"] = min(tokens, key=lambda one: one.remaining / one.limit)
     return named
-
-
-def _reading(kind: str, limit: int, bucket: Bucket, now_ns: int) -> Reading:
-    # With a burst below the limit the header still counts from the limit, so that reset - now = (limit - remaining) / rate.
-    missing = bucket.burst - bucket.level(now_ns)
-    remaining = max(0, int((limit - missing) // 1))
-    return Reading(kind, limit, remaining, max(0, bucket.full_at_ns(now_ns) - now_ns))
 
 
 # --- the acceleration limit ------------------------------------------------------------------------------------

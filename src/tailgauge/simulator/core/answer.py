@@ -78,7 +78,7 @@ class Answer(ABC):
 
     def is_content(self, index: int) -> bool:
         """Whether a chunk is content."""
-        return not self.streams or self.pieces.is_content(index)
+        return not self.streams or self.pieces.kinds(index + 1)[index] is not None
 
     # --- what the driver did ----------------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class Answer(ABC):
         row.output_tokens = self.tokens_in(count)
         due_ns = self.due_ns[:count]
         if isinstance(self.pieces, PlanPieces) and self.streams:
-            content = [self.is_content(i) for i in range(count)]
+            content = [kind is not None for kind in self.pieces.kinds(count)]
             sent_at_ns, due_ns = list(compress(sent_at_ns, content)), list(compress(due_ns, content))
         row.chunk_sent_at_ns = sent_at_ns
         if due_ns:
@@ -214,9 +214,8 @@ class EngineAnswer(Answer):
         self._every_token = endpoint.every_token
         if not self._every_token:
             self.pieces = TextPieces(request.max_tokens, 1)
-        self._carried: list[int] | None = (
-            None  # tokens of the first i chunks, where the engine says so at the end
-        )
+        # Tokens of the first i chunks, where the engine says so at the end.
+        self._carried: list[int] | None = None
         self._counts_output = endpoint.limits.counts_output
         if not endpoint.submit(self._job, self):
             exchange.refuse(exchange.wire.OVERLOADED_STATUS, endpoint.driver.now_ns())

@@ -146,10 +146,8 @@ def render(meters: Meters, model: str) -> str:
         lines += [*_head(name, kind, meaning), f"vllm:{name}{{{labels}}} {number(meters)}"]
     name = "request_success_total"
     lines += _head(name, "counter", "Requests that ended, by reason.")
-    lines += [
-        f'vllm:{name}{{{labels},finished_reason="{reason}"}} {count}'
-        for reason, count in meters.finished.items()
-    ]
+    for reason, count in meters.finished.items():
+        lines.append(f'vllm:{name}{{{labels},finished_reason="{reason}"}} {count}')
     for name, meaning, histogram in _HISTOGRAMS:
         lines += [*_head(name, "histogram", meaning), *_buckets(name, labels, histogram(meters))]
     return "\n".join(lines) + "\n"

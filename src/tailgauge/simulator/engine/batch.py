@@ -394,6 +394,6 @@ class Memory:
         """Whether so many more blocks are free."""
         return self.total is None or self.used + blocks <= self.total
 
-    def share(self, grown: int = 0) -> float:
+    def share(self, grown: int) -> float:
         """Share of the blocks in use, counting `grown` more."""
         return (self.used + grown) / self.total if self.total else 0.0

@@ -50,9 +50,8 @@ class Call:
     slowdown: float = 1.0
     preemptions: int = 0
     running: bool = False
-    counts: Ints = field(
-        default_factory=lambda: NO_INTS
-    )  # tokens of each of its steps, from the first token on
+    # Tokens of each of its steps, from the first token on.
+    counts: Ints = field(default_factory=lambda: NO_INTS)
     plain: bool = True  # counts are ones
     next: int = 0  # index into counts of the first step of this stint that is a decode
     first_step: int = 0  # the replica's number of that step

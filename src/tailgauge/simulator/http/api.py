@@ -23,7 +23,7 @@ from tailgauge.simulator.http.requests import ServerOptions, admit, error_respon
 from tailgauge.simulator.http.server_log import ServerLog
 from tailgauge.simulator.protocols import anthropic
 from tailgauge.simulator.protocols.request import Refused, Reply, decode, model
-from tailgauge.simulator.protocols.wire import version_of, wire_of_headers
+from tailgauge.simulator.protocols.wire import Wire, version_of, wire_of_headers
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
@@ -53,25 +53,24 @@ class Api:
 
     def add_to(self, app: web.Application) -> None:
         """Register the routes."""
-        of, both = self._answering, _wire_of_caller
-        claude = _anthropic
+        of = self._answering
         app.router.add_routes(
             [
                 web.get("/metrics", self.metrics),
-                web.get("/v1/models", of(self.models, both)),
-                web.get("/v1/models/{id:.+}", of(self.model, both)),
-                web.post(f"{anthropic.PATH}/count_tokens", of(self.count_tokens, claude)),
-                web.post(_BATCHES, of(self._logged(self.create_batch), claude)),
-                web.get(f"{_BATCHES}/{{id}}", of(self._logged(self.batch), claude)),
-                web.get(f"{_BATCHES}/{{id}}/results", of(self._logged(self.results), claude)),
+                web.get("/v1/models", of(self.models, None)),
+                web.get("/v1/models/{id:.+}", of(self.model, None)),
+                web.post(f"{anthropic.PATH}/count_tokens", of(self.count_tokens, anthropic)),
+                web.post(_BATCHES, of(self._logged(self.create_batch), anthropic)),
+                web.get(f"{_BATCHES}/{{id}}", of(self._logged(self.batch), anthropic)),
+                web.get(f"{_BATCHES}/{{id}}/results", of(self._logged(self.results), anthropic)),
             ]
         )
 
-    def _answering(self, handler: Handler, wire_of: Callable[[web.Request], Any]) -> Handler:
-        """The handler, its refusals in the caller's shape."""
+    def _answering(self, handler: Handler, protocol: Wire | None) -> Handler:
+        """The handler, its refusals in the shape of the path's protocol, or of the caller's where several have the path."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
-            wire, number = wire_of(request), next(self._numbers)
+            wire, number = protocol or wire_of_headers(request.headers), next(self._numbers)
             request["id_header"] = id_header(wire, number)
             try:
                 admit(self._options.api_key, request)
@@ -185,11 +184,3 @@ def _json(request: web.Request, value: dict[str, Any]) -> web.Response:
 
 def _version(request: web.Request) -> str:
     return version_of(anthropic, request.headers)
-
-
-def _wire_of_caller(request: web.Request) -> Any:
-    return wire_of_headers(request.headers)
-
-
-def _anthropic(_: web.Request) -> Any:
-    return anthropic

@@ -65,27 +65,16 @@ class LoopDriver:
 
 async def sleep_until(due_ns: int) -> None:
     """Return at `due_ns` of CLOCK_MONOTONIC, which is the loop's own clock."""
-    loop = asyncio.get_running_loop()
-    woken = loop.create_future()
-    timer = loop.call_at(due_ns / 1e9, woken.set_result, None)
-    try:
-        await woken
-    finally:
-        timer.cancel()
+    await asyncio.sleep(due_ns / 1e9 - asyncio.get_running_loop().time())
 
 
 async def wait_open(answer: Answer) -> None:
     """Return when the headers of an answer are due, of one in one piece all of it; report it as opened."""
-    if answer.opens_ns is None:
-        known = asyncio.get_running_loop().create_future()
-
-        def look() -> None:
-            if answer.opens_ns is not None and not known.done():
-                known.set_result(None)
-
-        answer.on_change = look
-        await known
-    assert answer.opens_ns is not None
+    changed = asyncio.Event()
+    answer.on_change = changed.set
+    while answer.opens_ns is None:
+        changed.clear()
+        await changed.wait()
     if answer.opens_ns > monotonic_ns():
         await sleep_until(answer.opens_ns)
     answer.opened(monotonic_ns())

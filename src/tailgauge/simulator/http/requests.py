@@ -33,9 +33,6 @@ class ServerOptions:
     keepalive_s: float = 300.0
 
 
-_SLOW = "The request body did not finish arriving in time"
-
-
 def admit(api_key: str | None, request: web.Request) -> None:
     """Refuse a caller without the key, if there is one; either provider's header will do."""
     if api_key is None:
@@ -56,7 +53,8 @@ async def read_body(request: web.Request, timeout_s: float) -> bytes:
             return await request.read()
     except TimeoutError:
         # 400, not 408, which clients send again: the provider's own SDK files this error under 400.
-        raise Refused(400, _SLOW, error_code="request_body_timeout") from None
+        slow = "The request body did not finish arriving in time"
+        raise Refused(400, slow, error_code="request_body_timeout") from None
     except web.HTTPRequestEntityTooLarge:
         raise Refused(413, f"Request exceeds the maximum size of {MAX_BODY_BYTES} bytes") from None
     except web.RequestPayloadError as error:

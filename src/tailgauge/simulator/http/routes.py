@@ -42,7 +42,7 @@ from tailgauge.simulator.protocols.wire import WIRES, Wire, version_of, wire_of_
 
 SETTLED_S = 5.0
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
-Answering = Callable[["_Call", "bytes | Refused"], Awaitable[web.StreamResponse]]
+Answering = Callable[["_Call", bytes], Awaitable[web.StreamResponse]]
 
 
 def application(table: Simulated, seed: int, options: ServerOptions) -> web.Application:
@@ -92,7 +92,7 @@ class Server:
             row, call = exchange.row, _Call(request, exchange, self._options)
             try:
                 admit(self._options.api_key, request)
-                return await do(call, raw)
+                return await do(call, _arrived(raw))
             except Refused as refused:
                 row.status = refused.status
                 return await call.refuse(refused)
@@ -151,6 +151,13 @@ class Server:
         return shape
 
 
+def _arrived(raw: bytes | Refused) -> bytes:
+    """A body; raises what was wrong with it."""
+    if isinstance(raw, Refused):
+        raise raw
+    return raw
+
+
 class _Call:
     """A call being answered."""
 
@@ -159,10 +166,8 @@ class _Call:
         self._answer: Answer | None = None
         self._stream: Stream | None = None
 
-    async def answer(self, raw: bytes | Refused) -> web.StreamResponse:
-        """Answer its body, or raise `Refused`, as where the body could not be read."""
-        if isinstance(raw, Refused):
-            raise raw
+    async def answer(self, raw: bytes) -> web.StreamResponse:
+        """Answer its body, or raise `Refused`."""
         exchange, wire = self._exchange, self._exchange.wire
         body = decode(raw)
         wanted = wire.parse(body, version_of(wire, self._request.headers))
@@ -177,19 +182,13 @@ class _Call:
         self._stream = Stream(self._request, answer, self._headers())
         return await self._stream.run()
 
-    async def job(self, raw: bytes | Refused) -> web.StreamResponse:
+    async def job(self, _: bytes) -> web.StreamResponse:
         """Answer a call about a job, or raise `Refused`."""
-        if isinstance(raw, Refused):
-            raise raw
-        return await self._about_job(
-            self._exchange.job(self._request.method, self._request.path, monotonic_ns())
-        )
+        body = self._exchange.job(self._request.method, self._request.path, monotonic_ns())
+        return await self._about_job(body)
 
     async def _about_job(self, body: bytes) -> web.StreamResponse:
-        status = self._exchange.row.status
-        response = web.Response(
-            status=status, body=body, content_type="application/json", headers=self._headers()
-        )
+        response = self._json(body, self._exchange.row.status)
         await response.prepare(self._request)
         await response.write_eof()
         return response
@@ -228,6 +227,10 @@ class _Call:
         exchange = self._exchange
         return id_header(exchange.wire, exchange.number) | exchange.headers
 
+    def _json(self, body: bytes, status: int = 200) -> web.Response:
+        headers = self._headers()
+        return web.Response(status=status, body=body, content_type="application/json", headers=headers)
+
     async def _whole(self, answer: Answer) -> web.StreamResponse:
         """An answer in one piece: of a fault within a stream it takes what can be seen of it."""
         await wait_open(answer)
@@ -247,5 +250,4 @@ class _Call:
         if answer.ending == ERROR_EVENT:
             failure = exchange.failure(answer.fault.status)
             return error_response(wire, failure, exchange.number, exchange.headers)
-        body = whole(wire, reply, exchange.endpoint.table.content.tool_pair_tokens)
-        return web.Response(body=body, content_type="application/json", headers=self._headers())
+        return self._json(whole(wire, reply, exchange.endpoint.table.content.tool_pair_tokens))

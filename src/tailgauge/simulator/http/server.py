@@ -68,7 +68,7 @@ def serve(
             await runner.cleanup()
 
     _raise_descriptor_limit()
-    with asyncio.Runner(loop_factory=_new_event_loop) as event_loop:
+    with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(FineSelector())) as event_loop:
         event_loop.run(until_stopped())
 
 
@@ -99,9 +99,8 @@ def _tls(options: ServerOptions) -> ssl.SSLContext | None:
     try:
         context.load_cert_chain(options.certfile, options.keyfile)
     except OSError as error:  # ssl.SSLError is one
-        raise UsageError(
-            f"{options.certfile}: cannot be used as a certificate: {error.strerror or error}"
-        ) from error
+        why = error.strerror or error
+        raise UsageError(f"{options.certfile}: cannot be used as a certificate: {why}") from error
     return context
 
 
@@ -140,8 +139,3 @@ class FineSelector(selectors.DefaultSelector):
             select.select((self.fileno(),), (), (), timeout)
             timeout = 0
         return super().select(timeout)
-
-
-def _new_event_loop() -> asyncio.AbstractEventLoop:
-    """A loop on the fine selector."""
-    return asyncio.SelectorEventLoop(FineSelector())

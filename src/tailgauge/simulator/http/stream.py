@@ -13,7 +13,6 @@ import struct
 from collections.abc import Callable, Iterable
 from functools import partial
 from time import monotonic_ns
-from typing import Protocol
 
 from aiohttp import HttpVersion11, web
 
@@ -30,19 +29,6 @@ _FULL_BYTES = 256 * 1024  # a client that does not read: wait instead of filling
 _FULL_WAIT_S = 0.002
 _EARLY_NS = 1000  # the loop's timers are floats of seconds and may fire that early
 _BURST = 64  # chunks written in one go at most, then other streams get their turn
-
-
-class Writer(Protocol):
-    """Where bytes leave: a transport, or a proxy in front of it."""
-
-    def write(self, data: bytes, /) -> None:
-        """Take bytes to send."""
-
-    def get_write_buffer_size(self) -> int:
-        """Bytes taken and not yet sent."""
-
-    def is_closing(self) -> bool:
-        """Whether the client is gone."""
 
 
 class EventStream(web.StreamResponse):
@@ -116,7 +102,7 @@ class ChunkWriter:
             if writer.get_write_buffer_size() > _FULL_BYTES:
                 self._timer = self._loop.call_later(_FULL_WAIT_S, self._write_due)
                 return
-            writer.write(self._before + self._frames.frame(index))
+            writer.write(self._before + self._frames(index))
             self._before = b""
             sent_at_ns.append(now_ns)
             if answer.counts_sent:
@@ -167,14 +153,12 @@ class Stream:
             if answer.headers_at_once:
                 answer.send_headers(monotonic_ns())
             await self._response.prepare(self._request)
-            if (
-                answer.opens_ns is not None
-            ):  # the cache has completed the reply: a thousand may be due at once later
+            if answer.opens_ns is not None:
+                # The cache has completed the reply: a thousand may be due at once later.
                 self._opening = self._events_before_content()
             writer = self._writer()
-            chunks = ChunkWriter(
-                writer, self._frames, answer, row.chunk_sent_at_ns, partial(self._head, writer)
-            )
+            head = partial(self._head, writer)
+            chunks = ChunkWriter(writer, self._frames, answer, row.chunk_sent_at_ns, head)
             answer.on_change = chunks.wake
             await chunks.run()
             await self._end(writer)
@@ -323,3 +307,6 @@ class ProxyWriter:
         if self._timer is not None:
             self._timer.cancel()
         self._timer = None if due_ns is None else self._loop.call_at(due_ns / 1e9, self._due)
+
+
+Writer = asyncio.Transport | ProxyWriter  # where bytes leave

@@ -27,15 +27,7 @@ from tailgauge.simulator.behaviours.billing import PromptTokens
 from tailgauge.simulator.behaviours.content import JSON_DELTA, SIGNATURE_DELTA, TEXT_DELTA, THINKING_DELTA
 from tailgauge.simulator.behaviours.limits import REQUESTS, Reading, tightest_tokens
 from tailgauge.simulator.protocols import request as checks
-from tailgauge.simulator.protocols.request import (
-    CallRequest,
-    Refused,
-    Reply,
-    content_tokens,
-    invalid,
-    json_tokens,
-    require,
-)
+from tailgauge.simulator.protocols.request import CallRequest, Refused, Reply, invalid, require
 
 NAME = "anthropic"
 PATH = "/v1/messages"
@@ -119,12 +111,12 @@ def prompt_tokens(body: dict[str, Any], version: str = "") -> int:
     """Check what makes up the prompt and count it: all of a `count_tokens` call."""
     conversation = checks.messages(body, tuple(_BLOCKS))
     system = body.get("system")
-    count = content_tokens(system, "system", checks.TEXT_BLOCK) if system else 0
+    count = checks.content_tokens(system, "system", checks.TEXT_BLOCK) if system else 0
     for i, message in enumerate(conversation):
         param = f"messages.{i}.content"
-        count += content_tokens(message.get("content"), param, _BLOCKS[message["role"]])
+        count += checks.content_tokens(message.get("content"), param, _BLOCKS[message["role"]])
     _check(body, version)
-    return count + sum(map(json_tokens, body.get("tools") or []))
+    return count + sum(map(checks.json_tokens, body.get("tools") or []))
 
 
 def error_body(refused: Refused, request_id: str) -> bytes:
@@ -175,11 +167,8 @@ def closing(reply: Reply) -> bytes:
         "delta": {"stop_reason": reply.stop_reason, "stop_sequence": None},
         "usage": _usage(reply, reply.request.max_tokens, cumulative=True),
     }
-    return (
-        _event({"type": "content_block_stop", "index": last})
-        + _event(ended)
-        + _event({"type": "message_stop"})
-    )
+    events = ({"type": "content_block_stop", "index": last}, ended, {"type": "message_stop"})
+    return b"".join(map(_event, events))
 
 
 def whole(reply: Reply, contents: Sequence[str]) -> bytes:
@@ -206,19 +195,16 @@ def limit_headers(readings: Sequence[Reading], wall_ns: int) -> dict[str, str]:
 
 
 def _error(refused: Refused) -> dict[str, Any]:
-    error: dict[str, Any] = {
-        "type": _ERROR_TYPES.get(refused.status, "api_error"),
-        "message": refused.message,
-    }
+    kind = _ERROR_TYPES.get(refused.status, "api_error")
+    error: dict[str, Any] = {"type": kind, "message": refused.message}
     if refused.error_code is not None:
         error["details"] = {"error_code": refused.error_code}
     return {"type": "error", "error": error}
 
 
 def _around(block: int, delta: dict[str, str]) -> tuple[bytes, bytes]:
-    before, _, behind = _event({"type": "content_block_delta", "index": block, "delta": delta}).partition(
-        b"|"
-    )
+    event = _event({"type": "content_block_delta", "index": block, "delta": delta})
+    before, _, behind = event.partition(b"|")
     return before, behind
 
 
@@ -318,26 +304,21 @@ def _sampling(body: dict[str, Any], version: str) -> None:
 
 
 def _thinking(_: dict[str, Any], value: object) -> None:
-    require(value, "thinking", {"type": str})
-    assert isinstance(value, dict)
-    kind = checks.one_of(value, "type", "thinking.type", ("adaptive", "enabled", "disabled", "between_tools"))
-    checks.one_of(value, "display", "thinking.display", ("summarized", "omitted"))
-    if kind != "enabled":
-        return
-    budget = value.get("budget_tokens")
+    table = require(value, "thinking", {"type": str})
+    kind = checks.one_of(table, "type", "thinking.type", ("adaptive", "enabled", "disabled", "between_tools"))
+    checks.one_of(table, "display", "thinking.display", ("summarized", "omitted"))
+    budget = table.get("budget_tokens") if kind == "enabled" else MIN_THINKING_BUDGET
     if not isinstance(budget, int) or isinstance(budget, bool) or budget < MIN_THINKING_BUDGET:
-        raise invalid(
-            "thinking.budget_tokens", f"a whole number of at least {MIN_THINKING_BUDGET} is required"
-        )
+        expected = f"a whole number of at least {MIN_THINKING_BUDGET} is required"
+        raise invalid("thinking.budget_tokens", expected)
 
 
 def _tools(_: dict[str, Any], value: object) -> None:
     if not isinstance(value, list):
         raise invalid("tools", "must be a list of objects")
     for i, tool in enumerate(value):
-        require(
-            tool, f"tools.{i}", {"name": str} if _of_provider(tool) else {"name": str, "input_schema": dict}
-        )
+        schema = {} if _of_provider(tool) else {"input_schema": dict}
+        require(tool, f"tools.{i}", {"name": str, **schema})
     for name, times in Counter(tool["name"] for tool in value).items():
         if times > 1:
             raise invalid("tools", f"names must be unique, {name[:64]!r} is there {times} times")
@@ -349,23 +330,21 @@ def _of_provider(tool: object) -> bool:
 
 
 def _tool_choice(body: dict[str, Any], value: object) -> None:
-    require(value, "tool_choice", {"type": str})
-    assert isinstance(value, dict)
-    kind = checks.one_of(value, "type", "tool_choice.type", ("auto", "any", "tool", "none"))
-    checks.flag(value, "disable_parallel_tool_use", "tool_choice.disable_parallel_tool_use")
+    table = require(value, "tool_choice", {"type": str})
+    kind = checks.one_of(table, "type", "tool_choice.type", ("auto", "any", "tool", "none"))
+    checks.flag(table, "disable_parallel_tool_use", "tool_choice.disable_parallel_tool_use")
     names = [tool["name"] for tool in body.get("tools") or []]
     if not names and kind != "none":
         raise invalid("tool_choice", "may only be specified while providing tools")
-    if kind == "tool" and value.get("name") not in names:
+    if kind == "tool" and table.get("name") not in names:
         raise invalid("tool_choice.name", "must be the name of one of the tools")
 
 
 def _output_config(_: dict[str, Any], value: object) -> None:
-    require(value, "output_config", {})
-    assert isinstance(value, dict)
-    if value.get("format") is not None:
-        require(value["format"], "output_config.format", {"type": str, "schema": dict})
-        checks.one_of(value["format"], "type", "output_config.format.type", ("json_schema",))
+    given = require(value, "output_config", {}).get("format")
+    if given is not None:
+        require(given, "output_config.format", {"type": str, "schema": dict})
+        checks.one_of(given, "type", "output_config.format.type", ("json_schema",))
 
 
 _RULES: Mapping[str, Callable[[dict[str, Any], Any], None]] = {

@@ -6,83 +6,63 @@ Everything that a stream's chunks share is encoded once, when the call starts: s
 from __future__ import annotations
 
 import json
-from typing import Protocol
+from collections.abc import Callable
 
 from tailgauge.simulator.behaviours.content import SIGNATURE_DELTA, PlanPieces, TextPieces, block_bytes
 from tailgauge.simulator.behaviours.tokens import BYTES_PER_TOKEN, chunk_texts, text
 from tailgauge.simulator.protocols.request import Reply
 from tailgauge.simulator.protocols.wire import Wire
 
-
-class Frames(Protocol):
-    """The bytes of a stream's chunks."""
-
-    def frame(self, index: int, /) -> bytes:
-        """What is written for chunk `index`."""
+Frames = Callable[[int], bytes]  # what is written for a chunk, by its index
 
 
-class TextFrames:
+def text_frames(around_text: tuple[bytes, bytes], pieces: TextPieces, *, chunked: bool) -> Frames:
     """The chunks of one text."""
+    per_chunk, last = pieces.per_chunk, pieces.count - 1
+    texts, last_text = chunk_texts(per_chunk), text(pieces.tokens - last * per_chunk, last * per_chunk)
+    before, behind = _around(around_text, len(texts[0]), chunked)
+    before_last, behind_last = _around(around_text, len(last_text), chunked)
+    last_frame = before_last + last_text + behind_last
 
-    def __init__(self, around_text: tuple[bytes, bytes], pieces: TextPieces, *, chunked: bool) -> None:
-        per_chunk = pieces.per_chunk
-        self._last = pieces.count - 1
-        self._texts = chunk_texts(per_chunk)
-        self._last_text = text(pieces.tokens - self._last * per_chunk, self._last * per_chunk)
-        self._around = _around(around_text, len(self._texts[0]), chunked)
-        self._last_around = _around(around_text, len(self._last_text), chunked)
+    def frame(index: int) -> bytes:
+        return last_frame if index == last else before + texts[index % len(texts)] + behind
 
-    def frame(self, index: int) -> bytes:
-        """What is written for chunk `index`."""
-        if index == self._last:
-            (before, behind), content = self._last_around, self._last_text
-        else:
-            (before, behind), content = self._around, self._texts[index % len(self._texts)]
-        return before + content + behind
+    return frame
 
 
-class NumberedFrames:
+def numbered_frames(
+    around_text: tuple[bytes, bytes], pieces: TextPieces, name: str, first: int, *, chunked: bool
+) -> Frames:
     """The chunks of one text whose events have ids; `first` is the number of the first."""
+    before, behind = around_text
 
-    def __init__(
-        self, around_text: tuple[bytes, bytes], pieces: TextPieces, name: str, first: int, *, chunked: bool
-    ) -> None:
-        self._around, self._pieces, self._chunked = around_text, pieces, chunked
-        self._name, self._first = name.encode(), first
-
-    def frame(self, index: int) -> bytes:
-        """What is written for chunk `index`."""
-        pieces, number, (before, behind) = self._pieces, self._first + index, self._around
-        size = pieces.tokens_sent(index + 1) - pieces.tokens_sent(index)
+    def frame(index: int) -> bytes:
+        size, number = pieces.tokens_sent(index + 1) - pieces.tokens_sent(index), first + index
         content = text(size, number * pieces.per_chunk)
-        return framed(b"id: %b-%d\n%b%b%b" % (self._name, number, before, content, behind), self._chunked)
+        return framed(b"id: %b-%d\n%b%b%b" % (name.encode(), number, before, content, behind), chunked)
+
+    return frame
 
 
-class PlanFrames:
+def plan_frames(wire: Wire, reply: Reply, pieces: PlanPieces, pair_tokens: int, *, chunked: bool) -> Frames:
     """The chunks of a plan. With the first chunk of a block go the events between the two blocks."""
+    assert reply.plan is not None
+    blocks = reply.plan.blocks
+    contents = [block_bytes(block, pair_tokens) for block in blocks]
 
-    def __init__(
-        self, wire: Wire, reply: Reply, pieces: PlanPieces, pair_tokens: int, *, chunked: bool
-    ) -> None:
-        assert reply.plan is not None
-        self._wire, self._reply, self._pieces = wire, reply, pieces.pieces
-        self._blocks = reply.plan.blocks
-        self._contents = [block_bytes(block, pair_tokens) for block in self._blocks]
-        self._chunked = chunked
-
-    def frame(self, index: int) -> bytes:
-        """What is written for chunk `index`."""
-        number, delta, start, size = self._pieces[index]
-        block, wire, reply = self._blocks[number], self._wire, self._reply
-        opened = self._pieces[index - 1].block if index else 0
+    def frame(index: int) -> bytes:
+        number, delta, start, size = pieces.pieces[index]
+        opened = pieces.pieces[index - 1].block if index else 0
         between = [wire.between(reply, n) for n in range(opened + 1, number + 1)]
         before, behind = wire.delta(reply, number, delta)
         content = b""
         if delta != SIGNATURE_DELTA:  # which is the protocol's own constant
-            content = self._contents[number][start * BYTES_PER_TOKEN : (start + size) * BYTES_PER_TOKEN]
-            if block.is_json:
+            content = contents[number][start * BYTES_PER_TOKEN : (start + size) * BYTES_PER_TOKEN]
+            if blocks[number].is_json:
                 content = json.dumps(content.decode())[1:-1].encode()
-        return framed(b"".join((*between, before, content, behind)), self._chunked)
+        return framed(b"".join((*between, before, content, behind)), chunked)
+
+    return frame
 
 
 def frames_of(
@@ -96,10 +76,10 @@ def frames_of(
 ) -> Frames:
     """The bytes of an answer's chunks; `numbered`: name of the stream and number of its first event."""
     if isinstance(pieces, PlanPieces):
-        return PlanFrames(wire, reply, pieces, pair_tokens, chunked=chunked)
+        return plan_frames(wire, reply, pieces, pair_tokens, chunked=chunked)
     if numbered is not None:
-        return NumberedFrames(wire.around_text(reply), pieces, *numbered, chunked=chunked)
-    return TextFrames(wire.around_text(reply), pieces, chunked=chunked)
+        return numbered_frames(wire.around_text(reply), pieces, *numbered, chunked=chunked)
+    return text_frames(wire.around_text(reply), pieces, chunked=chunked)
 
 
 def framed(data: bytes, chunked: bool) -> bytes:

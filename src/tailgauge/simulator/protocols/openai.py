@@ -19,15 +19,7 @@ from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
 from tailgauge.simulator.behaviours.content import JSON_DELTA, TEXT_DELTA
 from tailgauge.simulator.behaviours.limits import Reading, tightest_tokens
 from tailgauge.simulator.protocols import request as checks
-from tailgauge.simulator.protocols.request import (
-    CallRequest,
-    Refused,
-    Reply,
-    content_tokens,
-    invalid,
-    json_tokens,
-    require,
-)
+from tailgauge.simulator.protocols.request import CallRequest, Refused, Reply, invalid, require
 
 NAME = "openai"
 PATH = "/v1/chat/completions"
@@ -55,6 +47,7 @@ _BLOCKS: Mapping[str, checks.Kinds] = {
 
 _FORMATS = ("text", "json_object", "json_schema")
 _CHOICES = ("none", "auto", "required")
+_TOOLS = ("function", "custom")
 _DEFAULT_MAX_TOKENS = 16
 _ERROR_CODES = {
     401: "invalid_api_key",
@@ -75,22 +68,21 @@ def parse(body: dict[str, Any], version: str = "") -> CallRequest:  # noqa: ARG0
     for i, message in enumerate(checks.messages(body, tuple(_BLOCKS))):
         content, role = message.get("content"), message["role"]
         if content is not None or role != "assistant":  # an assistant may send nothing but tool calls
-            input_tokens += content_tokens(content, f"messages.{i}.content", _BLOCKS[role])
-    _check(body)
-    options = body.get("stream_options") or {}
-    input_tokens += sum(map(json_tokens, body.get("tools") or []))
-    usage = bool(options.get("include_usage"))
-    return CallRequest(model, max_tokens, input_tokens, stream, include_usage=usage, **wants(body))
-
-
-def wants(body: dict[str, Any]) -> dict[str, Any]:
-    """What the answer may consist of, as fields of a `CallRequest`; the body was checked."""
-    tools, response_format = body.get("tools"), body.get("response_format") or {}
-    return {
-        "tool": tools[0].get("function", {}).get("name", "") if tools else None,
-        "thinking": bool(body.get("reasoning_effort")),
-        "schema": response_format.get("type") == "json_schema",
-    }
+            input_tokens += checks.content_tokens(content, f"messages.{i}.content", _BLOCKS[role])
+    for field, rule in _RULES.items():
+        if body.get(field) is not None:
+            rule(body, body[field])
+    tools, response_format = body.get("tools") or [], body.get("response_format") or {}
+    return CallRequest(
+        model,
+        max_tokens,
+        input_tokens + sum(map(checks.json_tokens, tools)),
+        stream,
+        include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
+        tool=tools[0].get("function", {}).get("name", "") if tools else None,
+        thinking=bool(body.get("reasoning_effort")),
+        schema=response_format.get("type") == "json_schema",
+    )
 
 
 def error_body(refused: Refused, request_id: str) -> bytes:  # noqa: ARG001 - this protocol names it in the header only
@@ -110,8 +102,7 @@ def ping() -> bytes:
 
 def opening(reply: Reply) -> bytes:
     """The role, with an empty content: it is no content chunk."""
-    opened = _event(_choice(reply, {"role": "assistant", "content": ""}))
-    return opened if reply.plan is None else opened + _tool_start(reply, 0)
+    return _event(_choice(reply, {"role": "assistant", "content": ""})) + between(reply, 0)
 
 
 def around_text(reply: Reply) -> tuple[bytes, bytes]:
@@ -128,12 +119,14 @@ def delta(reply: Reply, block: int, kind: str) -> tuple[bytes, bytes]:  # noqa: 
 
 def between(reply: Reply, block: int) -> bytes:
     """Blocks have no marks between them; a tool call begins with its name."""
-    return _tool_start(reply, block)
+    if reply.plan is None or reply.plan.blocks[block].kind != TOOL_JSON:
+        return b""
+    return _event(_choice(reply, {"tool_calls": [{"index": 0, **_call(reply, "")}]}))
 
 
 def closing(reply: Reply) -> bytes:
     """The finish reason, the usage where asked for, and the end mark."""
-    events = _event(_choice(reply, {}, _finish_reason(reply)))
+    events = _event(_choice(reply, {}, STOP_REASONS[reply.stop_reason]))
     if reply.request.include_usage:
         events += _event(_chunk(reply, []) | {"usage": _usage(reply)})
     return events + b"data: [DONE]\n\n"
@@ -143,17 +136,16 @@ def whole(reply: Reply, contents: Sequence[str]) -> bytes:
     """The body of an answer that is not streamed, with the content of each of its blocks."""
     message: dict[str, Any] = {"role": "assistant", "content": "".join(contents), "refusal": None}
     if reply.plan is not None:
-        contents_by_kind = [
-            (block.kind, text) for block, text in zip(reply.plan.blocks, contents, strict=True)
-        ]
-        message["content"] = "".join(text for kind, text in contents_by_kind if kind == TEXT) or None
-        thoughts = "".join(text for kind, text in contents_by_kind if kind == THINKING)
-        if thoughts:
+        texts: dict[str, list[str]] = {TEXT: [], THINKING: [], TOOL_JSON: []}
+        for block, text in zip(reply.plan.blocks, contents, strict=True):
+            texts[block.kind].append(text)
+        message["content"] = "".join(texts[TEXT]) or None
+        if thoughts := "".join(texts[THINKING]):
             message["reasoning_content"] = thoughts
-        calls = [_call(reply, text) for kind, text in contents_by_kind if kind == TOOL_JSON]
-        if calls:
-            message["tool_calls"] = calls
-    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": _finish_reason(reply)}
+        if texts[TOOL_JSON]:
+            message["tool_calls"] = [_call(reply, text) for text in texts[TOOL_JSON]]
+    reason = STOP_REASONS[reply.stop_reason]
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason}
     return checks.to_json(_chunk(reply, [choice]) | {"object": "chat.completion", "usage": _usage(reply)})
 
 
@@ -200,23 +192,12 @@ def _around(reply: Reply, delta: dict[str, Any]) -> tuple[bytes, bytes]:
     return before, behind
 
 
-def _tool_start(reply: Reply, block: int) -> bytes:
-    assert reply.plan is not None
-    if reply.plan.blocks[block].kind != TOOL_JSON:
-        return b""
-    return _event(_choice(reply, {"tool_calls": [{"index": 0, **_call(reply, "")}]}))
-
-
 def _call(reply: Reply, arguments: str) -> dict[str, Any]:
     return {
         "id": f"call_{reply.id}",
         "type": "function",
         "function": {"name": reply.request.tool or "", "arguments": arguments},
     }
-
-
-def _finish_reason(reply: Reply) -> str:
-    return STOP_REASONS[reply.stop_reason]
 
 
 def _choice(reply: Reply, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
@@ -257,13 +238,6 @@ def _event(data: dict[str, Any]) -> bytes:
 # --- what the provider refuses ---------------------------------------------------------------------------------
 
 
-def _check(body: dict[str, Any]) -> None:
-    """Raise `Refused` where a field is not as it must be."""
-    for field, rule in _RULES.items():
-        if body.get(field) is not None:
-            rule(body, body[field])
-
-
 def _max_tokens(body: dict[str, Any], default: int) -> int:
     """The answer's length, under its new name or its old one; both at once must not contradict each other."""
     old, new = body.get("max_tokens"), body.get("max_completion_tokens")
@@ -284,10 +258,10 @@ def _tools(_: dict[str, Any], value: object) -> None:
     if not isinstance(value, list):
         raise invalid("tools", "must be a list of objects")
     for i, tool in enumerate(value):
-        require(tool, f"tools.{i}", {"type": str})
-        kind = checks.one_of(tool, "type", f"tools.{i}.type", ("function", "custom"))
-        require(tool.get(kind), f"tools.{i}.{kind}", {"name": str})
-        require(tool[kind], f"tools.{i}.{kind}", {"parameters": dict} if "parameters" in tool[kind] else {})
+        kind = checks.one_of(require(tool, f"tools.{i}", {"type": str}), "type", f"tools.{i}.type", _TOOLS)
+        table = require(tool.get(kind), f"tools.{i}.{kind}", {"name": str})
+        if "parameters" in table:
+            require(table, f"tools.{i}.{kind}", {"parameters": dict})
 
 
 def _tool_choice(body: dict[str, Any], value: object) -> None:
@@ -296,30 +270,27 @@ def _tool_choice(body: dict[str, Any], value: object) -> None:
     if isinstance(value, str):
         checks.one_of(body, "tool_choice", "tool_choice", _CHOICES)
         return
-    require(value, "tool_choice", {"type": str})
-    assert isinstance(value, dict)
-    kind = checks.one_of(value, "type", "tool_choice.type", ("function", "custom", "allowed_tools"))
+    table = require(value, "tool_choice", {"type": str})
+    kind = checks.one_of(table, "type", "tool_choice.type", ("function", "custom", "allowed_tools"))
     if kind == "allowed_tools":
-        require(value.get(kind), f"tool_choice.{kind}", {"mode": str, "tools": list})
+        require(table.get(kind), f"tool_choice.{kind}", {"mode": str, "tools": list})
         return
-    require(value.get(kind), f"tool_choice.{kind}", {"name": str})
-    if value[kind]["name"] not in [tool[tool["type"]]["name"] for tool in body["tools"]]:
+    chosen = require(table.get(str(kind)), f"tool_choice.{kind}", {"name": str})
+    if chosen["name"] not in [tool[tool["type"]]["name"] for tool in body["tools"]]:
         raise invalid(f"tool_choice.{kind}.name", "must be the name of one of the tools")
 
 
 def _response_format(_: dict[str, Any], value: object) -> None:
-    require(value, "response_format", {"type": str})
-    assert isinstance(value, dict)
-    if checks.one_of(value, "type", "response_format.type", _FORMATS) == "json_schema":
-        require(value.get("json_schema"), "response_format.json_schema", {"name": str})
+    table = require(value, "response_format", {"type": str})
+    if checks.one_of(table, "type", "response_format.type", _FORMATS) == "json_schema":
+        require(table.get("json_schema"), "response_format.json_schema", {"name": str})
 
 
 def _stream_options(body: dict[str, Any], value: object) -> None:
-    require(value, "stream_options", {})
-    assert isinstance(value, dict)
+    table = require(value, "stream_options", {})
     if not body.get("stream"):
         raise invalid("stream_options", "only allowed when stream is true")
-    checks.flag(value, "include_usage", "stream_options.include_usage")
+    checks.flag(table, "include_usage", "stream_options.include_usage")
 
 
 _RULES: Mapping[str, Callable[[dict[str, Any], Any], None]] = {

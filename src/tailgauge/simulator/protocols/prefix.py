@@ -153,10 +153,8 @@ def _mark_last(body: dict[str, Any], marks: list[tuple[str, Breakpoint]], last: 
 
 def _check(marks: list[tuple[str, Breakpoint]]) -> None:
     if len(marks) > MAX_BREAKPOINTS:
-        found = (
-            f"A maximum of {MAX_BREAKPOINTS} blocks with cache_control may be provided. Found {len(marks)}."
-        )
-        raise Refused(400, found, _MARK)
+        most = f"A maximum of {MAX_BREAKPOINTS} blocks with cache_control may be provided."
+        raise Refused(400, f"{most} Found {len(marks)}.", _MARK)
     short = False
     for param, point in marks:
         if short and point.ttl == "1h":

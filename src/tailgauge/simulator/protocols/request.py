@@ -60,9 +60,8 @@ class Refused(Exception):  # noqa: N818 - an answer, not an error of ours
         self.status, self.message, self.param, self.error_code = status, message, param, error_code
 
 
-_COMPACT = json.JSONEncoder(
-    separators=(",", ":"), ensure_ascii=False
-).encode  # made once: it costs more than an event
+# Made once: it costs more than an event.
+_COMPACT = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def to_json(value: object) -> bytes:
@@ -178,17 +177,17 @@ def block_tokens(block: Mapping[str, Any]) -> int:
 
 def json_tokens(value: Mapping[str, Any]) -> int:
     """Tokens of what is no text: of its JSON, without its mark."""
-    bare = {key: item for key, item in value.items() if key != "cache_control"}
-    return tokens.count(json.dumps(bare, separators=(",", ":"), ensure_ascii=False))
+    return tokens.count(_COMPACT({key: item for key, item in value.items() if key != "cache_control"}))
 
 
-def require(table: object, param: str, fields: Fields) -> None:
-    """`table` is an object that has these fields, each of its type."""
+def require(table: object, param: str, fields: Fields) -> dict[str, Any]:
+    """`table`, an object that has these fields, each of its type."""
     if not isinstance(table, dict):
         raise invalid(param, "must be an object")
     for name, kind in fields.items():
         if not isinstance(table.get(name), kind):
             raise invalid(f"{param}.{name}", f"{_TYPE_NAMES[kind]} is required")
+    return table
 
 
 def _check(block: object, param: str, kinds: Kinds) -> None:
@@ -196,9 +195,8 @@ def _check(block: object, param: str, kinds: Kinds) -> None:
         raise invalid(param, "must be an object with a type")
     kind = block["type"]
     if kind not in kinds:
-        raise invalid(
-            f"{param}.type", f"{kind[:64]!r} is not allowed here; expected one of {', '.join(kinds)}"
-        )
+        expected = f"expected one of {', '.join(kinds)}"
+        raise invalid(f"{param}.type", f"{kind[:64]!r} is not allowed here; {expected}")
     require(block, param, kinds[kind])
     if kind == "text" and not block["text"]:
         raise invalid(f"{param}.text", "a text is required, and not an empty one")

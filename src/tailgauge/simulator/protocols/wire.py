@@ -65,7 +65,7 @@ WIRES: tuple[Wire, ...] = (anthropic, openai)  # errors of other paths have the 
 
 
 def wire_of_path(path: str) -> Wire:
-    """The protocol whose error shape fits a path."""
+    """The protocol whose error shape fits a path: the one that shares the most of it."""
 
     def shared(wire: Wire) -> int:
         parts = zip(wire.PATH.split("/"), path.split("/"), strict=False)
