@@ -60,7 +60,7 @@ class DryRun(Requests):
         gateways = (SECOND,) if scenario.has_gateway else ()
         attempts = Attempts(targets, self.endpoint, self.queue, store, deadline_s, book, gateways)
         self._made = makers_of(scenario, schedule)
-        super().__init__(scenario, self._made, attempts, store, Counters(), self.queue, _raise)
+        super().__init__(scenario, self._made, attempts, store.request, Counters(), self.queue, _raise)
         self._arrivals: Iterator[Planned] = iter(())
         self.start_at_ns = self.last_ns = _BEGIN_NS  # of the run; end of its last request
 

@@ -69,9 +69,7 @@ class Maker:
         exchange without an answer is left out.
         """
         request_id = planned.request_id + turn
-        session = (
-            planned.turns != 0
-        )  # the users of a closed loop have none: each turn is a request of its own
+        session = planned.turns != 0  # the users of a closed loop have none: each turn is a request
         number = self._number(planned.request_id if session else request_id)
         earlier = tuple(
             Message(role, (Part(piece),))

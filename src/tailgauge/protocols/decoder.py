@@ -14,16 +14,9 @@ from typing import Any
 
 import jiter
 
+from tailgauge import protocol_violations as violations
 from tailgauge.call import MESSAGE
 from tailgauge.plugins.plugin import fault
-from tailgauge.protocol_violations import (
-    EVENT_TOO_LARGE,
-    MALFORMED_ANSWER,
-    MALFORMED_EVENT,
-    TOO_LARGE,
-    TOO_MANY_EVENTS,
-    quoted,
-)
 from tailgauge.protocols.event_ids import EventIds, id_of
 from tailgauge.protocols.sse_parser import (
     MAX_EVENT,
@@ -173,7 +166,7 @@ class StreamDecoder:
             events = self._splitter.feed(payload)
         except EventSizeError:
             most = f"{MAX_EVENT >> 20} MiB, {MAX_LINES:,} lines or {MAX_VALUES:,} values"
-            self._give_up(EVENT_TOO_LARGE, f"over {most}")
+            self._give_up(violations.EVENT_TOO_LARGE, f"over {most}")
             return
         exact = len(events) - 1 if at_rest and self._splitter.ended_with_event else -1
         self._at, self._read_at, self._read_index = arrived, read_at, read_index
@@ -190,16 +183,16 @@ class StreamDecoder:
                     raise
                 self._on_malformed(error, data)
             if self.events > self._most:
-                self._give_up(TOO_MANY_EVENTS, f"over {self._most:,}")
+                self._give_up(violations.TOO_MANY_EVENTS, f"over {self._most:,}")
             if self.broken:
                 return
         self._has_skimmed = False
         if self._splitter.is_marked:
-            self.error = self.error or (MALFORMED_EVENT, "a byte order mark inside the stream")
+            self.error = self.error or (violations.MALFORMED_EVENT, "a byte order mark inside the stream")
 
     def _on_malformed(self, error: Exception, data: bytes) -> None:
         self.error = self.error or (
-            MALFORMED_EVENT,
+            violations.MALFORMED_EVENT,
             f"{fault(error) or type(error).__name__} in event: {shown(data, _SHOWN)}",
         )
         self._malformed += 1
@@ -253,7 +246,7 @@ class StreamDecoder:
         elif self._kept is not None:
             self._keep(self._kept[kind], "".join(texts))
         if self.events > self._most:
-            self._give_up(TOO_MANY_EVENTS, f"over {self._most:,}")
+            self._give_up(violations.TOO_MANY_EVENTS, f"over {self._most:,}")
 
     def whole(self, body: bytes, arrived: int, read_at: int, read_index: int, low: int = 0) -> None:
         """The whole answer, with the times of the read that completed it. Never raises for what the peer sent."""
@@ -263,13 +256,13 @@ class StreamDecoder:
             check_values(body)
             self._on_whole(self, body)
         except EventSizeError:
-            self._give_up(TOO_LARGE, f"over {MAX_VALUES:,} values")
+            self._give_up(violations.TOO_LARGE, f"over {MAX_VALUES:,} values")
         except Exception as error:
             found = fault(error)
             if not (isinstance(error, _MALFORMED) or found):
                 raise
             text = f"{found or type(error).__name__} in {shown(body, _SHOWN)}"
-            self.error = self.error or (MALFORMED_ANSWER, text)
+            self.error = self.error or (violations.MALFORMED_ANSWER, text)
         else:
             self.stop()
 
@@ -289,10 +282,10 @@ class StreamDecoder:
         if not text:
             return
         if self.stopped is not None:
-            self.error = self.error or (MALFORMED_EVENT, "content after the end of the answer")
+            self.error = self.error or (violations.MALFORMED_EVENT, "content after the end of the answer")
             return
         if self.chunks >= self._most:
-            self._give_up(TOO_MANY_EVENTS, f"over {self._most:,}")
+            self._give_up(violations.TOO_MANY_EVENTS, f"over {self._most:,}")
             return
         fresh = self.fresh
         fresh.kind.append(kind)
@@ -332,10 +325,12 @@ class StreamDecoder:
     def _keep(self, kept: bytearray, text: str) -> None:
         kept += text.encode("utf-8", "replace")  # pieces would take ten times as much as their characters
         if len(kept) > self._most_text:
-            self._give_up(TOO_LARGE, f"a text of over {self._most_text:,} bytes")
+            self._give_up(violations.TOO_LARGE, f"a text of over {self._most_text:,} bytes")
         elif len(kept) + self._in_conversations > MAX_CONVERSATIONS:
             most = f"{MAX_CONVERSATIONS >> 20} MiB"
-            self._give_up(TOO_LARGE, f"the conversations of this worker keep over {most} of answers")
+            self._give_up(
+                violations.TOO_LARGE, f"the conversations of this worker keep over {most} of answers"
+            )
 
     def whole_content(self, text: str, tool_json: str) -> None:
         """Content of an answer that came at once: its text, else the input of its tools, as one chunk."""
@@ -458,7 +453,7 @@ def error_of(tree: Any) -> tuple[str, str]:
         inner = {}
     kind = inner.get("type") or inner.get("code") or "error"
     text = inner.get("message") or json.dumps(tree)
-    return quoted(shown(str(kind), _MAX_KIND)), shown(str(text), MAX_ERROR_TEXT)
+    return violations.quoted(shown(str(kind), _MAX_KIND)), shown(str(text), MAX_ERROR_TEXT)
 
 
 class FirstField:
@@ -470,9 +465,8 @@ class FirstField:
     """
 
     def __init__(self) -> None:
-        self._texts: dict[
-            int, str | None
-        ] = {}  # by kind of content; None: no JSON, or none that can be followed
+        # By kind of content; None: no JSON, or none that can be followed.
+        self._texts: dict[int, str | None] = {}
 
     @property
     def held(self) -> int:

@@ -9,9 +9,8 @@ from collections import deque
 
 MAX_EVENT = 4 << 20  # bytes: an image may come in one
 MAX_LINES = 10_000  # of an event
-MAX_VALUES = (
-    500_000  # of JSON in one event or answer: each takes up to 120 bytes, forty times what it has on the wire
-)
+# Of JSON in one event or answer: each takes up to 120 bytes, forty times what it has on the wire.
+MAX_VALUES = 500_000
 _FEW = 65_536  # bytes that cannot have so many
 _MARK = b"\xef\xbb\xbf"  # a byte order mark, which may open a stream
 
@@ -36,9 +35,8 @@ class Splitter:
         self.ended_with_event = False  # the last bytes fed ended an event, and no comment or part of another
         self._after_cr = False  # a line feed to come belongs to the line end before
         self._begun = False
-        self.is_marked = (
-            False  # a later line began with a byte order mark: it is no field, so something is missing
-        )
+        # A later line began with a byte order mark: it is no field, so something is missing.
+        self.is_marked = False
 
     def feed(self, payload: bytes) -> list[tuple[bytes, bytes]]:
         """Events completed by `payload`, in order. Comments and events without data are left out."""

@@ -16,6 +16,7 @@ import resource
 import ssl
 import struct
 import sys
+from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -45,9 +46,8 @@ MAX_MESSAGE = 500  # characters
 FEW_BYTES = 1000  # of a TLS record: a larger buffer costs more than the decryption
 
 
-Read = tuple[
-    bytes, int, int, int
-]  # bytes, when the last arrived, when they were read, when none was there (0: unknown)
+# Bytes, when the last arrived, when they were read, when none was there (0: unknown).
+Read = tuple[bytes, int, int, int]
 
 
 class Listener(Protocol):
@@ -71,12 +71,8 @@ class ConnectError(Exception):
         self.kind = kind
 
 
-def _nobody() -> None:
-    """Default for `on_idle_end`."""
-
-
-def _unwatched(_: _socket.socket) -> None:
-    """Default for `on_close`."""
+def _nobody(*_: _socket.socket) -> None:
+    """Default callback."""
 
 
 class Connection:
@@ -89,7 +85,7 @@ class Connection:
         self.listener: Listener | None = None
         self.keep: Callable[[Read], None] | None = None  # takes reads of a stream that no one waits for
         self.on_idle_end: Callable[[], None] = _nobody
-        self.on_close: Callable[[_socket.socket], None] = _unwatched
+        self.on_close: Callable[[_socket.socket], None] = _nobody
         self.closed = False
         self.used = False
         self.sending = False
@@ -125,8 +121,7 @@ class Connection:
         if self._watcher is None:
             self._watcher = get_hub().loop.io(self._raw.fileno(), _READ)
         self._seen_from = POLLS.number + SETTLED
-        slow = self._on_readable_slow if self._is_slow else self._on_readable
-        self._watcher.start(self._on_readable_tls if self._tls else slow)
+        self._watcher.start(self._on_readable_rare if self._tls or self._is_slow else self._on_readable)
 
     def listen(self, listener: Listener | None) -> None:
         """Pass reads to another listener from now on."""
@@ -211,9 +206,8 @@ class Connection:
             if self._reading is not None:
                 READER.remove(self._reading)
                 self._reading = None
-            for watcher in filter(
-                None, (self._watcher, self._writable_watcher)
-            ):  # libev aborts on a watcher without socket
+            # libev aborts on a watcher without socket.
+            for watcher in filter(None, (self._watcher, self._writable_watcher)):
                 watcher.stop()
                 watcher.close()
             self._writable.set()
@@ -243,14 +237,12 @@ class Connection:
                     raise ConnectError("timeout", "TLS handshake timed out") from None
                 data = self._raw.recv(READ_SIZE)
                 if not data:
-                    raise ConnectError(
-                        "tls", "the target closed the connection during the TLS handshake"
-                    ) from None
+                    closed = "the target closed the connection during the TLS handshake"
+                    raise ConnectError("tls", closed) from None
                 self._incoming.write(data)
             except ssl.SSLCertVerificationError as error:
-                raise ConnectError(
-                    "tls_certificate", f"certificate not trusted: {error.verify_message}"
-                ) from None
+                untrusted = f"certificate not trusted: {error.verify_message}"
+                raise ConnectError("tls_certificate", untrusted) from None
             except ssl.SSLError as error:
                 raise ConnectError("tls", f"TLS handshake failed: {error.reason or error}") from None
         self._flush_handshake()
@@ -278,9 +270,7 @@ class Connection:
         if not data:
             self._ended(None)
             return None
-        if not ancillary:
-            return data, now, now, empty
-        return data, kernel_stamp_ns(ancillary), now, empty
+        return data, kernel_stamp_ns(ancillary) if ancillary else now, now, empty
 
     def _on_readable(self) -> None:
         """The path of almost every read: inlined, because each function call costs a fifth of the read."""
@@ -317,21 +307,22 @@ class Connection:
         elif not data:
             self._ended(os.strerror(arrived_at_ns) if arrived_at_ns else None)
         elif self._tls is not None:
-            self._deliver_encrypted(data, arrived_at_ns, read_at_ns, empty_at_ns)
+            self._decrypted(data, arrived_at_ns, read_at_ns, empty_at_ns)
         else:
             self._deliver(data, arrived_at_ns, read_at_ns, empty_at_ns)
 
-    def _on_readable_slow(self) -> None:
+    def _on_readable_rare(self) -> None:
+        """Of TLS, or a slow reader."""
         if (read := self._read()) is not None:
-            self._deliver(*read)
+            self._decrypted(*read)
 
-    def _on_readable_tls(self) -> None:
-        if (read := self._read()) is not None:
-            self._deliver_encrypted(*read)
-
-    def _deliver_encrypted(self, data: bytes, *times: int) -> None:
+    def _decrypted(self, data: bytes, *times: int) -> None:
+        """Deliver what was read, decrypted where it is TLS."""
+        if self._tls is None:
+            self._deliver(data, *times)
+            return
         try:
-            plain, ended = self._decrypt(data)
+            plain, ended = self._decrypt(self._tls, data)
         except ssl.SSLError as error:
             self._ended(f"TLS: {error.reason or error}")
             return
@@ -354,10 +345,9 @@ class Connection:
         if self.listener is not None:
             self.listener.advance()
 
-    def _decrypt(self, data: bytes) -> tuple[bytes, bool]:
+    def _decrypt(self, tls: ssl.SSLObject, data: bytes) -> tuple[bytes, bool]:
         """Plain text of complete records, and whether the peer has ended the stream."""
-        tls, incoming = self._tls, self._incoming
-        assert tls is not None
+        incoming = self._incoming
         incoming.write(data)
         out: list[bytes] = []
         while True:
@@ -520,14 +510,11 @@ class Pool:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._pools: dict[Origin, OriginPool] = {}
+        self._pools: defaultdict[Origin, OriginPool] = defaultdict(OriginPool)
 
     def take(self, origin: Origin) -> Connection | None:
         """The last released connection that has rested and is alive; None if a new one is needed."""
-        origin_pool = self._pools.get(origin)
-        if origin_pool is None:
-            return None
-        now = monotonic_ns()
+        origin_pool, now = self._pools[origin], monotonic_ns()
         for place in range(len(origin_pool.idle) - 1, -1, -1):
             item = origin_pool.idle[place]
             if now - item.since_ns < origin_pool.rest_ns:
@@ -542,7 +529,7 @@ class Pool:
         self, origin: Origin, connection: Connection, keep_alive_hint: bytes, *, answered: bool = True
     ) -> None:
         """Keep a connection for later; `keep_alive_hint` is the response's Keep-Alive header."""
-        origin_pool = self._pools.setdefault(origin, OriginPool())
+        origin_pool = self._pools[origin]
         if connection.closed or len(origin_pool.idle) >= self._limit:
             connection.close()
             return
@@ -553,8 +540,7 @@ class Pool:
 
     def resting(self, origin: Origin) -> int:
         """How many idle connections there are."""
-        origin_pool = self._pools.get(origin)
-        return len(origin_pool.idle) if origin_pool else 0
+        return len(self._pools[origin].idle)
 
     def close(self) -> None:
         """Close every idle connection."""

@@ -121,10 +121,9 @@ class Exchange:
         self.aborted_at_ns: int | None = None
         self.aborted: str | None = None  # why we closed it: cancelled, timeout, censored
         self.failure: tuple[str, str] | None = None  # kind and message, without a complete response
-        self.cut: str | None = (
-            None  # how the body ended before its end: the connection, or what was wrong with it
-        )
-        self.cut_text: str | None = None  # details
+        # How the body ended before its end, the connection or what was wrong with it; and details.
+        self.cut: str | None = None
+        self.cut_text: str | None = None
         self.status: int | None = None
         self.headers: list[tuple[bytes, bytes]] = []
         self._named: dict[bytes, bytes] = {}  # the first header of each name in lower case
@@ -135,10 +134,9 @@ class Exchange:
         self.user_stamps = False
         self._user_clock = False  # every read is stamped by this process
         self.done = False
-        self._stream: Decoder | None = (
-            None  # the decoder, where this is a body for it and no error body for the SDK
-        )
-        self._whole: Decoder | None = None  # the decoder, where this is a body for it that is no stream
+        # The decoder, where this is a body for it and no error body for the SDK: a stream, or not.
+        self._stream: Decoder | None = None
+        self._whole: Decoder | None = None
         self._head = Head()
         self._body: Body | None = None
         self._keep = False
@@ -284,10 +282,8 @@ class Exchange:
         if body.done and not self.done:
             self._complete()
             # A slow reader ends when it has read everything.
-            self._finish(
-                keep=self._keep and not body.has_excess,
-                at_ns=read_at[-1] if self.bytes_per_s else arrived[-1],
-            )
+            at_ns = read_at[-1] if self.bytes_per_s else arrived[-1]
+            self._finish(keep=self._keep and not body.has_excess, at_ns=at_ns)
         elif not self.done:
             self._bound(stream, body)
         return len(data)

@@ -27,9 +27,8 @@ AT_ONCE_NS = 5_000_000
 POLL_EVERY_NS = 2_000_000  # four times as often slows an engine that needs the same cores
 JUST_NOW_NS = 100_000  # since the poll before: then its time serves, without another system call
 SETTLED = 2  # polls until a socket that was just added, or not emptied, can have been seen empty
-MOST_WAITING = (
-    256  # reads, of 64 KiB at most: no more is taken from the thread, which pauses when it has no room
-)
+# Reads, of 64 KiB at most: no more is taken from the thread, which pauses when it has no room.
+MOST_WAITING = 256
 SOON_S = 1e-6  # a timer: the hub looks at its other watchers before it is due
 
 

@@ -74,11 +74,8 @@ class Stopwatch(httpx2.BaseTransport):
         user_clock: bool = False,
         reader: str = "compiled",
     ) -> None:
-        self._pool = Pool(idle_connections)
-        self._connect_timeout_s = connect_timeout_s
-        self._send_timeout_s = send_timeout_s
-        self._ca_file = ca_file
-        self._user_clock = user_clock
+        self._pool, self._ca_file, self._user_clock = Pool(idle_connections), ca_file, user_clock
+        self._connect_timeout_s, self._send_timeout_s = connect_timeout_s, send_timeout_s
         self._in_hub = reader == "python" or not COMPILED
         self._tls: ssl.SSLContext | None = None
         self._addresses: dict[tuple[str, int], tuple[int, list[Any]]] = {}
@@ -172,16 +169,13 @@ class Stopwatch(httpx2.BaseTransport):
                 connection.used = True  # if the peer closes it meanwhile it is stale, as after a request
                 self._pool.give(origin, connection, b"", answered=False)
 
-        gevent.joinall(
-            [gevent.spawn(open_some) for _ in range(min(missing, OPENED_AT_ONCE))], raise_error=True
-        )
+        opening = [gevent.spawn(open_some) for _ in range(min(missing, OPENED_AT_ONCE))]
+        gevent.joinall(opening, raise_error=True)
         return self._pool.resting(origin), failures[0] if failures else None
 
     def _connection(self, exchange: Exchange, origin: Origin) -> Connection:
-        slow = (
-            exchange.bytes_per_s is not None
-        )  # a slow reader has a connection of its own, with a small buffer
-        began_ns = monotonic_ns()
+        # A slow reader has a connection of its own, with a small buffer.
+        slow, began_ns = exchange.bytes_per_s is not None, monotonic_ns()
         connection = None if slow else self._pool.take(origin)
         is_new = connection is None
         if connection is None:
@@ -205,9 +199,8 @@ class Stopwatch(httpx2.BaseTransport):
         """Let the exchange listen to a connection; returns how long it waited for it."""
 
         def release(used: Connection, keep: bool) -> None:
-            if (
-                keep and exchange.bytes_per_s is None and not used.sending
-            ):  # else it was answered before it was sent completely
+            # One that is sending was answered before its request was sent completely.
+            if keep and exchange.bytes_per_s is None and not used.sending:
                 self._pool.give(origin, used, exchange.header(b"keep-alive"))
             else:
                 used.close()
@@ -223,14 +216,11 @@ class Stopwatch(httpx2.BaseTransport):
             addresses, dns_ns = resolve(host, port, self._connect_timeout_s)
             self._addresses[host, port] = (monotonic_ns(), addresses)
         self._numbers += 1
+        in_hub = self._in_hub or receive_buffer is not None
         connection = connect(
-            self._numbers,
-            addresses,
-            self._connect_timeout_s,
-            receive_buffer,
-            user_clock=self._user_clock,
-            in_hub=self._in_hub or receive_buffer is not None,
-        )
+            self._numbers, addresses, self._connect_timeout_s, receive_buffer,
+            user_clock=self._user_clock, in_hub=in_hub,
+        )  # fmt: skip
         connection.dns_ns = dns_ns
         connection.watched_by(self.losses)
         if scheme == "https":

@@ -92,54 +92,37 @@ def begun(
 
 def fill(row: AttemptRow, exchange: Exchange, decoder: StreamDecoder, result: Outcome) -> None:
     """Complete the row of an ended attempt."""
-    _outcome(row, exchange, result)
-    row.rate_limit_headers = rate_limit_headers(exchange)
-    _exchange(row, exchange)
-    _stream(row, decoder)
-    _stamps(row, decoder)
-    row.phases = _phases(exchange, decoder)
-    row.stop_reason, row.model = decoder.stop_reason, decoder.model
-    row.server_request_id = _server_id(exchange, decoder)
-
-
-def _outcome(row: AttemptRow, exchange: Exchange, result: Outcome) -> None:
     row.ended = result.ended
     row.ended_at_ns = None if result.ended == CENSORED else exchange.ended_at_ns
     row.error_type, row.error_body, row.limit_kind = result.error_type, result.error_body, result.limit_kind
-    row.status = exchange.status
-    row.retry_after_s = retry_after_s(exchange)
+    row.status, row.retry_after_s = exchange.status, retry_after_s(exchange)
+    row.rate_limit_headers = rate_limit_headers(exchange)
+    row.phases = _phases(exchange, decoder)
+    server_id = header(exchange.header(b"request-id") or exchange.header(b"x-request-id"))
+    row.server_request_id = server_id or decoder.message_id
+    _of_exchange(row, exchange)
+    _of_decoder(row, decoder)
 
 
-def _exchange(row: AttemptRow, exchange: Exchange) -> None:
-    row.sent_at_ns = exchange.sent_at_ns
-    row.first_byte_at_ns = exchange.first_byte_at_ns
-    row.headers_at_ns = exchange.headers_at_ns
-    row.cancelled_at_ns = exchange.aborted_at_ns
+def _of_exchange(row: AttemptRow, exchange: Exchange) -> None:
+    row.sent_at_ns, row.cancelled_at_ns = exchange.sent_at_ns, exchange.aborted_at_ns
+    row.first_byte_at_ns, row.headers_at_ns = exchange.first_byte_at_ns, exchange.headers_at_ns
     row.reads, row.body_bytes = exchange.reads, exchange.body_bytes
-    row.receive_lag_max_ns = (
-        exchange.receive_lag_max_ns if exchange.reads and not exchange.bytes_per_s else None
-    )
-    row.reader_paused_ns = exchange.paused_ns
-    row.pool_wait_ns = exchange.pool_wait_ns
+    is_prompt = exchange.reads and not exchange.bytes_per_s
+    row.receive_lag_max_ns = exchange.receive_lag_max_ns if is_prompt else None
+    row.reader_paused_ns, row.pool_wait_ns = exchange.paused_ns, exchange.pool_wait_ns
     row.stamps = "user" if exchange.user_stamps else "kernel"
-    if (connection := exchange.connection) is not None:
-        row.connection, row.connection_is_new = connection.number, exchange.connection_is_new
+    if (made := exchange.connection) is not None:
+        row.connection, row.connection_is_new = made.number, exchange.connection_is_new
         if exchange.connection_is_new:
-            row.dns_ns, row.connect_ns, row.tls_ns = (
-                connection.dns_ns,
-                connection.connect_ns,
-                connection.tls_ns,
-            )
+            row.dns_ns, row.connect_ns, row.tls_ns = made.dns_ns, made.connect_ns, made.tls_ns
 
 
-def _stream(row: AttemptRow, decoder: StreamDecoder) -> None:
+def _of_decoder(row: AttemptRow, decoder: StreamDecoder) -> None:
+    row.stop_reason, row.model, row.streamed = decoder.stop_reason, decoder.model, decoder.streams
     row.chunks, row.events, row.citations = decoder.chunks, decoder.events, decoder.citations
-    row.streamed = decoder.streams
     for name, count in decoder.usage.items():
         setattr(row, name, count)
-
-
-def _stamps(row: AttemptRow, decoder: StreamDecoder) -> None:
     row.first_event_at_ns, row.stopped_at_ns = _at(decoder.first_event), _at(decoder.stopped)
     row.first_thinking_at_ns, row.first_field_at_ns = _at(decoder.first_thinking), _at(decoder.first_field)
     row.last_thinking_at_ns = _at(decoder.last_thinking)
@@ -160,9 +143,7 @@ def _phases(exchange: Exchange, decoder: StreamDecoder) -> str | None:
     for name, value in exchange.headers:
         if name.lower() == b"server-timing":
             found.update(_durations(value.decode("latin-1")))
-    if not found:
-        return None
-    return json.dumps(dict(islice(found.items(), _PHASES)))
+    return json.dumps(dict(islice(found.items(), _PHASES))) if found else None
 
 
 def _durations(header: str) -> Iterator[tuple[str, int]]:
@@ -176,7 +157,3 @@ def _durations(header: str) -> Iterator[tuple[str, int]]:
 
 def _at(stamp: Stamp | None) -> int | None:
     return stamp.at if stamp else None
-
-
-def _server_id(exchange: Exchange, decoder: StreamDecoder) -> str | None:
-    return header(exchange.header(b"request-id") or exchange.header(b"x-request-id")) or decoder.message_id

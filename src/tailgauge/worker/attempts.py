@@ -82,12 +82,8 @@ class Attempts:
     ) -> None:
         self.guard: Guard | None = None  # from the start of the run on
         self.on_exhausted: Callable[[str], None] = lambda _: None  # no descriptor was left for a call
-        self._run_id = run_id
-        self._endpoints = endpoints
-        self._recorder = recorder
-        self._counters = counters
-        self._deadline_s = deadline_s
-        self._cache = cache
+        self._run_id, self._endpoints, self._deadline_s = run_id, endpoints, deadline_s
+        self._recorder, self._counters, self._cache = recorder, counters, cache
         self._held = HeldBytes()
         self.last_row: AttemptRow | None = None
         self.open: dict[Key, _Open] = {}  # in the order of their begin; until their rows are made
@@ -118,7 +114,7 @@ class Attempts:
         exchange.on_headers = lambda: post(
             Headers(leg, attempt, exchange.headers_at_ns or 0, exchange.status or 0)
         )
-        exchange.on_content = lambda: self._on_content(started)
+        exchange.on_content = partial(self._on_content, started)
         if call.watch_chunks:
             exchange.on_watched = lambda: post(
                 Chunks(leg, attempt, decoder.watched.at if decoder.watched else monotonic_ns())
@@ -206,12 +202,9 @@ class Attempts:
 
     def _run(self, one: _Open, request: bytes | None) -> None:
         call_id, origin = self._call_id(one), one.origin
-        bug = self._until_end(
-            one.exchange,
-            lambda: one.endpoint.send(
-                one.send.call, call_id, request, request_id=origin.request_id, traffic=origin.traffic
-            ),
-        )
+        send = partial(one.endpoint.send, one.send.call, call_id, request)
+        send = partial(send, request_id=origin.request_id, traffic=origin.traffic)
+        bug = self._until_end(one.exchange, send)
         self._ended(one, bug)
         if isinstance(bug, MemoryError):
             raise bug  # of this process, not of one call
@@ -245,7 +238,8 @@ class Attempts:
     def _record(self, one: _Open, result: Outcome) -> None:
         """The row, chunks and counters of an ended call."""
         exchange, decoder, key, call = one.exchange, one.decoder, one.key, one.send.call
-        row = self._row(one)
+        protocol, model = one.endpoint.protocol, one.endpoint.model
+        row = begun(one.origin, one.send, one.attempt, protocol=protocol, model=model, at_ns=one.begun_at_ns)
         if one.note is not None:
             one.note.fill(row)
         fill(row, exchange, decoder, result)
@@ -289,11 +283,11 @@ class Attempts:
         """The entries under `key` of an answer that is no call's; none where it is not such an answer."""
         found: list[T] = []
         if request is not None:
-            decoder = StreamDecoder(
-                _no_event,
-                on_whole=lambda _, body: found.extend([entry(one) for one in json.loads(body)[key]]),
-            )
-            exchange = Exchange(decoder)
+
+            def read(_: StreamDecoder, body: bytes) -> None:
+                found.extend([entry(one) for one in json.loads(body)[key]])
+
+            exchange = Exchange(StreamDecoder(_no_event, on_whole=read))
             deadline = gevent.spawn_later(self._deadline_s, exchange.abort, "timeout")
             self._until_end(exchange, lambda: request)
             deadline.kill()
@@ -301,8 +295,7 @@ class Attempts:
 
     def engine(self, target: str) -> str | None:
         """The engine behind a target, by its list of models; None of an unknown one."""
-        by = (maker for _, maker in self.models(target))
-        return next((ENGINE_OF[maker] for maker in by if maker in ENGINE_OF), None)
+        return next((ENGINE_OF[maker] for _, maker in self.models(target) if maker in ENGINE_OF), None)
 
     def use_engines(self, engines: Mapping[str, str]) -> None:
         """Send what the engines understand, by target."""
@@ -328,10 +321,6 @@ class Attempts:
                 exchange.fail("not_sent", repr(error))
                 return error
         return None
-
-    def _row(self, one: _Open) -> AttemptRow:
-        protocol, model = one.endpoint.protocol, one.endpoint.model
-        return begun(one.origin, one.send, one.attempt, protocol=protocol, model=model, at_ns=one.begun_at_ns)
 
 
 def _nothing() -> None:

@@ -7,6 +7,7 @@ of a sketch, a request one.
 from __future__ import annotations
 
 from array import array
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tailgauge.protocols.decoder import StreamDecoder
 
 Quantiles = tuple[int | None, int | None, int]  # p50, p99, largest
+_COUNTS = ("leased", "dispatched", "client_drop", "not_reached", "not_due", "came_late", "censored")
 
 
 class Second:
@@ -96,7 +98,7 @@ class Counters:
     conversations: int = 0  # bytes of answers that the turns to come will repeat
     receive_lag_max_ns: int = 0  # of the current second
     second: Second = field(default_factory=Second)
-    traffic: dict[Key, TrafficCounters] = field(default_factory=dict)
+    traffic: defaultdict[Key, TrafficCounters] = field(default_factory=lambda: defaultdict(TrafficCounters))
     delays: Bins = field(default_factory=dict)  # ms from scheduled to sent, of the steady stage's first calls
 
     def end(self, ended: str) -> None:
@@ -105,10 +107,7 @@ class Counters:
 
     def of(self, traffic: str, target: str) -> TrafficCounters:
         """The counters of a traffic table at a target."""
-        found = self.traffic.get((traffic, target))
-        if found is None:
-            found = self.traffic[traffic, target] = TrafficCounters()
-        return found
+        return self.traffic[traffic, target]
 
     def text(self) -> str:
         """What was sent and what became of it, for this worker's log."""
@@ -123,13 +122,4 @@ class Counters:
 
     def as_message(self) -> dict[str, Any]:
         """Plain values for the channel and run.json."""
-        return {
-            "leased": self.leased,
-            "dispatched": self.dispatched,
-            "client_drop": self.client_drop,
-            "not_reached": self.not_reached,
-            "not_due": self.not_due,
-            "came_late": self.came_late,
-            "censored": self.censored,
-            "ended": dict(self.ended),
-        }
+        return {name: getattr(self, name) for name in _COUNTS} | {"ended": dict(self.ended)}

@@ -53,7 +53,7 @@ class Dispatcher(Requests):
         on_ended: Callable[[str, str, float], None],
         on_bug: Callable[[BaseException], None],
     ) -> None:
-        super().__init__(scenario, makers, attempts, recorder, counters, HubTime(), on_bug)
+        super().__init__(scenario, makers, attempts, recorder.request, counters, HubTime(), on_bug)
         self._calls, self._on_ended = attempts, on_ended
         # By time and request: numbers are compared in a tenth of the time of turns.
         self._waiting: list[tuple[int, int, Turn]] = []

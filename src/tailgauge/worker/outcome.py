@@ -13,14 +13,7 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
-from tailgauge.protocol_violations import (
-    COMPRESSED,
-    HEAD_TOO_LARGE,
-    MALFORMED_USAGE,
-    NOT_AN_EVENT_STREAM,
-    NOT_HTTP,
-    VIOLATIONS,
-)
+from tailgauge import protocol_violations as violations
 from tailgauge.protocols.decoder import MAX_ERROR_TEXT, error_of
 from tailgauge.redaction import shown
 from tailgauge.rows import schema
@@ -33,7 +26,9 @@ if TYPE_CHECKING:
 MAX_TYPE = 100
 MAX_HEADER = 200  # characters of a name, and of a value
 MAX_HEADERS = 40  # rate-limit headers that are kept
+_CLASSES = {429: schema.RATE_LIMITED, 503: schema.OVERLOADED, 529: schema.OVERLOADED}
 _LIMITS = ("requests", "input-tokens", "output-tokens", "tokens")
+_REMAINING = ("anthropic-ratelimit-{}-remaining", "x-ratelimit-remaining-{}")
 
 
 @dataclass(slots=True)
@@ -60,8 +55,8 @@ def _outcome(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
         return Outcome(exchange.aborted)
     if exchange.status is None:
         kind, message = exchange.failure or ("unknown", "no response")
-        ended = schema.CLIENT_ERROR if kind in {NOT_HTTP, HEAD_TOO_LARGE} else schema.CONNECT_ERROR
-        return Outcome(ended, kind, message)
+        is_malformed = kind in {violations.NOT_HTTP, violations.HEAD_TOO_LARGE}
+        return Outcome(schema.CLIENT_ERROR if is_malformed else schema.CONNECT_ERROR, kind, message)
     if exchange.status >= 300 or exchange.status not in decoder.statuses:
         return _refused(exchange)
     return _streamed(exchange, decoder)
@@ -70,40 +65,36 @@ def _outcome(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
 def _streamed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
     """Outcome of a response whose status is no error."""
     kind, cut = exchange.header(b"content-type"), exchange.cut
-    if decoder.streams and cut != COMPRESSED and not is_event_stream(kind):
+    if decoder.streams and cut != violations.COMPRESSED and not is_event_stream(kind):
         page = _text(exchange.plain_body) or f"content-type {shown(kind, MAX_HEADER)!r}"
-        return Outcome(schema.CLIENT_ERROR, NOT_AN_EVENT_STREAM, page)
+        return Outcome(schema.CLIENT_ERROR, violations.NOT_AN_EVENT_STREAM, page)
     if decoder.error:
         kind_of_error, text = decoder.error
         if decoder.streams:
             return Outcome(schema.STREAM_ERROR, kind_of_error, text)
         return Outcome(schema.CLIENT_ERROR, kind_of_error, _text(exchange.plain_body) or text)
-    if cut in VIOLATIONS:
+    if cut in violations.VIOLATIONS:
         return Outcome(schema.STREAM_ERROR, cut, exchange.cut_text)
     if not decoder.finished or cut:
         return Outcome(schema.TRUNCATED, cut or "no_end_mark")
     ended = schema.OK if decoder.has_content or decoder.answer is not None else schema.EMPTY
     wrong = decoder.wrong_usage()
-    return Outcome(ended, MALFORMED_USAGE if wrong else None, wrong)
+    return Outcome(ended, violations.MALFORMED_USAGE if wrong else None, wrong)
 
 
 def _refused(exchange: Exchange) -> Outcome:
-    status, text = exchange.status or 0, _text(exchange.plain_body)
-    error_type = _error_type(exchange)
-    if status == 429:
-        return Outcome(schema.RATE_LIMITED, error_type, text, _limit_kind(exchange))
-    if status in {503, 529}:
-        return Outcome(schema.OVERLOADED, error_type, text)
-    ended = schema.SERVER_ERROR if status >= 500 else schema.CLIENT_ERROR
-    return Outcome(ended, error_type, text)
+    status = exchange.status or 0
+    ended = _CLASSES.get(status, schema.SERVER_ERROR if status >= 500 else schema.CLIENT_ERROR)
+    limit = _limit_kind(exchange) if status == 429 else None
+    return Outcome(ended, _error_type(exchange), _text(exchange.plain_body), limit)
 
 
 def _error_type(exchange: Exchange) -> str:
     """The target's name of its error, or the violation in its body."""
-    if exchange.cut in VIOLATIONS:
+    if exchange.cut in violations.VIOLATIONS:
         return str(exchange.cut)
     if exchange.header(b"content-encoding").lower() not in {b"", b"identity"}:
-        return COMPRESSED
+        return violations.COMPRESSED
     try:
         return error_of(json.loads(exchange.plain_body))[0]
     except (ValueError, RecursionError):
@@ -118,9 +109,7 @@ def _text(body: bytes) -> str:
 def _limit_kind(exchange: Exchange) -> str:
     """The empty bucket of a 429 by its headers."""
     for kind in _LIMITS:
-        if exchange.header(f"anthropic-ratelimit-{kind}-remaining".encode()) == b"0":
-            return kind.replace("-", "_")
-        if exchange.header(f"x-ratelimit-remaining-{kind}".encode()) == b"0":
+        if any(exchange.header(name.format(kind).encode()) == b"0" for name in _REMAINING):
             return kind.replace("-", "_")
     return "unknown"
 

@@ -12,17 +12,8 @@ from gevent.event import Event as Signal
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Ended, Event, Send
-from tailgauge.plan.preflight import (
-    USABLE,
-    Learnt,
-    PreflightCall,
-    exact_targets,
-    learn,
-    learn_words,
-    preflight_calls,
-    sized_tables,
-    writes,
-)
+from tailgauge.plan import preflight
+from tailgauge.plan.preflight import Learnt, PreflightCall
 from tailgauge.plan.spend_limit import Amount, Sizing, need, used
 from tailgauge.prompts.words import COUNTED, WORDS, token_counts
 from tailgauge.protocols.table import is_self_hosted
@@ -67,25 +58,26 @@ def try_out(
         facts = {k: getattr(row, k) for k in ("request_id", "target", "ended", "status", "error_type")}
         facts |= {"message": row.error_body, "model": one.model, "needed": one.needed}
         facts["url"] = attempts.address(one.call, one.traffic)
-        usable = row.ended in USABLE or not one.needed
+        usable = row.ended in preflight.USABLE or not one.needed
         if not usable and row.status in _MAY_BE_THE_MODEL:
             facts["models"] = [name for name, _ in attempts.models(one.call.target)[:_MODELS]]
         cached = row.cache_read_input_tokens
         results.append({**facts, "words": one.words, "input_tokens": total, "cached_tokens": cached})
         return usable
 
-    first, sized = preflight_calls(scenario, salt or WORDS[0]), next(iter(scenario.models()))
+    first, sized = preflight.preflight_calls(scenario, salt or WORDS[0]), next(iter(scenario.models()))
     if not all(map(run, first)):
         return {"calls": results, "learnt": list(Learnt()), "engines": {}, "spent": spent.plain()}
-    learnt = learn(counted)
-    engines = {target: named or attempts.engine(target) for target, named in exact_targets(scenario).items()}
+    learnt = preflight.learn(counted)
+    exact = preflight.exact_targets(scenario)
+    engines = {target: named or attempts.engine(target) for target, named in exact.items()}
     name, target = sized[0], scenario.target_of(sized[0])
-    if learnt.known and sized_tables(scenario) and is_self_hosted(target.url):
+    if learnt.known and preflight.sized_tables(scenario) and is_self_hosted(target.url):
         engine = engines.get(name) or target.engine or attempts.engine(name)
         counts = token_counts(attempts.tokens(name, engine, COUNTED)) if engine else {}
-        learnt = (counts and learn_words(counted, first[:2], counts)) or learnt
+        learnt = (counts and preflight.learn_words(counted, first[:2], counts)) or learnt
     by_table = makers(learnt)
-    for one in writes(scenario, lambda name: by_table[name].pre_warm(), -1 - len(first)):
+    for one in preflight.writes(scenario, lambda name: by_table[name].pre_warm(), -1 - len(first)):
         run(one)
     return {"calls": results, "learnt": list(learnt), "engines": engines, "spent": spent.plain()}
 

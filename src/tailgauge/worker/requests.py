@@ -7,14 +7,12 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import partial
 from sys import getsizeof
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from tailgauge.patterns.concurrency_gate import Gates
 from tailgauge.patterns.events import Done, Request
-from tailgauge.patterns.pattern import Pattern
 from tailgauge.patterns.table import pattern_of
 from tailgauge.plugins.plugin import Faults, fault
 from tailgauge.rows.schema import CENSORED, CLIENT_DROP, RequestRow
@@ -28,30 +26,18 @@ if TYPE_CHECKING:
     from tailgauge.scenario.model import Scenario
 
 
-class RequestRows(Protocol):
-    """Where the rows of requests go."""
-
-    def request(self, row: RequestRow) -> None:
-        """A request has ended."""
-
-
-@dataclass(frozen=True, slots=True)
-class TrafficRuntime:
-    """A traffic table at work: its pattern and the gates of its requests."""
-
-    pattern: Pattern
-    gates: Gates
-
-
 class Requests(ABC):
-    """The requests of one run. `makers`: of each traffic table; `start_at_ns`: its start; `on_bug` gets an error of a pattern."""
+    """The requests of one run. `makers`: of each traffic table; `start_at_ns`: its start.
+
+    `write` takes the rows of requests, `on_bug` an error of a pattern.
+    """
 
     def __init__(
         self,
         scenario: Scenario,
         makers: Mapping[str, Any],
         attempts: Starts,
-        rows: RequestRows,
+        write: Callable[[RequestRow], None],
         counters: Counters,
         timing: Timing,
         on_bug: Callable[[Exception], None],
@@ -59,13 +45,11 @@ class Requests(ABC):
         self.scenario, self.attempts, self.counters = scenario, attempts, counters
         self.start_at_ns, self._makers = 0, makers
         self.faults = Faults()
-        self._rows, self._timing, self._on_bug = rows, timing, on_bug
-        self._kinds = {
-            name: TrafficRuntime(pattern_of(traffic), Gates(timing.now_ns))
-            for name, traffic in scenario.traffic.items()
-        }
-        for kind in self._kinds.values():
-            kind.pattern.keeps_text |= scenario.arrival.process == TASKS  # a task may look at its answer
+        self._write, self._timing, self._on_bug = write, timing, on_bug
+        self._gates = {name: Gates(timing.now_ns) for name in scenario.traffic}
+        self._patterns = {name: pattern_of(traffic) for name, traffic in scenario.traffic.items()}
+        for pattern in self._patterns.values():
+            pattern.keeps_text |= scenario.arrival.process == TASKS  # a task may look at its answer
         self._until_ns = int(scenario.stages.duration_s * 1e9)
         self._open: dict[Drive, None] = {}  # in the order of their start: a set would have one of its own
 
@@ -81,20 +65,19 @@ class Requests(ABC):
         counters.leased += turn.is_closed
         if counters.in_flight >= scenario.limits.in_flight_per_worker:
             counters.client_drop += 1
-            self._rows.request(request_row(scenario, turn, stage, scheduled, None, CLIENT_DROP))
+            self._write(request_row(scenario, turn, stage, scheduled, None, CLIENT_DROP))
             self._follow(turn, CLIENT_DROP, now_ns, None)
             return None
         counters.dispatched += 1
         counters.in_flight += 1
         self._begins(turn, now_ns - scheduled)
-        kind, request_id, seed = self._kinds[turn.asked.traffic], turn.request_id, scenario.seed
+        traffic, request_id, seed = turn.asked.traffic, turn.request_id, scenario.seed
         tokens = turn.asked.output_tokens
         request = Request(request_id, scheduled, turn.prompts, tokens, draw(seed, request_id), seed)
-        origin = RequestRef(request_id, stage, turn.asked.traffic, scheduled, now_ns)
+        origin = RequestRef(request_id, stage, traffic, scheduled, now_ns)
+        steps = self._patterns[traffic].begin(request, turn.failed)
         over = partial(self._over, turn, stage, now_ns)
-        drive = Drive(
-            kind.pattern.begin(request, turn.failed), origin, self.attempts, kind.gates, over, self._timing
-        )
+        drive = Drive(steps, origin, self.attempts, self._gates[traffic], over, self._timing)
         self._open[drive] = None
         drive.begin()
         return drive
@@ -138,7 +121,7 @@ class Requests(ABC):
         row.legs, row.attempts, row.winner = len(drive.calls), drive.attempts, done.winner
         row.joined_at_ns, row.hedge_held = done.joined_at_ns, done.hedge_held
         row.ended_at_ns = None if done.ended == CENSORED else ended_at_ns
-        self._rows.request(row)
+        self._write(row)
 
     def _follow(self, turn: Turn, ended: str, ended_at_ns: int, answer: str | None) -> None:
         """Plan the turn after this one; what would be due after the end of the run is never sent."""
