@@ -55,9 +55,8 @@ class Batch(Job):
     def state(self, end: LegEnd) -> JobState:
         """The batch as the API shows it."""
         batch = read(end.text)
-        return JobState(
-            name_of(batch.get("id"), MAX_ID), OK if batch.get("processing_status") == "ended" else None
-        )
+        ended = OK if batch.get("processing_status") == "ended" else None
+        return JobState(name_of(batch.get("id"), MAX_ID), ended)
 
     def result(self, end: LegEnd, ended: str) -> str:  # noqa: ARG002 - its results tell
         """Class of the first result that did not succeed."""

@@ -98,9 +98,9 @@ class FanOut(Pattern):
     def steps(self, request: Request) -> Steps:
         """Start legs as places allow, until the join is met or cannot be met any more."""
         table, legs, begun = self.settings, Legs(), 0
-        deadline_ns = (
-            request.scheduled_at_ns + round(table.deadline_s * 1e9) if table.join == "deadline" else None
-        )
+        deadline_ns = None
+        if table.join == "deadline":
+            deadline_ns = request.scheduled_at_ns + round(table.deadline_s * 1e9)
         while True:
             while begun < table.total and len(legs.running) < self._at_once:
                 yield from legs.start(begun, self._leg(request, begun))
@@ -129,20 +129,17 @@ class FanOut(Pattern):
 
     def prompt_sizes(self, prompt_tokens: int) -> list[int]:
         """One prompt for each leg."""
-        kinds = self.settings.kinds
-        if kinds:
-            return [kind.prompt_tokens for kind in kinds for _ in range(kind.count)]
-        return [prompt_tokens] * self.settings.legs
+        sizes = [kind.prompt_tokens for kind in self.settings.kinds for _ in range(kind.count)]
+        return sizes or [prompt_tokens] * self.settings.legs
 
     def demand(self, requests: int, input_tokens: int, output_tokens: int) -> Demand:
         """Every leg is a call."""
         table = self.settings
-        calls = requests * table.total
-        if not table.kinds:
-            return Demand(calls, calls, input_tokens * table.legs, output_tokens * table.legs)
-        prompts = requests * sum(kind.count * kind.prompt_tokens for kind in table.kinds)
-        answers = requests * sum(kind.count * kind.output_tokens for kind in table.kinds)
-        return Demand(calls, calls, prompts, answers)
+        prompts, answers = input_tokens * table.legs, output_tokens * table.legs
+        if table.kinds:
+            prompts = requests * sum(kind.count * kind.prompt_tokens for kind in table.kinds)
+            answers = requests * sum(self._sizes)
+        return Demand(requests * table.total, requests * table.total, prompts, answers)
 
 
 def gated(calling: Leg, limit: int, number: int) -> Leg:
@@ -163,13 +160,11 @@ def _ended(table: FanOutSettings, legs: Legs, event: Event, deadline_ns: int | N
     needed = table.k if table.join == "first_k" else table.total
     if CENSORED in failed:
         return CENSORED
-    answer = OK if OK in answered else EMPTY
-    if len(answered) >= needed:
-        return answer
     if table.partial == "fail" and table.total - len(failed) < needed:
         return failed[-1]
-    if len(ends) == table.total:
-        return answer if answered else failed[-1]
-    if deadline_ns is not None and event.at_ns >= deadline_ns:
-        return answer if answered else TIMEOUT
-    return None
+    is_due = deadline_ns is not None and event.at_ns >= deadline_ns
+    if len(answered) < needed and len(ends) < table.total and not is_due:
+        return None
+    if answered:
+        return OK if OK in answered else EMPTY
+    return failed[-1] if len(ends) == table.total else TIMEOUT

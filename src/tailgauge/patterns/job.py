@@ -72,9 +72,8 @@ class Job(Pattern):
     def steps(self, request: Request) -> Steps:
         """Submit, poll, fetch."""
         table, cancel, policies = self.settings, self.traffic.cancel, self.policies
-        submit = replace(
-            self.call(request.prompt, request.output_tokens), kind=JOB_SUBMIT, batch=self.prompts(request)
-        )
+        submit = self.call(request.prompt, request.output_tokens)
+        submit = replace(submit, kind=JOB_SUBMIT, batch=self.prompts(request))
         end = yield from leg(submit, request, policies)
         if end.ended != OK:
             return done(end)
@@ -103,9 +102,8 @@ class Job(Pattern):
                 return done(end)
             interval_s = min(interval_s * table.backoff, table.poll_max_s)
         if state.ended == OK and not state.is_fetched:
-            end = yield from leg(
-                replace(call, kind=JOB_FETCH, job=(state.result or call.job)), request, policies, 0, POLL, 0
-            )
+            fetch = replace(call, kind=JOB_FETCH, job=state.result or call.job)
+            end = yield from leg(fetch, request, policies, 0, POLL, 0)
         return done(replace(end, ended=self.result(end, state.ended)) if end.ended == OK else end)
 
     def prompts(self, request: Request) -> tuple[Prompt, ...]:  # noqa: ARG002 - batches have several

@@ -24,16 +24,13 @@ from random import Random
 from tailgauge.call import Call
 from tailgauge.patterns.events import (
     Cancel,
-    Chunks,
-    Closed,
     Done,
     Due,
     Ended,
     Event,
     FirstContent,
     Give,
-    Headers,
-    Queued,
+    OfCall,
     Request,
     Send,
     Sent,
@@ -43,19 +40,9 @@ from tailgauge.patterns.events import (
     Wait,
 )
 from tailgauge.patterns.policies import Policies
-from tailgauge.rows.schema import (
-    CANCELLED,
-    COMPLETED,
-    CONNECT_ERROR,
-    HEDGE,
-    PRIMARY,
-    RETRY,
-    SERVER_ERROR,
-    TIMEOUT,
-)
+from tailgauge.rows import schema
 
-_OF_A_CALL = (Headers, FirstContent, Chunks, Ended)
-_COPY_NOW = frozenset({CONNECT_ERROR, SERVER_ERROR})
+_COPY_NOW = frozenset({schema.CONNECT_ERROR, schema.SERVER_ERROR})
 
 
 @dataclass(slots=True)
@@ -85,7 +72,7 @@ def leg(
     request: Request,
     policies: Policies,
     number: int = 0,
-    cause: str = PRIMARY,
+    cause: str = schema.PRIMARY,
     of_attempt: int | None = None,
 ) -> Leg:
     """Make a call as leg `number`; returns when it is over."""
@@ -115,22 +102,19 @@ class _Leg:
             if isinstance(event, Due):
                 if self.due_at_ns is not None and event.at_ns >= self.due_at_ns:
                     yield from self._copy(event.at_ns)
-            elif isinstance(event, (FirstContent, Ended)) and self._is_open(event):
+            elif isinstance(event, OfCall) and event.leg == self.number and event.attempt in self.open:
                 if isinstance(event, FirstContent):
                     yield from self._content(event)
-                else:
+                elif isinstance(event, Ended):
                     end = yield from self._ended(event)
                     if end is not None:
                         return end
-
-    def _is_open(self, event: FirstContent | Ended) -> bool:
-        return event.leg == self.number and event.attempt in self.open
 
     def _send(self, call: Call, cause: str, of_attempt: int | None) -> Generator[Step, Event, None]:
         sent = yield Send(call, self.number, cause, of_attempt)
         assert isinstance(sent, Sent)
         self.open[sent.attempt] = call
-        if cause != HEDGE:
+        if cause != schema.HEDGE:
             self.first, self.sent_at_ns = sent.attempt, sent.at_ns
             draw = self._draw("hedge", self.retries) if self.hedger.draws else 0.0
             self.due_at_ns = self.hedger.due_at_ns(sent.at_ns, draw)
@@ -142,7 +126,7 @@ class _Leg:
             self.held = self.held or held
             return
         self.hedged = True
-        yield from self._send(replace(self.call, target=self.hedger.target), HEDGE, self.first)
+        yield from self._send(replace(self.call, target=self.hedger.target), schema.HEDGE, self.first)
 
     def _content(self, event: FirstContent) -> Generator[Step, Event, None]:
         if self.winner is not None:
@@ -164,10 +148,10 @@ class _Leg:
         self.hedger.ended(event.ended, event.at_ns, event.retry_after_s, call.target)
         if self.winner is not None:
             return self._end(event)
-        if event.ended in COMPLETED:
+        if event.ended in schema.COMPLETED:
             yield from self._commit(event.attempt, event.at_ns)
             return self._end(event)
-        if event.ended == TIMEOUT and event.attempt == self.first:
+        if event.ended == schema.TIMEOUT and event.attempt == self.first:
             self.hedger.waited(event.at_ns - self.sent_at_ns, event.at_ns)
         if self.open:
             return None
@@ -175,8 +159,7 @@ class _Leg:
             yield from self._copy(event.at_ns)
             if self.open:
                 return None
-        again = yield from self._again(event)
-        return None if again else self._end(event)
+        return None if (yield from self._again(event)) else self._end(event)
 
     def _again(self, event: Ended) -> Generator[Step, Event, bool]:
         """Wait for the time of a retry and send it; False if there is to be none."""
@@ -189,10 +172,9 @@ class _Leg:
             return False
         now_ns = event.at_ns
         while now_ns < begins:
-            other = yield Wait(begins)
-            now_ns = other.at_ns
+            now_ns = (yield Wait(begins)).at_ns
         self.retries += 1
-        yield from self._send(self.call, RETRY, event.attempt)
+        yield from self._send(self.call, schema.RETRY, event.attempt)
         return True
 
     def _end(self, event: Ended) -> LegEnd:
@@ -244,7 +226,7 @@ class Legs:
                 yield from self._advance(event.leg, event)
             else:
                 yield Give(gate)
-        elif isinstance(event, _OF_A_CALL) and event.attempt in self._open.get(event.leg, ()):
+        elif isinstance(event, OfCall) and self.is_open(event):
             if isinstance(event, FirstContent):
                 self.with_content.add(event.leg)
             elif isinstance(event, Ended):
@@ -254,9 +236,9 @@ class Legs:
 
     def is_open(self, event: Event) -> bool:
         """Whether an event is of a call that is still open."""
-        return isinstance(event, _OF_A_CALL) and event.attempt in self._open.get(event.leg, ())
+        return isinstance(event, OfCall) and event.attempt in self._open.get(event.leg, ())
 
-    def close(self, number: int, ended: str = CANCELLED) -> Generator[Step, Event, None]:
+    def close(self, number: int, ended: str = schema.CANCELLED) -> Generator[Step, Event, None]:
         """End a leg from outside: its calls are closed as `ended`, its place is given back."""
         leg = self.running.pop(number, None)
         if leg is None:
@@ -294,10 +276,8 @@ class Legs:
             self.sent_at_ns.setdefault(number, answer.at_ns)
             self.last[number] = answer.attempt
         elif isinstance(step, Cancel):
-            assert isinstance(answer, Closed)
             self._open[number].discard(step.attempt)
         elif isinstance(step, Take):
-            assert isinstance(answer, (Taken, Queued))
             (self._gates if isinstance(answer, Taken) else self._queues)[number] = step.gate
         elif isinstance(step, Give):
             self._gates.pop(number)

@@ -7,15 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from tailgauge.call import (
-    EXACT_OUTPUT,
-    EXTENDED_THINKING,
-    THINKING_BUDGETS,
-    TOOLS,
-    WHOLE_ANSWERS,
-    Call,
-    Prompt,
-)
+from tailgauge import call as needs
+from tailgauge.call import Call, Prompt
 from tailgauge.patterns.events import Request, Steps, raising
 from tailgauge.patterns.policies import Policies
 from tailgauge.patterns.settings import TrafficSettings
@@ -75,20 +68,16 @@ class Pattern(ABC):
         """What the calls need of the protocol, with the key of the traffic table that makes it so."""
         traffic, cache = self.traffic, self.traffic.cache
         yield from (("pattern", need) for need in sorted(self.protocol_needs))
-        if traffic.thinking != "off":
-            yield "thinking", EXTENDED_THINKING
-        if traffic.thinking == "enabled":
-            yield "thinking", THINKING_BUDGETS
-        if traffic.tools:
-            yield "tools", TOOLS
-        if traffic.output == "exact":
-            yield "output", EXACT_OUTPUT
-        if not traffic.stream:
-            yield "stream", WHOLE_ANSWERS
-        if cache is not None and cache.tools:
-            yield "cache.tools", TOOLS
-        if cache is not None and cache.pre_warm:
-            yield "cache.pre_warm", WHOLE_ANSWERS
+        asked = (
+            (traffic.thinking != "off", "thinking", needs.EXTENDED_THINKING),
+            (traffic.thinking == "enabled", "thinking", needs.THINKING_BUDGETS),
+            (traffic.tools, "tools", needs.TOOLS),
+            (traffic.output == "exact", "output", needs.EXACT_OUTPUT),
+            (not traffic.stream, "stream", needs.WHOLE_ANSWERS),
+            (cache is not None and cache.tools, "cache.tools", needs.TOOLS),
+            (cache is not None and cache.pre_warm, "cache.pre_warm", needs.WHOLE_ANSWERS),
+        )
+        yield from ((key, need) for is_asked, key, need in asked if is_asked)
 
     def models(self) -> list[tuple[str, str | None]]:
         """Target and model of every kind of call; None: the target's model."""

@@ -43,20 +43,12 @@ import math
 
 from tailgauge import quantile_sketch
 from tailgauge.patterns.settings import Hedge, Retry, TrafficSettings
-from tailgauge.rows.schema import (
-    CLIENT_ERROR,
-    COMPLETED,
-    CONNECT_ERROR,
-    OVERLOADED,
-    RATE_LIMITED,
-    SERVER_ERROR,
-    TIMEOUT,
-)
+from tailgauge.rows import schema
 
 _TOKEN = 1_000_000_000
-_STRAIN = frozenset({RATE_LIMITED, OVERLOADED, TIMEOUT})
+_STRAIN = frozenset({schema.RATE_LIMITED, schema.OVERLOADED, schema.TIMEOUT})
 _REFRESH_NS = 100_000_000  # the quantile is computed at most ten times per second
-RETRYABLE = frozenset({RATE_LIMITED, OVERLOADED, SERVER_ERROR, CONNECT_ERROR, TIMEOUT})
+RETRYABLE = _STRAIN | {schema.SERVER_ERROR, schema.CONNECT_ERROR}
 
 
 class Budget:
@@ -82,7 +74,7 @@ class Budget:
 
 def may_retry(ended: str, should_retry: bool | None) -> bool:
     """Whether a call that ended like this, before any content, may be sent again."""
-    if should_retry is not None and ended in RETRYABLE | {CLIENT_ERROR}:
+    if should_retry is not None and ended in RETRYABLE | {schema.CLIENT_ERROR}:
         return should_retry
     return ended in RETRYABLE
 
@@ -177,7 +169,7 @@ class Hedger:
 
     def ended(self, ended: str, at_ns: int, retry_after_s: float | None, target: str) -> None:
         """A call ended, of whatever cause."""
-        if ended in COMPLETED:
+        if ended in schema.COMPLETED:
             self._tokens = min(self._table.throttle_tokens, self._tokens + self._table.throttle_ratio)
         elif ended in _STRAIN:
             self._tokens = max(0.0, self._tokens - 1)

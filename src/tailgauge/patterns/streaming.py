@@ -53,11 +53,8 @@ class Streaming(Pattern):
             call = replace(call, watch_chunks=cancel.after_chunks)
         legs = Legs()
         yield from legs.start(0, leg(call, request, policies))
-        sent_ns = legs.sent_at_ns[0]
-        leaves_at_ns = (
-            sent_ns + round(cancel.after_s * 1e9) if leaves and cancel.after_s is not None else None
-        )
-        patient_to_ns = None if fallback.after_s is None else sent_ns + round(fallback.after_s * 1e9)
+        leaves_at_ns = _after(legs.sent_at_ns[0], cancel.after_s if leaves else None)
+        patient_to_ns = _after(legs.sent_at_ns[0], fallback.after_s)
         falls_back = fallback.after_s is not None
         while True:
             waits = [at for at in (leaves_at_ns, patient_to_ns) if at is not None]
@@ -65,7 +62,8 @@ class Streaming(Pattern):
             end, read = legs.ends.get(0), 0 in legs.with_content
             if patient_to_ns is not None and read:
                 patient_to_ns = None
-            if end is None and leaves and (_has_come(leaves_at_ns, event) or _is_enough(legs, event)):
+            is_enough = isinstance(event, Chunks) and legs.is_open(event)
+            if end is None and leaves and (_has_come(leaves_at_ns, event) or is_enough):
                 yield from legs.close(0, CANCELLED)
                 if not cancel.resubmit:
                     return Done(CANCELLED, winner=legs.last[0] if read else None)
@@ -76,8 +74,8 @@ class Streaming(Pattern):
                 yield from legs.close(0, TIMEOUT)
                 falls_back, patient_to_ns = False, None
                 call = replace(call, target=fallback.target, model=fallback.model)
-                last = legs.last[0]
-                yield from legs.start(0, leg(call, request, self._without_retries, 0, FALLBACK, last))
+                again = leg(call, request, self._without_retries, 0, FALLBACK, legs.last[0])
+                yield from legs.start(0, again)
             elif end is not None:
                 return done(end)
 
@@ -110,12 +108,12 @@ class Hedged(Streaming):
             )
 
 
+def _after(sent_at_ns: int, seconds: float | None) -> int | None:
+    return None if seconds is None else sent_at_ns + round(seconds * 1e9)
+
+
 def _has_come(at_ns: int | None, event: Event) -> bool:
     return at_ns is not None and event.at_ns >= at_ns
-
-
-def _is_enough(legs: Legs, event: Event) -> bool:
-    return isinstance(event, Chunks) and legs.is_open(event)
 
 
 def _failed(end: LegEnd) -> bool:

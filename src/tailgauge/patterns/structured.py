@@ -67,22 +67,12 @@ class Structured(Pattern):
         first = yield from leg(prose, request, self.policies)
         if first.ended != OK or not first.text:  # nothing to put into fields
             return done(first)
-        conversation = replace(
-            request.prompt,
-            messages=(
-                *request.prompt.messages,
-                Message(ASSISTANT, (Part(first.text),)),
-                Message(USER, (Part(INTO_FIELDS),)),
-            ),
-        )
+        more = Message(ASSISTANT, (Part(first.text),)), Message(USER, (Part(INTO_FIELDS),))
+        conversation = replace(request.prompt, messages=(*request.prompt.messages, *more))
         call = self._by_schema(conversation, self.settings.field_tokens)
         second = yield from leg(call, request, self.policies, 1)
-        return Done(
-            second.ended,
-            winner=first.attempt,
-            joined_at_ns=second.at_ns if second.ended in COMPLETED else None,
-            text=first.text,
-        )
+        joined_at_ns = second.at_ns if second.ended in COMPLETED else None
+        return Done(second.ended, winner=first.attempt, joined_at_ns=joined_at_ns, text=first.text)
 
     def _by_schema(self, prompt: Prompt, max_tokens: int) -> Call:
         return replace(self.call(prompt, max_tokens), schema=SCHEMA, watch_field=True)
