@@ -76,13 +76,7 @@ def marked(message: Message, ttl: str | None) -> Message:
 
 
 def prefix(
-    seed: int,
-    name: str,
-    number: int,
-    cache: Cache | None,
-    offered: int,
-    size: Vocabulary,
-    marks: bool,
+    seed: int, name: str, number: int, cache: Cache | None, offered: int, size: Vocabulary, marks: bool
 ) -> Prefix:
     """Prefix `number` of the traffic table `name`.
 

@@ -59,8 +59,7 @@ class TargetSettings(Table):
         {}, description="fields merged into the JSON body of every call; see `tailgauge docs traffic`"
     )
     session_header: str = Field(
-        "x-session-id",
-        description="header with the session's number, for calls of sessions; empty: none",
+        "x-session-id", description="header with the session's number, for calls of sessions; empty: none"
     )
     engine: Engine | None = Field(
         None, description='the target\'s engine, for `output = "exact"`; default by its list of models'

@@ -52,16 +52,7 @@ _TOKEN = re.compile(
 class Stencil:
     """Reads that are one HTTP chunk with one content event of this kind."""
 
-    __slots__ = (
-        "_counts",
-        "_fixed",
-        "_head",
-        "_match_head",
-        "_match_rest",
-        "_others",
-        "_tail",
-        "kind",
-    )
+    __slots__ = ("_counts", "_fixed", "_head", "_match_head", "_match_rest", "_others", "_tail", "kind")
 
     def __init__(self, head: bytes, rest: bytes, tail: bytes | None, kind: int, *, counts: bool) -> None:
         """`head` and `rest` are the patterns of what is before the text and from it on; `tail` is what follows it, where

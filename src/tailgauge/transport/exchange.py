@@ -99,10 +99,7 @@ class Exchange:
     """One HTTP exchange, from the first byte sent to the last byte received; times in ns of the monotonic clock."""
 
     def __init__(
-        self,
-        decoder: Decoder | None = None,
-        bytes_per_s: float | None = None,
-        held: HeldBytes | None = None,
+        self, decoder: Decoder | None = None, bytes_per_s: float | None = None, held: HeldBytes | None = None
     ) -> None:
         self.decoder = decoder
         self.bytes_per_s = bytes_per_s
