@@ -160,15 +160,14 @@ def between(reply: Reply, block: int) -> bytes:
 
 def closing(reply: Reply) -> bytes:
     """The events after the last delta."""
-    plan = reply.plan
-    last = 0 if plan is None else len(plan.blocks) - 1
-    ended = {
-        "type": "message_delta",
-        "delta": {"stop_reason": reply.stop_reason, "stop_sequence": None},
-        "usage": _usage(reply, reply.request.max_tokens, cumulative=True),
-    }
-    events = ({"type": "content_block_stop", "index": last}, ended, {"type": "message_stop"})
-    return b"".join(map(_event, events))
+    last = 0 if reply.plan is None else len(reply.plan.blocks) - 1
+    ended = {"stop_reason": reply.stop_reason, "stop_sequence": None}
+    usage = _usage(reply, reply.request.max_tokens, cumulative=True)
+    return (
+        _event({"type": "content_block_stop", "index": last})
+        + _event({"type": "message_delta", "delta": ended, "usage": usage})
+        + _event({"type": "message_stop"})
+    )
 
 
 def whole(reply: Reply, contents: Sequence[str]) -> bytes:
