@@ -69,10 +69,8 @@ class Batch(Job):
 
     def demand(self, requests: int, input_tokens: int, output_tokens: int) -> Demand:
         """Submitted, polled at least once, fetched."""
-        size = self.settings.requests
-        return Demand(
-            requests * 3, requests * size, input_tokens * size, output_tokens * size, is_bound=False
-        )
+        n = self.settings.requests
+        return Demand(requests * 3, requests * n, input_tokens * n, output_tokens * n, is_bound=False)
 
     def first_calls(self, prompts: Sequence[Prompt], output_tokens: int) -> tuple[list[Call], int]:
         """Submitting it; a poll and the results follow."""

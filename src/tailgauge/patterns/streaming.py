@@ -103,9 +103,8 @@ class Hedged(Streaming):
     def check(self) -> None:
         """A policy is needed."""
         if "hedge" not in self.traffic.model_fields_set:
-            raise ValueError(
-                'hedge: expected a table, for pattern = "hedged" (policy = "off" is the control)'
-            )
+            control = '(policy = "off" is the control)'
+            raise ValueError(f'hedge: expected a table, for pattern = "hedged" {control}')
 
 
 def _after(sent_at_ns: int, seconds: float | None) -> int | None:

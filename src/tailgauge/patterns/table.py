@@ -59,10 +59,9 @@ class _Checked(TrafficSettings):
     @model_validator(mode="after")
     def _used(self) -> _Checked:
         rows = PATTERNS.values()
-        self.refuse_unused("pattern", {row.name: {row.name} for row in rows if row.settings_type is not None})
-        self.refuse_unused(
-            "pattern", {key: {row.name for row in rows if key in row.uses} for key in OPTIONAL}
-        )
+        used_by = {row.name: {row.name} for row in rows if row.settings_type is not None}
+        used_by |= {key: {row.name for row in rows if key in row.uses} for key in OPTIONAL}
+        self.refuse_unused("pattern", used_by)
         self.check()
         pattern_of(self).check()
         return self

@@ -73,9 +73,8 @@ def from_environment(variable: str, why: str, kind: str = "secret") -> str:
     """A secret. Raises TargetError naming the variable that is missing."""
     value = os.environ.get(variable, "").strip()
     if not value:
-        raise TargetError(
-            f"no {kind}: the environment variable {variable} is not set ({why}). Set it and run again"
-        )
+        missing = f"the environment variable {variable} is not set ({why})"
+        raise TargetError(f"no {kind}: {missing}. Set it and run again")
     if any(ord(c) < 33 or ord(c) > 126 for c in value):
         raise TargetError(f"the {kind} in {variable} has characters that no key has (spaces, line ends?)")
     name_secret(variable)

@@ -72,9 +72,8 @@ class Anthropic(WireProtocol):
         import anthropic
 
         base, query = protocol.without_call(base_url, "/messages", "/v1")
-        return anthropic.Anthropic(
-            api_key=key, base_url=base, default_query=query, http_client=http_client, **protocol.SDK_OPTIONS
-        )
+        options = {"base_url": base, "default_query": query, **protocol.SDK_OPTIONS}
+        return anthropic.Anthropic(api_key=key, http_client=http_client, **options)
 
     def send(
         self, sdk: anthropic.Anthropic, call: Call, model: str, call_id: str
@@ -91,9 +90,8 @@ class Anthropic(WireProtocol):
             return batches.retrieve(call.job or "", extra_headers=headers)
         if call.kind == JOB_FETCH:
             return _results(sdk, call.job or "", headers)
-        opened: AbstractContextManager[Any] = sdk.messages.with_streaming_response.create(
-            **body(call, call.prompt, model), stream=call.stream, extra_headers=headers
-        )
+        message: Any = {**self.body(call, model), "extra_headers": headers}
+        opened: AbstractContextManager[Any] = sdk.messages.with_streaming_response.create(**message)
         return opened
 
     def entries(self, call: Call, tree: dict[str, Any]) -> list[dict[str, Any]]:

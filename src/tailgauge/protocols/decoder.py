@@ -327,10 +327,8 @@ class StreamDecoder:
         if len(kept) > self._most_text:
             self._give_up(violations.TOO_LARGE, f"a text of over {self._most_text:,} bytes")
         elif len(kept) + self._in_conversations > MAX_CONVERSATIONS:
-            most = f"{MAX_CONVERSATIONS >> 20} MiB"
-            self._give_up(
-                violations.TOO_LARGE, f"the conversations of this worker keep over {most} of answers"
-            )
+            most = f"over {MAX_CONVERSATIONS >> 20} MiB"
+            self._give_up(violations.TOO_LARGE, f"the conversations of this worker keep {most} of answers")
 
     def whole_content(self, text: str, tool_json: str) -> None:
         """Content of an answer that came at once: its text, else the input of its tools, as one chunk."""

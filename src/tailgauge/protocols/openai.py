@@ -85,19 +85,16 @@ class OpenAI(WireProtocol):
         base, query = protocol.without_call(base_url, "/chat/completions")
         has_version = "api-version" in query or _VERSION.search(urlsplit(base).path)
         base += "" if has_version else "/v1"
-        return openai.OpenAI(
-            api_key=key, base_url=base, default_query=query, http_client=http_client, **protocol.SDK_OPTIONS
-        )
+        options = {"base_url": base, "default_query": query, **protocol.SDK_OPTIONS}
+        return openai.OpenAI(api_key=key, http_client=http_client, **options)
 
     def send(self, sdk: openai.OpenAI, call: Call, model: str, call_id: str) -> AbstractContextManager[Any]:
         """One chat completion, streamed with usage, or whole."""
         # Its overloads cannot name a key by value.
         create: Any = sdk.chat.completions.with_streaming_response.create
         extra = {} if self.at_provider else _engine_thinking(call)
-        headers = {"x-client-request-id": call_id}
-        opened: AbstractContextManager[Any] = create(
-            **self._standard(call, model), extra_body=extra or None, extra_headers=headers
-        )
+        more = {"extra_body": extra or None, "extra_headers": {"x-client-request-id": call_id}}
+        opened: AbstractContextManager[Any] = create(**self._standard(call, model), **more)
         return opened
 
     def body(self, call: Call, model: str) -> dict[str, Any]:

@@ -218,12 +218,9 @@ class Stencils:
         place = payload.index(data)
         begin, end = place + text.begin + 1, place + text.end - 1  # of the text
         moved = [leaf._replace(begin=leaf.begin + place, end=leaf.end + place) for leaf in leaves]
-        holes = [
-            (leaf, change) for leaf in moved if (change := self._change(leaf)) and leaf.begin != begin - 1
-        ]
-        before, behind = (
-            [hole for hole in holes if (hole[0].begin < begin) is side] for side in (True, False)
-        )
+        holes = [(one, change) for one in moved if (change := self._change(one)) and one.begin != begin - 1]
+        before = [hole for hole in holes if hole[0].begin < begin]
+        behind = [hole for hole in holes if hole[0].begin >= begin]
         patterns = (_pattern(payload[:begin], before, 0), _pattern(payload[end + 1 :], behind, end + 1))
         if (known := self._known.get(patterns)) is not None or len(self._known) >= _MOST:
             return known

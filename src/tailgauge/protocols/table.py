@@ -47,10 +47,8 @@ class _Checked(TargetSettings):
 
     @model_validator(mode="after")
     def _used(self) -> _Checked:
-        rows = PROTOCOLS.values()
-        self.refuse_unused(
-            "protocol", {row.name: {row.name} for row in rows if row.settings_type is not None}
-        )
+        used_by = {row.name: {row.name} for row in PROTOCOLS.values() if row.settings_type is not None}
+        self.refuse_unused("protocol", used_by)
         return self
 
 

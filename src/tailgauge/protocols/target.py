@@ -236,9 +236,8 @@ class Capture(httpx2.BaseTransport):
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Keep it; to the SDK it was not sent."""
-        self.captured = request_bytes(
-            request.method, request.url.raw_path, request.headers.raw, request.read()
-        )
+        path, headers = request.url.raw_path, request.headers.raw
+        self.captured = request_bytes(request.method, path, headers, request.read())
         raise httpx2.ConnectError("captured, not sent", request=request)
 
     def of(self, opened: AbstractContextManager[Any]) -> bytes | None:

@@ -228,11 +228,9 @@ class Attempts:
             self._record(one, result)  # the next call may depend on what this one has used
         if exchange.failure is not None and exchange.failure[0] == NO_DESCRIPTOR:
             self.on_exhausted(exchange.failure[1])
-        leg, attempt, text = one.send.leg, one.attempt, one.decoder.text
+        leg, attempt, text, kind = one.send.leg, one.attempt, one.decoder.text, one.send.call.kind
         after_s, retry = retry_after_s(exchange), should_retry(exchange)
-        location = (
-            exchange.header(b"location").decode("latin-1") if one.send.call.kind == JOB_SUBMIT else None
-        )
+        location = exchange.header(b"location").decode("latin-1") if kind == JOB_SUBMIT else None
         one.post(Ended(leg, attempt, ended_at_ns, result.ended, after_s, retry, text, location))
 
     def _record(self, one: _Open, result: Outcome) -> None:

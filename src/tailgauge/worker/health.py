@@ -31,9 +31,8 @@ from tailgauge.worker.counters import Counters
 _PROBE_S = 0.05
 STALL_NS = 500_000_000  # without a turn of the loop
 _JUST_NOW_NS = 1_000_000_000
-_SCHEDULED = Path(
-    "/proc/self/schedstat"
-)  # of the main thread: time on a core, time waiting for one, switches
+# Of the main thread: time on a core, time waiting for one, switches.
+_SCHEDULED = Path("/proc/self/schedstat")
 _YOUNG = 5000  # surviving new objects that trigger a collection of the youngest generation: those of a hundred requests
 _NEVER = 1 << 30  # collections before the next generation's turn
 _OLDER_EVERY = 15  # seconds between collections of the middle generation

@@ -63,10 +63,10 @@ class Task:
     """The run's endpoint, dispatcher, recorder and clock in this worker."""
 
     def __init__(self, link: Link, name: str, plan: dict[str, Any], out: Path, on_ended: Any) -> None:
-        self._link, self._name, self._plan = link, name, plan
-        self.run_id: str = plan["run"]["run_id"]
+        self._link, self._name, self._plan, run = link, name, plan, plan["run"]
+        self.run_id: str = run["run_id"]
         self.number: int = plan["worker"]
-        self.scenario = parse(plan["run"]["scenario"], "the plan")
+        self.scenario = parse(run["scenario"], "the plan")
         self.folder = _folder(plan, out)
         self.folder.create()
         self.counters = Counters()
@@ -78,17 +78,10 @@ class Task:
         self._transports: list[Stopwatch] = []
         self._urls: list[str] = []
         targets = zip((MAIN, SECOND), self.scenario.targets.items(), strict=False)
-        endpoints = {
-            name: self._endpoint(plan["run"][table]["url"], target) for name, (table, target) in targets
-        }
-        self.attempts = Attempts(
-            self.run_id,
-            endpoints,
-            self.recorder,
-            self.counters,
-            limits.attempt_deadline_s,
-            CacheBook.of(self.scenario, alone=plan["alone"], simulated=target.url == SIMULATED),
-        )
+        endpoints = {name: self._endpoint(run[table]["url"], one) for name, (table, one) in targets}
+        cache = CacheBook.of(self.scenario, alone=plan["alone"], simulated=target.url == SIMULATED)
+        deadline_s = limits.attempt_deadline_s
+        self.attempts = Attempts(self.run_id, endpoints, self.recorder, self.counters, deadline_s, cache)
         self._prices = {model: Price.of_plain(price) for model, price in plan["prices"].items()}
         self.attempts.on_exhausted = self._on_exhausted
         self._limits = ProcessLimits()
@@ -155,11 +148,10 @@ class Task:
     def _learn(self, learnt: Learnt) -> dict[str, Maker]:
         """Makers that size prompts by the tokens that the target counts."""
         seed, words, overhead = self.scenario.seed, 1 / learnt.tokens_per_word, learnt.overhead_tokens
+        make = partial(Maker, run=self._salt, words=learnt.words)
         for name, traffic in self.scenario.traffic.items():
             marks = self.scenario.marks_cache(traffic)
-            self._makers[name] = Maker(
-                seed, traffic, name, words, overhead, marks=marks, run=self._salt, words=learnt.words
-            )
+            self._makers[name] = make(seed, traffic, name, words, overhead, marks=marks)
         return self._makers
 
     def preflight(self) -> None:
@@ -171,13 +163,11 @@ class Task:
         """Open the scenario's number of connections before the run and report failures."""
         targets, missing = self.scenario.targets.values(), []
         for transport, url, target in zip(self._transports, self._urls, targets, strict=True):
-            if target.preopened:
-                opened, why = transport.preopen(url, target.preopened)
-                if why or opened < target.preopened:
+            if wanted := target.preopened:
+                opened, why = transport.preopen(url, wanted)
+                if why or opened < wanted:
                     why = why or "the target closed the others"
-                    missing.append(
-                        f"{opened:,} of {target.preopened:,} connections to {url} are open ({why})"
-                    )
+                    missing.append(f"{opened:,} of {wanted:,} connections to {url} are open ({why})")
         self._send("opened", {"missing": missing})
 
     def go(self, data: dict[str, Any]) -> None:
@@ -369,10 +359,8 @@ class Task:
         while self.part_sender.waiting and not self.master_gone:
             self.part_sender.pump()
             gevent.sleep(_POLL_S)
-        if self.part_sender.refused is not None:
-            log.warning(
-                "the master refused %s: %s", ", ".join(self.part_sender.unshipped), self.part_sender.refused
-            )
+        if (why := self.part_sender.refused) is not None:
+            log.warning("the master refused %s: %s", ", ".join(self.part_sender.unshipped), why)
 
     def _record(self) -> dict[str, Any]:
         return {

@@ -32,9 +32,8 @@ class Billing:
 
     def __init__(self, table: BillingTable) -> None:
         self._full = table.bill_cancelled == "full"
-        self._read, self._write_5m, self._write_1h, self._output = map(
-            exact, (table.read, table.write_5m, table.write_1h, table.output)
-        )
+        rates = (table.read, table.write_5m, table.write_1h, table.output)
+        self._read, self._write_5m, self._write_1h, self._output = map(exact, rates)
 
     def billed_output(self, generated: int, planned: int, *, cancelled: bool) -> int:
         """Output tokens on the bill: `generated` when the call ended, of an answer planned with `planned`."""

@@ -160,9 +160,7 @@ class PlanPieces:
 
     def __init__(self, answer: Plan, *, signatures: bool) -> None:
         self._blocks, self._signatures = answer.blocks, signatures
-        self._steps = [
-            (number, chunk) for number, block in enumerate(answer.blocks) for chunk in block.chunks
-        ]
+        self._steps = [(i, chunk) for i, block in enumerate(answer.blocks) for chunk in block.chunks]
         self._at = 0  # index of the next step of the plan
         self._taken = [0] * len(answer.blocks)  # tokens of each block that are in pieces
         self._carried = [0]  # tokens of the first i pieces

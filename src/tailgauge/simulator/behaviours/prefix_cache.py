@@ -162,10 +162,8 @@ class PrefixCache:
         if not marks:
             reason = BELOW_MINIMUM if prompt.breakpoints else NO_MARKER
             return Lookup(0, 0, 0, prompt.total_tokens, reason, machine)
-        back = self._table.lookback
-        looked_at = [
-            p for mark in reversed(marks) for p in range(mark.position, max(-1, mark.position - back), -1)
-        ]
+        ends, back = [mark.position for mark in reversed(marks)], self._table.lookback
+        looked_at = [p for end in ends for p in range(end, max(-1, end - back), -1)]
         there = next((p for p in looked_at if store.has(positions[p].key, now_ns)), -1)
         hit = -1 if away else there
         done = read = positions[hit].tokens if hit >= 0 else 0
@@ -250,10 +248,9 @@ class _Store:
                 return
             self._drop(write.key, EXPIRED)
         self._lost.pop(write.key, None)
-        self._entries[write.key] = _Entry(
-            write.tokens, write.ttl_ns, visible_at_ns, visible_at_ns + write.ttl_ns
-        )
-        self._tokens += write.tokens
+        _, tokens, ttl_ns = write
+        self._entries[write.key] = _Entry(tokens, ttl_ns, visible_at_ns, visible_at_ns + ttl_ns)
+        self._tokens += tokens
         while self._tokens > self._capacity_tokens:
             self._drop(next(iter(self._entries)), EVICTED)
 

@@ -49,9 +49,8 @@ class Buffer:
         self._behind += 1
         self._bytes += size
         table = self._table
-        if passes(table) or (
-            table.buffer_bytes and not table.buffer_all and self._bytes >= table.buffer_bytes
-        ):
+        is_full = 0 < table.buffer_bytes <= self._bytes and not table.buffer_all
+        if passes(table) or is_full:
             return [*left, *self._flush(at_ns)]
         if self._hold_ns and not table.buffer_all and self.due_at_ns is None:
             self.due_at_ns = at_ns + self._hold_ns

@@ -137,10 +137,11 @@ class Exchange:
         count = self.request.max_tokens
         self.look_up(0, now_ns)
         self.end(count, now_ns)
-        used = (self.prompt_tokens.input_tokens, count)
-        job = self.endpoint.jobs.submit(
-            used, partial(whole, self.wire, self.reply, self.endpoint.table.content.tool_pair_tokens), now_ns
+        used, pair_tokens = (
+            (self.prompt_tokens.input_tokens, count),
+            self.endpoint.table.content.tool_pair_tokens,
         )
+        job = self.endpoint.jobs.submit(used, partial(whole, self.wire, self.reply, pair_tokens), now_ns)
         self.row.planned_ttft_ns = job.ends_ns - now_ns
         self.headers["location"] = f"{JOBS_PATH}/{job.id}"
         return self._job_body(202, self._described(job, now_ns), now_ns)
@@ -187,9 +188,8 @@ class Exchange:
             self._lookup = found = endpoint.cache.lookup(self._prompt, now_ns, self.key, replica)
             read, written = found.cache_read, found.cache_creation
             rest = max(0, self.request.input_tokens - read - written)
-            self.reply = replace(
-                self.reply, prompt=PromptTokens(rest, read, found.creation_5m, found.creation_1h)
-            )
+            prompt = PromptTokens(rest, read, found.creation_5m, found.creation_1h)
+            self.reply = replace(self.reply, prompt=prompt)
             self.row.cache_reason, self.row.input_tokens = found.reason, rest
             self.row.cache_read_tokens, self.row.cache_created_tokens = read, written
             endpoint.limits.correct(self._charge, rest + written, read, now_ns)

@@ -56,9 +56,7 @@ class Meters:
         self.prefix_cache_queries = self.prefix_cache_hits = 0  # tokens, as vLLM counts them
         self.preemptions = 0
         self.kv_cache_usage = 0.0  # share, 0 to 1
-        self.ttft_s, self.gap_s, self.e2e_s = (
-            Histogram(bounds) for bounds in (TTFT_BOUNDS_S, GAP_BOUNDS_S, E2E_BOUNDS_S)
-        )
+        self.ttft_s, self.gap_s, self.e2e_s = map(Histogram, (TTFT_BOUNDS_S, GAP_BOUNDS_S, E2E_BOUNDS_S))
 
     def received(self, now_ns: int, prompt_tokens: int) -> CallMeter:
         """A call that will be answered has come; it waits."""
@@ -77,11 +75,8 @@ class CallMeter:
     __slots__ = ("_meters", "_prompt_tokens", "_received_ns", "_state", "_ttft_known")
 
     def __init__(self, meters: Meters, received_ns: int, prompt_tokens: int) -> None:
-        self._meters = meters
-        self._received_ns = received_ns
-        self._prompt_tokens = prompt_tokens
-        self._state = _WAITING
-        self._ttft_known = False
+        self._meters, self._received_ns, self._prompt_tokens = meters, received_ns, prompt_tokens
+        self._state, self._ttft_known = _WAITING, False
 
     def admitted(self) -> None:
         """The engine has taken it up."""

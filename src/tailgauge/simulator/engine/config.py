@@ -13,15 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tailgauge.errors import ScenarioError
-from tailgauge.scenario.simulated import (
-    FIXED,
-    CancelMode,
-    DraftDistribution,
-    EngineTable,
-    Reservation,
-    Router,
-    Simulated,
-)
+from tailgauge.scenario.simulated import FIXED, CancelMode, DraftDistribution, Reservation, Router, Simulated
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +89,7 @@ class EngineConfig:
             raise ValueError("token_budget must be above slots: decodes would leave no budget for a prompt")
 
 
-def _measured(
-    step_ms: float, sequence_ms: float, context_ms: float, prefill: Prefill, kv_tokens: int
-) -> EngineConfig:
-    timing = StepTime(step_ms, sequence_ms, context_ms, prefill)
+def _measured(timing: StepTime, kv_tokens: int) -> EngineConfig:
     return EngineConfig(timing, slots=64, token_budget=2048, kv_blocks=kv_tokens // 16)
 
 
@@ -114,19 +103,19 @@ def _hosted(
 
 
 PROFILES: dict[str, EngineConfig] = {
-    "llama2-70b-h100-tp8": _measured(29.9, 0.206, 0.174, Prefill(0.0459, 1814, 0.1168), 1_360_000),
-    "llama2-70b-h100-tp4": _measured(28.7, 0.274, 0.120, Prefill(0.0682, 1394, 0.1229), 460_000),
-    "llama2-70b-a100-tp8": _measured(44.0, 0.200, 0.349, Prefill(0.1023, 1844, 0.2005), 1_360_000),
-    "llama3-8b-h100": _measured(10.0, 0.050, 0.030, Prefill(0.2, base_ms=20.0), 437_000),
+    "llama2-70b-h100-tp8": _measured(StepTime(29.9, 0.206, 0.174, Prefill(0.0459, 1814, 0.1168)), 1_360_000),
+    "llama2-70b-h100-tp4": _measured(StepTime(28.7, 0.274, 0.120, Prefill(0.0682, 1394, 0.1229)), 460_000),
+    "llama2-70b-a100-tp8": _measured(StepTime(44.0, 0.200, 0.349, Prefill(0.1023, 1844, 0.2005)), 1_360_000),
+    "llama3-8b-h100": _measured(StepTime(10.0, 0.050, 0.030, Prefill(0.2, base_ms=20.0)), 437_000),
     "haiku": _hosted(245.0, 0.48, 6.0, 0.03, 0.03),
     "sonnet": _hosted(560.0, 0.51, 14.0, 0.06, 0.08),
     "opus": _hosted(1320.0, 0.456, 25.0, 0.10, 0.10),
     "tiny": EngineConfig(
         StepTime(1.4, 0.006, 0.006, Prefill(0.008)),
         slots=8,
+        refill_s=6,
         overhead_ms=56.0,
         overhead_sigma=0.51,
-        refill_s=6,
     ),
 }
 
@@ -136,9 +125,7 @@ def engine_of(table: Simulated) -> EngineConfig | None:
     if table.profile == FIXED:
         return None
     engine = PROFILES[table.profile]
-    given = {
-        name: value for name in EngineTable.model_fields if (value := getattr(table.engine, name)) is not None
-    }
+    given = {name: value for name, value in table.engine if value is not None}
     if "step_ms" in given:
         given["timing"] = replace(engine.timing, step_ms=given.pop("step_ms"))
     try:
