@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailgauge.patterns.events import Ended
 from tailgauge.patterns.policies import RETRYABLE, Retrier, may_retry
 from tailgauge.patterns.settings import Retry
 from tailgauge.rows.schema import ENDED_CLASSES
@@ -17,9 +18,8 @@ S = 1_000_000_000
 
 def begins(table, ended="rate_limited", at_ns=0, after_s=None, should=None, *, n=0, scheduled=0, draw=0.5):
     """When a first call's retry begins."""
-    return Retrier(table).begins_at_ns(
-        ended, at_ns, after_s, should, retries=n, scheduled_at_ns=scheduled, draw=draw
-    )
+    failed = Ended(0, 0, at_ns, ended, after_s, should)
+    return Retrier(table).begins_at_ns(failed, retries=n, scheduled_at_ns=scheduled, draw=draw)
 
 
 def polite(**values):
@@ -49,7 +49,7 @@ def test_what_the_target_says_itself_wins(policy):
 
 
 def test_may_retry_knows_the_same_classes():
-    assert {ended for ended in ENDED_CLASSES if may_retry(ended, None)} == RETRYABLE
+    assert {ended for ended in ENDED_CLASSES if may_retry(Ended(0, 0, 0, ended, None))} == RETRYABLE
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_the_naive_policy_waits_as_long_as_it_always_does():
     retrier = Retrier(table)
     starts = {
         retrier.begins_at_ns(
-            "rate_limited", 9 * S, 600.0, None, retries=n, scheduled_at_ns=0, draw=Random(n).random()
+            Ended(0, 0, 9 * S, "rate_limited", 600.0), retries=n, scheduled_at_ns=0, draw=Random(n).random()
         )
         for n in range(50)
     }
@@ -103,7 +103,8 @@ def test_a_retry_that_cannot_be_takes_nothing_from_the_budget():
     retrier = Retrier(polite(budget_burst=1, budget_share=0.0, deadline_s=10))
 
     def begins(after_s):
-        return retrier.begins_at_ns("overloaded", 0, after_s, None, retries=0, scheduled_at_ns=0, draw=0.0)
+        failed = Ended(0, 0, 0, "overloaded", after_s)
+        return retrier.begins_at_ns(failed, retries=0, scheduled_at_ns=0, draw=0.0)
 
     assert begins(11.0) is None  # past the deadline
     assert begins(1.0) == S
@@ -120,7 +121,8 @@ def test_retries_are_never_more_than_the_budget(acts, tenths, burst):
             retrier.called()
             calls += 1
         else:
-            at = retrier.begins_at_ns("overloaded", 0, None, None, retries=0, scheduled_at_ns=0, draw=0.0)
+            failed = Ended(0, 0, 0, "overloaded", None)
+            at = retrier.begins_at_ns(failed, retries=0, scheduled_at_ns=0, draw=0.0)
             retries += at is not None
         assert 10 * retries <= 10 * burst + tenths * calls
 

@@ -164,15 +164,17 @@ class _Leg:
     def _again(self, event: Ended) -> Generator[Step, Event, bool]:
         """Wait for the time of a retry and send it; False if there is to be none."""
         self.due_at_ns = None
-        begins = None if self.hedged else self.retrier.begins_at_ns(
-            event.ended, event.at_ns, event.retry_after_s, event.should_retry,
-            retries=self.retries, scheduled_at_ns=self.request.scheduled_at_ns, draw=self._draw("retry", self.retries),
-        )  # fmt: skip
-        if begins is None:
+        if self.hedged:
+            return False
+        scheduled_at_ns, draw = self.request.scheduled_at_ns, self._draw("retry", self.retries)
+        begins_at_ns = self.retrier.begins_at_ns(
+            event, retries=self.retries, scheduled_at_ns=scheduled_at_ns, draw=draw
+        )
+        if begins_at_ns is None:
             return False
         now_ns = event.at_ns
-        while now_ns < begins:
-            now_ns = (yield Wait(begins)).at_ns
+        while now_ns < begins_at_ns:
+            now_ns = (yield Wait(begins_at_ns)).at_ns
         self.retries += 1
         yield from self._send(self.call, schema.RETRY, event.attempt)
         return True

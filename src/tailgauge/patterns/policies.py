@@ -42,6 +42,7 @@ from __future__ import annotations
 import math
 
 from tailgauge import quantile_sketch
+from tailgauge.patterns.events import Ended
 from tailgauge.patterns.settings import Hedge, Retry, TrafficSettings
 from tailgauge.rows import schema
 
@@ -72,11 +73,11 @@ class Budget:
         return True
 
 
-def may_retry(ended: str, should_retry: bool | None) -> bool:
+def may_retry(failed: Ended) -> bool:
     """Whether a call that ended like this, before any content, may be sent again."""
-    if should_retry is not None and ended in RETRYABLE | {schema.CLIENT_ERROR}:
-        return should_retry
-    return ended in RETRYABLE
+    if failed.should_retry is not None and failed.ended in RETRYABLE | {schema.CLIENT_ERROR}:
+        return failed.should_retry
+    return failed.ended in RETRYABLE
 
 
 class Retrier:
@@ -90,31 +91,20 @@ class Retrier:
         """A call was made that is no retry; the budget grows."""
         self._budget.give()
 
-    def begins_at_ns(
-        self,
-        ended: str,
-        at_ns: int,
-        retry_after_s: float | None,
-        should_retry: bool | None,
-        *,
-        retries: int,
-        scheduled_at_ns: int,
-        draw: float,
-    ) -> int | None:
-        """When the next attempt of a call that failed at `at_ns` begins; None: never. Takes from the budget.
+    def begins_at_ns(self, failed: Ended, *, retries: int, scheduled_at_ns: int, draw: float) -> int | None:
+        """When the attempt after a failed one begins; None: never. Takes from the budget.
 
         `retries` have been made, the request was scheduled at `scheduled_at_ns`, `draw` is uniform in [0, 1).
         """
         table = self._table
-        if table.policy == "none" or retries >= table.max_retries or not may_retry(ended, should_retry):
+        if table.policy == "none" or retries >= table.max_retries or not may_retry(failed):
             return None
         if table.policy == "naive":
-            return at_ns + round(table.naive_wait_s * 1e9)
+            return failed.at_ns + round(table.naive_wait_s * 1e9)
         jitter_ns = draw * min(table.cap_s, table.base_s * 2.0**retries) * 1e9
-        begins = at_ns + math.ceil((retry_after_s or 0.0) * 1e9) + round(jitter_ns)
-        if begins > scheduled_at_ns + round(table.deadline_s * 1e9) or not self._budget.take():
-            return None
-        return begins
+        begins = failed.at_ns + math.ceil((failed.retry_after_s or 0.0) * 1e9) + round(jitter_ns)
+        is_late = begins > scheduled_at_ns + round(table.deadline_s * 1e9)
+        return None if is_late or not self._budget.take() else begins
 
 
 class Hedger:
@@ -183,8 +173,7 @@ class Recent:
 
     def __init__(self, window_ns: int, quantile: float) -> None:
         self._window_ns, self._p = window_ns, quantile
-        self._now: quantile_sketch.Bins = {}
-        self._before: quantile_sketch.Bins = {}
+        self._now, self._before = quantile_sketch.Bins(), quantile_sketch.Bins()
         self._number = 0  # of the current window since time 0
         self._known_ns: tuple[int, int] | None = None  # when the quantile was worked out, and its value
 

@@ -90,14 +90,8 @@ class Maker:
             yield Prompt(messages, shared.system, shared.tools, number, len(shared.messages))
 
     def _leg(
-        self,
-        planned: Planned,
-        request_id: int,
-        leg: int,
-        tokens: int,
-        number: int | None,
-        earlier: tuple[Message, ...],
-    ) -> Prompt:
+        self, planned: Planned, request_id: int, leg: int, tokens: int, number: int | None, earlier: Sequence[Message]
+    ) -> Prompt:  # fmt: skip
         cache = self._cache
         use = f"{request_id}/{leg}" if leg else str(request_id)
         source = self._source(planned)
@@ -123,16 +117,8 @@ class Maker:
                 messages = (opened(messages[0], words), *messages[1:])
         elif self._run and not (shared.system or shared.messages or earlier):  # the first turn keeps its salt
             messages = (opened(messages[0], self._run), *messages[1:])
-        count = len(shared.messages)
-        return Prompt(
-            (*shared.messages, *messages),
-            shared.system,
-            shared.tools,
-            number,
-            count,
-            self._is_unique,
-            asked.tokens,
-        )
+        count, messages = len(shared.messages), (*shared.messages, *messages)
+        return Prompt(messages, shared.system, shared.tools, number, count, self._is_unique, asked.tokens)
 
     def _with(self, shared: Prefix, given: Prefix) -> Prefix:
         """The prefix with what a row brings behind it; in front of every section stands the run's salt."""

@@ -89,9 +89,8 @@ def prefix(
     tools += [_tool(seed, f"offered/{name}/{i}", in_prefix + i, _OFFERED_WORDS, size) for i in range(offered)]
     if cache is None:
         return Prefix(tuple(tools))
-    system: tuple[Part, ...] = ()
-    if cache.system_tokens:
-        system = (Part(size.text(seed, f"{use}/system", size(cache.system_tokens))),)
+    sizes = [size(cache.system_tokens)] if cache.system_tokens else []
+    system = tuple(Part(size.text(seed, f"{use}/system", count)) for count in sizes)
     messages = [
         Message(role, (Part(size.text(seed, f"{use}/{role}/{i}", max(1, size(cache.few_shot_tokens) // 2))),))
         for i in range(cache.few_shot)

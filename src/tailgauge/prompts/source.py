@@ -69,7 +69,8 @@ class TraceBlocks(Generated):
         self, seed: int, traffic: TrafficSettings, words: Vocabulary, overhead_tokens: int = 0
     ) -> None:
         super().__init__(seed, traffic, words, overhead_tokens)
-        self._block = lru_cache(kept(words(BLOCK_TOKENS)))(self._make_block)
+        size = words(BLOCK_TOKENS)
+        self._block = lru_cache(kept(size))(lambda block: words.text(seed, f"block/{block}", size))
 
     def make(self, planned: Planned, use: str, tokens: int) -> str | Prompt:
         """The trace's blocks, and more words where they are not enough.
@@ -81,14 +82,11 @@ class TraceBlocks(Generated):
             return super().make(planned, use, tokens)
         full, rest = divmod(tokens, BLOCK_TOKENS)
         parts = [self._block(block) for block in blocks[:full]]
-        if tokens > len(blocks) * BLOCK_TOKENS:
-            parts.append(self.words.text(self.seed, use, self.words(tokens - len(blocks) * BLOCK_TOKENS)))
+        if (more := tokens - len(blocks) * BLOCK_TOKENS) > 0:
+            parts.append(self.words.text(self.seed, use, self.words(more)))
         elif rest:
             parts.append(" ".join(self._block(blocks[full]).split(" ")[: self.words(rest)]))
         return " ".join(parts)
-
-    def _make_block(self, block: int) -> str:
-        return self.words.text(self.seed, f"block/{block}", self.words(BLOCK_TOKENS))
 
 
 class FileRows(Generated):
@@ -127,14 +125,7 @@ def _parts(content: Any) -> tuple[Part, ...]:
 
 ROWS: tuple[type[PromptSource], ...] = (Generated, TraceBlocks, FileRows)
 SOURCES = by_name(ROWS)
-
-
-def _add(row: Any) -> None:
-    """A source of a plugin."""
-    add_class(SOURCES, row, PromptSource)
-
-
-plugin.subscribe(plugin.PROMPT_SOURCES, _add)
+plugin.subscribe(plugin.PROMPT_SOURCES, lambda row: add_class(SOURCES, row, PromptSource))
 
 
 def source_of(traffic: TrafficSettings, planned: Planned) -> str:

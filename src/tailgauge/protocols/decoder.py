@@ -178,10 +178,10 @@ class StreamDecoder:
                 self._on_event(self, name, data)
                 if whole and self._stencils and not self._has_skimmed:
                     self._stencils.look(payload, name, data)
-            except Exception as error:
-                if not (isinstance(error, _MALFORMED) or fault(error)):
-                    raise
-                self._on_malformed(error, data)
+            except Exception as error:  # noqa: BLE001 - raised again where it is ours
+                self._note(error, violations.MALFORMED_EVENT, f"event: {shown(data, _SHOWN)}")
+                self._malformed += 1
+                self.broken |= self._malformed >= MANY_MALFORMED
             if self.events > self._most:
                 self._give_up(violations.TOO_MANY_EVENTS, f"over {self._most:,}")
             if self.broken:
@@ -190,13 +190,12 @@ class StreamDecoder:
         if self._splitter.is_marked:
             self.error = self.error or (violations.MALFORMED_EVENT, "a byte order mark inside the stream")
 
-    def _on_malformed(self, error: Exception, data: bytes) -> None:
-        self.error = self.error or (
-            violations.MALFORMED_EVENT,
-            f"{fault(error) or type(error).__name__} in event: {shown(data, _SHOWN)}",
-        )
-        self._malformed += 1
-        self.broken |= self._malformed >= MANY_MALFORMED
+    def _note(self, error: Exception, kind: str, where: str) -> None:
+        """Note an error in what the peer sent, or in a plugin's code; others are ours, and raised."""
+        found = fault(error)
+        if not (isinstance(error, _MALFORMED) or found):
+            raise error
+        self.error = self.error or (kind, f"{found or type(error).__name__} in {where}")
 
     def _give_up(self, kind: str, text: str) -> None:
         """Follow it no further; the first error is kept."""
@@ -257,12 +256,8 @@ class StreamDecoder:
             self._on_whole(self, body)
         except EventSizeError:
             self._give_up(violations.TOO_LARGE, f"over {MAX_VALUES:,} values")
-        except Exception as error:
-            found = fault(error)
-            if not (isinstance(error, _MALFORMED) or found):
-                raise
-            text = f"{found or type(error).__name__} in {shown(body, _SHOWN)}"
-            self.error = self.error or (violations.MALFORMED_ANSWER, text)
+        except Exception as error:  # noqa: BLE001 - raised again where it is ours
+            self._note(error, violations.MALFORMED_ANSWER, shown(body, _SHOWN))
         else:
             self.stop()
 
@@ -300,8 +295,7 @@ class StreamDecoder:
         if self.watching:
             self._watch(stamp)
         if kind == _TEXT:
-            if self.first_text is None:
-                self.first_text = stamp
+            self.first_text = self.first_text or stamp
         elif kind == _TOOL:
             self.first_tool_json = self.first_tool_json or stamp
         else:
@@ -376,7 +370,9 @@ class StreamDecoder:
             if value is None:
                 continue
             if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 40:
-                self._wrong_usage = self._wrong_usage or f"{name} = {_shortened(value)}"
+                # A value that cannot be: a number may have thousands of digits.
+                text = str(value) if isinstance(value, str | int | float) else type(value).__name__
+                self._wrong_usage = self._wrong_usage or f"{name} = {shown(text, _SHOWN)}"
             else:
                 self.usage[name] = value
 
@@ -434,12 +430,6 @@ def tree_of(data: bytes) -> Any:
 def text_or_none(value: Any) -> str | None:
     """A short string of the peer's, or None where it is something else."""
     return shown(value, _SHOWN) if isinstance(value, str) else None
-
-
-def _shortened(value: Any) -> str:
-    """A value that cannot be, short: a number may have thousands of digits."""
-    text = str(value) if isinstance(value, str | int | float) else type(value).__name__
-    return shown(text, _SHOWN)
 
 
 def error_of(tree: Any) -> tuple[str, str]:

@@ -96,8 +96,8 @@ class Bench:
             scenario, makers, self.attempts, self.recorder, self.counters,
             lambda *ended: self.summary.append(ended), lambda error: self.bugs.append(repr(error)),
         )  # fmt: skip
-        for kind in self.dispatcher._kinds.values() if pattern else ():
-            kind.pattern.steps = pattern
+        for at_work in self.dispatcher._patterns.values() if pattern else ():
+            at_work.steps = pattern
         self.start_at_ns = monotonic_ns() + 20 * MS
 
     def run(self) -> None:

@@ -13,7 +13,6 @@ Sources: Anthropic's prompt-caching page (2026-08) and the wording of its 400s; 
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
@@ -21,7 +20,7 @@ from typing import Any
 
 from tailgauge.simulator.behaviours import tokens
 from tailgauge.simulator.behaviours.prefix_cache import Breakpoint, Position, Prompt
-from tailgauge.simulator.protocols.request import FIXED_TOKENS, Refused, invalid
+from tailgauge.simulator.protocols.request import FIXED_TOKENS, Refused, bare_json, compact, invalid
 
 MAX_BREAKPOINTS = 4
 TTLS = ("5m", "1h")
@@ -49,7 +48,7 @@ class _Block:
         """What counts and is hashed: the text, or the JSON of what is no text."""
         if self.content.get("type") == "text" and isinstance(self.content.get("text"), str):
             return str(self.content["text"])
-        return _json({key: value for key, value in self.content.items() if key != _MARK})
+        return bare_json(self.content)
 
 
 def marked_prompt(body: dict[str, Any]) -> Prompt:
@@ -163,7 +162,7 @@ def _check(marks: list[tuple[str, Breakpoint]]) -> None:
 
 
 def _parameters(body: dict[str, Any], section: str) -> list[str]:
-    return [_json(body.get(parameter)) for parameter in _PARAMETERS[section]]
+    return [compact(body.get(parameter)) for parameter in _PARAMETERS[section]]
 
 
 def _hash(key: bytes, *parts: str | bytes) -> bytes:
@@ -176,7 +175,3 @@ def _hash(key: bytes, *parts: str | bytes) -> bytes:
 
 def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogatepass")
-
-
-def _json(value: object) -> str:
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False)

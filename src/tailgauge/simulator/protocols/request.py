@@ -61,13 +61,13 @@ class Refused(Exception):  # noqa: N818 - an answer, not an error of ours
 
 
 # Made once: it costs more than an event.
-_COMPACT = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
+compact = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False).encode
 
 
 def to_json(value: object) -> bytes:
     """A body or an event: compact, and UTF-8 in place of escapes, so that a client meets chunks that end inside a character."""
     # An error may quote half of a surrogate pair, which has no UTF-8.
-    return _COMPACT(value).encode("utf-8", "replace")
+    return compact(value).encode("utf-8", "replace")
 
 
 # --- the checks that all protocols make of a body --------------------------------------------------------------
@@ -177,7 +177,12 @@ def block_tokens(block: Mapping[str, Any]) -> int:
 
 def json_tokens(value: Mapping[str, Any]) -> int:
     """Tokens of what is no text: of its JSON, without its mark."""
-    return tokens.count(_COMPACT({key: item for key, item in value.items() if key != "cache_control"}))
+    return tokens.count(bare_json(value))
+
+
+def bare_json(value: Mapping[str, Any]) -> str:
+    """A block's JSON without its mark."""
+    return compact({key: item for key, item in value.items() if key != "cache_control"})
 
 
 def require(table: object, param: str, fields: Fields) -> dict[str, Any]:
