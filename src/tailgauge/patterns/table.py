@@ -10,28 +10,22 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import model_validator
 
-from tailgauge.patterns.batch import Batch
-from tailgauge.patterns.fan_out import FanOut
-from tailgauge.patterns.job import Job
+from tailgauge.patterns import batch, fan_out, job, progressive, resume, streaming, structured
 from tailgauge.patterns.pattern import Pattern
-from tailgauge.patterns.progressive import Progressive
-from tailgauge.patterns.resume import Resume
 from tailgauge.patterns.settings import TrafficSettings
-from tailgauge.patterns.streaming import Cached, Hedged, Streaming
-from tailgauge.patterns.structured import Structured
 from tailgauge.plugins import plugin
 from tailgauge.table import add_class, by_name, with_choices
 
 ROWS: tuple[type[Pattern], ...] = (
-    Streaming,
-    Cached,
-    FanOut,
-    Hedged,
-    Structured,
-    Progressive,
-    Batch,
-    Job,
-    Resume,
+    streaming.Streaming,
+    streaming.Cached,
+    fan_out.FanOut,
+    streaming.Hedged,
+    structured.Structured,
+    progressive.Progressive,
+    batch.Batch,
+    job.Job,
+    resume.Resume,
 )
 PATTERNS = by_name(ROWS)
 # Keys of a traffic table that have a meaning with some patterns only; see Pattern.uses.

@@ -42,14 +42,9 @@ from tailgauge.schedule.sessions import Turn
 from tailgauge.transport.connection import KERNEL_STAMPS
 from tailgauge.transport.reader import COMPILED, POLLS
 from tailgauge.transport.stopwatch import Stopwatch
+from tailgauge.worker import cache_tracker, counters, health, part_sender, preflight_calls, timers
 from tailgauge.worker.attempts import Attempts
-from tailgauge.worker.cache_tracker import CacheBook
-from tailgauge.worker.counters import Counters
 from tailgauge.worker.dispatcher import Dispatcher
-from tailgauge.worker.health import Health, ProcessLimits
-from tailgauge.worker.part_sender import PartSender
-from tailgauge.worker.preflight_calls import try_out
-from tailgauge.worker.timers import HubTicks
 
 log = logging.getLogger("tailgauge")
 FLUSH_EVERY = 4  # seconds between parts, writing included at most 5 s; multiplied by the pace
@@ -69,8 +64,8 @@ class Task:
         self.scenario = parse(run["scenario"], "the plan")
         self.folder = _folder(plan, out)
         self.folder.create()
-        self.counters = Counters()
-        self.part_sender = PartSender(partial(self._send, "part"))
+        self.counters = counters.Counters()
+        self.part_sender = part_sender.PartSender(partial(self._send, "part"))
         on_part = None if self._shared else self.part_sender.add
         self.recorder = Recorder(self.folder, self.number, on_part, compacts=self._shared)
         target, limits = self.scenario.target, self.scenario.limits
@@ -79,12 +74,14 @@ class Task:
         self._urls: list[str] = []
         targets = zip((MAIN, SECOND), self.scenario.targets.items(), strict=False)
         endpoints = {name: self._endpoint(run[table]["url"], one) for name, (table, one) in targets}
-        cache = CacheBook.of(self.scenario, alone=plan["alone"], simulated=target.url == SIMULATED)
+        cache = cache_tracker.CacheBook.of(
+            self.scenario, alone=plan["alone"], simulated=target.url == SIMULATED
+        )
         deadline_s = limits.attempt_deadline_s
         self.attempts = Attempts(self.run_id, endpoints, self.recorder, self.counters, deadline_s, cache)
         self._prices = {model: Price.of_plain(price) for model, price in plan["prices"].items()}
         self.attempts.on_exhausted = self._on_exhausted
-        self._limits = ProcessLimits()
+        self._limits = health.ProcessLimits()
         self._salt = "" if self.scenario.repeat_prompts else run_salt(self.run_id)
         self._makers: dict[str, Maker] = {}
         self._learn(Learnt())
@@ -102,7 +99,7 @@ class Task:
         self._why: str | None = None
         self._dispatching: Any = None
         self._reporter: Any = None
-        self._health: Health | None = None
+        self._health: health.Health | None = None
         self._cpu_share = 0.0
         self._chunks_recorded = 0
         self._master_start_ns: int | None = None
@@ -156,7 +153,9 @@ class Task:
 
     def preflight(self) -> None:
         """Make the calls before the run and report their results."""
-        tried = try_out(self.scenario, self.attempts, self.recorder, self._prices, self._learn, self._salt)
+        tried = preflight_calls.try_out(
+            self.scenario, self.attempts, self.recorder, self._prices, self._learn, self._salt
+        )
         self._send("tried", tried)
 
     def preopen(self) -> None:
@@ -186,11 +185,11 @@ class Task:
         self._master_start_ns = data["start_at_ns"]
         start_at_ns = data["start_at_ns"] - (self.clock.offset()["offset_ns"] or 0)
         self._write_record()
-        self._health = Health(self.counters, self._transports)
+        self._health = health.Health(self.counters, self._transports)
         self._health.freeze()
         self.dispatcher.has_stalled = self._health.has_stalled
         if self._reader == "python":
-            POLLS.start(HubTicks)
+            POLLS.start(timers.HubTicks)
         gevent.spawn_later(max(0.0, (start_at_ns - monotonic_ns()) / 1e9), self._note_cpu, "at_start")
         self._dispatching = gevent.spawn(self.dispatcher.run, start_at_ns)
         self._reporter = gevent.spawn(self._report)

@@ -9,13 +9,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from tailgauge.scenario.simulated import ContentTable, Simulated
-from tailgauge.simulator.behaviours.billing import Billing
-from tailgauge.simulator.behaviours.faults import Faults
-from tailgauge.simulator.behaviours.jobs import Jobs
-from tailgauge.simulator.behaviours.limits import MINUTE_S, Limits
-from tailgauge.simulator.behaviours.prefix_cache import PrefixCache
-from tailgauge.simulator.behaviours.resumption import Resumption
-from tailgauge.simulator.behaviours.stragglers import Stragglers
+from tailgauge.simulator.behaviours import billing, faults, jobs, limits, prefix_cache, resumption, stragglers
 from tailgauge.simulator.core.metrics import Meters
 from tailgauge.simulator.engine.config import EngineConfig, engine_of
 from tailgauge.simulator.engine.engine import Engine
@@ -67,15 +61,15 @@ class Endpoint(Hooks):
     ) -> None:
         self.table, self.seed, self.driver = table, seed, driver
         self.meters = Meters()
-        self.cache = PrefixCache(table.cache, seed)
-        self.faults = Faults(table.faults.values(), seed)
-        self.stragglers = Stragglers(table.stragglers, seed)
-        self.billing = Billing(table.billing)
-        self.jobs = Jobs(table.jobs, seed)
-        self.resumption = Resumption(table.resumption, seed)
+        self.cache = prefix_cache.PrefixCache(table.cache, seed)
+        self.faults = faults.Faults(table.faults.values(), seed)
+        self.stragglers = stragglers.Stragglers(table.stragglers, seed)
+        self.billing = billing.Billing(table.billing)
+        self.jobs = jobs.Jobs(table.jobs, seed)
+        self.resumption = resumption.Resumption(table.resumption, seed)
         config = engine_of(table) if engine is None else engine
-        refill_s = MINUTE_S if config is None else config.refill_s
-        self.limits = Limits(table.limits, driver.now_ns(), refill_s)
+        refill_s = limits.MINUTE_S if config is None else config.refill_s
+        self.limits = limits.Limits(table.limits, driver.now_ns(), refill_s)
         self.plans = (config is not None and config.drafts) or table.content != ContentTable()
         self.every_token = watched or self._depends_on_tokens()
         self.engine = None if config is None else Engine(config, seed, self, tokens=self.every_token)

@@ -24,16 +24,10 @@ from tailgauge.simulator.behaviours.latency import draw_key
 from tailgauge.simulator.core.answer import Answer, answer_to
 from tailgauge.simulator.core.endpoint import Endpoint
 from tailgauge.simulator.core.exchange import JOBS_PATH, Exchange, whole
+from tailgauge.simulator.http import requests
 from tailgauge.simulator.http.api import Api
 from tailgauge.simulator.http.driver import LoopDriver, sleep_until, wait_open
-from tailgauge.simulator.http.requests import (
-    ServerOptions,
-    admit,
-    arrived_at_ns,
-    error_response,
-    id_header,
-    read_body,
-)
+from tailgauge.simulator.http.requests import ServerOptions
 from tailgauge.simulator.http.server_log import ServerLog, to_parquet
 from tailgauge.simulator.http.stream import Stream, reset
 from tailgauge.simulator.protocols import openai
@@ -78,11 +72,11 @@ class Server:
         async def answer(request: web.Request) -> web.StreamResponse:
             number = next(self.numbers)
             try:
-                raw: bytes | Refused = await read_body(request, self._options.body_timeout_s)
+                raw: bytes | Refused = await requests.read_body(request, self._options.body_timeout_s)
             except Refused as refused:
                 raw = refused
             name = request.headers.get("x-client-request-id", "")
-            received_ns = arrived_at_ns(request.transport)
+            received_ns = requests.arrived_at_ns(request.transport)
             if behind_gateway:
                 received_ns += gateway.delay_ns(table, self.core.seed, draw_key(name, number))
                 await sleep_until(received_ns)
@@ -91,7 +85,7 @@ class Server:
                 exchange.proxy = gateway.proxy(table)
             row, call = exchange.row, _Call(request, exchange, self._options)
             try:
-                admit(self._options.api_key, request)
+                requests.admit(self._options.api_key, request)
                 return await do(call, _arrived(raw))
             except Refused as refused:
                 row.status = refused.status
@@ -143,7 +137,7 @@ class Server:
                 return await handler(request)
             except web.HTTPException as error:
                 refused = Refused(error.status, f"{error.reason}: {request.method} {request.path}")
-                response = error_response(wire_of_path(request.path), refused, next(self.numbers))
+                response = requests.error_response(wire_of_path(request.path), refused, next(self.numbers))
                 if "Allow" in error.headers:
                     response.headers["Allow"] = error.headers["Allow"]
                 return response
@@ -197,7 +191,7 @@ class _Call:
         """Send an error before any answer."""
         exchange, row = self._exchange, self._exchange.row
         limits = exchange.headers or exchange.endpoint.limit_headers(exchange.wire, monotonic_ns())
-        response = error_response(exchange.wire, refused, exchange.number, limits)
+        response = requests.error_response(exchange.wire, refused, exchange.number, limits)
         await response.prepare(self._request)
         row.headers_at_ns = now_ns = monotonic_ns()
         await response.write_eof()
@@ -225,7 +219,7 @@ class _Call:
 
     def _headers(self) -> dict[str, str]:
         exchange = self._exchange
-        return id_header(exchange.wire, exchange.number) | exchange.headers
+        return requests.id_header(exchange.wire, exchange.number) | exchange.headers
 
     def _json(self, body: bytes, status: int = 200) -> web.Response:
         headers = self._headers()
@@ -249,5 +243,5 @@ class _Call:
         exchange, reply, wire = self._exchange, self._exchange.reply, self._exchange.wire
         if answer.ending == ERROR_EVENT:
             failure = exchange.failure(answer.fault.status)
-            return error_response(wire, failure, exchange.number, exchange.headers)
+            return requests.error_response(wire, failure, exchange.number, exchange.headers)
         return self._json(whole(wire, reply, exchange.endpoint.table.content.tool_pair_tokens))
