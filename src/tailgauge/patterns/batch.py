@@ -30,9 +30,12 @@ _SERVERS = {"api_error", "overloaded_error", "timeout_error"}  # errors that are
 class BatchSettings(JobSettings):
     """Message batches, with `pattern = "batch"`: submitted, polled, fetched."""
 
-    requests: Annotated[int, Field(ge=1, le=100_000)] = Field(10, description="calls in one batch")
-    poll_s: Positive = Field(5.0, description="time until the first poll")
-    deadline_s: Positive = Field(86_400.0, description="a batch that takes longer ends as `timeout`")
+    requests: Annotated[int, Field(ge=1, le=100_000)] = 10
+    """calls in one batch"""
+    poll_s: Positive = 5.0
+    """time until the first poll"""
+    deadline_s: Positive = 86_400.0
+    """a batch that takes longer ends as `timeout`"""
 
 
 class Batch(Job):

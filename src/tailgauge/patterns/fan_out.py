@@ -31,39 +31,35 @@ GATE = "legs"
 class LegKind(Table):
     """One kind of leg of a fan-out."""
 
-    prompt_tokens: Tokens = Field(description="prompt size of such a leg")
-    output_tokens: Tokens = Field(description="`max_tokens` of such a leg")
-    count: Annotated[int, Field(ge=1, le=1000)] = Field(1, description="legs of this kind")
+    prompt_tokens: Tokens
+    """prompt size of such a leg"""
+    output_tokens: Tokens
+    """`max_tokens` of such a leg"""
+    count: Annotated[int, Field(ge=1, le=1000)] = 1
+    """legs of this kind"""
 
 
 class FanOutSettings(Table):
     """Several calls that make up one request, with `pattern = "fan_out"`."""
 
-    legs: Annotated[int, Field(ge=1, le=1000)] = Field(
-        5, description="calls per request, unless `kinds` are given"
-    )
-    kinds: Annotated[tuple[LegKind, ...], Field(strict=False)] = Field(
-        (), description="kinds of legs, instead of `legs` equal ones"
-    )
-    join: Literal["all", "first_k", "deadline"] = Field(
-        "all", description="when the request is done: all legs, the first `k`, or at `deadline_s`"
-    )
-    k: Annotated[int, Field(ge=1, le=1000)] = Field(1, description="`first_k`: number of legs to wait for")
-    deadline_s: Positive = Field(
-        10.0, description="`deadline`: since the request was scheduled; open legs are closed"
-    )
-    order: Literal["parallel", "sequential"] = Field(
-        "parallel", description="`sequential`: legs run one after the other, the control"
-    )
-    partial: Literal["fail", "accept"] = Field(
-        "fail", description="a failed leg fails the request, or the other answers are accepted"
-    )
-    at_once: Annotated[int, Field(ge=1, le=1000)] | None = Field(
-        None, description="concurrent legs of one request; default all"
-    )
-    at_once_per_worker: Annotated[int, Field(ge=1, le=60_000)] | None = Field(
-        None, description="concurrent legs per worker, over all requests; default unlimited"
-    )
+    legs: Annotated[int, Field(ge=1, le=1000)] = 5
+    """calls per request, unless `kinds` are given"""
+    kinds: Annotated[tuple[LegKind, ...], Field(strict=False)] = ()
+    """kinds of legs, instead of `legs` equal ones"""
+    join: Literal["all", "first_k", "deadline"] = "all"
+    """when the request is done: all legs, the first `k`, or at `deadline_s`"""
+    k: Annotated[int, Field(ge=1, le=1000)] = 1
+    """`first_k`: number of legs to wait for"""
+    deadline_s: Positive = 10.0
+    """`deadline`: since the request was scheduled; open legs are closed"""
+    order: Literal["parallel", "sequential"] = "parallel"
+    """`sequential`: legs run one after the other, the control"""
+    partial: Literal["fail", "accept"] = "fail"
+    """a failed leg fails the request, or the other answers are accepted"""
+    at_once: Annotated[int, Field(ge=1, le=1000)] | None = None
+    """concurrent legs of one request; default all"""
+    at_once_per_worker: Annotated[int, Field(ge=1, le=60_000)] | None = None
+    """concurrent legs per worker, over all requests; default unlimited"""
 
     @model_validator(mode="after")
     def _joinable(self) -> FanOutSettings:

@@ -33,13 +33,14 @@ MAX_NAME = 2000  # characters of a job's name or URL, which goes into each later
 class JobSettings(Table):
     """Jobs that are submitted, polled and fetched, with `pattern = "job"`."""
 
-    poll_s: Positive = Field(1.0, description="time until the first poll")
-    backoff: Annotated[float, Field(ge=1, le=10)] = Field(
-        1.0,
-        description="factor by which the time between polls grows; a `retry-after` of the target goes before",
-    )
-    poll_max_s: Positive = Field(60.0, description="longest time between two polls, without a `retry-after`")
-    deadline_s: Positive = Field(600.0, description="a job that takes longer ends as `timeout`")
+    poll_s: Positive = 1.0
+    """time until the first poll"""
+    backoff: Annotated[float, Field(ge=1, le=10)] = 1.0
+    """factor by which the time between polls grows; a `retry-after` of the target goes before"""
+    poll_max_s: Positive = 60.0
+    """longest time between two polls, without a `retry-after`"""
+    deadline_s: Positive = 600.0
+    """a job that takes longer ends as `timeout`"""
 
 
 class JobState(NamedTuple):

@@ -25,11 +25,12 @@ LARGE, FAST = 0, 1
 class ProgressiveSettings(Table):
     """A small model answers first while the large one starts, with `pattern = "progressive"`."""
 
-    fast_model: str | None = Field(
-        None, min_length=1, description="model of the first, short answer; default the target's"
-    )
-    fast_tokens: Tokens = Field(20, description="`max_tokens` of the short answer")
-    target: Literal["main", "second"] = Field("main", description="target of the short call")
+    fast_model: str | None = Field(None, min_length=1)
+    """model of the first, short answer; default the target's"""
+    fast_tokens: Tokens = 20
+    """`max_tokens` of the short answer"""
+    target: Literal["main", "second"] = "main"
+    """target of the short call"""
 
 
 class Progressive(Pattern):

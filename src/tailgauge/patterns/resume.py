@@ -25,14 +25,18 @@ from tailgauge.table import NonNegative, Positive, Share, Table
 class ResumeSettings(Table):
     """Streams that are cut and resumed, with `pattern = "resume"`. Without a time their users cut none."""
 
-    share: Share = Field(1.0, description="share of the streams that their users cut")
-    after_chunks: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
-        None, description="cut after a number of content chunks, drawn from 1 to this for each connection"
-    )
-    after_s: Positive | None = Field(None, description="or after a time since sent, drawn from 0 to this")
-    cuts: Annotated[int, Field(ge=1, le=100)] = Field(1, description="cuts of one stream by its user")
-    wait_s: NonNegative = Field(0.0, description="time from a cut to the reconnection")
-    reconnections: Annotated[int, Field(ge=1, le=1000)] = Field(10, description="of one stream, at most")
+    share: Share = 1.0
+    """share of the streams that their users cut"""
+    after_chunks: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """cut after a number of content chunks, drawn from 1 to this for each connection"""
+    after_s: Positive | None = None
+    """or after a time since sent, drawn from 0 to this"""
+    cuts: Annotated[int, Field(ge=1, le=100)] = 1
+    """cuts of one stream by its user"""
+    wait_s: NonNegative = 0.0
+    """time from a cut to the reconnection"""
+    reconnections: Annotated[int, Field(ge=1, le=1000)] = 10
+    """of one stream, at most"""
 
 
 class Resume(Pattern):

@@ -19,47 +19,45 @@ MAX_BREAKPOINTS = 4
 class Session(Table):
     """Conversations: an arrival is the first turn; each later turn follows the previous answer after a think time."""
 
-    turns_mean: Annotated[float, Field(ge=1, le=1000)] = Field(
-        1.0, description="mean number of turns, geometric; 1: no sessions"
-    )
-    think_s: NonNegative = Field(
-        5.0, description="median time from the end of an answer to the user's next turn"
-    )
-    think_sigma: Sigma = Field(0.5, description="0: constant; else sigma of a lognormal")
-    grow: bool = Field(True, description="each turn's prompt includes the earlier turns and answers")
+    turns_mean: Annotated[float, Field(ge=1, le=1000)] = 1.0
+    """mean number of turns, geometric; 1: no sessions"""
+    think_s: NonNegative = 5.0
+    """median time from the end of an answer to the user's next turn"""
+    think_sigma: Sigma = 0.5
+    """0: constant; else sigma of a lognormal"""
+    grow: bool = True
+    """each turn's prompt includes the earlier turns and answers"""
 
 
 class Cache(Table):
     """A shared prompt prefix, for prompt caching; required by the pattern `cached`, optional for others."""
 
-    prefixes: Annotated[int, Field(ge=1, le=100_000)] = Field(1, description="number of different prefixes")
-    zipf: Annotated[float, Field(ge=0, le=5)] = Field(
-        0.0, description="popularity of the k-th prefix is k to the power of minus this; 0: uniform"
-    )
-    tools: Annotated[int, Field(ge=0, le=100)] = Field(0, description="tool definitions in the prefix")
-    tools_tokens: Tokens = Field(400, description="approximate tokens of all of them together")
-    system_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = Field(
-        0, description="tokens of the system prompt"
-    )
-    few_shot: Annotated[int, Field(ge=0, le=1000)] = Field(
-        0, description="example exchanges before the question"
-    )
-    few_shot_tokens: Tokens = Field(100, description="tokens of one example exchange")
+    prefixes: Annotated[int, Field(ge=1, le=100_000)] = 1
+    """number of different prefixes"""
+    zipf: Annotated[float, Field(ge=0, le=5)] = 0.0
+    """popularity of the k-th prefix is k to the power of minus this; 0: uniform"""
+    tools: Annotated[int, Field(ge=0, le=100)] = 0
+    """tool definitions in the prefix"""
+    tools_tokens: Tokens = 400
+    """approximate tokens of all of them together"""
+    system_tokens: Annotated[int, Field(ge=0, le=10_000_000)] = 0
+    """tokens of the system prompt"""
+    few_shot: Annotated[int, Field(ge=0, le=1000)] = 0
+    """example exchanges before the question"""
+    few_shot_tokens: Tokens = 100
+    """tokens of one example exchange"""
     breakpoints: Annotated[
         tuple[Literal["tools", "system", "few_shot", "last"], ...], Field(strict=False)
-    ] = Field(
-        ("system",),
-        description="places of cache marks, at most 4: after `tools`, `system`, `few_shot` and the `last` message; `[]` for engines with automatic caching. Only the Anthropic protocol has marks",
-    )
-    ttl: Literal["5m", "1h"] = Field("5m", description="lifetime of the marks")
-    volatile: Literal["none", "front", "marked"] = Field(
-        "none",
-        description="a common mistake: `front`: volatile text before the prefix; `marked`: volatile text within the marked part",
-    )
-    cold: bool = Field(
-        False, description="every prompt starts with unique bytes: nothing can be read from a cache"
-    )
-    pre_warm: bool = Field(False, description="before the run, a call without output writes each prefix")
+    ] = ("system",)
+    """places of cache marks, at most 4: after `tools`, `system`, `few_shot` and the `last` message; `[]` for engines with automatic caching. Only the Anthropic protocol has marks"""
+    ttl: Literal["5m", "1h"] = "5m"
+    """lifetime of the marks"""
+    volatile: Literal["none", "front", "marked"] = "none"
+    """a common mistake: `front`: volatile text before the prefix; `marked`: volatile text within the marked part"""
+    cold: bool = False
+    """every prompt starts with unique bytes: nothing can be read from a cache"""
+    pre_warm: bool = False
+    """before the run, a call without output writes each prefix"""
 
     @field_validator("breakpoints", mode="before")
     @classmethod
@@ -105,79 +103,73 @@ class Cache(Table):
 class Retry(Table):
     """What happens after a 429, an overload, a server error or a lost connection."""
 
-    policy: Literal["none", "polite", "naive"] = Field(
-        "none",
-        description="`polite`: after `retry-after` plus jitter, with a budget and a deadline; `naive`: at once, ignoring the target",
-    )
-    max_retries: Annotated[int, Field(ge=0, le=100)] = Field(
-        3, description="maximum number of retries per call"
-    )
-    base_s: Positive = Field(
-        0.5, description="`polite`: the jitter of retry n is at most this times 2 to the power of n"
-    )
-    cap_s: Positive = Field(8.0, description="`polite`: upper bound of the jitter")
-    budget_share: Share = Field(
-        0.1, description="`polite`: retries relative to calls; 1: practically no budget"
-    )
-    budget_burst: Annotated[float, Field(ge=1, le=1_000_000)] = Field(
-        10.0, description="`polite`: retries that can accumulate"
-    )
-    deadline_s: Positive = Field(
-        60.0, description="`polite`: latest start of a retry, since the request was scheduled"
-    )
-    naive_wait_s: NonNegative = Field(0.1, description="`naive`: constant wait before a retry")
+    policy: Literal["none", "polite", "naive"] = "none"
+    """`polite`: after `retry-after` plus jitter, with a budget and a deadline; `naive`: at once, ignoring the target"""
+    max_retries: Annotated[int, Field(ge=0, le=100)] = 3
+    """maximum number of retries per call"""
+    base_s: Positive = 0.5
+    """`polite`: the jitter of retry n is at most this times 2 to the power of n"""
+    cap_s: Positive = 8.0
+    """`polite`: upper bound of the jitter"""
+    budget_share: Share = 0.1
+    """`polite`: retries relative to calls; 1: practically no budget"""
+    budget_burst: Annotated[float, Field(ge=1, le=1_000_000)] = 10.0
+    """`polite`: retries that can accumulate"""
+    deadline_s: Positive = 60.0
+    """`polite`: latest start of a retry, since the request was scheduled"""
+    naive_wait_s: NonNegative = 0.1
+    """`naive`: constant wait before a retry"""
 
 
 class Hedge(Table):
     """A hedge of a call without content; the first attempt with content wins, the other is closed."""
 
-    policy: Literal["off", "fixed", "adaptive", "single_r", "immediate"] = Field(
-        "off",
-        description="`fixed`: after `delay_ms`; `adaptive`: after the `quantile` of recent TTFTs; `single_r`: after `delay_ms` with `probability`; `immediate`: at the start, the control",
-    )
-    delay_ms: NonNegative = Field(
-        1000.0, description="since the call was sent; `adaptive`: until `warm_up` TTFTs are known"
-    )
-    quantile: Annotated[float, Field(gt=0, lt=1)] = Field(0.9, description="`adaptive`: of recent TTFTs")
-    window_s: Positive = Field(30.0, description="`adaptive`: length of a window; the last two count")
-    warm_up: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
-        20, description="`adaptive`: number of TTFTs needed"
-    )
-    probability: Share = Field(0.5, description="`single_r`: of a hedge after the delay")
-    budget_share: Share = Field(0.1, description="hedges relative to calls; 1: no budget")
-    budget_burst: Annotated[float, Field(ge=1, le=1_000_000)] = Field(
-        10.0, description="hedges that can accumulate"
-    )
-    throttle_tokens: Annotated[float, Field(ge=0, le=1_000_000)] = Field(
-        10.0, description="each failure takes one, hedges stop at half; 0: no throttle"
-    )
-    throttle_ratio: Annotated[float, Field(gt=0, le=1)] = Field(
-        0.1, description="tokens that a success returns to the throttle"
-    )
-    target: Literal["main", "second"] = Field("main", description="target of the hedge")
+    policy: Literal["off", "fixed", "adaptive", "single_r", "immediate"] = "off"
+    """`fixed`: after `delay_ms`; `adaptive`: after the `quantile` of recent TTFTs; `single_r`: after `delay_ms` with `probability`; `immediate`: at the start, the control"""
+    delay_ms: NonNegative = 1000.0
+    """since the call was sent; `adaptive`: until `warm_up` TTFTs are known"""
+    quantile: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    """`adaptive`: of recent TTFTs"""
+    window_s: Positive = 30.0
+    """`adaptive`: length of a window; the last two count"""
+    warm_up: Annotated[int, Field(ge=1, le=1_000_000)] = 20
+    """`adaptive`: number of TTFTs needed"""
+    probability: Share = 0.5
+    """`single_r`: of a hedge after the delay"""
+    budget_share: Share = 0.1
+    """hedges relative to calls; 1: no budget"""
+    budget_burst: Annotated[float, Field(ge=1, le=1_000_000)] = 10.0
+    """hedges that can accumulate"""
+    throttle_tokens: Annotated[float, Field(ge=0, le=1_000_000)] = 10.0
+    """each failure takes one, hedges stop at half; 0: no throttle"""
+    throttle_ratio: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """tokens that a success returns to the throttle"""
+    target: Literal["main", "second"] = "main"
+    """target of the hedge"""
 
 
 class Fallback(Table):
     """A call to another model if the first has no content within `after_s`, or failed."""
 
-    after_s: Positive | None = Field(
-        None, description="time to wait for content; without a value there is no fallback"
-    )
-    model: str | None = Field(
-        None, min_length=1, description="model of the second call; default the target's"
-    )
-    target: Literal["main", "second"] = Field("main", description="target of the second call")
+    after_s: Positive | None = None
+    """time to wait for content; without a value there is no fallback"""
+    model: str | None = Field(None, min_length=1)
+    """model of the second call; default the target's"""
+    target: Literal["main", "second"] = "main"
+    """target of the second call"""
 
 
 class Cancel(Table):
     """Users who cancel: by closing the page, or by resubmitting."""
 
-    share: Share = Field(0.0, description="share of the requests that are cancelled")
-    after_chunks: Annotated[int, Field(ge=1, le=1_000_000)] | None = Field(
-        None, description="cancel after this number of content chunks"
-    )
-    after_s: Positive | None = Field(None, description="or after this time since sent")
-    resubmit: bool = Field(False, description="resubmit the same call at once")
+    share: Share = 0.0
+    """share of the requests that are cancelled"""
+    after_chunks: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
+    """cancel after this number of content chunks"""
+    after_s: Positive | None = None
+    """or after this time since sent"""
+    resubmit: bool = False
+    """resubmit the same call at once"""
 
     @model_validator(mode="after")
     def _when(self) -> Cancel:
@@ -189,7 +181,8 @@ class Cancel(Table):
 class Reader(Table):
     """A reader slower than the stream: unread bytes exert back pressure on the target."""
 
-    bytes_per_s: Positive | None = Field(None, description="reading speed; default unlimited")
+    bytes_per_s: Positive | None = None
+    """reading speed; default unlimited"""
 
 
 class Prompts(Table):
@@ -199,9 +192,8 @@ class Prompts(Table):
         None,
         description="`generated`, words drawn from the seed; `trace`, blocks of a trace; `file`, rows of `file`; default what there is",
     )
-    file: str | None = Field(
-        None, description="JSONL, JSON or CSV file, also .gz, with a prompt or a size in each row"
-    )
+    file: str | None = None
+    """JSONL, JSON or CSV file, also .gz, with a prompt or a size in each row"""
     columns: Mapping[
         Literal[
             "prompt",
@@ -215,13 +207,12 @@ class Prompts(Table):
             "conversations",
         ],
         str,
-    ] = Field(
-        {}, description='names of the file\'s columns, as in { prompt = "question" }; others are then ignored'
-    )
-    order: Literal["file", "shuffled"] = Field("file", description="`shuffled`: by the scenario's seed")
-    at_end: Literal["repeat", "stop"] = Field(
-        "repeat", description="after the last row: `repeat` from the first, or `stop`: nothing more arrives"
-    )
+    ] = Field({})
+    """names of the file's columns, as in { prompt = "question" }; others are then ignored"""
+    order: Literal["file", "shuffled"] = "file"
+    """`shuffled`: by the scenario's seed"""
+    at_end: Literal["repeat", "stop"] = "repeat"
+    """after the last row: `repeat` from the first, or `stop`: nothing more arrives"""
 
     @property
     def is_generated(self) -> bool:
@@ -233,36 +224,37 @@ class TrafficSettings(Table):
     """One kind of request. Several tables make a mix."""
 
     pattern: str = Field("streaming", description="traffic pattern")
-    weight: Positive = Field(1.0, description="share of the arrivals, relative to the other tables")
-    prompt_tokens: Tokens = Field(
-        200,
-        description="prompt size, without a shared prefix; exact where the engine has a tokenizer, else an estimate by tokens per word",
-    )
-    prompt_sigma: Sigma = Field(
-        0.0, description="0: constant size; else sigma of a lognormal with that median"
-    )
-    output_tokens: Tokens = Field(50, description="`max_tokens` of the request")
-    output_sigma: Sigma = Field(0.0, description="the same for the output")
-    tags: Mapping[str, str] = Field({}, description="groups of the report, such as tenant or query type")
-    model: str | None = Field(None, min_length=1, description="model of these requests; default the target's")
-    target: Literal["main", "second"] = Field(
-        "main", description="target of these requests: [target], or [second_target]"
-    )
-    stream: bool = Field(True, description="`false`: non-streamed answers, the control")
-    thinking: Literal["off", "adaptive", "enabled"] = Field(
-        "off", description="extended thinking, in the protocol's terms"
-    )
-    thinking_tokens: Tokens = Field(1024, description="`enabled`: budget of the thinking")
-    tools: Annotated[int, Field(ge=0, le=100)] = Field(
-        0, description="tools offered to the model, which must use one"
-    )
+    weight: Positive = 1.0
+    """share of the arrivals, relative to the other tables"""
+    prompt_tokens: Tokens = 200
+    """prompt size, without a shared prefix; exact where the engine has a tokenizer, else an estimate by tokens per word"""
+    prompt_sigma: Sigma = 0.0
+    """0: constant size; else sigma of a lognormal with that median"""
+    output_tokens: Tokens = 50
+    """`max_tokens` of the request"""
+    output_sigma: Sigma = 0.0
+    """the same for the output"""
+    tags: Mapping[str, str] = Field({})
+    """groups of the report, such as tenant or query type"""
+    model: str | None = Field(None, min_length=1)
+    """model of these requests; default the target's"""
+    target: Literal["main", "second"] = "main"
+    """target of these requests: [target], or [second_target]"""
+    stream: bool = True
+    """`false`: non-streamed answers, the control"""
+    thinking: Literal["off", "adaptive", "enabled"] = "off"
+    """extended thinking, in the protocol's terms"""
+    thinking_tokens: Tokens = 1024
+    """`enabled`: budget of the thinking"""
+    tools: Annotated[int, Field(ge=0, le=100)] = 0
+    """tools offered to the model, which must use one"""
     prompts: Prompts = Prompts()
-    headers: Headers = Field({}, description="headers of these calls, over those of the target")
-    body: Body = Field({}, description="fields merged into the JSON body of these calls, over the target's")
-    output: Literal["exact"] | None = Field(
-        None,
-        description="`exact`: the engine generates `output_tokens` whatever the model says; default where the model ends",
-    )
+    headers: Headers = Field({})
+    """headers of these calls, over those of the target"""
+    body: Body = Field({})
+    """fields merged into the JSON body of these calls, over the target's"""
+    output: Literal["exact"] | None = None
+    """`exact`: the engine generates `output_tokens` whatever the model says; default where the model ends"""
     session: Session = Session()
     cache: Cache | None = Field(None)
     retry: Retry = Retry()

@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
-from pydantic import Field
-
 from tailgauge.call import ASSISTANT, SCHEMAS, USER, Call, Message, Part, Prompt
 from tailgauge.patterns.events import Done, Request, Steps
 from tailgauge.patterns.legs import done, leg
@@ -31,11 +29,10 @@ INTO_FIELDS = "Put your answer into the fields."
 class StructuredSettings(Table):
     """An answer with fields, with `pattern = "structured"`."""
 
-    mode: Literal["one_call", "two_calls"] = Field(
-        "one_call",
-        description="`one_call`: JSON by a schema; `two_calls`: prose, then a second call that extracts fields",
-    )
-    field_tokens: Tokens = Field(30, description="`two_calls`: `max_tokens` of the second call")
+    mode: Literal["one_call", "two_calls"] = "one_call"
+    """`one_call`: JSON by a schema; `two_calls`: prose, then a second call that extracts fields"""
+    field_tokens: Tokens = 30
+    """`two_calls`: `max_tokens` of the second call"""
 
 
 class Structured(Pattern):

@@ -44,21 +44,25 @@ _PLACEHOLDERS = ("prompt", *OF_A_CALL, "max_tokens")
 class SseJobs(Table):
     """Jobs of the application, with `pattern = "job"`: POST submits, GET polls and fetches, DELETE cancels."""
 
-    url: str | None = Field(
-        None, description="pointer to the job's URL, or its name below `path`, in the answer to the submission; default its `Location` header"
-    )  # fmt: skip
-    state: str = Field("/status", description="pointer to the job's state")
+    url: str | None = None
+    """pointer to the job's URL, or its name below `path`, in the answer to the submission; default its `Location` header"""
+    state: str = "/status"
+    """pointer to the job's state"""
     states: Mapping[str, Literal["ok", "server_error", "client_error", "timeout", "cancelled"]] = Field(
         {
-            "succeeded": "ok", "completed": "ok", "done": "ok", "failed": "server_error", "error": "server_error",
-            "expired": "timeout", "cancelled": "cancelled", "canceled": "cancelled",
-        },
-        description="states in which a job has ended, and how its request ended then; any other is under way",
-    )  # fmt: skip
-    result_url: str | None = Field(
-        None,
-        description="pointer to the URL of the result; default: the answer that says `ok` has the result",
+            "succeeded": "ok",
+            "completed": "ok",
+            "done": "ok",
+            "failed": "server_error",
+            "error": "server_error",
+            "expired": "timeout",
+            "cancelled": "cancelled",
+            "canceled": "cancelled",
+        }
     )
+    """states in which a job has ended, and how its request ended then; any other is under way"""
+    result_url: str | None = None
+    """pointer to the URL of the result; default: the answer that says `ok` has the result"""
 
     @field_validator("url", "state", "result_url")
     @classmethod
@@ -72,23 +76,30 @@ class SseSettings(Table):
     Pointers are JSON pointers (RFC 6901) into an event's data; an empty one means the data itself, as text.
     """
 
-    path: str = Field("/", pattern=r"^/\S*$", description="path of the call, after the target's URL")
-    body: Mapping[str, Any] = Field(
-        {"prompt": "{prompt}", "max_tokens": "{max_tokens}"},
-        description='the JSON body; `{prompt}` and what `target.body` knows are replaced within its strings, and `"{max_tokens}"` by the number; a secret is `{env = "NAME"}`',
-    )
-    token_event: str = Field("", description="name of the event with content; empty: an event without a name")
-    text: str = Field("", description="pointer to the content's text in that event")
-    done_event: str | None = Field(None, description="name of the event that ends the answer")
-    done_data: str | None = Field("[DONE]", description="data of the event that ends the answer")
-    error_event: str = Field("error", description="name of the event that reports a failure")
-    status_event: str | None = Field(
-        None, description="name of an event that starts a phase, such as retrieval"
-    )
-    status_name: str = Field("", description="pointer to the phase's name in it")
-    citation_event: str | None = Field(None, description="name of an event with a citation; counted")
-    input_tokens: str | None = Field(None, description="pointer to a count of input tokens, in any event")
-    output_tokens: str | None = Field(None, description="pointer to a count of output tokens, in any event")
+    path: str = Field("/", pattern=r"^/\S*$")
+    """path of the call, after the target's URL"""
+    body: Mapping[str, Any] = Field({"prompt": "{prompt}", "max_tokens": "{max_tokens}"})
+    """the JSON body; `{prompt}` and what `target.body` knows are replaced within its strings, and `"{max_tokens}"` by the number; a secret is `{env = "NAME"}`"""
+    token_event: str = ""
+    """name of the event with content; empty: an event without a name"""
+    text: str = ""
+    """pointer to the content's text in that event"""
+    done_event: str | None = None
+    """name of the event that ends the answer"""
+    done_data: str | None = "[DONE]"
+    """data of the event that ends the answer"""
+    error_event: str = "error"
+    """name of the event that reports a failure"""
+    status_event: str | None = None
+    """name of an event that starts a phase, such as retrieval"""
+    status_name: str = ""
+    """pointer to the phase's name in it"""
+    citation_event: str | None = None
+    """name of an event with a citation; counted"""
+    input_tokens: str | None = None
+    """pointer to a count of input tokens, in any event"""
+    output_tokens: str | None = None
+    """pointer to a count of output tokens, in any event"""
     jobs: SseJobs = SseJobs()
 
     @field_validator("body")

@@ -43,37 +43,27 @@ SDK_OPTIONS: Mapping[str, Any] = {
 class TargetSettings(Table):
     """Where the traffic goes."""
 
-    url: str = Field(
-        SIMULATED,
-        description="base URL of the target, with or without `/v1` or a query, or `simulated` for the embedded endpoint",
-    )
+    url: str = SIMULATED
+    """base URL of the target, with or without `/v1` or a query, or `simulated` for the embedded endpoint"""
     protocol: str = Field("anthropic", description="wire protocol")
-    model: str = Field("tiny", min_length=1, description="model named in each request")
-    api_key_env: str | None = Field(
-        None,
-        pattern=VARIABLE,
-        description="environment variable with the key for this target; without it a key is sent only to the provider's own host",
-    )
-    headers: Headers = Field({}, description="headers of every call; see `tailgauge docs traffic`")
-    body: Body = Field(
-        {}, description="fields merged into the JSON body of every call; see `tailgauge docs traffic`"
-    )
-    session_header: str = Field(
-        "x-session-id", description="header with the session's number, for calls of sessions; empty: none"
-    )
-    engine: Engine | None = Field(
-        None, description='the target\'s engine, for `output = "exact"`; default by its list of models'
-    )
-    ca_file: str | None = Field(
-        None, description="PEM file of a certificate authority to trust for this target"
-    )
-    connections: int = Field(1000, ge=1, le=60_000, description="idle connections kept by each worker")
-    preopened: int = Field(
-        0,
-        ge=0,
-        le=60_000,
-        description="connections, TLS included, that each worker opens before the run; at most `connections`",
-    )
+    model: str = Field("tiny", min_length=1)
+    """model named in each request"""
+    api_key_env: str | None = Field(None, pattern=VARIABLE)
+    """environment variable with the key for this target; without it a key is sent only to the provider's own host"""
+    headers: Headers = Field({})
+    """headers of every call; see `tailgauge docs traffic`"""
+    body: Body = Field({})
+    """fields merged into the JSON body of every call; see `tailgauge docs traffic`"""
+    session_header: str = "x-session-id"
+    """header with the session's number, for calls of sessions; empty: none"""
+    engine: Engine | None = None
+    """the target's engine, for `output = "exact"`; default by its list of models"""
+    ca_file: str | None = None
+    """PEM file of a certificate authority to trust for this target"""
+    connections: int = Field(1000, ge=1, le=60_000)
+    """idle connections kept by each worker"""
+    preopened: int = Field(0, ge=0, le=60_000)
+    """connections, TLS included, that each worker opens before the run; at most `connections`"""
 
     @field_validator("url")
     @classmethod

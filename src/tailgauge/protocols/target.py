@@ -121,11 +121,10 @@ class Endpoint:
         body = self._wire.body(call, model) if call.kind == MESSAGE else None
         if body is None:
             return None
-        if added is None:
-            like = self._template(call, body, None, request_id, traffic, lambda _: (body, b""))
-            return None if like is None else like.request(body, call_id)
 
         def made(call_id: str) -> tuple[Mapping[str, Any], bytes]:
+            if added is None:
+                return body, b""
             values = values_of(call_id, request_id, traffic, model, call.max_tokens)
             return added.body(body, values), added.lines(values)
 

@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import gevent
 from gevent import get_hub, getcurrent
@@ -26,7 +26,9 @@ from tailgauge.plan.spend_limit import Guard
 from tailgauge.plugins.plugin import fault
 from tailgauge.protocols.additions import ENGINE_OF, OF_MODEL
 from tailgauge.protocols.decoder import MAX_ERROR_TEXT, MAX_NAME, StreamDecoder
+from tailgauge.protocols.target import Endpoint
 from tailgauge.redaction import shown
+from tailgauge.rows.recorder import Recorder
 from tailgauge.rows.schema import CANCELLED, CLIENT_ERROR, COMPLETED, OK, PREFLIGHT, STEADY, AttemptRow
 from tailgauge.transport.connection import NO_DESCRIPTOR
 from tailgauge.transport.exchange import Exchange, HeldBytes
@@ -37,10 +39,6 @@ from tailgauge.worker.cache_tracker import CacheBook, CacheNote
 from tailgauge.worker.counters import Counters, pace_ms
 from tailgauge.worker.outcome import Outcome, outcome, retry_after_s, should_retry
 from tailgauge.worker.timers import SLICE_NS, Later, yield_to_hub
-
-if TYPE_CHECKING:
-    from tailgauge.protocols.target import Endpoint
-    from tailgauge.rows.recorder import Recorder
 
 log = logging.getLogger("tailgauge")
 Key = tuple[int, int, int]  # request, leg, attempt

@@ -22,13 +22,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from functools import lru_cache
 from hashlib import sha256
-from typing import TYPE_CHECKING, Any
+from typing import Any, NamedTuple
 
 from tailgauge.call import MAIN, MESSAGE, SECOND, Call, Message, Part, Prompt, Tool
 from tailgauge.rows.schema import COLD, UNKNOWN, WARM, AttemptRow
-
-if TYPE_CHECKING:
-    from tailgauge.scenario.model import Scenario
+from tailgauge.scenario.model import Scenario
 
 PROVIDER_TTL_S: Mapping[str, float] = {"5m": 300.0, "1h": 3600.0}
 LOOKBACK = 20  # blocks from a mark in which the provider looks for an entry, the marked one included
@@ -61,8 +59,7 @@ class CacheNote:
             setattr(row, field.name, getattr(self, field.name))
 
 
-@dataclass(frozen=True, slots=True)
-class _Spot:
+class _Spot(NamedTuple):
     """The prompt up to the end of one block."""
 
     key: _EntryKey
@@ -91,7 +88,7 @@ class CacheBook:
         self._alone, self._lookback, self._models = alone, lookback, models or {}
         self._ttl_ns = {name: round(life * 1e9) for name, life in ttl_s.items()}
         self._entries: OrderedDict[_EntryKey, _Entry] = OrderedDict()
-        self._open: dict[CallKey, tuple[list[tuple[_EntryKey, str | None]], _EntryKey | None]] = {}
+        self._open: dict[CallKey, tuple[list[_Spot], _EntryKey | None]] = {}
         self._writers: Counter[_EntryKey] = Counter()
         self._texts: OrderedDict[tuple[str, int], _Shared] = OrderedDict()
         self._forgot = False
@@ -128,10 +125,7 @@ class CacheBook:
         entry = None if known is None else self._entries[spots[known].key]
         writers = max((self._writers[spots[i].key] for i in written), default=0)
         self._writers.update(spots[i].key for i in written)
-        self._open[key] = (
-            [(spots[i].key, spots[i].ttl) for i in written],
-            None if found is None else spots[found].key,
-        )
+        self._open[key] = [spots[i] for i in written], None if found is None else spots[found].key
         of = marks[-1] if marks else _shared_end(prompt)
         return CacheNote(
             prefix=prompt.prefix,
@@ -150,16 +144,16 @@ class CacheBook:
         """The response begins: entries that it writes or reads are in use. A second call does nothing."""
         if key not in self._open:
             return
-        written, read = self._open[key]
+        (written, read), entries = self._open[key], self._entries
         self.ended(key, now_ns)
         for entry_key, ttl in written:
-            self._entries[entry_key] = _Entry(now_ns, None if ttl is None else self._ttl_ns[ttl])
-            self._entries.move_to_end(entry_key)
-        if read is not None and read in self._entries:
-            self._entries[read].used_at_ns = now_ns
-            self._entries.move_to_end(read)
-        while len(self._entries) > _ENTRIES:
-            self._entries.popitem(last=False)
+            entries[entry_key] = _Entry(now_ns, None if ttl is None else self._ttl_ns[ttl])
+            entries.move_to_end(entry_key)
+        if read is not None and read in entries:
+            entries[read].used_at_ns = now_ns
+            entries.move_to_end(read)
+        while len(entries) > _ENTRIES:
+            entries.popitem(last=False)
             self._forgot = True
 
     def ended(self, key: CallKey, now_ns: int) -> None:  # noqa: ARG002 - same signature as the other events

@@ -10,17 +10,15 @@ from array import array
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from tailgauge.channel.traffic_counters import Key, TrafficCounters
+from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.quantile_sketch import Bins
 from tailgauge.rows.schema import NOT_FAILED, RATE_LIMITED
-
-if TYPE_CHECKING:
-    from tailgauge.protocols.decoder import StreamDecoder
 
 Quantiles = tuple[int | None, int | None, int]  # p50, p99, largest
 _COUNTS = ("leased", "dispatched", "client_drop", "not_reached", "not_due", "came_late", "censored")

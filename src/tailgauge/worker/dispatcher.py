@@ -13,14 +13,16 @@ import heapq
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import gevent
 from gevent.event import Event as Signal
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.prompts import Maker
+from tailgauge.rows.recorder import Recorder
 from tailgauge.rows.schema import CENSORED, OK
+from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.lateness import LATE_S, Overload
 from tailgauge.schedule.schedule import Planned
 from tailgauge.schedule.sessions import Turn, requests_in
@@ -29,10 +31,6 @@ from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive
 from tailgauge.worker.requests import Requests
 from tailgauge.worker.timers import HubTime, Later, WaitTimer, yield_to_hub
-
-if TYPE_CHECKING:
-    from tailgauge.rows.recorder import Recorder
-    from tailgauge.scenario.model import Scenario
 
 AT_ONCE = 20  # prompts made, or late arrivals sent, before open streams are read
 SKIPPED_AT_ONCE = 500  # arrivals that are not sent

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from tailgauge.call import MAIN
 from tailgauge.patterns.concurrency_gate import Gates
@@ -33,9 +33,7 @@ from tailgauge.patterns.events import (
 )
 from tailgauge.plugins.plugin import blamed, fault
 from tailgauge.rows.schema import CANCELLED, CENSORED, PLUGIN_ERROR
-
-if TYPE_CHECKING:
-    from tailgauge.worker.attempt_row import RequestRef
+from tailgauge.worker.attempt_row import RequestRef
 
 
 class Timer(Protocol):

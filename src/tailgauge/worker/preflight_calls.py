@@ -6,7 +6,7 @@ Excluded from all statistics. A failed call that the run needs ends the run; oth
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from gevent.event import Event as Signal
 
@@ -15,17 +15,15 @@ from tailgauge.patterns.events import Ended, Event, Send
 from tailgauge.plan import preflight
 from tailgauge.plan.preflight import Learnt, PreflightCall
 from tailgauge.plan.spend_limit import Amount, Sizing, need, used
+from tailgauge.prompts import Maker
 from tailgauge.prompts.words import COUNTED, WORDS, token_counts
 from tailgauge.protocols.table import is_self_hosted
+from tailgauge.rows.recorder import Recorder
 from tailgauge.rows.schema import CENSORED, COMPLETED, PREFLIGHT, AttemptRow, RequestRow
+from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.prices import Price
 from tailgauge.worker.attempt_row import RequestRef
 from tailgauge.worker.attempts import Attempts
-
-if TYPE_CHECKING:
-    from tailgauge.prompts import Maker
-    from tailgauge.rows.recorder import Recorder
-    from tailgauge.scenario.model import Scenario
 
 _MAY_BE_THE_MODEL = {400, 404, 422}  # statuses with which targets refuse a model
 _MODELS = 100  # of a target's list

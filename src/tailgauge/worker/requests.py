@@ -9,21 +9,19 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import partial
 from sys import getsizeof
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from tailgauge.patterns.concurrency_gate import Gates
 from tailgauge.patterns.events import Done, Request
 from tailgauge.patterns.table import pattern_of
 from tailgauge.plugins.plugin import Faults, fault
 from tailgauge.rows.schema import CENSORED, CLIENT_DROP, RequestRow
+from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.sessions import Turn, conversation, draw, following
 from tailgauge.schedule.settings import TASKS
 from tailgauge.worker.attempt_row import RequestRef, request_row
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive, Starts, Timing
-
-if TYPE_CHECKING:
-    from tailgauge.scenario.model import Scenario
 
 
 class Requests(ABC):

@@ -134,11 +134,6 @@ class Decision:
     error_code: str | None = None
     message: str = ""
 
-    @property
-    def admitted(self) -> bool:
-        """Whether the request may go on."""
-        return self.charge is not None
-
 
 @dataclass(frozen=True, slots=True)
 class Reading:
@@ -282,9 +277,10 @@ class Ramp:
         if not self._growth:
             return 0
         first = now_ns // self._bin_ns
-        self._forget(first - 2 * _BINS)
-        totals = self._totals(first)
         last = 2 * _BINS  # then nothing of today counts any more
+        self._counts = {b: n for b, n in self._counts.items() if b > first - last}
+        # Requests up to each bin, from two windows before `first` to two after it.
+        totals = list(accumulate(self._counts.get(b, 0) for b in range(first - last, first + last + 1)))
         ahead = next((bins for bins in range(last) if self._passes(totals, bins)), last)
         return 0 if ahead == 0 else (first + ahead) * self._bin_ns - now_ns
 
@@ -295,16 +291,7 @@ class Ramp:
         here = now_ns // self._bin_ns
         self._counts[here] = self._counts.get(here, 0) + 1
 
-    def _totals(self, first: int) -> list[int]:
-        """Requests up to each bin, from two windows before `first` to two after it."""
-        bins = range(first - 2 * _BINS, first + 2 * _BINS + 1)
-        return list(accumulate(self._counts.get(b, 0) for b in bins))
-
     def _passes(self, totals: list[int], ahead: int) -> bool:
         """Whether one more may pass `ahead` bins from now."""
         before, middle, here = (totals[ahead + windows * _BINS] for windows in (0, 1, 2))
         return here - middle + 1 <= max(self._floor, self._growth * (middle - before))
-
-    def _forget(self, until: int) -> None:
-        for old in [b for b in self._counts if b <= until]:
-            del self._counts[old]
