@@ -109,12 +109,9 @@ class FanOut(Pattern):
             ends = [legs.ends[number] for number in sorted(legs.ends)]
             # Of two ends that came together, the one received last may have been the first to arrive.
             joined_at_ns = max([event.at_ns, *(end.at_ns for end in ends if end.ended in COMPLETED)])
-            return Done(
-                ended,
-                winner=legs.ends[0].attempt if 0 in legs.ends else None,
-                joined_at_ns=joined_at_ns if ended in COMPLETED else None,
-                hedge_held=next((end.held for end in ends if end.held), None),
-            )
+            winner = legs.ends[0].attempt if 0 in legs.ends else None
+            held = next((end.held for end in ends if end.held), None)
+            return Done(ended, winner, joined_at_ns if ended in COMPLETED else None, held)
 
     def _leg(self, request: Request, number: int) -> Leg:
         prompt = request.prompts[number if len(request.prompts) > 1 else 0]

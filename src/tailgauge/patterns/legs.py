@@ -167,14 +167,14 @@ class _Leg:
         if self.hedged:
             return False
         scheduled_at_ns, draw = self.request.scheduled_at_ns, self._draw("retry", self.retries)
-        begins_at_ns = self.retrier.begins_at_ns(
+        at_ns = self.retrier.begins_at_ns(
             event, retries=self.retries, scheduled_at_ns=scheduled_at_ns, draw=draw
         )
-        if begins_at_ns is None:
+        if at_ns is None:
             return False
         now_ns = event.at_ns
-        while now_ns < begins_at_ns:
-            now_ns = (yield Wait(begins_at_ns)).at_ns
+        while now_ns < at_ns:
+            now_ns = (yield Wait(at_ns)).at_ns
         self.retries += 1
         yield from self._send(self.call, schema.RETRY, event.attempt)
         return True

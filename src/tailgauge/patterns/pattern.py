@@ -114,17 +114,10 @@ class Pattern(ABC):
     def call(self, prompt: Prompt, max_tokens: int) -> Call:
         """One call with this prompt."""
         traffic = self.traffic
-        enabled = traffic.thinking == "enabled"
+        # The answer's limit may come from a prompt file or be drawn, and must be more than the thinking's.
+        budget = max(1, min(traffic.thinking_tokens, max_tokens - 1)) if traffic.thinking == "enabled" else 0
         return Call(
-            prompt,
-            max_tokens,
-            model=traffic.model,
-            target=traffic.target,
-            stream=traffic.stream,
-            thinking=traffic.thinking,
-            # The answer's limit may come from a prompt file or be drawn, and must be more than the thinking's.
-            thinking_tokens=max(1, min(traffic.thinking_tokens, max_tokens - 1)) if enabled else 0,
-            use_tool=traffic.tools > 0,
-            keep_text=self.keeps_text,
-            bytes_per_s=traffic.reader.bytes_per_s,
-        )
+            prompt, max_tokens, model=traffic.model, target=traffic.target, stream=traffic.stream,
+            thinking=traffic.thinking, thinking_tokens=budget, use_tool=traffic.tools > 0,
+            keep_text=self.keeps_text, bytes_per_s=traffic.reader.bytes_per_s,
+        )  # fmt: skip

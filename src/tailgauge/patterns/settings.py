@@ -93,11 +93,8 @@ class Cache(Table):
     @property
     def prefix_tokens(self) -> int:
         """Tokens of the shared prefix, about."""
-        return (
-            (self.tools_tokens if self.tools else 0)
-            + self.system_tokens
-            + self.few_shot * self.few_shot_tokens
-        )
+        tools_tokens = self.tools_tokens if self.tools else 0
+        return tools_tokens + self.system_tokens + self.few_shot * self.few_shot_tokens
 
 
 class Retry(Table):
@@ -185,6 +182,11 @@ class Reader(Table):
     """reading speed; default unlimited"""
 
 
+Column = Literal[
+    "prompt", "prompt_tokens", "output_tokens", "name", "tags", "messages", "system", "tools", "conversations",
+]  # fmt: skip
+
+
 class Prompts(Table):
     """Where prompts come from, with the rows of a file; see `tailgauge docs prompts`."""
 
@@ -194,20 +196,7 @@ class Prompts(Table):
     )
     file: str | None = None
     """JSONL, JSON or CSV file, also .gz, with a prompt or a size in each row"""
-    columns: Mapping[
-        Literal[
-            "prompt",
-            "prompt_tokens",
-            "output_tokens",
-            "name",
-            "tags",
-            "messages",
-            "system",
-            "tools",
-            "conversations",
-        ],
-        str,
-    ] = Field({})
+    columns: Mapping[Column, str] = Field({})
     """names of the file's columns, as in { prompt = "question" }; others are then ignored"""
     order: Literal["file", "shuffled"] = "file"
     """`shuffled`: by the scenario's seed"""

@@ -171,17 +171,11 @@ class Endpoint:
         wire = self._wire
         on_whole = None if call.stream else wire.on_whole
         return StreamDecoder(
-            wire.on_event,
-            on_whole=on_whole if call.kind == MESSAGE else wire.on_job,
-            kind=call.kind,
-            event_ids=call.event_ids,
-            stencils=self._stencils,
-            keep_text=call.keep_text,
-            watch_field=call.watch_field,
-            watch_chunks=call.watch_chunks,
-            max_tokens=call.max_tokens,
-            obeys_max_tokens=wire.obeys_max_tokens,
-        )
+            wire.on_event, on_whole=on_whole if call.kind == MESSAGE else wire.on_job, kind=call.kind,
+            stencils=self._stencils, event_ids=call.event_ids, keep_text=call.keep_text,
+            watch_field=call.watch_field, watch_chunks=call.watch_chunks,
+            max_tokens=call.max_tokens, obeys_max_tokens=wire.obeys_max_tokens,
+        )  # fmt: skip
 
 
 class Adding(httpx2.BaseTransport):

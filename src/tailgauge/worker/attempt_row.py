@@ -39,22 +39,12 @@ def request_row(
     tags = {**traffic.tags, **source.get("tags", {})}
     in_session = turn.is_closed or traffic.session.turns_mean > 1
     return RequestRow(
-        request_id=turn.request_id,
-        stage=stage,
-        traffic=asked.traffic,
-        pattern=traffic.pattern,
+        request_id=turn.request_id, stage=stage, traffic=asked.traffic, pattern=traffic.pattern,
         session_id=turn.planned.request_id if in_session else None,
-        scheduled_at_ns=scheduled,
-        dispatched_at_ns=dispatched,
-        ended_at_ns=None,
-        ended=ended,
-        legs=0,
-        attempts=0,
-        asked_prompt_tokens=asked.prompt_tokens,
-        asked_output_tokens=asked.output_tokens,
-        name=source.get("name"),
-        tags=json.dumps(tags) if tags else None,
-    )
+        scheduled_at_ns=scheduled, dispatched_at_ns=dispatched, ended_at_ns=None, ended=ended, legs=0, attempts=0,
+        asked_prompt_tokens=asked.prompt_tokens, asked_output_tokens=asked.output_tokens,
+        name=source.get("name"), tags=json.dumps(tags) if tags else None,
+    )  # fmt: skip
 
 
 # The header's metrics, and the parts of one: a name and parameters, whose values may be quoted.
@@ -75,19 +65,10 @@ def begun(
 ) -> AttemptRow:
     """The row of an attempt that begins; `model` is the target's, where the call names none."""
     return AttemptRow(
-        request_id=origin.request_id,
-        leg=send.leg,
-        attempt=attempt,
-        cause=send.cause,
-        of_attempt=send.of_attempt,
-        stage=origin.stage,
-        traffic=origin.traffic,
-        protocol=protocol,
-        asked_model=send.call.model or model,
-        scheduled_at_ns=origin.scheduled_at_ns,
-        dispatched_at_ns=at_ns,
-        target=send.call.target,
-    )
+        request_id=origin.request_id, leg=send.leg, attempt=attempt, cause=send.cause, of_attempt=send.of_attempt,
+        stage=origin.stage, traffic=origin.traffic, protocol=protocol, asked_model=send.call.model or model,
+        scheduled_at_ns=origin.scheduled_at_ns, dispatched_at_ns=at_ns, target=send.call.target,
+    )  # fmt: skip
 
 
 def fill(row: AttemptRow, exchange: Exchange, decoder: StreamDecoder, result: Outcome) -> None:

@@ -75,35 +75,23 @@ class Health:
         core_wait_ns = _core_wait_ns()
         now, cpu_s = monotonic_ns(), time.process_time()
         row = HealthRow(
-            at_ns=now,
-            in_flight=in_flight,
-            scheduled=counters.leased,
-            dispatched=counters.dispatched,
-            ended=counters.ended_total,
-            client_drops=counters.client_drop,
-            chunks=counters.chunks,
-            reads=counters.reads,
-            loop_lag_max_ns=self._lag_max_ns,
-            receive_lag_max_ns=max(counters.receive_lag_max_ns, receive_lag[2]),
-            dispatch_late_max_ns=late[2],
+            at_ns=now, queued_rows=queued_rows, clock_step_ns=step_ns,
+            in_flight=in_flight, scheduled=counters.leased, dispatched=counters.dispatched,
+            ended=counters.ended_total, client_drops=counters.client_drop,
+            chunks=counters.chunks, reads=counters.reads, chunk_intervals=counters.chunk_intervals,
+            first_chunks=counters.first_chunks, first_intervals=counters.first_intervals,
             cpu_share=(cpu_s - self._cpu_s) / max(1e-9, (now - self._at_ns) / 1e9),
-            gc_pause_ns=self._gc_ns,
-            rss_bytes=self._process.memory_info().rss,
-            queued_rows=queued_rows,
-            clock_step_ns=step_ns,
-            first_chunks=counters.first_chunks,
-            first_intervals=counters.first_intervals,
-            chunk_intervals=counters.chunk_intervals,
-            receive_lag_p50_ns=receive_lag[0],
-            receive_lag_p99_ns=receive_lag[1],
-            dispatch_late_p99_ns=late[1],
+            gc_pause_ns=self._gc_ns, loop_lag_max_ns=self._lag_max_ns, rss_bytes=self._process.memory_info().rss,
+            receive_lag_p50_ns=receive_lag[0], receive_lag_p99_ns=receive_lag[1],
+            receive_lag_max_ns=max(counters.receive_lag_max_ns, receive_lag[2]),
+            dispatch_late_p99_ns=late[1], dispatch_late_max_ns=late[2],
             pool_waits=sum(transport.waits for transport in self._transports),
             pool_wait_max_ns=max((transport.wait_max_ns for transport in self._transports), default=0),
             retransmits=sum(sent_again for sent_again, _ in lost) if HAS_TCP_INFO else None,
             out_of_order=sum(out_of_order for _, out_of_order in lost) if HAS_TCP_INFO else None,
             core_wait_ns=None if core_wait_ns is None else core_wait_ns - (self._core_wait_ns or 0),
             read_wait_max_ns=READER.longest_wait_ns(),
-        )
+        )  # fmt: skip
         self._cpu_s, self._at_ns, self._core_wait_ns = cpu_s, now, core_wait_ns
         self._lag_max_ns = counters.receive_lag_max_ns = self._gc_ns = 0
         for transport in self._transports:

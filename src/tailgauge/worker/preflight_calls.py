@@ -102,20 +102,10 @@ def call_once(attempts: Attempts, recorder: Recorder, one: PreflightCall) -> Att
     assert row is not None
     recorder.request(
         RequestRow(
-            request_id=one.request_id,
-            stage=PREFLIGHT,
-            traffic=one.traffic,
-            pattern="streaming",
-            session_id=None,
-            scheduled_at_ns=now,
-            dispatched_at_ns=now,
-            ended_at_ns=None if row.ended == CENSORED else monotonic_ns(),
-            ended=row.ended,
-            legs=1,
-            attempts=1,
-            asked_prompt_tokens=max(1, one.words),
-            asked_output_tokens=one.call.max_tokens,
-            winner=0,
+            request_id=one.request_id, stage=PREFLIGHT, traffic=one.traffic, pattern="streaming", session_id=None,
+            scheduled_at_ns=now, dispatched_at_ns=now, ended_at_ns=None if row.ended == CENSORED else monotonic_ns(),
+            ended=row.ended, legs=1, attempts=1, winner=0,
+            asked_prompt_tokens=max(1, one.words), asked_output_tokens=one.call.max_tokens,
         )
-    )
+    )  # fmt: skip
     return row

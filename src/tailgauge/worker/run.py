@@ -42,9 +42,11 @@ from tailgauge.schedule.sessions import Turn
 from tailgauge.transport.connection import KERNEL_STAMPS
 from tailgauge.transport.reader import COMPILED, POLLS
 from tailgauge.transport.stopwatch import Stopwatch
-from tailgauge.worker import cache_tracker, counters, health, part_sender, preflight_calls, timers
+from tailgauge.worker import counters, health, part_sender, timers
 from tailgauge.worker.attempts import Attempts
+from tailgauge.worker.cache_tracker import CacheBook
 from tailgauge.worker.dispatcher import Dispatcher
+from tailgauge.worker.preflight_calls import try_out
 
 log = logging.getLogger("tailgauge")
 FLUSH_EVERY = 4  # seconds between parts, writing included at most 5 s; multiplied by the pace
@@ -74,9 +76,7 @@ class Task:
         self._urls: list[str] = []
         targets = zip((MAIN, SECOND), self.scenario.targets.items(), strict=False)
         endpoints = {name: self._endpoint(run[table]["url"], one) for name, (table, one) in targets}
-        cache = cache_tracker.CacheBook.of(
-            self.scenario, alone=plan["alone"], simulated=target.url == SIMULATED
-        )
+        cache = CacheBook.of(self.scenario, alone=plan["alone"], simulated=target.url == SIMULATED)
         deadline_s = limits.attempt_deadline_s
         self.attempts = Attempts(self.run_id, endpoints, self.recorder, self.counters, deadline_s, cache)
         self._prices = {model: Price.of_plain(price) for model, price in plan["prices"].items()}
@@ -97,7 +97,6 @@ class Task:
         self.master_gone = False
         self._state = "running"
         self._why: str | None = None
-        self._dispatching: Any = None
         self._reporter: Any = None
         self._health: health.Health | None = None
         self._cpu_share = 0.0
@@ -109,13 +108,10 @@ class Task:
         """A target at its address with a separate connection pool."""
         limits = self.scenario.limits
         transport = Stopwatch(
-            idle_connections=target.connections,
-            connect_timeout_s=limits.connect_timeout_s,
-            send_timeout_s=limits.attempt_deadline_s,
-            ca_file=target.ca_file,
-            user_clock=self.scenario.clock == "user",
-            reader=self._reader,
-        )
+            idle_connections=target.connections, ca_file=target.ca_file,
+            connect_timeout_s=limits.connect_timeout_s, send_timeout_s=limits.attempt_deadline_s,
+            user_clock=self.scenario.clock == "user", reader=self._reader,
+        )  # fmt: skip
         self._transports.append(transport)
         self._urls.append(url)
         tables = {name: table.adds for name, table in self.scenario.traffic.items()}
@@ -153,9 +149,7 @@ class Task:
 
     def preflight(self) -> None:
         """Make the calls before the run and report their results."""
-        tried = preflight_calls.try_out(
-            self.scenario, self.attempts, self.recorder, self._prices, self._learn, self._salt
-        )
+        tried = try_out(self.scenario, self.attempts, self.recorder, self._prices, self._learn, self._salt)
         self._send("tried", tried)
 
     def preopen(self) -> None:
@@ -191,7 +185,7 @@ class Task:
         if self._reader == "python":
             POLLS.start(timers.HubTicks)
         gevent.spawn_later(max(0.0, (start_at_ns - monotonic_ns()) / 1e9), self._note_cpu, "at_start")
-        self._dispatching = gevent.spawn(self.dispatcher.run, start_at_ns)
+        gevent.spawn(self.dispatcher.run, start_at_ns)
         self._reporter = gevent.spawn(self._report)
         self._link.beat(self.finished.is_set, self._plan["pace"])
 
@@ -362,27 +356,18 @@ class Task:
             log.warning("the master refused %s: %s", ", ".join(self.part_sender.unshipped), why)
 
     def _record(self) -> dict[str, Any]:
+        sender, recorder = self.part_sender, self.recorder
         return {
             "schema_version": SCHEMA_VERSION,
-            "worker": self.number,
-            "name": self._name,
-            "host": platform.node(),
-            "pid": os.getpid(),
-            "state": self._state,
-            "why": self._why,
-            "clock": self.clock.offset(),
-            "reader": self._reader,
+            "worker": self.number, "name": self._name, "host": platform.node(), "pid": os.getpid(),
+            "state": self._state, "why": self._why, "clock": self.clock.offset(), "reader": self._reader,
             "stamps": "kernel" if KERNEL_STAMPS and self.scenario.clock == "kernel" else "user",
             "counts": self.counters.as_message(),
-            "rows": dict(self.recorder.written),
-            "unwritten": dict(self.recorder.unwritten),
-            "shared": self._shared,
-            "unshipped": self.part_sender.unshipped,
-            "refused": self.part_sender.refused,
+            "rows": dict(recorder.written), "unwritten": dict(recorder.unwritten), "shared": self._shared,
+            "unshipped": sender.unshipped, "refused": sender.refused,
             "faults": list(self.dispatcher.faults.texts.values()),
-            "folder": str(self.folder.path),
-            "cpu_s": {**self._cpu_s, "writer": self.recorder.cpu_s},
-        }
+            "folder": str(self.folder.path), "cpu_s": {**self._cpu_s, "writer": recorder.cpu_s},
+        }  # fmt: skip
 
     def _write_record(self) -> None:
         run = {**self._plan["run"], "start_at_ns": self._master_start_ns}

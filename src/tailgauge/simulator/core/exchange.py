@@ -137,11 +137,8 @@ class Exchange:
         count = self.request.max_tokens
         self.look_up(0, now_ns)
         self.end(count, now_ns)
-        used, pair_tokens = (
-            (self.prompt_tokens.input_tokens, count),
-            self.endpoint.table.content.tool_pair_tokens,
-        )
-        job = self.endpoint.jobs.submit(used, partial(whole, self.wire, self.reply, pair_tokens), now_ns)
+        result = partial(whole, self.wire, self.reply, self.endpoint.table.content.tool_pair_tokens)
+        job = self.endpoint.jobs.submit((self.prompt_tokens.input_tokens, count), result, now_ns)
         self.row.planned_ttft_ns = job.ends_ns - now_ns
         self.headers["location"] = f"{JOBS_PATH}/{job.id}"
         return self._job_body(202, self._described(job, now_ns), now_ns)

@@ -188,12 +188,8 @@ class Router:
     def __init__(self, config: EngineConfig, seed: int) -> None:
         self._seed, self._slack = seed, config.affinity_slack
         self._replica_of: OrderedDict[Hashable, int] = OrderedDict()
-        self._choose = {
-            "random": self._random,
-            "least_loaded": _least_loaded,
-            "prefix_affinity": self._prefix_affinity,
-            "hash": self._hash,
-        }[config.router]
+        routers = {"random": self._random, "prefix_affinity": self._prefix_affinity, "hash": self._hash}
+        self._choose = routers.get(config.router, _least_loaded)
 
     def choose(self, job: Job, loads: Sequence[int]) -> int:
         """Index of the replica."""

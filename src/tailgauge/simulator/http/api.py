@@ -31,14 +31,9 @@ _BATCHES = f"{anthropic.PATH}/batches"
 _PAUSE_EVERY = 100  # requests of a batch: some milliseconds of work
 # The only one in the list, with the fields of both providers, so that either SDK reads it; a call may name any other.
 _MODEL = {
-    "id": "tiny",
-    "object": "model",
-    "type": "model",
-    "display_name": "tiny",
-    "created": 0,
+    "id": "tiny", "object": "model", "type": "model", "display_name": "tiny", "owned_by": "tailgauge", "created": 0,
     "created_at": "1970-01-01T00:00:00Z",  # as the provider writes an unknown date
-    "owned_by": "tailgauge",
-}
+}  # fmt: skip
 
 
 class Api:

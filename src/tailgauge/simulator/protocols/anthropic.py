@@ -71,19 +71,10 @@ _CARRIER = {TEXT_DELTA: "text", THINKING_DELTA: "thinking", JSON_DELTA: "partial
 _SIGNATURE = "c2ltdWxhdGVkIHRoaW5raW5nLCBzaWduZWQgYnkgbm9ib2R5"
 
 _ERROR_TYPES = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    402: "billing_error",
-    403: "permission_error",
-    404: "not_found_error",
-    405: "invalid_request_error",
-    408: "invalid_request_error",
-    409: "conflict_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    504: "timeout_error",
-    529: "overloaded_error",
-}
+    **dict.fromkeys((400, 405, 408), "invalid_request_error"),
+    401: "authentication_error", 402: "billing_error", 403: "permission_error", 404: "not_found_error", 409: "conflict_error",
+    413: "request_too_large", 429: "rate_limit_error", 504: "timeout_error", 529: "overloaded_error",
+}  # fmt: skip
 
 
 def parse(body: dict[str, Any], version: str = "") -> CallRequest:
@@ -96,15 +87,12 @@ def parse(body: dict[str, Any], version: str = "") -> CallRequest:
     thinking, tools = body.get("thinking") or {}, body.get("tools")
     output_format = (body.get("output_config") or {}).get("format") or {}
     return CallRequest(
-        model,
-        max_tokens,
-        input_tokens,
-        stream,
+        model, max_tokens, input_tokens, stream,
         tool=tools[0]["name"] if tools else None,
         thinking=thinking.get("type") in {"enabled", "adaptive"},
         thinking_omitted=thinking.get("display") == "omitted",
         schema=output_format.get("type") == "json_schema",
-    )
+    )  # fmt: skip
 
 
 def prompt_tokens(body: dict[str, Any], version: str = "") -> int:
@@ -227,15 +215,10 @@ def _message(
     reply: Reply, content: list[dict[str, Any]], stop_reason: str | None, output_tokens: int
 ) -> dict[str, Any]:
     return {
-        "id": f"msg_{reply.id}",
-        "type": "message",
-        "role": "assistant",
-        "model": reply.request.model,
-        "content": content,
-        "stop_reason": stop_reason,
-        "stop_sequence": None,
+        "id": f"msg_{reply.id}", "type": "message", "role": "assistant", "model": reply.request.model,
+        "content": content, "stop_reason": stop_reason, "stop_sequence": None,
         "usage": _usage(reply, output_tokens),
-    }
+    }  # fmt: skip
 
 
 def _usage(reply: Reply, output_tokens: int, *, cumulative: bool = False) -> dict[str, Any]:
@@ -271,12 +254,8 @@ def _check(body: dict[str, Any], version: str) -> None:
         if body.get(field) is not None:
             rule(body, body[field])
     if body["messages"][-1]["role"] == "assistant":
-        raise Refused(
-            400,
-            "messages: This model does not support assistant message prefill. "
-            "The conversation must end with a user message.",
-            "messages",
-        )
+        prefill = "messages: This model does not support assistant message prefill."
+        raise Refused(400, f"{prefill} The conversation must end with a user message.", "messages")
 
 
 def _check_length(body: dict[str, Any], max_tokens: int) -> None:

@@ -74,15 +74,12 @@ def parse(body: dict[str, Any], version: str = "") -> CallRequest:  # noqa: ARG0
             rule(body, body[field])
     tools, response_format = body.get("tools") or [], body.get("response_format") or {}
     return CallRequest(
-        model,
-        max_tokens,
-        input_tokens + sum(map(checks.json_tokens, tools)),
-        stream,
+        model, max_tokens, input_tokens + sum(map(checks.json_tokens, tools)), stream,
         include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
         tool=tools[0].get("function", {}).get("name", "") if tools else None,
         thinking=bool(body.get("reasoning_effort")),
         schema=response_format.get("type") == "json_schema",
-    )
+    )  # fmt: skip
 
 
 def error_body(refused: Refused, request_id: str) -> bytes:  # noqa: ARG001 - this protocol names it in the header only
@@ -177,13 +174,8 @@ def _error(refused: Refused) -> dict[str, Any]:
     code = refused.error_code or _ERROR_CODES.get(refused.status)
     if refused.status == 404 and refused.param == "model":
         code = "model_not_found"
-    error = {
-        "message": refused.message,
-        "type": _ERROR_TYPES.get(refused.status, "invalid_request_error"),
-        "param": refused.param,
-        "code": code,
-    }
-    return {"error": error}
+    kind = _ERROR_TYPES.get(refused.status, "invalid_request_error")
+    return {"error": {"message": refused.message, "type": kind, "param": refused.param, "code": code}}
 
 
 def _around(reply: Reply, delta: dict[str, Any]) -> tuple[bytes, bytes]:
@@ -193,11 +185,8 @@ def _around(reply: Reply, delta: dict[str, Any]) -> tuple[bytes, bytes]:
 
 
 def _call(reply: Reply, arguments: str) -> dict[str, Any]:
-    return {
-        "id": f"call_{reply.id}",
-        "type": "function",
-        "function": {"name": reply.request.tool or "", "arguments": arguments},
-    }
+    function = {"name": reply.request.tool or "", "arguments": arguments}
+    return {"id": f"call_{reply.id}", "type": "function", "function": function}
 
 
 def _choice(reply: Reply, delta: dict[str, Any], finish_reason: str | None = None) -> dict[str, Any]:
@@ -209,12 +198,9 @@ def _choice(reply: Reply, delta: dict[str, Any], finish_reason: str | None = Non
 
 def _chunk(reply: Reply, choices: list[dict[str, Any]]) -> dict[str, Any]:
     return {
-        "id": f"chatcmpl-{reply.id}",
-        "object": "chat.completion.chunk",
-        "created": reply.created_s,
-        "model": reply.request.model,
-        "choices": choices,
-    }
+        "id": f"chatcmpl-{reply.id}", "object": "chat.completion.chunk", "created": reply.created_s,
+        "model": reply.request.model, "choices": choices,
+    }  # fmt: skip
 
 
 def _usage(reply: Reply) -> dict[str, Any]:
