@@ -79,16 +79,13 @@ class Connection:
     """A connected socket with its watcher, for one exchange at a time."""
 
     def __init__(self, number: int, raw: _socket.socket, *, kernel_stamps: bool, in_hub: bool = True) -> None:
-        self.number = number
-        self.kernel_stamps = kernel_stamps
+        self.number, self.kernel_stamps = number, kernel_stamps
         self.dns_ns = self.connect_ns = self.tls_ns = 0
         self.listener: Listener | None = None
         self.keep: Callable[[Read], None] | None = None  # takes reads of a stream that no one waits for
         self.on_idle_end: Callable[[], None] = _nobody
         self.on_close: Callable[[_socket.socket], None] = _nobody
-        self.closed = False
-        self.used = False
-        self.sending = False
+        self.closed = self.used = self.sending = False
         self.sent_at_ns: int | None = None  # first byte of the last request
         self.emptied = True  # the last read emptied the socket
         self.paused_ns = 0  # time in which `pause` kept it from reading
@@ -99,11 +96,9 @@ class Connection:
         self._seen_from = 0  # the number of the first poll that counts for this socket
         self._in_hub = in_hub
         self._reading: int | None = None  # its number at the compiled reader
-        self._raw = raw
-        self._recvmsg = raw.recvmsg
+        self._raw, self._recvmsg = raw, raw.recvmsg
         self._tls: ssl.SSLObject | None = None
-        self._incoming = ssl.MemoryBIO()
-        self._outgoing = ssl.MemoryBIO()
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._watcher: Any = None
         self._writable_watcher: Any = None
         self._writable = Event()  # the socket buffer takes more, or the connection was closed

@@ -101,8 +101,7 @@ class Exchange:
     def __init__(
         self, decoder: Decoder | None = None, bytes_per_s: float | None = None, held: HeldBytes | None = None
     ) -> None:
-        self.decoder = decoder
-        self.bytes_per_s = bytes_per_s
+        self.decoder, self.bytes_per_s = decoder, bytes_per_s
         self.on_headers: Callable[[], None] = _nothing
         self.on_content: Callable[[], None] = _nothing
         self.on_watched: Callable[[], None] = _nothing  # the decoder has what it watched for
@@ -124,8 +123,7 @@ class Exchange:
         self.status: int | None = None
         self.headers: list[tuple[bytes, bytes]] = []
         self._named: dict[bytes, bytes] = {}  # the first header of each name in lower case
-        self.reads = 0
-        self.body_bytes = 0
+        self.reads = self.body_bytes = 0
         self.receive_lag_max_ns = 0  # largest read_at - arrived_at, ever
         self.receive_lag_recent_ns = 0  # the same since it was last reset
         self.user_stamps = False
@@ -145,8 +143,7 @@ class Exchange:
         self._kept_bytes = 0
         self._at_leisure = False  # the connection only stores its reads
         self._low = self._last_low = 0
-        self._last_read_at = 0
-        self._decoded = 0
+        self._last_read_at = self._decoded = 0
         self._changed: Event | None = None  # where a greenlet waits
         self._release: Callable[[Connection, bool], None] | None = None
 
@@ -154,8 +151,7 @@ class Exchange:
         self, connection: Connection, *, is_new: bool, release: Callable[[Connection, bool], None]
     ) -> None:
         """Listen to a connection; `release` returns it, with whether it may be reused."""
-        self.connection = connection
-        self.connection_is_new = is_new
+        self.connection, self.connection_is_new = connection, is_new
         self.user_stamps = self._user_clock = not connection.kernel_stamps
         self._release = release
         connection.listen(self)

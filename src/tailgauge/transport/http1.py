@@ -262,8 +262,7 @@ class Head:
     __slots__ = ("_data", "_interim")
 
     def __init__(self) -> None:
-        self._data = b""
-        self._interim = 0
+        self._data, self._interim = b"", 0
 
     @property
     def held(self) -> int:

@@ -56,8 +56,7 @@ class Dispatcher(Requests):
         # By time and request: numbers are compared in a tenth of the time of turns.
         self._waiting: list[tuple[int, int, Turn]] = []
         self._coming: deque[Turn] = deque()  # later turns without prompts yet
-        self._timer = WaitTimer()
-        self._more = Signal()
+        self._timer, self._more = WaitTimer(), Signal()
         self._later, self._notices = attempts.later, Later()
         self.stopped = self._hurried = False
         self._awaited: dict[int, Signal] = {}  # by request: set at its end, for its task

@@ -90,8 +90,7 @@ class Task:
         )
         self.clock = MasterClock(lambda t0: self._send("ping", {"t0": t0}), plan["boot_id"])
         self._clock_now: dict[str, int | None] = {}
-        self.finished = Event()
-        self._delivered = Event()
+        self.finished, self._delivered = Event(), Event()
         self._draining = False
         self._closing = False  # nothing more is recorded
         self.master_gone = False
@@ -99,8 +98,7 @@ class Task:
         self._why: str | None = None
         self._reporter: Any = None
         self._health: health.Health | None = None
-        self._cpu_share = 0.0
-        self._chunks_recorded = 0
+        self._cpu_share, self._chunks_recorded = 0.0, 0
         self._master_start_ns: int | None = None
         self._cpu_s: dict[str, float] = {}
 

@@ -53,8 +53,7 @@ class Bucket:
         # One token is `_unit` units: divisible by the denominators of the burst and of the rate per nanosecond.
         self._unit = rate.denominator * depth.denominator * NS_PER_S
         self._per_ns = rate.numerator * depth.denominator
-        self._burst = depth.numerator * rate.denominator * NS_PER_S
-        self._level = self._burst
+        self._burst = self._level = depth.numerator * rate.denominator * NS_PER_S
         self._at_ns = now_ns
 
     @classmethod

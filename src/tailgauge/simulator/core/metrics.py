@@ -35,9 +35,7 @@ class Histogram:
     """Counts of values by upper bounds; a value on a bound is below it, and the last count has no bound."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds = bounds
-        self.counts = [0] * (len(bounds) + 1)
-        self.total = 0.0
+        self.bounds, self.counts, self.total = bounds, [0] * (len(bounds) + 1), 0.0
 
     def observe(self, values: Iterable[float]) -> None:
         """Count values."""

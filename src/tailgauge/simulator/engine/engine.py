@@ -36,8 +36,7 @@ class Engine:
         self._router = Router(config, seed)
         self._loads = [0] * config.replicas  # calls not ended, by replica
         self._open: dict[int | str, Call] = {}
-        self._submitted = 0
-        self._planned = 0
+        self._submitted = self._planned = 0
         # Time, order of planning, kind of entry, call or replica. A replica's entry is stale once it planned anew.
         self._queue: list[tuple[int, int, int, Any]] = []
         self._out: list[Emission] = []

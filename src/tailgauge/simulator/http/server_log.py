@@ -33,9 +33,8 @@ class ServerLog:
     """Rows of open calls, and of the latest closed ones: of these the oldest go when there are too many stamps."""
 
     def __init__(self, max_stamps: int = MAX_STAMPS) -> None:
-        self.dropped = 0
+        self.dropped = self._stamps = 0
         self._max_stamps = max_stamps
-        self._stamps = 0
         self._open: dict[int, ServerLogRow] = {}
         self._closed: deque[ServerLogRow] = deque()
 

@@ -257,9 +257,7 @@ class ProxyWriter:
     def __init__(
         self, transport: asyncio.Transport, table: ProxyTable, before_first: Callable[[], None]
     ) -> None:
-        self._loop = asyncio.get_running_loop()
-        self._transport = transport
-        self._buffer = Buffer(table)
+        self._loop, self._transport, self._buffer = asyncio.get_running_loop(), transport, Buffer(table)
         self._before_first: Callable[[], None] | None = before_first
         self._held: list[bytes] = []
         self._gone = 0  # writes that have left
