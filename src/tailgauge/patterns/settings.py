@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from tailgauge.protocols.additions import EXACT_KEYS, Body, Headers, TableAdds
 from tailgauge.table import NonNegative, Positive, Share, Sigma, Table, Tokens
@@ -29,6 +29,19 @@ class Session(Table):
     """each turn's prompt includes the earlier turns and answers"""
 
 
+def check_places(value: Any) -> Any:
+    """Raise ValueError for too many places, or one twice."""
+    if isinstance(value, (list, tuple)):
+        if len(value) > MAX_BREAKPOINTS:
+            raise ValueError(f"at most {MAX_BREAKPOINTS} breakpoints are possible, got {len(value)}")
+        if len(set(map(str, value))) < len(value):
+            raise ValueError("names a place twice")
+    return value
+
+
+Place = Literal["tools", "system", "few_shot", "last"]
+
+
 class Cache(Table):
     """A shared prompt prefix, for prompt caching; required by the pattern `cached`, optional for others."""
 
@@ -46,9 +59,9 @@ class Cache(Table):
     """example exchanges before the question"""
     few_shot_tokens: Tokens = 100
     """tokens of one example exchange"""
-    breakpoints: Annotated[
-        tuple[Literal["tools", "system", "few_shot", "last"], ...], Field(strict=False)
-    ] = ("system",)
+    breakpoints: Annotated[tuple[Place, ...], Field(strict=False), BeforeValidator(check_places)] = (
+        "system",
+    )
     """places of cache marks, at most 4: after `tools`, `system`, `few_shot` and the `last` message; `[]` for engines with automatic caching. Only the Anthropic protocol has marks"""
     ttl: Literal["5m", "1h"] = "5m"
     """lifetime of the marks"""
@@ -58,16 +71,6 @@ class Cache(Table):
     """every prompt starts with unique bytes: nothing can be read from a cache"""
     pre_warm: bool = False
     """before the run, a call without output writes each prefix"""
-
-    @field_validator("breakpoints", mode="before")
-    @classmethod
-    def _few(cls, value: Any) -> Any:
-        if isinstance(value, (list, tuple)):
-            if len(value) > MAX_BREAKPOINTS:
-                raise ValueError(f"at most {MAX_BREAKPOINTS} breakpoints are possible, got {len(value)}")
-            if len(set(map(str, value))) < len(value):
-                raise ValueError("names a place twice")
-        return value
 
     @model_validator(mode="after")
     def _there(self) -> Cache:

@@ -9,22 +9,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urljoin, urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from tailgauge.call import JOB_CANCEL, JOB_FETCH, JOB_POLL, JOBS, MESSAGE, RESUMPTION, Call, Prompt
-from tailgauge.protocols.additions import (
-    CURRENT,
-    OF_A_CALL,
-    check_placeholders,
-    filled,
-    texts,
-    values_of,
-    variables,
-    with_secrets,
-)
+from tailgauge.protocols import additions
+from tailgauge.protocols.additions import OF_A_CALL
 from tailgauge.protocols.decoder import KIND_CODE, MAX_NAME, StreamDecoder, error_of
 from tailgauge.protocols.protocol import PLACEHOLDER_KEY, TargetSettings, WireProtocol
 from tailgauge.redaction import shown
@@ -39,35 +31,46 @@ _HEADERS = {"accept": "text/event-stream", "accept-encoding": "identity"}
 _OF_JOBS = {"accept": "application/json", "prefer": "respond-async"}
 _METHODS = {JOB_POLL: "GET", JOB_FETCH: "GET", JOB_CANCEL: "DELETE"}
 _PLACEHOLDERS = ("prompt", *OF_A_CALL, "max_tokens")
+_STATES = {
+    "succeeded": "ok", "completed": "ok", "done": "ok", "failed": "server_error", "error": "server_error",
+    "expired": "timeout", "cancelled": "cancelled", "canceled": "cancelled",
+}  # fmt: skip
+
+
+def check_pointer(value: str) -> str:
+    """Raise ValueError for what is no JSON pointer."""
+    if value and not value.startswith("/"):
+        raise ValueError("must be a JSON pointer such as /choices/0/text, or empty")
+    return value
+
+
+def check_template(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Raise ValueError for a body that does not carry the prompt, or names something that is not there."""
+    list(additions.variables(value, ""))
+    for text in additions.texts(value):
+        additions.check_placeholders(text, _PLACEHOLDERS)
+    if not any("{prompt}" in text for text in additions.texts(value)):
+        raise ValueError("expected {prompt} somewhere: without it every call would send the same")
+    return value
+
+
+Pointer = Annotated[str, AfterValidator(check_pointer)]
+Template = Annotated[Mapping[str, Any], AfterValidator(check_template)]
 
 
 class SseJobs(Table):
     """Jobs of the application, with `pattern = "job"`: POST submits, GET polls and fetches, DELETE cancels."""
 
-    url: str | None = None
+    url: Pointer | None = None
     """pointer to the job's URL, or its name below `path`, in the answer to the submission; default its `Location` header"""
-    state: str = "/status"
+    state: Pointer = "/status"
     """pointer to the job's state"""
     states: Mapping[str, Literal["ok", "server_error", "client_error", "timeout", "cancelled"]] = Field(
-        {
-            "succeeded": "ok",
-            "completed": "ok",
-            "done": "ok",
-            "failed": "server_error",
-            "error": "server_error",
-            "expired": "timeout",
-            "cancelled": "cancelled",
-            "canceled": "cancelled",
-        }
+        _STATES
     )
     """states in which a job has ended, and how its request ended then; any other is under way"""
-    result_url: str | None = None
+    result_url: Pointer | None = None
     """pointer to the URL of the result; default: the answer that says `ok` has the result"""
-
-    @field_validator("url", "state", "result_url")
-    @classmethod
-    def _pointer(cls, value: str | None) -> str | None:
-        return pointer(value)
 
 
 class SseSettings(Table):
@@ -78,11 +81,11 @@ class SseSettings(Table):
 
     path: str = Field("/", pattern=r"^/\S*$")
     """path of the call, after the target's URL"""
-    body: Mapping[str, Any] = Field({"prompt": "{prompt}", "max_tokens": "{max_tokens}"})
+    body: Template = Field({"prompt": "{prompt}", "max_tokens": "{max_tokens}"})
     """the JSON body; `{prompt}` and what `target.body` knows are replaced within its strings, and `"{max_tokens}"` by the number; a secret is `{env = "NAME"}`"""
     token_event: str = ""
     """name of the event with content; empty: an event without a name"""
-    text: str = ""
+    text: Pointer = ""
     """pointer to the content's text in that event"""
     done_event: str | None = None
     """name of the event that ends the answer"""
@@ -92,36 +95,21 @@ class SseSettings(Table):
     """name of the event that reports a failure"""
     status_event: str | None = None
     """name of an event that starts a phase, such as retrieval"""
-    status_name: str = ""
+    status_name: Pointer = ""
     """pointer to the phase's name in it"""
     citation_event: str | None = None
     """name of an event with a citation; counted"""
-    input_tokens: str | None = None
+    input_tokens: Pointer | None = None
     """pointer to a count of input tokens, in any event"""
-    output_tokens: str | None = None
+    output_tokens: Pointer | None = None
     """pointer to a count of output tokens, in any event"""
     jobs: SseJobs = SseJobs()
-
-    @field_validator("body")
-    @classmethod
-    def _template(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
-        list(variables(value, ""))
-        for text in texts(value):
-            check_placeholders(text, _PLACEHOLDERS)
-        if not any("{prompt}" in text for text in texts(value)):
-            raise ValueError("expected {prompt} somewhere: without it every call would send the same")
-        return value
 
     @model_validator(mode="after")
     def _ends(self) -> SseSettings:
         if self.done_event is None and self.done_data is None:
             raise ValueError("done_event or done_data is needed: else a complete stream looks like a cut one")
         return self
-
-    @field_validator("text", "status_name", "input_tokens", "output_tokens")
-    @classmethod
-    def _pointer(cls, value: str | None) -> str | None:
-        return pointer(value)
 
 
 class CustomSse(WireProtocol):
@@ -156,13 +144,13 @@ class CustomSse(WireProtocol):
         joint = "&" if "?" in self.settings.path else "?"
         self._path = self.settings.path + (joint + query if query else "")
         http_client.headers = httpx2.Headers({**_HEADERS, **bearer(key)})
-        self._body = with_secrets(self.settings.body, "target.sse.body")
+        self._body = additions.with_secrets(self.settings.body, "target.sse.body")
         return http_client
 
     def send(self, sdk: Any, call: Call, model: str, call_id: str) -> AbstractContextManager[Any]:
         """One call; entering it sends the request."""
-        current = CURRENT.get()
-        values = current.values if current else values_of(call_id, 0, "", model, call.max_tokens)
+        current = additions.CURRENT.get()
+        values = current.values if current else additions.values_of(call_id, 0, "", model, call.max_tokens)
         headers = {"x-client-request-id": call_id} | ({} if call.kind == MESSAGE else _OF_JOBS)
         if call.event_ids is not None and call.event_ids.last_id:
             headers["last-event-id"] = call.event_ids.last_id
@@ -170,7 +158,7 @@ class CustomSse(WireProtocol):
         if call.kind in _METHODS:
             method, url = _METHODS[call.kind], self._job_url(str(sdk.base_url), call.job or "")
         else:
-            more = {"json": filled(self._body, {**values, "prompt": flat(call.prompt)})}
+            more = {"json": additions.filled(self._body, {**values, "prompt": flat(call.prompt)})}
         opened: AbstractContextManager[Any] = sdk.stream(method, url, headers=headers, **more)
         return opened
 
@@ -233,13 +221,6 @@ def flat(prompt: Prompt) -> str:
     """The whole prompt as one text: system, then the conversation; one user's text is itself."""
     parts = [*prompt.system, *(part for message in prompt.messages for part in message.parts)]
     return "\n\n".join(part.text for part in parts)
-
-
-def pointer(value: str | None) -> str | None:
-    """Raise ValueError for what is no JSON pointer."""
-    if value and not value.startswith("/"):
-        raise ValueError("must be a JSON pointer such as /choices/0/text, or empty")
-    return value
 
 
 def steps(pointer: str) -> tuple[str, ...]:

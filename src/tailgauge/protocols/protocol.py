@@ -8,10 +8,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 from urllib.parse import parse_qsl, urlsplit
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from tailgauge.address import is_loopback
 from tailgauge.call import ASSISTANT, USER, Call, Part
@@ -40,10 +40,33 @@ SDK_OPTIONS: Mapping[str, Any] = {
 }  # fmt: skip
 
 
+def checked_url(value: str) -> str:
+    """A target's URL without a slash at its end; ValueError for what is none."""
+    if value == SIMULATED:
+        return value
+    match = re.fullmatch(r"(https?)://([^/\s?#]+)(/[^\s?#]*)?(\?[^\s#]*)?", value)
+    if not match:
+        raise ValueError("must be `simulated` or http(s)://HOST[:PORT][/PATH][?QUERY]")
+    if "@" in match[2]:
+        raise ValueError("must not carry a user name or password: keys come from the environment")
+    port = re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::(\d{1,5}))?", match[2])
+    if not port or (port[1] is not None and not 0 < int(port[1]) < 65536):
+        raise ValueError("must name a host and, if any, a port between 1 and 65535")
+    path, question, query = value.partition("?")
+    return path.rstrip("/") + question + query
+
+
+def check_header(name: str) -> str:
+    """Raise ValueError for what cannot be added as a header; empty means none."""
+    if name:
+        check_headers({name: ""})
+    return name
+
+
 class TargetSettings(Table):
     """Where the traffic goes."""
 
-    url: str = SIMULATED
+    url: Annotated[str, AfterValidator(checked_url)] = SIMULATED
     """base URL of the target, with or without `/v1` or a query, or `simulated` for the embedded endpoint"""
     protocol: str = Field("anthropic", description="wire protocol")
     model: str = Field("tiny", min_length=1)
@@ -54,7 +77,7 @@ class TargetSettings(Table):
     """headers of every call; see `tailgauge docs traffic`"""
     body: Body = Field({})
     """fields merged into the JSON body of every call; see `tailgauge docs traffic`"""
-    session_header: str = "x-session-id"
+    session_header: Annotated[str, AfterValidator(check_header)] = "x-session-id"
     """header with the session's number, for calls of sessions; empty: none"""
     engine: Engine | None = None
     """the target's engine, for `output = "exact"`; default by its list of models"""
@@ -64,29 +87,6 @@ class TargetSettings(Table):
     """idle connections kept by each worker"""
     preopened: int = Field(0, ge=0, le=60_000)
     """connections, TLS included, that each worker opens before the run; at most `connections`"""
-
-    @field_validator("url")
-    @classmethod
-    def _url(cls, value: str) -> str:
-        if value == SIMULATED:
-            return value
-        match = re.fullmatch(r"(https?)://([^/\s?#]+)(/[^\s?#]*)?(\?[^\s#]*)?", value)
-        if not match:
-            raise ValueError("must be `simulated` or http(s)://HOST[:PORT][/PATH][?QUERY]")
-        if "@" in match.group(2):
-            raise ValueError("must not carry a user name or password: keys come from the environment")
-        port = re.fullmatch(r"(?:\[[0-9A-Fa-f:.]+\]|[^:\[\]]+)(?::(\d{1,5}))?", match.group(2))
-        if not port or (port.group(1) is not None and not 0 < int(port.group(1)) < 65536):
-            raise ValueError("must name a host and, if any, a port between 1 and 65535")
-        path, question, query = value.partition("?")
-        return path.rstrip("/") + question + query
-
-    @field_validator("session_header")
-    @classmethod
-    def _session_header(cls, value: str) -> str:
-        if value:
-            check_headers({value: ""})
-        return value
 
     @model_validator(mode="after")
     def _kept(self) -> TargetSettings:
