@@ -68,13 +68,9 @@ def done(end: LegEnd) -> Done:
 
 
 def leg(
-    call: Call,
-    request: Request,
-    policies: Policies,
-    number: int = 0,
-    cause: str = schema.PRIMARY,
+    call: Call, request: Request, policies: Policies, number: int = 0, cause: str = schema.PRIMARY,
     of_attempt: int | None = None,
-) -> Leg:
+) -> Leg:  # fmt: skip
     """Make a call as leg `number`; returns when it is over."""
     return _Leg(call, request, policies, number).run(cause, of_attempt)
 

@@ -37,17 +37,9 @@ class Maker:
     """
 
     def __init__(
-        self,
-        seed: int,
-        traffic: Traffic,
-        name: str,
-        words_per_token: float = 1.0,
-        overhead_tokens: int = 0,
-        *,
-        marks: bool = True,
-        run: str = "",
-        words: Sequence[str] = (),
-    ) -> None:
+        self, seed: int, traffic: Traffic, name: str, words_per_token: float = 1.0, overhead_tokens: int = 0,
+        *, marks: bool = True, run: str = "", words: Sequence[str] = (),
+    ) -> None:  # fmt: skip
         self._seed, self._traffic, self._name = seed, traffic, name
         self._words, self._overhead = Vocabulary(words_per_token, words or WORDS), overhead_tokens
         self._marks, self._run = marks, run or (WORDS[0] if words and traffic.prompts.is_generated else "")

@@ -71,19 +71,10 @@ class StreamDecoder:
     """
 
     def __init__(
-        self,
-        on_event: OnEvent,
-        *,
-        on_whole: OnWhole | None = None,
-        stencils: Stencils | None = None,
-        keep_text: bool = False,
-        watch_field: bool = False,
-        watch_chunks: int = 0,
-        max_tokens: int = 0,
-        obeys_max_tokens: bool = False,
-        kind: str = MESSAGE,
-        event_ids: EventIds | None = None,
-    ) -> None:
+        self, on_event: OnEvent, *, on_whole: OnWhole | None = None, stencils: Stencils | None = None,
+        keep_text: bool = False, watch_field: bool = False, watch_chunks: int = 0, max_tokens: int = 0,
+        obeys_max_tokens: bool = False, kind: str = MESSAGE, event_ids: EventIds | None = None,
+    ) -> None:  # fmt: skip
         self.kind = kind  # of the call
         self.statuses = _OK if kind == MESSAGE else _OF_JOBS
         self._on_event = (

@@ -40,12 +40,9 @@ class Endpoint:
     """Makes calls at one target; `url` is where it really is, of a simulated one too."""
 
     def __init__(
-        self,
-        url: str,
-        target: TargetSettings,
-        transport: Stopwatch,
+        self, url: str, target: TargetSettings, transport: Stopwatch,
         tables: Mapping[str, TableAdds] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.protocol, self.model = target.protocol, target.model
         self._target, self._tables, self._url = target, tables or {}, httpx2.URL(url)
         self.engine(target.engine)
@@ -69,14 +66,9 @@ class Endpoint:
         self._templates: dict[Hashable, Template | None] = {}
 
     def send(
-        self,
-        call: Call,
-        call_id: str,
-        request: bytes | None = None,
-        *,
-        request_id: int = 0,
+        self, call: Call, call_id: str, request: bytes | None = None, *, request_id: int = 0,
         traffic: str = "",
-    ) -> AbstractContextManager[Any]:
+    ) -> AbstractContextManager[Any]:  # fmt: skip
         """One call; entering it sends the request and returns with the response's head, or raises.
 
         The SDK builds the first request of each kind, and every one that no template gives. `request`: as `prepared`.

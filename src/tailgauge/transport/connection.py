@@ -408,14 +408,9 @@ def _look_up(host: str, port: int) -> list[Any] | str:
 
 
 def connect(
-    number: int,
-    addresses: list[Any],
-    timeout_s: float,
-    receive_buffer: int | None = None,
-    *,
-    user_clock: bool = False,
-    in_hub: bool = True,
-) -> Connection:
+    number: int, addresses: list[Any], timeout_s: float, receive_buffer: int | None = None, *,
+    user_clock: bool = False, in_hub: bool = True,
+) -> Connection:  # fmt: skip
     """Connect to the first address that answers; `addresses` as from getaddrinfo, `receive_buffer` in bytes.
 
     Reads have kernel timestamps where available, unless `user_clock` is set. `in_hub`: not by the compiled reader.

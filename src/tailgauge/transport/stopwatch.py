@@ -65,15 +65,9 @@ class Stopwatch(httpx2.BaseTransport):
     """Sends requests over a keep-alive pool and timestamps responses."""
 
     def __init__(
-        self,
-        *,
-        idle_connections: int,
-        connect_timeout_s: float,
-        send_timeout_s: float,
-        ca_file: str | None,
-        user_clock: bool = False,
-        reader: str = "compiled",
-    ) -> None:
+        self, *, idle_connections: int, connect_timeout_s: float, send_timeout_s: float, ca_file: str | None,
+        user_clock: bool = False, reader: str = "compiled",
+    ) -> None:  # fmt: skip
         self._pool, self._ca_file, self._user_clock = Pool(idle_connections), ca_file, user_clock
         self._connect_timeout_s, self._send_timeout_s = connect_timeout_s, send_timeout_s
         self._in_hub = reader == "python" or not COMPILED

@@ -70,14 +70,9 @@ class Attempts:
     """All calls of one worker; `open`: those in flight. `endpoints` by target: main, second."""
 
     def __init__(
-        self,
-        run_id: str,
-        endpoints: Mapping[str, Endpoint],
-        recorder: Recorder,
-        counters: Counters,
-        deadline_s: float,
-        cache: CacheBook | None = None,
-    ) -> None:
+        self, run_id: str, endpoints: Mapping[str, Endpoint], recorder: Recorder, counters: Counters,
+        deadline_s: float, cache: CacheBook | None = None,
+    ) -> None:  # fmt: skip
         self.guard: Guard | None = None  # from the start of the run on
         self.on_exhausted: Callable[[str], None] = lambda _: None  # no descriptor was left for a call
         self._run_id, self._endpoints, self._deadline_s = run_id, endpoints, deadline_s

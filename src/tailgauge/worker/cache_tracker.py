@@ -79,12 +79,9 @@ class CacheBook:
     """
 
     def __init__(
-        self,
-        alone: bool,
-        ttl_s: Mapping[str, float] = PROVIDER_TTL_S,
-        lookback: int = LOOKBACK,
+        self, alone: bool, ttl_s: Mapping[str, float] = PROVIDER_TTL_S, lookback: int = LOOKBACK,
         models: Mapping[str, str] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._alone, self._lookback, self._models = alone, lookback, models or {}
         self._ttl_ns = {name: round(life * 1e9) for name, life in ttl_s.items()}
         self._entries: OrderedDict[_EntryKey, _Entry] = OrderedDict()

@@ -42,15 +42,10 @@ class Dispatcher(Requests):
     """Dispatches one worker's leases. `makers` make the prompts of each traffic table."""
 
     def __init__(
-        self,
-        scenario: Scenario,
-        makers: Mapping[str, Maker],
-        attempts: Attempts,
-        recorder: Recorder,
-        counters: Counters,
-        on_ended: Callable[[str, str, float], None],
+        self, scenario: Scenario, makers: Mapping[str, Maker], attempts: Attempts, recorder: Recorder,
+        counters: Counters, on_ended: Callable[[str, str, float], None],
         on_bug: Callable[[BaseException], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         super().__init__(scenario, makers, attempts, recorder.request, counters, HubTime(), on_bug)
         self._calls, self._on_ended = attempts, on_ended
         # By time and request: numbers are compared in a tenth of the time of turns.

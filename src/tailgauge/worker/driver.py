@@ -84,14 +84,9 @@ class Drive:
     """One running request. `done`: its end; `bug`: an error of its pattern."""
 
     def __init__(
-        self,
-        steps: Steps,
-        origin: RequestRef,
-        attempts: Starts,
-        gates: Gates,
-        on_over: Callable[[Drive], object],
-        timing: Timing,
-    ) -> None:
+        self, steps: Steps, origin: RequestRef, attempts: Starts, gates: Gates,
+        on_over: Callable[[Drive], object], timing: Timing,
+    ) -> None:  # fmt: skip
         self.done: Done | None = None
         self.bug: Exception | None = None
         self.calls: dict[int, list[Closable]] = {}

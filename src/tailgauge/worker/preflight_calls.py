@@ -30,13 +30,9 @@ _MODELS = 100  # of a target's list
 
 
 def try_out(
-    scenario: Scenario,
-    attempts: Attempts,
-    recorder: Recorder,
-    prices: Mapping[str, Price],
-    makers: Callable[[Learnt], Mapping[str, Maker]],
-    salt: str,
-) -> dict[str, Any]:
+    scenario: Scenario, attempts: Attempts, recorder: Recorder, prices: Mapping[str, Price],
+    makers: Callable[[Learnt], Mapping[str, Maker]], salt: str,
+) -> dict[str, Any]:  # fmt: skip
     """Make every preflight call, then one per prefix to be written before the run; returns the message `tried`.
 
     `makers` use the learnt token counts; `salt` is that of the run.

@@ -31,15 +31,10 @@ class Requests(ABC):
     """
 
     def __init__(
-        self,
-        scenario: Scenario,
-        makers: Mapping[str, Any],
-        attempts: Starts,
-        write: Callable[[RequestRow], None],
-        counters: Counters,
-        timing: Timing,
+        self, scenario: Scenario, makers: Mapping[str, Any], attempts: Starts,
+        write: Callable[[RequestRow], None], counters: Counters, timing: Timing,
         on_bug: Callable[[Exception], None],
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.scenario, self.attempts, self.counters = scenario, attempts, counters
         self.start_at_ns, self._makers = 0, makers
         self.faults = Faults()

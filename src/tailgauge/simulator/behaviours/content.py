@@ -61,14 +61,9 @@ class Plan:
 
 
 def plan(
-    table: ContentTable,
-    output_tokens: int,
-    tokens_per_chunk: int,
-    *,
-    tools: bool,
-    thinking: bool,
+    table: ContentTable, output_tokens: int, tokens_per_chunk: int, *, tools: bool, thinking: bool,
     schema: bool = False,
-) -> Plan:
+) -> Plan:  # fmt: skip
     """The answer of `output_tokens` tokens to a request that gives tools, thinking or a schema, or does not."""
     thought = round(output_tokens * table.thinking_share) if thinking else 0
     called = min(round(output_tokens * table.tool_share), output_tokens - thought) if tools else 0

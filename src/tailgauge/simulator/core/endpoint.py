@@ -51,14 +51,9 @@ class Endpoint(Hooks):
     """
 
     def __init__(
-        self,
-        table: Simulated,
-        seed: int,
-        driver: Driver,
-        *,
-        watched: bool = True,
+        self, table: Simulated, seed: int, driver: Driver, *, watched: bool = True,
         engine: EngineConfig | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.table, self.seed, self.driver = table, seed, driver
         self.meters = Meters()
         self.cache = prefix_cache.PrefixCache(table.cache, seed)

@@ -27,15 +27,9 @@ _SHUTDOWN_S = 0.4  # aiohttp waits for it twice: for open streams to end, then f
 
 
 def serve(
-    table: Simulated,
-    seed: int,
-    options: ServerOptions,
-    host: str,
-    port: int,
-    *,
-    on_listening: Callable[[str], None],
-    lifeline: bool,
-) -> None:
+    table: Simulated, seed: int, options: ServerOptions, host: str, port: int, *,
+    on_listening: Callable[[str], None], lifeline: bool,
+) -> None:  # fmt: skip
     """Serve until SIGTERM or SIGINT, or with `lifeline` until standard input ends: its writer has died.
 
     Port 0 takes a free one; `on_listening` is called once with the address, when it accepts connections.

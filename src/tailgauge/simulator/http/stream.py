@@ -51,13 +51,9 @@ class ChunkWriter:
     """
 
     def __init__(
-        self,
-        writer: Writer,
-        frames: Frames,
-        answer: Answer,
-        sent_at_ns: list[int],
+        self, writer: Writer, frames: Frames, answer: Answer, sent_at_ns: list[int],
         head: Callable[[], bytes] | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._loop = asyncio.get_running_loop()
         self._head, self._before = head, b""
         self._writer, self._frames, self._answer, self._sent_at_ns = writer, frames, answer, sent_at_ns

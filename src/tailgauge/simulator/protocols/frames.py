@@ -66,14 +66,9 @@ def plan_frames(wire: Wire, reply: Reply, pieces: PlanPieces, pair_tokens: int, 
 
 
 def frames_of(
-    wire: Wire,
-    reply: Reply,
-    pieces: TextPieces | PlanPieces,
-    pair_tokens: int,
-    *,
-    chunked: bool,
+    wire: Wire, reply: Reply, pieces: TextPieces | PlanPieces, pair_tokens: int, *, chunked: bool,
     numbered: tuple[str, int] | None = None,
-) -> Frames:
+) -> Frames:  # fmt: skip
     """The bytes of an answer's chunks; `numbered`: name of the stream and number of its first event."""
     if isinstance(pieces, PlanPieces):
         return plan_frames(wire, reply, pieces, pair_tokens, chunked=chunked)
