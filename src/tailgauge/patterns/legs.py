@@ -22,23 +22,8 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from tailgauge.call import Call
-from tailgauge.patterns.events import (
-    Cancel,
-    Done,
-    Due,
-    Ended,
-    Event,
-    FirstContent,
-    Give,
-    OfCall,
-    Request,
-    Send,
-    Sent,
-    Step,
-    Take,
-    Taken,
-    Wait,
-)
+from tailgauge.patterns import events
+from tailgauge.patterns.events import Done, Ended, Event, FirstContent, OfCall, Request, Send, Step, Wait
 from tailgauge.patterns.policies import Policies
 from tailgauge.rows import schema
 
@@ -95,7 +80,7 @@ class _Leg:
             if self.due_at_ns is not None and self.due_at_ns <= self.sent_at_ns:
                 yield from self._copy(self.sent_at_ns)
             event = yield Wait(self.due_at_ns)
-            if isinstance(event, Due):
+            if isinstance(event, events.Due):
                 if self.due_at_ns is not None and event.at_ns >= self.due_at_ns:
                     yield from self._copy(event.at_ns)
             elif isinstance(event, OfCall) and event.leg == self.number and event.attempt in self.open:
@@ -108,7 +93,7 @@ class _Leg:
 
     def _send(self, call: Call, cause: str, of_attempt: int | None) -> Generator[Step, Event, None]:
         sent = yield Send(call, self.number, cause, of_attempt)
-        assert isinstance(sent, Sent)
+        assert isinstance(sent, events.Sent)
         self.open[sent.attempt] = call
         if cause != schema.HEDGE:
             self.first, self.sent_at_ns = sent.attempt, sent.at_ns
@@ -137,7 +122,7 @@ class _Leg:
             del self.open[attempt]
             if attempt == self.first:
                 self.hedger.waited(now_ns - self.sent_at_ns, now_ns)
-            yield Cancel(self.number, attempt)
+            yield events.Cancel(self.number, attempt)
 
     def _ended(self, event: Ended) -> Generator[Step, Event, LegEnd | None]:
         call = self.open.pop(event.attempt)
@@ -162,10 +147,9 @@ class _Leg:
         self.due_at_ns = None
         if self.hedged:
             return False
-        scheduled_at_ns, draw = self.request.scheduled_at_ns, self._draw("retry", self.retries)
-        at_ns = self.retrier.begins_at_ns(
-            event, retries=self.retries, scheduled_at_ns=scheduled_at_ns, draw=draw
-        )
+        retries, scheduled_at_ns = self.retries, self.request.scheduled_at_ns
+        draw = self._draw("retry", retries)
+        at_ns = self.retrier.begins_at_ns(event, retries=retries, scheduled_at_ns=scheduled_at_ns, draw=draw)
         if at_ns is None:
             return False
         now_ns = event.at_ns
@@ -213,17 +197,17 @@ class Legs:
         """Wait for the next event, or `Due` at `until_ns`; the legs receive it before the caller does."""
         times = [t for t in (until_ns, *self._until_ns.values()) if t is not None]
         event = yield Wait(min(times, default=None))
-        if isinstance(event, Due):
+        if isinstance(event, events.Due):
             for number, until in list(self._until_ns.items()):
                 if until is not None and until <= event.at_ns:
                     yield from self._advance(number, event)
-        elif isinstance(event, Taken):
+        elif isinstance(event, events.Taken):
             gate = self._queues.pop(event.leg)
             if event.leg in self.running:
                 self._gates[event.leg] = gate
                 yield from self._advance(event.leg, event)
             else:
-                yield Give(gate)
+                yield events.Give(gate)
         elif isinstance(event, OfCall) and self.is_open(event):
             if isinstance(event, FirstContent):
                 self.with_content.add(event.leg)
@@ -244,9 +228,9 @@ class Legs:
         leg.close()
         self._until_ns.pop(number, None)
         for attempt in sorted(self._open.pop(number)):
-            yield Cancel(number, attempt, ended)
+            yield events.Cancel(number, attempt, ended)
         if number in self._gates:
-            yield Give(self._gates.pop(number))
+            yield events.Give(self._gates.pop(number))
 
     def close_all(self) -> Generator[Step, Event, None]:
         """End all that run."""
@@ -269,13 +253,13 @@ class Legs:
 
     def _note(self, number: int, step: Step, answer: Event) -> None:
         if isinstance(step, Send):
-            assert isinstance(answer, Sent)
+            assert isinstance(answer, events.Sent)
             self._open[number].add(answer.attempt)
             self.sent_at_ns.setdefault(number, answer.at_ns)
             self.last[number] = answer.attempt
-        elif isinstance(step, Cancel):
+        elif isinstance(step, events.Cancel):
             self._open[number].discard(step.attempt)
-        elif isinstance(step, Take):
-            (self._gates if isinstance(answer, Taken) else self._queues)[number] = step.gate
-        elif isinstance(step, Give):
+        elif isinstance(step, events.Take):
+            (self._gates if isinstance(answer, events.Taken) else self._queues)[number] = step.gate
+        elif isinstance(step, events.Give):
             self._gates.pop(number)

@@ -40,6 +40,7 @@ def check_places(value: Any) -> Any:
 
 
 Place = Literal["tools", "system", "few_shot", "last"]
+Places = Annotated[tuple[Place, ...], Field(strict=False), BeforeValidator(check_places)]
 
 
 class Cache(Table):
@@ -59,9 +60,7 @@ class Cache(Table):
     """example exchanges before the question"""
     few_shot_tokens: Tokens = 100
     """tokens of one example exchange"""
-    breakpoints: Annotated[tuple[Place, ...], Field(strict=False), BeforeValidator(check_places)] = (
-        "system",
-    )
+    breakpoints: Places = ("system",)
     """places of cache marks, at most 4: after `tools`, `system`, `few_shot` and the `last` message; `[]` for engines with automatic caching. Only the Anthropic protocol has marks"""
     ttl: Literal["5m", "1h"] = "5m"
     """lifetime of the marks"""

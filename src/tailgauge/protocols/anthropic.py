@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
@@ -19,7 +19,7 @@ from tailgauge import call as needs
 from tailgauge.call import ASSISTANT, JOB_FETCH, JOB_POLL, JOB_SUBMIT, USER, Call, Part, Prompt, Tool
 from tailgauge.protocols import protocol
 from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder, error_of, text_or_none, tree_of
-from tailgauge.protocols.protocol import TEXT_BLOCK, Provider, WireProtocol
+from tailgauge.protocols.protocol import TEXT_BLOCK, Opened, Provider, WireProtocol
 from tailgauge.protocols.stencil import FREE, Changing
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
 
@@ -75,9 +75,7 @@ class Anthropic(WireProtocol):
         options = {"base_url": base, "default_query": query, **protocol.SDK_OPTIONS}
         return anthropic.Anthropic(api_key=key, http_client=http_client, **options)
 
-    def send(
-        self, sdk: anthropic.Anthropic, call: Call, model: str, call_id: str
-    ) -> AbstractContextManager[Any]:
+    def send(self, sdk: anthropic.Anthropic, call: Call, model: str, call_id: str) -> Opened:
         """One Messages call, or one call of a batch: submit, poll, fetch."""
         headers, batches = {"x-client-request-id": call_id}, sdk.messages.batches.with_streaming_response
         if call.kind == JOB_SUBMIT:
@@ -91,7 +89,7 @@ class Anthropic(WireProtocol):
         if call.kind == JOB_FETCH:
             return _results(sdk, call.job or "", headers)
         message: Any = {**self.body(call, model), "extra_headers": headers}
-        opened: AbstractContextManager[Any] = sdk.messages.with_streaming_response.create(**message)
+        opened: Opened = sdk.messages.with_streaming_response.create(**message)
         return opened
 
     def entries(self, call: Call, tree: dict[str, Any]) -> list[dict[str, Any]]:

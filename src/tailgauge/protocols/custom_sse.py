@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urljoin, urlsplit
 
@@ -18,7 +17,7 @@ from tailgauge.call import JOB_CANCEL, JOB_FETCH, JOB_POLL, JOBS, MESSAGE, RESUM
 from tailgauge.protocols import additions
 from tailgauge.protocols.additions import OF_A_CALL
 from tailgauge.protocols.decoder import KIND_CODE, MAX_NAME, StreamDecoder, error_of
-from tailgauge.protocols.protocol import PLACEHOLDER_KEY, TargetSettings, WireProtocol
+from tailgauge.protocols.protocol import PLACEHOLDER_KEY, Opened, TargetSettings, WireProtocol
 from tailgauge.redaction import shown
 from tailgauge.rows.schema import TEXT
 from tailgauge.table import Table
@@ -58,6 +57,9 @@ Pointer = Annotated[str, AfterValidator(check_pointer)]
 Template = Annotated[Mapping[str, Any], AfterValidator(check_template)]
 
 
+End = Literal["ok", "server_error", "client_error", "timeout", "cancelled"]
+
+
 class SseJobs(Table):
     """Jobs of the application, with `pattern = "job"`: POST submits, GET polls and fetches, DELETE cancels."""
 
@@ -65,9 +67,7 @@ class SseJobs(Table):
     """pointer to the job's URL, or its name below `path`, in the answer to the submission; default its `Location` header"""
     state: Pointer = "/status"
     """pointer to the job's state"""
-    states: Mapping[str, Literal["ok", "server_error", "client_error", "timeout", "cancelled"]] = Field(
-        _STATES
-    )
+    states: Mapping[str, End] = Field(_STATES)
     """states in which a job has ended, and how its request ended then; any other is under way"""
     result_url: Pointer | None = None
     """pointer to the URL of the result; default: the answer that says `ok` has the result"""
@@ -147,7 +147,7 @@ class CustomSse(WireProtocol):
         self._body = additions.with_secrets(self.settings.body, "target.sse.body")
         return http_client
 
-    def send(self, sdk: Any, call: Call, model: str, call_id: str) -> AbstractContextManager[Any]:
+    def send(self, sdk: Any, call: Call, model: str, call_id: str) -> Opened:
         """One call; entering it sends the request."""
         current = additions.CURRENT.get()
         values = current.values if current else additions.values_of(call_id, 0, "", model, call.max_tokens)
@@ -159,7 +159,7 @@ class CustomSse(WireProtocol):
             method, url = _METHODS[call.kind], self._job_url(str(sdk.base_url), call.job or "")
         else:
             more = {"json": additions.filled(self._body, {**values, "prompt": flat(call.prompt)})}
-        opened: AbstractContextManager[Any] = sdk.stream(method, url, headers=headers, **more)
+        opened: Opened = sdk.stream(method, url, headers=headers, **more)
         return opened
 
     def _job_url(self, base_url: str, job: str) -> str:

@@ -17,16 +17,9 @@ import jiter
 from tailgauge import protocol_violations as violations
 from tailgauge.call import MESSAGE
 from tailgauge.plugins.plugin import fault
+from tailgauge.protocols import sse_parser
 from tailgauge.protocols.event_ids import EventIds, id_of
-from tailgauge.protocols.sse_parser import (
-    MAX_EVENT,
-    MAX_LINES,
-    MAX_VALUES,
-    EventSizeError,
-    IdSplitter,
-    Splitter,
-    check_values,
-)
+from tailgauge.protocols.sse_parser import EventSizeError, IdSplitter, Splitter, check_values
 from tailgauge.protocols.stencil import Stencil, Stencils
 from tailgauge.redaction import shown
 from tailgauge.rows.schema import CHUNK_KINDS, TEXT, THINKING, TOOL_JSON, Chunks
@@ -156,7 +149,7 @@ class StreamDecoder:
         try:
             events = self._splitter.feed(payload)
         except EventSizeError:
-            most = f"{MAX_EVENT >> 20} MiB, {MAX_LINES:,} lines or {MAX_VALUES:,} values"
+            most = f"{sse_parser.MAX_EVENT >> 20} MiB, {sse_parser.MAX_LINES:,} lines or {sse_parser.MAX_VALUES:,} values"
             self._give_up(violations.EVENT_TOO_LARGE, f"over {most}")
             return
         exact = len(events) - 1 if at_rest and self._splitter.ended_with_event else -1
@@ -246,7 +239,7 @@ class StreamDecoder:
             check_values(body)
             self._on_whole(self, body)
         except EventSizeError:
-            self._give_up(violations.TOO_LARGE, f"over {MAX_VALUES:,} values")
+            self._give_up(violations.TOO_LARGE, f"over {sse_parser.MAX_VALUES:,} values")
         except Exception as error:  # noqa: BLE001 - raised again where it is ours
             self._note(error, violations.MALFORMED_ANSWER, shown(body, _SHOWN))
         else:
@@ -372,12 +365,11 @@ class StreamDecoder:
         output, thinking = (self.usage.get(name) for name in _OUTPUT)
         if self.has_content and output is not None and self._wrong_usage is None:
             visible = output - (thinking or 0)  # some targets limit the answer without its thinking
+            told = f"output_tokens = {output:,}"
             if output < 1 or visible < 0:
-                self._wrong_usage = (
-                    f"output_tokens = {output:,}, thinking_tokens = {thinking or 0:,} beside content"
-                )
+                self._wrong_usage = f"{told}, thinking_tokens = {thinking or 0:,} beside content"
             elif self._most_tokens is not None and visible > self._most_tokens:
-                self._wrong_usage = f"output_tokens = {output:,}, {self._most_tokens:,} requested"
+                self._wrong_usage = f"{told}, {self._most_tokens:,} requested"
         for name in _OUTPUT if self._wrong_usage else ():
             self.usage.pop(name, None)
         return self._wrong_usage

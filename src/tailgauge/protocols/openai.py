@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
@@ -21,7 +20,7 @@ from tailgauge import call as needs
 from tailgauge.call import ASSISTANT, SYSTEM, USER, Call, Message, Part, Prompt, Tool
 from tailgauge.protocols import protocol
 from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder, error_of, text_or_none, tree_of
-from tailgauge.protocols.protocol import TEXT_BLOCK, Provider, WireProtocol
+from tailgauge.protocols.protocol import TEXT_BLOCK, Opened, Provider, WireProtocol
 from tailgauge.protocols.stencil import COUNT, FREE, SAME, Changing
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
 
@@ -88,13 +87,13 @@ class OpenAI(WireProtocol):
         options = {"base_url": base, "default_query": query, **protocol.SDK_OPTIONS}
         return openai.OpenAI(api_key=key, http_client=http_client, **options)
 
-    def send(self, sdk: openai.OpenAI, call: Call, model: str, call_id: str) -> AbstractContextManager[Any]:
+    def send(self, sdk: openai.OpenAI, call: Call, model: str, call_id: str) -> Opened:
         """One chat completion, streamed with usage, or whole."""
         # Its overloads cannot name a key by value.
         create: Any = sdk.chat.completions.with_streaming_response.create
         extra = {} if self.at_provider else _engine_thinking(call)
         more = {"extra_body": extra or None, "extra_headers": {"x-client-request-id": call_id}}
-        opened: AbstractContextManager[Any] = create(**self._standard(call, model), **more)
+        opened: Opened = create(**self._standard(call, model), **more)
         return opened
 
     def body(self, call: Call, model: str) -> dict[str, Any]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 SIMULATED = "simulated"
 TEXT_BLOCK = frozenset({"text"})
 PLACEHOLDER_KEY = "unused"  # the SDKs want a key
+Opened = AbstractContextManager[Any]  # a call: entering it sends the request
 PROMPT_KEYS = "use prompt_tokens, prompts and cache of the traffic table"
 IN_TABLE = {  # keys of a body that both official protocols have, with what to use instead
     "model": "use target.model, or `model` of the traffic table",
@@ -179,7 +180,7 @@ class WireProtocol(ABC):
         """The official SDK's client, without retries."""
 
     @abstractmethod
-    def send(self, sdk: Any, call: Call, model: str, call_id: str) -> AbstractContextManager[Any]:
+    def send(self, sdk: Any, call: Call, model: str, call_id: str) -> Opened:
         """One call; entering it sends the request."""
 
     @abstractmethod

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -20,7 +20,7 @@ from tailgauge.call import MESSAGE, Call, Prompt
 from tailgauge.protocols.additions import CURRENT, Additions, Current, TableAdds, additions, values_of
 from tailgauge.protocols.api_keys import key_for, only_for_the_provider
 from tailgauge.protocols.decoder import StreamDecoder
-from tailgauge.protocols.protocol import PLACEHOLDER_KEY, TargetSettings
+from tailgauge.protocols.protocol import PLACEHOLDER_KEY, Opened, TargetSettings
 from tailgauge.protocols.stencil import Stencils
 from tailgauge.protocols.table import PROTOCOLS
 from tailgauge.transport.exchange import Exchange
@@ -68,7 +68,7 @@ class Endpoint:
     def send(
         self, call: Call, call_id: str, request: bytes | None = None, *, request_id: int = 0,
         traffic: str = "",
-    ) -> AbstractContextManager[Any]:  # fmt: skip
+    ) -> Opened:  # fmt: skip
         """One call; entering it sends the request and returns with the response's head, or raises.
 
         The SDK builds the first request of each kind, and every one that no template gives. `request`: as `prepared`.
@@ -89,7 +89,7 @@ class Endpoint:
 
     def _built(
         self, sdk: Any, call: Call, call_id: str, added: Additions | None, request_id: int, traffic: str
-    ) -> AbstractContextManager[Any]:
+    ) -> Opened:
         """A call that the SDK builds, with what is added to it."""
         model = call.model or self.model
         values = values_of(call_id, request_id, traffic, model, call.max_tokens)
@@ -124,14 +124,14 @@ class Endpoint:
         like = self._template(call, whole, added, request_id, traffic, made)
         return None if like is None else like.request(whole, call_id, lines)
 
-    def list_models(self) -> AbstractContextManager[Any] | None:
+    def list_models(self) -> Opened | None:
         """Request the target's list of models; None where the protocol has no such list."""
         if self._wire.sdk is None:
             return None
         current = Current(self._added_to_all, values_of("models", 0, "", self.model, 0), lambda _: [])
         return _opened(current, self._sdk.models.with_streaming_response.list)
 
-    def tokenize(self, engine: str, text: str) -> AbstractContextManager[Any]:
+    def tokenize(self, engine: str, text: str) -> Opened:
         """Request the tokens of a text, without those that the engine puts around a prompt."""
         field, special = _OF_LLAMA if engine == "llama.cpp" else _OF_VLLM
         client = httpx2.Client(transport=Adding(self._transport), trust_env=False)
@@ -203,7 +203,7 @@ def _with(request: httpx2.Request, added: Additions, current: Current) -> httpx2
 
 
 @contextmanager
-def _opened(current: Current, call: Callable[[], AbstractContextManager[Any]]) -> Iterator[Any]:
+def _opened(current: Current, call: Callable[[], Opened]) -> Iterator[Any]:
     """A call of the SDK, with what is added to it."""
     token = CURRENT.set(current)
     try:
@@ -225,7 +225,7 @@ class Capture(httpx2.BaseTransport):
         self.captured = request_bytes(request.method, path, headers, request.read())
         raise httpx2.ConnectError("captured, not sent", request=request)
 
-    def of(self, opened: AbstractContextManager[Any]) -> bytes | None:
+    def of(self, opened: Opened) -> bytes | None:
         """The bytes of a request; None if the SDK refused to build it."""
         self.captured = None
         with suppress(Exception), opened:

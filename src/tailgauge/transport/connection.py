@@ -515,16 +515,14 @@ class Pool:
             item.connection.close()
         return None
 
-    def give(
-        self, origin: Origin, connection: Connection, keep_alive_hint: bytes, *, answered: bool = True
-    ) -> None:
-        """Keep a connection for later; `keep_alive_hint` is the response's Keep-Alive header."""
+    def give(self, origin: Origin, connection: Connection, hint: bytes, *, answered: bool = True) -> None:
+        """Keep a connection for later; `hint` is the response's Keep-Alive header."""
         origin_pool = self._pools[origin]
         if connection.closed or len(origin_pool.idle) >= self._limit:
             connection.close()
             return
         now = monotonic_ns()
-        item = Idle(connection, now, now + _kept_ns(keep_alive_hint), answered)
+        item = Idle(connection, now, now + _kept_ns(hint), answered)
         origin_pool.idle.append(item)
         connection.on_idle_end = lambda: self._closed_by_peer(origin_pool, item)
 

@@ -40,6 +40,9 @@ SLOW_READ = 256  # bytes that a slow reader takes at once, at least
 SLOW_READ_S = 0.05  # or what it reads in this time
 
 
+Release = Callable[[Connection, bool], None]  # takes a connection back, and whether it may be kept
+
+
 class HeldBytes:
     """Bytes that the open answers of one worker hold."""
 
@@ -145,11 +148,9 @@ class Exchange:
         self._low = self._last_low = 0
         self._last_read_at = self._decoded = 0
         self._changed: Event | None = None  # where a greenlet waits
-        self._release: Callable[[Connection, bool], None] | None = None
+        self._release: Release | None = None
 
-    def begin(
-        self, connection: Connection, *, is_new: bool, release: Callable[[Connection, bool], None]
-    ) -> None:
+    def begin(self, connection: Connection, *, is_new: bool, release: Release) -> None:
         """Listen to a connection; `release` returns it, with whether it may be reused."""
         self.connection, self.connection_is_new = connection, is_new
         self.user_stamps = self._user_clock = not connection.kernel_stamps

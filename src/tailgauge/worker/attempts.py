@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -26,6 +26,7 @@ from tailgauge.plan.spend_limit import Guard
 from tailgauge.plugins.plugin import fault
 from tailgauge.protocols.additions import ENGINE_OF, OF_MODEL
 from tailgauge.protocols.decoder import MAX_ERROR_TEXT, MAX_NAME, StreamDecoder
+from tailgauge.protocols.protocol import Opened
 from tailgauge.protocols.target import Endpoint
 from tailgauge.redaction import shown
 from tailgauge.rows.recorder import Recorder
@@ -270,7 +271,7 @@ class Attempts:
         """The tokens of a text by the engine behind a target; none where it does not tell."""
         return self._listed(self._endpoints[target].tokenize(engine, text), "tokens", int)
 
-    def _listed(self, request: AbstractContextManager[Any] | None, key: str, entry: Callable[[Any], T]) -> list[T]:  # fmt: skip
+    def _listed(self, request: Opened | None, key: str, entry: Callable[[Any], T]) -> list[T]:  # fmt: skip
         """The entries under `key` of an answer that is no call's; none where it is not such an answer."""
         found: list[T] = []
         if request is not None:
@@ -300,9 +301,7 @@ class Attempts:
     def _call_id(self, one: _Open) -> str:
         return f"{self._run_id}/{one.origin.request_id}/{one.send.leg}/{one.attempt}"
 
-    def _until_end(
-        self, exchange: Exchange, request: Callable[[], AbstractContextManager[Any]]
-    ) -> Exception | None:
+    def _until_end(self, exchange: Exchange, request: Callable[[], Opened]) -> Exception | None:
         """A call until its end; returns an error that is not the target's."""
         try:
             with watched_by(exchange), request():

@@ -113,11 +113,6 @@ class Counters:
         limited = sum(of.attempts.get(RATE_LIMITED, 0) for of in self.traffic.values())
         return f"{self.dispatched:,} sent, {self.in_flight:,} open, {failed:,} errors, {limited:,} 429s"
 
-    @property
-    def ended_total(self) -> int:
-        """Requests with a known outcome."""
-        return sum(self.ended.values())
-
     def as_message(self) -> dict[str, Any]:
         """Plain values for the channel and run.json."""
         return {name: getattr(self, name) for name in _COUNTS} | {"ended": dict(self.ended)}

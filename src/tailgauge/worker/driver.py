@@ -12,25 +12,9 @@ from collections.abc import Callable
 from typing import Protocol
 
 from tailgauge.call import MAIN
+from tailgauge.patterns import events
 from tailgauge.patterns.concurrency_gate import Gates
-from tailgauge.patterns.events import (
-    Cancel,
-    Closed,
-    Done,
-    Due,
-    Ended,
-    Event,
-    Give,
-    Given,
-    Queued,
-    Send,
-    Sent,
-    Step,
-    Steps,
-    Take,
-    Taken,
-    Wait,
-)
+from tailgauge.patterns.events import Done, Ended, Event, Send, Sent, Step, Steps
 from tailgauge.plugins.plugin import blamed, fault
 from tailgauge.rows.schema import CANCELLED, CENSORED, PLUGIN_ERROR
 from tailgauge.worker.attempt_row import RequestRef
@@ -182,27 +166,27 @@ class Drive:
         now = self._timing.now_ns()
         if now >= self._until_ns:
             self._until_ns = None
-            return Due(now)
+            return events.Due(now)
         self._set_timer(self._until_ns)
         return None
 
     def _do(self, step: Step) -> Event | None:
         """Carry out a step; None: the pattern waits."""
-        if isinstance(step, Wait):
+        if isinstance(step, events.Wait):
             self._until_ns = step.until_ns
             return None
         if isinstance(step, Send):
             return self._send(step)
-        if isinstance(step, Cancel):
+        if isinstance(step, events.Cancel):
             exchange = self.calls[step.leg][step.attempt]
             exchange.abort(step.ended)
-            return Closed(step.leg, step.attempt, exchange.aborted_at_ns or self._timing.now_ns())
-        if isinstance(step, Take):
+            return events.Closed(step.leg, step.attempt, exchange.aborted_at_ns or self._timing.now_ns())
+        if isinstance(step, events.Take):
             taken = self._gates.take(step.gate, step.limit, self, step.leg)
-            return (Taken if taken else Queued)(step.leg, self._timing.now_ns())
-        if isinstance(step, Give):
+            return (events.Taken if taken else events.Queued)(step.leg, self._timing.now_ns())
+        if isinstance(step, events.Give):
             self._gates.give(step.gate, self)
-            return Given(self._timing.now_ns())
+            return events.Given(self._timing.now_ns())
         raise TypeError(f"a pattern yielded {step!r}, which is not a step")
 
     def _send(self, step: Send) -> Sent:

@@ -77,7 +77,7 @@ class Health:
         row = HealthRow(
             at_ns=now, queued_rows=queued_rows, clock_step_ns=step_ns,
             in_flight=in_flight, scheduled=counters.leased, dispatched=counters.dispatched,
-            ended=counters.ended_total, client_drops=counters.client_drop,
+            ended=sum(counters.ended.values()), client_drops=counters.client_drop,
             chunks=counters.chunks, reads=counters.reads, chunk_intervals=counters.chunk_intervals,
             first_chunks=counters.first_chunks, first_intervals=counters.first_intervals,
             cpu_share=(cpu_s - self._cpu_s) / max(1e-9, (now - self._at_ns) / 1e9),

@@ -248,14 +248,11 @@ class Task:
     def _counters_message(self) -> dict[str, Any]:
         counters = self.counters
         return {
-            "counts": counters.as_message(),
-            "in_flight": counters.in_flight,
-            "chunks": counters.chunks,
+            "counts": counters.as_message(), "in_flight": counters.in_flight, "chunks": counters.chunks,
             "traffic": [[*key, of.as_message()] for key, of in counters.traffic.items()],
             "watch": {"delays": quantile_sketch.packed(counters.delays), "cpu": self._cpu_share},
-            "clock": self._clock_now,
-            "unshipped": self.part_sender.waiting,
-        }
+            "clock": self._clock_now, "unshipped": self.part_sender.waiting,
+        }  # fmt: skip
 
     def delivered(self) -> None:
         """The master has every row: delete this worker's copy. Other workers may share the folder."""

@@ -341,21 +341,19 @@ class Ledger:
 
     def add(self, call: Call, step: int, index: int, context: int, sign: int) -> None:
         """Add (1) or take back (-1) a call's steps from `step` on, which emit `counts[index:]` on top of `context`."""
-        at = step - self.base
+        at, size = step - self.base, self._block_tokens
         count = len(call.counts) - index
         if call.plain:
             self.growth[at : at + count] += sign
-            if self._block_tokens:
+            if size:
                 # A token needs a new block where the tokens before it fill theirs.
-                self.blocks[at + -context % self._block_tokens : at + count : self._block_tokens] += sign
+                self.blocks[at + -context % size : at + count : size] += sign
             return
         tokens = call.counts[index:]
         self.growth[at : at + count] += sign * tokens
-        if self._block_tokens:
+        if size:
             after = context + np.cumsum(tokens)
-            self.blocks[at : at + count] += sign * (
-                -(-after // self._block_tokens) + -(after - tokens) // self._block_tokens
-            )
+            self.blocks[at : at + count] += sign * (-(-after // size) + -(after - tokens) // size)
 
 
 def _shifted(array: Ints, skip: int, size: int) -> Ints:

@@ -93,10 +93,7 @@ def _measured(timing: StepTime, kv_tokens: int) -> EngineConfig:
     return EngineConfig(timing, slots=64, token_budget=2048, kv_blocks=kv_tokens // 16)
 
 
-def _hosted(
-    overhead_ms: float, sigma: float, step_ms: float, sequence_ms: float, prefill_ms: float
-) -> EngineConfig:
-    timing = StepTime(step_ms, sequence_ms, sequence_ms, Prefill(prefill_ms))
+def _hosted(timing: StepTime, overhead_ms: float, sigma: float) -> EngineConfig:
     return EngineConfig(
         timing, replicas=8, slots=64, token_budget=4096, overhead_ms=overhead_ms, overhead_sigma=sigma
     )
@@ -107,9 +104,9 @@ PROFILES: dict[str, EngineConfig] = {
     "llama2-70b-h100-tp4": _measured(StepTime(28.7, 0.274, 0.120, Prefill(0.0682, 1394, 0.1229)), 460_000),
     "llama2-70b-a100-tp8": _measured(StepTime(44.0, 0.200, 0.349, Prefill(0.1023, 1844, 0.2005)), 1_360_000),
     "llama3-8b-h100": _measured(StepTime(10.0, 0.050, 0.030, Prefill(0.2, base_ms=20.0)), 437_000),
-    "haiku": _hosted(245.0, 0.48, 6.0, 0.03, 0.03),
-    "sonnet": _hosted(560.0, 0.51, 14.0, 0.06, 0.08),
-    "opus": _hosted(1320.0, 0.456, 25.0, 0.10, 0.10),
+    "haiku": _hosted(StepTime(6.0, 0.03, 0.03, Prefill(0.03)), 245.0, 0.48),
+    "sonnet": _hosted(StepTime(14.0, 0.06, 0.06, Prefill(0.08)), 560.0, 0.51),
+    "opus": _hosted(StepTime(25.0, 0.10, 0.10, Prefill(0.10)), 1320.0, 0.456),
     "tiny": EngineConfig(
         StepTime(1.4, 0.006, 0.006, Prefill(0.008)),
         slots=8,

@@ -50,12 +50,9 @@ _CHOICES = ("none", "auto", "required")
 _TOOLS = ("function", "custom")
 _DEFAULT_MAX_TOKENS = 16
 _ERROR_CODES = {
-    401: "invalid_api_key",
-    404: "unknown_url",
-    405: "method_not_supported",
-    413: "request_too_large",
+    401: "invalid_api_key", 404: "unknown_url", 405: "method_not_supported", 413: "request_too_large",
     429: "rate_limit_exceeded",
-}
+}  # fmt: skip
 _ERROR_TYPES = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}
 
 
