@@ -30,7 +30,8 @@ _HEADERS = {"accept": "text/event-stream", "accept-encoding": "identity"}
 _OF_JOBS = {"accept": "application/json", "prefer": "respond-async"}
 _METHODS = {JOB_POLL: "GET", JOB_FETCH: "GET", JOB_CANCEL: "DELETE"}
 _PLACEHOLDERS = ("prompt", *OF_A_CALL, "max_tokens")
-_STATES = {
+End = Literal["ok", "server_error", "client_error", "timeout", "cancelled"]
+_STATES: Mapping[str, End] = {
     "succeeded": "ok", "completed": "ok", "done": "ok", "failed": "server_error", "error": "server_error",
     "expired": "timeout", "cancelled": "cancelled", "canceled": "cancelled",
 }  # fmt: skip
@@ -55,9 +56,6 @@ def check_template(value: Mapping[str, Any]) -> Mapping[str, Any]:
 
 Pointer = Annotated[str, AfterValidator(check_pointer)]
 Template = Annotated[Mapping[str, Any], AfterValidator(check_template)]
-
-
-End = Literal["ok", "server_error", "client_error", "timeout", "cancelled"]
 
 
 class SseJobs(Table):

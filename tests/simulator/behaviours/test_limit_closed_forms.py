@@ -110,7 +110,7 @@ def test_half_the_limit_on_average_meets_429s_by_the_burst_alone(
     count, tolerance = size
     target = Limits(LimitsTable(rpm=60 * RATE, burst=burst), 0)
     decisions = [target.admit("m", 1, 1, at) for at in poisson_ns(RATE / 2, count, seed=7)]
-    refused = [one for one in decisions if one.charge is None]
+    refused = [one for one in decisions if not one.admitted]
 
     assert len(refused) / count == pytest.approx(share, abs=tolerance if share else 0)
     assert {(one.kind, one.retry_after_s) for one in refused} <= {(REQUESTS, 1)}
@@ -121,7 +121,7 @@ def test_retries_after_the_time_given_succeed_where_nobody_else_comes() -> None:
     now = 0
     for tokens in (500, 400, 3, 250, 500, 1, 1):
         decision = target.admit("m", tokens, 1, now)
-        if decision.charge is None:
+        if not decision.admitted:
             assert decision.retry_after_s is not None
             assert not target.admit("m", tokens, 1, now + (decision.retry_after_s - 1) * S).admitted
             now += decision.retry_after_s * S

@@ -107,4 +107,4 @@ def test_with_a_burst_below_the_limit_the_headers_still_count_from_the_limit() -
 
     assert headers["anthropic-ratelimit-requests-remaining"] == "59"
     assert headers["anthropic-ratelimit-requests-reset"] == "2025-11-21T08:00:01Z"
-    assert target.admit("m", 1, 1, 0).charge is None
+    assert not target.admit("m", 1, 1, 0).admitted

@@ -133,6 +133,11 @@ class Decision:
     error_code: str | None = None
     message: str = ""
 
+    @property
+    def admitted(self) -> bool:
+        """Whether the request may go on."""
+        return self.charge is not None
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:

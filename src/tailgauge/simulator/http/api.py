@@ -13,7 +13,6 @@ from typing import Any
 
 from aiohttp import web
 
-from tailgauge.rows.schema import ServerLogRow
 from tailgauge.simulator.behaviours import tokens
 from tailgauge.simulator.core.endpoint import Endpoint
 from tailgauge.simulator.core.metrics import CONTENT_TYPE, render
@@ -40,9 +39,9 @@ class Api:
     """The handlers and what they share."""
 
     def __init__(
-        self, core: Endpoint, options: ServerOptions, numbers: Iterator[int], log: ServerLog, close: Callable[[ServerLogRow], None]
-    ) -> None:  # fmt: skip
-        self._core, self._options, self._numbers, self._log, self._close = core, options, numbers, log, close
+        self, core: Endpoint, options: ServerOptions, numbers: Iterator[int], log: ServerLog
+    ) -> None:
+        self._core, self._options, self._numbers, self._log = core, options, numbers, log
         self._batches = BatchStore(core.table.jobs, core.seed)
         self._epoch_s = time.time() - time.monotonic()
 
@@ -88,7 +87,7 @@ class Api:
                 raise
             finally:
                 row.headers_at_ns = row.ended_at_ns = time.monotonic_ns()
-                self._close(row)
+                self._log.close(row)
 
         return answer
 

@@ -10,13 +10,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable
+from functools import partial
 from itertools import count
 from time import monotonic_ns
 from typing import Any
 
 from aiohttp import web
 
-from tailgauge.rows.schema import ServerLogRow
 from tailgauge.scenario.simulated import Simulated
 from tailgauge.simulator.behaviours import gateway
 from tailgauge.simulator.behaviours.faults import CUT, ERROR_EVENT, RESET
@@ -49,7 +49,7 @@ def application(table: Simulated, seed: int, options: ServerOptions) -> web.Appl
     for path in (f"{JOBS_PATH}/{{id}}", f"{JOBS_PATH}/{{id}}/result"):
         app.router.add_get(path, server.answering(openai, _Call.job))
         app.router.add_delete(path, server.answering(openai, _Call.job))
-    Api(server.core, options, server.numbers, server.log, server.close).add_to(app)
+    Api(server.core, options, server.numbers, server.log).add_to(app)
     app.router.add_get("/healthz", server.health)
     app.router.add_get("/tailgauge/server-log", server.server_log)
     return app
@@ -60,9 +60,7 @@ class Server:
 
     def __init__(self, table: Simulated, seed: int, options: ServerOptions) -> None:
         self._options = options
-        self.log = ServerLog()
-        self._closed = asyncio.Event()  # a row has been closed
-        self.numbers = count(1)
+        self.log, self.numbers = ServerLog(), count(1)
         self.core: Endpoint = LoopDriver(table, seed).core
 
     def answering(self, wire: Wire, do: Answering | None = None, *, behind_gateway: bool = False) -> Handler:
@@ -94,7 +92,7 @@ class Server:
                 call.leave(monotonic_ns())
                 raise
             finally:
-                call.when_over(lambda: self.close(row))
+                call.when_over(partial(self.log.close, row))
 
         return answer
 
@@ -108,7 +106,7 @@ class Server:
         if "settled" in request.query:
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(SETTLED_S):
-                    await self._settled(run)
+                    await self.log.settled(run)
         rows = self.log.rows(run)
         headers = {
             "x-tailgauge-server-log-dropped": str(self.log.dropped),
@@ -116,16 +114,6 @@ class Server:
         }
         body = await asyncio.to_thread(to_parquet, rows)  # streams go on meanwhile
         return web.Response(body=body, content_type="application/vnd.apache.parquet", headers=headers)
-
-    async def _settled(self, run: str) -> None:
-        while self.log.open_calls(run):
-            self._closed.clear()
-            await self._closed.wait()
-
-    def close(self, row: ServerLogRow) -> None:
-        """Close a row of the log; who waits for that goes on."""
-        self.log.close(row)
-        self._closed.set()
 
     @property
     def shape_errors(self) -> Any:

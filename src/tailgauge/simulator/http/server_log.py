@@ -6,6 +6,7 @@ copies.
 
 from __future__ import annotations
 
+import asyncio
 import io
 import re
 from collections import deque
@@ -35,6 +36,7 @@ class ServerLog:
     def __init__(self, max_stamps: int = MAX_STAMPS) -> None:
         self.dropped = self._stamps = 0
         self._max_stamps = max_stamps
+        self._has_closed = asyncio.Event()
         self._open: dict[int, ServerLogRow] = {}
         self._closed: deque[ServerLogRow] = deque()
 
@@ -55,6 +57,13 @@ class ServerLog:
         while self._stamps > self._max_stamps:
             self._stamps -= _weight(self._closed.popleft())
             self.dropped += 1
+        self._has_closed.set()
+
+    async def settled(self, run: str) -> None:
+        """Return when the calls of a run are over."""
+        while self.open_calls(run):
+            self._has_closed.clear()
+            await self._has_closed.wait()
 
     def open_calls(self, run: str) -> int:
         """Calls of a run whose rows may still change: an engine may go on after their clients have left."""
