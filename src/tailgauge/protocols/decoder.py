@@ -365,11 +365,11 @@ class StreamDecoder:
         output, thinking = (self.usage.get(name) for name in _OUTPUT)
         if self.has_content and output is not None and self._wrong_usage is None:
             visible = output - (thinking or 0)  # some targets limit the answer without its thinking
-            told = f"output_tokens = {output:,}"
+            counted = f"output_tokens = {output:,}"
             if output < 1 or visible < 0:
-                self._wrong_usage = f"{told}, thinking_tokens = {thinking or 0:,} beside content"
+                self._wrong_usage = f"{counted}, thinking_tokens = {thinking or 0:,} beside content"
             elif self._most_tokens is not None and visible > self._most_tokens:
-                self._wrong_usage = f"{told}, {self._most_tokens:,} requested"
+                self._wrong_usage = f"{counted}, {self._most_tokens:,} requested"
         for name in _OUTPUT if self._wrong_usage else ():
             self.usage.pop(name, None)
         return self._wrong_usage
