@@ -162,11 +162,9 @@ class CacheBook:
                 del self._writers[entry_key]
 
     def _expected(self, readable: bool, writers: int, unique: bool) -> str:
-        if readable:
-            return WARM
-        if writers:  # the writing call's response may have begun at the target before this call arrives
-            return UNKNOWN
-        return COLD if unique or (self._alone and not self._forgot) else UNKNOWN
+        # The response of a call that writes may have begun at the target before this call arrives.
+        is_cold = not writers and (unique or (self._alone and not self._forgot))
+        return WARM if readable else COLD if is_cold else UNKNOWN
 
     def _readable(self, spots: list[_Spot], marks: list[int], now_ns: int) -> int | None:
         """The longest entry that can be read."""

@@ -144,8 +144,9 @@ class Dispatcher(Requests):
 
     def drain(self, seconds: float) -> None:
         """Wait for open requests, then close the rest as censored."""
-        if not self._hurried:
-            self._wait_until_closed(monotonic_ns() + int(seconds * 1e9))
+        deadline_ns = monotonic_ns() + (0 if self._hurried else int(seconds * 1e9))
+        while self._is_open() and monotonic_ns() < deadline_ns:
+            gevent.sleep(_POLL_S)
         patience = monotonic_ns() + int((self.scenario.limits.connect_timeout_s + CLOSING_S) * 1e9)
         while self._is_open() and monotonic_ns() < patience:
             self._censor()  # repeatedly: a greenlet may open its call late
@@ -217,7 +218,3 @@ class Dispatcher(Requests):
     def _is_open(self) -> bool:
         self._later.finish()
         return bool(self._open or self._calls.open)
-
-    def _wait_until_closed(self, deadline_ns: int) -> None:
-        while self._is_open() and monotonic_ns() < deadline_ns:
-            gevent.sleep(_POLL_S)

@@ -91,18 +91,16 @@ class HubTicks:
     """Wakes the hub every `every_ns`, until it is closed; where the system has no such timer, as exactly as the hub can."""
 
     def __init__(self, every_ns: int) -> None:
-        self._timer = WaitTimer() if TIMER else None
-        self._hub_timer: Any = None
+        self._timer: Any = WaitTimer() if TIMER else None
         if self._timer is not None:
             self._timer.repeat(every_ns)
         else:
-            self._hub_timer = get_hub().loop.timer(every_ns / 1e9, every_ns / 1e9, ref=False)
-            self._hub_timer.start(_nothing)
+            self._timer = get_hub().loop.timer(every_ns / 1e9, every_ns / 1e9, ref=False)
+            self._timer.start(_nothing)
 
     def close(self) -> None:
         """Stop."""
-        for timer in filter(None, (self._timer, self._hub_timer)):
-            timer.close()
+        self._timer.close()
 
 
 def _nothing() -> None:
