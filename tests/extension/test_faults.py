@@ -106,15 +106,15 @@ def test_a_fault_is_one_row_and_one_name(scratch, ran, options):
 @REAL_AND_DRY
 def test_a_behaviour_is_a_file_with_settings_and_the_places_that_call_it(scratch, ran, options):
     scratch.write("src/tailgauge/simulator/behaviours/sizes.py", BEHAVIOUR)
-    scratch.insert(SIMULATED, 'description="number of text blocks")\n\n\n', SETTINGS)
+    scratch.insert(SIMULATED, '    """number of text blocks"""\n\n\n', SETTINGS)
     scratch.insert(
         SIMULATED, "    content: ContentTable = ContentTable()\n", "    sizes: SizesTable = SizesTable()\n"
     )
-    cache = "from tailgauge.simulator.behaviours.prefix_cache import PrefixCache\n"
-    scratch.insert(ENDPOINT, cache, "from tailgauge.simulator.behaviours.sizes import Sizes\n")
+    metrics = "from tailgauge.simulator.core.metrics import Meters\n"
+    scratch.insert(ENDPOINT, metrics, "from tailgauge.simulator.behaviours.sizes import Sizes\n")
     scratch.insert(
         ENDPOINT,
-        "        self.billing = Billing(table.billing)\n",
+        "        self.billing = billing.Billing(table.billing)\n",
         "        self.sizes = Sizes(table.sizes)\n",
     )
     scratch.insert(EXCHANGE, APPLIED_AT, APPLIED)

@@ -84,9 +84,9 @@ DRY_RUN = "--dry-run"
 def with_echo(scratch):
     """The copy with one more pattern and a scenario of it."""
     scratch.write("src/tailgauge/patterns/echo.py", PATTERN)
-    batch = "from tailgauge.patterns.batch import Batch\n"
-    scratch.insert(TABLE, batch, "from tailgauge.patterns.echo import Echo\n")
-    scratch.insert(TABLE, "    Batch,\n", "    Echo,\n")
+    files = "from tailgauge.patterns import batch, fan_out, job, progressive, resume, streaming, structured\n"
+    scratch.insert(TABLE, files, "from tailgauge.patterns.echo import Echo\n")
+    scratch.insert(TABLE, "    batch.Batch,\n", "    Echo,\n")
     scratch.write("scenarios/echo.toml", SCENARIO)
     return scratch
 
