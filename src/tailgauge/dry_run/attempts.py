@@ -13,8 +13,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from tailgauge.call import JOB_FETCH
-from tailgauge.dry_run.driver import Delivery, DryEndpoint
-from tailgauge.dry_run.event_queue import EventQueue
+from tailgauge.dry_run.driver import Delivery, DryEndpoint, EventQueue
 from tailgauge.dry_run.store import Store
 from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Headers, Send
 from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder

@@ -1,4 +1,7 @@
-"""The driver of the simulator's core in a dry run: the event queue keeps its time, and no HTTP is between it and its client.
+"""The driver of the simulator's core in a dry run, and its clock: no HTTP is between the core and its client.
+
+What happens next is in the order of time, and of planning where the times are equal; time jumps to the next event. Two runs
+that plan the same events see the same.
 
 What the endpoint sends has arrived. A client that has left receives nothing more; the endpoint may go on. Only what the client
 waits for is an event of the queue, not each chunk.
@@ -9,10 +12,10 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable
 from functools import partial
+from heapq import heappop, heappush
 from typing import Protocol
 
 from tailgauge.call import JOB_CANCEL, JOB_SUBMIT, Call
-from tailgauge.dry_run.event_queue import EventQueue
 from tailgauge.protocols.anthropic import body as messages_body
 from tailgauge.rows.schema import ServerLogRow
 from tailgauge.scenario.simulated import Simulated
@@ -25,6 +28,64 @@ from tailgauge.simulator.engine.config import EngineConfig
 from tailgauge.simulator.protocols import anthropic
 from tailgauge.simulator.protocols.request import CallRequest, Refused
 from tailgauge.simulator.protocols.wire import WIRES
+
+
+class Timer:
+    """A planned event."""
+
+    __slots__ = ("call",)
+
+    def __init__(self, call: Callable[[], object] | None) -> None:
+        self.call = call
+
+    def cancel(self) -> None:
+        """Cancel the timer."""
+        self.call = None
+
+
+class EventQueue:
+    """The time, and what is planned; a driver's `Timing`."""
+
+    def __init__(self, now_ns: int) -> None:
+        self._now_ns = now_ns
+        self._planned = 0
+        self._heap: list[tuple[int, int, Timer]] = []
+
+    def now_ns(self) -> int:
+        """The time, in ns."""
+        return self._now_ns
+
+    def call_at(self, at_ns: int, call: Callable[[], object]) -> Timer:
+        """Call at a time; one that has passed is now, after everything that is planned for now."""
+        timer = Timer(call)
+        self._planned += 1
+        heappush(self._heap, (max(at_ns, self._now_ns), self._planned, timer))
+        return timer
+
+    def pass_to(self, at_ns: int) -> None:
+        """Let time pass in which nothing happens."""
+        self._now_ns = at_ns
+
+    def run(self, beside: DryEndpoint) -> None:
+        """Until nothing is planned and nothing moves beside it."""
+        heap = self._heap
+        while True:
+            while heap and heap[0][2].call is None:
+                heappop(heap)
+            due_ns = beside.next_due_ns()
+            if heap and (due_ns is None or heap[0][0] < due_ns):
+                self._now_ns, _, timer = heappop(heap)
+                call, timer.call = timer.call, None
+                assert call is not None
+                call()
+            elif due_ns is not None:
+                self._now_ns = due_ns
+            else:
+                return
+            beside.settle(self._now_ns)
+
+
+# --- the way of an answer ---------------------------------------------------------------------------------------
 
 
 class Client(Protocol):

@@ -15,8 +15,7 @@ from functools import lru_cache, partial
 
 from tailgauge.call import MAIN, SECOND, Prompt
 from tailgauge.dry_run.attempts import Attempts
-from tailgauge.dry_run.driver import DryEndpoint
-from tailgauge.dry_run.event_queue import EventQueue
+from tailgauge.dry_run.driver import DryEndpoint, EventQueue
 from tailgauge.dry_run.store import Store
 from tailgauge.master.looks import EVERY_S, InterimLooks
 from tailgauge.patterns.events import Send

@@ -15,9 +15,10 @@ from tailgauge.experiments.headroom.limits import (
     capacity,
     ceiling,
     lowest,
+    offered,
+    sustained,
 )
 from tailgauge.experiments.headroom.search import NextRate, SearchPlan, attempts, ends
-from tailgauge.experiments.headroom.sustained import offered, sustained
 from tailgauge.scenario.experiment import Headroom
 from tailgauge_analysis.stats.proportions import counted
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
