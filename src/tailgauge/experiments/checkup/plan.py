@@ -96,9 +96,9 @@ class TestedTraffic:
         settings = pattern_of(self.tables[self.fan_out]).settings
         if not settings.kinds:
             return {LEGS: {"weight": float(settings.legs)}}
-        own = {"prompt_sigma": None, "output_sigma": None}
+        even = {"prompt_sigma": None, "output_sigma": None}  # all of a kind have its sizes
         return {
-            f"{LEGS}_{number}": {**own, **kind.model_dump(exclude={"count"}), "weight": float(kind.count)}
+            f"{LEGS}_{number}": {**even, **kind.model_dump(exclude={"count"}), "weight": float(kind.count)}
             for number, kind in enumerate(settings.kinds)
         }
 
