@@ -12,7 +12,6 @@ from typing import Any
 MAIN, SECOND = "main", "second"  # targets
 MESSAGE = "message"
 JOB_SUBMIT, JOB_POLL, JOB_FETCH, JOB_CANCEL = "job_submit", "job_poll", "job_fetch", "job_cancel"
-KINDS = (MESSAGE, JOB_SUBMIT, JOB_POLL, JOB_FETCH, JOB_CANCEL)
 USER, ASSISTANT, SYSTEM = "user", "assistant", "system"
 
 # What a call may need of its protocol.
