@@ -65,17 +65,11 @@ def certified(frames: Frames, steady: Steady) -> Certified:
     if named and elsewhere:
         named, why = "", f"worker {', '.join(elsewhere[:5])} ran on another machine"
     if not named:
-        numbers = dict.fromkeys(_NUMBERS)
+        cited, numbers = {}, dict.fromkeys(_NUMBERS)
+    number_of, why = plain(named, 60) if named else None, "" if named else plain(why, 300)
+    made_at, transport = plain(text(cited.get("made_at")), 30), plain(text(cited.get("transport")), 10)
     worker, rate = busiest(frames, steady)
-    return Certified(
-        id=plain(named, 60) if named else None,
-        why="" if named else plain(why, 300),
-        made_at=plain(text(cited.get("made_at")), 30) if named else "",
-        transport=plain(text(cited.get("transport")), 10) if named else "",
-        busiest=worker,
-        busiest_per_s=rate,
-        **numbers,
-    )
+    return Certified(number_of, why, made_at, transport, busiest=worker, busiest_per_s=rate, **numbers)
 
 
 def busiest(frames: Frames, steady: Steady) -> tuple[int | None, float]:

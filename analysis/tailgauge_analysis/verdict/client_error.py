@@ -77,12 +77,9 @@ def of_headline(rows: Sequence[Row], *, closed: bool) -> Used:
     """The percentiles that the headline may show; a user of a closed loop waits since sending."""
     names = ("ttft_sent" if closed else "ttft_sched", *HEADLINE)
     shown = next((name for name in names for row in rows if row.metric.name == name and row.n), "")
-    found: Used = set()
-    for row in rows:
-        known = [q.p for q in row.quantiles if q.mark != TOO_FEW and q.p <= 0.99]
-        if row.metric.name == shown and known:
-            found |= {(shown, known[0]), (shown, known[-1])}
-    return found
+    known = [row.quantiles for row in rows if row.metric.name == shown]
+    ps = [[q.p for q in of if q.mark != TOO_FEW and q.p <= 0.99] for of in known]
+    return {(shown, p) for of in ps for p in (*of[:1], *of[-1:])}
 
 
 def marked(rows: Sequence[Row], errors: Sequence[ClientError]) -> list[Row]:
@@ -180,12 +177,8 @@ def _errors(row: Row, known: list[Quantile], variants: _Variants, used: Used) ->
         shift = max(0.0, most - on_time) if metric.since == SCHEDULED and late else 0.0
         error = max(0.0, most - least) + shift
         verdict = VALID if error <= limit else INVALID if error > too_much else DEGRADED
-        out.append(
-            ClientError(
-                metric.name, metric.title, row.view, q.p, least, most, shift, error, limit, verdict,
-                (metric.name, q.p) in used,
-            )
-        )  # fmt: skip
+        of, is_used = (metric.name, metric.title, row.view, q.p), (metric.name, q.p) in used
+        out.append(ClientError(*of, least, most, shift, error, limit, verdict, is_used))
     return out
 
 

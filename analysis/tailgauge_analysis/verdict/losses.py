@@ -103,12 +103,11 @@ def losses(
         left, not_sent = _left(worker, leased, rows, lacks, len(mine), closed=run["closed"])
         still = _without(worker["missing"], mine) if left or not_sent else ()
         not_due, came_late = (whole(worker["counts"].get(name)) or 0 for name in ("not_due", "came_late"))
+        of = (number, worker["host"], worker["state"], worker["recorded_state"], worker["why"])
+        counted = (leased, rows, left, len(mine), not_sent, min(not_sent, not_due), min(not_sent, came_late))
         found.append(
-            Loss(
-                number, worker["host"], worker["state"], worker["recorded_state"], worker["why"], leased, rows, left,
-                len(mine), not_sent, min(not_sent, not_due), min(not_sent, came_late), still, tuple(worker["silent"]), worker["late_s"], worker["unwritten"],
-            )
-        )  # fmt: skip
+            Loss(*of, *counted, still, tuple(worker["silent"]), worker["late_s"], worker["unwritten"])
+        )
     return tuple(found)
 
 

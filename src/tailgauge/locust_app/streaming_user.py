@@ -110,11 +110,10 @@ class StreamingUser(User):
         planned = Planned(first, at_ns, type(self).__name__, row["prompt_tokens"], output_tokens, 0, row)
         over = Event()
         drive = run.dispatcher.send_now(Turn(at_ns, number, planned, planned), over)
-        try:
-            if drive is not None:
+        if drive is not None:
+            try:
                 over.wait()
-        finally:
-            if drive is not None:
+            finally:
                 drive.leave()  # where this user was killed
         answer = _answer(drive, run.dispatcher.start_at_ns + at_ns)
         if answer.ended == CENSORED or (drive is None and run.dispatcher.stopped):
