@@ -11,10 +11,10 @@ import pytest
 from worker.part_transfer import files, given_to, pieces, written
 
 from tailgauge.master import part_receiver
-from tailgauge.master.part_receiver import TRANSFERRED, PartReceiver
+from tailgauge.master.part_receiver import PartReceiver
 from tailgauge.rows import parquet
 from tailgauge.rows.run_folder import RunFolder
-from tailgauge.rows.schema import SCHEMA_VERSION
+from tailgauge.rows.schema import RECORDED, SCHEMA_VERSION
 from tailgauge_analysis.reading.parquet import listed
 
 WORKER = 3
@@ -99,7 +99,7 @@ def test_a_file_that_is_not_a_part_is_refused_although_its_checksum_is_right(
     assert files(master.path) == {}
 
 
-@pytest.mark.parametrize("table", TRANSFERRED)
+@pytest.mark.parametrize("table", RECORDED)
 def test_a_part_of_each_table_is_taken(table, master, tmp_path):
     path, target = tmp_path / "part", parquet.schema(table)
     least = {pa.string(): "text", pa.bool_(): False}

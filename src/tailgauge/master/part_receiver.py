@@ -18,8 +18,8 @@ from typing import Any
 from tailgauge.rows.disk import MEGABYTE, advice, free_space
 from tailgauge.rows.parquet import LARGEST, PIECE, checked_rows, compact
 from tailgauge.rows.run_folder import RunFolder
+from tailgauge.rows.schema import RECORDED
 
-TRANSFERRED = ("requests", "attempts", "chunks", "health")
 OPEN = 4  # unfinished parts per worker; with more of them the oldest is dropped
 REMEMBERED = 64  # complete parts per worker whose checksum is kept to answer repeated pieces
 RESERVE = 64 * MEGABYTE  # bytes left free for the master's own files
@@ -126,7 +126,7 @@ class PartReceiver:
         whole[key] = coming.sha256
         if len(whole) > REMEMBERED:
             del whole[next(iter(whole))]
-        counts = self.rows.setdefault(worker, dict.fromkeys(TRANSFERRED, 0))
+        counts = self.rows.setdefault(worker, dict.fromkeys(RECORDED, 0))
         counts[key[0]] += rows
 
     def _forget(self, worker: int, key: _Key) -> None:
@@ -144,7 +144,7 @@ class PartReceiver:
         for key in list(self._incoming[worker]):
             self._forget(worker, key)
         wrong = []
-        for table in TRANSFERRED:
+        for table in RECORDED:
             parts = self._parts(table, worker)
             try:
                 if len(parts) > 1:
@@ -193,8 +193,8 @@ def _checked_key(worker: int, data: Any) -> _Key:
     if type(data) is not dict:
         raise _RefusedError("a piece must be a table of keys")
     table, name = data.get("table"), data.get("name")
-    if type(table) is not str or table not in TRANSFERRED:
-        raise _RefusedError(f"table: expected one of {', '.join(TRANSFERRED)}")
+    if type(table) is not str or table not in RECORDED:
+        raise _RefusedError(f"table: expected one of {', '.join(RECORDED)}")
     match = _NAME.fullmatch(name) if type(name) is str and len(name) < 40 else None
     if match is None or match[1] != str(worker):
         raise _RefusedError(f"name: expected part-{worker}-<number>.parquet")

@@ -22,9 +22,9 @@ import pyarrow.parquet as pq
 from gevent import get_hub
 
 from tailgauge.rows.disk import advice
-from tailgauge.rows.parquet import Segment, chunk_table, compact, row_table, write_part
+from tailgauge.rows.parquet import chunk_table, compact, row_table, write_part
 from tailgauge.rows.run_folder import RunFolder
-from tailgauge.rows.schema import AttemptRow, Chunks, HealthRow, RequestRow
+from tailgauge.rows.schema import RECORDED, AttemptRow, Chunks, HealthRow, RequestRow
 
 MAX_WAITING_CHUNKS = 5_000_000  # some 40 bytes each
 MAX_WAITING_ROWS = 200_000  # of the other tables: some 2 kB each
@@ -45,8 +45,8 @@ class Batch:
     from a batch; any thread may count.
     """
 
-    def __init__(self, rows: dict[str, list[Any]], segments: list[Segment], chunks: int) -> None:
-        self._rows, self._segments = rows, segments
+    def __init__(self, rows: dict[str, list[Any]], chunks: int) -> None:
+        self._rows = rows
         self.left = {name: len(items) for name, items in rows.items()} | {"chunks": chunks}
 
     def __len__(self) -> int:
@@ -54,15 +54,12 @@ class Batch:
 
     def table(self, name: str) -> pa.Table:
         """The rows of a table as they go into a part."""
-        return chunk_table(self._segments) if name == "chunks" else row_table(name, self._rows[name])
+        rows = self._rows[name]
+        return chunk_table(rows) if name == "chunks" else row_table(name, rows)
 
     def written(self, name: str) -> None:
         """The rows of this table are in a part."""
-        if name == "chunks":
-            self._segments = []
-        else:
-            self._rows[name] = []
-        self.left[name] = 0
+        self._rows[name], self.left[name] = [], 0
 
 
 class Recorder:
@@ -77,11 +74,10 @@ class Recorder:
     ) -> None:
         self._folder, self._worker = folder, worker
         self._on_part, self._compacts = on_part, compacts
-        self._rows: dict[str, list[Any]] = {"requests": [], "attempts": [], "health": []}
-        self._segments: list[Segment] = []
+        self._rows: dict[str, list[Any]] = {name: [] for name in RECORDED}  # of chunks segments
         self._chunk_count = 0
         self.text_size = 0  # characters of the target's in rows that wait
-        self._numbers = dict.fromkeys(("requests", "attempts", "chunks", "health"), 0)
+        self._numbers = dict.fromkeys(RECORDED, 0)
         self._writing: Any = None
         self._batches: list[Batch] = []  # being written, or failed
         self._moved_s = 0.0  # when the writer began, or finished its last part
@@ -105,7 +101,7 @@ class Recorder:
     def chunks(self, request_id: int, leg: int, attempt: int, first: int, chunks: Chunks) -> None:
         """Append the chunks of an attempt from number `first` on."""
         if chunks:
-            self._segments.append((request_id, leg, attempt, first, chunks))
+            self._rows["chunks"].append((request_id, leg, attempt, first, chunks))
             self._chunk_count += len(chunks)
 
     def warm_up(self) -> None:
@@ -120,7 +116,7 @@ class Recorder:
     def _waiting(self) -> tuple[int, int]:
         """The same, chunks and other tables separately."""
         chunks = self._chunk_count + sum(batch.left["chunks"] for batch in self._batches)
-        rows = sum(len(items) for items in self._rows.values())
+        rows = sum(len(items) for name, items in self._rows.items() if name != "chunks")
         return chunks, rows + sum(len(batch) - batch.left["chunks"] for batch in self._batches)
 
     @property
@@ -190,10 +186,10 @@ class Recorder:
 
     def _taken(self) -> Batch:
         """All buffered rows."""
-        rows, segments, chunks = self._rows, self._segments, self._chunk_count
-        self._rows = {name: [] for name in rows}
-        self._segments, self._chunk_count, self.text_size = [], 0, 0
-        return Batch(rows, segments, chunks)
+        taken = Batch(self._rows, self._chunk_count)
+        self._rows = {name: [] for name in self._rows}
+        self._chunk_count = self.text_size = 0
+        return taken
 
     def _start_writing(self) -> None:
         self._batches = [batch for batch in (*self._batches, self._taken()) if len(batch)]
@@ -217,7 +213,7 @@ class Recorder:
         began_s = time.thread_time()
         _lower_priority()
         for batch in batches:
-            for name in ("requests", "attempts", "health", "chunks"):
+            for name in batch.left:
                 if batch.left[name]:
                     self._write_table(batch, name)
         self.cpu_s += time.thread_time() - began_s

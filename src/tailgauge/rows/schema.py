@@ -325,6 +325,7 @@ TABLES: dict[str, type] = {
     "health": HealthRow,
     "target": ServerLogRow,
 }
+RECORDED = ("requests", "attempts", "chunks", "health")  # by workers
 
 
 @cache
