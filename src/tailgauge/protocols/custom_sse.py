@@ -124,11 +124,9 @@ class CustomSse(WireProtocol):
         super().__init__(target, url)
         sse: SseSettings = self.settings
         self._token = sse.token_event.encode() or b"message"
-        self._done = None if sse.done_event is None else sse.done_event.encode()
-        self._done_data = None if sse.done_data is None else sse.done_data.encode()
         self._error = sse.error_event.encode()
-        self._status = None if sse.status_event is None else sse.status_event.encode()
-        self._citation = None if sse.citation_event is None else sse.citation_event.encode()
+        self._done, self._done_data = _encoded(sse.done_event), _encoded(sse.done_data)
+        self._status, self._citation = _encoded(sse.status_event), _encoded(sse.citation_event)
         self._text, self._status_name = steps(sse.text), steps(sse.status_name)
         usage = {"input_tokens": sse.input_tokens, "output_tokens": sse.output_tokens}
         self._usage = {name: steps(at) for name, at in usage.items() if at}
@@ -234,6 +232,10 @@ def at(tree: Any, path: tuple[str, ...]) -> Any:
         except (ValueError, TypeError, LookupError):
             return None
     return tree
+
+
+def _encoded(text: str | None) -> bytes | None:
+    return None if text is None else text.encode()
 
 
 def _tree(data: bytes) -> Any:

@@ -89,8 +89,8 @@ def _of_exchange(row: AttemptRow, exchange: Exchange) -> None:
     row.sent_at_ns, row.cancelled_at_ns = exchange.sent_at_ns, exchange.aborted_at_ns
     row.first_byte_at_ns, row.headers_at_ns = exchange.first_byte_at_ns, exchange.headers_at_ns
     row.reads, row.body_bytes = exchange.reads, exchange.body_bytes
-    is_prompt = exchange.reads and not exchange.bytes_per_s
-    row.receive_lag_max_ns = exchange.receive_lag_max_ns if is_prompt else None
+    has_lag = exchange.reads and not exchange.bytes_per_s
+    row.receive_lag_max_ns = exchange.receive_lag_max_ns if has_lag else None
     row.reader_paused_ns, row.pool_wait_ns = exchange.paused_ns, exchange.pool_wait_ns
     row.stamps = "user" if exchange.user_stamps else "kernel"
     if (made := exchange.connection) is not None:

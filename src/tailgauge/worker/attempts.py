@@ -195,9 +195,10 @@ class Attempts:
         gevent.spawn(self._run, one, request)
 
     def _run(self, one: _Open, request: bytes | None) -> None:
-        call_id, origin = self._call_id(one), one.origin
-        send = partial(one.endpoint.send, one.send.call, call_id, request)
-        send = partial(send, request_id=origin.request_id, traffic=origin.traffic)
+        send = partial(
+            one.endpoint.send, one.send.call, self._call_id(one), request,
+            request_id=one.origin.request_id, traffic=one.origin.traffic,
+        )  # fmt: skip
         bug = self._until_end(one.exchange, send)
         self._ended(one, bug)
         if isinstance(bug, MemoryError):

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -250,9 +250,7 @@ def _event(data: dict[str, Any]) -> bytes:
 def _check(body: dict[str, Any], version: str) -> None:
     """Raise `Refused` where a field is not as it must be."""
     _sampling(body, version)
-    for field, rule in _RULES.items():
-        if body.get(field) is not None:
-            rule(body, body[field])
+    checks.apply(_RULES, body)
     if body["messages"][-1]["role"] == "assistant":
         prefill = "messages: This model does not support assistant message prefill."
         raise Refused(400, f"{prefill} The conversation must end with a user message.", "messages")
@@ -325,7 +323,7 @@ def _output_config(_: dict[str, Any], value: object) -> None:
         checks.one_of(given, "type", "output_config.format.type", ("json_schema",))
 
 
-_RULES: Mapping[str, Callable[[dict[str, Any], Any], None]] = {
+_RULES = {
     "thinking": _thinking,
     "tools": _tools,
     "tool_choice": _tool_choice,  # after the tools it names

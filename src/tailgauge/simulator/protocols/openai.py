@@ -12,7 +12,7 @@ Sources: the openai SDK's own parameter types (3.52), OpenAI's API reference for
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
@@ -66,9 +66,7 @@ def parse(body: dict[str, Any], version: str = "") -> CallRequest:  # noqa: ARG0
         content, role = message.get("content"), message["role"]
         if content is not None or role != "assistant":  # an assistant may send nothing but tool calls
             input_tokens += checks.content_tokens(content, f"messages.{i}.content", _BLOCKS[role])
-    for field, rule in _RULES.items():
-        if body.get(field) is not None:
-            rule(body, body[field])
+    checks.apply(_RULES, body)
     tools, response_format = body.get("tools") or [], body.get("response_format") or {}
     return CallRequest(
         model, max_tokens, input_tokens + sum(map(checks.json_tokens, tools)), stream,
@@ -276,7 +274,7 @@ def _stream_options(body: dict[str, Any], value: object) -> None:
     checks.flag(table, "include_usage", "stream_options.include_usage")
 
 
-_RULES: Mapping[str, Callable[[dict[str, Any], Any], None]] = {
+_RULES = {
     "n": _n,
     "tools": _tools,
     "tool_choice": _tool_choice,  # after the tools it names

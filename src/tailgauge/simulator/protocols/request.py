@@ -7,7 +7,7 @@ tokens    text: one per 4 UTF-8 bytes; pictures and files: a fixed number; any o
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -183,6 +183,13 @@ def json_tokens(value: Mapping[str, Any]) -> int:
 def bare_json(value: Mapping[str, Any]) -> str:
     """A block's JSON without its mark."""
     return compact({key: item for key, item in value.items() if key != "cache_control"})
+
+
+def apply(rules: Mapping[str, Callable[[dict[str, Any], Any], None]], body: dict[str, Any]) -> None:
+    """Let each rule check its field, where that is given; a rule raises `Refused`."""
+    for field, rule in rules.items():
+        if body.get(field) is not None:
+            rule(body, body[field])
 
 
 def require(table: object, param: str, fields: Fields) -> dict[str, Any]:
