@@ -37,12 +37,9 @@ class Answer(ABC):
     def __init__(self, exchange: Exchange) -> None:
         request, table = exchange.request, exchange.endpoint.table
         self.exchange, self.fault, self.streams = exchange, exchange.fault, request.stream
-        plan = exchange.reply.plan
-        self.pieces: TextPieces | PlanPieces = (
-            TextPieces(request.max_tokens, table.tokens_per_chunk)
-            if plan is None
-            else PlanPieces(plan, signatures=exchange.wire.SIGNATURES)
-        )
+        self.pieces: TextPieces | PlanPieces = TextPieces(request.max_tokens, table.tokens_per_chunk)
+        if exchange.reply.plan is not None:
+            self.pieces = PlanPieces(exchange.reply.plan, signatures=exchange.wire.SIGNATURES)
         self.opens_ns: int | None = None
         self.due_ns: list[int] = []
         self.complete = self.over = False
@@ -160,9 +157,9 @@ class ModelAnswer(Answer):
             due = self._chunks()[exchange.first :][: fault.breaks_after]
             if stream is not None:
                 due = [max(at_ns, row.received_at_ns) for at_ns in due]
-            self.due_ns = (
-                [at_ns + fault.chunk_delay_ns(i) for i, at_ns in enumerate(due)] if fault.delay_ns else due
-            )
+            if fault.delay_ns:
+                due = [at_ns + fault.chunk_delay_ns(i) for i, at_ns in enumerate(due)]
+            self.due_ns = due
         else:
             self.opens_ns = times.made_ns[-1] + fault.delay_ns
             self.due_ns = [self.opens_ns] if request.max_tokens and self.ending == END_MARK else []

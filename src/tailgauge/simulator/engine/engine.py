@@ -29,10 +29,8 @@ class Engine:
     ) -> None:
         self.config = config
         self._seed, self._tokens, self._hooks = seed, tokens, hooks
-        self.replicas: list[Batch] = [
-            (config.replica or Batch)(index, config, seed, hooks, self._left)
-            for index in range(config.replicas)
-        ]
+        replica, indices = config.replica or Batch, range(config.replicas)
+        self.replicas: list[Batch] = [replica(i, config, seed, hooks, self._left) for i in indices]
         self._router = Router(config, seed)
         self._loads = [0] * config.replicas  # calls not ended, by replica
         self._open: dict[int | str, Call] = {}

@@ -224,17 +224,13 @@ def _message(
 def _usage(reply: Reply, output_tokens: int, *, cumulative: bool = False) -> dict[str, Any]:
     """`cumulative`: of the end of the stream, without the lifetime of what was written to the cache."""
     prompted = reply.prompt or PromptTokens(reply.request.input_tokens)
+    short, long = prompted.creation_5m, prompted.creation_1h
     usage: dict[str, Any] = {
-        "input_tokens": prompted.input_tokens,
-        "cache_creation_input_tokens": prompted.creation_5m + prompted.creation_1h,
-        "cache_read_input_tokens": prompted.read,
-        "output_tokens": output_tokens,
-    }
+        "input_tokens": prompted.input_tokens, "cache_creation_input_tokens": short + long,
+        "cache_read_input_tokens": prompted.read, "output_tokens": output_tokens,
+    }  # fmt: skip
     if reply.prompt is not None and not cumulative:
-        usage["cache_creation"] = {
-            "ephemeral_5m_input_tokens": prompted.creation_5m,
-            "ephemeral_1h_input_tokens": prompted.creation_1h,
-        }
+        usage["cache_creation"] = {"ephemeral_5m_input_tokens": short, "ephemeral_1h_input_tokens": long}
     if reply.plan is not None and reply.plan.thinking_tokens and output_tokens == reply.request.max_tokens:
         usage["output_tokens_details"] = {"thinking_tokens": reply.plan.thinking_tokens}
     return usage
