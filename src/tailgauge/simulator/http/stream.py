@@ -213,18 +213,13 @@ class Stream:
                 last = self._wire.closing(self._exchange.reply)
             elif answer.ending == ERROR_EVENT:
                 last = self._wire.error_event(self._exchange.failure(answer.fault.status))
-            await self._write_end(writer, last)
-        answer.finish(ended_at_ns, chunks)
-
-    async def _write_end(self, writer: Writer, last: bytes) -> None:
-        """The last events and the end of the body."""
-        if self._proxy is None:
+            if self._proxy is not None:
+                if last:
+                    writer.write(framed(last, self._chunked))
+                self._proxy.end()
+                last = b""
             await self._response.write_eof(last)
-            return
-        if last:
-            writer.write(framed(last, self._chunked))
-        self._proxy.end()
-        await self._response.write_eof()
+        answer.finish(ended_at_ns, chunks)
 
     def _stop_pings(self) -> None:
         if self._pinger is not None:
