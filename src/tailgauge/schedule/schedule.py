@@ -29,7 +29,7 @@ from tailgauge.schedule.processes import course, operational_times
 from tailgauge.schedule.prompt_file import DealtRows, RowRules, deal, read_prompts
 from tailgauge.schedule.random_streams import Purpose, stream
 from tailgauge.schedule.settings import CLOSED, DEFAULT_RATE, MAX_TOKENS, TRACE, Arrival
-from tailgauge.schedule.traces import Recorded, Replay, read_trace, replay
+from tailgauge.schedule.traces import read_trace, replay
 
 MAX_ARRIVALS = 20_000_000
 Alternating = tuple[tuple[str, str], float, float]  # the two tables, seconds of a block, start of the first
@@ -109,10 +109,12 @@ def plan(
     """
     if arrival.process == TRACE:
         path = locate(arrival.trace.file or "", folder, "arrival.trace.file")
-        recorded = read_trace(path, arrival.trace.format)
-        replayed = replay(recorded, arrival.trace, arrival.rate_per_s, duration_s, seed)
-        schedule = _drawn(replayed.at_ns, traffic, seed, alternating)
-        schedule = _of_trace(schedule, arrival, recorded, replayed)
+        recorded, options = read_trace(path, arrival.trace.format), arrival.trace
+        sent, facts, notes = replay(recorded, options, arrival.rate_per_s, duration_s, seed)
+        schedule = replace(_drawn(sent.at_ns, traffic, seed, alternating), trace=facts, notes=notes)
+        if options.sizes:
+            sizes = {"prompt_tokens": sent.prompt_tokens, "output_tokens": sent.output_tokens}
+            schedule = replace(schedule, **sizes, blocks=sent.blocks if options.blocks else None)
     elif not arrival.is_open:
         at_ns = _nanoseconds(_first_requests(arrival, warmup_s, duration_s))
         schedule = replace(_drawn(at_ns, traffic, seed), turns=np.zeros(len(at_ns), dtype=np.int32))
@@ -181,17 +183,6 @@ def alternate(
     b_first = stream(seed, Purpose.VARIANTS).random(pairs) < 0.5
     of_b = (block >= 0) & ((block % 2 == 0) == b_first[np.maximum(block, 0) // 2])
     return np.where((chosen == a) | (chosen == b), np.where(of_b, b, a), chosen)
-
-
-def _of_trace(schedule: Schedule, arrival: Arrival, recorded: Recorded, replayed: Replay) -> Schedule:
-    """The trace's sizes and blocks in place of those drawn."""
-    rows = replayed.rows
-    schedule = replace(schedule, trace=replayed.facts, notes=replayed.notes)
-    if not arrival.trace.sizes:
-        return schedule
-    prompts, outputs = recorded.prompt_tokens[rows], recorded.output_tokens[rows]
-    blocks = [recorded.blocks[row] for row in rows] if recorded.blocks and arrival.trace.blocks else None
-    return replace(schedule, prompt_tokens=prompts, output_tokens=outputs, blocks=blocks)
 
 
 def _with_files(

@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 from array import array
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from itertools import chain
 from pathlib import Path
@@ -209,20 +209,13 @@ def _format_of(path: Path, row: Mapping[str, Any], kind: str) -> str:
     return kind
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
-    """The rows that are sent: which of the trace, when, and what became of the others."""
-
-    rows: Any
-    at_ns: Any
-    facts: dict[str, Any]
-    notes: tuple[str, ...]
-
-
 def replay(
     recorded: Recorded, options: Trace, rate_per_s: float | None, duration_s: float, seed: int
-) -> Replay:
-    """Fit a trace into [0, duration); raises ScenarioError where nothing of it is left."""
+) -> tuple[Recorded, dict[str, Any], tuple[str, ...]]:
+    """The rows that are sent within [0, duration), what became of the others, and notes on both.
+
+    Raises ScenarioError where none is left.
+    """
     n = len(recorded)
     failed = recorded.output_tokens == 0
     bare = ~failed & (recorded.prompt_tokens == 0)
@@ -247,9 +240,12 @@ def replay(
         "file": options.file, "format": recorded.format, "rows_read": n, "emitted": len(kept), "dropped": dropped,
         "resolution_s": recorded.resolution_ns / 1e9, "speed_up": speed_up, "keep_share": options.keep_share,
     }  # fmt: skip
-    sent_ns = at_ns[kept].astype(np.int64)
+    blocks = recorded.blocks and tuple(recorded.blocks[row] for row in kept)
+    prompts, outputs = recorded.prompt_tokens[kept], recorded.output_tokens[kept]
+    times = at_ns[kept].astype(np.int64)
+    sent = replace(recorded, at_ns=times, prompt_tokens=prompts, output_tokens=outputs, blocks=blocks)
     ends_s = None if BEYOND in dropped else float(at_ns[-1]) / 1e9
-    return Replay(kept, sent_ns, facts, _notes(facts, ends_s, duration_s))
+    return sent, facts, _notes(facts, ends_s, duration_s)
 
 
 def _rate_per_s(recorded: Recorded, usable: int) -> float:

@@ -124,14 +124,6 @@ class ProbeResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Popularity:
-    """How often each prefix is used, by the scenario, and the lifetime that its mark requests."""
-
-    per_s: Floats
-    ttl: str
-
-
-@dataclass(frozen=True, slots=True)
 class JudgedCheck:
     """A check with its p-value adjusted for the family; FAIL is a finding. `noted`: would be one, but gives nothing back."""
 

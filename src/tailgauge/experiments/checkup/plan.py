@@ -23,7 +23,7 @@ from tailgauge.call import CACHE_MARKS
 from tailgauge.experiments.answer import Answer
 from tailgauge.experiments.checkup import judge, light, probes, report
 from tailgauge.experiments.checkup.cancelled import cancelled
-from tailgauge.experiments.checkup.judge import BURST_FROM, BURST_TO, CONTROL, Popularity, ProbeResult
+from tailgauge.experiments.checkup.judge import BURST_FROM, BURST_TO, CONTROL, ProbeResult
 from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step, StepResult, Steps, warm_up
 from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.plan.estimate import short_prefixes
@@ -269,8 +269,8 @@ def _cached_found(of: TestedTraffic, reading: RunReading) -> ProbeResult:
     assert cache is not None
     part = of.tables[of.cached].weight / sum(one.weight for one in of.tables.values())
     weights: Floats = np.arange(1, cache.prefixes + 1, dtype=np.float64) ** -cache.zipf
-    popularity = Popularity(of.rate_per_s * part * weights / weights.sum(), cache.ttl)
-    return probes.cached(reading, popularity, has_marks=of.has_marks)
+    per_s = of.rate_per_s * part * weights / weights.sum()
+    return probes.cached(reading, per_s, cache.ttl, has_marks=of.has_marks)
 
 
 def _fan_out(of: TestedTraffic) -> Sent:

@@ -23,7 +23,7 @@ import pandas as pd
 
 from tailgauge.experiments.checkup import judge
 from tailgauge.experiments.checkup.checks import CHECKS
-from tailgauge.experiments.checkup.judge import Gain, Measured, Medians, Popularity, ProbeCheck, ProbeResult
+from tailgauge.experiments.checkup.judge import Gain, Measured, Medians, ProbeCheck, ProbeResult
 from tailgauge.experiments.checkup.light import known
 from tailgauge.experiments.course import RunReading
 from tailgauge.rows import schema
@@ -50,8 +50,10 @@ SLOWER = 2.0  # times, for longer than that
 FASTER = 0.1  # first content of a warm prefix: a sign of a cache
 
 
-def cached(reading: RunReading, popularity: Popularity, *, has_marks: bool) -> ProbeResult:
-    """Result of a run with the traffic as it is and with a cold prefix; `has_marks`: of the protocol."""
+def cached(reading: RunReading, per_s: Floats, ttl: str, *, has_marks: bool) -> ProbeResult:
+    """Result of a run with the traffic as it is and with a cold prefix. `per_s`: how often each prefix is used, by the
+    scenario; `ttl`: the lifetime that its mark requests; `has_marks`: of the protocol.
+    """
     known = settings(reading.frames.run)
     every = steady_calls(reading, known, salted={judge.COLD})
     sent, cold = every[every["traffic"] == judge.WARM], every[every["traffic"] == judge.COLD]
@@ -71,7 +73,7 @@ def cached(reading: RunReading, popularity: Popularity, *, has_marks: bool) -> P
         return ProbeResult(without_usage(reading.frames.run["engine_cache"], sent, ratio), shown)
     checks = [
         of_cause(warm, misses.NO_CACHE), _unmarked(warm, has_marks=has_marks), of_cause(warm, misses.BELOW_MINIMUM),
-        of_cause(warm, misses.UNSTABLE), of_cause(warm, misses.UNEXPLAINED), *_lifetime(warm, popularity, known),
+        of_cause(warm, misses.UNSTABLE), of_cause(warm, misses.UNEXPLAINED), *_lifetime(warm, per_s, ttl, known),
     ]  # fmt: skip
     return ProbeResult(tuple(checks), shown)
 
@@ -148,16 +150,16 @@ def _unmarked(warm: pd.DataFrame, *, has_marks: bool) -> ProbeCheck:
     return judge.of_share("unmarked", met, text, _lost(warm, met))
 
 
-def _lifetime(warm: pd.DataFrame, popularity: Popularity, known: CacheSettings) -> list[ProbeCheck]:
+def _lifetime(warm: pd.DataFrame, per_s: Floats, ttl: str, known: CacheSettings) -> list[ProbeCheck]:
     """Whether entries live until they are used again: by the scenario's rates, because a probe is shorter than a cache
     lifetime; what expired within the probe is checked too.
     """
     measured = of_cause(warm, misses.EXPIRED)
-    gone, gone_hour = (_gone(popularity, known, ttl) for ttl in (popularity.ttl, "1h"))
+    gone, gone_hour = (_gone(per_s, known, lives) for lives in (ttl, "1h"))
     marked = len(warm) and (warm["cache_marks"] > 0).all() and (warm["created"] + warm["read"]).any()
-    gap_s = 1 / float(popularity.per_s.mean())
+    gap_s = 1 / float(per_s.mean())
     gap = f"{gap_s:,.0f}" if gap_s >= 100 else f"{gap_s:.3g}"
-    text = f"a prefix is used every {gap} s, its entry lives for {known.lives_s[popularity.ttl]:g} s"
+    text = f"a prefix is used every {gap} s, its entry lives for {known.lives_s[ttl]:g} s"
     if not marked:
         return [judge.inconclusive("once", "no call has a mark, or nothing is cached"), measured]
     if gone <= CHECKS["expired"].share:
@@ -169,11 +171,11 @@ def _lifetime(warm: pd.DataFrame, popularity: Popularity, known: CacheSettings) 
     return [by_plan, other]
 
 
-def _gone(popularity: Popularity, known: CacheSettings, ttl: str) -> float:
+def _gone(per_s: Floats, known: CacheSettings, ttl: str) -> float:
     """The share of calls that find their entry expired."""
-    lived = popularity.per_s * known.lives_s[ttl]
+    lived = per_s * known.lives_s[ttl]
     hits = sliding_hit(lived) if known.sliding else fixed_hit(lived)
-    return 1 - float((hits * popularity.per_s).sum() / popularity.per_s.sum())
+    return 1 - float((hits * per_s).sum() / per_s.sum())
 
 
 def _rewritten(warm: pd.DataFrame, gone: float) -> Gain:
