@@ -178,10 +178,8 @@ class Fold:
         n = table.num_rows
         if not n:
             return
-        column = {
-            name: table[name].to_numpy()
-            for name in ("request_id", "leg", "attempt", "chunk_index", "arrived_at_ns", "lag_ns", "chars")
-        }
+        wanted = ("request_id", "leg", "attempt", "chunk_index", "arrived_at_ns", "lag_ns", "chars")
+        column = {name: table[name].to_numpy() for name in wanted}
         kind = pc.fill_null(pc.index_in(table["kind"], pa.array(CHUNK_KINDS)), -1).to_numpy()
         place = slice(self._rows, self._rows + n)
         np.add(column["arrived_at_ns"], shift_ns, out=self._arrived[place])
@@ -223,14 +221,13 @@ class Fold:
             in_order = np.argsort(moved)
             ranges = Ranges(moved[in_order], ranges.ns[in_order])
         new = np.flatnonzero(~_same(runs)) if len(order) else order
-        sums = {
-            name: np.add.reduceat(getattr(runs, name), new) if len(new) else np.empty(0, np.int64)
-            for name in ("length", "chars", "thinking")
-        }
-        return Chunks(
-            runs.request_id[new], runs.leg[new], runs.attempt[new], sums["length"], sums["chars"], sums["thinking"],
-            runs.first_chars[new], arrived, _other_kinds(runs), ranges, lags_ns,
-        )  # fmt: skip
+        length, chars, thinking = (
+            np.add.reduceat(values, new) if len(new) else np.empty(0, np.int64)
+            for values in (runs.length, runs.chars, runs.thinking)
+        )
+        calls = (runs.request_id[new], runs.leg[new], runs.attempt[new])
+        first_chars, kinds = runs.first_chars[new], _other_kinds(runs)
+        return Chunks(*calls, length, chars, thinking, first_chars, arrived, kinds, ranges, lags_ns)
 
 
 def blocks(sizes: Ints) -> Iterator[slice]:

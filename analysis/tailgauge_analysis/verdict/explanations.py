@@ -85,9 +85,9 @@ def connections(frames: Frames) -> str:
     if most > kept:
         return f"keep more of them with target.connections = {most}"
     if closed > opened / 2:
+        took = f"{count(len(calls))} calls took {count(opened)}"
         return (
-            f"the target closes its connections ({count(len(calls))} calls took {count(opened)}): let it, and a proxy "
-            "in front of it, keep them open"
+            f"the target closes its connections ({took}): let it, and a proxy in front of it, keep them open"
         )
     if cut > opened / 2:
         return f"calls that were cut short or broke off ({count(cut)}) took theirs along"
@@ -135,24 +135,18 @@ def _late(rows: pd.DataFrame, silent: list[Stretch]) -> Iterator[tuple[float, st
         return
     worst = late.iloc[int(late["loop_lag_max_ns"].to_numpy().argmax())]
     lag_ns = worst["loop_lag_max_ns"]
-    text = (
-        f"had an event loop up to {ms(lag_ns / 1e6)} ms late (at {_at(worst)}), "
-        f"above {LAG_NS // 10**6} ms in {len(late)} of {len(rows)} seconds"
-    )
+    above = f"above {LAG_NS // 10**6} ms in {len(late)} of {len(rows)} seconds"
+    text = f"had an event loop up to {ms(lag_ns / 1e6)} ms late (at {_at(worst)}), {above}"
     if any(_froze(worst["at_ns"] / 1e9, lag_ns / 1e9, s.from_s, s.to_s or math.inf) for s in silent):
         text += "; it sent no messages in that time: the process or its machine was suspended"
     elif worst["core_wait_ns"] > WAITED * lag_ns:
-        text += (
-            f"; it waited {ms(worst['core_wait_ns'] / 1e6)} ms of that second for a core that other processes used: "
-            "give each worker its own core"
-        )
+        text += f"; it waited {ms(worst['core_wait_ns'] / 1e6)} ms of that second for a core "
+        text += "that other processes used: give each worker its own core"
     elif worst["gc_pause_ns"] > WAITED * lag_ns:
         text += " (Python's garbage collector)"
     elif lag_ns > thresholds.STALL_NS and worst["cpu_share"] < thresholds.PLANNED_CPU:
-        text += (
-            f"; its core was at {share(worst['cpu_share'])} then, so the event loop was blocked "
-            "(a sleep, a file or a name look-up in a plug-in or listener): remove it"
-        )
+        text += f"; its core was at {share(worst['cpu_share'])} then, so the event loop was blocked "
+        text += "(a sleep, a file or a name look-up in a plug-in or listener): remove it"
     yield lag_ns / 1e6, text
 
 

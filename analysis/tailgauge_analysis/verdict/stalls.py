@@ -84,7 +84,6 @@ def _spell(worker: Any, begin_s: Floats, end_s: Floats, lags: Floats, rows: Ints
 def sentence(found: BadSeconds) -> str:
     """How much of the stage was bad, and where most."""
     one = found.spells[0]
-    return (
-        f"Workers were stalled for more than 50 ms in {share(found.share)} of {count(found.seconds)} seconds. "
-        f"Worst: worker {one.worker} at {clock(one.from_s)}, {one.cause} by {ms(one.worst_ms)} ms."
-    )
+    worst = f"worker {one.worker} at {clock(one.from_s)}, {one.cause} by {ms(one.worst_ms)} ms"
+    of = f"{share(found.share)} of {count(found.seconds)} seconds"
+    return f"Workers were stalled for more than 50 ms in {of}. Worst: {worst}."

@@ -39,9 +39,8 @@ def fetch_server_log(url: str, run_id: str, folder: RunFolder, authority: str | 
     path = folder.part("target", 0, "all")
     path.with_suffix(".tmp").write_bytes(body)
     path.with_suffix(".tmp").rename(path)
-    dropped, unfinished = (
-        headers.get(f"x-tailgauge-server-log-{word}") or "0" for word in ("dropped", "open")
-    )
+    named = (f"x-tailgauge-server-log-{word}" for word in ("dropped", "open"))
+    dropped, unfinished = (headers.get(name) or "0" for name in named)
     notes = [] if dropped == "0" else [f"the endpoint's server log left out {dropped} calls"]
     if unfinished != "0":
         notes.append(f"the endpoint's server log has incomplete rows of {unfinished} unfinished calls")

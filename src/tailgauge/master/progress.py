@@ -63,10 +63,9 @@ _ADVICE = {
 
 def unknown_engine(table: str, url: str) -> str:
     """What to do where exact answers are asked of a target that does not name its engine."""
-    return (
-        f"{table}.engine: expected one of {', '.join(EXACT)} for output = 'exact': the list of models at {url} does not "
-        "name an engine. Set it, or leave `output` out"
-    )
+    expected = f"expected one of {', '.join(EXACT)} for output = 'exact'"
+    why = f"the list of models at {url} does not name an engine"
+    return f"{table}.engine: {expected}: {why}. Set it, or leave `output` out"
 
 
 def preflight_failure(url: str, protocol: str, seen: dict[str, Any]) -> str:

@@ -492,10 +492,9 @@ class Run:
                 worker.missing = self._leases.missing(worker, request_ids(self.folder, worker.number))
             if not (worker.delivered or worker.record.get("shared", True)):
                 why = f" ({worker.record['refused']})" if worker.record.get("refused") else ""
-                self.notes.append(
-                    f"rows of worker {worker.number} were not transferred{why}: they are in {worker.record['folder']} on "
-                    f"{worker.hello['host']}; pass that folder to `tailgauge report` together with this one"
-                )
+                where = f"they are in {worker.record['folder']} on {worker.hello['host']}"
+                how = "pass that folder to `tailgauge report` together with this one"
+                self.notes.append(f"rows of worker {worker.number} were not transferred{why}: {where}; {how}")
 
     def _has_holes(self, worker: RunWorker) -> bool:
         """Whether some of its leases may have no row although the run was not cut short."""

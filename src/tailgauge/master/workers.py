@@ -92,11 +92,8 @@ class RunWorker:
         if not self.has_drained and self.counters.get("clock"):
             known["clock"] = self.counters["clock"]  # newer than that of its `ready`
         hello = {k: self.hello[k] for k in ("name", "host", "pid")}
-        silent = [
-            {"from_s": _s(since), "to_s": None if until is None else _s(until)}
-            for since, until in self.silent
-        ]
-        late_s = None if self.late_ns is None else _s(self.late_ns)
+        silent = [{"from_s": _s(since), "to_s": _s(until)} for since, until in self.silent]
+        late_s = _s(self.late_ns)
         stretches = {"late_s": late_s, "silent": silent, "missing": self.missing}
         return {
             "worker": self.number, **hello, "state": self.state, "leased": self.leased, **known, **stretches,
@@ -216,8 +213,8 @@ class RunWorkers:
         return Share(worker.leased, here, worker.leased - seen)
 
 
-def _s(ns: int) -> float:
-    return round(ns / 1e9, 3)
+def _s(ns: int | None) -> float | None:
+    return None if ns is None else round(ns / 1e9, 3)
 
 
 Finding = tuple[str, str]  # verdict, reason

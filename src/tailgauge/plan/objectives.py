@@ -37,10 +37,8 @@ def _precision(objective: Objective, scenario: Scenario, schedule: Schedule) -> 
     for one, of_all, n in zip(every, share, wants, strict=True):
         if n <= has * of_all:
             return [f"{text.format(n)}, after {one.until_s:,.0f} s (at most {every[-1].until_s:,.0f})"]
-    return [
-        f"{text.format(wants[-1])}, this plan has {has:,}",
-        f"  run {_longer(scenario, wants[-1] / max(has, 1))} s, or ask for less",
-    ]
+    longer = _longer(scenario, wants[-1] / max(has, 1))
+    return [f"{text.format(wants[-1])}, this plan has {has:,}", f"  run {longer} s, or ask for less"]
 
 
 def _pairs(scenario: Scenario, blocks: Crossover) -> list[str]:

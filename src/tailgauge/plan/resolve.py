@@ -191,10 +191,9 @@ def _priced(scenario: Scenario, prices: Prices) -> None:
         return
     for _, model in scenario.models():
         if prices.price(model, utc_today()) is None:
-            raise ScenarioError(
-                f"guard.max_cost: no price is known for model {model!r} in {prices.source}: add it there, or name "
-                "another price file in guard.prices, or use max_tokens (see `tailgauge docs prices`)"
-            )
+            why = f"no price is known for model {model!r} in {prices.source}"
+            how = "add it there, or name another price file in guard.prices, or use max_tokens"
+            raise ScenarioError(f"guard.max_cost: {why}: {how} (see `tailgauge docs prices`)")
 
 
 def _guard_suffices(scenario: Scenario, workers: int) -> None:

@@ -94,9 +94,8 @@ class Price:
     def of_plain(cls, plain: list[Any]) -> Price:
         """What `plain` made."""
         since, rates, above, long_rates = plain
-        return cls(
-            date.fromisoformat(since), tuple(map(Fraction, rates)), above, tuple(map(Fraction, long_rates))
-        )
+        usual, long = (tuple(map(Fraction, some)) for some in (rates, long_rates))
+        return cls(date.fromisoformat(since), usual, above, long)
 
 
 @dataclass(frozen=True, slots=True)
