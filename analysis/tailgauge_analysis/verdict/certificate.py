@@ -119,7 +119,7 @@ def explanations(one: Certified) -> list[str]:
 
 
 def judge(evidence: Evidence) -> Judgement | None:
-    """The check `certificate`."""
+    """no worker received chunks at a rate at which calibration found wrong times"""
     one = certified(evidence.frames, evidence.steady)
     if not one.beyond_failed:
         return None

@@ -1,4 +1,4 @@
-"""The checks of the measurement, one row of CHECKS each.
+"""The checks of the measurement, one row of CHECKS each; the docstring of its function says when it passes.
 
 A check passes (None) or gives the verdict that it forces, the problem, and what to do about it. Only what can distort a
 reported number is a check; what made the client's work harder is an explanation (explanations.py).
@@ -54,6 +54,7 @@ SETTLE_CLOCKS = "Let time synchronization settle (chrony, NTP), then run again."
 
 
 def _finished(e: Evidence) -> Judgement | None:
+    """the run ended as planned and its master recorded it"""
     run, state = e.frames.run, e.frames.run["state"]
     master = next((p.text for p in e.frames.problems if p.kind == MASTER), None)
     if state == "unusable":
@@ -90,6 +91,7 @@ def _orphaned(e: Evidence) -> Judgement:
 
 
 def _readable(e: Evidence) -> Judgement | None:
+    """every Parquet part can be read"""
     damaged = [p.text for p in e.frames.problems if p.kind == DAMAGED]
     if not damaged:
         return None
@@ -99,6 +101,7 @@ def _readable(e: Evidence) -> Judgement | None:
 
 
 def _lost(e: Evidence) -> Judgement | None:
+    """no worker and no scheduled request is lost"""
     c, run = e.conservation, e.frames.run
     missing = losses.sentences(c.workers, closed=run["closed"])
     more = c.lost - sum(one.left for one in c.workers)
@@ -125,6 +128,7 @@ def _unconfirmed(e: Evidence) -> Judgement | None:
 
 
 def _written(e: Evidence) -> Judgement | None:
+    """every recorded row was written"""
     if not e.conservation.unwritten:
         return None
     tables = listed(f"{count(n)} of {plain(name, 40)}" for name, n in e.conservation.unwritten.items())
@@ -136,6 +140,7 @@ def _written(e: Evidence) -> Judgement | None:
 
 
 def _conserved(e: Evidence) -> Judgement | None:
+    """scheduled, dispatched and ended requests add up, in the rows and in run.json"""
     c = e.conservation
     if c.scheduled is None:
         problem = "The number of scheduled requests is unknown, so nothing shows that all are here."
@@ -147,7 +152,8 @@ def _conserved(e: Evidence) -> Judgement | None:
 
 
 def _in_flight(e: Evidence) -> Judgement | None:
-    """Little's law: attempts counted in flight against those in the rows."""
+    """attempts in flight, counted live and from the rows, agree within 0.1 s and the worker's lag for 99% of them"""
+    # Little's law: attempts counted in flight against those in the rows.
     p = e.in_flight
     if p is None or p.outside <= max(IN_FLIGHT, IN_FLIGHT_SHARE * p.live):
         return None
@@ -156,6 +162,7 @@ def _in_flight(e: Evidence) -> Judgement | None:
 
 
 def _unique(e: Evidence) -> Judgement | None:
+    """every request id appears once"""
     n = e.conservation.duplicates
     problem = f"{plural(n, 'request id')} {'appears' if n == 1 else 'appear'} more than once."
     return (INVALID, problem, "Report only one copy of each part.") if n else None
@@ -165,7 +172,8 @@ def _unique(e: Evidence) -> Judgement | None:
 
 
 def _ordered(e: Evidence) -> Judgement | None:
-    """A time before that of an earlier station is wrong, and so is every latency computed from it."""
+    """every attempt's times are in order (INVALID above 1% of attempts)"""
+    # A time before that of an earlier station is wrong, and so is every latency computed from it.
     latest = np.full(len(e.frames.attempts), -np.inf)
     back_ns = np.zeros(len(e.frames.attempts))
     for name in STATIONS:
@@ -184,6 +192,7 @@ def _ordered(e: Evidence) -> Judgement | None:
 
 
 def _measured(e: Evidence) -> Judgement | None:
+    """at least one request was scheduled in the steady stage"""
     if len(e.steady.requests):
         return None
     problem = "Nothing to measure: no request was scheduled in the steady stage."
@@ -191,6 +200,7 @@ def _measured(e: Evidence) -> Judgement | None:
 
 
 def _answered(e: Evidence) -> Judgement | None:
+    """at least one request of the steady stage succeeded"""
     n = len(e.steady.requests)
     if not n or (e.steady.requests["ended"] == schema.OK).any():
         return None
@@ -212,7 +222,8 @@ def violations(frames: Frames) -> tuple[list[tuple[str, int]], int]:
 
 
 def _protocol(e: Evidence) -> Judgement | None:
-    """Such an answer counts as failed, but for its token counts; what sends one may be a proxy or another service."""
+    """no answer breaks the target's protocol"""
+    # Such an answer counts as failed, but for its token counts; what sends one may be a proxy or another service.
     found, attempts = violations(e.frames)
     if not found:
         return None
@@ -230,6 +241,7 @@ def _protocol(e: Evidence) -> Judgement | None:
 
 
 def _settled(e: Evidence) -> Judgement | None:
+    """under constant load for at least 10 s and 200 requests, no warm-up reaches into the steady stage"""
     found = e.stability.of(WARMUP)
     if not found:
         return None
@@ -240,6 +252,7 @@ def _settled(e: Evidence) -> Judgement | None:
 
 
 def _dropped(e: Evidence) -> Judgement | None:
+    """no request was dropped at the in-flight cap (INVALID above 1% of scheduled)"""
     drops, scheduled = e.conservation.client_drop, e.conservation.scheduled or 0
     if not drops:
         return None
@@ -254,6 +267,7 @@ def _dropped(e: Evidence) -> Judgement | None:
 
 
 def _unsent(e: Evidence) -> Judgement | None:
+    """every request that was due was sent or dropped at the in-flight cap (INVALID above 1% of scheduled not sent)"""
     c, run = e.conservation, e.frames.run
     if not c.unsent:
         return None
@@ -280,7 +294,10 @@ def _most_sent(e: Evidence) -> str:
 
 
 def _distorted(e: Evidence) -> Judgement | None:
-    """The worst figure that an objective or the headline uses, and who was late when."""
+    """no figure of an objective or of the headline is off by more than 5%, a quarter of its interval's half width, or 0.5
+    ms because of the client (INVALID above 10% or 1 ms)
+    """
+    # The worst figure that an objective or the headline uses, and who was late when.
     bad = sorted(
         (one for one in e.errors if one.is_used and one.verdict != VALID),
         key=lambda one: (WORST_FIRST.index(one.verdict), -one.error_ms / one.limit_ms),
@@ -328,6 +345,7 @@ def _opened(e: Evidence, over_ms: float) -> str:
 
 
 def _synchronized(e: Evidence) -> Judgement | None:
+    """every worker's clock offset is known within 1 ms"""
     unknown = [str(number) for number in clocks(e.frames).unknown]
     errors_ms = {w["worker"]: (w["error_ns"] or 0) / 1e6 for w in e.frames.run["workers"]}
     wide = [f"worker {of} ± {ms(error_ms)} ms" for of, error_ms in errors_ms.items() if error_ms > CLOCK_MS]
@@ -340,6 +358,7 @@ def _synchronized(e: Evidence) -> Judgement | None:
 
 
 def _steady_clock(e: Evidence) -> Judgement | None:
+    """no wall clock stepped by more than 1 ms within a second"""
     steps_ms = {one.worker: one.clock_step_max_ms for one in e.workers if one.clock_step_max_ms > CLOCK_MS}
     stepped = ", ".join(f"worker {of} by {ms(step_ms)} ms" for of, step_ms in steps_ms.items())
     problem = f"The wall clock stepped within a second: {stepped}. Kernel timestamps use the wall clock."
@@ -350,7 +369,10 @@ def _steady_clock(e: Evidence) -> Judgement | None:
 
 
 def _endpoint(e: Evidence) -> Judgement | None:
-    """The figure that it moved farthest beyond its limit."""
+    """the simulated endpoint's own lateness moved no figure by more than 5%, a quarter of its interval's half width, or 2
+    ms
+    """
+    # The figure that it moved farthest beyond its limit.
     beyond = []
     for one in endpoint_delays(e.frames, e.of_target):
         limit = allowed(one.found, ENDPOINT_MS)
@@ -367,51 +389,25 @@ def _endpoint(e: Evidence) -> Judgement | None:
 
 
 CHECKS = (
-    Check("finished", "the run ended as planned and its master recorded it", _finished),
-    Check("parts", "every Parquet part can be read", _readable),
-    Check("lost", "no worker and no scheduled request is lost", _lost),
-    Check("written", "every recorded row was written", _written),
-    Check("conservation", "scheduled, dispatched and ended requests add up, in the rows and in run.json", _conserved),
-    Check(
-        "in_flight",
-        "attempts in flight, counted live and from the rows, agree within 0.1 s and the worker's lag for 99% of them",
-        _in_flight, of_client=True,
-    ),
-    Check("unique", "every request id appears once", _unique),
-    Check("order", "every attempt's times are in order (INVALID above 1% of attempts)", _ordered),
-    Check("measured", "at least one request was scheduled in the steady stage", _measured),
-    Check("protocol", "no answer breaks the target's protocol", _protocol),
-    Check(
-        "settled", "under constant load for at least 10 s and 200 requests, no warm-up reaches into the steady stage",
-        _settled,
-    ),
-    Check(
-        "cold_cache", "where the plan expects no cached tokens, at most 2% of the prompt tokens came out of a cache",
-        cold_cache.judge,
-    ),
-    Check("drops", "no request was dropped at the in-flight cap (INVALID above 1% of scheduled)", _dropped),
-    Check(
-        "unsent",
-        "every request that was due was sent or dropped at the in-flight cap (INVALID above 1% of scheduled not sent)",
-        _unsent,
-    ),
-    Check(
-        "client_error",
-        "no figure of an objective or of the headline is off by more than 5%, a quarter of its interval's half width, or "
-        "0.5 ms because of the client (INVALID above 10% or 1 ms)",
-        _distorted, of_client=True,
-    ),
-    Check("clock_offset", "every worker's clock offset is known within 1 ms", _synchronized, of_client=True),
-    Check("clock_step", "no wall clock stepped by more than 1 ms within a second", _steady_clock, of_client=True),
-    Check(
-        "certificate", "no worker received chunks at a rate at which calibration found wrong times", certificate.judge,
-        of_client=True,
-    ),
-    Check(
-        "endpoint",
-        "the simulated endpoint's own lateness moved no figure by more than 5%, a quarter of its interval's half width, or 2 ms",
-        _endpoint,
-    ),
-)  # fmt: skip
-COMPARABLE = (*CHECKS, Check("answered", "at least one request of the steady stage succeeded", _answered))
+    Check("finished", _finished),
+    Check("parts", _readable),
+    Check("lost", _lost),
+    Check("written", _written),
+    Check("conservation", _conserved),
+    Check("in_flight", _in_flight, of_client=True),
+    Check("unique", _unique),
+    Check("order", _ordered),
+    Check("measured", _measured),
+    Check("protocol", _protocol),
+    Check("settled", _settled),
+    Check("cold_cache", cold_cache.judge),
+    Check("drops", _dropped),
+    Check("unsent", _unsent),
+    Check("client_error", _distorted, of_client=True),
+    Check("clock_offset", _synchronized, of_client=True),
+    Check("clock_step", _steady_clock, of_client=True),
+    Check("certificate", certificate.judge, of_client=True),
+    Check("endpoint", _endpoint),
+)
+COMPARABLE = (*CHECKS, Check("answered", _answered))
 """Of a run whose latencies are compared with those of others; of a single run, no answer is a result."""

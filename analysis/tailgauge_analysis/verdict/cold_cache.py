@@ -20,7 +20,7 @@ ADVICE = "Leave repeat_prompts off, or restart the engine before the run."
 
 
 def judge(evidence: Evidence) -> Judgement | None:
-    """The check `cold_cache`."""
+    """where the plan expects no cached tokens, at most 2% of the prompt tokens came out of a cache"""
     frames = evidence.frames
     scenario = frames.run["scenario"]
     if table(scenario, "arrival").get("process") in MAY_REPEAT:

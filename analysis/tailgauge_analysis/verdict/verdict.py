@@ -56,12 +56,16 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One condition on a run. A check `of_client` does not apply to a dry run, which has no client."""
+    """One condition on a run, in the docstring of `judge`. One `of_client` does not apply to a dry run, which has no client."""
 
     name: str
-    passes_if: str
     judge: Callable[[Evidence], Judgement | None]
     of_client: bool = False
+
+    @property
+    def passes_if(self) -> str:
+        """The condition."""
+        return " ".join((self.judge.__doc__ or "").split())
 
 
 def reasons(checks: Sequence[Check], evidence: Evidence) -> list[Reason]:
