@@ -69,10 +69,8 @@ class Maker:
             if all(exchange)
             for role, piece in zip((USER, ASSISTANT), exchange, strict=True)
         )
-        return tuple(
-            self._leg(planned, request_id, leg, tokens, number, earlier)
-            for leg, tokens in enumerate(self._sizes(planned.prompt_tokens))
-        )
+        sizes = enumerate(self._sizes(planned.prompt_tokens))
+        return tuple(self._leg(planned, request_id, leg, size, number, earlier) for leg, size in sizes)
 
     def pre_warm(self) -> Iterator[Prompt]:
         """One prompt for each prefix that writes it and has no question; most popular first."""
@@ -115,11 +113,9 @@ class Maker:
     def _with(self, shared: Prefix, given: Prefix) -> Prefix:
         """The prefix with what a row brings behind it; in front of every section stands the run's salt."""
         opening = given.opening(self._run) if self._run and not self._is_unique else given
-        return Prefix(
-            (*shared.tools, *(given if shared.tools else opening).tools),
-            (*shared.system, *(given if shared.system else opening).system),
-            shared.messages,
-        )
+        tools = (given if shared.tools else opening).tools
+        system = (given if shared.system else opening).system
+        return Prefix((*shared.tools, *tools), (*shared.system, *system), shared.messages)
 
     def _number(self, request_id: int) -> int | None:
         if len(self._popularity) < 2:

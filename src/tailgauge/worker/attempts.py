@@ -78,10 +78,9 @@ class Attempts:
         self.on_exhausted: Callable[[str], None] = lambda _: None  # no descriptor was left for a call
         self._run_id, self._endpoints, self._deadline_s = run_id, endpoints, deadline_s
         self._recorder, self._counters, self._cache = recorder, counters, cache
-        self._held = HeldBytes()
+        self._held, self.later = HeldBytes(), Later()
         self.last_row: AttemptRow | None = None
         self.open: dict[Key, _Open] = {}  # in the order of their begin; until their rows are made
-        self.later = Later()
         self._deadline: Any = None  # one timer: the deadlines are in the order of the begins
 
     def warm_up(self) -> None:

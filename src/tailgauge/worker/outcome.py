@@ -117,9 +117,7 @@ def _limit_kind(exchange: Exchange) -> str:
 def rate_limit_headers(exchange: Exchange) -> str | None:
     """Every rate-limit header as a JSON object, or None."""
     named = [pair for pair in exchange.headers if b"ratelimit" in pair[0].lower()][:MAX_HEADERS]
-    if not named:
-        return None
-    return json.dumps({header(name).lower(): header(value) for name, value in named})
+    return json.dumps({header(name).lower(): header(value) for name, value in named}) if named else None
 
 
 def header(value: bytes) -> str:

@@ -55,15 +55,14 @@ class PartSender:
     def add(self, table: str, path: Path) -> None:
         """Add a finished part, from any thread; the checksum is computed on that thread."""
         try:
-            size, sha256 = _sum(path)
+            part = _Part(table, path, *_sum(path))
         except OSError as error:
             self._keep(_Part(table, path, 0, ""), f"it cannot be read: {error.strerror}")
+            return
+        if part.size:
+            self._parts.append(part)
         else:
-            part = _Part(table, path, size, sha256)
-            if size:
-                self._parts.append(part)
-            else:
-                self._keep(part, "it is empty")
+            self._keep(part, "it is empty")
 
     @property
     def waiting(self) -> int:

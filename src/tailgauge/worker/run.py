@@ -191,9 +191,8 @@ class Task:
         """Keep to this worker's share of the limits: the guard decides about each call."""
         if limit == Amount(None, None, None):
             return
-        size = sizing(self.scenario, learnt)
-        guard = Guard(limit, size, self._prices, lambda name: gevent.spawn(self._on_guarded, name))
-        self.attempts.guard = guard
+        size, on_limit = sizing(self.scenario, learnt), partial(gevent.spawn, self._on_guarded)
+        self.attempts.guard = guard = Guard(limit, size, self._prices, on_limit)
         self.dispatcher.admits = begins(self.scenario, guard)
 
     def _note_cpu(self, moment: str) -> None:
