@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from tailgauge.protocols.decoder import MAX_NAME
+from tailgauge.protocols.decoder import MAX_NAME, MAX_PHASES
 from tailgauge.redaction import shown
 from tailgauge.rows.schema import CENSORED, AttemptRow, RequestRow
 from tailgauge.worker.outcome import Outcome, header, rate_limit_headers, retry_after_s
@@ -50,7 +50,6 @@ def request_row(
 # The header's metrics, and the parts of one: a name and parameters, whose values may be quoted.
 _METRIC, _PART = (re.compile(rf'(?:[^{separator}"]|"[^"]*")+') for separator in ",;")
 _NUMBER = re.compile(r"\d{1,12}(\.\d{1,9})?")  # milliseconds
-_PHASES = 50  # of one answer
 
 if TYPE_CHECKING:
     from tailgauge.patterns.events import Send
@@ -124,7 +123,7 @@ def _phases(exchange: Exchange, decoder: StreamDecoder) -> str | None:
     for name, value in exchange.headers:
         if name.lower() == b"server-timing":
             found.update(_durations(value.decode("latin-1")))
-    return json.dumps(dict(islice(found.items(), _PHASES))) if found else None
+    return json.dumps(dict(islice(found.items(), MAX_PHASES))) if found else None
 
 
 def _durations(header: str) -> Iterator[tuple[str, int]]:

@@ -129,13 +129,10 @@ class CacheBook:
             prefix_hash=str(spots[of].key[-1])[:_HEX] if of >= 0 else sha256().hexdigest()[:_HEX],
             cache_expected=self._expected(found is not None, writers, prompt.unique),
             cache_since_use_ns=None if entry is None else now_ns - entry.used_at_ns,
-            cache_writers=writers,
-            cache_marks=len(marks),
-            cache_ttl=spots[marks[-1]].ttl if marks else None,
+            cache_writers=writers, cache_marks=len(marks), cache_ttl=spots[marks[-1]].ttl if marks else None,
             cache_blocks=None if known is None else min(i for i in written if i >= known) - known,
-            params_hash=params[:_HEX],
-            first_difference=self._difference((traffic, prompt.prefix), prompt),
-        )
+            params_hash=params[:_HEX], first_difference=self._difference((traffic, prompt.prefix), prompt),
+        )  # fmt: skip
 
     def begun(self, key: CallKey, now_ns: int) -> None:
         """The response begins: entries that it writes or reads are in use. A second call does nothing."""

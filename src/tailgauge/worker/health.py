@@ -45,9 +45,8 @@ class Health:
         self._counters, self._transports = counters, transports
         counters.second.close()  # drop what came before this run
         self._process = psutil.Process()
-        self._lag_max_ns = 0
+        self._lag_max_ns = self._rows = 0
         self._probed_ns, self._stalled_ns = monotonic_ns(), 0
-        self._rows = 0
         self._cpu_s, self._at_ns = time.process_time(), monotonic_ns()
         self._core_wait_ns = _core_wait_ns()
         self._gc_began_ns = self._gc_ns = 0

@@ -36,8 +36,7 @@ class Requests(ABC):
         on_bug: Callable[[Exception], None],
     ) -> None:  # fmt: skip
         self.scenario, self.attempts, self.counters = scenario, attempts, counters
-        self.start_at_ns, self._makers = 0, makers
-        self.faults = Faults()
+        self.start_at_ns, self._makers, self.faults = 0, makers, Faults()
         self._write, self._timing, self._on_bug = write, timing, on_bug
         self._gates = {name: Gates(timing.now_ns) for name in scenario.traffic}
         self._patterns = {name: pattern_of(traffic) for name, traffic in scenario.traffic.items()}
