@@ -25,14 +25,22 @@ quickstart: install        ## run 30 s of traffic against the simulated endpoint
 
 test: install lint types imports docs-check pytest   ## run every check and test: what .ci/run runs
 
-# Most tests share the cores; those that compare times come after them, one at a time. They start hundreds of processes:
-# what is compiled is kept, also where the environment says otherwise.
-TOGETHER = -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "not alone"
+# Most tests share the cores: those that measure no time take what the others leave, and their output follows. Those that
+# compare times come after them, one at a time. All start hundreds of processes: what is compiled is kept, also where the
+# environment says otherwise.
+SHARING = -m pytest --dist loadfile --no-loadscope-reorder
+TOGETHER = $(SHARING) -n 3 -m "not alone"
+TIMED = $(SHARING) -n 3 -m "not alone and not untimed"
+UNTIMED = $(SHARING) -n 2 -m untimed
 ALONE = -m pytest -m alone
 export PYTHONDONTWRITEBYTECODE =
 
 pytest: install            ## run the tests only
-	@status=0; $(BIN)/python $(TOGETHER) || status=1; $(BIN)/python $(ALONE) || status=1; exit $$status
+	@status=0; log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
+	  nice -n 5 $(BIN)/python $(UNTIMED) >"$$log" 2>&1 & untimed=$$!; \
+	  $(BIN)/python $(TIMED) || status=1; \
+	  wait $$untimed || status=1; cat "$$log"; \
+	  $(BIN)/python $(ALONE) || status=1; exit $$status
 
 # Measuring slows every process, so a test may miss its time here: only the floor in pyproject.toml decides. What is left
 # out runs nothing of the product, or a copy of it. The table and the pages of all files are in build/coverage.

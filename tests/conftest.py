@@ -11,7 +11,7 @@ import os
 import secrets
 import signal
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -27,13 +27,12 @@ settings.load_profile("tailgauge")
 
 # Tests that compare times, by the beginning of their names: `make pytest` runs them after the others, one at a time.
 ALONE = (
-    "analysis/report/test_speed.py",
     "bench/test_client.py",
-    "docs/test_tutorials.py",
     "bench/test_saturation.py",
     "end_to_end/test_calibration_ground_truths.py",
     "end_to_end/test_coordinated_omission.py",
     "end_to_end/test_client_stalls.py",
+    "end_to_end/test_curve.py",
     "end_to_end/test_gateway.py",
     "end_to_end/test_stalled_workers.py",
     "end_to_end/test_traces.py",
@@ -47,6 +46,27 @@ ALONE = (
     "test_redaction.py::test_the_cost_grows",
     "transport/test_stopwatch.py",
 )
+# Tests that measure no time, by the beginning of their names, but for those of `TIMED`: `make pytest` runs them beside
+# the others, at a lower priority, where these wait.
+UNTIMED = (
+    "analysis/",
+    "dry_run/",
+    "experiments/",
+    "patterns/",
+    "plan/",
+    "project/test_report_texts.py",
+    "prompts/",
+    "schedule/",
+    "simulator/behaviours/",
+    "simulator/core/",
+    "simulator/engine/",
+    "simulator/protocols/",
+)
+TIMED = (
+    "analysis/report/test_browser.py",
+    "analysis/report/test_speed.py",
+    "experiments/calibrate/test_command.py",
+)
 LONG = (
     "tests/docs",
     "tests/end_to_end",
@@ -55,6 +75,7 @@ LONG = (
     "tests/real_engine",
     "tests/simulator/http",
     "tests/analysis/report/test_browser",
+    "tests/analysis/report/test_speed",
 )
 TESTS = Path(__file__).parent
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -67,12 +88,25 @@ gc.disable()  # until all is collected: none of it is garbage
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Where only the tests of `ALONE` are asked for, leave the other files unread."""
-    if config.option.markexpr != "alone" or TESTS not in collection_path.parents:
+    """Leave unread what holds none of the tests that `make pytest` asks for."""
+    if TESTS not in collection_path.parents:
         return None
-    name = collection_path.relative_to(TESTS).as_posix()
-    files = [test.partition("::")[0] for test in ALONE]
-    return None if any(name.startswith(file) or file.startswith(name) for file in files) else True
+    name, wanted = collection_path.relative_to(TESTS).as_posix(), config.option.markexpr
+    if wanted == "alone":
+        return None if holds(name, [test.partition("::")[0] for test in ALONE]) else True
+    if wanted == "untimed":
+        return None if holds(name, UNTIMED) and not name.startswith(TIMED) else True
+    return True if "not untimed" in wanted and is_untimed(name) and not holds(name, TIMED) else None
+
+
+def holds(name: str, beginnings: Iterable[str]) -> bool:
+    """Whether a file or folder has tests whose names begin so."""
+    return any(name.startswith(one) or one.startswith(name) for one in beginnings)
+
+
+def is_untimed(name: str) -> bool:
+    """Whether a test, or a file of tests, measures no time."""
+    return name.startswith(UNTIMED) and not name.startswith(TIMED)
 
 
 def pytest_collection_finish() -> None:
@@ -92,6 +126,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(begin):
             item.add_marker("alone")
+        elif is_untimed(item.nodeid.removeprefix("tests/")):
+            item.add_marker("untimed")
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 

@@ -28,7 +28,7 @@ from tailgauge.errors import Exit
 ENGINES = ("simulated", "llama.cpp", "vllm")
 BLOCK = re.compile(r"(?:<!-- (.+?) -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
 CODE = re.compile(r"# exit code (\d+)$")
-START_S, COMMAND_S = 60, 300
+START_S, COMMAND_S, TRIES = 60, 300, 2
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 
 
@@ -107,18 +107,23 @@ class Reader:
             self._run(text)
 
     def _run(self, text: str) -> None:
+        """A run in real time with another result than on the page is made once more: how fast this machine is, is not at stake."""
         expected = CODE.search(text)
-        done = subprocess.run(
-            ["bash", "-c", text],
-            capture_output=True,
-            text=True,
-            timeout=COMMAND_S,
-            check=False,
-            **self._where(),
-        )
-        codes = {int(expected[1] if expected else 0)}
-        if "--dry-run" not in text:  # how fast this machine is, is not at stake
-            codes |= {code for word, code in self.accepted if done.stdout.startswith(word)}
+        real = "--dry-run" not in text
+        for _ in range(TRIES if real else 1):
+            done = subprocess.run(
+                ["bash", "-c", text],
+                capture_output=True,
+                text=True,
+                timeout=COMMAND_S,
+                check=False,
+                **self._where(),
+            )
+            codes = {int(expected[1] if expected else 0)}
+            if real:
+                codes |= {code for word, code in self.accepted if done.stdout.startswith(word)}
+            if done.returncode in codes or done.returncode not in {Exit.FAILED, Exit.INCONCLUSIVE}:
+                break
         assert done.returncode in codes, f"{text}\n{done.stdout}\n{done.stderr}"
         self.printed = done.stdout
 
@@ -183,7 +188,7 @@ def test_the_tutorial_of_engines_works_with(engine, reader, tmp_path, request, f
     if engine == "simulated" and not full_size:
         pytest.skip("make verify: a minute; the same commands as with llama.cpp")
     if engine != "simulated":
-        reader.accepted.append(("FAIL", Exit.FAILED))
+        reader.accepted += [("FAIL", Exit.FAILED), ("INCONCLUSIVE", Exit.INCONCLUSIVE)]
     with ExitStack() as stack:
         if engine == "llama.cpp":
             model = request.getfixturevalue("tiny_model")

@@ -35,7 +35,6 @@ step_s = 20
 """
 
 
-@pytest.mark.alone
 def test_a_sweep_upwards_bends_through_the_cache_and_the_curve_does_not(
     command, endpoint, tmp_path, full_size
 ):

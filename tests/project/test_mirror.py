@@ -132,16 +132,16 @@ def test_every_folder_of_tests_mirrors_the_product() -> None:
     assert {folder for folder in folders - product if folder.partition("/")[0] not in OTHERS} == set()
 
 
-def test_the_lists_of_tests_that_run_alone_or_first_name_what_is_there() -> None:
+def test_the_lists_of_tests_that_run_alone_first_or_beside_the_others_name_what_is_there() -> None:
     tree = ast.parse((TESTS / "conftest.py").read_text(encoding="utf-8"))
     lists = {
         node.targets[0].id: ast.literal_eval(node.value)
         for node in tree.body
         if isinstance(node, ast.Assign)
         and isinstance(node.targets[0], ast.Name)
-        and node.targets[0].id in {"ALONE", "LONG"}
+        and node.targets[0].id in {"ALONE", "LONG", "TIMED", "UNTIMED"}
     }
-    named = [*lists["ALONE"], *(name.removeprefix("tests/") for name in lists["LONG"])]
+    named = [name.removeprefix("tests/") for names in lists.values() for name in names]
     files = [path.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py")]
 
     assert [
