@@ -37,7 +37,7 @@ export PYTHONDONTWRITEBYTECODE =
 
 pytest: install            ## run the tests only
 	@status=0; log=$$(mktemp); trap 'rm -f "$$log"' EXIT; \
-	  nice -n 5 $(BIN)/python $(UNTIMED) >"$$log" 2>&1 & untimed=$$!; \
+	  nice -n 19 $(BIN)/python $(UNTIMED) >"$$log" 2>&1 & untimed=$$!; \
 	  $(BIN)/python $(TIMED) || status=1; \
 	  wait $$untimed || status=1; cat "$$log"; \
 	  $(BIN)/python $(ALONE) || status=1; exit $$status

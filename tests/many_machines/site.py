@@ -29,8 +29,8 @@ PORT = 5557
 SERVED = 8000
 LOST_S = 5.0  # a worker of which nothing is heard is noticed within this
 SILENCE_S = 20.0  # and one that stays away is given up within so long of the end, see winding_up.RETURN_S
-TRAFFIC = tuple(one for one in QUICK if one.startswith("--set=traffic."))
 ENDPOINT = tuple(one for one in QUICK if one.startswith("--set=simulated."))
+TRAFFIC = tuple(one for one in QUICK if one not in ENDPOINT)
 
 
 class SiteError(AssertionError):

@@ -26,6 +26,7 @@ QUICK = (
     "--set=simulated.ttft_ms=60",
     "--set=simulated.chunk_gap_ms=5",
     "--set=traffic.chat.output_tokens=20",
+    "--set=target.protocol=openai",  # its SDK loads in half the time
 )
 
 

@@ -15,7 +15,7 @@ def found(tmp_path_factory, full_size):
     folder, out = tmp_path_factory.mktemp("curves"), {}
     for name, endpoint in ENDPOINTS.items():
         if full_size or name == "four slots":
-            knee = endpoint.knee(folder, 80_000 if full_size else 6_000)
+            knee = endpoint.knee(folder, 80_000 if full_size else 2_000)
             minutes, seeds = (MINUTES, SEEDS) if full_size else (5.0, SEEDS[:1])
             out[name] = (
                 knee,
