@@ -17,17 +17,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tailgauge_analysis.stats.quantiles import (
-    BEYOND,
-    CONFIDENCE,
-    NORMAL_975,
-    TOO_FEW,
-    Floats,
-    Ints,
-    Quantile,
-    correlation_time,
-    rank,
-)
+from tailgauge_analysis.stats import quantiles
+from tailgauge_analysis.stats.quantiles import ENDS, Floats, Ints, Quantile, rank
 
 REPS = 2000
 MOST = 4000  # rows to draw from; more are added up in stretches first
@@ -36,7 +27,7 @@ SEED = 20_240_229  # the same rows give the same interval
 # Of quantile_ratio_interval.
 IN_STRETCH = 10  # values of each series in a stretch, about
 STRETCHES = (20, 200)
-WANTED = 2 * BEYOND  # values beyond the quantile in each
+WANTED = 2 * quantiles.BEYOND  # values beyond the quantile in each
 PAIRED_REPS = (200, 1000)
 PAIRED_WORK = 50_000_000  # values examined for one interval
 
@@ -52,7 +43,7 @@ class Timed:
 def blocks(values: Floats) -> float:
     """Mean block length for a series."""
     n = len(values)
-    times = correlation_time(values) if n > 1 and values.std() > 0 else 1.0
+    times = quantiles.correlation_time(values) if n > 1 and values.std() > 0 else 1.0
     return min(max(1.0, n / 4), max(math.sqrt(n), 10 * times))
 
 
@@ -90,22 +81,19 @@ def _fewer(values: Floats) -> Floats:
     """Sums of stretches that are equally long but for one row: sums of sums are the same sums."""
     if len(values) <= MOST:
         return values
-    edges = np.linspace(0, len(values), MOST + 1).astype(np.int64)[:-1]
-    added: Floats = np.add.reduceat(values, edges)
-    return added
+    return np.add.reduceat(values, np.linspace(0, len(values), MOST + 1).astype(np.int64)[:-1])
 
 
 def _apart(n: int, block: float) -> float:
     """How much wider an interval of n rows in blocks has to be than the resamples are."""
     df = max(2.0, n / block - 1)
-    z = NORMAL_975  # Student's t is expanded about it
+    z = quantiles.NORMAL_975  # Student's t is expanded about it
     t = z + (z**3 + z) / (4 * df) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * df**2)
     return t / z / math.sqrt(max(0.5, 1 - 2 * block / n))
 
 
 def _ends(seen: Floats, centre: float, apart: float) -> tuple[float, float]:
-    alpha = (1 - CONFIDENCE) / 2
-    low, high = np.quantile(seen, (alpha, 1 - alpha))
+    low, high = np.quantile(seen, ENDS)
     return float(centre - (centre - low) * apart), float(centre + (high - centre) * apart)
 
 
@@ -125,7 +113,7 @@ def quantile_ratio_interval(
     """
     count = min(STRETCHES[1], min(len(variant.values), len(control.values)) // IN_STRETCH)
     beyond = min(over.n, under.n) * (1 - over.p)
-    if count < STRETCHES[0] or beyond < WANTED or TOO_FEW in {over.mark, under.mark}:
+    if count < STRETCHES[0] or beyond < WANTED or quantiles.TOO_FEW in {over.mark, under.mark}:
         return None
     at_ns = np.concatenate((variant.at_ns, control.at_ns))
     edges = np.linspace(at_ns.min(), at_ns.max(), count + 1)[1:-1]
@@ -136,17 +124,15 @@ def quantile_ratio_interval(
     reps = int(np.clip(PAIRED_WORK // len(at_ns), *PAIRED_REPS))
     weights = np.stack([np.bincount(draw(count, length, rng), minlength=count) for _ in range(reps)])
     a, b = (weighted_quantiles(of, values, over.p, weights) for of, values in sides)
-    known = np.isfinite(a) & np.isfinite(b) & (b > 0)
-    if not known.all():
+    if not (np.isfinite(a) & np.isfinite(b) & (b > 0)).all():
         return None
-    drawn = np.sort(a / b)
-    alpha = (1 - CONFIDENCE) / 2
-    return float(drawn[rank(reps, alpha) - 1]), float(drawn[rank(reps, 1 - alpha) - 1])
+    low, high = np.sort(a / b)[[rank(reps, end) - 1 for end in ENDS]]
+    return float(low), float(high)
 
 
 def _slow(of: Ints, values: Floats, q: Quantile, count: int) -> Floats:
     """Requests beyond the quantile in each interval, minus the number expected."""
-    beyond = (values > (q.value if q.value is not None else np.inf)).astype(np.float64)
+    beyond = values > (np.inf if q.value is None else q.value)
     return np.bincount(of, weights=beyond - beyond.mean(), minlength=count).astype(np.float64)
 
 

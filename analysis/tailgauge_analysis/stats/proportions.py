@@ -10,12 +10,9 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
-import numpy as np
-import numpy.typing as npt
-
 from tailgauge_analysis.stats import quantiles
 from tailgauge_analysis.stats.binomial import clopper_pearson
-from tailgauge_analysis.stats.quantiles import EPISODES, FEW_EPISODES, TOO_FEW, Ints, Quantile, worth
+from tailgauge_analysis.stats.quantiles import EPISODES, FEW_EPISODES, TOO_FEW, Ints, Mask, Quantile, worth
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +41,17 @@ class Difference:
 
 def difference(a: Proportion, b: Proportion) -> Difference:
     """a - b of shares that have nothing to do with each other: their intervals recover the variances (Newcombe 1998)."""
-    if (
-        a.value is None
-        or a.low is None
-        or a.high is None
-        or b.value is None
-        or b.low is None
-        or b.high is None
-    ):
+    if a.value is None or a.low is None or a.high is None:
+        return Difference(None, None, None)
+    if b.value is None or b.low is None or b.high is None:
         return Difference(None, None, None)
     value = a.value - b.value
-    below, above = (
-        math.hypot(a.value - a.low, b.high - b.value),
-        math.hypot(a.high - a.value, b.value - b.low),
-    )
+    below = math.hypot(a.value - a.low, b.high - b.value)
+    above = math.hypot(a.high - a.value, b.value - b.low)
     return Difference(value, max(-1.0, value - below), min(1.0, value + above))
 
 
-def proportion(seen: npt.NDArray[np.bool_], sizes: Ints | None = None) -> Proportion:
+def proportion(seen: Mask, sizes: Ints | None = None) -> Proportion:
     """The share of True; `sizes`: how many values each group has, one group after the other.
 
     Marked where the rarer of the two came in bursts, and those were few. Single ones are taken as they are.
@@ -99,20 +89,12 @@ def quantile_ratio(over: Quantile, under: Quantile) -> Ratio:
     a, b = _log(over.value), _log(under.value)
     if a is None or b is None or TOO_FEW in {over.mark, under.mark}:
         return Ratio(over.p, None, None, None)
-    return Ratio(
-        over.p,
-        math.exp(a - b),
-        _end(a - b, -1, (a, _log(over.low)), (b, _log(under.high))),
-        _end(a - b, 1, (a, _log(over.high)), (b, _log(under.low))),
-    )
 
+    def end(sign: int, of: float | None, by: float | None) -> float | None:
+        far, near = _log(of), _log(by)
+        return None if far is None or near is None else math.exp(a - b + sign * math.hypot(a - far, b - near))
 
-def _end(
-    centre: float, sign: int, over: tuple[float, float | None], under: tuple[float, float | None]
-) -> float | None:
-    if over[1] is None or under[1] is None:
-        return None
-    return math.exp(centre + sign * math.hypot(over[0] - over[1], under[0] - under[1]))
+    return Ratio(over.p, math.exp(a - b), end(-1, over.low, under.high), end(1, over.high, under.low))
 
 
 def _log(value: float | None) -> float | None:

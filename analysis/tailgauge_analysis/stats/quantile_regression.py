@@ -12,7 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from tailgauge_analysis.stats.bootstrap import SEED, blocks, draw
-from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats
+from tailgauge_analysis.stats.quantiles import ENDS, Floats
 
 # Steps, what the smoothing shrinks by, its start in deviations of y.
 EXACT, ROUGH = (150, 0.88, 1.0), (40, 0.8, 0.3)
@@ -48,9 +48,7 @@ def intervals(x: Floats, y: Floats, p: float, reps: int, combine: Floats | None 
         seen[few.start : few.stop] = _descend(scaled, y, p, weights, start, ROUGH) / scale
     if combine is not None:
         seen = seen @ combine.T
-    alpha = (1 - CONFIDENCE) / 2
-    ends: Floats = np.quantile(seen, (alpha, 1 - alpha), axis=0).T
-    return ends
+    return np.quantile(seen, ENDS, axis=0).T
 
 
 def loss(x: Floats, y: Floats, b: Floats, p: float) -> float:
@@ -63,9 +61,8 @@ def independent(columns: dict[str, Floats]) -> dict[str, Floats]:
     """Without columns that follow from those before them."""
     kept: dict[str, Floats] = {}
     for name, values in columns.items():
-        scaled = np.stack(
-            [v / max(float(np.abs(v).max(initial=0.0)), 1e-300) for v in (*kept.values(), values)], axis=1
-        )
+        largest = [max(float(np.abs(v).max(initial=0.0)), 1e-300) for v in (*kept.values(), values)]
+        scaled = np.stack((*kept.values(), values), axis=1) / largest
         if np.linalg.matrix_rank(scaled, tol=1e-6 * np.sqrt(max(1, len(scaled)))) > len(kept):
             kept[name] = values
     return kept

@@ -41,6 +41,7 @@ Mask = npt.NDArray[np.bool_]
 
 CONFIDENCE = 0.95
 MISSED = 1 - CONFIDENCE
+ENDS = (MISSED / 2, 1 - MISSED / 2)  # the quantiles of resamples between which an interval lies
 NORMAL_975 = 1.959964  # quantile of the standard normal distribution that belongs to CONFIDENCE
 STRETCH = 1_000_000  # values
 LAGS = 1024  # of the autocorrelation that are looked at first
@@ -129,15 +130,11 @@ def quantiles(values: Floats, ps: Sequence[float], sizes: Ints | None = None) ->
 def _quantile(ordered: Floats, p: float, here: Worth, deeper: Worth, time: float) -> Quantile:
     n = len(ordered)
     n_eff = min(here.n_eff, deeper.n_eff)
-    low, high = ranks(n, min(here.sure, deeper.sure), p, confidence())
+    ends = ranks(n, min(here.sure, deeper.sure), p, confidence())
+    low, high = (None if end is None else float(ordered[end - 1]) for end in ends)
     episodes = min(here.episodes, max(1, math.floor(here.units / time + 1e-6)))
-    return Quantile(
-        p, n, n_eff, float(ordered[rank(n, p) - 1]),
-        float(ordered[low - 1]) if low is not None else None,
-        float(ordered[high - 1]) if high is not None else None,
-        mark(n, n_eff, p, episodes),
-        episodes,
-    )  # fmt: skip
+    value, why = float(ordered[rank(n, p) - 1]), mark(n, n_eff, p, episodes)
+    return Quantile(p, n, n_eff, value, low, high, why, episodes)
 
 
 def _worth_at(values: Floats, ordered: Floats, place: int, sizes: Ints | None) -> Worth:
@@ -239,11 +236,8 @@ def _counts(exceeds: Mask, sizes: Ints) -> Ints:
     cuts = np.unique(np.append(np.searchsorted(ends, np.arange(0, len(exceeds), STRETCH)), len(ends)))
     begin = ends - sizes
     seen = exceeds.view(np.uint8)  # faster than truth values
-    found = [
-        np.add.reduceat(seen[begin[a] : ends[b - 1]], begin[a:b] - begin[a], dtype=np.uint32)
-        for a, b in pairwise(cuts)
-    ]
-    return np.concatenate(found).astype(np.int64)
+    stretches = ((seen[begin[a] : ends[b - 1]], begin[a:b] - begin[a]) for a, b in pairwise(cuts))
+    return np.concatenate([np.add.reduceat(*of, dtype=np.uint32) for of in stretches]).astype(np.int64)
 
 
 def correlation_time(series: Floats) -> float:

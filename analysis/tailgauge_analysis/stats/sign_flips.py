@@ -24,7 +24,7 @@ from functools import cache, lru_cache
 import numpy as np
 
 from tailgauge_analysis.stats.bootstrap import SEED
-from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats, Ints
+from tailgauge_analysis.stats.quantiles import MISSED, Floats, Ints
 
 ALL_UP_TO = 12  # pairs; beyond, patterns are drawn
 DRAWN = 9_999
@@ -47,17 +47,13 @@ def flips(differences: Floats) -> Flips:
     n = len(differences)
     if n == 0 or not np.isfinite(differences).all():
         raise ValueError("the sign-flip test wants finite differences, one at least")
-    means, patterns = _means(differences)
+    chosen = _chosen(n)
+    means = np.sort(chosen @ differences / chosen.sum(axis=1))  # of the subsets
+    patterns = len(chosen) + 1  # the empty subset is one that has no mean
     k = _outside(patterns)
-    at_most, at_least = (means <= 0).sum(), (means >= 0).sum()
-    share = (1 + min(int(at_most), int(at_least))) / patterns
-    return Flips(
-        n=n,
-        mean=float(differences.mean()),
-        low=float(means[k - 1]) if k else None,
-        high=float(means[-k]) if k else None,
-        p_value=min(1.0, 2 * share),
-    )
+    p_value = min(1.0, 2 * (1 + int(min((means <= 0).sum(), (means >= 0).sum()))) / patterns)
+    low, high = (float(means[k - 1]), float(means[-k])) if k else (None, None)
+    return Flips(n, float(differences.mean()), low, high, p_value)
 
 
 def family(rows: Sequence[Floats]) -> list[float]:
@@ -66,11 +62,11 @@ def family(rows: Sequence[Floats]) -> list[float]:
         return []
     of = np.stack(rows)
     scaled = of / np.sqrt(np.square(of).sum(axis=1, keepdims=True))
-    chosen = _chosen(of.shape[1])
+    whole = scaled.sum(axis=1)
     # Flipping a subset turns the sum d into d - 2 (sum over the subset).
-    sums = np.abs(scaled.sum(axis=1) - 2 * chosen.astype(np.float64) @ scaled.T)
-    largest = np.append(sums.max(axis=1), np.abs(scaled.sum(axis=1)).max())
-    return [float((largest >= one - 1e-9).mean()) for one in np.abs(scaled.sum(axis=1))]
+    sums = np.abs(whole - 2 * _chosen(of.shape[1]).astype(np.float64) @ scaled.T)
+    largest = np.append(sums.max(axis=1), np.abs(whole).max())
+    return [float((largest >= one - 1e-9).mean()) for one in np.abs(whole)]
 
 
 @cache
@@ -85,16 +81,9 @@ def detectable(n: int) -> float:
     return -float(np.quantile(np.partition(means, k - 1, axis=0)[k - 1], 1 - POWER))
 
 
-def _means(differences: Floats) -> tuple[Floats, int]:
-    """Means of the subsets, ascending, and the number of patterns; the empty subset is one that has no mean."""
-    chosen = _chosen(len(differences))
-    sums = chosen @ differences
-    return np.sort(sums / chosen.sum(axis=1)), len(chosen) + 1
-
-
 def _outside(patterns: int) -> int:
     """How many of the patterns lie beyond each end of the interval."""
-    return math.floor(patterns * (1 - CONFIDENCE) / 2)
+    return math.floor(patterns * MISSED / 2)
 
 
 @lru_cache(maxsize=4)

@@ -57,9 +57,8 @@ class Stretch:
 def ranks(values: Floats) -> Floats:
     """Ranks from 0 to 1, means for ties."""
     _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
-    middle = np.cumsum(counts) - (counts + 1) / 2
-    out: Floats = middle[place] / max(1, len(values) - 1)
-    return out
+    middle: Floats = np.cumsum(counts) - (counts + 1) / 2
+    return middle[place] / max(1, len(values) - 1)
 
 
 def kendall(series: Floats) -> int:
@@ -165,11 +164,11 @@ def _edges(ranked: Floats, where: Ints, blocks: int) -> tuple[int, int]:
     cuts = np.cumsum([0, *map(len, np.array_split(ranked, blocks))])
     sums = np.concatenate(([0.0], np.cumsum(ranked - ranked.mean())))
     sign = 1 if sums[cuts[where[1]]] > sums[cuts[where[0]]] else -1
-    out = []
-    for cut, turn in zip(where, (sign, -sign), strict=True):
+
+    def edge(cut: int, turn: int) -> int:
         if cut in {0, blocks}:
-            out.append(int(cuts[cut]))
-            continue
+            return int(cuts[cut])
         low, high = cuts[cut - 1], cuts[cut + 1]
-        out.append(int(low + np.argmin(turn * sums[low : high + 1])))
-    return out[0], out[1]
+        return int(low + np.argmin(turn * sums[low : high + 1]))
+
+    return edge(int(where[0]), sign), edge(int(where[1]), -sign)

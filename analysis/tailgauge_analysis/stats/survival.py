@@ -96,10 +96,8 @@ class Waits:
         ranks = quantiles.ranks(sure, sure, p, confidence())
         low, high = (None if rank is None else c.when(rank / sure) for rank in ranks)
         is_open = c.open[-1] > 0 and c.answered[-1] + c.open[-1] >= p and math.inf in (value, low, high)
-        mark = quantiles.mark(n, n_eff, p, found.episodes)
-        return Quantile(
-            p, n, n_eff, value, low, high, mark, found.episodes, float(c.at[-1]) if is_open else None
-        )
+        mark, seen_to = quantiles.mark(n, n_eff, p, found.episodes), float(c.at[-1]) if is_open else None
+        return Quantile(p, n, n_eff, value, low, high, mark, found.episodes, seen_to)
 
     @cached_property
     def trusted(self) -> Waits:
@@ -114,9 +112,8 @@ class Waits:
     @cached_property
     def _curve(self) -> _Curve:
         at, place = np.unique(self.ms, return_inverse=True)
-        gone, answers, ends = (
-            np.bincount(place, weights, len(at)) for weights in (None, self.seen, ~self.cut)
-        )  # at a tie, ends come before cuts
+        # At a tie, ends come before cuts.
+        gone, answers, ends = (np.bincount(place, each, len(at)) for each in (None, self.seen, ~self.cut))
         waiting = len(self.ms) - np.concatenate(([0], gone.cumsum()[:-1]))
         still = np.cumprod(1 - ends / waiting)
         before = np.concatenate(([1.0], still[:-1]))
