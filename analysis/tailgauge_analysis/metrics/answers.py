@@ -18,6 +18,8 @@ were.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import pandas as pd
 
 from tailgauge.rows import schema
@@ -36,7 +38,8 @@ _OF_FIRST = (
     "sent_at_ns", "first_content_at_ns", "first_content_low_at_ns", "first_text_at_ns", "first_text_low_at_ns",
     "first_event_at_ns",
 )  # fmt: skip
-_CLASH = {"attempt": "answer_attempt", "leg": "answer_leg", "cause": "answer_cause"}
+_OF_LAST = ("last_content_at_ns", "last_content_low_at_ns")
+_RENAMED = {name: f"answer_{name}" for name in ("attempt", "leg", "cause", "chunks")}
 
 
 def first_token_of(frames: Frames) -> str:
@@ -51,33 +54,30 @@ def answered(requests: pd.DataFrame, attempts: pd.DataFrame, first_token: str) -
     good = good[good["ended"] == schema.OK]
     whole = requests[(requests["ended"] == schema.OK) & requests["answer"].isin(ONE_ANSWER)]
     good = good[good["request_id"].isin(whole["request_id"])]
-    named = good["request_id"].map(whole.drop_duplicates("request_id").set_index("request_id")["winner"])
+    named = good["request_id"].map(by_request(whole)["winner"])
     won = (good["leg"] == 0) & (good["attempt"] == named)
     order = good.assign(won=~won).sort_values(["won", "first_content_at_ns"], kind="stable")
-    answers = order.drop_duplicates("request_id").set_index("request_id")[list(ANSWER)]
-    joined = requests.join(
-        answers.rename(columns=_CLASH).rename(columns={"chunks": "answer_chunks"}), on="request_id"
-    )
-    started = attempts[(attempts["leg"] == 0) & (attempts["attempt"] == 0)].drop_duplicates("request_id")
+    joined = requests.join(by_request(order)[list(ANSWER)].rename(columns=_RENAMED), on="request_id")
+    ids = joined["request_id"]
+    started = by_request(attempts[(attempts["leg"] == 0) & (attempts["attempt"] == 0)])
     for name in ("dispatched_at_ns", "sent_at_ns"):
-        joined[f"first_{name}"] = joined["request_id"].map(started.set_index("request_id")[name])
-    first = "first_text" if first_token == schema.TEXT else "first_content"
-    shown = _shown(joined, attempts, f"{first}_at_ns")
-    joined["first_at_ns"] = shown[f"{first}_at_ns"]
-    joined["first_low_at_ns"] = shown[f"{first}_low_at_ns"]
-    joined["shown_sent_at_ns"] = shown["sent_at_ns"]
+        joined[f"first_{name}"] = ids.map(started[name])
+    first = "first_text_at_ns" if first_token == schema.TEXT else "first_content_at_ns"
+    joined[["first_at_ns", "first_low_at_ns", "shown_sent_at_ns"]] = _shown(joined, attempts, first)
     last = good.groupby("request_id")["last_content_at_ns"].max()
-    several = joined["legs"] > 1
-    joined["whole_at_ns"] = joined["last_content_at_ns"].where(~several, joined["request_id"].map(last))
-    joined["whole_at_ns"] = joined["whole_at_ns"].where(joined["answer_attempt"].notna())
+    whole_at = joined["last_content_at_ns"].where(~(joined["legs"] > 1), ids.map(last))
+    joined["whole_at_ns"] = whole_at.where(joined["answer_attempt"].notna())
     joined["joined_at_ns"] = _without_trailing(requests, attempts)
-    joined["slow_reader"] = joined["request_id"].isin(slow_readers(attempts))
-    left = attempts[attempts["request_id"].isin(joined.loc[joined["ended"].isin(LEFT), "request_id"])]
-    left = left.sort_values([f"{first}_at_ns", "sent_at_ns"], ascending=[True, False], kind="stable")
-    left = left.drop_duplicates("request_id").set_index("request_id")
-    joined["left_sent_at_ns"] = joined["request_id"].map(left["sent_at_ns"])
-    joined["left_first_at_ns"] = joined["request_id"].map(left[f"{first}_at_ns"])
+    joined["slow_reader"] = ids.isin(slow_readers(attempts))
+    left = attempts[attempts["request_id"].isin(ids[joined["ended"].isin(LEFT)])]
+    left = by_request(left.sort_values([first, "sent_at_ns"], ascending=[True, False], kind="stable"))
+    joined["left_sent_at_ns"], joined["left_first_at_ns"] = ids.map(left["sent_at_ns"]), ids.map(left[first])
     return joined
+
+
+def by_request(rows: pd.DataFrame, keep: Literal["first", "last"] = "first") -> pd.DataFrame:
+    """One row of each request, under its number."""
+    return rows.drop_duplicates("request_id", keep=keep).set_index("request_id")
 
 
 def _in_one(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.DataFrame:
@@ -87,18 +87,13 @@ def _in_one(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.DataFrame:
         return attempts
     pieces = attempts[found & attempts["first_content_at_ns"].notna()].sort_values("attempt", kind="stable")
     pieces = pieces[pieces.groupby("request_id")["attempt"].transform("size") > 1]
-    first, last = (
-        pieces.drop_duplicates("request_id", keep=keep).set_index("request_id") for keep in ("first", "last")
-    )
-    joined = attempts.copy()
+    first, last, joined = by_request(pieces), by_request(pieces, "last"), attempts.copy()
     of = joined["request_id"].isin(first.index)
     ids = joined.loc[of, "request_id"]
-    for name in _OF_FIRST:
-        joined.loc[of, name] = ids.map(first[name])
-    for name in ("last_content_at_ns", "last_content_low_at_ns"):
-        joined.loc[of, name] = ids.map(last[name])
-    for name in ("chunks", "body_bytes"):
-        joined.loc[of, name] = ids.map(pieces.groupby("request_id")[name].sum())
+    total = pieces.groupby("request_id")[["chunks", "body_bytes"]].sum()
+    for names, source in ((_OF_FIRST, first), (_OF_LAST, last), (tuple(total), total)):
+        for name in names:
+            joined.loc[of, name] = ids.map(source[name])
     joined.loc[of, ["output_tokens", "thinking_tokens"]] = None
     return joined
 
@@ -116,7 +111,7 @@ def prompt_tokens(calls: pd.DataFrame) -> tuple[pd.Series[float], pd.Series[floa
 
 def _without_trailing(requests: pd.DataFrame, attempts: pd.DataFrame) -> pd.Series[float]:
     """When each request was joined: where the end of a leg's stream met the condition, at the last content of its legs."""
-    joins = requests.drop_duplicates("request_id").set_index("request_id")["joined_at_ns"]
+    joins = by_request(requests)["joined_at_ns"]
     legs = attempts[attempts["ended"].isin(schema.COMPLETED)]
     at = legs["request_id"].map(joins)
     before = (legs["ended_at_ns"] <= at) & at.notna()
@@ -134,8 +129,7 @@ def _shown(joined: pd.DataFrame, attempts: pd.DataFrame, first: str) -> pd.DataF
     if len(two):
         seen = attempts[attempts["ended"].isin((schema.OK, schema.CANCELLED)) & attempts[first].notna()]
         seen = seen[seen["request_id"].isin(two["request_id"])].sort_values(first, kind="stable")
-        earliest = seen.drop_duplicates("request_id").set_index("request_id")[columns]
-        found = earliest.reindex(two["request_id"]).set_axis(two.index)
+        found = by_request(seen)[columns].reindex(two["request_id"]).set_axis(two.index)
         shown.loc[two.index] = found.where(found[first].notna(), shown.loc[two.index])
     return shown
 

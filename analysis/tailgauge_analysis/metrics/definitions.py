@@ -33,10 +33,9 @@ PS = (0.5, 0.9, 0.95, 0.99)
 MS, RATE, PER_S = "ms", "tokens/s", "requests/s"
 _OF_TOKENS = ("tpot", None)  # our metrics for formulas of time and tokens
 TOKENS, COMPLETED = "output_tokens_per_s", "completed_per_s"  # figures of ours that are no latency
-INTERPOLATED, FROM_BUCKETS = (
-    "interpolated between two values",
-    "interpolated within the buckets of a histogram",
-)
+READ = "2026-11"  # all of them
+INTERPOLATED = "interpolated between two values"
+FROM_BUCKETS = "interpolated within the buckets of a histogram"
 WEIGHTED = (
     "the smallest value up to which the share is reached; of ITL and TPOT the share of tokens, not of answers"
 )
@@ -62,11 +61,10 @@ class Formula:
 
 @dataclass(frozen=True, slots=True)
 class Tool:
-    """A tool, where its formulas were read and when, and its rule for percentiles."""
+    """A tool, where its formulas were read, and its rule for percentiles."""
 
     name: str
     source: str
-    read: str
     rule: str
     formulas: tuple[Formula, ...]
 
@@ -139,7 +137,7 @@ def _totals(tokens: str, requests: str) -> tuple[Formula, Formula]:
 
 
 VLLM = Tool(
-    "vLLM bench", "vllm/benchmarks/serve.py, vllm/benchmarks/lib/endpoint_request_func.py", "2026-11", INTERPOLATED,
+    "vLLM bench", "vllm/benchmarks/serve.py, vllm/benchmarks/lib/endpoint_request_func.py", INTERPOLATED,
     (
         Formula("TTFT", "ttft_sched", "first event with a choice (an empty one counts) - sent",
             "Chat streams open with an event that has a role and no text: their TTFT ends there, ours at the first content. " + _COORDINATED,
@@ -157,7 +155,7 @@ VLLM = Tool(
 )  # fmt: skip
 
 VLLM_METRICS = Tool(
-    "vLLM /metrics", "vllm/v1/metrics/stats.py", "2026-11", FROM_BUCKETS,
+    "vLLM /metrics", "vllm/v1/metrics/stats.py", FROM_BUCKETS,
     (
         Formula("vllm:time_to_first_token_seconds", "ttft_sched", "first token at the API server - arrival at the API server",
             _NOT_HERE + "the server's times. The way there and back, and any wait of the client, is missing: some ms less than a client sees.", MS),
@@ -172,7 +170,7 @@ VLLM_METRICS = Tool(
 )  # fmt: skip
 
 AIPERF = Tool(
-    "AIPerf", "src/aiperf/metrics/types/", "2026-11", INTERPOLATED,
+    "AIPerf", "src/aiperf/metrics/types/", INTERPOLATED,
     (
         Formula("Time to First Token", "ttft_sched", "first non-empty content of any kind - start of the request", _COORDINATED,
             MS, lambda a: a.content - a.sent),
@@ -197,7 +195,7 @@ AIPERF = Tool(
 )  # fmt: skip
 
 GUIDELLM = Tool(
-    "GuideLLM", "0.7.3, src/guidellm/schemas/request_stats.py, statistics.py", "2026-11", WEIGHTED,
+    "GuideLLM", "0.7.3, src/guidellm/schemas/request_stats.py, statistics.py", WEIGHTED,
     (
         Formula("TTFT", "ttft_sched", "first content of any kind - start of the request", _COORDINATED, MS, lambda a: a.content - a.sent),
         Formula("TTFOT", "ttft_text", "first content other than thinking - start of the request",
@@ -214,7 +212,7 @@ GUIDELLM = Tool(
 )  # fmt: skip
 
 GENAI_BENCH = Tool(
-    "genai-bench", "0.0.5, genai_bench/metrics/, genai_bench/user/openai_user.py", "2026-11", INTERPOLATED,
+    "genai-bench", "0.0.5, genai_bench/metrics/, genai_bench/user/openai_user.py", INTERPOLATED,
     (
         Formula("TTFT", "ttft_sched", "first content or thinking - start of the request",
             "It opens a connection for each request, within its TTFT; here are the connections of this run. " + _COORDINATED,
@@ -229,7 +227,7 @@ GENAI_BENCH = Tool(
 )  # fmt: skip
 
 MLPERF = Tool(
-    "MLPerf LoadGen", "6.0.17, scenario Server, loadgen/results.cc, logging.cc", "2026-11", RANKED,
+    "MLPerf LoadGen", "6.0.17, scenario Server, loadgen/results.cc, logging.cc", RANKED,
     (
         Formula("First Token latency", "ttft_sched", "first content - scheduled",
             "The same time as ours, since scheduled. LoadGen trusts the system under test to report its first token.", MS, lambda a: a.content - a.due),
@@ -287,18 +285,15 @@ def definitions(of_target: Steady, ours: list[Row], rates: Throughput) -> list[T
     if not len(answers.sent):
         return []
     totals = {TOKENS: rates.output_tokens_per_s, COMPLETED: rates.completed_per_s}
-    known = {
-        row.metric.name: {percentile(p): by_p.get(p) for p in PS}
-        for row in ours
-        if row.view == SUCCESSES and (by_p := {q.p: q.value for q in row.quantiles})
-    }
-    return [
-        ToolMetrics(
-            tool.name, tool.source, tool.read, tool.rule, len(answers.sent),
-            tuple(_metric(formula, tool.rule, answers, known, totals) for formula in tool.formulas),
-        )
-        for tool in TOOLS
-    ]  # fmt: skip
+    known = {}
+    for row in ours:
+        if row.view == SUCCESSES and (by_p := {q.p: q.value for q in row.quantiles}):
+            known[row.metric.name] = {percentile(p): by_p.get(p) for p in PS}
+    found = []
+    for tool in TOOLS:
+        numbers = tuple(_metric(formula, tool.rule, answers, known, totals) for formula in tool.formulas)
+        found.append(ToolMetrics(tool.name, tool.source, READ, tool.rule, len(answers.sent), numbers))
+    return found
 
 
 def _answers(of_target: Steady) -> Answers:
@@ -321,12 +316,8 @@ def _answers(of_target: Steady) -> Answers:
 
 
 def _metric(
-    formula: Formula,
-    rule: str,
-    answers: Answers,
-    known: dict[str, dict[str, float | None]],
-    totals: dict[str, float | None],
-) -> ToolMetric:
+    formula: Formula, rule: str, answers: Answers, known: dict[str, dict[str, float | None]], totals: dict[str, float | None],
+) -> ToolMetric:  # fmt: skip
     values = formula.values(answers) if formula.values else np.empty(0)
     weights = formula.weights(answers) if formula.weights else None
     there = ~np.isnan(values)
@@ -363,18 +354,15 @@ def section(found: Sequence[ToolMetrics]) -> Section | None:
         return None
     header = ("their metric", "mean", "p50", "p99", "n", "our metric", "p50", "p99")
     tables = tuple(Table(f"{one.tool} ({one.source}, {one.read})", header, tuple(map(_row, one.metrics)), prose=(5,)) for one in found)  # fmt: skip
-    formulas = tuple(
-        line
-        for one in found
-        for line in (
-            f"{one.tool}: a percentile is {one.rule}.",
-            *(f"{one.tool}, {m.name}: {m.formula}. {m.why}" for m in one.metrics),
-        )
+    formulas: list[str] = []
+    for one in found:
+        formulas.append(f"{one.tool}: a percentile is {one.rule}.")
+        formulas += (f"{one.tool}, {m.name}: {m.formula}. {m.why}" for m in one.metrics)
+    answer = (
+        "The same answers under the formulas of other tools, beside ours. Their figures have no intervals."
     )
     return Section(
-        "definitions", "Metrics as other tools define them",
-        "The same answers under the formulas of other tools, beside ours. Their figures have no intervals.",
-        (), tables, (), (), formulas, is_folded=True,
+        "definitions", "Metrics as other tools define them", answer, (), tables, computed=tuple(formulas), is_folded=True,
     )  # fmt: skip
 
 

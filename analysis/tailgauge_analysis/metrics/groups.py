@@ -43,8 +43,7 @@ class Group:
 def groups(steady: Steady) -> tuple[list[Group], int]:
     """The groups worth a row, and how many smaller ones are not shown."""
     masks = list(_masks(steady))
-    shown: list[Group] = []
-    hidden = 0
+    shown, hidden = list[Group](), 0
     for by in (TRAFFIC, SLOW, NAME, TAG):
         of = sorted((m for m in masks if m[0] == by), key=lambda m: -int(m[2].sum()))
         shown += [_group(steady, *mask) for mask in of[:MOST]]

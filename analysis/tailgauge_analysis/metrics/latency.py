@@ -81,9 +81,9 @@ def row(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...] = PS) -
 def _pooled(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...]) -> Row:
     """One row over all values. There may be a hundred million gaps: they stay in ns to avoid a copy."""
     values = metric.ns(steady)
-    found = (_in_ms(q) for q in quantiles(values, ps, steady.gap_counts))
+    mean = float(values.mean()) / 1e6 if len(values) else None
     return Row(
-        metric, view, len(values), 0, float(values.mean()) / 1e6 if len(values) else None, tuple(found)
+        metric, view, len(values), 0, mean, tuple(map(_in_ms, quantiles(values, ps, steady.gap_counts)))
     )
 
 
@@ -91,8 +91,7 @@ def _rates(metric: Metric, values: Floats, view: str, ps: tuple[float, ...]) -> 
     """Tokens per second from ms per token: the slow end stays the high end, +inf still means no answer."""
     lost = int(np.isinf(values).sum())
     mean = float((1000 / values).mean()) if len(values) and not lost else None
-    found = (_inverse(q) for q in quantiles(values, ps))
-    return Row(metric, view, len(values), lost, mean, tuple(found))
+    return Row(metric, view, len(values), lost, mean, tuple(map(_inverse, quantiles(values, ps))))
 
 
 def _inverse(q: Quantile) -> Quantile:

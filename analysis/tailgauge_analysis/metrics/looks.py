@@ -28,11 +28,7 @@ def _look(frames: Frames, requests: int) -> dict[str, Any]:
     rows, calls = frames.requests, frames.attempts
     rows = rows[rows["request_id"].between(0, requests * schema.TURNS - 1)]
     made = calls["request_id"].isin(rows["request_id"]).sum()
-    missing = [
-        requests - len(rows),
-        rows["attempts"].sum() - made,
-        calls["chunks"].sum() - len(frames.chunks),
-    ]
+    missing = requests - len(rows), rows["attempts"].sum() - made, calls["chunks"].sum() - len(frames.chunks)
     if max(missing) > 0:  # a worker writes the tables of a batch one after the other
         return {"known": False, "texts": []}
     stage, known, texts = steady(frames).of_target, True, []

@@ -10,15 +10,14 @@ Where the pace cannot be known there is a reason (REASONS) and no value.
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tailgauge.protocol_violations import MALFORMED_USAGE, VIOLATIONS
 from tailgauge.rows import schema
 from tailgauge_analysis.reading.chunks import blocks
-from tailgauge_analysis.stats.quantiles import Floats, Ints
+from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 from tailgauge_analysis.text.formatting import count, plural
-from tailgauge_analysis.text.json_values import Json, table
+from tailgauge_analysis.text.json_values import Json, tables
 
 THINKING, INTERLEAVED, NO_USAGE, NOT_STREAMED, BUFFERED, READ_LATE, AT_ONCE = (
     "thinking", "interleaved", "no_usage", "not_streamed", "buffered", "read_late", "at_once",
@@ -33,13 +32,10 @@ REASONS = {
     READ_LATE: "the client read the first chunks late",
     AT_ONCE: "all content arrived at the same moment",
 }
-COLUMNS = ("pace_from_ns", "pace_tokens", "pace_missing")
 
 TOKENS_PER_CHAR = 4  # at most: a character has four bytes, a token one at least
-NEAR_MS = (
-    0.05,
-    0.5,
-)  # chunks closer than a tenth of the run's median gap, within these bounds, arrived together
+# Chunks closer than a tenth of the run's median gap, within these bounds, arrived together.
+NEAR_MS = (0.05, 0.5)
 ENOUGH, MANY = 10, 4  # chunks of an answer that is judged, and of a piece that no target sends at once
 LATE_MS = 5.0  # since its last look, the client itself collected the first chunks
 FEW_CHUNKS, MANY_TOKENS = 3, 50
@@ -47,7 +43,7 @@ PAGES, OF_PAGE = 4096 * 2 ** np.arange(5), 0.12  # sizes of a proxy's buffer in 
 
 
 def paced(answers: pd.DataFrame, chunks: pd.Series[int], scenario: Json) -> pd.DataFrame:
-    """The answers with COLUMNS: where the span begins, its tokens, and why they do not count."""
+    """The answers with where the span begins, its tokens, and why they do not count."""
     visible_from = answers[["first_text_at_ns", "first_tool_json_at_ns"]].min(axis=1).to_numpy(np.float64)
     names = ("first_content_at_ns", "last_thinking_at_ns", "output_tokens", "thinking_tokens")
     first, thinking_to, output, thinking = (answers[name].to_numpy(np.float64) for name in names)
@@ -65,14 +61,13 @@ def paced(answers: pd.DataFrame, chunks: pd.Series[int], scenario: Json) -> pd.D
         (MALFORMED_USAGE, broken),
     ):
         reason[holds & ~np.isnan(first)] = name
-    columns = (np.where(after, visible_from, first), np.where(after, output - thinking, output), reason)
-    return answers.assign(**dict(zip(COLUMNS, columns, strict=True)))
+    begin, tokens = np.where(after, visible_from, first), np.where(after, output - thinking, output)
+    return answers.assign(pace_from_ns=begin, pace_tokens=tokens, pace_missing=reason)
 
 
 def _thinkers(scenario: Json) -> set[str]:
     """Traffic tables that ask for thinking."""
-    tables = table(scenario, "traffic")
-    return {name for name in tables if table(tables, name).get("thinking", "off") != "off"}
+    return {name for name, of in tables(scenario, "traffic").items() if of.get("thinking", "off") != "off"}
 
 
 def judge(requests: pd.DataFrame, gaps_ns: Floats, sizes: Ints, chars: Ints) -> None:
@@ -97,9 +92,7 @@ def judge(requests: pd.DataFrame, gaps_ns: Floats, sizes: Ints, chars: Ints) -> 
     requests["pace_missing"] = missing
 
 
-def pieces(
-    gaps_ns: Floats, sizes: Ints, tokens: Floats, body_bytes: Floats
-) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+def pieces(gaps_ns: Floats, sizes: Ints, tokens: Floats, body_bytes: Floats) -> tuple[Mask, Mask]:
     """Which answers were buffered, and which arrived at one moment.
 
     A piece is a series of chunks that arrived together. Buffered: more than 50 tokens in fewer than 3 chunks; or at least 10
@@ -135,7 +128,7 @@ def _near_ns(gaps_ns: Floats) -> float:
     return float(np.clip(np.median(apart) / 10, least, most)) if len(apart) else least
 
 
-def _paged(apart: Ints, answer_of: Ints, bytes_per_chunk: Floats) -> npt.NDArray[np.bool_]:
+def _paged(apart: Ints, answer_of: Ints, bytes_per_chunk: Floats) -> Mask:
     """Whether two full pieces or more, neither the first nor the last, are of one size, that of a buffer."""
     inner = np.flatnonzero(answer_of[1:] == answer_of[:-1])
     lengths, answers = np.diff(apart)[inner], answer_of[1:][inner]

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated
 
 import numpy as np
@@ -70,19 +70,16 @@ class Criterion:
         if self.objective.traffic is not None:
             mask &= (requests["traffic"] == self.objective.traffic).to_numpy(np.bool_)
         if self.objective.tag is not None:
-            codes, texts = pd.factorize(requests["tags"])
-            mask &= np.append([_tagged(one, self.objective.tag) for one in texts], False)[codes].astype(
-                np.bool_
-            )
+            codes, texts = pd.factorize(requests["tags"])  # -1, the last, where there is none
+            mask &= np.array([*(_tagged(one, self.objective.tag) for one in texts), False])[codes]
         return mask
 
     def part(self, steady: Steady) -> Steady:
         """The stage with these requests only."""
         if self.is_of_all:
             return steady
-        return steady.only(
-            self.of(steady.requests), gaps=self.metric is not None and self.metric.level == CHUNK
-        )
+        is_of_gaps = self.metric is not None and self.metric.level == CHUNK
+        return steady.only(self.of(steady.requests), gaps=is_of_gaps)
 
     def row(self, part: Steady) -> Row:
         """The latency of these requests, at its percentile."""
@@ -94,10 +91,8 @@ class Criterion:
         assert self.metric is not None
         if self.metric.level != CHUNK:
             return waits(self.metric, part, self.view).beyond(self.objective.bound)
-        late = (
-            self.metric.ns(part) > self.objective.bound * 1e6
-        )  # may be a hundred million: no copy of them is made
-        return proportion(late, part.gap_counts)
+        # There may be a hundred million gaps: no copy of them is made.
+        return proportion(self.metric.ns(part) > self.objective.bound * 1e6, part.gap_counts)
 
 
 def _tagged(tags: object, wanted: str) -> bool:
@@ -175,10 +170,8 @@ def line_of(figure: Figure, label: str, outcome: str, bound: float, ends: Ends, 
     value, sign = ends[0], figure.sign
     if value is not None:
         sign = "<" if value < bound else ">" if value > bound else "="
-    limit = f"{sign} {text_of(figure, bound)}"
-    return ObjectiveLine(
-        label, outcome.upper(), value_text(figure, value), limit, interval_text(figure, *ends[1:]), why
-    )
+    limit, interval = f"{sign} {text_of(figure, bound)}", interval_text(figure, *ends[1:])
+    return ObjectiveLine(label, outcome.upper(), value_text(figure, value), limit, interval, why)
 
 
 def value_text(figure: Figure, value: float | None) -> str:
@@ -224,11 +217,11 @@ def decided_latency(one: Criterion, steady: Steady) -> ObjectiveResult:
     ends: Ends = (shown["value"], shown["low"], shown["high"])
     line = line_of(objective.figure, objective.label, outcome, max_ms, ends, why)
     if shown["value_is"] != VALUE and beyond.value is not None and not few:  # it lies among failures, say
-        beyond_it = f"{share(beyond.value)} of {objective.figure.of}"
-        bound = f"> {text_of(objective.figure, max_ms)}"
-        line = ObjectiveLine(
-            line.name, line.outcome, beyond_it, bound, share_interval(beyond.low, beyond.high), why
+        beyond_it, bound = (
+            f"{share(beyond.value)} of {objective.figure.of}",
+            f"> {text_of(objective.figure, max_ms)}",
         )
+        line = replace(line, value=beyond_it, bound=bound, interval=share_interval(beyond.low, beyond.high))
     return ObjectiveResult(
         one.name, objective.label, metric.name, outcome, why, line, metric.title, LATENCY, objective.traffic, objective.tag, p,
         one.view, max_ms, ends[0], ends[1], ends[2], q.n, q.n_eff, q,
@@ -248,12 +241,9 @@ def decide(beyond: Proportion, quantile: Quantile, max_ms: float) -> tuple[str, 
     """The outcome of one bound, and why."""
     if beyond.low is None or beyond.high is None:
         return INCONCLUSIVE, "nothing was measured"
-    seen = (
-        "what lies beyond the bound cannot be observed"
-        if beyond.value is None
-        else f"{share(beyond.value)} beyond the bound"
-    )
-    allowed = 1 - quantile.p
+    seen, allowed = f"{share(beyond.value)} beyond the bound", 1 - quantile.p
+    if beyond.value is None:
+        seen = "what lies beyond the bound cannot be observed"
     why = f"{seen} (95% CI {share_range(beyond.low, beyond.high)}), {share(allowed)} allowed"
     value = quantile.value or 0.0
     if quantile.mark == FEW_EPISODES and value / NEAR <= max_ms <= value * NEAR:
@@ -329,10 +319,8 @@ def goodput_of(scenario: Json, steady: Steady, warmup: Steady) -> Goodput | None
     if not wanted or not len(steady.requests) or unknown_pace(wanted, steady):
         return None
     good, before = good_of(wanted, steady), good_of(wanted, warmup)
-    ended = sum(
-        int((stage.holds(stage.requests["ended_at_ns"]) & which).sum())
-        for stage, which in ((steady, good), (warmup, before))
-    )
+    stages = ((steady, good), (warmup, before))
+    ended = sum(int((of.holds(of.requests["ended_at_ns"]) & which).sum()) for of, which in stages)
     per_s = ended / steady.seconds if steady.seconds else None
     return Goodput(proportion(good), per_s, _by_traffic(wanted, good, steady))
 

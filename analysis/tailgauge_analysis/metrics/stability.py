@@ -28,10 +28,7 @@ from tailgauge_analysis.text.json_values import number, one_of, table
 
 EVEN = ("constant", "poisson", "gamma", "weibull", "closed")  # processes whose rate does not change
 FEWEST_S, FEWEST, FEWEST_FOR_GROWTH = 10.0, 200, 50  # seconds and requests
-FILLING, FILLING_SHARE = (
-    20,
-    0.01,
-)  # requests at the start of the run whose answers show when the target is full
+FILLING, FILLING_SHARE = 20, 0.01  # requests at the start, whose answers show when the target is full
 LEAST_GROWTH = 0.02  # of the offered rate: less is a slower answer rather than a backlog
 IN_PARTS = 0.05  # the same where it is measured in pieces of the run, which begin and end anywhere in a wave
 TURNS = 5.0  # per user
@@ -85,10 +82,10 @@ def stability(frames: Frames, of_target: Steady, rates: Throughput) -> Stability
     if grows and not found:
         seen = f" A backlog that grows by {figures(max(least, grows.detectable_per_s))} requests/s or more would be detected."
     summary = " ".join(one.text for one in found) or (why or "The steady stage shows no change.") + seen
+    per_s, detectable = (grows.per_s, max(least, grows.detectable_per_s)) if grows else (None, None)
     return Stability(
-        False if found else None if why else True, tuple(found),
-        grows.per_s if grows else None, max(least, grows.detectable_per_s) if grows else None, turns, summary,
-    )  # fmt: skip
+        False if found else None if why else True, tuple(found), per_s, detectable, turns, summary
+    )
 
 
 def remarks(found: Stability, seconds: float) -> list[str]:
@@ -96,10 +93,9 @@ def remarks(found: Stability, seconds: float) -> list[str]:
     texts = [one.text for one in found.findings if one.kind != WARMUP]
     texts = [" ".join([*texts, DEPENDS])] if texts else []
     if found.turns is not None and found.turns < TURNS:
+        held = f"The steady stage holds {figures(found.turns)} turns per user, {TURNS:g} are needed."
         needed = f" Run at least {count(math.ceil(seconds * TURNS / found.turns))} s." if found.turns else ""
-        texts.append(
-            f"The steady stage holds {figures(found.turns)} turns per user, {TURNS:g} are needed.{needed}"
-        )
+        texts.append(held + needed)
     return texts
 
 
@@ -108,9 +104,8 @@ def waits_ms(of_target: Steady) -> Floats:
     requests = of_target.requests[of_target.requests["ended"] != schema.CLIENT_DROP]
     seen = of_target.attempts.groupby("request_id")["first_content_at_ns"].min()
     left = requests["request_id"].map(seen).where(requests["ended"] == schema.CANCELLED)
-    until = (
-        requests["first_at_ns"].fillna(requests["joined_at_ns"]).fillna(left).fillna(requests["ended_at_ns"])
-    )
+    until = requests["first_at_ns"].fillna(requests["joined_at_ns"]).fillna(left)
+    until = until.fillna(requests["ended_at_ns"])
     until = until.where(requests["ended"].isin((schema.OK, schema.CANCELLED)), np.inf)
     return ((until - requests["scheduled_at_ns"]) / 1e6).to_numpy(np.float64)
 
@@ -171,8 +166,7 @@ def _changes(of_target: Steady, grows: Growth | None) -> list[Finding]:
     waits = waits_ms(of_target)
     kept = of_target.requests["ended"] != schema.CLIENT_DROP
     at_s = of_target.requests.loc[kept, "scheduled_at_ns"].to_numpy(np.float64) / 1e9
-    one = of_target.requests["answer"].isin(ONE_ANSWER).all()
-    name = "TTFT" if one else "wait"
+    name = "TTFT" if of_target.requests["answer"].isin(ONE_ANSWER).all() else "wait"
     direction, found = stationarity.trend(waits), stationarity.change(waits)
     if direction and (found is None or stationarity.linear_fit(waits) > found.fit):
         third = len(waits) // 3
@@ -181,9 +175,7 @@ def _changes(of_target: Steady, grows: Growth | None) -> list[Finding]:
         if direction > 0 and grows and grows.per_s > 0:
             text += f", and the backlog grew by {figures(grows.per_s)} requests/s"
         return [Finding(TREND, of_target.from_s, of_target.to_s, f"{text}.")]
-    if found is None:
-        return []
-    return [_stretch(found, waits, at_s, of_target, name)]
+    return [_stretch(found, waits, at_s, of_target, name)] if found else []
 
 
 def _stretch(found: Stretch, waits: Floats, at_s: Floats, stage: Steady, name: str) -> Finding:

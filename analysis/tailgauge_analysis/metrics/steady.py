@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tailgauge.rows import schema
@@ -18,8 +17,8 @@ from tailgauge_analysis.metrics.answers import answered, first_token_of
 from tailgauge_analysis.metrics.pace import judge, paced
 from tailgauge_analysis.reading.chunks import NO_RANGES, GapRanges
 from tailgauge_analysis.reading.frames import Frames
-from tailgauge_analysis.stats.quantiles import Floats, Ints
-from tailgauge_analysis.text.json_values import number, table, text
+from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
+from tailgauge_analysis.text.json_values import number, table, tables, text
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,18 +39,18 @@ class Steady:
         """How long the stage lasted."""
         return max(0.0, self.to_s - self.from_s)
 
-    def only(self, mask: npt.NDArray[np.bool_], *, gaps: bool = True) -> Steady:
+    def only(self, mask: Mask, *, gaps: bool = True) -> Steady:
         """The stage with some of its requests; without their gaps, which may be many, if not `gaps`."""
         requests = self.requests[mask].reset_index(drop=True)
         attempts = self.attempts[self.attempts["request_id"].isin(requests["request_id"])]
         counts = self.gap_counts[mask] if gaps else np.zeros(len(requests), np.int64)
         kept = np.repeat(mask & gaps, self.gap_counts)
+        gaps_ns, ranges = self.gaps_ns[kept] if gaps else np.empty(0), self.gap_ranges.only(kept)
         return replace(
-            self, requests=requests, attempts=attempts, gap_counts=counts,
-            gaps_ns=self.gaps_ns[kept] if gaps else np.empty(0), gap_ranges=self.gap_ranges.only(kept),
-        )  # fmt: skip
+            self, requests=requests, attempts=attempts, gap_counts=counts, gaps_ns=gaps_ns, gap_ranges=ranges
+        )
 
-    def holds(self, at_ns: pd.Series[float]) -> npt.NDArray[np.bool_]:
+    def holds(self, at_ns: pd.Series[float]) -> Mask:
         """Which of these times lie within the stage."""
         return at_ns.between(self.from_s * 1e9, self.to_s * 1e9, inclusive="left").to_numpy(np.bool_)
 
@@ -77,18 +76,16 @@ def steady(frames: Frames, stage: str = schema.STEADY) -> Steady:
     requests = answered(wanted.reset_index(drop=True), attempts, first_token)
     chunks = frames.chunks
     answers = requests[["answer_leg", "answer_attempt"]].fillna(-1).to_numpy(np.int64)
-    places = chunks.places(requests["request_id"].to_numpy(), answers[:, 0], answers[:, 1])
-    there = places >= 0
-    counts, chars, first_chars, thinking = np.zeros((4, len(requests)), np.int64)
+    places = chunks.places(requests["request_id"].to_numpy(), answers[:, 0], answers[:, 1])  # or -1
     known = (chunks.sizes, chunks.chars, chunks.first_chars, chunks.thinking)
-    for column, values in zip((counts, chars, first_chars, thinking), known, strict=True):
-        column[there] = values[places[there]]
+    counts, chars, first_chars, thinking = (np.append(values, 0)[places] for values in known)
     requests = paced(requests, requests["answer_chunks"], frames.run["scenario"])
     after = (requests["pace_from_ns"] > requests["first_content_at_ns"]).to_numpy(np.bool_)
     requests["pace_skip"] = np.where(after, thinking, 0)  # chunks before the span
     requests["pace_chunks"] = requests["answer_chunks"] - requests["pace_skip"]
     counts = np.maximum(counts - 1, 0)
-    gaps_ns, gap_ranges = chunks.gaps_ns(places[there]), chunks.gap_ranges(places[there])
+    there = places[places >= 0]
+    gaps_ns, gap_ranges = chunks.gaps_ns(there), chunks.gap_ranges(there)
     of_first = first_chars / np.where(chars > 0, chars, np.nan)
     requests["first_share"] = np.where(after, 1 / requests["pace_chunks"].clip(lower=1), of_first)
     judge(requests, gaps_ns, counts, chars)
@@ -115,23 +112,15 @@ def worst_of(gaps_ns: Floats, counts: Ints) -> Floats:
 
 def _left_by_pace(frames: Frames) -> list[str]:
     """Traffic tables of which some users leave after so many chunks: sooner where the answer is fast."""
-    cancels = {
-        name: table(of, "cancel")
-        for name, of in table(frames.run["scenario"], "traffic").items()
-        if isinstance(of, dict)
-    }
-    return [
-        name for name, of in cancels.items() if of.get("after_chunks") and (number(of.get("share")) or 0) < 1
-    ]
+    cancels = {name: table(of, "cancel") for name, of in tables(frames.run["scenario"], "traffic").items()}
+    after_chunks = {name: of for name, of in cancels.items() if of.get("after_chunks")}
+    return [name for name, of in after_chunks.items() if (number(of.get("share")) or 0) < 1]
 
 
 def _waiting_for_slots(frames: Frames) -> list[str]:
     """Traffic tables whose calls wait for a slot of the worker: the scenario asks for that, so it is no delay by the client."""
-    traffic = table(frames.run["scenario"], "traffic")
-    settings = {
-        name: table(table(traffic, name), text(table(traffic, name).get("pattern"))) for name in traffic
-    }
-    return [name for name, of in settings.items() if of.get("at_once_per_worker")]
+    traffic = tables(frames.run["scenario"], "traffic").items()
+    return [name for name, of in traffic if table(of, text(of.get("pattern"))).get("at_once_per_worker")]
 
 
 def _end_ns(frames: Frames) -> float:

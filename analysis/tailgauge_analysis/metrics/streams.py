@@ -9,13 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.chunks import blocks
-from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
+from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask, rank
 
 DUE_FIRST_MS, DUE_EACH_MS = 1000.0, 100.0  # a reader of ten tokens/s who waits 1 s for the first
 FLUID = 0.9
@@ -130,7 +129,7 @@ def fluidity(
     return index
 
 
-def stalls(gaps_ms: Floats, of: Ints) -> npt.NDArray[np.bool_]:
+def stalls(gaps_ms: Floats, of: Ints) -> Mask:
     """Which gaps are stalls: above 1 s and above 10 times the median gap of the answer, so that a slow but even one has none."""
     late = gaps_ms > STALL_MS
     if late.any():  # only their answers' medians matter

@@ -54,9 +54,7 @@ class Work:
             return Rate(value, None, None, n)
         edges = np.linspace(0.0, self.seconds, WINDOWS + 1)
         low, high = ratio(_between(edges, amounts, begun, ended), np.diff(edges))
-        one = (
-            float(amounts.mean()) / self.seconds
-        )  # a stage holds one more or one less, however even the rate
+        one = float(amounts.mean()) / self.seconds  # one more or one less, however even the rate
         return Rate(value, max(0.0, min(low, value - one)), max(high, value + one), n)
 
 
@@ -67,8 +65,7 @@ def _between(edges: Floats, amounts: Floats, begun: Floats, ended: Floats) -> Fl
     begun, ended, amounts = begun[~at_once], ended[~at_once], amounts[~at_once]
     if len(amounts):
         came = came + np.diff(np.interp(edges, *received(begun, ended, amounts)))
-    between: Floats = np.maximum(came, 0.0)
-    return between
+    return np.maximum(came, 0.0)
 
 
 def received(begun: Floats, ended: Floats, amounts: Floats) -> tuple[Floats, Floats]:
@@ -96,24 +93,19 @@ def throughput(frames: Frames, stage: Steady) -> Throughput:
     """Measure the rates of a run whose chunks still have their arrivals."""
     if not stage.seconds:
         return Throughput()
-    requests, attempts = (
-        table[table["stage"] != schema.PREFLIGHT] for table in (frames.requests, frames.attempts)
-    )
-    requests = requests.drop_duplicates("request_id")
+    requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
+    attempts = frames.attempts[frames.attempts["stage"] != schema.PREFLIGHT]
     began = attempts["headers_at_ns"].fillna(attempts["first_content_at_ns"])[attempts["status"] < 300]
     first = began.groupby(attempts["request_id"]).min().dropna()
     done = requests[(requests["ended"] == schema.OK) & stage.holds(requests["ended_at_ns"])]
     ended_s = done["ended_at_ns"].to_numpy(np.float64) / 1e9 - stage.from_s
-    completed = Work(
-        stage.seconds, np.ones(len(done)), ended_s, ended_s, done["request_id"].to_numpy(np.int64)
-    )
-    tokens = _tokens(frames, attempts, stage)
+    ids, tokens = done["request_id"].to_numpy(np.int64), _tokens(frames, attempts, stage)
     return Throughput(
         len(stage.requests) / stage.seconds,
         float(stage.holds(first).sum()) / stage.seconds if len(first) else None,
         len(done) / stage.seconds,
         float(tokens.amounts.sum()) / stage.seconds if tokens is not None else None,
-        completed,
+        Work(stage.seconds, np.ones(len(done)), ended_s, ended_s, ids),
         tokens,
     )
 
@@ -125,14 +117,11 @@ def _tokens(frames: Frames, attempts: pd.DataFrame, stage: Steady) -> Work | Non
     """
     chunks = frames.chunks
     places = chunks.places(*(attempts[name].to_numpy(np.int64) for name in ("request_id", "leg", "attempt")))
-    streamed = places >= 0
-    within = np.zeros(len(attempts))
-    within[streamed] = chunks.within(stage.from_s * 1e9, stage.to_s * 1e9)[places[streamed]]
-    sizes = np.zeros(len(attempts))
-    sizes[streamed] = chunks.sizes[places[streamed]]
-    last = whole_at_ns(attempts)
+    streamed, last = places >= 0, whole_at_ns(attempts)
     at_once = stage.holds(last)  # the result of a job, or an answer whose chunks were not kept
-    within, sizes = np.where(streamed, within, at_once), np.where(streamed, sizes, 1.0)
+    inside = chunks.within(stage.from_s * 1e9, stage.to_s * 1e9)
+    within = np.where(streamed, np.append(inside, 0)[places], at_once)
+    sizes = np.where(streamed, np.append(chunks.sizes, 0)[places], 1.0)
     tokens = attempts["output_tokens"].where(attempts["ended"] == schema.OK).to_numpy(np.float64)
     if np.isnan(tokens).all():
         return None
@@ -143,6 +132,5 @@ def _tokens(frames: Frames, attempts: pd.DataFrame, stage: Steady) -> Work | Non
         (at.to_numpy(np.float64) / 1e9 - stage.from_s).clip(0.0, stage.seconds)
         for at in (attempts["first_content_at_ns"].where(streamed, last), last)
     )
-    return Work(
-        stage.seconds, each * within / sizes, begun_s, ended_s, attempts["request_id"].to_numpy(np.int64)
-    )
+    ids = attempts["request_id"].to_numpy(np.int64)
+    return Work(stage.seconds, each * within / sizes, begun_s, ended_s, ids)

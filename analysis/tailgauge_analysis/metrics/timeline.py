@@ -107,9 +107,8 @@ def timeline(frames: Frames) -> Timeline:
 
 def _waits(requests: pd.DataFrame) -> tuple[str, pd.Series[float]]:
     """What users waited for, and how long."""
-    done = requests["ended_at_ns"].where(
-        (requests["answer"] == schema.TURNAROUND) & (requests["ended"] == schema.OK)
-    )
+    is_done = (requests["answer"] == schema.TURNAROUND) & (requests["ended"] == schema.OK)
+    done = requests["ended_at_ns"].where(is_done)
     ends = dict(zip(WAITS, (requests["first_at_ns"], requests["joined_at_ns"], done), strict=True))
     name = next((name for name, at in ends.items() if at.notna().any()), "TTFT")
     return name, ends[name] - requests["scheduled_at_ns"]
@@ -132,12 +131,8 @@ def windows(at_s: Floats, values: Floats, p: float, shortest_s: int = 1) -> Wind
 
 def _tokens(attempts: pd.DataFrame, ends_s: Floats) -> Floats:
     """Output tokens in each bin."""
-    known = (
-        (attempts["ended"] == schema.OK)
-        & attempts["output_tokens"].notna()
-        & (attempts["stage"] != schema.PREFLIGHT)
-    )
-    of = attempts[known]
+    of = attempts[(attempts["ended"] == schema.OK) & (attempts["stage"] != schema.PREFLIGHT)]
+    of = of[of["output_tokens"].notna()]
     last = whole_at_ns(of).to_numpy(np.float64) / 1e9
     first = np.fmin(of["first_content_at_ns"].to_numpy(np.float64) / 1e9, last)
     if not len(of):
@@ -156,8 +151,7 @@ def _quantile(at: Ints, values: Floats, p: float, bins: int) -> Floats:
     counts = np.bincount(at, minlength=bins)
     starts = np.cumsum(counts) - counts
     picks = [start + rank(int(n), p) - 1 if n else -1 for start, n in zip(starts, counts, strict=True)]
-    ordered = values[order]
-    return np.array([ordered[i] if i >= 0 else np.nan for i in picks])
+    return np.append(values[order], np.nan)[picks]
 
 
 @dataclass(frozen=True, slots=True)

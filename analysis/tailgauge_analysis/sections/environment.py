@@ -118,8 +118,7 @@ def elsewhere(run: Json) -> int:
 def besides(run: Json) -> str:
     """What else is needed to reproduce the run."""
     text = "The file may have changed since; the scenario as it ran, with all defaults, is listed below."
-    away = elsewhere(run)
-    if away:
+    if away := elsewhere(run):
         text += f" {plural(away, 'worker')} ran on other machines: start as many there with `tailgauge worker --master HOST:PORT`."
     if not run["target"].get("simulated") and not run["dry_run"]:
         text += " The target is called again and may answer differently."
@@ -129,15 +128,13 @@ def besides(run: Json) -> str:
 def section(of: Environment, run: Json) -> Section:
     """The section."""
     target = run["target"]
-    parts = [
-        f"{target.get('url') or 'unknown'}{' (simulated)' if target.get('simulated') else ''}",
-        f"protocol {target['protocol']}" if target.get("protocol") else "",
-        f"model {', '.join(of.models)}" if of.models else "",
-    ]
+    parts = [f"{target.get('url') or 'unknown'}{' (simulated)' if target.get('simulated') else ''}"]
+    parts += [f"protocol {target['protocol']}"] if target.get("protocol") else []
+    parts += [f"model {', '.join(of.models)}"] if of.models else []
     rebuilt = ", rebuilt without run.json" if run["rebuilt"] else ""
     facts = [
         ("Run", run["run_id"]),
-        ("Target", ", ".join(filter(None, parts))),
+        ("Target", ", ".join(parts)),
         ("Started", f"{run['started_at'] or 'unknown'}, state {run['state']}{rebuilt}"),
         ("Master", _pairs({key: value for key, value in of.master.items() if key != "boot_id"})),
         ("Versions", _pairs(of.versions)),
@@ -159,17 +156,8 @@ def _pairs(tree: Json) -> str:
 
 def _workers(workers: Sequence[WorkerEntry]) -> Table:
     header = (
-        "worker",
-        "host",
-        "state",
-        "clock offset (ms)",
-        "drift (ppm)",
-        "stamps, reader",
-        "requests",
-        "chunks",
-        "missing",
-        "rows lost",
-    )
+        "worker", "host", "state", "clock offset (ms)", "drift (ppm)", "stamps, reader", "requests", "chunks", "missing", "rows lost",
+    )  # fmt: skip
     rows = tuple(
         (Value(str(w.worker), w.name), w.host or "–", "; ".join([w.state, *w.kept]), _offset(w),
          "–" if w.drift_ppb is None else f"{w.drift_ppb / 1000:.3g}", ", ".join(filter(None, (w.stamps, w.reader))) or "–",
@@ -191,4 +179,4 @@ def _offset(one: WorkerEntry) -> Value:
 
 def _spans(missing: Sequence[Stretch]) -> str:
     shown = [f"{clock(s.from_s)} – {'end' if s.to_s is None else clock(s.to_s)}" for s in missing[:3]]
-    return ", ".join([*shown, *([f"and {len(missing) - 3} more"] if len(missing) > 3 else [])])
+    return ", ".join([*shown, f"and {len(missing) - 3} more"] if len(missing) > 3 else shown)

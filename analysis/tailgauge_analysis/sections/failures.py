@@ -38,10 +38,8 @@ def failures(frames: Frames) -> tuple[list[Failure], int]:
     """The most frequent kinds, and how many attempts are of others."""
     attempts = frames.attempts
     bad = attempts[(attempts["stage"] != schema.PREFLIGHT) & ~attempts["ended"].isin(_FINE)]
-    kinds = [
-        _kind(rows) for _, rows in bad.groupby(["ended", "status", "error_type", "limit_kind"], dropna=False)
-    ]
-    kinds.sort(key=lambda kind: -kind.attempts)
+    by_kind = bad.groupby(["ended", "status", "error_type", "limit_kind"], dropna=False)
+    kinds = sorted((_kind(rows) for _, rows in by_kind), key=lambda kind: -kind.attempts)
     return kinds[:MOST], sum(kind.attempts for kind in kinds[MOST:])
 
 

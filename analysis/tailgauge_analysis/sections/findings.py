@@ -111,26 +111,18 @@ def _found(frames: Frames) -> Findings:
     evidence = evidence_of(frames)
     frames = evidence.frames
     stage, of_target = evidence.steady, evidence.of_target
-    against = reasons(CHECKS, evidence)
-    word = worst(against)
-    criteria = slo.criteria(frames.run["scenario"])
-    judged = objectives.Run(frames, of_target, evidence.throughput, criteria)
-    healthy = slo.health(frames.run["scenario"], stage)
+    scenario, against, whole = frames.run["scenario"], reasons(CHECKS, evidence), evidence.latency
+    judged = objectives.Run(frames, of_target, evidence.throughput, slo.criteria(scenario))
     kinds, others = failures.failures(frames)
     by_group, smaller = groups.groups(stage)
-    whole = evidence.latency
-    flow = streams.streams(of_target)
-    cited = certificate.certified(frames, stage)
-    missing = pace.missing(of_target.requests)
-    apart = clocks(frames)
-    unsure = calls_between(frames, apart)
-    moved = transports.transports(of_target)
+    cited, apart = certificate.certified(frames, stage), clocks(frames)
+    unsure, moved = calls_between(frames, apart), transports.transports(of_target)
     return Findings(
         frames=frames,
         steady=stage,
         of_target=of_target,
         evidence=evidence,
-        verdict=word,
+        verdict=worst(against),
         reasons=against,
         explanations=[
             *losses.explanations(evidence.conservation.workers),
@@ -142,12 +134,12 @@ def _found(frames: Frames) -> Findings:
         groups=by_group,
         smaller_groups=smaller,
         traffic=traffic.traffic(frames),
-        streams=flow,
-        tpot_missing=missing,
+        streams=streams.streams(of_target),
+        tpot_missing=pace.missing(of_target.requests),
         phases=phases.phases(frames, of_target),
         definitions=definitions(of_target, whole, evidence.throughput),
-        health=healthy,
-        goodput=slo.goodput_of(frames.run["scenario"], of_target, evidence.warmup.of_target),
+        health=slo.health(scenario, stage),
+        goodput=slo.goodput_of(scenario, of_target, evidence.warmup.of_target),
         slos=objectives.objectives(judged),
         use_cases=use_cases.use_cases(judged),
         failures=kinds,
@@ -156,7 +148,7 @@ def _found(frames: Frames) -> Findings:
         certified=cited,
         timeline=timeline(frames),
         rate_limits=rate_limits(frames),
-        fan_out=fan_out.fan_outs(frames.run["scenario"], of_target),
+        fan_out=fan_out.fan_outs(scenario, of_target),
         transports=moved,
         patterns=patterns.answers(frames, of_target, moved),
         hedging=hedging.variants(frames, of_target),
@@ -195,20 +187,10 @@ def evidence_of(frames: Frames) -> Evidence:
             found = client_error.client_errors(part, [one.row(part)], used)
             errors += [replace(error, title=f"{error.title} ({one.objective.of})") for error in found]
     return Evidence(
-        frames,
-        stage,
-        of_target,
-        warmup,
-        rates,
-        stability.stability(frames, of_target, rates),
-        counted,
-        timestamps.stamps(frames, of_target),
-        client.workers(frames, stage),
-        in_flight(frames, counted.workers),
-        stalls.bad_seconds(frames, stage, thresholds.STALL_NS),
-        marked,
-        errors,
-    )
+        frames, stage, of_target, warmup, rates, stability.stability(frames, of_target, rates), counted,
+        timestamps.stamps(frames, of_target), client.workers(frames, stage), in_flight(frames, counted.workers),
+        stalls.bad_seconds(frames, stage, thresholds.STALL_NS), marked, errors,
+    )  # fmt: skip
 
 
 def remarks(findings: Findings) -> list[str]:
@@ -216,16 +198,12 @@ def remarks(findings: Findings) -> list[str]:
     run, conservation = findings.frames.run, findings.evidence.conservation
     texts = stability.remarks(findings.evidence.stability, findings.steady.seconds)
     texts += [ARRIVAL[run["arrival"]]] if run["arrival"] in ARRIVAL else []
-    if conservation.found:
+    if n := conservation.found:
         given = any(one.found for one in conservation.workers)
         where = "found in the other folders given" if given else "written after all"
-        verb = "was" if conservation.found == 1 else "were"
-        texts.insert(
-            0, f"{plural(conservation.found, 'request')} counted as lost by the master {verb} {where}."
-        )
-    slow = int(findings.steady.attempts["reader_paused_ns"].notna().sum())
-    if slow:
-        texts.append(
-            f"{plural(slow, 'attempt')} read slowly on purpose, reported separately: their times are those of the reader."
-        )
+        verb = "was" if n == 1 else "were"
+        texts.insert(0, f"{plural(n, 'request')} counted as lost by the master {verb} {where}.")
+    if slow := int(findings.steady.attempts["reader_paused_ns"].notna().sum()):
+        read = f"{plural(slow, 'attempt')} read slowly on purpose, reported separately"
+        texts.append(f"{read}: their times are those of the reader.")
     return texts

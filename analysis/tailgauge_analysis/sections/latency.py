@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from tailgauge_analysis.metrics.groups import Group
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row
@@ -24,13 +25,8 @@ COMPUTED = (
 
 
 def section(
-    rows: Sequence[Row],
-    groups: Sequence[Group],
-    smaller_groups: int,
-    tokens_per_chunk: float | None,
-    *,
-    first_token: str,
-) -> Section:
+    rows: Sequence[Row], groups: Sequence[Group], smaller_groups: int, tokens_per_chunk: float | None, *, first_token: str
+) -> Section:  # fmt: skip
     """The section."""
     successes = shown(rows, SUCCESSES, tokens_per_chunk)
     if not successes:
@@ -47,10 +43,8 @@ def section(
         notes.append(
             f"{lost}. “failed”: the percentile falls among them. “not observable”: nobody waited that long."
         )
-    return Section(
-        "latency", "Latency", _answer((everything or successes)[0]), (), tuple(tables), ("tail", "heat"), tuple(notes),
-        COMPUTED,
-    )  # fmt: skip
+    answer = _answer((everything or successes)[0])
+    return Section("latency", "Latency", answer, (), tuple(tables), ("tail", "heat"), tuple(notes), COMPUTED)
 
 
 def shown(rows: Sequence[Row], view: str, tokens_per_chunk: float | None) -> list[Row]:
@@ -78,16 +72,13 @@ def _answer(row: Row) -> str:
 def _percentiles(title: str, rows: Sequence[Row]) -> Table:
     last = -1 if rows[0].quantiles[-1].mark == TOO_FEW else None  # what a user waits decides on p99.9
     cells: list[tuple[Cell, ...]] = []
+    note = ""
     for row in rows:
-        sure = next((q.n_eff for q in row.quantiles if q.p == 0.99), row.n)
-        n = Value(count(row.n), "" if sure == row.n else f"n_eff {count(sure)}")
+        n, sure = Value(count(row.n)), next((q.n_eff for q in row.quantiles if q.p == 0.99), row.n)
+        if sure != row.n:
+            n, note = replace(n, interval=f"n_eff {count(sure)}"), "n_eff is that of the p99."
         cells.append((row.metric.title, *map(quantile_cell, row.quantiles[:last]), n))
     labels = (f"{percentile(q.p)} (ms)" for q in rows[0].quantiles[:last])
-    note = (
-        "n_eff is that of the p99."
-        if any(not isinstance(c[-1], str) and c[-1].interval for c in cells)
-        else ""
-    )
     return Table(title, ("metric", *labels, "n"), tuple(cells), note)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -36,32 +37,22 @@ class CheckResult:
 
 def check_results(evidence: Evidence, reasons: Sequence[Reason]) -> list[CheckResult]:
     """Every check."""
-    failed = {reason.check: reason.verdict for reason in reasons}
-    return [
-        CheckResult(
-            one.name,
-            one.passes_if,
-            failed.get(one.name, PASSED) if applies(one, evidence) else NOT_APPLICABLE,
-        )
-        for one in CHECKS
-    ]
+    verdicts = {one.name: PASSED if applies(one, evidence) else NOT_APPLICABLE for one in CHECKS}
+    verdicts |= {reason.check: reason.verdict for reason in reasons}
+    return [CheckResult(one.name, one.passes_if, verdicts[one.name]) for one in CHECKS]
 
 
 def section(
-    evidence: Evidence,
-    checks: Sequence[CheckResult],
-    cited: Certified,
-    log: ServerLog | None,
-    apart: Clocks,
-    unsure: float,
-) -> Section:
+    evidence: Evidence, checks: Sequence[CheckResult], cited: Certified, log: ServerLog | None, apart: Clocks, unsure: float
+) -> Section:  # fmt: skip
     """The section."""
     is_dry = evidence.frames.run["dry_run"]
     figures, bad = _figures(evidence), evidence.bad
     answer = "The client moved no figure by more than its limit."
     if figures:
         answer = f"The client may have moved {plural(len(figures.rows), 'figure')} by more than the limit."
-    facts = [*_checks(checks), *_stamps(evidence, is_dry=is_dry)]
+    counts = ", ".join(f"{n} {name}" for name, n in Counter(one.verdict for one in checks).items())
+    facts = [("Checks", counts), *_stamps(evidence, is_dry=is_dry)]
     if not is_dry:
         facts.append(("Calibration", certificate.sentence(cited)))
     if log is not None:
@@ -71,22 +62,12 @@ def section(
     if bad.spells:
         facts.append(("Stalls", stalls.sentence(bad)))
     tables = [figures] if figures else []
-    if bad.spells:
-        tables.append(_stalls(bad))
-    if evidence.workers and not is_dry:
-        tables.append(_workers(evidence.workers))
-    listed = tuple(f"{one.verdict}: {one.passes_if}" for one in checks)
+    tables += [_stalls(bad)] if bad.spells else []
+    tables += [_workers(evidence.workers)] if evidence.workers and not is_dry else []
+    computed = (COMPUTED, *(f"{one.verdict}: {one.passes_if}" for one in checks))
     return Section(
-        "measurement", "Measurement", answer, tuple(facts), tuple(tables), ("client",), (),
-        (COMPUTED, *listed),
-    )  # fmt: skip
-
-
-def _checks(checks: Sequence[CheckResult]) -> list[tuple[str, str]]:
-    counts = {
-        name: sum(one.verdict == name for one in checks) for name in dict.fromkeys(c.verdict for c in checks)
-    }
-    return [("Checks", ", ".join(f"{n} {name}" for name, n in counts.items()))]
+        "measurement", "Measurement", answer, tuple(facts), tuple(tables), ("client",), computed=computed
+    )
 
 
 def _stamps(evidence: Evidence, *, is_dry: bool) -> list[tuple[str, str]]:
@@ -115,27 +96,23 @@ def _stamps(evidence: Evidence, *, is_dry: bool) -> list[tuple[str, str]]:
 
 def _log(log: ServerLog) -> str:
     within = f", within ± {ms(log.within_ms)} ms by the workers’ clocks" if log.within_ms else ""
-    text = (
-        f"first content arrived p50 {ms(log.added_p50_ms)} ms, p99 {ms(log.added_p99_ms)} ms, at most {ms(log.added_max_ms)} ms "
-        f"after the endpoint wrote it{within}, over {plural(log.joined, 'call')}"
-    )
     unknown = f"; {plural(log.unknown_to_target, 'call')} not in its log" if log.unknown_to_target else ""
-    return text + unknown
+    return (
+        f"first content arrived p50 {ms(log.added_p50_ms)} ms, p99 {ms(log.added_p99_ms)} ms, at most {ms(log.added_max_ms)} ms "
+        f"after the endpoint wrote it{within}, over {plural(log.joined, 'call')}{unknown}"
+    )
 
 
 def _figures(evidence: Evidence) -> Table | None:
     """A row for each figure whose error is above its limit, the worst first."""
     above = [one for one in evidence.errors if one.verdict != VALID]
-    if not above:
-        return None
-    above.sort(key=lambda one: -one.error_ms / one.limit_ms)
     rows: list[tuple[Cell, ...]] = []
-    for one in above:
+    for one in sorted(above, key=lambda one: -one.error_ms / one.limit_ms):
         numbers = (one.lows_value, one.highs_value, one.late_shift, one.error_ms, one.limit_ms)
         verdict = Value(one.verdict, outcome=one.verdict)
         rows.append((one.title, one.view, percentile(one.quantile), *map(ms, numbers), verdict))
     header = ("figure, ms", "view", "percentile", "from lows", "from highs", "late sending", "error", "limit", "verdict")  # fmt: skip
-    return Table("Client error above the limit", header, tuple(rows), prose=(1,))
+    return Table("Client error above the limit", header, tuple(rows), prose=(1,)) if rows else None
 
 
 def _stalls(bad: stalls.BadSeconds) -> Table:

@@ -31,6 +31,12 @@ def table(tree: Any, key: str) -> Json:
     return value if isinstance(value, dict) else {}
 
 
+def tables(tree: Any, key: str) -> dict[str, Json]:
+    """The tables in the table under `key`, by their names."""
+    found = table(tree, key)
+    return {name: table(found, name) for name in found}
+
+
 def listing(tree: Json, key: str) -> list[Any]:
     """The list under `key`, empty where there is none."""
     value = tree.get(key)
