@@ -50,6 +50,10 @@ class Steady:
             self, requests=requests, attempts=attempts, gap_counts=counts, gaps_ns=gaps_ns, gap_ranges=ranges
         )
 
+    def of_traffic(self, name: str, *, gaps: bool = True) -> Steady:
+        """The stage with the requests of one traffic table."""
+        return self.only((self.requests["traffic"] == name).to_numpy(np.bool_), gaps=gaps)
+
     def holds(self, at_ns: pd.Series[float]) -> Mask:
         """Which of these times lie within the stage."""
         return at_ns.between(self.from_s * 1e9, self.to_s * 1e9, inclusive="left").to_numpy(np.bool_)

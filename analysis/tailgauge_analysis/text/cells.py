@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from tailgauge_analysis.stats.proportions import Proportion, Ratio
 from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Quantile
-from tailgauge_analysis.text.formatting import count, percentile, share, share_range
+from tailgauge_analysis.text.formatting import count, percentile, sentence, share, share_range
 from tailgauge_analysis.text.quantile import VALUE, bound, quantile, value_text
 from tailgauge_analysis.text.section import Cell, Table, Value
 
@@ -48,6 +48,13 @@ def quantile_table(
     header = tuple(f"{percentile(q.p)} (ms)" for q in kept[0][1]) if kept else ()
     cells: list[tuple[Cell, ...]] = [(name, *map(quantile_cell, of), count(of[0].n)) for name, of in kept]
     return Table(title, (first, *header, "n"), tuple(cells), note)
+
+
+def by_traffic(answers: Sequence[tuple[str, str]]) -> str:
+    """The answers of a section for each traffic table, with its name where there are several."""
+    if len(answers) == 1:
+        return sentence(answers[0][1])
+    return " ".join(f"{name}: {answer}" for name, answer in answers)
 
 
 def side_by_side(

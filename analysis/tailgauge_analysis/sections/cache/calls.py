@@ -17,6 +17,7 @@ from tailgauge.rows import schema
 from tailgauge.scenario.prices import cached_from
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.sections.latency_under_load.concurrency import open_at
+from tailgauge_analysis.text import json_values
 from tailgauge_analysis.text.json_values import Json, table
 
 READ, CREATED, UNCACHED = "cache_read_input_tokens", "cache_creation_input_tokens", "input_tokens"
@@ -48,8 +49,8 @@ def settings(run: Json) -> CacheSettings:
     cache = table(table(run["scenario"], "simulated"), "cache")
 
     def number(key: str, otherwise: float) -> float:
-        value = cache.get(key)
-        return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else otherwise
+        value = json_values.number(cache.get(key))
+        return otherwise if value is None else value
 
     unmarked = number("automatic_ttl_s", math.nan)
     return CacheSettings(
@@ -90,31 +91,27 @@ def _with_other_calls(rows: pd.DataFrame, between_ns: int) -> pd.DataFrame:
     """What a row alone does not contain, because another worker may have sent the call before."""
     keys = rows[SCOPE].astype("object").where(rows[SCOPE].notna(), "")
     rows["entry"] = keys.groupby(SCOPE, sort=False).ngroup().where(rows["prefix_hash"].notna(), -1)
-    known = rows[rows["known"] & (rows["entry"] >= 0)]
-    rows["gap_ns"] = known.groupby("entry", sort=False)["sent_at_ns"].diff()
-    began = rows["first_content_at_ns"]
-    rows["idle_ns"] = (rows["sent_at_ns"] - _last_begun(rows)).where(rows["entry"] >= 0)
+    entry, is_named = rows["entry"], rows["entry"] >= 0
+    rows["gap_ns"] = rows[rows["known"] & is_named].groupby("entry", sort=False)["sent_at_ns"].diff()
+    rows["idle_ns"] = (rows["sent_at_ns"] - _last_begun(rows)).where(is_named)
     writes = (rows["created"] > 0) | ((rows["cache_marks"] == 0) & ~rows["hit"])
-    began_writing = began.where(writes).fillna(-np.inf)
-    live_verdict = began_writing.groupby(rows["entry"], sort=False).cummax()
-    latest = live_verdict.groupby(rows["entry"], sort=False).shift().replace(-np.inf, np.nan)
-    rows["racing"] = (rows["sent_at_ns"] < latest) & (rows["entry"] >= 0)
+    began_writing = rows["first_content_at_ns"].where(writes)
+    last = began_writing.fillna(-np.inf).groupby(entry, sort=False).cummax()
+    latest = last.groupby(entry, sort=False).shift().replace(-np.inf, np.nan)
+    rows["racing"] = (rows["sent_at_ns"] < latest) & is_named
     rows["unordered"] = False
     if between_ns:
-        worker = rows["worker"].astype(np.float64).where(began.where(writes) == live_verdict)
-        writer = worker.groupby(rows["entry"], sort=False).ffill().groupby(rows["entry"], sort=False).shift()
+        worker = rows["worker"].astype(np.float64).where(began_writing == last)
+        writer = worker.groupby(entry, sort=False).ffill().groupby(entry, sort=False).shift()
         perhaps = (writer != rows["worker"]) & (rows["sent_at_ns"] < latest + between_ns)
-        rows["unordered"] = perhaps & (rows["entry"] >= 0) & ~rows["racing"]
+        rows["unordered"] = perhaps & is_named & ~rows["racing"]
         rows["racing"] |= rows["unordered"]
     return rows
 
 
 def _last_begun(rows: pd.DataFrame) -> pd.Series[float]:
     """When the last answer before each call, over the same entry, began."""
-    begun = rows.loc[rows["first_content_at_ns"].notna(), ["first_content_at_ns", "entry"]]
-    begun = (
-        begun.sort_values("first_content_at_ns").set_axis(["at", "entry"], axis=1).astype({"at": "float64"})
-    )
-    begun["begun"] = begun["at"]
+    at = rows["first_content_at_ns"].dropna().astype(np.float64).sort_values()
+    begun = pd.DataFrame({"at": at, "begun": at, "entry": rows["entry"]}, at.index)
     sent = rows[["sent_at_ns", "entry"]].astype({"sent_at_ns": "float64"})
     return pd.merge_asof(sent, begun, left_on="sent_at_ns", right_on="at", by="entry")["begun"]

@@ -106,20 +106,18 @@ def _file(run: Json) -> Path:
 
 def cost(calls: pd.DataFrame, by: Tariff, *, price_share: float, without_usage: int) -> Cost | None:
     """Cost of these calls; None where none has a price."""
-    factor = Fraction(price_share)
-    zero = Fraction(0)
+    factor, zero = Fraction(price_share), Fraction(0)
     total, paid, uncached, priced = zero, zero, zero, 0
     saved, without = np.zeros(len(calls)), np.zeros(len(calls))
     unknown, ends = [], []
-    models = calls["model"].where(calls["model"].notna() & (calls["model"] != ""), calls["asked_model"])
-    for model, rows in calls.groupby(models.fillna(""), sort=True):
+    for model, rows in calls.groupby(model_of(calls), sort=True):
         price = by.price(str(model))
         if price is None:
             unknown.append(plain(str(model), 100) or "an unnamed model")
             continue
         priced += len(rows)
-        for rates, of in _by_length(rows, price):
-            tokens = _usage(of)
+        for rates, of in _by_length(rows, price):  # in the order of pricing.RATES
+            tokens = of[["uncached", "short", "hour", "read", "output_tokens"]].fillna(0).to_numpy(np.int64)
             sums = [int(n) for n in tokens.sum(axis=0)]
             spent = [n * rate * factor / MILLION for n, rate in zip(sums, rates, strict=True)]
             total, paid = total + sum(spent, zero), paid + sum(spent[:4], zero)
@@ -129,9 +127,9 @@ def cost(calls: pd.DataFrame, by: Tariff, *, price_share: float, without_usage: 
             saved[places] = tokens[:, :4] @ worth
             without[places] = tokens[:, :4].sum(axis=1) * float(rates[0])
         ends += _break_even(str(model), rows, price.rates)
-    why = by.why or (f"no price for {plain(', '.join(unknown[:5]), 500)}" if unknown else "")
     if not priced:
         return None
+    why = by.why or (f"no price for {plain(', '.join(unknown[:5]), 500)}" if unknown else "")
     read, written = int(calls["read"].clip(lower=0).sum()), int(calls["created"].clip(lower=0).sum())
     return Cost(
         by.unit, priced, len(calls) - priced, without_usage, total, paid, uncached, uncached - paid,
@@ -144,8 +142,7 @@ def spent(rows: pd.DataFrame, models: pd.Series[str], price: PriceOf) -> tuple[F
     """Exact cost of calls by their usage, as columns of attempts; None, and which of `models` it is, where one has no price."""
     total = Fraction(0)
     for model, of in rows.groupby(models, sort=True, observed=True):
-        entry = price(str(model))
-        if entry is None:
+        if (entry := price(str(model))) is None:
             return None, str(model)
         costs, kind = _costs(of, entry)
         total += sum((int(n) * cost for n, cost in zip(np.bincount(kind), costs, strict=True)), Fraction(0))
@@ -156,22 +153,26 @@ def each(rows: pd.DataFrame, models: pd.Series[str], price: PriceOf) -> tuple[Fl
     """The cost of each call by its usage, 0 where it has none; None, and which of `models` it is, where one has no price."""
     out = np.zeros(len(rows))
     for model, of in rows.groupby(models, sort=True, observed=True):
-        entry = price(str(model))
-        if entry is None:
+        if (entry := price(str(model))) is None:
             return None, str(model)
         costs, kind = _costs(of, entry)
         out[rows.index.get_indexer(of.index)] = np.array(list(map(float, costs)))[kind]
     return out, ""
 
 
+def model_of(calls: pd.DataFrame) -> pd.Series[str]:
+    """The model that each call is paid for: the one that answered, else the one that was asked; empty where none is named."""
+    return (
+        calls["model"].where(calls["model"].notna() & (calls["model"] != ""), calls["asked_model"]).fillna("")
+    )
+
+
 def _costs(of: pd.DataFrame, price: pricing.Price) -> tuple[list[Fraction], Ints]:
     """The cost of each usage that occurs, and which of these each call has."""
     kinds, kind = np.unique(of[list(USAGE)].fillna(-1).to_numpy(np.int64), axis=0, return_inverse=True)
-    usages = (
-        {name: None if value < 0 else value for name, value in zip(USAGE, row, strict=True)}
-        for row in kinds.tolist()
-    )
-    return [price.cost(pricing.Usage.of(usage)) for usage in usages], kind.ravel()
+    rows = ([None if value < 0 else value for value in row] for row in kinds.tolist())
+    usages = (pricing.Usage.of(dict(zip(USAGE, row, strict=True))) for row in rows)
+    return [price.cost(usage) for usage in usages], kind.ravel()
 
 
 def no_price(model: str, why: str) -> str:
@@ -187,26 +188,17 @@ def _by_length(rows: pd.DataFrame, price: pricing.Price) -> list[tuple[tuple[Fra
     return [(price.rates, rows[~is_long]), (price.long_rates, rows[is_long])]
 
 
-def _usage(rows: pd.DataFrame) -> np.ndarray:
-    """Tokens in the order of pricing.RATES."""
-    counts = rows[["uncached", "short", "hour", "read", "output_tokens"]].fillna(0)
-    return counts.to_numpy(np.int64)
-
-
 def _break_even(model: str, rows: pd.DataFrame, rates: tuple[Fraction, ...]) -> list[BreakEven]:
     """One entry per lifetime that these calls wrote with."""
     if not rates[0]:
         return []
-    read = rates[3] / rates[0]
-    written = [
-        (ttl, rates[1 + i] / rates[0])
-        for i, ttl in enumerate(("5m", "1h"))
-        if rows[("short", "hour")[i]].any()
-    ]
-    return [
-        BreakEven(plain(model, 100), ttl, write, read, even_share(write, read), even_uses(write, read))
-        for ttl, write in written
-    ]
+    read, found = rates[3] / rates[0], []
+    for ttl, column, rate in (("5m", "short", rates[1]), ("1h", "hour", rates[2])):
+        if rows[column].any():
+            write = rate / rates[0]
+            even = even_share(write, read), even_uses(write, read)
+            found.append(BreakEven(plain(model, 100), ttl, write, read, *even))
+    return found
 
 
 def even_share(write: Fraction, read: Fraction) -> Fraction | None:

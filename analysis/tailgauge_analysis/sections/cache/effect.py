@@ -15,14 +15,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.sections.latency_under_load.slopes import PS, Slope, evenly
 from tailgauge_analysis.stats.bootstrap import SEED, blocks, draw
 from tailgauge_analysis.stats.quantile_regression import fit, independent, intervals
-from tailgauge_analysis.stats.quantiles import BEYOND, CONFIDENCE, UNRELIABLE, Floats, Mask
+from tailgauge_analysis.stats.quantiles import BEYOND, ENDS, UNRELIABLE, Floats, Ints, Mask
 from tailgauge_analysis.text.quantile import FOR_FIGURES
 
 EACH = 10  # calls that read much, and that read little, from which an effect is estimated
@@ -72,11 +71,8 @@ def worth(calls: pd.DataFrame) -> CacheEffect:
     hit = of["hit"].to_numpy(np.bool_)
     samples = np.sort(y[hit]), np.sort(y[~hit])
     of = evenly(of)
-    of = of.assign(unread=of["total"] - of["read"])
-    size = float(of["total"].mean()) if len(of) else 0.0
-    least = (
-        min(_smaller(of[name].to_numpy(np.float64), size) for name in ("read", "unread")) if len(of) else 0
-    )
+    size, parts = float(of["total"].mean()), (of["read"], of["total"] - of["read"])
+    least = min(_smaller(one.to_numpy(np.float64), size) for one in parts) if len(of) else 0
     why = "" if least >= EACH else f"needs {EACH} answers that read many tokens and {EACH} that read few"
     slopes = () if why else tuple(slope for p in PS for slope in _slopes(of, p, least))
     return CacheEffect(hits, answers - hits, len(of), slopes, _strata(of), why, *samples)
@@ -96,10 +92,8 @@ def _slopes(of: pd.DataFrame, p: float, least: int) -> list[Slope]:
     y = of["began_ns"].to_numpy(np.float64) / 1e6
     values, ends = combine @ fit(x, y, p), intervals(x, y, p, REPS, combine)
     mark = UNRELIABLE if least * (1 - p) < BEYOND else ""
-    return [
-        Slope.seen(name, p, value, low, high, mark)
-        for name, value, (low, high) in zip(names, values, ends, strict=True)
-    ]
+    rows = zip(names, values, ends, strict=True)
+    return [Slope.seen(name, p, value, low, high, mark) for name, value, (low, high) in rows]
 
 
 def _design(of: pd.DataFrame) -> tuple[list[str], Floats, Floats]:
@@ -133,21 +127,16 @@ def _strata(of: pd.DataFrame) -> EqualLengthEffect | None:
     if not len(kept):
         return None
     rng = np.random.default_rng(SEED)
-    length = blocks(y - _medians(y, stratum))
+    length = blocks(y - pd.Series(y).groupby(stratum).transform("median").to_numpy(np.float64))
     value = _difference(y, hit, stratum, kept)
     drawn = (draw(len(y), length, rng) for _ in range(REPS))
     differences = [_difference(y[rows], hit[rows], stratum[rows], kept) for rows in drawn]
-    alpha = (1 - CONFIDENCE) / 2
-    low, high = np.nanquantile(differences, (alpha, 1 - alpha))
-    used = sizes[:, kept].sum(axis=1)
-    return EqualLengthEffect(len(kept), int(used[0]), int(used[1]), value, float(low), float(high))
+    low, high = np.nanquantile(differences, ENDS)
+    hits, misses = sizes[:, kept].sum(axis=1)
+    return EqualLengthEffect(len(kept), int(hits), int(misses), value, float(low), float(high))
 
 
-def _medians(y: Floats, stratum: npt.NDArray[np.int64]) -> Floats:
-    return pd.Series(y).groupby(stratum).transform("median").to_numpy(np.float64)
-
-
-def _difference(y: Floats, hit: Mask, stratum: npt.NDArray[np.int64], kept: npt.NDArray[np.int64]) -> float:
+def _difference(y: Floats, hit: Mask, stratum: Ints, kept: Ints) -> float:
     """Weighted by what each stratum knows, n_hit n_miss / (n_hit + n_miss)."""
     sums = weights = 0.0
     for one in kept:

@@ -13,7 +13,6 @@ import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.sections.cache.calls import CacheSettings
-from tailgauge_analysis.stats.quantiles import Mask
 
 SALTED, BELOW_MINIMUM, UNSTABLE, RACE = "salted", "below_minimum", "unstable", "race"
 EXPIRED, LOOKBACK, PARAMETER = "expired", "lookback", "parameter"
@@ -24,28 +23,18 @@ MOST_BYTES = 5
 # Cause, evidence, what to do about it.
 CAUSES = (
     (SALTED, "the prompt starts with random bytes, on purpose", "none: this is the control"),
-    (
-        BELOW_MINIMUM,
-        "marked, neither written nor read, and shorter than what is cached",
-        "make the prefix longer than the model's minimum",
-    ),
-    (
-        UNSTABLE,
-        "the prefix differs from that of the previous call",
-        "move what changes behind the last cache mark",
-    ),
+    (BELOW_MINIMUM, "marked, neither written nor read, and shorter than what is cached",
+        "make the prefix longer than the model's minimum"),
+    (UNSTABLE, "the prefix differs from that of the previous call", "move what changes behind the last cache mark"),
     (RACE, "the call that writes the entry had not begun to answer", "send one call first, or pre-warm"),
     (EXPIRED, "not used within its TTL", "call more often, or set the TTL to 1 h"),
     (LOOKBACK, "the entry is further before the mark than the target searches", "set a mark in between"),
     (PARAMETER, "cached with another model, thinking, tool choice or schema", "keep these constant"),
     (FIRST, "the first call with this prefix", "none, or pre-warm: one call has to write it"),
-    (
-        NO_CACHE,
-        "no call of the run was read from a cache or written to one",
-        "turn the engine's prefix cache on; mark the prefix where the protocol has marks",
-    ),
+    (NO_CACHE, "no call of the run was read from a cache or written to one",
+        "turn the engine's prefix cache on; mark the prefix where the protocol has marks"),
     (UNEXPLAINED, "the entry should be there", "ask the provider about routing and eviction"),
-)
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,21 +49,15 @@ class Miss:
 
 def causes(calls: pd.DataFrame, settings: CacheSettings, salted: set[str]) -> pd.Series[str]:
     """Cause by call, empty for a call that missed nothing; prompts of `salted` traffic begin with random bytes on purpose."""
-    missed = (calls["known"] & ~calls["hit"] & (calls["prefix"].notna() | (calls["created"] > 0))).to_numpy(
-        np.bool_
-    )
-    changed = calls["first_difference"].notna().to_numpy(np.bool_)
-    evidence = _evidence(calls, settings)
-    evidence[SALTED] = calls["traffic"].isin(salted).to_numpy(np.bool_)
-    evidence[UNSTABLE] = changed & ~evidence[SALTED]
-    evidence[UNEXPLAINED] = np.ones(len(calls), np.bool_)
-    names = [name for name, *_ in CAUSES]
-    found = np.select([missed & evidence[name] for name in names], names, "").astype(object)
-    found[calls["hit"].to_numpy(np.bool_) & evidence[UNSTABLE]] = UNSTABLE
+    missed = calls["known"] & ~calls["hit"] & (calls["prefix"].notna() | (calls["created"] > 0))
+    evidence = _evidence(calls, settings, salted)
+    conditions = [(missed & evidence[name]).to_numpy(np.bool_) for name, *_ in CAUSES]
+    found = np.select(conditions, [name for name, *_ in CAUSES], "").astype(object)
+    found[(calls["hit"] & evidence[UNSTABLE]).to_numpy(np.bool_)] = UNSTABLE
     return pd.Series(found, calls.index)
 
 
-def _evidence(calls: pd.DataFrame, settings: CacheSettings) -> dict[str, Mask]:
+def _evidence(calls: pd.DataFrame, settings: CacheSettings, salted: set[str]) -> dict[str, pd.Series[bool]]:
     """The evidence for each cause."""
     by_worker = calls["cache_since_use_ns"].astype(np.float64)
     since = by_worker.where(~(calls["idle_ns"] < by_worker) & by_worker.notna(), calls["idle_ns"])
@@ -83,36 +66,36 @@ def _evidence(calls: pd.DataFrame, settings: CacheSettings) -> dict[str, Mask]:
     slack = calls.groupby(["traffic", "prefix"], dropna=False)["began_ns"].transform("max").fillna(0.0)
     aged = since + slack >= calls["life_ns"]
     racing = (calls["cache_writers"] > 0) & ~warm | calls["racing"] & (aged | ~warm)
-    again = [calls.groupby(["target", "prefix_hash"], sort=False).cumcount() > 0, calls["idle_ns"].isna()]
+    is_again = calls.groupby(["target", "prefix_hash"], sort=False).cumcount() > 0
     known = since.notna()
     works = (calls["read"] + calls["created"]).groupby(calls["target"]).transform("max") > 0
     least = calls["asked_model"].map(settings.least_tokens).astype(np.float64)
     short = calls["total"] < least
-    evidence = {
+    is_salted = calls["traffic"].isin(salted)
+    return {
+        SALTED: is_salted,
+        UNSTABLE: calls["first_difference"].notna() & ~is_salted,
         BELOW_MINIMUM: (calls["cache_marks"] > 0) & (calls["created"] == 0) & (short | least.isna() & works),
         RACE: racing | (since < settings.visibility_s * 1e9),
         EXPIRED: aged,
         LOOKBACK: known & (calls["cache_blocks"] >= settings.lookback),
-        PARAMETER: ~known & again[0] & again[1],
+        PARAMETER: ~known & is_again & calls["idle_ns"].isna(),
         FIRST: ~known,
         NO_CACHE: ~works,
+        UNEXPLAINED: pd.Series(True, calls.index),
     }
-    return {name: mask.to_numpy(np.bool_) for name, mask in evidence.items()}
 
 
 def misses(calls: pd.DataFrame, cause: pd.Series[str]) -> list[Miss]:
     """Counts by cause, in the order of CAUSES."""
     unread = calls["created"] + calls["uncached"]
-    out = []
-    for name, *_ in CAUSES:
-        of = cause == name
-        if of.any():
-            out.append(Miss(name, int(of.sum()), int((of & calls["hit"]).sum()), int(unread[of].sum())))
-    return out
+    by = ((name, cause == name) for name, *_ in CAUSES)
+    counted = (Miss(n, int(of.sum()), int((of & calls["hit"]).sum()), int(unread[of].sum())) for n, of in by)
+    return [one for one in counted if one.calls]
 
 
 def first_bytes(calls: pd.DataFrame, cause: pd.Series[str]) -> list[tuple[int, int]]:
     """The bytes at which unstable prefixes first differ, and how often, most frequent first."""
-    values, counts = np.unique(calls.loc[cause == UNSTABLE, "first_difference"], return_counts=True)
-    found = [(int(byte), int(n)) for byte, n in zip(values, counts, strict=True)]
+    counts = calls.loc[cause == UNSTABLE, "first_difference"].value_counts()
+    found = [(int(byte), int(n)) for byte, n in counts.items()]
     return sorted(found, key=lambda one: (-one[1], one[0]))[:MOST_BYTES]

@@ -25,7 +25,7 @@ from tailgauge_analysis.sections.latency_under_load.slopes import PS
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.cells import side_by_side
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share, share_range
-from tailgauge_analysis.text.json_values import Json, table
+from tailgauge_analysis.text.json_values import table, tables
 from tailgauge_analysis.text.quantile import FOR_FIGURES
 from tailgauge_analysis.text.section import Cell, Section, Table, Value
 from tailgauge_analysis.verdict.clocks import clocks
@@ -95,7 +95,9 @@ def cache(frames: Frames) -> list[Cache]:
     every = calls(frames, known, clocks(frames).between_ns)
     if not every["counted"].any():
         return []
-    every["cause"] = causes(every, known, _salted(frames.run))
+    traffic = tables(frames.run["scenario"], "traffic").items()
+    salted = {name for name, of in traffic if table(of, "cache").get("cold") is True}
+    every["cause"] = causes(every, known, salted)
     by = tariff(frames.run)
     patterns = frames.requests.drop_duplicates("traffic").set_index("traffic")["pattern"]
     attempts = frames.attempts[frames.attempts["sent_at_ns"].notna()]
@@ -104,19 +106,10 @@ def cache(frames: Frames) -> list[Cache]:
     for name, rows in every.groupby("traffic"):
         of = rows[rows["counted"]]
         if (of["prefix"].notna() | of["hit"] | (of["created"] > 0)).any():
-            facts, without = (
-                frames.run["patterns"].get(patterns.get(name), {}),
-                int(measured.get(name, 0)) - len(of),
-            )
-            share = facts.get("price_share", 1.0)
+            without = int(measured.get(name, 0)) - len(of)
+            share = frames.run["patterns"].get(patterns.get(name), {}).get("price_share", 1.0)
             found.append(_cache(str(name), rows, known, by, price_share=share, without_usage=without))
     return found
-
-
-def _salted(run: Json) -> set[str]:
-    """Traffic whose prompts begin with random bytes on purpose."""
-    traffic = table(run["scenario"], "traffic")
-    return {name for name in traffic if table(table(traffic, name), "cache").get("cold") is True}
 
 
 def _cache(
@@ -159,25 +152,22 @@ def _over_time(of: pd.DataFrame, spent: Cost | None) -> OverTime:
 
     with np.errstate(divide="ignore", invalid="ignore"):
         read = total(of["read"].to_numpy(np.float64)) / total(of["total"].to_numpy(np.float64))
-        cost = np.full(len(read), np.nan)
-        if spent:
-            cost = 1 - total(spent.saved_each) / total(spent.without_each)
+        saved = total(spent.saved_each) / total(spent.without_each) if spent else np.full(len(read), np.nan)
     middle = ((np.arange(len(read)) + 0.5) * step).astype(np.float64)
-    return OverTime(step, middle, read, cost)
+    return OverTime(step, middle, read, 1 - saved)
 
 
 def section(found: Sequence[Cache]) -> Section | None:
     """The section; None where no traffic involves a cache."""
     if not found:
         return None
-    facts, tables = side_by_side("By traffic", {plain(one.traffic, 80): list(_facts(one)) for one in found})
+    facts, listed = side_by_side("By traffic", {plain(one.traffic, 80): list(_facts(one)) for one in found})
     for one in found:
         of = f" ({plain(one.traffic, 80)})" if len(found) > 1 else ""
-        tables += tuple(
-            table for table in (_rates(one, of), _misses(one, of), _effect(one.worth, of)) if table.rows
-        )
+        listed += (_rates(one, of), _misses(one, of), _effect(one.worth, of))
+    kept = tuple(one for one in listed if one.rows)
     return Section(
-        "cache", "Prompt cache", " ".join(map(sentence, found)), facts, tables, ("cache-over-time", "cache-ttft"),
+        "cache", "Prompt cache", " ".join(map(sentence, found)), facts, kept, ("cache-over-time", "cache-ttft"),
         computed=(*COMPUTED, *(f"{title}: {formula}." for _, title, formula in RATES)),
         brief=tuple(line for one in found for line in _brief(one, several=len(found) > 1)),
     )  # fmt: skip
@@ -192,9 +182,8 @@ def sentence(one: Cache) -> str:
     if saved := _saved(one):
         text += f"; input cost {saved}"
     if one.misses:
-        partly = sum(miss.partly for miss in one.misses)
-        text += f"; {_misses_of(sum(miss.calls for miss in one.misses))}"
-        text += (f" ({count(partly)} of them partly)" if partly else "") + f": {_reasons(one)}"
+        n, partly = (sum(getattr(miss, key) for miss in one.misses) for key in ("calls", "partly"))
+        text += f"; {_misses_of(n)}{f' ({count(partly)} of them partly)' if partly else ''}: {_reasons(one)}"
         text += " and others" if len(one.misses) > MOST_CAUSES else ""
     return f"{text}."
 
@@ -237,10 +226,9 @@ def _rates(one: Cache, of: str) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for key, title, _ in RATES:
         rate: shares.Share = getattr(one, key)
+        value, ends = share(rate.value), share_range(rate.low, rate.high)
         if key == "write_amplification":
             value, ends = _times(rate.value), f"{_times(rate.low)} – {_times(rate.high)}"
-        else:
-            value, ends = share(rate.value), share_range(rate.low, rate.high)
         rows.append((title, Value(value, ends if rate.low is not None else rate.why), count(rate.n)))
     return Table(f"Hit rates{of}", ("rate", "value", "calls"), tuple(rows))
 
@@ -260,14 +248,12 @@ def _misses(one: Cache, of: str) -> Table:
 
 
 def _effect(worth: effect.CacheEffect, of: str) -> Table:
-    names = {slope.name for slope in worth.slopes}
-    rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (title, *(slope_cell(slope) for slope in worth.slopes if slope.name == name))
-        for name, title in EFFECTS
-        if name in names
-    )
+    rows: list[tuple[Cell, ...]] = []
+    for name, title in EFFECTS:
+        cells = [slope_cell(slope) for slope in worth.slopes if slope.name == name]
+        rows += [(title, *cells)] if cells else []
     title = f"Effect on TTFT: quantile regression over {plural(worth.n, 'answer')}{of}"
-    return Table(title, ("TTFT since sent", *map(percentile, PS)), rows)
+    return Table(title, ("TTFT since sent", *map(percentile, PS)), tuple(rows))
 
 
 def _facts(one: Cache) -> Iterator[tuple[str, str]]:
@@ -276,42 +262,30 @@ def _facts(one: Cache) -> Iterator[tuple[str, str]]:
     missing = f"; {plural(one.without_usage, 'more call')} without usage (refused, failed or closed)"
     yield "Input tokens", f"{tokens}, in {plural(one.calls, 'call')}{missing if one.without_usage else ''}"
     if one.unordered:
-        yield (
-            "Order unknown",
-            f"{_misses_of(one.unordered)} counted as race: the workers' clocks cannot order the calls",
-        )
+        race = f"{_misses_of(one.unordered)} counted as race"
+        yield "Order unknown", f"{race}: the workers' clocks cannot order the calls"
     if one.first_bytes:
         places = (f"{count(byte)} ({plural(calls, 'call')})" for byte, calls in one.first_bytes)
         yield "First differing byte", ", ".join(places)
-    yield from _ttft(one.worth)
+    if gain := one.worth.strata:
+        classes = f"{gain.strata} {'class' if gain.strata == 1 else 'classes'} of length"
+        calls = f"{plural(gain.hits, 'hit')} and {_misses_of(gain.misses)} in {classes}"
+        text = f"{ms(gain.value)} ms (95% CI {ms(gain.low)} to {ms(gain.high)})"
+        yield "Median TTFT saved by a hit", f"{text} among prompts of the same length ({calls})"
+    if one.worth.why:
+        yield "Effect on TTFT", f"not estimated: {one.worth.why}"
     yield "Repeated prefixes", _expiry(one.expiry) if one.expiry else f"not estimated: {one.no_expiry}"
-    yield from _cost(one.cost) if one.cost else (("Cost", f"unknown: {one.no_cost}"),)
-
-
-def _ttft(worth: effect.CacheEffect) -> Iterator[tuple[str, str]]:
-    one = worth.strata
-    if one:
-        yield (
-            "Median TTFT saved by a hit",
-            (
-                f"{ms(one.value)} ms (95% CI {ms(one.low)} to {ms(one.high)}) among prompts of the same length ({plural(one.hits, 'hit')} "
-                f"and {_misses_of(one.misses)} in {one.strata} {'class' if one.strata == 1 else 'classes'} of length)"
-            ),
-        )
-    if worth.why:
-        yield "Effect on TTFT", f"not estimated: {worth.why}"
+    yield from _cost(one.cost) if one.cost else [("Cost", f"unknown: {one.no_cost}")]
 
 
 def _expiry(one: shares.Expiry) -> str:
-    text = (
+    life = f"{one.life_s:,.4g} s" if one.life_s is not None else "the TTL"
+    excess = f". {plural(one.excess_misses, 'call')} read nothing within {life} of the last use"
+    return (
         f"{share(one.observed.value)} of {plural(one.calls, 'call')} read from the cache{_between(one.observed)}. Expected: "
         f"{share(one.by_gaps)} from their gaps; for Poisson arrivals {share(one.by_rate_sliding)} with a sliding TTL, "
-        f"{share(one.by_rate_fixed)} with a fixed one. The TTL is {'sliding' if one.sliding else 'fixed'} here"
+        f"{share(one.by_rate_fixed)} with a fixed one. The TTL is {'sliding' if one.sliding else 'fixed'} here{excess if one.excess_misses else ''}"
     )
-    if one.excess_misses:
-        life = f"{one.life_s:,.4g} s" if one.life_s is not None else "the TTL"
-        text += f". {plural(one.excess_misses, 'call')} read nothing within {life} of the last use"
-    return text
 
 
 def _cost(cost: Cost) -> Iterator[tuple[str, str]]:
@@ -320,13 +294,12 @@ def _cost(cost: Cost) -> Iterator[tuple[str, str]]:
     yield "Cost", f"{_money(cost.total, unit)} {unit}, {_money(cost.input, unit)} of it for input{unknown}"
     saved = f"{_money(cost.saved, unit)} {unit}, {share(part.value)} of the input cost without a cache"
     yield "Saved by the cache", f"{saved}{_between(part)}"
+    here = f" (here {share(cost.hit_share_of_cached)} and {cost.uses_per_write or 0:,.3g})"
     for one in cost.break_even:
-        if one.hit_share is None or one.uses is None:
-            text = "never: a read costs as much as no cache"
-        else:
+        text = "never: a read costs as much as no cache"
+        if one.hit_share is not None and one.uses is not None:
             text = f"{share(float(one.hit_share))} of cached tokens read, or {one.uses} uses per write"
-            if cost.uses_per_write:
-                text += f" (here {share(cost.hit_share_of_cached)} and {cost.uses_per_write:,.3g})"
+            text += here if cost.uses_per_write else ""
         yield f"Break-even, {one.model}, {one.ttl}", text
 
 

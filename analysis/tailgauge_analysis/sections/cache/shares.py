@@ -26,11 +26,7 @@ from tailgauge_analysis.stats.quantiles import Floats
 
 FEW = 20
 REPS = 500
-TOO_FEW, NONE_MARKED, NOTHING = (
-    "too few calls for an interval",
-    "the target does not report cache writes",
-    "nothing was written",
-)
+TOO_FEW, NONE_MARKED = "too few calls for an interval", "the target does not report cache writes"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +42,14 @@ class Share:
 
 def token_hit(calls: pd.DataFrame) -> Share:
     """read / (read + creation + uncached)."""
-    return _share(calls, "read", _floats(calls["total"]))
+    return _read_of(calls, calls["total"])
 
 
 def cacheable_hit(calls: pd.DataFrame) -> Share:
     """read / (read + creation): of what was cached at all, where the target reports writes."""
     if not calls["created"].any() and not (calls["cache_marks"] > 0).any():
         return Share(None, None, None, len(calls), NONE_MARKED)
-    return _share(calls, "read", _floats(calls["read"] + calls["created"]))
+    return _read_of(calls, calls["read"] + calls["created"])
 
 
 def request_hit(calls: pd.DataFrame) -> Share:
@@ -70,8 +66,8 @@ def write_amplification(calls: pd.DataFrame) -> Share:
     """Tokens written / tokens that each text's first writing call wrote: 1 where nothing is written again."""
     written = calls[calls["created"] > 0]
     if not len(written):
-        why = NOTHING if (calls["cache_marks"] > 0).any() else NONE_MARKED
-        return Share(None, None, None, len(calls), why)
+        is_marked = (calls["cache_marks"] > 0).any()
+        return Share(None, None, None, len(calls), "nothing was written" if is_marked else NONE_MARKED)
     first = ~written["entry"].duplicated() | (written["entry"] < 0)
     tokens = _floats(written["created"])
     once = tokens * first.to_numpy(np.float64)
@@ -90,20 +86,19 @@ def saved_share(saved: Floats, without: Floats) -> Share:
     return _ratio(saved, without)
 
 
-def _share(calls: pd.DataFrame, over: str, under: Floats) -> Share:
-    if under.sum() <= 0:
+def _read_of(calls: pd.DataFrame, tokens: pd.Series[int]) -> Share:
+    if tokens.sum() <= 0:
         return Share(None, None, None, len(calls), "nothing was read or written")
-    read = _floats(calls[over])
-    if not read.any():
+    if not calls["read"].any():
         return Share(0.0, None, None, len(calls), "nothing was read")
-    return _ratio(read, under)
+    return _ratio(_floats(calls["read"]), _floats(tokens))
 
 
 def _ratio(over: Floats, under: Floats) -> Share:
     value, n = float(over.sum() / under.sum()), len(over)
-    return (
-        Share(value, None, None, n, TOO_FEW) if n < FEW else Share(value, *ratio(over, under, reps=REPS), n)
-    )
+    if n < FEW:
+        return Share(value, None, None, n, TOO_FEW)
+    return Share(value, *ratio(over, under, reps=REPS), n)
 
 
 def _of_calls(yes: pd.Series[bool]) -> Share:

@@ -8,7 +8,6 @@ free slot before it, and what follows the content, are not. NaN where the leg go
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -17,7 +16,7 @@ from tailgauge.rows import schema
 from tailgauge_analysis.metrics.answers import whole_at_ns
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
-from tailgauge_analysis.text.json_values import Json, table
+from tailgauge_analysis.text.json_values import Json, table, tables
 
 CLOSED = (schema.CANCELLED, schema.CENSORED)
 ALL, SEQUENTIAL = "all", "sequential"
@@ -55,22 +54,25 @@ class Legs:
         return any(self.settings.get(key) is not None for key in ("at_once", "at_once_per_worker"))
 
     @property
+    def ok(self) -> Mask:
+        """Requests that ended ok."""
+        return (self.requests["ended"] == schema.OK).to_numpy(np.bool_)
+
+    @property
     def complete(self) -> Mask:
         """Requests that ended ok with an answer of every leg."""
-        ok = (self.requests["ended"] == schema.OK).to_numpy(np.bool_)
-        whole: Mask = ok & ~np.isnan(self.times_ms).any(axis=1)
-        return whole
+        return self.ok & ~np.isnan(self.times_ms).any(axis=1)
 
 
 def legs(scenario: Json, steady: Steady) -> list[Legs]:
     """Every traffic table with fan-outs, by name."""
-    tables = table(scenario, "traffic")
+    traffic = tables(scenario, "traffic")
     requests = steady.requests[steady.requests["answer"] == schema.JOIN]
     by_name = dict(iter(steady.attempts.groupby("traffic", observed=True)))
     found = []
     for name, rows in requests.groupby("traffic", observed=True):
         if name in by_name:
-            settings = table(table(tables, str(name)), "fan_out")
+            settings = table(traffic.get(str(name)), "fan_out")
             found.append(_legs(str(name), settings, rows.reset_index(drop=True), by_name[name]))
     return found
 
@@ -80,14 +82,14 @@ def _legs(name: str, settings: Json, requests: pd.DataFrame, attempts: pd.DataFr
     kinds = _kinds(settings, int(attempts["leg"].max()) + 1 if len(attempts) else 0)
     row = pd.Index(requests["request_id"]).get_indexer(attempts["request_id"])
     place = row * len(kinds) + attempts["leg"].to_numpy(np.int64)
-    size = len(requests) * len(kinds)
     ended = attempts["ended"]
-    answered, closed = ended.isin(schema.COMPLETED).to_numpy(np.bool_), ended.isin(CLOSED).to_numpy(np.bool_)
-    shape = (len(requests), len(kinds))
+    answered, closed = (ended.isin(of).to_numpy(np.bool_) for of in (schema.COMPLETED, CLOSED))
     scheduled = requests["scheduled_at_ns"].to_numpy(np.float64)[:, None]
-    began = _extreme(np.fmin, place, attempts["sent_at_ns"], size).reshape(shape)
-    over = _extreme(np.fmax, place[answered], whole_at_ns(attempts)[answered], size).reshape(shape)
-    tried, shut = (_any(place[which], size).reshape(shape) for which in (answered | ~answered, closed))
+    began, over = np.full((2, len(requests), len(kinds)), np.nan)
+    np.fmin.at(began.ravel(), place, attempts["sent_at_ns"].to_numpy(np.float64))
+    np.fmax.at(over.ravel(), place[answered], whole_at_ns(attempts)[answered].to_numpy(np.float64))
+    tried, shut = np.zeros((2, len(requests), len(kinds)), np.bool_)
+    tried.flat[place] = shut.flat[place[closed]] = True
     cause = attempts["cause"].value_counts()
     return Legs(
         traffic=name,
@@ -110,15 +112,3 @@ def _kinds(settings: Json, seen: int) -> Ints:
     counts = [int(kind.get("count", 1)) for kind in listed] or [int(settings.get("legs") or seen)]
     kinds = np.repeat(np.arange(len(counts)), counts)
     return kinds if len(kinds) >= seen else np.zeros(seen, np.int64)
-
-
-def _extreme(which: Any, place: Ints, values: pd.Series[Any], size: int) -> Floats:
-    out: Floats = np.full(size, np.nan)
-    which.at(out, place, values.to_numpy(np.float64))
-    return out
-
-
-def _any(place: Ints, size: int) -> Mask:
-    out = np.zeros(size, np.bool_)
-    out[place] = True
-    return out

@@ -21,16 +21,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from tailgauge_analysis.stats.quantiles import (
-    BEYOND,
-    TOO_FEW,
-    UNRELIABLE,
-    Floats,
-    Ints,
-    Quantile,
-    correlation_time,
-    n_min,
-)
+from tailgauge_analysis.stats import quantiles
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Ints, Quantile
 
 Z = 1.959963984540054  # NORMAL_975 to all digits: results depend on them
 POINTS = 60  # of a curve, over all of it and as many more in its tail
@@ -128,18 +120,11 @@ def _quantile(
     if at is None or not n:
         return Quantile(q, n, 0, None, None, None, TOO_FEW)
     influence = shares(grid[at])
-    error = (
-        math.sqrt(float(np.square(influence).mean()) * correlation_time(influence) / n)
-        if influence.std() > 0
-        else 0.0
-    )
+    error = 0.0
+    if influence.std() > 0:
+        error = math.sqrt(float(np.square(influence).mean()) * quantiles.correlation_time(influence) / n)
     n_eff = max(1, min(n, round(q * (1 - q) / error**2))) if error else n
-    low = place(q - Z * error) if q - Z * error > 0 else None
-    high = place(q + Z * error) if q + Z * error < 1 else None
-    mark = TOO_FEW if n < n_min(q) else UNRELIABLE if n_eff * (1 - q) < BEYOND else ""
-    return Quantile(
-        q, n, n_eff, float(grid[at]),
-        float(grid[low]) if low is not None else None,
-        float(grid[high]) if high is not None else None,
-        mark,
-    )  # fmt: skip
+    ends = (place(end) if 0 < end < 1 else None for end in (q - Z * error, q + Z * error))
+    low, high = (None if end is None else float(grid[end]) for end in ends)
+    mark = quantiles.UNRELIABLE if n_eff * (1 - q) < quantiles.BEYOND else ""
+    return Quantile(q, n, n_eff, float(grid[at]), low, high, TOO_FEW if n < quantiles.n_min(q) else mark)

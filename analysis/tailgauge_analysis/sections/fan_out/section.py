@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tailgauge.rows import schema
 from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
@@ -22,17 +21,10 @@ from tailgauge_analysis.sections.fan_out.siblings import FEWEST, Siblings, sibli
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.proportions import Proportion, Ratio, proportion, quantile_ratio
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Mask, Quantile, quantiles, rank
-from tailgauge_analysis.text.cells import (
-    quantile_cell,
-    quantile_table,
-    ratio_text,
-    share_cell,
-    side_by_side,
-    with_interval,
-)
+from tailgauge_analysis.text import cells
+from tailgauge_analysis.text.cells import share_cell, with_interval
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
-from tailgauge_analysis.text.formatting import sentence as capitalized
-from tailgauge_analysis.text.json_values import Json, table
+from tailgauge_analysis.text.json_values import Json, table, tables
 from tailgauge_analysis.text.quantile import FOR_FIGURES
 from tailgauge_analysis.text.section import Section
 
@@ -43,6 +35,10 @@ SURE = 0.01  # p below which legs of one request are called slow together
 SHARED = (
     "both ran at the same time against one target and shared its load; run them in alternating blocks "
     "(tailgauge compare) to separate that"
+)
+COMPUTED = (
+    "A join counts from the scheduled arrival, failures as slowest. Times of legs count from their first byte sent, in requests in which every leg answered.",
+    "A gap between “independent” and “load of the moment” is drift of the load. A gap from there to the measured latency is something that the legs of one request share.",
 )
 
 
@@ -131,29 +127,22 @@ class FanOut:
 
 def fan_outs(scenario: Json, of_target: Steady) -> list[FanOut]:
     """Every traffic table with fan-outs; none without."""
-    found = legs(scenario, of_target)
-    tables = table(scenario, "traffic")
-    joined = {one.traffic: _joined(of_target, one.traffic) for one in found}
-    return [_fan_out(one, joined[one.traffic], _serial(one, found, tables, joined)) for one in found]
-
-
-def _joined(steady: Steady, traffic: str) -> latency.Row:
-    part = steady.only((steady.requests["traffic"] == traffic).to_numpy(np.bool_))
-    return latency.row(BY_NAME["join_sched"], part, latency.OFFERED, PS)
+    found, joined = legs(scenario, of_target), {}
+    for one in found:
+        part = of_target.of_traffic(one.traffic)
+        joined[one.traffic] = latency.row(BY_NAME["join_sched"], part, latency.OFFERED, PS)
+    traffic = tables(scenario, "traffic")
+    return [_fan_out(one, joined[one.traffic], _serial(one, found, traffic, joined)) for one in found]
 
 
 def _fan_out(one: Legs, joined: latency.Row, serial: SequentialControl | None) -> FanOut:
-    whole = one.complete
-    times = one.times_ms[whole]
-    ordered = np.sort(times, axis=1)
+    times = one.times_ms[one.complete]
     several = len(one.kinds) > 1 and len(times) > 0
+    ordered = np.sort(times, axis=1) if several else np.empty((0, 2))
     predicted = several and one.join == ALL
     stretch = stretches(len(times))
     slow, limits = _slow(one, times)
-    last = np.full(len(whole), np.nan)
-    began = ~np.isnan(one.began_ms).all(axis=1)
-    last[began] = np.nanmax(one.began_ms[began], axis=1)
-    nothing = np.empty(0)
+    began = one.began_ms[~np.isnan(one.began_ms).all(axis=1)]
     return FanOut(
         traffic=plain(one.traffic, 80),
         join=one.join,
@@ -164,8 +153,8 @@ def _fan_out(one: Legs, joined: latency.Row, serial: SequentialControl | None) -
         complete=len(times),
         joined=joined.quantiles,
         without_answer=joined.without_answer,
-        slowest=_quantiles(ordered[:, -1] if several else nothing),
-        one_less=_quantiles(ordered[:, -2] if several else nothing),
+        slowest=_quantiles(ordered[:, -1]),
+        one_less=_quantiles(ordered[:, -2]),
         naive=tuple(predictions.naive(times, one.kinds, PS)) if predicted else (),
         conditional=tuple(predictions.conditional(times, stretch, PS)) if predicted else (),
         curves=predictions.curves(times, one.kinds, stretch) if predicted else None,
@@ -173,10 +162,10 @@ def _fan_out(one: Legs, joined: latency.Row, serial: SequentialControl | None) -
         siblings=siblings(slow) if predicted else None,
         slower_than_ms=limits if predicted else (),
         critical=_critical(one),
-        spread=_quantiles(ordered[:, -1] - ordered[:, 0] if several else nothing),
-        sums=_quantiles(times.sum(axis=1) if several else nothing),
+        spread=_quantiles(ordered[:, -1] - ordered[:, 0]),
+        sums=_quantiles(times.sum(axis=1)) if several else (),
         gain=_gain(times) if several else None,
-        last_began=_quantiles(last[began]),
+        last_began=_quantiles(np.nanmax(began, axis=1)) if len(began) else (),
         partial=_partial(one),
         serial=serial,
     )
@@ -209,24 +198,17 @@ def _slow(one: Legs, times: Floats) -> tuple[Mask, tuple[float, ...]]:
 
 def _critical(one: Legs) -> LastLegs | None:
     """Parallel: the leg that was over last before the join; one after the other: the longest."""
-    ok = (one.requests["ended"] == schema.OK).to_numpy(np.bool_)
-    times = (one.times_ms if one.is_sequential else one.ended_ms)[ok]
-    times = times[~np.isnan(times).all(axis=1)] if times.size else times
-    if not times.size or len(one.kinds) < 2:
+    times, legs = (one.times_ms if one.is_sequential else one.ended_ms)[one.ok], len(one.kinds)
+    if not times.size or legs < 2:
         return None
     known = np.where(np.isnan(times), -np.inf, times)
     known = known[(known == known.max(axis=1)[:, None]).sum(axis=1) == 1]  # none is last where two are
     if not len(known):
         return None
-    last, n = known.argmax(axis=1), len(known)
-    by_kind = np.bincount(one.kinds)
-    return LastLegs(
-        n,
-        1 / len(one.kinds),
-        tuple(proportion(last == i) for i in range(min(len(one.kinds), MOST_POSITIONS))),
-        tuple(proportion(one.kinds[last] == i) for i in range(len(by_kind))),
-        tuple(float(k / len(one.kinds)) for k in by_kind),
-    )
+    last, by_kind = known.argmax(axis=1), np.bincount(one.kinds)
+    positions = tuple(proportion(last == i) for i in range(min(legs, MOST_POSITIONS)))
+    of_kind = tuple(proportion(one.kinds[last] == i) for i in range(len(by_kind)))
+    return LastLegs(len(known), 1 / legs, positions, of_kind, tuple(float(k / legs) for k in by_kind))
 
 
 def _gain(times: Floats) -> SpeedUp | None:
@@ -237,9 +219,7 @@ def _gain(times: Floats) -> SpeedUp | None:
 
 
 def _partial(one: Legs) -> PartialFailures:
-    ok = (one.requests["ended"] == schema.OK).to_numpy(np.bool_)
-    failed, answered = one.failed.any(axis=1), ~np.isnan(one.times_ms)
-    known = answered | one.failed
+    failed, known = one.failed.any(axis=1), ~np.isnan(one.times_ms) | one.failed
     return PartialFailures(
         legs=one.times_ms.size,
         failed=int(one.failed.sum()),
@@ -248,21 +228,19 @@ def _partial(one: Legs) -> PartialFailures:
         # Legs of one request fail together: effective n.
         failed_share=proportion(one.failed[known], known.sum(axis=1)),
         requests_with_failed=int(failed.sum()),
-        ok_with_failed=int((failed & ok).sum()),
+        ok_with_failed=int((failed & one.ok).sum()),
         retries=one.retries,
         copies=one.copies,
     )
 
 
 def _serial(
-    one: Legs, found: list[Legs], tables: Json, joined: dict[str, latency.Row]
+    one: Legs, found: list[Legs], traffic: dict[str, Json], joined: dict[str, latency.Row]
 ) -> SequentialControl | None:
     """The sequential table with the same legs as this parallel one."""
-    if one.is_sequential:
-        return None
-    shape = _shape(table(tables, one.traffic))
+    shape = {} if one.is_sequential else _shape(traffic.get(one.traffic, {}))
     for other in found:
-        if other.is_sequential and shape and _shape(table(tables, other.traffic)) == shape:
+        if other.is_sequential and shape and _shape(traffic.get(other.traffic, {})) == shape:
             pairs = zip(joined[other.traffic].quantiles, joined[one.traffic].quantiles, strict=True)
             return SequentialControl(plain(other.traffic, 80), tuple(quantile_ratio(a, b) for a, b in pairs))
     return None
@@ -280,40 +258,24 @@ def section(found: Sequence[FanOut]) -> Section | None:
     """How long joins take, and what makes them slow; None without fan-outs."""
     if not found:
         return None
-    facts, tables = side_by_side("Legs and joins", {one.traffic: _facts(one) for one in found})
-    waits = (quantile_table(f"Waits of {one.traffic}", "from", _waits(one)) for one in found)
-    several = len(found) > 1
+    facts, tables = cells.side_by_side("Legs and joins", {one.traffic: _facts(one) for one in found})
+    waits = (cells.quantile_table(f"Waits of {one.traffic}", "from", _waits(one)) for one in found)
+    answer = cells.by_traffic([(one.traffic, _answer(one)) for one in found])
     return Section(
-        "fan-out",
-        "Fan-out",
-        " ".join(f"{one.traffic}: {_answer(one)}" if several else capitalized(_answer(one)) for one in found),
-        facts,
-        (*waits, *tables),
-        figures=("fan-out-last", "fan-out-slowest"),
-        computed=(
-            (
-                "A join counts from the scheduled arrival, failures as slowest. Times of legs count from their first byte sent, in requests "
-                "in which every leg answered."
-            ),
-            (
-                "A gap between “independent” and “load of the moment” is drift of the load. A gap from there to the measured latency is "
-                "something that the legs of one request share."
-            ),
-        ),
-        brief=tuple(_brief(one) for one in found),
-    )
+        "fan-out", "Fan-out", answer, facts, (*waits, *tables), ("fan-out-last", "fan-out-slowest"), computed=COMPUTED,
+        brief=tuple(map(_brief, found)),
+    )  # fmt: skip
 
 
 def _answer(one: FanOut) -> str:
     """How long a join takes, and whether legs of one request are slow together."""
-    cells = [(percentile(q.p), quantile_cell(q)) for q in one.joined]
-    known = [(label, cell) for label, cell in cells if cell.interval]
+    waits = [(percentile(q.p), cells.quantile_cell(q)) for q in one.joined]
+    known = [(label, cell) for label, cell in waits if cell.interval]
     if not known:
         return "too few joined requests to report the latency of a join."
     label, cell = known[-1]
-    text = f"joins of {plural(one.legs, 'leg')} take {with_interval(cell, ' ms')} at {label}"
-    text = "; ".join(filter(None, [_awaited(one), text]))
-    found = one.siblings
+    joins = f"joins of {plural(one.legs, 'leg')} take {with_interval(cell, ' ms')} at {label}"
+    text, found = "; ".join(filter(None, [_awaited(one), joins])), one.siblings
     if found is None:
         return f"{text}; dependence between legs not estimated ({_why_no_siblings(one)})."
     text += (
@@ -330,12 +292,9 @@ def _why_no_siblings(one: FanOut) -> str:
 
 
 def _brief(one: FanOut) -> str:
-    known = [q for q in one.slowest if q.p == 0.95 and q.mark != TOO_FEW]
-    text = (
-        f"slowest of {plural(one.legs, 'leg')}: p95 {ms(known[0].value)} ms"
-        if known
-        else plural(one.legs, "leg")
-    )
+    text = plural(one.legs, "leg")
+    if known := [q for q in one.slowest if q.p == 0.95 and q.mark != TOO_FEW]:
+        text = f"slowest of {text}: p95 {ms(known[0].value)} ms"
     return "; ".join(filter(None, [_awaited(one), text]))
 
 
@@ -379,15 +338,10 @@ def _facts(one: FanOut) -> list[tuple[str, str]]:
     if one.critical:
         rows.append(("Longest leg" if one.is_sequential else "Last leg", _critical_text(one.critical)))
     if one.gain and not one.is_sequential:
-        ends = f"(95% CI {one.gain.low:.3g} – {one.gain.high:.3g})"
-        rows.append(
-            (
-                "Speed-up by running legs in parallel",
-                f"{one.gain.value:.3g}x {ends}, mean sum of legs / mean slowest leg",
-            )
-        )
+        text = f"{one.gain.value:.3g}x (95% CI {one.gain.low:.3g} – {one.gain.high:.3g})"
+        rows.append(("Speed-up by running legs in parallel", f"{text}, mean sum of legs / mean slowest leg"))
     if one.serial:
-        text = ", ".join(f"{percentile(r.p)} {ratio_text(r)}" for r in one.serial.ratios)
+        text = ", ".join(f"{percentile(r.p)} {cells.ratio_text(r)}" for r in one.serial.ratios)
         rows.append((f"Join of {one.serial.traffic} (sequential) over this one", f"{text}; {SHARED}"))
     return [*rows, ("Partial failures", _partial_text(one.partial, one.requests))]
 
@@ -415,30 +369,23 @@ def _siblings(found: Siblings, slower_than_ms: Sequence[float]) -> list[tuple[st
     ]
     if found.k_eff is not None:
         high = f"{found.k_eff_high:.3g}" if found.k_eff_high is not None else "?"
-        ends = f"95% CI {found.k_eff_low:.3g} – {high}"
-        rows.append(
-            ("Effective legs (K_eff)", f"{found.k_eff:.3g} ({ends}) independent legs would be as slow")
-        )
+        text = f"{found.k_eff:.3g} (95% CI {found.k_eff_low:.3g} – {high}) independent legs would be as slow"
+        rows.append(("Effective legs (K_eff)", text))
     return rows
 
 
 def _critical_text(critical: LastLegs) -> str:
-    text = (
-        f"leg {critical.most} (0 to {len(critical.positions) - 1}) in {with_interval(share_cell(critical.positions[critical.most]))} "
-        f"of {plural(critical.n, 'request')}; {share(critical.even)} if legs were alike"
-    )
-    if len(critical.kinds) > 1:
-        pairs = zip(critical.kinds, critical.kinds_even, strict=True)
-        text += "".join(
-            f"; kind {i} in {share(k.value)} ({share(even)} of legs)" for i, (k, even) in enumerate(pairs)
-        )
+    last = with_interval(share_cell(critical.positions[critical.most]))
+    of = f"{plural(critical.n, 'request')}; {share(critical.even)} if legs were alike"
+    text = f"leg {critical.most} (0 to {len(critical.positions) - 1}) in {last} of {of}"
+    for i, (k, even) in enumerate(zip(critical.kinds, critical.kinds_even, strict=True)):
+        text += f"; kind {i} in {share(k.value)} ({share(even)} of legs)" if len(critical.kinds) > 1 else ""
     return text
 
 
 def _partial_text(partial: PartialFailures, requests: int) -> str:
-    text = "no leg failed"
+    text, cell = "no leg failed", share_cell(partial.failed_share)
     if partial.failed:
-        cell = share_cell(partial.failed_share)
         text = (
             f"{plural(partial.failed, 'leg')} failed ({cell.text}, 95% CI {cell.interval}) "
             f"in {count(partial.requests_with_failed)} of {plural(requests, 'request')}; "

@@ -86,12 +86,9 @@ def correlation(slow: Mask) -> tuple[float, float | None, float | None]:
     by_leg = slow.mean(axis=0)
     expected = float((by_leg * (1 - by_leg)).sum())
     squares: Floats = np.square(slow.sum(axis=1) - by_leg.sum())
-
-    def rho(of: float) -> float:
-        return (of - 1) / (legs - 1)
-
-    low, high = ratio(squares, np.full(len(squares), expected), reps=500)
-    return rho(float(squares.mean()) / expected), rho(low), rho(high)
+    ends = ratio(squares, np.full(len(squares), expected), reps=500)
+    rho, low, high = ((of - 1) / (legs - 1) for of in (float(squares.mean()) / expected, *ends))
+    return rho, low, high
 
 
 def beta_binomial_any(legs: int, p: float, rho: float) -> float:
@@ -120,9 +117,7 @@ def stretches(n: int) -> Ints:
 def _any_in_stretches(slow: Mask, stretch: Ints) -> float:
     """Expected share with a slow leg after the legs changed requests: exact, no draws."""
     sizes = np.bincount(stretch)
-    none = np.ones(len(sizes))
-    for leg in slow.T:
-        none *= 1 - np.bincount(stretch, weights=leg) / sizes
+    none = np.prod([1 - np.bincount(stretch, weights=leg) / sizes for leg in slow.T], axis=0)
     return float(1 - np.average(none, weights=sizes))
 
 
