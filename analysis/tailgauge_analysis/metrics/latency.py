@@ -115,8 +115,7 @@ def waits(metric: Metric, steady: Steady, view: str) -> Waits:
     """The requests of the view, in arrival order."""
     if view == OFFERED and metric.offered:
         every = offered_waits(metric, steady)
-        known = ~np.isnan(every.ms)
-        return Waits(every.ms[known], every.seen[known], every.cut[known])
+        return every.only(~np.isnan(every.ms))
     ms = metric.ns(steady) / 1e6
     ms = ms[~np.isnan(ms)]
     return Waits(ms, np.ones(len(ms), np.bool_), np.zeros(len(ms), np.bool_))

@@ -9,7 +9,7 @@ from tailgauge_analysis.metrics.groups import Group
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row
 from tailgauge_analysis.metrics.metrics import UNIT
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile
-from tailgauge_analysis.text.cells import quantile_cell, share_cell, with_interval
+from tailgauge_analysis.text.cells import quantile_cell, quantiles_text, share_cell
 from tailgauge_analysis.text.formatting import count, percentile, plural
 from tailgauge_analysis.text.section import Cell, Section, Table, Value
 
@@ -64,9 +64,8 @@ def _answer(row: Row) -> str:
     if not known:
         return f"{row.metric.title}: too few requests for a percentile."
     ends = [known[0], *known[-1:]] if len(known) > 1 else known
-    parts = [f"{percentile(q.p)} {with_interval(quantile_cell(q), ' ms')}" for q in ends]
     of = " of everything offered" if row.view == OFFERED else ""
-    return f"{row.metric.title}{of}: {', '.join(parts)}."
+    return f"{row.metric.title}{of}: {quantiles_text(*ends)}."
 
 
 def _percentiles(title: str, rows: Sequence[Row]) -> Table:

@@ -29,13 +29,13 @@ from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.sections.cache.cost import tariff
 from tailgauge_analysis.sections.hedging import waste
 from tailgauge_analysis.sections.hedging.copies import PROMPT
-from tailgauge_analysis.sections.hedging.section import change_text, cost_of, cost_text, planned_at_ns
+from tailgauge_analysis.sections.hedging.section import added, cost_of, cost_text, planned_at_ns
 from tailgauge_analysis.sections.transports import Transport
 from tailgauge_analysis.stats.bootstrap import Timed, quantile_ratio_interval
 from tailgauge_analysis.stats.proportions import proportion, quantile_ratio
 from tailgauge_analysis.stats.quantiles import FEWEST, TOO_FEW, Quantile, quantiles
 from tailgauge_analysis.stats.survival import Waits
-from tailgauge_analysis.text.cells import quantile_cell, ratio_text, share_cell, with_interval
+from tailgauge_analysis.text.cells import quantile_cell, quantiles_text, ratio_text, share_cell, with_interval
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
 from tailgauge_analysis.text.quantile import FOR_FIGURES
 from tailgauge_analysis.text.section import Section
@@ -102,7 +102,7 @@ class _Of:
         text = f"input tokens {count(found.input_tokens)}, output tokens {output}, cost {cost_text(cost)}"
         if cost.low_share is None:
             return text, f"{output} output tokens"
-        return text, f"cost {change_text(cost.low_share)} to {change_text(cost.high_share)}"
+        return text, f"cost {added(cost)}"
 
     def without(self, again: pd.DataFrame, first: pd.DataFrame) -> tuple[str, str]:
         """The p95 with these attempts and without, and how many requests they served sooner; in brief the p95s."""
@@ -115,12 +115,16 @@ class _Of:
         alone.ms[place] = (at_ns.fillna(first["ended_at_ns"]) - first["scheduled_at_ns"]) / 1e6
         alone.seen[place], alone.cut[place] = closed & at_ns.notna(), closed & at_ns.isna()
         kept = ~np.isnan(given.ms + alone.ms)
-        a, b = (
-            Waits(one.ms[kept], one.seen[kept], one.cut[kept]).quantiles((0.95,))[0] for one in (given, alone)
+        a, b = (one.only(kept).quantiles((0.95,))[0] for one in (given, alone))
+        text, short = (
+            f"TTFT with the second call {quantiles_text(a)}, without",
+            f"ttft {_value(a)}, without it",
         )
-        text, short = f"TTFT with the second call {_text(a)}, without", f"ttft {_value(a)}, without it"
         if a.mark == TOO_FEW:
-            return f"{text} {_text(b)}: too few requests to compare", f"{short} {_value(b)}: too few requests"
+            return (
+                f"{text} {quantiles_text(b)}: too few requests to compare",
+                f"{short} {_value(b)}: too few requests",
+            )
         if b.seen_to is not None and b.value == math.inf:
             least = f"at least {ms(b.seen_to)} ms"
             why = "the first calls were closed, so it is unknown whether it helped"
@@ -131,11 +135,9 @@ class _Of:
         low, high = ends or (ratio.low, ratio.high)
         word = "worse" if (low or 0) > 1 else "better" if (high or math.inf) < 1 else "no difference shown"
         sooner = proportion((given.values < alone.values)[place & ~alone.cut])
-        how = f"{text} {_text(b)}: {word}, {ratio_text(replace(ratio, low=low, high=high))}"
-        return (
-            f"{how}; sooner for {with_interval(share_cell(sooner))} of the second calls",
-            f"{short} {_value(b)}: {word}",
-        )
+        how = f"{text} {quantiles_text(b)}: {word}, {ratio_text(replace(ratio, low=low, high=high))}"
+        how += f"; sooner for {with_interval(share_cell(sooner))} of the second calls"
+        return how, f"{short} {_value(b)}: {word}"
 
 
 def _progressive(of: _Of) -> Sentence | None:
@@ -146,8 +148,8 @@ def _progressive(of: _Of) -> Sentence | None:
     alone = rows[f"first_{'text' if of.stage.first_token == schema.TEXT else 'content'}_at_ns"]
     since = rows["scheduled_at_ns"]
     seen, large = rows["first_at_ns"] - since, alone - since
-    tokens = of.stage.attempts[of.stage.attempts["request_id"].isin(rows["request_id"])]
-    whole, fast = (tokens.loc[tokens["leg"] == leg, "output_tokens"].sum() for leg in (0, 1))
+    calls = of.stage.attempts[of.stage.attempts["request_id"].isin(rows["request_id"])]
+    whole, fast = (calls.loc[calls["leg"] == leg, "output_tokens"].sum() for leg in (0, 1))
     first, n = proportion((seen < large).to_numpy(np.bool_)), plural(len(rows), "request")
     extra = f"{share(fast / max(1.0, whole))} more output tokens"
     return (
@@ -179,17 +181,16 @@ def _cancel(of: _Of) -> Sentence | None:
     calls = of.in_order(calls[calls["request_id"].isin(left["request_id"])])
     if not len(calls):
         return None
-    how, log = "what the target makes after that is not known", of.frames.server_log
-    short = how
-    log = calls[[*KEYS, "ended_at_ns"]].merge(log.drop_duplicates(KEYS), on=KEYS, suffixes=("", "_there"))
+    how = short = "what the target makes after that is not known"
+    log = of.frames.server_log.drop_duplicates(KEYS)
+    log = calls[[*KEYS, "ended_at_ns"]].merge(log, on=KEYS, suffixes=("", "_there"))
     after = log["tokens_after_cancel"]
     if after.notna().any():
         pace = BY_NAME["tpot"].ns(of.stage)
         each = np.nanmedian(pace) if np.isfinite(pace).any() else 0.0
         stopped = (log["cancelled_at_ns"] - log["ended_at_ns"]).clip(lower=0) + after * each
-        made = f"later, {count(after.sum())} tokens made"
-        how = f"the server stopped {_times(stopped.dropna())} {made}"
-        short = f"the server stopped {_value(*_quantiles(stopped.dropna()))} {made}"
+        found, made = _quantiles(stopped.dropna()), f"later, {count(after.sum())} tokens made"
+        how, short = (f"the server stopped {text(*found)} {made}" for text in (quantiles_text, _value))
     lost, cost = of.lost(calls, calls.assign(output_tokens=np.nan))
     full = f"{of.share(calls)} were left by their users; {how}. Their answers: {lost}"
     return full, (f"{of.share(calls, brief=True)} were left by their users; {cost}", short)
@@ -200,7 +201,7 @@ def _later(of: _Of, kind: str, what: str) -> Sentence | None:
     if not found:
         return None
     n = plural(found[0].requests, kind[:-1])
-    return f"{_text(*found[0].times)} ({n})", (f"{what} {_value(*found[0].times)} ({n})",)
+    return f"{quantiles_text(*found[0].times)} ({n})", (f"{what} {_value(*found[0].times)} ({n})",)
 
 
 def _second_call(of: _Of) -> Sentence | None:
@@ -211,15 +212,12 @@ def _second_call(of: _Of) -> Sentence | None:
     if not len(second):
         return None
     prose, fields = whole_at_ns(first), whole_at_ns(second).where(second["ended"] == schema.OK, np.inf)
-    added, alone = (
-        _quantiles(one.dropna(), PS) for one in (fields - prose, prose - first["scheduled_at_ns"])
-    )
+    times = (fields - prose, prose - first["scheduled_at_ns"])
+    more, alone = (_quantiles(one.dropna(), PS) for one in times)
     tokens = [count(one[[*PROMPT, "output_tokens"]].sum(axis=1).mean()) for one in (first, second)]
-    counted = f"{tokens[1]} tokens per request to {tokens[0]}"
-    return (
-        f"the second call adds {_text(*added)} to {_text(*alone)}, and {counted}",
-        (f"the second call adds {_value(added[0])} to {_value(alone[0])}", f"and {counted}"),
-    )
+    counted = f"and {tokens[1]} tokens per request to {tokens[0]}"
+    text = f"the second call adds {quantiles_text(*more)} to {quantiles_text(*alone)}, {counted}"
+    return text, (f"the second call adds {_value(more[0])} to {_value(alone[0])}", counted)
 
 
 ANSWERS: dict[str, Callable[[_Of], Sentence | None]] = {
@@ -237,8 +235,7 @@ def answers(frames: Frames, of_target: Steady, transports: list[Transport]) -> l
     """Every pattern that a traffic table shows."""
     found = []
     for table in sorted(of_target.requests["traffic"].unique()):
-        ours = (of_target.requests["traffic"] == table).to_numpy(np.bool_)
-        stage = of_target if ours.all() else of_target.only(ours, gaps=False)
+        stage = of_target.of_traffic(table, gaps=False)
         name, n = plain(str(table), 80), len(stage.requests)
         of = _Of(stage, frames, [one for one in transports if one.traffic == name])
         few = f" Small sample: {plural(n, 'request')}." if n < FEWEST else ""
@@ -260,17 +257,10 @@ def _quantiles(ns: pd.Series[float], ps: tuple[float, ...] = PS[:1]) -> list[Qua
 
 
 def _times(ns: pd.Series[float]) -> str:
-    return _text(*_quantiles(ns))
-
-
-def _text(*found: Quantile) -> str:
-    """`p50 142 ms (95% CI 120 – 160), p95 n/a`."""
-    return ", ".join(f"{percentile(q.p)} {with_interval(quantile_cell(q), ' ms')}" for q in found)
+    return quantiles_text(*_quantiles(ns))
 
 
 def _value(*found: Quantile) -> str:
     """`p50 142 ms, p95 failed`."""
-    cells = (replace(quantile_cell(q), interval="", mark="") for q in found)
-    return ", ".join(
-        f"{percentile(q.p)} {with_interval(cell, ' ms')}" for q, cell in zip(found, cells, strict=True)
-    )
+    cells = ((q.p, replace(quantile_cell(q), interval="", mark="")) for q in found)
+    return ", ".join(f"{percentile(p)} {with_interval(cell, ' ms')}" for p, cell in cells)

@@ -44,6 +44,10 @@ class Waits:
         ms, seen, cut = zip(*((one.ms, one.seen, one.cut) for one in parts), strict=True)
         return Waits(np.concatenate(ms), np.concatenate(seen), np.concatenate(cut))
 
+    def only(self, which: Mask) -> Waits:
+        """Some of them."""
+        return Waits(self.ms[which], self.seen[which], self.cut[which])
+
     @property
     def values(self) -> Floats:
         """Where there was no answer +inf."""

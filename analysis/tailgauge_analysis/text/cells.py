@@ -32,6 +32,11 @@ def with_interval(cell: Value, unit: str = "") -> str:
     return f"{value}{f' ({about})' if about else ''}"
 
 
+def quantiles_text(*found: Quantile) -> str:
+    """`p50 142 ms (95% CI 120 – 160), p95 n/a`."""
+    return ", ".join(f"{percentile(q.p)} {with_interval(quantile_cell(q), ' ms')}" for q in found)
+
+
 def ratio_text(ratio: Ratio) -> str:
     """A ratio of two quantiles: `1.2x (95% CI 0.98 – 1.5)`; `?` at an end without a bound."""
     if ratio.value is None:

@@ -18,12 +18,14 @@ that failed before content is left out.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
+from tailgauge_analysis.metrics.answers import by_request
 from tailgauge_analysis.stats.proportions import proportion
 from tailgauge_analysis.stats.quantiles import Floats, Mask, rank
 from tailgauge_analysis.stats.survival import Waits
@@ -52,8 +54,7 @@ class Copies:
     @property
     def decided(self) -> Mask:
         """Which legs have a winner."""
-        either: Mask = self.copy_won | self.first_won
-        return either
+        return self.copy_won | self.first_won
 
     @property
     def delay_ms(self) -> Floats:
@@ -62,31 +63,27 @@ class Copies:
 
     def winners(self) -> pd.DataFrame:
         """The attempt of each decided leg that won."""
-        return self._chosen(self.copy_won)
+        rows = self.copy.where(pd.Series(self.copy_won), self.first)
+        return rows[self.decided].reset_index(drop=True)
 
     def losers(self) -> pd.DataFrame:
         """The attempt of each decided leg that lost, with KEYS."""
-        rows = self._chosen(~self.copy_won)
-        return pd.concat([self.legs[self.decided].reset_index(drop=True), rows], axis=1)
-
-    def _chosen(self, is_copy: Mask) -> pd.DataFrame:
-        copy, first = self.copy[self.decided], self.first[self.decided]
-        mask = is_copy[self.decided]
-        return copy.where(pd.Series(mask, copy.index), first).reset_index(drop=True)
+        rows = self.first.where(pd.Series(self.copy_won), self.copy)
+        return pd.concat([self.legs, rows], axis=1)[self.decided].reset_index(drop=True)
 
 
 def copies(requests: pd.DataFrame, attempts: pd.DataFrame) -> Copies:
     """The hedged legs of one traffic table."""
     sent = attempts[attempts["cause"] == schema.HEDGE].drop_duplicates(KEYS)
-    firsts = attempts[attempts["cause"] != schema.HEDGE].drop_duplicates([*KEYS, "attempt"])
-    firsts = firsts.set_index([*KEYS, "attempt"])
+    keys = [*KEYS, "attempt"]
+    firsts = attempts[attempts["cause"] != schema.HEDGE].drop_duplicates(keys).set_index(keys)
     beside = sent["of_attempt"].fillna(0).astype("int64")
     places = firsts.index.get_indexer(pd.MultiIndex.from_arrays([sent["request_id"], sent["leg"], beside]))
     sent, places = sent[places >= 0], places[places >= 0]
     first = firsts.reset_index().iloc[places].reset_index(drop=True)
     copy = sent.reset_index(drop=True)
-    limit = requests.drop_duplicates("request_id").set_index("request_id")["asked_output_tokens"]
-    legs = copy[KEYS].assign(asked_output_tokens=copy["request_id"].map(limit))
+    limit = copy["request_id"].map(by_request(requests)["asked_output_tokens"])
+    legs = copy[KEYS].assign(asked_output_tokens=limit)
     copy_won = _answered(copy) & ~_ok(first)
     return Copies(legs, first[OF_COPY], copy[OF_COPY], copy_won, _answered(first) & ~copy_won)
 
@@ -143,23 +140,16 @@ def _at_once(found: Copies, control: pd.DataFrame | None) -> Slowness:
     both_slow = proportion(waited[~np.isnan(waited)] > u)
     if both_slow.value is None or not slow:
         return Slowness(copies=len(found.copy), why=NOTHING)
-    ends = [
-        None if b is None else min(1.0, b / slow) for b in (both_slow.value, both_slow.low, both_slow.high)
-    ]
-    return _joined(u, len(times), slow, both_slow.n, (ends[0] or 0.0, ends[1], ends[2]))
+    shares = (both_slow.value, both_slow.low, both_slow.high)
+    given = [None if share is None else min(1.0, share / slow) for share in shares]
+    return _joined(u, len(times), slow, both_slow.n, given)
 
 
-def _joined(
-    u: float, calls: int, slow: float, copies: int, given: tuple[float, float | None, float | None]
-) -> Slowness:
-    def correlation(share: float | None) -> float | None:
-        return None if share is None or slow >= 1 else (share - slow) / (1 - slow)
-
-    share, low, high = given
-    return Slowness(
-        u, calls, slow, copies, share, slow * share, slow * slow,
-        correlation(share), correlation(low), correlation(high),
-    )  # fmt: skip
+def _joined(u: float, calls: int, slow: float, copies: int, given: Sequence[float | None]) -> Slowness:
+    """`given`: the share of slow copies beside slow calls, and the ends of its interval."""
+    of = (None if share is None or slow >= 1 else (share - slow) / (1 - slow) for share in given)
+    share = given[0] or 0.0
+    return Slowness(u, calls, slow, copies, share, slow * share, slow * slow, *of)
 
 
 def _waits(rows: pd.DataFrame) -> Waits:

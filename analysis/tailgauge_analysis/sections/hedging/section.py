@@ -20,37 +20,16 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.sections.cache.cost import Tariff, spent, tariff
 from tailgauge_analysis.sections.hedging import waste
-from tailgauge_analysis.sections.hedging.copies import (
-    KEYS,
-    OF_COPY,
-    PROMPT,
-    Copies,
-    Slowness,
-    copies,
-    slowness,
-)
+from tailgauge_analysis.sections.hedging.copies import KEYS, OF_COPY, Copies, Slowness, copies, slowness
+from tailgauge_analysis.stats import proportions
 from tailgauge_analysis.stats.bootstrap import Timed, quantile_ratio_interval
-from tailgauge_analysis.stats.proportions import (
-    Difference,
-    Proportion,
-    Ratio,
-    difference,
-    proportion,
-    quantile_ratio,
-)
+from tailgauge_analysis.stats.proportions import Proportion, Ratio, proportion
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Quantile, quantiles
 from tailgauge_analysis.stats.survival import Waits
-from tailgauge_analysis.text.cells import (
-    quantile_cell,
-    quantile_table,
-    ratio_text,
-    share_cell,
-    side_by_side,
-    with_interval,
-)
+from tailgauge_analysis.text import cells
+from tailgauge_analysis.text.cells import ratio_text, share_cell, with_interval
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
-from tailgauge_analysis.text.formatting import sentence as capitalized
-from tailgauge_analysis.text.json_values import Json, table
+from tailgauge_analysis.text.json_values import Json, table, tables
 from tailgauge_analysis.text.quantile import FOR_FIGURES
 from tailgauge_analysis.text.section import Section
 
@@ -108,7 +87,7 @@ class ControlComparison:
     traffic: str
     ratios: dict[str, tuple[Ratio, ...]]
     paired: dict[str, tuple[bool, ...]]
-    limited: Difference
+    limited: proportions.Difference
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,40 +118,33 @@ class Variant:
 
 def variants(frames: Frames, of_target: Steady) -> list[Variant]:
     """Every variant after its control; none where nothing hedges."""
-    tables = table(frames.run["scenario"], "traffic")
-    rows = of_target.attempts
-    present = sorted(map(str, rows["traffic"].unique()))
+    traffic, rows = tables(frames.run["scenario"], "traffic"), of_target.attempts
+    present = {name: traffic.get(name, {}) for name in sorted(map(str, rows["traffic"].unique()))}
     sent = set(rows.loc[rows["cause"] == schema.HEDGE, "traffic"].astype(str))
-    hedging = [name for name in present if name in sent or _policy(table(tables, name)) != OFF]
+    hedging = [name for name, of in present.items() if name in sent or _policy(of) != OFF]
     if not hedging:
         return []
     rows = rows[list(dict.fromkeys([*KEYS, "traffic", "cause", "of_attempt", *OF_COPY]))]
     rows = rows.sort_values("sent_at_ns", kind="stable")
     by_name = {str(name): of for name, of in rows.groupby("traffic", observed=True)}
     in_blocks = table(frames.run["scenario"], "crossover")  # compared there, and only there
-    controls = {name: None if in_blocks else _control(frames.run, name, present) for name in hedging}
-    names = [*dict.fromkeys(control for control in controls.values() if control), *hedging]
-    found = {name: _Table(of_target, name, table(tables, name), by_name[name]) for name in names}
-    prices = tariff(frames.run)
-    return [
-        _variant(found[name], found.get(controls.get(name) or ""), frames.server_log, prices)
-        for name in found
-    ]
+    patterns = frames.run["patterns"]
+    controls = {name: "" if in_blocks else _control(present, name, patterns) for name in hedging}
+    names = [*dict.fromkeys(filter(None, controls.values())), *hedging]
+    found = {name: _Table(of_target, name, present[name], by_name[name]) for name in names}
+    prices, log = tariff(frames.run), frames.server_log
+    return [_variant(one, found.get(controls.get(name, "")), log, prices) for name, one in found.items()]
 
 
 def _policy(traffic: Json) -> str:
     return str(table(traffic, "hedge").get("policy", OFF))
 
 
-def _control(run: Json, name: str, names: list[str]) -> str | None:
-    """The table that differs by hedging alone and does not hedge."""
-    tables, patterns = table(run["scenario"], "traffic"), run["patterns"]
-    shape = _shape(table(tables, name), patterns)
-    for other in names:
-        traffic = table(tables, other)
-        if traffic and _policy(traffic) == OFF and _shape(traffic, patterns) == shape:
-            return other
-    return None
+def _control(traffic: dict[str, Json], name: str, patterns: Json) -> str:
+    """The table that differs by hedging alone and does not hedge; empty without one."""
+    shape = _shape(traffic[name], patterns)
+    off = (other for other, of in traffic.items() if of and _policy(of) == OFF)
+    return next((other for other in off if _shape(traffic[other], patterns) == shape), "")
 
 
 def _shape(traffic: Json, patterns: Json) -> Json:
@@ -187,7 +159,7 @@ class _Table:
 
     def __init__(self, steady: Steady, name: str, traffic: Json, attempts: pd.DataFrame) -> None:
         self.name, self.policy = name, _policy(traffic) if traffic else "unknown"
-        self.stage = steady.only((steady.requests["traffic"] == name).to_numpy(np.bool_))
+        self.stage = steady.of_traffic(name)
         self.attempts = attempts
         rows = (latency.row(BY_NAME[metric], self.stage, latency.OFFERED, PS) for metric in METRICS)
         self.latency = tuple(row for row in rows if row.n)
@@ -198,9 +170,7 @@ class _Table:
     def limited(self) -> RefusedShares:
         """Attempts that were refused."""
         refused = self.attempts["ended"].isin((schema.RATE_LIMITED, schema.OVERLOADED)).to_numpy(np.bool_)
-        return RefusedShares(
-            proportion(refused), proportion(refused[~self.is_copy]), proportion(refused[self.is_copy])
-        )
+        return RefusedShares(*map(proportion, (refused, refused[~self.is_copy], refused[self.is_copy])))
 
 
 def _variant(one: _Table, control: _Table | None, server_log: pd.DataFrame, prices: Tariff) -> Variant:
@@ -237,17 +207,13 @@ def _over(more: float, of: float) -> float | None:
     return more / of if of else None
 
 
-def _prompts(rows: pd.DataFrame) -> pd.Series[float]:
-    return rows[list(PROMPT)].sum(axis=1).where(rows["input_tokens"].notna())
-
-
 def _extra_input(one: _Table, found: Copies) -> float | None:
     """Prompt tokens of the hedges over those of all other attempts that were served.
 
     First calls that were closed before they reported usage count with the prompts of their hedges, and the other way round.
     """
-    first, copy = _prompts(found.first), _prompts(found.copy)
-    others = _prompts(one.attempts)[~one.is_copy].sum() + copy[first.isna()].sum()
+    first, copy = waste.prompts(found.first), waste.prompts(found.copy)
+    others = waste.prompts(one.attempts)[~one.is_copy].sum() + copy[first.isna()].sum()
     return _over(float(copy.fillna(first).sum()), float(others))
 
 
@@ -268,23 +234,15 @@ def _versus(variant: _Table, control: _Table) -> ControlComparison:
     by = {row.metric.name: row.quantiles for row in control.latency}
     ratios: dict[str, tuple[Ratio, ...]] = {}
     paired: dict[str, tuple[bool, ...]] = {}
-    for row in variant.latency:
-        name = row.metric.name
-        if name not in by:
-            continue
+    for row in (row for row in variant.latency if row.metric.name in by):
         sides = _waits(row.metric, variant.stage), _waits(row.metric, control.stage)
-        pairs = list(zip(row.quantiles, by[name], strict=True))
+        pairs = list(zip(row.quantiles, by[row.metric.name], strict=True))
         ends = [quantile_ratio_interval(*sides, a, b) for a, b in pairs]
-        ratios[name] = tuple(
-            _within(quantile_ratio(a, b), end) for (a, b), end in zip(pairs, ends, strict=True)
-        )
-        paired[name] = tuple(end is not None for end in ends)
-    return ControlComparison(
-        plain(control.name, 80),
-        ratios,
-        paired,
-        difference(variant.limited().of_all, control.limited().of_all),
-    )
+        plain_ratios = (proportions.quantile_ratio(a, b) for a, b in pairs)
+        ratios[row.metric.name] = tuple(map(_within, plain_ratios, ends))
+        paired[row.metric.name] = tuple(end is not None for end in ends)
+    limited = proportions.difference(variant.limited().of_all, control.limited().of_all)
+    return ControlComparison(plain(control.name, 80), ratios, paired, limited)
 
 
 def _waits(metric: Metric, steady: Steady) -> Timed:
@@ -331,24 +289,17 @@ def section(found: Sequence[Variant], *, in_blocks: bool = False) -> Section | N
         return None
     no_control = IN_BLOCKS if in_blocks else NO_CONTROL
     hedging = [one for one in found if not one.is_control]
-    several = len(hedging) > 1
-    facts, tables = side_by_side("Hedges", {one.traffic: _facts(one) for one in hedging})
+    facts, tables = cells.side_by_side("Hedges", {one.traffic: _facts(one) for one in hedging})
     waits = [(f"{one.traffic}, {METRICS[name]}", of) for one in found for name, of in one.latency.items()]
     if not in_blocks:
-        tables = (quantile_table("Latency since scheduled, failures slowest", "traffic", waits), *tables)
-    return Section(
-        "hedging",
-        "Hedging",
-        " ".join(
-            f"{one.traffic}: {_answer(one, no_control)}" if several else capitalized(_answer(one, no_control))
-            for one in hedging
-        ),
-        facts,
-        tables,
-        figures=("hedging",),
-        notes=(INTERFERENCE,) if any(one.versus for one in hedging) else (),
-        brief=tuple(line for one in hedging for line in _brief(one)),
-    )
+        tables = (
+            cells.quantile_table("Latency since scheduled, failures slowest", "traffic", waits),
+            *tables,
+        )
+    answer = cells.by_traffic([(one.traffic, _answer(one, no_control)) for one in hedging])
+    notes = (INTERFERENCE,) if any(one.versus for one in hedging) else ()
+    brief = tuple(line for one in hedging for line in _brief(one))
+    return Section("hedging", "Hedging", answer, facts, tables, ("hedging",), notes, brief=brief)
 
 
 def _answer(one: Variant, no_control: str = NO_CONTROL) -> str:
@@ -360,14 +311,15 @@ def _answer(one: Variant, no_control: str = NO_CONTROL) -> str:
     if not one.versus:
         return f"{text}; {no_control}."
     for metric, ratios in one.versus.ratios.items():
-        sure = [
-            f"{percentile(r.p)} {ratio_text(r)}, {_direction(r)}"
-            for r in ratios
-            if r.low is not None and r.high is not None
-        ]
-        if sure:
-            return f"{text}; {METRICS[metric]} over control ({one.versus.traffic}): {'; '.join(sure[-2:])}."
+        if sure := _bounded(ratios)[-2:]:
+            found = "; ".join(f"{percentile(r.p)} {ratio_text(r)}, {_direction(r)}" for r in sure)
+            return f"{text}; {METRICS[metric]} over control ({one.versus.traffic}): {found}."
     return f"{text}; too few requests to compare it with its control."
+
+
+def _bounded(ratios: Sequence[Ratio]) -> list[Ratio]:
+    """Those with an interval."""
+    return [one for one in ratios if one.low is not None and one.high is not None]
 
 
 def _direction(ratio: Ratio) -> str:
@@ -379,38 +331,28 @@ def _brief(one: Variant) -> list[str]:
     """Its lines in the terminal."""
     if not one.hedged.k:
         return [_answer(one)]
-    cost = one.cost
-    added = (
-        f"; cost {change_text(cost.low_share)} to {change_text(cost.high_share)}"
-        if cost and cost.low_share is not None
-        else ""
-    )
-    lines = [f"{share(one.hedged.value)} of calls hedged, {share(one.won.value)} of them won{added}"]
+    line = f"{share(one.hedged.value)} of calls hedged, {share(one.won.value)} of them won"
+    if one.cost and one.cost.low_share is not None:
+        line += f"; cost {added(one.cost)}"
     for ratios in one.versus.ratios.values() if one.versus else ():
-        known = [r for r in ratios if r.value is not None and r.low is not None and r.high is not None]
-        if known:
+        if known := _bounded(ratios):
             last = known[-1]
             value, low, high = (f"{100 * (end or 0) - 100:+.0f}" for end in (last.value, last.low, last.high))
-            return [*lines, f"{percentile(last.p)} {value}% (CI {low} to {high})"]
-    return lines
+            return [line, f"{percentile(last.p)} {value}% (CI {low} to {high})"]
+    return [line]
 
 
 def _facts(one: Variant) -> list[tuple[str, str]]:
     """The results of a variant, as name and text."""
-    rows = [
-        ("Policy", one.policy),
-        ("Hedge rate", f"{_counted(one.hedged)} calls"),
-        ("Won by the hedge", _counted(one.won)),
-    ]
+    rows = [("Policy", one.policy), ("Hedge rate", f"{_counted(one.hedged)} calls")]
+    rows.append(("Won by the hedge", _counted(one.won)))
     if one.no_winner:
         rows.append(("No winner", plural(one.no_winner, "hedged leg")))
     if one.held:
         why = ", ".join(f"{name} {count(n)}" for name, n in one.held.items())
         rows.append(("Held back", f"{plural(sum(one.held.values()), 'request')}: {why}"))
-    rows += [
-        ("Extra requests", change_text(one.extra_requests)),
-        ("Extra input tokens", change_text(one.extra_input_tokens)),
-    ]
+    rows.append(("Extra requests", change_text(one.extra_requests)))
+    rows.append(("Extra input tokens", change_text(one.extra_input_tokens)))
     if one.delay and one.delay[0].mark != TOO_FEW:
         rows.append(("Delay of the hedges", f"p50 {ms(one.delay[0].value)} ms"))
     rows.append(("Time saved by winning hedges", _margin_text(one.margin)))
@@ -418,17 +360,19 @@ def _facts(one: Variant) -> list[tuple[str, str]]:
         rows += _waste(one.waste)
     rows += [("Cost of the losers", cost_text(one.cost)), *_limited(one.limited, one.versus)]
     rows.append(("Correlation of slow calls", _slowness_text(one.slowness)))
-    if one.versus:
-        rows += [
-            (f"{METRICS[metric]} over control", _ratios(ratios, one.versus.paired[metric]))
-            for metric, ratios in one.versus.ratios.items()
-        ]
+    for metric, ratios in one.versus.ratios.items() if one.versus else ():
+        rows.append((f"{METRICS[metric]} over control", _ratios(ratios, one.versus.paired[metric])))
     return rows
 
 
 def _counted(one: Proportion) -> str:
     """`4.2% (95% CI 3.1% – 5.3%), 42 of 1,000`."""
     return f"{with_interval(share_cell(one))}, {count(one.k)} of {count(one.n)}" if one.n else "none sent"
+
+
+def added(cost: Cost) -> str:
+    """`+4.1% to +12%`."""
+    return f"{change_text(cost.low_share)} to {change_text(cost.high_share)}"
 
 
 def change_text(value: float | None) -> str:
@@ -440,24 +384,18 @@ def _margin_text(margin: Margin | None) -> str:
     if margin is None:
         return "unknown: losers are closed when the winner's content arrives"
     by = "losers that got content too" if margin.basis == CONTENT else "as planned by the simulated target"
-    known = [
-        f"{percentile(q.p)} {with_interval(quantile_cell(q), ' ms')}"
-        for q in margin.quantiles
-        if q.mark != TOO_FEW
-    ]
-    return f"{', '.join(known) or 'too few'}, of {plural(margin.n, 'leg')} ({by})"
+    known = cells.quantiles_text(*(q for q in margin.quantiles if q.mark != TOO_FEW))
+    return f"{known or 'too few'}, of {plural(margin.n, 'leg')} ({by})"
 
 
 def _waste(one: waste.Waste) -> list[tuple[str, str]]:
     output = f"{count(one.output_low)} – {count(one.output_high)}, of {plural(one.losers, 'loser')} ({count(one.closed)} closed)"
     if one.by_max_tokens:
         output += f"; {count(one.by_max_tokens)} counted with max_tokens"
-    prompts = (
-        f"{count(one.input_tokens)}, reported by {plural(one.input_reported, 'loser')}, else as the winner's"
-    )
-    prompts += f"; {count(one.input_unknown)} unknown" if one.input_unknown else ""
-    rows = [("Wasted output tokens", output), ("Input tokens of losers", prompts)]
-    log = one.server_log
+    reported = f"reported by {plural(one.input_reported, 'loser')}, else as the winner's"
+    unknown = f"; {count(one.input_unknown)} unknown" if one.input_unknown else ""
+    prompts = f"{count(one.input_tokens)}, {reported}{unknown}"
+    rows, log = [("Wasted output tokens", output), ("Input tokens of losers", prompts)], one.server_log
     if log is None:
         return [
             *rows,
@@ -465,14 +403,12 @@ def _waste(one: waste.Waste) -> list[tuple[str, str]]:
         ]
     inside = "within the interval" if log.inside else "OUTSIDE the interval"
     text = f"{count(log.made_tokens)} output tokens generated for {plural(log.losers, 'loser')}, {inside}; {count(log.billed_tokens)} billed"
-    effect, extra = log.cancel_effectiveness, f"{count(log.after_cancel_tokens)} extra tokens"
-    if effect is None:
-        cancelled = f"nothing was left to generate ({extra})"
-    elif effect == 1:
-        cancelled = f"server stopped generating at once ({extra})"
-    else:
-        cancelled = f"server skipped {share(effect)} of the remaining tokens ({extra})"
-    return [*rows, ("Server log", text), ("Cancellation", cancelled)]
+    effect = log.cancel_effectiveness
+    cancelled = f"server skipped {share(effect)} of the remaining tokens"
+    if effect in {None, 1}:
+        cancelled = "server stopped generating at once" if effect else "nothing was left to generate"
+    extra = f"{count(log.after_cancel_tokens)} extra tokens"
+    return [*rows, ("Server log", text), ("Cancellation", f"{cancelled} ({extra})")]
 
 
 def cost_text(cost: Cost | None) -> str:
@@ -480,11 +416,7 @@ def cost_text(cost: Cost | None) -> str:
     if cost is None or cost.low is None:
         return f"unknown: {plain(cost.why, 200)}" if cost else "unknown"
     text = f"{cost.low:,.6g} – {cost.high:,.6g} ({cost.unit})"
-    if cost.low_share is not None:
-        text += (
-            f", {change_text(cost.low_share)} to {change_text(cost.high_share)} of the cost of the answers"
-        )
-    return text
+    return text if cost.low_share is None else f"{text}, {added(cost)} of the cost of the answers"
 
 
 def _limited(limited: RefusedShares, versus: ControlComparison | None) -> list[tuple[str, str]]:

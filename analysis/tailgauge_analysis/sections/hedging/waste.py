@@ -58,30 +58,32 @@ class Waste:
 def waste(losers: pd.DataFrame, winners: pd.DataFrame, server_log: pd.DataFrame) -> Waste:
     """Tokens of the losers."""
     low, high = bounds(losers, winners)
-    reported = losers["input_tokens"].notna()
-    prompts = losers[list(PROMPT)].sum(axis=1).where(reported, winners[list(PROMPT)].sum(axis=1))
-    known = reported | winners["input_tokens"].notna()
+    tokens = prompts(losers).fillna(prompts(winners))
     return Waste(
         losers=len(losers),
         closed=int((losers["ended"] == schema.CANCELLED).sum()),
         output_low=int(low.sum()),
         output_high=int(high.sum()),
         by_max_tokens=int(((high > low) & winners["output_tokens"].isna()).sum()),
-        input_tokens=int(prompts.where(known, 0).sum()),
-        input_reported=int(reported.sum()),
-        input_unknown=int((~known).sum()),
+        input_tokens=int(tokens.sum()),
+        input_reported=int(losers["input_tokens"].notna().sum()),
+        input_unknown=int(tokens.isna().sum()),
         server_log=_in_log(losers, low, high, server_log),
     )
+
+
+def prompts(rows: pd.DataFrame) -> pd.Series[float]:
+    """Tokens of each prompt; NaN where they are not reported."""
+    return rows[list(PROMPT)].sum(axis=1).where(rows["input_tokens"].notna())
 
 
 def bounds(losers: pd.DataFrame, winners: pd.DataFrame) -> tuple[Floats, Floats]:
     """Fewest and most output tokens of each loser."""
     low = losers["chunks"].to_numpy(np.float64)
-    whole = winners["output_tokens"].fillna(losers["asked_output_tokens"]).to_numpy(np.float64)
-    completed = losers["output_tokens"].where(
-        losers["ended"].isin(schema.COMPLETED)
-    )  # ended before it was closed
-    whole = completed.fillna(pd.Series(whole, completed.index)).to_numpy(np.float64)
+    completed = losers["output_tokens"].where(losers["ended"].isin(schema.COMPLETED))  # before it was closed
+    whole = (
+        completed.fillna(winners["output_tokens"]).fillna(losers["asked_output_tokens"]).to_numpy(np.float64)
+    )
     generates = losers["ended"].isin(_GENERATES).to_numpy(np.bool_)
     return low, np.where(generates, np.maximum(low, whole), low)
 
@@ -116,8 +118,8 @@ def _in_log(losers: pd.DataFrame, low: Floats, high: Floats, server_log: pd.Data
         return None
     rows = named.iloc[place[known]]
     sent = rows["output_tokens"].to_numpy(np.float64)
-    after = rows["tokens_after_cancel"].fillna(0).to_numpy(np.float64)
-    billed = rows["billed_output_tokens"].fillna(0).to_numpy(np.float64)
+    more = (rows[name].fillna(0) for name in ("tokens_after_cancel", "billed_output_tokens"))
+    after, billed = (tokens.to_numpy(np.float64) for tokens in more)
     made, least, most = sent + after, low[known], high[known]
     left = np.maximum(most - sent, 0)[rows["cancelled_at_ns"].notna().to_numpy(np.bool_)].sum()
     return LosersInLog(
