@@ -65,7 +65,8 @@ def _between(edges: Floats, amounts: Floats, begun: Floats, ended: Floats) -> Fl
     begun, ended, amounts = begun[~at_once], ended[~at_once], amounts[~at_once]
     if len(amounts):
         came = came + np.diff(np.interp(edges, *received(begun, ended, amounts)))
-    return np.maximum(came, 0.0)
+    between: Floats = np.maximum(came, 0.0)
+    return between
 
 
 def received(begun: Floats, ended: Floats, amounts: Floats) -> tuple[Floats, Floats]:

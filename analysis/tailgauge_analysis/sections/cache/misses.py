@@ -96,6 +96,6 @@ def misses(calls: pd.DataFrame, cause: pd.Series[str]) -> list[Miss]:
 
 def first_bytes(calls: pd.DataFrame, cause: pd.Series[str]) -> list[tuple[int, int]]:
     """The bytes at which unstable prefixes first differ, and how often, most frequent first."""
-    counts = calls.loc[cause == UNSTABLE, "first_difference"].value_counts()
-    found = [(int(byte), int(n)) for byte, n in counts.items()]
+    values, counts = np.unique(calls.loc[cause == UNSTABLE, "first_difference"], return_counts=True)
+    found = [(int(byte), int(n)) for byte, n in zip(values, counts, strict=True)]
     return sorted(found, key=lambda one: (-one[1], one[0]))[:MOST_BYTES]
