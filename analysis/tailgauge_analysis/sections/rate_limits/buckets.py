@@ -10,16 +10,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from tailgauge_analysis.metrics.answers import by_request
+from tailgauge_analysis.reading import rate_limit_headers
 from tailgauge_analysis.reading.frames import Frames
-from tailgauge_analysis.reading.rate_limit_headers import (
-    HEADER,
-    INPUT,
-    KINDS,
-    OUTPUT,
-    REMAINING,
-    TOKENS,
-    column,
-)
+from tailgauge_analysis.reading.rate_limit_headers import INPUT, KINDS, OUTPUT, TOKENS
 from tailgauge_analysis.sections.rate_limits import estimates, token_bucket
 from tailgauge_analysis.sections.rate_limits.costs import Costs, costs, countings
 from tailgauge_analysis.sections.rate_limits.estimates import Estimate, HeaderReadings
@@ -81,8 +75,7 @@ def offered_load(frames: Frames, kind: str, counted: str, *, cached: bool) -> Co
     attempts = in_order(frames)
     if not len(attempts):
         return None
-    sizes = attempts.groupby(["target", "asked_model"], observed=True).size().sort_values(ascending=False)
-    target, model = next(iter(sizes.index))
+    target, model = models(attempts)[0]
     attempts = attempts[(attempts["target"] == target) & (attempts["asked_model"] == model)]
     attempts = attempts.reset_index(drop=True)
     if not cached:
@@ -94,11 +87,20 @@ def offered_load(frames: Frames, kind: str, counted: str, *, cached: bool) -> Co
 
 def in_order(frames: Frames) -> pd.DataFrame:
     """Attempts in order of sending, with the columns that are used here."""
-    names = [*COLUMNS, *(name for name in frames.attempts.columns if name.startswith(HEADER))]
+    names = [
+        *COLUMNS,
+        *(name for name in frames.attempts.columns if name.startswith(rate_limit_headers.HEADER)),
+    ]
     attempts = frames.attempts[names].sort_values("sent_at_ns", kind="stable", ignore_index=True)
-    limit = frames.requests.drop_duplicates("request_id").set_index("request_id")["asked_output_tokens"]
-    attempts["asked_output_tokens"] = attempts["request_id"].map(limit)
-    return attempts
+    limits = by_request(frames.requests)["asked_output_tokens"]
+    return attempts.assign(asked_output_tokens=attempts["request_id"].map(limits))
+
+
+def models(attempts: pd.DataFrame) -> list[tuple[str, str]]:
+    """Targets and their models, those with most calls first."""
+    return list(
+        attempts.groupby(["target", "asked_model"], observed=True).size().sort_values(ascending=False).index
+    )
 
 
 def find_buckets(
@@ -107,8 +109,7 @@ def find_buckets(
 ) -> tuple[Bucket, ...]:  # fmt: skip
     """Each limit that headers name or 429s are by, of the models with most calls."""
     out: list[Bucket] = []
-    sizes = attempts.groupby(["target", "asked_model"], observed=True).size().sort_values(ascending=False)
-    for target, model in list(sizes.index)[:MOST_MODELS]:
+    for target, model in models(attempts)[:MOST_MODELS]:
         rows = attempts[(attempts["target"] == target) & (attempts["asked_model"] == model)]
         by = kinds["kind"].reindex(rows.index)
         named = [kind for kind in KINDS if (by == kind).any() or _has_headers(rows, kind)]
@@ -119,16 +120,13 @@ def find_buckets(
             if kind in ONE_OF and not _has_headers(rows, kind) and not (by.isin(ONE_OF) & ~ours).any():
                 header = TOKENS  # OpenAI's name for whichever limit on tokens is the tighter
             headers = estimates.read_headers(rows, header, ours.to_numpy(np.bool_))
-            out.append(
-                _bucket(
-                    rows, (str(target), str(model), kind), headers, ours, over_time, between_s, grows=grows
-                )
-            )
+            name = (str(target), str(model), kind)
+            out.append(_bucket(rows, name, headers, ours, over_time, between_s, grows=grows))
     return tuple(out)
 
 
 def _has_headers(rows: pd.DataFrame, kind: str) -> bool:
-    name = column(kind, REMAINING)
+    name = rate_limit_headers.column(kind, rate_limit_headers.REMAINING)
     return name in rows.columns and bool(rows[name].notna().any())
 
 
@@ -151,17 +149,15 @@ def _bucket(
         grown = Growth(why="the record does not hold what the calls cost")
     elif per_s.value is not None and grows:
         if size.value is not None and over_time is not None:
-            end_s = float(over_time.at_s[-1])
+            width_s, end_s = over_time.width_s, float(over_time.at_s[-1])
             level = estimates.level_series(
-                events, per_s.value, size.value, headers, over_time.width_s, end_s, between_s
+                events, per_s.value, size.value, headers, width_s, end_s, between_s
             )
         grown = _grown(events, rows, per_s.value, size)
         if not ours.any() and grown.low is not None and grown.low < 1:  # nothing was refused: 1 is allowed
             grown = replace(grown, low=1.0, value=None if grown.value is None else max(1.0, grown.value))
-    used = estimates.consumption(events) if events is not None else None
-    return Bucket(
-        *name, counted, int(ours.sum()), _remaining(headers), per_s, size, fitted, used, level, grown
-    )
+    used, left = estimates.consumption(events) if events is not None else None, _remaining(headers)
+    return Bucket(*name, counted, int(ours.sum()), left, per_s, size, fitted, used, level, grown)
 
 
 def _decision_lag_s(rows: pd.DataFrame, ours: pd.Series[bool]) -> float:

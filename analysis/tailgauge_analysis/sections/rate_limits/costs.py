@@ -14,7 +14,8 @@ bucket. A call that was refused costs nothing.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 
 import numpy as np
 import pandas as pd
@@ -43,14 +44,28 @@ class Costs:
     @property
     def decided(self) -> Mask:
         """Which events are decisions."""
-        known: Mask = ~np.isnan(self.need)
-        return known
+        return ~np.isnan(self.need)
 
-    def only(self, which: Mask) -> Costs:
+    def only(self, which: Mask | Ints | slice) -> Costs:
         """Some of the events."""
-        return Costs(
-            self.at_s[which], self.charge[which], self.need[which], self.refused[which], self.attempt[which]
-        )
+        return Costs(*(getattr(self, field.name)[which] for field in fields(self)))
+
+    def around(self, values: Floats | Mask, most: int) -> Costs:
+        """At most so many of the events, around the first with the largest of these values."""
+        if len(values) <= most:
+            return self
+        begin = max(0, min(int(np.argmax(values)) - most // 2, len(values) - most))
+        return self.only(slice(begin, begin + most))
+
+
+def ordered(parts: Sequence[Costs]) -> Costs:
+    """All their events, by time."""
+    whole = Costs(*(np.concatenate([getattr(part, field.name) for part in parts]) for field in fields(Costs)))
+    return whole.only(np.argsort(whole.at_s, kind="stable"))
+
+
+def _undecided(at_s: Floats, charge: Floats, attempt: Ints) -> Costs:
+    return Costs(at_s, charge, np.full(len(at_s), np.nan), np.zeros(len(at_s), np.bool_), attempt)
 
 
 def countings(kind: str) -> tuple[str, ...]:
@@ -76,7 +91,7 @@ def costs(attempts: pd.DataFrame, kind: str, ours: pd.Series[bool], counted: str
     need = np.ones(len(rows)) if kind == REQUESTS else _tokens(rows, whole=kind != INPUT)
     if need is None:
         return None
-    return _ordered(sent, np.where(is_429, 0.0, need), need, is_429, attempt)
+    return ordered([Costs(sent, np.where(is_429, 0.0, need), need, is_429, attempt)])
 
 
 def _tokens(rows: pd.DataFrame, *, whole: bool) -> Floats | None:
@@ -104,14 +119,8 @@ def _produced(rows: pd.DataFrame, is_429: Mask, sent: Floats, attempt: Ints) -> 
     number = np.arange(len(of)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     steps = np.repeat(np.maximum(pieces - 1, 1), pieces)
     at = first[of] + (last - first)[of] * number / steps
-    decisions, nothing = len(rows), np.full(len(of), np.nan)
-    return _ordered(
-        np.concatenate((sent, at)),
-        np.concatenate((np.zeros(decisions), tokens[of] / np.repeat(pieces, pieces))),
-        np.concatenate((np.ones(decisions), nothing)),
-        np.concatenate((is_429, np.zeros(len(of), np.bool_))),
-        np.concatenate((attempt, attempt[of])),
-    )
+    decisions = Costs(sent, np.zeros(len(rows)), np.ones(len(rows)), is_429, attempt)
+    return ordered([decisions, _undecided(at, tokens[of] / np.repeat(pieces, pieces), attempt[of])])
 
 
 def _reserved(rows: pd.DataFrame, is_429: Mask, sent: Floats, attempt: Ints) -> Costs | None:
@@ -120,18 +129,8 @@ def _reserved(rows: pd.DataFrame, is_429: Mask, sent: Floats, attempt: Ints) -> 
     if np.isnan(limit).all():
         return None
     limit = np.where(np.isnan(limit), np.nanmedian(limit), limit)
-    ended = rows["ended_at_ns"].to_numpy(np.float64) / 1e9
-    back = np.flatnonzero(~is_429 & ~np.isnan(ended) & rows["output_tokens"].notna().to_numpy(np.bool_))
-    unused = rows["output_tokens"].to_numpy(np.float64)[back] - limit[back]
-    return _ordered(
-        np.concatenate((sent, ended[back])),
-        np.concatenate((np.where(is_429, 0.0, limit), np.minimum(unused, 0.0))),
-        np.concatenate((limit, np.full(len(back), np.nan))),
-        np.concatenate((is_429, np.zeros(len(back), np.bool_))),
-        np.concatenate((attempt, attempt[back])),
-    )
-
-
-def _ordered(at: Floats, charge: Floats, need: Floats, is_429: Mask, attempt: Ints) -> Costs:
-    order = np.argsort(at, kind="stable")
-    return Costs(at[order], charge[order], need[order], is_429[order], attempt[order])
+    ended, tokens = rows["ended_at_ns"].to_numpy(np.float64) / 1e9, rows["output_tokens"].to_numpy(np.float64)
+    back = np.flatnonzero(~is_429 & ~np.isnan(ended + tokens))
+    unused = np.minimum(tokens[back] - limit[back], 0.0)
+    reserved = Costs(sent, np.where(is_429, 0.0, limit), limit, is_429, attempt)
+    return ordered([reserved, _undecided(ended[back], unused, attempt[back])])

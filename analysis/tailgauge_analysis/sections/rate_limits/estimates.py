@@ -22,13 +22,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
-from tailgauge_analysis.reading.rate_limit_headers import (  # fmt: skip
-    LIMIT,
-    REMAINING,
-    REQUESTS,
-    column,
-    rounding,
-)
+from tailgauge_analysis.reading.rate_limit_headers import LIMIT, REMAINING, REQUESTS, column, rounding
 from tailgauge_analysis.sections.rate_limits.costs import PRODUCED, Costs
 from tailgauge_analysis.sections.rate_limits.token_bucket import Fit, bursts, envelope, lacking, stretch
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
@@ -93,12 +87,8 @@ def read_headers(attempts: pd.DataFrame, kind: str, refused: Mask) -> HeaderRead
     if not len(known):
         return None
     limits, counts = np.unique(limit[known], return_counts=True)
-    slack = rounding(kind, remaining[known])
-    missing = (limit - remaining)[known]
-    return HeaderReadings(
-        float(limits[int(np.argmax(counts))]), len(limits), remaining[known], missing, slack, known,
-        refused[known],
-    )  # fmt: skip
+    limit, left, of = limit[known], remaining[known], float(limits[int(np.argmax(counts))])
+    return HeaderReadings(of, len(limits), left, limit - left, rounding(kind, left), known, refused[known])
 
 
 def rate(headers: HeaderReadings | None, fit: Fit | None, costs: Costs | None, kind: str) -> Estimate:
@@ -145,10 +135,8 @@ def burst(
     elif costs is not None and headers is not None and counted != PRODUCED:
         low = max(low, min(envelope(costs, per_s.value), headers.limit))
     if not math.isfinite(high):
-        ceiling = headers.limit if headers is not None else None
-        return Estimate(
-            None, low or None, ceiling, HEADERS, "no 429 by this limit: its bucket was never seen empty"
-        )
+        why = "no 429 by this limit: its bucket was never seen empty"
+        return Estimate(None, low or None, headers.limit if headers is not None else None, HEADERS, why)
     if high < low:
         return Estimate(why="headers and 429s contradict each other")
     value = (low + high) / 2

@@ -19,17 +19,8 @@ import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics.timeline import width
-from tailgauge_analysis.reading.rate_limit_headers import (
-    INPUT,
-    KINDS,
-    LIMIT,
-    OUTPUT,
-    REMAINING,
-    REQUESTS,
-    TOKENS,
-    column,
-    rounding,
-)
+from tailgauge_analysis.reading import rate_limit_headers as headers
+from tailgauge_analysis.reading.rate_limit_headers import INPUT, KINDS, OUTPUT, REQUESTS, TOKENS
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 
@@ -45,9 +36,8 @@ CERTAIN, LIKELY, NO = "certain", "likely", "not detected"
 
 # What providers write: Anthropic's and OpenAI's error codes and messages.
 _CODES = (
-    (RAMP, r"ramp_limit_exceeded"),
-    (SPEND, r"enforced_spend_limit_reached|insufficient_quota|usage limits"),
-)
+    (RAMP, r"ramp_limit_exceeded"), (SPEND, r"enforced_spend_limit_reached|insufficient_quota|usage limits"),
+)  # fmt: skip
 _MESSAGES = (
     (RAMP, r"acceleration limit"),
     (INPUT, r"input tokens per min"),
@@ -59,8 +49,7 @@ _MESSAGES = (
 
 def refused(attempts: pd.DataFrame) -> Mask:
     """Which attempts got a 429."""
-    found: Mask = (attempts["ended"] == schema.RATE_LIMITED).to_numpy(np.bool_)
-    return found
+    return (attempts["ended"] == schema.RATE_LIMITED).to_numpy(np.bool_)
 
 
 def kinds(attempts: pd.DataFrame) -> pd.DataFrame:
@@ -81,16 +70,16 @@ def kinds(attempts: pd.DataFrame) -> pd.DataFrame:
     for kind, pattern in _MESSAGES:
         assign(text.str.contains(pattern, case=False, regex=True), kind, BY_MESSAGE)
     free = with_capacity(attempts)
-    if free is not None and len(free.columns):
+    if free is not None:
         full = ~free.loc[rows.index]
-        for kind in free.columns:
+        for kind in full.columns:
             assign(full[kind] & (full.sum(axis=1) == 1), kind, BY_CAPACITY)
     return found
 
 
 def _missing(attempts: pd.DataFrame, kind: str) -> pd.Series[float] | None:
     """What a bucket lacks after each response, by its headers; None without such headers."""
-    names = [column(kind, LIMIT), column(kind, REMAINING)]
+    names = [headers.column(kind, headers.LIMIT), headers.column(kind, headers.REMAINING)]
     if any(name not in attempts.columns for name in names):
         return None
     return attempts[names[0]] - attempts[names[1]]
@@ -112,8 +101,8 @@ def with_capacity(attempts: pd.DataFrame) -> pd.DataFrame | None:
         most = lacking[~is_429].groupby([attempts["target"], attempts["asked_model"]], observed=True).max()
         keys = pd.MultiIndex.from_frame(attempts[["target", "asked_model"]])
         ceiling = most.reindex(keys).to_numpy(np.float64)
-        most_left = attempts[column(kind, REMAINING)].to_numpy(np.float64)
-        cost = _largest_cost(attempts, kind) + 2 * rounding(kind, most_left)
+        most_left = attempts[headers.column(kind, headers.REMAINING)].to_numpy(np.float64)
+        cost = _largest_cost(attempts, kind) + 2 * headers.rounding(kind, most_left)
         out[kind] = lacking.to_numpy(np.float64) + cost <= ceiling
     return pd.DataFrame(out, attempts.index) if out else None
 
@@ -166,8 +155,7 @@ class Bins:
     @property
     def share(self) -> Floats:
         """429s of the attempts of each bin."""
-        share: Floats = np.where(self.attempts > 0, self.refused / np.maximum(self.attempts, 1), np.nan)
-        return share
+        return np.where(self.attempts > 0, self.refused / np.maximum(self.attempts, 1), np.nan)
 
 
 def shares(requests: pd.DataFrame, attempts: pd.DataFrame, kinds: pd.DataFrame) -> Shares:
@@ -211,12 +199,9 @@ def bins(attempts: pd.DataFrame, kinds: pd.DataFrame) -> Bins | None:
     present = [kind for kind in ALL if (of == kind).any()]
     by_kind = {kind: np.bincount(number[of == kind], minlength=count) for kind in present}
     at = (np.arange(count) + 0.5).astype(np.float64) * step
-    low, high = _band(is_429, number, count)
     bands = {kind: _band(of == kind, number, count) for kind in present}
-    return Bins(
-        step, at, n, k, low, high, by_kind,
-        {kind: ends[0] for kind, ends in bands.items()}, {kind: ends[1] for kind, ends in bands.items()},
-    )  # fmt: skip
+    lows, highs = ({kind: ends[i] for kind, ends in bands.items()} for i in (0, 1))
+    return Bins(step, at, n, k, *_band(is_429, number, count), by_kind, lows, highs)
 
 
 def _band(seen: Mask, number: Ints, count: int) -> tuple[Floats, Floats]:
@@ -250,7 +235,7 @@ def acceleration(attempts: pd.DataFrame, kinds: pd.DataFrame) -> Acceleration:
     headed = np.zeros(len(attempts), np.bool_)
     unexplained = headed
     if free is not None:
-        names = [column(kind, REMAINING) for kind in free.columns]
+        names = [headers.column(kind, headers.REMAINING) for kind in free.columns]
         headed = uncoded & attempts[names].notna().all(axis=1).to_numpy(np.bool_)
         unexplained = headed & free.all(axis=1).to_numpy(np.bool_)
     n = int(headed.sum())

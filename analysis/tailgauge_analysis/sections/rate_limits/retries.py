@@ -22,7 +22,7 @@ from tailgauge_analysis.sections.rate_limits.refusals import refused
 from tailgauge_analysis.stats import bootstrap
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
-from tailgauge_analysis.text.json_values import Json, table
+from tailgauge_analysis.text.json_values import Json, table, tables
 
 EDGES_S = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # of the histogram of early margins
 FEWEST = 10  # retries, for an estimate of synchrony
@@ -104,13 +104,11 @@ def early_s(attempts: pd.DataFrame) -> Floats:
     sent = attempts[attempts["sent_at_ns"].notna()]
     keys = ["request_id", "leg"]
     until_ns = came[has_time] + attempts.loc[has_time, "retry_after_s"] * 1e9
-    after = (
-        attempts.loc[has_time, "attempt"] + 0.5
-    )  # an attempt is sent before its 429, even in the same moment
+    # An attempt is sent before its 429, even in the same moment.
+    after = attempts.loc[has_time, "attempt"] + 0.5
     named = attempts.loc[has_time, keys].assign(at=came[has_time], until=until_ns, rank=after, sent=False)
-    events = pd.concat([
-        named, sent[keys].assign(at=sent["sent_at_ns"], until=np.nan, rank=sent["attempt"], sent=True)
-    ])  # fmt: skip
+    tries = sent[keys].assign(at=sent["sent_at_ns"], until=np.nan, rank=sent["attempt"], sent=True)
+    events = pd.concat([named, tries])
     events = events[events["request_id"].isin(named["request_id"])]
     events = events.sort_values([*keys, "at", "rank"], kind="stable")
     until = events.groupby(keys)["until"].cummax().groupby([events[key] for key in keys]).ffill()
@@ -128,19 +126,16 @@ def amplification(attempts: pd.DataFrame, scenario: Json) -> tuple[Amplification
         if not calls or first.all():
             continue
         order = rows.sort_values(["scheduled_at_ns", "request_id"], kind="stable")
-        by_request = (
-            (order["cause"] == schema.PRIMARY).groupby(order["request_id"], sort=False).agg(["size", "sum"])
-        )
+        is_first = order["cause"] == schema.PRIMARY
+        by_request = is_first.groupby(order["request_id"], sort=False).agg(["size", "sum"])
         tried, called = (by_request[key].to_numpy(np.float64) for key in ("size", "sum"))
         low, high = bootstrap.ratio(tried, called)
         failed = proportion(rows["ended"].isin(FAILED).to_numpy(np.bool_))
         f, f_low, f_high = failed.value or 0.0, failed.low or 0.0, failed.high or 0.0
         most = _most_retries(scenario, str(name))
         why = None if most is not None else "the scenario sets no retry policy for it"
-        of_f, of_low, of_high = (None if most is None else expected(v, most) for v in (f, f_low, f_high))
-        out.append(
-            Amplification(str(name), calls, len(rows) / calls, low, high, f, most, of_f, of_low, of_high, why)
-        )
+        of = (None if most is None else expected(v, most) for v in (f, f_low, f_high))
+        out.append(Amplification(str(name), calls, len(rows) / calls, low, high, f, most, *of, why))
     return tuple(out)
 
 
@@ -150,7 +145,7 @@ def expected(f: float, most: int) -> float:
 
 
 def _most_retries(scenario: Json, name: str) -> int | None:
-    retry = table(table(table(scenario, "traffic"), name), "retry")
+    retry = table(tables(scenario, "traffic").get(name), "retry")
     most = retry.get("max_retries")
     return most if isinstance(most, int) and retry.get("policy") not in {None, "none"} else None
 

@@ -18,16 +18,7 @@ from tailgauge_analysis.reading.rate_limit_headers import KINDS, REMAINING, colu
 from tailgauge_analysis.sections.rate_limits import refusals, retries
 from tailgauge_analysis.sections.rate_limits.buckets import Bucket, find_buckets, in_order
 from tailgauge_analysis.sections.rate_limits.estimates import Estimate
-from tailgauge_analysis.sections.rate_limits.refusals import (
-    Acceleration,
-    Bins,
-    Shares,
-    acceleration,
-    bins,
-    kinds,
-    refused,
-    shares,
-)
+from tailgauge_analysis.sections.rate_limits.refusals import Acceleration, Bins, Shares, refused
 from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth
 from tailgauge_analysis.text.cells import share_cell, with_interval
 from tailgauge_analysis.text.formatting import plain, plural, share, share_range
@@ -78,14 +69,14 @@ def rate_limits(frames: Frames) -> RateLimits | None:
     retried = (run["cause"] == schema.RETRY).any()
     if not (refused(run).any() or headed or retried) or not len(run):
         return None
-    by_kind = kinds(attempts)
+    by_kind = refusals.kinds(attempts)
     steady = run[run["stage"] == schema.STEADY]
-    over_time = bins(run, by_kind)
+    over_time = refusals.bins(run, by_kind)
     found = find_buckets(attempts, by_kind, over_time, clocks(frames).between_ns / 1e9)
     first = run.loc[refused(run), "sent_at_ns"].min()
     bound = binding(found, by_kind.loc[by_kind.index.isin(run.index), "kind"])
     return RateLimits(
-        shares=shares(frames.requests.drop_duplicates("request_id"), attempts, by_kind),
+        shares=refusals.shares(frames.requests.drop_duplicates("request_id"), attempts, by_kind),
         run_attempts=int(over_time.attempts.sum()) if over_time else 0,
         run_refused=int(over_time.refused.sum()) if over_time else 0,
         bins=over_time,
@@ -93,7 +84,7 @@ def rate_limits(frames: Frames) -> RateLimits | None:
         buckets=found,
         binding=bound,
         growth=_growth_of(bound),
-        acceleration=acceleration(run, by_kind),
+        acceleration=refusals.acceleration(run, by_kind),
         retry_after=retries.retry_after(steady),
         amplification=retries.amplification(steady, frames.run["scenario"]),
         synchrony=retries.synchrony(steady),
@@ -193,10 +184,8 @@ def _facts(found: RateLimits) -> Iterator[tuple[str, str]]:
     if (capped := _capped_burst(found.buckets)) is not None:
         yield "Per-minute limit, but burst is capped", capped
     if wave.retries:
-        spread = (
-            wave.why
-            or f"variance / mean per second {_ends(wave.index, wave.low, wave.high)}, 1 if independent"
-        )
+        index = f"{_short(wave.index)} ({_short(wave.low)} – {_short(wave.high)})"
+        spread = wave.why or f"variance / mean per second {index}, 1 if independent"
         n = f"{wave.retries:,} {'retry' if wave.retries == 1 else 'retries'}"
         yield "Synchrony of retries", f"{spread} ({n})"
 
@@ -207,9 +196,8 @@ def _rate(found: RateLimits) -> Iterator[tuple[str, str]]:
         cell = share_cell(of.refused)
         about = [f"95% CI {cell.interval}", cell.mark, f"n {of.refused.n:,}", f"n_eff {of.refused.n_eff:,}"]
         yield "429 rate", f"{cell.text} of attempts ({', '.join(filter(None, about))})"
-    if found.run_refused:
-        attempts = plural(found.run_attempts, "attempt")
-        yield "429s of the run", f"{found.run_refused:,} of {attempts}, warm-up included"
+    if k := found.run_refused:
+        yield "429s of the run", f"{k:,} of {plural(found.run_attempts, 'attempt')}, warm-up included"
     if of.refused.k:
         met = f"{of.requests_refused:,} of {of.requests:,} met a 429"
         yield "Requests", f"{met}, {of.requests_ended_refused:,} ended with one"
@@ -242,23 +230,19 @@ def _retry_after(after: retries.RetryAfter) -> Iterator[tuple[str, str]]:
         ends = share_range(early.low, early.high)
         text = f"{early.k:,} of {early.n:,} ({share(early.value)}, 95% CI {ends})"
         if early.k:
-            text += (
-                f", early by {_short(after.early_p50_s)} s (p50) and at most {_short(after.early_max_s)} s"
-            )
+            times = f"{_short(after.early_p50_s)} s (p50) and at most {_short(after.early_max_s)} s"
+            text += f", early by {times}"
         yield "Retries before retry-after elapsed", text
 
 
 def _amplification(one: retries.Amplification) -> str:
-    text = (
-        f"{one.observed:.3f} attempts per call (95% CI {one.low:.3f} – {one.high:.3f}, {one.calls:,} calls)"
-    )
+    ends = f"{one.low:.3f} – {one.high:.3f}"
+    text = f"{one.observed:.3f} attempts per call (95% CI {ends}, {one.calls:,} calls)"
     if one.predicted is None:
         return f"{text}; no prediction: {one.why}"
-    ends = f"{one.predicted_low:.3f} – {one.predicted_high:.3f}"
-    return (
-        f"{text}; {one.predicted:.3f} ({ends}) predicted for independent failures of {share(one.failed_share)} "
-        f"and at most {one.most_retries} retries"
-    )
+    predicted = f"{one.predicted:.3f} ({one.predicted_low:.3f} – {one.predicted_high:.3f}) predicted"
+    failures = f"independent failures of {share(one.failed_share)} and at most {one.most_retries} retries"
+    return f"{text}; {predicted} for {failures}"
 
 
 def _acceleration(one: Acceleration) -> str:
@@ -294,12 +278,8 @@ def _buckets(found: RateLimits) -> Table:
          _estimate(one.rate), _estimate(one.burst), "unknown" if one.utilisation is None else share(one.utilisation), _growth_cell(one.growth))
         for one in sorted(found.buckets, key=lambda b: KINDS.index(b.kind))
     )  # fmt: skip
-    reasons = {
-        f"{kind_name(b.kind)}: {one.why}"
-        for b in found.buckets
-        for one in (b.rate, b.burst, b.growth)
-        if one.why
-    }
+    whys = ((b.kind, one.why) for b in found.buckets for one in (b.rate, b.burst, b.growth))
+    reasons = {f"{kind_name(kind)}: {why}" for kind, why in whys if why}
     return Table("Buckets", header, rows, f"Unknown: {'; '.join(sorted(reasons))}." if reasons else "")
 
 
@@ -325,10 +305,6 @@ def _growth(one: Growth) -> str:
     cell = _growth_cell(one)
     n = f", {one.calls:,} calls" if one.calls else ""
     return f"{cell.text} (95% CI {cell.interval}{n}){f': {one.why}' if one.value is None else ''}"
-
-
-def _ends(value: float | None, low: float | None, high: float | None) -> str:
-    return f"{_short(value)} ({_short(low)} – {_short(high)})"
 
 
 def _short(value: float | None) -> str:

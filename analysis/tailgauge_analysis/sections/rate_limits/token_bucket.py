@@ -25,15 +25,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.sections.rate_limits.costs import Costs
+from tailgauge_analysis.sections.rate_limits.costs import Costs, ordered
 from tailgauge_analysis.stats.bootstrap import SEED
-from tailgauge_analysis.stats.quantiles import CONFIDENCE, NORMAL_975, Floats, Ints
+from tailgauge_analysis.stats.quantiles import ENDS, NORMAL_975, Floats
 
 MOST = 20_000  # decisions to fit; of more those around the first 429
 GRID = 120
@@ -83,19 +83,12 @@ class Fit:
 def lacking(at_s: Floats, charge: Floats, rate: float) -> Floats:
     """What the bucket lacks just before each event."""
     level = np.cumsum(charge) - charge - rate * (at_s - at_s[0]) if len(at_s) else np.empty(0)
-    missing: Floats = level - np.minimum.accumulate(level)
-    return missing
+    return level - np.minimum.accumulate(level)
 
 
 def stretch(costs: Costs) -> Costs:
     """At most MOST events: those around the first refusal."""
-    if len(costs.at_s) <= MOST:
-        return costs
-    first = int(np.argmax(costs.refused))
-    begin = max(0, min(first - MOST // 2, len(costs.at_s) - MOST))
-    kept = np.zeros(len(costs.at_s), np.bool_)
-    kept[begin : begin + MOST] = True
-    return costs.only(kept)
+    return costs.around(costs.refused, MOST)
 
 
 def sides(costs: Costs, rate: float) -> tuple[Floats, Floats]:
@@ -152,25 +145,19 @@ def fit(costs: Costs, decision_lag_s: float = 0.0) -> Fit | None:
         at = int(np.searchsorted(tried, best))
         rates = np.linspace(tried[max(0, at - 1)], tried[min(len(tried) - 1, at + 1)], GRID // 4)
     allowed = _allowed(wrong(best))
-    ends = [_edge(wrong, best, SPAN[side] * mean, allowed) for side in (0, 1)]
+    from_rate, to_rate = (_edge(wrong, best, of_mean * mean, allowed) for of_mean in SPAN)
     if wrong(best) == 0:  # anywhere between the ends will do: take the middle
-        inner = [ends[0] or best, ends[1] or best]
-        middle = (inner[0] + inner[1]) / 2
+        middle = ((from_rate or best) + (to_rate or best)) / 2
         best = middle if wrong(middle) == 0 else best
     missed, burst_low, burst_high = bursts(costs, best)
-    outer = [bursts(costs, end)[1:] for end in ends if end is not None]
-    lows, highs = [burst_low, *(b[0] for b in outer)], [burst_high, *(b[1] for b in outer)]
-    unsure, drift = best * decision_lag_s, best * decision_lag_s / _between(costs)
+    outer = [bursts(costs, end)[1:] for end in (from_rate, to_rate) if end is not None]
+    lows, highs = zip((burst_low, burst_high), *outer, strict=True)
+    refused_at, unsure = costs.at_s[costs.refused], best * decision_lag_s
+    drift = unsure / max(1.0, float(refused_at[-1] - refused_at[0]))
     return Fit(
-        best, None if ends[0] is None else ends[0] - drift, None if ends[1] is None else ends[1] + drift,
+        best, None if from_rate is None else from_rate - drift, None if to_rate is None else to_rate + drift,
         (burst_low + burst_high) / 2, max(0.0, min(lows) - unsure), max(highs) + unsure, n, refused, missed, allowed,
     )  # fmt: skip
-
-
-def _between(costs: Costs) -> float:
-    """Seconds from the first refusal to the last, at least one."""
-    at_s = costs.at_s[costs.refused]
-    return max(1.0, float(at_s[-1] - at_s[0]))
 
 
 def _slopes(costs: Costs) -> Floats:
@@ -191,8 +178,7 @@ def _slopes(costs: Costs) -> Floats:
             width = float(need.max()) / dt[top]
             tried.append(np.linspace(max(slope[top] - width, slope[top] / 2), slope[top] + width, STEPS + 1))
         ahead *= 2
-    whole: Floats = np.concatenate(tried) if tried else np.empty(0)
-    return whole
+    return np.concatenate([np.empty(0), *tried])
 
 
 def _allowed(fewest: int) -> int:
@@ -228,7 +214,7 @@ def offered_load(costs: Costs, attempts: pd.DataFrame) -> Costs:
     """The trace without retries, each first attempt charged as if it had been admitted."""
     first = (attempts["cause"] != schema.RETRY).to_numpy(np.bool_)[costs.attempt]
     charge = np.where(costs.refused, np.nan_to_num(costs.need), costs.charge)
-    return Costs(costs.at_s, charge, costs.need, costs.refused, costs.attempt).only(first)
+    return replace(costs, charge=charge).only(first)
 
 
 def growth(trace: Costs, rate: float, burst: tuple[float, float, float]) -> Growth:
@@ -236,7 +222,7 @@ def growth(trace: Costs, rate: float, burst: tuple[float, float, float]) -> Grow
     calls = int(trace.decided.sum())
     if calls < FEWEST:
         return Growth(calls=calls, why=f"fewer than {FEWEST} calls")
-    trace = _worst(trace, rate)
+    trace = trace.around(lacking(trace.at_s, trace.charge, rate), MOST_CALLS)
     rng = np.random.default_rng(SEED)
     span = float(trace.at_s[-1] - trace.at_s[0])
     mean = float(trace.charge.sum()) / span if span > 0 else 0.0
@@ -247,44 +233,26 @@ def growth(trace: Costs, rate: float, burst: tuple[float, float, float]) -> Grow
     values = [_factor(trace, rate, burst[1], copies, block, rng) for _ in range(DRAWS)]
     reps = int(np.clip(WORK // (len(trace.at_s) * copies), *REPS))
     drawn = [_resampled(trace, 2 * block, rng) for _ in range(reps)]
-    alpha = (1 - CONFIDENCE) / 2
-    low = float(np.quantile([_factor(one, rate, burst[0], copies, block, rng) for one in drawn], alpha))
-    high = float(np.quantile([_factor(one, rate, burst[2], copies, block, rng) for one in drawn], 1 - alpha))
+    low, high = (
+        float(np.quantile([_factor(one, rate, size, copies, block, rng) for one in drawn], end))
+        for size, end in zip((burst[0], burst[2]), ENDS, strict=True)
+    )
     value = float(np.median(values))
     if value >= MOST_FACTOR:
         return Growth(None, min(low, MOST_FACTOR), None, calls, f"more than {MOST_FACTOR}x")
     return Growth(value, min(low, value), None if high >= MOST_FACTOR else max(high, value), calls, None)
 
 
-def _worst(trace: Costs, rate: float) -> Costs:
-    n = len(trace.at_s)
-    if n <= MOST_CALLS:
-        return trace
-    peak = int(np.argmax(lacking(trace.at_s, trace.charge, rate)))
-    begin = max(0, min(peak - MOST_CALLS // 2, n - MOST_CALLS))
-    kept = np.zeros(n, np.bool_)
-    kept[begin : begin + MOST_CALLS] = True
-    return trace.only(kept)
-
-
 def _resampled(trace: Costs, block: float, rng: np.random.Generator) -> Costs:
     """Blocks of the trace, each beginning anywhere, one after the other; round the end it goes on at the beginning."""
     begin, span = trace.at_s[0], trace.at_s[-1] - trace.at_s[0]
-    pieces: list[Ints] = []
-    times: list[Floats] = []
-    attempts_drawn: list[Ints] = []
-    count = max(1, round(span / block))
+    count, parts = max(1, round(span / block)), []
     for number, start in enumerate(rng.random(count) * span):
         since = (trace.at_s - begin - start) % span
-        rows = np.flatnonzero(since < block)
-        pieces.append(rows)
-        times.append(since[rows] + number * block)
-        attempts_drawn.append(trace.attempt[rows] * count + number)  # drawn twice, it is two calls
-    rows, at = np.concatenate(pieces), np.concatenate(times)
-    order = np.argsort(at, kind="stable")
-    rows = rows[order]
-    attempt = np.concatenate(attempts_drawn)[order]
-    return Costs(at[order], trace.charge[rows], trace.need[rows], trace.refused[rows], attempt)
+        part, at_s = trace.only(since < block), since[since < block] + number * block
+        # Drawn twice, it is two calls.
+        parts.append(replace(part, at_s=at_s, attempt=part.attempt * count + number))
+    return ordered(parts)
 
 
 def _factor(
@@ -298,9 +266,8 @@ def _factor(
     _, attempt = np.unique(trace.attempt, return_inverse=True)
     uniform = rng.random((copies, int(attempt.max()) + 1))
     moves = np.concatenate(([0.0], (2 * rng.random(copies - 1) - 1) * block))
-    at = np.concatenate(
-        [(trace.at_s - begin + move) % span if move else trace.at_s - begin for move in moves]
-    )
+    since = trace.at_s - begin
+    at = np.concatenate([(since + move) % span if move else since for move in moves])
     from_g = np.concatenate([number + uniform[number][attempt] for number in range(copies)])
     order = np.argsort(at, kind="stable")
     at, from_g = at[order], from_g[order]
