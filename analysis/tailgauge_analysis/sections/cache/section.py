@@ -25,7 +25,7 @@ from tailgauge_analysis.sections.latency_under_load.slopes import PS
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.cells import side_by_side
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share, share_range
-from tailgauge_analysis.text.json_values import table, tables
+from tailgauge_analysis.text.json_values import Json, table, tables
 from tailgauge_analysis.text.quantile import FOR_FIGURES
 from tailgauge_analysis.text.section import Cell, Section, Table, Value
 from tailgauge_analysis.verdict.clocks import clocks
@@ -95,9 +95,7 @@ def cache(frames: Frames) -> list[Cache]:
     every = calls(frames, known, clocks(frames).between_ns)
     if not every["counted"].any():
         return []
-    traffic = tables(frames.run["scenario"], "traffic").items()
-    salted = {name for name, of in traffic if table(of, "cache").get("cold") is True}
-    every["cause"] = causes(every, known, salted)
+    every["cause"] = causes(every, known, _salted(frames.run))
     by = tariff(frames.run)
     patterns = frames.requests.drop_duplicates("traffic").set_index("traffic")["pattern"]
     attempts = frames.attempts[frames.attempts["sent_at_ns"].notna()]
@@ -110,6 +108,12 @@ def cache(frames: Frames) -> list[Cache]:
             share = frames.run["patterns"].get(patterns.get(name), {}).get("price_share", 1.0)
             found.append(_cache(str(name), rows, known, by, price_share=share, without_usage=without))
     return found
+
+
+def _salted(run: Json) -> set[str]:
+    """Traffic whose prompts begin with random bytes on purpose."""
+    traffic = tables(run["scenario"], "traffic").items()
+    return {name for name, of in traffic if table(of, "cache").get("cold") is True}
 
 
 def _cache(

@@ -147,9 +147,9 @@ def _at_once(found: Copies, control: pd.DataFrame | None) -> Slowness:
 
 def _joined(u: float, calls: int, slow: float, copies: int, given: Sequence[float | None]) -> Slowness:
     """`given`: the share of slow copies beside slow calls, and the ends of its interval."""
-    of = (None if share is None or slow >= 1 else (share - slow) / (1 - slow) for share in given)
+    rho, low, high = (None if one is None or slow >= 1 else (one - slow) / (1 - slow) for one in given)
     share = given[0] or 0.0
-    return Slowness(u, calls, slow, copies, share, slow * share, slow * slow, *of)
+    return Slowness(u, calls, slow, copies, share, slow * share, slow * slow, rho, low, high)
 
 
 def _waits(rows: pd.DataFrame) -> Waits:

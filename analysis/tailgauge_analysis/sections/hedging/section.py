@@ -360,8 +360,9 @@ def _facts(one: Variant) -> list[tuple[str, str]]:
         rows += _waste(one.waste)
     rows += [("Cost of the losers", cost_text(one.cost)), *_limited(one.limited, one.versus)]
     rows.append(("Correlation of slow calls", _slowness_text(one.slowness)))
-    for metric, ratios in one.versus.ratios.items() if one.versus else ():
-        rows.append((f"{METRICS[metric]} over control", _ratios(ratios, one.versus.paired[metric])))
+    if one.versus:
+        for metric, ratios in one.versus.ratios.items():
+            rows.append((f"{METRICS[metric]} over control", _ratios(ratios, one.versus.paired[metric])))
     return rows
 
 

@@ -134,8 +134,9 @@ def amplification(attempts: pd.DataFrame, scenario: Json) -> tuple[Amplification
         f, f_low, f_high = failed.value or 0.0, failed.low or 0.0, failed.high or 0.0
         most = _most_retries(scenario, str(name))
         why = None if most is not None else "the scenario sets no retry policy for it"
-        of = (None if most is None else expected(v, most) for v in (f, f_low, f_high))
-        out.append(Amplification(str(name), calls, len(rows) / calls, low, high, f, most, *of, why))
+        of, least, worst = (None if most is None else expected(v, most) for v in (f, f_low, f_high))
+        n = len(rows) / calls
+        out.append(Amplification(str(name), calls, n, low, high, f, most, of, least, worst, why))
     return tuple(out)
 
 
