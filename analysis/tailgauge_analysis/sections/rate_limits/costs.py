@@ -64,7 +64,7 @@ def ordered(parts: Sequence[Costs]) -> Costs:
     return whole.only(np.argsort(whole.at_s, kind="stable"))
 
 
-def _undecided(at_s: Floats, charge: Floats, attempt: Ints) -> Costs:
+def _charges(at_s: Floats, charge: Floats, attempt: Ints) -> Costs:
     return Costs(at_s, charge, np.full(len(at_s), np.nan), np.zeros(len(at_s), np.bool_), attempt)
 
 
@@ -120,7 +120,7 @@ def _produced(rows: pd.DataFrame, is_429: Mask, sent: Floats, attempt: Ints) -> 
     steps = np.repeat(np.maximum(pieces - 1, 1), pieces)
     at = first[of] + (last - first)[of] * number / steps
     decisions = Costs(sent, np.zeros(len(rows)), np.ones(len(rows)), is_429, attempt)
-    return ordered([decisions, _undecided(at, tokens[of] / np.repeat(pieces, pieces), attempt[of])])
+    return ordered([decisions, _charges(at, tokens[of] / np.repeat(pieces, pieces), attempt[of])])
 
 
 def _reserved(rows: pd.DataFrame, is_429: Mask, sent: Floats, attempt: Ints) -> Costs | None:
@@ -133,4 +133,4 @@ def _reserved(rows: pd.DataFrame, is_429: Mask, sent: Floats, attempt: Ints) -> 
     back = np.flatnonzero(~is_429 & ~np.isnan(ended + tokens))
     unused = np.minimum(tokens[back] - limit[back], 0.0)
     reserved = Costs(sent, np.where(is_429, 0.0, limit), limit, is_429, attempt)
-    return ordered([reserved, _undecided(ended[back], unused, attempt[back])])
+    return ordered([reserved, _charges(ended[back], unused, attempt[back])])
