@@ -153,7 +153,7 @@ def test_a_relay_costs_what_it_takes_and_keeps_cancellations_to_itself(
 
 @needs_nginx
 def test_a_proxy_that_buffers_is_found(tmp_path: Path, full_size: bool) -> None:
-    seen = measure(nginx("on"), tmp_path / "run", 20 if full_size else 6)
+    seen = measure(nginx("on"), tmp_path / "run", 20 if full_size else 8)
     seen.print("nginx on")
 
     assert "of the answers back until they end" in seen.gateway["sentence"]
