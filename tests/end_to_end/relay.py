@@ -1,8 +1,8 @@
 """A relay before an endpoint, in a process of its own, with a log: `python relay.py URL DELAY_MS MODE LOG`.
 
 It keeps each request for a while. MODE: `passes` what it reads at once; `holds` an answer back until it ends; `reads_on` when
-its client has left. The log has, of each call by its id, when the request came and when the first content and the mark of
-the end were written, in ns of CLOCK_MONOTONIC; it is written at SIGTERM.
+its client has left. The log has, of each call by its id, when the request came and when the first and the last
+content were written, in ns of CLOCK_MONOTONIC; a gateway may end the body long after that. It is written at SIGTERM.
 """
 
 from __future__ import annotations
@@ -25,8 +25,7 @@ from urllib.parse import urlsplit
 ID = re.compile(rb"x-client-request-id: ([^\r\n]+)", re.IGNORECASE)
 CONTENT = re.compile(rb'"content": ?"[^"]')
 END = b"0\r\n\r\n"  # of a chunked body
-MARK = b"data: [DONE]"  # a gateway may end the body long after it
-LOG: dict[str, list[int]] = {}  # request came; first content, mark of the end
+LOG: dict[str, list[int]] = {}  # request came; first content, last content
 
 
 class FineSelector(selectors.DefaultSelector):
@@ -73,10 +72,8 @@ class Connection:
                 with contextlib.suppress(ConnectionError):
                     writer.write(self.held)
                 now_ns = time.monotonic_ns()
-                if len(self.call) == 1 and CONTENT.search(self.held):
-                    self.call.append(now_ns)
-                if len(self.call) == 2 and MARK in self.held:
-                    self.call.append(now_ns)
+                if CONTENT.search(self.held):
+                    self.call[1:] = [self.call[1] if self.call[1:] else now_ns, now_ns]
                 self.held = b""
         writer.close()
 

@@ -1,8 +1,8 @@
 """Gateways before the simulated endpoint, in real time: what the report says they add is what two logs say.
 
 The logs: the endpoint's, and that of a relay that is the gateway or stands right before it. Direct, a call takes from its
-arrival at the endpoint to its first content; through the gateway, from its arrival at the relay to the first bytes of the
-answer that leave it.
+arrival at the endpoint to its first content, and to its last; through the gateway, from its arrival at the relay to the same
+leaving it.
 """
 
 from __future__ import annotations
@@ -109,8 +109,8 @@ def by_two_logs(run: Path, log: pd.DataFrame, relay_log: Path) -> Iterator[dict[
         if relayed
         else []
     )
-    first = [sent[0] for sent in direct["chunk_sent_at_ns"]] - direct["received_at_ns"]
-    for place, of_direct in ((1, first), (2, direct["ended_at_ns"] - direct["received_at_ns"])):
+    for place, chunk in ((1, 0), (2, -1)):
+        of_direct = [sent[chunk] for sent in direct["chunk_sent_at_ns"]] - direct["received_at_ns"]
         waits = [times[place] - times[0] for times in through]
         yield {p: exact(waits, p) - exact(of_direct, p) for p in (0.5, 0.95, 0.99)} if waits else {}
 
