@@ -180,8 +180,11 @@ def _join(frames: Frames, run_dir: Path) -> Joined:
     start = frames.run["start_at_ns"] or 0
     log = {}
     for part in parquet.listed([run_dir], "target", []):
-        for row in parquet.read(part, _LOG, []).to_pylist():
-            times, planned = np.array(row["chunk_sent_at_ns"] or [], np.int64) - start, row["planned_ttft_ns"]
+        table = parquet.read(part, _LOG, [])
+        rows = table.drop_columns("chunk_sent_at_ns").to_pylist()
+        for row, sent in zip(rows, table["chunk_sent_at_ns"], strict=True):
+            times = np.asarray(sent.values if sent.is_valid else (), np.int64) - start
+            planned = row["planned_ttft_ns"]
             behind = times[0] - (row["received_at_ns"] - start) - planned if len(times) and planned else 0
             log[tuple(row[name] for name in CALL)] = times, behind
     calls = frames.attempts
