@@ -37,6 +37,14 @@ def test_other_statuses_of_a_refusal_count_too(seen):
     assert seen["400"]["call"]["models"] == ["qwen-7b", "qwen-7b-lora"]
 
 
+def test_the_list_is_asked_for_again_where_an_idle_connection_was_closed_meanwhile(facts):
+    """On a new connection, once: if that is closed, too, there is no list."""
+    seen = facts["closed_meanwhile"]
+
+    assert seen["answers then"] == {"first": 2, "again": 2, "connections": 2, "requests": 3}
+    assert seen["closed again"] == {"first": 2, "again": 0, "connections": 2, "requests": 3}
+
+
 @pytest.mark.parametrize("case", ["no list", "another list", "no JSON", "no answer", "sse"])
 def test_without_a_list_the_advice_is_about_url_and_protocol(seen, case):
     assert seen[case]["call"]["models"] == []

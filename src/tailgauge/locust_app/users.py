@@ -62,7 +62,6 @@ class Master:
         self._link = link = Link(self.runner, seal)
         self.roster: dict[str, dict[str, Any]] = {}  # nodes that sent hello with the run's token
         self.refused: dict[str, str] = {}  # node and reason
-        self._forgotten: set[str] = set()  # nodes that Locust no longer knows
         self.is_alive: Callable[[str], bool] = self.is_known
         self.run: Run | None = None
         link.subscribe("ping", self._on_ping)
@@ -169,15 +168,14 @@ class Master:
         forgotten = (gone | self.refused.keys()) & clients.keys()
         for node in forgotten - self.refused.keys():
             self._tell("stop" if self._stays else "quit", node)
-            self._forgotten.add(node)
         if forgotten:
             # Locust may be walking through the clients: it finds the last one missing and stops the run there.
             self.runner.clients = kept = type(clients)()
             kept.update({node: client for node, client in clients.items() if node not in forgotten})
 
     def release(self) -> None:
-        """Let the forgotten workers go, too: no other run follows."""
-        for node in self._forgotten:
+        """Let all workers go: no other run follows. Locust tells only those it knows: none that is forgotten or is joining again."""
+        for node in self.roster:
             self._tell("quit", node)
 
     def _tell(self, what: str, node: str) -> None:

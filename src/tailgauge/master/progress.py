@@ -64,7 +64,7 @@ _ADVICE = {
 def unknown_engine(table: str, url: str) -> str:
     """What to do where exact answers are asked of a target that does not name its engine."""
     expected = f"expected one of {', '.join(EXACT)} for output = 'exact'"
-    why = f"the list of models at {url} does not name an engine"
+    why = f"the list of models at {url} names no engine, or cannot be read"
     return f"{table}.engine: {expected}: {why}. Set it, or leave `output` out"
 
 

@@ -38,6 +38,7 @@ READ_BYTES = 200  # that a kept read takes beside its bytes
 HEADER_BYTES = 300  # that a header takes beside its own
 SLOW_READ = 256  # bytes that a slow reader takes at once, at least
 SLOW_READ_S = 0.05  # or what it reads in this time
+STALE = "stale_connection"  # closed by the target while it was idle, or before the first byte of an answer
 
 
 Release = Callable[[Connection, bool], None]  # takes a connection back, and whether it may be kept
@@ -189,7 +190,7 @@ class Exchange:
         """The peer closed the connection, or it failed."""
         if self._body is None:
             stale = self.connection is not None and self.connection.used and self.first_byte_at_ns is None
-            kind = "stale_connection" if stale else "closed"
+            kind = STALE if stale else "closed"
             self.fail(kind, error or "the target closed the connection before it answered")
             return
         self.advance()

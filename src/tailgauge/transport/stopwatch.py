@@ -17,7 +17,7 @@ import httpx2
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.transport.connection import ConnectError, Connection, Origin, Pool, connect, resolve
-from tailgauge.transport.exchange import Exchange
+from tailgauge.transport.exchange import STALE, Exchange
 from tailgauge.transport.http1 import request_bytes
 from tailgauge.transport.losses import Losses
 from tailgauge.transport.reader import COMPILED
@@ -138,7 +138,7 @@ class Stopwatch(httpx2.BaseTransport):
             connection.send(data, self._send_timeout_s)
         except (OSError, ssl.SSLError) as error:
             if exchange.status is None and not exchange.done:
-                exchange.fail("stale_connection" if connection.used else "closed", str(error))
+                exchange.fail(STALE if connection.used else "closed", str(error))
         finally:
             exchange.sent_at_ns = connection.sent_at_ns
 

@@ -32,7 +32,7 @@ from tailgauge.redaction import shown
 from tailgauge.rows.recorder import Recorder
 from tailgauge.rows.schema import CANCELLED, CLIENT_ERROR, COMPLETED, OK, PREFLIGHT, STEADY, AttemptRow
 from tailgauge.transport.connection import NO_DESCRIPTOR
-from tailgauge.transport.exchange import Exchange, HeldBytes
+from tailgauge.transport.exchange import STALE, Exchange, HeldBytes
 from tailgauge.transport.reader import READER
 from tailgauge.transport.stopwatch import watched_by
 from tailgauge.worker.attempt_row import RequestRef, begun, fill
@@ -264,25 +264,28 @@ class Attempts:
 
     def models(self, target: str) -> list[tuple[str, str]]:
         """Models in a target's list, and whose they are; none where it has no list that can be read."""
-        request = self._endpoints[target].list_models()
-        return self._listed(request, "data", lambda one: (shown(str(one["id"]), MAX_NAME), str(one.get(OF_MODEL))))  # fmt: skip
+        ask = self._endpoints[target].list_models
+        return self._listed(ask, "data", lambda one: (shown(str(one["id"]), MAX_NAME), str(one.get(OF_MODEL))))  # fmt: skip
 
     def tokens(self, target: str, engine: str, text: str) -> list[int]:
         """The tokens of a text by the engine behind a target; none where it does not tell."""
-        return self._listed(self._endpoints[target].tokenize(engine, text), "tokens", int)
+        return self._listed(partial(self._endpoints[target].tokenize, engine, text), "tokens", int)
 
-    def _listed(self, request: Opened | None, key: str, entry: Callable[[Any], T]) -> list[T]:  # fmt: skip
+    def _listed(self, ask: Callable[[], Opened | None], key: str, entry: Callable[[Any], T]) -> list[T]:  # fmt: skip
         """The entries under `key` of an answer that is no call's; none where it is not such an answer."""
         found: list[T] = []
-        if request is not None:
 
-            def read(_: StreamDecoder, body: bytes) -> None:
-                found.extend([entry(one) for one in json.loads(body)[key]])
+        def read(_: StreamDecoder, body: bytes) -> None:
+            found.extend([entry(one) for one in json.loads(body)[key]])
 
+        # An idle connection may be closed just then. A call is never sent twice, but this is none.
+        while (request := ask()) is not None:
             exchange = Exchange(StreamDecoder(_no_event, on_whole=read))
             deadline = gevent.spawn_later(self._deadline_s, exchange.abort, "timeout")
-            self._until_end(exchange, lambda: request)
+            self._until_end(exchange, lambda opened=request: opened)  # type: ignore[misc]
             deadline.kill()
+            if exchange.failure is None or exchange.failure[0] != STALE:
+                break
         return found
 
     def engine(self, target: str) -> str | None:

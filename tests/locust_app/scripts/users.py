@@ -47,6 +47,7 @@ def forgotten(*, stays: bool) -> list[Any]:
     runner = SimpleNamespace(clients=dict.fromkeys(("w0", "w1", "w2")), server=server)
     master = master_of(runner, stays=stays)
     master.refused["w2"] = "its version"
+    master.roster |= {"w0": {}, "w1": {}}
     workers = RunWorkers(lambda _: True)
     workers.add("w0", {})
     workers.add("w1", {}).state = "lost"

@@ -7,8 +7,9 @@ import re
 import zlib
 from typing import Any
 
+import gevent
 from starting.script import case, print_facts
-from transport.scripts.scripted_server import Server
+from transport.scripts.scripted_server import REST_S, Server
 from worker.scripts.one_call import Rows, endpoint
 
 from tailgauge.call import MAIN
@@ -76,6 +77,35 @@ def models() -> Any:
         "boom": tried("openai", answer("500 Internal Server Error", {}), lists),
         "sse": tried("sse", refuses, lists),
     }
+
+
+def asked_twice(answering: tuple[int, ...]) -> dict[str, Any]:
+    """The first connection answers once and is closed with the second request; of the later ones these answer."""
+    server: Server
+
+    def handler(sock: Any, number: int) -> None:
+        for _ in range(1 if number == 0 else 9):
+            if number in answering and server.request(sock):
+                sock.sendall(answer("200 OK", LISTED))
+        server.request(sock)
+
+    server = Server(handler)
+    url = server.url.removesuffix("/v1")
+    attempts = Attempts("run-1", {MAIN: endpoint(url, "openai")}, AllRows(), Counters(), 10.0)
+    first = attempts.models(MAIN)
+    gevent.sleep(2 * REST_S)
+    again = attempts.models(MAIN)
+    return {
+        "first": len(first),
+        "again": len(again),
+        "connections": server.connections,
+        "requests": len(server.requests),
+    }
+
+
+@case
+def closed_meanwhile() -> Any:
+    return {"answers then": asked_twice((0, 1)), "closed again": asked_twice((0,))}
 
 
 def tokens_of(text: str, rule: str) -> list[int]:
