@@ -148,7 +148,7 @@ def test_short_answers_on_a_core_with_room_are_measured(cc, tmp_path, full_size,
             report["verdict"]["reasons"],
         )
         assert not wrong
-        if waited_ms > WAITED_MS:
+        if waited_ms > WAITED_MS and verdicts[rate] != "VALID":
             verdicts.pop(rate)
     if not verdicts:
         pytest.skip(
