@@ -51,7 +51,7 @@ def section(
 ) -> Section:
     """The section."""
     n, ok = len(stage.requests), next((one.requests.k for one in ended if one.ended == schema.OK), 0)
-    answer = "No request was scheduled in the steady stage."
+    answer = "No request of the steady stage was sent."
     if n:
         span = f"from {clock(stage.from_s)} to {clock(stage.to_s)} of the run"
         answer = (

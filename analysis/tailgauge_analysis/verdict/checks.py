@@ -192,11 +192,12 @@ def _ordered(e: Evidence) -> Judgement | None:
 
 
 def _measured(e: Evidence) -> Judgement | None:
-    """at least one request was scheduled in the steady stage"""
+    """at least one request of the steady stage was sent"""
     if len(e.steady.requests):
         return None
-    problem = "Nothing to measure: no request was scheduled in the steady stage."
-    return INVALID, problem, "Run longer, or shorten the warm-up."
+    longer = "Run longer, or shorten the warm-up."
+    advice = "First let the planned load be sent." if e.conservation.unsent else longer
+    return INVALID, "Nothing to measure: no request of the steady stage was sent.", advice
 
 
 def _answered(e: Evidence) -> Judgement | None:
@@ -397,12 +398,12 @@ CHECKS = (
     Check("in_flight", _in_flight, of_client=True),
     Check("unique", _unique),
     Check("order", _ordered),
-    Check("measured", _measured),
     Check("protocol", _protocol),
     Check("settled", _settled),
     Check("cold_cache", cold_cache.judge),
     Check("drops", _dropped),
     Check("unsent", _unsent),
+    Check("measured", _measured),  # behind why it was not sent
     Check("client_error", _distorted, of_client=True),
     Check("clock_offset", _synchronized, of_client=True),
     Check("clock_step", _steady_clock, of_client=True),

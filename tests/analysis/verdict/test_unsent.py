@@ -22,8 +22,8 @@ def judged(folder):
 def planted(write, losing):
     """A run with so many requests more in its plan, and changes of run.json and of an entry of its workers."""
 
-    def plant(not_reached, worker=None, **facts):
-        folder = write(n=N, rate_per_s=20, chunks=1)
+    def plant(not_reached, worker=None, warmup_s=0.0, **facts):
+        folder = write(n=N, rate_per_s=20, chunks=1, warmup_s=warmup_s)
 
         def change(run):
             run["conservation"]["scheduled"] += not_reached
@@ -56,6 +56,14 @@ def test_a_master_that_was_stalled_is_named_with_the_seconds_and_the_share(plant
     )
     assert reasons["unsent"].advice.startswith("Run the master where nothing suspends it")
     assert found.evidence.conservation.unsent == 140
+
+
+def test_where_nothing_of_the_steady_stage_was_sent_the_cause_comes_first(planted):
+    word, reasons, _ = judged(planted(140, warmup_s=30.0, **FROZEN))
+
+    assert (word, list(reasons)) == (INVALID, ["unsent", "measured"])
+    assert reasons["measured"].text == "Nothing to measure: no request of the steady stage was sent."
+    assert reasons["measured"].advice == "First let the planned load be sent."
 
 
 @pytest.mark.parametrize(("unsent", "verdict"), [(1, DEGRADED), (4, DEGRADED), (5, INVALID)])

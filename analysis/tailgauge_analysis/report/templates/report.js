@@ -12,7 +12,7 @@
     const out = { ...layout, font: { family: c.font, size: narrow.matches ? 11 : 12, color: c.muted } };
     out.hoverlabel = { bgcolor: c.surface, bordercolor: c.line, font: { color: c.text, family: c.font } };
     out.legend = { ...layout.legend, font: { color: c.text } };
-    out.modebar = { bgcolor: "rgba(0,0,0,0)", color: c.line, activecolor: c.muted };
+    out.modebar = { orientation: "v", bgcolor: "rgba(0,0,0,0)", color: c.line, activecolor: c.muted };
     out.dragmode = narrow.matches ? false : "zoom"; // a finger scrolls the page, it does not select
     for (const key of Object.keys(layout)) {
       if (/^[xy]axis\d*$/.test(key)) {
