@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
 
 from tailgauge.rows import schema
 from tailgauge.thresholds import fewest_for
@@ -18,21 +17,8 @@ from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.slo import FAIL, ObjectiveResult
 from tailgauge_analysis.metrics.timeline import FEWEST_WINDOWS, PS, WAITS, Heat, Timeline, width
 from tailgauge_analysis.reading.chunks import BLOCK
-from tailgauge_analysis.report.plot import (
-    BLUE,
-    GREEN,
-    GREY,
-    LINES,
-    ORANGE,
-    PURPLE,
-    Figure,
-    Panel,
-    curve,
-    error_bars,
-    finish,
-    numbers,
-    stacked,
-)
+from tailgauge_analysis.report import plot as draw
+from tailgauge_analysis.report.plot import BLUE, GREEN, GREY, LINES, ORANGE, PURPLE, Figure, Panel, Tree
 from tailgauge_analysis.sections.cache.effect import EACH
 from tailgauge_analysis.sections.findings import Findings
 from tailgauge_analysis.sections.hedging.section import METRICS as HEDGED
@@ -50,7 +36,7 @@ CLASS_COLOURS = {
 RED = "#c94f4f"
 POINTS = 400
 PER_CENT = {"range": [0, 103]}  # of an axis
-CLOSEST = {"hovermode": "closest"}
+CLOSEST, UNIFIED = "closest", "x unified"  # what the hover shows
 TOOK = "%{y:.3~%} took longer than %{x:,.4~g} ms"
 IN_SIGHT = 4  # times the slowest value: the bound of an objective beyond is not drawn
 
@@ -75,27 +61,27 @@ def _timeline(findings: Findings) -> Figure | None:
     in_sight = _bounds(findings, WAITS[t.wait], highest)
     bounds = [_bound(one, ends, np.full(2, bound)) for one, bound in in_sight]
     rates = (
-        curve(t.at_s, t.offered_per_s, "offered", GREY, "%{y:,.4~g}/s", dash="dot"),
-        curve(t.at_s, t.ended_per_s, "ended", GREEN, "%{y:,.4~g}/s"),
+        draw.curve(t.at_s, t.offered_per_s, "offered", GREY, "%{y:,.4~g}/s", dash="dot"),
+        draw.curve(t.at_s, t.ended_per_s, "ended", GREEN, "%{y:,.4~g}/s"),
     )
     panels = (
         Panel(f"{t.wait} since<br>scheduled (ms)", [*_ttft(t), *bounds]),
         Panel("requests<br>per second", rates),
-        Panel("requests<br>in flight", [curve(t.end_s, t.in_flight, "in flight", PURPLE, "%{y:,.0f}")]),
+        Panel("requests<br>in flight", [draw.curve(t.end_s, t.in_flight, "in flight", PURPLE, "%{y:,.0f}")]),
     )
-    plot = stacked(panels, heights=[0.46, 0.27, 0.27])
-    grey = {"fillcolor": GREY, "opacity": 0.14, "line_width": 0}
+    plot = draw.stacked(panels, heights=[0.46, 0.27, 0.27])
+    grey = {"type": "rect", "fillcolor": GREY, "opacity": 0.14, "line": {"width": 0}}
     for start, stop in (
         (0.0, findings.steady.from_s),
         (findings.steady.to_s, ends[1]),
     ):  # not the steady stage
         if min(stop, ends[1]) > start:
-            plot.add_vrect(x0=start, x1=min(stop, ends[1]), row="all", col=1, **grey)
+            draw.mark(plot, start, min(stop, ends[1]), **grey)
     caption = (
         f"Rates and requests in flight: one point per {_seconds(t.width_s)}, by scheduled time. {_ttft_caption(t)} "
         f"{t.wait} without failures. Shaded: outside the statistics."
     )
-    return finish("timeline", "The run over time", caption, 520, plot)
+    return draw.finish("timeline", "The run over time", caption, 520, plot)
 
 
 def _bounds(findings: Findings, metric: str, highest: float) -> list[tuple[ObjectiveResult, float]]:
@@ -104,28 +90,26 @@ def _bounds(findings: Findings, metric: str, highest: float) -> list[tuple[Objec
     return [(one, bound) for one, bound in of if bound <= IN_SIGHT * highest]
 
 
-def _bound(one: ObjectiveResult, x: Floats, y: Floats) -> go.Scatter:
+def _bound(one: ObjectiveResult, x: Floats, y: Floats) -> Tree:
     """The line of an objective, with its name."""
     line = {"color": RED if one.outcome == FAIL else GREEN, "width": 1.5, "dash": "dash"}
     name = f"{plain(one.label, 60)}: {one.line.bound}"
-    return go.Scatter(x=numbers(x), y=numbers(y), name=name, mode="lines", line=line, hoverinfo="skip")
+    return draw.points(x, y, name, "lines", line=line, hoverinfo="skip")
 
 
-def _ttft(t: Timeline) -> list[go.Scatter]:
+def _ttft(t: Timeline) -> list[Tree]:
     """Percentiles of windows that hold enough requests; without a p99, single requests and their maximum."""
     colours, hover = {0.5: BLUE, 0.99: ORANGE}, "%{y:,.4~g} ms"
-    lines: list[go.Scatter] = []
+    lines: list[Tree] = []
     for one in t.ttft:
-        line = curve(one.at_s, one.values_ms, f"{t.wait} {percentile(one.p)}", colours[one.p], hover)
+        line = draw.curve(one.at_s, one.values_ms, f"{t.wait} {percentile(one.p)}", colours[one.p], hover)
         mode = "lines+markers" if len(one.at_s) < 100 else "lines"
-        lines.append(line.update(mode=mode, marker={"size": 4}))
+        lines.append(line | {"mode": mode, "marker": {"size": 4}})
     if any(one.p == PS[-1] for one in t.ttft):
         return lines[::-1]
-    dots = go.Scatter(
-        x=numbers(t.points[0]), y=numbers(t.points[1]), mode="markers", name=f"{t.wait} of a request", hoverinfo="skip",
-        marker={"size": 4, "opacity": 0.5, "color": GREY},
-    )  # fmt: skip
-    return [dots, curve(t.at_s, t.ttft_max_ms, f"{t.wait} maximum", ORANGE, hover), *lines]
+    marker = {"size": 4, "opacity": 0.5, "color": GREY}
+    dots = draw.points(*t.points, f"{t.wait} of a request", "markers", marker=marker, hoverinfo="skip")
+    return [dots, draw.curve(t.at_s, t.ttft_max_ms, f"{t.wait} maximum", ORANGE, hover), *lines]
 
 
 def _ttft_caption(t: Timeline) -> str:
@@ -156,17 +140,18 @@ def _tail(findings: Findings) -> Figure | None:
     ):
         x, y = survival(*waits(BY_NAME[name], findings.of_target, OFFERED).tail())
         if len(x):
-            lines.append(curve(x, y, BY_NAME[name].title, colour, TOOK, shape="hv", dash=dash))
+            lines.append(draw.curve(x, y, BY_NAME[name].title, colour, TOOK, shape="hv", dash=dash))
             ends = np.array([y.min(), 1.0])
             bounds += [_bound(one, np.full(2, at), ends) for one, at in _bounds(findings, name, float(x[-1]))]
     if not lines:
         return None
-    plot = tails(lines, "share of offered requests that took longer").add_traces(bounds)
+    plot = tails(lines, "share of offered requests that took longer")
+    plot["data"].extend(bounds)
     caption = (
         "A line crosses the level of p99 at its p99. A line that ends level above the bottom shows the share of requests "
         "without an answer by then."
     )
-    return finish("tail", "Latency tail", caption, 360, plot)
+    return draw.finish("tail", "Latency tail", caption, 360, plot)
 
 
 def survival(at: Floats, beyond: Floats) -> tuple[Floats, Floats]:
@@ -185,22 +170,21 @@ def survival(at: Floats, beyond: Floats) -> tuple[Floats, Floats]:
     return np.concatenate((x[:1], x)), np.concatenate(([1.0], y))
 
 
-def tails(lines: Sequence[go.Scatter], y: str) -> go.Figure:
+def tails(lines: Sequence[Tree], y: str, of: str = "latency") -> Tree:
     """Lines of shares that took longer, on logarithmic axes."""
-    fewest = min(min(line.y) for line in lines)
+    fewest = min(min(line["y"]) for line in lines)
     steps = [p for p in (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999) if p == 0 or 1 - p >= fewest * 0.99]
     axis = {
         "type": "log", "tickmode": "array", "tickvals": [1 - p for p in steps], "ticktext": [_tail_label(p) for p in steps],
         "range": [np.log10(min(fewest, 0.5)) - 0.1, 0.05],
     }  # fmt: skip
-    plot = stacked([Panel(y, lines, axis)])
-    return _log_x(plot, "latency", min(line.x[0] for line in lines), max(line.x[-1] for line in lines))
+    x = _log_ms(of, min(line["x"][0] for line in lines), max(line["x"][-1] for line in lines))
+    return draw.stacked([Panel(y, lines, axis)], x, hovermode=CLOSEST)
 
 
-def _log_x(plot: go.Figure, of: str, low: float, high: float) -> go.Figure:
-    """The same on a logarithmic axis of milliseconds."""
-    ticks = log_ticks(low, high)
-    return plot.update_xaxes(type="log", title_text=f"{of} (ms, logarithmic)", **ticks).update_layout(CLOSEST)
+def _log_ms(of: str, low: float, high: float) -> Tree:
+    """A logarithmic axis of milliseconds."""
+    return {"type": "log", **draw.titled(f"{of} (ms, logarithmic)"), **log_ticks(low, high)}
 
 
 def _gaps(findings: Findings) -> Figure | None:
@@ -220,15 +204,17 @@ def _gaps(findings: Findings) -> Figure | None:
         zero += int((part <= 0).sum())
     shares = counts / len(gaps)
     steps = np.append(shares, shares[-1])
-    line = curve(edges, steps, "chunk gap", BLUE, "%{y:.3~%}", shape="hv", fill="tozeroy", showlegend=False)
+    line = draw.curve(
+        edges, steps, "chunk gap", BLUE, "%{y:.3~%}", shape="hv", fill="tozeroy", showlegend=False
+    )
     axis = {"tickformat": ".3~%", "rangemode": "tozero"}
-    plot = stacked([Panel("share of gaps", [line], axis)], "chunk gap (ms)")
-    plot = _log_x(plot, "chunk gap", low, high) if wide else plot
+    x = _log_ms("chunk gap", low, high) if wide else draw.titled("chunk gap (ms)")
+    plot = draw.stacked([Panel("share of gaps", [line], axis)], x, hovermode=CLOSEST if wide else UNIFIED)
     caption = f"{len(gaps):,} gaps between consecutive content chunks of one answer."
     if zero:
         caption += f" {zero / len(gaps):.2%} are zero (chunks that came in one read) and not drawn."
     caption += " The first bar holds every shorter gap." if least < low else ""
-    return finish("gaps", "Chunk gaps", caption, 260, plot)
+    return draw.finish("gaps", "Chunk gaps", caption, 260, plot)
 
 
 def _tail_label(p: float) -> str:
@@ -248,26 +234,28 @@ def _classes(findings: Findings) -> Figure | None:
         return None
     order = {name: i for i, name in enumerate(CLASS_COLOURS)}
     bars = [
-        go.Bar(
-            x=numbers(t.at_s), y=numbers(t.classes_per_s[name]), name=name, width=t.width_s,
-            marker={"color": CLASS_COLOURS.get(name, GREY), "line": {"width": 0}}, hovertemplate="%{y:,.4~g}/s",
-        )
+        {
+            "type": "bar", "x": draw.numbers(t.at_s), "y": draw.numbers(t.classes_per_s[name]), "name": name, "width": t.width_s,
+            "marker": {"color": CLASS_COLOURS.get(name, GREY), "line": {"width": 0}}, "hovertemplate": "%{y:,.4~g}/s",
+        }
         for name in sorted(t.classes_per_s, key=lambda name: order.get(name, len(order)))
     ]  # fmt: skip
     top = float(np.sum(list(t.classes_per_s.values()), axis=0).max())
-    plot = stacked([Panel("requests per second", bars, {"range": [0, top * 1.06]})])
-    plot.update_layout(barmode="stack", bargap=0)
-    return finish("classes", "Request outcomes over time", "By scheduled time, warm-up included.", 280, plot)
+    panel = Panel("requests per second", bars, {"range": [0, top * 1.06]})
+    plot = draw.stacked([panel], barmode="stack", bargap=0)
+    return draw.finish(
+        "classes", "Request outcomes over time", "By scheduled time, warm-up included.", 280, plot
+    )
 
 
 def _tokens(t: Timeline) -> Figure | None:
     if not t.tokens_per_s.any():
         return None
     style = {"shape": "hvh", "fill": "tozeroy", "showlegend": False}
-    line = curve(t.at_s, t.tokens_per_s, "output tokens", BLUE, "%{y:,.4~g} tokens/s", **style)
+    line = draw.curve(t.at_s, t.tokens_per_s, "output tokens", BLUE, "%{y:,.4~g} tokens/s", **style)
     caption = "Of answers that ended ok, spread evenly from the first to the last content of each. Warm-up included."
-    plot = stacked([Panel("output tokens<br>per second", [line])])
-    return finish("tokens", "Output tokens over time", caption, 280, plot)
+    plot = draw.stacked([Panel("output tokens<br>per second", [line])])
+    return draw.finish("tokens", "Output tokens over time", caption, 280, plot)
 
 
 def _client(findings: Findings) -> Figure | None:
@@ -288,12 +276,12 @@ def _client(findings: Findings) -> Figure | None:
             at = worst.index.to_numpy(np.float64) * step
             more = {"legendgroup": str(worker), "showlegend": not panels}
             values = worst.to_numpy(np.float64)
-            lines.append(curve(at, values, f"worker {worker}", LINES[i % len(LINES)], hover, **more))
+            lines.append(draw.curve(at, values, f"worker {worker}", LINES[i % len(LINES)], hover, **more))
         panels.append(Panel(title, lines))
     caption = (
         "Receive lag: from the kernel's timestamp of the bytes to the read. It distorts no kernel timestamp."
     )
-    return finish("client", "Client state", caption, 480, stacked(panels))
+    return draw.finish("client", "Client state", caption, 480, draw.stacked(panels))
 
 
 AXES = {
@@ -311,20 +299,20 @@ def _heat(heat: Heat | None, name: str) -> Figure | None:
     if heat is None:
         return None
     shares = heat.counts / np.maximum(1, heat.counts.sum(axis=0))
-    tiles = go.Heatmap(
-        x=numbers(heat.at_s), y=numbers(heat.middle_ms),
-        z=[[round(float(v) * 100, 1) if v else None for v in row] for row in shares],
-        colorscale=SCALE, zmin=0, hovertemplate="%{x:,.0f} s, about %{y:,.3~g} ms: %{z:.3~g}%<extra></extra>",
-        colorbar={"title": {"text": "% of the<br>requests"}, "thickness": 10, "outlinewidth": 0},
-    )  # fmt: skip
+    tiles = {
+        "type": "heatmap", "x": draw.numbers(heat.at_s), "y": draw.numbers(heat.middle_ms),
+        "z": [[round(float(v) * 100, 1) if v else None for v in row] for row in shares],
+        "colorscale": SCALE, "zmin": 0, "hovertemplate": "%{x:,.0f} s, about %{y:,.3~g} ms: %{z:.3~g}%<extra></extra>",
+        "colorbar": {**draw.titled("% of the<br>requests"), "thickness": 10, "outlinewidth": 0},
+    }  # fmt: skip
     axis = {"type": "log", **log_ticks(float(heat.edges_ms[0]), float(heat.edges_ms[-1]))}
     panel = Panel(f"{name} since<br>scheduled (ms, logarithmic)", [tiles], axis)
-    plot = stacked([panel]).update_layout(CLOSEST)
+    plot = draw.stacked([panel], hovermode=CLOSEST)
     caption = (
         f"One column per {_seconds(heat.width_s)}, by scheduled time, warm-up included: the share of answered requests by waiting time. "
         "Two bands are two kinds of answers; a band that rises is a growing queue."
     )
-    return finish("heat", f"{name} over time", caption, 300, plot)
+    return draw.finish("heat", f"{name} over time", caption, 300, plot)
 
 
 def _against(found: list[Regression]) -> Figure | None:
@@ -338,10 +326,8 @@ def _against(found: list[Regression]) -> Figure | None:
     for one in shown:
         x, y, hover = AXES[one.of]
         marker = {"size": 5, "opacity": 0.55, "color": BLUE if one.of == "ttft_sent" else GREEN}
-        dots = go.Scatter(
-            x=numbers(one.x), y=numbers(one.y), mode="markers", name=y.partition(" (")[0], showlegend=False,
-            marker=marker, hovertemplate=hover + "<extra></extra>",
-        )  # fmt: skip
+        style = {"marker": marker, "hovertemplate": hover + "<extra></extra>", "showlegend": False}
+        dots = draw.points(one.x, one.y, y.partition(" (")[0], "markers", **style)
         lines = [_line_of(one, p, "solid" if p == 0.5 else "dot", not panels) for p in sure(one)]
         panels.append(Panel(y, [dots, *lines], x=x))
     caption = (
@@ -349,20 +335,19 @@ def _against(found: list[Regression]) -> Figure | None:
         "influences on latency are in the dots, not in the lines."
     )
     title = "TTFT against prompt tokens, TPOT against concurrent answers"
-    plot = stacked(panels, gap=0.2).update_layout(CLOSEST)
-    return finish("against", title, caption, 260 * len(shown) + 60, plot)
+    plot = draw.stacked(panels, gap=0.2, hovermode=CLOSEST)
+    return draw.finish("against", title, caption, 260 * len(shown) + 60, plot)
 
 
-def _line_of(one: Regression, p: float, dash: str, named: bool) -> go.Scatter:
+def _line_of(one: Regression, p: float, dash: str, named: bool) -> Tree:
     """A line of the slope at p, through the mean x and the p-quantile of what the slope leaves."""
     slope = next(s.value or 0.0 for s in one.slopes if (s.name, s.p) == (one.against, p))
     each = slope / (1000 if one.of == "ttft_sent" else 1)
     start = float(np.quantile(one.y - each * one.x, p, method="inverted_cdf"))
     ends = np.array([one.x.min(), one.x.max()])
-    return go.Scatter(
-        x=numbers(ends), y=numbers(start + each * ends), mode="lines", name=f"p{p * 100:g}", showlegend=named,
-        line={"color": ORANGE, "width": 2, "dash": dash}, hoverinfo="skip",
-    )  # fmt: skip
+    line = {"color": ORANGE, "width": 2, "dash": dash}
+    style = {"line": line, "showlegend": named, "hoverinfo": "skip"}
+    return draw.points(ends, start + each * ends, f"p{p * 100:g}", "lines", **style)
 
 
 def _cache_over_time(findings: Findings) -> Figure | None:
@@ -373,16 +358,16 @@ def _cache_over_time(findings: Findings) -> Figure | None:
     for i, one in enumerate(findings.cache):
         at, name, colour = one.over_time.at_s, plain(one.traffic, 40), LINES[i % len(LINES)]
         style = {"hover": "%{y:.3~g}%", "shape": "hvh"}
-        reads.append(curve(at, 100 * one.over_time.read_share, name, colour, **style))
-        costs.append(curve(at, 100 * one.over_time.cost_share, name, colour, **style, showlegend=False))
+        reads.append(draw.curve(at, 100 * one.over_time.read_share, name, colour, **style))
+        costs.append(draw.curve(at, 100 * one.over_time.cost_share, name, colour, **style, showlegend=False))
     panels = (
         Panel("input tokens<br>read (%)", reads, PER_CENT),
         Panel("input cost (% of<br>without a cache)", costs),
     )
     step = _seconds(max(one.over_time.width_s for one in findings.cache))
     caption = f"One point per {step}, by the time of sending, warm-up included."
-    plot = stacked(panels, gap=0.1)
-    return finish("cache-over-time", "Cache reads and input cost over time", caption, 360, plot)
+    plot = draw.stacked(panels, gap=0.1)
+    return draw.finish("cache-over-time", "Cache reads and input cost over time", caption, 360, plot)
 
 
 def _cache(findings: Findings) -> Figure | None:
@@ -393,21 +378,21 @@ def _cache(findings: Findings) -> Figure | None:
     one = max(both, key=lambda one: len(one.worth.hit_ms) + len(one.worth.miss_ms))
     hits, misses = one.worth.hit_ms, one.worth.miss_ms
     lines = [
-        curve(*_steps(values), f"{title} ({len(values):,})", colour, "%{y:.3~g}% within %{x:,.4~g} ms", shape="hv", dash=dash)
+        draw.curve(*_steps(values), f"{title} ({len(values):,})", colour, "%{y:.3~g}% within %{x:,.4~g} ms", shape="hv", dash=dash)
         for values, title, colour, dash in (
             (hits, "read from the cache", BLUE, "solid"),
             (misses, "read nothing", ORANGE, "dot"),
         )
     ]  # fmt: skip
-    plot = stacked([Panel("answers (%)", lines, PER_CENT)], "TTFT since sent (ms)").update_layout(CLOSEST)
     low, high = float(min(hits[0], misses[0])), float(max(hits[-1], misses[-1]))
-    if low > 0 and high / low > 20:
-        plot = _log_x(plot, "TTFT since sent", low, high)
+    wide = low > 0 and high / low > 20
+    x = _log_ms("TTFT since sent", low, high) if wide else draw.titled("TTFT since sent (ms)")
+    plot = draw.stacked([Panel("answers (%)", lines, PER_CENT)], x, hovermode=CLOSEST)
     caption = (
         f"{plain(one.traffic, 80)}, answers of the steady stage. The gap between the lines is not the effect of the cache alone: "
         "hits and misses may differ in length and time. The regression accounts for that."
     )
-    return finish("cache-ttft", "TTFT with and without the cache", caption, 360, plot)
+    return draw.finish("cache-ttft", "TTFT with and without the cache", caption, 360, plot)
 
 
 def _steps(values: Floats) -> tuple[Floats, Floats]:
@@ -435,16 +420,15 @@ def _fan_out(findings: Findings) -> Figure | None:
     ):
         kept = (shares > 0.8 / one.complete) & (curves.at_ms > 0)
         if kept.any():
-            lines.append(curve(curves.at_ms[kept], shares[kept], name, colour, TOOK, dash=dash))
+            lines.append(draw.curve(curves.at_ms[kept], shares[kept], name, colour, TOOK, dash=dash))
     if not lines:
         return None
-    plot = tails(lines, "share of requests whose slowest leg took longer")
-    plot.update_xaxes(title_text="slowest leg, since sent (ms, logarithmic)")
+    plot = tails(lines, "share of requests whose slowest leg took longer", "slowest leg, since sent")
     caption = (
         f"{one.traffic}, {one.complete:,} requests. From dotted to dashed: drift of the load. From dashed to solid: "
         "a cause shared by the legs of a request."
     )
-    return finish("fan-out-slowest", "Slowest leg, measured and predicted", caption, 380, plot)
+    return draw.finish("fan-out-slowest", "Slowest leg, measured and predicted", caption, 380, plot)
 
 
 def _last_leg(findings: Findings) -> Figure | None:
@@ -455,16 +439,21 @@ def _last_leg(findings: Findings) -> Figure | None:
         return None
     shares = [[p.value or 0.0, p.low or 0.0, p.high or 0.0] for p in last.positions]
     value, low, high = np.array(shares).T * 100
-    bars = go.Bar(
-        x=list(range(len(last.positions))), y=numbers(value), marker={"color": BLUE}, error_y={**error_bars(value, low, high), "color": GREY, "thickness": 1},
-        hovertemplate="leg %{x}: %{y:.3~g}%<extra></extra>", showlegend=False,
-    )  # fmt: skip
+    bars = {
+        "type": "bar", "x": list(range(len(last.positions))), "y": draw.numbers(value), "marker": {"color": BLUE},
+        "error_y": {**draw.error_bars(value, low, high), "color": GREY, "thickness": 1},
+        "hovertemplate": "leg %{x}: %{y:.3~g}%<extra></extra>", "showlegend": False,
+    }  # fmt: skip
     word = "longest" if one.is_sequential else "last"
-    plot = stacked([Panel(f"requests in which the leg is {word} (%)", [bars])], "leg (number)")
-    plot.add_hline(y=100 * last.even, line={"color": ORANGE, "dash": "dash", "width": 1.5})
-    plot.update_xaxes(dtick=max(1, len(last.positions) // 10)).update_layout(CLOSEST)
+    even, ends = 100 * last.even, {"x0": 0, "x1": 1, "xref": "x domain"}
+    line = {"type": "line", "line": {"color": ORANGE, "dash": "dash", "width": 1.5}}
+    panel = Panel(f"requests in which the leg is {word} (%)", [bars])
+    x = draw.titled("leg (number)") | {"dtick": max(1, len(last.positions) // 10)}
+    plot = draw.stacked(
+        [panel], x, hovermode=CLOSEST, shapes=[{**line, **ends, "y0": even, "y1": even, "yref": "y"}]
+    )
     caption = f"{one.traffic}, {last.n:,} requests, with 95% intervals. Dashed: every leg alike."
-    return finish("fan-out-last", f"Which leg is {word}", caption, 300, plot)
+    return draw.finish("fan-out-last", f"Which leg is {word}", caption, 300, plot)
 
 
 def _hedging(findings: Findings) -> Figure | None:
@@ -479,12 +468,12 @@ def _hedging(findings: Findings) -> Figure | None:
         x, y = survival(*one.waits[shared[0]].tail())
         name = f"{one.traffic} ({'no hedges' if one.is_control else 'hedged'})"
         if len(x):
-            lines.append(curve(x, y, name, GREY if one.is_control else LINES[i % 7], TOOK, shape="hv"))
+            lines.append(draw.curve(x, y, name, GREY if one.is_control else LINES[i % 7], TOOK, shape="hv"))
     if len(lines) < 2:
         return None
     plot = tails(lines, "share of offered requests that took longer")
     caption = f"{HEDGED[shared[0]]} since scheduled, failures slowest. The ratios have the intervals."
-    return finish("hedging", "Latency tail with and without hedges", caption, 380, plot)
+    return draw.finish("hedging", "Latency tail with and without hedges", caption, 380, plot)
 
 
 def _rate_limits(findings: Findings) -> Figure | None:
@@ -495,26 +484,28 @@ def _rate_limits(findings: Findings) -> Figure | None:
     bins, levels = found.bins, [one for one in found.buckets if one.levels is not None]
     levels = [one for one in levels if one is found.binding.bucket] or levels[:1]
     at, per, known = bins.at_s, bins.width_s, ~np.isnan(bins.share)
-    edge = {"mode": "lines", "line": {"width": 0, "color": ORANGE}, "hoverinfo": "skip"}
-    band = {"name": "95% interval", "fill": "tonexty", "fillcolor": "rgba(217,130,43,0.22)"}
+    edge = {"line": {"width": 0, "color": ORANGE}, "hoverinfo": "skip"}
+    band = {"fill": "tonexty", "fillcolor": "rgba(217,130,43,0.22)"}
     shares = (
-        go.Scatter(x=numbers(at[known]), y=numbers(100 * bins.high[known]), showlegend=False, **edge),
-        go.Scatter(x=numbers(at[known]), y=numbers(100 * bins.low[known]), **edge, **band),
-        curve(at, 100 * bins.share, "429s", ORANGE, "%{y:.3~g}%"),
+        draw.points(at[known], 100 * bins.high[known], "", "lines", showlegend=False, **edge),
+        draw.points(at[known], 100 * bins.low[known], "95% interval", "lines", **edge, **band),
+        draw.curve(at, 100 * bins.share, "429s", ORANGE, "%{y:.3~g}%"),
     )
-    rates = [curve(at, bins.attempts / per, "attempts", GREY, "%{y:,.4~g}/s", dash="dot")]
+    rates = [draw.curve(at, bins.attempts / per, "attempts", GREY, "%{y:,.4~g}/s", dash="dot")]
     colours = [colour for colour in LINES if colour != GREY]
     for i, (kind, counts) in enumerate(bins.by_kind.items(), 1):
         name = f"429s, {kind_name(kind)}"
-        rates.append(curve(at, counts / per, name, colours[i % len(colours)], "%{y:,.4~g}/s"))
+        rates.append(draw.curve(at, counts / per, name, colours[i % len(colours)], "%{y:,.4~g}/s"))
     panels = [Panel("429s<br>(% of attempts)", shares, PER_CENT), Panel("per second", rates)]
     about = ""
     for one in levels:
         assert one.levels is not None
         kind = kind_name(one.kind)
-        line = curve(one.levels.at_s, one.levels.lowest, f"{kind} left at least", BLUE, "%{y:,.4~g}")
+        line = draw.curve(one.levels.at_s, one.levels.lowest, f"{kind} left at least", BLUE, "%{y:,.4~g}")
         panels.append(Panel(f"{kind}<br>left in the bucket", [line]))
         about = " Below: the lowest level of the bucket in each bin, reconstructed from the cost of calls"
         about += " and compared with the headers." if one.levels.compared else "."
     caption = f"One point per {_seconds(per)}, by the time of sending, the whole run; the band is the exact 95% interval.{about}"
-    return finish("refusals", "429s over time", caption, 160 * len(panels) + 60, stacked(panels, gap=0.08))
+    return draw.finish(
+        "refusals", "429s over time", caption, 160 * len(panels) + 60, draw.stacked(panels, gap=0.08)
+    )

@@ -1,28 +1,25 @@
 """A figure of the page and what all of them are drawn with: panels, lines, intervals, as Plotly JSON.
 
-Colours and grid that depend on light or dark are set by the page.
+Colours and grid that depend on light or dark are set by the page. All is plain values: Plotly's own classes would look at
+each of them, which takes longer than all else about a figure.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import plotly.graph_objects as go
-import plotly.io
-from plotly.subplots import make_subplots
 
 from tailgauge_analysis.stats.quantiles import Floats
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#3f7fbf", "#d9822b", "#2f9e6e", "#9067c6", "#8a8f98"
 LINES = (BLUE, ORANGE, GREEN, PURPLE, "#c2577b", "#3aa6b9", "#a08530", GREY)
-TIME = "time since the start of the run (s)"
 LIBRARY = Path(__file__).parent / "plotly" / "plotly-cartesian.min.js"
-# The page has looks of its own: Plotly's would be loaded to be thrown away.
-plotly.io.templates.default = None
+Tree = dict[str, Any]  # of Plotly: a trace, or a plot with its data and layout
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,36 +43,61 @@ class Panel:
     """Lines over one y axis; `x`: the title of its x axis, where panels do not share theirs."""
 
     y: str
-    lines: Sequence[Any]
+    lines: Sequence[Tree]
     axis: Mapping[str, Any] = field(default_factory=lambda: {"rangemode": "tozero"})
     x: str = ""
 
 
+def titled(text: str) -> Tree:
+    """An axis with a title."""
+    return {"title": {"text": text}}
+
+
+TIME = titled("time since the start of the run (s)")
+
+
 def stacked(
-    panels: Sequence[Panel], x: str = TIME, *, gap: float = 0.07, heights: Sequence[float] | None = None
-) -> go.Figure:
-    """Panels below each other."""
-    shared = not any(panel.x for panel in panels)
-    plot = make_subplots(
-        rows=len(panels), cols=1, shared_xaxes=shared, vertical_spacing=gap, row_heights=heights
-    )
+    panels: Sequence[Panel], x: Mapping[str, Any] = TIME, *, gap: float = 0.07,
+    heights: Sequence[float] | None = None, **layout: Any,
+) -> Tree:  # fmt: skip
+    """Panels below each other, the x axis `x` below the last."""
+    last, shared = len(panels), not any(panel.x for panel in panels)
+    parts, data = list(heights or [1.0] * last), list[Tree]()
+    unit = (1 - gap * (last - 1)) / sum(parts)
+    if shared and last > 1:
+        layout["hoversubplots"] = "axis"
     for row, panel in enumerate(panels, 1):
-        for line in panel.lines:
-            plot.add_trace(line, row, 1)
-        plot.update_yaxes(title_text=panel.y, row=row, col=1, **panel.axis)
-        if panel.x or row == len(panels):
-            plot.update_xaxes(title_text=panel.x or x, row=row, col=1)
-    if shared and len(panels) > 1:
-        plot.update_layout(hoversubplots="axis")
-    return plot
+        number = str(row) if row > 1 else ""
+        data += [{**line, "xaxis": f"x{number}", "yaxis": f"y{number}"} for line in panel.lines]
+        low = gap * (last - row) + unit * sum(parts[row:])
+        domain = [low, low + unit * parts[row - 1]]
+        across = titled(panel.x) if panel.x else {**x} if row == last else {}
+        if shared and row < last:
+            across |= {"matches": f"x{last}", "showticklabels": False}
+        layout[f"xaxis{number}"] = {"anchor": f"y{number}", "domain": [0, 1], **across}
+        layout[f"yaxis{number}"] = {"anchor": f"x{number}", "domain": domain, **titled(panel.y), **panel.axis}
+    return {"data": data, "layout": layout}
 
 
-def curve(x: Floats, y: Floats, name: str, colour: str, hover: str, **more: Any) -> go.Scatter:
+def mark(plot: Tree, low: float, high: float, **style: Any) -> None:
+    """A shape over an interval of x, as high as each panel."""
+    for name in [name for name in plot["layout"] if name.startswith("yaxis")]:
+        of = name.removeprefix("yaxis")
+        at = {"x0": low, "x1": high, "xref": f"x{of}", "y0": 0, "y1": 1, "yref": f"y{of} domain"}
+        plot["layout"].setdefault("shapes", []).append(at | style)
+
+
+def points(x: Floats, y: Floats, name: str, mode: str, **more: Any) -> Tree:
+    """Points of a panel, as markers or lines."""
+    return {"type": "scatter", "x": numbers(x), "y": numbers(y), "name": name, "mode": mode, **more}
+
+
+def curve(x: Floats, y: Floats, name: str, colour: str, hover: str, **more: Any) -> Tree:
     """A line of a panel; of one or two points, with markers."""
-    line: dict[str, Any] = {"color": colour, "width": 1.8}
+    line: Tree = {"color": colour, "width": 1.8}
     line |= {key: more.pop(key) for key in ("shape", "dash") if key in more}
-    more |= {"mode": "lines+markers" if len(x) < 3 else "lines", "line": line, "hovertemplate": hover}
-    return go.Scatter(x=numbers(x), y=numbers(y), name=name, **more)
+    mode = "lines+markers" if len(x) < 3 else "lines"
+    return points(x, y, name, mode, line=line, hovertemplate=hover, **more)
 
 
 def numbers(values: Floats) -> list[float | None]:
@@ -83,16 +105,15 @@ def numbers(values: Floats) -> list[float | None]:
     return [float(f"{v:.6g}") if np.isfinite(v) else None for v in values]
 
 
-def error_bars(value: Floats, low: Floats, high: Floats) -> dict[str, Any]:
+def error_bars(value: Floats, low: Floats, high: Floats) -> Tree:
     """Both ends of intervals."""
     ends = {"array": numbers(high - value), "arrayminus": numbers(value - low)}
     return {"type": "data", "symmetric": False, **ends}
 
 
-def finish(name: str, title: str, caption: str, height: int, plot: go.Figure) -> Figure:
-    """What all figures have in common goes into the plain tree: Plotly would look at each value for a millisecond."""
-    tree = plot.to_plotly_json()
-    layout = tree["layout"]
+def finish(name: str, title: str, caption: str, height: int, plot: Tree) -> Figure:
+    """The figure, with what all have in common. In JSON, a number that is not finite is null."""
+    layout = plot["layout"]
     layout |= {
         "template": {},
         "height": height,
@@ -107,5 +128,6 @@ def finish(name: str, title: str, caption: str, height: int, plot: go.Figure) ->
             axis |= {"automargin": True, "zeroline": False, "ticks": "outside", "ticklen": 4}
         elif key.startswith("yaxis"):
             axis |= {"automargin": True, "zeroline": False}
-            axis.setdefault("title", {})["standoff"] = 10
-    return Figure(name, title, caption, height, str(plotly.io.to_json(tree, validate=False)))
+            axis["title"]["standoff"] = 10
+    finite = json.loads(json.dumps(plot), parse_constant=lambda _: None)
+    return Figure(name, title, caption, height, json.dumps(finite, separators=(",", ":")))
