@@ -25,6 +25,7 @@ pytest_plugins = ["starting.fixtures", "run_folders.fixtures"]
 settings.register_profile("tailgauge", derandomize=True, deadline=None, database=None, max_examples=60)
 settings.load_profile("tailgauge")
 
+FULL = os.environ.get("TAILGAUGE_FULL") == "1"
 # Tests that compare times, by the beginning of their names: `make pytest` runs them after the others, one at a time.
 ALONE = (
     "bench/test_client.py",
@@ -39,7 +40,7 @@ ALONE = (
     "experiments/calibrate/test_command.py::test_the_quick_form",
     "many_machines/test_hosts.py",
     "many_machines/test_kill_matrix.py",
-    "real_engine/test_decisions.py",
+    *(("real_engine/test_decisions.py",) if FULL else ()),  # its short form counts
     "real_engine/test_harness.py::test_latencies",
     "real_engine/test_harness.py::test_a_call_that_is_given_up",
     "test_redaction.py::test_a_usual_text",
@@ -140,7 +141,7 @@ def checkout() -> Path:
 @pytest.fixture(scope="session")
 def full_size() -> bool:
     """Whether `make verify` asked for longer runs and more repetitions."""
-    return os.environ.get("TAILGAUGE_FULL") == "1"
+    return FULL
 
 
 class Fuzz(NamedTuple):

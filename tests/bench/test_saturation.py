@@ -83,40 +83,62 @@ def requests_per_s(run: RunData) -> float:
     return len(run.table("attempts")) / (cpu_s["at_end"] - cpu_s["at_start"])
 
 
-def test_a_figure_without_a_mark_is_right_also_where_the_worker_is_saturated(cc, tmp_path, full_size):
-    """Rates from 0.3 times what the worker can do at a low rate to what it cannot do, also with all that it saves there."""
-    seconds = 6 if full_size else 3
-    _, first, _ = measured(tmp_path, 200, 5, "first", seconds)
-    most = requests_per_s(first)
-    shares = [*np.linspace(0.3, 2.0, 20)] if full_size else [0.5, 2.0]
-    verdicts, waited_ms, wrong = [], [], []
+def low_full_double(folder, low: float, chunks: int, *seconds: int):
+    """A run at a low rate, one at the capacity that it shows, and one at twice that of the second."""
+    folder.mkdir(exist_ok=True)
+    first = measured(folder, low, chunks, "low", seconds[0])
+    full = measured(folder, round(requests_per_s(first[1])), chunks, "full", seconds[1])
+    return first, full, measured(folder, round(2 * requests_per_s(full[1])), chunks, "double", seconds[2])
+
+
+@pytest.fixture(scope="module")
+def short(cc, tmp_path_factory):
+    """The short form of both tests below."""
+    return low_full_double(tmp_path_factory.mktemp("short"), 300, 20, 3, 3, 5)
+
+
+def sweep(folder):
+    """Rates from 0.3 times what the worker can do at a low rate to twice, and on while it is not INVALID: it may save more there."""
+    _, first, _ = measured(folder, 200, 5, "first", 6)
+    shares = [*np.linspace(0.3, 2.0, 20)]
     while shares:
         share = shares.pop(0)
-        report, run, log = measured(tmp_path, round(share * most), 5, f"rate-{len(verdicts)}", seconds)
+        report, run, log = measured(folder, round(share * requests_per_s(first)), 5, f"rate-{share:.2f}", 6)
+        yield report, run, log
         shutil.rmtree(run.path / "chunks")
+        if not shares and share < 8 and report["verdict"]["status"] != "INVALID":
+            shares = [1.5 * share]
+
+
+def test_a_figure_without_a_mark_is_right_also_where_the_worker_is_saturated(
+    cc, request, tmp_path, full_size
+):
+    """In the short form at a low rate and at twice what the worker can do."""
+    verdicts, waited_ms, wrong = [], [], []
+    for report, run, log in sweep(tmp_path) if full_size else request.getfixturevalue("short")[::2]:
         found = errors(report, ground_truth(run, log))
         verdict = report["verdict"]["status"]
         worst = max(found, key=lambda one: abs(one[2]) / one[3], default=None)
         verdicts.append(verdict)
         waited_ms.append(run.table("health").core_wait_ns.max() / 1e6)
-        print(f"{share:.2f} of {most:.0f}/s: {verdict}, {len(found)} figures, worst {worst}")
+        print(
+            f"{requests_per_s(run):.0f}/s a core: {verdict}, {len(found)} figures, worst {worst}, waited {waited_ms[-1]:.1f} ms"
+        )
         if verdict != "INVALID":
-            wrong += [(f"{share:.2f}", verdict, *one) for one in found if abs(one[2]) > one[3]]
-            shares = shares or ([1.5 * share] if share < 8 else [])
+            wrong += [(run.path.name, verdict, *one) for one in found if abs(one[2]) > one[3]]
     assert not wrong
     assert verdicts[0] != "INVALID" or waited_ms[0] > WAITED_MS
     assert verdicts[-1] == "INVALID"
 
 
 @pytest.mark.parametrize("chunks", [1, 20])
-def test_a_worker_does_as_much_at_twice_its_capacity(cc, tmp_path, full_size, chunks):
+def test_a_worker_does_as_much_at_twice_its_capacity(cc, request, tmp_path, full_size, chunks):
     """Requests for each second of CPU; what it cannot do is not sent, what it sends is never far behind."""
     if chunks == 1 and not full_size:
         pytest.skip("make verify: half a minute; 20 chunks are shown")
-    _, first, _ = measured(tmp_path, 500, chunks, "first", 3)
-    _, full, _ = measured(tmp_path, round(requests_per_s(first)), chunks, "full", 5)
+    runs = low_full_double(tmp_path, 500, chunks, 3, 5, 8) if full_size else request.getfixturevalue("short")
+    (_, full, _), (report, double, _) = runs[1:]
     most = requests_per_s(full)
-    report, double, _ = measured(tmp_path, round(2 * most), chunks, "double", 8)
     late_s = (
         double.table("attempts").dispatched_at_ns - double.table("attempts").scheduled_at_ns
     ).max() / 1e9

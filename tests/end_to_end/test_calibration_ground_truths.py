@@ -18,7 +18,7 @@ import psutil
 import pytest
 from end_to_end.first_chunks import Firsts
 from run_folders.run_data import RunData, assert_conserved
-from starting.command import Start
+from starting.command import NO_SDK, Start
 
 BIAS_MS, CI_MS, P99_MS = 0.5, 1.0, 5.0
 LATE_MS = 2.0
@@ -120,7 +120,7 @@ def test_known_times_come_out_as_they_were(start: Start, full_size: bool) -> Non
             "arrival.process=constant", "simulated.ttft_ms=80", "simulated.chunk_gap_ms=20", "stages.warmup_s=0",
             f"traffic.chat.output_tokens={CHUNKS}", "target.preopened=100", *DISTRIBUTIONS[name],
         )  # fmt: skip
-        sets = [f"--set={text}" for text in texts]
+        sets = [*NO_SDK, *(f"--set={text}" for text in texts)]
         run = (
             start("run", "streaming", f"--rate={rate}", f"--duration={seconds}", *sets, into=name)
             .finish(180)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from end_to_end.first_chunks import CLOSE_MS, Firsts
 from run_folders.run_data import RunData, assert_conserved
-from starting.command import Finished, Start
+from starting.command import NO_SDK, Finished, Start
 from starting.programs import LOCUST
 
 compiled = pytest.mark.skipif(
@@ -41,20 +41,18 @@ def by_locust(start: Start, file: str, seconds: int, *texts: str) -> Finished:
     sets = [item for text in texts for item in ("--set", text)]
     line = ("-f", str(HERE / file), "--headless", "-t", "90s", "--scenario", "streaming", *sets)
     return start(
-        *line, "--set", f"stages.duration_s={seconds}", "--set", "stages.warmup_s=0", program=LOCUST
+        *line, "--set", f"stages.duration_s={seconds}", "--set", "stages.warmup_s=0", *NO_SDK, program=LOCUST
     ).finish(120)
 
 
 PACE = ("simulated.ttft_ms=150", "simulated.chunk_gap_ms=40")
-
-
 STALLED = ("stalling_locustfile.py", "arrival.rate_per_s=20", *PACE)
 
 
 @compiled
 def test_a_stall_of_python_does_not_delay_the_reader(start: Start, full_size: bool) -> None:
     """The same stalls as below: what counts from the sending is right, and only what counts from the schedule is blamed."""
-    seconds = 60 if full_size else 7
+    seconds = 60 if full_size else 5
     file, *sets = STALLED
     done = by_locust(start, file, seconds, *sets)
 
@@ -74,7 +72,7 @@ def test_a_stall_of_python_does_not_delay_the_reader(start: Start, full_size: bo
 
 def test_a_hidden_stall_moves_no_exact_stamp_and_is_named(start: Start, full_size: bool) -> None:
     """The hub is blocked for 100 ms in every 300 ms: nobody but the client could know. Python reads in it."""
-    seconds = 60 if full_size else 7
+    seconds = 60 if full_size else 5
     file, *sets = STALLED
     done = by_locust(start, file, seconds, "reader=python", *sets)
 
@@ -111,9 +109,9 @@ def _assert_chunks_match(run: RunData) -> None:
 
 def test_without_the_stall_the_same_run_is_valid(start: Start) -> None:
     """And its times are in order. Where another process had the worker's core, the kernel's own count says so."""
-    sets = [f"--set={text}" for text in (*PACE, "stages.warmup_s=0", "target.preopened=80")]
+    sets = [*NO_SDK, *(f"--set={text}" for text in (*PACE, "stages.warmup_s=0", "target.preopened=80"))]
     for number in range(TRIES):
-        done = start("run", "streaming", "--rate=20", "--duration=4", *sets, into=f"try-{number}").finish()
+        done = start("run", "streaming", "--rate=20", "--duration=3", *sets, into=f"try-{number}").finish()
         _assert_in_order(done.run)
         firsts = Firsts.of(done.run)
         assert firsts.exact.mean() > 0.9
@@ -148,7 +146,7 @@ def _assert_in_order(run: RunData) -> None:
 
 def test_a_worker_that_is_asked_for_three_times_what_it_can_do_says_so(start: Start, full_size: bool) -> None:
     """A request costs 25 ms of its core, so that it can do 40 a second at most; it is asked for 120."""
-    seconds, rate, cap = (60 if full_size else 5), 120, 20
+    seconds, rate, cap = (60 if full_size else 4), 120, 20
     done = by_locust(
         start, "busy_locustfile.py", seconds,
         f"arrival.rate_per_s={rate}", "arrival.process=constant", f"limits.in_flight_per_worker={cap}",

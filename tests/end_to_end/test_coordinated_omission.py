@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from run_folders.run_data import assert_conserved
-from starting.command import Start
+from starting.command import NO_SDK, Start
 from starting.endpoint import Endpoint
 from starting.endpoint import endpoint as simulated_endpoint
 
@@ -44,11 +44,11 @@ def test_stalls_of_the_server_show_their_analytic_quantiles(
     start: Start, endpoint: Endpoint, full_size: bool
 ) -> None:
     url, pid = endpoint.url, endpoint.pid
-    stall_s, every_s, stalls, rate = (2.0, 20.0, 4, 40.0) if full_size else (0.9, 3.0, 2, 50.0)
+    stall_s, every_s, stalls, rate = (2.0, 20.0, 4, 40.0) if full_size else (0.6, 2.0, 2, 75.0)
     running = start(
         "run", "streaming", f"--target={url}", f"--rate={rate}", f"--duration={every_s * stalls}",
         "--set=arrival.process=constant", "--set=stages.warmup_s=0", "--set=traffic.chat.output_tokens=2",
-        "--set=traffic.chat.prompt_tokens=5",
+        "--set=traffic.chat.prompt_tokens=5", *NO_SDK,
     )  # fmt: skip
     run = running.wait_for_start(0)
     begin = run.facts["start_at_ns"]

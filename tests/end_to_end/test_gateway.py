@@ -26,7 +26,8 @@ from starting.endpoint import endpoint
 from starting.nginx import needs_nginx, proxy
 
 SETS = ("simulated.ttft_ms=40", "simulated.ttft_sigma=0.02", "simulated.chunk_gap_ms=4")
-OUTPUT, RATE, BLOCK_S, WASHOUT_S = 20, 24, 1.5, 0.3
+OUTPUT = 20
+LONG, SHORT = (24, 1.5, 0.3), (40, 0.8, 0.2)  # requests per second, length of a block, of its washout
 NEAR_MS = 1.0
 SEED = 3  # one run in twenty is refused, as if its blocks still showed the one before
 DELAY_MS = 3.0
@@ -65,16 +66,19 @@ class Measured:
 Gateway = Callable[[str, Path], contextlib.AbstractContextManager[str]]
 
 
-def measure(gateway: Gateway, folder: Path, pairs: int, seed: int = SEED) -> Measured:
+def measure(
+    gateway: Gateway, folder: Path, pairs: int, blocks: tuple[int, float, float] = LONG, seed: int = SEED
+) -> Measured:
     """A run directly and through a gateway, before which the relay with the log stands."""
+    rate, block_s, washout_s = blocks
     with contextlib.ExitStack() as stack:
         folder.mkdir(exist_ok=True)
         url = stack.enter_context(endpoint(*(f"--set={text}" for text in SETS), cwd=folder)).url
         with gateway(url, folder) as through:
-            length_s = 3 + 2 * pairs * BLOCK_S
+            length_s = 2 + 2 * pairs * block_s
             keys = (
-                f"second_target.url={through}", f"stages.duration_s={length_s}", "stages.warmup_s=3",
-                f"crossover.block_s={BLOCK_S}", f"crossover.washout_s={WASHOUT_S}", f"arrival.rate_per_s={RATE}",
+                f"second_target.url={through}", f"stages.duration_s={length_s}", "stages.warmup_s=2",
+                f"crossover.block_s={block_s}", f"crossover.washout_s={washout_s}", f"arrival.rate_per_s={rate}",
                 f"traffic.*.output_tokens={OUTPUT}", "traffic.*.prompt_tokens=50",
             )  # fmt: skip
             options = [f"--seed={seed}", f"--target={url}", *(f"--set={key}" for key in keys)]
@@ -136,7 +140,7 @@ def nothing(url: str, folder: Path) -> Iterator[str]:
 def test_a_relay_costs_what_it_takes_and_keeps_cancellations_to_itself(
     tmp_path: Path, full_size: bool
 ) -> None:
-    seen = measure(by_relay("reads_on"), tmp_path / "run", 20 if full_size else 10)
+    seen = measure(by_relay("reads_on"), tmp_path / "run", *((20, LONG) if full_size else (8, SHORT)))
     seen.print("reads on")
 
     for p in (0.5, 0.95):
@@ -153,7 +157,7 @@ def test_a_relay_costs_what_it_takes_and_keeps_cancellations_to_itself(
 
 @needs_nginx
 def test_a_proxy_that_buffers_is_found(tmp_path: Path, full_size: bool) -> None:
-    seen = measure(nginx("on"), tmp_path / "run", 20 if full_size else 8)
+    seen = measure(nginx("on"), tmp_path / "run", *((20, LONG) if full_size else (8, SHORT)))
     seen.print("nginx on")
 
     assert "of the answers back until they end" in seen.gateway["sentence"]
@@ -187,7 +191,7 @@ def test_the_same_endpoint_under_both_names_adds_nothing(tmp_path: Path, full_si
         pytest.skip("make verify")
     answers = 0
     for seed in range(SEED, SEED + 10):
-        seen = measure(nothing, tmp_path / f"run{seed}", 12, seed)
+        seen = measure(nothing, tmp_path / f"run{seed}", 12, seed=seed)
         if seen.gateway:
             answers += 1
             seen.print(f"seed {seed}")

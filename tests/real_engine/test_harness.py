@@ -171,7 +171,7 @@ def test_latencies_of_single_requests_agree_with_the_engines_own(engine, run_aga
     """
     run = run_against(
         engine,
-        *("--duration", "30" if full_size else "7", "--rate", "4", "--workers", "1"),
+        *("--duration", "30" if full_size else "5", "--rate", "4", "--workers", "1"),
         target__protocol="openai",
         arrival__process="constant",
         traffic__chat__output_tokens=100,
@@ -194,14 +194,14 @@ def test_latencies_of_single_requests_agree_with_the_engines_own(engine, run_aga
 
 @pytest.mark.parametrize("engine", [{"ctx": 65536}], indirect=True)
 def test_a_call_that_is_given_up_in_decode_stops_the_engine_within_half_a_second(engine, run_against):
-    """Two calls, 2.5 s apart, each cut by its deadline after one second with thousands of tokens to go."""
+    """Two calls, 2 s apart, each cut by its deadline after one second with thousands of tokens to go."""
     asked = 20_000
     samples: list[tuple[int, float]] = []
     with ThreadPoolExecutor(1) as pool:
         going = pool.submit(
             run_against,
             engine,
-            *("--duration", "5", "--rate", "0.4", "--workers", "1"),
+            *("--duration", "4", "--rate", "0.5", "--workers", "1"),
             arrival__process="constant",
             limits__attempt_deadline_s=1.0,
             traffic__chat__output_tokens=asked,

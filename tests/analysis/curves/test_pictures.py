@@ -3,6 +3,7 @@
 import json
 from dataclasses import replace
 
+import plotly.graph_objects as go
 import pytest
 from analysis.curves.planted import curve, with_latency
 
@@ -74,8 +75,10 @@ def test_what_is_not_known_is_not_drawn():
 
 @pytest.mark.parametrize(("loads", "kind"), [((2, 4, 8), "-"), ((1, 4, 32), "log")], ids=["narrow", "wide"])
 def test_a_wide_axis_of_loads_is_logarithmic(loads, kind):
-    (first, *_) = pictures(curve(loads=loads))
-    axes = json.loads(figure(first).plot)["layout"]
+    first, *others = [json.loads(figure(one).plot) for one in pictures(curve(loads=loads))]
+    axes = first["layout"]
 
     assert axes["xaxis"].get("type", "-") == kind
     assert axes["yaxis"]["type"] == "log"
+    for plot in (first, *others):
+        go.Figure(plot)  # refuses a key or a value that Plotly does not know
