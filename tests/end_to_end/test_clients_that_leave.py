@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from run_folders.run_data import RunData
-from starting.command import Start
+from starting.command import NO_SDK, Start
 
 from tailgauge.experiments.checkup.cancelled import by_engine
 from tailgauge.experiments.checkup.judge import STRICT
@@ -45,7 +45,7 @@ def test_what_the_engine_counts_says_whether_it_goes_on(
     url = endpoint(PROFILE, f"--set=simulated.engine.cancel_mode={mode}")
     path = tmp_path / "left.toml"
     path.write_text(LEFT.format(url=url))
-    run: RunData = start("run", str(path), "--json").finish().run
+    run: RunData = start("run", str(path), "--json", *NO_SDK).finish().run
     rows = run.table("attempts")
     rows = rows[rows.stage != "preflight"]
     whole, left = rows[rows.ended == "ok"], rows[rows.ended == "cancelled"]

@@ -8,7 +8,7 @@ import signal
 import pandas as pd
 import pytest
 from run_folders.run_data import RunData, assert_conserved
-from starting.command import QUICK, Finished, Running
+from starting.command import NO_SDK, QUICK, Finished, Running
 from starting.programs import TAILGAUGE
 
 TURNS = 65536
@@ -59,7 +59,17 @@ def done(tmp_path_factory: pytest.TempPathFactory) -> Finished:
     folder = tmp_path_factory.mktemp("loops")
     (folder / "users.toml").write_text(USERS)
     (folder / "talk.toml").write_text(TALK)
-    line = [TAILGAUGE, "run", "users.toml", "talk.toml", "--workers=2", "--json", "--out=out", *QUICK[:2]]
+    line = [
+        TAILGAUGE,
+        "run",
+        "users.toml",
+        "talk.toml",
+        "--workers=2",
+        "--json",
+        "--out=out",
+        *QUICK[:2],
+        *NO_SDK,
+    ]
     running = Running(line, folder / "out", {}, folder)
     running.wait_for_start(4, timeout_s=90, scenario="talk")
     running.signal(signal.SIGINT)

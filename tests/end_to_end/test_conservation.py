@@ -17,7 +17,7 @@ import pandas as pd
 import pyarrow.parquet as pq
 import pytest
 from run_folders.run_data import RunData, assert_conserved
-from starting.command import QUICK, Finished, Running, Start, free_port, until, variant
+from starting.command import NO_SDK, QUICK, Finished, Running, Start, free_port, until, variant
 from starting.programs import TAILGAUGE
 
 from tailgauge.patterns.table import Traffic
@@ -55,7 +55,14 @@ def by(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Finished]:
     def run(workers: int) -> Finished:
         folder = tmp_path_factory.mktemp(f"by-{workers}")
         files = [variant(folder, "streaming", *sets, name=name) for name, sets in SCENARIOS.items()]
-        args = (f"--workers={workers}", f"--rate={RATE}", f"--duration={SECONDS}", f"--seed={SEED}", QUICK[2])
+        args = (
+            f"--workers={workers}",
+            f"--rate={RATE}",
+            f"--duration={SECONDS}",
+            f"--seed={SEED}",
+            QUICK[2],
+            *NO_SDK,
+        )
         line = [TAILGAUGE, "run", *files, *args, "--json", "--out=out"]
         return Running(line, folder / "out", {}, folder).finish()
 
@@ -146,7 +153,7 @@ def test_a_second_ctrl_c_closes_the_open_requests(start: Start) -> None:
         "--set=simulated.chunk_gap_ms=200",
         "--set=traffic.chat.output_tokens=600",
     )
-    running = start("run", "streaming", "--rate=20", "--duration=60", *slow)
+    running = start("run", "streaming", "--rate=20", "--duration=60", *slow, *NO_SDK)
     running.wait_for_start(3)
 
     running.signal(signal.SIGINT)

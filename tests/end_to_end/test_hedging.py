@@ -16,7 +16,7 @@ from typing import Any
 import pandas as pd
 import pytest
 from run_folders.run_data import RunData, RunRows, assert_conserved
-from starting.command import run_scenarios, variant
+from starting.command import NO_SDK, run_scenarios, variant
 
 TOOK_PLACE = {0, 1, 3, 5}  # the verdict depends on the machine
 REFUSED = ["rate_limited", "overloaded"]
@@ -97,7 +97,7 @@ def _of(command: Future[dict[str, Result]], name: str) -> Result:
 
 def _run(names: Sequence[str], line: list[str], folder: Path) -> dict[str, Result]:
     files = [variant(folder, *FROM[name], name=name) for name in names]
-    reports, stderr = run_scenarios(files, *line, "--seed=3", out=folder / names[0], timeout_s=200)
+    reports, stderr = run_scenarios(files, *line, "--seed=3", *NO_SDK, out=folder / names[0], timeout_s=200)
     assert [report["exit_code"] in TOOK_PLACE for report in reports] == [True] * len(names), stderr
     return {name: Result(RunData(Path(one["run_dir"]))) for name, one in zip(names, reports, strict=True)}
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from run_folders.run_data import assert_conserved
-from starting.command import QUICK, Finished, Start, free_port, run_command
+from starting.command import NO_SDK, QUICK, Finished, Start, free_port, run_command
 from starting.programs import LOCUST
 
 HERE = Path(__file__).parent
@@ -60,7 +60,7 @@ def test_a_master_that_is_frozen_to_the_end_leaves_most_of_the_load_unsent(
 
 def test_a_worker_that_cannot_send_in_time_has_lost_nothing(start: Start, tmp_path: Path) -> None:
     """Ten times what one core can send; below a cap that it cannot reach, so that none is dropped there."""
-    sets = [*QUICK[:2], "--set=traffic.chat.output_tokens=5", "--set=stages.warmup_s=0"]
+    sets = [*QUICK[:2], *NO_SDK, "--set=traffic.chat.output_tokens=5", "--set=stages.warmup_s=0"]
     sets += ["--set=limits.in_flight_per_worker=5000"]
     done = start("run", "streaming", "--rate=12000", "--duration=3", "--workers=1", *sets).finish()
 
@@ -85,7 +85,7 @@ def test_a_worker_whose_hub_is_blocked_is_busy_and_not_lost(start: Start, tmp_pa
     sets = ("--set", "arrival.rate_per_s=10", "--set", "stages.duration_s=9", "--set", "stages.warmup_s=0")
     master = start(
         *line, "--master", "--master-bind-host=127.0.0.1", f"--master-bind-port={port}", "--headless", "-u", "1",
-        "--expect-workers", "1", *sets, program=LOCUST,
+        "--expect-workers", "1", *sets, *NO_SDK, program=LOCUST,
     )  # fmt: skip
     worker = start(*line, "--worker", "--master-host=127.0.0.1", f"--master-port={port}", program=LOCUST)
     done = master.finish()

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 from run_folders.run_data import RunData, assert_conserved
-from starting.command import QUICK, Finished, Start
+from starting.command import NO_SDK, QUICK, Finished, Start
 from starting.programs import TAILGAUGE
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="prlimit is Linux's")
@@ -65,7 +65,7 @@ def test_a_soft_limit_is_raised_and_calls_beyond_the_hard_one_end_the_run_with_e
     """Each request has five calls at once: the limit on requests in flight does not bound the descriptors."""
     done = limited(
         start, "-Sn 30 && ulimit -Hn 160", "fan_out", "--rate=20", "--duration=30", *out, "--set=limits.in_flight_per_worker=80",
-        "--set=traffic.*.output_tokens=2000", "--set=simulated.ttft_ms=60",
+        "--set=traffic.*.output_tokens=2000", "--set=simulated.ttft_ms=60", *NO_SDK,
     )  # fmt: skip
 
     run = done.run

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from run_folders.run_data import RunData, assert_conserved
-from starting.command import run_command, run_scenarios, variant
+from starting.command import NO_SDK, run_command, run_scenarios, variant
 from starting.endpoint import endpoint
 from starting.nginx import NGINX, needs_nginx, proxy
 from starting.programs import LOCUST
@@ -95,7 +95,7 @@ def by_locust(folder: Path) -> Result:
     sets = [item for text in (*LOAD, *(f"simulated.{text}" for text in PACE)) for item in ("--set", text)]
     line = ("-f", str(HERE / "stalling_locustfile.py"), "--headless", "-t", "60s", "--scenario", "streaming")
     stalls = {"STALLS": str(folder.with_suffix(".stalls"))}
-    done = run_command([LOCUST, *line, *sets, "--out", str(folder)], 120, env=stalls)
+    done = run_command([LOCUST, *line, *sets, *NO_SDK, "--out", str(folder)], 120, env=stalls)
     folders = [*folder.glob("runs/*"), *folder.glob("reports/*")]
     assert len(folders) == 2, done.stderr
     return Result(RunData(folders[0]), folders[1])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from run_folders.run_data import assert_conserved
-from starting.command import Start
+from starting.command import NO_SDK, Start
 
 SCENARIO = """
 [arrival]
@@ -36,7 +36,7 @@ def test_a_run_ends_when_it_is_known(start: Start, tmp_path: Path, workers: int,
         pytest.skip("at full size")
     (tmp_path / "mine.toml").write_text(SCENARIO)
 
-    done = start("run", str(tmp_path / "mine.toml"), f"--workers={workers}").finish(200)
+    done = start("run", str(tmp_path / "mine.toml"), f"--workers={workers}", *NO_SDK).finish(200)
 
     facts, report = done.run.facts, json.loads((done.report / "report.json").read_text())
     (objective,) = report["slo"]

@@ -7,14 +7,23 @@ import json
 import time
 from pathlib import Path
 
-from starting.command import Running, until
+from starting.command import NO_SDK, Running, until
 from starting.programs import TAILGAUGE
 
 SILENT_S = 30  # after which a worker takes a master for lost
 
 
 def test_every_result_arrives_though_it_is_read_late(tmp_path: Path, full_size: bool) -> None:
-    line = [TAILGAUGE, "run", "quickstart", "quickstart", "--duration=2", "--set=stages.warmup_s=0", "--json"]
+    line = [
+        TAILGAUGE,
+        "run",
+        "quickstart",
+        "quickstart",
+        "--duration=2",
+        "--set=stages.warmup_s=0",
+        "--json",
+        *NO_SDK,
+    ]
     running = Running([*line, f"--out={tmp_path}"], tmp_path, {}, None)
     assert running.process.stdout is not None
     fcntl.fcntl(running.process.stdout, fcntl.F_SETPIPE_SZ, 4096)

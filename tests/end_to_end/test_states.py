@@ -11,7 +11,7 @@ import urllib.request
 
 import pytest
 from run_folders.run_data import assert_conserved
-from starting.command import QUICK, Start, free_port, until
+from starting.command import NO_SDK, QUICK, Start, free_port, until
 
 SLOW = ("--set=traffic.chat.output_tokens=3000",)  # half a minute each
 
@@ -24,7 +24,7 @@ def listens(port: int) -> bool:
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_ctrl_c_while_workers_are_waited_for_is_an_interrupt(start: Start, number: int) -> None:
     port = free_port()
-    line = ("run", "streaming", "--expect-workers=2", f"--bind=127.0.0.1:{port}")
+    line = ("run", "streaming", "--expect-workers=2", f"--bind=127.0.0.1:{port}", *NO_SDK)
     running = start(*line, env={"TAILGAUGE_TOKEN": "a token of some length"})
     until(lambda: listens(port))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 from run_folders.run_data import RunData, assert_conserved
-from starting.command import Running
+from starting.command import NO_SDK, Running
 from starting.programs import LOCUST, TAILGAUGE
 
 HERE = Path(__file__).parent
@@ -31,7 +31,7 @@ LINES = {
 
 
 def ran(name: str, out: Path) -> tuple[RunData, Any, str]:
-    done = Running([*LINES[name], "--out", str(out)], out, {}, out.parent).finish()
+    done = Running([*LINES[name], *NO_SDK, "--out", str(out)], out, {}, out.parent).finish()
     report = json.loads((done.report / "report.json").read_text())
     return done.run, report, (done.report / "report.html").read_text()
 
