@@ -12,13 +12,16 @@ COPIED = ("src", "analysis", "scenarios", "locustfiles")
 
 
 class Scratch:
-    """A copy of the product under `root`; every change goes through `write` or `insert`, so that `changed` knows it."""
+    """A copy of the product under `root`; every change goes through `write` or `insert`, so that `changed` knows it.
+
+    What is compiled is copied too, but for what is just being written.
+    """
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.changed: set[str] = set()
         for folder in COPIED:
-            shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("__pycache__"))
+            shutil.copytree(ROOT / folder, root / folder, ignore=shutil.ignore_patterns("*.pyc.*"))
 
     def write(self, path: str, text: str) -> None:
         """Add a file."""
