@@ -40,13 +40,13 @@ ALONE = (
     "experiments/calibrate/test_command.py::test_the_quick_form",
     "many_machines/test_hosts.py",
     "many_machines/test_kill_matrix.py",
-    *(("real_engine/test_decisions.py",) if FULL else ()),  # its short form counts
     "real_engine/test_harness.py::test_latencies",
     "real_engine/test_harness.py::test_a_call_that_is_given_up",
     "test_redaction.py::test_a_usual_text",
     "test_redaction.py::test_the_cost_grows",
     "transport/test_stopwatch.py",
 )
+ALONE_IN_FULL = ("real_engine/test_decisions.py",)  # the short form compares no times
 # Tests that measure no time, by the beginning of their names, but for those of `TIMED`: `make pytest` runs them beside
 # the others, at a lower priority, where these wait.
 UNTIMED = (
@@ -94,10 +94,15 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
         return None
     name, wanted = collection_path.relative_to(TESTS).as_posix(), config.option.markexpr
     if wanted == "alone":
-        return None if holds(name, [test.partition("::")[0] for test in ALONE]) else True
+        return None if holds(name, [test.partition("::")[0] for test in alone()]) else True
     if wanted == "untimed":
         return None if holds(name, UNTIMED) and not name.startswith(TIMED) else True
     return True if "not untimed" in wanted and is_untimed(name) and not holds(name, TIMED) else None
+
+
+def alone() -> tuple[str, ...]:
+    """The tests that nothing else may run beside, by the beginning of their names."""
+    return ALONE + (ALONE_IN_FULL if FULL else ())
 
 
 def holds(name: str, beginnings: Iterable[str]) -> bool:
@@ -122,8 +127,8 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of `ALONE`; those that wait for whole runs come first, so that no core is idle at the end."""
-    begin = tuple(f"tests/{name}" for name in ALONE)
+    """Mark the tests of `alone`; those that wait for whole runs come first, so that no core is idle at the end."""
+    begin = tuple(f"tests/{name}" for name in alone())
     for item in items:
         if item.nodeid.startswith(begin):
             item.add_marker("alone")

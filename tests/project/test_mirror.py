@@ -139,7 +139,7 @@ def test_the_lists_of_tests_that_run_alone_first_or_beside_the_others_name_what_
         for node in tree.body
         if isinstance(node, ast.Assign)
         and isinstance(node.targets[0], ast.Name)
-        and node.targets[0].id in {"ALONE", "LONG", "TIMED", "UNTIMED"}
+        and node.targets[0].id in {"ALONE", "ALONE_IN_FULL", "LONG", "TIMED", "UNTIMED"}
     }
     named = [name.removeprefix("tests/") for names in lists.values() for name in names]
     files = [path.relative_to(TESTS).as_posix() for path in TESTS.rglob("test_*.py")]
