@@ -1,24 +1,27 @@
 """A figure of the page and what all of them are drawn with: panels, lines, intervals, as Plotly JSON.
 
-Colours and grid that depend on light or dark are set by the page. All is plain values: Plotly's own classes would look at
-each of them, which takes longer than all else about a figure.
+Colours and grid that depend on light or dark are set by the page. Lines are plain values: Plotly's classes would look at
+each of them, which takes longer than all else about a figure; the tests have them do it.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import plotly.io
+from plotly.subplots import make_subplots
 
 from tailgauge_analysis.stats.quantiles import Floats
 
 BLUE, ORANGE, GREEN, PURPLE, GREY = "#3f7fbf", "#d9822b", "#2f9e6e", "#9067c6", "#8a8f98"
 LINES = (BLUE, ORANGE, GREEN, PURPLE, "#c2577b", "#3aa6b9", "#a08530", GREY)
 LIBRARY = Path(__file__).parent / "plotly" / "plotly-cartesian.min.js"
+# The page has looks of its own: Plotly's would be loaded to be thrown away.
+plotly.io.templates.default = None
 Tree = dict[str, Any]  # of Plotly: a trace, or a plot with its data and layout
 
 
@@ -61,21 +64,18 @@ def stacked(
     heights: Sequence[float] | None = None, **layout: Any,
 ) -> Tree:  # fmt: skip
     """Panels below each other, the x axis `x` below the last."""
-    last, shared = len(panels), not any(panel.x for panel in panels)
-    parts, data = list(heights or [1.0] * last), list[Tree]()
-    unit = (1 - gap * (last - 1)) / sum(parts)
-    if shared and last > 1:
+    shared = not any(panel.x for panel in panels)
+    grid = make_subplots(len(panels), 1, shared_xaxes=shared, vertical_spacing=gap, row_heights=heights)
+    layout |= grid.to_plotly_json()["layout"]
+    data = list[Tree]()
+    if shared and len(panels) > 1:
         layout["hoversubplots"] = "axis"
     for row, panel in enumerate(panels, 1):
         number = str(row) if row > 1 else ""
         data += [{**line, "xaxis": f"x{number}", "yaxis": f"y{number}"} for line in panel.lines]
-        low = gap * (last - row) + unit * sum(parts[row:])
-        domain = [low, low + unit * parts[row - 1]]
-        across = titled(panel.x) if panel.x else {**x} if row == last else {}
-        if shared and row < last:
-            across |= {"matches": f"x{last}", "showticklabels": False}
-        layout[f"xaxis{number}"] = {"anchor": f"y{number}", "domain": [0, 1], **across}
-        layout[f"yaxis{number}"] = {"anchor": f"x{number}", "domain": domain, **titled(panel.y), **panel.axis}
+        layout[f"yaxis{number}"] |= titled(panel.y) | {**panel.axis}
+        if panel.x or row == len(panels):
+            layout[f"xaxis{number}"] |= titled(panel.x) if panel.x else x
     return {"data": data, "layout": layout}
 
 
@@ -129,5 +129,4 @@ def finish(name: str, title: str, caption: str, height: int, plot: Tree) -> Figu
         elif key.startswith("yaxis"):
             axis |= {"automargin": True, "zeroline": False}
             axis["title"]["standoff"] = 10
-    finite = json.loads(json.dumps(plot), parse_constant=lambda _: None)
-    return Figure(name, title, caption, height, json.dumps(finite, separators=(",", ":")))
+    return Figure(name, title, caption, height, str(plotly.io.to_json(plot, validate=False)))

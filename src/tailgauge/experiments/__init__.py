@@ -3,5 +3,5 @@
 In: a scenario with a table [experiment]. Out: an answer in reports/<id>/, and the run folders of its runs.
 Each experiment is one folder: `plan` (which runs, in which order), `measure` (one run to a few numbers), `judge`
 (all runs to a decision), `report` (the decision as text, tables and figures); and one row of `table`.
-Only commands that need an experiment import it: pandas comes with it; Jinja only with `write`.
+Only commands that need an experiment import it: pandas comes with it; plotly and Jinja only with `write`.
 """
