@@ -10,8 +10,8 @@ import pytest
 from run_folders.run_data import RunData
 from starting.command import NO_SDK, Start
 
-from tailgauge.experiments.checkup.cancelled import by_engine
 from tailgauge.experiments.checkup.judge import STRICT
+from tailgauge.experiments.checkup.probes import by_engine
 from tailgauge_analysis.reading.frames import load
 
 LEFT = """

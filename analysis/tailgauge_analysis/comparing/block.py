@@ -75,23 +75,13 @@ def block(folder: Path, metrics: Sequence[str]) -> Block:
     began, ended = _when(frames.run)
     steady, share = evidence.stability, proportion((stage.requests["ended"] == schema.OK).to_numpy(np.bool_))
     return Block(
-        run_id=frames.run["run_id"],
-        dry_run=frames.run["dry_run"],
-        seed=frames.run["seed"],
-        verdict=worst(against),
-        reason=against[0].text if against else "",
-        began=began,
-        ended=ended,
-        seconds=stage.seconds,
-        offered=offered,
-        answered=answered(stage),
-        e2e_p99_s=e2e_p99_s(stage),
+        run_id=frames.run["run_id"], dry_run=frames.run["dry_run"], seed=frames.run["seed"], verdict=worst(against),
+        reason=against[0].text if against else "", began=began, ended=ended, seconds=stage.seconds, offered=offered,
+        answered=answered(stage), e2e_p99_s=e2e_p99_s(stage), work=work(stage),
         growth_per_s=steady.growth_per_s if steady.of(BACKLOG) else None,
-        work=work(stage),
         answered_ends=(share.low or 0.0, 1.0 if share.high is None else share.high),
-        model=str(next(iter(stage.attempts["model"].mode()), "")),
-        **figures(stage, metrics),
-    )
+        model=str(next(iter(stage.attempts["model"].mode()), "")), **figures(stage, metrics),
+    )  # fmt: skip
 
 
 def pair_of(a: Block, b: Block) -> tuple[Block, Block]:

@@ -86,23 +86,12 @@ def build(findings: Findings) -> Report:
         answer = comparison.headline(crossover, answer)
         sections = (comparison.section(crossover), *sections)
     data = contents(findings, answer, crossover, added)
+    lines = [("" if i else one.name, line) for one in sections for i, line in enumerate(one.brief)]
     return Report(
-        run_id=run["run_id"],
-        title=data["run"]["scenario"],
-        about=tuple(_about(findings)),
-        started_at=run["started_at"] or "",
-        dry_run=run["dry_run"],
-        result=answer,
-        measurement=result.measurement(findings),
-        summary=(
-            *result.summary(findings),
-            *(("" if i else one.name, line) for one in sections for i, line in enumerate(one.brief)),
-        ),
-        sections=sections,
-        exit_code=result.exit_code(findings, answer),
-        figure="timeline",
-        data=data,
-    )
+        run["run_id"], data["run"]["scenario"], tuple(_about(findings)), run["started_at"] or "", run["dry_run"], answer,
+        result.measurement(findings), (*result.summary(findings), *lines), sections, result.exit_code(findings, answer),
+        figure="timeline", data=data,
+    )  # fmt: skip
 
 
 def _about(findings: Findings) -> Iterator[str]:

@@ -71,15 +71,8 @@ def calibrate(
 @options.out("runs/ and reports/", remote=True)
 @options.as_json()
 def checkup(
-    scenario: str,
-    quick: bool,
-    workers: int,
-    dry_run: bool,
-    out: Path,
-    as_json: bool,
-    sets: tuple[str, ...],
-    **given: Any,
-) -> None:
+    scenario: str, quick: bool, workers: int, dry_run: bool, out: Path, as_json: bool, sets: tuple[str, ...], **given: Any
+) -> None:  # fmt: skip
     """Find problems of an endpoint before launch.
 
     The traffic is that of the scenario, by default of the packaged example. `tailgauge run` on a scenario with

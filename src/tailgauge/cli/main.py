@@ -92,21 +92,10 @@ def cli() -> None:
 @options.out("runs/ and reports/", remote=True)
 @options.as_json("one JSON object per run")
 def run(
-    scenarios: tuple[str, ...],
-    duration: float | None,
-    requests: int | None,
-    workers: int | None,
-    expect_workers: int,
-    bind: str | None,
-    web: str | None,
-    metrics: bool,
-    dry_run: bool,
-    certificate: Path | None,
-    out: Path,
-    as_json: bool,
-    sets: tuple[str, ...],
-    **given: Any,
-) -> None:
+    scenarios: tuple[str, ...], duration: float | None, requests: int | None, workers: int | None, expect_workers: int,
+    bind: str | None, web: str | None, metrics: bool, dry_run: bool, certificate: Path | None, out: Path, as_json: bool,
+    sets: tuple[str, ...], **given: Any,
+) -> None:  # fmt: skip
     """Run a scenario and report it.
 
     SCENARIO is a file or the name of a packaged scenario. Several scenarios run one after the other on the same
@@ -175,13 +164,8 @@ cli.add_command(checkup)
 @click.option("--baseline", metavar="DIR", help="Judge one run by this baseline.")
 @options.allow()
 @click.option(
-    "--threshold",
-    type=Positive(),
-    default=5,
-    show_default=True,
-    metavar="PERCENT",
-    help="Smallest change to report.",
-)
+    "--threshold", type=Positive(), default=5, show_default=True, metavar="PERCENT", help="Smallest change to report."
+)  # fmt: skip
 @click.option(
     "--metric", "metrics", multiple=True, metavar="NAME", help="Compare this metric only (repeatable)."
 )
@@ -190,15 +174,9 @@ cli.add_command(checkup)
 @options.plugins()
 @options.as_json()
 def compare(
-    run_dirs: tuple[Path, ...],
-    baseline: str | None,
-    allow: tuple[str, ...],
-    threshold: float,
-    metrics: tuple[str, ...],
-    as_markdown: bool,
-    out: Path,
-    as_json: bool,
-) -> None:
+    run_dirs: tuple[Path, ...], baseline: str | None, allow: tuple[str, ...], threshold: float, metrics: tuple[str, ...],
+    as_markdown: bool, out: Path, as_json: bool,
+) -> None:  # fmt: skip
     """Compare two sets of runs, or two load curves.
 
     Give the folders in pairs: A1 B1 A2 B2 ... A pair is one run of A and one of B, made one after the other in random

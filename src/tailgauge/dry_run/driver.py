@@ -136,7 +136,7 @@ class Delivery:
         if self._holds:
             times = [until_ns] * len(times) if self._ended else []
         sizes = [answer.tokens_in(i + 1) - answer.tokens_in(i) for i in range(len(times))]
-        every = zip(times, sizes, answer.kinds(len(times)), strict=True)
+        every = zip(times, sizes, answer.pieces.kinds(len(times)), strict=True)
         rows = [(at_ns, size, kind) for at_ns, size, kind in every if kind is not None]
         return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
 

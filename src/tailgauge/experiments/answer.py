@@ -24,24 +24,21 @@ from tailgauge_analysis.text.section import Measurement, ObjectiveLine, Report, 
 SCHEMA_VERSION: Literal[2] = 2
 NOTHING = "no answer: every run was INVALID, or there was no time for one"
 NONE = "–"
+Number = float | None  # None: not known
 
 
-def estimate(
-    value: float | None, low: float | None, high: float | None, shown: Callable[[float], str]
-) -> Value:
+def estimate(value: Number, low: Number, high: Number, shown: Callable[[float], str]) -> Value:
     """A number with its interval, if that is wider than the number as shown."""
     of, *ends = ("?" if one is None else shown(one) for one in (value, low, high))
     return Value(of, "" if ends in ([of, of], ["?", "?"]) else " – ".join(ends))
 
 
-def between(low: float | None, high: float | None) -> str:
+def between(low: Number, high: Number) -> str:
     """An interval of rates or loads; `?` at an end without a bound."""
     return " – ".join("?" if end is None else figures(end) for end in (low, high))
 
 
-def load_line(
-    name: str, outcome: str, needed: float, found: Sequence[float | None], unit: str
-) -> ObjectiveLine:
+def load_line(name: str, outcome: str, needed: float, found: Sequence[Number], unit: str) -> ObjectiveLine:
     """The objective that a load is `needed` at least; `found`: value, low and high end."""
     value, *ends = found
     text = NONE if value is None else f"{figures(value)} {unit}"

@@ -68,54 +68,19 @@ class StepLedger:
         return left
 
 
-@dataclass(frozen=True, slots=True)
-class Conducted:
-    """A finished experiment. `interrupted`: by the user, before its end."""
-
-    answer: Answer
-    steps: tuple[StepResult, ...]
-    ledger: StepLedger
-    interrupted: bool = False
-
-
-def conduct(
-    experiment: Planner,
-    base: Base,
-    runner: Runner,
-    folder: Path,
-    progress: Progress,
-    began: float | None = None,
-) -> Conducted:
-    """Conduct it; step files are written into `folder`. `began`: since when its minutes count, by time.monotonic.
-
-    KeyboardInterrupt ends it with the answer that the finished runs allow; it is raised if there are none, or in a dry run.
-    """
-    conductor = _Conductor(experiment, base, runner, folder, progress, began or time.monotonic())
-    course = experiment.course()
-    try:
-        steps = next(course)
-        while True:
-            try:
-                results = conductor.run(steps)
-            except SpentError as spent:
-                progress(str(spent))
-                steps = course.throw(spent)
-            else:
-                steps = course.send(results)
-    except StopIteration as end:  # at once where there is no time for a single run
-        return Conducted(end.value, tuple(conductor.results), conductor.ledger, conductor.interrupted)
-
-
 @dataclass(slots=True)
-class _Conductor:
+class Conducted:
+    """An experiment, its steps until now, and at its end the answer. `interrupted`: by the user, before its end."""
+
     experiment: Planner
     base: Base
     runner: Runner
     folder: Path
     progress: Progress
     began: float
+    answer: Answer = field(init=False)
     ledger: StepLedger = field(default_factory=StepLedger)
-    results: list[StepResult] = field(default_factory=list)
+    steps: tuple[StepResult, ...] = ()
     interrupted: bool = False
 
     def run(self, steps: Sequence[Step]) -> list[StepResult]:
@@ -128,14 +93,14 @@ class _Conductor:
                 for folder in ended:
                     folders.append(folder)
         except KeyboardInterrupt:
-            if not (self.runner.sends and (folders or self.results)):
+            if not (self.runner.sends and (folders or self.steps)):
                 raise
             self.interrupted = True
             self.progress(f"{INTERRUPTED}: answering with the finished runs")
         # Not before all have run: reading a run would take the cores from the next one.
         ran = zip(prepared, folders, strict=not self.interrupted)
         results = [self._measure(one, folder) for one, folder in ran]
-        self.results += results
+        self.steps += tuple(results)
         return results
 
     def _measure(self, one: Prepared, folder: Path) -> StepResult:
@@ -147,18 +112,40 @@ class _Conductor:
         return StepResult(one.step, reading.run_id, reading.verdict, reading.reason, measured)
 
     def _prepare(self, steps: Sequence[Step]) -> list[Prepared]:
-        sends = self.runner.sends
-        guard = self.ledger.left(self.base.scenario.guard) if sends else None
+        guard, sends = None, self.runner.sends
         if sends:
+            guard = self.ledger.left(self.base.scenario.guard)
             self._check_time(steps)
-        return [
-            self.base.prepare(step, number, self.folder, sends=sends, guard=guard)
-            for number, step in enumerate(steps, len(self.results) + 1)
-        ]
+        numbered = enumerate(steps, len(self.steps) + 1)
+        return [self.base.prepare(step, n, self.folder, sends=sends, guard=guard) for n, step in numbered]
 
     def _check_time(self, steps: Sequence[Step]) -> None:
         passed = time.monotonic() - self.began
         needed = sum(step.takes_s for step in steps)
         minutes = self.base.table.minutes
-        if self.results and passed + needed > minutes * 60 * LATE:
+        if self.steps and passed + needed > minutes * 60 * LATE:
             raise SpentError(f"experiment.minutes: {minutes:g} minutes leave no time for {steps[0].name}")
+
+
+def conduct(
+    experiment: Planner, base: Base, runner: Runner, folder: Path, progress: Progress, began: float | None = None
+) -> Conducted:  # fmt: skip
+    """Conduct it; step files are written into `folder`. `began`: since when its minutes count, by time.monotonic.
+
+    KeyboardInterrupt ends it with the answer that the finished runs allow; it is raised if there are none, or in a dry run.
+    """
+    done = Conducted(experiment, base, runner, folder, progress, began or time.monotonic())
+    course = experiment.course()
+    try:
+        steps = next(course)
+        while True:
+            try:
+                results = done.run(steps)
+            except SpentError as spent:
+                progress(str(spent))
+                steps = course.throw(spent)
+            else:
+                steps = course.send(results)
+    except StopIteration as end:  # at once where there is no time for a single run
+        done.answer = end.value
+        return done

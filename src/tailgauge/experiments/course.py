@@ -32,9 +32,7 @@ from tailgauge_analysis.verdict.verdict import Check, Evidence, reasons, worst
 RUN_S = 9.0  # of a real run beside its load: processes, connections, drain, report
 SEED_STEP = 7919  # between the seeds of two steps
 _TARGETS = ("target", "second_target")
-_TOKENS = (
-    "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens",
-)  # fmt: skip
+_TOKENS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
 
 
 @dataclass(frozen=True, slots=True)

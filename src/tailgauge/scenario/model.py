@@ -36,9 +36,7 @@ MANY = 20  # errors of one scenario that are shown
 ENDLESS_S = 30 * 86400  # the longest run; one of tasks ends when Locust stops it
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.\*)?(\.[A-Za-z0-9_-]+)*")  # `traffic.*.model`: of every traffic table
-_OF_PLANS = (
-    "pattern", "weight", "prompt_tokens", "prompt_sigma", "output_sigma", "prompts", "session",
-)  # fmt: skip
+_OF_PLANS = ("pattern", "weight", "prompt_tokens", "prompt_sigma", "output_sigma", "prompts", "session")
 _OF_ONE_TARGET = {"url", "api_key_env", "headers"}  # of each target: secrets go nowhere else
 _TABLE_LEVELS = 3  # parts of a key that name tables and keys of the model; names below are the user's
 _INSTEAD = {

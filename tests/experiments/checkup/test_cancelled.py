@@ -9,8 +9,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tailgauge.experiments.checkup.cancelled import by_engine
 from tailgauge.experiments.checkup.judge import STRICT
+from tailgauge.experiments.checkup.probes import by_engine
 from tailgauge_analysis.reading.frames import load
 
 STOPS, GOES_ON = 2, 10_000  # tokens after the client has left

@@ -194,9 +194,9 @@ def _join(frames: Frames, run_dir: Path) -> Joined:
     chunks = frames.chunks
     places = chunks.places(*(named[name].to_numpy() for name in named.columns))
     begin = np.cumsum(chunks.sizes) - chunks.sizes
-    kept, arrived, reference, late = [], [], [], []
+    kept, arrived, reference, late, nothing = [], [], [], [], np.empty(0, np.int64)
     for row, (key, place) in enumerate(zip(named.itertuples(index=False, name=None), places, strict=True)):
-        times, behind = log.get(key, (np.empty(0, np.int64), 0))
+        times, behind = log.get(key, (nothing, 0))
         size = int(chunks.sizes[place]) if place >= 0 else 0
         if not size or size != len(times):
             continue
@@ -205,13 +205,9 @@ def _join(frames: Frames, run_dir: Path) -> Joined:
         reference.append(times)
         late.append(behind)
     rows = ours.iloc[kept]
+    sent, first = (rows[name].to_numpy(np.float64) for name in ("sent_at_ns", "first_content_at_ns"))
     return Joined(
-        sent=rows["sent_at_ns"].to_numpy(np.float64),
-        first=rows["first_content_at_ns"].to_numpy(np.float64),
-        first_exact=rows["first_content_low_at_ns"].isna().to_numpy(),
-        late=np.array(late, np.float64),
-        sizes=np.array([len(times) for times in reference], np.int64),
-        arrived=np.concatenate([np.empty(0, np.int64), *arrived]),
-        reference=np.concatenate([np.empty(0, np.int64), *reference]),
-        lost=len(ours) - len(kept),
-    )
+        sent, first, rows["first_content_low_at_ns"].isna().to_numpy(), late=np.array(late, np.float64),
+        sizes=np.array([len(times) for times in reference], np.int64), lost=len(ours) - len(kept),
+        arrived=np.concatenate([nothing, *arrived]), reference=np.concatenate([nothing, *reference]),
+    )  # fmt: skip

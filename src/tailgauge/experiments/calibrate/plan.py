@@ -57,10 +57,8 @@ class Steps:
 
     def windows(self) -> list[Window]:
         """What counts of each step."""
-        return [
-            Window(rate, i * self.step_s + SETTLE_S, (i + 1) * self.step_s)
-            for i, rate in enumerate(self.rates)
-        ]
+        s = self.step_s
+        return [Window(rate, i * s + SETTLE_S, (i + 1) * s) for i, rate in enumerate(self.rates)]
 
 
 @dataclass(frozen=True, slots=True)

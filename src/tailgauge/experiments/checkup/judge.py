@@ -268,7 +268,6 @@ def wait(value_ms: float | None) -> str:
 
 def latencies(name: str, values_ms: Floats) -> list[Measured]:
     """p50, p95 and p99 of a sample with their intervals, if it has enough values."""
-    shown = [q for q in quantiles(values_ms, PS) if q.mark != TOO_FEW and q.value is not None]
-    return [
-        Measured(f"{name}, {percentile(q.p)}", wait(q.value), quantile_cell(q).interval, q.n) for q in shown
-    ]
+    known = [q for q in quantiles(values_ms, PS) if q.mark != TOO_FEW and q.value is not None]
+    cells = [(f"{name}, {percentile(q.p)}", wait(q.value), quantile_cell(q).interval, q.n) for q in known]
+    return [Measured(*cell) for cell in cells]

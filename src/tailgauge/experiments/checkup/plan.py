@@ -22,7 +22,6 @@ import numpy as np
 from tailgauge.call import CACHE_MARKS
 from tailgauge.experiments.answer import Answer
 from tailgauge.experiments.checkup import judge, light, probes, report
-from tailgauge.experiments.checkup.cancelled import cancelled
 from tailgauge.experiments.checkup.judge import BURST_FROM, BURST_TO, CONTROL, ProbeResult
 from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step, StepResult, Steps, warm_up
 from tailgauge.patterns.table import Traffic, pattern_of
@@ -299,7 +298,7 @@ def _cancelled(of: TestedTraffic) -> Sent:
 
 
 def _cancelled_found(of: TestedTraffic, reading: RunReading) -> ProbeResult:
-    return cancelled(reading, of.tables[of.heaviest].cancel.share or LEFT_SHARE)
+    return probes.cancelled(reading, of.tables[of.heaviest].cancel.share or LEFT_SHARE)
 
 
 def _loaded(of: TestedTraffic) -> Sent:

@@ -1,4 +1,5 @@
-"""The probes of calls that affect each other: through a shared prefix, as the legs of a fan-out, or by the load.
+"""The probes of calls that affect each other, through a shared prefix, as the legs of a fan-out or by the load; and of clients
+that leave.
 
 prefix cache    why calls miss, what that costs, and the benefit of a warm prefix. Counted calls of the steady stage;
                 causes as in the cache section of a report. Costs are in prices of an input token: a read 0.1, a write
@@ -11,10 +12,19 @@ fan-out         the join, compared with the slowest of as many single calls. Req
 load in steps   a quarter of today's rate, a burst, and today's rate again. A request belongs to the part in which it
                 was scheduled. Times to the first content are since sent. Retries are compared with the
                 `retry-after` of the 429 before them
+clients that leave   whether the endpoint stops generating, and what it bills. By the endpoint's server log, call by call.
+                Without one by its engine's token count, all calls together:
+
+                    generated after leaving = the engine's count - usage of whole answers - what the cancelled ones received
+
+                Who leaves is random, so the cancelled answers would have been as long as the whole ones of the same run. The
+                count covers all users of the engine: a count higher than possible is noted and gives no finding. Without
+                either there is no answer
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -23,10 +33,20 @@ import pandas as pd
 
 from tailgauge.experiments.checkup import judge
 from tailgauge.experiments.checkup.checks import CHECKS
-from tailgauge.experiments.checkup.judge import Gain, Measured, Medians, ProbeCheck, ProbeResult
+from tailgauge.experiments.checkup.judge import (
+    FEWEST,
+    Z_STRICT,
+    Gain,
+    Measured,
+    Medians,
+    ProbeCheck,
+    ProbeResult,
+)
 from tailgauge.experiments.checkup.light import known
 from tailgauge.experiments.course import RunReading
 from tailgauge.rows import schema
+from tailgauge_analysis.reading.dedup import CALL
+from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.sections.cache import misses
 from tailgauge_analysis.sections.cache.calls import CacheSettings, calls, settings
 from tailgauge_analysis.sections.cache.cost import RELATIVE
@@ -35,14 +55,13 @@ from tailgauge_analysis.sections.fan_out.legs import Legs, legs
 from tailgauge_analysis.sections.rate_limits.retries import early_s
 from tailgauge_analysis.stats.bootstrap import SEED
 from tailgauge_analysis.stats.proportions import counted, proportion
-from tailgauge_analysis.stats.quantiles import Floats, Mask
+from tailgauge_analysis.stats.quantiles import NORMAL_975, Floats, Mask
 from tailgauge_analysis.text.formatting import count, ms, share
 from tailgauge_analysis.text.json_values import Json, number
 from tailgauge_analysis.verdict.cold_cache import SHARE as NO_READS
 
-READ, WRITE, WRITE_HOUR, OUTPUT = (
-    float(RELATIVE[name]) for name in ("read", "write_5m", "write_1h", "output")
-)
+PRICES = ("read", "write_5m", "write_1h", "output")
+READ, WRITE, WRITE_HOUR, OUTPUT = (float(RELATIVE[name]) for name in PRICES)
 DRAWS = 2000
 WORSE = 1.25  # times the prediction
 SETTLING = 0.1  # of the run, after the burst
@@ -58,7 +77,7 @@ def cached(reading: RunReading, per_s: Floats, ttl: str, *, has_marks: bool) -> 
     every = steady_calls(reading, known, salted={judge.COLD})
     sent, cold = every[every["traffic"] == judge.WARM], every[every["traffic"] == judge.COLD]
     uncached = every.loc[every["traffic"] != judge.COLD, "cause"].eq(misses.NO_CACHE)
-    if uncached.sum() >= judge.FEWEST:  # then it is why all miss
+    if uncached.sum() >= FEWEST:  # then it is why all miss
         short = sent["cause"] == misses.BELOW_MINIMUM
         sent = sent.assign(cause=sent["cause"].where(short, misses.NO_CACHE))
     warm = sent[sent["counted"]]
@@ -228,7 +247,7 @@ def _shared(calls: pd.DataFrame) -> list[ProbeCheck]:
 def amplified(joins: Floats, singles: Sequence[tuple[Floats, int]]) -> ProbeCheck:
     """The joins compared with the slowest of single calls: of each kind its times, and how many a request has."""
     width = sum(count for _, count in singles)
-    if min(len(joins), *(len(one) for one, _ in singles)) < judge.FEWEST:
+    if min(len(joins), *(len(one) for one, _ in singles)) < FEWEST:
         return judge.inconclusive("fan_out", "too few requests with all their legs, or single calls")
     found, typical = _against(joins, singles), float(np.median(joins))
     text = f"median join of {width} calls {ms(typical)} ms, slowest of as many single calls {ms(typical / found.value)} ms: {found.text}"
@@ -257,10 +276,8 @@ def loaded(reading: RunReading, waits: Floats) -> ProbeResult:
     low_load, after = known(waits[at < judge.BURST_FROM]), known(waits[at >= judge.BURST_TO + SETTLING])
     attempts = steady.sent
     when = attempts["scheduled_at_ns"].to_numpy(np.float64) / 1e9 / duration_s
-    burst = attempts[
-        (when >= judge.BURST_FROM) & (when < judge.BURST_TO) & (attempts["cause"] == schema.PRIMARY)
-    ]
-    refused = burst["ended"].isin(judge.REFUSED).to_numpy(np.bool_)
+    burst = (when >= judge.BURST_FROM) & (when < judge.BURST_TO) & (attempts["cause"] == schema.PRIMARY)
+    refused = attempts["ended"][burst].isin(judge.REFUSED).to_numpy(np.bool_)
     text = "the median wait after the burst is {} that before"
     checks = (
         judge.of_share("burst", refused, f"{judge.of_all(refused)} calls of the burst were refused"),
@@ -300,3 +317,89 @@ def _of_attempts(seen: Mask, n: int) -> Gain:
     """The share of all attempts: they depend on each other as much as those of which it was seen."""
     found = proportion(seen)
     return judge.of_proportion(counted(found.k, n, round(n * found.n_eff / found.n)))
+
+
+# --- clients that leave ---------------------------------------------------------------------------------------------
+
+IGNORED = "cancel_ignored"
+WENT_ON = 0.5  # of what was left of the answer
+BILLED_TIMES = 1.25  # what was generated
+_KEYS = list(CALL)
+_UNKNOWN = "unknown what the target {} after a client left: compare its usage report with the tokens received"
+
+
+def cancelled(reading: RunReading, left_share: float) -> ProbeResult:
+    """Result of a run; gains are shares of all answers, of which users cancel `left_share`."""
+    attempts = reading.steady.attempts
+    ours = attempts[attempts["ended"] == schema.CANCELLED]
+    log = reading.frames.server_log.dropna(subset=_KEYS).drop_duplicates(_KEYS)
+    both = ours[_KEYS].merge(log, on=_KEYS)
+    both = both[both["cancelled_at_ns"].notna()].sort_values("received_at_ns", kind="stable")
+    if not len(log):
+        unknown = judge.inconclusive(IGNORED, _UNKNOWN.format("generates"))
+        ignored = by_engine(reading.frames, left_share) or unknown
+        return ProbeResult((ignored, judge.inconclusive("cancel_billed", _UNKNOWN.format("bills"))))
+    requests = reading.frames.requests.drop_duplicates("request_id").set_index("request_id")
+    whole = both["request_id"].map(requests["asked_output_tokens"]).to_numpy(np.float64)
+    columns = both[["output_tokens", "tokens_after_cancel", "billed_output_tokens"]]
+    sent, after, billed = columns.fillna(0).to_numpy(np.float64).T
+    checks = _ignored(whole, sent, after, left_share), _billed(whole, sent + after, billed, left_share)
+    return ProbeResult(checks)
+
+
+def _ignored(whole: Floats, sent: Floats, after: Floats, left_share: float) -> ProbeCheck:
+    went_on = after >= WENT_ON * np.maximum(whole - sent, 1)
+    part = share(float(after.sum() / max(1.0, (whole - sent).sum())))
+    text = f"{count(float(after.sum()))} tokens generated after the client left, {part} of the rest of {len(after)} answers"
+    return judge.of_share(IGNORED, went_on, text, judge.scaled(judge.saved(after, whole), left_share))
+
+
+def _billed(whole: Floats, generated: Floats, billed: Floats, left_share: float) -> ProbeCheck:
+    more = billed > BILLED_TIMES * np.maximum(generated, 1)
+    text = f"{count(float(billed.sum()))} tokens billed for {len(billed)} cancelled answers, {count(float(generated.sum()))} generated"
+    gain = judge.scaled(judge.saved(np.maximum(billed - generated, 0), whole), left_share)
+    return judge.of_share("cancel_billed", more, text, gain)
+
+
+ALLOWED = 0.25  # of the rest: an engine that stops needs a moment to notice
+LEAST_ERROR = 0.01
+LEFT = (schema.CANCELLED, schema.CENSORED)  # the client closed both
+NO_TOKENS = (schema.RATE_LIMITED, schema.OVERLOADED, schema.CONNECT_ERROR)
+COUNTED = "{} counts {} tokens generated after the client left, {} of the rest of {:,} answers"
+
+
+def by_engine(frames: Frames, left_share: float) -> ProbeCheck | None:
+    """The check; None if the engine's count is unknown."""
+    counts = frames.run["engine_tokens"]
+    if not counts:
+        return None
+    calls = frames.attempts
+    calls = calls[(calls["stage"] != schema.PREFLIGHT) & calls["sent_at_ns"].notna()]
+    whole, left = calls[calls["ended"] == schema.OK], calls[calls["ended"].isin(LEFT)]
+    tokens = whole["output_tokens"].to_numpy(np.float64)
+    others = len(calls) - len(whole) - len(left) - int(calls["ended"].isin(NO_TOKENS).sum())
+    n = len(left)
+    if min(len(whole), n) < FEWEST:
+        text = f"not enough data: {n} cancelled and {len(whole)} whole answers, {FEWEST} of each needed"
+        return judge.inconclusive(IGNORED, text, n)
+    if np.isnan(tokens).any() or others:
+        text = "the engine's count cannot be used: some calls failed or have no usage"
+        return judge.inconclusive(IGNORED, text, n)
+    had = float(left["chunks"].sum()) * float(tokens.sum()) / max(1.0, float(whole["chunks"].sum()))
+    after = counts["after"] - counts["before"] - float(tokens.sum()) - had
+    full = n * float(tokens.mean())
+    rest = max(full - had, 1.0)
+    # Of the sum of n answers, whose mean is that of the whole ones.
+    spread = float(tokens.std(ddof=1)) * math.sqrt(n + n**2 / len(whole))
+    error = max(LEAST_ERROR, spread / rest)
+    part = after / rest
+    engine, smallest = counts["engine"], min(1.0, ALLOWED + Z_STRICT * error)
+    if part > 1.25 + 3 * error:
+        text = f"{engine} counts more tokens than were requested: others use it too"
+        return judge.inconclusive(IGNORED, text, n)
+    if part < -0.25 - 3 * error:
+        return judge.inconclusive(IGNORED, f"{engine} counts fewer tokens than its usage", n)
+    ends = (part + z * error for z in (0, -NORMAL_975, NORMAL_975))
+    gain = judge.scaled(Gain(*(min(1.0, max(0.0, one * rest / full)) for one in ends)), left_share)
+    text = COUNTED.format(engine, count(max(0.0, after)), share(max(0.0, part)), n)
+    return ProbeCheck(IGNORED, n, judge.p_above(part, ALLOWED, error), text, gain, smallest)

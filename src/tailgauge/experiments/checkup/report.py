@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from tailgauge.experiments.answer import Answer
 from tailgauge.experiments.checkup.judge import ALPHA, JudgedCheck, Measured, ProbeCheck, findings, judged
+from tailgauge_analysis.comparing.comparison import p_text
 from tailgauge_analysis.text import section
 from tailgauge_analysis.text.formatting import plural, sentence, share
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS, ObjectiveLine, Result, Section, Table
@@ -70,7 +71,7 @@ def _problem(one: JudgedCheck) -> ObjectiveLine:
     """A problem with its gain, its evidence, and what to change."""
     value, low, high = map(share, (one.check.gain.value, one.check.gain.low, one.check.gain.high))
     ends = "" if low == value == high else f" ({low} – {high})"
-    evidence = f"{sentence(one.check.evidence)} (p {_chance(one.adjusted)})"
+    evidence = f"{sentence(one.check.evidence)} (p {p_text(one.adjusted)})"
     why = f"Gain {value}{ends} of {one.spec.gain_of}. {evidence}. {sentence(one.spec.change)}."
     return ObjectiveLine(one.spec.problem, FAIL, "", "", why=why)
 
@@ -81,7 +82,7 @@ def _checks(checks: Sequence[JudgedCheck]) -> Table:
         ("outcome", _outcome),
         ("evidence", lambda one: one.check.evidence),
         ("allowed", lambda one: one.spec.allowed),
-        ("p", lambda one: _chance(one.adjusted)),
+        ("p", lambda one: p_text(one.adjusted)),
         ("n", lambda one: f"{one.check.n:,}"),
         ("smallest", lambda one: _least(one.check)),
         ("probe", lambda one: one.spec.probe),
@@ -100,12 +101,6 @@ def _least(one: ProbeCheck) -> str:
 def _numbers(measured: Sequence[Measured]) -> Table:
     rows = tuple((one.name, section.Value(one.value, one.interval), f"{one.n:,}") for one in measured)
     return Table("", ("number", "value", "n"), rows)
-
-
-def _chance(p_value: float | None) -> str:
-    if p_value is None:
-        return "–"
-    return "< 0.001" if p_value < 0.001 else f"{p_value:.3f}"
 
 
 def _smallest(checks: Sequence[JudgedCheck]) -> str:

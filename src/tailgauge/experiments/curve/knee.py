@@ -61,9 +61,8 @@ def grid(loads: Sequence[float]) -> Floats:
 
 def fit(places: Floats, samples: Sequence[Sample], allowed: float, capacity: float | None) -> Fit:
     """Where the share crosses what is allowed."""
-    load, share, n, n_eff = np.array(
-        [(one.load, one.share, one.n, one.n_eff) for one in samples], np.float64
-    ).T
+    rows = [(one.load, one.share, one.n, one.n_eff) for one in samples]
+    load, share, n, n_eff = np.array(rows, np.float64).T
     late, each = share * n, n / np.maximum(n_eff, 1.0)
     near, memory, centre = np.ones(len(load)), np.ones(len(load)), USUAL
     prior, spread = -0.5 * DRAWS**2, USUAL_SD if capacity is None else KNOWN_SD
@@ -96,9 +95,8 @@ def fit(places: Floats, samples: Sequence[Sample], allowed: float, capacity: flo
 def known(places: Floats, rate: Rate) -> Floats:
     """The chance at each place of a load that was measured, with its interval."""
     off = np.log(places / rate.value)
-    below, above = (
-        max(SUREST, abs(math.log(max(end, 1e-9) / rate.value)) / NORMAL_975) for end in (rate.low, rate.high)
-    )
+    logs = (abs(math.log(max(end, 1e-9) / rate.value)) for end in (rate.low, rate.high))
+    below, above = (max(SUREST, log / NORMAL_975) for log in logs)
     return _whole(np.exp(-0.5 * (off / np.where(off < 0, below, above)) ** 2))
 
 

@@ -79,11 +79,8 @@ def limits(runs: Sequence[RateResult]) -> Iterator[Limit]:
         bursts = [one.burst for one in buckets if one.burst.low is not None or one.burst.value is not None]
         exact = [one for one in bursts if one.value is not None]
         at_once = _common(exact) or _bounded(bursts, rate)
-        refused, counted = (
-            sum(one.refused for one in buckets),
-            max(buckets, key=lambda one: one.refused).counted,
-        )
-        yield Limit(kind, counted, refused, rate, at_once, bool(exact) and refused > 0)
+        refused, most = sum(one.refused for one in buckets), max(buckets, key=lambda one: one.refused)
+        yield Limit(kind, most.counted, refused, rate, at_once, bool(exact) and refused > 0)
 
 
 def _common(several: Sequence[Estimate]) -> Rate | None:
@@ -151,10 +148,7 @@ def binding(failed: Sequence[RateResult]) -> str | None:
 
 def by_kind(runs: Sequence[RateResult]) -> Counter[str]:
     """429s of each limit."""
-    counts: Counter[str] = Counter()
-    for one in runs:
-        counts.update(one.kinds)
-    return counts
+    return sum((Counter(one.kinds) for one in runs), Counter())
 
 
 def bounds(runs: Sequence[RateResult], gaps: Floats, share: float) -> list[Bound]:
@@ -249,9 +243,7 @@ def sustained(of: Offered, rate: float, burst: float, share: float) -> float:
         spread = _spread(of, burst / of.mean)
         return _root(lambda per_s: lost(of.mean * per_s, rate, burst, spread) > share, whole, STEPS)
     gaps, charge = of.gaps.tolist(), of.charge.tolist()
-    return _root(
-        lambda per_s: replayed(gaps, charge, rate / per_s, burst) > share, whole, STEPS_REPLAYED
-    )  # fmt: skip
+    return _root(lambda per_s: replayed(gaps, charge, rate / per_s, burst) > share, whole, STEPS_REPLAYED)
 
 
 def _root(too_much: Callable[[float], bool], whole: float, steps: int) -> float:

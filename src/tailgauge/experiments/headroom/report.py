@@ -99,20 +99,16 @@ def answer(
     notes = [*_first_429(found, runs[0]), *_notes(settings, tried, found)] if runs else []
     low, value, high = found.low_per_s, found.sustained_per_s, found.high_per_s
     wanted = [(_today(found), 1.0), (f"growth to {_x(settings.need)}", settings.need)] if low or high else []
-    objectives = tuple(
-        load_line(name, found.met(times), times * today, (value, low, high), "requests/s")
-        for name, times in wanted
-        if times
-    )
+    needed = [(name, found.met(times), times * today) for name, times in wanted if times]
+    objectives = tuple(load_line(*one, (value, low, high), "requests/s") for one in needed)
     smallest = f"a change of the sustainable rate by {share(high / low - 1)}" if low and high else ""
     tables = [_rates(tried, found)]
     if found.limits:
         tables.append(Table("Limits", LIMITS, tuple(map(_limit_row, found.limits)), LIMITS_NOTE))
     outcome, details = worst(one.outcome for one in objectives), [*details, *remarks]
     result = Result(outcome, text, objectives, tuple(details), problems=tuple(problems))
-    return answered(
-        "headroom", "Sustained rate", result, found, tables, notes, smallest, _pictures(tried, found)
-    )
+    pictures = _pictures(tried, found)
+    return answered("headroom", "Sustained rate", result, found, tables, notes, smallest, pictures)
 
 
 def _found(
@@ -173,10 +169,8 @@ def _found_limit(today: RateResult, one: Bound) -> FoundLimit:
         ratio = Growth(by.value / now, by.low / now, by.high / now, today.requests, None)
         return FoundLimit(one, ratio, ratio)
     allowed = not today.kinds.get(one.kind)
-    cached, uncached = (
-        _growth(today.offered.get((one.kind, limit.counted, cached)), limit, allowed=allowed and cached)
-        for cached in (True, False)
-    )
+    traces = [(today.offered.get((one.kind, limit.counted, cached)), cached) for cached in (True, False)]
+    cached, uncached = (_growth(trace, limit, allowed=allowed and is_cached) for trace, is_cached in traces)
     return FoundLimit(one, cached, uncached or cached)
 
 

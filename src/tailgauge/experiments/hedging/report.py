@@ -113,10 +113,7 @@ def answer(
     details = [*unequal, *details, *more, *_between(tested, decided), *_sizes(found), *causes[:1]]
     tables = [_loads(found, tested.sustainable_per_s), _costs(found), *([_delays(delays)] if delays else [])]
     notes = [*less, *_price(found), *causes[1:], *notes, *_remarks(tested, found)]
-    shown, pictures = (
-        Result(outcome, text, details=tuple(details)),
-        tuple(_pictures(found, tested.today_per_s)),
-    )
+    shown, pictures = Result(outcome, text, details=tuple(details)), [*_pictures(found, tested.today_per_s)]
     return answered("hedging", "Hedging by load", shown, finding, tables, notes, _smallest(found), pictures)
 
 

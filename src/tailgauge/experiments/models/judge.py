@@ -99,9 +99,8 @@ def _cost(attempts: pd.DataFrame, run: Json) -> tuple[float | None, str, str]:
     """Mean cost of the calls with usage, and its unit; or why there is none."""
     prices = tariff(run)
     counted = attempts[attempts["output_tokens"].notna()]
-    models = counted["model"].where(
-        counted["model"].notna() & (counted["model"] != ""), counted["asked_model"]
-    )
+    models, asked = counted["model"], counted["asked_model"]
+    models = models.where(models.notna() & (models != ""), asked)
     total, unpriced = spent(counted, models.fillna(""), prices.price)
     if total is None:
         return None, "", no_price(unpriced, prices.why)

@@ -31,9 +31,8 @@ class ModelsPlanner(Planner):
         _check(base)
         self._settings = base.table.models
         self._names, rounds = list(self._settings.among), self._settings.rounds
-        self._block_s = self._settings.block_s or _block_s(
-            base.table.minutes, len(self._names) * rounds, rounds
-        )
+        runs = len(self._names) * rounds
+        self._block_s = self._settings.block_s or _block_s(base.table.minutes, runs, rounds)
         tree = base.tree()
         self._traffic: dict[str, dict[str, Any]] = tree.get("traffic", {"main": {}})
         self._slo = tree["slo"]
@@ -86,10 +85,8 @@ def _check(base: Base) -> None:
         text = "expected two models or more, as [experiment.models.among.small] with model = '...'"
         raise base.refused("experiment.models.among", text)
     if not base.scenario.slo or any(slo.max_ms is None for slo in base.scenario.slo.values()):
-        text = (
-            "models are chosen by their objectives: expected at least one table [slo.NAME], each with max_ms"
-        )
-        raise base.refused("slo", text)
+        expected = "expected at least one table [slo.NAME], each with max_ms"
+        raise base.refused("slo", f"models are chosen by their objectives: {expected}")
     if base.scenario.target.url == SIMULATED and any(one.profile is None for one in among.values()):
         text = "the simulated endpoint answers alike for every model: expected a `profile` for each"
         raise base.refused("experiment.models.among", text)

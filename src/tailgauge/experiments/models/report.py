@@ -55,10 +55,8 @@ def _costs(found: Sequence[ModelResult], best: ModelResult | None) -> Iterator[s
     if best is None:
         return
     dearer = [(one.name, one.dearer.mean) for one in found if one.outcome == PASS and one.dearer is not None]
-    less = [
-        f"{share(abs(math.expm1(-by)))} {'less' if by >= 0 else 'more'} than {name}" for name, by in dearer
-    ]
-    yield ", ".join([f"{best.name} costs least", *less])
+    by_name = [(name, share(abs(math.expm1(-by))), "less" if by >= 0 else "more") for name, by in dearer]
+    yield ", ".join([f"{best.name} costs least", *(f"{by} {word} than {name}" for name, by, word in by_name)])
 
 
 def _missed(found: Sequence[ModelResult]) -> Iterator[str]:

@@ -18,7 +18,6 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from itertools import accumulate, compress
 
-from tailgauge.rows.schema import TEXT
 from tailgauge.simulator.behaviours.content import PlanPieces, TextPieces
 from tailgauge.simulator.behaviours.faults import END_MARK, ERROR_EVENT
 from tailgauge.simulator.behaviours.latency import TokenTimes
@@ -37,8 +36,9 @@ class Answer(ABC):
     def __init__(self, exchange: Exchange) -> None:
         request, table = exchange.request, exchange.endpoint.table
         self.exchange, self.fault, self.streams = exchange, exchange.fault, request.stream
-        self.pieces: TextPieces | PlanPieces = TextPieces(request.max_tokens, table.tokens_per_chunk)
-        if exchange.reply.plan is not None:
+        per_chunk = table.tokens_per_chunk if self.streams else max(1, request.max_tokens)
+        self.pieces: TextPieces | PlanPieces = TextPieces(request.max_tokens, per_chunk)
+        if exchange.reply.plan is not None and self.streams:
             self.pieces = PlanPieces(exchange.reply.plan, signatures=exchange.wire.SIGNATURES)
         self.opens_ns: int | None = None
         self.due_ns: list[int] = []
@@ -65,17 +65,11 @@ class Answer(ABC):
 
     def tokens_in(self, chunks: int) -> int:
         """Tokens of the first chunks."""
-        if not self.streams:
-            return self.exchange.request.max_tokens if chunks else 0
         return self.pieces.tokens_sent(chunks)
-
-    def kinds(self, chunks: int) -> list[str | None]:
-        """Kinds of the first chunks, as in the records; None: no content."""
-        return self.pieces.kinds(chunks) if self.streams else [TEXT] * chunks
 
     def is_content(self, index: int) -> bool:
         """Whether a chunk is content."""
-        return not self.streams or self.pieces.kinds(index + 1)[index] is not None
+        return self.pieces.kinds(index + 1)[index] is not None
 
     # --- what the driver did ----------------------------------------------------------------------------------
 
@@ -119,7 +113,7 @@ class Answer(ABC):
         count, row = len(sent_at_ns), self.exchange.row
         row.output_tokens = self.tokens_in(count)
         due_ns = self.due_ns[:count]
-        if isinstance(self.pieces, PlanPieces) and self.streams:
+        if isinstance(self.pieces, PlanPieces):
             content = [kind is not None for kind in self.pieces.kinds(count)]
             sent_at_ns, due_ns = list(compress(sent_at_ns, content)), list(compress(due_ns, content))
         row.chunk_sent_at_ns = sent_at_ns
@@ -209,7 +203,7 @@ class EngineAnswer(Answer):
         self._job = Job(key, *tokens, exchange.prefix_key)
         self._made = 0
         self._every_token = endpoint.every_token
-        if not self._every_token:
+        if self.streams and not self._every_token:
             self.pieces = TextPieces(request.max_tokens, 1)
         # Tokens of the first i chunks, where the engine says so at the end.
         self._carried: list[int] | None = None
