@@ -43,12 +43,9 @@ def compare(
 
 
 def weigh(
-    records: Sequence[Json],
-    read: Callable[[], Sequence[Block]],
-    allow: Sequence[str],
-    threshold: float,
+    records: Sequence[Json], read: Callable[[], Sequence[Block]], allow: Sequence[str], threshold: float,
     metrics: Sequence[str],
-) -> Comparison:
+) -> Comparison:  # fmt: skip
     """The comparison of runs A1 B1 A2 B2 ... by their records; rows are read if these are comparable."""
     first = primary(records[0]["scenario"], metrics)
     facts = [facts_of(record) for record in records]

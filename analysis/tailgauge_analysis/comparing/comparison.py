@@ -203,7 +203,7 @@ def _runs(found: Comparison) -> str:
 def cells(row: Effect) -> tuple[Cell, ...]:
     """A row under HEADER; of a single pair, each side has its own interval."""
     word = row.verdict or ("not compared" if row.why else "")
-    ends = "" if row.low is None else f"{change(row, row.low)} to {change(row, row.high)}"
+    ends = "" if row.low is row.high is None else f"{change(row, row.low)} to {change(row, row.high)}"
     return (
         name_of(row), Value(word, outcome=OUTCOMES.get(word, "")), Value(change(row, row.change), ends), *_sides(row),
         p_text(row.p_family), f"{row.worse_in}/{row.pairs}" if row.pairs else "–", row.why,

@@ -107,8 +107,8 @@ def _remarks(pairs: Sequence[Pair], blocks: Sequence[Block], dry_run: bool) -> l
         remarks.append("all pairs have the same seed, so the same prompts: a cache may hold them")
     short = [b for b in blocks if b.e2e_p99_s is not None and b.seconds < BLOCK_E2E * b.e2e_p99_s]
     if short:
-        shorter = f"shorter than {BLOCK_E2E} times their end-to-end p99"
-        remarks.append(
-            f"{len(short)} of {len(blocks)} blocks are {shorter}: consecutive blocks influence each other"
+        shorter = (
+            f"shorter than {BLOCK_E2E} times their end-to-end p99: consecutive blocks influence each other"
         )
+        remarks.append(f"{len(short)} of {len(blocks)} blocks are {shorter}")
     return remarks

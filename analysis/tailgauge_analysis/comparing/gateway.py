@@ -39,11 +39,8 @@ DRAWS = (200, 999)
 TOGETHER, TOGETHER_MS = 0.1, (0.05, 0.5)  # of the direct median gap, and bounds: so close is together
 WHOLE = 0.1  # of the direct median time from first to last content: an answer so short arrives whole
 HEADERS, TTFT, E2E = "time to headers", "TTFT", "end to end"
-FAILED, BUNCHED, HELD = (
-    "failed requests",
-    "chunks that arrive with the one before",
-    "answers that arrive whole",
-)
+FAILED, BUNCHED = "failed requests", "chunks that arrive with the one before"
+HELD = "answers that arrive whole"
 TOKENS = ("prompt tokens, of those asked for", "output tokens, of those asked for")
 HEADER = ("", "direct", "through it", "added", "p")
 UNKNOWN = "not known: the endpoint does not tell which calls it went on with"

@@ -16,7 +16,7 @@ from tailgauge.errors import UsageError
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.comparing import comparison
 from tailgauge_analysis.comparing.comparability import SHOWN, Difference
-from tailgauge_analysis.comparing.comparison import SCHEMA_VERSION, Comparison, change
+from tailgauge_analysis.comparing.comparison import SCHEMA_VERSION, Comparison
 from tailgauge_analysis.comparing.design import NOT_COMPARABLE
 from tailgauge_analysis.comparing.effects import INCONCLUSIVE, MOST_LOG, WORSE, Effect, judge, unequal_work
 from tailgauge_analysis.curves.curve import Curve, CurvePoint, Ends, read
@@ -127,10 +127,8 @@ def _decided(known: Sequence[Figure], threshold: float) -> Iterator[Figure]:
     p_values = [ratio[3] for (row, *_), ratio in found if row.counts]
     of_all = iter([p / SHARE for p in (*p_values[:1], *holm(p_values[1:]))])
     for (row, harm, a, b), (value, low, high, p) in found:
-        middle, *ends = (
-            None if x is None or abs(x) > MOST_LOG else math.expm1(x) for x in (value, low, high)
-        )
-        measured = replace(row, a=a.value, b=b.value, change=middle)
+        by, *ends = (None if x is None or abs(x) > MOST_LOG else math.expm1(x) for x in (value, low, high))
+        measured = replace(row, a=a.value, b=b.value, change=by)
         if row.counts:
             (least, most), of_family = sorted((harm * low, harm * high)), next(of_all)
             verdict, why = judge(Flips(1, value or 0.0, least, most, p), of_family, math.log1p(threshold))
@@ -174,11 +172,7 @@ def _overall(rows: Sequence[Effect]) -> str:
 
 def _cells(row: Effect, _: int, a: Ends, b: Ends) -> tuple[Cell, ...]:
     """A row of the table."""
-    verdict = row.verdict or "not compared"
-    ends = f"{change(row, row.low)} to {change(row, row.high)}" if row.counts else ""
+    cells = comparison.cells(row)
     values = [f"{ms(of.value)} {row.unit}" if of.value else "–" for of in (a, b)]
     sides = (Value(text, f"{ms(of.low)} – {ms(of.high)}") for text, of in zip(values, (a, b), strict=True))
-    return (
-        comparison.name_of(row), Value(verdict, outcome=comparison.OUTCOMES.get(verdict, "")),
-        Value(change(row, row.change), ends), *sides, comparison.p_text(row.p_family), row.why,
-    )  # fmt: skip
+    return *cells[:3], *sides, comparison.p_text(row.p_family), row.why

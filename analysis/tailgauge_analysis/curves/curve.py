@@ -127,10 +127,8 @@ _FACTS: TypeAdapter[Curve] = TypeAdapter(Curve)
 
 def find(path: Path, out: Path) -> Path | None:
     """The report.json that a path means: a file, its folder, or a run id below `out`/reports/; None for a run folder."""
-    places = (path, path / REPORT, out / "reports" / path / REPORT)
-    there = [
-        place for place in (path / "run.json", *places) if place.suffix == ".json" and refusal(place) is None
-    ]
+    places = (path / "run.json", path, path / REPORT, out / "reports" / path / REPORT)
+    there = [place for place in places if place.suffix == ".json" and refusal(place) is None]
     return None if not there or there[0].name == "run.json" else there[0]
 
 
@@ -142,17 +140,14 @@ def read(file: Path) -> tuple[Curve, Json]:
         raise UsageError(f"{file}: {error}: expected the report.json of a load curve") from None
     if not isinstance(tree, dict) or tree.get("kind") != KIND:
         kind = repr(str(tree["kind"])[:40]) if isinstance(tree, dict) and "kind" in tree else "none"
-        raise UsageError(
-            f"{file}: kind: expected {KIND!r}, as `tailgauge run curve` writes it, got {kind}; of a run give its folder below runs/"
-        )
+        expected = f"expected {KIND!r}, as `tailgauge run curve` writes it"
+        raise UsageError(f"{file}: kind: {expected}, got {kind}; of a run give its folder below runs/")
     try:
         curve = _FACTS.validate_json(json.dumps(tree.get("facts")), strict=True)
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
-        key = ".".join(map(str, ("facts", *first["loc"])))
-        raise UsageError(
-            f"{file}: {key}: {first['msg']}. Make the report again with `tailgauge run curve`"
-        ) from None
+        why = f"{'.'.join(map(str, ('facts', *first['loc'])))}: {first['msg']}"
+        raise UsageError(f"{file}: {why}. Make the report again with `tailgauge run curve`") from None
     if any(one.load >= other.load for one, other in pairwise(curve.points)):
         raise UsageError(f"{file}: facts.points: expected loads in ascending order, each once")
     return curve, tree

@@ -32,8 +32,8 @@ def pictures(*curves: Curve) -> tuple[Picture, ...]:
     made = (
         *(
             Picture(
-                f"{one.metric}-by-load", _title(of, one), f"{BARS} {KNEE}" if marks else BARS, x, f"{one.metric.upper()}, ms",
-                tuple(_latency(of, one)), marks, log + "y",
+                f"{one.metric}-by-load", f"{one.metric.upper()}{f' {one.quantile}' if len(of) > 1 else ''} by load",
+                f"{BARS} {KNEE}" if marks else BARS, x, f"{one.metric.upper()}, ms", tuple(_latency(of, one)), marks, log + "y",
             )
             for one in reversed(latencies.values())
         ),
@@ -48,10 +48,6 @@ def objectives(curve: Curve) -> tuple[Objective, ...]:
     """Those on a latency that was measured."""
     known = {metric for point in curve.points for metric in point.latency}
     return tuple(one for one in curve.objectives if one.metric in known) or (TTFT,)
-
-
-def _title(of: Named, one: Objective) -> str:
-    return f"{one.metric.upper()} by load" if len(of) == 1 else f"{one.metric.upper()} {one.quantile} by load"
 
 
 def _marks(of: Named) -> Iterator[Mark]:

@@ -16,11 +16,7 @@ GAP = "gap_ns"  # of chunks in schemas 4 to 7: the time since the previous row, 
 KEYS = {"owner": "master", "virtual": "dry_run"}
 COLUMNS = {
     "attempts": {"receive_lag_max_ns": "handover_max_ns"},
-    "health": {
-        "receive_lag_max_ns": "handover_max_ns",
-        "receive_lag_p50_ns": "handover_p50_ns",
-        "receive_lag_p99_ns": "handover_p99_ns",
-    },
+    "health": {f"receive_lag_{of}_ns": f"handover_{of}_ns" for of in ("max", "p50", "p99")},
 }
 
 

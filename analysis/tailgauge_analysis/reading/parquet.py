@@ -37,14 +37,12 @@ _VERSION = b"tailgauge.schema_version"
 _REPLACES = b"tailgauge.replaces"
 # What stands in the place of columns that older schemas did not have: of which of theirs, and how.
 _MADE: dict[str, dict[str, tuple[tuple[str, ...], Callable[..., Any]]]] = {
-    "chunks": {
-        "lag_ns": (("read_at_ns", "arrived_at_ns"), lambda read, at: pc.subtract(read.cast(pa.int64()), at)),
-        "exact": (("low_at_ns",), pc.is_null),
-    },
-    **{
-        table: {now: ((old,), lambda column: column) for now, old in names.items()}
-        for table, names in old_schemas.COLUMNS.items()
-    },
+    table: {now: ((old,), lambda column: column) for now, old in names.items()}
+    for table, names in old_schemas.COLUMNS.items()
+}
+_MADE["chunks"] = {
+    "lag_ns": (("read_at_ns", "arrived_at_ns"), lambda read, at: pc.subtract(read.cast(pa.int64()), at)),
+    "exact": (("low_at_ns",), pc.is_null),
 }
 
 

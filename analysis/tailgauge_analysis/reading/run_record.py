@@ -96,9 +96,7 @@ def _complete(run: Json, folders: Sequence[Path], master_folder: Path | None, *,
     tokens = given.engine_tokens
     return {
         **given.model_dump(),
-        "workers": given.workers,
-        "not_leased": given.not_leased,
-        "master_stalled": given.master_stalled,
+        **{key: getattr(given, key) for key in ("workers", "not_leased", "master_stalled")},
         "run_id": run_id,
         "master_folder": master_folder,  # with run.json
         "rebuilt": master_folder is None,
@@ -155,10 +153,6 @@ def _complete_entry(entry: Json) -> Json:
     given = WorkerJson.model_validate(entry)
     leased = given.leased if "leased" in entry else whole(given.counts.get("leased"))
     return {
-        **given.model_dump(exclude={"clock"}),
-        **given.clock.model_dump(),
-        "missing": given.missing,
-        "silent": given.silent,
-        "leased": leased,
-        "recorded_state": text(entry.get("recorded_state")),
-    }
+        **given.model_dump(exclude={"clock"}), **given.clock.model_dump(), "missing": given.missing, "silent": given.silent,
+        "leased": leased, "recorded_state": text(entry.get("recorded_state")),
+    }  # fmt: skip

@@ -36,9 +36,7 @@ def contents(findings: Findings, answer: Result, crossover: Comparison | None, a
         "result": answer,
         "verdict": {
             "status": findings.verdict,
-            "reasons": findings.reasons,
-            "explanations": findings.explanations,
-            "checks": findings.checks,
+            **{key: getattr(findings, key) for key in ("reasons", "explanations", "checks")},
         },
         "conservation": evidence.conservation,
         "latency": [_latency(group, row) for group, rows in groups.items() for row in rows if row.n],
@@ -100,16 +98,11 @@ def _latency(group: str, row: Row) -> Json:
     metric = row.metric
     cells = {one["label"].replace(".", "_"): one for one in map(quantile, row.quantiles)}
     return {
-        "group": group,
-        "metric": metric.name.removesuffix("_sched").removesuffix("_sent"),
+        "group": group, "metric": metric.name.removesuffix("_sched").removesuffix("_sent"),
         "since": None if metric.since == NEITHER else metric.since,
-        "population": "offered" if row.view == OFFERED else "completed",
-        "unit": metric.unit,
-        "n": row.n,
-        "n_eff": cells["p99"]["n_eff"],
-        "mean": row.mean,
-        "percentiles": cells,
-    }
+        "population": "offered" if row.view == OFFERED else "completed", "unit": metric.unit,
+        "n": row.n, "n_eff": cells["p99"]["n_eff"], "mean": row.mean, "percentiles": cells,
+    }  # fmt: skip
 
 
 def _stamps(findings: Findings) -> Json:

@@ -29,12 +29,9 @@ LETTER, SMALL, PADDING, NAME, PROSE = 7.2, 6.4, 14, 150, 230
 def _environment() -> Environment:
     """The templates, compiled once, with what they may call."""
     environment = Environment(
-        loader=FileSystemLoader(TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
+        loader=FileSystemLoader(TEMPLATES), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
         lstrip_blocks=True,
-    )
+    )  # fmt: skip
     environment.filters.update(tone=lambda outcome: TONES.get(outcome, "idle"), in_script=_in_script)
     return environment
 

@@ -115,14 +115,11 @@ def finish(name: str, title: str, caption: str, height: int, plot: Tree) -> Figu
     """The figure, with what all have in common. In JSON, a number that is not finite is null."""
     layout = plot["layout"]
     layout |= {
-        "template": {},
-        "height": height,
-        "margin": {"l": 64, "r": 12, "t": 8, "b": 48},
+        "template": {}, "height": height, "margin": {"l": 64, "r": 12, "t": 8, "b": 48},
         "hovermode": layout.get("hovermode", "x unified"),
         "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "xanchor": "left"},
-        "paper_bgcolor": "rgba(0,0,0,0)",
-        "plot_bgcolor": "rgba(0,0,0,0)",
-    }
+        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
+    }  # fmt: skip
     for key, axis in layout.items():
         if key.startswith("xaxis"):
             axis |= {"automargin": True, "zeroline": False, "ticks": "outside", "ticklen": 4}

@@ -326,10 +326,8 @@ def worker(master: str, out: Path, lifeline: bool) -> None:
     sys.exit(work(address, folder, lifeline=lifeline))
 
 
-cli.add_command(scenario)
-cli.add_command(runs)
-cli.add_command(calibrate)
-cli.add_command(docs)
+for command in (scenario, runs, calibrate, docs):
+    cli.add_command(command)
 
 
 def main() -> None:

@@ -90,9 +90,8 @@ class Attempt:
             note = attempts.book.sent(self._send.call, self._key, now_ns, row.traffic)
             if note is not None:
                 note.fill(row)
-        self._timer = attempts.queue.call_at(
-            now_ns + attempts.deadline_ns, partial(self.abort, schema.TIMEOUT)
-        )
+        timed_out = partial(self.abort, schema.TIMEOUT)
+        self._timer = attempts.queue.call_at(now_ns + attempts.deadline_ns, timed_out)
         delay_ns = attempts.endpoint.through_gateway(self._exchange) if row.target in attempts.gateways else 0
         if delay_ns:
             attempts.queue.call_at(now_ns + delay_ns, self._arrive)

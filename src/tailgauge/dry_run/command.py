@@ -43,12 +43,8 @@ def dry_run(
     folder.create()
     urls = [SIMULATED] * len(scenario.targets)
     about = {
-        "dry_run": True,
-        "run_id": run_id,
-        "started_at": utc_now(),
-        "start_at_ns": None,
-        "trace": schedule.trace,
-    }
+        "dry_run": True, "run_id": run_id, "started_at": utc_now(), "start_at_ns": None, "trace": schedule.trace,
+    }  # fmt: skip
     facts = about | run_json.scenario_facts(scenario, scenario_file, overrides, urls)
     notes = [*_notes(scenario), *schedule.notes]
     write_json(folder.run_json, run_json.frame(facts, "running", notes, []))

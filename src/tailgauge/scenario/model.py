@@ -333,12 +333,9 @@ def load_plugins(argument: str) -> None:
 
 
 def load(
-    argument: str,
-    overrides: Sequence[tuple[str, Any]] = (),
-    spelt: Mapping[str, str] | None = None,
-    *,
+    argument: str, overrides: Sequence[tuple[str, Any]] = (), spelt: Mapping[str, str] | None = None, *,
     of_tasks: bool = False,
-) -> Scenario:
+) -> Scenario:  # fmt: skip
     """Read a scenario and apply `overrides` (dotted key, value) over it; the last one wins.
 
     `spelt`: how a key was given on the command line, where not by --set. `of_tasks`: a locustfile may take the place of the

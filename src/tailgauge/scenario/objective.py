@@ -34,15 +34,12 @@ class Figure:
     of: str = "requests"  # what is counted
 
 
+_LATENCIES = dict.fromkeys(
+    ("ttft", "e2e", "ttft_sched", "ttft_sent", "e2e_sched", "e2e_sent", "tpot", "tpot_c", "chunk_gap", "chunk_gap_worst",
+     "join_sched", "turnaround"), "requests",
+) | {"chunk_gap": "chunk gaps"}  # fmt: skip
 FIGURES = (
-    *(
-        Figure(name, LATENCY, MOST, "a quantile of this metric", of)
-        for name, of in (
-            ("ttft", "requests"), ("e2e", "requests"), ("ttft_sched", "requests"), ("ttft_sent", "requests"),
-            ("e2e_sched", "requests"), ("e2e_sent", "requests"), ("tpot", "requests"), ("tpot_c", "requests"),
-            ("chunk_gap", "chunk gaps"), ("chunk_gap_worst", "requests"), ("join_sched", "requests"), ("turnaround", "requests"),
-        )
-    ),
+    *(Figure(name, LATENCY, MOST, "a quantile of this metric", of) for name, of in _LATENCIES.items()),
     Figure("complete", SHARE, LEAST, "requests with a complete answer, of all offered"),
     Figure("error_rate", SHARE, MOST, "requests without a complete answer, of all offered, except those whose user left"),
     Figure("429_rate", SHARE, MOST, "attempts that got a 429, of all sent", "attempts"),
@@ -68,11 +65,8 @@ _TEXT = re.compile(
     r"(?:,?\s+precision\s+(?P<precision>[\d.]+)%)?"
 )
 _UNITS = {
-    LATENCY: {"ms": 1.0, "s": 1000.0},
-    SHARE: {"%": 0.01, "": 1.0},
-    PER_S: {"": 1.0, "/s": 1.0},
-    COST: {"": 1.0},
-}
+    LATENCY: {"ms": 1.0, "s": 1000.0}, SHARE: {"%": 0.01, "": 1.0}, PER_S: {"": 1.0, "/s": 1.0}, COST: {"": 1.0},
+}  # fmt: skip
 _EXPECTED = 'expected text such as "ttft p95 < 800ms", "chat: error_rate < 1%" or "requests_per_s > 40"'
 
 

@@ -287,14 +287,14 @@ class Simulated(Table):
             raise ValueError("`engine` needs a profile other than `fixed`, which has none")
         if self.ttft_exponential and self.ttft_sigma:
             raise ValueError("ttft_sigma does not apply with ttft_exponential")
-        if sum(fault.share for fault in self.faults.values()) > 1 + 1e-9:
-            raise ValueError("the shares of all `faults` are more than 1 together")
-        jobs, content = self.jobs, self.content
-        if jobs.lost + jobs.gone + jobs.expired + jobs.failed > 1 + 1e-9:
-            raise ValueError("jobs: lost, gone, expired and failed are more than 1 together")
-        resumption = self.resumption
-        if resumption.ignored + resumption.repeated + resumption.skipped > 1 + 1e-9:
-            raise ValueError("resumption: ignored, repeated and skipped are more than 1 together")
-        if content.thinking_share + content.tool_share > 1:
-            raise ValueError("content: thinking_share and tool_share are more than 1 together")
+        jobs, resumed, content = self.jobs, self.resumption, self.content
+        shares = {
+            "the shares of all `faults`": sum(fault.share for fault in self.faults.values()),
+            "jobs: lost, gone, expired and failed": jobs.lost + jobs.gone + jobs.expired + jobs.failed,
+            "resumption: ignored, repeated and skipped": resumed.ignored + resumed.repeated + resumed.skipped,
+            "content: thinking_share and tool_share": content.thinking_share + content.tool_share,
+        }
+        for what, together in shares.items():
+            if together > 1 + 1e-9:
+                raise ValueError(f"{what} are more than 1 together")
         return self

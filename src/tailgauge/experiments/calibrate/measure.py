@@ -148,7 +148,7 @@ def distance(measured: Floats, reference: Floats, slack: float) -> float:
 
 def seconds_of(frames: Frames, window: Window) -> tuple[float | None, float | None]:
     """CPU time of the workers within a window, and their wait for a core, from health rows; None: unknown."""
-    used, waited = 0.0, 0.0
+    totals, ends = np.zeros(2), (window.from_s, window.to_s)
     for _, rows in frames.health.sort_values("at_ns").groupby("worker"):
         at_s = rows["at_ns"].to_numpy(np.float64) / 1e9
         if len(at_s) < 2 or at_s[0] > window.from_s or at_s[-1] < window.to_s:
@@ -156,10 +156,8 @@ def seconds_of(frames: Frames, window: Window) -> tuple[float | None, float | No
         cpu = np.cumsum(rows["cpu_share"].to_numpy(np.float64) * np.diff(at_s, prepend=at_s[0]))
         # NaN if the system does not report it.
         wait = np.cumsum(rows["core_wait_ns"].to_numpy(np.float64)) / 1e9
-        used += float(np.interp(window.to_s, at_s, cpu) - np.interp(window.from_s, at_s, cpu))
-        waited += float(np.interp(window.to_s, at_s, wait) - np.interp(window.from_s, at_s, wait))
-    if not len(frames.health):
-        return None, None
+        totals += [np.diff(np.interp(ends, at_s, one))[0] for one in (cpu, wait)]
+    used, waited = totals.tolist() if len(frames.health) else (None, math.nan)
     return used, waited if math.isfinite(waited) else None
 
 

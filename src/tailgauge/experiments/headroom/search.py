@@ -22,6 +22,7 @@ SLACK = 1.2  # times the precision: so much wider an interval is narrow enough
 STEPS_OUT = 8  # of the precision, on either side of where a search without a known limit ends
 LEAST = 1 / 64  # of today's rate
 FAR = 1.2  # times the capacity: there a backlog is seen to grow, if not just above it
+Tried = Sequence[JudgedRate]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class NextRate:
     above: bool
 
 
-def ends(tried: Sequence[JudgedRate]) -> tuple[JudgedRate | None, JudgedRate | None]:
+def ends(tried: Tried) -> tuple[JudgedRate | None, JudgedRate | None]:
     """Highest pass below the lowest fail, and that fail."""
     fails = [one for one in tried if one.outcome == FAIL]
     top = min(fails, key=lambda one: one.rate_per_s, default=None)
@@ -56,7 +57,7 @@ def ends(tried: Sequence[JudgedRate]) -> tuple[JudgedRate | None, JudgedRate | N
     return max(under, key=lambda one: one.rate_per_s, default=None), top
 
 
-def agrees(capacity: Rate, tried: Sequence[JudgedRate]) -> bool:
+def agrees(capacity: Rate, tried: Tried) -> bool:
     """Whether nothing passed above it, failed below it, or missed an objective before it was reached."""
     low, high = ends(tried)
     is_above = low is not None and low.rate_per_s > capacity.high
@@ -66,9 +67,8 @@ def agrees(capacity: Rate, tried: Sequence[JudgedRate]) -> bool:
 
 
 def attempts(
-    tried: Sequence[JudgedRate], plan: SearchPlan, known: Rate | None, ceiling: float | None, *,
-    by_capacity: bool = False,
-) -> list[NextRate]:  # fmt: skip
+    tried: Tried, plan: SearchPlan, known: Rate | None, ceiling: float | None, *, by_capacity: bool = False
+) -> list[NextRate]:
     """What to run now; empty when the search is over."""
     low, high = ends(tried)
     if not tried:
@@ -86,11 +86,11 @@ def attempts(
     return [NextRate(one.rate_per_s, times, above=bursts and one is high) for one, times in left if times > 0]
 
 
-def _runs(tried: Sequence[JudgedRate], rate_per_s: float) -> int:
+def _runs(tried: Tried, rate_per_s: float) -> int:
     return sum(len(one.runs) for one in tried if one.rate_per_s == rate_per_s)
 
 
-def _up(tried: Sequence[JudgedRate], plan: SearchPlan, ceiling: float | None) -> list[NextRate]:
+def _up(tried: Tried, plan: SearchPlan, ceiling: float | None) -> list[NextRate]:
     last = max(one.rate_per_s for one in tried)
     if last >= plan.most:
         times = plan.confirm - _runs(tried, last)
@@ -102,9 +102,7 @@ def _up(tried: Sequence[JudgedRate], plan: SearchPlan, ceiling: float | None) ->
     return [NextRate(min(step, plan.most), 1, above=False)]
 
 
-def _around(
-    tried: Sequence[JudgedRate], plan: SearchPlan, known: Rate, *, by_capacity: bool
-) -> list[NextRate]:
+def _around(tried: Tried, plan: SearchPlan, known: Rate, *, by_capacity: bool) -> list[NextRate]:
     """Both sides of what is known, each a step further out if it was run and not confirmed."""
     low, high = ends(tried)
     wide = 1 + plan.precision
@@ -125,7 +123,7 @@ def _around(
     return [side for side, is_open in sides if is_open]
 
 
-def _bisected(tried: Sequence[JudgedRate], plan: SearchPlan, ceiling: float | None) -> list[NextRate]:
+def _bisected(tried: Tried, plan: SearchPlan, ceiling: float | None) -> list[NextRate]:
     """Without a known limit: by the more likely outcome of each rate, until the gap is narrow; then both ends, confirmed."""
     top = min((one.rate_per_s for one in tried if one.leans == FAIL), default=None)
     if top is None:
@@ -140,9 +138,7 @@ def _bisected(tried: Sequence[JudgedRate], plan: SearchPlan, ceiling: float | No
     return [*_confirmed(tried, plan, under, 1 / wide, PASS), *_confirmed(tried, plan, top, wide, FAIL)]
 
 
-def _confirmed(
-    tried: Sequence[JudgedRate], plan: SearchPlan, rate: float, step: float, outcome: str
-) -> list[NextRate]:
+def _confirmed(tried: Tried, plan: SearchPlan, rate: float, step: float, outcome: str) -> list[NextRate]:
     """The nearest rate on this side that may still have this outcome; further out if one stayed inconclusive."""
     for _ in range(STEPS_OUT):
         here = [one for one in tried if math.isclose(one.rate_per_s, rate)]

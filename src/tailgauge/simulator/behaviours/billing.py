@@ -32,8 +32,7 @@ class Billing:
 
     def __init__(self, table: BillingTable) -> None:
         self._full = table.bill_cancelled == "full"
-        rates = (table.read, table.write_5m, table.write_1h, table.output)
-        self._read, self._write_5m, self._write_1h, self._output = map(exact, rates)
+        self._rates = tuple(map(exact, (1, table.read, table.write_5m, table.write_1h, table.output)))
 
     def billed_output(self, generated: int, planned: int, *, cancelled: bool) -> int:
         """Output tokens on the bill: `generated` when the call ended, of an answer planned with `planned`."""
@@ -41,13 +40,8 @@ class Billing:
 
     def cost(self, prompt: PromptTokens, output_tokens: int) -> Fraction:
         """Price of a call, in prices of one uncached input token."""
-        return (
-            prompt.input_tokens
-            + prompt.read * self._read
-            + prompt.creation_5m * self._write_5m
-            + prompt.creation_1h * self._write_1h
-            + output_tokens * self._output
-        )
+        counts = (prompt.input_tokens, prompt.read, prompt.creation_5m, prompt.creation_1h, output_tokens)
+        return sum((n * rate for n, rate in zip(counts, self._rates, strict=True)), Fraction(0))
 
 
 def exact(number: float) -> Fraction:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from hashlib import blake2b
 
 import numpy as np
 
 from tailgauge.scenario.simulated import Simulated
+from tailgauge.simulator.behaviours.draws import digest
 
 # About 146 years: sums of the wildest lognormal draws stay inside int64.
 _FAR_NS = 2.0**62
@@ -23,7 +23,8 @@ def delays_ns(table: Simulated, seed: int, key: str, chunks: int) -> list[int]:
     delays = np.full(chunks, table.chunk_gap_ms * 1e6)
     delays[0] = table.ttft_ms * 1e6
     if table.ttft_sigma or table.chunk_gap_sigma or table.ttft_exponential:
-        normal = _generator(seed, key).standard_normal(chunks)
+        generator = np.random.Generator(np.random.Philox(key=digest(16, seed, key)))
+        normal = generator.standard_normal(chunks)
         # Of the first draw, what a standard normal leaves above itself is uniform.
         first = -math.log(math.erfc(normal[0] / math.sqrt(2)) / 2) if table.ttft_exponential else None
         normal[0] *= table.ttft_sigma
@@ -60,9 +61,3 @@ def draw_key(client_request_id: str, number: int) -> str:
     """
     _, slash, call = client_request_id.partition("/")
     return call if slash else client_request_id or f"#{number}"
-
-
-def _generator(seed: int, key: str) -> np.random.Generator:
-    # Python's own hash() is salted per process; this one is the same everywhere.
-    digest = blake2b(f"{seed}/{key}".encode("utf-8", "surrogateescape"), digest_size=16).digest()
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))

@@ -133,7 +133,8 @@ _HISTOGRAMS: tuple[tuple[str, str, Callable[[Meters], Histogram]], ...] = (
 
 def render(meters: Meters, model: str) -> str:
     """The whole page."""
-    labels = f'engine="0",model_name="{_escaped(model)}"'
+    escaped = model.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    labels = f'engine="0",model_name="{escaped}"'
     lines: list[str] = []
     for name, kind, meaning, number in _PLAIN:
         lines += [*_head(name, kind, meaning), f"vllm:{name}{{{labels}}} {number(meters)}"]
@@ -156,7 +157,3 @@ def _buckets(name: str, labels: str, histogram: Histogram) -> Iterator[str]:
         yield f'vllm:{name}_bucket{{{labels},le="{bound}"}} {count}'
     yield f"vllm:{name}_sum{{{labels}}} {histogram.total}"
     yield f"vllm:{name}_count{{{labels}}} {below[-1]}"
-
-
-def _escaped(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

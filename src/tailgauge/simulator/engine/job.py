@@ -10,12 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from statistics import NormalDist
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from tailgauge.simulator.behaviours.draws import digest
 from tailgauge.simulator.engine.config import EngineConfig
 
 Ints = np.ndarray[Any, np.dtype[np.int64]]
@@ -176,7 +176,7 @@ _ones.setflags(write=False)
 
 def uniform(seed: int, key: object, purpose: str) -> float:
     """A number in (0, 1)."""
-    return ((_digest(seed, key, purpose) >> 12) + 0.5) / 2**52
+    return ((digest(8, seed, purpose, key) >> 12) + 0.5) / 2**52
 
 
 def lognormal(median: float, sigma: float, seed: int, key: object, purpose: str) -> float:
@@ -209,7 +209,7 @@ def draw_steps(call: Call, config: EngineConfig, seed: int) -> None:
 def _accepted(config: EngineConfig, tokens: int, seed: int, key: object) -> Ints:
     if config.draft_distribution == "fixed":
         return np.full(tokens, 1 + config.draft_tokens, np.int64)
-    rng = np.random.Generator(np.random.Philox(key=_digest(seed, key, "drafts")))
+    rng = np.random.Generator(np.random.Philox(key=digest(8, seed, "drafts", key)))
     if config.draft_distribution == "binomial":
         accepted = rng.binomial(config.draft_tokens, config.draft_accept, tokens)
     else:
@@ -235,9 +235,3 @@ def _all_ones(tokens: int) -> Ints:
         _ones = np.ones(2 * tokens, np.int64)
         _ones.setflags(write=False)
     return _ones[:tokens]
-
-
-def _digest(seed: int, key: object, purpose: str) -> int:
-    # Python's own hash() is salted per process; this one is the same everywhere.
-    digest = blake2b(f"{seed}/{purpose}/{key}".encode("utf-8", "surrogateescape"), digest_size=8).digest()
-    return int.from_bytes(digest, "little")

@@ -63,18 +63,13 @@ def described(batch: Batch, now_s: float, url: str) -> dict[str, Any]:
     ended, count = batch.has_ended(now_s), len(batch.entries)
     errored = sum(entry.request is None for entry in batch.entries) if ended else 0
     return {
-        "id": batch.id,
-        "type": "message_batch",
-        "processing_status": "ended" if ended else "in_progress",
+        "id": batch.id, "type": "message_batch", "processing_status": "ended" if ended else "in_progress",
         "request_counts": {
             "processing": 0 if ended else count, "succeeded": count - errored if ended else 0, "errored": errored,
             "canceled": 0, "expired": 0,
         },
-        "created_at": _instant(batch.created_s),
-        "expires_at": _instant(batch.created_s + EXPIRES_S),
-        "ended_at": _instant(batch.ended_s) if ended else None,
-        "cancel_initiated_at": None,
-        "archived_at": None,
+        "created_at": _instant(batch.created_s), "expires_at": _instant(batch.created_s + EXPIRES_S),
+        "ended_at": _instant(batch.ended_s) if ended else None, "cancel_initiated_at": None, "archived_at": None,
         "results_url": f"{url}/results" if ended else None,
     }  # fmt: skip
 

@@ -44,13 +44,10 @@ def serve(
         if lifeline:
             threading.Thread(target=_watch_stdin, args=(loop, stop), daemon=True).start()
         runner = web.AppRunner(
-            application(table, seed, options),
-            access_log=None,
-            keepalive_timeout=options.keepalive_s,
-            max_headers=_MAX_HEADERS,
+            application(table, seed, options), access_log=None, keepalive_timeout=options.keepalive_s,
+            max_headers=_MAX_HEADERS, shutdown_timeout=_SHUTDOWN_S,
             handler_cancellation=True,  # a client that leaves ends its call at once
-            shutdown_timeout=_SHUTDOWN_S,
-        )
+        )  # fmt: skip
         await runner.setup()
         try:
             await _listen(runner, host, port, tls)

@@ -51,22 +51,15 @@ _SERVER_RESULTS = (
 )  # fmt: skip
 _BLOCKS: Mapping[str, checks.Kinds] = {
     "user": {
-        **checks.TEXT_BLOCK,
-        "image": {"source": dict},
-        "document": {"source": dict},
+        **checks.TEXT_BLOCK, "image": {"source": dict}, "document": {"source": dict},
         "search_result": {"source": str, "title": str, "content": list},
-        "tool_result": {"tool_use_id": str},
-        "container_upload": {"file_id": str},
+        "tool_result": {"tool_use_id": str}, "container_upload": {"file_id": str},
     },
     "assistant": {
-        **checks.TEXT_BLOCK,
-        "thinking": {"thinking": str, "signature": str},
-        "redacted_thinking": {"data": str},
-        "tool_use": _CALL,
-        "server_tool_use": _CALL,
-        **{kind: {"tool_use_id": str} for kind in _SERVER_RESULTS},
+        **checks.TEXT_BLOCK, "thinking": {"thinking": str, "signature": str}, "redacted_thinking": {"data": str},
+        "tool_use": _CALL, "server_tool_use": _CALL, **{kind: {"tool_use_id": str} for kind in _SERVER_RESULTS},
     },
-}
+}  # fmt: skip
 _CARRIER = {TEXT_DELTA: "text", THINKING_DELTA: "thinking", JSON_DELTA: "partial_json"}
 _SIGNATURE = "c2ltdWxhdGVkIHRoaW5raW5nLCBzaWduZWQgYnkgbm9ib2R5"
 

@@ -34,12 +34,7 @@ STOP_REASONS: Mapping[str, str] = {"tool_use": "tool_calls", "max_tokens": "leng
 _BLOCKS: Mapping[str, checks.Kinds] = {
     "developer": checks.TEXT_BLOCK,
     "system": checks.TEXT_BLOCK,
-    "user": {
-        **checks.TEXT_BLOCK,
-        "image_url": {"image_url": dict},
-        "input_audio": {"input_audio": dict},
-        "file": {"file": dict},
-    },
+    "user": {**checks.TEXT_BLOCK, **{kind: {kind: dict} for kind in ("image_url", "input_audio", "file")}},
     "assistant": {**checks.TEXT_BLOCK, "refusal": {"refusal": str}},
     "tool": checks.TEXT_BLOCK,
     "function": checks.TEXT_BLOCK,
@@ -200,11 +195,9 @@ def _chunk(reply: Reply, choices: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _usage(reply: Reply) -> dict[str, Any]:
     request = reply.request
-    usage: dict[str, Any] = {
-        "prompt_tokens": request.input_tokens,
-        "completion_tokens": request.max_tokens,
-        "total_tokens": request.input_tokens + request.max_tokens,
-    }
+    prompt, completion = request.input_tokens, request.max_tokens
+    usage: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": completion}
+    usage["total_tokens"] = prompt + completion
     if reply.prompt is not None:
         usage["prompt_tokens_details"] = {"cached_tokens": reply.prompt.read}
     if reply.plan is not None and reply.plan.thinking_tokens:
