@@ -1,29 +1,36 @@
-"""What a comparison found, and its section: B against A, in pairs of runs or in alternating blocks of one run.
+"""`tailgauge compare`: B against A, in pairs of runs or in alternating blocks of one run; what was found, and its section.
 
-The fields are the keys of `tailgauge compare --json`. Changes and shares are fractions.
+The fields of a `Comparison` are the keys of `tailgauge compare --json`. Changes and shares are fractions. Runs that are not
+comparable are not read: their differences are the answer. UsageError for wrong arguments, RunDataError for a folder without a
+run.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from tailgauge.errors import Exit
+from tailgauge.errors import Exit, UsageError
 from tailgauge.thresholds import DEGRADED, FEWEST_PAIRS, INVALID, VALID
 from tailgauge_analysis.comparing import effects
-from tailgauge_analysis.comparing.block import Block
-from tailgauge_analysis.comparing.comparability import Difference, allowed
-from tailgauge_analysis.comparing.design import NOT_COMPARABLE, STABLE, Design, Growing
+from tailgauge_analysis.comparing.block import METRICS, Block, block, pair_of, primary
+from tailgauge_analysis.comparing.comparability import Difference, allowed, differences, facts_of, refusals
+from tailgauge_analysis.comparing.design import NOT_COMPARABLE, STABLE, Design, Growing, design
 from tailgauge_analysis.comparing.effects import BETTER, INCONCLUSIVE, NO_WORSE, SAME, WORSE, Effect
+from tailgauge_analysis.metrics.metrics import BY_NAME, UNIT
+from tailgauge_analysis.reading import run_files, run_record
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, Quantile
 from tailgauge_analysis.text import section as outcomes
 from tailgauge_analysis.text.cells import quantile_cell
 from tailgauge_analysis.text.formatting import count, figures, ms, plain, plural, share
+from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import plain_values
 from tailgauge_analysis.text.section import Cell, Measurement, Report, Result, Section, Table, Value
 
 SCHEMA_VERSION = 3
 MOST_DIFFERENCES = 8
+THRESHOLD = 0.05
 MOST_ROWS = 3  # in the sentence
 UNSTABLE = {(False, True): WORSE, (True, False): BETTER, (True, True): INCONCLUSIVE}  # A, B
 OUTCOMES = {WORSE: outcomes.FAIL, **dict.fromkeys((BETTER, SAME, NO_WORSE), outcomes.PASS)}
@@ -75,6 +82,60 @@ class Comparison:
     def exit_code(self) -> Exit:
         """INVALID of what cannot be compared."""
         return Exit.INVALID if self.against else outcomes.EXITS[self.outcome]
+
+
+def compare(
+    folders: Sequence[Path],
+    allow: Sequence[str] = (),
+    threshold: float = THRESHOLD,
+    metrics: Sequence[str] = (),
+) -> Comparison:
+    """Compare the runs A1 B1 A2 B2 ...; `threshold` is the smallest change to report, 0.05 for 5%."""
+    metrics = metrics or METRICS
+    for name in metrics:
+        if name not in BY_NAME:
+            raise UsageError(f"--metric {name}: no such metric; choose from {', '.join(BY_NAME)}")
+        if BY_NAME[name].unit != UNIT:
+            raise UsageError(f"--metric {name}: rates are not compared; use its inverse, tpot")
+
+    def read() -> list[Block]:
+        pairs = zip(folders[::2], folders[1::2], strict=True)
+        return [one for a, b in pairs for one in pair_of(block(a, metrics), block(b, metrics))]
+
+    return weigh(_records(folders), read, allow, threshold, metrics)
+
+
+def weigh(
+    records: Sequence[Json], read: Callable[[], Sequence[Block]], allow: Sequence[str], threshold: float,
+    metrics: Sequence[str],
+) -> Comparison:  # fmt: skip
+    """The comparison of runs A1 B1 A2 B2 ... by their records; rows are read if these are comparable."""
+    first = primary(records[0]["scenario"], metrics)
+    facts = [facts_of(record) for record in records]
+    found = differences(list(zip(facts[::2], facts[1::2], strict=True)), allow)
+    refused = refusals(found)
+    if refused:
+        return comparison([], metrics, first, threshold, Design(refused, []), found)
+    blocks = read()
+    pairs = list(zip(blocks[::2], blocks[1::2], strict=True))
+    return comparison(pairs, metrics, first, threshold, design(pairs), found)
+
+
+def _records(folders: Sequence[Path]) -> list[Json]:
+    """The record of each run; each run once."""
+    if len(folders) < 2 or len(folders) % 2:
+        raise UsageError(f"compare takes runs in pairs, as A B or A1 B1 A2 B2; {len(folders)} given")
+    seen: dict[str, Path] = {}
+    found = []
+    for folder in folders:
+        run_files.check(folder)
+        run, _ = run_record.read([folder])
+        if run["run_id"] in seen:
+            both = f"{folder} and {seen[run['run_id']]}"
+            raise UsageError(f"{both} are the same run, {run['run_id']}: give each run once")
+        seen[run["run_id"]] = folder
+        found.append(run)
+    return found
 
 
 def comparison(

@@ -30,7 +30,7 @@ from tailgauge.cli.experiment import answer, calibrate, checkup
 from tailgauge.cli.options import SEED, Duration, Positive, ScenarioName, Whole
 from tailgauge.cli.runs import runs
 from tailgauge.cli.scenario import scenario
-from tailgauge.errors import Exit, TailgaugeError, UsageError
+from tailgauge.errors import Exit, UsageError
 from tailgauge.live import screen
 from tailgauge.redaction import known
 from tailgauge.rows.disk import writable
@@ -189,8 +189,7 @@ def compare(
     --allow takes schema, hosts, versions, target, seed, or a key of the scenario with everything below it.
     """
     with loading():
-        from tailgauge_analysis.comparing import compare as comparison
-        from tailgauge_analysis.comparing.comparison import report
+        from tailgauge_analysis.comparing import comparison
         from tailgauge_analysis.curves.curve import find
         from tailgauge_analysis.report.markdown import markdown
         from tailgauge_analysis.report.terminal import terminal
@@ -210,7 +209,7 @@ def compare(
             raise UsageError("--allow and --metric: load curves are compared as they are: omit them")
         made, pictures = _compare_curves(run_dirs, curves, threshold / 100)
     else:
-        made = report(comparison.compare(run_dirs, allow, threshold / 100, metrics))
+        made = comparison.report(comparison.compare(run_dirs, allow, threshold / 100, metrics))
     if baseline is not None or any(curves):
         from tailgauge_analysis.report.picture import figure
         from tailgauge_analysis.report.report import write
@@ -344,14 +343,9 @@ def main() -> None:
         error.show(usage)
         click.echo(known()(usage.getvalue()), err=True, nl=False)
         sys.exit(Exit.USAGE)
-    except click.Abort:
+    except (click.Abort, KeyboardInterrupt):
         sys.exit(Exit.INTERRUPTED)
-    except TailgaugeError as error:
-        click.echo(f"tailgauge: {error}", err=True)
-        sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        sys.exit(Exit.INTERRUPTED)
-    except Exception as error:  # noqa: BLE001 - a fault of ours or of a plugin, whatever it is
+    except Exception as error:  # noqa: BLE001 - a refusal, or a fault of ours or of a plugin
         from tailgauge.plugins.plugin import failure
 
         failed = failure(error)

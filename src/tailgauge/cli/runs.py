@@ -18,13 +18,9 @@ from tailgauge.rows.text_file import LARGEST_JSON, json_tree, read_text, refusal
 
 _RUN_ID = re.compile(r"(\d{8}T\d{6}Z)-[a-z0-9_-]+-[0-9a-f]{4}")
 _RESULTS = {
-    Exit.OK: "PASS",
-    Exit.FAILED: "FAIL",
-    Exit.INCONCLUSIVE: "INCONCLUSIVE",
-    Exit.INVALID: "INVALID",
-    Exit.TARGET: "NO ANSWER",
-    Exit.INTERRUPTED: "interrupted",
-}
+    Exit.OK: "PASS", Exit.FAILED: "FAIL", Exit.INCONCLUSIVE: "INCONCLUSIVE", Exit.INVALID: "INVALID",
+    Exit.TARGET: "NO ANSWER", Exit.INTERRUPTED: "interrupted",
+}  # fmt: skip
 _IDLE_S = 60.0  # a run whose folder did not change for so long is no longer being recorded
 
 

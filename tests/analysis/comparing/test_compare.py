@@ -12,8 +12,7 @@ from tailgauge.cli.main import cli
 from tailgauge.errors import RunDataError, UsageError
 from tailgauge.thresholds import FEWEST_PAIRS
 from tailgauge_analysis.comparing.block import PS, Block, block
-from tailgauge_analysis.comparing.compare import compare, weigh
-from tailgauge_analysis.comparing.comparison import report
+from tailgauge_analysis.comparing.comparison import compare, report, weigh
 from tailgauge_analysis.comparing.effects import judge
 from tailgauge_analysis.reading import run_record
 from tailgauge_analysis.report.markdown import markdown

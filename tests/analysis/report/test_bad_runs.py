@@ -19,7 +19,7 @@ from run_folders.dry_runs import dry_run_folder
 
 from tailgauge.errors import UsageError
 from tailgauge.rows.schema import columns
-from tailgauge_analysis.comparing.compare import compare
+from tailgauge_analysis.comparing.comparison import compare
 from tailgauge_analysis.comparing.comparison import report as compared_report
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.reading.run_files import DAMAGED

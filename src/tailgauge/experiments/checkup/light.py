@@ -100,15 +100,13 @@ def of_tables(steady: Steady, names: Collection[str]) -> Steady:
 
 
 def _ended(steady: Steady, *classes: str) -> Mask:
-    found: Mask = steady.requests["ended"].isin(classes).to_numpy(np.bool_)
-    return found
+    return np.asarray(steady.requests["ended"].isin(classes), np.bool_)
 
 
 def _ms(steady: Steady, column: str, since: str = "scheduled_at_ns") -> Floats:
     requests = steady.requests
     at = requests[column].mask(_ended(steady, schema.TIMEOUT), requests["ended_at_ns"])
-    values: Floats = ((at - requests[since].fillna(requests["first_sent_at_ns"])) / 1e6).to_numpy(np.float64)
-    return values
+    return np.asarray((at - requests[since].fillna(requests["first_sent_at_ns"])) / 1e6, np.float64)
 
 
 def took_ms(steady: Steady, since: str = "scheduled_at_ns") -> Floats:
@@ -300,7 +298,8 @@ def _connections(reading: RunReading, end: Floats) -> ProbeCheck:
 def idle_cut(steady: Steady) -> ProbeCheck:
     """Whether more calls than allowed end after the same silence, which no other call survives."""
     sent = steady.sent
-    silent_s = _before_the_end_s(sent)
+    last = sent[SIGNS].max(axis=1)
+    silent_s = ((sent["ended_at_ns"] - last) / 1e9).to_numpy(np.float64, na_value=np.nan)
     cut = sent["ended"].isin(BY_OTHERS).to_numpy(np.bool_) & (silent_s >= LEAST_S)
     survived = _survived_s(steady)
     typical = float(np.median(silent_s[cut])) if cut.any() else 0.0
@@ -308,12 +307,6 @@ def idle_cut(steady: Steady) -> ProbeCheck:
     after = f"{typical:.3g} s without content" if cut.any() else "a silence of equal length"
     text = f"{judge.of_all(cut)} calls break off after {after}; the longest silence that a call survives is {survived:.3g} s"
     return judge.of_share("idle_cut", cut, text)
-
-
-def _before_the_end_s(attempts: pd.DataFrame) -> Floats:
-    last = attempts[SIGNS].max(axis=1)
-    silent: Floats = ((attempts["ended_at_ns"] - last) / 1e9).to_numpy(np.float64, na_value=np.nan)
-    return silent
 
 
 def _survived_s(steady: Steady) -> float:

@@ -83,18 +83,17 @@ def cached(reading: RunReading, per_s: Floats, ttl: str, *, has_marks: bool) -> 
     warm = sent[sent["counted"]]
     first = sent if not len(warm) else warm[(warm["cause"] == "") & warm["hit"]]
     times = [(one["began_ns"].dropna() / 1e6).to_numpy(np.float64) for one in (cold, first)]
-    ratio = judge.medians(times[0], times[1], 1 + FASTER)
-    shown: tuple[Measured, ...] = ()
+    shown, ratio = list[Measured](), judge.medians(times[0], times[1], 1 + FASTER)
     if ratio is not None:
         ends = "{:.2f} to {:.2f}".format(*ratio.ends)
-        shown = (Measured("first content cold / warm (medians)", f"{ratio.value:.2f}x", ends, len(sent)),)
+        shown.append(Measured("first content cold / warm (medians)", f"{ratio.value:.2f}x", ends, len(sent)))
     if len(sent) and not len(warm):
-        return ProbeResult(without_usage(reading.frames.run["engine_cache"], sent, ratio), shown)
+        return ProbeResult(without_usage(reading.frames.run["engine_cache"], sent, ratio), tuple(shown))
     checks = [
         of_cause(warm, misses.NO_CACHE), _unmarked(warm, has_marks=has_marks), of_cause(warm, misses.BELOW_MINIMUM),
         of_cause(warm, misses.UNSTABLE), of_cause(warm, misses.UNEXPLAINED), *_lifetime(warm, per_s, ttl, known),
     ]  # fmt: skip
-    return ProbeResult(tuple(checks), shown)
+    return ProbeResult(tuple(checks), tuple(shown))
 
 
 def without_usage(counted: Json, sent: pd.DataFrame, ratio: Medians | None) -> tuple[ProbeCheck, ...]:
@@ -130,23 +129,16 @@ def of_cause(found: pd.DataFrame, cause: str, name: str = "") -> ProbeCheck:
     met = (found["cause"] == cause).to_numpy(np.bool_)
     if cause == misses.UNEXPLAINED and not (found["read"] + found["created"]).any():
         met = met & (found["cache_marks"] > 0).to_numpy(np.bool_)  # no call was marked
-    where = _places(found[met]) if cause == misses.UNSTABLE else ""
-    text = f"{judge.of_all(met)} calls, {judge.part(met)}{where}"
+    text, at = f"{judge.of_all(met)} calls, {judge.part(met)}", found["first_difference"][met].dropna()
+    if cause == misses.UNSTABLE and len(at):
+        text += f"; first difference at byte {int(at.mode().iloc[0]):,}"
     return judge.of_share(name, met, text, _lost(found, met))
-
-
-def _places(changed: pd.DataFrame) -> str:
-    at = changed["first_difference"].dropna()
-    return f"; first difference at byte {int(at.mode().iloc[0]):,}" if len(at) else ""
 
 
 def cost(found: pd.DataFrame) -> Floats:
     """What each call costs, in prices of an input token."""
-    spent: Floats = (
-        found["uncached"] + READ * found["read"] + WRITE * found["short"] + WRITE_HOUR * found["hour"]
-        + OUTPUT * found["output_tokens"].fillna(0)
-    ).to_numpy(np.float64)  # fmt: skip
-    return spent
+    prompt = found["uncached"] + READ * found["read"] + WRITE * found["short"] + WRITE_HOUR * found["hour"]
+    return np.asarray(prompt + OUTPUT * found["output_tokens"].fillna(0), np.float64)
 
 
 def _lost(found: pd.DataFrame, met: Mask) -> Gain:
@@ -212,7 +204,11 @@ def fan_out(reading: RunReading, name: str) -> ProbeResult:
     calls = calls[calls["counted"] & (calls["traffic"] == name)].reset_index(drop=True)
     refused = steady.sent["ended"].isin(judge.REFUSED).to_numpy(np.bool_)
     text = f"{judge.of_all(refused)} calls were refused"
-    checks = [judge.of_share("legs_refused", refused, text), *_shared(calls)]
+    checks = [judge.of_share("legs_refused", refused, text)]
+    # Whether legs read the prefix that they share.
+    for check, cause in (("race", misses.RACE), ("per_slot", misses.UNEXPLAINED)):
+        why = "this traffic has no shared prefix"
+        checks.append(of_cause(calls, cause, check) if len(calls) else judge.inconclusive(check, why))
     joins = np.empty(0)
     if found:
         joins = found[0].times_ms[found[0].complete].max(axis=1)
@@ -234,14 +230,6 @@ def heavy_leg(of: Legs) -> ProbeCheck:
     rest, typical = without[most], [ms(float(np.median(one))) for one in (join, without[most])]
     text = f"{'legs of kind' if several else 'leg'} {most + 1} of {len(heavy)}: {share(float(heavy[most].mean()))} of the requests wait for it a quarter longer than for the others (median join {typical[0]} ms, without it {typical[1]} ms)"
     return judge.of_share("heavy_leg", heavy[most], text, judge.saved(np.maximum(join - rest, 0), join))
-
-
-def _shared(calls: pd.DataFrame) -> list[ProbeCheck]:
-    """Whether legs read the prefix that they share."""
-    if not len(calls):
-        why = "this traffic has no shared prefix"
-        return [judge.inconclusive(name, why) for name in ("race", "per_slot")]
-    return [of_cause(calls, misses.RACE), of_cause(calls, misses.UNEXPLAINED, "per_slot")]
 
 
 def amplified(joins: Floats, singles: Sequence[tuple[Floats, int]]) -> ProbeCheck:

@@ -113,7 +113,8 @@ def capacity(runs: Sequence[RateResult], share: float) -> Rate | None:
     """
     full: dict[float, list[RateResult]] = {}
     for one in runs:
-        if (one.saturated or _overloaded(one, share)) and math.isfinite(one.served.high):
+        many = one.requests > 0 and one.overloaded > max(2 * share * one.requests, FEWEST)
+        if (one.saturated or many) and math.isfinite(one.served.high):
             full.setdefault(one.rate_per_s, []).append(one)
     if not full:
         return None
@@ -127,10 +128,6 @@ def _served(runs: Sequence[RateResult]) -> Rate:
     middle = float(share @ value)
     below, above = (float(np.linalg.norm(share * (end - value))) for end in (low, high))
     return Rate(middle, middle - below, middle + above)
-
-
-def _overloaded(one: RateResult, share: float) -> bool:
-    return one.requests > 0 and one.overloaded > 2 * share * one.requests and one.overloaded > FEWEST
 
 
 def binding(failed: Sequence[RateResult]) -> str | None:
