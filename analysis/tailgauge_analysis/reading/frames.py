@@ -8,6 +8,7 @@ there is no run to speak of.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,7 +46,7 @@ WANTED = {
 
 
 Reduces = Callable[[str, pa.Table], pa.Table]
-Counts = dict[tuple[str, int], int]  # of rows, by table and worker
+Counts = Counter[tuple[str, int]]  # of rows, by table and worker
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +93,8 @@ def _end(run: dict[str, Any], *tables: pd.DataFrame) -> None:
 def whole(run_dirs: Sequence[Path], name: str) -> pd.DataFrame:
     """Every column of a table, ordered by its keys. Integers stay integers, `Int64` where some are null."""
     opened = _Opened.of(run_dirs)
-    table = _table(opened, name, tuple(column.name for column in columns(name)), {}, _as_read)
-    start = opened.start_at_ns(lambda: _table(opened, "requests", WANTED["requests"], {}, _as_read))
+    table = _table(opened, name, tuple(column.name for column in columns(name)), Counts(), _as_read)
+    start = opened.start_at_ns(lambda: _table(opened, "requests", WANTED["requests"], Counts(), _as_read))
     table = parquet.shifted(table.drop_columns("folder"), -start)
     table = table.sort_by([(key, "ascending") for key in dedup.KEYS[name]])
     frame: pd.DataFrame = table.replace_schema_metadata(schema(name).metadata).to_pandas()
@@ -142,7 +143,7 @@ def _table(opened: _Opened, name: str, wanted: Sequence[str], rows: Counts, redu
     for part in listed:
         held = parquet.read(part, wanted, opened.problems)
         new = earlier.without(part, held)
-        rows[name, part.worker] = rows.get((name, part.worker), 0) + new.num_rows
+        rows[name, part.worker] += new.num_rows
         # The endpoint is on the master's host.
         offset = 0 if name == "target" else opened.offset_ns(part.worker)
         table = parquet.shifted(reduce(name, new), offset)
@@ -164,12 +165,10 @@ def _chunks(opened: _Opened, start_at_ns: int, rows: Counts) -> Chunks:
     fold = Fold(sum(part.rows for part in listed))
     earlier = dedup.Pieces(fold)
     for part in listed:
-        held = 0
         for rows_read in parquet.pieces(part, chunks.WANTED, opened.problems):
             piece = earlier.without(part, rows_read)
             fold.add(piece, opened.offset_ns(part.worker) - start_at_ns)
-            held += piece.num_rows
-        rows["chunks", part.worker] = rows.get(("chunks", part.worker), 0) + held
+            rows["chunks", part.worker] += piece.num_rows
     return fold.done()
 
 

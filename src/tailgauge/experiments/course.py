@@ -238,9 +238,8 @@ class Base:
         machine only for a target that somebody named.
         """
         tree = self.tree()
-        tree["name"] = f"{self.scenario.name[:40]}-{number:03d}"
-        tree["description"] = step.name
-        tree["seed"] = step.seed
+        name = f"{self.scenario.name[:40]}-{number:03d}"
+        tree |= {"name": name, "description": step.name, "seed": step.seed}
         tree.setdefault("stages", {})["duration_s"] = float(step.duration_s)
         for objective in tree.get("slo", {}).values():
             objective.pop("precision", None)  # a step has the length that its experiment gives it
@@ -250,12 +249,13 @@ class Base:
         for key, value in step.overrides:
             _set(tree, key, value)
         scenarios.parse(tree, f"{self.path}, step {number} ({step.name})")
-        file = folder / f"{tree['name']}.toml"
+        file = folder / f"{name}.toml"
         file.write_text(scenarios.toml_file(tree), encoding="utf-8")
         typed = [(key, value) for key, value in self.pairs if key.partition(".")[0] in _TARGETS]
+        certificate = self.certificate if sends else None
         settings = resolve(
-            str(file), typed, self.out, workers=self.workers, sends=sends, certificate=self.certificate if sends else None
-        )  # fmt: skip
+            str(file), typed, self.out, workers=self.workers, sends=sends, certificate=certificate
+        )
         options = tuple(f"--set={scenarios.spelled(key, value)}" for key, value in typed)
         return Prepared(step, file, settings, options)
 

@@ -131,12 +131,7 @@ def _resets(one: Prepared) -> bool:
 
 def _groups(steps: Sequence[Prepared]) -> list[list[Prepared]]:
     """Steps that one child runs: one step each at a target that keeps state, with new connections."""
-    groups: list[list[Prepared]] = []
-    for one in steps:
-        if not groups or not _resets(one):
-            groups.append([])
-        groups[-1].append(one)
-    return groups
+    return [list(steps)] if steps and _resets(steps[0]) else [[one] for one in steps]
 
 
 def _end(child: subprocess.Popen[str]) -> None:

@@ -101,9 +101,7 @@ def tool_json(size: int, pair_tokens: int) -> bytes:
 
 def block_bytes(block: Block, pair_tokens: int) -> bytes:
     """All that a block carries."""
-    if block.is_json:
-        return tool_json(block.tokens, pair_tokens)
-    return tokens.text(block.tokens)
+    return tool_json(block.tokens, pair_tokens) if block.is_json else tokens.text(block.tokens)
 
 
 def whole_contents(answer: Plan, pair_tokens: int) -> list[str]:

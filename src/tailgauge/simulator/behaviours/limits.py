@@ -94,9 +94,7 @@ class Bucket:
         """Nanoseconds until `cost` tokens are there, rounded up; None if the bucket never holds as many."""
         self._refill(now_ns)
         units = cost * self._unit
-        if units > self._burst:
-            return None
-        return max(0, -((self._level - units) // self._per_ns))
+        return None if units > self._burst else max(0, -((self._level - units) // self._per_ns))
 
     def full_at_ns(self, now_ns: int) -> int:
         """When the bucket will be full if nothing more is taken; the present when it is."""

@@ -36,6 +36,7 @@ class Answer(ABC):
     def __init__(self, exchange: Exchange) -> None:
         request, table = exchange.request, exchange.endpoint.table
         self.exchange, self.fault, self.streams = exchange, exchange.fault, request.stream
+        self.ending = self.fault.ending  # what the end looks like; see `faults`
         per_chunk = table.tokens_per_chunk if self.streams else max(1, request.max_tokens)
         self.pieces: TextPieces | PlanPieces = TextPieces(request.max_tokens, per_chunk)
         if exchange.reply.plan is not None and self.streams:
@@ -53,11 +54,6 @@ class Answer(ABC):
     def headers_at_once(self) -> bool:
         """Whether the headers leave before anything else is there."""
         return self.streams and self.fault.headers_at_once
-
-    @property
-    def ending(self) -> str:
-        """What the end looks like; see `faults`."""
-        return self.fault.ending
 
     def end_ns(self, last_ns: int) -> int:
         """When the end is due, given when the last chunk left, or the headers where there is none."""
