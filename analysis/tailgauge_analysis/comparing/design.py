@@ -108,7 +108,7 @@ def _remarks(pairs: Sequence[Pair], blocks: Sequence[Block], dry_run: bool) -> l
     short = [b for b in blocks if b.e2e_p99_s is not None and b.seconds < BLOCK_E2E * b.e2e_p99_s]
     if short:
         shorter = (
-            f"shorter than {BLOCK_E2E} times their end-to-end p99: consecutive blocks influence each other"
+            f"{len(short)} of {len(blocks)} blocks are shorter than {BLOCK_E2E} times their end-to-end p99"
         )
-        remarks.append(f"{len(short)} of {len(blocks)} blocks are {shorter}")
+        remarks.append(f"{shorter}: consecutive blocks influence each other")
     return remarks

@@ -44,6 +44,8 @@ REGRESSION, NO_REGRESSION, TOO_SHORT = "regression", "no regression", "not enoug
 OUTCOMES = {REGRESSION: section.FAIL, NO_REGRESSION: section.PASS}
 TITLE = "Run against its baseline"
 HEADER = ("offered requests, ms", "verdict", "change", "history", "run", "p", "worse than", "why")
+Runs = Sequence[BaselineRun]
+Rows = Sequence[Effect]
 COMPUTED = (
     "History: geometric mean of the runs. A change has its 90% prediction interval: one unchanged build in twenty lies above it, one "
     "below. p: chance of a run so slow if it is worse by the threshold. The first row decides at 5%, the others at 1% together."
@@ -55,9 +57,7 @@ def compare(place: str, folder: Path, threshold: float, allow: Sequence[str]) ->
     return judge(load(place, may_be_new=True), of_run(folder), threshold, allow)
 
 
-def judge(
-    runs: Sequence[BaselineRun], new: BaselineRun, threshold: float = 0.05, allow: Sequence[str] = ()
-) -> Report:
+def judge(runs: Runs, new: BaselineRun, threshold: float = 0.05, allow: Sequence[str] = ()) -> Report:
     """The answer on a run by others, which are in order of time; worse by more than `threshold` is a regression."""
     others = [run for run in runs if run.run_id != new.run_id]
     reasons = against(others, new, allow)
@@ -82,9 +82,7 @@ def judge(
     )  # fmt: skip
 
 
-def _answer(
-    runs: Sequence[BaselineRun], new: BaselineRun, reasons: Sequence[str], rows: Sequence[Effect]
-) -> tuple[str, str]:
+def _answer(runs: Runs, new: BaselineRun, reasons: Sequence[str], rows: Rows) -> tuple[str, str]:
     """The verdict, and the sentence that says it."""
     worse = [row for row in rows if row.verdict == WORSE]
     if reasons:
@@ -104,7 +102,7 @@ def _answer(
     return NO_REGRESSION, f"No regression beyond {text}: {name_of(row)} {change(row, row.change)}"
 
 
-def refused(runs: Sequence[BaselineRun], new: BaselineRun, allow: Sequence[str]) -> list[str]:
+def refused(runs: Runs, new: BaselineRun, allow: Sequence[str]) -> list[str]:
     """Why the run cannot join the others."""
     grows = new.growth_per_s
     if grows is not None:
@@ -114,7 +112,7 @@ def refused(runs: Sequence[BaselineRun], new: BaselineRun, allow: Sequence[str])
     return against(runs, new, allow)
 
 
-def against(runs: Sequence[BaselineRun], new: BaselineRun, allow: Sequence[str]) -> list[str]:
+def against(runs: Runs, new: BaselineRun, allow: Sequence[str]) -> list[str]:
     """Why the run cannot be held against the others: INVALID, another scenario, target, machine or version, other work."""
     if new.verdict == INVALID:
         return [f"{new.run_id} is INVALID: {new.reason}"]
@@ -122,7 +120,7 @@ def against(runs: Sequence[BaselineRun], new: BaselineRun, allow: Sequence[str])
     return refused or _other_work(runs, new)
 
 
-def _differences(runs: Sequence[BaselineRun], new: BaselineRun, allow: Sequence[str]) -> list[Difference]:
+def _differences(runs: Runs, new: BaselineRun, allow: Sequence[str]) -> list[Difference]:
     """The seed counts where all runs have the same."""
     found = comparability.differences([(_equal(run), _equal(new)) for run in runs], allow) if runs else []
     one_seed = len(runs) > 1 and len({run.seed for run in runs}) == 1
@@ -135,7 +133,7 @@ def _equal(run: BaselineRun) -> Facts:
     return {(group, key): value for (group, key), value in each if group != VERSIONS or key == "tailgauge"}
 
 
-def _other_work(runs: Sequence[BaselineRun], new: BaselineRun) -> list[str]:
+def _other_work(runs: Runs, new: BaselineRun) -> list[str]:
     """Tokens of a call beyond what the lengths of answers and prompts vary between runs."""
     found = []
     for kind, got in new.work.items():
@@ -153,7 +151,7 @@ def _spread(values: Floats) -> float:
     return float(values.std(ddof=1)) * math.sqrt(1 + 1 / len(values))
 
 
-def _rows(runs: Sequence[BaselineRun], new: BaselineRun, threshold: float) -> list[Effect]:
+def _rows(runs: Runs, new: BaselineRun, threshold: float) -> list[Effect]:
     """The primary row first; metrics that no run has are left out."""
     known: list[tuple[Effect, list[Figure]]] = []
     for metric, p in (*((metric, p) for metric in METRICS for p in PS), (ANSWERED_SHARE, None)):
@@ -222,7 +220,7 @@ def _change(row: Effect, by: float) -> float:
     return -by if row.is_share else math.expm1(by)
 
 
-def _drift(runs: Sequence[BaselineRun], row: Effect) -> list[str]:
+def _drift(runs: Runs, row: Effect) -> list[str]:
     """The step at which the later runs differ most from the earlier ones, if neither chance nor the threshold explains it."""
     series = np.array([figure.harm for run in runs if (figure := run.figure(row.metric, row.p))])
     n = len(series)
@@ -244,7 +242,7 @@ def _drift(runs: Sequence[BaselineRun], row: Effect) -> list[str]:
     return [f"the baseline drifts: {size} from {runs[at].run_id} on{why}. {hides}"]
 
 
-def _lines(rows: Sequence[Effect]) -> tuple[ObjectiveLine, ...]:
+def _lines(rows: Rows) -> tuple[ObjectiveLine, ...]:
     """A line for each row with a verdict: the value, and the limit that it must not exceed."""
     lines = []
     for row in rows:
@@ -255,7 +253,7 @@ def _lines(rows: Sequence[Effect]) -> tuple[ObjectiveLine, ...]:
     return tuple(lines)
 
 
-def _summary(runs: Sequence[BaselineRun], rows: Sequence[Effect]) -> tuple[tuple[str, str], ...]:
+def _summary(runs: Runs, rows: Rows) -> tuple[tuple[str, str], ...]:
     """What the history is, and which change it finds."""
     days = [run.started_at[:10] for run in runs]
     lines = [("history", f"{plural(len(days), 'run')} from {days[0]} to {days[-1]}")] if days else []
@@ -265,7 +263,7 @@ def _summary(runs: Sequence[BaselineRun], rows: Sequence[Effect]) -> tuple[tuple
     return tuple(lines)
 
 
-def listing(runs: Sequence[BaselineRun], width: int) -> list[str]:
+def listing(runs: Runs, width: int) -> list[str]:
     """A line for each run of a baseline, and what it finds."""
     metric, p = runs[-1].primary
     row, lines = named(metric if metric in METRICS else METRICS[0], p, 0.0), []

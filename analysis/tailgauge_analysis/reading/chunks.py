@@ -18,10 +18,8 @@ import pyarrow.compute as pc
 from tailgauge.rows.schema import CHUNK_KINDS
 from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
 
-WANTED = (
-    "request_id", "leg", "attempt", "chunk_index", "kind", "arrived_at_ns", "lag_ns", "chars",
-    "exact", "low_at_ns",
-)  # fmt: skip
+_NUMBERS = ("request_id", "leg", "attempt", "chunk_index", "arrived_at_ns", "lag_ns", "chars")
+WANTED = (*_NUMBERS, "kind", "exact", "low_at_ns")
 LAG_PS = (0.5, 0.99, 1.0)
 BLOCK = 2_000_000  # chunks that are worked on at once
 
@@ -178,8 +176,7 @@ class Fold:
         n = table.num_rows
         if not n:
             return
-        wanted = ("request_id", "leg", "attempt", "chunk_index", "arrived_at_ns", "lag_ns", "chars")
-        column = {name: table[name].to_numpy() for name in wanted}
+        column = {name: table[name].to_numpy() for name in _NUMBERS}
         kind = pc.fill_null(pc.index_in(table["kind"], pa.array(CHUNK_KINDS)), -1).to_numpy()
         place = slice(self._rows, self._rows + n)
         np.add(column["arrived_at_ns"], shift_ns, out=self._arrived[place])

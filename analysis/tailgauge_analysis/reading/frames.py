@@ -73,13 +73,10 @@ def load(run_dirs: Sequence[Path], look: dict[str, Any] | None = None) -> Frames
     if run["rebuilt"] and not sum(rows.values()):
         what = "neither run.json nor any readable row: there is no run to analyse"
         raise RunDataError(f"{opened.folders[0]}: {what}")
-    frames = {name: _frame(tables.pop(name), start) for name in WANTED}
-    frames["requests"]["answer"] = answers(run, frames["requests"]["pattern"])
-    _end(run, frames["requests"], frames["attempts"])
-    return Frames(
-        run, frames["requests"], frames["attempts"], folded, frames["health"], frames["target"],
-        rows, tuple(problems),
-    )  # fmt: skip
+    requests, attempts, health, log = (_frame(tables.pop(name), start) for name in WANTED)
+    requests["answer"] = answers(run, requests["pattern"])
+    _end(run, requests, attempts)
+    return Frames(run, requests, attempts, folded, health, log, rows, tuple(problems))
 
 
 def _end(run: dict[str, Any], *tables: pd.DataFrame) -> None:

@@ -45,13 +45,8 @@ def html(report: Report, figures: Sequence[Figure]) -> str:
     named = [(one, blocks(one, of)) for one, of in zip(report.sections, figures_of, strict=True)]
     sources = (library(), (TEMPLATES / "report.js").read_text(encoding="utf-8")) if figures else ("", "")
     return _environment().get_template("report.html.jinja").render(
-        report=report,
-        tone=tone,
+        report=report, tone=tone, signs=SIGNS, first_figure=first, sections=named, scripts=bool(figures),
         icon=f"data:image/svg+xml,%3Csvg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 9 9'%3E%3Ccircle cx='4.5' cy='4.5' r='4' fill='{ICONS[tone]}'/%3E%3C/svg%3E",
-        signs=SIGNS,
-        first_figure=first,
-        sections=named,
-        scripts=bool(figures),
         style=Markup((TEMPLATES / "report.css").read_text(encoding="utf-8")),  # noqa: S704 - our own file
         plotly_js=Markup(sources[0]),  # noqa: S704 - the library's own file
         script=Markup(sources[1]),  # noqa: S704 - our own file

@@ -32,6 +32,7 @@ from tailgauge.worker.cache_tracker import CacheBook
 from tailgauge.worker.outcome import Outcome, outcome, rate_limit_headers, retry_after_s
 
 _NOWHERE = "http://127.0.0.1"
+Post = Callable[[Event], None]
 
 
 class Attempts:
@@ -48,7 +49,7 @@ class Attempts:
         self.deadline_ns = round(deadline_s * 1e9)
         self.open: dict[tuple[int, int, int], Attempt] = {}
 
-    def start(self, origin: RequestRef, send: Send, number: int, post: Callable[[Event], None]) -> Attempt:
+    def start(self, origin: RequestRef, send: Send, number: int, post: Post) -> Attempt:
         """Start a call; `post` receives its headers, its content and its end."""
         attempt = Attempt(self, origin, send, number, post)
         attempt.begin()
@@ -63,9 +64,7 @@ class Attempts:
 class Attempt:
     """One call: what its client knows of it. A `delivery.Client` and the driver's `Closable`."""
 
-    def __init__(
-        self, attempts: Attempts, origin: RequestRef, send: Send, number: int, post: Callable[[Event], None]
-    ) -> None:
+    def __init__(self, attempts: Attempts, origin: RequestRef, send: Send, number: int, post: Post) -> None:
         self._attempts, self._send, self._post = attempts, send, post
         self._leg, self._number = send.leg, number
         self._key = (origin.request_id, send.leg, number)

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING
 from tailgauge.clock import utc_now
 from tailgauge.errors import UsageError
 from tailgauge.experiments.answer import AnswerFile, RunRow, exit_code, measured, report
-from tailgauge.experiments.conduct import INTERRUPTED, Conducted, Progress, StepLedger, conduct
+from tailgauge.experiments.conduct import INTERRUPTED, Conducted, StepLedger, conduct
 from tailgauge.experiments.course import Base
-from tailgauge.experiments.runners import DryRunner, RealRunner
+from tailgauge.experiments.runners import DryRunner, Progress, RealRunner
 from tailgauge.experiments.table import EXPERIMENTS
 from tailgauge.live import screen
 from tailgauge.protocols.protocol import SIMULATED

@@ -7,7 +7,7 @@ Ctrl-C, the course answers with the results that it has.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,10 +15,9 @@ from typing import Any
 
 from tailgauge.experiments.answer import Answer
 from tailgauge.experiments.course import RUN_S, Base, Planner, Prepared, SpentError, Step, StepResult, read
-from tailgauge.experiments.runners import Runner
+from tailgauge.experiments.runners import Progress, Runner
 from tailgauge.scenario.model import Guard
 
-Progress = Callable[[str], None]
 INTERRUPTED = "interrupted"
 LATE = 1.1  # times its minutes: an experiment ends by then, its dry run included
 

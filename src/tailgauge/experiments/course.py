@@ -252,10 +252,8 @@ class Base:
         file = folder / f"{name}.toml"
         file.write_text(scenarios.toml_file(tree), encoding="utf-8")
         typed = [(key, value) for key, value in self.pairs if key.partition(".")[0] in _TARGETS]
-        certificate = self.certificate if sends else None
-        settings = resolve(
-            str(file), typed, self.out, workers=self.workers, sends=sends, certificate=certificate
-        )
+        cited = self.certificate if sends else None
+        settings = resolve(str(file), typed, self.out, workers=self.workers, sends=sends, certificate=cited)
         options = tuple(f"--set={scenarios.spelled(key, value)}" for key, value in typed)
         return Prepared(step, file, settings, options)
 

@@ -28,6 +28,7 @@ from tailgauge.redaction import environment
 
 PATIENCE_S = 90.0  # for a run to end when it was interrupted
 Paths = Generator[Path, None, None]
+Progress = Callable[[str], None]
 
 
 class Runner(Protocol):
@@ -60,7 +61,7 @@ class RealRunner:
     sends = True
 
     def __init__(
-        self, out: Path, workers: int, certificate: Path | None, log: Path, progress: Callable[[str], None]
+        self, out: Path, workers: int, certificate: Path | None, log: Path, progress: Progress
     ) -> None:
         self._options = [f"--workers={workers}", "--json", f"--out={out}", *plugin.options()]
         self._options += [f"--certificate={certificate}"] if certificate is not None else []

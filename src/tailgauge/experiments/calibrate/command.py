@@ -19,6 +19,7 @@ from tailgauge.experiments.calibrate import judge
 from tailgauge.experiments.calibrate.calibration_run import authority, calibration_run
 from tailgauge.experiments.calibrate.measure import StepError
 from tailgauge.experiments.calibrate.plan import CalibrationPlan
+from tailgauge.experiments.runners import Progress
 from tailgauge.plan import certificate
 from tailgauge.plan.certificate import PLAIN, TLS
 from tailgauge.thresholds import INVALID, VALID
@@ -41,7 +42,7 @@ def store(named: Path | None) -> Path:
     return path
 
 
-def calibrate(plan: CalibrationPlan, path: Path, progress: Callable[[str], None]) -> dict[str, Any]:
+def calibrate(plan: CalibrationPlan, path: Path, progress: Progress) -> dict[str, Any]:
     """Measure, and store the certificate at `path`; returns it."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: children are stopped
     load, cores = os.getloadavg()[0], os.cpu_count() or 1
@@ -62,9 +63,7 @@ def calibrate(plan: CalibrationPlan, path: Path, progress: Callable[[str], None]
     return result
 
 
-def _measure(
-    plan: CalibrationPlan, folder: Path, progress: Callable[[str], None]
-) -> tuple[Measured, dict[str, str]]:
+def _measure(plan: CalibrationPlan, folder: Path, progress: Progress) -> tuple[Measured, dict[str, str]]:
     began = monotonic_ns()
     found: Measured = {}
     left_out: dict[str, str] = {}

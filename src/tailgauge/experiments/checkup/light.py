@@ -45,13 +45,10 @@ WORTH = 0.25  # of p99, to try hedging
 LUMP = 4.0  # tokens per chunk
 SEVERAL = 10  # tokens of an answer
 EARLY = 0.5  # of the time to the first content
-BROKEN = (
-    schema.SERVER_ERROR, schema.CLIENT_ERROR, schema.CONNECT_ERROR, schema.TIMEOUT, schema.STREAM_ERROR,
-    schema.TRUNCATED,
-)  # fmt: skip
+BY_OTHERS = (schema.SERVER_ERROR, schema.CONNECT_ERROR, schema.STREAM_ERROR, schema.TRUNCATED)
+BROKEN = (*BY_OTHERS, schema.CLIENT_ERROR, schema.TIMEOUT)
 LEAST_S = 1.0  # a shorter silence is no idle timeout
 ALIKE = 0.1  # largest relative distance of cuts by one timer from their median
-BY_OTHERS = (schema.SERVER_ERROR, schema.CONNECT_ERROR, schema.STREAM_ERROR, schema.TRUNCATED)
 SIGNS = ["sent_at_ns", "headers_at_ns", "last_content_at_ns"]
 
 

@@ -303,11 +303,9 @@ def _cancelled_found(of: TestedTraffic, reading: RunReading) -> ProbeResult:
 
 def _loaded(of: TestedTraffic) -> Sent:
     """A quarter of today's rate, a burst, and today's rate."""
-    burst = of.settings.burst
-    mean = LOW * BURST_FROM + burst * (BURST_TO - BURST_FROM) + (1 - BURST_TO)
-    points = [
-        [0.0, LOW], [BURST_FROM, LOW], [BURST_FROM, burst], [BURST_TO, burst], [BURST_TO, 1.0], [1.0, 1.0],
-    ]  # fmt: skip
+    burst, begin, end = of.settings.burst, BURST_FROM, BURST_TO
+    mean = LOW * begin + burst * (end - begin) + (1 - end)
+    points = [[0.0, LOW], [begin, LOW], [begin, burst], [end, burst], [end, 1.0], [1.0, 1.0]]
     return Sent("load in steps", of.today(), of.rate_per_s * mean, points)
 
 

@@ -33,15 +33,7 @@ import pandas as pd
 
 from tailgauge.experiments.checkup import judge
 from tailgauge.experiments.checkup.checks import CHECKS
-from tailgauge.experiments.checkup.judge import (
-    FEWEST,
-    Z_STRICT,
-    Gain,
-    Measured,
-    Medians,
-    ProbeCheck,
-    ProbeResult,
-)
+from tailgauge.experiments.checkup.judge import Gain, Measured, Medians, ProbeCheck, ProbeResult
 from tailgauge.experiments.checkup.light import known
 from tailgauge.experiments.course import RunReading
 from tailgauge.rows import schema
@@ -77,7 +69,7 @@ def cached(reading: RunReading, per_s: Floats, ttl: str, *, has_marks: bool) -> 
     every = steady_calls(reading, known, salted={judge.COLD})
     sent, cold = every[every["traffic"] == judge.WARM], every[every["traffic"] == judge.COLD]
     uncached = every.loc[every["traffic"] != judge.COLD, "cause"].eq(misses.NO_CACHE)
-    if uncached.sum() >= FEWEST:  # then it is why all miss
+    if uncached.sum() >= judge.FEWEST:  # then it is why all miss
         short = sent["cause"] == misses.BELOW_MINIMUM
         sent = sent.assign(cause=sent["cause"].where(short, misses.NO_CACHE))
     warm = sent[sent["counted"]]
@@ -235,7 +227,7 @@ def heavy_leg(of: Legs) -> ProbeCheck:
 def amplified(joins: Floats, singles: Sequence[tuple[Floats, int]]) -> ProbeCheck:
     """The joins compared with the slowest of single calls: of each kind its times, and how many a request has."""
     width = sum(count for _, count in singles)
-    if min(len(joins), *(len(one) for one, _ in singles)) < FEWEST:
+    if min(len(joins), *(len(one) for one, _ in singles)) < judge.FEWEST:
         return judge.inconclusive("fan_out", "too few requests with all their legs, or single calls")
     found, typical = _against(joins, singles), float(np.median(joins))
     text = f"median join of {width} calls {ms(typical)} ms, slowest of as many single calls {ms(typical / found.value)} ms: {found.text}"
@@ -367,8 +359,8 @@ def by_engine(frames: Frames, left_share: float) -> ProbeCheck | None:
     tokens = whole["output_tokens"].to_numpy(np.float64)
     others = len(calls) - len(whole) - len(left) - int(calls["ended"].isin(NO_TOKENS).sum())
     n = len(left)
-    if min(len(whole), n) < FEWEST:
-        text = f"not enough data: {n} cancelled and {len(whole)} whole answers, {FEWEST} of each needed"
+    if min(len(whole), n) < judge.FEWEST:
+        text = f"not enough data: {n} cancelled and {len(whole)} whole answers, {judge.FEWEST} of each needed"
         return judge.inconclusive(IGNORED, text, n)
     if np.isnan(tokens).any() or others:
         text = "the engine's count cannot be used: some calls failed or have no usage"
@@ -381,7 +373,7 @@ def by_engine(frames: Frames, left_share: float) -> ProbeCheck | None:
     spread = float(tokens.std(ddof=1)) * math.sqrt(n + n**2 / len(whole))
     error = max(LEAST_ERROR, spread / rest)
     part = after / rest
-    engine, smallest = counts["engine"], min(1.0, ALLOWED + Z_STRICT * error)
+    engine, smallest = counts["engine"], min(1.0, ALLOWED + judge.Z_STRICT * error)
     if part > 1.25 + 3 * error:
         text = f"{engine} counts more tokens than were requested: others use it too"
         return judge.inconclusive(IGNORED, text, n)

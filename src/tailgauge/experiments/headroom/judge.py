@@ -109,9 +109,11 @@ class JudgedRate:
     unseen_per_s: float  # growth of the backlog that its runs may have missed
 
 
-def judged(
-    runs: Sequence[RateResult], settings: Settings, known: Rate | None, *, by_capacity: bool
-) -> list[JudgedRate]:
+Runs = Sequence[RateResult]
+Tried = Sequence[JudgedRate]
+
+
+def judged(runs: Runs, settings: Settings, known: Rate | None, *, by_capacity: bool) -> list[JudgedRate]:
     """Every tried rate, ascending. `known`: the sustainable rate, and whether capacity decides it."""
     key = attrgetter("rate_per_s", "emptied")
     ascending = [list(group) for _, group in groupby(sorted(runs, key=key), key)]
@@ -122,13 +124,13 @@ def judged(
     ]
 
 
-def is_limited(runs: Sequence[RateResult]) -> bool:
+def is_limited(runs: Runs) -> bool:
     """Whether a header named a limit, or a 429 came."""
     return any(one.buckets or one.kinds for one in runs)
 
 
 def _judged(
-    runs: Sequence[RateResult], settings: Settings, known: Rate | None, met: str, *, by_capacity: bool, refuses: bool
+    runs: Runs, settings: Settings, known: Rate | None, met: str, *, by_capacity: bool, refuses: bool
 ) -> JudgedRate:  # fmt: skip
     first = runs[0]
     refused = _pooled([one.refused for one in runs])
@@ -162,13 +164,13 @@ def _alone(refused: Proportion, settings: Settings, met: str, *, growing: bool) 
     return PASS if high <= settings.refused and met == PASS else INCONCLUSIVE
 
 
-def _together(runs: Sequence[RateResult]) -> tuple[Met, ...]:
+def _together(runs: Runs) -> tuple[Met, ...]:
     """The objectives over several runs."""
     of_each = zip(*(one.objectives for one in runs), strict=True)
     return tuple(Met(_pooled([one.within for one in same]), same[0].needed) for same in of_each)
 
 
-def _met(ascending: Sequence[Sequence[RateResult]]) -> Iterator[str]:
+def _met(ascending: Sequence[Runs]) -> Iterator[str]:
     """The outcome of the objectives at each rate. More load makes no answer faster: a rate also passes if it does so together
     with the runs at higher rates, and fails if it does so together with those at lower ones.
     """
@@ -190,7 +192,7 @@ def _by_limit(known: Rate, first: RateResult, alone: str, *, contradicted: bool)
     return INCONCLUSIVE
 
 
-def _by_capacity(known: Rate, runs: Sequence[RateResult], alone: str, met: str) -> str:
+def _by_capacity(known: Rate, runs: Runs, alone: str, met: str) -> str:
     """What the runs say, but for a backlog that grew by chance, or by chance did not."""
     rate = runs[0].rate_per_s
     if rate <= known.low:
@@ -201,7 +203,7 @@ def _by_capacity(known: Rate, runs: Sequence[RateResult], alone: str, met: str) 
     return PASS if grew + _unseen(runs) < rate - known.high else INCONCLUSIVE
 
 
-def _unseen(runs: Sequence[RateResult]) -> float:
+def _unseen(runs: Runs) -> float:
     return sum(one.detectable_per_s for one in runs) / len(runs) / math.sqrt(len(runs))
 
 

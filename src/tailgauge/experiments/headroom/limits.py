@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from tailgauge.experiments.headroom.judge import Rate, RateResult
+from tailgauge.experiments.headroom.judge import Rate, RateResult, Runs
 from tailgauge_analysis.sections.rate_limits.estimates import DECISIONS, Estimate
 from tailgauge_analysis.stats.bootstrap import SEED
 from tailgauge_analysis.stats.quantiles import Floats
@@ -66,7 +66,10 @@ class Bound:
     decides: bool
 
 
-def limits(runs: Sequence[RateResult]) -> Iterator[Limit]:
+Bounds = Sequence[Bound]
+
+
+def limits(runs: Runs) -> Iterator[Limit]:
     """Every limit whose rate is known."""
     for kind in dict.fromkeys(one.kind for run in runs for one in run.buckets):
         buckets = [one for run in runs for one in run.buckets if one.kind == kind]
@@ -105,7 +108,7 @@ def _bounded(several: Sequence[Estimate], rate: Rate) -> Rate:
     return Rate(low, low, high)
 
 
-def capacity(runs: Sequence[RateResult], share: float) -> Rate | None:
+def capacity(runs: Runs, share: float) -> Rate | None:
     """Requests answered per second at capacity; None if no run reached it. `share`: allowed as refused.
 
     That of the lowest rate that reached it. What a target answers may depend on how many calls wait, so the interval is that
@@ -122,7 +125,7 @@ def capacity(runs: Sequence[RateResult], share: float) -> Rate | None:
     return Rate(each[0].value, min(one.low for one in each), max(one.high for one in each))
 
 
-def _served(runs: Sequence[RateResult]) -> Rate:
+def _served(runs: Runs) -> Rate:
     share = np.array([one.seconds for one in runs]) / sum(one.seconds for one in runs)
     low, value, high = np.array([(one.served.low, one.served.value, one.served.high) for one in runs]).T
     middle = float(share @ value)
@@ -130,7 +133,7 @@ def _served(runs: Sequence[RateResult]) -> Rate:
     return Rate(middle, middle - below, middle + above)
 
 
-def binding(failed: Sequence[RateResult]) -> str | None:
+def binding(failed: Runs) -> str | None:
     """What failed the runs: the limit that refused most calls, the capacity, or the objectives."""
     counts = by_kind(failed)
     over = sum(one.overloaded for one in failed)
@@ -143,12 +146,12 @@ def binding(failed: Sequence[RateResult]) -> str | None:
     return OBJECTIVES if missed else most
 
 
-def by_kind(runs: Sequence[RateResult]) -> Counter[str]:
+def by_kind(runs: Runs) -> Counter[str]:
     """429s of each limit."""
     return sum((Counter(one.kinds) for one in runs), Counter())
 
 
-def bounds(runs: Sequence[RateResult], gaps: Floats, share: float) -> list[Bound]:
+def bounds(runs: Runs, gaps: Floats, share: float) -> list[Bound]:
     """A bound per known limit, the tightest first. `gaps`: of the planned arrivals, in any unit."""
     if not runs:
         return []
@@ -179,7 +182,7 @@ def _sustained(limit: Limit, gaps: Floats, charges: Floats, share: float) -> Rat
     return Rate(value, low, high)
 
 
-def at_least(found: Sequence[Bound], per_s: float | None) -> list[Bound]:
+def at_least(found: Bounds, per_s: float | None) -> list[Bound]:
     """The same; limits that were never met sustain at least a rate that was sustained, as far as their headers allow it."""
     if per_s is None:
         return list(found)
@@ -192,7 +195,7 @@ def _raised(one: Bound, per_s: float) -> Bound:
     return replace(one, per_s=rate, uncached=rate if one.uncached == one.per_s else one.uncached)
 
 
-def lowest(found: Sequence[Bound]) -> Rate | None:
+def lowest(found: Bounds) -> Rate | None:
     """The sustainable rate by the limits that decide."""
     rates = [one.per_s for one in found if one.decides]
     if not rates:
@@ -200,12 +203,12 @@ def lowest(found: Sequence[Bound]) -> Rate | None:
     return Rate(min(r.value for r in rates), min(r.low for r in rates), min(r.high for r in rates))
 
 
-def by_capacity(found: Sequence[Bound]) -> bool:
+def by_capacity(found: Bounds) -> bool:
     """Whether the capacity is met first."""
     return next((one.limit is None for one in found if one.decides), False)
 
 
-def ceiling(found: Sequence[Bound]) -> float | None:
+def ceiling(found: Bounds) -> float | None:
     """The rate above which a limit in the headers refuses for certain."""
     return min((one.per_s.high for one in found if one.limit is not None), default=None)
 

@@ -102,10 +102,8 @@ def charges(attempts: pd.DataFrame) -> Charges:
     first = attempts[(attempts["cause"] != schema.RETRY) & attempts["sent_at_ns"].notna()]
     fresh = _filled(first, first[WRITTEN].sum(axis=1))
     read = _filled(first, first[READ].fillna(0))
-    output = _filled(first, first["output_tokens"])
-    each = {
-        REQUESTS: pd.Series(1.0, first.index), INPUT: fresh, OUTPUT: output, TOKENS: fresh + read + output,
-    }  # fmt: skip
+    out = _filled(first, first["output_tokens"])
+    each = {REQUESTS: pd.Series(1.0, first.index), INPUT: fresh, OUTPUT: out, TOKENS: fresh + read + out}
     of = first["request_id"]
     return Charges({kind: _summed(one, of) for kind, one in each.items()}, {INPUT: _summed(fresh + read, of)})
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 from tailgauge.experiments.answer import NONE, NOTHING, Answer, answered, estimate, load_line
 from tailgauge.experiments.headroom import limits, search
-from tailgauge.experiments.headroom.judge import JudgedRate, Rate, RateResult
-from tailgauge.experiments.headroom.limits import CAPACITY, OBJECTIVES, Bound, Limit, at_least, lowest
+from tailgauge.experiments.headroom.judge import JudgedRate, Rate, RateResult, Runs, Tried
+from tailgauge.experiments.headroom.limits import CAPACITY, OBJECTIVES, Bound, Bounds, Limit, at_least, lowest
 from tailgauge.scenario.experiment import Headroom as Settings
 from tailgauge_analysis.sections.rate_limits.costs import Costs
 from tailgauge_analysis.sections.rate_limits.section import kind_name
@@ -84,9 +84,8 @@ class Sustained:
 
 
 def answer(
-    settings: Settings, today: float, runs: Sequence[RateResult], tried: Sequence[JudgedRate], bounds: Sequence[Bound],
-    remarks: Sequence[str],
-) -> Answer:  # fmt: skip
+    settings: Settings, today: float, runs: Runs, tried: Tried, bounds: Bounds, remarks: Sequence[str]
+) -> Answer:
     """The answer of a search, or of one run without a 429; the first run is at today's rate."""
     found = Sustained(today, settings.refused, settings.no_429)
     known = _found(settings, found, runs, tried, bounds) if runs else None
@@ -112,8 +111,8 @@ def answer(
 
 
 def _found(
-    settings: Settings, nothing: Sustained, runs: Sequence[RateResult], tried: Sequence[JudgedRate], bounds: Sequence[Bound]
-) -> Sustained | None:  # fmt: skip
+    settings: Settings, nothing: Sustained, runs: Runs, tried: Tried, bounds: Bounds
+) -> Sustained | None:
     """What was found; None of one run without a 429 if no header names a limit and it does not show that today's rate holds."""
     today = nothing.today_per_s
     if settings.no_429:
@@ -138,7 +137,7 @@ def _found(
     )  # fmt: skip
 
 
-def _ends(tried: Sequence[JudgedRate], known: Rate | None, precision: float, *, by_capacity: bool) -> Ends:
+def _ends(tried: Tried, known: Rate | None, precision: float, *, by_capacity: bool) -> Ends:
     """The sustained rate between the highest pass and the lowest fail, and no further from a capacity than its interval."""
     passed, failed = search.ends(tried)
     low, high = (None if end is None else end.rate_per_s for end in (passed, failed))
@@ -225,7 +224,7 @@ def _today(found: Sustained) -> str:
     return f"today's {figures(found.today_per_s)} requests/s"
 
 
-def _text(found: Sustained, tried: Sequence[JudgedRate], first: RateResult) -> tuple[str, list[str]]:
+def _text(found: Sustained, tried: Tried, first: RateResult) -> tuple[str, list[str]]:
     """The answer in a sentence, and how much of today's traffic that is, with what binds."""
     low, value, high = found.low_per_s, found.sustained_per_s, found.high_per_s
     today, binds = found.today_per_s, f"{limit_name(found.binding)} binds first"
@@ -262,7 +261,7 @@ def _cache_text(one: WithoutCache, today: float, *, breaks: bool) -> str:
     return f"without the prompt cache {'only ' if breaks else ''}{ends} of today's traffic fits"
 
 
-def _notes(settings: Settings, tried: Sequence[JudgedRate], found: Sustained) -> list[str]:
+def _notes(settings: Settings, tried: Tried, found: Sustained) -> list[str]:
     unseen = [one.bound.limit.kind for one in found.limits if one.bound.limit and not one.bound.limit.seen]
     if settings.no_429:
         text = "the interval is wide: nothing was refused, so the burst size of {} is unknown"
@@ -283,7 +282,7 @@ def _notes(settings: Settings, tried: Sequence[JudgedRate], found: Sustained) ->
 # --- tables and the figure ----------------------------------------------------------------------------------------
 
 
-def _rates(tried: Sequence[JudgedRate], found: Sustained) -> Table:
+def _rates(tried: Tried, found: Sustained) -> Table:
     has_good = any(one.objectives for one in tried)
     header = (*RATES[:4], GOOD, *RATES[4:]) if has_good else RATES
     rows = tuple(_rate_row(one, found.today_per_s, has_good=has_good) for one in tried)
@@ -333,7 +332,7 @@ def _growth_cell(one: Growth | None) -> Value:
     return Value(ends) if one.value is None else Value(_x(one.value), ends)
 
 
-def _pictures(tried: Sequence[JudgedRate], found: Sustained) -> tuple[Picture, ...]:
+def _pictures(tried: Tried, found: Sustained) -> tuple[Picture, ...]:
     """Refused share by rate, and where the sustainable rate lies."""
     if len(tried) < 2:
         return ()

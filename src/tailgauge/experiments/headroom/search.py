@@ -11,10 +11,9 @@ fails: a target that does more with a short queue, or that misses an objective e
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from tailgauge.experiments.headroom.judge import JudgedRate, Rate
+from tailgauge.experiments.headroom.judge import JudgedRate, Rate, Tried
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
 
 PER_MINUTE = 2.0  # providers refuse faster growth
@@ -22,7 +21,6 @@ SLACK = 1.2  # times the precision: so much wider an interval is narrow enough
 STEPS_OUT = 8  # of the precision, on either side of where a search without a known limit ends
 LEAST = 1 / 64  # of today's rate
 FAR = 1.2  # times the capacity: there a backlog is seen to grow, if not just above it
-Tried = Sequence[JudgedRate]
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,15 +81,15 @@ def _check(base: Base) -> None:
     """UsageError if there is nothing to choose from, or nothing to choose by."""
     base.today(TRACE)
     among = base.table.models.among
+    key, slo = "experiment.models.among", base.scenario.slo
     if len(among) < FEWEST:
-        text = "expected two models or more, as [experiment.models.among.small] with model = '...'"
-        raise base.refused("experiment.models.among", text)
-    if not base.scenario.slo or any(slo.max_ms is None for slo in base.scenario.slo.values()):
+        raise base.refused(key, f"expected two models or more, as [{key}.small] with model = '...'")
+    if not slo or any(one.max_ms is None for one in slo.values()):
         expected = "expected at least one table [slo.NAME], each with max_ms"
         raise base.refused("slo", f"models are chosen by their objectives: {expected}")
     if base.scenario.target.url == SIMULATED and any(one.profile is None for one in among.values()):
         text = "the simulated endpoint answers alike for every model: expected a `profile` for each"
-        raise base.refused("experiment.models.among", text)
+        raise base.refused(key, text)
 
 
 def _block_s(minutes: float, runs: int, rounds: int) -> float:

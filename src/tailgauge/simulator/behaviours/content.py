@@ -24,9 +24,8 @@ from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
 from tailgauge.scenario.simulated import ContentTable
 from tailgauge.simulator.behaviours import tokens
 
-TEXT_DELTA, THINKING_DELTA, JSON_DELTA, SIGNATURE_DELTA = (
-    "text_delta", "thinking_delta", "input_json_delta", "signature_delta",
-)  # fmt: skip
+TEXT_DELTA, THINKING_DELTA = "text_delta", "thinking_delta"
+JSON_DELTA, SIGNATURE_DELTA = "input_json_delta", "signature_delta"
 SUMMARISED = 10  # tokens of thinking for each of its summary
 _LEAST_PAIR = 3  # tokens of the shortest key and value: 12 bytes
 _MERGED = {TEXT_DELTA, THINKING_DELTA}
@@ -171,10 +170,8 @@ class PlanPieces:
 
     def kinds(self, chunks: int) -> list[str | None]:
         """Kinds of the first chunks; None: a signature."""
-        return [
-            None if piece.delta == SIGNATURE_DELTA else self._blocks[piece.block].kind
-            for piece in self.pieces[:chunks]
-        ]
+        kinds = [(piece.delta, self._blocks[piece.block].kind) for piece in self.pieces[:chunks]]
+        return [None if delta == SIGNATURE_DELTA else kind for delta, kind in kinds]
 
     def _add(self, made: int) -> None:
         number, chunk = self._steps[self._at]

@@ -334,9 +334,8 @@ class Ledger:
         """Forget the steps before `oldest` and extend the arrays to `last_step`."""
         size = max(_STEPS, 2 * (last_step - oldest + 1))
         skip = oldest - self.base
-        self.ends, self.growth, self.blocks = (
-            _shifted(array, skip, size) for array in (self.ends, self.growth, self.blocks)
-        )
+        arrays = (self.ends, self.growth, self.blocks)
+        self.ends, self.growth, self.blocks = (_shifted(one, skip, size) for one in arrays)
         self.base = oldest
 
     def add(self, call: Call, step: int, index: int, context: int, sign: int) -> None:

@@ -245,11 +245,9 @@ class ProxyWriter:
     The headers leave with the first bytes, as those of a proxy that waits for its buffer do.
     """
 
-    def __init__(
-        self, transport: asyncio.Transport, table: ProxyTable, before_first: Callable[[], None]
-    ) -> None:
+    def __init__(self, transport: asyncio.Transport, table: ProxyTable, opening: Callable[[], None]) -> None:
         self._loop, self._transport, self._buffer = asyncio.get_running_loop(), transport, Buffer(table)
-        self._before_first: Callable[[], None] | None = before_first
+        self._opening: Callable[[], None] | None = opening
         self._held: list[bytes] = []
         self._gone = 0  # writes that have left
         self._timer: asyncio.TimerHandle | None = None
@@ -288,9 +286,9 @@ class ProxyWriter:
             del self._held[:count]
             if self._transport.is_closing():
                 continue
-            if self._before_first is not None:
-                self._before_first()
-                self._before_first = None
+            if self._opening is not None:
+                self._opening()
+                self._opening = None
             self._transport.write(data)
         due_ns = self._buffer.due_at_ns
         if self._timer is not None:
