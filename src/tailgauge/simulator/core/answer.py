@@ -207,6 +207,14 @@ class EngineAnswer(Answer):
         if not endpoint.submit(self._job, self):
             exchange.refuse(exchange.wire.OVERLOADED_STATUS, endpoint.driver.now_ns())
 
+    def look_up(self, replica: int, now_ns: int) -> int:
+        """The engine admits it: prompt tokens that need not be computed."""
+        return self.exchange.look_up(replica, now_ns)
+
+    def first_token(self, now_ns: int) -> None:
+        """The engine has completed the call's prefill."""
+        self.exchange.begin(now_ns)
+
     def receive(self, emission: Emission) -> None:
         """What the engine did with it."""
         kind, call, at_ns, tokens = emission

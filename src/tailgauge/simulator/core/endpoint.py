@@ -6,18 +6,15 @@ driver calls when something is due in the engine.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from tailgauge.scenario.simulated import ContentTable, Simulated
 from tailgauge.simulator.behaviours import billing, faults, jobs, limits, prefix_cache, resumption, stragglers
 from tailgauge.simulator.core.metrics import Meters
 from tailgauge.simulator.engine.config import EngineConfig, engine_of
 from tailgauge.simulator.engine.engine import Engine
-from tailgauge.simulator.engine.job import ENDINGS, Hooks, Job
+from tailgauge.simulator.engine.job import ENDINGS, Emission, Hooks, Job
 from tailgauge.simulator.protocols.wire import Wire
-
-if TYPE_CHECKING:
-    from tailgauge.simulator.core.answer import EngineAnswer
 
 
 class Driver(Protocol):
@@ -31,6 +28,19 @@ class Driver(Protocol):
 
     def engine_changed(self) -> None:
         """A call was submitted or cancelled: call `advance` soon, if not from here."""
+
+
+class Resident(Protocol):
+    """A call in the engine, as its hooks see it."""
+
+    def look_up(self, replica: int, now_ns: int) -> int:
+        """Prompt tokens that need not be computed."""
+
+    def first_token(self, now_ns: int) -> None:
+        """The engine has completed the call's prefill."""
+
+    def receive(self, emission: Emission) -> None:
+        """Take what the engine emitted for the call."""
 
 
 class Endpoint(Hooks):
@@ -58,7 +68,7 @@ class Endpoint(Hooks):
         self.plans = (config is not None and config.drafts) or table.content != ContentTable()
         self.every_token = watched or self._depends_on_tokens()
         self.engine = None if config is None else Engine(config, seed, self, tokens=self.every_token)
-        self._residents: dict[int | str, EngineAnswer] = {}  # calls in the engine
+        self._residents: dict[int | str, Resident] = {}
 
     def _depends_on_tokens(self) -> bool:
         table = self.table
@@ -77,10 +87,10 @@ class Endpoint(Hooks):
         """Whether a call of that key is in the engine."""
         return key in self._residents
 
-    def submit(self, job: Job, answer: EngineAnswer) -> bool:
+    def submit(self, job: Job, resident: Resident) -> bool:
         """Hand a call over to the engine; False: refused."""
         assert self.engine is not None
-        self._residents[job.key] = answer
+        self._residents[job.key] = resident
         taken = self.engine.submit(job, self.driver.now_ns())
         if not taken:
             del self._residents[job.key]
@@ -112,7 +122,7 @@ class Endpoint(Hooks):
 
     def cached_tokens(self, job: Job, replica: int, now_ns: int) -> int:
         """A hook: what the cache reads, at admission."""
-        return self._residents[job.key].exchange.look_up(replica, now_ns)
+        return self._residents[job.key].look_up(replica, now_ns)
 
     def slowdown(self, job: Job, replica: int, now_ns: int) -> float:
         """A hook: how much slower this call is here and now."""
@@ -120,4 +130,4 @@ class Endpoint(Hooks):
 
     def first_token(self, job: Job, replica: int, now_ns: int) -> None:  # noqa: ARG002 - the names are the interface
         """A hook: what the call writes becomes visible."""
-        self._residents[job.key].exchange.begin(now_ns)
+        self._residents[job.key].first_token(now_ns)
