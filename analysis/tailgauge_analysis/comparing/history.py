@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -72,7 +72,7 @@ def judge(runs: Runs, new: BaselineRun, threshold: float = 0.05, allow: Sequence
     exit_code = Exit.INVALID if reasons else section.EXITS[outcome]
     return Report(
         f"{new.run_id}-baseline", TITLE, (new.run_id,), new.started_at, new.dry_run,
-        section.Result(outcome, text, _lines(rows), tuple(remarks)), measured([run.verdict for run in (*others, new)], reasons),
+        section.Result(outcome, text, tuple(_lines(rows)), tuple(remarks)), measured([run.verdict for run in (*others, new)], reasons),
         _summary(others, rows), (section.Section("baseline", TITLE, text, tables=(table,) * bool(rows), computed=(COMPUTED,)),),
         exit_code, data={
             "schema_version": SCHEMA_VERSION, "verdict": verdict, "against": reasons, "remarks": remarks,
@@ -242,15 +242,13 @@ def _drift(runs: Runs, row: Effect) -> list[str]:
     return [f"the baseline drifts: {size} from {runs[at].run_id} on{why}. {hides}"]
 
 
-def _lines(rows: Rows) -> tuple[ObjectiveLine, ...]:
+def _lines(rows: Rows) -> Iterator[ObjectiveLine]:
     """A line for each row with a verdict: the value, and the limit that it must not exceed."""
-    lines = []
     for row in rows:
         if row.limit is not None:
             value, limit = (share(of) if row.is_share else f"{ms(of)} ms" for of in (row.b, row.limit))
             bound = f"{'<>'[(row.verdict == WORSE) != row.is_share]} {limit}"
-            lines.append(ObjectiveLine(name_of(row), OF_ROW[row.verdict or ""], value, bound, why=row.why))
-    return tuple(lines)
+            yield ObjectiveLine(name_of(row), OF_ROW[row.verdict or ""], value, bound, why=row.why)
 
 
 def _summary(runs: Runs, rows: Rows) -> tuple[tuple[str, str], ...]:

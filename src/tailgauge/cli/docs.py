@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -27,13 +28,12 @@ def docs(page: str | None) -> None:
         raise UsageError(f"{page}: no such page. There are: {', '.join(pages)}")
 
 
-def _list(pages: dict[str, Path]) -> list[str]:
+def _list(pages: dict[str, Path]) -> Iterator[str]:
     """A line for each page, under the name of its folder: its name and its title."""
-    lines, width = [], max(map(len, pages), default=0)
+    width = max(map(len, pages), default=0)
     for folder in FOLDERS:
-        lines += ["", folder]
+        yield from ("", folder)
         for name, path in pages.items():
             if path.parent.name == folder:
                 title = path.read_text(encoding="utf-8").partition("\n")[0].removeprefix("# ")
-                lines.append(f"  {name:<{width}}  {title}")
-    return lines
+                yield f"  {name:<{width}}  {title}"

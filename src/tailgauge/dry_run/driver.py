@@ -241,6 +241,7 @@ class DryEndpoint:
         self, table: Simulated, seed: int, queue: EventQueue, *, watched: bool = False, engine: EngineConfig | None = None
     ) -> None:  # fmt: skip
         self._queue, self._changed, self._number = queue, False, 0
+        self.now_ns = self.wall_ns = queue.now_ns  # a dry run has no other clock
         self._wires = {wire.NAME: wire for wire in WIRES}
         self.core = Endpoint(table, seed, self, watched=watched, engine=engine)
 
@@ -289,14 +290,6 @@ class DryEndpoint:
             exchange.accept(anthropic.parse(body, _VERSION), body)
 
     # --- the driver of the core, and what moves by itself beside the queue ------------------------------------
-
-    def now_ns(self) -> int:
-        """The time of the queue."""
-        return self._queue.now_ns()
-
-    def wall_ns(self) -> int:
-        """The same: a dry run has no other clock."""
-        return self._queue.now_ns()
 
     def engine_changed(self) -> None:
         """What follows happens after the event that the queue is at."""

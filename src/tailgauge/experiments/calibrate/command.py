@@ -50,10 +50,10 @@ def calibrate(plan: CalibrationPlan, path: Path, progress: Progress) -> dict[str
         progress(f"note: this machine is busy (load {load:.1f} on {cores} cores): use an idle one")
     with tempfile.TemporaryDirectory(prefix="tailgauge-calibrate-") as folder:
         found, left_out = _measure(plan, Path(folder), progress)
-    transports: dict[str, Any] = {}
-    for name in plan.transports:
-        by_model = {model: steps for (transport, model), steps in found.items() if transport == name}
-        transports[name] = judge.transport(by_model) if by_model else None
+    found_of = {
+        name: {model: of for (by, model), of in found.items() if by == name} for name in plan.transports
+    }
+    transports = {name: judge.transport(of) if of else None for name, of in found_of.items()}
     result = certificate.make({
         "clock": plan.clock, "mode": plan.mode, "planned_per_s": plan.planned_per_s, "transports": transports,
         "load_average": load, "left_out": left_out,

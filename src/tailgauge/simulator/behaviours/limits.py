@@ -163,6 +163,8 @@ class Limits:
         self._budget = None if table.spend is None else exact(table.spend)
         self._spent: Fraction | int = 0
         self.any = bool(self._buckets or table.ramp_growth)  # the spend limit has no headers and no level
+        self.counts_output = OUTPUT_TOKENS in self._buckets and not self._reserves  # as it is produced
+        self.counts_spend = self._budget is not None
 
     def admit(self, model: str, input_tokens: int, max_tokens: int, now_ns: int) -> Decision:
         """Whether a request may start; `input_tokens` is what the endpoint estimates that will count."""
@@ -199,16 +201,6 @@ class Limits:
     def spend(self, cost: Fraction | int) -> None:
         """What a call cost, in prices of one input token."""
         self._spent += cost
-
-    @property
-    def counts_output(self) -> bool:
-        """Whether output counts as it is produced."""
-        return OUTPUT_TOKENS in self._buckets and not self._reserves
-
-    @property
-    def counts_spend(self) -> bool:
-        """Whether there is a budget."""
-        return self._budget is not None
 
     def readings(self, now_ns: int) -> tuple[Reading, ...]:
         """The limits that are on, in the order of the table above."""

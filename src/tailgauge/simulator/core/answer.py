@@ -37,6 +37,7 @@ class Answer(ABC):
         request, table = exchange.request, exchange.endpoint.table
         self.exchange, self.fault, self.streams = exchange, exchange.fault, request.stream
         self.ending = self.fault.ending  # what the end looks like; see `faults`
+        self.headers_at_once = self.streams and self.fault.headers_at_once  # before anything else is there
         per_chunk = table.tokens_per_chunk if self.streams else max(1, request.max_tokens)
         self.pieces: TextPieces | PlanPieces = TextPieces(request.max_tokens, per_chunk)
         if exchange.reply.plan is not None and self.streams:
@@ -49,11 +50,6 @@ class Answer(ABC):
         self.on_over: Callable[[], None] = nobody
 
     # --- what is due ------------------------------------------------------------------------------------------
-
-    @property
-    def headers_at_once(self) -> bool:
-        """Whether the headers leave before anything else is there."""
-        return self.streams and self.fault.headers_at_once
 
     def end_ns(self, last_ns: int) -> int:
         """When the end is due, given when the last chunk left, or the headers where there is none."""

@@ -18,19 +18,14 @@ from tailgauge.simulator.core.endpoint import Endpoint
 class LoopDriver:
     """The clock of an endpoint, which lives in one event loop."""
 
+    now_ns = staticmethod(monotonic_ns)  # the clock of the loop
+    wall_ns = staticmethod(time.time_ns)
+
     def __init__(self, table: Simulated, seed: int) -> None:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ns: int | None = None
         self._advancing = self._again = False
         self.core = Endpoint(table, seed, self)
-
-    def now_ns(self) -> int:
-        """The monotonic clock, which is the loop's."""
-        return monotonic_ns()
-
-    def wall_ns(self) -> int:
-        """The wall clock."""
-        return time.time_ns()
 
     def engine_changed(self) -> None:
         """One round, never two: when the engine is behind, sockets get their turn between its steps."""
