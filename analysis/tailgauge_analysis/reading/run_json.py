@@ -8,15 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    OnErrorOmit,
-    ValidationError,
-    ValidationInfo,
-    field_validator,
-)
+import pydantic
+from pydantic import BaseModel, ConfigDict, Field, OnErrorOmit, ValidationInfo, field_validator
 from pydantic.dataclasses import dataclass
 
 from tailgauge_analysis.text.json_values import Json
@@ -36,7 +29,7 @@ class _Tolerant(_Strict):
     def _damaged_is_absent(cls, value: Any, handler: Callable[[Any], Any], info: ValidationInfo) -> Any:
         try:
             return handler(value)
-        except ValidationError:
+        except pydantic.ValidationError:
             return cls.model_fields[str(info.field_name)].get_default(call_default_factory=True)
 
 
@@ -121,11 +114,9 @@ class PatternFacts(_Tolerant):
 
 # Runs of schema 4 and older do not have them.
 _EARLIER_PATTERNS = {
-    "fan_out": PatternFacts(answer="join"),
-    "progressive": PatternFacts(answer="earliest_leg"),
-    "batch": PatternFacts(answer="turnaround", price_share=0.5),
-    "hedged": PatternFacts(like="streaming"),
-}
+    "fan_out": PatternFacts(answer="join"), "progressive": PatternFacts(answer="earliest_leg"),
+    "batch": PatternFacts(answer="turnaround", price_share=0.5), "hedged": PatternFacts(like="streaming"),
+}  # fmt: skip
 
 
 class Precision(_Tolerant):

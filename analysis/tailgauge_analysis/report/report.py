@@ -94,13 +94,9 @@ def write(
 ) -> FinishedReport:  # fmt: skip
     """Write `out`/reports/<run_id>/report.{html,md,json} and junit.xml, each wholly or not at all; also `more`."""
     folder = Path(out) / "reports" / report.run_id
-    texts = {
-        "report.html": html(report, drawn),
-        "report.md": markdown(report),
-        "report.json": json.dumps(report.data, indent=1, allow_nan=False) + "\n",
-        "junit.xml": junit(report),
-        **dict(more),
-    }
+    tree = json.dumps(report.data, indent=1, allow_nan=False) + "\n"
+    texts = {"report.html": html(report, drawn), "report.md": markdown(report), "report.json": tree}
+    texts |= {"junit.xml": junit(report), **dict(more)}
     try:
         for name, text in texts.items():
             replace_text(folder / name, text)

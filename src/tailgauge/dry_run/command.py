@@ -75,11 +75,9 @@ def _conclude(
     }  # fmt: skip
     notes = [*notes, *(f"plugin {text}" for text in run.faults.texts.values())]
     whole = run_json.frame(facts, state, notes, []) | {
-        "admission_end_at_ns": run.end_ns,
-        "ended_at_ns": max(run.last_ns, run.end_ns),
-        "conservation": conserve(leased, [Share(leased, counts)]),
-        "workers": [{**worker, "leased": leased}],
-    }
+        "admission_end_at_ns": run.end_ns, "ended_at_ns": max(run.last_ns, run.end_ns),
+        "conservation": conserve(leased, [Share(leased, counts)]), "workers": [{**worker, "leased": leased}],
+    }  # fmt: skip
     write_json(folder.worker_json(0), {"schema_version": SCHEMA_VERSION, **worker, "run": facts})
     write_json(folder.run_json, whole)
 

@@ -37,14 +37,12 @@ def transport(by_model: Mapping[str, Sequence[StepError]]) -> dict[str, Any]:
     is_strained, is_disturbed = any(step.strained for step in every), any(step.failed for step in every)
     costs = [cost for good in good_steps if good and (cost := good[-1].cpu_us_per_chunk) is not None]
     return {
-        "latency_models": list(by_model),
-        "holds_to_per_s": holds_to,
-        "failed_at_per_s": min(blamed, default=None),
+        "latency_models": list(by_model), "holds_to_per_s": holds_to, "failed_at_per_s": min(blamed, default=None),
         "limited_by": CLIENT if blamed else ENDPOINT if is_strained else OTHERS if is_disturbed else None,
         "disturbed": disturbed,
         **{f"{of}_{error}": _largest(shown, of, error) for of in TIMES for error in ("bias_ms", "spread_ms")},
         "cpu_us_per_chunk": max(costs, default=None),
-    }
+    }  # fmt: skip
 
 
 def holding(steps: Sequence[StepError]) -> int:

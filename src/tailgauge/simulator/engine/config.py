@@ -108,13 +108,9 @@ PROFILES: dict[str, EngineConfig] = {
     "sonnet": _hosted(StepTime(14.0, 0.06, 0.06, Prefill(0.08)), 560.0, 0.51),
     "opus": _hosted(StepTime(25.0, 0.10, 0.10, Prefill(0.10)), 1320.0, 0.456),
     "tiny": EngineConfig(
-        StepTime(1.4, 0.006, 0.006, Prefill(0.008)),
-        slots=8,
-        refill_s=6,
-        overhead_ms=56.0,
-        overhead_sigma=0.51,
+        StepTime(1.4, 0.006, 0.006, Prefill(0.008)), slots=8, refill_s=6, overhead_ms=56.0, overhead_sigma=0.51,
     ),
-}
+}  # fmt: skip
 
 
 def engine_of(table: Simulated) -> EngineConfig | None:

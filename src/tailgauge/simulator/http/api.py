@@ -47,18 +47,14 @@ class Api:
 
     def add_to(self, app: web.Application) -> None:
         """Register the routes."""
-        of = self._answering
-        app.router.add_routes(
-            [
-                web.get("/metrics", self.metrics),
-                web.get("/v1/models", of(self.models, None)),
-                web.get("/v1/models/{id:.+}", of(self.model, None)),
-                web.post(f"{anthropic.PATH}/count_tokens", of(self.count_tokens, anthropic)),
-                web.post(_BATCHES, of(self._logged(self.create_batch), anthropic)),
-                web.get(f"{_BATCHES}/{{id}}", of(self._logged(self.batch), anthropic)),
-                web.get(f"{_BATCHES}/{{id}}/results", of(self._logged(self.results), anthropic)),
-            ]
-        )
+        of, add_get, add_post = self._answering, app.router.add_get, app.router.add_post
+        add_get("/metrics", self.metrics)
+        add_get("/v1/models", of(self.models, None))
+        add_get("/v1/models/{id:.+}", of(self.model, None))
+        add_post(f"{anthropic.PATH}/count_tokens", of(self.count_tokens, anthropic))
+        add_post(_BATCHES, of(self._logged(self.create_batch), anthropic))
+        add_get(f"{_BATCHES}/{{id}}", of(self._logged(self.batch), anthropic))
+        add_get(f"{_BATCHES}/{{id}}/results", of(self._logged(self.results), anthropic))
 
     def _answering(self, handler: Handler, protocol: Wire | None) -> Handler:
         """The handler, its refusals in the shape of the path's protocol, or of the caller's where several have the path."""
