@@ -59,8 +59,8 @@ def copy(argument: str, destination: Path) -> list[Path]:
     if destination.is_dir():
         destination /= source.name
     beside = {name for name in _texts(read(source)) if refusal(source.parent / name) is None}
-    pairs = [(source, destination)]
-    pairs += [(source.parent / name, destination.parent / name) for name in sorted(beside)]
+    files = ((source.parent / name, destination.parent / name) for name in sorted(beside))
+    pairs = [(source, destination), *files]
     for _, path in pairs:
         if path.exists():
             raise UsageError(f"{path}: exists already: name another file, or remove it")

@@ -76,10 +76,8 @@ def light(reading: RunReading, settings: Settings, streams: Collection[str], who
 def stream_checks(steady: Steady, settings: Settings, streams: Collection[str]) -> list[ProbeCheck]:
     """What is judged of single streamed answers."""
     streamed = of_tables(steady, streams)
-    return [
-        _first_content(streamed, settings), _pace(streamed, settings), _held_back(streamed), _coalesced(streamed),
-        _stalled(streamed),
-    ]  # fmt: skip
+    by_setting = (check(streamed, settings) for check in (_first_content, _pace))
+    return [*by_setting, *(check(streamed) for check in (_held_back, _coalesced, _stalled))]
 
 
 def _split(streamed: Steady) -> list[Measured]:

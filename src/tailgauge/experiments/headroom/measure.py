@@ -52,12 +52,10 @@ def rate_result(
     growing = steady.of(BACKLOG) is not None or (much and (grows is None or grows > detectable))
     return RateResult(
         rate_per_s=rate_per_s, emptied=emptied, seconds=stage.seconds, requests=len(stage.requests),
-        refused=proportion(refused(sent) | over), overloaded=int(over.sum()),
+        refused=proportion(refused(sent) | over), overloaded=int(over.sum()), objectives=_objectives(reading, good),
         kinds={str(kind): int(n) for kind, n in kinds(sent)["kind"].value_counts().items()},
-        objectives=_objectives(reading, good),
-        served=served, growth_per_s=grows,
-        detectable_per_s=detectable, growing=growing, saturated=growing and much, answer_s=_answer_s(stage.requests), buckets=tuple(first), charges=charges(sent),
-        offered=_traces(frames) if today else {},
+        served=served, growth_per_s=grows, detectable_per_s=detectable, growing=growing, saturated=growing and much,
+        answer_s=_answer_s(stage.requests), buckets=tuple(first), charges=charges(sent), offered=_traces(frames) if today else {},
     )  # fmt: skip
 
 

@@ -88,11 +88,10 @@ def block(name: str, price: float, reading: RunReading) -> ModelBlock:
     if run["target"].get("simulated") and cost is not None:
         cost *= price
     ended = stage.requests["ended"]
-    return ModelBlock(
-        name, {one.name: waits(metric, one.part(stage), OFFERED) for one in criteria(run["scenario"]) if (metric := one.metric)},
-        waits(BY_NAME["e2e_sched"], stage, OFFERED),
-        len(ended), int((ended == schema.OK).sum()), cost, unit, why,
-    )  # fmt: skip
+    wanted = [(one, metric) for one in criteria(run["scenario"]) if (metric := one.metric)]
+    of_each = {one.name: waits(metric, one.part(stage), OFFERED) for one, metric in wanted}
+    took, answered = waits(BY_NAME["e2e_sched"], stage, OFFERED), int((ended == schema.OK).sum())
+    return ModelBlock(name, of_each, took, len(ended), answered, cost, unit, why)
 
 
 def _cost(attempts: pd.DataFrame, run: Json) -> tuple[float | None, str, str]:
