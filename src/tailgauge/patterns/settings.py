@@ -77,17 +77,15 @@ class Cache(Table):
         for place, size in sizes.items():
             if place in self.breakpoints and not size:
                 key = "system_tokens" if place == "system" else place
-                raise ValueError(
-                    f"breakpoints names {place!r}, but there is none: set {key}, or leave it out"
-                )
+                why = f"breakpoints names {place!r}, but there is none"
+                raise ValueError(f"{why}: set {key}, or leave it out")
         if not self.prefix_tokens and "last" not in self.breakpoints:
             raise ValueError("the prefix is empty: set tools, system_tokens or few_shot")
         if self.volatile != "none" and not self.prefix_tokens:
             raise ValueError("volatile needs a prefix: set tools, system_tokens or few_shot")
         if self.volatile == "marked" and not set(self.breakpoints) - {"last"}:
-            raise ValueError(
-                "volatile = 'marked' needs a mark after the tools, the system prompt or the examples"
-            )
+            places = "the tools, the system prompt or the examples"
+            raise ValueError(f"volatile = 'marked' needs a mark after {places}")
         if self.cold and (self.volatile != "none" or self.pre_warm):
             raise ValueError("cold: nothing can be read from a cache: leave out volatile and pre_warm")
         return self
@@ -192,10 +190,8 @@ Column = Literal[
 class Prompts(Table):
     """Where prompts come from, with the rows of a file; see `tailgauge docs prompts`."""
 
-    source: str | None = Field(
-        None,
-        description="`generated`, words drawn from the seed; `trace`, blocks of a trace; `file`, rows of `file`; default what there is",
-    )
+    source: str | None = None
+    """`generated`, words drawn from the seed; `trace`, blocks of a trace; `file`, rows of `file`; default what there is"""
     file: str | None = None
     """JSONL, JSON or CSV file, also .gz, with a prompt or a size in each row"""
     columns: Mapping[Column, str] = Field({})
@@ -263,17 +259,14 @@ class TrafficSettings(Table):
         """Raise ValueError for settings that exclude each other, whatever the pattern."""
         cache, answer_differs = self.cache, self.thinking != "off" or self.tools > 0
         if answer_differs and cache is not None and cache.pre_warm and "few_shot" in cache.breakpoints:
-            raise ValueError(
-                "cache.pre_warm: with thinking or tools a mark at few_shot is another cache entry, which the calls before the run do not write: mark tools or system instead"
-            )
+            why = "with thinking or tools a mark at few_shot is another cache entry, which the calls before the run do not write"
+            raise ValueError(f"cache.pre_warm: {why}: mark tools or system instead")
         if self.thinking == "enabled" and self.thinking_tokens >= self.output_tokens:
-            raise ValueError(
-                f"thinking_tokens: expected less than output_tokens ({self.output_tokens}), got {self.thinking_tokens}"
-            )
+            most = f"output_tokens ({self.output_tokens})"
+            raise ValueError(f"thinking_tokens: expected less than {most}, got {self.thinking_tokens}")
         if self.output == "exact" and self.tools:
-            raise ValueError(
-                "output: an answer that is to use a tool ends with it: leave out `exact` or tools"
-            )
+            why = "an answer that is to use a tool ends with it"
+            raise ValueError(f"output: {why}: leave out `exact` or tools")
         if self.output == "exact" and (same := self.body.keys() & EXACT_KEYS):
             raise ValueError(f"body.{min(same)}: output = 'exact' sets it: leave out one of them")
         if self.hedge.policy != "off" and (self.fallback.after_s is not None or self.cancel.share > 0):

@@ -16,29 +16,34 @@ MAX_TOKENS = 10_000_000
 CLOSED, TASKS, TRACE = "closed", "tasks", "trace"
 
 
+Process = Literal["poisson", "constant", "gamma", "weibull", "on_off", "trace", "closed", "tasks"]
+_Point = Annotated[tuple[Share, NonNegative], Field(strict=False)]
+
+
 class OnOff(Table):
     """Bursts of the process `on_off`: exponential lengths, Poisson arrivals within."""
 
-    on_s: Positive = Field(5.0, description="mean length of a burst; with a shape, at the mean rate")
-    off_s: Positive = Field(15.0, description="mean time between bursts")
-    off_share: Share = Field(0.0, description="rate between bursts, relative to that of a burst")
+    on_s: Positive = 5.0
+    """mean length of a burst; with a shape, at the mean rate"""
+    off_s: Positive = 15.0
+    """mean time between bursts"""
+    off_share: Share = 0.0
+    """rate between bursts, relative to that of a burst"""
 
 
 class Shape(Table):
     """How the rate changes over the run; `rate_per_s` remains its mean."""
 
-    kind: Literal["flat", "step", "ramp", "spike", "piecewise"] = Field(
-        "flat",
-        description="`step`: `factor` times the rate from `at` on; `ramp`: linear to `factor` times the rate; `spike`: `factor` times the rate for `width` from `at`; `piecewise`: by `points`",
-    )
-    at: Share = Field(0.5, description="position, as a share of the run")
-    width: Annotated[float, Field(gt=0, le=1)] = Field(0.1, description="length, as a share of the run")
-    factor: Annotated[float, Field(ge=0, le=1000)] = Field(
-        2.0, description="rate relative to the rest, or at the end relative to the start"
-    )
-    points: Annotated[
-        tuple[Annotated[tuple[Share, NonNegative], Field(strict=False)], ...], Field(strict=False)
-    ] = Field((), description="`[[share of the run, relative rate], ...]`; linear between them")
+    kind: Literal["flat", "step", "ramp", "spike", "piecewise"] = "flat"
+    """`step`: `factor` times the rate from `at` on; `ramp`: linear to `factor` times the rate; `spike`: `factor` times the rate for `width` from `at`; `piecewise`: by `points`"""
+    at: Share = 0.5
+    """position, as a share of the run"""
+    width: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """length, as a share of the run"""
+    factor: Annotated[float, Field(ge=0, le=1000)] = 2.0
+    """rate relative to the rest, or at the end relative to the start"""
+    points: Annotated[tuple[_Point, ...], Field(strict=False)] = ()
+    """`[[share of the run, relative rate], ...]`; linear between them"""
 
     @model_validator(mode="after")
     def _used(self) -> Shape:
@@ -60,56 +65,47 @@ class Shape(Table):
 
 
 _SHAPED_BY = {
-    "at": {"step", "spike"},
-    "width": {"spike"},
-    "factor": {"step", "ramp", "spike"},
-    "points": {"piecewise"},
-}
+    "at": {"step", "spike"}, "width": {"spike"}, "factor": {"step", "ramp", "spike"}, "points": {"piecewise"},
+}  # fmt: skip
 
 
 class Trace(Table):
     """A recorded trace to replay, with `process = "trace"`."""
 
-    file: str | None = Field(
-        None, description="CSV or JSONL file of the trace; a path relative to the scenario's folder or the current folder"
-    )  # fmt: skip
-    format: Literal["auto", "azure", "burstgpt", "mooncake"] = Field(
-        "auto", description="`auto`: by the columns"
-    )
-    speed_up: Positive = Field(1.0, description="times are divided by it; bursts become steeper")
-    keep_share: Annotated[float, Field(gt=0, le=1)] = Field(
-        1.0, description="share of the rows kept, drawn by the seed; bursts keep their shape"
-    )
-    sizes: bool = Field(True, description="prompt and output sizes from the trace, not from `[traffic]`")
-    blocks: bool = Field(
-        True, description="prompts share prefixes by the trace's `hash_ids`, if any; with `sizes` only"
-    )
+    file: str | None = None
+    """CSV or JSONL file of the trace; a path relative to the scenario's folder or the current folder"""
+    format: Literal["auto", "azure", "burstgpt", "mooncake"] = "auto"
+    """`auto`: by the columns"""
+    speed_up: Positive = 1.0
+    """times are divided by it; bursts become steeper"""
+    keep_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """share of the rows kept, drawn by the seed; bursts keep their shape"""
+    sizes: bool = True
+    """prompt and output sizes from the trace, not from `[traffic]`"""
+    blocks: bool = True
+    """prompts share prefixes by the trace's `hash_ids`, if any; with `sizes` only"""
 
 
 class Closed(Table):
     """Users who wait for their answer and think before the next request, with `process = "closed"`."""
 
-    users: Annotated[int, Field(ge=1, le=1_000_000)] = Field(
-        10, description="over all workers; they start one after the other, over the first half of the warm-up"
-    )
-    think_s: NonNegative = Field(1.0, description="median time from the end of an answer to the next request")
-    think_sigma: Sigma = Field(0.0, description="0: constant; else sigma of a lognormal")
+    users: Annotated[int, Field(ge=1, le=1_000_000)] = 10
+    """over all workers; they start one after the other, over the first half of the warm-up"""
+    think_s: NonNegative = 1.0
+    """median time from the end of an answer to the next request"""
+    think_sigma: Sigma = 0.0
+    """0: constant; else sigma of a lognormal"""
 
 
 class Arrival(Table):
     """When requests arrive. Open loop, unless `closed` or `tasks`: the schedule does not wait for responses."""
 
-    process: Literal["poisson", "constant", "gamma", "weibull", "on_off", "trace", "closed", "tasks"] = Field(
-        "poisson",
-        description="`poisson`: random, independent arrivals; `constant`: equal gaps; `gamma`, `weibull`: gaps of a given `cv`; `on_off`: bursts; `trace`: a recorded trace; `closed`: users who wait; `tasks`: the tasks of a locustfile ask",
-    )
-    rate_per_s: Positive | None = Field(
-        None,
-        description="mean arrivals per second, over all workers; default 10, or the trace's rate (if set, its times are scaled); not in a closed loop",
-    )
-    cv: Annotated[float, Field(ge=0.001, le=50)] = Field(
-        1.0, description="coefficient of variation of the gaps, for `gamma` and `weibull`; 1 is Poisson"
-    )
+    process: Process = "poisson"
+    """`poisson`: random, independent arrivals; `constant`: equal gaps; `gamma`, `weibull`: gaps of a given `cv`; `on_off`: bursts; `trace`: a recorded trace; `closed`: users who wait; `tasks`: the tasks of a locustfile ask"""
+    rate_per_s: Positive | None = None
+    """mean arrivals per second, over all workers; default 10, or the trace's rate (if set, its times are scaled); not in a closed loop"""
+    cv: Annotated[float, Field(ge=0.001, le=50)] = 1.0
+    """coefficient of variation of the gaps, for `gamma` and `weibull`; 1 is Poisson"""
     on_off: OnOff = OnOff()
     shape: Shape = Shape()
     trace: Trace = Trace()
@@ -118,9 +114,8 @@ class Arrival(Table):
     @model_validator(mode="after")
     def _consistent(self) -> Arrival:
         if not self.is_open and self.rate_per_s is not None:
-            keys = (
-                "closed.users and closed.think_s" if self.process == CLOSED else "Locust's -u and wait_time"
-            )
+            of_users, of_tasks = "closed.users and closed.think_s", "Locust's -u and wait_time"
+            keys = of_users if self.process == CLOSED else of_tasks
             raise ValueError(f"rate_per_s: a closed loop has no rate: set {keys}")
         if self.process == TRACE and self.trace.file is None:
             raise ValueError('trace.file: expected the path of a trace, for process = "trace"')
@@ -158,18 +153,18 @@ _USED_BY = {
 class Crossover(Table):
     """A/B comparison of two traffic tables in alternating blocks of one run."""
 
-    a: str = Field(description="traffic table of variant A")
-    b: str = Field(description="traffic table of variant B")
-    block_s: Positive = Field(60.0, description="seconds of a block; the first begins with the steady stage")
-    washout_s: NonNegative = Field(
-        10.0,
-        description="seconds at the start of each block that are excluded because they still show the other variant",
-    )
-    threshold: Positive = Field(0.05, description="smallest change to report: 0.05 is 5%")
-    gateway: bool = Field(
-        False,
-        description="the second target, of variant B, is a gateway in front of the first: the report says what it adds; keys that [second_target] leaves out are those of [target], but for url, api_key_env and headers",
-    )
+    a: str
+    """traffic table of variant A"""
+    b: str
+    """traffic table of variant B"""
+    block_s: Positive = 60.0
+    """seconds of a block; the first begins with the steady stage"""
+    washout_s: NonNegative = 10.0
+    """seconds at the start of each block that are excluded because they still show the other variant"""
+    threshold: Positive = 0.05
+    """smallest change to report: 0.05 is 5%"""
+    gateway: bool = False
+    """the second target, of variant B, is a gateway in front of the first: the report says what it adds; keys that [second_target] leaves out are those of [target], but for url, api_key_env and headers"""
 
     @model_validator(mode="after")
     def _two(self) -> Crossover:
