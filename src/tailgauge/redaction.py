@@ -29,9 +29,7 @@ _REMEMBERED = 256  # texts that were shown last: models, stop reasons, names of 
 MIN_RANDOM, MAX_RANDOM = 20, 250  # characters of a value that may be a key
 _WORD, _LONG = 12, 16  # characters of a part of it: longer than words with digits in them, than words
 _WORK = 1000  # characters beyond those shown that are redacted too, so that no cut is near what is shown
-_NAMES = re.compile(
-    r"(?:^|_)KEYS?(?:$|_)|API_?KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|CUSTOM_HEADERS", re.IGNORECASE
-)
+_NAMES = re.compile(r"(?i)(?:^|_)KEYS?(?:$|_)|API_?KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|CUSTOM_HEADERS")
 _LOOKS = re.compile(r"\b(sk-[A-Za-z0-9_-]{8,}|Bearer\s+[A-Za-z0-9._~+/=-]{8,})")
 # A field of these names holds a secret; of the next, one whose value is random; of those behind, none of that look.
 _SECRET_NAME = re.compile(
@@ -45,9 +43,8 @@ _MAY_BE_SECRET = re.compile(r"(?<!idempotency)(?<!cache)(?<!websocket)(?<!partit
 _IS_NO_SECRET = re.compile(
     r"(?:ids?|trace|traceparent|tracestate|hash|digest|sha\d*|md5|etag|match|checksum|key|cursor|baggage)$"
 )
-_KIND_OF_VALUE = re.compile(
-    r"(?:value|text|string|header|base64|b64|raw)$"
-)  # of a name: what it is, is before
+# Of a name: what it is, is before.
+_KIND_OF_VALUE = re.compile(r"(?:value|text|string|header|base64|b64|raw)$")
 _SECRET_VALUE = re.compile(
     r"\b(?:sk-(?=[\w-]*\d)[\w-]{8,}|[srp]k_(?:live|test)_\w{8,}|gh[pousr]_\w{20,}|github_pat_\w{20,}|glpat-[\w-]{16,}"
     r"|xox[abeoprs]-[\w-]{10,}|A[KS]IA[0-9A-Z]{16}\b|AIza[\w-]{30,}|ya29\.[\w-]{20,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]*"
@@ -96,10 +93,9 @@ def secret_like(name: str, given: str | int) -> str:
         return ""
     if _SECRET_NAME.search(label):
         return "name"
-    if "://" in value or value.startswith("/"):
-        pairs = _QUERY.findall(value)
-        if any(secret_like(unquote(one), unquote(text)) for one, text in pairs):
-            return "query"
+    pairs = _QUERY.findall(value) if "://" in value or value.startswith("/") else ()
+    if any(secret_like(unquote(one), unquote(text)) for one, text in pairs):
+        return "query"
     is_secret = (
         _SECRET_VALUE.search(value)
         or (_MAY_BE_SECRET.search(label) and _is_opaque(value))
@@ -161,9 +157,8 @@ class Redaction:
         forms = [form for value in values if len(value) >= MIN_SECRET for form in _forms(value)]
         self._forms = sorted(set(forms), key=len, reverse=True)
         self._runs = {run for form in forms if _is_random(form) for run in _parts(form, RUN)}
-        self._pieces = {
-            _number(piece) for form in forms for piece in _parts(form.encode("utf-8", "replace"), _PIECE)
-        }
+        encoded = [form.encode("utf-8", "replace") for form in forms]
+        self._pieces = {_number(piece) for form in encoded for piece in _parts(form, _PIECE)}
 
     def __call__(self, text: str) -> str:
         """The text without secrets."""

@@ -44,21 +44,18 @@ class Table(BaseModel):
                 raise ValueError(f"{name}: does not apply with {key} = {chosen!r}")
 
 
-def with_choices(
-    name: str, base: type[Table], key: str, summaries: Mapping[str, str], tables: Mapping[str, type[Table]]
-) -> Any:
-    """`base`, whose `key` is one of `summaries`, and with one more table for each choice that has `tables`.
+def with_choices(name: str, base: type[Table], key: str, rows: Collection[Any]) -> Any:
+    """`base`, whose `key` is the name of one of `rows`, and with one more table for each that has a `settings_type`.
 
     ValueError if such a table would replace a key that `base` has.
     """
+    tables = {row.name: row.settings_type for row in rows if row.settings_type is not None}
     _refuse_taken(key, tables, base)
     field = base.model_fields[key]
-    text = "; ".join(f"`{choice}`, {summary}" for choice, summary in summaries.items())
+    text = "; ".join(f"`{row.name}`, {row.summary}" for row in rows)
     more: dict[str, Any] = {choice: (table, table()) for choice, table in tables.items()}
-    more[key] = (
-        Literal[tuple(summaries)],
-        Field(field.default, description=f"{field.description}: {text}"),
-    )
+    names = tuple(row.name for row in rows)
+    more[key] = (Literal[names], Field(field.default, description=f"{field.description}: {text}"))
     return create_model(name, __base__=base, __doc__=base.__doc__, **more)
 
 
@@ -110,11 +107,8 @@ _SHAPES = {
     "date_type": "a date as 2026-11-01, without quotes", "list_type": "a list", "tuple_type": "a list", "is_instance_of": "a number",
 }  # fmt: skip
 _BOUNDS = {
-    "greater_than": ("gt", ">"),
-    "greater_than_equal": ("ge", ">="),
-    "less_than": ("lt", "<"),
-    "less_than_equal": ("le", "<="),
-}
+    "greater_than": ("gt", ">"), "greater_than_equal": ("ge", ">="), "less_than": ("lt", "<"), "less_than_equal": ("le", "<="),
+}  # fmt: skip
 
 
 def problem(error: Any, names: Collection[str], elsewhere: str = "") -> str:

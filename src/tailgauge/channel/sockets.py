@@ -141,10 +141,8 @@ def _refusal(socket: Any, is_encrypted: bool) -> str | None:
     """Why the ZeroMQ socket at the other end refuses this one; None if none answers there."""
     host, _, port = socket.last_endpoint.decode().rpartition("/")[2].rpartition(":")
     greeting = b""
-    with (
-        contextlib.suppress(OSError),
-        tcp.create_connection((host.strip("[]"), int(port)), timeout=2) as peer,
-    ):
+    address = host.strip("[]"), int(port)
+    with contextlib.suppress(OSError), tcp.create_connection(address, timeout=2) as peer:
         peer.sendall(_VERSION)
         while len(greeting) < _GREETED and (data := peer.recv(_GREETED)):
             greeting += data

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any
 
-from prometheus_client import CollectorRegistry, core
+from prometheus_client import core
 from prometheus_client.core import Metric
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.registry import Collector
@@ -52,10 +52,8 @@ NAMES = {  # as scraped
 
 def exposed(view: RunView | None, accept: str) -> tuple[bytes, str]:
     """Body and content type for a scrape that accepts these types."""
-    registry = CollectorRegistry()
-    registry.register(_Families(view))
     encode, content_type = choose_encoder(accept)
-    return encode(registry), content_type
+    return encode(_Families(view)), content_type
 
 
 class _Families(Collector):
@@ -65,8 +63,7 @@ class _Families(Collector):
         self._view = view
 
     def collect(self) -> Iterator[Metric]:
-        if self._view is not None:
-            yield from families(self._view)
+        return families(self._view) if self._view is not None else iter(())
 
 
 def families(view: RunView) -> Iterator[Metric]:

@@ -112,15 +112,10 @@ class Live:
         found = self._latencies(progress)
         self.windows_s = {name: window_s for name, (_, window_s) in found.items()}
         point = Point(
-            at_s=round(progress.passed_s, 2),
-            sent=progress.sent,
-            ended=sum(progress.all.requests.values()),
-            failed=progress.failed,
-            limited=progress.limited,
-            output_tokens=progress.all.output_tokens,
-            in_flight=progress.in_flight,
-            **{name: value for name, (value, _) in found.items()},
-        )
+            at_s=round(progress.passed_s, 2), sent=progress.sent, ended=sum(progress.all.requests.values()),
+            failed=progress.failed, limited=progress.limited, output_tokens=progress.all.output_tokens,
+            in_flight=progress.in_flight, **{name: value for name, (value, _) in found.items()},
+        )  # fmt: skip
         self.rates = _rates(self.last, point)
         self.last = point
         if not self.points or point.at_s - self.points[-1].at_s >= self.every_s - _JITTER_S:
@@ -168,15 +163,11 @@ def document(view: RunView | None, live: Live, since_s: float) -> dict[str, Any]
         "objectives": [asdict(one) for one in progress.objectives],
     }
     attempts = sum(progress.all.attempts.values())
+    now = {**asdict(live.last), "dropped": progress.dropped, "attempts": attempts, "per_s": live.rates}
     return {
-        "run": run,
-        "now": {**asdict(live.last), "dropped": progress.dropped, "attempts": attempts, "per_s": live.rates},
-        "windows_s": live.windows_s,
-        "every_s": live.every_s,
-        "points": live.since(since_s),
-        "workers": view.workers,
-        "workers_total": view.workers_total,
-    }
+        "run": run, "now": now, "windows_s": live.windows_s, "every_s": live.every_s, "points": live.since(since_s),
+        "workers": view.workers, "workers_total": view.workers_total,
+    }  # fmt: skip
 
 
 def chosen(workers: Sequence[tuple[str, float]], most: int = WORKERS_SHOWN) -> list[int]:

@@ -102,14 +102,10 @@ class Watcher:
 def _view(run: Run, progress: Progress, workers: Sequence[RunWorker], total: int) -> RunView:
     now_ns = monotonic_ns()
     facts = {
-        "run_id": run.run_id,
-        "scenario": run.scenario.name,
-        "scenario_file": run.settings.scenario_file,
-        "targets": list(run.target_urls),
-        "folder": str(run.folder.path),
-        "state": _state(run),
+        "run_id": run.run_id, "scenario": run.scenario.name, "scenario_file": run.settings.scenario_file,
+        "targets": list(run.target_urls), "folder": str(run.folder.path), "state": _state(run),
         "notes": run.notes[-NOTES_SHOWN:],
-    }
+    }  # fmt: skip
     return RunView(facts, progress, [_worker(worker, now_ns) for worker in workers], total)
 
 
@@ -127,16 +123,12 @@ def _worker(worker: RunWorker, now_ns: int) -> dict[str, Any]:
     clock = None if worker.has_drained else counters.get("clock")
     error_ns = (clock or worker.record.get("clock") or {}).get("error_ns")
     return {
-        "worker": worker.number,
-        "name": str(worker.hello["name"]),
-        "host": str(worker.hello["host"]),
-        "state": worker.state,
-        "sent": worker.count("dispatched"),
-        "in_flight": counters["in_flight"] if counters else 0,
-        "cpu": _cpu(worker),
+        "worker": worker.number, "name": str(worker.hello["name"]), "host": str(worker.hello["host"]),
+        "state": worker.state, "sent": worker.count("dispatched"),
+        "in_flight": counters["in_flight"] if counters else 0, "cpu": _cpu(worker),
         "clock_error_ms": None if error_ns is None else error_ns / 1e6,
         "silent_s": round((now_ns - worker.last_message_ns) / 1e9, 1),
-    }
+    }  # fmt: skip
 
 
 def _cpu(worker: RunWorker) -> float | None:
@@ -194,21 +186,15 @@ def _is_ours(host: str, names: Collection[str]) -> bool:
 
 
 def attach(
-    environment: Any,
-    run: Callable[[], Run | None],
-    *,
-    metrics: bool,
-    host: str,
-    refuses_start: Callable[[str | None], str] = lambda _: "",
-) -> None:
+    environment: Any, run: Callable[[], Run | None], *, metrics: bool, host: str,
+    refuses_start: Callable[[str | None], str],
+) -> None:  # fmt: skip
     """Add the tab and its pages to Locust's page at `host`, before its first answer.
 
     `refuses_start`: why a start with the form's host is not possible; "" where it is.
     """
-    watcher = Watcher(run)
-    page = environment.web_ui
-    options = environment.parsed_options
-    base = getattr(options, "web_base_path", None)
+    watcher, page = Watcher(run), environment.web_ui
+    base = getattr(environment.parsed_options, "web_base_path", None)
     pages = Blueprint("tailgauge", __name__, url_prefix=base)
     guarded = page.auth_required_if_enabled
     pages.add_url_rule("/tailgauge", "live", guarded(_live_page))

@@ -245,8 +245,7 @@ class Launch:
         return sum(node in ready for node in master.roster)
 
     def _how(self, runner: Any) -> str:
-        bind = self._setup.bind
-        host = "THIS-MACHINE" if bind.host in ANYWHERE else bind.host
+        host = "THIS-MACHINE" if self._setup.bind.host in ANYWHERE else self._setup.bind.host
         return f"on each other machine run: tailgauge worker --master {host}:{runner.server.port}"
 
     def _alive(self, master: Master, node: str) -> bool:

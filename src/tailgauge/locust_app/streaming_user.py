@@ -142,14 +142,10 @@ class StreamingUser(User):
         status = f" (HTTP {answer.status})" if answer.status else ""
         fine = answer.ended in COMPLETED | {CANCELLED}
         self.environment.events.request.fire(
-            request_type=REQUEST_TYPE,
-            name=name,
-            response_time=answer.e2e_ms,
-            response_length=len(answer.text.encode()),
-            response=answer,
-            exception=None if fine else EndedError(f"{answer.ended}{status}"),
-            context=self.context(),
-        )
+            request_type=REQUEST_TYPE, name=name, response_time=answer.e2e_ms,
+            response_length=len(answer.text.encode()), response=answer,
+            exception=None if fine else EndedError(f"{answer.ended}{status}"), context=self.context(),
+        )  # fmt: skip
 
 
 def serve_tasks(environment: Any, worker: Worker) -> None:

@@ -193,14 +193,10 @@ def attach_worker(environment: Any, seal: Seal, out: Path, *, is_child: bool = F
     prepare_process()
 
     def on_ended(traffic: str, ended: str, response_time_ms: float) -> None:
-        exception = None if ended in COMPLETED else EndedError(ended)
-        what: dict[str, Any] = {
-            "request_type": REQUEST_TYPE,
-            "name": traffic,
-            "exception": exception,
-            "context": {},
-        }
-        environment.events.request.fire(response_time=response_time_ms, response_length=0, **what)
+        environment.events.request.fire(
+            request_type=REQUEST_TYPE, name=traffic, response_time=response_time_ms, response_length=0,
+            exception=None if ended in COMPLETED else EndedError(ended), context={},
+        )  # fmt: skip
 
     worker = Worker(Link(runner, seal), runner.client_id, out, on_ended, is_child=is_child)
     serve_tasks(environment, worker)

@@ -51,6 +51,5 @@ def http_client(authority: str | None, *more: urllib.request.BaseHandler) -> url
     """An opener without any proxy; `authority` is a PEM file, None for the system's. Raises OSError if the file cannot be used."""
     handlers: list[urllib.request.BaseHandler] = [urllib.request.ProxyHandler({}), *more]
     if authority is not None:
-        context = ssl.create_default_context(cafile=authority)
-        handlers.append(urllib.request.HTTPSHandler(context=context))
+        handlers.append(urllib.request.HTTPSHandler(context=ssl.create_default_context(cafile=authority)))
     return urllib.request.build_opener(*handlers)

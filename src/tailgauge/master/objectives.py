@@ -166,15 +166,9 @@ class StopRules:
         for message in traffic:
             calls.update(message["attempts"])
         del ended[CANCELLED], calls[CANCELLED]
-        return _Tally(
-            at_s,
-            ended.total(),
-            ended[OK],
-            calls[CONNECT_ERROR],
-            calls.total() - calls[CONNECT_ERROR],
-            quantile_sketch.total(one["ttft"] for one in traffic) if self._stop.max_ttft_ms else {},
-            sum(one["in_flight"] for one in counters),
-        )
+        ttft = quantile_sketch.total(one["ttft"] for one in traffic if self._stop.max_ttft_ms)
+        refused, in_flight = calls[CONNECT_ERROR], sum(one["in_flight"] for one in counters)
+        return _Tally(at_s, ended.total(), ended[OK], refused, calls.total() - refused, ttft, in_flight)
 
     def _failing(self, now: _Tally) -> str | None:
         longest = max(LAST_S, self._stop.ttft_s if self._stop.max_ttft_ms else 0.0)

@@ -61,19 +61,19 @@ class PartReceiver:
 
     def take(self, worker: int, data: Any) -> dict[str, Any]:
         """Take a piece from `worker`; returns the answer, to which the caller adds the run. Never raises."""
-        key, why = ("", ""), None
+        key, why, upto, state = ("", ""), None, 0, "refused"
         try:
             key = _checked_key(worker, data)
             _check_rest(data)
             upto, is_whole = self._taken(worker, key, data)
+            state = "done" if is_whole else "more"
         except ValueError as error:  # refused, here or by `checked_rows`
             why = str(error)
         except OSError as error:
             why = f"the master cannot write it: {advice(error, self._folder.path)}"
         if why is not None:
             self._forget(worker, key)
-            return _answer(*key, 0, "refused", why)
-        return _answer(*key, upto, "done" if is_whole else "more", None)
+        return {"table": key[0], "name": key[1], "upto": upto, "state": state, "why": why}
 
     def _taken(self, worker: int, key: _Key, data: dict[str, Any]) -> tuple[int, bool]:
         """Length of the part so far, and whether it is complete."""
@@ -126,8 +126,7 @@ class PartReceiver:
         whole[key] = coming.sha256
         if len(whole) > REMEMBERED:
             del whole[next(iter(whole))]
-        counts = self.rows.setdefault(worker, dict.fromkeys(RECORDED, 0))
-        counts[key[0]] += rows
+        self.rows.setdefault(worker, dict.fromkeys(RECORDED, 0))[key[0]] += rows
 
     def _forget(self, worker: int, key: _Key) -> None:
         coming = self._incoming[worker].pop(key, None)
@@ -169,10 +168,6 @@ def _append(coming: _Incoming, data: bytes) -> None:
         file.write(data)
     coming.digest.update(data)
     coming.length += len(data)
-
-
-def _answer(table: str, name: str, upto: int, state: str, why: str | None) -> dict[str, Any]:
-    return {"table": table, "name": name, "upto": upto, "state": state, "why": why}
 
 
 def _is_whole_number(value: Any, least: int, most: int) -> bool:

@@ -235,10 +235,8 @@ class Run:
         self._write_run_json()
 
     def _send_plan(self) -> None:
-        def are_connected() -> bool:
-            return len(self.workers) >= max(1, self._expected())
-
-        self._await(are_connected, READY_S, "workers did not report for the run")
+        complaint = "workers did not report for the run"
+        self._await(lambda: len(self.workers) >= max(1, self._expected()), READY_S, complaint)
         self._plan_sent = True
         for worker in self.workers:
             self._link.send("plan", self._plan(worker.number), worker.node)
@@ -246,20 +244,14 @@ class Run:
 
     def _plan(self, number: int) -> dict[str, Any]:
         return {
-            "worker": number,
-            "folder": str(self.folder.path),
-            "mark": self._mark,
-            "boot_id": boot_id(),
-            "alone": len(self.workers) == 1,
-            "pace": pace(len(self.workers)),
-            "prices": self.settings.priced(),
+            "worker": number, "folder": str(self.folder.path), "mark": self._mark, "boot_id": boot_id(),
+            "alone": len(self.workers) == 1, "pace": pace(len(self.workers)), "prices": self.settings.priced(),
             "run": self._facts(),
-        }
+        }  # fmt: skip
 
     def _try(self) -> None:
         """The preflight, by the first worker: targets, tokens per word, prefixes written before the run."""
-        first = next(iter(self.workers))
-        self._send("try", first)
+        self._send("try", next(iter(self.workers)))
         calls = len(preflight_calls(self.scenario)) + prefixes(self.scenario)
         patience = self.scenario.limits.attempt_deadline_s + self.scenario.limits.connect_timeout_s + 5
         self._await(lambda: self.tried is not None, patience * calls, "the preflight did not end")
@@ -449,14 +441,10 @@ class Run:
         settings, origin = self.settings, (self.settings.scenario_file, self.settings.overrides)
         learnt = Learnt(*self.tried["learnt"]) if self.tried else Learnt()
         return {
-            "run_id": self.run_id,
-            "started_at": self._started_at,
-            "start_at_ns": self.start_at_ns,
-            "estimate": settings.estimate.facts(),
-            **learnt.facts(self.scenario),
-            "engines": self._engines,
+            "run_id": self.run_id, "started_at": self._started_at, "start_at_ns": self.start_at_ns,
+            "estimate": settings.estimate.facts(), **learnt.facts(self.scenario), "engines": self._engines,
             **run_json.scenario_facts(self.scenario, *origin, self.target_urls),
-        }
+        }  # fmt: skip
 
     def _write_run_json(self, *, ended: bool = False) -> None:
         """Replace run.json; see docs/reference/data-format.md."""

@@ -42,20 +42,9 @@ def frame(
     facts: dict[str, Any], state: str, notes: list[str], preflight: list[dict[str, Any]]
 ) -> dict[str, Any]:
     """Keys that every run.json has; see docs/reference/data-format.md."""
-    master = {
-        **machine(),
-        "pid": os.getpid(),
-        "kernel": platform.release(),
-        "python": platform.python_version(),
-        "boot_id": boot_id(),
-    }
+    system = {"kernel": platform.release(), "python": platform.python_version(), "boot_id": boot_id()}
     return {
-        "schema_version": SCHEMA_VERSION,
-        **facts,
-        "state": state,
-        "versions": installed_versions(),
-        "master": master,
-        "notes": list(notes),
-        "preflight": list(preflight),
+        "schema_version": SCHEMA_VERSION, **facts, "state": state, "versions": installed_versions(),
+        "master": {**machine(), "pid": os.getpid(), **system}, "notes": list(notes), "preflight": list(preflight),
         "verdict": None,
-    }
+    }  # fmt: skip

@@ -30,6 +30,7 @@ SILENT_S = 4.0  # a worker that sends nothing for so long gets no more slices
 RETURN_S = 20.0
 WRITING_S = 120.0  # for compacting hours of parts; also without progress of a transfer
 STALL_S = 2.0  # between two looks at the workers, which are fractions of a second apart
+_RECORDED = ("clock", "stamps", "reader", "counts", "rows", "unwritten", "why")  # by the worker, for run.json
 CROWD = 200  # workers; with more of them each sends less often, because the master has one core
 
 
@@ -85,18 +86,15 @@ class RunWorker:
 
     def facts(self) -> dict[str, Any]:
         """The worker's entry in run.json."""
-        known = {
-            k: self.record.get(k) for k in ("clock", "stamps", "reader", "counts", "rows", "unwritten", "why")
-        }
+        known = {key: self.record.get(key) for key in _RECORDED}
         known["counts"] = known["counts"] or self.counters.get("counts")
         if not self.has_drained and self.counters.get("clock"):
             known["clock"] = self.counters["clock"]  # newer than that of its `ready`
         hello = {k: self.hello[k] for k in ("name", "host", "pid")}
         silent = [{"from_s": _s(since), "to_s": _s(until)} for since, until in self.silent]
-        late_s = _s(self.late_ns)
-        stretches = {"late_s": late_s, "silent": silent, "missing": self.missing}
         return {
-            "worker": self.number, **hello, "state": self.state, "leased": self.leased, **known, **stretches,
+            "worker": self.number, **hello, "state": self.state, "leased": self.leased, **known,
+            "late_s": _s(self.late_ns), "silent": silent, "missing": self.missing,
         }  # fmt: skip
 
 
@@ -259,12 +257,9 @@ def _delayed(workers: Sequence[RunWorker], ttft_p50_ms: float | None) -> Finding
 
 
 def drain_workers(
-    workers: RunWorkers,
-    send_drain: Callable[[RunWorker], object],
-    changed: Event,
-    drain_s: float,
+    workers: RunWorkers, send_drain: Callable[[RunWorker], object], changed: Event, drain_s: float,
     note: Callable[[str], None],
-) -> None:
+) -> None:  # fmt: skip
     """Drain every worker and wait: each finishes its open requests and transfers its rows.
 
     The master waits as long as messages of a worker arrive; a silent one is lost RETURN_S after its last message.
@@ -286,18 +281,15 @@ def drain_workers(
             silent_s = workers.silent_s(worker, began_ns, now_ns)
             late = monotonic_ns() > max(until_ns, moved[worker.number][1] + int(WRITING_S * 1e9))
             if workers.is_gone(worker):
-                _lose(worker, "was lost before it drained", note)
+                why = "was lost before it drained"
             elif silent_s > RETURN_S:
-                _lose(worker, f"sent nothing for {silent_s:.0f} s during the drain", note)
+                why = f"sent nothing for {silent_s:.0f} s during the drain"
             elif late:
-                _lose(worker, "did not drain in time", note)
+                why = "did not drain in time"
             else:
                 continue
+            worker.state = "lost"
+            note(f"worker {worker.number} {why}")
             waiting.remove(worker)
         changed.clear()
         changed.wait(timeout=0.5)
-
-
-def _lose(worker: RunWorker, why: str, note: Callable[[str], None]) -> None:
-    worker.state = "lost"
-    note(f"worker {worker.number} {why}")

@@ -185,6 +185,12 @@ Event = Sent | Closed | Taken | Queued | Given | Headers | FirstContent | Chunks
 Steps = Generator[Step, Event, Done]
 
 
+def until(at_ns: int) -> Generator[Step, Event, None]:
+    """Wait for a time, whatever happens meanwhile."""
+    while (yield Wait(at_ns)).at_ns < at_ns:
+        pass
+
+
 def raising(error: Exception) -> Steps:
     """Steps of a request whose code raised before its first one."""
     raise error

@@ -12,14 +12,14 @@ failed for the moment is followed by the next one. The target's `retry-after` go
 from __future__ import annotations
 
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field
 
 from tailgauge.call import JOB_CANCEL, JOB_FETCH, JOB_POLL, JOB_SUBMIT, JOBS, Call, Prompt
-from tailgauge.patterns.events import Done, Event, Request, Step, Steps, Wait
+from tailgauge.patterns.events import Done, Request, Steps, until
 from tailgauge.patterns.legs import LegEnd, done, leg
 from tailgauge.patterns.pattern import Demand, Pattern
 from tailgauge.patterns.policies import RETRYABLE
@@ -91,11 +91,11 @@ class Job(Pattern):
             wait_s = interval_s if end.retry_after_s is None else max(LEAST_WAIT_S, end.retry_after_s)
             next_ns = end.at_ns + round(wait_s * 1e9)
             if next_ns > until_ns:
-                yield from _until(until_ns)
+                yield from until(until_ns)
                 if self.deletes:
                     yield from leg(replace(call, kind=JOB_CANCEL), request, policies, 0, CANCEL, 0)
                 return Done(given_up)
-            yield from _until(next_ns)
+            yield from until(next_ns)
             end = yield from leg(call, request, policies, 0, POLL, 0)
             if end.ended == OK:
                 state = self.state(end)
@@ -128,12 +128,6 @@ class Job(Pattern):
     def first_calls(self, prompts: Sequence[Prompt], output_tokens: int) -> tuple[list[Call], int]:
         """Submitting it; a poll and the result follow."""
         return [replace(self.call(prompts[0], output_tokens), kind=JOB_SUBMIT)], 2
-
-
-def _until(at_ns: int) -> Generator[Step, Event, None]:
-    event = yield Wait(at_ns)
-    while event.at_ns < at_ns:
-        event = yield Wait(at_ns)
 
 
 def read(text: str | None) -> dict[str, Any]:

@@ -152,9 +152,8 @@ class _Leg:
         at_ns = self.retrier.begins_at_ns(event, retries=retries, scheduled_at_ns=scheduled_at_ns, draw=draw)
         if at_ns is None:
             return False
-        now_ns = event.at_ns
-        while now_ns < at_ns:
-            now_ns = (yield Wait(at_ns)).at_ns
+        if event.at_ns < at_ns:
+            yield from events.until(at_ns)
         self.retries += 1
         yield from self._send(self.call, schema.RETRY, event.attempt)
         return True

@@ -14,7 +14,7 @@ from typing import Annotated
 from pydantic import Field
 
 from tailgauge.call import RESUMPTION
-from tailgauge.patterns.events import Chunks, Event, Request, Step, Steps, Wait
+from tailgauge.patterns.events import Chunks, Event, Request, Step, Steps, until
 from tailgauge.patterns.legs import LegEnd, Legs, done, leg
 from tailgauge.patterns.pattern import Demand, Pattern
 from tailgauge.protocols.event_ids import EventIds
@@ -69,9 +69,8 @@ class Resume(Pattern):
             cut, last, cause = end.ended in {CANCELLED, TRUNCATED}, legs.last[0], RESUME
             if not cut or (ids.problem is not None and end.ended != CANCELLED):
                 break
-            begins_ns = end.at_ns + round(table.wait_s * 1e9)
-            while connection < table.reconnections and (yield Wait(begins_ns)).at_ns < begins_ns:
-                pass
+            if connection < table.reconnections:
+                yield from until(end.at_ns + round(table.wait_s * 1e9))
         return done(replace(end, attempt=last if ids.count else None))
 
     def _cut(self, request: Request, connection: int) -> tuple[int, int | None]:
@@ -88,8 +87,7 @@ class Resume(Pattern):
         table = self.settings
         cuts = table.cuts if (table.after_chunks or table.after_s) else 0
         calls = round(requests * (1 + min(cuts, table.reconnections) * table.share))
-        tokens = input_tokens * calls // max(1, requests)
-        return Demand(calls, calls, tokens, output_tokens, is_bound=False)
+        return Demand(calls, calls, input_tokens * calls // max(1, requests), output_tokens, is_bound=False)
 
 
 def _until_cut(legs: Legs, after_ns: int | None) -> Generator[Step, Event, LegEnd]:

@@ -190,8 +190,10 @@ Column = Literal[
 class Prompts(Table):
     """Where prompts come from, with the rows of a file; see `tailgauge docs prompts`."""
 
-    source: str | None = None
-    """`generated`, words drawn from the seed; `trace`, blocks of a trace; `file`, rows of `file`; default what there is"""
+    source: str | None = Field(
+        None,
+        description="`generated`, words drawn from the seed; `trace`, blocks of a trace; `file`, rows of `file`; default what there is",
+    )
     file: str | None = None
     """JSONL, JSON or CSV file, also .gz, with a prompt or a size in each row"""
     columns: Mapping[Column, str] = Field({})

@@ -74,8 +74,7 @@ class Streaming(Pattern):
                 yield from legs.close(0, TIMEOUT)
                 falls_back, patient_to_ns = False, None
                 call = replace(call, target=fallback.target, model=fallback.model)
-                again = leg(call, request, self._without_retries, 0, FALLBACK, legs.last[0])
-                yield from legs.start(0, again)
+                yield from legs.start(0, leg(call, request, self._without_retries, 0, FALLBACK, legs.last[0]))
             elif end is not None:
                 return done(end)
 

@@ -30,7 +30,6 @@ ROWS: tuple[type[Pattern], ...] = (
 PATTERNS = by_name(ROWS)
 # Keys of a traffic table that have a meaning with some patterns only; see Pattern.uses.
 OPTIONAL = frozenset[str]().union(*(row.uses for row in ROWS))
-_TABLES = {row.name: row.settings_type for row in ROWS if row.settings_type is not None}
 
 
 def pattern_of(traffic: TrafficSettings) -> Pattern:
@@ -67,7 +66,7 @@ if TYPE_CHECKING:
         """One kind of request, with the table of its pattern."""
 
 else:
-    Traffic = with_choices("Traffic", _Checked, "pattern", {row.name: row.summary for row in ROWS}, _TABLES)
+    Traffic = with_choices("Traffic", _Checked, "pattern", ROWS)
 
 
 def _add(row: Any) -> None:

@@ -50,12 +50,9 @@ def default_path() -> Path:
 def machine() -> dict[str, Any]:
     """What identifies this machine."""
     return {
-        "host": platform.node(),
-        "system": platform.system(),
-        "machine": platform.machine(),
-        "cpu_model": _cpu_model(),
-        "cpu_count": os.cpu_count(),
-    }
+        "host": platform.node(), "system": platform.system(), "machine": platform.machine(),
+        "cpu_model": _cpu_model(), "cpu_count": os.cpu_count(),
+    }  # fmt: skip
 
 
 def installed_versions() -> dict[str, str]:
@@ -73,13 +70,9 @@ def make(facts: Mapping[str, Any]) -> dict[str, Any]:
     """A certificate of this machine, today, with what was measured."""
     now = datetime.now(UTC)
     body = {
-        "certificate_version": VERSION,
-        "id": f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}",
-        "made_at": now.strftime(_TIME),
-        "machine": machine(),
-        "versions": installed_versions(),
-        **facts,
-    }
+        "certificate_version": VERSION, "id": f"{now:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}",
+        "made_at": now.strftime(_TIME), "machine": machine(), "versions": installed_versions(), **facts,
+    }  # fmt: skip
     return {**body, "digest": _digest(body)}
 
 

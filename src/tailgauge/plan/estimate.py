@@ -50,8 +50,7 @@ class Estimate:
             return [f"expected: {users}: the target decides how many requests they send"]
         text = f"expected: {self.requests:,} requests"
         text += f" in {self.calls:,} calls" if self.calls != self.requests else ""
-        has_more = self.calls_at_most is None or self.calls_at_most > self.calls
-        if has_more:
+        if self.calls_at_most is None or self.calls_at_most > self.calls:
             most = "more" if self.calls_at_most is None else f"up to {self.calls_at_most:,} calls"
             text += f" ({most} with hedges, retries and polls)"
         text += f", {self.input_tokens:,} input and up to {self.output_tokens:,} output tokens"
@@ -91,9 +90,7 @@ def estimate(scenario: Scenario, schedule: Schedule, prices: Prices, day: date, 
         return Estimate(users, None, None, None, None, None, None, prices.currency, without, prices.source)
     sums, cost = [], Fraction(0)
     for index, (name, traffic) in enumerate(scenario.traffic.items()):
-        mine = schedule.traffic == index
-        of = (schedule.prompt_tokens[mine], schedule.output_tokens[mine], schedule.turns[mine])
-        one = _sum(traffic, *of, workers)
+        one = _sum(traffic, schedule, index, workers)
         sums.append(one)
         if not without:
             cost += _cost(scenario, name, one, prices, day)
@@ -105,8 +102,9 @@ def estimate(scenario: Scenario, schedule: Schedule, prices: Prices, day: date, 
     )  # fmt: skip
 
 
-def _sum(traffic: Traffic, prompts: Any, outputs: Any, turns: Any, workers: int) -> _Sum:
-    prompts, outputs, turns = (np.asarray(a, dtype=np.int64) for a in (prompts, outputs, turns))
+def _sum(traffic: Traffic, schedule: Schedule, index: int, workers: int) -> _Sum:
+    sizes = np.array([schedule.prompt_tokens, schedule.output_tokens, schedule.turns], np.int64)
+    prompts, outputs, turns = sizes[:, schedule.traffic == index]
     requests = int(turns.sum())
     asked, answered = prompts * turns, outputs * turns
     if traffic.session.grow:  # turn k carries the k turns and answers before it

@@ -50,8 +50,7 @@ def _pairs(scenario: Scenario, blocks: Crossover) -> list[str]:
     text = f"comparison: needs {needs} pairs of blocks"
     if has >= needs:
         return [f"{text}, has {has}"]
-    longer = _longer(scenario, needs * pair_s / steady_s)
-    return [f"{text}, this plan has {has}", f"  run {longer} s"]
+    return [f"{text}, this plan has {has}", f"  run {_longer(scenario, needs * pair_s / steady_s)} s"]
 
 
 def _lines(objective: Objective, scenario: Scenario, schedule: Schedule) -> list[str]:

@@ -85,12 +85,9 @@ def learn(tokens: dict[int, int]) -> Learnt:
     if SHORT_WORDS not in tokens or LONG_WORDS not in tokens:
         return Learnt()
     slope = (tokens[LONG_WORDS] - tokens[SHORT_WORDS]) / (LONG_WORDS - SHORT_WORDS)
-    if not _PLAUSIBLE[0] <= slope <= _PLAUSIBLE[1]:
-        return Learnt()
     overhead = max(0, round(tokens[SHORT_WORDS] - slope * SHORT_WORDS))
-    if overhead > _MOST_AROUND:
-        return Learnt()
-    return Learnt(slope, overhead, known=True)
+    is_plausible = _PLAUSIBLE[0] <= slope <= _PLAUSIBLE[1] and overhead <= _MOST_AROUND
+    return Learnt(slope, overhead, known=True) if is_plausible else Learnt()
 
 
 def learn_words(

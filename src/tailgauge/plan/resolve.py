@@ -215,8 +215,6 @@ def _guard_suffices(scenario: Scenario, workers: int) -> None:
 def _prefixes_few(scenario: Scenario) -> None:
     for name, traffic in scenario.traffic.items():
         cache = traffic.cache
-        if cache is None or not cache.pre_warm:
-            continue
-        if cache.prefixes > MAX_PREFIXES:
+        if cache is not None and cache.pre_warm and cache.prefixes > MAX_PREFIXES:
             most = f"expected at most {MAX_PREFIXES:,} prefixes, got {cache.prefixes:,}"
             raise ScenarioError(f"traffic.{name}.cache.pre_warm: {most}: each is a call before the run")

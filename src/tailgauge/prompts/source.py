@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from functools import lru_cache
+from collections.abc import Callable, Sequence
+from functools import cached_property, lru_cache
 from typing import Any, ClassVar
 
 from tailgauge.call import USER, Message, Part, Prompt, Tool
@@ -65,12 +65,11 @@ class TraceBlocks(Generated):
     name = "trace"
     summary = "the blocks of a trace, else words"
 
-    def __init__(
-        self, seed: int, traffic: TrafficSettings, words: Vocabulary, overhead_tokens: int = 0
-    ) -> None:
-        super().__init__(seed, traffic, words, overhead_tokens)
-        size = words(BLOCK_TOKENS)
-        self._block = lru_cache(kept(size))(lambda block: words.text(seed, f"block/{block}", size))
+    @cached_property
+    def _block(self) -> Callable[[int], str]:
+        """The text of a block."""
+        size = self.words(BLOCK_TOKENS)
+        return lru_cache(kept(size))(lambda block: self.words.text(self.seed, f"block/{block}", size))
 
     def make(self, planned: Planned, use: str, tokens: int) -> str | Prompt:
         """The trace's blocks, and more words where they are not enough.

@@ -82,8 +82,7 @@ class OpenAI(WireProtocol):
         import openai
 
         base, query = protocol.without_call(base_url, "/chat/completions")
-        has_version = "api-version" in query or _VERSION.search(urlsplit(base).path)
-        base += "" if has_version else "/v1"
+        base += "" if "api-version" in query or _VERSION.search(urlsplit(base).path) else "/v1"
         options = {"base_url": base, "default_query": query, **protocol.SDK_OPTIONS}
         return openai.OpenAI(api_key=key, http_client=http_client, **options)
 
@@ -232,9 +231,6 @@ def _usage(decoder: StreamDecoder, usage: dict[str, Any]) -> None:
         # xAI counts thinking beside the completion.
         output += thinking if usage.get("total_tokens") == prompt + output + thinking else 0
     decoder.count(
-        input_tokens=prompt - (cached or 0) if type(prompt) is int else prompt,
-        cache_read_input_tokens=cached,
-        cache_creation_input_tokens=details.get("created_cache_tokens"),
-        output_tokens=output,
-        thinking_tokens=thinking,
-    )
+        input_tokens=prompt - (cached or 0) if type(prompt) is int else prompt, cache_read_input_tokens=cached,
+        cache_creation_input_tokens=details.get("created_cache_tokens"), output_tokens=output, thinking_tokens=thinking,
+    )  # fmt: skip

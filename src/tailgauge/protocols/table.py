@@ -17,15 +17,10 @@ from tailgauge.protocols.openai import OpenAI
 from tailgauge.protocols.protocol import SIMULATED, TargetSettings, WireProtocol
 from tailgauge.table import add_class, by_name, with_choices
 
-ROWS: tuple[type[WireProtocol], ...] = (
-    Anthropic,
-    OpenAI,
-    CustomSse,
-)
+ROWS: tuple[type[WireProtocol], ...] = (Anthropic, OpenAI, CustomSse)
 PROTOCOLS = by_name(ROWS)
 PROVIDERS = {row.name: row.provider for row in ROWS if row.provider is not None}
 SDKS = tuple(row.sdk for row in ROWS if row.sdk is not None)
-_TABLES = {row.name: row.settings_type for row in ROWS if row.settings_type is not None}
 
 
 def is_self_hosted(url: str) -> bool:
@@ -58,7 +53,7 @@ if TYPE_CHECKING:
         """Where the traffic goes, with the table of its protocol."""
 
 else:
-    Target = with_choices("Target", _Checked, "protocol", {row.name: row.summary for row in ROWS}, _TABLES)
+    Target = with_choices("Target", _Checked, "protocol", ROWS)
 
 
 def _add(row: Any) -> None:

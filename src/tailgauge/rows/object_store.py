@@ -16,8 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from functools import partial
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -144,21 +143,18 @@ def _upload(folder: Path, url: str) -> list[str]:
         with _explained(url, "written"):
             files, root = _opened(url)
             for path in paths:
-                _repeated(partial(_put, files, path, f"{root}/{path.relative_to(folder).as_posix()}"))
+                _repeated(_put, files, path, f"{root}/{path.relative_to(folder).as_posix()}")
     except ObjectStoreError as error:
         raise ObjectStoreError(f"{error}. Nothing is lost: all runs and reports are in {folder}") from error
     return sorted({"/".join(path.relative_to(folder).parts[:2]) for path in paths})
 
 
-def _repeated(copy: Callable[[], None]) -> None:
-    for attempt in range(ATTEMPTS):
-        try:
-            return copy()
-        except OSError:
-            if attempt == ATTEMPTS - 1:
-                raise
-            time.sleep(WAIT_S * 2**attempt)
-    return None
+def _repeated(copy: Callable[..., None], *arguments: Any) -> None:
+    for attempt in range(1, ATTEMPTS):
+        with suppress(OSError):
+            return copy(*arguments)
+        time.sleep(WAIT_S * 2 ** (attempt - 1))
+    return copy(*arguments)
 
 
 def _put(files: Any, path: Path, name: str) -> None:
@@ -173,7 +169,7 @@ def store(path: Path, url: str) -> None:
     """Copy one file to a URL."""
     with _explained(url, "written"):
         files, name = _opened(url)
-        _repeated(partial(_put, files, path, name))
+        _repeated(_put, files, path, name)
 
 
 def remove(url: str) -> None:
@@ -213,5 +209,5 @@ def local(place: Path | str, *, suffix: str = "") -> Path:
             below = name.removeprefix(f"{root}/")
             if ".." in below.split("/") or below.startswith("/"):
                 raise RunDataError(f"{url}: the name of an object leaves the folder: {below[:200]!r}")
-            _repeated(partial(_get, files, name, folder / below))
+            _repeated(_get, files, name, folder / below)
     return folder

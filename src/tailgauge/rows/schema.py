@@ -319,12 +319,8 @@ class ServerLogRow:
 
 
 TABLES: dict[str, type] = {
-    "requests": RequestRow,
-    "attempts": AttemptRow,
-    "chunks": ChunkRow,
-    "health": HealthRow,
-    "target": ServerLogRow,
-}
+    "requests": RequestRow, "attempts": AttemptRow, "chunks": ChunkRow, "health": HealthRow, "target": ServerLogRow,
+}  # fmt: skip
 RECORDED = ("requests", "attempts", "chunks", "health")  # by workers
 
 

@@ -97,9 +97,8 @@ def _on_off(
     rate = rates[np.concatenate(states)]
     before = np.concatenate([[0.0], np.cumsum(np.diff(begins) * rate)])
     if before[-1] > MAX_BURSTS:
-        raise ScenarioError(
-            "arrival.on_off: over 20 million arrivals in the bursts of the run: make on_s longer"
-        )
+        most = "over 20 million arrivals in the bursts of the run"
+        raise ScenarioError(f"arrival.on_off: {most}: make on_s longer")
     inner = _renewal(0.0, rng.standard_exponential, float(before[-1]))
     phase = np.searchsorted(before, inner, side="right") - 1
     times = begins[phase] + (inner - before[phase]) / rate[phase]

@@ -200,13 +200,11 @@ def row_of(tree: dict[str, Any], rules: RowRules, columns: Mapping[str, str]) ->
         if why := protocol.refuses_content(row):
             raise ValueError(why)
     if rules.grows and "messages" in given:
-        raise ValueError(
-            "messages: a turn of a session is one prompt: set session.grow = false, or use prompt"
-        )
+        why = "a turn of a session is one prompt"
+        raise ValueError(f"messages: {why}: set session.grow = false, or use prompt")
     if rules.bounded and "prompt_tokens" not in given and _has_media(given.get("messages", ())):
-        raise ValueError(
-            "prompt_tokens: expected a size, because [guard] cannot bound a picture or a document"
-        )
+        why = "because [guard] cannot bound a picture or a document"
+        raise ValueError(f"prompt_tokens: expected a size, {why}")
     return row
 
 

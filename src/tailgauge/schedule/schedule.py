@@ -228,6 +228,5 @@ def _nanoseconds(times_s: Any) -> Any:
 
 def _bounded(arrivals: float) -> None:
     if arrivals > MAX_ARRIVALS:
-        raise ScenarioError(
-            f"arrival: the plan has over 20 million arrivals ({arrivals:,.0f}): split the run"
-        )
+        most = f"over 20 million arrivals ({arrivals:,.0f})"
+        raise ScenarioError(f"arrival: the plan has {most}: split the run")

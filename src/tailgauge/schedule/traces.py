@@ -73,8 +73,7 @@ def _milliseconds(value: Any) -> int:
 
 def _date(value: Any) -> int:
     """`2023-11-16 18:15:46.6805900`, with an offset or without: UTC then. datetime itself knows no 100 ns."""
-    text = str(value).strip()
-    whole, dot, rest = text.partition(".")
+    whole, dot, rest = str(value).strip().partition(".")
     digits = rest[: len(rest) - len(rest.lstrip("0123456789"))] if dot else ""
     if (dot and not digits) or len(digits) > 9 or len(whole) < 19:
         raise ValueError
@@ -199,9 +198,8 @@ def _format_of(path: Path, row: Mapping[str, Any], kind: str) -> str:
         kind = max(FORMATS, key=lambda name: len({*FORMATS[name].needs} & {*row}))
         if not {*FORMATS[kind].needs} & {*row}:
             known = "; ".join(f"{name}: {', '.join(shape.needs)}" for name, shape in FORMATS.items())
-            raise ScenarioError(
-                f"{path}: no known trace has these columns: {', '.join(row)}. Expected {known}"
-            )
+            unknown = f"no known trace has these columns: {', '.join(row)}"
+            raise ScenarioError(f"{path}: {unknown}. Expected {known}")
     needs = FORMATS[kind].needs
     if missing := [name for name in needs if name not in row]:
         has = f"a trace of format {kind} has {', '.join(needs)}"
@@ -271,7 +269,5 @@ def _notes(facts: dict[str, Any], ends_s: float | None, duration_s: float) -> tu
         text += f"; its clock ticks every {facts['resolution_s']:g} s, so each row got a random place within its tick"
     if ends_s is None or ends_s >= 0.95 * duration_s:
         return (text,)
-    end = (
-        f"the trace ends {ends_s:.1f} s into the run, which lasts {duration_s:g} s: nothing was sent after it"
-    )
-    return text, end
+    end = f"the trace ends {ends_s:.1f} s into the run, which lasts {duration_s:g} s"
+    return text, f"{end}: nothing was sent after it"

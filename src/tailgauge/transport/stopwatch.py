@@ -81,8 +81,7 @@ class Stopwatch(httpx2.BaseTransport):
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Send one request; returns when the response's head has arrived. Raises httpx2's errors for the SDK."""
         exchange = _CURRENT.get() or Exchange()
-        body = request.read()
-        data = request_bytes(request.method, request.url.raw_path, request.headers.raw, body)
+        data = request_bytes(request.method, request.url.raw_path, request.headers.raw, request.read())
         try:
             self._send(exchange, origin_of(request.url), data)
         except NoAnswerError as error:

@@ -85,14 +85,11 @@ class Attempts:
 
     def warm_up(self) -> None:
         """Build one request with each SDK without sending it, so that its first use is not in the run."""
+        call = Call(Prompt.of("warm up"), 1)
         for endpoint in self._endpoints.values():
             exchange = Exchange()
             exchange.abort("cancelled")
-            with (
-                suppress(Exception),
-                watched_by(exchange),
-                endpoint.send(Call(Prompt.of("warm up"), 1), f"{self._run_id}/warm-up"),
-            ):
+            with suppress(Exception), watched_by(exchange), endpoint.send(call, f"{self._run_id}/warm-up"):
                 raise AssertionError("an aborted exchange was sent")
 
     def start(self, origin: RequestRef, send: Send, attempt: int, post: Callable[[Event], None]) -> Exchange:

@@ -154,16 +154,13 @@ class ProcessLimits:
         if most != resource.RLIM_INFINITY and need > most:
             less = in_flight - need + most
             lower = f", or set limits.in_flight_per_worker to {less:,} or less" if less > 0 else ""
-            raise UsageError(
-                f"limits.in_flight_per_worker: {in_flight:,} need {need:,} file descriptors, RLIMIT_NOFILE allows {most:,}: "
-                f"raise it (ulimit -Hn {need}){lower}"
-            )
+            why = f"{in_flight:,} need {need:,} file descriptors, RLIMIT_NOFILE allows {most:,}"
+            raise UsageError(f"limits.in_flight_per_worker: {why}: raise it (ulimit -Hn {need}){lower}")
         if (left := _memory_left()) is not None:
             if left < 3 * RESERVE:
-                raise UsageError(
-                    f"RLIMIT_AS leaves a worker {left / MEGABYTE:,.0f} MB, it needs {3 * RESERVE / MEGABYTE:,.0f}: "
-                    f"raise it by {(3 * RESERVE - left) / MEGABYTE:,.0f} MB (ulimit -v)"
-                )
+                has, needs, lacks = (size / MEGABYTE for size in (left, 3 * RESERVE, 3 * RESERVE - left))
+                why = f"RLIMIT_AS leaves a worker {has:,.0f} MB, it needs {needs:,.0f}"
+                raise UsageError(f"{why}: raise it by {lacks:,.0f} MB (ulimit -v)")
             self._reserve = mmap.mmap(-1, RESERVE)
 
     def is_short(self) -> bool:

@@ -106,8 +106,7 @@ class Requests(ABC):
 
     def _record(self, turn: Turn, stage: str, dispatched: int, drive: Drive, done: Done, at_ns: int) -> None:
         """Write the row of a request that has ended."""
-        scheduled = self.start_at_ns + turn.at_ns
-        row = request_row(self.scenario, turn, stage, scheduled, dispatched, done.ended)
+        row = request_row(self.scenario, turn, stage, self.start_at_ns + turn.at_ns, dispatched, done.ended)
         row.legs, row.attempts, row.winner = len(drive.calls), drive.attempts, done.winner
         row.joined_at_ns, row.hedge_held = done.joined_at_ns, done.hedge_held
         row.ended_at_ns = None if done.ended == CENSORED else at_ns

@@ -226,7 +226,6 @@ class Task:
                 log.info("%d s: %s", second, self.counters.text())
 
     def _tick(self, *, flush: bool) -> None:
-        assert self._health is not None
         self.attempts.decode_open()
         self._close_second()
         much = self.recorder.text_size > MUCH_TEXT
@@ -257,10 +256,8 @@ class Task:
         """The master has every row: delete this worker's copy. Other workers may share the folder."""
         if self.finished.is_set() and not self._shared:
             self._delivered.set()
-            for path in [
-                *self.folder.path.glob(f"*/part-{self.number}-*"),
-                self.folder.worker_json(self.number),
-            ]:
+            parts = self.folder.path.glob(f"*/part-{self.number}-*")
+            for path in (*parts, self.folder.worker_json(self.number)):
                 path.unlink(missing_ok=True)
             folders = [path for path in self.folder.path.iterdir() if path.is_dir()]
             for folder in (*folders, self.folder.path, self.folder.path.parent):
