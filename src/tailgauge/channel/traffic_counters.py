@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from tailgauge import quantile_sketch
-from tailgauge.quantile_sketch import Bins
 
 _INPUT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 K = TypeVar("K")
@@ -29,9 +28,9 @@ class TrafficCounters:
     input_tokens: int = 0  # those of a cache included
     cached_tokens: int = 0  # of these, read from a cache
     output_tokens: int = 0
-    ttft: Bins = field(default_factory=dict)  # ms since scheduled, of calls with content
-    tpot: Bins = field(default_factory=dict)  # ms, of complete calls
-    e2e: Bins = field(default_factory=dict)  # ms since scheduled, of complete requests
+    ttft: quantile_sketch.Bins = field(default_factory=dict)  # ms since scheduled, of calls with content
+    tpot: quantile_sketch.Bins = field(default_factory=dict)  # ms, of complete calls
+    e2e: quantile_sketch.Bins = field(default_factory=dict)  # ms since scheduled, of complete requests
 
     def end_attempt(self, ended: str, usage: Mapping[str, int | None], tpot_ms: float | None) -> None:
         """One more ended call."""

@@ -77,16 +77,10 @@ class StreamingUser(User):
         self._next_id = 0
 
     def stream(
-        self,
-        prompt: str | None = None,
-        *,
-        messages: list[dict[str, Any]] | None = None,
-        system: str | list[dict[str, Any]] | None = None,
-        tools: list[dict[str, Any]] | None = None,
-        max_tokens: int | None = None,
-        name: str | None = None,
-        tags: Mapping[str, object] | None = None,
-    ) -> Answer:
+        self, prompt: str | None = None, *, messages: list[dict[str, Any]] | None = None,
+        system: str | list[dict[str, Any]] | None = None, tools: list[dict[str, Any]] | None = None,
+        max_tokens: int | None = None, name: str | None = None, tags: Mapping[str, object] | None = None,
+    ) -> Answer:  # fmt: skip
         """Send one request and wait for its whole answer; a failure is an answer whose `ok` is False.
 
         `messages`, `system` and `tools` are the protocol's own, as in prompt files. `name`, by default the task's, and `tags`

@@ -14,7 +14,6 @@ from typing import Any
 
 from tailgauge import quantile_sketch
 from tailgauge.channel.traffic_counters import Key, TrafficCounters, combined, difference
-from tailgauge.quantile_sketch import Bins
 from tailgauge.rows.schema import CANCELLED, CONNECT_ERROR, NOT_FAILED, OK, RATE_LIMITED
 from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.objective import ALLOWS_ERRORS, MOST, PER_S, Objective, text_of
@@ -136,7 +135,7 @@ class _Tally:
     completed: int = 0
     refused: int = 0  # calls that could not connect
     other: int = 0  # calls that ended otherwise, but for those that the client closed
-    ttft: Bins = field(default_factory=dict)
+    ttft: quantile_sketch.Bins = field(default_factory=dict)
     in_flight: int = 0
 
 

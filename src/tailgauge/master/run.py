@@ -36,7 +36,6 @@ from tailgauge.plan.preflight import USABLE, Learnt, prefixes, preflight_calls
 from tailgauge.plan.resolve import Settings
 from tailgauge.plan.spend_limit import Amount
 from tailgauge.plugins import plugin
-from tailgauge.plugins.plugin import MAX_FAULTS
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import RunFolder, new_run_id, write_json
 from tailgauge.rows.schema import COMPLETED, OK
@@ -165,7 +164,7 @@ class Run:
         record = data["record"]
         worker.state, worker.record = record["state"], record
         who = f"worker {worker.number}"
-        faults = [plain(text, MAX_NOTE) for text in record["faults"][:MAX_FAULTS]]
+        faults = [plain(text, MAX_NOTE) for text in record["faults"][: plugin.MAX_FAULTS]]
         self.notes.extend(f"{who}: plugin {text}" for text in faults)
         if worker.has_left:
             self.notes.append(f"{who} on {worker.hello['host']} ended {self._at()}: {record['why']}")
@@ -451,18 +450,13 @@ class Run:
         schedule = self.settings.schedule
         scheduled = schedule.requests if self.scenario.arrival.is_open else None
         facts = run_json.frame(self._facts(), self.state, self.notes, self.preflight) | {
-            "admission_end_at_ns": self.admission_end_at_ns,
-            "ended_at_ns": monotonic_ns() if ended else None,
-            **self.engine_metrics.facts(),
-            "certificate": self.settings.certificate,
-            "trace": schedule.trace,
+            "admission_end_at_ns": self.admission_end_at_ns, "ended_at_ns": monotonic_ns() if ended else None,
+            **self.engine_metrics.facts(), "certificate": self.settings.certificate, "trace": schedule.trace,
             "conservation": self.workers.conservation(scheduled, self.folder, final=ended),
-            "stopped": self.stopped,
-            "precision": self.looks.facts,
-            "not_leased": self.not_leased,
+            "stopped": self.stopped, "precision": self.looks.facts, "not_leased": self.not_leased,
             "master_stalled": self.workers.stalled(self.start_at_ns),
             "workers": [worker.facts() for worker in self.workers],
-        }
+        }  # fmt: skip
         write_json(self.folder.run_json, facts)
 
     def _settle(self) -> None:

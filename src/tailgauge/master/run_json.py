@@ -25,17 +25,13 @@ def scenario_facts(
         {"url": url, "simulated": SIMULATED in {url, target.url}, "protocol": target.protocol}
         for target, url in zip(scenario.targets.values(), urls, strict=True)
     ]
+    tables = scenario.traffic.values()
     return {
-        "scenario": scenario.model_dump(mode="json"),
-        "patterns": pattern_facts(scenario.traffic.values()),
-        "plugins": plugin.facts(),
-        "scenario_file": scenario_file,
-        "overrides": list(overrides),
-        "seed": scenario.seed,
-        "arrival": loop(scenario.arrival, scenario.traffic.values()),
-        "target": targets[0],
+        "scenario": scenario.model_dump(mode="json"), "patterns": pattern_facts(tables), "plugins": plugin.facts(),
+        "scenario_file": scenario_file, "overrides": list(overrides), "seed": scenario.seed,
+        "arrival": loop(scenario.arrival, tables), "target": targets[0],
         "second_target": targets[1] if targets[1:] else None,
-    }
+    }  # fmt: skip
 
 
 def frame(

@@ -39,15 +39,10 @@ class Streaming(Pattern):
 
     def steps(self, request: Request) -> Steps:
         """One call, unless its user may leave or be given another."""
-        if not self._is_patient:
-            return (yield from self._impatient(request))
-        call = self.call(request.prompt, request.output_tokens)
-        return done((yield from leg(call, request, self.policies)))
-
-    def _impatient(self, request: Request) -> Steps:
-        """One call, of a user who may not wait for it, or not read it to its end."""
         fallback, cancel, policies = self.traffic.fallback, self.traffic.cancel, self.policies
         call = self.call(request.prompt, request.output_tokens)
+        if self._is_patient:
+            return done((yield from leg(call, request, policies)))
         leaves = request.draw < cancel.share
         if leaves and cancel.after_chunks is not None:
             call = replace(call, watch_chunks=cancel.after_chunks)

@@ -52,14 +52,10 @@ class Structured(Pattern):
         return self.settings.mode == "two_calls"
 
     def steps(self, request: Request) -> Steps:
-        """Dispatch on `mode`."""
-        return self._two_calls(request) if self.resends_answers else self._one_call(request)
-
-    def _one_call(self, request: Request) -> Steps:
-        call = self._by_schema(request.prompt, request.output_tokens)
-        return done((yield from leg(call, request, self.policies)))
-
-    def _two_calls(self, request: Request) -> Steps:
+        """The fields at once, or prose first."""
+        if not self.resends_answers:
+            call = self._by_schema(request.prompt, request.output_tokens)
+            return done((yield from leg(call, request, self.policies)))
         prose = replace(self.call(request.prompt, request.output_tokens), keep_text=True)
         first = yield from leg(prose, request, self.policies)
         if first.ended != OK or not first.text:  # nothing to put into fields

@@ -73,18 +73,10 @@ class Settings:
 
 
 def resolve(
-    argument: str,
-    pairs: Sequence[tuple[str, Any]],
-    out: Path,
-    *,
-    duration_s: float | None = None,
-    requests: int | None = None,
-    spelt: Mapping[str, str] | None = None,
-    workers: int = 1,
-    sends: bool = True,
-    certificate: Path | None = None,
-    of_tasks: bool = False,
-) -> Settings:
+    argument: str, pairs: Sequence[tuple[str, Any]], out: Path, *, duration_s: float | None = None,
+    requests: int | None = None, spelt: Mapping[str, str] | None = None, workers: int = 1, sends: bool = True,
+    certificate: Path | None = None, of_tasks: bool = False,
+) -> Settings:  # fmt: skip
     """Read and check everything; `pairs` are overrides by dotted key, `spelt`: how one was given if not by --set.
 
     `duration_s`, or else as long as about so many `requests` take, scales the stages.

@@ -102,12 +102,9 @@ class FileRows(Generated):
         if not row.keys() & {"messages", "system", "tools"}:
             return str(row["text"])
         messages = row.get("messages") or [{"role": USER, "content": row["text"]}]
-        return Prompt(
-            tuple(map(_message, messages)),
-            _parts(row.get("system")),
-            tuple(Tool(tool_name(tool), "", "", given=json.dumps(tool)) for tool in row.get("tools", ())),
-            tokens=row["prompt_tokens"],
-        )
+        tools = tuple(Tool(tool_name(tool), "", "", given=json.dumps(tool)) for tool in row.get("tools", ()))
+        system, size = _parts(row.get("system")), row["prompt_tokens"]
+        return Prompt(tuple(map(_message, messages)), system, tools, tokens=size)
 
 
 def _message(given: dict[str, Any]) -> Message:

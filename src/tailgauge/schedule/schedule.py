@@ -163,14 +163,10 @@ def _drawn(
         return np.clip(np.rint(drawn), 1, MAX_TOKENS).astype(np.int32)
 
     ending = np.array([1 / t.session.turns_mean for t in tables])[chosen]
-    return Schedule(
-        at_ns=at_ns,
-        traffic=chosen.astype(np.int16),
-        prompt_tokens=sizes("prompt_tokens", "prompt_sigma", Purpose.PROMPT_SIZES),
-        output_tokens=sizes("output_tokens", "output_sigma", Purpose.OUTPUT_SIZES),
-        names=tuple(traffic),
-        turns=np.minimum(stream(seed, Purpose.TURNS).geometric(ending), TURNS).astype(np.int32),
-    )
+    prompts = sizes("prompt_tokens", "prompt_sigma", Purpose.PROMPT_SIZES)
+    outputs = sizes("output_tokens", "output_sigma", Purpose.OUTPUT_SIZES)
+    turns = np.minimum(stream(seed, Purpose.TURNS).geometric(ending), TURNS).astype(np.int32)
+    return Schedule(at_ns, chosen.astype(np.int16), prompts, outputs, tuple(traffic), turns)
 
 
 def alternate(

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from tailgauge.protocols.decoder import MAX_NAME, MAX_PHASES
+from tailgauge.protocols.decoder import MAX_NAME, MAX_PHASES, Stamp, StreamDecoder
 from tailgauge.redaction import shown
 from tailgauge.rows.schema import CENSORED, AttemptRow, RequestRow
 from tailgauge.worker.outcome import Outcome, header, rate_limit_headers, retry_after_s
@@ -53,7 +53,6 @@ _NUMBER = re.compile(r"\d{1,12}(\.\d{1,9})?")  # milliseconds
 
 if TYPE_CHECKING:
     from tailgauge.patterns.events import Send
-    from tailgauge.protocols.decoder import Stamp, StreamDecoder
     from tailgauge.scenario.model import Scenario
     from tailgauge.schedule.sessions import Turn
     from tailgauge.transport.exchange import Exchange

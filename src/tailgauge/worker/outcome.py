@@ -14,13 +14,12 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 from tailgauge import protocol_violations as violations
-from tailgauge.protocols.decoder import MAX_ERROR_TEXT, error_of
+from tailgauge.protocols.decoder import MAX_ERROR_TEXT, StreamDecoder, error_of
 from tailgauge.redaction import shown
 from tailgauge.rows import schema
 from tailgauge.transport.http1 import is_event_stream
 
 if TYPE_CHECKING:
-    from tailgauge.protocols.decoder import StreamDecoder
     from tailgauge.transport.exchange import Exchange
 
 MAX_TYPE = 100
