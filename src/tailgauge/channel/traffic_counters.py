@@ -16,6 +16,7 @@ _INPUT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_token
 K = TypeVar("K")
 Key = tuple[str, str]  # traffic table, target
 SKETCHES = ("ttft", "tpot", "e2e")
+COUNTS = ("requests", "attempts", *SKETCHES)
 TOKENS = ("input_tokens", "cached_tokens", "output_tokens")
 
 
@@ -68,7 +69,7 @@ def combined(many: Iterable[TrafficCounters]) -> TrafficCounters:
     """The sum of counters."""
     found = TrafficCounters()
     for each in many:
-        for name in ("requests", "attempts", *SKETCHES):
+        for name in COUNTS:
             quantile_sketch.merge(getattr(found, name), getattr(each, name))
         for name in TOKENS:
             setattr(found, name, getattr(found, name) + getattr(each, name))
@@ -77,12 +78,9 @@ def combined(many: Iterable[TrafficCounters]) -> TrafficCounters:
 
 def difference(now: TrafficCounters, then: TrafficCounters) -> TrafficCounters:
     """What was added since `then`."""
-    return TrafficCounters(
-        _less(now.requests, then.requests),
-        _less(now.attempts, then.attempts),
-        *(getattr(now, name) - getattr(then, name) for name in TOKENS),
-        *(_less(getattr(now, name), getattr(then, name)) for name in SKETCHES),
-    )
+    found: dict[str, Any] = {name: _less(getattr(now, name), getattr(then, name)) for name in COUNTS}
+    tokens = {name: getattr(now, name) - getattr(then, name) for name in TOKENS}
+    return TrafficCounters(**found, **tokens)
 
 
 def _less(now: dict[K, int], then: Mapping[K, int]) -> dict[K, int]:

@@ -244,8 +244,7 @@ def _init(environment: Any, **_: Any) -> None:
             worker.on_refused = lambda: _end_refused(runner, worker)
             return
         metrics = _metrics(environment)
-        sets, allows_plugins = tuple(parsed.tailgauge_set), parsed.tailgauge_allow_plugins
-        options = Options(parsed.scenario, sets, out, allows_plugins)
+        options = Options(parsed.scenario, tuple(parsed.tailgauge_set), out, parsed.tailgauge_allow_plugins)
         with suppress(*([NoTargetError] if page is not None else [])):  # its start form may name one
             settings = settings_of(environment, options, environment.host)
     except Exception as error:  # noqa: BLE001 - Locust would go on after a traceback

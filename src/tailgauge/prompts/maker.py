@@ -63,12 +63,9 @@ class Maker:
         request_id = planned.request_id + turn
         session = planned.turns != 0  # the users of a closed loop have none: each turn is a request
         number = self._number(planned.request_id if session else request_id)
-        earlier = tuple(
-            Message(role, (Part(piece),))
-            for exchange in (history if session and self._traffic.session.grow else ())
-            if all(exchange)
-            for role, piece in zip((USER, ASSISTANT), exchange, strict=True)
-        )
+        exchanges = filter(all, history if session and self._traffic.session.grow else ())
+        pieces = (piece for each in exchanges for piece in zip((USER, ASSISTANT), each, strict=True))
+        earlier = tuple(Message(role, (Part(text),)) for role, text in pieces)
         sizes = enumerate(self._sizes(planned.prompt_tokens))
         return tuple(self._leg(planned, request_id, leg, size, number, earlier) for leg, size in sizes)
 

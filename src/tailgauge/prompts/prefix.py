@@ -110,9 +110,6 @@ def _tool(seed: int, use: str, number: int, count: int, words: Vocabulary) -> To
     """One definition with two texts as its input; its name is like no other's of the prompt."""
     verb, noun, first, second, *_ = words.text(seed, f"{use}/names", 4).split()
     second = second if second != first else WORDS[WORDS.index(first) - 1]
-    schema = {
-        "type": "object",
-        "properties": {one: {"type": "string", "description": f"the {one}"} for one in (first, second)},
-        "required": [first],
-    }
+    inputs = {one: {"type": "string", "description": f"the {one}"} for one in (first, second)}
+    schema = {"type": "object", "properties": inputs, "required": [first]}
     return Tool(f"{verb}_{noun}_{number}", words.text(seed, use, count), json.dumps(schema))

@@ -241,11 +241,8 @@ def additions(target: Any, table: TableAdds, engine: str | None) -> Additions | 
     """
     session = table.has_sessions and target.session_header
     named: dict[str, tuple[str, str]] = {}
-    for at, headers in (
-        ("target", {target.session_header: "{session_id}"} if session else {}),
-        ("target", target.headers),
-        ("traffic", table.headers),
-    ):
+    of_session = {target.session_header: "{session_id}"} if session else {}
+    for at, headers in (("target", of_session), ("target", target.headers), ("traffic", table.headers)):
         for name, value in with_secrets(headers, f"{at}.headers").items():
             named[name.lower()] = name, value
     body = merged(with_secrets(target.body, "target.body"), with_secrets(table.body, "traffic.body"))

@@ -79,10 +79,8 @@ class Anthropic(WireProtocol):
         """One Messages call, or one call of a batch: submit, poll, fetch."""
         headers, batches = {"x-client-request-id": call_id}, sdk.messages.batches.with_streaming_response
         if call.kind == JOB_SUBMIT:
-            requests: Any = [
-                {"custom_id": str(number), "params": body(call, prompt, model)}
-                for number, prompt in enumerate(call.batch)
-            ]
+            every = [body(call, prompt, model) for prompt in call.batch]
+            requests: Any = [{"custom_id": str(number), "params": one} for number, one in enumerate(every)]
             return batches.create(requests=requests, extra_headers=headers)
         if call.kind == JOB_POLL:
             return batches.retrieve(call.job or "", extra_headers=headers)
@@ -125,7 +123,7 @@ class Anthropic(WireProtocol):
             return
         decoder.message_id, decoder.model = text_or_none(message["id"]), text_or_none(message["model"])
         decoder.stop_reason = text_or_none(message["stop_reason"])
-        _usage(decoder, message["usage"])
+        decoder.count(**_counters(message["usage"]))
         blocks = message["content"]
         texts = "".join(block["text"] for block in blocks if block["type"] == "text")
         inputs = [block["input"] for block in blocks if block["type"] == "tool_use"]
@@ -222,7 +220,7 @@ def _on_landmark(decoder: StreamDecoder, kind: str, event: dict[str, Any]) -> No
             message = event["message"]
             decoder.message_id = text_or_none(message.get("id"))
             decoder.model = text_or_none(message.get("model"))
-            _usage(decoder, message.get("usage") or {})
+            decoder.count(**_counters(message.get("usage") or {}))
         case "content_block_start":
             block = event["content_block"].get("type")
             if block == "tool_use":
@@ -233,7 +231,7 @@ def _on_landmark(decoder: StreamDecoder, kind: str, event: dict[str, Any]) -> No
             decoder.tool_done(event.get("index"))
         case "message_delta":
             decoder.stop_reason = text_or_none(event["delta"].get("stop_reason"))
-            _usage(decoder, event.get("usage") or {})
+            decoder.count(**_counters(event.get("usage") or {}))
         case "message_stop":
             decoder.stop()
         case "error":
@@ -249,10 +247,6 @@ def _total(usages: Iterable[dict[str, Any]]) -> Counter[str]:
             raise ValueError("a count below zero, which a sum would hide")
         total.update(counts)
     return total
-
-
-def _usage(decoder: StreamDecoder, usage: dict[str, Any]) -> None:
-    decoder.count(**_counters(usage))
 
 
 def _counters(usage: dict[str, Any]) -> dict[str, Any]:

@@ -22,10 +22,6 @@ _NUMBER = re.compile(r"([ -~]*?)([0-9]{1,18})")
 class EventIds:
     """The events of one answer; `last_id` is what `Last-Event-ID` asks for, `count` its events with content."""
 
-    __slots__ = (
-        "_by_one", "_first", "_is_new", "_known", "_suspect", "connections", "count", "last_id", "problem",
-    )  # fmt: skip
-
     def __init__(self) -> None:
         self.last_id = ""
         self.count = self.connections = 0

@@ -174,10 +174,8 @@ def _options(call: Call) -> dict[str, Any]:
     if call.thinking != "off":
         options["reasoning_effort"] = "medium"
     if call.schema is not None:
-        options["response_format"] = {
-            "type": "json_schema",
-            "json_schema": {"name": "answer", "schema": json.loads(call.schema), "strict": True},
-        }
+        schema = {"name": "answer", "schema": json.loads(call.schema), "strict": True}
+        options["response_format"] = {"type": "json_schema", "json_schema": schema}
     return options
 
 
@@ -185,13 +183,10 @@ def _engine_thinking(call: Call) -> dict[str, Any]:
     """The names that engines know: a variable of the chat template, and for a budget vLLM's field beside it."""
     if call.thinking == "off":
         return {}
+    template, budget = {"enable_thinking": True}, call.thinking_tokens
     if call.thinking != "enabled":
-        return {"chat_template_kwargs": {"enable_thinking": True}}
-    budget = call.thinking_tokens
-    return {
-        "chat_template_kwargs": {"enable_thinking": True, "thinking_budget": budget},
-        "thinking_token_budget": budget,
-    }
+        return {"chat_template_kwargs": template}
+    return {"chat_template_kwargs": {**template, "thinking_budget": budget}, "thinking_token_budget": budget}
 
 
 @lru_cache(maxsize=256)

@@ -161,7 +161,7 @@ class Attempts:
         interval = first is not None and first.low is not None
         counters.first_chunks += 1
         counters.first_intervals += interval
-        of = counters.of(origin.traffic, one.send.call.target)
+        of = counters.traffic[origin.traffic, one.send.call.target]
         quantile_sketch.add(of.ttft, (at_ns - origin.scheduled_at_ns) / 1e6)
         if origin.stage == STEADY and one.send.leg == one.attempt == 0:
             late_ns = (one.exchange.left_at_ns or at_ns) - origin.scheduled_at_ns
@@ -242,7 +242,9 @@ class Attempts:
         self._note_reads(one)
         if one.origin.stage != PREFLIGHT:
             pace = pace_ms(decoder, thinks=call.thinking != "off") if result.ended == OK else None
-            self._counters.of(one.origin.traffic, call.target).end_attempt(result.ended, decoder.usage, pace)
+            self._counters.traffic[one.origin.traffic, call.target].end_attempt(
+                result.ended, decoder.usage, pace
+            )
 
     def _await_deadline(self, seconds: float) -> None:
         self._deadline = get_hub().loop.timer(seconds, ref=False)

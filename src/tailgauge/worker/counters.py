@@ -7,7 +7,7 @@ of a sketch, a request one.
 from __future__ import annotations
 
 from array import array
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -86,7 +86,7 @@ class Counters:
     not_due: int = 0  # of these, turns whose session was over, or still thinking, at the end of the run
     came_late: int = 0  # of these, what was overdue when its slice arrived
     censored: int = 0
-    ended: dict[str, int] = field(default_factory=dict)
+    ended: Counter[str] = field(default_factory=Counter)
     in_flight: int = 0
     chunks: int = 0
     reads: int = 0
@@ -98,14 +98,6 @@ class Counters:
     second: Second = field(default_factory=Second)
     traffic: defaultdict[Key, TrafficCounters] = field(default_factory=lambda: defaultdict(TrafficCounters))
     delays: Bins = field(default_factory=dict)  # ms from scheduled to sent, of the steady stage's first calls
-
-    def end(self, ended: str) -> None:
-        """One more request with this outcome."""
-        self.ended[ended] = self.ended.get(ended, 0) + 1
-
-    def of(self, traffic: str, target: str) -> TrafficCounters:
-        """The counters of a traffic table at a target."""
-        return self.traffic[traffic, target]
 
     def text(self) -> str:
         """What was sent and what became of it, for this worker's log."""

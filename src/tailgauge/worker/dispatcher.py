@@ -176,7 +176,7 @@ class Dispatcher(Requests):
             awaits.set()
         if (ended := drive.done.ended) != CENSORED:
             e2e_ms = (ended_at_ns - self.start_at_ns - turn.at_ns) / 1e6
-            counters = self.counters.of(turn.asked.traffic, drive.target)
+            counters = self.counters.traffic[turn.asked.traffic, drive.target]
             counters.end_request(ended, e2e_ms if ended == OK else None)
             if awaits is None:  # else its task reports it
                 self._notices.add(partial(self._on_ended, turn.planned.traffic, ended, e2e_ms))

@@ -100,7 +100,7 @@ class Requests(ABC):
             counters.censored += 1
             counters.not_due += turn.rest
         else:
-            counters.end(done.ended)
+            counters.ended[done.ended] += 1
             self._follow(turn, done.ended, now_ns, done.text)
         return now_ns
 

@@ -181,7 +181,7 @@ class Task:
         self._health.freeze()
         self.dispatcher.has_stalled = self._health.has_stalled
         if self._reader == "python":
-            POLLS.start(timers.HubTicks)
+            POLLS.start(timers.hub_ticks)
         gevent.spawn_later(max(0.0, (start_at_ns - monotonic_ns()) / 1e9), self._note_cpu, "at_start")
         gevent.spawn(self.dispatcher.run, start_at_ns)
         self._reporter = gevent.spawn(self._report)

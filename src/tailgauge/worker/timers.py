@@ -87,24 +87,15 @@ class WaitTimer:
         self._event.set()
 
 
-class HubTicks:
+def hub_ticks(every_ns: int) -> Any:
     """Wakes the hub every `every_ns`, until it is closed; where the system has no such timer, as exactly as the hub can."""
-
-    def __init__(self, every_ns: int) -> None:
-        self._timer: Any = WaitTimer() if TIMER else None
-        if self._timer is not None:
-            self._timer.repeat(every_ns)
-        else:
-            self._timer = get_hub().loop.timer(every_ns / 1e9, every_ns / 1e9, ref=False)
-            self._timer.start(_nothing)
-
-    def close(self) -> None:
-        """Stop."""
-        self._timer.close()
-
-
-def _nothing() -> None:
-    """The wake-up is all."""
+    if TIMER:
+        timer: Any = WaitTimer()
+        timer.repeat(every_ns)
+    else:
+        timer = get_hub().loop.timer(every_ns / 1e9, every_ns / 1e9, ref=False)
+        timer.start(lambda: None)  # the wake-up is all
+    return timer
 
 
 class HubTimer:

@@ -15,7 +15,7 @@ from transport.scripts.scripted_server import REST_S, Payload, call, stopwatch
 from tailgauge.transport.connection import hold_kernel_stamps
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.reader import POLLS
-from tailgauge.worker.timers import HubTicks
+from tailgauge.worker.timers import hub_ticks
 
 CALLS, SEED = 60, 7
 SERVER = """
@@ -59,7 +59,7 @@ def bounds(block_s: float, *, polling: bool = True) -> list[list[int]]:
 
         blocker = gevent.spawn(block) if block_s else None
         if polling:
-            POLLS.start(HubTicks)
+            POLLS.start(hub_ticks)
         for _ in range(CALLS):
             exchange: Any = call(watch, url, exchange=Exchange(Payload()))
             payload = exchange.decoder.payload.partition(b"\n")[2]

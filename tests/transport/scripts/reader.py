@@ -24,7 +24,7 @@ from transport.scripts.scripted_server import REST_S, SSE, Payload, Server, call
 
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.reader import POLLS, READER, _reader
-from tailgauge.worker.timers import HubTicks
+from tailgauge.worker.timers import hub_ticks
 
 SEED, USERS, CALLS, FLOOD = 11, 60, 6, 96 << 20
 FLOODING, READ_S = 32, 0.002  # streams, time that one read of them takes
@@ -229,7 +229,7 @@ def alone() -> Any:
         sock.sendall(SSE + chunk(b"data: a\n\n") + b"0\r\n\r\n")
 
     late, watch, known_ms = Server(answer), stopwatch(), []
-    POLLS.start(HubTicks)
+    POLLS.start(hub_ticks)
     for _ in range(ALONE):
         decoder = Payload()
         exchange = call(watch, late.url, exchange=Exchange(decoder))
