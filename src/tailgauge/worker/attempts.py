@@ -263,14 +263,14 @@ class Attempts:
 
     def models(self, target: str) -> list[tuple[str, str]]:
         """Models in a target's list, and whose they are; none where it has no list that can be read."""
-        ask = self._endpoints[target].list_models
-        return self._listed(ask, "data", lambda one: (shown(str(one["id"]), MAX_NAME), str(one.get(OF_MODEL))))  # fmt: skip
+        request = self._endpoints[target].list_models
+        return self._listed(request, "data", lambda one: (shown(str(one["id"]), MAX_NAME), str(one.get(OF_MODEL))))  # fmt: skip
 
     def tokens(self, target: str, engine: str, text: str) -> list[int]:
         """The tokens of a text by the engine behind a target; none where it does not tell."""
         return self._listed(partial(self._endpoints[target].tokenize, engine, text), "tokens", int)
 
-    def _listed(self, ask: Callable[[], Opened | None], key: str, entry: Callable[[Any], T]) -> list[T]:  # fmt: skip
+    def _listed(self, request: Callable[[], Opened | None], key: str, entry: Callable[[Any], T]) -> list[T]:  # fmt: skip
         """The entries under `key` of an answer that is no call's; none where it is not such an answer."""
         found: list[T] = []
 
@@ -278,10 +278,10 @@ class Attempts:
             found.extend([entry(one) for one in json.loads(body)[key]])
 
         # An idle connection may be closed just then. A call is never sent twice, but this is none.
-        while (request := ask()) is not None:
+        while (sending := request()) is not None:
             exchange = Exchange(StreamDecoder(_no_event, on_whole=read))
             deadline = gevent.spawn_later(self._deadline_s, exchange.abort, "timeout")
-            self._until_end(exchange, lambda opened=request: opened)  # type: ignore[misc]
+            self._until_end(exchange, lambda opened=sending: opened)  # type: ignore[misc]
             deadline.kill()
             if exchange.failure is None or exchange.failure[0] != STALE:
                 break

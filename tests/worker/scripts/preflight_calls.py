@@ -79,7 +79,7 @@ def models() -> Any:
     }
 
 
-def asked_twice(answering: tuple[int, ...]) -> dict[str, Any]:
+def listed_again(answering: tuple[int, ...]) -> dict[str, Any]:
     """The first connection answers once and is closed with the second request; of the later ones these answer."""
     server: Server
 
@@ -105,7 +105,7 @@ def asked_twice(answering: tuple[int, ...]) -> dict[str, Any]:
 
 @case
 def closed_meanwhile() -> Any:
-    return {"answers then": asked_twice((0, 1)), "closed again": asked_twice((0,))}
+    return {"answers then": listed_again((0, 1)), "closed again": listed_again((0,))}
 
 
 def tokens_of(text: str, rule: str) -> list[int]:
