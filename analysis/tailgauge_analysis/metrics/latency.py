@@ -68,33 +68,21 @@ def views(metric: Metric) -> tuple[str, ...]:
 
 def row(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...] = PS) -> Row:
     """One metric in one view."""
-    if metric.level == metrics.CHUNK:
-        return _pooled(metric, steady, view, ps)
+    if metric.level == metrics.CHUNK:  # there may be a hundred million gaps: they stay in ns to avoid a copy
+        ns = metric.ns(steady)
+        pooled = tuple(map(_in_ms, quantiles(ns, ps, steady.gap_counts)))
+        return Row(metric, view, len(ns), 0, float(ns.mean()) / 1e6 if len(ns) else None, pooled)
     every = waits(metric, steady, view)
+    n, lost, found = len(every.ms), int((~every.seen).sum()), tuple(every.quantiles(ps))
+    values = 1000 / every.values if metric.unit == RATE else every.values
+    mean = float(values.mean()) if n and not lost else None
     if metric.unit == RATE:
-        return _rates(metric, every.values, view, ps)
-    n, lost, decides = len(every.ms), int((~every.seen).sum()), view == views(metric)[-1]
-    mean = float(every.ms.mean()) if n and not lost else None
-    return Row(metric, view, n, lost, mean, tuple(every.quantiles(ps)), every if decides else None)
-
-
-def _pooled(metric: Metric, steady: Steady, view: str, ps: tuple[float, ...]) -> Row:
-    """One row over all values. There may be a hundred million gaps: they stay in ns to avoid a copy."""
-    values = metric.ns(steady)
-    mean = float(values.mean()) / 1e6 if len(values) else None
-    return Row(
-        metric, view, len(values), 0, mean, tuple(map(_in_ms, quantiles(values, ps, steady.gap_counts)))
-    )
-
-
-def _rates(metric: Metric, values: Floats, view: str, ps: tuple[float, ...]) -> Row:
-    """Tokens per second from ms per token: the slow end stays the high end, +inf still means no answer."""
-    lost = int(np.isinf(values).sum())
-    mean = float((1000 / values).mean()) if len(values) and not lost else None
-    return Row(metric, view, len(values), lost, mean, tuple(map(_inverse, quantiles(values, ps))))
+        return Row(metric, view, n, lost, mean, tuple(map(_inverse, found)))
+    return Row(metric, view, n, lost, mean, found, every if view == views(metric)[-1] else None)
 
 
 def _inverse(q: Quantile) -> Quantile:
+    """Tokens per second from ms per token: the slow end stays the high end, +inf still means no answer."""
     value, fast, slow = (v if v is None or math.isinf(v) else 1000 / v for v in (q.value, q.low, q.high))
     return replace(q, value=value, low=slow, high=fast)
 
