@@ -39,6 +39,7 @@ FROM_BUCKETS = "interpolated within the buckets of a histogram"
 WEIGHTED = (
     "the smallest value up to which the share is reached; of ITL and TPOT the share of tokens, not of answers"
 )
+ANSWER = "The same answers under the formulas of other tools, beside ours. Their figures have no intervals."
 RANKED = "the value behind the lowest int(p n)"
 
 
@@ -358,12 +359,8 @@ def section(found: Sequence[ToolMetrics]) -> Section | None:
     for one in found:
         formulas.append(f"{one.tool}: a percentile is {one.rule}.")
         formulas += (f"{one.tool}, {m.name}: {m.formula}. {m.why}" for m in one.metrics)
-    answer = (
-        "The same answers under the formulas of other tools, beside ours. Their figures have no intervals."
-    )
-    return Section(
-        "definitions", "Metrics as other tools define them", answer, (), tables, computed=tuple(formulas), is_folded=True,
-    )  # fmt: skip
+    title, computed = "Metrics as other tools define them", tuple(formulas)
+    return Section("definitions", title, ANSWER, (), tables, computed=computed, is_folded=True)
 
 
 def _row(one: ToolMetric) -> tuple[str, ...]:

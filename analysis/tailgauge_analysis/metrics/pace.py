@@ -132,13 +132,11 @@ def _paged(apart: Ints, answer_of: Ints, bytes_per_chunk: Floats) -> Mask:
     """Whether two full pieces or more, neither the first nor the last, are of one size, that of a buffer."""
     inner = np.flatnonzero(answer_of[1:] == answer_of[:-1])
     lengths, answers = np.diff(apart)[inner], answer_of[1:][inner]
+    of = pd.Series(lengths).groupby(answers).agg(["min", "max", "mean", "size"])
+    size = of["mean"].to_numpy() * bytes_per_chunk[of.index]
+    near_page = np.abs(size[:, None] / PAGES - 1).min(axis=1) <= OF_PAGE
     out = np.zeros(len(bytes_per_chunk), np.bool_)
-    if len(answers):
-        split, at, n = np.unique(answers, return_index=True, return_counts=True)
-        low, high = np.minimum.reduceat(lengths, at), np.maximum.reduceat(lengths, at)
-        size = np.add.reduceat(lengths, at) / n * bytes_per_chunk[split]
-        near_page = (np.abs(size[:, None] / PAGES - 1) <= OF_PAGE).any(axis=1)
-        out[split] = (n >= 2) & (low >= 2) & (high - low <= 2) & near_page
+    out[of.index] = (of["size"] >= 2) & (of["min"] >= 2) & (of["max"] - of["min"] <= 2) & near_page
     return out
 
 

@@ -96,9 +96,9 @@ class Criterion:
 
 
 def _tagged(tags: object, wanted: str) -> bool:
-    key, _, value = wanted.partition("=")
+    key, _, value = map(str.strip, wanted.partition("="))
     known = parsed(tags)
-    return key.strip() in known and str(known[key.strip()]) == value.strip()
+    return key in known and str(known[key]) == value
 
 
 def criteria(scenario: Json) -> list[Criterion]:
@@ -196,7 +196,7 @@ def interval_text(figure: Figure, low: float | None, high: float | None) -> str:
 
 def decided_latency(one: Criterion, steady: Steady) -> ObjectiveResult:
     """One objective on a latency, decided."""
-    metric, objective = one.metric, one.objective
+    metric, objective, figure = one.metric, one.objective, one.objective.figure
     assert metric is not None
     p, max_ms, part = objective.quantile, objective.bound, one.part(steady)
     q, beyond = one.row(part).quantiles[0], one.beyond(part)
@@ -208,23 +208,19 @@ def decided_latency(one: Criterion, steady: Steady) -> ObjectiveResult:
     if asked is not None:
         known = precision.sentence(q, asked, part, is_over=True)
         if outcome == INCONCLUSIVE and not unknown:
-            near = ": the bound is too near, ask for less" if precision.is_known(q, asked) else ""
-            why = f"{known}{near}"
+            why = known + (": the bound is too near, ask for less" if precision.is_known(q, asked) else "")
     few = q.n > 0 and q.mark == TOO_FEW and outcome == INCONCLUSIVE and not unknown
     if few and not known:
-        why = f"not enough {objective.figure.of}: {q.n:,} of the {n_min(p):,} needed"
+        why = f"not enough {figure.of}: {q.n:,} of the {n_min(p):,} needed"
     shown = quantile(q)
     ends: Ends = (shown["value"], shown["low"], shown["high"])
-    line = line_of(objective.figure, objective.label, outcome, max_ms, ends, why)
+    line = line_of(figure, objective.label, outcome, max_ms, ends, why)
     if shown["value_is"] != VALUE and beyond.value is not None and not few:  # it lies among failures, say
-        beyond_it, bound = (
-            f"{share(beyond.value)} of {objective.figure.of}",
-            f"> {text_of(objective.figure, max_ms)}",
-        )
-        line = replace(line, value=beyond_it, bound=bound, interval=share_interval(beyond.low, beyond.high))
+        late, bound = f"{share(beyond.value)} of {figure.of}", f"> {text_of(figure, max_ms)}"
+        line = replace(line, value=late, bound=bound, interval=share_interval(beyond.low, beyond.high))
     return ObjectiveResult(
         one.name, objective.label, metric.name, outcome, why, line, metric.title, LATENCY, objective.traffic, objective.tag, p,
-        one.view, max_ms, ends[0], ends[1], ends[2], q.n, q.n_eff, q,
+        one.view, max_ms, *ends, q.n, q.n_eff, q,
         stopping(beyond.k, beyond.n, beyond.n_eff, p), precision.half_width(q) if asked else None, known,
     )  # fmt: skip
 
@@ -318,8 +314,8 @@ def goodput_of(scenario: Json, steady: Steady, warmup: Steady) -> Goodput | None
     wanted = on_latency(scenario)
     if not wanted or not len(steady.requests) or unknown_pace(wanted, steady):
         return None
-    good, before = good_of(wanted, steady), good_of(wanted, warmup)
-    stages = ((steady, good), (warmup, before))
+    good = good_of(wanted, steady)
+    stages = ((steady, good), (warmup, good_of(wanted, warmup)))
     ended = sum(int((of.holds(of.requests["ended_at_ns"]) & which).sum()) for of, which in stages)
     per_s = ended / steady.seconds if steady.seconds else None
     return Goodput(proportion(good), per_s, _by_traffic(wanted, good, steady))

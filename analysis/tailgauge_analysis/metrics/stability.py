@@ -83,9 +83,8 @@ def stability(frames: Frames, of_target: Steady, rates: Throughput) -> Stability
         seen = f" A backlog that grows by {figures(max(least, grows.detectable_per_s))} requests/s or more would be detected."
     summary = " ".join(one.text for one in found) or (why or "The steady stage shows no change.") + seen
     per_s, detectable = (grows.per_s, max(least, grows.detectable_per_s)) if grows else (None, None)
-    return Stability(
-        False if found else None if why else True, tuple(found), per_s, detectable, turns, summary
-    )
+    stable = False if found else None if why else True
+    return Stability(stable, tuple(found), per_s, detectable, turns, summary)
 
 
 def remarks(found: Stability, seconds: float) -> list[str]:

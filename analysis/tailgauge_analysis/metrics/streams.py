@@ -142,10 +142,5 @@ def stalls(gaps_ms: Floats, of: Ints) -> Mask:
 
 def medians(gaps_ms: Floats, of: Ints) -> Floats:
     """Lower median gap of each answer; 0 where it has none."""
-    sizes = np.bincount(of)
-    begin = np.cumsum(sizes) - sizes
-    ordered = gaps_ms[np.lexsort((gaps_ms, of))]
-    out = np.zeros(len(sizes))
-    some = sizes > 0
-    out[some] = ordered[begin[some] + (sizes[some] - 1) // 2]
-    return out
+    found = pd.Series(gaps_ms).groupby(of).quantile(0.5, interpolation="lower")
+    return np.asarray(found.reindex(np.arange(of.max() + 1), fill_value=0.0), np.float64)
