@@ -14,6 +14,14 @@ import pandas as pd
 
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.text.json_values import Json
+
+# The worst second of a time, and its column.
+_LARGEST = {
+    "loop_lag_max_ms": "loop_lag_max_ns", "receive_lag_max_ms": "receive_lag_max_ns", "receive_lag_p99_ms": "receive_lag_p99_ns",
+    "dispatch_late_max_ms": "dispatch_late_max_ns", "dispatch_late_p99_ms": "dispatch_late_p99_ns", "gc_max_ms": "gc_pause_ns",
+    "pool_wait_max_ms": "pool_wait_max_ns", "core_wait_max_ms": "core_wait_ns",
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +65,22 @@ def steady_health(frames: Frames, steady: Steady) -> pd.DataFrame:
 
 
 def _worker(worker: Any, rows: pd.DataFrame, whole_run: pd.DataFrame) -> Worker:
+    first, intervals = (grown(name, rows, whole_run) for name in ("first_chunks", "first_intervals"))
+    largest: Json = {name: _ms(rows[column].max()) for name, column in _LARGEST.items()}
     return Worker(
         worker=int(worker),
         seconds=len(rows),
         cpu_mean=float(rows["cpu_share"].mean()),
         cpu_max=float(rows["cpu_share"].max()),
-        loop_lag_max_ms=float(rows["loop_lag_max_ns"].max()) / 1e6,
-        receive_lag_max_ms=float(rows["receive_lag_max_ns"].max()) / 1e6,
-        dispatch_late_max_ms=float(rows["dispatch_late_max_ns"].max()) / 1e6,
-        gc_max_ms=float(rows["gc_pause_ns"].max()) / 1e6,
         rss_max_bytes=int(rows["rss_bytes"].max()),
         in_flight_max=int(rows["in_flight"].max()),
         clock_step_max_ms=float(whole_run["clock_step_ns"].abs().max()) / 1e6,
-        first_interval_share=_share(rows, whole_run),
+        first_interval_share=intervals / first if first and intervals is not None else None,
         receive_lag_p50_ms=_ms(rows["receive_lag_p50_ns"].median()),
-        receive_lag_p99_ms=_ms(rows["receive_lag_p99_ns"].max()),
-        dispatch_late_p99_ms=_ms(rows["dispatch_late_p99_ns"].max()),
         pool_waits=grown("pool_waits", rows, whole_run),
-        pool_wait_max_ms=_ms(rows["pool_wait_max_ns"].max()),
         retransmits=grown("retransmits", rows, whole_run),
         out_of_order=grown("out_of_order", rows, whole_run),
-        core_wait_max_ms=_ms(rows["core_wait_ns"].max()),
+        **largest,
     )
 
 
@@ -88,11 +91,6 @@ def grown(column: str, rows: pd.DataFrame, whole_run: pd.DataFrame) -> int | Non
         return None
     before = whole_run.loc[whole_run["at_ns"] < rows["at_ns"].min(), column].max()
     return int(last - (0 if np.isnan(before) else before))
-
-
-def _share(rows: pd.DataFrame, whole_run: pd.DataFrame) -> float | None:
-    first, intervals = (grown(name, rows, whole_run) for name in ("first_chunks", "first_intervals"))
-    return intervals / first if first and intervals is not None else None
 
 
 def _ms(ns: float) -> float | None:
