@@ -21,6 +21,7 @@ from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, sample
 from tailgauge_analysis.metrics.metrics import ATTEMPT, BY_NAME, CHUNK, NEITHER, RATE, SCHEDULED, Metric
 from tailgauge_analysis.metrics.steady import Steady, worst_of
+from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.stats.quantiles import CLIENT, TOO_FEW, Floats, Quantile, rank
 from tailgauge_analysis.text.formatting import percentile
 
@@ -29,7 +30,10 @@ SHARE, OF_HALF_WIDTH, FLOOR_MS = 0.05, 0.25, 0.5
 SHARE_MOST, MOST_MS = 0.10, 1.0
 LONG_GAP_MS, LONG_GAP_MOST_MS = 100.0, 10.0
 LATE = 3  # requests that were sent late by more than the limit; fewer shift nothing
-_RANGES = ("first", "first_content", "first_text", "last_content")  # events with a lower end of their time
+_RANGES = {  # times that have a lower end, and it
+    f"{event}_at_ns": f"{event}_low_at_ns"
+    for event in ("first", "first_content", "first_text", "last_content")
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +113,7 @@ class _Variants:
     @classmethod
     def of(cls, stage: Steady) -> _Variants:
         requests, ranges = stage.requests, stage.gap_ranges
-        width = {
-            f"{name}_at_ns": (requests[f"{name}_at_ns"] - requests[f"{name}_low_at_ns"]).fillna(0.0)
-            for name in _RANGES
-        }
+        width = {at: (requests[at] - requests[low]).fillna(0.0) for at, low in _RANGES.items()}
         alone = (requests["legs"] <= 1).astype(float)
         low = {at: requests[at] - by for at, by in width.items()}
         low["whole_at_ns"] = requests["whole_at_ns"] - width["last_content_at_ns"] * alone
@@ -148,11 +149,9 @@ def _late_ns(stage: Steady) -> pd.Series[float]:
     """How late each request was sent; the attempt that answered adds its wait for a connection if it was a later one."""
     requests = stage.requests
     late = pd.Series(BY_NAME["client_delay"].ns(stage), requests.index).clip(lower=0.0).fillna(0.0)
-    waits = stage.attempts[["request_id", "leg", "attempt", "pool_wait_ns"]]
+    key = list(CALL)
+    waits = stage.attempts[[*key, "pool_wait_ns"]]
     waits = waits[(waits["leg"] > 0) | (waits["attempt"] > 0)]
-    if not len(waits):
-        return late
-    key = ["request_id", "leg", "attempt"]
     answers = requests[["request_id", "answer_leg", "answer_attempt"]].set_axis(key, axis=1)
     more = answers.merge(waits.drop_duplicates(key), on=key, how="left")["pool_wait_ns"]
     both: pd.Series[float] = late + more.fillna(0.0).to_numpy()
@@ -164,17 +163,15 @@ def _errors(row: Row, known: list[Quantile], variants: _Variants, used: Used) ->
     low, high = variants.early, variants.timed
     if metric.since == NEITHER:
         low, high = variants.shortest, variants.longest
-    lows, highs = (_values(metric, stage, row.view, ps) for stage in (low, high))
-    punctual = lows
-    if metric.since == SCHEDULED:
-        punctual = _values(metric, variants.punctual, row.view, ps)
+    on_time = variants.punctual if metric.since == SCHEDULED else low
+    lows, highs, punctual = (_values(metric, stage, row.view, ps) for stage in (low, high, on_time))
     out = []
-    for q, least, most, on_time in zip(known, lows, highs, punctual, strict=True):
-        if not np.isfinite((least, most, on_time)).all():  # among requests without answer
+    for q, least, most, due in zip(known, lows, highs, punctual, strict=True):
+        if not np.isfinite((least, most, due)).all():  # among requests without answer
             continue
         limit, too_much = _limits(metric, q)
         late = int((variants.late_ns > limit * 1e6).sum()) >= LATE
-        shift = max(0.0, most - on_time) if metric.since == SCHEDULED and late else 0.0
+        shift = max(0.0, most - due) if metric.since == SCHEDULED and late else 0.0
         error = max(0.0, most - least) + shift
         verdict = VALID if error <= limit else INVALID if error > too_much else DEGRADED
         of, is_used = (metric.name, metric.title, row.view, q.p), (metric.name, q.p) in used

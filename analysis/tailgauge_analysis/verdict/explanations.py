@@ -85,10 +85,8 @@ def connections(frames: Frames) -> str:
     if most > kept:
         return f"keep more of them with target.connections = {most}"
     if closed > opened / 2:
-        took = f"{count(len(calls))} calls took {count(opened)}"
-        return (
-            f"the target closes its connections ({took}): let it, and a proxy in front of it, keep them open"
-        )
+        closes = f"the target closes its connections ({count(len(calls))} calls took {count(opened)})"
+        return f"{closes}: let it, and a proxy in front of it, keep them open"
     if cut > opened / 2:
         return f"calls that were cut short or broke off ({count(cut)}) took theirs along"
     return f"open them before the run with target.preopened{f' = {most}' if most else ''}"
@@ -104,10 +102,8 @@ def _of(
         waited = waits.loc[busy.index].mean()
         of = f"a core and waited for one {waited:.0%} of the time" if waited > SHORT_OF_CORES else "its core"
         lags_ns = busy[["loop_lag_max_ns", "receive_lag_max_ns", "dispatch_late_max_ns"]].to_numpy()
-        yield (
-            float(lags_ns.max()) / 1e6,
-            f"was at {busy['cpu_share'].mean():.0%} of {of} {_span(busy)}: {more}",
-        )
+        text = f"was at {busy['cpu_share'].mean():.0%} of {of} {_span(busy)}: {more}"
+        yield float(lags_ns.max()) / 1e6, text
     yield from _late(rows, silent)
     pause = rows["gc_pause_ns"].max() / 1e6
     if pause > GARBAGE_MS:

@@ -105,9 +105,8 @@ def losses(
         not_due, came_late = (whole(worker["counts"].get(name)) or 0 for name in ("not_due", "came_late"))
         of = (number, worker["host"], worker["state"], worker["recorded_state"], worker["why"])
         counted = (leased, rows, left, len(mine), not_sent, min(not_sent, not_due), min(not_sent, came_late))
-        found.append(
-            Loss(*of, *counted, still, tuple(worker["silent"]), worker["late_s"], worker["unwritten"])
-        )
+        recorded = (tuple(worker["silent"]), worker["late_s"], worker["unwritten"])
+        found.append(Loss(*of, *counted, still, *recorded))
     return tuple(found)
 
 

@@ -77,8 +77,6 @@ def compare_server_log(frames: Frames) -> ServerLog | None:
     keys = list(CALL)
     log = frames.server_log.dropna(subset=keys).drop_duplicates(keys)
     ours = frames.attempts[frames.attempts["stage"] == schema.STEADY].dropna(subset="first_content_at_ns")
-    if not len(log) or not len(ours):
-        return None
     both = ours[[*keys, "first_content_at_ns"]].merge(log[[*keys, "first_chunk_sent_at_ns"]], on=keys)
     added = (both["first_content_at_ns"] - both["first_chunk_sent_at_ns"]).dropna().to_numpy(np.float64) / 1e6
     if not len(added):
