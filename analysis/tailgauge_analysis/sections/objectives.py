@@ -23,7 +23,7 @@ from tailgauge_analysis.metrics.throughput import Rate, Throughput, Work
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.sections.cache import shares
 from tailgauge_analysis.sections.cache.calls import calls, settings
-from tailgauge_analysis.sections.cache.cost import each, no_price, tariff
+from tailgauge_analysis.sections.cache.cost import each, model_of, no_price, tariff
 from tailgauge_analysis.stats.binomial import clopper_pearson, needed
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.proportions import Proportion, proportion
@@ -33,6 +33,7 @@ from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.section import Section, Table, Value
 
 TINY = 1e-12  # rounding of a share
+_FINE = (schema.OK, schema.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,24 +59,24 @@ class Run:
     criteria: Sequence[Criterion]
 
 
+Measure = Callable[[Criterion, Steady, Run], Measured]  # of one objective, its part of the stage, and the run
+
+
 def objectives(run: Run, bounds: Json | None = None) -> list[ObjectiveResult]:
     """Every objective of the scenario, in its order; with `bounds`, these instead."""
-    out = []
-    for one in slo.read(run.frames.run["scenario"], bounds):
-        if isinstance(one, ObjectiveResult):
-            out.append(one)
-        else:
-            out.append(_decided(one, run) if one.metric is None else slo.decided_latency(one, run.steady))
-    return out
+    return [_decided(one, run) for one in slo.read(run.frames.run["scenario"], bounds)]
 
 
-def _decided(one: Criterion, run: Run) -> ObjectiveResult:
-    """One objective on a figure that is no latency."""
+def _decided(one: Criterion | ObjectiveResult, run: Run) -> ObjectiveResult:
+    """One objective, unless it is decided; those on latencies in metrics/slo.py."""
+    if isinstance(one, ObjectiveResult):
+        return one
+    if one.metric is not None:
+        return slo.decided_latency(one, run.steady)
     objective, figure = one.objective, one.objective.figure
-    part = one.part(run.steady)
-    found = (
-        FIGURES[figure.name](one, part, run) if len(part.requests) else Measured(why="no request is of it")
-    )
+    part, found = one.part(run.steady), Measured(why="no request is of it")
+    if len(part.requests):
+        found = FIGURES[figure.name](one, part, run)
     outcome, why = decide(objective, found, run.steady.seconds)
     ends = found.value, found.low, found.high
     line = slo.line_of(figure, objective.label, outcome, objective.bound, ends, why)
@@ -111,18 +112,12 @@ def _longer(objective: Objective, found: Measured, seconds: float) -> str:
     if found.of is not None and found.of.value is not None:
         good, p = (1 - value, 1 - bound) if figure.sign == MOST else (value, bound)
         bad = math.ceil((1 - good) * found.n_eff - 1e-9)
-        return (
-            f" ({needed(bad, p, 0.975):,} effective samples needed, {found.n_eff:,} measured)"
-            if p < 1
-            else ""
-        )
+        wanted = f"{needed(bad, p, 0.975):,} effective samples needed" if p < 1 else ""
+        return f" ({wanted}, {found.n_eff:,} measured)" if wanted else ""
     far = (found.high or 0.0) - value if figure.sign == MOST else value - (found.low or 0.0)
     times = (far / abs(value - bound)) ** 2
-    return (
-        f" (about {count(math.ceil(seconds * times))} s needed, {count(seconds)} s measured)"
-        if math.isfinite(times)
-        else ""
-    )
+    wanted = f"about {count(math.ceil(seconds * times))} s needed" if math.isfinite(times) else ""
+    return f" ({wanted}, {count(seconds)} s measured)" if wanted else ""
 
 
 def _share(seen: pd.Series[bool] | np.ndarray) -> Measured:
@@ -130,16 +125,8 @@ def _share(seen: pd.Series[bool] | np.ndarray) -> Measured:
     return Measured(of.value, of.low, of.high, of.n, of.n_eff, of=of)
 
 
-def _ended(*classes: str) -> Callable[[Criterion, Steady, Run], Measured]:
+def _ended(*classes: str) -> Measure:
     return lambda _one, part, _run: _share(part.requests["ended"].isin(classes))
-
-
-def _errors(_one: Criterion, part: Steady, _run: Run) -> Measured:
-    return _share(~part.requests["ended"].isin((schema.OK, schema.CANCELLED)))
-
-
-def _refused(_one: Criterion, part: Steady, _run: Run) -> Measured:
-    return _share(part.sent["ended"] == schema.RATE_LIMITED)
 
 
 def _good(_one: Criterion, part: Steady, run: Run) -> Measured:
@@ -164,7 +151,7 @@ def _hit(one: Criterion, _part: Steady, run: Run) -> Measured:
     return Measured(found.value, low, high, found.n, found.n, found.why)
 
 
-def _rate(of: Callable[[Throughput], Work | None], why: str) -> Callable[[Criterion, Steady, Run], Measured]:
+def _rate(of: Callable[[Throughput], Work | None], why: str) -> Measure:
     def measured(one: Criterion, _part: Steady, run: Run) -> Measured:
         work = of(run.rates)
         if work is None:
@@ -186,24 +173,21 @@ def _cost(_one: Criterion, part: Steady, run: Run) -> Measured:
     """Cost of all attempts over good requests. With no good one at most 3 / n of them are, and so it costs that at least."""
     if why := slo.unknown_pace(run.criteria, run.steady):
         return Measured(why=why)
-    prices, attempts = tariff(run.frames.run), part.attempts.reset_index(drop=True)
-    models = attempts["model"].where(
-        attempts["model"].notna() & (attempts["model"] != ""), attempts["asked_model"]
-    )
-    used = attempts["output_tokens"].notna()
-    costs, unpriced = each(attempts[used], models[used].fillna(""), prices.price)
+    prices, used = tariff(run.frames.run), part.attempts.dropna(subset="output_tokens", ignore_index=True)
+    costs, unpriced = each(used, model_of(used), prices.price)
     if costs is None:
         return Measured(why=no_price(unpriced, prices.why))
-    spent = pd.Series(costs).groupby(attempts.loc[used, "request_id"].to_numpy()).sum()
+    spent = pd.Series(costs).groupby(used["request_id"].to_numpy()).sum()
+    patterns = run.frames.run["patterns"].items()
+    price_shares = {name: float(facts.get("price_share", 1.0)) for name, facts in patterns}
     by_request = part.requests["request_id"].map(spent).fillna(0.0)
-    by_request *= part.requests["pattern"].map(_price_shares(run.frames)).fillna(1.0)
+    by_request *= part.requests["pattern"].map(price_shares).fillna(1.0)
     paid: Floats = np.asarray(by_request, np.float64)
     good = slo.good_of(run.criteria, part)
     n, k, total = len(good), int(good.sum()), float(paid.sum())
     if n < FEWEST_RATIO:
-        return Measured(
-            total / k if k else math.inf, n=n, why=f"not enough requests: {n} of the {FEWEST_RATIO} needed"
-        )
+        few = f"not enough requests: {n} of the {FEWEST_RATIO} needed"
+        return Measured(total / k if k else math.inf, n=n, why=few)
     if not k:
         of = proportion(good)
         return Measured(math.inf, total / n / (of.high or 1.0), math.inf, n, of.n_eff)
@@ -211,14 +195,10 @@ def _cost(_one: Criterion, part: Steady, run: Run) -> Measured:
     return Measured(total / k, low, high, n, n)
 
 
-def _price_shares(frames: Frames) -> dict[str, float]:
-    return {str(name): float(facts.get("price_share", 1.0)) for name, facts in frames.run["patterns"].items()}
-
-
-FIGURES: dict[str, Callable[[Criterion, Steady, Run], Measured]] = {
+FIGURES: dict[str, Measure] = {
     "complete": _ended(schema.OK),
-    "error_rate": _errors,
-    "429_rate": _refused,
+    "error_rate": lambda _one, part, _run: _share(~part.requests["ended"].isin(_FINE)),
+    "429_rate": lambda _one, part, _run: _share(part.sent["ended"] == schema.RATE_LIMITED),
     "abandoned": _ended(schema.CANCELLED),
     "goodput": _good,
     "cache_hit": _hit,
@@ -242,22 +222,14 @@ def section(decided: Sequence[ObjectiveResult], goodput: Goodput | None) -> Sect
     tables = [Table("", ("objective", "figure", "n", "n_eff"), rows, prose=(1,))]
     if goodput and goodput.by_traffic:
         tables.append(_by_traffic(goodput))
-    return Section(
-        "objectives",
-        "Objectives",
-        tables=tuple(tables),
-        computed=(DECIDED, GOOD),
-        is_folded=len(tables) == 1,
-    )
+    computed, folded = (DECIDED, GOOD), len(tables) == 1
+    return Section("objectives", "Objectives", tables=tuple(tables), computed=computed, is_folded=folded)
 
 
 def _by_traffic(goodput: Goodput) -> Table:
     header = ("traffic", "latency objectives", "offered", "good", "good, share of offered")
-    rows = [
-        (plain(one.traffic, 80), count(one.objectives), *_good_of(one.good))
-        for one in goodput.by_traffic
-    ]  # fmt: skip
-    rows.append(("all", "", *_good_of(goodput.good)))
+    every = [(plain(one.traffic, 80), count(one.objectives), one.good) for one in goodput.by_traffic]
+    rows = ((name, number, *_good_of(good)) for name, number, good in [*every, ("all", "", goodput.good)])
     return Table("Goodput by traffic", header, tuple(rows))
 
 

@@ -17,29 +17,14 @@ from tailgauge.thresholds import INVALID
 from tailgauge_analysis.metrics import precision, stability
 from tailgauge_analysis.metrics.latency import OFFERED
 from tailgauge_analysis.metrics.slo import share_interval
-from tailgauge_analysis.sections.cache.cost import no_price, spent, tariff
+from tailgauge_analysis.sections.cache.cost import model_of, no_price, spent, tariff
 from tailgauge_analysis.sections.findings import ARRIVAL, Findings, remarks
 from tailgauge_analysis.stats.quantiles import TOO_FEW, n_min
-from tailgauge_analysis.text.formatting import (
-    count,
-    figures,
-    ms,
-    plain,
-    plural,
-    share,
-)
+from tailgauge_analysis.text import section
+from tailgauge_analysis.text.formatting import count, figures, ms, plain, plural, share
 from tailgauge_analysis.text.json_values import number, table, text
 from tailgauge_analysis.text.quantile import VALUE, quantile, value_text
-from tailgauge_analysis.text.section import (
-    EXITS,
-    FAIL,
-    INCONCLUSIVE,
-    NO_ANSWER,
-    PASS,
-    Measurement,
-    ObjectiveLine,
-    Result,
-)
+from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, NO_ANSWER, PASS, ObjectiveLine, Result
 
 COMPLETE, BACKLOG, STOPPED = "complete", "backlog", "stopped"
 STATES = {"interrupted": Exit.INTERRUPTED, "unusable": Exit.TARGET, "error": Exit.INTERNAL}  # of a run
@@ -63,22 +48,21 @@ def result(f: Findings) -> Result:
         return Result(INCONCLUSIVE, "no request of the steady stage can be judged", advice="run longer")
     if not _is_answered(f):
         text = f"none of {plural(len(f.steady.requests), 'request')} completed"
-        return Result(
-            NO_ANSWER, text, lines, (*_stop(f), *_causes(f)), CHECK_TARGET if f.failures else _find_limit(f)
-        )
+        advice = CHECK_TARGET if f.failures else _find_limit(f)
+        return Result(NO_ANSWER, text, lines, (*_stop(f), *_causes(f)), advice)
     return _judged(f, lines)
 
 
 def _judged(f: Findings, lines: tuple[ObjectiveLine, ...]) -> Result:
     """By the objectives, complete answers first."""
-    outcome = next((one for one in (FAIL, INCONCLUSIVE) if any(line.outcome == one for line in lines)), PASS)
-    deciding = [line for line in lines if line.outcome == outcome]
-    line = next((one for name in (STOPPED, COMPLETE) for one in deciding if one.name == name), deciding[0])
-    lines = (line, *(one for one in lines if one is not line)) if outcome != PASS else lines
-    details: tuple[str, ...] = ()
-    advice = ""
+    outcome = section.worst(line.outcome for line in lines)
     if outcome == PASS and len(lines) > 1:
         return Result(PASS, f"{len(lines)} of {len(lines)} objectives met", lines)
+    deciding = [line for line in lines if line.outcome == outcome]
+    line = next((one for name in (STOPPED, COMPLETE) for one in deciding if one.name == name), deciding[0])
+    lines = (line, *(one for one in lines if one is not line))
+    details: tuple[str, ...] = ()
+    advice = ""
     if outcome == INCONCLUSIVE:
         details, advice = ((line.why,) if line.value else ()), _longer(f, line)
     if outcome == FAIL and any(one.name in {STOPPED, COMPLETE, BACKLOG} for one in deciding):
@@ -98,9 +82,8 @@ def statement(line: ObjectiveLine) -> str:
         return f"the target does not sustain this rate: backlog {line.value}"
     if not line.value:
         return f"{line.name}: {line.why}"
-    return " ".join(
-        [line.name, line.value, line.bound, *([f"(95% CI {line.interval})"] if line.interval else [])]
-    )
+    ends = f" (95% CI {line.interval})" if line.interval else ""
+    return f"{line.name} {line.value} {line.bound}{ends}"
 
 
 def objectives(f: Findings) -> tuple[ObjectiveLine, ...]:
@@ -122,21 +105,21 @@ def objectives(f: Findings) -> tuple[ObjectiveLine, ...]:
     return tuple(lines)
 
 
-def measurement(f: Findings) -> Measurement:
+def measurement(f: Findings) -> section.Measurement:
     """Whether the numbers of a run can be used."""
-    used = [one.error_ms for one in f.evidence.errors if one.is_used]
-    sentence = DRY_RUN if f.frames.run["dry_run"] else ""
-    if used and not sentence:
-        sentence = f"client error {'< 0.1' if max(used) < 0.1 else ms(max(used))} ms"
+    worst = max((one.error_ms for one in f.evidence.errors if one.is_used), default=None)
+    sentence = "" if worst is None else f"client error {'< 0.1' if worst < 0.1 else ms(worst)} ms"
+    if f.frames.run["dry_run"]:
+        sentence = DRY_RUN
     if f.reasons:
         sentence = f.reasons[0].text
     reasons = tuple((one.text, one.advice) for one in f.reasons)
-    return Measurement(f.verdict, sentence, reasons, (*remarks(f), *f.explanations))
+    return section.Measurement(f.verdict, sentence, reasons, (*remarks(f), *f.explanations))
 
 
 def exit_code(f: Findings, answer: Result) -> Exit:
     """Of a run, and of the report of its folder."""
-    codes = [EXITS[answer.outcome]]
+    codes = [section.EXITS[answer.outcome]]
     if f.verdict == INVALID or f.evidence.conservation.lost:
         codes.append(Exit.INVALID)
     if not f.frames.run["rebuilt"]:
@@ -152,24 +135,20 @@ def summary(f: Findings) -> Iterator[tuple[str, str]]:
         ends = f"95% CI {share_interval(of.low, of.high)}"
         done.append(f"{share(of.value)} of {plural(of.n, 'request')} completed ({ends})")
     if rates.completed_per_s is not None and rates.offered_per_s is not None:
-        done.append(
-            f"{figures(rates.completed_per_s)} requests/s completed at {figures(rates.offered_per_s)}/s offered"
-        )
+        at = f"{figures(rates.offered_per_s)}/s offered"
+        done.append(f"{figures(rates.completed_per_s)} requests/s completed at {at}")
     if rates.output_tokens_per_s is not None:
         done.append(f"{figures(rates.output_tokens_per_s)} tokens/s")
     if done:
         yield "target", ", ".join(done)
     since = "sent" if f.frames.run["arrival"] == "closed" else "sched"
-    shown = {
-        f"ttft_{since}": (0.5, 0.95),
-        "tpot": (0.5,),
-        f"e2e_{since}": (0.95,),
-        "join_sched": (0.5, 0.95),
-        "turnaround": (0.5,),
-    }
+    shown = (
+        (f"ttft_{since}", (0.5, 0.95)), ("tpot", (0.5,)), (f"e2e_{since}", (0.95,)), ("join_sched", (0.5, 0.95)),
+        ("turnaround", (0.5,)),
+    )  # fmt: skip
     rows = {row.metric.name: row for row in f.latency if row.view == OFFERED and row.n}
     parts = []
-    for name, ps in shown.items():
+    for name, ps in shown:
         found = [quantile(q) for q in rows[name].quantiles if q.p in ps] if name in rows else []
         found = [q for q in found if q["value_is"] != TOO_FEW]
         if found:
@@ -178,11 +157,8 @@ def summary(f: Findings) -> Iterator[tuple[str, str]]:
             parts.append(f"{name.split('_')[0]} {values}{unit}")
     if parts:
         yield "latency", " | ".join(parts)
-    known = (
-        *(f"{one.label} {one.precision}" for one in f.slos if one.precision),
-        precision.looked(f.frames.run),
-    )
-    yield from (("precision", text) for text in known if text)
+    known = (f"{one.label} {one.precision}" for one in f.slos if one.precision)
+    yield from (("precision", text) for text in (*known, precision.looked(f.frames.run)) if text)
     if f.evidence.stability.of(stability.BACKLOG) is None:  # else it is the result
         yield from (("steady", text) for text in stability.remarks(f.evidence.stability, f.steady.seconds))
     if f.frames.run["arrival"] in ARRIVAL:
@@ -195,15 +171,12 @@ def _is_answered(f: Findings) -> bool:
     What a stop rule ended has failed at its end: any answer of the run counts.
     """
     requests, every = f.steady.requests, f.frames.requests
-    if (
-        f.frames.run["state"] == STOPPED
-        and (every["ended"] == schema.OK)[every["stage"] != schema.PREFLIGHT].any()
-    ):
+    of_run = every.loc[every["stage"] != schema.PREFLIGHT, "ended"]
+    if f.frames.run["state"] == STOPPED and of_run.eq(schema.OK).any():
         return True
-    begun = (requests["ended"] == schema.CANCELLED) & requests["left_first_at_ns"].notna()
-    return bool(
-        ((requests["ended"] == schema.OK) | begun).any() or (requests["ended"] == schema.CLIENT_DROP).all()
-    )
+    ended = requests["ended"]
+    begun = (ended == schema.OK) | (ended == schema.CANCELLED) & requests["left_first_at_ns"].notna()
+    return bool(begun.any() or (ended == schema.CLIENT_DROP).all())
 
 
 def _refusal(f: Findings) -> str:
@@ -214,11 +187,8 @@ def _refusal(f: Findings) -> str:
 def _causes(f: Findings) -> Iterator[str]:
     """Why requests did not complete, and what the target completes."""
     counts = f.steady.requests["ended"].value_counts()
-    ends = [
-        f"{count(n)} {ENDS.get(str(name), name)}{_oldest(f, str(name))}"
-        for name, n in counts.items()
-        if name != schema.OK
-    ]
+    bad = counts.drop(schema.OK, errors="ignore").items()
+    ends = [f"{count(n)} {ENDS.get(str(name), name)}{_oldest(f, str(name))}" for name, n in bad]
     if ends:
         yield f"not completed: {', '.join(ends)}"
     if f.failures and not counts.get(schema.OK, 0):
@@ -233,10 +203,9 @@ def _stop(f: Findings) -> Iterator[str]:
         return
     sent = f.frames.attempts[f.frames.attempts["sent_at_ns"].notna()]
     used, prices = sent[sent["output_tokens"].notna()], tariff(f.frames.run)
-    total, unpriced = spent(used, used["model"].fillna(used["asked_model"]).fillna(""), prices.price)
-    cost = f"cost unknown ({no_price(unpriced, prices.why)})"
-    if total is not None:
-        cost = f"{figures(float(total))} {prices.unit}"
+    total, unpriced = spent(used, model_of(used), prices.price)
+    unknown = f"cost unknown ({no_price(unpriced, prices.why)})"
+    cost = unknown if total is None else f"{figures(float(total))} {prices.unit}"
     unknown = f", usage of {plural(len(sent) - len(used), 'call')} unknown" if len(used) < len(sent) else ""
     yield f"spent: {plural(len(sent), 'call')}, {count(used[list(_TOKENS)].sum().sum())} tokens, {cost}{unknown}"
 
@@ -267,10 +236,7 @@ def _find_limit(f: Findings) -> str:
     """What to do about a target that does not complete what it is offered."""
     if f.frames.run["arrival"] == "closed":
         return "use fewer users, or look at the errors"
-    url = text(f.frames.run["target"].get("url"))
-    at = (
-        ""
-        if f.frames.run["target"].get("simulated") or not url
-        else f" --target {shlex.quote(plain(url, 200))}"
-    )
+    target = f.frames.run["target"]
+    url = "" if target.get("simulated") else text(target.get("url"))
+    at = f" --target {shlex.quote(plain(url, 200))}" if url else ""
     return f"lower the rate, or find the limit: tailgauge run headroom{at}"

@@ -162,9 +162,7 @@ def each(rows: pd.DataFrame, models: pd.Series[str], price: PriceOf) -> tuple[Fl
 
 def model_of(calls: pd.DataFrame) -> pd.Series[str]:
     """The model that each call is paid for: the one that answered, else the one that was asked; empty where none is named."""
-    return (
-        calls["model"].where(calls["model"].notna() & (calls["model"] != ""), calls["asked_model"]).fillna("")
-    )
+    return calls["model"].mask(calls["model"] == "").fillna(calls["asked_model"]).fillna("")
 
 
 def _costs(of: pd.DataFrame, price: pricing.Price) -> tuple[list[Fraction], Ints]:

@@ -17,6 +17,7 @@ from tailgauge.rows import schema
 from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.sections.cache.cost import Tariff, spent, tariff
 from tailgauge_analysis.sections.hedging import waste
@@ -276,9 +277,9 @@ def _margin(found: Copies, server_log: pd.DataFrame) -> Margin | None:
 
 def planned_at_ns(losers: pd.DataFrame, server_log: pd.DataFrame) -> Floats:
     """When the target would have begun to answer, where it had drawn that beforehand and met no fault."""
-    keys = [*KEYS, "attempt"]
-    known = server_log[["planned_ttft_ns", "request_id"]].notna().all(axis=1) & server_log["fault"].isna()
-    named = server_log[known].drop_duplicates(keys).set_index(keys)
+    keys = list(CALL)
+    known = server_log[server_log["fault"].isna()].dropna(subset=["planned_ttft_ns", "request_id"])
+    named = known.drop_duplicates(keys).set_index(keys)
     at = named["received_at_ns"] + named["planned_ttft_ns"]
     return at.reindex(pd.MultiIndex.from_frame(losers[keys].astype("int64"))).to_numpy(np.float64)
 
@@ -291,11 +292,8 @@ def section(found: Sequence[Variant], *, in_blocks: bool = False) -> Section | N
     hedging = [one for one in found if not one.is_control]
     facts, tables = cells.side_by_side("Hedges", {one.traffic: _facts(one) for one in hedging})
     waits = [(f"{one.traffic}, {METRICS[name]}", of) for one in found for name, of in one.latency.items()]
-    if not in_blocks:
-        tables = (
-            cells.quantile_table("Latency since scheduled, failures slowest", "traffic", waits),
-            *tables,
-        )
+    latencies = cells.quantile_table("Latency since scheduled, failures slowest", "traffic", waits)
+    tables = tables if in_blocks else (latencies, *tables)
     answer = cells.by_traffic([(one.traffic, _answer(one, no_control)) for one in hedging])
     notes = (INTERFERENCE,) if any(one.versus for one in hedging) else ()
     brief = tuple(line for one in hedging for line in _brief(one))
@@ -398,10 +396,8 @@ def _waste(one: waste.Waste) -> list[tuple[str, str]]:
     prompts = f"{count(one.input_tokens)}, {reported}{unknown}"
     rows, log = [("Wasted output tokens", output), ("Input tokens of losers", prompts)], one.server_log
     if log is None:
-        return [
-            *rows,
-            ("Cancellation", "unknown: only the target knows what it generates after a disconnect"),
-        ]
+        unknown = "unknown: only the target knows what it generates after a disconnect"
+        return [*rows, ("Cancellation", unknown)]
     inside = "within the interval" if log.inside else "OUTSIDE the interval"
     text = f"{count(log.made_tokens)} output tokens generated for {plural(log.losers, 'loser')}, {inside}; {count(log.billed_tokens)} billed"
     effect = log.cancel_effectiveness
@@ -438,10 +434,8 @@ def _limited(limited: RefusedShares, versus: ControlComparison | None) -> list[t
 def _slowness_text(slow: Slowness | None) -> str:
     if slow is None or slow.why:
         return f"unknown: {slow.why}" if slow else "unknown"
-    value, low, high = (  # none: none of them is slow, or all
-        "?" if one is None else f"{one:.2f}"
-        for one in (slow.correlation, slow.correlation_low, slow.correlation_high)
-    )
+    shown = (slow.correlation, slow.correlation_low, slow.correlation_high)
+    value, low, high = ("?" if one is None else f"{one:.2f}" for one in shown)  # none: none is slow, or all
     return (
         f"{value} (95% CI {low} to {high}, n {count(slow.copies)}); {share(slow.slow_share)} of calls, and "
         f"{share(slow.copy_slow_share)} of hedges of slow calls, take longer than {ms(slow.slower_than_ms)} ms; "

@@ -20,8 +20,9 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.sections.cache.cost import USAGE, PriceOf, no_price, spent
-from tailgauge_analysis.sections.hedging.copies import KEYS, PROMPT
+from tailgauge_analysis.reading.dedup import CALL
+from tailgauge_analysis.sections.cache.cost import USAGE, PriceOf, model_of, no_price, spent
+from tailgauge_analysis.sections.hedging.copies import PROMPT
 from tailgauge_analysis.stats.quantiles import Floats
 
 _GENERATES = (schema.CANCELLED, schema.TIMEOUT, schema.STREAM_ERROR, schema.TRUNCATED, *schema.COMPLETED)
@@ -81,19 +82,16 @@ def bounds(losers: pd.DataFrame, winners: pd.DataFrame) -> tuple[Floats, Floats]
     """Fewest and most output tokens of each loser."""
     low = losers["chunks"].to_numpy(np.float64)
     completed = losers["output_tokens"].where(losers["ended"].isin(schema.COMPLETED))  # before it was closed
-    whole = (
-        completed.fillna(winners["output_tokens"]).fillna(losers["asked_output_tokens"]).to_numpy(np.float64)
-    )
+    whole = completed.fillna(winners["output_tokens"]).fillna(losers["asked_output_tokens"])
     generates = losers["ended"].isin(_GENERATES).to_numpy(np.bool_)
-    return low, np.where(generates, np.maximum(low, whole), low)
+    return low, np.where(generates, np.maximum(low, whole.to_numpy(np.float64)), low)
 
 
 def cost(
     losers: pd.DataFrame, winners: pd.DataFrame, price: PriceOf, why: str
 ) -> tuple[tuple[Fraction, Fraction] | None, str]:
     """Least and most that all losers cost, exactly; None, and why, where a model has no price."""
-    models = winners["model"].where(winners["model"].notna(), winners["asked_model"]).fillna("")
-    low, high = bounds(losers, winners)
+    models, (low, high) = model_of(winners), bounds(losers, winners)
     served, reported = losers["ended"].isin(_GENERATES), losers["input_tokens"].notna()
     names = list(USAGE[:-1])
     prompts = losers[names].where(reported, winners[names], axis=0)
@@ -109,10 +107,9 @@ def cost(
 
 def _in_log(losers: pd.DataFrame, low: Floats, high: Floats, server_log: pd.DataFrame) -> LosersInLog | None:
     """The log's rows of the losers; None without them."""
-    keys = [*KEYS, "attempt"]
-    named = server_log[server_log["request_id"].notna()].drop_duplicates(keys).set_index(keys)
-    wanted = pd.MultiIndex.from_frame(losers[keys].astype("int64"))
-    place = named.index.get_indexer(wanted) if len(named) else np.full(len(losers), -1)
+    named = server_log.dropna(subset="request_id").drop_duplicates(CALL)
+    logged, calls = (pd.MultiIndex.from_frame(one[[*CALL]].astype("int64")) for one in (named, losers))
+    place = logged.get_indexer(calls)
     known = place >= 0
     if not known.any():
         return None
