@@ -18,6 +18,7 @@ from tailgauge_analysis.verdict import losses
 from tailgauge_analysis.verdict.losses import Loss
 
 MOST_MODELS = 10
+NOTE = "Missing: leased requests without a row, and when they were due. Rows lost: recorded, but in no part."
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,10 +166,7 @@ def _workers(workers: Sequence[WorkerEntry]) -> Table:
          Value(count(w.missing_requests), _spans(w.missing)), count(w.rows_lost))
         for w in workers
     )  # fmt: skip
-    note = (
-        "Missing: leased requests without a row, and when they were due. Rows lost: recorded, but in no part."
-    )
-    return Table("Workers", header, rows, note, (1, 2, 5))
+    return Table("Workers", header, rows, NOTE, (1, 2, 5))
 
 
 def _offset(one: WorkerEntry) -> Value:

@@ -120,11 +120,9 @@ class _Of:
             f"TTFT with the second call {quantiles_text(a)}, without",
             f"ttft {_value(a)}, without it",
         )
+        without, brief = f"{text} {quantiles_text(b)}", f"{short} {_value(b)}"
         if a.mark == TOO_FEW:
-            return (
-                f"{text} {quantiles_text(b)}: too few requests to compare",
-                f"{short} {_value(b)}: too few requests",
-            )
+            return f"{without}: too few requests to compare", f"{brief}: too few requests"
         if b.seen_to is not None and b.value == math.inf:
             least = f"at least {ms(b.seen_to)} ms"
             why = "the first calls were closed, so it is unknown whether it helped"
@@ -135,9 +133,9 @@ class _Of:
         low, high = ends or (ratio.low, ratio.high)
         word = "worse" if (low or 0) > 1 else "better" if (high or math.inf) < 1 else "no difference shown"
         sooner = proportion((given.values < alone.values)[place & ~alone.cut])
-        how = f"{text} {quantiles_text(b)}: {word}, {ratio_text(replace(ratio, low=low, high=high))}"
+        how = f"{without}: {word}, {ratio_text(replace(ratio, low=low, high=high))}"
         how += f"; sooner for {with_interval(share_cell(sooner))} of the second calls"
-        return how, f"{short} {_value(b)}: {word}"
+        return how, f"{brief}: {word}"
 
 
 def _progressive(of: _Of) -> Sentence | None:

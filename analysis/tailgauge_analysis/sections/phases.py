@@ -66,8 +66,8 @@ def phases(frames: Frames, of_target: Steady) -> Phases | None:
     good = good.sort_values("sent_at_ns", kind="stable")
     reported = good[good["phases"].notna()]
     each = [parse(text) for text in reported["phases"]]
-    length = (reported["last_content_at_ns"] - reported["sent_at_ns"]).to_numpy(np.float64) / 1e6
-    first = (reported["first_content_at_ns"] - reported["sent_at_ns"]).to_numpy(np.float64) / 1e6
+    ends = (reported[f"{end}_content_at_ns"] - reported["sent_at_ns"] for end in ("first", "last"))
+    first, length = (end.to_numpy(np.float64) / 1e6 for end in ends)
     found = Phases(
         answers=len(good),
         reported=len(reported),
@@ -87,40 +87,28 @@ def section(found: Phases | None) -> Section | None:
         ("Phases reported by the target", found.events, "From its status events. The phases add up to the time to the last content."),
         ("Durations in Server-Timing", found.timings, "Shares of the time to the first content. They may overlap."),
     )  # fmt: skip
-    return Section(
-        "phases",
-        "Time breakdown",
-        _answer(found),
-        tables=tuple(_table(*one) for one in tables if one[1]),
-        computed=(
-            (
-                f"{plural(found.answers, 'attempt')} of the steady stage that ended ok, as far as the target reports its phases, from sending to "
-                "the last content. A phase of status events lasts until the next one begins."
-            ),
-        ),
+    computed = (
+        f"{plural(found.answers, 'attempt')} of the steady stage that ended ok, as far as the target reports its phases, from sending to "
+        "the last content. A phase of status events lasts until the next one begins."
     )
+    shown = tuple(_table(*one) for one in tables if one[1])
+    return Section("phases", "Time breakdown", _answer(found), tables=shown, computed=(computed,))
 
 
 def _table(title: str, parts: tuple[Part, ...], note: str) -> Table:
     base = quantile_table(title, "part", ((part.name, part.quantiles) for part in parts), note)
-    shares = (
-        Value(share(part.share), share=None if part.share is None else min(1.0, part.share)) for part in parts
-    )
+    bars = (None if part.share is None else min(1.0, part.share) for part in parts)
+    shares = (Value(share(part.share), share=bar) for part, bar in zip(parts, bars, strict=True))
     rows = tuple((row[0], one, *row[1:]) for row, one in zip(base.rows, shares, strict=True))
     return replace(base, header=(base.header[0], "share of time", *base.header[1:]), rows=rows)
 
 
 def _answer(found: Phases) -> str:
-    whole = "the time to the last content"
-    for parts, of in (
-        (found.split, whole),
-        (found.events, whole),
-        (found.timings, "the time to the first content"),
-    ):
+    for parts, of in ((found.split, "last"), (found.events, "last"), (found.timings, "first")):
         known = [part for part in parts if part.share is not None]
         if known:
             most = max(known, key=lambda part: part.share or 0.0)
-            return f"Largest part of {of}: {most.name} ({share(most.share)})."
+            return f"Largest part of the time to the {of} content: {most.name} ({share(most.share)})."
     return ""
 
 
@@ -143,27 +131,16 @@ def _split(good: pd.DataFrame, server_log: pd.DataFrame) -> tuple[Part, ...]:
     both = good.merge(known[[*keys, *columns]], on=keys)
     if not len(both):
         return ()
-    at = {name: both[name].to_numpy(np.float64) for name in (*columns, *_OURS)}
-    network = (
-        at["received_at_ns"] - at["sent_at_ns"] + at["first_content_at_ns"] - at["first_chunk_sent_at_ns"]
+    names = (*columns, "sent_at_ns", "first_content_at_ns", "last_content_at_ns")
+    received, prefilling, prefilled, written, sent, first, last = (
+        both[name].to_numpy(np.float64) / 1e6 for name in names
     )
-    inside = at["first_chunk_sent_at_ns"] - at["received_at_ns"]
-    by_engine = not np.isnan(at["prefill_started_at_ns"] + at["prefill_ended_at_ns"]).any()
-    within = {
-        QUEUE: at["prefill_started_at_ns"] - at["received_at_ns"],
-        PREFILL: at["prefill_ended_at_ns"] - at["prefill_started_at_ns"],
-        DELIVERY: at["first_chunk_sent_at_ns"] - at["prefill_ended_at_ns"],
-    }
-    parts = {
-        NETWORK: network,
-        **(within if by_engine else {INSIDE: inside}),
-        DECODE: at["last_content_at_ns"] - at["first_content_at_ns"],
-    }
-    whole = float((at["last_content_at_ns"] - at["sent_at_ns"]).sum()) / 1e6
-    return tuple(_part(name, ns / 1e6, whole) for name, ns in parts.items())
-
-
-_OURS = ("sent_at_ns", "first_content_at_ns", "last_content_at_ns")
+    within = {QUEUE: prefilling - received, PREFILL: prefilled - prefilling, DELIVERY: written - prefilled}
+    if np.isnan(prefilling + prefilled).any():  # not the simulated engine
+        within = {INSIDE: written - received}
+    parts = {NETWORK: received - sent + first - written, **within, DECODE: last - first}
+    whole = float((last - sent).sum())
+    return tuple(_part(name, ms, whole) for name, ms in parts.items())
 
 
 def _events(began: list[dict[str, float]], length: Floats) -> tuple[Part, ...]:

@@ -20,9 +20,7 @@ def section(run: Json) -> Section | None:
         state = "loaded for this report"
         if loaded.get(name) != sha256:
             state = "not the same for this report" if name in loaded else "not loaded for this report"
-            option = (
-                f"make the report with --plugin {file}" if name not in loaded else "take the file of the run"
-            )
+            option = "take the file of the run" if name in loaded else f"make the report with --plugin {file}"
             lacking.append(f"{file} was {state}: its metrics and sections may be missing; {option}")
         facts.append((file, f"SHA-256 {sha256[: plugin.SHOWN]}, {state}"))
     facts += [(name, "not a plugin of the run") for name in loaded if name not in of_run]

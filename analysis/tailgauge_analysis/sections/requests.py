@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -14,7 +14,7 @@ from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.text.cells import share_cell
 from tailgauge_analysis.text.formatting import clock, count, plain, plural, share
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.text.section import Cell, Section, Table, Value
+from tailgauge_analysis.text.section import Section, Table
 from tailgauge_analysis.verdict.conservation import Conservation
 from tailgauge_analysis.verdict.losses import due
 
@@ -36,43 +36,29 @@ class Outcome:
 def outcomes(stage: Steady) -> list[Outcome]:
     """Every class that occurred, the most frequent first."""
     ended = stage.requests["ended"]
-    return [
-        Outcome(str(name), proportion((ended == name).to_numpy(np.bool_)))
-        for name in ended.value_counts().index
-    ]
+    names = ended.value_counts().index
+    return [Outcome(str(name), proportion((ended == name).to_numpy(np.bool_))) for name in names]
 
 
 def section(
-    counted: Conservation,
-    ended: Sequence[Outcome],
-    stage: Steady,
-    problems: Sequence[Problem],
-    preflight: Sequence[Json],
-) -> Section:
+    counted: Conservation, ended: Sequence[Outcome], stage: Steady, problems: Sequence[Problem], preflight: Sequence[Json]
+) -> Section:  # fmt: skip
     """The section."""
     n, ok = len(stage.requests), next((one.requests.k for one in ended if one.ended == schema.OK), 0)
     answer = "No request of the steady stage was sent."
     if n:
-        span = f"from {clock(stage.from_s)} to {clock(stage.to_s)} of the run"
-        answer = (
-            f"{share(ok / n)} of {plural(n, 'request')} of the steady stage ({span}) got a complete answer."
-        )
+        of = f"{plural(n, 'request')} of the steady stage (from {clock(stage.from_s)} to {clock(stage.to_s)} of the run)"
+        answer = f"{share(ok / n)} of {of} got a complete answer."
     notes = [*counted.broken, *(plain(one.text, 500) for one in problems[:MOST_PROBLEMS])]
     if len(problems) > MOST_PROBLEMS:
         notes.append(f"{plural(len(problems) - MOST_PROBLEMS, 'more note')} in report.json.")
     notes += [f"Preflight request, not in the statistics: {_preflight(entry)}" for entry in preflight]
-    rows: list[tuple[Cell, ...]] = [(one.ended, count(one.requests.k), _share(one.requests)) for one in ended]
+    cells = (replace(share_cell(one.requests), share=one.requests.value) for one in ended)
+    rows = [(one.ended, count(one.requests.k), cell) for one, cell in zip(ended, cells, strict=True)]
     header = ("steady stage", "requests", "share of requests")
     tables = (Table("Outcomes", header, tuple(rows)), _accounts(counted))
-    return Section(
-        "requests", "Requests", answer, (), tables if rows else tables[1:], ("classes",), tuple(notes),
-        (COMPUTED,),
-    )  # fmt: skip
-
-
-def _share(of: Proportion) -> Value:
-    cell = share_cell(of)
-    return Value(cell.text, cell.interval, cell.mark, share=of.value)
+    shown = tables if rows else tables[1:]
+    return Section("requests", "Requests", answer, (), shown, ("classes",), tuple(notes), (COMPUTED,))
 
 
 def _accounts(counted: Conservation) -> Table:

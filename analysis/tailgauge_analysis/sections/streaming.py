@@ -8,6 +8,7 @@ from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.section import Section
 
 BUFFERED = 0.01  # of the answers, from which a proxy is suspected
+COLLECTED = "Something between client and target collects the stream: TTFT is not that of the target, and TPOT is unknown."
 
 
 def section(found: Streams, tpot_missing: Json) -> Section | None:
@@ -20,10 +21,7 @@ def section(found: Streams, tpot_missing: Json) -> Section | None:
     if found.fluid_share is not None:
         answer = f"{share(found.fluid_share)} of answers keep up with a reader of 10 tokens/s."
     if (found.buffered_share or 0) > BUFFERED:
-        answer = (
-            f"{share(found.buffered_share)} of answers are buffered. Something between client and target collects the stream: TTFT is not "
-            "that of the target, and TPOT is unknown."
-        )
+        answer = f"{share(found.buffered_share)} of answers are buffered. {COLLECTED}"
     return Section("streaming", "Streaming", answer, tuple(facts), figures=("gaps",), notes=missing)
 
 

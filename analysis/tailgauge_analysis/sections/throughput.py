@@ -12,12 +12,10 @@ from tailgauge_analysis.text.section import Section
 def section(found: Throughput, stability: Stability, goodput: Goodput | None) -> Section:
     """Rates of the steady stage."""
     rates = (
-        ("requests/s offered", found.offered_per_s),
-        ("accepted", found.accepted_per_s),
-        ("completed", found.completed_per_s),
-        ("output tokens/s", found.output_tokens_per_s),
-    )
-    known = [f"{figures(rate)} {name}" for name, rate in rates if rate is not None]
+        (found.offered_per_s, "requests/s offered"), (found.accepted_per_s, "accepted"), (found.completed_per_s, "completed"),
+        (found.output_tokens_per_s, "output tokens/s"),
+    )  # fmt: skip
+    known = ", ".join(f"{figures(rate)} {name}" for rate, name in rates if rate is not None)
     facts = [("Stability", stability.sentence)]
     if goodput:
         rate = f", {figures(goodput.per_s)}/s" if goodput.per_s is not None else ""
@@ -25,10 +23,5 @@ def section(found: Throughput, stability: Stability, goodput: Goodput | None) ->
         ends = f"95% CI {share_range(good.low, good.high)}"
         met = f"{share(good.value)} of {plural(good.n, 'offered request')} met every objective"
         facts.append(("Goodput", f"{met} ({ends}){rate}"))
-    return Section(
-        "throughput",
-        "Throughput and stability",
-        f"{', '.join(known)}." if known else "",
-        tuple(facts),
-        figures=("tokens",),
-    )
+    answer = f"{known}." if known else ""
+    return Section("throughput", "Throughput and stability", answer, tuple(facts), figures=("tokens",))

@@ -74,25 +74,19 @@ def traffic(frames: Frames) -> dict[str, Traffic]:
     tables = table(frames.run["scenario"], "traffic")
     exact = {name for name in tables if table(tables, name).get("output") == "exact"}
     sizes = table(frames.run, "prompt_sizes")
-    return {
-        plain(str(name), 80): _entry(
-            rows, by.get(name, none), kinds.get(str(name), {}), text(sizes.get(str(name))), is_exact=name in exact
-        )
-        for name, rows in requests.groupby("traffic")
-    }  # fmt: skip
+    found = {}
+    for name, rows in requests.groupby("traffic"):
+        of = by.get(name, none), kinds.get(str(name), {}), text(sizes.get(str(name)))
+        found[plain(str(name), 80)] = _entry(rows, *of, is_exact=name in exact)
+    return found
 
 
 def _entry(
-    requests: pd.DataFrame,
-    attempts: pd.DataFrame,
-    kinds: dict[str, int],
-    sizes: str | None,
-    *,
-    is_exact: bool,
-) -> Traffic:
+    requests: pd.DataFrame, attempts: pd.DataFrame, kinds: dict[str, int], sizes: str | None, *, is_exact: bool
+) -> Traffic:  # fmt: skip
     started = requests.loc[requests["ended"] != schema.CLIENT_DROP, "legs"]
     causes = attempts["cause"].value_counts()
-    computed, cached = prompt_tokens(attempts)
+    (computed, cached), output = prompt_tokens(attempts), attempts["output_tokens"]
     return Traffic(
         pattern=", ".join(sorted({str(p) for p in requests["pattern"].unique()})),
         requests=len(requests),
@@ -109,19 +103,15 @@ def _entry(
         tools_ready=int(attempts["tool_ready_at_ns"].notna().sum()),
         citations=int(attempts["citations"].sum()),
         turns_max=int((requests["request_id"] % schema.TURNS).max()) + 1 if len(requests) else 0,
-        lengths=_lengths(requests, attempts, "asked_output_tokens", attempts["output_tokens"])
-        if is_exact
-        else None,
+        lengths=_lengths(requests, attempts, "asked_output_tokens", output) if is_exact else None,
         prompts=_lengths(requests, attempts, "asked_prompt_tokens", computed + cached) if sizes else None,
         prompt_sizes=sizes,
     )
 
 
-def _lengths(
-    requests: pd.DataFrame, attempts: pd.DataFrame, column: str, tokens: pd.Series[float]
-) -> Lengths:
+def _lengths(requests: pd.DataFrame, calls: pd.DataFrame, column: str, tokens: pd.Series[float]) -> Lengths:
     asked = requests[requests["legs"] == 1].set_index("request_id")[column]
-    answers = attempts[(attempts["ended"] == schema.OK) & attempts["request_id"].isin(asked.index)]
+    answers = calls[(calls["ended"] == schema.OK) & calls["request_id"].isin(asked.index)]
     wanted, got = answers["request_id"].map(asked), tokens[answers.index]
     least, most = (int(wanted.min()), int(wanted.max())) if len(answers) else (0, 0)
     off = (got - wanted).abs().max()

@@ -15,6 +15,7 @@ import pandas as pd
 
 from tailgauge.protocol_violations import DAMAGES
 from tailgauge.rows import schema
+from tailgauge_analysis.metrics.answers import by_request
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
 from tailgauge_analysis.text.cells import quantile_table
@@ -26,6 +27,10 @@ COMPLETE, INCOMPLETE, FETCHED, NOT_FETCHED = "complete", "broken off", "fetched"
 WITHOUT_STATE = {schema.CANCELLED: "given up", schema.TIMEOUT: "past the deadline"}
 NS_PER_MS = 1e6
 LOST = {404: "lost (404)", 410: "dropped (410)"}
+COMPUTED = (
+    "The time to resume: from a cut to the first content that had not come before. Failures, and jobs that were given up, count as slower than any.",
+    "A wasted poll brought no news of its job.",
+)
 _NEVER = float("inf")
 _CUT = (schema.CANCELLED, schema.TRUNCATED)
 
@@ -60,13 +65,13 @@ def transports(steady: Steady) -> list[Transport]:
 
 
 def _streams(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Transport:
-    damage = attempts[attempts["error_type"].isin(DAMAGES)].drop_duplicates("request_id", keep="last")
-    kinds = requests["request_id"].map(damage.set_index("request_id")["error_type"].map(DAMAGES))
+    damage = by_request(attempts[attempts["error_type"].isin(DAMAGES)], "last")["error_type"]
+    kinds = requests["request_id"].map(damage.map(DAMAGES))
     ok = requests["ended"] == schema.OK
     rest = pd.Series(COMPLETE, requests.index).where(ok, INCOMPLETE)
     outcomes = _ordered(kinds.where(kinds.notna(), rest))
     resumed = int((attempts["cause"] == schema.RESUME).sum())
-    times = quantiles(_resume_ns(attempts, set(damage["request_id"])), PS)
+    times = quantiles(_resume_ns(attempts, set(damage.index)), PS)
     return Transport(name, "streams", len(requests), outcomes, resumed, 0, times)
 
 
@@ -75,9 +80,8 @@ def _resume_ns(attempts: pd.DataFrame, damaged: set[int]) -> Floats:
     times: list[float] = []
     for request, rows in attempts.groupby("request_id", sort=False):
         cut_ns, of_request, at_ns, ended = None, [], None, ""
-        for content, end, ended in zip(
-            rows["first_content_at_ns"], rows["ended_at_ns"], rows["ended"], strict=True
-        ):
+        calls = rows[["first_content_at_ns", "ended_at_ns", "ended"]].itertuples(index=False)
+        for content, end, ended in calls:
             at_ns = content if pd.notna(content) else end if ended == schema.OK else None
             if at_ns is None:
                 continue  # nothing came over this connection
@@ -94,10 +98,8 @@ def _resume_ns(attempts: pd.DataFrame, damaged: set[int]) -> Floats:
 
 def _jobs(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Transport:
     polls = attempts[attempts["cause"] == schema.POLL]
-    last = polls.drop_duplicates("request_id", keep="last").set_index("request_id")
-    ended = polls[polls["stop_reason"].notna()].drop_duplicates("request_id", keep="last")
-    states = ended.set_index("request_id")["stop_reason"].to_dict()
-    statuses, classes = last["status"].to_dict(), last["ended"].to_dict()
+    last, ended = by_request(polls, "last"), by_request(polls[polls["stop_reason"].notna()], "last")
+    states, statuses, classes = (of.to_dict() for of in (ended["stop_reason"], last["status"], last["ended"]))
 
     def outcome(job: int, end: str) -> str:
         if end == schema.OK:
@@ -108,7 +110,7 @@ def _jobs(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Transpor
 
     outcomes = [outcome(*one) for one in zip(requests["request_id"], requests["ended"], strict=True)]
     news = polls["stop_reason"].notna() | polls["status"].isin(LOST)
-    fetched = polls["attempt"] > polls["request_id"].map(ended.set_index("request_id")["attempt"])
+    fetched = polls["attempt"] > polls["request_id"].map(ended["attempt"])
     ok = requests["ended"] == schema.OK
     took = (requests["ended_at_ns"] - requests["scheduled_at_ns"]).to_numpy(np.float64) / NS_PER_MS
     times = quantiles(np.where(ok, took, _NEVER), PS)
@@ -129,19 +131,12 @@ def section(found: list[Transport]) -> Section | None:
         for one in found
     )  # fmt: skip
     names = {"streams": "time to resume", "jobs": "turnaround"}
-    return Section(
-        "transports",
-        "Resumed streams and jobs",
-        answer=" ".join(f"{one.traffic}: {_outcomes(one)}." for one in found),
-        tables=(
-            Table("", ("traffic", "outcomes", "calls", "wasted polls per job"), rows, prose=(1, 2)),
-            quantile_table("", "time", [(f"{one.traffic}: {names[one.kind]}", one.times) for one in found]),
-        ),
-        computed=(
-            "The time to resume: from a cut to the first content that had not come before. Failures, and jobs that were given up, count as slower than any.",
-            "A wasted poll brought no news of its job.",
-        ),
+    answer = " ".join(f"{one.traffic}: {_outcomes(one)}." for one in found)
+    tables = (
+        Table("", ("traffic", "outcomes", "calls", "wasted polls per job"), rows, prose=(1, 2)),
+        quantile_table("", "time", [(f"{one.traffic}: {names[one.kind]}", one.times) for one in found]),
     )
+    return Section("transports", "Resumed streams and jobs", answer, tables=tables, computed=COMPUTED)
 
 
 def _outcomes(one: Transport) -> str:

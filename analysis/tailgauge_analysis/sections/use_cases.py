@@ -16,6 +16,7 @@ from tailgauge_analysis.text.section import Section, Table, Value
 
 FITS = {PASS: "fits", FAIL: "does not fit", INCONCLUSIVE: "inconclusive for"}
 FIRES = {PASS: "does not fire", FAIL: "fires", INCONCLUSIVE: "inconclusive"}
+COMPUTED = "Each bound is decided on a 95% interval, as objectives are. None of them changes the exit code."
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,14 +51,9 @@ def section(found: Sequence[UseCase]) -> Section | None:
         _table("Use cases", "use case", uses, {one: one.upper() for one in FITS}),
         _table("Alerts", "alert", alerts, FIRES),
     )
+    title, answer = "Fit by use case" if uses else "Alerts", f"{_fit(uses)} {_firing(alerts)}".strip()
     return Section(
-        "use-cases",
-        "Fit by use case" if uses else "Alerts",
-        " ".join(text for text in (_fit(uses), _firing(alerts)) if text),
-        tables=tuple(one for one in tables if one.rows),
-        computed=(
-            "Each bound is decided on a 95% interval, as objectives are. None of them changes the exit code.",
-        ),
+        "use-cases", title, answer, tables=tuple(one for one in tables if one.rows), computed=(COMPUTED,)
     )
 
 

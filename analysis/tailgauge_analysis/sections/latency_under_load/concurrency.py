@@ -19,10 +19,7 @@ def open_at(
     """Attempts sent before and not ended at each time; or between two others of their times."""
     begun = np.sort(attempts[since].dropna().to_numpy(np.float64))
     over = np.sort(attempts.loc[attempts[since].notna(), until].dropna().to_numpy(np.float64))
-    counted: Floats = (np.searchsorted(begun, at_ns) - np.searchsorted(over, at_ns, "right")).astype(
-        np.float64
-    )
-    return counted
+    return np.subtract(np.searchsorted(begun, at_ns), np.searchsorted(over, at_ns, "right"), dtype=np.float64)
 
 
 def context_at(attempts: pd.DataFrame, at_ns: Floats) -> Floats:
@@ -34,9 +31,7 @@ def context_at(attempts: pd.DataFrame, at_ns: Floats) -> Floats:
     total = np.zeros(len(at_ns))
     for at, sign in ((begun, 1.0), (over, -1.0)):
         order = np.argsort(at)[: int(np.isfinite(at).sum())]
-        passed = np.searchsorted(at[order], at_ns, "right")
-        fixed, growing = (
-            np.concatenate(([0.0], np.cumsum(of[order]))) for of in (prompt - rate * begun, rate)
-        )
+        passed, parts = np.searchsorted(at[order], at_ns, "right"), (prompt - rate * begun, rate)
+        fixed, growing = (np.concatenate(([0.0], np.cumsum(of[order]))) for of in parts)
         total += sign * (fixed[passed] + growing[passed] * at_ns)
     return total

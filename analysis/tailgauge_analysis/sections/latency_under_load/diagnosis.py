@@ -93,9 +93,9 @@ def diagnose(before: Floats, whole: Floats, tokens: Floats) -> Diagnosis:
     low, high = ratio(early, over, reps=REPS)
     kind = INPUT if low > 0.5 else OUTPUT if high < 0.5 else BOTH
     where = {INPUT: "input", OUTPUT: f"output{_cause(lengths, paces)}", BOTH: "input and output"}[kind]
-    side, shown = (
-        ("after", (1 - part, 1 - high, 1 - low)) if kind == OUTPUT else ("before", (part, low, high))
-    )
+    side, shown = "before", (part, low, high)
+    if kind == OUTPUT:
+        side, shown = "after", (1 - part, 1 - high, 1 - low)
     value, *ends = (min(1.0, max(0.0, v)) for v in shown)
     text = (
         f"Bottleneck: {where}. {share(value)} (95% CI {share_range(*ends)}) of the extra time of the slowest 5% passes {side} the first "
@@ -109,12 +109,9 @@ def _times(after: Floats, tokens: Floats, slow: np.ndarray) -> tuple[float | Non
     real = (tokens >= 2) & (after > 0)
     if not (real & slow).any():
         return None, None
-    pace = after[real] / (tokens[real] - 1)
-    of = slow[real]
-    return (
-        float(np.median(tokens[real][of]) / np.median(tokens[real])),
-        float(np.median(pace[of]) / np.median(pace)),
-    )
+    some = tokens[real], after[real] / (tokens[real] - 1)
+    lengths, paces = (float(np.median(of[slow[real]]) / np.median(of)) for of in some)
+    return lengths, paces
 
 
 def _cause(lengths: float | None, paces: float | None) -> str:

@@ -9,35 +9,29 @@ from tailgauge_analysis.sections.latency_under_load.slopes import PS, TITLES, UN
 from tailgauge_analysis.text.formatting import count, ms, percentile
 from tailgauge_analysis.text.section import Section, Table, Value
 
+COMPUTED = "Quantile regression over the answers of the steady stage, with 95% intervals."
+CONFOUNDED = "faster with more of it, or by the length of the answer: something else came with it"
+
 
 def section(diagnosis: Diagnosis, slopes: Sequence[Regression]) -> Section:
     """The bottleneck and the slopes."""
-    costs = Table(
-        "Cost of tokens and concurrency",
-        ("cost", *(f"{percentile(p)} (ms)" for p in PS), "n"),
-        tuple(row for one in slopes for row in _rows(one)),
-        "Correlated factors cannot be separated in this run.",
-    )
+    header = ("cost", *(f"{percentile(p)} (ms)" for p in PS), "n")
+    rows = tuple(row for one in slopes for row in _rows(one))
+    note = "Correlated factors cannot be separated in this run."
     return Section(
-        "latency-under-load",
-        "Latency under load",
-        diagnosis.sentence,
-        tables=(costs,) if costs.rows else (),
+        "latency-under-load", "Latency under load", diagnosis.sentence,
+        tables=(Table("Cost of tokens and concurrency", header, rows, note),) if rows else (),
         figures=("against",),
         notes=tuple(text for one in slopes for text in _not_estimated(one)),
-        computed=("Quantile regression over the answers of the steady stage, with 95% intervals.",)
-        if costs.rows
-        else (),
-    )
+        computed=(COMPUTED,) if rows else (),
+    )  # fmt: skip
 
 
-def _rows(one: Regression) -> list[tuple[str | Value, ...]]:
-    names = dict.fromkeys(slope.name for slope in one.slopes)
+def _rows(one: Regression) -> Iterator[tuple[str | Value, ...]]:
     cells = {(slope.name, slope.p): slope_cell(slope) for slope in one.slopes}
-    return [
-        (f"{TITLES[one.of]}: {UNITS[name][0]}", *(cells.get((name, p), "–") for p in PS), count(one.n))
-        for name in names
-    ]
+    for name in dict.fromkeys(slope.name for slope in one.slopes):
+        title = f"{TITLES[one.of]}: {UNITS[name][0]}"
+        yield title, *(cells.get((name, p), "–") for p in PS), count(one.n)
 
 
 def slope_cell(slope: Slope) -> Value:
@@ -52,13 +46,6 @@ def _not_estimated(one: Regression) -> Iterator[str]:
     if one.why:
         yield f"{TITLES[one.of]}: not estimated ({one.why})."
         return
-    reasons = (
-        ("no variation", one.left_out),
-        (
-            "faster with more of it, or by the length of the answer: something else came with it",
-            one.confounded,
-        ),
-    )
-    for why, names in reasons:
+    for why, names in (("no variation", one.left_out), (CONFOUNDED, one.confounded)):
         if names:
             yield f"{TITLES[one.of]}: not estimated ({why}): {', '.join(UNITS[name][1] for name in names)}."

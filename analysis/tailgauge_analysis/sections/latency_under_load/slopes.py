@@ -95,10 +95,8 @@ def fitted(run: pd.DataFrame, stage: Steady, unsure_calls: float = 0.0) -> list[
 
 
 def _ttft(run: pd.DataFrame, calls: pd.DataFrame, unsure_calls: float) -> Regression:
-    counted = (
-        calls[["input_tokens", "output_tokens", "first_content_at_ns", "sent_at_ns"]].notna().all(axis=1)
-    )
-    good = calls[counted & (calls["ended"] == schema.OK) & calls["reader_paused_ns"].isna()]
+    good = calls[(calls["ended"] == schema.OK) & calls["reader_paused_ns"].isna()]
+    good = good.dropna(subset=["input_tokens", "output_tokens", "first_content_at_ns", "sent_at_ns"])
     of = evenly(good.sort_values("sent_at_ns", kind="stable"))
     sent = of["sent_at_ns"].to_numpy(np.float64)
     uncached, cached = (tokens.to_numpy(np.float64) for tokens in prompt_tokens(of))
@@ -120,18 +118,13 @@ def _tpot(run: pd.DataFrame, stage: Steady) -> Regression:
     prompt = sum(tokens.to_numpy(np.float64) for tokens in prompt_tokens(calls))
     tokens, output = (calls[name].to_numpy(np.float64) for name in ("pace_tokens", "output_tokens"))
     before = place * (tokens - 1) / (calls["pace_chunks"].to_numpy(np.float64) - 1) + 1
-    columns = {
-        CONTEXT: prompt + output - tokens + before,
-        NEIGHBOURS: open_at(run, at + 1, "first_content_at_ns", "last_content_at_ns"),
-    }
+    arriving = open_at(run, at + 1, "first_content_at_ns", "last_content_at_ns")
+    columns = {CONTEXT: prompt + output - tokens + before, NEIGHBOURS: arriving}
     beside = context_at(run, at + 1) - columns[CONTEXT]
     known = ~np.isnan(prompt)
-    mean = beside[known].sum() / max(1.0, float((columns[NEIGHBOURS] - 1)[known].sum()))
-    others = {
-        "before": before,
-        "beside": (beside - mean * (columns[NEIGHBOURS] - 1)) / 1000,
-        **_models(calls),
-    }
+    mean = beside[known].sum() / max(1.0, float((arriving - 1)[known].sum()))
+    beside = (beside - mean * (arriving - 1)) / 1000
+    others = {"before": before, "beside": beside, **_models(calls)}
     columns, others = ({name: values[known] for name, values in some.items()} for some in (columns, others))
     return regress("tpot", columns, y[known], NEIGHBOURS, None, others, output[known], (0.5,))
 
@@ -176,9 +169,7 @@ def regress(
     """
     blur = unsure or {}
     varied = {n: values for n, values in columns.items() if len(y) and _varies(n, values, blur.get(n, 0.0))}
-    scaled = {
-        name: values / 1000 if UNITS[name][2] == "tokens" else values for name, values in varied.items()
-    }
+    scaled = {n: values / 1000 if UNITS[n][2] == "tokens" else values for n, values in varied.items()}
     kept = independent({"": np.ones(len(y)), **(others or {}), **scaled})
     left_out = tuple(name for name in columns if name not in kept)
     few = np.unique(np.linspace(0, max(0, len(y) - 1), min(POINTS, len(y))).astype(int))

@@ -87,20 +87,17 @@ def offered_load(frames: Frames, kind: str, counted: str, *, cached: bool) -> Co
 
 def in_order(frames: Frames) -> pd.DataFrame:
     """Attempts in order of sending, with the columns that are used here."""
-    names = [
-        *COLUMNS,
-        *(name for name in frames.attempts.columns if name.startswith(rate_limit_headers.HEADER)),
-    ]
-    attempts = frames.attempts[names].sort_values("sent_at_ns", kind="stable", ignore_index=True)
+    headers = [name for name in frames.attempts if name.startswith(rate_limit_headers.HEADER)]
+    attempts = frames.attempts[[*COLUMNS, *headers]]
+    attempts = attempts.sort_values("sent_at_ns", kind="stable", ignore_index=True)
     limits = by_request(frames.requests)["asked_output_tokens"]
     return attempts.assign(asked_output_tokens=attempts["request_id"].map(limits))
 
 
 def models(attempts: pd.DataFrame) -> list[tuple[str, str]]:
     """Targets and their models, those with most calls first."""
-    return list(
-        attempts.groupby(["target", "asked_model"], observed=True).size().sort_values(ascending=False).index
-    )
+    calls = attempts.groupby(["target", "asked_model"], observed=True).size()
+    return list(calls.sort_values(ascending=False).index)
 
 
 def find_buckets(
@@ -149,10 +146,8 @@ def _bucket(
         grown = Growth(why="the record does not hold what the calls cost")
     elif per_s.value is not None and grows:
         if size.value is not None and over_time is not None:
-            width_s, end_s = over_time.width_s, float(over_time.at_s[-1])
-            level = estimates.level_series(
-                events, per_s.value, size.value, headers, width_s, end_s, between_s
-            )
+            bins = over_time.width_s, float(over_time.at_s[-1])
+            level = estimates.level_series(events, per_s.value, size.value, headers, *bins, between_s)
         grown = _grown(events, rows, per_s.value, size)
         if not ours.any() and grown.low is not None and grown.low < 1:  # nothing was refused: 1 is allowed
             grown = replace(grown, low=1.0, value=None if grown.value is None else max(1.0, grown.value))
