@@ -112,10 +112,7 @@ def _per_second(amount: float, start: Floats, end: Floats | float) -> Floats:
     return np.array([amount / seconds]) if seconds > 0 else np.empty(0)
 
 
-_COORDINATED = (
-    "Their clock starts when the request is sent, so a client that cannot keep up looks fast; "
-    "ours starts when it was due."
-)
+_COORDINATED = "Their clock starts when the request is sent, so a client that cannot keep up looks fast; ours starts when it was due."
 _TO_THE_END = "Theirs ends with the stream, after usage and end mark; ours with the last content. "
 _NOT_HERE = "Not computable from the rows: "
 

@@ -102,18 +102,21 @@ def _connect(steady: Steady) -> Floats:
     return new[["dns_ns", "connect_ns", "tls_ns"]].sum(axis=1, min_count=1).to_numpy(np.float64)
 
 
+def _event(name: str, title: str, column: str, formula: str, meaning: str) -> Metric:
+    """When something of an answer came that not every answer has."""
+    title, ns = f"{title} since scheduled", _between("scheduled_at_ns", column)
+    return Metric(name, title, SCHEDULED, REQUEST, False, f"{formula} - scheduled", meaning, ns)
+
+
 METRICS = (
-    Metric("ttft_sched", "TTFT since scheduled", SCHEDULED, REQUEST, True,
-        "first content - scheduled",
+    Metric("ttft_sched", "TTFT since scheduled", SCHEDULED, REQUEST, True, "first content - scheduled",
         "Wait of a user for the first content (with `[report] first_token = \"text\"`: the first text), "
         "including the wait before sending.",
         _between("scheduled_at_ns", "first_at_ns"), before_leaving=_between("scheduled_at_ns", "left_first_at_ns")),
-    Metric("ttft_sent", "TTFT since sent", SENT, REQUEST, True,
-        "first content - sent",
+    Metric("ttft_sent", "TTFT since sent", SENT, REQUEST, True, "first content - sent",
         "Time of the network and the target until the first content of the attempt that answered.",
         _between("shown_sent_at_ns", "first_at_ns"), before_leaving=_between("left_sent_at_ns", "left_first_at_ns")),
-    Metric("tpot", "TPOT", NEITHER, REQUEST, True,
-        "(last content - first content) / (output tokens - 1)",
+    Metric("tpot", "TPOT", NEITHER, REQUEST, True, "(last content - first content) / (output tokens - 1)",
         "Time per output token after the first. With thinking: (last content - first text) / (output tokens - thinking tokens - 1), "
         "unless each token has a chunk. Undefined below 2 tokens (n tokens have n - 1 gaps) and for non-streamed answers. "
         "Unknown for the reasons in `tpot_missing`.",
@@ -123,8 +126,7 @@ METRICS = (
         "TPOT for streams with several tokens per chunk: the tokens of the first chunk arrive together. Their number is "
         "estimated by the chunk's share of the characters. Shown if the median answer has more than 1.2 tokens per chunk.",
         _tpot_c),
-    Metric("user_rate", "User tokens per second", NEITHER, REQUEST, True,
-        "1 / TPOT",
+    Metric("user_rate", "User tokens per second", NEITHER, REQUEST, True, "1 / TPOT",
         "Pace of an answer for its reader. Percentiles count from the fast end, like those of latencies: "
         "99% of the answers are at least as fast as the p99. A request without an answer is slower than any other.",
         _tpot, unit=RATE),
@@ -132,60 +134,39 @@ METRICS = (
         "arrival of a content chunk - arrival of the one before, in one attempt",
         "Gaps of all answers are pooled, so long answers have more weight. A chunk is not a token.",
         lambda steady: steady.gaps_ns),
-    Metric("chunk_gap_worst", "Worst chunk gap", NEITHER, REQUEST, True,
-        "largest chunk gap of the request's answer",
+    Metric("chunk_gap_worst", "Worst chunk gap", NEITHER, REQUEST, True, "largest chunk gap of the request's answer",
         "Longest pause in an answer. Undefined below 2 chunks.",
         lambda steady: steady.requests["worst_gap_ns"].to_numpy(np.float64)),
-    Metric("e2e_sched", "End to end since scheduled", SCHEDULED, REQUEST, True,
-        "last content - scheduled",
+    Metric("e2e_sched", "End to end since scheduled", SCHEDULED, REQUEST, True, "last content - scheduled",
         "Wait of a user for the whole answer; with several legs, for the last one. "
         "Usage events after the last content do not count.",
         _between("scheduled_at_ns", "whole_at_ns")),
-    Metric("e2e_sent", "End to end since sent", SENT, REQUEST, True,
-        "last content - sent",
+    Metric("e2e_sent", "End to end since sent", SENT, REQUEST, True, "last content - sent",
         "Time of the network and the target for the whole answer.",
         _between("sent_at_ns", "last_content_at_ns")),
-    Metric("join_sched", "Join since scheduled", SCHEDULED, REQUEST, True,
-        "legs joined - scheduled",
+    Metric("join_sched", "Join since scheduled", SCHEDULED, REQUEST, True, "legs joined - scheduled",
         "Wait of a user for a fan-out: until all legs, the first k, or those before the deadline have answered; "
         "events after a leg's last content do not count. "
         "A fan-out has no TTFT.",
         _where_ok("joined_at_ns", schema.JOIN), JOINED),
-    Metric("turnaround", "Turnaround", SCHEDULED, REQUEST, True,
-        "job fetched - scheduled",
+    Metric("turnaround", "Turnaround", SCHEDULED, REQUEST, True, "job fetched - scheduled",
         "From the scheduled submission of a job, or of a message batch, to its result, polls included.",
         _where_ok("ended_at_ns", schema.TURNAROUND), IN_BATCHES),
-    Metric("ttft_event", "First event since scheduled", SCHEDULED, REQUEST, False,
-        "first event of the stream - scheduled",
-        "The stream is open: `message_start`, or a choice with a role and no text. It has no content, so it is not TTFT, although some tools call it that.",
-        _between("scheduled_at_ns", "first_event_at_ns")),
-    Metric("ttft_thinking", "First thinking since scheduled", SCHEDULED, REQUEST, False,
-        "first thinking - scheduled",
-        "For answers with thinking. Users cannot use it yet.",
-        _between("scheduled_at_ns", "first_thinking_at_ns")),
-    Metric("ttft_text", "First text since scheduled", SCHEDULED, REQUEST, False,
-        "first text - scheduled",
-        "First text that a user can read, after the thinking. Equals TTFT for text-only answers.",
-        _between("scheduled_at_ns", "first_text_at_ns")),
-    Metric("ttft_tool", "First tool input since scheduled", SCHEDULED, REQUEST, False,
-        "first piece of a tool's input - scheduled",
-        "A tool call begins; its input is not usable yet.",
-        _between("scheduled_at_ns", "first_tool_json_at_ns")),
-    Metric("tool_ready", "Tool input complete since scheduled", SCHEDULED, REQUEST, False,
-        "first tool block complete - scheduled",
-        "The tool can be called.",
-        _between("scheduled_at_ns", "tool_ready_at_ns")),
-    Metric("first_field", "First field since scheduled", SCHEDULED, REQUEST, False,
-        "first field of a JSON answer complete - scheduled",
-        "First part of a structured answer that a program can use.",
-        _between("scheduled_at_ns", "first_field_at_ns")),
-    Metric("client_delay", "Client delay", SCHEDULED, REQUEST, False,
-        "sent (first attempt) - scheduled",
+    _event("ttft_event", "First event", "first_event_at_ns", "first event of the stream",
+        "The stream is open: `message_start`, or a choice with a role and no text. It has no content, so it is not TTFT, although some tools call it that."),
+    _event("ttft_thinking", "First thinking", "first_thinking_at_ns", "first thinking", "For answers with thinking. Users cannot use it yet."),
+    _event("ttft_text", "First text", "first_text_at_ns", "first text",
+        "First text that a user can read, after the thinking. Equals TTFT for text-only answers."),
+    _event("ttft_tool", "First tool input", "first_tool_json_at_ns", "first piece of a tool's input",
+        "A tool call begins; its input is not usable yet."),
+    _event("tool_ready", "Tool input complete", "tool_ready_at_ns", "first tool block complete", "The tool can be called."),
+    _event("first_field", "First field", "first_field_at_ns", "first field of a JSON answer complete",
+        "First part of a structured answer that a program can use."),
+    Metric("client_delay", "Client delay", SCHEDULED, REQUEST, False, "sent (first attempt) - scheduled",
         "Delay added by the client: late dispatch, and opening a connection if none was idle. "
         "For every sent request, whatever its outcome. Waiting for a slot of `at_once_per_worker` is not part of it.",
         _client_delay, ANY),
-    Metric("connect", "Opening a connection", NEITHER, ATTEMPT, False,
-        "name look-up + TCP connect + TLS handshake",
+    Metric("connect", "Opening a connection", NEITHER, ATTEMPT, False, "name look-up + TCP connect + TLS handshake",
         "For attempts that opened a connection.",
         _connect),
 )  # fmt: skip

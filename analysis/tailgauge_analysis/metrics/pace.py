@@ -53,13 +53,11 @@ def paced(answers: pd.DataFrame, chunks: pd.Series[int], scenario: Json) -> pd.D
     asked = answers["traffic"].isin(_thinkers(scenario)).to_numpy()
     after = (shown | (thinking > 0) | (unknown & asked)) & ~each
     reason = np.full(len(answers), None, object)
-    broken = answers["error_type"].eq(MALFORMED_USAGE).to_numpy(np.bool_)
-    for name, holds in (
-        (INTERLEAVED, after & (thinking_to > visible_from)),
-        (THINKING, after & unknown),
-        (NO_USAGE, np.isnan(output)),
-        (MALFORMED_USAGE, broken),
-    ):
+    reasons = {
+        INTERLEAVED: after & (thinking_to > visible_from), THINKING: after & unknown, NO_USAGE: np.isnan(output),
+        MALFORMED_USAGE: answers["error_type"].eq(MALFORMED_USAGE).to_numpy(np.bool_),
+    }  # fmt: skip
+    for name, holds in reasons.items():
         reason[holds & ~np.isnan(first)] = name
     begin, tokens = np.where(after, visible_from, first), np.where(after, output - thinking, output)
     return answers.assign(pace_from_ns=begin, pace_tokens=tokens, pace_missing=reason)
@@ -81,12 +79,11 @@ def judge(requests: pd.DataFrame, gaps_ns: Floats, sizes: Ints, chars: Ints) -> 
     buffered = in_pieces & ~read_late.to_numpy(np.bool_)
     requests["buffered"] = buffered
     missing = requests["pace_missing"].to_numpy(object, copy=True)
-    for name, holds in (
-        (NOT_STREAMED, (chars > 0) & (tokens > TOKENS_PER_CHAR * chars)),
-        (BUFFERED, buffered),
-        (READ_LATE, in_pieces),
-        (AT_ONCE, at_once & (tokens >= 2)),
-    ):
+    reasons = {
+        NOT_STREAMED: (chars > 0) & (tokens > TOKENS_PER_CHAR * chars), BUFFERED: buffered, READ_LATE: in_pieces,
+        AT_ONCE: at_once & (tokens >= 2),
+    }  # fmt: skip
+    for name, holds in reasons.items():
         missing[holds & pd.isna(missing)] = name
     missing[~streamed] = None
     requests["pace_missing"] = missing

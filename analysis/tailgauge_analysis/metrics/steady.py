@@ -43,11 +43,11 @@ class Steady:
         """The stage with some of its requests; without their gaps, which may be many, if not `gaps`."""
         requests = self.requests[mask].reset_index(drop=True)
         attempts = self.attempts[self.attempts["request_id"].isin(requests["request_id"])]
-        counts = self.gap_counts[mask] if gaps else np.zeros(len(requests), np.int64)
         kept = np.repeat(mask & gaps, self.gap_counts)
-        gaps_ns, ranges = self.gaps_ns[kept] if gaps else np.empty(0), self.gap_ranges.only(kept)
+        counts = self.gap_counts[mask] if gaps else np.zeros(len(requests), np.int64)
+        rows = replace(self, requests=requests, attempts=attempts)
         return replace(
-            self, requests=requests, attempts=attempts, gap_counts=counts, gaps_ns=gaps_ns, gap_ranges=ranges
+            rows, gaps_ns=self.gaps_ns[kept], gap_counts=counts, gap_ranges=self.gap_ranges.only(kept)
         )
 
     def of_traffic(self, name: str, *, gaps: bool = True) -> Steady:
@@ -117,8 +117,8 @@ def worst_of(gaps_ns: Floats, counts: Ints) -> Floats:
 def _left_by_pace(frames: Frames) -> list[str]:
     """Traffic tables of which some users leave after so many chunks: sooner where the answer is fast."""
     cancels = {name: table(of, "cancel") for name, of in tables(frames.run["scenario"], "traffic").items()}
-    after_chunks = {name: of for name, of in cancels.items() if of.get("after_chunks")}
-    return [name for name, of in after_chunks.items() if (number(of.get("share")) or 0) < 1]
+    some = {name for name, of in cancels.items() if (number(of.get("share")) or 0) < 1}
+    return [name for name in some if cancels[name].get("after_chunks")]
 
 
 def _waiting_for_slots(frames: Frames) -> list[str]:

@@ -129,9 +129,9 @@ def _tokens(frames: Frames, attempts: pd.DataFrame, stage: Steady) -> Work | Non
     known = streamed & ~np.isnan(tokens)
     per_chunk = float(tokens[known].sum() / sizes[known].sum()) if known.any() else 0.0
     each: Floats = np.where(np.isnan(tokens), per_chunk * sizes * streamed, tokens)
+    ends = (attempts["first_content_at_ns"].where(streamed, last), last)
     begun_s, ended_s = (
-        (at.to_numpy(np.float64) / 1e9 - stage.from_s).clip(0.0, stage.seconds)
-        for at in (attempts["first_content_at_ns"].where(streamed, last), last)
+        (at.to_numpy(np.float64) / 1e9 - stage.from_s).clip(0.0, stage.seconds) for at in ends
     )
     ids = attempts["request_id"].to_numpy(np.int64)
     return Work(stage.seconds, each * within / sizes, begun_s, ended_s, ids)
