@@ -103,10 +103,8 @@ def sentence(one: Certified) -> str:
     errors = f"{ms(one.ttft_spread_ms)} ms (TTFT since sent) and {ms(one.gap_spread_ms)} ms (chunk gaps)"
     bound, rate = count(one.holds_to_per_s), count(one.busiest_per_s)
     beyond = ", which is more" if one.beyond else ""
-    return (
-        f"Certificate {one.id} of {one.made_at[:10]}: this machine's error is at most {errors} at p99, "
-        f"up to {bound} chunks/s per worker. The busiest worker received {rate}{beyond}."
-    )
+    error = f"this machine's error is at most {errors} at p99, up to {bound} chunks/s per worker"
+    return f"Certificate {one.id} of {one.made_at[:10]}: {error}. The busiest worker received {rate}{beyond}."
 
 
 def explanations(one: Certified) -> list[str]:

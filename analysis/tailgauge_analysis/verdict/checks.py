@@ -184,9 +184,12 @@ def _ordered(e: Evidence) -> Judgement | None:
     n = int(wrong.sum())
     if not n:
         return None
+    some, most = (
+        f"{count(n)} of {plural(len(wrong), 'attempt')} ({share(n / len(wrong))})",
+        back_ns[wrong].max() / 1e6,
+    )
     problem = (
-        f"{count(n)} of {plural(len(wrong), 'attempt')} ({share(n / len(wrong))}) have times out of order, by up to "
-        f"{ms(float(back_ns[wrong].max()) / 1e6)} ms: a clock stepped back, or rows are damaged."
+        f"{some} have times out of order, by up to {ms(most)} ms: a clock stepped back, or rows are damaged."
     )
     return INVALID if n > DISORDERED * len(wrong) else DEGRADED, problem, SETTLE_CLOCKS
 
@@ -275,15 +278,13 @@ def _unsent(e: Evidence) -> Judgement | None:
     part = c.unsent / (c.scheduled or c.unsent)
     leaves_out = table(run["scenario"], "limits").get("lost_share") == unsent.LEFT_OUT
     causes = unsent.causes(run, c, leaves_out=leaves_out)
-    problem = (
-        f"{plural(c.unsent, 'request')} ({share(part)} of scheduled) were never sent: the load was lower than planned. "
-        + " ".join(f"{sentence(one.text)}." for one in causes[: unsent.MOST])
-        + (_most_sent(e) if not causes[0].advice else "")
-    )
+    problem = f"{plural(c.unsent, 'request')} ({share(part)} of scheduled) were never sent: the load was lower than planned. "
+    problem += " ".join(f"{sentence(one.text)}." for one in causes[: unsent.MOST])
     advice = causes[0].advice
     if not advice:
         more = more_workers(e.frames, e.steady)
         advice = sentence(f"{more}, or lower the rate." if more else "lower the rate.")
+        problem += _most_sent(e)
     return INVALID if part > DROPS else DEGRADED, problem, advice
 
 
@@ -299,23 +300,19 @@ def _distorted(e: Evidence) -> Judgement | None:
     ms because of the client (INVALID above 10% or 1 ms)
     """
     # The worst figure that an objective or the headline uses, and who was late when.
-    bad = sorted(
-        (one for one in e.errors if one.is_used and one.verdict != VALID),
-        key=lambda one: (WORST_FIRST.index(one.verdict), -one.error_ms / one.limit_ms),
-    )
+    bad = [one for one in e.errors if one.is_used and one.verdict != VALID]
+    bad.sort(key=lambda one: (WORST_FIRST.index(one.verdict), -one.error_ms / one.limit_ms))
     if not bad:
         return None
     worst = bad[0]
     late = f", {ms(worst.late_shift)} ms of it by requests sent late" if worst.late_shift else ""
     more = [label for label in dict.fromkeys(one.label for one in bad) if label != worst.label]
     others = f" Also above its limit: {listed(more[:FIGURES_LISTED])}." if more else ""
-    problem = (
-        f"The client may have moved {worst.label} ({ms(worst.highs_value)} ms) by {ms(worst.error_ms)} ms "
-        f"(limit {ms(worst.limit_ms)} ms){late}.{others}{_who(e, worst.limit_ms)}"
-    )
+    by = f"by {ms(worst.error_ms)} ms (limit {ms(worst.limit_ms)} ms){late}"
+    moved = f"The client may have moved {worst.label} ({ms(worst.highs_value)} ms) {by}."
+    problem = f"{moved}{others}{_who(e, worst.limit_ms)}"
     opened = _opened(e, worst.limit_ms) if worst.late_shift else ""
-    workers = more_workers(e.frames, e.steady)
-    if workers:
+    if workers := more_workers(e.frames, e.steady):
         advice = f"{sentence(workers)} or a lower rate."
     elif explanations(e.frames, e.steady):
         advice = "See the causes below."
@@ -374,17 +371,16 @@ def _endpoint(e: Evidence) -> Judgement | None:
     ms
     """
     # The figure that it moved farthest beyond its limit.
-    beyond = []
-    for one in endpoint_delays(e.frames, e.of_target):
-        limit = allowed(one.found, ENDPOINT_MS)
-        beyond.append((((one.found.value or 0.0) - one.punctual_ms) / limit, limit, one))
+    found = (
+        (one, one.found, allowed(one.found, ENDPOINT_MS)) for one in endpoint_delays(e.frames, e.of_target)
+    )
+    beyond = [(((q.value or 0.0) - one.punctual_ms) / limit, limit, one) for one, q, limit in found]
     most, limit, worst = max(beyond, key=lambda one: one[0], default=(0.0, 0.0, None))
     if worst is None or most <= 1.0:
         return None
-    problem = (
-        f"Endpoint saturated: the simulated endpoint sent chunks up to {ms(worst.late_max_ms)} ms after they were due, which "
-        f"moved {worst.label} ({ms(worst.found.value)} ms) by {ms(most * limit)} ms (limit {ms(limit)} ms)."
-    )
+    late = f"the simulated endpoint sent chunks up to {ms(worst.late_max_ms)} ms after they were due"
+    moved = f"{worst.label} ({ms(worst.found.value)} ms) by {ms(most * limit)} ms (limit {ms(limit)} ms)"
+    problem = f"Endpoint saturated: {late}, which moved {moved}."
     advice = "Lower the load, start fewer users at once, or give the simulated endpoint its own core: these times are its own."
     return DEGRADED, problem, advice
 

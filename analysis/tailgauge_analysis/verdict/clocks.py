@@ -59,13 +59,9 @@ def calls_between(frames: Frames, found: Clocks) -> float:
 
 def to_json(found: Clocks, calls: float) -> Json:
     """The key `clocks` of report.json."""
-    return {
-        "between_ms": found.between_ns / 1e6,
-        "to_target_ms": found.to_target_ns / 1e6,
-        "calls_in_flight": round(calls, 3),
-        "unknown": list(found.unknown),
-        "sentence": sentence(found, calls),
-    }
+    times = {"between_ms": found.between_ns / 1e6, "to_target_ms": found.to_target_ns / 1e6}
+    known = {"calls_in_flight": round(calls, 3), "unknown": list(found.unknown)}
+    return {**times, **known, "sentence": sentence(found, calls)}
 
 
 def sentence(found: Clocks, calls: float) -> str:

@@ -28,13 +28,9 @@ def judge(evidence: Evidence) -> Judgement | None:
     tables = table(scenario, "traffic")
     new = [name for name in tables if _is_new(table(tables, name))]
     attempts = frames.attempts
-    first = attempts[
-        attempts["traffic"].isin(new)
-        & (attempts["stage"] != schema.PREFLIGHT)
-        & (attempts["cause"] == schema.PRIMARY)
-        & (attempts["leg"] == 0)
-        & attempts["input_tokens"].notna()
-    ]
+    is_first = (attempts["cause"] == schema.PRIMARY) & (attempts["leg"] == 0)
+    measured = (attempts["stage"] != schema.PREFLIGHT) & attempts["input_tokens"].notna()
+    first = attempts[attempts["traffic"].isin(new) & is_first & measured]
     if not len(first):
         return None
     if first["cache_read_input_tokens"].notna().any():

@@ -202,11 +202,8 @@ def in_flight(frames: Frames, workers: Sequence[Loss] = ()) -> InFlight | None:
     """Count both ways; None without health rows. Nothing is learnt from workers whose rows are known to be missing."""
     live = rows = outside = 0.0
     lacking = {one.worker for one in workers if one.left or one.is_gone}
-    lacking |= {
-        entry["worker"]
-        for entry in frames.run["workers"]
-        if any(wrote > frames.rows.get((name, entry["worker"]), 0) for name, wrote in entry["rows"].items())
-    }
+    wrote = ((w["worker"], name, n) for w in frames.run["workers"] for name, n in w["rows"].items())
+    lacking |= {worker for worker, name, n in wrote if n > frames.rows.get((name, worker), 0)}
     every = frames.health[~frames.health["worker"].isin(lacking)]
     for worker, health in every.groupby("worker"):
         at = health["at_ns"].to_numpy(np.float64)

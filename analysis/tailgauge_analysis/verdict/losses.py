@@ -82,6 +82,10 @@ class Loss:
         """Neither a record nor a row of it is here."""
         return not self.recorded_state and not self.rows
 
+    def is_bad(self, *, closed: bool) -> bool:
+        """Requests of it have no row, or it did not finish. `closed`: the master recorded the end."""
+        return bool(self.left) or (self.is_gone and not self.is_accounted) or (self.is_absent and not closed)
+
 
 def losses(
     run: Json, requests: pd.DataFrame, health: pd.DataFrame, wrote: dict[tuple[str, int], int]
@@ -100,7 +104,7 @@ def losses(
         if leased is None and not run["closed"]:  # its last health row has the requests leased so far
             leased = max(rows, int(handed.get(number, 0))) if handed.get(number, 0) > 0 else None
         lacks = worker["rows"].get("requests", 0) - seen
-        left, not_sent = _left(worker, leased, rows, lacks, len(mine), closed=run["closed"])
+        left, not_sent = _left(worker, leased or 0, rows, lacks, len(mine), closed=run["closed"])
         still = _without(worker["missing"], mine) if left or not_sent else ()
         not_due, came_late = (whole(worker["counts"].get(name)) or 0 for name in ("not_due", "came_late"))
         of = (number, worker["host"], worker["state"], worker["recorded_state"], worker["why"])
@@ -110,19 +114,17 @@ def losses(
     return tuple(found)
 
 
-def _left(
-    worker: Json, leased: int | None, rows: int, lacks: int, found: int, *, closed: bool
-) -> tuple[int, int]:
+def _left(worker: Json, leased: int, rows: int, lacks: int, found: int, *, closed: bool) -> tuple[int, int]:
     """Requests that left no row, and those that were never sent. `lacks`: rows that it says it wrote and that are not here;
     `found`: those in another folder than the master's.
     """
-    held, no_row = max(0, (leased or 0) - rows), max(lacks, worker["unwritten"].get("requests", 0))
+    held, no_row = max(0, leased - rows), max(lacks, worker["unwritten"].get("requests", 0))
     if not closed:
         return max(no_row, held - (whole(worker["counts"].get("not_reached")) or 0)), 0
     counts, missing = worker["counts"], sum(one.requests for one in worker["missing"])
     if worker["state"] != "lost":
         sent = (whole(counts.get("dispatched")) or 0) + (whole(counts.get("client_drop")) or 0)
-        not_sent = max(0, (leased or 0) - sent) if counts else 0
+        not_sent = max(0, leased - sent) if counts else 0
         return max(no_row, missing - not_sent - found), not_sent
     if worker["recorded_state"] in ENDED and lacks <= 0:
         return min(no_row, held), max(0, held - no_row)
@@ -168,20 +170,14 @@ def unseen(requests: pd.DataFrame, lost: int) -> tuple[Stretch, ...]:
 
 def sentences(workers: Sequence[Loss], *, closed: bool) -> list[str]:
     """What is missing, worker by worker, the most first. `closed`: the master recorded the end."""
-    bad = sorted(_bad(workers, closed=closed), key=lambda one: (-one.left, one.worker))
+    bad = [one for one in workers if one.is_bad(closed=closed)]
+    bad.sort(key=lambda one: (-one.left, one.worker))
     lines = [_loss_sentence(one, closed=closed) for one in bad[:MOST_WORKERS]]
     if len(bad) > MOST_WORKERS:
         left = sum(one.left for one in bad[MOST_WORKERS:])
         more = f"{plural(len(bad) - MOST_WORKERS, 'more worker')} "
         lines.append(more + (f"left {plural(left, 'request')} without a row" if left else "did not finish"))
     return lines
-
-
-def _bad(workers: Sequence[Loss], *, closed: bool) -> list[Loss]:
-    def is_bad(one: Loss) -> bool:
-        return bool(one.left) or (one.is_gone and not one.is_accounted) or (one.is_absent and not closed)
-
-    return list(filter(is_bad, workers))
 
 
 def _loss_sentence(one: Loss, *, closed: bool) -> str:
@@ -228,8 +224,8 @@ def _between(one: Stretch) -> str:
 
 def advice(workers: Sequence[Loss], *, closed: bool) -> str:
     """What to do about it."""
-    away = [one for one in _bad(workers, closed=closed) if one.left or one.is_absent]
-    away = [one for one in away if not one.found and not one.recorded_state and one.state != "failed"]
+    bad = [one for one in workers if one.is_bad(closed=closed) and (one.left or one.is_absent)]
+    away = [one for one in bad if not one.found and not one.recorded_state and one.state != "failed"]
     if not away:
         return SEE_LOG
     whose = f"worker {away[0].worker} still has its" if len(away) == 1 else "these workers still have their"

@@ -87,10 +87,7 @@ def compare_server_log(frames: Frames) -> ServerLog | None:
     return ServerLog(len(added), len(ours) - len(both), p50, p99, most, within_ms)
 
 
-FIGURES = (
-    ("TTFT since sent", "first_content_at_ns", "first"),
-    ("time to the last content", "last_content_at_ns", "last"),
-)
+FIGURES = (("TTFT since sent", "first"), ("time to the last content", "last"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,12 +109,12 @@ def endpoint_delays(frames: Frames, of_target: Steady) -> list[EndpointDelay]:
     """The median and p99 of each figure; nothing without the endpoint's log."""
     keys, answers = list(CALL), of_target.attempts
     log = frames.server_log.dropna(subset=[*keys, "first_due_at_ns"]).drop_duplicates(keys)
-    columns = [*keys, *(f"{which}_{what}_at_ns" for _, _, which in FIGURES for what in ("due", "chunk_sent"))]
+    columns = [*keys, *(f"{which}_{what}_at_ns" for _, which in FIGURES for what in ("due", "chunk_sent"))]
     answers = answers[(answers["ended"] == schema.OK) & answers["first_content_at_ns"].notna()]
     both = answers.sort_values("sent_at_ns", kind="stable").merge(log[columns], on=keys)
     out = []
-    for title, arrived, which in FIGURES:
-        took = (both[arrived] - both["sent_at_ns"]).to_numpy(np.float64) / 1e6
+    for title, which in FIGURES:
+        took = (both[f"{which}_content_at_ns"] - both["sent_at_ns"]).to_numpy(np.float64) / 1e6
         late = (both[f"{which}_chunk_sent_at_ns"] - both[f"{which}_due_at_ns"]).to_numpy(np.float64) / 1e6
         late = np.maximum(late, 0.0)
         as_due = quantiles(took - late, (0.5, 0.99))
