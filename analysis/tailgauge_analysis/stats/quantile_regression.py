@@ -14,7 +14,7 @@ import numpy as np
 from tailgauge_analysis.stats.bootstrap import SEED, blocks, draw
 from tailgauge_analysis.stats.quantiles import ENDS, Floats
 
-# Steps, what the smoothing shrinks by, its start in deviations of y.
+_Steps = tuple[int, float, float]  # their number, what the smoothing shrinks by, its start in deviations of y
 EXACT, ROUGH = (150, 0.88, 1.0), (40, 0.8, 0.3)
 _AT_ONCE = 25  # weightings: few enough to stay in the processor's cache
 _RIDGE = 1e-10  # keeps a resample without one of the kinds solvable
@@ -74,13 +74,11 @@ def _scaled(x: Floats) -> tuple[Floats, Floats]:
     return x / scale, scale
 
 
-def _descend(
-    x: Floats, y: Floats, p: float, weights: Floats, start: Floats, how: tuple[int, float, float]
-) -> Floats:
-    """Coefficients for each row of weights."""
+def _descend(x: Floats, y: Floats, p: float, weights: Floats, b: Floats, how: _Steps) -> Floats:
+    """Coefficients for each row of weights, from those in b."""
     columns, (steps, shrink, smooth) = x.shape[1], how
     products = (x[:, :, None] * x[:, None, :]).reshape(len(y), -1)
-    pull, b = (2 * p - 1) * (weights @ x), start
+    pull = (2 * p - 1) * (weights @ x)
     smoothing = smooth * max(float(np.std(y)), 1e-9)
     for _ in range(steps):
         inverse = weights / (smoothing + np.abs(y - b @ x.T))

@@ -114,17 +114,10 @@ def quantiles(values: Floats, ps: Sequence[float], sizes: Ints | None = None) ->
     """Quantiles `ps` of values in arrival order; `sizes`: how many values each group has, one group after the other."""
     if not len(values):
         return [Quantile(p, 0, 0, None, None, None, TOO_FEW) for p in ps]
-    ordered = np.sort(values)
-    found: dict[int, Worth] = {}
-
-    def at(p: float) -> Worth:
-        place = rank(len(ordered), p)
-        if place not in found:
-            found[place] = _worth_at(values, ordered, place, sizes)
-        return found[place]
-
-    time = max(at(0.5).time, at(0.75).time)
-    return [_quantile(ordered, p, at(p), at((1 + p) / 2), time) for p in ps]
+    n, ordered = len(values), np.sort(values)
+    at = cache(lambda place: _worth_at(values, ordered, place, sizes))
+    time = max(at(rank(n, 0.5)).time, at(rank(n, 0.75)).time)
+    return [_quantile(ordered, p, at(rank(n, p)), at(rank(n, (1 + p) / 2)), time) for p in ps]
 
 
 def _quantile(ordered: Floats, p: float, here: Worth, deeper: Worth, time: float) -> Quantile:
@@ -197,10 +190,8 @@ def ranks(n: int, n_eff: int, p: float, level: float = CONFIDENCE) -> tuple[int 
     alpha = (1 - level) / 2
     low = binomial_quantile(alpha, n_eff, p)
     high = binomial_quantile(1 - alpha, n_eff, p) + 1
-    return (
-        max(1, math.floor(low * n / n_eff)) if low >= 1 else None,
-        min(n, math.ceil(high * n / n_eff)) if high <= n_eff else None,
-    )
+    first = max(1, math.floor(low * n / n_eff)) if low >= 1 else None
+    return first, min(n, math.ceil(high * n / n_eff)) if high <= n_eff else None
 
 
 def worth(exceeds: Mask, sizes: Ints | None = None) -> Worth:
