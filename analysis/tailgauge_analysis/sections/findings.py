@@ -36,18 +36,11 @@ from tailgauge_analysis.sections.rate_limits.section import RateLimits, rate_lim
 from tailgauge_analysis.stats.quantiles import at_level
 from tailgauge_analysis.text.formatting import plural
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.verdict import (
-    certificate,
-    client,
-    client_error,
-    explanations,
-    losses,
-    stalls,
-    timestamps,
-)
+from tailgauge_analysis.verdict import certificate, client, client_error, losses, stalls, timestamps
 from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.clocks import Clocks, calls_between, clocks
 from tailgauge_analysis.verdict.conservation import conservation, in_flight
+from tailgauge_analysis.verdict.explanations import explanations
 from tailgauge_analysis.verdict.verdict import Evidence, Reason, reasons, worst
 
 # How requests arrive (arrival of run.json), where it changes the meaning of the numbers.
@@ -117,6 +110,7 @@ def _found(frames: Frames) -> Findings:
     by_group, smaller = groups.groups(stage)
     cited, apart = certificate.certified(frames, stage), clocks(frames)
     unsure, moved = calls_between(frames, apart), transports.transports(of_target)
+    explained = [*losses.explanations(evidence.conservation.workers), *explanations(frames, stage)]
     return Findings(
         frames=frames,
         steady=stage,
@@ -124,11 +118,7 @@ def _found(frames: Frames) -> Findings:
         evidence=evidence,
         verdict=worst(against),
         reasons=against,
-        explanations=[
-            *losses.explanations(evidence.conservation.workers),
-            *explanations.explanations(frames, stage),
-            *certificate.explanations(cited),
-        ],
+        explanations=[*explained, *certificate.explanations(cited)],
         latency=whole,
         by_traffic=latency.by_traffic(of_target, whole),
         groups=by_group,
@@ -170,22 +160,17 @@ def evidence_of(frames: Frames) -> Evidence:
     frames = replace(frames, chunks=frames.chunks.without_arrivals())  # a hundred million take 800 MB
     of_target, counted = stage.of_target, conservation(frames)
     rows = latency.table(of_target)
-    criteria = slo.on_latency(frames.run["scenario"])
-    used = client_error.of_headline(rows, closed=frames.run["arrival"] == "closed")
-    used |= {(one.metric.name, one.objective.quantile) for one in criteria if one.metric is not None}
+    criteria = slo.criteria(frames.run["scenario"])
+    asked = [(one, (one.metric.name, one.objective.quantile)) for one in criteria if one.metric]
+    used = client_error.of_headline(rows, closed=frames.run["arrival"] == "closed") | {of for _, of in asked}
     listed = {(row.metric.name, q.p) for row in rows for q in row.quantiles}
-    more = [
-        one.row(of_target)
-        for one in criteria
-        if one.is_of_all and one.metric and (one.metric.name, one.objective.quantile) not in listed
-    ]
+    more = [one.row(of_target) for one, of in asked if one.is_of_all and of not in listed]
     errors = client_error.client_errors(of_target, [*rows, *more], used)
     marked = client_error.marked(rows, errors)
-    for one in criteria:
-        if not one.is_of_all:
-            part = one.part(of_target)
-            found = client_error.client_errors(part, [one.row(part)], used)
-            errors += [replace(error, title=f"{error.title} ({one.objective.of})") for error in found]
+    for one in (one for one, _ in asked if not one.is_of_all):
+        part = one.part(of_target)
+        found = client_error.client_errors(part, [one.row(part)], used)
+        errors += [replace(error, title=f"{error.title} ({one.objective.of})") for error in found]
     return Evidence(
         frames, stage, of_target, warmup, rates, stability.stability(frames, of_target, rates), counted,
         timestamps.stamps(frames, of_target), client.workers(frames, stage), in_flight(frames, counted.workers),

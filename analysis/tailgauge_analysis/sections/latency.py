@@ -15,6 +15,7 @@ from tailgauge_analysis.text.section import Cell, Section, Table, Value
 
 COALESCED = 1.2  # tokens per chunk, above which TPOT after the first chunk is shown
 WHOLE = ("e2e_sched", "join_sched", "turnaround")
+AMONG_FAILURES = "“failed”: the percentile falls among them. “not observable”: nobody waited that long."
 COMPUTED = (
     "Exact percentiles (inverse of the empirical distribution) from the raw rows of all workers; 95% intervals from order statistics on n_eff.",
     "Since scheduled: from the planned arrival, what a user waits. Since sent: from the first request byte, what network and target take.",
@@ -40,9 +41,7 @@ def section(
     notes = [f"TTFT ends at the first content of {kind}."]
     if everything:
         lost = f"{count(everything[0].without_answer)} of {plural(everything[0].n, 'request')} without an answer count as slowest"
-        notes.append(
-            f"{lost}. “failed”: the percentile falls among them. “not observable”: nobody waited that long."
-        )
+        notes.append(f"{lost}. {AMONG_FAILURES}")
     answer = _answer((everything or successes)[0])
     return Section("latency", "Latency", answer, (), tuple(tables), ("tail", "heat"), tuple(notes), COMPUTED)
 

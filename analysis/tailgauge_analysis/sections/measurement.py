@@ -48,9 +48,9 @@ def section(
     """The section."""
     is_dry = evidence.frames.run["dry_run"]
     figures, bad = _figures(evidence), evidence.bad
-    answer = "The client moved no figure by more than its limit."
+    text = "The client moved no figure by more than its limit."
     if figures:
-        answer = f"The client may have moved {plural(len(figures.rows), 'figure')} by more than the limit."
+        text = f"The client may have moved {plural(len(figures.rows), 'figure')} by more than the limit."
     counts = ", ".join(f"{n} {name}" for name, n in Counter(one.verdict for one in checks).items())
     facts = [("Checks", counts), *_stamps(evidence, is_dry=is_dry)]
     if not is_dry:
@@ -65,9 +65,7 @@ def section(
     tables += [_stalls(bad)] if bad.spells else []
     tables += [_workers(evidence.workers)] if evidence.workers and not is_dry else []
     computed = (COMPUTED, *(f"{one.verdict}: {one.passes_if}" for one in checks))
-    return Section(
-        "measurement", "Measurement", answer, tuple(facts), tuple(tables), ("client",), computed=computed
-    )
+    return Section("measurement", "Measurement", text, tuple(facts), tuple(tables), ("client",), (), computed)
 
 
 def _stamps(evidence: Evidence, *, is_dry: bool) -> list[tuple[str, str]]:
@@ -97,10 +95,9 @@ def _stamps(evidence: Evidence, *, is_dry: bool) -> list[tuple[str, str]]:
 def _log(log: ServerLog) -> str:
     within = f", within ± {ms(log.within_ms)} ms by the workers’ clocks" if log.within_ms else ""
     unknown = f"; {plural(log.unknown_to_target, 'call')} not in its log" if log.unknown_to_target else ""
-    return (
-        f"first content arrived p50 {ms(log.added_p50_ms)} ms, p99 {ms(log.added_p99_ms)} ms, at most {ms(log.added_max_ms)} ms "
-        f"after the endpoint wrote it{within}, over {plural(log.joined, 'call')}{unknown}"
-    )
+    added = f"p50 {ms(log.added_p50_ms)} ms, p99 {ms(log.added_p99_ms)} ms, at most {ms(log.added_max_ms)} ms"
+    wrote = f"after the endpoint wrote it{within}, over {plural(log.joined, 'call')}{unknown}"
+    return f"first content arrived {added} {wrote}"
 
 
 def _figures(evidence: Evidence) -> Table | None:

@@ -116,10 +116,8 @@ class _Of:
         alone.seen[place], alone.cut[place] = closed & at_ns.notna(), closed & at_ns.isna()
         kept = ~np.isnan(given.ms + alone.ms)
         a, b = (one.only(kept).quantiles((0.95,))[0] for one in (given, alone))
-        text, short = (
-            f"TTFT with the second call {quantiles_text(a)}, without",
-            f"ttft {_value(a)}, without it",
-        )
+        text = f"TTFT with the second call {quantiles_text(a)}, without"
+        short = f"ttft {_value(a)}, without it"
         without, brief = f"{text} {quantiles_text(b)}", f"{short} {_value(b)}"
         if a.mark == TOO_FEW:
             return f"{without}: too few requests to compare", f"{brief}: too few requests"
@@ -150,13 +148,14 @@ def _progressive(of: _Of) -> Sentence | None:
     whole, fast = (calls.loc[calls["leg"] == leg, "output_tokens"].sum() for leg in (0, 1))
     first, n = proportion((seen < large).to_numpy(np.bool_)), plural(len(rows), "request")
     extra = f"{share(fast / max(1.0, whole))} more output tokens"
-    return (
-        f"first text {_times(seen)}, of the large model alone {_times(large)}; whole answer {_times(rows['whole_at_ns'] - since)}. "
-        f"The fast model came first in {with_interval(share_cell(first))} of {n}, for {extra}"
-    ), (
-        f"first text {_value(*_quantiles(seen))}, of the large model alone {_value(*_quantiles(large))}",
-        f"fast model first in {share(first.value)} of {n}, for {extra}",
+    with_large, whole_answer = (
+        f"of the large model alone {_times(large)}",
+        _times(rows["whole_at_ns"] - since),
     )
+    text = f"first text {_times(seen)}, {with_large}; whole answer {whole_answer}. "
+    text += f"The fast model came first in {with_interval(share_cell(first))} of {n}, for {extra}"
+    brief = f"first text {_value(*_quantiles(seen))}, of the large model alone {_value(*_quantiles(large))}"
+    return text, (brief, f"fast model first in {share(first.value)} of {n}, for {extra}")
 
 
 def _second(of: _Of, cause: str, did: str) -> Sentence | None:

@@ -68,13 +68,11 @@ def phases(frames: Frames, of_target: Steady) -> Phases | None:
     each = [parse(text) for text in reported["phases"]]
     ends = (reported[f"{end}_content_at_ns"] - reported["sent_at_ns"] for end in ("first", "last"))
     first, length = (end.to_numpy(np.float64) / 1e6 for end in ends)
-    found = Phases(
-        answers=len(good),
-        reported=len(reported),
-        split=_split(good, frames.server_log),
-        events=_events([began for began, _ in each], length),
-        timings=_timings([took for _, took in each], first),
+    events, timings = (
+        _events([began for began, _ in each], length),
+        _timings([took for _, took in each], first),
     )
+    found = Phases(len(good), len(reported), _split(good, frames.server_log), events, timings)
     return found if found.split or found.events or found.timings else None
 
 
@@ -132,9 +130,8 @@ def _split(good: pd.DataFrame, server_log: pd.DataFrame) -> tuple[Part, ...]:
     if not len(both):
         return ()
     names = (*columns, "sent_at_ns", "first_content_at_ns", "last_content_at_ns")
-    received, prefilling, prefilled, written, sent, first, last = (
-        both[name].to_numpy(np.float64) / 1e6 for name in names
-    )
+    times = (both[name].to_numpy(np.float64) / 1e6 for name in names)
+    received, prefilling, prefilled, written, sent, first, last = times
     within = {QUEUE: prefilling - received, PREFILL: prefilled - prefilling, DELIVERY: written - prefilled}
     if np.isnan(prefilling + prefilled).any():  # not the simulated engine
         within = {INSIDE: written - received}

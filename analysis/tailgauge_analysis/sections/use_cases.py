@@ -47,14 +47,11 @@ def section(found: Sequence[UseCase]) -> Section | None:
     if not found:
         return None
     uses, alerts = ([one for one in found if one.is_alert is is_alert] for is_alert in (False, True))
-    tables = (
-        _table("Use cases", "use case", uses, {one: one.upper() for one in FITS}),
-        _table("Alerts", "alert", alerts, FIRES),
-    )
+    met = {outcome: outcome.upper() for outcome in FITS}
+    tables = _table("Use cases", "use case", uses, met), _table("Alerts", "alert", alerts, FIRES)
     title, answer = "Fit by use case" if uses else "Alerts", f"{_fit(uses)} {_firing(alerts)}".strip()
-    return Section(
-        "use-cases", title, answer, tables=tuple(one for one in tables if one.rows), computed=(COMPUTED,)
-    )
+    shown = tuple(one for one in tables if one.rows)
+    return Section("use-cases", title, answer, tables=shown, computed=(COMPUTED,))
 
 
 def _table(title: str, first: str, of: Sequence[UseCase], names: dict[str, str]) -> Table:

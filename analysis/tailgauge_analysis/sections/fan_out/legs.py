@@ -13,12 +13,11 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.metrics.answers import whole_at_ns
+from tailgauge_analysis.metrics.answers import LEFT, whole_at_ns
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 from tailgauge_analysis.text.json_values import Json, table, tables
 
-CLOSED = (schema.CANCELLED, schema.CENSORED)
 ALL, SEQUENTIAL = "all", "sequential"
 
 
@@ -83,7 +82,7 @@ def _legs(name: str, settings: Json, requests: pd.DataFrame, attempts: pd.DataFr
     row = pd.Index(requests["request_id"]).get_indexer(attempts["request_id"])
     place = row * len(kinds) + attempts["leg"].to_numpy(np.int64)
     ended = attempts["ended"]
-    answered, closed = (ended.isin(of).to_numpy(np.bool_) for of in (schema.COMPLETED, CLOSED))
+    answered, closed = (ended.isin(of).to_numpy(np.bool_) for of in (schema.COMPLETED, LEFT))
     scheduled = requests["scheduled_at_ns"].to_numpy(np.float64)[:, None]
     began, over = np.full((2, len(requests), len(kinds)), np.nan)
     np.fmin.at(began.ravel(), place, attempts["sent_at_ns"].to_numpy(np.float64))

@@ -278,10 +278,8 @@ def _answer(one: FanOut) -> str:
     text, found = "; ".join(filter(None, [_awaited(one), joins])), one.siblings
     if found is None:
         return f"{text}; dependence between legs not estimated ({_why_no_siblings(one)})."
-    text += (
-        f"; {share(found.any.value)} of requests have a leg among the slowest {share(found.slow_share)}, "
-        f"{share(found.any_naive)} if legs were independent"
-    )
+    slow = f"{share(found.any.value)} of requests have a leg among the slowest {share(found.slow_share)}"
+    text += f"; {slow}, {share(found.any_naive)} if legs were independent"
     if found.p_value < SURE:
         return f"{text}. Legs of one request are slow together (p = {found.p_value:.3g})."
     return f"{text}. Slow legs look independent (p = {found.p_value:.2g}, threshold {SURE:g})."
@@ -355,10 +353,9 @@ def _legs_text(one: FanOut) -> str:
 
 def _siblings(found: Siblings, slower_than_ms: Sequence[float]) -> list[tuple[str, str]]:
     limits = ", ".join(f"{ms(limit)} ms" for limit in slower_than_ms)
-    with_slow = (
-        f"{with_interval(share_cell(found.any))}; {share(found.any_conditional)} if legs shared only the load of the moment, "
-        f"{share(found.any_naive)} if independent, {share(found.any_beta_binomial)} beta-binomial"
-    )
+    moment = f"{share(found.any_conditional)} if legs shared only the load of the moment"
+    models = f"{share(found.any_naive)} if independent, {share(found.any_beta_binomial)} beta-binomial"
+    with_slow = f"{with_interval(share_cell(found.any))}; {moment}, {models}"
     ends = f"95% CI {found.correlation_low:.3f} to {found.correlation_high:.3f}"
     test = f"p = {found.p_value:.3g}: {count(found.pairs)} pairs of slow legs, {found.pairs_expected:.3g} expected by chance"
     rows = [
@@ -386,11 +383,9 @@ def _critical_text(critical: LastLegs) -> str:
 def _partial_text(partial: PartialFailures, requests: int) -> str:
     text, cell = "no leg failed", share_cell(partial.failed_share)
     if partial.failed:
-        text = (
-            f"{plural(partial.failed, 'leg')} failed ({cell.text}, 95% CI {cell.interval}) "
-            f"in {count(partial.requests_with_failed)} of {plural(requests, 'request')}; "
-            f"{count(partial.ok_with_failed)} of these succeeded without them"
-        )
+        of = f"{count(partial.requests_with_failed)} of {plural(requests, 'request')}"
+        text = f"{plural(partial.failed, 'leg')} failed ({cell.text}, 95% CI {cell.interval}) in {of}; "
+        text += f"{count(partial.ok_with_failed)} of these succeeded without them"
     others = (
         (partial.closed, "closed at the join"), (partial.never_sent, "not sent"), (partial.retries, "retries"),
         (partial.copies, "hedges"),

@@ -25,13 +25,12 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.metrics.answers import by_request
+from tailgauge_analysis.metrics.answers import LEFT, by_request
 from tailgauge_analysis.stats.proportions import proportion
 from tailgauge_analysis.stats.quantiles import Floats, Mask, rank
 from tailgauge_analysis.stats.survival import Waits
 
 KEYS = ["request_id", "leg"]
-CLOSED = (schema.CANCELLED, schema.CENSORED)
 PROMPT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 OF_COPY = [
     "attempt", "ended", "status", "sent_at_ns", "first_content_at_ns", "ended_at_ns", "chunks", "output_tokens",
@@ -93,7 +92,7 @@ def _ok(rows: pd.DataFrame) -> Mask:
 
 
 def _answered(rows: pd.DataFrame) -> Mask:
-    with_content = rows["first_content_at_ns"].notna() & ~rows["ended"].isin(CLOSED)
+    with_content = rows["first_content_at_ns"].notna() & ~rows["ended"].isin(LEFT)
     return _ok(rows) | with_content.to_numpy(np.bool_)
 
 
@@ -155,7 +154,7 @@ def _joined(u: float, calls: int, slow: float, copies: int, given: Sequence[floa
 def _waits(rows: pd.DataFrame) -> Waits:
     """TTFT since sent in ms, or until closed; failures before content left out."""
     has_content = rows["first_content_at_ns"].notna().to_numpy(np.bool_)
-    closed = rows["ended"].isin((*CLOSED, schema.TIMEOUT)).to_numpy(np.bool_)
+    closed = rows["ended"].isin((*LEFT, schema.TIMEOUT)).to_numpy(np.bool_)
     until = rows["first_content_at_ns"].where(has_content, rows["ended_at_ns"])
     times = ((until - rows["sent_at_ns"]) / 1e6).to_numpy(np.float64)
     kept = (has_content | closed) & ~np.isnan(times)

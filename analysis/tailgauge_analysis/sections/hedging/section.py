@@ -423,12 +423,9 @@ def _limited(limited: RefusedShares, versus: ControlComparison | None) -> list[t
         rows.append(("429 and 529 minus control", f"{value} percentage points (95% CI {low} to {high})"))
     if not limited.of_all.k:
         return [("429 and 529", f"none in {plural(limited.of_all.n, 'attempt')}"), *rows]
-    return [
-        *rows,
-        ("429 and 529", f"{_counted(limited.of_all)} attempts"),
-        ("429 and 529 of first calls", _counted(limited.of_first)),
-        ("429 and 529 of hedges", _counted(limited.of_copies)),
-    ]
+    rows.append(("429 and 529", f"{_counted(limited.of_all)} attempts"))
+    rows.append(("429 and 529 of first calls", _counted(limited.of_first)))
+    return [*rows, ("429 and 529 of hedges", _counted(limited.of_copies))]
 
 
 def _slowness_text(slow: Slowness | None) -> str:

@@ -18,7 +18,7 @@ from typing import Annotated
 import numpy as np
 
 from tailgauge.rows import schema
-from tailgauge_analysis.metrics.answers import whole_at_ns
+from tailgauge_analysis.metrics.answers import by_request, whole_at_ns
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.quantiles import Floats, rank
@@ -57,12 +57,10 @@ def diagnosis(of_target: Steady) -> Diagnosis:
     legs = of_target.attempts[of_target.attempts["ended"].isin(schema.COMPLETED)]
     joined_at = legs["request_id"].map(requests[joins].set_index("request_id")["joined_at_ns"])
     legs = legs.assign(whole_at_ns=whole_at_ns(legs))[whole_at_ns(legs) <= joined_at]
-    last = legs.sort_values("whole_at_ns").drop_duplicates("request_id", keep="last").set_index("request_id")
-
-    first, tokens = (
-        requests[name].where(~joins, requests["request_id"].map(last[of_leg]))
-        for name, of_leg in (("first_at_ns", "first_content_at_ns"), ("output_tokens", "output_tokens"))
-    )
+    last = by_request(legs.sort_values("whole_at_ns"), "last")
+    awaited = last.reindex(requests["request_id"]).set_index(requests.index)
+    first = requests["first_at_ns"].where(~joins, awaited["first_content_at_ns"])
+    tokens = requests["output_tokens"].where(~joins, awaited["output_tokens"])
     over = requests["last_content_at_ns"].where(~joins, requests["joined_at_ns"])
     before, whole = (((at - requests["scheduled_at_ns"]) / 1e6).to_numpy(np.float64) for at in (first, over))
     known = ~np.isnan(before + whole)
@@ -97,10 +95,9 @@ def diagnose(before: Floats, whole: Floats, tokens: Floats) -> Diagnosis:
     if kind == OUTPUT:
         side, shown = "after", (1 - part, 1 - high, 1 - low)
     value, *ends = (min(1.0, max(0.0, v)) for v in shown)
-    text = (
-        f"Bottleneck: {where}. {share(value)} (95% CI {share_range(*ends)}) of the extra time of the slowest 5% passes {side} the first "
-        f"content (median {ms(typical)} ms, of all requests {ms(p50)} ms)."
-    )
+    extra = f"{share(value)} (95% CI {share_range(*ends)}) of the extra time of the slowest 5%"
+    medians = f"(median {ms(typical)} ms, of all requests {ms(p50)} ms)"
+    text = f"Bottleneck: {where}. {extra} passes {side} the first content {medians}."
     return Diagnosis(kind, n, count, p50, p95, typical, part, low, high, lengths, paces, text)
 
 

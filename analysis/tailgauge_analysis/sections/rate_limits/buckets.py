@@ -87,7 +87,7 @@ def offered_load(frames: Frames, kind: str, counted: str, *, cached: bool) -> Co
 
 def in_order(frames: Frames) -> pd.DataFrame:
     """Attempts in order of sending, with the columns that are used here."""
-    headers = [name for name in frames.attempts if name.startswith(rate_limit_headers.HEADER)]
+    headers = [name for name in frames.attempts.columns if name.startswith(rate_limit_headers.HEADER)]
     attempts = frames.attempts[[*COLUMNS, *headers]]
     attempts = attempts.sort_values("sent_at_ns", kind="stable", ignore_index=True)
     limits = by_request(frames.requests)["asked_output_tokens"]

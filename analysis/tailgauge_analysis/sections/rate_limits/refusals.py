@@ -27,7 +27,8 @@ from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 RAMP, SPEND, UNKNOWN = "ramp", "spend", "unknown"
 ALL = (*KINDS, RAMP, SPEND, UNKNOWN)
 
-_ALL_TOKENS = ["input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens"]
+_INPUTS = ["input_tokens", "cache_creation_input_tokens"]
+_COSTS = {INPUT: _INPUTS, TOKENS: [*_INPUTS, "cache_read_input_tokens", "output_tokens"]}
 BY_CODE, BY_EMPTY, BY_MESSAGE = "error code", "empty in the headers", "message"
 BY_CAPACITY = "only one without capacity in the headers"
 WINDOW_S = 60.0
@@ -35,16 +36,11 @@ FEWEST = 5  # unexplained 429s, and more than a twentieth of them, before growth
 CERTAIN, LIKELY, NO = "certain", "likely", "not detected"
 
 # What providers write: Anthropic's and OpenAI's error codes and messages.
-_CODES = (
-    (RAMP, r"ramp_limit_exceeded"), (SPEND, r"enforced_spend_limit_reached|insufficient_quota|usage limits"),
-)  # fmt: skip
-_MESSAGES = (
-    (RAMP, r"acceleration limit"),
-    (INPUT, r"input tokens per min"),
-    (OUTPUT, r"output tokens per min"),
-    (REQUESTS, r"requests per (?:min|day)|\((?:RPM|RPD)\)"),
-    (TOKENS, r"tokens per (?:min|day)|\((?:TPM|TPD)\)"),
-)
+_CODES = {RAMP: "ramp_limit_exceeded", SPEND: "enforced_spend_limit_reached|insufficient_quota|usage limits"}
+_MESSAGES = {
+    RAMP: r"acceleration limit", INPUT: r"input tokens per min", OUTPUT: r"output tokens per min",
+    REQUESTS: r"requests per (?:min|day)|\((?:RPM|RPD)\)", TOKENS: r"tokens per (?:min|day)|\((?:TPM|TPD)\)",
+}  # fmt: skip
 
 
 def refused(attempts: pd.DataFrame) -> Mask:
@@ -63,11 +59,11 @@ def kinds(attempts: pd.DataFrame) -> pd.DataFrame:
     def assign(where: pd.Series[bool], kind: str, how: str) -> None:
         found.loc[where & (found["how"] == ""), ["kind", "how"]] = [kind, how]
 
-    for kind, pattern in _CODES:
+    for kind, pattern in _CODES.items():
         assign(text.str.contains(pattern, case=False, regex=True), kind, BY_CODE)
     for kind in KINDS:
         assign((rows["limit_kind"] == kind).fillna(value=False).astype(bool), kind, BY_EMPTY)
-    for kind, pattern in _MESSAGES:
+    for kind, pattern in _MESSAGES.items():
         assign(text.str.contains(pattern, case=False, regex=True), kind, BY_MESSAGE)
     free = with_capacity(attempts)
     if free is not None:
@@ -109,10 +105,9 @@ def with_capacity(attempts: pd.DataFrame) -> pd.DataFrame | None:
 
 def _largest_cost(attempts: pd.DataFrame, kind: str) -> float:
     """The most that a call costs, as far as is known."""
-    names = {INPUT: ["input_tokens", "cache_creation_input_tokens"], TOKENS: _ALL_TOKENS}.get(kind)
-    if names is None:
+    if kind not in _COSTS:
         return 1.0
-    most = attempts[names].sum(axis=1).max()
+    most = attempts[_COSTS[kind]].sum(axis=1).max()
     return max(1.0, float(most)) if most > 0 else np.inf
 
 
@@ -164,15 +159,10 @@ def shares(requests: pd.DataFrame, attempts: pd.DataFrame, kinds: pd.DataFrame) 
     is_429 = refused(steady)
     wanted = requests[requests["stage"] == schema.STEADY]
     rows = kinds.loc[steady.index[is_429]].join(steady["sent_at_ns"])
-    by_kind = [
-        RateLimitKind(
-            str(kind),
-            proportion(steady.index.isin(group.index)),
-            float(group["sent_at_ns"].min()) / 1e9,
-            tuple(sorted({how for how in group["how"] if how})),
-        )
-        for kind, group in rows.groupby("kind", sort=False)
-    ]
+    by_kind = []
+    for kind, group in rows.groupby("kind", sort=False):
+        of, how = proportion(steady.index.isin(group.index)), tuple(sorted({*group["how"]} - {""}))
+        by_kind.append(RateLimitKind(str(kind), of, float(group["sent_at_ns"].min()) / 1e9, how))
     return Shares(
         refused=proportion(is_429),
         requests=len(wanted),
@@ -232,8 +222,7 @@ def acceleration(attempts: pd.DataFrame, kinds: pd.DataFrame) -> Acceleration:
     free = with_capacity(attempts)
     uncoded = is_429 & ~attempts.index.isin(kinds.index[kinds["kind"].isin((RAMP, SPEND))])
     at_s = attempts["sent_at_ns"].to_numpy(np.float64) / 1e9
-    headed = np.zeros(len(attempts), np.bool_)
-    unexplained = headed
+    headed = unexplained = np.zeros(len(attempts), np.bool_)
     if free is not None:
         names = [headers.column(kind, headers.REMAINING) for kind in free.columns]
         headed = uncoded & attempts[names].notna().all(axis=1).to_numpy(np.bool_)
@@ -244,8 +233,7 @@ def acceleration(attempts: pd.DataFrame, kinds: pd.DataFrame) -> Acceleration:
     window = min(WINDOW_S, float(sent[-1] - sent[0]) / 4) if len(sent) > 1 else WINDOW_S
     before, middle, here = (np.searchsorted(sent, moments - back * window) for back in (2, 1, 0))
     growing = int((here - middle > middle - before).sum())
-    firsts = np.concatenate((at_s[attempts.index.isin(coded)], moments))
-    firsts = firsts[~np.isnan(firsts)]
+    firsts = at_s[(attempts.index.isin(coded) | unexplained) & ~np.isnan(at_s)]
     first = float(firsts.min()) if len(firsts) else None
     if len(coded):
         return Acceleration(CERTAIN, len(coded), n, len(moments), growing, first)

@@ -212,10 +212,9 @@ def _capped_burst(buckets: Sequence[Bucket]) -> str | None:
     for one in buckets:
         left, size = one.remaining, one.burst.high
         if one.refused and left is not None and size is not None and size < left.limit / 2:
-            return (
-                f"The limit is {left.limit:,.0f} {kind_name(one.kind)}/min, but bursts above about "
-                f"{_short(one.burst.value or size)} are refused. Headers never showed less than {left.least:,.0f} left."
-            )
+            limit = f"The limit is {left.limit:,.0f} {kind_name(one.kind)}/min"
+            burst = f"bursts above about {_short(one.burst.value or size)} are refused"
+            return f"{limit}, but {burst}. Headers never showed less than {left.least:,.0f} left."
     return None
 
 

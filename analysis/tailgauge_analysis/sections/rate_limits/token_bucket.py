@@ -29,6 +29,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
+from numpy.random import Generator
 
 from tailgauge.rows import schema
 from tailgauge_analysis.sections.rate_limits.costs import Costs, ordered
@@ -233,17 +234,15 @@ def growth(trace: Costs, rate: float, burst: tuple[float, float, float]) -> Grow
     values = [_factor(trace, rate, burst[1], copies, block, rng) for _ in range(DRAWS)]
     reps = int(np.clip(WORK // (len(trace.at_s) * copies), *REPS))
     drawn = [_resampled(trace, 2 * block, rng) for _ in range(reps)]
-    low, high = (
-        float(np.quantile([_factor(one, rate, size, copies, block, rng) for one in drawn], end))
-        for size, end in zip((burst[0], burst[2]), ENDS, strict=True)
-    )
+    sizes = ([_factor(one, rate, size, copies, block, rng) for one in drawn] for size in (burst[0], burst[2]))
+    low, high = (float(np.quantile(factors, end)) for factors, end in zip(sizes, ENDS, strict=True))
     value = float(np.median(values))
     if value >= MOST_FACTOR:
         return Growth(None, min(low, MOST_FACTOR), None, calls, f"more than {MOST_FACTOR}x")
     return Growth(value, min(low, value), None if high >= MOST_FACTOR else max(high, value), calls, None)
 
 
-def _resampled(trace: Costs, block: float, rng: np.random.Generator) -> Costs:
+def _resampled(trace: Costs, block: float, rng: Generator) -> Costs:
     """Blocks of the trace, each beginning anywhere, one after the other; round the end it goes on at the beginning."""
     begin, span = trace.at_s[0], trace.at_s[-1] - trace.at_s[0]
     count, parts = max(1, round(span / block)), []
@@ -255,9 +254,7 @@ def _resampled(trace: Costs, block: float, rng: np.random.Generator) -> Costs:
     return ordered(parts)
 
 
-def _factor(
-    trace: Costs, rate: float, burst: float, copies: int, block: float, rng: np.random.Generator
-) -> float:
+def _factor(trace: Costs, rate: float, burst: float, copies: int, block: float, rng: Generator) -> float:
     """g* by bisection. 0 where a single call is too much."""
     n = len(trace.at_s)
     if not n:
