@@ -120,126 +120,104 @@ _NOT_HERE = "Not computable from the rows: "
 def _totals(tokens: str, requests: str) -> tuple[Formula, Formula]:
     """The clients compute them alike, under names of their own."""
     return (
-        Formula(
-            tokens, TOKENS, "output tokens of the answers / (end of the last - start of the first)",
+        Formula(tokens, TOKENS, "output tokens of the answers / (end of the last - start of the first)",
             "From the first request to the last content, the slow end included. Ours counts tokens that arrived in the steady stage.",
-            RATE, lambda a: _per_second(float(np.nansum(a.tokens)), a.sent, a.last),
-        ),
-        Formula(
-            requests, COMPLETED, "answers / (end of the last - start of the first)",
+            RATE, lambda a: _per_second(float(np.nansum(a.tokens)), a.sent, a.last)),
+        Formula(requests, COMPLETED, "answers / (end of the last - start of the first)",
             "Theirs divides by a time that the slowest answer extends; ours counts those that ended in the steady stage, over its length. "
             "Failed requests are in neither; our offered view has them.",
-            PER_S, lambda a: _per_second(float(len(a.sent)), a.sent, a.last),
-        ),
+            PER_S, lambda a: _per_second(float(len(a.sent)), a.sent, a.last)),
     )  # fmt: skip
 
 
-VLLM = Tool(
-    "vLLM bench", "vllm/benchmarks/serve.py, vllm/benchmarks/lib/endpoint_request_func.py", INTERPOLATED,
-    (
-        Formula("TTFT", "ttft_sched", "first event with a choice (an empty one counts) - sent",
-            "Chat streams open with an event that has a role and no text: their TTFT ends there, ours at the first content. " + _COORDINATED,
-            MS, lambda a: a.event - a.sent),
-        Formula("TPOT", "tpot", "(end of the answer - TTFT) / (output tokens - 1), left out below 2 tokens",
-            "Their time starts at the role event, so part of the wait for the first token counts for the later ones.",
-            MS, lambda a: _tpot(a, a.event)),
-        Formula("ITL", "chunk_gap", "every gap between events with a choice, all requests in one pool",
-            "A gap between chunks, as ours, but it includes the gap from the role event to the first content. "
-            "The last event (finish reason, no text) counts as arriving with the last content, because its time is not recorded.",
-            MS, _role_gaps),
-        Formula("E2EL", "e2e_sched", "last event with a choice - sent", _COORDINATED, MS, lambda a: a.last - a.sent),
-        *_totals("Output token throughput", "Request throughput"),
-    ),
-)  # fmt: skip
+VLLM = Tool("vLLM bench", "vllm/benchmarks/serve.py, vllm/benchmarks/lib/endpoint_request_func.py", INTERPOLATED, (
+    Formula("TTFT", "ttft_sched", "first event with a choice (an empty one counts) - sent",
+        "Chat streams open with an event that has a role and no text: their TTFT ends there, ours at the first content. " + _COORDINATED,
+        MS, lambda a: a.event - a.sent),
+    Formula("TPOT", "tpot", "(end of the answer - TTFT) / (output tokens - 1), left out below 2 tokens",
+        "Their time starts at the role event, so part of the wait for the first token counts for the later ones.",
+        MS, lambda a: _tpot(a, a.event)),
+    Formula("ITL", "chunk_gap", "every gap between events with a choice, all requests in one pool",
+        "A gap between chunks, as ours, but it includes the gap from the role event to the first content. "
+        "The last event (finish reason, no text) counts as arriving with the last content, because its time is not recorded.",
+        MS, _role_gaps),
+    Formula("E2EL", "e2e_sched", "last event with a choice - sent", _COORDINATED, MS, lambda a: a.last - a.sent),
+    *_totals("Output token throughput", "Request throughput"),
+))  # fmt: skip
 
-VLLM_METRICS = Tool(
-    "vLLM /metrics", "vllm/v1/metrics/stats.py", FROM_BUCKETS,
-    (
-        Formula("vllm:time_to_first_token_seconds", "ttft_sched", "first token at the API server - arrival at the API server",
-            _NOT_HERE + "the server's times. The way there and back, and any wait of the client, is missing: some ms less than a client sees.", MS),
-        Formula("vllm:request_time_per_output_token_seconds", "tpot", "(last token - first token, at the engine core) / (output tokens - 1)",
-            _NOT_HERE + "the engine core's times. They end before the API server, so under load it is too low: with 256 users on one GPU "
-            "it was 26.1 ms, (e2e - TTFT) / (tokens - 1) of the server's own sums 29.8, the client's 30.2.", MS),
-        Formula("vllm:inter_token_latency_seconds", "chunk_gap", "time between two outputs of a request at the engine core",
-            _NOT_HERE + "the engine core's times. Under load the API server sends several outputs as one chunk; one output may have several tokens.", MS),
-        Formula("vllm:e2e_request_latency_seconds", "e2e_sched", "last token at the API server - arrival at the API server",
-            _NOT_HERE + "the server's times, without the way there and back and without any wait of the client.", MS),
-    ),
-)  # fmt: skip
+VLLM_METRICS = Tool("vLLM /metrics", "vllm/v1/metrics/stats.py", FROM_BUCKETS, (
+    Formula("vllm:time_to_first_token_seconds", "ttft_sched", "first token at the API server - arrival at the API server",
+        _NOT_HERE + "the server's times. The way there and back, and any wait of the client, is missing: some ms less than a client sees.", MS),
+    Formula("vllm:request_time_per_output_token_seconds", "tpot", "(last token - first token, at the engine core) / (output tokens - 1)",
+        _NOT_HERE + "the engine core's times. They end before the API server, so under load it is too low: with 256 users on one GPU "
+        "it was 26.1 ms, (e2e - TTFT) / (tokens - 1) of the server's own sums 29.8, the client's 30.2.", MS),
+    Formula("vllm:inter_token_latency_seconds", "chunk_gap", "time between two outputs of a request at the engine core",
+        _NOT_HERE + "the engine core's times. Under load the API server sends several outputs as one chunk; one output may have several tokens.", MS),
+    Formula("vllm:e2e_request_latency_seconds", "e2e_sched", "last token at the API server - arrival at the API server",
+        _NOT_HERE + "the server's times, without the way there and back and without any wait of the client.", MS),
+))  # fmt: skip
 
-AIPERF = Tool(
-    "AIPerf", "src/aiperf/metrics/types/", INTERPOLATED,
-    (
-        Formula("Time to First Token", "ttft_sched", "first non-empty content of any kind - start of the request", _COORDINATED,
-            MS, lambda a: a.content - a.sent),
-        Formula("Time to First Output Token", "ttft_text", "first content other than thinking - start of the request",
-            "The same event as our first text. " + _COORDINATED, MS, lambda a: a.text - a.sent),
-        Formula("Time to Second Token", "chunk_gap", "second content - first content", "The first of our chunk gaps of each answer, not since the start.",
-            MS, lambda a: a.first_gap),
-        Formula("Output Sequence Length", None, "tokens of the answer's text by AIPerf's own tokenizer",
-            _NOT_HERE + "they have no text. With `--use-server-token-count` AIPerf takes the target's usage, as all figures here do; "
-            "without it (its default) its ITL and token throughput differ by as much as the two counts.", "tokens"),
-        Formula("Inter Token Latency", "tpot", "(last content - first content) / (output tokens - 1)",
-            "A mean per answer, as our TPOT, not a gap between tokens; whose tokens: see Output Sequence Length. vLLM bench uses ITL for something else.",
-            MS, lambda a: _tpot(a, a.content)),
-        Formula("Inter Chunk Latency", "chunk_gap", "every gap between content chunks, all requests in one pool",
-            "The same pool as our chunk gap. Long answers weigh more in both, but not in our worst chunk gap.", MS, lambda a: a.gaps),
-        Formula("Request Latency", "e2e_sched", "last content - start of the request", _COORDINATED, MS, lambda a: a.last - a.sent),
-        Formula("Output Token Throughput Per User", None, "1 / Inter Token Latency",
-            "Our user tokens per second. A high percentile is a fast user; slow users are at the low end.",
-            RATE, lambda a: _rate(_tpot(a, a.content))),
-        *_totals("Output Token Throughput", "Request Throughput"),
-    ),
-)  # fmt: skip
+AIPERF = Tool("AIPerf", "src/aiperf/metrics/types/", INTERPOLATED, (
+    Formula("Time to First Token", "ttft_sched", "first non-empty content of any kind - start of the request", _COORDINATED,
+        MS, lambda a: a.content - a.sent),
+    Formula("Time to First Output Token", "ttft_text", "first content other than thinking - start of the request",
+        "The same event as our first text. " + _COORDINATED, MS, lambda a: a.text - a.sent),
+    Formula("Time to Second Token", "chunk_gap", "second content - first content", "The first of our chunk gaps of each answer, not since the start.",
+        MS, lambda a: a.first_gap),
+    Formula("Output Sequence Length", None, "tokens of the answer's text by AIPerf's own tokenizer",
+        _NOT_HERE + "they have no text. With `--use-server-token-count` AIPerf takes the target's usage, as all figures here do; "
+        "without it (its default) its ITL and token throughput differ by as much as the two counts.", "tokens"),
+    Formula("Inter Token Latency", "tpot", "(last content - first content) / (output tokens - 1)",
+        "A mean per answer, as our TPOT, not a gap between tokens; whose tokens: see Output Sequence Length. vLLM bench uses ITL for something else.",
+        MS, lambda a: _tpot(a, a.content)),
+    Formula("Inter Chunk Latency", "chunk_gap", "every gap between content chunks, all requests in one pool",
+        "The same pool as our chunk gap. Long answers weigh more in both, but not in our worst chunk gap.", MS, lambda a: a.gaps),
+    Formula("Request Latency", "e2e_sched", "last content - start of the request", _COORDINATED, MS, lambda a: a.last - a.sent),
+    Formula("Output Token Throughput Per User", None, "1 / Inter Token Latency",
+        "Our user tokens per second. A high percentile is a fast user; slow users are at the low end.",
+        RATE, lambda a: _rate(_tpot(a, a.content))),
+    *_totals("Output Token Throughput", "Request Throughput"),
+))  # fmt: skip
 
-GUIDELLM = Tool(
-    "GuideLLM", "0.7.3, src/guidellm/schemas/request_stats.py, statistics.py", WEIGHTED,
-    (
-        Formula("TTFT", "ttft_sched", "first content of any kind - start of the request", _COORDINATED, MS, lambda a: a.content - a.sent),
-        Formula("TTFOT", "ttft_text", "first content other than thinking - start of the request",
-            "The same event as our first text. " + _COORDINATED, MS, lambda a: a.text - a.sent),
-        Formula("TPOT", "tpot", "(last content - start of the request) / output tokens, weighted by output tokens",
-            "It includes the wait for the first token: a long prompt raises it. Our TPOT is their ITL. Long answers weigh more.",
-            MS, lambda a: (a.last - a.sent) / np.where(a.tokens > 0, a.tokens, np.nan), lambda a: a.tokens),
-        Formula("ITL", "tpot", "(last content - first content) / (output tokens - 1), weighted by output tokens - 1",
-            "A mean per answer, as our TPOT, but long answers weigh more: its mean is all time over all tokens.",
-            MS, lambda a: _tpot(a, a.content), lambda a: a.tokens - 1),
-        Formula("Request Latency", "e2e_sched", "end of the stream - start of the request", _TO_THE_END + _COORDINATED, MS, lambda a: a.end - a.sent),
-        *_totals("Output Tokens Per Second (mean)", "Requests Per Second (mean)"),
-    ),
-)  # fmt: skip
+GUIDELLM = Tool("GuideLLM", "0.7.3, src/guidellm/schemas/request_stats.py, statistics.py", WEIGHTED, (
+    Formula("TTFT", "ttft_sched", "first content of any kind - start of the request", _COORDINATED, MS, lambda a: a.content - a.sent),
+    Formula("TTFOT", "ttft_text", "first content other than thinking - start of the request",
+        "The same event as our first text. " + _COORDINATED, MS, lambda a: a.text - a.sent),
+    Formula("TPOT", "tpot", "(last content - start of the request) / output tokens, weighted by output tokens",
+        "It includes the wait for the first token: a long prompt raises it. Our TPOT is their ITL. Long answers weigh more.",
+        MS, lambda a: (a.last - a.sent) / np.where(a.tokens > 0, a.tokens, np.nan), lambda a: a.tokens),
+    Formula("ITL", "tpot", "(last content - first content) / (output tokens - 1), weighted by output tokens - 1",
+        "A mean per answer, as our TPOT, but long answers weigh more: its mean is all time over all tokens.",
+        MS, lambda a: _tpot(a, a.content), lambda a: a.tokens - 1),
+    Formula("Request Latency", "e2e_sched", "end of the stream - start of the request", _TO_THE_END + _COORDINATED, MS, lambda a: a.end - a.sent),
+    *_totals("Output Tokens Per Second (mean)", "Requests Per Second (mean)"),
+))  # fmt: skip
 
-GENAI_BENCH = Tool(
-    "genai-bench", "0.0.5, genai_bench/metrics/, genai_bench/user/openai_user.py", INTERPOLATED,
-    (
-        Formula("TTFT", "ttft_sched", "first content or thinking - start of the request",
-            "It opens a connection for each request, within its TTFT; here are the connections of this run. " + _COORDINATED,
-            MS, lambda a: a.content - a.sent),
-        Formula("TPOT", "tpot", "(end of the stream - first content) / (output tokens - 1), left out below 2 tokens or 1 ms",
-            _TO_THE_END + "A slow usage event or a short answer makes theirs larger.", MS, _tpot_to_end),
-        Formula("Output Inference Speed", None, "1 / TPOT", "Our user tokens per second, but to the end of the stream.",
-            RATE, lambda a: _rate(_tpot_to_end(a))),
-        Formula("End-to-End Latency", "e2e_sched", "end of the stream - start of the request", _TO_THE_END + _COORDINATED, MS, lambda a: a.end - a.sent),
-        *_totals("Mean Output Throughput", "Requests Per Second"),
-    ),
-)  # fmt: skip
+GENAI_BENCH = Tool("genai-bench", "0.0.5, genai_bench/metrics/, genai_bench/user/openai_user.py", INTERPOLATED, (
+    Formula("TTFT", "ttft_sched", "first content or thinking - start of the request",
+        "It opens a connection for each request, within its TTFT; here are the connections of this run. " + _COORDINATED,
+        MS, lambda a: a.content - a.sent),
+    Formula("TPOT", "tpot", "(end of the stream - first content) / (output tokens - 1), left out below 2 tokens or 1 ms",
+        _TO_THE_END + "A slow usage event or a short answer makes theirs larger.", MS, _tpot_to_end),
+    Formula("Output Inference Speed", None, "1 / TPOT", "Our user tokens per second, but to the end of the stream.",
+        RATE, lambda a: _rate(_tpot_to_end(a))),
+    Formula("End-to-End Latency", "e2e_sched", "end of the stream - start of the request", _TO_THE_END + _COORDINATED, MS, lambda a: a.end - a.sent),
+    *_totals("Mean Output Throughput", "Requests Per Second"),
+))  # fmt: skip
 
-MLPERF = Tool(
-    "MLPerf LoadGen", "6.0.17, scenario Server, loadgen/results.cc, logging.cc", RANKED,
-    (
-        Formula("First Token latency", "ttft_sched", "first content - scheduled",
-            "The same time as ours, since scheduled. LoadGen trusts the system under test to report its first token.", MS, lambda a: a.content - a.due),
-        Formula("Time per Output Token", "tpot", "(last content - first content) / (output tokens - 1)",
-            "The same number as our TPOT. An answer of one token is an error in LoadGen, here it is left out.", MS, lambda a: _tpot(a, a.content)),
-        Formula("Latency", "e2e_sched", "last content - scheduled", "The same time as ours, since scheduled.", MS, lambda a: a.last - a.due),
-        Formula("Completed tokens per second", TOKENS, "output tokens of the answers / (end of the request that was due last - start)",
-            "It ends with the request that was due last, not with the one that ended last, and starts with the test (here: when the first was due). "
-            "Ours counts tokens that arrived in the steady stage.", RATE, lambda a: _per_second(float(np.nansum(a.tokens)), a.due, a.last[-1])),
-        Formula("Completed samples per second", COMPLETED, "(answers - 1) / (end of the request that was due last - start)",
-            "Of n answers n - 1 count, to the same end. Ours counts those that ended in the steady stage, over its length.",
-            PER_S, lambda a: _per_second(len(a.sent) - 1.0, a.due, a.last[-1])),
-    ),
-)  # fmt: skip
+MLPERF = Tool("MLPerf LoadGen", "6.0.17, scenario Server, loadgen/results.cc, logging.cc", RANKED, (
+    Formula("First Token latency", "ttft_sched", "first content - scheduled",
+        "The same time as ours, since scheduled. LoadGen trusts the system under test to report its first token.", MS, lambda a: a.content - a.due),
+    Formula("Time per Output Token", "tpot", "(last content - first content) / (output tokens - 1)",
+        "The same number as our TPOT. An answer of one token is an error in LoadGen, here it is left out.", MS, lambda a: _tpot(a, a.content)),
+    Formula("Latency", "e2e_sched", "last content - scheduled", "The same time as ours, since scheduled.", MS, lambda a: a.last - a.due),
+    Formula("Completed tokens per second", TOKENS, "output tokens of the answers / (end of the request that was due last - start)",
+        "It ends with the request that was due last, not with the one that ended last, and starts with the test (here: when the first was due). "
+        "Ours counts tokens that arrived in the steady stage.", RATE, lambda a: _per_second(float(np.nansum(a.tokens)), a.due, a.last[-1])),
+    Formula("Completed samples per second", COMPLETED, "(answers - 1) / (end of the request that was due last - start)",
+        "Of n answers n - 1 count, to the same end. Ours counts those that ended in the steady stage, over its length.",
+        PER_S, lambda a: _per_second(len(a.sent) - 1.0, a.due, a.last[-1])),
+))  # fmt: skip
 
 TOOLS = (VLLM, VLLM_METRICS, AIPERF, GUIDELLM, GENAI_BENCH, MLPERF)
 

@@ -90,16 +90,10 @@ def timeline(frames: Frames) -> Timeline:
     known = ~np.isnan(ttft)
     every = max(1, -(-int(known.sum()) // MOST_POINTS))
     return Timeline(
-        step, edges + step / 2, edges + step,
-        np.bincount(at, minlength=bins) / step,
-        done / step,
-        _tokens(frames.attempts, edges + step) / step,
-        np.cumsum(begun - done).astype(np.float64),
-        wait,
+        step, edges + step / 2, edges + step, np.bincount(at, minlength=bins) / step, done / step,
+        _tokens(frames.attempts, edges + step) / step, np.cumsum(begun - done).astype(np.float64), wait,
         tuple(one for p in PS if (one := windows(scheduled[known], ttft[known], p, step)) is not None),
-        _quantile(at[known], ttft[known], 1.0, bins),
-        (scheduled[known][::every], ttft[known][::every]),
-        every,
+        _quantile(at[known], ttft[known], 1.0, bins), (scheduled[known][::every], ttft[known][::every]), every,
         {str(name): np.bincount(at[classes == name], minlength=bins) / step for name in pd.unique(classes)},
         heat(scheduled, ttft),
     )  # fmt: skip

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from tailgauge_analysis.metrics.groups import Group
+from tailgauge_analysis.metrics.groups import PS, Group
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row
 from tailgauge_analysis.metrics.metrics import UNIT
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile
@@ -87,10 +87,8 @@ def _by_group(groups: Sequence[Group], smaller: int) -> Table:
         whole = next((by[name] for name in WHOLE if name in by), ())
         kind = f"{group.by}, {group.pattern}" if group.by == "traffic" else group.by
         rows.append((Value(group.name, kind), count(group.requests), share_cell(group.ok), *_three(by.get("ttft_sched", ())), *_three(whole)))  # fmt: skip
-    header = (
-        "group", "requests", "ok, of all offered", "TTFT p50 (ms)", "TTFT p95 (ms)", "TTFT p99 (ms)", "whole p50 (ms)",
-        "whole p95 (ms)", "whole p99 (ms)",
-    )  # fmt: skip
+    times = (f"{what} {percentile(p)} (ms)" for what in ("TTFT", "whole") for p in PS)
+    header = ("group", "requests", "ok, of all offered", *times)
     note = (
         "Since scheduled, failures counted as slowest. Whole: until the end of the answer; for a fan-out, until its legs are joined; "
         "for a batch, until it is fetched."

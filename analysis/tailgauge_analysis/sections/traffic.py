@@ -149,8 +149,7 @@ def section(found: dict[str, Traffic], estimate: Json) -> Section | None:
     )  # fmt: skip
     expected = key_values(estimate)
     return Section(
-        "traffic",
-        "Traffic",
+        "traffic", "Traffic",
         tables=(Table("", ("traffic", "pattern", "requests", "legs per request", "attempts", "details"), rows, prose=(1, 5)),),
         notes=(
             *(f"{name}: {_proof(one.lengths)}" for name, one in found.items() if one.lengths is not None),

@@ -89,12 +89,10 @@ def growth(begun_s: Floats, ended_s: Floats, from_s: float, to_s: float) -> Grow
     waiting = (began - ended).astype(np.float64)
     added = np.diff(waiting[::TENTHS])
     noise = sum(float(np.diff(events[::TENTHS]).var(ddof=1)) for events in (began, ended))
-    error = float(added.std(ddof=1)) / math.sqrt(WINDOWS)
-    return Growth(
-        per_s=float(waiting[-1] - waiting[0]) / (to_s - from_s),
-        detectable_per_s=2 * T_90 * math.sqrt(noise * WINDOWS) / (to_s - from_s),
-        rises=float(added.mean()) > T_90 * error and kendall(waiting[1:]) >= RISE,
-    )
+    error, seconds = float(added.std(ddof=1)) / math.sqrt(WINDOWS), to_s - from_s
+    rises = float(added.mean()) > T_90 * error and kendall(waiting[1:]) >= RISE
+    detectable = 2 * T_90 * math.sqrt(noise * WINDOWS) / seconds
+    return Growth(float(waiting[-1] - waiting[0]) / seconds, detectable, rises)
 
 
 def joined(at_s: Floats, spans: Sequence[tuple[float, float]]) -> Floats:

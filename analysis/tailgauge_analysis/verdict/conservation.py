@@ -111,8 +111,7 @@ def conservation(frames: Frames) -> Conservation:
     without_row = tuple(Missing(one.from_s, one.to_s, one.requests, worker) for one, worker in stretches)
     return Conservation(
         scheduled, dispatched, client_drop, not_reached, _unsent(run, not_reached, workers), lost, ended, censored,
-        int(requests["request_id"].duplicated().sum()), missing, found, unwritten, tuple(broken), without_row,
-        workers,
+        int(requests["request_id"].duplicated().sum()), missing, found, unwritten, tuple(broken), without_row, workers,
     )  # fmt: skip
 
 

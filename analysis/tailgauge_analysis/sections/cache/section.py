@@ -285,11 +285,10 @@ def _facts(one: Cache) -> Iterator[tuple[str, str]]:
 def _expiry(one: shares.Expiry) -> str:
     life = f"{one.life_s:,.4g} s" if one.life_s is not None else "the TTL"
     excess = f". {plural(one.excess_misses, 'call')} read nothing within {life} of the last use"
-    return (
-        f"{share(one.observed.value)} of {plural(one.calls, 'call')} read from the cache{_between(one.observed)}. Expected: "
-        f"{share(one.by_gaps)} from their gaps; for Poisson arrivals {share(one.by_rate_sliding)} with a sliding TTL, "
-        f"{share(one.by_rate_fixed)} with a fixed one. The TTL is {'sliding' if one.sliding else 'fixed'} here{excess if one.excess_misses else ''}"
-    )
+    here = f"The TTL is {'sliding' if one.sliding else 'fixed'} here{excess if one.excess_misses else ''}"
+    hits = f"{share(one.observed.value)} of {plural(one.calls, 'call')} read from the cache{_between(one.observed)}"
+    ttls = f"{share(one.by_rate_sliding)} with a sliding TTL, {share(one.by_rate_fixed)} with a fixed one"
+    return f"{hits}. Expected: {share(one.by_gaps)} from their gaps; for Poisson arrivals {ttls}. {here}"
 
 
 def _cost(cost: Cost) -> Iterator[tuple[str, str]]:

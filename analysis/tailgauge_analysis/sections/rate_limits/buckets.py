@@ -101,8 +101,7 @@ def models(attempts: pd.DataFrame) -> list[tuple[str, str]]:
 
 
 def find_buckets(
-    attempts: pd.DataFrame, kinds: pd.DataFrame, over_time: Bins | None, between_s: float = 0.0, *,
-    grows: bool = True,
+    attempts: pd.DataFrame, kinds: pd.DataFrame, over_time: Bins | None, between_s: float = 0.0, *, grows: bool = True
 ) -> tuple[Bucket, ...]:  # fmt: skip
     """Each limit that headers name or 429s are by, of the models with most calls."""
     out: list[Bucket] = []
