@@ -29,8 +29,11 @@ ENGINES = ("simulated", "llama.cpp", "vllm")
 BLOCK = re.compile(r"(?:<!-- (.+?) -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
 CODE = re.compile(r"# exit code (\d+)$")
 START_S, COMMAND_S, TRIES = 60, 300, 2
-# The packaged experiment with fewer loads and blocks, for `make test`.
-FEWER = "--set experiment.hedging.loads=[0.3,0.6] --set experiment.hedging.more_loads=0 --set experiment.hedging.pairs=6"
+# Experiments of fewer runs, for `make test`.
+FEWER = {
+    "run headroom.toml": "--set experiment.minutes=5 --set experiment.headroom.confirm=1",
+    "run hedging": "--set experiment.hedging.loads=[0.3,0.6] --set experiment.hedging.more_loads=0 --set experiment.hedging.pairs=6",
+}
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 
 
@@ -164,7 +167,7 @@ def reader(tmp_path: Path) -> Iterator[Reader]:
 @pytest.mark.parametrize("page", ["gate-in-ci", "headroom-and-hedging", "../how-to/prompts"])
 def test_a_tutorial_works_as_written(page, reader, full_size):
     if not full_size:
-        reader.replaced["run hedging --dry-run"] = f"run hedging --dry-run {FEWER}"
+        reader.replaced |= {f"{line} --dry-run": f"{line} --dry-run {fewer}" for line, fewer in FEWER.items()}
     for step in steps(page):
         if not step.not_run:
             reader.follow(step)

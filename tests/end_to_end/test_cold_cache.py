@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
+from run_folders.run_data import RunData
+from starting.command import run_scenarios, variant
 
 PROMPT_TOKENS = 600
 TRAFFIC = ("--rate=15", "--duration=3", "--set=stages.warmup_s=0", f"--set=traffic.chat.prompt_tokens={PROMPT_TOKENS}", "--set=traffic.chat.output_tokens=4")  # fmt: skip
 
 
-def report_of(start, url: str, *more: str, into: str) -> dict:
-    ended = start("run", "streaming", f"--target={url}", *TRAFFIC, *more, "--json", into=into).finish()
-    return {**json.loads((ended.report / "report.json").read_text()), "run": ended.run}
+def report_of(summary: dict) -> dict:
+    run = Path(summary["run_dir"])
+    report = run.parents[1] / "reports" / run.name / "report.json"
+    return {**json.loads(report.read_text()), "run": RunData(run)}
 
 
 def why(report: dict) -> list[str]:
@@ -20,14 +24,15 @@ def why(report: dict) -> list[str]:
 
 
 @pytest.mark.parametrize("protocol", ["openai", "anthropic"])
-def test_a_second_run_is_as_cold_as_the_first_unless_prompts_repeat(start, endpoint, protocol, full_size):
+def test_a_second_run_is_as_cold_as_the_first_unless_prompts_repeat(tmp_path, endpoint, protocol, full_size):
+    """One command, so that the seed is the same."""
     if protocol == "anthropic" and not full_size:
         pytest.skip("the same by the other protocol, in `make verify`")
     url = endpoint("--profile=tiny", "--set=cache.mode=automatic", "--set=cache.minimum_tokens=64")
-    same = (f"--protocol={protocol}", "--set=repeat_prompts=true")
-    first = report_of(start, url, *same, into="first")
-    cold = report_of(start, url, same[0], into="cold")  # with the same seed
-    second = report_of(start, url, *same, into="second")
+    same = variant(tmp_path, "streaming", "repeat_prompts=true")
+    options = (f"--target={url}", f"--protocol={protocol}", "--seed=1", *TRAFFIC)
+    found, _ = run_scenarios([same, "streaming", same], *options, out=tmp_path, timeout_s=120)
+    first, cold, second = map(report_of, found)
 
     assert (why(first), why(cold)) == ([], [])
     (text,) = why(second)

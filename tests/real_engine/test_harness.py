@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 from real_engine.relay import reading_to_the_end
+from starting.command import run_scenarios, variant
 
 ENDED_ON_PURPOSE = {0, 1, 3, 4, 5}  # the run took place; its verdict and SLOs depend on the machine
 
@@ -224,14 +225,16 @@ def test_a_call_that_is_given_up_in_decode_stops_the_engine_within_half_a_second
         assert set(idle) == {0}
 
 
-def test_a_second_run_reads_nothing_of_the_first_from_the_engines_cache(engine, run_against):
+def test_a_second_run_reads_nothing_of_the_first_from_the_engines_cache(engine, tmp_path):
     """With repeated prompts it does, and the report says so."""
-    length = {"traffic__chat__prompt_tokens": 400, "traffic__chat__output_tokens": 4, "stages__warmup_s": 0}
-    options = ("--rate", "4", "--duration", "4", "--protocol", "openai")
-    runs = [
-        run_against(engine, *options, **length, repeat_prompts=str(same).lower())
-        for same in (False, False, True, True)
-    ]
+    length = ("traffic.chat.prompt_tokens=400", "traffic.chat.output_tokens=4", "stages.warmup_s=0")
+    options = (f"--target={engine.url}", "--protocol=openai", "--rate=4", "--duration=4", "--seed=7")
+    other, same = (
+        variant(tmp_path, "streaming", *length, f"repeat_prompts={word}", name=word)
+        for word in ("false", "true")
+    )
+    found, _ = run_scenarios([other, other, same, same], *options, out=tmp_path, timeout_s=120)
+    runs = [Run(one, Path(one["run_dir"])) for one in found]
 
     def share(run: Run) -> float:
         rows = [row for row in run.rows("attempts") if row["stage"] != "preflight" and row["input_tokens"]]
