@@ -117,8 +117,8 @@ def worst_of(gaps_ns: Floats, counts: Ints) -> Floats:
 def _left_by_pace(frames: Frames) -> list[str]:
     """Traffic tables of which some users leave after so many chunks: sooner where the answer is fast."""
     cancels = {name: table(of, "cancel") for name, of in tables(frames.run["scenario"], "traffic").items()}
-    some = {name for name, of in cancels.items() if (number(of.get("share")) or 0) < 1}
-    return [name for name in some if cancels[name].get("after_chunks")]
+    some = {name: of for name, of in cancels.items() if of.get("after_chunks")}
+    return [name for name, of in some.items() if (number(of.get("share")) or 0) < 1]
 
 
 def _waiting_for_slots(frames: Frames) -> list[str]:
