@@ -174,7 +174,7 @@ def with_lines(scratch):
     scratch.write("src/tailgauge/protocols/json_lines.py", CLIENT)
     openai = "from tailgauge.protocols.openai import OpenAI\n"
     scratch.insert(TABLE, openai, "from tailgauge.protocols.json_lines import JsonLines\n")
-    scratch.insert(TABLE, "    CustomSse,\n", "    JsonLines,\n")
+    scratch.insert(TABLE, " = (Anthropic, OpenAI", ", JsonLines")
     scratch.write("src/tailgauge/simulator/protocols/json_lines.py", SERVER)
     scratch.insert(WIRES, "from tailgauge.simulator.protocols import anthropic", ", json_lines")
     scratch.insert(WIRES, " = (anthropic, openai", ", json_lines")
