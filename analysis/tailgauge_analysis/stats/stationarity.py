@@ -63,8 +63,20 @@ def ranks(values: Floats) -> Floats:
 
 def kendall(series: Floats) -> int:
     """S of the means of ten tenths: how many pairs rise, less how many fall."""
+    return int(_pairs(series).sum())
+
+
+def rising(values: Floats) -> float:
+    """Of the pairs of tenths that differ in rank, the share that rise less the share that fall; 0 where most pairs do not differ."""
+    pairs = _pairs(ranks(values))
+    differ = np.count_nonzero(pairs)
+    return float(pairs.sum() / differ) if 2 * differ >= len(pairs) else 0.0
+
+
+def _pairs(series: Floats) -> Floats:
+    """1 of each pair of tenths of which the later one is higher, -1 where it is lower."""
     means = _means(series, TENTHS)
-    return int(np.sign(means[None, :] - means[:, None])[np.triu_indices(TENTHS, 1)].sum())
+    return np.sign(means[None, :] - means[:, None])[np.triu_indices(TENTHS, 1)]
 
 
 def trend(values: Floats) -> int:

@@ -59,6 +59,40 @@ def test_a_replica_says_whether_it_sustains_the_rate(tmp_path, full_size, rate_p
         assert np.median(seen) == pytest.approx(1.5, rel=0.3)
 
 
+SLOW = {
+    "profile": "tiny",
+    "engine": {"replicas": 1, "slots": 1, "step_ms": 50.0},
+}  # an answer takes two seconds
+
+
+@pytest.mark.parametrize(
+    ("rate_per_s", "seconds", "low", "high"), [(2, 15, 0.85, 1), (4, 15, 0.85, 1), (0.25, 100, 0, 0.05), (0.4, 100, 0, 0.05)]
+)  # fmt: skip
+def test_so_do_some_twenty_requests_where_nobody_would_doubt_it(
+    tmp_path, full_size, rate_per_s, seconds, low, high
+):
+    """Four and eight times what the target can do, or half of it and 80%."""
+    first = time.time_ns() % 2**31 if full_size else 1
+    print(f"seeds from {first}")
+    runs = [
+        at_replica(rate_per_s, seconds, first + i, simulated=SLOW) for i in range(100 if full_size else 3)
+    ]
+    found = [judged(dry_run_folder(tree, tmp_path / f"run-{i}")) for i, tree in enumerate(runs)]
+
+    assert low <= np.mean([one.of("backlog") is not None for one in found]) <= high
+    if low > 0:
+        grows = [one.growth_per_s for one in found if one.of("backlog")]
+        assert np.mean(grows) == pytest.approx(rate_per_s - 0.5, rel=0.25)
+
+
+@pytest.mark.parametrize(("ended", "piles"), [("rate_limited", False), ("censored", True)])
+def test_requests_that_fail_at_once_are_no_backlog_and_those_that_stay_open_are(write, ended, piles):
+    late = dict.fromkeys(range(20, 60), ended)
+    found = judged(write(n=60, rate_per_s=4, ended=late, ttft_ms=200.0 + np.arange(60)))
+
+    assert (found.of("backlog") is not None) == piles
+
+
 def test_a_run_above_capacity_says_so_and_by_how_much(tmp_path):
     report = dry_run_report(at_replica(15, 54), tmp_path).report
     suite = next(tmp_path.rglob("junit.xml")).read_text()
