@@ -67,7 +67,10 @@ def _judged(f: Findings, lines: tuple[ObjectiveLine, ...]) -> Result:
         details, advice = ((line.why,) if line.value else ()), _longer(f, line)
     if outcome == FAIL and any(one.name in {STOPPED, COMPLETE, BACKLOG} for one in deciding):
         details, advice = (*_stop(f), *_causes(f)), _find_limit(f)
-    return Result(outcome, statement(line), lines, details, advice)
+    text, part = statement(line), next((one for one in lines if one.name == COMPLETE), None)
+    if line.name == BACKLOG and part is not None and part.outcome == INCONCLUSIVE:
+        text = f"only {part.value} completed, and {text}"
+    return Result(outcome, text, lines, details, advice)
 
 
 def statement(line: ObjectiveLine) -> str:

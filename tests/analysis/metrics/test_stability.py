@@ -1,5 +1,6 @@
 """Stability of runs at a simulated replica of four slots, and of runs with planted changes."""
 
+import re
 import time
 
 import numpy as np
@@ -83,6 +84,17 @@ def test_so_do_some_twenty_requests_where_nobody_would_doubt_it(
     if low > 0:
         grows = [one.growth_per_s for one in found if one.of("backlog")]
         assert np.mean(grows) == pytest.approx(rate_per_s - 0.5, rel=0.25)
+
+
+def test_a_backlog_that_is_not_served_in_the_end_is_named_with_what_was(tmp_path):
+    limits = {"drain_s": 20.0, "attempt_deadline_s": 600.0}
+    report = dry_run_report(at_replica(2, 15, simulated=SLOW, limits=limits), tmp_path).report
+
+    assert re.fullmatch(
+        r"only [\d.]+% of \d+ requests completed, and the target does not sustain this rate: backlog grows by 1\.\d+ requests/s",
+        report["result"]["sentence"],
+    )
+    assert report["exit_code"] == 1
 
 
 @pytest.mark.parametrize(("ended", "piles"), [("rate_limited", False), ("censored", True)])
