@@ -65,7 +65,18 @@ def section(
     tables += [_stalls(bad)] if bad.spells else []
     tables += [_workers(evidence.workers)] if evidence.workers and not is_dry else []
     computed = (COMPUTED, *(f"{one.verdict}: {one.passes_if}" for one in checks))
-    return Section("measurement", "Measurement", text, tuple(facts), tuple(tables), ("client",), (), computed)
+    is_sound = all(one.verdict in {PASSED, NOT_APPLICABLE} for one in checks)  # the page says so at its top
+    return Section(
+        "measurement",
+        "Measurement",
+        text,
+        tuple(facts),
+        tuple(tables),
+        ("client",),
+        (),
+        computed,
+        is_folded=is_sound,
+    )
 
 
 def _stamps(evidence: Evidence, *, is_dry: bool) -> list[tuple[str, str]]:

@@ -31,6 +31,9 @@
   });
   const draw = () => plots.forEach((plot) => plot());
   draw();
+  for (const folded of document.querySelectorAll("details:has(.plot)")) { // what is folded has no width yet
+    folded.addEventListener("toggle", () => folded.querySelectorAll(".plot").forEach((box) => Plotly.Plots.resize(box)));
+  }
   dark.addEventListener("change", draw);
   narrow.addEventListener("change", draw);
 })();
