@@ -24,7 +24,6 @@ from tailgauge.patterns.events import (
     FirstContent,
     Give,
     Given,
-    Headers,
     Queued,
     Request,
     Send,
@@ -137,7 +136,7 @@ class World:
     def _post(self, request: Played, event: Event) -> None:
         if request.done is not None:
             return
-        if isinstance(event, (Headers, FirstContent, Chunks, Ended)):
+        if isinstance(event, (FirstContent, Chunks, Ended)):
             if (event.leg, event.attempt) not in request.open:
                 return  # it was closed
             if isinstance(event, Ended):
@@ -228,7 +227,6 @@ class World:
             self._at(at, lambda: self._post(request, make(at)))
 
         if outcome.content_ns is not None:
-            later(outcome.content_ns, lambda at: Headers(leg, attempt, at, 200))
             later(outcome.content_ns, lambda at: FirstContent(leg, attempt, at, now))
         if outcome.chunks_ns is not None and send.call.watch_chunks:
             later(outcome.chunks_ns, lambda at: Chunks(leg, attempt, at))

@@ -7,7 +7,7 @@ from random import Random
 import pytest
 from patterns.scripted_calls import MS, S, World, answers, asked, fails
 
-from tailgauge.patterns.events import Cancel, Done, Due, FirstContent, Headers, Send, Sent, Wait
+from tailgauge.patterns.events import Cancel, Done, Due, FirstContent, Send, Sent, Wait
 from tailgauge.patterns.streaming import Streaming
 from tailgauge.patterns.table import Traffic
 
@@ -53,7 +53,6 @@ class TestTheCopy:
         pattern = Streaming(table()).steps(asked())
         assert isinstance(next(pattern), Send)
         assert pattern.send(Sent(0, 0, 0)) == Wait(100 * MS)
-        assert pattern.send(Headers(0, 0, 5 * MS, 200)) == Wait(100 * MS)
         assert pattern.send(Due(100 * MS)).cause == "hedge"
 
     def test_a_timer_that_fires_too_early_is_ignored(self):

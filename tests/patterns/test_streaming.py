@@ -12,7 +12,6 @@ from tailgauge.patterns.events import (
     Due,
     Ended,
     FirstContent,
-    Headers,
     Request,
     Send,
     Sent,
@@ -59,7 +58,7 @@ class TestPlain:
         pattern = PLAIN(REQUEST)
         next(pattern)
 
-        for event in (Sent(0, 0, 1), Headers(0, 0, 2, 200), FirstContent(0, 0, 3, 1), Due(4)):
+        for event in (Sent(0, 0, 1), FirstContent(0, 0, 3, 1), Due(4)):
             assert pattern.send(event) == Wait()
 
     def test_two_requests_do_not_share_anything(self):

@@ -66,7 +66,7 @@ def test_a_stream_becomes_a_row_and_its_chunks(seen, protocol):
     assert row["output_tokens"] == 4
     assert (row["connection_is_new"], row["dns_ns"], row["tls_ns"]) == (True, 0, 0)
     assert (facts["chunk_runs"], facts["ended"], facts["counters"][:2]) == ([[0, 4]], "ok", [0, 4])
-    assert facts["received"] == ["Headers", "FirstContent", "Ended"]
+    assert facts["received"] == ["FirstContent", "Ended"]
     assert (facts["counted"], len(facts["ttft"]), facts["tpot"]) == (["chat", "main"], 1, [])
     assert facts["tokens"] == [row["input_tokens"] + (row["cache_read_input_tokens"] or 0), 4]
 
@@ -137,7 +137,7 @@ def test_a_small_request_is_sent_when_it_begins_where_a_connection_rests(seen):
 
 def test_a_call_sent_at_once_gives_the_events_and_rows_of_any_other(seen):
     facts = seen["at_once"]
-    of_an_answer = ["Headers", "FirstContent", "Ended"]
+    of_an_answer = ["FirstContent", "Ended"]
 
     assert facts["events"] == [*[of_an_answer] * 3, ["Ended"], *[of_an_answer] * 2]
     assert facts["chunks"] == 5 * 4

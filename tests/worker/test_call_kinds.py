@@ -237,7 +237,7 @@ def test_a_pattern_hears_of_the_chunk_it_waits_for(seen, protocol):
     facts = seen["stamps"][protocol]
     received = dict(facts["received"])
 
-    assert [name for name, _ in facts["received"]] == ["Headers", "FirstContent", "Chunks", "Ended"]
+    assert [name for name, _ in facts["received"]] == ["FirstContent", "Chunks", "Ended"]
     assert received["Chunks"]["at_ns"] == facts["arrived"][2]
     assert received["FirstContent"]["sent_at_ns"] == facts["row"]["sent_at_ns"]
     assert received["Ended"]["text"] == "well"
@@ -246,7 +246,7 @@ def test_a_pattern_hears_of_the_chunk_it_waits_for(seen, protocol):
 def test_nothing_is_watched_or_kept_that_was_not_asked_for(seen):
     facts = seen["stamps"]["unwatched"]
 
-    assert [name for name, _ in facts["received"]] == ["Headers", "FirstContent", "Ended"]
+    assert [name for name, _ in facts["received"]] == ["FirstContent", "Ended"]
     assert facts["row"]["first_field_at_ns"] is None
     assert dict(facts["received"])["Ended"]["text"] is None
 
@@ -328,7 +328,7 @@ def test_a_whole_answer_is_one_chunk_stamped_at_the_read_that_completed_it(seen,
     assert event_of(wrote, facts["arrived"][0]) == len(wrote) - 1 == 2
     assert (row["first_content_low_at_ns"], row["reads"] >= 3) == (None, True)
     assert (row["input_tokens"], row["output_tokens"], row["model"]) == (3, 4, "tiny")
-    assert [name for name, _ in facts["received"]] == ["Headers", "FirstContent", "Ended"]
+    assert [name for name, _ in facts["received"]] == ["FirstContent", "Ended"]
     assert dict(facts["received"])["Ended"]["text"] == "well"
     assert seen["whole"][f"{protocol} until close"]["row"]["ended"] == "ok"
 

@@ -15,7 +15,7 @@ from typing import Any, cast
 from tailgauge.call import JOB_FETCH
 from tailgauge.dry_run.driver import Delivery, DryEndpoint, EventQueue
 from tailgauge.dry_run.store import Store
-from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Headers, Send
+from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Send
 from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder
 from tailgauge.protocols.event_ids import EventIds
 from tailgauge.protocols.table import PROTOCOLS, Target
@@ -50,7 +50,7 @@ class Attempts:
         self.open: dict[tuple[int, int, int], Attempt] = {}
 
     def start(self, origin: RequestRef, send: Send, number: int, post: Post) -> Attempt:
-        """Start a call; `post` receives its headers, its content and its end."""
+        """Start a call; `post` receives its content and its end."""
         attempt = Attempt(self, origin, send, number, post)
         attempt.begin()
         return attempt
@@ -175,7 +175,6 @@ class Attempt:
         row.status, row.headers_at_ns, row.first_byte_at_ns = status, now_ns, now_ns
         response = _response(status, self._exchange.headers)
         row.rate_limit_headers, row.retry_after_s = rate_limit_headers(response), retry_after_s(response)
-        self._post(Headers(self._leg, self._number, now_ns, status))
 
     def _about_job(self, body: bytes) -> None:
         """An answer in one piece, which the protocol reads."""

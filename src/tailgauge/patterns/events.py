@@ -4,7 +4,7 @@ The steps of a pattern are a generator. It yields a step, is sent an event, and 
 once and runs on real sockets or on a simulated clock: times come with the events.
 
     step      answered with
-    Send      Sent, at once; the call's Headers, FirstContent, Chunks and Ended follow
+    Send      Sent, at once; the call's FirstContent, Chunks and Ended follow
     Cancel    Closed, at once; the call's Ended follows too
     Wait      the next event, in the order in which things happened, or Due once `until_ns` has come
     Take      Taken, at once, if the gate has a free slot; else Queued, at once, and a later Wait returns Taken
@@ -112,13 +112,6 @@ class Given:
 
 
 @dataclass(slots=True)
-class Headers(OfCall):
-    """A call's response headers are complete."""
-
-    status: int
-
-
-@dataclass(slots=True)
 class FirstContent(OfCall):
     """A call's first content arrived. `sent_at_ns` is when its first byte left."""
 
@@ -181,7 +174,7 @@ class Done:
 
 
 Step = Send | Wait | Cancel | Take | Give
-Event = Sent | Closed | Taken | Queued | Given | Headers | FirstContent | Chunks | Ended | Due
+Event = Sent | Closed | Taken | Queued | Given | FirstContent | Chunks | Ended | Due
 Steps = Generator[Step, Event, Done]
 
 

@@ -102,6 +102,11 @@ class Pattern(ABC):
         return [self.call(prompt, output_tokens) for prompt in prompts], 0
 
     @property
+    def acts(self) -> bool:
+        """Whether its steps do something at a call's first content or at its end, which must not be late."""
+        return True
+
+    @property
     def watches_chunks(self) -> bool:
         """Whether single chunks are waited for."""
         return self.traffic.cancel.after_chunks is not None

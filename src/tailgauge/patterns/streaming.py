@@ -37,6 +37,11 @@ class Streaming(Pattern):
         self._without_retries = Policies(TrafficSettings())
         self._is_patient = traffic.fallback.after_s is None and traffic.cancel.share == 0
 
+    @property
+    def acts(self) -> bool:
+        """Not if it reads one call to its end, whatever comes."""
+        return not self._is_patient or self.traffic.hedge.policy != "off" or self.traffic.retry.policy != "none"
+
     def steps(self, request: Request) -> Steps:
         """One call, unless its user may leave or be given another."""
         fallback, cancel, policies = self.traffic.fallback, self.traffic.cancel, self.policies

@@ -13,9 +13,9 @@ import contextlib
 import functools
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from importlib.abc import MetaPathFinder
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from pathlib import Path
 from typing import Any
 
@@ -213,11 +213,11 @@ def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
 def row_table(name: str, rows: list[Any]) -> pa.Table:
     """Arrow table of row objects."""
     target = schema(name)
-    cells = [_column([getattr(row, f.name) for row in rows], f.type) for f in target]
-    return pa.Table.from_arrays(cells, schema=target)
+    columns = list(zip(*map(attrgetter(*target.names), rows), strict=True)) or [()] * len(target)
+    return pa.Table.from_arrays(list(map(_column, columns, target.types)), schema=target)
 
 
-def _column(values: list[Any], kind: pa.DataType) -> pa.Array:
+def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
     """An array; lone surrogates, which a target's JSON may contain and no file can hold, are kept as escapes."""
     try:
         return pa.array(values, kind)

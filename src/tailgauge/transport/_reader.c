@@ -3,7 +3,7 @@
 //
 // The thread appends reads to a batch; `drain` takes the batch and makes Python objects of it. The thread wakes the event
 // loop (an eventfd) for what cannot wait: a read that may end an answer, a read of a connection of which each read counts,
-// an end, a batch that has grown. While much arrives it rests between two polls: gaps longer than a rest lose nothing,
+// an end, a batch that has grown. Where nobody acts on an answer, its reads wait for a few others. While much arrives it rests between two polls: gaps longer than a rest lose nothing,
 // because the kernel stamps each segment. Built against the stable ABI: one file for every Python from 3.11 on.
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
@@ -31,6 +31,7 @@ enum { ALL_KEPT = 32 << 20, READ_BYTES = 200 };  // of all connections; what a k
 enum { SETTLED = 2 };  // polls until a socket that was just added, or not emptied, can have been seen empty
 static const int64_t REST_NS = 500000, FULL_NS = 1000000;
 static const int POLL_MS = 2;  // at least so often: the time of an empty poll bounds when a read came
+static const int64_t PATIENCE_NS = 25000000;  // for which a read waits that nobody acts on: a loop that wakes for several saves most
 
 typedef struct {
     uint32_t slot, generation;
@@ -52,6 +53,7 @@ typedef struct {
     int waiting;    // reads in the batch that is being filled
     size_t bytes;   // in them
     int full;       // not watched until the batch is taken: one that floods us leaves room for others
+    int may_wait;   // nobody acts on its reads
     int64_t known;  // the number of the first poll that counts for it
     PyObject *owner, *kept;  // `kept`: the list that takes its reads; NULL: each read counts
     size_t kept_bytes;  // in `kept`
@@ -65,7 +67,7 @@ typedef struct {
     Slot *slots;
     uint32_t slot_count, open;
     Batch batch, taken;
-    int64_t polls, polled_at;
+    int64_t polls, polled_at, wake_at;  // `wake_at`: for what waits; 0: nothing does
 } Reader;
 
 static int64_t now_ns(void) {
@@ -140,7 +142,10 @@ static int read_one(Reader *self, uint32_t number, uint32_t generation, int64_t 
         memcpy(&t, CMSG_DATA(stamp), sizeof t);
         read->stamp = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
     }
-    return !slot->kept || slot->full || may_be_last(bytes, got) || batch->count >= MANY || batch->used >= MUCH;
+    if (slot->full || batch->count >= MANY || batch->used >= MUCH) return 1;
+    if (slot->kept && !may_be_last(bytes, got)) return 0;
+    if (slot->may_wait && !self->wake_at) self->wake_at = read->read_at + PATIENCE_NS;
+    return !slot->may_wait;
 }
 
 static int watch(Reader *self, Slot *slot) {
@@ -172,6 +177,7 @@ static void *run(void *of) {
         pthread_mutex_lock(&self->lock);
         self->polls += count < EVENTS;  // one that may not have seen all of them settles nothing
         int stop = self->stop;
+        wake |= self->wake_at && now_ns() >= self->wake_at;
         if (wake && !self->woken) {
             self->woken = 1;
             eventfd_write(self->event, 1);
@@ -331,6 +337,18 @@ static PyObject *reader_keep(Reader *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static PyObject *reader_may_wait(Reader *self, PyObject *args) {
+    PyObject *number;
+    int may_wait;
+    if (!PyArg_ParseTuple(args, "Op", &number, &may_wait)) return NULL;
+    Slot *slot = slot_of(self, number);
+    if (!slot) return NULL;
+    pthread_mutex_lock(&self->lock);
+    slot->may_wait = may_wait;
+    pthread_mutex_unlock(&self->lock);
+    Py_RETURN_NONE;
+}
+
 static PyObject *reader_waits(Reader *self, PyObject *number) {
     Slot *slot = slot_of(self, number);
     if (!slot) return NULL;
@@ -393,7 +411,7 @@ static PyObject *reader_drain(Reader *self, PyObject *wall_offset) {
     }
     eventfd_t ignored;
     if (self->woken) eventfd_read(self->event, &ignored);
-    self->woken = 0;
+    self->woken = 0, self->wake_at = 0;
     pthread_mutex_unlock(&self->lock);
     int failed = 0;
     for (size_t i = 0; i < taken.count && !failed; i++) failed = hand_over(self, &taken.reads[i], taken.bytes, offset, out);
@@ -413,6 +431,7 @@ static PyMethodDef methods[] = {
     {"add", (PyCFunction)reader_add, METH_VARARGS, "add(fd, connection) -> number: read a socket from now on."},
     {"remove", (PyCFunction)reader_remove, METH_O, "remove(number): read it no more, and forget what was not drained."},
     {"keep", (PyCFunction)reader_keep, METH_VARARGS, "keep(number, list): append its reads there; None: report each."},
+    {"may_wait", (PyCFunction)reader_may_wait, METH_VARARGS, "may_wait(number, yes): wake the loop for its reads up to 25 ms later; an end still cannot wait."},
     {"waits", (PyCFunction)reader_waits, METH_O, "waits(number): whether a read of it was not drained yet."},
     {"drain", (PyCFunction)reader_drain, METH_O, "drain(wall minus monotonic ns) -> [(connection, bytes, arrived, read, empty at)]; b\"\": the end, with an errno; None: its list is to be decoded."},
     {"fileno", (PyCFunction)reader_fileno, METH_NOARGS, "Readable when something cannot wait."},

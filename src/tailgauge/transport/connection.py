@@ -94,7 +94,7 @@ class Connection:
         self._resume: Any = None
         self._is_slow = False
         self._seen_from = 0  # the number of the first poll that counts for this socket
-        self._in_hub = in_hub
+        self._in_hub, self._may_wait = in_hub, False
         self._reading: int | None = None  # its number at the compiled reader
         self._raw, self._recvmsg = raw, raw.recvmsg
         self._tls: ssl.SSLObject | None = None
@@ -118,10 +118,14 @@ class Connection:
         self._seen_from = POLLS.number + SETTLED
         self._watcher.start(self._on_readable_rare if self._tls or self._is_slow else self._on_readable)
 
-    def listen(self, listener: Listener | None) -> None:
-        """Pass reads to another listener from now on."""
-        if self.keep is not None and self._reading is not None:
-            READER.keep(self._reading, None)
+    def listen(self, listener: Listener | None, *, may_wait: bool = False) -> None:
+        """Pass reads to another listener from now on; `may_wait`: it does not act on them."""
+        if self._reading is not None:
+            if self.keep is not None:
+                READER.keep(self._reading, None)
+            if listener is not None and may_wait != self._may_wait:
+                self._may_wait = may_wait
+                READER.may_wait(self._reading, may_wait)
         self.listener, self.keep = listener, None
 
     def store(self, reads: list[Read], keep: Callable[[Read], None]) -> None:
@@ -515,14 +519,16 @@ class Pool:
             item.connection.close()
         return None
 
-    def give(self, origin: Origin, connection: Connection, hint: bytes, *, answered: bool = True) -> None:
-        """Keep a connection for later; `hint` is the response's Keep-Alive header."""
+    def give(
+        self, origin: Origin, connection: Connection, hint: bytes, since_ns: int | None = None, *, answered: bool = True
+    ) -> None:  # fmt: skip
+        """Keep a connection for later; `hint` is the response's Keep-Alive header, `since_ns` when it ended."""
         origin_pool = self._pools[origin]
         if connection.closed or len(origin_pool.idle) >= self._limit:
             connection.close()
             return
-        now = monotonic_ns()
-        item = Idle(connection, now, now + _kept_ns(hint), answered)
+        since_ns = since_ns or monotonic_ns()
+        item = Idle(connection, since_ns, since_ns + _kept_ns(hint), answered)
         origin_pool.idle.append(item)
         connection.on_idle_end = lambda: self._closed_by_peer(origin_pool, item)
 

@@ -106,7 +106,7 @@ class Exchange:
         self, decoder: Decoder | None = None, bytes_per_s: float | None = None, held: HeldBytes | None = None
     ) -> None:
         self.decoder, self.bytes_per_s = decoder, bytes_per_s
-        self.on_headers: Callable[[], None] = _nothing
+        self.may_wait = False  # nobody acts on what it brings: it may come a few milliseconds later
         self.on_content: Callable[[], None] = _nothing
         self.on_watched: Callable[[], None] = _nothing  # the decoder has what it watched for
         self.on_over: Callable[[], None] = _nothing  # the end, where no greenlet waits for it
@@ -156,7 +156,7 @@ class Exchange:
         self.connection, self.connection_is_new = connection, is_new
         self.user_stamps = self._user_clock = not connection.kernel_stamps
         self._release = release
-        connection.listen(self)
+        connection.listen(self, may_wait=self.may_wait)
 
     # --- called by the connection, in the hub -------------------------------------------------------------------
 
@@ -223,7 +223,6 @@ class Exchange:
         self._choose()
         if not started.rest:
             self._low = arrived
-        self.on_headers()  # before content that came in the same read
         if self.cut:
             self._close_and_finish()
         elif started.rest or self._body.done:
@@ -378,6 +377,8 @@ class Exchange:
 
     def abort(self, reason: str) -> None:
         """Close now: a hedge's loser, a deadline, the end of the drain. The first reason counts."""
+        if self.may_wait:
+            READER.catch_up()  # its end may be there
         if self.done or self.aborted:
             return
         self.aborted, self.aborted_at_ns = reason, monotonic_ns()
@@ -410,7 +411,7 @@ class Exchange:
         # Break reference cycles with the callbacks, so that no garbage collection is needed.
         self._release = None
         on_over = self.on_over
-        self.on_headers = self.on_content = self.on_watched = self.on_over = _nothing
+        self.on_content = self.on_watched = self.on_over = _nothing
         self._wake()
         on_over()
 

@@ -70,6 +70,15 @@ class Reader:
         else:
             self._thread.keep(number, reads)
 
+    def may_wait(self, number: int, yes: bool) -> None:
+        """Whether its reads are passed on a few milliseconds later, with others, because nobody acts on them."""
+        self._thread.may_wait(number, yes)
+
+    def catch_up(self) -> None:
+        """Pass on what was read by now, also what may wait."""
+        self.collect()
+        self._pass_on()
+
     def waits(self, number: int, connection: Recipient) -> bool:
         """Whether something was read that the connection has not been given."""
         return bool(self._thread.waits(number)) or any(item[0] is connection for item in self._waiting)

@@ -20,7 +20,7 @@ from tailgauge.transport.connection import ConnectError, Connection, Origin, Poo
 from tailgauge.transport.exchange import STALE, Exchange
 from tailgauge.transport.http1 import request_bytes
 from tailgauge.transport.losses import Losses
-from tailgauge.transport.reader import COMPILED
+from tailgauge.transport.reader import COMPILED, READER
 
 _CURRENT: ContextVar[Exchange | None] = ContextVar("exchange", default=None)
 RESOLVE_AGAIN_NS = 30_000_000_000
@@ -102,6 +102,8 @@ class Stopwatch(httpx2.BaseTransport):
 
     def rests(self, origin: Origin) -> bool:
         """Whether there is an idle connection."""
+        if not self._pool.resting(origin):
+            READER.catch_up()  # an answer may have ended
         return self._pool.resting(origin) > 0
 
     def send_at_once(self, exchange: Exchange, origin: Origin, data: bytes) -> bool:
@@ -194,7 +196,7 @@ class Stopwatch(httpx2.BaseTransport):
         def release(used: Connection, keep: bool) -> None:
             # One that is sending was answered before its request was sent completely.
             if keep and exchange.bytes_per_s is None and not used.sending:
-                self._pool.give(origin, used, exchange.header(b"keep-alive"))
+                self._pool.give(origin, used, exchange.header(b"keep-alive"), exchange.ended_at_ns)
             else:
                 used.close()
 

@@ -28,6 +28,7 @@ class RequestRef:
     traffic: str
     scheduled_at_ns: int
     dispatched_at_ns: int | None = None  # its pattern began; None of a preflight request
+    acts: bool = True  # on what its calls bring, at once
 
 
 def request_row(

@@ -21,7 +21,7 @@ from gevent import get_hub, getcurrent
 from tailgauge import quantile_sketch
 from tailgauge.call import JOB_SUBMIT, Call, Prompt
 from tailgauge.clock import monotonic_ns
-from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Headers, Send
+from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Send
 from tailgauge.plan.spend_limit import Guard
 from tailgauge.plugins.plugin import fault
 from tailgauge.protocols.additions import ENGINE_OF, OF_MODEL
@@ -93,7 +93,7 @@ class Attempts:
                 raise AssertionError("an aborted exchange was sent")
 
     def start(self, origin: RequestRef, send: Send, attempt: int, post: Callable[[Event], None]) -> Exchange:
-        """Start a call; `post` receives its headers, awaited content, and end."""
+        """Start a call; `post` receives its awaited content and its end."""
         call = send.call
         endpoint = self._endpoints[call.target]
         decoder = endpoint.decoder(call)
@@ -101,9 +101,8 @@ class Attempts:
         exchange = Exchange(decoder, call.bytes_per_s, self._held)
         started = _Open(origin, send, attempt, endpoint, exchange, decoder, post, monotonic_ns())
         leg, key = send.leg, started.key
-        exchange.on_headers = lambda: post(
-            Headers(leg, attempt, exchange.headers_at_ns or 0, exchange.status or 0)
-        )
+        bounded = self.guard is not None and not self.guard.is_of_calls_only
+        exchange.may_wait = not (origin.acts or bounded or self._cache is not None)
         exchange.on_content = partial(self._on_content, started)
         if call.watch_chunks:
             exchange.on_watched = lambda: post(
@@ -126,7 +125,7 @@ class Attempts:
 
     def decode_open(self) -> None:
         """Decode what open calls have received, in slices, so that it never accumulates."""
-        READER.collect()
+        READER.catch_up()
         began_ns = monotonic_ns()
         for one in list(self.open.values()):
             one.exchange.advance()

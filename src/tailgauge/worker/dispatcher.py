@@ -26,6 +26,7 @@ from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.lateness import LATE_S, Overload
 from tailgauge.schedule.schedule import Planned
 from tailgauge.schedule.sessions import Turn, requests_in
+from tailgauge.transport.reader import READER
 from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.counters import Counters
 from tailgauge.worker.driver import Drive
@@ -164,6 +165,15 @@ class Dispatcher(Requests):
         self._censor()
 
     # --- one request ------------------------------------------------------------------------------------------
+
+    def _is_full(self) -> bool:
+        if not super()._is_full():
+            return False
+        READER.catch_up()
+        return super()._is_full()
+
+    def _is_awaited(self, request_id: int) -> bool:
+        return request_id in self._awaited
 
     def _begins(self, turn: Turn, late_ns: int) -> None:  # noqa: ARG002 - prompts are made ahead of need
         self.counters.second.dispatched(late_ns)

@@ -54,7 +54,7 @@ class Starts(Protocol):
     def start(
         self, origin: RequestRef, send: Send, attempt: int, post: Callable[[Event], None], /
     ) -> Closable:
-        """Start a call; `post` receives its headers, first content and end."""
+        """Start a call; `post` receives its first content and its end."""
 
     def abort_open(self, reason: str) -> None:
         """Close every open call."""
@@ -75,6 +75,7 @@ class Drive:
         self.bug: Exception | None = None
         self.calls: dict[int, list[Closable]] = {}
         self.target = MAIN  # of the first call
+        self.last_at_ns = 0  # of the event that was received last
         self._steps, self.origin, self._attempts = steps, origin, attempts
         self._gates, self._on_over, self._timing = gates, on_over, timing
         self._events: deque[Event] = deque()
@@ -156,6 +157,7 @@ class Drive:
         if self._events:
             self._until_ns = None
             event = self._events.popleft()
+            self.last_at_ns = event.at_ns
             self._unended -= isinstance(event, Ended)
             return event
         if self._closing and self._unended <= 0:

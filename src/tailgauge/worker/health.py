@@ -33,7 +33,7 @@ STALL_NS = 500_000_000  # without a turn of the loop
 _JUST_NOW_NS = 1_000_000_000
 # Of the main thread: time on a core, time waiting for one, switches.
 _SCHEDULED = Path("/proc/self/schedstat")
-_YOUNG = 5000  # surviving new objects that trigger a collection of the youngest generation: those of a hundred requests
+_YOUNG = 20_000  # surviving new objects that trigger a collection of the youngest generation: a stop of some milliseconds
 _NEVER = 1 << 30  # collections before the next generation's turn
 _OLDER_EVERY = 15  # seconds between collections of the middle generation
 
@@ -67,8 +67,9 @@ class Health:
         """The second that ends now: calls in flight, rows that wait to be written."""
         counters = self._counters
         step_ns = WALL.refresh()
-        if self._rows % _OLDER_EVERY == _OLDER_EVERY - 1:
-            gc.collect(1)
+        # Each second, so that it is rarely triggered: what is looked at then is what is open and a second's rows, not each
+        # request anew.
+        gc.collect(int(self._rows % _OLDER_EVERY == _OLDER_EVERY - 1))
         receive_lag, late = counters.second.close()
         lost = [transport.losses.look() for transport in self._transports]
         core_wait_ns = _core_wait_ns()

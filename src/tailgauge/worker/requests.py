@@ -55,7 +55,7 @@ class Requests(ABC):
         scheduled = self.start_at_ns + turn.at_ns
         stage = scenario.stages.stage_at(turn.at_ns / 1e9)
         counters.leased += turn.is_closed
-        if counters.in_flight >= scenario.limits.in_flight_per_worker:
+        if self._is_full():
             counters.client_drop += 1
             self._write(request_row(scenario, turn, stage, scheduled, None, CLIENT_DROP))
             self._follow(turn, CLIENT_DROP, now_ns, None)
@@ -66,8 +66,10 @@ class Requests(ABC):
         traffic, request_id, seed = turn.asked.traffic, turn.request_id, scenario.seed
         tokens = turn.asked.output_tokens
         request = Request(request_id, scheduled, turn.prompts, tokens, draw(seed, request_id), seed)
-        origin = RequestRef(request_id, stage, traffic, scheduled, now_ns)
-        steps = self._patterns[traffic].begin(request, turn.failed)
+        pattern = self._patterns[traffic]
+        acts = pattern.acts or turn.is_closed or turn.rest > 0 or self._is_awaited(request_id)
+        origin = RequestRef(request_id, stage, traffic, scheduled, now_ns, acts)
+        steps = pattern.begin(request, turn.failed)
         over = partial(self._over, turn, stage, now_ns)
         drive = Drive(steps, origin, self.attempts, self._gates[traffic], over, self._timing)
         self._open[drive] = None
@@ -83,6 +85,14 @@ class Requests(ABC):
                 raise
             turn.failed = error  # its request says so when its time comes
 
+    def _is_full(self) -> bool:
+        """Whether the in-flight cap is reached."""
+        return self.counters.in_flight >= self.scenario.limits.in_flight_per_worker
+
+    def _is_awaited(self, request_id: int) -> bool:  # noqa: ARG002 - see the dispatcher
+        """Whether somebody waits for the end of a request."""
+        return False
+
     @abstractmethod
     def _begins(self, turn: Turn, late_ns: int) -> None:
         """A request is dispatched, so much later than scheduled."""
@@ -91,6 +101,8 @@ class Requests(ABC):
         """A request has ended: write its row, and plan the next turn; returns the time."""
         done, now_ns, counters = drive.done, self._timing.now_ns(), self.counters
         assert done is not None
+        if not drive.origin.acts and done.ended != CENSORED:
+            now_ns = drive.last_at_ns  # it may have waited
         self._open.pop(drive, None)
         counters.in_flight -= 1
         self._record(turn, stage, dispatched, drive, done, now_ns)

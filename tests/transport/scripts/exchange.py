@@ -54,7 +54,6 @@ def answered(*pieces: bytes, ending: str = "stay", pause_s: float = 0.005) -> di
     server, watch = Server(handler), stopwatch()
     summary: list[str] = []
     exchange = Exchange(Payload())
-    exchange.on_headers = lambda: summary.append("headers")
     exchange.on_content = lambda: summary.append("content")
     gevent.spawn_later(3, exchange.abort, "timeout")
     call(watch, server.url, exchange=exchange)

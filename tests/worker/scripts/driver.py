@@ -14,12 +14,12 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.concurrency_gate import Gates
 from tailgauge.patterns.events import (  # fmt: skip
     Cancel,
+    Chunks,
     Done,
     Due,
     Ended,
     FirstContent,
     Give,
-    Headers,
     Queued,
     Send,
     Sent,
@@ -160,7 +160,7 @@ def hub_runs_it() -> Any:
     begun(pattern(), attempts)
 
     def read() -> None:
-        attempts.calls[0].post(Headers(0, 0, 1, 200))
+        attempts.calls[0].post(Chunks(0, 0, 1))
         order.append("callback returns")
 
     get_hub().loop.run_callback(read)
@@ -252,7 +252,7 @@ def gate_legs() -> Any:
 
     first, gone, last = (begun(make(), gates=shared) for make in (holder, leaver, waiter))
     gone.censor()
-    first.post(Headers(0, 0, 1, 200))
+    first.post(Chunks(0, 0, 1))
     return {"seen": seen, "ended": [drive.done.ended for drive in (first, gone, last)]}
 
 
@@ -274,7 +274,7 @@ def deep_gate() -> Any:
 
     first = begun(holder(), gates=shared)
     others = [begun(passer(), gates=shared) for _ in range(1000)]
-    first.post(Headers(0, 0, 1, 200))
+    first.post(Chunks(0, 0, 1))
     return [[name(d.bug) for d in others if d.bug], sum(d.done is not None for d in others)]
 
 
