@@ -13,7 +13,7 @@ from tailgauge.transport.http1 import (
     Body,
     ChunkedBody,
     WireError,
-    body_of,
+    framing_of,
     is_event_stream,
     request_bytes,
     response_head,
@@ -109,7 +109,7 @@ def test_no_bytes_make_the_head_parser_fail_otherwise(data):
     for head in (data, b"HTTP/1.1 200 OK\r\n" + data):
         try:
             status, headers = response_head(head)
-            body_of(status, headers)
+            framing_of(status, headers)
         except WireError:
             continue
 
@@ -134,12 +134,13 @@ def test_no_bytes_make_the_head_parser_fail_otherwise(data):
     ],
 )
 def test_the_headers_say_how_a_body_ends_and_whether_the_connection_stays(status, headers, framing, keep):
-    body, kept = body_of(status, headers)
+    found_framing = framing_of(status, headers)
+    body = found_framing.body()
     found = (
         "chunked" if isinstance(body, ChunkedBody) else "connection" if body.length is None else body.length
     )
 
-    assert (found, kept) == (framing, keep)
+    assert (found, found_framing.keep) == (framing, keep)
     assert body.ends_with_connection == (framing == "connection")
 
 
@@ -148,7 +149,7 @@ def test_the_headers_say_how_a_body_ends_and_whether_the_connection_stays(status
 )
 def test_an_impossible_content_length_is_refused(value):
     with pytest.raises(WireError, match="not a content-length"):
-        body_of(200, [(b"content-length", value)])
+        framing_of(200, [(b"content-length", value)])
 
 
 @pytest.mark.parametrize(
@@ -172,7 +173,7 @@ def test_an_impossible_content_length_is_refused(value):
 def test_framing_that_contradicts_itself_or_was_not_offered_is_refused(headers, status):
     """RFC 9112, 6.3: one reader would find another end than the next."""
     with pytest.raises(WireError, match=r"content-length twice|not a transfer-encoding"):
-        body_of(status, headers)
+        framing_of(status, headers)
 
 
 CONTENT_TYPES = {

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, field, fields
-from functools import cache
+from functools import cache, partial
 from typing import Annotated, get_args, get_type_hints
 
 SCHEMA_VERSION = 8
@@ -239,11 +239,11 @@ class Chunks:
     """Content chunks as columns, in order of arrival, without an object per chunk."""
 
     kind: bytearray = field(default_factory=bytearray)
-    arrived: array[int] = field(default_factory=lambda: array("q"))
-    low: array[int] = field(default_factory=lambda: array("q"))  # 0 = exact
-    read_at: array[int] = field(default_factory=lambda: array("q"))
-    read_index: array[int] = field(default_factory=lambda: array("i"))
-    chars: array[int] = field(default_factory=lambda: array("i"))
+    arrived: array[int] = field(default_factory=partial(array, "q"))
+    low: array[int] = field(default_factory=partial(array, "q"))  # 0 = exact
+    read_at: array[int] = field(default_factory=partial(array, "q"))
+    read_index: array[int] = field(default_factory=partial(array, "i"))
+    chars: array[int] = field(default_factory=partial(array, "i"))
 
     def __len__(self) -> int:
         return len(self.kind)

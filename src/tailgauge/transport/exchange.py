@@ -125,7 +125,7 @@ class Exchange:
         self.cut: str | None = None
         self.cut_text: str | None = None
         self.status: int | None = None
-        self.headers: list[tuple[bytes, bytes]] = []
+        self.headers: tuple[tuple[bytes, bytes], ...] = ()
         self._named: dict[bytes, bytes] = {}  # the first header of each name in lower case
         self.reads = self.body_bytes = 0
         self.receive_lag_max_ns = 0  # largest read_at - arrived_at, ever
@@ -215,18 +215,19 @@ class Exchange:
             if self._hold_bytes(self._head.held):
                 self.fail(HEAD_TOO_LARGE, self._too_much())
             return
-        self.status, self.headers, self._body, self._keep = started[:4]
-        self._named = {name.lower(): value for name, value in reversed(self.headers)}
-        self._held_by_head = sum(len(name) + len(value) + HEADER_BYTES for name, value in self.headers)
+        (size, self.status, self.headers, self._named, framing), rest = started
+        assert framing is not None
+        self._body, self._keep = framing.body(), framing.keep
+        self._held_by_head = size + HEADER_BYTES * len(self.headers)
         self._hold_bytes(self._held_by_head)
         self.headers_at_ns = arrived
         self._choose()
-        if not started.rest:
+        if not rest:
             self._low = arrived
         if self.cut:
             self._close_and_finish()
-        elif started.rest or self._body.done:
-            self._kept.append((started.rest, arrived, read_at, empty_at))
+        elif rest or self._body.done:
+            self._kept.append((rest, arrived, read_at, empty_at))
             self.advance()
         self._wake()
 
@@ -377,7 +378,7 @@ class Exchange:
 
     def abort(self, reason: str) -> None:
         """Close now: a hedge's loser, a deadline, the end of the drain. The first reason counts."""
-        if self.may_wait:
+        if self.may_wait and not self.done:
             READER.catch_up()  # its end may be there
         if self.done or self.aborted:
             return

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 from tailgauge.redaction import shown
@@ -206,8 +207,20 @@ class ChunkedBody(Body):
         return may_be_last(data)
 
 
-def body_of(status: int, headers: Iterable[tuple[bytes, bytes]]) -> tuple[Body, bool]:
-    """Framing of a response's body, and whether the connection may be kept afterwards."""
+class Framing(NamedTuple):
+    """How a response's body ends: chunked, after `length` bytes, or (None) with the connection."""
+
+    length: int | None
+    is_chunked: bool
+    keep: bool  # the connection may be kept afterwards
+
+    def body(self) -> Body:
+        """A body to be read."""
+        return ChunkedBody() if self.is_chunked else Body(self.length)
+
+
+def framing_of(status: int, headers: Iterable[tuple[bytes, bytes]]) -> Framing:
+    """Framing of a response's body by its head."""
     found: dict[bytes, list[bytes]] = {name: [] for name in _FRAMING}
     for name, value in headers:
         if (key := name.lower()) in found:
@@ -216,10 +229,8 @@ def body_of(status: int, headers: Iterable[tuple[bytes, bytes]]) -> tuple[Body, 
     options = b",".join(found[b"connection"]).lower().split(b",")
     keep = b"close" not in map(bytes.strip, options)
     if status in NO_BODY:
-        return Body(0), keep
-    if is_chunked:
-        return ChunkedBody(), keep
-    return Body(length), keep and length is not None
+        return Framing(0, False, keep)
+    return Framing(length, is_chunked, keep and (is_chunked or length is not None))
 
 
 def _framing(lengths: list[bytes], codings: list[bytes]) -> tuple[int | None, bool]:
@@ -246,14 +257,24 @@ def is_event_stream(content_type: bytes) -> bool:
     return kind.strip() == b"text/event-stream" and charset in _CHARSETS
 
 
-class Started(NamedTuple):
-    """A response whose head is whole; `rest` came behind it."""
+class ResponseHead(NamedTuple):
+    """A whole head of `size` bytes; `named`: the first header of each name in lower case."""
 
+    size: int
     status: int
-    headers: list[tuple[bytes, bytes]]
-    body: Body
-    keep: bool  # the connection may be kept afterwards
-    rest: bytes
+    headers: tuple[tuple[bytes, bytes], ...]
+    named: dict[bytes, bytes]
+    framing: Framing | None  # None: of an interim response
+
+    @classmethod
+    def read(cls, head: bytes) -> ResponseHead:
+        """A head without its blank line. Raises WireError."""
+        status, headers = response_head(head)
+        named = {name.lower(): value for name, value in reversed(headers)}
+        return cls(len(head), status, tuple(headers), named, framing_of(status, headers) if status >= 200 else None)
+
+
+_read_head = lru_cache(maxsize=16)(ResponseHead.read)  # many targets send the same head again and again
 
 
 class Head:
@@ -269,8 +290,8 @@ class Head:
         """Bytes that wait for the head's end."""
         return len(self._data)
 
-    def feed(self, data: bytes) -> Started | None:
-        """The response, once its head is whole. Raises WireError, of which HeadSizeError is one."""
+    def feed(self, data: bytes) -> tuple[ResponseHead, bytes] | None:
+        """The response and what came behind it, once its head is whole. Raises WireError, of which HeadSizeError is one."""
         self._data += data
         while True:
             head, blank, rest = self._data.partition(b"\r\n\r\n")
@@ -278,10 +299,10 @@ class Head:
                 raise HeadSizeError(f"over {MAX_HEAD} bytes")
             if not blank:
                 return None
-            status, headers = response_head(head)
-            if status >= 200:
+            found = _read_head(head)
+            if found.framing is not None:
                 self._data = b""
-                return Started(status, headers, *body_of(status, headers), rest)
+                return found, rest
             self._data = rest
             self._interim += 1
             if self._interim > MAX_INTERIM:

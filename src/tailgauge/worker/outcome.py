@@ -131,9 +131,10 @@ def should_retry(exchange: Exchange) -> bool | None:
 
 def retry_after_s(exchange: Exchange) -> float | None:
     """The retry-after header, a number or a date, in seconds."""
-    text = exchange.header(b"retry-after").decode("latin-1")
-    if not text:
+    value = exchange.header(b"retry-after")
+    if not value:
         return None
+    text = value.decode("latin-1")
     try:
         seconds = float(text)
     except ValueError:

@@ -12,11 +12,12 @@ import sys
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import gevent
 from gevent import get_hub
-from gevent.event import Event
+from gevent.hub import Waiter
 
 from tailgauge.clock import monotonic_ns
 
@@ -40,7 +41,8 @@ class WaitTimer:
     """Waits for an absolute time, one waiter at a time; `wake` ends the wait early."""
 
     def __init__(self) -> None:
-        self._event = Event()
+        self._waiter = Waiter()  # an event would need another turn of the hub
+        self._due = _Itimerspec()
         self._libc: Any = None
         if TIMER:
             self._libc = ctypes.CDLL(None, use_errno=True)
@@ -55,14 +57,17 @@ class WaitTimer:
         if at_ns <= monotonic_ns():
             gevent.sleep(0)
             return
-        self._event.clear()
+        self._waiter.clear()
         if self._libc is not None:
-            due = _Itimerspec(_Timespec(0, 0), _Timespec(*divmod(at_ns, 1_000_000_000)))
-            self._libc.timerfd_settime(self._fd, _ABSOLUTE, ctypes.byref(due), None)
-            self._event.wait()
+            value = self._due.value
+            value.seconds, value.nanoseconds = divmod(at_ns, 1_000_000_000)
+            self._libc.timerfd_settime(self._fd, _ABSOLUTE, ctypes.byref(self._due), None)
+            self._waiter.get()
             return
-        self._event.wait(max(0.0, (at_ns - monotonic_ns() - _EARLY_NS) / 1e9))
-        while not self._event.is_set() and monotonic_ns() < at_ns:
+        early = HubTimer(max(0.0, (at_ns - monotonic_ns() - _EARLY_NS) / 1e9), partial(self._waiter.switch, False))
+        was_woken = self._waiter.get()
+        early.cancel()
+        while not was_woken and monotonic_ns() < at_ns:
             gevent.sleep(0)
 
     def repeat(self, every_ns: int) -> None:
@@ -72,7 +77,8 @@ class WaitTimer:
 
     def wake(self) -> None:
         """End the wait in progress."""
-        self._event.set()
+        if self._waiter.greenlet is not None:
+            get_hub().loop.run_callback(self._waiter.switch, True)
 
     def close(self) -> None:
         """Release the timer."""
@@ -84,7 +90,7 @@ class WaitTimer:
     def _on_due(self) -> None:
         with suppress(BlockingIOError):  # it was set anew since the poll
             os.read(self._fd, 8)
-        self._event.set()
+        self._waiter.switch(False)
 
 
 def hub_ticks(every_ns: int) -> Any:
