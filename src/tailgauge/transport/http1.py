@@ -250,6 +250,7 @@ def _framing(lengths: list[bytes], codings: list[bytes]) -> tuple[int | None, bo
     return int(lengths[0]) if lengths else None, bool(codings)
 
 
+@lru_cache(maxsize=16)
 def is_event_stream(content_type: bytes) -> bool:
     """Whether a body is one. It is UTF-8 by its registration; other sets that hold ASCII are read as such, and no others."""
     kind, _, parameters = content_type.lower().partition(b";")
