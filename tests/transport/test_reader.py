@@ -59,6 +59,21 @@ def test_reads_of_few_bytes_are_bounded_by_their_number(seen: Any, reader: str) 
     assert small["all"] == small["sent"]
 
 
+def test_what_nobody_acts_on_waits_for_others_and_an_end_does_not(seen: Any, reader: str) -> None:
+    if reader == "python":
+        pytest.skip("it keeps no reads")
+    patient = seen["patient"]
+
+    assert patient["waited_ms"] > 8
+    assert patient["taken"] == [["waits:x"], ["waits:y", "counts:z"], ["waits:"]]
+
+
+def test_an_answer_that_waits_when_its_call_is_closed_is_whole(seen: Any, reader: str) -> None:
+    if reader == "python":
+        pytest.skip("it keeps no reads")
+    assert seen["censored"] == {"done": True, "aborted": None, "cut": None, "status": 200}
+
+
 def test_the_first_bytes_of_the_only_connection_have_a_lower_bound(seen: Any) -> None:
     """Before it none was open: it is watched from its opening on."""
     alone = seen["alone"]

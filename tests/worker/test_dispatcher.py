@@ -48,6 +48,14 @@ def test_beyond_the_cap_arrivals_are_dropped_with_a_row_each_and_none_is_queued(
     assert late["in_flight"] == 0
 
 
+def test_an_answer_that_waits_to_be_read_frees_its_place_and_ended_when_it_did(seen):
+    facts = seen["waiting"]
+
+    assert facts["started"] == [0, 1]
+    assert facts["counts"]["client_drop"] == 0
+    assert facts["after_event"] == 0
+
+
 def test_a_stop_counts_what_was_not_reached_and_sends_no_more(seen):
     facts = seen["stop"]
 

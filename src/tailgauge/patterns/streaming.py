@@ -40,7 +40,9 @@ class Streaming(Pattern):
     @property
     def acts(self) -> bool:
         """Not if it reads one call to its end, whatever comes."""
-        return not self._is_patient or self.traffic.hedge.policy != "off" or self.traffic.retry.policy != "none"
+        return (
+            not self._is_patient or self.traffic.hedge.policy != "off" or self.traffic.retry.policy != "none"
+        )
 
     def steps(self, request: Request) -> Steps:
         """One call, unless its user may leave or be given another."""

@@ -272,7 +272,9 @@ class ResponseHead(NamedTuple):
         """A head without its blank line. Raises WireError."""
         status, headers = response_head(head)
         named = {name.lower(): value for name, value in reversed(headers)}
-        return cls(len(head), status, tuple(headers), named, framing_of(status, headers) if status >= 200 else None)
+        return cls(
+            len(head), status, tuple(headers), named, framing_of(status, headers) if status >= 200 else None
+        )
 
 
 _read_head = lru_cache(maxsize=16)(ResponseHead.read)  # many targets send the same head again and again

@@ -64,7 +64,9 @@ class WaitTimer:
             self._libc.timerfd_settime(self._fd, _ABSOLUTE, ctypes.byref(self._due), None)
             self._waiter.get()
             return
-        early = HubTimer(max(0.0, (at_ns - monotonic_ns() - _EARLY_NS) / 1e9), partial(self._waiter.switch, False))
+        early = HubTimer(
+            max(0.0, (at_ns - monotonic_ns() - _EARLY_NS) / 1e9), partial(self._waiter.switch, False)
+        )
         was_woken = self._waiter.get()
         early.cancel()
         while not was_woken and monotonic_ns() < at_ns:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import random
 import resource
+import select
 import socket
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import gevent
+from gevent.monkey import get_original
 from starting.script import case, print_facts
 from transport.scripts import scripted_server
 from transport.scripts.scripted_server import REST_S, SSE, Payload, Server, call, chunk, stopwatch
@@ -217,6 +219,66 @@ def small() -> Any:
         taken.append(len(thread.drain(0)))
         time.sleep(0.001)
     return {"sent": sent, "first": taken[0], "all": sum(taken)}
+
+
+@case
+def patient() -> Any:
+    """Messages for a connection that may wait, then for it and one that may not, then its end: time until the loop is woken
+    for the first, in ms, and what is taken each time."""
+    if scripted_server.READER == "python":
+        return None
+    thread = _reader.Reader()
+    (waits, waits_peer), (counts, counts_peer) = socket.socketpair(), socket.socketpair()
+    thread.may_wait(thread.add(waits.fileno(), "waits"), True)
+    thread.add(counts.fileno(), "counts")
+    woken = get_original("select", "poll")()
+    woken.register(thread.fileno(), select.POLLIN)
+
+    def taken(many: int) -> list[str]:
+        found: list[str] = []
+        while len(found) < many and woken.poll(5000):
+            found += [f"{name}:{data.decode()}" for name, data, *_ in thread.drain(0)]
+        return found
+
+    began = time.monotonic()
+    waits_peer.send(b"x")
+    first = taken(1)
+    waited_ms = (time.monotonic() - began) * 1e3
+    waits_peer.send(b"y")
+    counts_peer.send(b"z")
+    both = taken(2)
+    waits_peer.close()
+    return {"waited_ms": waited_ms, "taken": [first, both, taken(1)]}
+
+
+@case
+def censored() -> Any:
+    """An answer that has been read to its end, and waits, when its call is closed: how it ended, and what was decoded."""
+    if scripted_server.READER == "python":
+        return None
+
+    def answer(sock: Any, _: int) -> None:
+        late.request(sock)
+        sock.sendall(SSE + chunk(b"data: a\n\n") + b"0\r\n\r\n")
+        late.wait_end(sock)
+
+    late, exchange = Server(answer), Exchange(Payload())
+    exchange.may_wait = True
+    gevent.spawn(call, stopwatch(), late.url, exchange=exchange)
+    until = time.monotonic() + 5
+    while not (used := exchange.connection) or not READER.waits(
+        used._reading or 0, used
+    ):  # before the hub passes it on
+        gevent.sleep(0)
+        if exchange.done or time.monotonic() > until:
+            break
+    exchange.abort("censored")
+    return {
+        "done": exchange.done,
+        "aborted": exchange.aborted,
+        "cut": exchange.cut,
+        "status": exchange.status,
+    }
 
 
 @case

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from time import sleep
+from types import SimpleNamespace
 from typing import Any
 
 import gevent
@@ -13,6 +14,7 @@ from tailgauge.call import Call
 from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Done, Send, Take, Wait
 from tailgauge.rows.schema import TURNS
+from tailgauge.worker import dispatcher
 from tailgauge.worker.timers import WaitTimer
 
 
@@ -36,6 +38,23 @@ def cap() -> Any:
     early = bench.facts()
     gevent.sleep(0.4)
     return {"early": early, "late": bench.close()}
+
+
+def waiting() -> Any:
+    """Room for one, whose answer has been read and waits when the second is due: when it ended, by its row."""
+    bench = Bench(None, in_flight_per_worker=1)
+    ended_at: list[int] = []
+
+    def catch_up() -> None:
+        if not ended_at:
+            ended_at.append(monotonic_ns() - 5 * MS)
+            bench.attempts.calls[0].end(at_ns=ended_at[0])
+
+    dispatcher.READER = SimpleNamespace(catch_up=catch_up)
+    bench.dispatcher.lease(arrivals(0, 30))
+    bench.run()
+    gevent.sleep(0.1)
+    return {**bench.close(), "after_event": bench.recorder.rows[0].ended_at_ns - ended_at[0]}
 
 
 def stop() -> Any:
@@ -221,5 +240,5 @@ def behind() -> Any:
 
 
 print_facts(
-    order, cap, stop, late, far_behind, came_late, behind, drain, hurried, bug, retry_wait, informed_in_time, timer,
+    order, cap, waiting, stop, late, far_behind, came_late, behind, drain, hurried, bug, retry_wait, informed_in_time, timer,
 )  # fmt: skip

@@ -32,10 +32,10 @@ class FakeCall:
     on_abort: Any = None  # what closing a call brings to light
     done: bool = False
 
-    def end(self, ended: str = "ok") -> None:
+    def end(self, ended: str = "ok", at_ns: int | None = None) -> None:
         if not self.done:
             self.done = True
-            self.post(Ended(self.leg, self.attempt, monotonic_ns(), ended, None, text=self.text))
+            self.post(Ended(self.leg, self.attempt, at_ns or monotonic_ns(), ended, None, text=self.text))
 
     def abort(self, reason: str) -> None:
         if not self.done:
