@@ -48,6 +48,7 @@ class Reader:
         self._to_keep: dict[int, list[Any]] = {}
         self._timer: Any = None  # what is left goes on then
         self._wait_max_ns = 0
+        self._is_passing = False
 
     def add(self, fd: int, connection: Recipient) -> int:
         """Read a socket from now on; returns its number. Only where the reader is COMPILED."""
@@ -75,9 +76,10 @@ class Reader:
         self._thread.may_wait(number, yes)
 
     def catch_up(self) -> None:
-        """Pass on what was read by now, also what may wait."""
+        """Pass on what was read by now, also what may wait; within a call that passes on, behind what comes before."""
         self.collect()
-        self._pass_on()
+        if not self._is_passing:
+            self._pass_on()
 
     def waits(self, number: int, connection: Recipient) -> bool:
         """Whether something was read that the connection has not been given."""
@@ -107,6 +109,7 @@ class Reader:
         until_ns = now_ns + AT_ONCE_NS
         if waiting:  # the first is the oldest
             self._wait_max_ns = max(self._wait_max_ns, now_ns - waiting[0][3])
+        self._is_passing = True
         try:
             while waiting:
                 item = waiting.popleft()
@@ -114,6 +117,7 @@ class Reader:
                 if monotonic_ns() > until_ns:
                     break
         finally:  # the hub reports what one of them raised
+            self._is_passing = False
             if waiting:
                 self._go_on_soon()
         if not waiting:
