@@ -21,6 +21,7 @@ NO_BODY = frozenset({204, 304})
 MAX_DIGITS = 16  # of a length or a chunk size: more is no length, and Python refuses to read thousands
 _FRAMING = (b"content-length", b"transfer-encoding", b"connection")
 _CHARSETS = frozenset({b"", b"utf-8", b"utf8", b"us-ascii", b"iso-8859-1", b"windows-1252"})
+_END = b"0\r\n\r\n"
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,16})\s*(?:;.*)?$")
 
 
@@ -134,14 +135,17 @@ class ChunkedBody(Body):
     def feed(self, data: bytes) -> bytes:
         """Payload in `data`, joined over its chunks."""
         out, at, end = [], 0, len(data)
-        while self.between:  # chunks that came whole, as most do
-            stop = data.find(b"\r\n", at)
-            begin = stop + 2
-            behind = begin + (_sizes.get(data[at:stop]) or end)
-            if stop < 0 or data[behind : behind + 2] != b"\r\n":
-                break
-            out.append(data[begin:behind])
-            at = behind + 2
+        if self.between:  # chunks that came whole, as most do, and the usual end
+            while (stop := data.find(b"\r\n", at)) >= 0:
+                begin = stop + 2
+                behind = begin + (_sizes.get(data[at:stop]) or end)
+                if data[behind : behind + 2] != b"\r\n":
+                    break
+                out.append(data[begin:behind])
+                at = behind + 2
+            if data[at:] == _END:
+                self.done = self._trailer = True
+                at = end
         while at < end and not self.done:
             if self._left:
                 piece = data[at : at + self._left]
