@@ -79,6 +79,10 @@ SEEN = {
     "vllm_chat": expected(
         text(6, 4, 5, 6), stop_reason="length", model="tiny", usage={"input_tokens": 19, "output_tokens": 4}
     ),
+    "vllm_chat_details": expected(
+        text(7, 4), stop_reason="length", model="tiny",
+        usage={"input_tokens": 79, "output_tokens": 2, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 256},
+    ),
     "vllm_chat_overloaded": expected(error="Service Unavailable"),
     "vllm_messages_overloaded": expected(finished=False, stopped=False, error="internal_error"),
     "llamacpp_messages_context_full": expected(
@@ -256,7 +260,7 @@ OPENAI = {
     "no word of a cache": ([usage(prompt_tokens=23, completion_tokens=4, prompt_tokens_details=None)], DONE,
                            {"usage": {"input_tokens": 23, "output_tokens": 4}}),
     "a cache that says zero": ([usage(prompt_tokens=23, prompt_tokens_details={"cached_tokens": 0, "created_cache_tokens": 9})], DONE,
-                               {"usage": {"input_tokens": 23, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 9}}),
+                               {"usage": {"input_tokens": 14, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 9}}),
     "reasoning tokens": ([usage(completion_tokens=9, completion_tokens_details={"reasoning_tokens": 4})], DONE,
                          {"usage": {"output_tokens": 9, "thinking_tokens": 4}}),
     "usage in every chunk": ([{**choice(content="a"), "usage": {"completion_tokens": n}} for n in (1, 2, 3)], DONE,
