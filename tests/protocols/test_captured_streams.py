@@ -101,6 +101,15 @@ def test_a_captured_stream_means_the_same_in_any_pieces(name, step):
     assert decoded((CAPTURES / f"{name}.sse").read_bytes(), on_event, step) == SEEN[name]
 
 
+@pytest.mark.parametrize(("content", "code"), [("", 503), ("hel", None)])
+def test_an_error_event_before_any_content_has_the_status_of_a_refusal(content, code):
+    decoder = StreamDecoder(OpenAI.on_event)
+    decoder.feed(sse(choice(role="assistant", content=content)), 0, 1, 2, 0, at_rest=True)
+    decoder.feed((CAPTURES / "vllm_chat_overloaded.sse").read_bytes(), 1, 2, 3, 1, at_rest=True)
+
+    assert (decoder.error_code, decoder.error[0]) == (code, "Service Unavailable")
+
+
 def test_every_capture_is_looked_at():
     assert {path.stem for path in CAPTURES.iterdir()} == set(SEEN)
 

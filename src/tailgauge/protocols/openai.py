@@ -118,7 +118,7 @@ class OpenAI(WireProtocol):
         chunk = tree_of(data)
         decoder.seen()
         if name == b"error" or chunk.get("error"):
-            decoder.error = decoder.error or error_of(chunk)
+            decoder.error_event(chunk)
             return
         if decoder.model is None:
             decoder.message_id = text_or_none(chunk.get("id"))
