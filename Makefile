@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test pytest verify coverage lint types imports audit dist docs site example docs-check bench bench-quick intervals bench-large chaos soak scale clean
+.PHONY: help install quickstart test pytest verify coverage lint types imports audit dist docs site example docs-check bench bench-quick intervals bench-large chaos soak scale vllm clean
 
 help:              ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## +/\t/' | expand -t 14
@@ -121,6 +121,10 @@ soak: install              ## run 2,000 chunks/s for MINUTES (30) and check for 
 
 scale: install             ## measure the cost of 2 to 64 workers for the master (15 minutes)
 	$(BIN)/python bench/scale.py --write
+
+vllm: install              ## test against a vLLM, whose Python TAILGAUGE_VLLM names (4 minutes)
+	$(if $(TAILGAUGE_VLLM),,$(error TAILGAUGE_VLLM is not set: the Python of an environment that has vLLM))
+	$(BIN)/python -m pytest tests/real_engine/test_vllm.py
 
 clean:             ## remove .venv, caches and build outputs
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis

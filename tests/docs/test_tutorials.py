@@ -28,7 +28,7 @@ from tailgauge.errors import Exit
 ENGINES = ("simulated", "llama.cpp", "vllm")
 BLOCK = re.compile(r"(?:<!-- (.+?) -->\n)?```(\w+)\n(.*?)```", re.DOTALL)
 CODE = re.compile(r"# exit code (\d+)$")
-START_S, COMMAND_S, TRIES = 60, 300, 2
+START_S, COMMAND_S, TRIES = 180, 300, 2  # START_S: a vLLM loads its model
 # Experiments of fewer runs, for `make test`.
 FEWER = {
     "run headroom.toml": "--set experiment.minutes=5 --set experiment.headroom.confirm=1",

@@ -79,6 +79,10 @@ SEEN = {
     "vllm_chat": expected(
         text(6, 4, 5, 6), stop_reason="length", model="tiny", usage={"input_tokens": 19, "output_tokens": 4}
     ),
+    "vllm_chat_details": expected(
+        text(7, 4), stop_reason="length", model="tiny",
+        usage={"input_tokens": 79, "output_tokens": 2, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 256},
+    ),
     "vllm_chat_overloaded": expected(error="Service Unavailable"),
     "vllm_messages_overloaded": expected(finished=False, stopped=False, error="internal_error"),
     "llamacpp_messages_context_full": expected(
@@ -95,6 +99,15 @@ def test_a_captured_stream_means_the_same_in_any_pieces(name, step):
     on_event = Anthropic.on_event if "messages" in name else OpenAI.on_event
 
     assert decoded((CAPTURES / f"{name}.sse").read_bytes(), on_event, step) == SEEN[name]
+
+
+@pytest.mark.parametrize(("content", "code"), [("", 503), ("hel", None)])
+def test_an_error_event_before_any_content_has_the_status_of_a_refusal(content, code):
+    decoder = StreamDecoder(OpenAI.on_event)
+    decoder.feed(sse(choice(role="assistant", content=content)), 0, 1, 2, 0, at_rest=True)
+    decoder.feed((CAPTURES / "vllm_chat_overloaded.sse").read_bytes(), 1, 2, 3, 1, at_rest=True)
+
+    assert (decoder.error_code, decoder.error[0]) == (code, "Service Unavailable")
 
 
 def test_every_capture_is_looked_at():
@@ -256,7 +269,7 @@ OPENAI = {
     "no word of a cache": ([usage(prompt_tokens=23, completion_tokens=4, prompt_tokens_details=None)], DONE,
                            {"usage": {"input_tokens": 23, "output_tokens": 4}}),
     "a cache that says zero": ([usage(prompt_tokens=23, prompt_tokens_details={"cached_tokens": 0, "created_cache_tokens": 9})], DONE,
-                               {"usage": {"input_tokens": 23, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 9}}),
+                               {"usage": {"input_tokens": 14, "cache_read_input_tokens": 0, "cache_creation_input_tokens": 9}}),
     "reasoning tokens": ([usage(completion_tokens=9, completion_tokens_details={"reasoning_tokens": 4})], DONE,
                          {"usage": {"output_tokens": 9, "thinking_tokens": 4}}),
     "usage in every chunk": ([{**choice(content="a"), "usage": {"completion_tokens": n}} for n in (1, 2, 3)], DONE,

@@ -52,6 +52,7 @@ class Decoded:
     has_content: bool = True
     streams: bool = True
     statuses: frozenset[int] = frozenset({200})  # that an answer has
+    error_code: object = None
     answer: str | None = None
     usage: str | None = None  # what is wrong with it
 
@@ -76,6 +77,10 @@ CASES = {
     "cut before the end mark": (Result(cut="connection_closed"), Decoded(finished=False), Outcome("truncated", "connection_closed")),
     "cut behind the end mark": (Result(cut="connection_reset"), Decoded(), Outcome("truncated", "connection_reset")),
     "an error in the stream": (Result(), Decoded(("server_error", "full")), Outcome("stream_error", "server_error", "full")),
+    "an error in the stream that is no refusal": (Result(), Decoded(("e", "m"), error_code=500), Outcome("stream_error", "e", "m")),
+    "a code that is no number": (Result(), Decoded(("e", "m"), error_code=[503]), Outcome("stream_error", "e", "m")),
+    "a stream that refuses the call": (Result(), Decoded(("busy", "m"), error_code=503), Outcome("overloaded", "busy", "m")),
+    "a stream that limits the rate": (Result(), Decoded(("e", "m"), error_code=429), Outcome("rate_limited", "e", "m", "unknown")),
     "an error in a stream that was cut": (Result(cut="x"), Decoded(("e", "m"), finished=False), Outcome("stream_error", "e", "m")),
     "a page instead of a stream": (Result(headers=[(b"content-type", b"text/html")], plain_body=b"<p>hi"), Decoded(finished=False),
                                    Outcome("client_error", "not_an_event_stream", "<p>hi")),

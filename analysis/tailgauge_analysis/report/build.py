@@ -52,7 +52,7 @@ SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
     lambda of: latency_under_load.section(of.diagnosis, of.slopes),
     lambda of: phases.section(of.phases),
     lambda of: rate_limits.section(of.rate_limits),
-    lambda of: cache.section(of.cache),
+    lambda of: cache.section(of.cache, of.frames.run),
     lambda of: fan_out.section(of.fan_out),
     lambda of: transports.section(of.transports),
     lambda of: hedging.section(of.hedging, in_blocks=bool(table(of.frames.run["scenario"], "crossover"))),

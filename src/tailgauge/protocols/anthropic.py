@@ -235,7 +235,7 @@ def _on_landmark(decoder: StreamDecoder, kind: str, event: dict[str, Any]) -> No
         case "message_stop":
             decoder.stop()
         case "error":
-            decoder.error = decoder.error or error_of(event)
+            decoder.error_event(event)
 
 
 def _total(usages: Iterable[dict[str, Any]]) -> Counter[str]:

@@ -112,6 +112,7 @@ class StreamDecoder:
         self.finished = False  # the protocol's end mark, or its equivalent, was seen
         # Type and message of an error inside the stream.
         self.error: tuple[str, str] | None = None if event_ids is None else event_ids.connect()
+        self.error_code: Any = None  # of an error before any content, a status where it is one
         self.message_id: str | None = None
         self.model: str | None = None
         self.stop_reason: str | None = None
@@ -180,6 +181,13 @@ class StreamDecoder:
         if not (isinstance(error, _MALFORMED) or found):
             raise error
         self.error = self.error or (kind, f"{found or type(error).__name__} in {where}")
+
+    def error_event(self, event: Any) -> None:
+        """Note an error of the target's; the first is kept."""
+        if self.error is None:
+            inner = event.get("error")
+            self.error_code = inner.get("code") if isinstance(inner, dict) and not self.has_content else None
+            self.error = error_of(event)
 
     def _give_up(self, kind: str, text: str) -> None:
         """Follow it no further; the first error is kept."""

@@ -1,7 +1,8 @@
 """OpenAI chat completions: the official SDK builds the request, this file reads the stream.
 
-The role chunk is no token. `prompt_tokens` includes the cached ones: input_tokens is what remains. The end mark is
-[DONE]; an engine that leaves it out is complete when it named a finish reason and ended its body cleanly.
+The role chunk is no token. `prompt_tokens` includes the cached ones, and those that vLLM wrote to its cache: input_tokens
+is what remains. The end mark is [DONE]; an engine that leaves it out is complete when it named a finish reason and ended
+its body cleanly.
 
 Thinking has no common name here: `reasoning_effort` goes to everyone, and engines get the variable `enable_thinking` of
 their chat template besides. Only engines get a budget (`thinking_token_budget`, `thinking_budget`).
@@ -49,6 +50,7 @@ class OpenAI(WireProtocol):
         **dict.fromkeys(("choices/logprobs", "choices/token_ids"), FREE),
         "usage/prompt_tokens": SAME,
         "usage/prompt_tokens_details/cached_tokens": SAME,
+        "usage/prompt_tokens_details/created_cache_tokens": SAME,
         **dict.fromkeys(("usage/completion_tokens", "usage/total_tokens"), COUNT),
         "usage/completion_tokens_details/reasoning_tokens": COUNT,
     }
@@ -116,7 +118,7 @@ class OpenAI(WireProtocol):
         chunk = tree_of(data)
         decoder.seen()
         if name == b"error" or chunk.get("error"):
-            decoder.error = decoder.error or error_of(chunk)
+            decoder.error_event(chunk)
             return
         if decoder.model is None:
             decoder.message_id = text_or_none(chunk.get("id"))
@@ -220,12 +222,14 @@ def _choice(decoder: StreamDecoder, choice: dict[str, Any]) -> None:
 
 def _usage(decoder: StreamDecoder, usage: dict[str, Any]) -> None:
     prompt, details = usage.get("prompt_tokens"), usage.get("prompt_tokens_details") or {}
-    cached, output = details.get("cached_tokens"), usage.get("completion_tokens")
+    cached, created = details.get("cached_tokens"), details.get("created_cache_tokens")
+    output = usage.get("completion_tokens")
     thinking = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens")
     if isinstance(prompt, int) and isinstance(output, int) and isinstance(thinking, int):
         # xAI counts thinking beside the completion.
         output += thinking if usage.get("total_tokens") == prompt + output + thinking else 0
     decoder.count(
-        input_tokens=prompt - (cached or 0) if type(prompt) is int else prompt, cache_read_input_tokens=cached,
-        cache_creation_input_tokens=details.get("created_cache_tokens"), output_tokens=output, thinking_tokens=thinking,
+        input_tokens=prompt - (cached or 0) - (created or 0) if type(prompt) is int else prompt,
+        cache_read_input_tokens=cached, cache_creation_input_tokens=created,
+        output_tokens=output, thinking_tokens=thinking,
     )  # fmt: skip

@@ -116,6 +116,17 @@ def test_where_every_run_is_invalid_there_is_no_answer(tmp_path):
     assert "INVALID" in end.value.value.result.sentence
 
 
+def test_a_rate_without_a_valid_run_ends_it_and_is_named(tmp_path):
+    course = HeadroomPlanner(base(tmp_path)).course()
+    (today,) = next(course)
+    (first,) = course.send([ran(today)])
+    (again,) = course.send([ran(first, "INVALID")])
+    with pytest.raises(StopIteration) as end:
+        course.send([ran(again, "INVALID")])
+
+    assert any(f"ended at {first.name}" in one for one in end.value.value.result.details)
+
+
 def test_what_is_spent_ends_it_with_what_is_known_by_then(tmp_path):
     course = HeadroomPlanner(base(tmp_path)).course()
     steps = next(course)

@@ -25,7 +25,7 @@ from tailgauge_analysis.sections.latency_under_load.slopes import PS
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.cells import side_by_side
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share, share_range
-from tailgauge_analysis.text.json_values import Json, table, tables
+from tailgauge_analysis.text.json_values import Json, number, table, tables
 from tailgauge_analysis.text.quantile import FOR_FIGURES
 from tailgauge_analysis.text.section import Cell, Section, Table, Value
 from tailgauge_analysis.verdict.clocks import clocks
@@ -161,10 +161,10 @@ def _over_time(of: pd.DataFrame, spent: Cost | None) -> OverTime:
     return OverTime(step, middle, read, 1 - saved)
 
 
-def section(found: Sequence[Cache]) -> Section | None:
+def section(found: Sequence[Cache], run: Json) -> Section | None:
     """The section; None where no traffic involves a cache."""
     if not found:
-        return None
+        return _by_engine(run)
     facts, listed = side_by_side("By traffic", {plain(one.traffic, 80): list(_facts(one)) for one in found})
     for one in found:
         of = f" ({plain(one.traffic, 80)})" if len(found) > 1 else ""
@@ -175,6 +175,21 @@ def section(found: Sequence[Cache]) -> Section | None:
         computed=(*COMPUTED, *(f"{title}: {formula}." for _, title, formula in RATES)),
         brief=tuple(line for one in found for line in _brief(one, several=len(found) > 1)),
     )  # fmt: skip
+
+
+def _by_engine(run: Json) -> Section | None:
+    """What the engine's own counters tell of the whole run, where the usage has no cached tokens."""
+    counted = run["engine_cache"]
+    read, prompt = (number(counted.get(key)) for key in ("cached", "prompt"))
+    is_shared = any(table(of, "cache") for of in tables(run["scenario"], "traffic").values())
+    if read is None or not prompt or not (read or is_shared):
+        return None
+    part, engine = share(read / prompt), plain(str(counted["engine"]), 80)
+    text = f"{engine} counts {part} of {count(prompt)} prompt tokens read from its cache, those of other users included."
+    if engine == "vLLM":
+        text += " With --enable-prompt-tokens-details its usage has them for each call."
+    line = f"{part} of prompt tokens read, by {engine}'s own counters"
+    return Section("cache", "Prompt cache", text, brief=(line,))
 
 
 def sentence(one: Cache) -> str:

@@ -91,7 +91,7 @@ def cached(reading: RunReading, per_s: Floats, ttl: str, *, has_marks: bool) -> 
 def without_usage(counted: Json, sent: pd.DataFrame, ratio: Medians | None) -> tuple[ProbeCheck, ...]:
     """Whether there is a cache at all, where the target's usage has no cached tokens."""
     read, prompt = (number(counted.get(key)) for key in ("cached", "prompt"))
-    why = "the usage has no cached tokens; some engines add them by an option"
+    why = "the usage has no cached tokens; vLLM adds them with --enable-prompt-tokens-details"
     if read is not None and prompt:
         text = f"{counted['engine']} counts {share(read / prompt)} of {count(prompt)} prompt tokens read from its cache"
         none = np.full(len(sent), read < NO_READS * prompt)

@@ -49,6 +49,7 @@ FEWEST, SHORTEST_FREE_S = 60, 12.0  # requests and seconds of such a step
 DRAIN_S = 5.0
 NARROW_FREE = 1.4  # gap between a pass and a fail that is not halved: few requests tell no more
 MOST_IN_FLIGHT = 8_000  # of a worker, where the scenario does not say
+UNUSABLE = "the search ended at {}: no run of it was valid, see their reports for the causes"
 SPENT = "experiment.minutes: {:g} minutes left no time for more runs"
 GAPS = 40_000  # arrivals for the long-run estimate
 
@@ -68,7 +69,7 @@ class HeadroomPlanner(Planner):
         # The simulated endpoint resets with every run, and needs no rest.
         self._rest_s = 0.0 if base.scenario.target.url == SIMULATED else self._settings.rest_s
         minutes, steps = base.table.minutes, 1 if self._settings.no_429 else STEPS
-        self._left_s, self._spent = minutes * 60, False
+        self._left_s, self._spent, self._unusable = minutes * 60, False, ""
         self._step_s = self._settings.step_s or _step_s(minutes, steps, self._rest_s)
         self._free_s = self._settings.step_s or _step_s(minutes, STEPS_FREE, 0.0)
         narrow = (1 + self._settings.precision) ** (2 * search.SLACK)
@@ -98,6 +99,7 @@ class HeadroomPlanner(Planner):
             if fitting:
                 yield from self.run(fitting)
             if len(self._kept) == before:  # nothing is left to try, or no run of it is valid
+                self._unusable = ", ".join(step.name for step in fitting)
                 return
 
     def _fitting(self, steps: Sequence[Step]) -> list[Step]:
@@ -163,6 +165,7 @@ class HeadroomPlanner(Planner):
         """What was found."""
         remarks = [SAME_TRACE] if self._trace else []
         remarks += [SPENT.format(self._base.table.minutes)] if self._spent else []
+        remarks += [UNUSABLE.format(self._unusable)] if self._unusable else []
         return report.answer(self._settings, self._today, self.results, *self._judged(), remarks)
 
 

@@ -16,7 +16,7 @@ from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.report import make
 from tailgauge_analysis.sections.cache.calls import calls, settings
 from tailgauge_analysis.sections.cache.misses import causes
-from tailgauge_analysis.sections.cache.section import _salted, cache
+from tailgauge_analysis.sections.cache.section import _salted, cache, section
 
 KEYS = ["request_id", "leg", "attempt"]
 TREE = {
@@ -243,3 +243,25 @@ def test_a_run_without_a_cache_has_no_such_section(made):
     assert report.data["cache"] == []
     assert 'id="cache"' not in report.html.read_text()
     assert "## Prompt cache" not in report.markdown.read_text()
+
+
+@pytest.mark.parametrize(
+    ("counted", "shared", "text"),
+    [
+        ({"engine": "vLLM", "cached": 222_464, "prompt": 338_022}, {}, "vLLM counts 65.8% of 338,022"),
+        ({"engine": "llama.cpp", "cached": 0, "prompt": 900}, SYSTEM, "llama.cpp counts 0% of 900"),
+        ({"engine": "vLLM", "cached": 0, "prompt": 900}, {}, None),
+        ({"engine": "vLLM", "cached": 0, "prompt": 0}, SYSTEM, None),
+        ({}, SYSTEM, None),
+    ],
+)
+def test_where_the_usage_has_no_cached_tokens_the_engines_own_counters_tell(counted, shared, text):
+    run = {"engine_cache": counted, "scenario": {"traffic": {"chat": {"cache": shared} if shared else {}}}}
+    found = section([], run)
+
+    assert (found is None) == (text is None)
+    if found is not None:
+        assert found.title == "Prompt cache"
+        assert found.answer.startswith(text)
+        assert ("--enable-prompt-tokens-details" in found.answer) == (counted["engine"] == "vLLM")
+        assert "own counters" in found.brief[0]
