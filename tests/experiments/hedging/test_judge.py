@@ -131,7 +131,7 @@ def test_a_planted_crossover_is_found_and_told():
     assert between.startswith("between ")
     assert between.endswith(": leave it off, or measure again with experiment.minutes = 100")
     assert sizes.startswith("p99 −")
-    assert " at 3 requests/s, +" in sizes
+    assert " at 2 requests/s, +" in sizes
     assert cause.startswith("the target keeps generating for closed attempts")
     assert any("each ms gained costs 0 – " in text for text in notes)
     assert "A note." in notes

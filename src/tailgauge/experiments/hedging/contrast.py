@@ -81,7 +81,8 @@ def shares(off: Sequence[Floats], on: Sequence[Floats]) -> Contrast:
 
 def _share(weights: Ints, counts: Floats | Ints, sizes: Floats) -> Floats:
     """Counted requests of the cells relative to all; `counts` by cell, or by draw and cell."""
-    return (weights * counts).sum(axis=1) / np.maximum(weights @ sizes, 1)
+    share: Floats = (weights * counts).sum(axis=1) / np.maximum(weights @ sizes, 1)
+    return share
 
 
 def _contrast(between: Statistic, pairs: int, tested: Statistic | None = None) -> Contrast:
