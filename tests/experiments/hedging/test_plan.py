@@ -203,6 +203,8 @@ def test_loads_get_equal_requests_in_the_minutes_given_and_blocks_of_five_p99(tm
 
     assert requests == pytest.approx([requests[0]] * 3, rel=0.05)
     assert 22 * 60 < sum(one.duration_s + RUN_S for one in steps) <= 25 * 60
+    more, _ = planned(tmp_path, 1.0, block_s=None, loads=(0.1, 0.2, 0.4), more_loads=1, pairs=20)
+    assert more[0].duration_s == steps[0].duration_s  # no time is kept for a load that may not fit
     steps, _ = planned(tmp_path, 3.0, block_s=None, loads=(0.1, 0.2, 0.4), more_loads=0, pairs=20)
     assert all(dict(one.overrides)["crossover"]["block_s"] >= 5 * 3.0 for one in steps[1:])
     assert sum(one.duration_s + RUN_S for one in steps) <= 25 * 60
