@@ -66,7 +66,7 @@ class Hedging(Table):
     """the table of [traffic] whose `hedge` is tested; default the only one that hedges"""
     sustainable_per_s: Positive | None = None
     """rate that `loads` are relative to; default measured first"""
-    loads: Annotated[tuple[_Load, ...], Field(strict=False, min_length=1)] = (0.2, 0.45, 0.7)
+    loads: Annotated[tuple[_Load, ...], Field(strict=False, min_length=1)] = (0.25, 0.35, 0.7)
     """tested loads, relative to the sustainable rate"""
     quantile: float | None = Field(None, ge=0.5, lt=1)
     """quantile of end-to-end times to compare; default p99, or p95 if a variant has too few requests"""

@@ -118,7 +118,7 @@ def test_near_saturation_what_hedging_piles_up_is_unstable_also_where_it_slows_b
 
 
 def test_the_interval_holds_the_crossover_of_stragglers(full_size, tmp_path_factory):
-    """Three quarters of an hour with the search for the sustainable rate: an interval is open at an end in most of them."""
+    """Three quarters of an hour with the search for the sustainable rate: most show a gain at 1/s or a harm at 4/s."""
     wanted: dict[str, Any] = {
         "name": "stragglers", "arrival": {"rate_per_s": 1.5},
         "traffic": {"chat": {"pattern": "hedged", "prompt_tokens": 4000, "output_tokens": 70, "hedge": STRAGGLERS}},
@@ -133,10 +133,10 @@ def test_the_interval_holds_the_crossover_of_stragglers(full_size, tmp_path_fact
         folder = tmp_path_factory.mktemp("stragglers")
         tail = conducted({**wanted, "seed": seed}, folder).answer.facts["found"]["tail"]
         found.append((tail["helps_below_per_s"] or 0.0, tail["hurts_above_per_s"] or math.inf))
-    shown = [(low, high) for low, high in found if low > 0 or high < math.inf]
+    informative = [(low, high) for low, high in found if low >= 1 or high <= 4]
 
     assert sum(low <= CROSSES_PER_S <= high for low, high in found) >= 0.85 * len(found), found
-    assert len(shown) >= 0.6 * len(found), found
+    assert len(informative) >= 0.8 * len(found), found
 
 
 def test_the_best_delay_is_used(tmp_path):
@@ -203,6 +203,8 @@ def test_loads_get_equal_requests_in_the_minutes_given_and_blocks_of_five_p99(tm
 
     assert requests == pytest.approx([requests[0]] * 3, rel=0.05)
     assert 22 * 60 < sum(one.duration_s + RUN_S for one in steps) <= 25 * 60
+    more, _ = planned(tmp_path, 1.0, block_s=None, loads=(0.1, 0.2, 0.4), more_loads=1, pairs=20)
+    assert more[0].duration_s == steps[0].duration_s  # no time is kept for a load that may not fit
     steps, _ = planned(tmp_path, 3.0, block_s=None, loads=(0.1, 0.2, 0.4), more_loads=0, pairs=20)
     assert all(dict(one.overrides)["crossover"]["block_s"] >= 5 * 3.0 for one in steps[1:])
     assert sum(one.duration_s + RUN_S for one in steps) <= 25 * 60

@@ -4,8 +4,9 @@ Input: values by pair of blocks. Output: one number with its interval; below 0 i
 pooled, because a block alone is too short for a p99. The order within a pair is random, so without an effect the blocks
 could be exchanged: `exchanged` has the numbers of drawn exchanges. Any block may change places with any other, because the
 2^n exchanges within few pairs are too few; drift makes that test more careful, as blocks then differ more than pairs do. Of a
-quantile these are of the share of requests beyond the quantile of both together: the quantile itself jumps where few requests
-are much slower than the others, so that chance would look as large as any effect. The interval is a bootstrap over pairs:
+quantile these are of the share of requests beyond the geometric mean of the quantiles of both variants: it is equal where these
+are. The quantile itself jumps where few requests are much slower than the others, so that chance would look as large as any
+effect; the quantile of both together lies among those few, and leaves some of them out. The interval is a bootstrap over pairs:
 drift affects both blocks of a pair. A dozen pairs vary less about their mean than about the expectation, so the draws are
 stretched by what n - 1 degrees of freedom cost and by Student's t.
 """
@@ -14,7 +15,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -26,13 +27,15 @@ REPS = 1000
 FEWEST = 2  # pairs that vary at all
 DRAWN = 2_047  # exchanges
 MOST = 5.0  # of a logarithm: 148x; larger differences are clipped
-Statistic = Callable[[Ints], Floats]  # weights of the cells, one row per draw, to one number per draw
+Statistic = Callable[
+    [Ints, Ints], Floats
+]  # weights of the cells on and off, a row per draw; a number per draw
 
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
     """On against off. `value`: difference of the logarithms, or of the shares; `draws`: the same of each resample;
-    `exchanged`: of the shares, as they are and then with the variants of some blocks exchanged.
+    `exchanged`: of the shares, as they are and then with the variants of blocks exchanged.
     """
 
     value: float
@@ -57,30 +60,38 @@ def quantiles(off: Sequence[Floats], on: Sequence[Floats], p: float) -> Contrast
         with np.errstate(invalid="ignore"):
             return np.where(both, 0.0, np.clip(on - off, -MOST, MOST))
 
-    common = float(np.quantile(values, p, method="inverted_cdf"))
-    beyond = shares(*([(one >= common).astype(np.float64) for one in blocks] for blocks in (off, on)))
+    def beyond(on: Ints, off: Ints) -> Floats:
+        between = np.exp((logs(on) + logs(off)) / 2)
+        counts = np.stack([len(one) - np.searchsorted(np.sort(one), between) for one in cells], axis=1)
+        return _share(on, counts, sizes) - _share(off, counts, sizes)
+
+    sizes = np.array([float(len(one)) for one in cells])
     whole = [logs(_of(hedged, len(off))[None, :])[0] for hedged in (True, False)]
     if np.isinf(whole).all():
         return None
-    return replace(_contrast(logs, difference, len(off)), exchanged=beyond.exchanged)
+    return _contrast(lambda on, off: difference(logs(on), logs(off)), len(off), beyond)
 
 
 def shares(off: Sequence[Floats], on: Sequence[Floats]) -> Contrast:
     """Share of ones with hedging less that without."""
     cells = [values for pair in zip(off, on, strict=True) for values in pair]
     ones, sizes = np.array([one.sum() for one in cells]), np.array([float(len(one)) for one in cells])
-    return _contrast(lambda w: (w @ ones) / np.maximum(w @ sizes, 1), lambda a, b: a - b, len(off))
+    return _contrast(lambda on, off: _share(on, ones, sizes) - _share(off, ones, sizes), len(off))
 
 
-def _contrast(statistic: Statistic, less: Callable[[Floats, Floats], Floats], pairs: int) -> Contrast:
-    def between(of_on: Ints, of_off: Ints) -> Floats:
-        return less(statistic(of_on), statistic(of_off))
+def _share(weights: Ints, counts: Floats | Ints, sizes: Floats) -> Floats:
+    """Counted requests of the cells relative to all; `counts` by cell, or by draw and cell."""
+    share: Floats = (weights * counts).sum(axis=1) / np.maximum(weights @ sizes, 1)
+    return share
 
+
+def _contrast(between: Statistic, pairs: int, tested: Statistic | None = None) -> Contrast:
+    """`between`: the number of which an interval is wanted; `tested`: that is exchanged, if not the same."""
     on, off = _of(True, pairs), _of(False, pairs)
     value = float(between(on[None, :], off[None, :])[0])
     order = np.tile(on, (DRAWN, 1))
     order = np.vstack([on, np.random.default_rng(SEED).permuted(order, axis=1)])
-    exchanged = between(order, 1 - order)
+    exchanged = (tested or between)(order, 1 - order)
     drawn = np.random.default_rng(SEED).integers(0, pairs, (REPS, pairs))
     times = np.repeat(np.stack([np.bincount(row, minlength=pairs) for row in drawn]), 2, axis=1)
     draws = between(times * on, times * off)

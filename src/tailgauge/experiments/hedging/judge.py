@@ -6,7 +6,9 @@ claim needs p <= 0.04, because a false claim costs more than a missed one.
 
 The effect of hedging can only get worse as the load rises, so neighbouring loads are pooled. That it helps at a load is
 tested on that load and those above, that it hurts on it and those below: the largest of all sums over the load and some that
-follow is compared with the same after exchanging the variants of blocks, so that trying many loads makes no finding. Such
+follow is compared with the same after exchanging the variants of blocks, so that trying many loads makes no finding. What is
+added is each load's normal score: its rank among the exchanges as a normal quantile. In standard errors a harm that comes in
+few bursts, which no exchange exceeds, would count less than chance at loads without bursts. Such
 tests are nested, so the last load at which it helps and the first at which it hurts, each at 2.5%, are a 95% interval of the
 crossover. Only the former is one load further down, because harm comes in bursts, which a few blocks may lack: without that
 the interval missed up to 25% of planted crossovers. The crossover itself is the zero of a non-decreasing fit through the
@@ -24,6 +26,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
+from statistics import NormalDist
 
 import numpy as np
 
@@ -259,15 +262,16 @@ def p_values(of: Sequence[Contrast]) -> tuple[Floats, Floats]:
         return np.ones(0), np.ones(0)
     rng = np.random.default_rng(SEED)
     drawn = [one.exchanged[[0, *rng.integers(0, len(one.exchanged), DRAWN)]] for one in of]
-    rows = np.stack([one / max(TINY, float(np.sqrt((one**2).mean()))) for one in drawn], axis=1)
-    return _from_each(rows), _from_each(-rows[:, ::-1])[::-1]
+    return _from_each(drawn), _from_each([-one for one in reversed(drawn)])[::-1]
 
 
-def _from_each(rows: Floats) -> Floats:
-    """p of the least sum over a load and some of those that follow, in standard errors; the first row is as observed. No lower
+def _from_each(drawn: Sequence[Floats]) -> Floats:
+    """p of the least sum over a load and some of those that follow, in normal scores; the first draw is as observed. No lower
     than at the load before, so that no number of loads makes a finding.
     """
-    n = rows.shape[1]
+    normal = np.array([NormalDist().inv_cdf((i + 0.5) / (DRAWN + 1)) for i in range(DRAWN + 1)])
+    ranks = [np.searchsorted(np.sort(one), one + TINY, side="right") for one in drawn]
+    rows, n = np.stack([normal[one - 1] for one in ranks], axis=1), len(drawn)
     least = [
         (np.cumsum(rows[:, i:], axis=1) / np.sqrt(np.arange(1, n - i + 1))).min(axis=1) for i in range(n)
     ]

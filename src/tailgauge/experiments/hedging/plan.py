@@ -4,7 +4,8 @@ sustainable rate to near it.
 A load is one run in which two copies of the tested traffic table, one without hedging, alternate in blocks: never both at
 the same time, because they would share capacity. First the sustainable rate, if it is not given; then delays at the lowest
 load; then that load, whose p99 decides how long the blocks of the others are; then those in random order; then some more near
-the crossover. Every load gets as many requests, as far as its blocks stay long enough.
+the crossover, if they fit. The lowest load shares its time with none of these, because nothing fits before its p99 is known.
+Every load gets as many requests, as far as its blocks stay long enough.
 """
 
 from __future__ import annotations
@@ -69,7 +70,7 @@ class HedgingPlanner(Planner):
             loads = sorted(self._sustainable * one for one in self._settings.loads)
             near = [math.sqrt(loads[0] * loads[-1])] * self._settings.more_loads
             yield from self._scan(loads[0], [*loads, *near])
-            yield from self._at(loads[:1], [*loads[1:], *near])
+            yield from self._at(loads[:1], loads[1:])
             near = self._checked(len(loads) - 1, near) if loads[1:] else []
             if not self._refused:
                 yield from self._at(loads[1:], near)
