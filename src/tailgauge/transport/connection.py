@@ -43,7 +43,8 @@ SOON_NS = 2_000_000_000  # a close within it follows the response; a later one i
 LONG_NS = 3_600_000_000_000
 MARGIN_S = 1.0
 MAX_MESSAGE = 500  # characters
-FEW_BYTES = 1000  # of a TLS record: a larger buffer costs more than the decryption
+FEW_SEALED = 8  # reads, which are not worth decoding yet
+RECORD_SIZE = 16_384  # bytes of a TLS record's plain text, at most
 
 
 # Bytes, when the last arrived, when they were read, when none was there (0: unknown).
@@ -98,6 +99,8 @@ class Connection:
         self._reading: int | None = None  # its number at the compiled reader
         self._raw, self._recvmsg = raw, raw.recvmsg
         self._tls: ssl.SSLObject | None = None
+        self._tls_over: str | None = None  # no more can be decrypted: why, or empty after a regular end
+        self._sealed: list[Read] = []  # of a stream that no one waits for, not decrypted yet
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._watcher: Any = None
         self._writable_watcher: Any = None
@@ -123,12 +126,32 @@ class Connection:
         if self.keep is not None and self._reading is not None:
             READER.keep(self._reading, None)
         self.listener, self.keep = listener, None
+        self._deliver_sealed()  # to nobody
 
     def store(self, reads: list[Read], keep: Callable[[Read], None]) -> None:
         """Append reads to `reads`, or pass them to `keep` which does, until one may be the last of the answer."""
         self.keep = keep
-        if self._reading is not None and self._tls is None:
-            READER.keep(self._reading, reads)
+        if self._reading is not None:
+            sealed = self._tls is not None
+            READER.keep(self._reading, self._sealed if sealed else reads, sealed=sealed)
+
+    def unseal(self, reads: list[Read]) -> None:
+        """Append what was stored sealed, which is decoded now. Much at once takes a third as long: else the state is cold."""
+        for data, arrived, now, empty in self._take_sealed():
+            if plain := self._decrypt(data):
+                reads.append((plain, arrived, now, empty))
+        if self._tls_over is not None:
+            get_hub().loop.run_callback(self._tls_ends)
+
+    def _take_sealed(self) -> list[Read]:
+        sealed = self._sealed.copy()
+        self._sealed.clear()
+        return sealed
+
+    def _deliver_sealed(self) -> None:
+        for read in self._take_sealed():
+            if not self.closed:
+                self._decrypted(*read)
 
     def pause(self, seconds: float, read_size: int) -> None:
         """Do not read for a while, and then at most `read_size` bytes at once; the kernel's buffer fills."""
@@ -298,9 +321,14 @@ class Connection:
         if self.closed:
             return
         if data is None:
-            self._may_end()
+            if len(self._sealed) < FEW_SEALED:
+                self._deliver_sealed()
+            if self._tls is None or self._sealed:
+                self._may_end()
         elif not data:
-            self._ended(os.strerror(arrived_at_ns) if arrived_at_ns else None)
+            self._deliver_sealed()
+            if not self.closed:
+                self._ended(os.strerror(arrived_at_ns) if arrived_at_ns else None)
         elif self._tls is not None:
             self._decrypted(data, arrived_at_ns, read_at_ns, empty_at_ns)
         else:
@@ -316,15 +344,15 @@ class Connection:
         if self._tls is None:
             self._deliver(data, *times)
             return
-        try:
-            plain, ended = self._decrypt(self._tls, data)
-        except ssl.SSLError as error:
-            self._ended(f"TLS: {error.reason or error}")
-            return
+        plain = self._decrypt(data)
         if plain:
             self._deliver(plain, *times)
-        if ended and not self.closed:
-            self._ended(None)
+        if self._tls_over is not None:
+            self._tls_ends()
+
+    def _tls_ends(self) -> None:
+        if not self.closed:
+            self._ended(self._tls_over or None)
 
     def _deliver(self, data: bytes, arrived: int, now: int, empty: int) -> None:
         if self.listener is None:
@@ -340,23 +368,26 @@ class Connection:
         if self.listener is not None:
             self.listener.advance()
 
-    def _decrypt(self, tls: ssl.SSLObject, data: bytes) -> tuple[bytes, bool]:
-        """Plain text of complete records, and whether the peer has ended the stream."""
-        incoming = self._incoming
-        incoming.write(data)
-        out: list[bytes] = []
-        while True:
-            try:
-                piece = tls.read(max(len(data), FEW_BYTES))
-            except ssl.SSLWantReadError:
-                return b"".join(out), False
-            except ssl.SSLZeroReturnError:
-                piece = b""
-            if not piece:
-                return b"".join(out), True
-            if not out and not incoming.pending and not tls.pending():
-                return piece, False  # one complete record, as in most reads: skip another attempt
-            out.append(piece)
+    def _decrypt(self, data: bytes) -> bytes:
+        """Plain text of the records that this read completes; sets `_tls_over`."""
+        assert self._tls is not None
+        incoming, tls, size = self._incoming, self._tls, len(data)
+        pieces: list[bytes] = []
+        try:
+            incoming.write(data)
+            while piece := tls.read(size):
+                if len(piece) < size and not incoming.pending and not pieces:
+                    return piece  # one complete record, as in most reads: skip another attempt
+                pieces.append(piece)
+                size = RECORD_SIZE
+            self._tls_over = ""
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLZeroReturnError:
+            self._tls_over = ""
+        except ssl.SSLError as error:
+            self._tls_over = f"TLS: {error.reason or error}"
+        return b"".join(pieces)
 
     def _ended(self, error: str | None) -> None:
         listener = self.listener
