@@ -183,15 +183,10 @@ static int read_one(Reader *self, uint32_t number, uint32_t generation, int64_t 
         memcpy(&t, CMSG_DATA(stamp), sizeof t);
         read->stamp = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
     }
-    int last = 0;
-    if (slot->sealed) {
-        read->look = look(self, slot, bytes, got);
-        slot->unseen_at = read->look ? 0 : read->read_at;
-        if (read->look && !self->look_at) self->look_at = read->read_at;
-    } else {
-        last = may_be_last(bytes, got);
-    }
-    return !slot->kept || slot->full || last || batch->count >= MANY || batch->used >= MUCH;
+    read->look = !slot->sealed || look(self, slot, bytes, got);  // one that is kept before it is handed over is looked at
+    slot->unseen_at = read->look ? 0 : read->read_at;
+    if (read->look && slot->sealed && !self->look_at) self->look_at = read->read_at;
+    return !slot->kept || slot->full || (!slot->sealed && may_be_last(bytes, got)) || batch->count >= MANY || batch->used >= MUCH;
 }
 
 static int watch(Reader *self, Slot *slot) {

@@ -247,7 +247,7 @@ class Exchange:
 
     def advance(self) -> int:
         """Decode the reads kept so far; returns how many."""
-        if self._at_leisure and self.connection is not None:
+        if self._at_leisure and self.connection is not None and self.connection.listener is self:
             self.connection.unseal(self._kept)
         body, kept = self._body, self._kept
         if body is None or not kept:
