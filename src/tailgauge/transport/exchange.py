@@ -247,8 +247,7 @@ class Exchange:
 
     def advance(self) -> int:
         """Decode the reads kept so far; returns how many."""
-        if self._at_leisure and self.connection is not None and self.connection.listener is self:
-            self.connection.unseal(self._kept)
+        self._unseal()
         body, kept = self._body, self._kept
         if body is None or not kept:
             return 0
@@ -284,6 +283,11 @@ class Exchange:
         elif not self.done:
             self._bound(stream, body)
         return len(data)
+
+    def _unseal(self) -> None:
+        """Add what the connection has stored sealed by TLS to what is kept."""
+        if self._at_leisure and self.connection is not None and self.connection.listener is self:
+            self.connection.unseal(self._kept)
 
     def _hold_bytes(self, held: int) -> bool:
         """It holds so many bytes now; returns whether that is too much."""

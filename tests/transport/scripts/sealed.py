@@ -148,7 +148,7 @@ def noticed(last: Callable[[Peer], bytes]) -> dict[str, Any]:
     sent: list[list[int]] = []
     server, watch, late, seen = serving(answer, sent), stopwatch(ca_file=str(FOLDER / "authority")), [], []
     for _ in range(ANSWERS):
-        seen.append(exchange := call(watch, server.url))
+        seen.append(call(watch, server.url))
         late.append((monotonic_ns() - sent[-1][-1]) / 1e9 / GAP_S)
         gevent.sleep(REST_S + GAP_S)
     return {"late": late, "cut": [one.cut for one in seen], "connections": server.connections}
