@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -43,33 +44,28 @@ class ReaderHook(BuildHookInterface[Any]):
         """Compile, unless it cannot be: then say why, and go on without."""
         editable = version == "editable"
         self._folder = TemporaryDirectory(dir=Path(self.root, "src", "tailgauge") if editable else None)
-        libraries = {}
-        for place in SOURCES:
-            source = Path(self.root, "src", place)
-            built = Path(self._folder.name, f"{place.stem}.abi3.so")
-            if why := _compiled(source, built):
-                self.app.display_warning(f"not compiled, workers read in Python: {why}")
-                break
-            libraries[built] = place.with_name(built.name)
-        else:
-            for built, target in libraries.items():
-                if editable:
-                    built.replace(Path(self.root, "src", target))  # at once: a process may run the one before
-                else:
-                    build_data["force_include"][str(built)] = str(target)
-            if not editable:
-                build_data["pure_python"] = False
-                build_data["tag"] = f"cp311-abi3-{_platform(list(libraries))}"
-            return
-        for place in SOURCES if editable else ():
-            Path(self.root, "src", place).with_suffix(".abi3.so").unlink(missing_ok=True)  # of another source
+        built = {Path(self._folder.name, f"{source.stem}.abi3.so"): source for source in SOURCES}
+        whys = [_compiled(Path(self.root, "src", source), library) for library, source in built.items()]
+        if why := next(filter(None, whys), None):
+            self.app.display_warning(f"not compiled, workers read and compare in Python: {why}")
+        elif not editable:
+            build_data["pure_python"] = False
+            build_data["tag"] = f"cp311-abi3-{_platform(built)}"
+        for library, source in built.items():
+            target = Path(self.root, "src", source).with_suffix(".abi3.so")
+            if editable and why:
+                target.unlink(missing_ok=True)  # of another source
+            elif editable:
+                library.replace(target)  # at once: a process may run the one before
+            elif not why:
+                build_data["force_include"][str(library)] = str(source.with_name(library.name))
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
         """The wheel is made."""
         self._folder.cleanup()
 
 
-def _platform(libraries: list[Path]) -> str:
+def _platform(libraries: Iterable[Path]) -> str:
     """Where libraries run, as indexes want it: on every system with the newest glibc that their symbols need (PEP 600)."""
     system = sysconfig.get_platform().replace("-", "_").replace(".", "_")
     needed = [int(minor) for one in libraries for minor in re.findall(rb"GLIBC_2\.(\d+)", one.read_bytes())]

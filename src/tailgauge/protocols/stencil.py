@@ -26,9 +26,7 @@ FREE = "free"  # a value that is not read once the model is known
 COUNT = "count"  # a count of which the last one counts
 SAME = "same"  # a count that is subtracted from another: it must not change within what is decoded at once
 OnEvent = Callable[[Any, bytes, Any], None]
-Rest = Callable[
-    [bytes, int], Sequence[bytes] | None
-]  # the text of a read from a place on, and what must not change
+Rest = Callable[[bytes, int], Sequence[bytes] | None]  # from a place on: the text, and what must not change
 Changing = Mapping[str, str]  # what may change, by its path in an event's JSON: keys, without places in lists
 
 _TEXT = "text"
@@ -111,13 +109,10 @@ def _rest(pattern: bytes, kinds: str, parts: tuple[bytes, ...]) -> Rest:
     """What reads the rest of an event: by its kinds of holes and what is behind each where that is compiled, or its pattern."""
     if _holes is not None:
         return partial(_holes.match, kinds, parts)
-    fullmatch = re.compile(b'(%b)"%b' % (_STRING, pattern) + _ENDS).fullmatch
-
-    def rest(read: bytes, at: int) -> Sequence[bytes] | None:
-        found = fullmatch(read, at) if read.isascii() or _is_utf8(read) else None
-        return found and found.groups()
-
-    return rest
+    match = re.compile(b'(%b)"%b' % (_STRING, pattern) + _ENDS).fullmatch
+    return lambda read, at: (
+        found.groups() if (read.isascii() or _is_utf8(read)) and (found := match(read, at)) else None
+    )
 
 
 def _size(length: int) -> bytes:
@@ -300,14 +295,13 @@ def _pattern(event: bytes, holes: list[tuple[_Leaf, str]], begin: int) -> bytes:
 
 def _holes_of(event: bytes, holes: list[tuple[_Leaf, str]], end: int) -> tuple[str, tuple[bytes, ...]]:
     """The kinds of the text and of the holes behind it, and what is behind each; capitals must not change."""
-    kinds = "".join(
-        "c" if change == COUNT else _KINDS[leaf.kind].upper() if change == SAME else _KINDS[leaf.kind]
-        for leaf, change in holes
-    )
-    begins = [end, *(leaf.end for leaf, _ in holes)]
-    ends = [*(leaf.begin for leaf, _ in holes), len(event)]
-    parts = [event[begin:stop] for begin, stop in zip(begins, ends, strict=True)]
-    return f"T{kinds}", (*parts[:-1], parts[-1] + _ENDS)
+    kinds, parts = "T", []
+    for leaf, change in holes:
+        kind = "c" if change == COUNT else _KINDS[leaf.kind]
+        kinds += kind.upper() if change == SAME else kind
+        parts.append(event[end : leaf.begin])
+        end = leaf.end
+    return kinds, (*parts, event[end:] + _ENDS)
 
 
 def _filled(event: bytes, holes: list[tuple[_Leaf, str]]) -> bytes:

@@ -17,7 +17,7 @@ import ssl
 import struct
 import sys
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -126,7 +126,8 @@ class Connection:
         if self.keep is not None and self._reading is not None:
             READER.keep(self._reading, None)
         self.listener, self.keep = listener, None
-        self._deliver_sealed()  # to nobody
+        if self._sealed:
+            self._deliver_sealed()  # to nobody
 
     def store(self, reads: list[Read], keep: Callable[[Read], None]) -> None:
         """Append reads to `reads`, or pass them to `keep` which does, until one may be the last of the answer."""
@@ -137,21 +138,21 @@ class Connection:
 
     def unseal(self, reads: list[Read]) -> None:
         """Append what was stored sealed, which is decoded now. Much at once takes a third as long: else the state is cold."""
-        for data, arrived, now, empty in self._take_sealed():
-            if plain := self._decrypt(data):
-                reads.append((plain, arrived, now, empty))
+        reads.extend(self._unsealed())
         if self._tls_over is not None:
             get_hub().loop.run_callback(self._tls_ends)
 
-    def _take_sealed(self) -> list[Read]:
+    def _unsealed(self) -> Iterator[Read]:
         sealed = self._sealed.copy()
         self._sealed.clear()
-        return sealed
+        for data, arrived, now, empty in sealed:
+            if not self.closed and (plain := self._decrypt(data)):
+                yield plain, arrived, now, empty
 
     def _deliver_sealed(self) -> None:
-        for read in self._take_sealed():
-            if not self.closed:
-                self._decrypted(*read)
+        for read in self._unsealed():
+            self._deliver(*read)
+        self._tls_ends()
 
     def pause(self, seconds: float, read_size: int) -> None:
         """Do not read for a while, and then at most `read_size` bytes at once; the kernel's buffer fills."""
@@ -329,29 +330,24 @@ class Connection:
             self._deliver_sealed()
             if not self.closed:
                 self._ended(os.strerror(arrived_at_ns) if arrived_at_ns else None)
-        elif self._tls is not None:
-            self._decrypted(data, arrived_at_ns, read_at_ns, empty_at_ns)
         else:
-            self._deliver(data, arrived_at_ns, read_at_ns, empty_at_ns)
+            self._decrypted(data, arrived_at_ns, read_at_ns, empty_at_ns)
 
     def _on_readable_rare(self) -> None:
         """Of TLS, or a slow reader."""
         if (read := self._read()) is not None:
             self._decrypted(*read)
 
-    def _decrypted(self, data: bytes, *times: int) -> None:
+    def _decrypted(self, *read: Any) -> None:
         """Deliver what was read, decrypted where it is TLS."""
         if self._tls is None:
-            self._deliver(data, *times)
-            return
-        plain = self._decrypt(data)
-        if plain:
-            self._deliver(plain, *times)
-        if self._tls_over is not None:
-            self._tls_ends()
+            self._deliver(*read)
+        else:
+            self._sealed.append(read)
+            self._deliver_sealed()
 
     def _tls_ends(self) -> None:
-        if not self.closed:
+        if self._tls_over is not None and not self.closed:
             self._ended(self._tls_over or None)
 
     def _deliver(self, data: bytes, arrived: int, now: int, empty: int) -> None:
@@ -371,22 +367,20 @@ class Connection:
     def _decrypt(self, data: bytes) -> bytes:
         """Plain text of the records that this read completes; sets `_tls_over`."""
         assert self._tls is not None
-        incoming, tls, size = self._incoming, self._tls, len(data)
-        pieces: list[bytes] = []
+        incoming, size, pieces = self._incoming, len(data), []
         try:
             incoming.write(data)
-            while piece := tls.read(size):
-                if len(piece) < size and not incoming.pending and not pieces:
-                    return piece  # one complete record, as in most reads: skip another attempt
+            while piece := self._tls.read(size):
                 pieces.append(piece)
+                if len(piece) < size and not incoming.pending:
+                    return b"".join(pieces)  # complete records, as in most reads: skip another attempt
                 size = RECORD_SIZE
             self._tls_over = ""
         except ssl.SSLWantReadError:
             pass
-        except ssl.SSLZeroReturnError:
-            self._tls_over = ""
         except ssl.SSLError as error:
-            self._tls_over = f"TLS: {error.reason or error}"
+            is_regular = isinstance(error, ssl.SSLZeroReturnError)
+            self._tls_over = "" if is_regular else f"TLS: {error.reason or error}"
         return b"".join(pieces)
 
     def _ended(self, error: str | None) -> None:
