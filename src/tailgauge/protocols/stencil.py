@@ -4,6 +4,7 @@ without a meaning, such as the time, log probabilities, or padding.
 It is taken from an event that was read in full, and confirmed by reading another in full, with another text and other values
 in the same places. What has the same bytes around complete JSON values then means the same with that text, by the grammar of
 JSON. Whatever differs otherwise is left to the full reading, and so is the last of several events that carry running counts.
+Where values change behind the text, `_holes.c` compares, or a pattern where that was not compiled.
 """
 
 from __future__ import annotations

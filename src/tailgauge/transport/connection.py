@@ -4,6 +4,9 @@ The compiled reader reads them, or a libev io-watcher callback of the hub: one `
 Each read goes to the current exchange with three times: the kernel's (SO_TIMESTAMPNS, the arrival of the read's last byte),
 the read time, and one at which the socket was still empty (`Polls`). Without Linux there is no kernel's, and the rows state
 that. A slow reader is read in the hub, which can pause.
+
+Under TLS the compiled reader's reads of a stream that no one waits for are stored sealed, and decrypted when it is decoded or
+may have ended. What a record brings has the times of the read that completed it.
 """
 
 from __future__ import annotations
@@ -130,7 +133,7 @@ class Connection:
             self._deliver_sealed()  # to nobody
 
     def store(self, reads: list[Read], keep: Callable[[Read], None]) -> None:
-        """Append reads to `reads`, or pass them to `keep` which does, until one may be the last of the answer."""
+        """Append reads to `reads`, sealed ones for `unseal`, or pass them to `keep` which does, until one may be the last."""
         self.keep = keep
         if self._reading is not None:
             sealed = self._tls is not None

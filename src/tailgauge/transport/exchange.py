@@ -1,7 +1,7 @@
 """One HTTP exchange and its times: request, response, arrival and read times.
 
 While someone waits for the next event, such as the first content, bytes are decoded as they arrive. After that a read only
-appends bytes and timestamps, and `advance` decodes them later, outside the reading path.
+appends bytes and timestamps, and `advance` decodes them later, outside the reading path; under TLS it decrypts them first.
 
 Bytes that wait in the kernel get the timestamp of the last one. The others came after the read before, and after the last
 poll that found the socket empty; on the user clock the last one too. A slow reader (`bytes_per_s`) pauses between

@@ -36,7 +36,7 @@ class Recipient(Protocol):
     """A connection that is read."""
 
     def take(self, data: bytes | None, arrived_at_ns: int, read_at_ns: int, empty_at_ns: int) -> None:
-        """One read; b"" is the end, with an errno as its arrival; None: the list of its reads must be decoded."""
+        """One read; b"" is the end, with an errno as its arrival; None: the list of its reads is to be looked at."""
 
 
 class Reader:
