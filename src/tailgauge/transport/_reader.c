@@ -4,8 +4,9 @@
 // The thread appends reads to a batch; `drain` takes the batch and makes Python objects of it. The thread wakes the event
 // loop (an eventfd) for what cannot wait: a read that may end an answer, a read of a connection of which each read counts,
 // an end, a batch that has grown. TLS hides the ends of answers (`look`): what may be one waits for 2 ms at most, so that one
-// wake-up serves many connections, and what is none is decrypted later, much at once. While much arrives it rests between two polls: gaps longer than a rest lose nothing,
-// because the kernel stamps each segment. Built against the stable ABI: one file for every Python from 3.11 on.
+// wake-up serves many connections, and what is none is decrypted later, much at once. While much arrives the thread rests
+// between two polls: gaps longer than a rest lose nothing, because the kernel stamps each segment. Built against the stable
+// ABI: one file for every Python from 3.11 on.
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000

@@ -146,10 +146,9 @@ class Connection:
             get_hub().loop.run_callback(self._tls_ends)
 
     def _unsealed(self) -> Iterator[Read]:
-        sealed = self._sealed.copy()
-        self._sealed.clear()
-        for data, arrived, now, empty in sealed:
-            if not self.closed and (plain := self._decrypt(data)):
+        while self._sealed and not self.closed:  # in their order, also where decoding one asks for the rest
+            data, arrived, now, empty = self._sealed.pop(0)
+            if plain := self._decrypt(data):
                 yield plain, arrived, now, empty
 
     def _deliver_sealed(self) -> None:
