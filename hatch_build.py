@@ -1,7 +1,7 @@
-"""Compiles the reader of `tailgauge.transport`, where there is Linux, a C compiler and Python's headers.
+"""Compiles the reader of `tailgauge.transport` and the comparison of `tailgauge.protocols`, where there is Linux, a C compiler and Python's headers.
 
-The reader is built against the stable ABI, so one wheel of a platform serves every Python from 3.11 on. Where it cannot be compiled
-the wheel is a pure one: the same package, whose worker reads in Python. The links of README.md lead into the repository, from
+They are built against the stable ABI, so one wheel of a platform serves every Python from 3.11 on. Where they cannot be compiled
+the wheel is a pure one: the same package, whose worker does it in Python. The links of README.md lead into the repository, from
 wherever a package index shows it.
 """
 
@@ -13,6 +13,7 @@ import shlex
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 from hatchling.metadata.plugin.interface import MetadataHookInterface
 
-PLACE = Path("tailgauge", "transport")
+SOURCES = (Path("tailgauge", "transport", "_reader.c"), Path("tailgauge", "protocols", "_holes.c"))
 FLAGS = ("-std=gnu11", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-pthread")
 
 
@@ -37,34 +38,37 @@ class ReadmeHook(MetadataHookInterface):
 
 
 class ReaderHook(BuildHookInterface[Any]):
-    """Adds the compiled reader to a wheel, or puts it beside its source for an editable installation."""
+    """Adds the compiled libraries to a wheel, or puts them beside their sources for an editable installation."""
 
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile, unless it cannot be: then say why, and go on without."""
-        source = Path(self.root, "src", PLACE, "_reader.c")
-        target = source.with_name("_reader.abi3.so")
-        self._folder = TemporaryDirectory(dir=source.parent if version == "editable" else None)
-        built = Path(self._folder.name, target.name)
-        if why := _compiled(source, built):
-            self.app.display_warning(f"the reader is not compiled, workers read in Python: {why}")
-            if version == "editable":
-                target.unlink(missing_ok=True)  # of another source
-        elif version == "editable":
-            built.replace(target)  # at once: a process may run the one before
-        else:
-            build_data["force_include"][str(built)] = str(PLACE / target.name)
+        editable = version == "editable"
+        self._folder = TemporaryDirectory(dir=Path(self.root, "src", "tailgauge") if editable else None)
+        built = {Path(self._folder.name, f"{source.stem}.abi3.so"): source for source in SOURCES}
+        whys = [_compiled(Path(self.root, "src", source), library) for library, source in built.items()]
+        if why := next(filter(None, whys), None):
+            self.app.display_warning(f"not compiled, workers read and compare in Python: {why}")
+        elif not editable:
             build_data["pure_python"] = False
             build_data["tag"] = f"cp311-abi3-{_platform(built)}"
+        for library, source in built.items():
+            target = Path(self.root, "src", source).with_suffix(".abi3.so")
+            if editable and why:
+                target.unlink(missing_ok=True)  # of another source
+            elif editable:
+                library.replace(target)  # at once: a process may run the one before
+            elif not why:
+                build_data["force_include"][str(library)] = str(source.with_name(library.name))
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:  # noqa: ARG002
         """The wheel is made."""
         self._folder.cleanup()
 
 
-def _platform(library: Path) -> str:
-    """Where a library runs, as indexes want it: on every system with the newest glibc that its symbols need (PEP 600)."""
+def _platform(libraries: Iterable[Path]) -> str:
+    """Where libraries run, as indexes want it: on every system with the newest glibc that their symbols need (PEP 600)."""
     system = sysconfig.get_platform().replace("-", "_").replace(".", "_")
-    needed = [int(minor) for minor in re.findall(rb"GLIBC_2\.(\d+)", library.read_bytes())]
+    needed = [int(minor) for one in libraries for minor in re.findall(rb"GLIBC_2\.(\d+)", one.read_bytes())]
     return system.replace("linux", f"manylinux_2_{max(needed)}", 1) if needed else system
 
 

@@ -45,6 +45,7 @@ ALONE = (
     "test_redaction.py::test_a_usual_text",
     "test_redaction.py::test_the_cost_grows",
     "transport/test_stopwatch.py",
+    "transport/test_tls.py::test_the_end_of_an_answer",
 )
 ALONE_IN_FULL = ("real_engine/test_decisions.py",)  # the short form compares no times
 # Tests that measure no time, by the beginning of their names, but for those of `TIMED`: `make pytest` runs them beside

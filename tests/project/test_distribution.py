@@ -38,6 +38,7 @@ schedule = plan(trace.arrival, trace.traffic, trace.stages.duration_s, trace.see
 found["rows"] = schedule.trace["rows_read"]
 print(json.dumps({"package": tailgauge.__file__, "analysis": tailgauge_analysis.__file__, "compiled": COMPILED, **found}))
 """
+COMPILED = {"tailgauge/transport/_reader.abi3.so", "tailgauge/protocols/_holes.abi3.so"}
 
 
 @pytest.fixture(scope="module")
@@ -85,7 +86,7 @@ def test_every_build_puts_the_same_files_into_the_wheel(built):
     names = {build: sorted(zipfile.ZipFile(path).namelist()) for build, path in built.items()}
 
     assert names["wheel"] == names["sdist"] == names["image"]
-    assert set(names["wheel"]) - set(names["pure"]) <= {"tailgauge/transport/_reader.abi3.so"}
+    assert set(names["wheel"]) - set(names["pure"]) <= COMPILED
 
 
 @pytest.mark.parametrize("build", ["wheel", "sdist", "image", "pure"])
@@ -121,9 +122,9 @@ def test_the_platform_of_the_wheel_has_every_symbol_that_the_reader_needs(built,
     if not (shutil.which("cc") and shutil.which("objdump")):
         pytest.skip("no C compiler or no objdump")
     wheel = zipfile.ZipFile(built["wheel"])
-    library = wheel.extract("tailgauge/transport/_reader.abi3.so", tmp_path)
+    libraries = [wheel.extract(name, tmp_path) for name in COMPILED]
 
-    listed = subprocess.run(["objdump", "-p", library], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(["objdump", "-p", *libraries], capture_output=True, text=True, check=True).stdout
     needed = {int(minor) for minor in re.findall(r"GLIBC_2\.(\d+)", listed)}
     (promised,) = re.findall(r"manylinux_2_(\d+)_", built["wheel"].name)
 

@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import json
 import tracemalloc
+from random import Random
 
 import pytest
 
+from tailgauge.protocols import stencil
 from tailgauge.protocols.decoder import KIND_CODE
 from tailgauge.protocols.openai import OpenAI
-from tailgauge.protocols.stencil import Stencils
+from tailgauge.protocols.stencil import COUNT, FREE, SAME, Stencils, _holes_of, _leaves, _pattern
 from tailgauge.rows.schema import TEXT
 
 TEXT_CODE = KIND_CODE[TEXT]
 
 
-@pytest.fixture(scope="module")
-def seen(run_script):
-    return run_script("protocols/scripts/stencil.py")
+@pytest.fixture(scope="module", params=["compiled", "python"])
+def seen(run_script, request):
+    return run_script("protocols/scripts/stencil.py", request.param)
 
 
 @pytest.mark.parametrize("protocol", ["openai", "changing", "anthropic"])
@@ -44,11 +46,46 @@ def test_what_one_stream_taught_serves_the_others_of_its_target():
     stencils.look(event(1, "one") + b"\n\n", b"", event(1, "one")[6:])
     reads = [read(number, f"text {number}") for number in range(40)]
 
-    stencil, texts = stencils.texts(reads, 0, None, [TEXT_CODE])
+    known, texts = stencils.texts(reads, 0, None, [TEXT_CODE])
 
     assert texts == [f"text {number}" for number in range(39)]  # the last count is read in full
-    assert stencils.texts(reads, 30, stencil, [TEXT_CODE]) == (stencil, texts[30:])
+    assert stencils.texts(reads, 30, known, [TEXT_CODE]) == (known, texts[30:])
     assert stencils.texts(reads, 0, None, []) == (None, []), "a kind that the stream has not brought yet"
+
+
+HOLED = b'","logprobs":[{"token":"a","logprob":-0.5,"bytes":[7, 0]}],"n":3,"same":12,"pad":"x"}\n\n'
+
+
+def patterns() -> tuple[bytes, str, tuple[bytes, ...]]:
+    """Of the rest of an event behind its text: as a pattern, and as kinds of holes with what is behind each."""
+    changing = {"logprobs": FREE, "n": COUNT, "same": SAME, "pad": FREE}
+    data = b'{"text":"' + HOLED[:-2]
+    leaves = [leaf._replace(begin=leaf.begin - 9, end=leaf.end - 9) for leaf in _leaves(data)][1:]
+    holes = [(leaf, changing[leaf.path.partition("/")[0]]) for leaf in leaves]
+    return _pattern(HOLED[1:], holes, 1), *_holes_of(HOLED, holes, 0)
+
+
+def test_a_compiled_comparison_finds_what_the_pattern_finds_and_only_json(monkeypatch):
+    """In events that were damaged anywhere, or have other values."""
+    if stencil._holes is None:
+        pytest.skip("it is not compiled here: that needs Linux, a C compiler and Python's headers")
+    rng, (pattern, *holes), found = Random(5), patterns(), 0
+    compiled = stencil._rest(pattern, *holes)
+    monkeypatch.setattr(stencil, "_holes", None)
+    python = stencil._rest(pattern, *holes)
+    values = (b"0", b"-0.0", b"1e9", b"01", b"1e", b"-", b".5", b"1" * 12, b"[]", b"[1,]", b"[,1]", b"[1,2]", b"[-1.5, 2e-3]",
+              b"\\n", b"\\u00e9", b"\\u00g9", b"\\x", b"\\", b'\\"', "é".encode(), b"\xff", b"\n", b'"', b"\0", b"")  # fmt: skip
+    for _ in range(20_000):
+        read = b"text" + HOLED + b"\r\n"
+        for _ in range(rng.choice((0, 1, 1, 2))):
+            begin = rng.randrange(len(read))
+            read = read[:begin] + rng.choice(values) + read[begin + rng.choice((0, 1, 1, 3)) :]
+        one, other = compiled(read, 0), python(read, 0)
+        assert list(one or ()) == list(other or ()), read
+        if one:
+            found += 1
+            assert json.loads(b'{"text":"' + read)["same"] == json.loads(one[1])
+    assert 1000 < found < 19_000
 
 
 def test_what_a_target_sends_is_remembered_within_bounds():

@@ -15,9 +15,10 @@ def seen(run_script: Any, reader: str) -> Any:
     return run_script("transport/scripts/reader.py", reader)
 
 
-def test_no_byte_is_lost_doubled_or_moved_to_another_stream(seen: Any) -> None:
+@pytest.mark.parametrize("case", ["many", "many_under_tls"])
+def test_no_byte_is_lost_doubled_or_moved_to_another_stream(seen: Any, case: str) -> None:
     """60 users with reused connections, cut at any byte; a quarter leaves anywhere, some answers end in the middle."""
-    ends, wrong = seen["many"]["ends"], seen["many"]["wrong"]
+    ends, wrong = seen[case]["ends"], seen[case]["wrong"]
 
     assert wrong == []
     assert sum(ends.values()) == 60 * 6

@@ -1,6 +1,8 @@
-"""TLS: trusted by its authority's file, and refused with a reason. See scripts/tls.py."""
+"""TLS: trusted by its authority's file, refused with a reason, and decrypted. See scripts/tls.py and sealed.py."""
 
 from __future__ import annotations
+
+from statistics import median
 
 import pytest
 
@@ -55,3 +57,51 @@ def test_a_server_that_never_answers_a_handshake_is_a_time_out(seen):
         "timeout",
         "ConnectError",
     )
+
+
+@pytest.fixture(scope="module")
+def sealed(run_script, tmp_path_factory, reader):
+    return run_script("transport/scripts/sealed.py", tmp_path_factory.mktemp("authority"), reader)
+
+
+@pytest.mark.parametrize("version", ["TLSv1_2", "TLSv1_3"])
+def test_what_a_record_brings_has_the_stamp_of_the_read_that_completed_it(sealed, version):
+    """And a lower bound before it, at least of the read that brought something before. Pieces are numbered as they were sent."""
+    fed = sealed[version]["fed"]
+    stamps = [0, 1, 2, 5, 6, 7, 9]
+
+    assert [(text, stamp, at_rest) for text, stamp, _, at_rest in fed] == [
+        ("first", 0, True),
+        ("alone", 1, True),
+        ("one of twotwo of two", 2, True),
+        ("over threeover three", 5, True),
+        ("tw", 6, False),
+        ("o halves", 7, True),
+        ("xxxxxxxxxxxxxxxxxxxx", 9, True),
+    ]
+    assert all(
+        before <= low < stamp
+        for before, low, stamp in zip([-1, *stamps], [f[2] for f in fed], stamps, strict=False)
+    )
+    assert (sealed[version]["kernel"], sealed[version]["cut"]) == (True, None)
+
+
+@pytest.mark.parametrize(
+    ("case", "cut"),
+    [("end_alone", None), ("end_with_an_event", None), ("end_like_an_event", None), ("farewell_alone", "connection_closed"),
+     ("farewell_behind_an_event", "connection_closed"), ("no_record", "connection_reset")],
+)  # fmt: skip
+def test_the_end_of_an_answer_is_noticed_before_its_next_event_would_have_come(sealed, case, cut):
+    """An end in a record of the size of all others is noticed late, once: this size is then looked at."""
+    facts = sealed[case]
+
+    assert set(facts["cut"]) == {cut}
+    assert median(facts["late"]) < 0.5
+
+
+def test_an_endless_stream_of_small_records_is_kept_within_bounds(sealed):
+    """Of what is sealed and of what is not decoded, each."""
+    facts = sealed["many_small_records"]
+
+    assert (facts["size"], facts["cut"]) == (20_001, None)
+    assert facts["most"] < 2 * 65_536 + 4096

@@ -4,6 +4,7 @@ without a meaning, such as the time, log probabilities, or padding.
 It is taken from an event that was read in full, and confirmed by reading another in full, with another text and other values
 in the same places. What has the same bytes around complete JSON values then means the same with that text, by the grammar of
 JSON. Whatever differs otherwise is left to the full reading, and so is the last of several events that carry running counts.
+Where values change behind the text, `_holes.c` compares, or a pattern where that was not compiled.
 """
 
 from __future__ import annotations
@@ -11,15 +12,22 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from typing import Any, NamedTuple
 
 from tailgauge.protocols.sse_parser import Splitter
 
+try:
+    from tailgauge.protocols import _holes  # type: ignore[attr-defined]
+except ImportError:
+    _holes = None
+
 FREE = "free"  # a value that is not read once the model is known
 COUNT = "count"  # a count of which the last one counts
 SAME = "same"  # a count that is subtracted from another: it must not change within what is decoded at once
 OnEvent = Callable[[Any, bytes, Any], None]
+Rest = Callable[[bytes, int], Sequence[bytes] | None]  # from a place on: the text, and what must not change
 Changing = Mapping[str, str]  # what may change, by its path in an event's JSON: keys, without places in lists
 
 _TEXT = "text"
@@ -42,6 +50,7 @@ _NUMBERS = rb"\[(?:%b(?:, ?%b)*+)?\]" % (_NUMBER, _NUMBER)
 _BYTES = rb"\[(?![0-9,]*(?:,,|,0[0-9]))(?!,|0[0-9])[0-9,]*+(?<!,)\]"  # the same for a list of plain digits, but faster
 _HOLES = {"string": b'"%b"' % _STRING, "number": _NUMBER, "numbers": _NUMBERS}
 _AFTER = (b",", b"]", b"}", b" ")  # what may follow a value
+_KINDS = {"string": "s", "number": "n", "numbers": "l"}  # of `_holes`
 _OTHERS = {"string": b'"other"', "number": b"7", "numbers": b"[7, 7]"}
 _TOKEN = re.compile(
     rb'(?P<key>"(?:[^"\\]|\\.)*+"(?=\s*:))|(?P<string>"(?:[^"\\]|\\.)*+")|(?P<number>%b)|(?P<numbers>%b)'
@@ -52,15 +61,14 @@ _TOKEN = re.compile(
 class Stencil:
     """Reads that are one HTTP chunk with one content event of this kind."""
 
-    __slots__ = ("_counts", "_fixed", "_head", "_match_head", "_match_rest", "_others", "_tail", "kind")
+    __slots__ = ("_counts", "_fixed", "_head", "_match_head", "_match_rest", "_tail", "kind")
 
-    def __init__(self, head: bytes, rest: bytes, tail: bytes | None, kind: int, *, counts: bool) -> None:
-        """`head` and `rest` are the patterns of what is before the text and from it on; `tail` is what follows it, where
-        that never changes. What the other groups of the patterns match must not change."""
+    def __init__(self, head: bytes, rest: Rest, tail: bytes | None, kind: int, *, counts: bool) -> None:
+        """`head` is the pattern of what is before the text, and `rest` reads the rest; `tail` is what follows it, where
+        that never changes. What the groups of `head` match must not change."""
         self.kind, self._counts = kind, counts
-        first, then = re.compile(head), re.compile(b'(%b)"%b' % (_STRING, rest) + _ENDS)
-        self._match_head, self._match_rest = first.match, then.fullmatch
-        self._fixed, self._others = first.groups > 0, tuple(range(2, then.groups + 1))
+        first = re.compile(head)
+        self._match_head, self._match_rest, self._fixed = first.match, rest, first.groups > 0
         self._tail = None if tail is None else b'"%b' % tail + _ENDS
         self._head = b"\0"
 
@@ -68,24 +76,25 @@ class Stencil:
         """The texts of the reads from number `begin` on, as long as they are of this stencil; none is empty."""
         found: list[str] = []
         sizes, known, match_rest, tail, head = _SIZES, _TEXTS, self._match_rest, self._tail, self._head
-        end, same = -len(tail or b""), None
+        end, same, others = -len(tail or b""), None, None
         for read in islice(reads, begin, None):
             size = sizes.get(len(read)) or _size(len(read))
             at = len(size)
             if not read.startswith(head, at):
                 other = self._match_head(read, at)
-                if other is None or (self._fixed and found):
+                if other is None or (self._fixed and found) or not _is_utf8(other[0]):
                     break
                 head = self._head = other[0]
             at += len(head)
-            if not (read.startswith(size) and (tail or read.isascii() or _is_utf8(read))):
+            if not read.startswith(size):
                 break
             if tail:
                 string = read[at:end] if read.endswith(tail) else b""
             elif rest := match_rest(read, at):
-                string = rest[1]
-                if self._others and (others := rest.group(*self._others)) != (same := same or others):
+                string, *others = rest
+                if others != same and found:
                     break
+                same = others
             else:
                 break
             text = known.get(string) or _text(string)
@@ -95,6 +104,16 @@ class Stencil:
         if self._counts and found:
             found.pop()
         return found
+
+
+def _rest(pattern: bytes, kinds: str, parts: tuple[bytes, ...]) -> Rest:
+    """What reads the rest of an event: by its kinds of holes and what is behind each where that is compiled, or its pattern."""
+    if _holes is not None:
+        return partial(_holes.match, kinds, parts)
+    match = re.compile(b'(%b)"%b' % (_STRING, pattern) + _ENDS).fullmatch
+    return lambda read, at: (
+        found.groups() if (read.isascii() or _is_utf8(read)) and (found := match(read, at)) else None
+    )
 
 
 def _size(length: int) -> bytes:
@@ -228,7 +247,8 @@ class Stencils:
         if not self._is_confirmed(other, (kind, _OTHER, counts)):
             return None
         tail = None if behind else payload[end + 1 :]
-        self._known[patterns] = stencil = Stencil(*patterns, tail, kind, counts=counts)
+        rest = _rest(patterns[1], *_holes_of(payload, behind, end))
+        self._known[patterns] = stencil = Stencil(patterns[0], rest, tail, kind, counts=counts)
         return stencil
 
     def _change(self, leaf: _Leaf) -> str | None:
@@ -272,6 +292,17 @@ def _pattern(event: bytes, holes: list[tuple[_Leaf, str]], begin: int) -> bytes:
         out += re.escape(event[at : leaf.begin - begin]) + hole
         at = leaf.end - begin
     return out + re.escape(event[at:])
+
+
+def _holes_of(event: bytes, holes: list[tuple[_Leaf, str]], end: int) -> tuple[str, tuple[bytes, ...]]:
+    """The kinds of the text and of the holes behind it, and what is behind each; capitals must not change."""
+    kinds, parts = "T", []
+    for leaf, change in holes:
+        kind = "c" if change == COUNT else _KINDS[leaf.kind]
+        kinds += kind.upper() if change == SAME else kind
+        parts.append(event[end : leaf.begin])
+        end = leaf.end
+    return kinds, (*parts, event[end:] + _ENDS)
 
 
 def _filled(event: bytes, holes: list[tuple[_Leaf, str]]) -> bytes:

@@ -3,7 +3,9 @@
 //
 // The thread appends reads to a batch; `drain` takes the batch and makes Python objects of it. The thread wakes the event
 // loop (an eventfd) for what cannot wait: a read that may end an answer, a read of a connection of which each read counts,
-// an end, a batch that has grown. Where nobody acts on an answer, its reads wait for a few others. While much arrives it rests between two polls: gaps longer than a rest lose nothing,
+// an end, a batch that has grown. Where nobody acts on an answer, its reads wait for a few others. TLS hides the ends of
+// answers (`look`): what may be one waits for 2 ms at most, so that one wake-up serves many connections, and what is none is
+// decrypted later, much at once. While much arrives the thread rests between two polls: gaps longer than a rest lose nothing,
 // because the kernel stamps each segment. Built against the stable ABI: one file for every Python from 3.11 on.
 #define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
@@ -28,14 +30,19 @@ enum { MOST_OF_ONE = 1 << 18 };             // bytes of them from one socket
 enum { USUAL = 4 << 20, USUAL_READS = 1 << 16 };  // room for so much is not given back
 enum { MOST_KEPT = 65536, LEAST_KEPT = 4096 };  // bytes of one connection that are kept undecoded, if there are few or many
 enum { ALL_KEPT = 32 << 20, READ_BYTES = 200 };  // of all connections; what a kept read takes beside its bytes
+enum { RECORD_HEAD = 5, RECORD_SIZES = RECORD_HEAD + (1 << 14) + 512 };  // bytes of a TLS record, at most
+enum { WITHIN = 1, ENDING = 2 };  // where in an answer records of a size were seen
 enum { SETTLED = 2 };  // polls until a socket that was just added, or not emptied, can have been seen empty
 static const int64_t REST_NS = 500000, FULL_NS = 1000000;
-static const int POLL_MS = 2;  // at least so often: the time of an empty poll bounds when a read came
 static const int64_t PATIENCE_NS = 10000000;  // for which a read waits that nobody acts on: a loop that wakes for several saves most
+static const int64_t LOOK_NS = 2000000;  // so long waits for the loop what may be the end of an answer under TLS
+static const int64_t QUIET_NS = 50000000, QUIET_EVERY_NS = 10000000;  // after so long without a read it may have been one
+static const int POLL_MS = 2, LOOK_POLL_MS = 1;  // at least so often: the time of an empty poll bounds when a read came
 
 typedef struct {
     uint32_t slot, generation;
-    int32_t size, error;  // size 0: the end, with an errno or 0
+    int32_t size, error;  // size 0: the end, with an errno or 0; -1: none, but it has been quiet
+    int look;  // under TLS: it may end an answer
     size_t offset;
     int64_t stamp, read_at, empty_at;  // wall clock, 0: none; monotonic; monotonic, 0: unknown
 } Read;
@@ -57,6 +64,9 @@ typedef struct {
     int64_t known;  // the number of the first poll that counts for it
     PyObject *owner, *kept;  // `kept`: the list that takes its reads; NULL: each read counts
     size_t kept_bytes;  // in `kept`
+    int sealed;         // by TLS
+    int record;         // size of the last read, if it was one record; 0: it was not
+    int64_t unseen_at;  // when the last read came that was not looked at; 0: there is none
 } Slot;
 
 typedef struct {
@@ -67,7 +77,9 @@ typedef struct {
     Slot *slots;
     uint32_t slot_count, open;
     Batch batch, taken;
-    int64_t polls, polled_at, wake_at;  // `wake_at`: for what waits; 0: nothing does
+    int64_t polls, polled_at;
+    int64_t wake_at, quiet_at;  // when the loop is woken for what waits, 0: nothing does; when all were last checked
+    uint8_t records[RECORD_SIZES];  // by their size
 } Reader;
 
 static int64_t now_ns(void) {
@@ -105,6 +117,37 @@ static int may_be_last(const char *bytes, ssize_t size) {
     return size < 4 || !memcmp(bytes + size - 4, "\r\n\r\n", 4);
 }
 
+// Whether the last bytes of an answer may be in this read of a connection under TLS. They may, unless it is one record of a
+// size that was only seen within answers: followed by another, and never last.
+static int look(Reader *self, Slot *slot, const char *bytes, ssize_t size) {
+    const unsigned char *head = (const unsigned char *)bytes;
+    if (slot->record) self->records[slot->record] |= WITHIN;
+    int is_one = size >= RECORD_HEAD && size < RECORD_SIZES && size == RECORD_HEAD + (head[3] << 8 | head[4]);
+    slot->record = is_one ? (int)size : 0;
+    return !is_one || self->records[size] != WITHIN;
+}
+
+// The answer is over: what came last was its end.
+static void learn_end(Reader *self, Slot *slot) {
+    if (slot->sealed && slot->record) self->records[slot->record] |= ENDING;
+    slot->record = 0, slot->unseen_at = 0;
+}
+
+// What looked like no end is looked at where nothing came for a while; returns whether there is some. With the lock held.
+static int look_at_quiet(Reader *self, int64_t now) {
+    int found = 0;
+    if (now - self->quiet_at < QUIET_EVERY_NS) return 0;
+    self->quiet_at = now;
+    for (uint32_t i = 0; i < self->slot_count; i++) {
+        Slot *slot = &self->slots[i];
+        if (slot->fd < 0 || !slot->unseen_at || now - slot->unseen_at < QUIET_NS || !make_room(&self->batch)) continue;
+        self->batch.reads[self->batch.count++] = (Read){.slot = i, .generation = slot->generation, .size = -1, .read_at = now};
+        slot->unseen_at = 0;
+        found = 1;
+    }
+    return found;
+}
+
 // One read of one socket, with the lock held; returns whether the loop must be woken, -1 if there was no room.
 static int read_one(Reader *self, uint32_t number, uint32_t generation, int64_t empty_at) {
     Slot *slot = number < self->slot_count ? &self->slots[number] : NULL;
@@ -122,9 +165,10 @@ static int read_one(Reader *self, uint32_t number, uint32_t generation, int64_t 
     int error = got < 0 ? errno : 0;
     if (error == EAGAIN || error == EINTR) return 0;
     Read *read = &batch->reads[batch->count++];
-    *read = (Read){number, generation, got > 0 ? (int32_t)got : 0, error, batch->used, 0, now_ns(), 0};
+    *read = (Read){.slot = number, .generation = generation, .size = got > 0 ? (int32_t)got : 0, .error = error, .offset = batch->used, .read_at = now_ns()};
     slot->waiting++;
     if (got <= 0) {
+        slot->record = 0;
         epoll_ctl(self->epoll, EPOLL_CTL_DEL, slot->fd, NULL);
         return 1;
     }
@@ -142,10 +186,13 @@ static int read_one(Reader *self, uint32_t number, uint32_t generation, int64_t 
         memcpy(&t, CMSG_DATA(stamp), sizeof t);
         read->stamp = (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
     }
+    read->look = !slot->sealed || look(self, slot, bytes, got);  // one that is kept before it is handed over is looked at
+    slot->unseen_at = read->look ? 0 : read->read_at;
     if (slot->full || batch->count >= MANY || batch->used >= MUCH) return 1;
-    if (slot->kept && !may_be_last(bytes, got)) return 0;
-    if (slot->may_wait && !self->wake_at) self->wake_at = read->read_at + PATIENCE_NS;
-    return !slot->may_wait;
+    if (slot->kept && !(slot->sealed ? read->look : may_be_last(bytes, got))) return 0;
+    int64_t patience = slot->may_wait ? PATIENCE_NS : slot->sealed ? LOOK_NS : 0, at = read->read_at + patience;
+    if (patience && (!self->wake_at || at < self->wake_at)) self->wake_at = at;
+    return !patience;
 }
 
 static int watch(Reader *self, Slot *slot) {
@@ -157,13 +204,13 @@ static int watch(Reader *self, Slot *slot) {
 static void *run(void *of) {
     Reader *self = of;
     struct epoll_event events[EVENTS];
-    int64_t busy_at = 0;
+    int64_t busy_at = 0, wake_at = 0;
     for (;;) {
         int64_t began = now_ns(), empty_at = self->polled_at;
         int count = epoll_wait(self->epoll, events, EVENTS, 0);
         if (count == 0) {
             empty_at = began;  // all of them were
-            count = epoll_wait(self->epoll, events, EVENTS, POLL_MS);
+            count = epoll_wait(self->epoll, events, EVENTS, wake_at && wake_at - began < LOOK_NS ? LOOK_POLL_MS : POLL_MS);
         }
         if (count < EVENTS) self->polled_at = began;  // what was not reported was empty, the rest is read below
         int wake = 0, full = 0;
@@ -177,7 +224,9 @@ static void *run(void *of) {
         pthread_mutex_lock(&self->lock);
         self->polls += count < EVENTS;  // one that may not have seen all of them settles nothing
         int stop = self->stop;
-        wake |= self->wake_at && now_ns() >= self->wake_at;
+        int64_t now = now_ns();
+        wake_at = self->wake_at;
+        wake |= (wake_at && now >= wake_at) | look_at_quiet(self, now);
         if (wake && !self->woken) {
             self->woken = 1;
             eventfd_write(self->event, 1);
@@ -322,7 +371,8 @@ static PyObject *reader_remove(Reader *self, PyObject *number) {
 
 static PyObject *reader_keep(Reader *self, PyObject *args) {
     PyObject *number, *list;
-    if (!PyArg_ParseTuple(args, "OO", &number, &list)) return NULL;
+    int sealed = 0;
+    if (!PyArg_ParseTuple(args, "OO|p", &number, &list, &sealed)) return NULL;
     Slot *slot = slot_of(self, number);
     if (!slot) return NULL;
     if (list != Py_None && !PyList_Check(list)) {
@@ -332,6 +382,8 @@ static PyObject *reader_keep(Reader *self, PyObject *args) {
     pthread_mutex_lock(&self->lock);
     PyObject *before = slot->kept;
     slot->kept = list == Py_None ? NULL : Py_NewRef(list);
+    learn_end(self, slot);
+    slot->sealed = slot->kept && sealed;
     pthread_mutex_unlock(&self->lock);
     Py_XDECREF(before);
     Py_RETURN_NONE;
@@ -375,6 +427,7 @@ static size_t share_of(const Reader *self) {
 static int hand_over(Reader *self, const Read *read, const char *bytes, long long wall_offset, PyObject *out) {
     Slot *slot = &self->slots[read->slot];
     if (slot->fd < 0 || slot->generation != read->generation) return 0;
+    if (read->size < 0) return slot->sealed ? append(out, Py_BuildValue("(OOLLL)", slot->owner, Py_None, 0LL, (long long)read->read_at, 0LL)) : 0;
     const char *data = bytes + read->offset;
     Py_ssize_t size = read->size;
     long long at = !size ? read->error : read->stamp ? read->stamp - wall_offset : read->read_at;
@@ -382,7 +435,7 @@ static int hand_over(Reader *self, const Read *read, const char *bytes, long lon
     int decode = 0, failed;
     if (kept) {
         slot->kept_bytes = (PyList_Size(kept) ? slot->kept_bytes : 0) + (size_t)size + READ_BYTES;
-        decode = slot->kept_bytes > share_of(self) || may_be_last(data, size);
+        decode = slot->kept_bytes > share_of(self) || (slot->sealed ? read->look : may_be_last(data, size));
         Py_INCREF(kept);  // whoever is called while objects are made may change the slot
         failed = append(kept, Py_BuildValue("(y#LLL)", data, size, at, (long long)read->read_at, (long long)read->empty_at));
         Py_DECREF(kept);
@@ -430,7 +483,7 @@ static PyObject *reader_fileno(Reader *self, PyObject *ignored) {
 static PyMethodDef methods[] = {
     {"add", (PyCFunction)reader_add, METH_VARARGS, "add(fd, connection) -> number: read a socket from now on."},
     {"remove", (PyCFunction)reader_remove, METH_O, "remove(number): read it no more, and forget what was not drained."},
-    {"keep", (PyCFunction)reader_keep, METH_VARARGS, "keep(number, list): append its reads there; None: report each."},
+    {"keep", (PyCFunction)reader_keep, METH_VARARGS, "keep(number, list, under TLS): append its reads there; None: report each."},
     {"may_wait", (PyCFunction)reader_may_wait, METH_VARARGS, "may_wait(number, yes): wake the loop for its reads up to 10 ms later; an end still cannot wait."},
     {"waits", (PyCFunction)reader_waits, METH_O, "waits(number): whether a read of it was not drained yet."},
     {"drain", (PyCFunction)reader_drain, METH_O, "drain(wall minus monotonic ns) -> [(connection, bytes, arrived, read, empty at)]; b\"\": the end, with an errno; None: its list is to be decoded."},

@@ -4,6 +4,9 @@ The compiled reader reads them, or a libev io-watcher callback of the hub: one `
 Each read goes to the current exchange with three times: the kernel's (SO_TIMESTAMPNS, the arrival of the read's last byte),
 the read time, and one at which the socket was still empty (`Polls`). Without Linux there is no kernel's, and the rows state
 that. A slow reader is read in the hub, which can pause.
+
+Under TLS the compiled reader's reads of a stream that no one waits for are stored sealed, and decrypted when it is decoded or
+may have ended. What a record brings has the times of the read that completed it.
 """
 
 from __future__ import annotations
@@ -17,7 +20,7 @@ import ssl
 import struct
 import sys
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -43,7 +46,8 @@ SOON_NS = 2_000_000_000  # a close within it follows the response; a later one i
 LONG_NS = 3_600_000_000_000
 MARGIN_S = 1.0
 MAX_MESSAGE = 500  # characters
-FEW_BYTES = 1000  # of a TLS record: a larger buffer costs more than the decryption
+FEW_SEALED = 8  # reads, which are not worth decoding yet
+RECORD_SIZE = 16_384  # bytes of a TLS record's plain text, at most
 
 
 # Bytes, when the last arrived, when they were read, when none was there (0: unknown).
@@ -98,6 +102,8 @@ class Connection:
         self._reading: int | None = None  # its number at the compiled reader
         self._raw, self._recvmsg = raw, raw.recvmsg
         self._tls: ssl.SSLObject | None = None
+        self._tls_over: str | None = None  # no more can be decrypted: why, or empty after a regular end
+        self._sealed: list[Read] = []  # of a stream that no one waits for, not decrypted yet
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._watcher: Any = None
         self._writable_watcher: Any = None
@@ -127,12 +133,32 @@ class Connection:
                 self._may_wait = may_wait
                 READER.may_wait(self._reading, may_wait)
         self.listener, self.keep = listener, None
+        if self._sealed:
+            self._deliver_sealed()  # to nobody
 
     def store(self, reads: list[Read], keep: Callable[[Read], None]) -> None:
-        """Append reads to `reads`, or pass them to `keep` which does, until one may be the last of the answer."""
+        """Append reads to `reads`, sealed ones for `unseal`, or pass them to `keep` which does, until one may be the last."""
         self.keep = keep
-        if self._reading is not None and self._tls is None:
-            READER.keep(self._reading, reads)
+        if self._reading is not None:
+            sealed = self._tls is not None
+            READER.keep(self._reading, self._sealed if sealed else reads, sealed=sealed)
+
+    def unseal(self, reads: list[Read]) -> None:
+        """Append what was stored sealed, which is decoded now. Much at once takes a third as long: else the state is cold."""
+        reads.extend(self._unsealed())
+        if self._tls_over is not None:
+            get_hub().loop.run_callback(self._tls_ends)
+
+    def _unsealed(self) -> Iterator[Read]:
+        while self._sealed and not self.closed:  # in their order, also where decoding one asks for the rest
+            data, arrived, now, empty = self._sealed.pop(0)
+            if plain := self._decrypt(data):
+                yield plain, arrived, now, empty
+
+    def _deliver_sealed(self) -> None:
+        for read in self._unsealed():
+            self._deliver(*read)
+        self._tls_ends()
 
     def pause(self, seconds: float, read_size: int) -> None:
         """Do not read for a while, and then at most `read_size` bytes at once; the kernel's buffer fills."""
@@ -302,33 +328,33 @@ class Connection:
         if self.closed:
             return
         if data is None:
-            self._may_end()
+            if len(self._sealed) < FEW_SEALED:
+                self._deliver_sealed()
+            if self._tls is None or self._sealed:
+                self._may_end()
         elif not data:
-            self._ended(os.strerror(arrived_at_ns) if arrived_at_ns else None)
-        elif self._tls is not None:
-            self._decrypted(data, arrived_at_ns, read_at_ns, empty_at_ns)
+            self._deliver_sealed()
+            if not self.closed:
+                self._ended(os.strerror(arrived_at_ns) if arrived_at_ns else None)
         else:
-            self._deliver(data, arrived_at_ns, read_at_ns, empty_at_ns)
+            self._decrypted(data, arrived_at_ns, read_at_ns, empty_at_ns)
 
     def _on_readable_rare(self) -> None:
         """Of TLS, or a slow reader."""
         if (read := self._read()) is not None:
             self._decrypted(*read)
 
-    def _decrypted(self, data: bytes, *times: int) -> None:
+    def _decrypted(self, *read: Any) -> None:
         """Deliver what was read, decrypted where it is TLS."""
         if self._tls is None:
-            self._deliver(data, *times)
-            return
-        try:
-            plain, ended = self._decrypt(self._tls, data)
-        except ssl.SSLError as error:
-            self._ended(f"TLS: {error.reason or error}")
-            return
-        if plain:
-            self._deliver(plain, *times)
-        if ended and not self.closed:
-            self._ended(None)
+            self._deliver(*read)
+        else:
+            self._sealed.append(read)
+            self._deliver_sealed()
+
+    def _tls_ends(self) -> None:
+        if self._tls_over is not None and not self.closed:
+            self._ended(self._tls_over or None)
 
     def _deliver(self, data: bytes, arrived: int, now: int, empty: int) -> None:
         if self.listener is None:
@@ -344,23 +370,24 @@ class Connection:
         if self.listener is not None:
             self.listener.advance()
 
-    def _decrypt(self, tls: ssl.SSLObject, data: bytes) -> tuple[bytes, bool]:
-        """Plain text of complete records, and whether the peer has ended the stream."""
-        incoming = self._incoming
-        incoming.write(data)
-        out: list[bytes] = []
-        while True:
-            try:
-                piece = tls.read(max(len(data), FEW_BYTES))
-            except ssl.SSLWantReadError:
-                return b"".join(out), False
-            except ssl.SSLZeroReturnError:
-                piece = b""
-            if not piece:
-                return b"".join(out), True
-            if not out and not incoming.pending and not tls.pending():
-                return piece, False  # one complete record, as in most reads: skip another attempt
-            out.append(piece)
+    def _decrypt(self, data: bytes) -> bytes:
+        """Plain text of the records that this read completes; sets `_tls_over`."""
+        assert self._tls is not None
+        incoming, size, pieces = self._incoming, len(data), []
+        try:
+            incoming.write(data)
+            while piece := self._tls.read(size):
+                pieces.append(piece)
+                if len(piece) < size and not incoming.pending:
+                    return b"".join(pieces)  # complete records, as in most reads: skip another attempt
+                size = RECORD_SIZE
+            self._tls_over = ""
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as error:
+            is_regular = isinstance(error, ssl.SSLZeroReturnError)
+            self._tls_over = "" if is_regular else f"TLS: {error.reason or error}"
+        return b"".join(pieces)
 
     def _ended(self, error: str | None) -> None:
         listener = self.listener

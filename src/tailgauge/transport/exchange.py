@@ -1,7 +1,7 @@
 """One HTTP exchange and its times: request, response, arrival and read times.
 
 While someone waits for the next event, such as the first content, bytes are decoded as they arrive. After that a read only
-appends bytes and timestamps, and `advance` decodes them later, outside the reading path.
+appends bytes and timestamps, and `advance` decodes them later, outside the reading path; under TLS it decrypts them first.
 
 Bytes that wait in the kernel get the timestamp of the last one. The others came after the read before, and after the last
 poll that found the socket empty; on the user clock the last one too. A slow reader (`bytes_per_s`) pauses between
@@ -247,6 +247,7 @@ class Exchange:
 
     def advance(self) -> int:
         """Decode the reads kept so far; returns how many."""
+        self._unseal()
         body, kept = self._body, self._kept
         if body is None or not kept:
             return 0
@@ -282,6 +283,11 @@ class Exchange:
         elif not self.done:
             self._bound(stream, body)
         return len(data)
+
+    def _unseal(self) -> None:
+        """Add what the connection has stored sealed by TLS to what is kept."""
+        if self._at_leisure and self.connection is not None and self.connection.listener is self:
+            self.connection.unseal(self._kept)
 
     def _hold_bytes(self, held: int) -> bool:
         """It holds so many bytes now; returns whether that is too much."""

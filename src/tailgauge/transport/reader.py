@@ -36,7 +36,7 @@ class Recipient(Protocol):
     """A connection that is read."""
 
     def take(self, data: bytes | None, arrived_at_ns: int, read_at_ns: int, empty_at_ns: int) -> None:
-        """One read; b"" is the end, with an errno as its arrival; None: the list of its reads must be decoded."""
+        """One read; b"" is the end, with an errno as its arrival; None: the list of its reads is to be looked at."""
 
 
 class Reader:
@@ -45,7 +45,7 @@ class Reader:
     def __init__(self) -> None:
         self._thread: Any = None
         self._waiting: deque[tuple[Recipient, bytes | None, int, int, int]] = deque()
-        self._to_keep: dict[int, list[Any]] = {}
+        self._to_keep: dict[int, tuple[list[Any], bool]] = {}
         self._timer: Any = None  # what is left goes on then
         self._wait_max_ns = 0
         self._is_passing = False
@@ -63,13 +63,13 @@ class Reader:
         self._to_keep.pop(number, None)
         self._thread.remove(number)
 
-    def keep(self, number: int, reads: list[Any] | None) -> None:
-        """Append the reads of a connection to a list, without a call for each; None: call for each."""
+    def keep(self, number: int, reads: list[Any] | None, *, sealed: bool = False) -> None:
+        """Append the reads of a connection, maybe sealed by TLS, to a list, without a call for each; None: call for each."""
         self._to_keep.pop(number, None)
         if reads is not None and self._waiting:
-            self._to_keep[number] = reads  # those that wait come first
+            self._to_keep[number] = reads, sealed  # those that wait come first
         else:
-            self._thread.keep(number, reads)
+            self._thread.keep(number, reads, sealed)
 
     def may_wait(self, number: int, yes: bool) -> None:
         """Whether its reads are passed on a few milliseconds later, with others, because nobody acts on them."""
@@ -121,8 +121,8 @@ class Reader:
             if waiting:
                 self._go_on_soon()
         if not waiting:
-            for number, reads in self._to_keep.items():
-                self._thread.keep(number, reads)
+            for number, kept in self._to_keep.items():
+                self._thread.keep(number, *kept)
             self._to_keep.clear()
 
     def _go_on_soon(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from functools import partial
 from random import Random
 from typing import Any
@@ -10,12 +11,15 @@ from typing import Any
 from starting.script import CASES, print_facts
 from transport.scripts.scripted_server import chunk
 
+from tailgauge.protocols import stencil
 from tailgauge.protocols.anthropic import Anthropic
 from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.protocols.openai import OpenAI
 from tailgauge.protocols.stencil import Stencils
 from tailgauge.transport.exchange import Exchange
 
+if "python" in sys.argv:
+    stencil._holes = None
 STREAMS = 250
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 TEXTS = (" the", "a", " Zürich", " \u65e5\u672c", "\n\n", 'say "x"', "back\\slash", "", "\ud83d\ude00", "\u00a0", "\x7f",

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import gevent
+import trustme
 from gevent.monkey import get_original
 from starting.script import case, print_facts
 from transport.scripts import scripted_server
@@ -33,7 +34,7 @@ FLOODING, READ_S = 32, 0.002  # streams, time that one read of them takes
 MESSAGES, SOCKETS = 450_000, 400
 ANSWER_S, ALONE = 0.03, 5
 SERVER = """
-import asyncio, random, sys
+import asyncio, random, ssl, sys
 
 def answer(seed):
     rng = random.Random(seed)
@@ -68,7 +69,11 @@ async def serve(reader, writer):
     writer.close()
 
 async def main():
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1 << 20)
+    tls = None
+    if len(sys.argv) > 1:
+        tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        tls.load_cert_chain(sys.argv[1])
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, limit=1 << 20, ssl=tls)
     print(server.sockets[0].getsockname()[1], flush=True)
     await server.serve_forever()
 
@@ -110,15 +115,18 @@ def memory() -> int:
 
 
 @contextmanager
-def server() -> Iterator[str]:
-    with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as child:
+def server(*certificate: str) -> Iterator[str]:
+    with subprocess.Popen(
+        [sys.executable, "-c", SERVER, *certificate], stdout=subprocess.PIPE, text=True
+    ) as child:
         assert child.stdout is not None
-        yield f"http://127.0.0.1:{int(child.stdout.readline())}"
+        scheme = "https" if certificate else "http"
+        yield f"{scheme}://127.0.0.1:{int(child.stdout.readline())}"
         child.terminate()
 
 
 @case
-def many() -> Any:
+def many(*certificate: str, ca_file: str | None = None) -> Any:
     """Counts of calls by how they ended, and of those whose bytes are not what was sent."""
     ends: dict[str, int] = {}
     wrong, running = [], [True]
@@ -148,13 +156,22 @@ def many() -> Any:
             if got.digest() != decoder.sha.digest() or (whole and decoder.size != len(sent)):
                 wrong.append(name)
 
-    watch = stopwatch(idle_connections=USERS)
-    with server() as url:
+    watch = stopwatch(idle_connections=USERS, ca_file=ca_file)
+    with server(*certificate) as url:
         blocker = gevent.spawn(busy)
         gevent.joinall([gevent.spawn(user, number) for number in range(USERS)], raise_error=True)
         running.clear()
         blocker.join()
     return {"ends": ends, "wrong": wrong}
+
+
+@case
+def many_under_tls() -> Any:
+    authority = trustme.CA()
+    with authority.cert_pem.tempfile() as ca_file:
+        both = authority.issue_cert("127.0.0.1").private_key_and_cert_chain_pem
+        with both.tempfile() as certificate:
+            return many(certificate, ca_file=ca_file)
 
 
 @case
