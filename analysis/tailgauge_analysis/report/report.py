@@ -16,10 +16,10 @@ from tailgauge.rows.run_folder import replace_text
 from tailgauge_analysis.reading import run_files
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.build import build
-from tailgauge_analysis.report.contents import ALL
 from tailgauge_analysis.report.figures import figures
 from tailgauge_analysis.report.junit import junit
 from tailgauge_analysis.report.markdown import markdown
+from tailgauge_analysis.report.model import ALL
 from tailgauge_analysis.report.page import html
 from tailgauge_analysis.report.plot import Figure
 from tailgauge_analysis.report.terminal import terminal

@@ -1,6 +1,6 @@
 """Findings: everything that the analysis has of one run, computed once.
 
-The order of the computation is here and nowhere else; contents.py, figures.py and the pages only present it.
+The order of the computation is here and nowhere else; model.py, figures.py and the pages only present it.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from tailgauge import thresholds
 from tailgauge.rows import schema
-from tailgauge_analysis.metrics import groups, latency, pace, precision, slo, stability, streams
+from tailgauge_analysis.metrics import latency, pace, precision, slo, stability, streams
 from tailgauge_analysis.metrics.definitions import ToolMetrics, definitions
 from tailgauge_analysis.metrics.slo import Goodput
 from tailgauge_analysis.metrics.steady import Steady, steady
@@ -25,18 +25,18 @@ from tailgauge_analysis.sections import (
     requests,
     traffic,
     transports,
-    use_cases,
 )
 from tailgauge_analysis.sections.cache.section import Cache, cache
 from tailgauge_analysis.sections.environment import Environment, environment
 from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.hedging import section as hedging
+from tailgauge_analysis.sections.latency import Group, groups
 from tailgauge_analysis.sections.latency_under_load import diagnosis, slopes
 from tailgauge_analysis.sections.rate_limits.section import RateLimits, rate_limits
 from tailgauge_analysis.stats.quantiles import at_level
 from tailgauge_analysis.text.formatting import plural
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.verdict import certificate, client, client_error, losses, stalls, timestamps
+from tailgauge_analysis.verdict import certificate, client, client_error, losses, timestamps
 from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.clocks import Clocks, calls_between, clocks
 from tailgauge_analysis.verdict.conservation import conservation, in_flight
@@ -63,7 +63,7 @@ class Findings:
     explanations: list[str]
     by_traffic: dict[str, list[latency.Row]]
     latency: list[latency.Row]
-    groups: list[groups.Group]
+    groups: list[Group]
     smaller_groups: int
     traffic: dict[str, traffic.Traffic]
     streams: streams.Streams
@@ -73,7 +73,7 @@ class Findings:
     goodput: Goodput | None
     health: slo.Health | None
     slos: list[slo.ObjectiveResult]
-    use_cases: list[use_cases.UseCase]
+    use_cases: list[objectives.UseCase]
     failures: list[failures.Failure]
     other_failures: int
     server_log: timestamps.ServerLog | None
@@ -107,7 +107,7 @@ def _found(frames: Frames) -> Findings:
     scenario, against, whole = frames.run["scenario"], reasons(CHECKS, evidence), evidence.latency
     judged = objectives.Run(frames, of_target, evidence.throughput, slo.criteria(scenario))
     kinds, others = failures.failures(frames)
-    by_group, smaller = groups.groups(stage)
+    by_group, smaller = groups(stage)
     cited, apart = certificate.certified(frames, stage), clocks(frames)
     unsure, moved = calls_between(frames, apart), transports.transports(of_target)
     explained = [*losses.explanations(evidence.conservation.workers), *explanations(frames, stage)]
@@ -131,7 +131,7 @@ def _found(frames: Frames) -> Findings:
         health=slo.health(scenario, stage),
         goodput=slo.goodput_of(scenario, of_target, evidence.warmup.of_target),
         slos=objectives.objectives(judged),
-        use_cases=use_cases.use_cases(judged),
+        use_cases=objectives.use_cases(judged),
         failures=kinds,
         other_failures=others,
         server_log=timestamps.compare_server_log(frames),
@@ -174,7 +174,7 @@ def evidence_of(frames: Frames) -> Evidence:
     return Evidence(
         frames, stage, of_target, warmup, rates, stability.stability(frames, of_target, rates), counted,
         timestamps.stamps(frames, of_target), client.workers(frames, stage), in_flight(frames, counted.workers),
-        stalls.bad_seconds(frames, stage, thresholds.STALL_NS), marked, errors,
+        client.bad_seconds(frames, stage, thresholds.STALL_NS), marked, errors,
     )  # fmt: skip
 
 

@@ -19,11 +19,11 @@ from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.reading.run_files import DAMAGED, MASTER
 from tailgauge_analysis.text.formatting import clock, count, listed, ms, plain, plural, sentence, share
 from tailgauge_analysis.text.json_values import table
-from tailgauge_analysis.verdict import certificate, cold_cache, losses, unsent
+from tailgauge_analysis.verdict import certificate, cold_cache, conservation, losses
+from tailgauge_analysis.verdict.client import bad_seconds
 from tailgauge_analysis.verdict.client_error import allowed
 from tailgauge_analysis.verdict.clocks import clocks
 from tailgauge_analysis.verdict.explanations import connections, explanations, more_workers
-from tailgauge_analysis.verdict.stalls import bad_seconds
 from tailgauge_analysis.verdict.timestamps import endpoint_delays
 from tailgauge_analysis.verdict.verdict import Check, Evidence, Judgement
 
@@ -276,10 +276,10 @@ def _unsent(e: Evidence) -> Judgement | None:
     if not c.unsent:
         return None
     part = c.unsent / (c.scheduled or c.unsent)
-    leaves_out = table(run["scenario"], "limits").get("lost_share") == unsent.LEFT_OUT
-    causes = unsent.causes(run, c, leaves_out=leaves_out)
+    leaves_out = table(run["scenario"], "limits").get("lost_share") == conservation.LEFT_OUT
+    causes = conservation.causes(run, c, leaves_out=leaves_out)
     problem = f"{plural(c.unsent, 'request')} ({share(part)} of scheduled) were never sent: the load was lower than planned. "
-    problem += " ".join(f"{sentence(one.text)}." for one in causes[: unsent.MOST])
+    problem += " ".join(f"{sentence(one.text)}." for one in causes[: conservation.MOST])
     advice = causes[0].advice
     if not advice:
         more = more_workers(e.frames, e.steady)

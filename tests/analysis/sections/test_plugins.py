@@ -6,7 +6,7 @@ import pytest
 
 from tailgauge.plugins import plugin
 from tailgauge.plugins.plugin import Plugin
-from tailgauge_analysis.sections.plugins import section
+from tailgauge_analysis.sections.environment import section
 
 
 def run_with(*plugins):

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from tailgauge.plan.precision import HALVINGS, MISSES
+from tailgauge.plan.objectives import HALVINGS, MISSES
 from tailgauge_analysis.metrics.precision import half_width, is_known
 from tailgauge_analysis.stats.quantiles import at_level, quantiles
 
