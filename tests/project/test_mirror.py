@@ -46,7 +46,6 @@ RUN_BY = {
     "analysis/comparing": "analysis/comparing/test_compare.py",
     "analysis/reading": "analysis/reading/test_frames.py",
     "analysis/metrics": "analysis/metrics/test_metrics.py",
-    "analysis/metrics/looks": "end_to_end/test_run_until_known.py",
     "analysis/metrics/timeline": "analysis/report/test_figures.py",
     "analysis/report": "analysis/report/test_report.py",
     "analysis/report/picture": "experiments/test_conduct.py",
@@ -59,7 +58,6 @@ RUN_BY = {
     "analysis/stats": "analysis/sections/hedging/test_pairs.py",
     "analysis/text": "analysis/report/test_published.py",
     "analysis/text/picture": "experiments/test_conduct.py",
-    "analysis/text/tables": "analysis/report/test_terminal.py",
     "analysis/verdict": "analysis/verdict/test_checks.py",
 }
 # Folders of tests that mirror no folder of the product.

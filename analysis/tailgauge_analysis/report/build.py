@@ -12,7 +12,6 @@ from tailgauge_analysis.metrics import definitions
 from tailgauge_analysis.report.model import contents
 from tailgauge_analysis.sections import (
     environment,
-    failures,
     latency,
     measurement,
     objectives,
@@ -20,7 +19,6 @@ from tailgauge_analysis.sections import (
     phases,
     requests,
     result,
-    streaming,
     throughput,
     traffic,
     transports,
@@ -54,9 +52,9 @@ SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
     lambda of: fan_out.section(of.fan_out),
     lambda of: transports.section(of.transports),
     lambda of: hedging.section(of.hedging, in_blocks=bool(table(of.frames.run["scenario"], "crossover"))),
-    lambda of: streaming.section(of.streams, of.tpot_missing),
+    lambda of: throughput.streaming(of.streams, of.tpot_missing),
     lambda of: traffic.section(of.traffic, of.frames.run["estimate"]),
-    lambda of: failures.section(of.failures, of.other_failures),
+    lambda of: requests.errors(of.failures, of.other_failures),
 )  # fmt: skip
 Makes = Callable[[Findings], Section | None]
 LAST: tuple[Makes, ...] = (  # of the measurement, not of the target

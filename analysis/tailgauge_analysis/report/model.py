@@ -23,21 +23,20 @@ from tailgauge_analysis.metrics.stability import Stability
 from tailgauge_analysis.metrics.streams import Streams
 from tailgauge_analysis.sections import result
 from tailgauge_analysis.sections.environment import Environment
-from tailgauge_analysis.sections.failures import Failure
 from tailgauge_analysis.sections.findings import Findings, remarks
 from tailgauge_analysis.sections.latency import Group
 from tailgauge_analysis.sections.latency_under_load.diagnosis import Diagnosis
 from tailgauge_analysis.sections.measurement import CheckResult
 from tailgauge_analysis.sections.objectives import UseCase
 from tailgauge_analysis.sections.patterns import Answer
-from tailgauge_analysis.sections.requests import Outcome
+from tailgauge_analysis.sections.requests import Failure, Outcome
 from tailgauge_analysis.sections.traffic import Traffic
 from tailgauge_analysis.sections.transports import Transport
 from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json, number, table, text
 from tailgauge_analysis.text.quantile import plain_values, quantile
 from tailgauge_analysis.text.section import Result
-from tailgauge_analysis.verdict import certificate, clocks
+from tailgauge_analysis.verdict import certificate, timestamps
 from tailgauge_analysis.verdict.client import BadSeconds
 from tailgauge_analysis.verdict.client_error import ClientError
 from tailgauge_analysis.verdict.conservation import Conservation, InFlight
@@ -291,7 +290,7 @@ def contents(findings: Findings, answer: Result, crossover: Comparison | None, a
         "client": evidence.workers,
         "bad_seconds": evidence.bad,
         "client_error": evidence.errors,
-        "clocks": clocks.to_json(findings.clocks, findings.calls_between),
+        "clocks": timestamps.clocks_json(findings.clocks, findings.calls_between),
         "certificate": None if run["dry_run"] else certificate.to_json(findings.certified),
         "problems": [{"kind": p.kind, "text": plain(p.text, 500)} for p in findings.frames.problems],
     }

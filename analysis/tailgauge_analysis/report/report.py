@@ -13,7 +13,7 @@ from pathlib import Path
 
 from tailgauge.errors import Exit, UsageError
 from tailgauge.rows.run_folder import replace_text
-from tailgauge_analysis.reading import run_files
+from tailgauge_analysis.reading import run_record
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.figures import figures
@@ -83,7 +83,7 @@ def make(run_dirs: Sequence[Path], out: Path, width: int = 80, *, colours: bool 
     unwritten = []
     for run_dir in run_dirs:
         try:
-            run_files.record_verdict(Path(run_dir), verdict)
+            run_record.record_verdict(Path(run_dir), verdict)
         except OSError as error:
             unwritten.append(f"the verdict could not be written into {run_dir}: {error.strerror or error}")
     return replace(done, summary="\n".join([done.summary, *unwritten]))

@@ -18,8 +18,8 @@ from tailgauge_analysis.text.formatting import clock, count, ms, plain, plural
 from tailgauge_analysis.text.json_values import Json, text
 from tailgauge_analysis.text.quantile import plain_values
 from tailgauge_analysis.text.section import Section, Table, Value
-from tailgauge_analysis.verdict import losses
-from tailgauge_analysis.verdict.losses import Loss
+from tailgauge_analysis.verdict import conservation
+from tailgauge_analysis.verdict.conservation import Loss
 
 MOST_MODELS = 10
 NOTE = "Missing: leased requests without a row, and when they were due. Rows lost: recorded, but in no part."
@@ -95,7 +95,7 @@ def _worker(frames: Frames, entry: Json, of: Loss) -> WorkerEntry:
         found=of.found,
         not_sent=of.not_sent,
         rows_lost=lacks + sum(of.unwritten.values()),
-        kept=losses.kept(of),
+        kept=conservation.kept(of),
     )
 
 

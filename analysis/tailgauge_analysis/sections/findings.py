@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from tailgauge import thresholds
 from tailgauge.rows import schema
-from tailgauge_analysis.metrics import latency, pace, precision, slo, stability, streams
+from tailgauge_analysis.metrics import latency, pace, slo, stability, streams
 from tailgauge_analysis.metrics.definitions import ToolMetrics, definitions
 from tailgauge_analysis.metrics.slo import Goodput
 from tailgauge_analysis.metrics.steady import Steady, steady
@@ -17,7 +17,6 @@ from tailgauge_analysis.metrics.throughput import throughput
 from tailgauge_analysis.metrics.timeline import Timeline, timeline
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.sections import (
-    failures,
     measurement,
     objectives,
     patterns,
@@ -36,11 +35,12 @@ from tailgauge_analysis.sections.rate_limits.section import RateLimits, rate_lim
 from tailgauge_analysis.stats.quantiles import at_level
 from tailgauge_analysis.text.formatting import plural
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.verdict import certificate, client, client_error, losses, timestamps
+from tailgauge_analysis.verdict import certificate, client, client_error, timestamps
+from tailgauge_analysis.verdict import conservation as losses
 from tailgauge_analysis.verdict.checks import CHECKS
-from tailgauge_analysis.verdict.clocks import Clocks, calls_between, clocks
 from tailgauge_analysis.verdict.conservation import conservation, in_flight
 from tailgauge_analysis.verdict.explanations import explanations
+from tailgauge_analysis.verdict.timestamps import Clocks, calls_between, clocks
 from tailgauge_analysis.verdict.verdict import Evidence, Reason, reasons, worst
 
 # How requests arrive (arrival of run.json), where it changes the meaning of the numbers.
@@ -74,7 +74,7 @@ class Findings:
     health: slo.Health | None
     slos: list[slo.ObjectiveResult]
     use_cases: list[objectives.UseCase]
-    failures: list[failures.Failure]
+    failures: list[requests.Failure]
     other_failures: int
     server_log: timestamps.ServerLog | None
     certified: certificate.Certified
@@ -96,7 +96,7 @@ class Findings:
 
 def find(frames: Frames) -> Findings:
     """Analyse a loaded run."""
-    with at_level(precision.level(frames.run)):
+    with at_level(slo.level(frames.run)):
         return _found(frames)
 
 
@@ -106,7 +106,7 @@ def _found(frames: Frames) -> Findings:
     stage, of_target = evidence.steady, evidence.of_target
     scenario, against, whole = frames.run["scenario"], reasons(CHECKS, evidence), evidence.latency
     judged = objectives.Run(frames, of_target, evidence.throughput, slo.criteria(scenario))
-    kinds, others = failures.failures(frames)
+    kinds, others = requests.failures(frames)
     by_group, smaller = groups(stage)
     cited, apart = certificate.certified(frames, stage), clocks(frames)
     unsure, moved = calls_between(frames, apart), transports.transports(of_target)

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from tailgauge.thresholds import VALID
 from tailgauge_analysis.text.formatting import clock, count, ms, percentile, plural, share
 from tailgauge_analysis.text.section import Cell, Section, Table, Value
-from tailgauge_analysis.verdict import certificate, client, clocks
+from tailgauge_analysis.verdict import certificate, client, timestamps
 from tailgauge_analysis.verdict.certificate import Certified
 from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.client import Worker
-from tailgauge_analysis.verdict.clocks import Clocks
 from tailgauge_analysis.verdict.explanations import connections
-from tailgauge_analysis.verdict.timestamps import ServerLog
+from tailgauge_analysis.verdict.timestamps import Clocks, ServerLog
 from tailgauge_analysis.verdict.verdict import Evidence, Reason, applies
 
 NOT_APPLICABLE, PASSED = "not applicable", "passed"
@@ -58,7 +57,7 @@ def section(
     if log is not None:
         facts.append(("Against the server log", _log(log)))
     if apart.between_ns or apart.unknown:
-        facts.append(("Clocks", clocks.sentence(apart, unsure)))
+        facts.append(("Clocks", timestamps.clocks_sentence(apart, unsure)))
     if bad.spells:
         facts.append(("Stalls", client.sentence(bad)))
     tables = [figures] if figures else []

@@ -16,15 +16,14 @@ from tailgauge.thresholds import CLOCK_MS, DEGRADED, DROPS, INVALID, VALID, WORS
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.stability import WARMUP
 from tailgauge_analysis.reading.frames import Frames
-from tailgauge_analysis.reading.run_files import DAMAGED, MASTER
+from tailgauge_analysis.reading.run_record import DAMAGED, MASTER
 from tailgauge_analysis.text.formatting import clock, count, listed, ms, plain, plural, sentence, share
 from tailgauge_analysis.text.json_values import table
-from tailgauge_analysis.verdict import certificate, cold_cache, conservation, losses
+from tailgauge_analysis.verdict import certificate, cold_cache, conservation
 from tailgauge_analysis.verdict.client import bad_seconds
 from tailgauge_analysis.verdict.client_error import allowed
-from tailgauge_analysis.verdict.clocks import clocks
 from tailgauge_analysis.verdict.explanations import connections, explanations, more_workers
-from tailgauge_analysis.verdict.timestamps import endpoint_delays
+from tailgauge_analysis.verdict.timestamps import clocks, endpoint_delays
 from tailgauge_analysis.verdict.verdict import Check, Evidence, Judgement
 
 DISORDERED = 0.01  # of the attempts
@@ -103,16 +102,16 @@ def _readable(e: Evidence) -> Judgement | None:
 def _lost(e: Evidence) -> Judgement | None:
     """no worker and no scheduled request is lost"""
     c, run = e.conservation, e.frames.run
-    missing = losses.sentences(c.workers, closed=run["closed"])
+    missing = conservation.sentences(c.workers, closed=run["closed"])
     more = c.lost - sum(one.left for one in c.workers)
     if more > 0:
         other = "other " if len(missing) and more < c.lost else ""
-        missing.append(f"{plural(more, f'{other}scheduled request')}{losses.due(c.unseen)} have no row")
+        missing.append(f"{plural(more, f'{other}scheduled request')}{conservation.due(c.unseen)} have no row")
     elif c.unseen:
-        missing.append(f"requests without a row were{losses.due(c.unseen)}")
+        missing.append(f"requests without a row were{conservation.due(c.unseen)}")
     if missing:
         problem = ". ".join([missing[0], *map(sentence, missing[1:])])
-        return INVALID, f"Missing: {problem}.", losses.advice(c.workers, closed=run["closed"])
+        return INVALID, f"Missing: {problem}.", conservation.advice(c.workers, closed=run["closed"])
     return _unconfirmed(e)
 
 
@@ -124,7 +123,7 @@ def _unconfirmed(e: Evidence) -> Judgement | None:
     names = listed(str(one.worker) for one in workers)
     who = f"{'Worker' if len(workers) == 1 else 'Workers'} {names} {'was' if len(workers) == 1 else 'were'}"
     problem = f"{who} lost without a final report. Every request has its row, but attempts may be missing."
-    return DEGRADED, problem, losses.SEE_LOG
+    return DEGRADED, problem, conservation.SEE_LOG
 
 
 def _written(e: Evidence) -> Judgement | None:

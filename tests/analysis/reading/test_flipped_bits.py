@@ -13,7 +13,7 @@ from tailgauge.rows.run_folder import RunFolder
 from tailgauge.rows.schema import TABLES, HealthRow, columns
 from tailgauge_analysis.reading import parquet
 from tailgauge_analysis.reading.frames import load
-from tailgauge_analysis.reading.run_files import DAMAGED, NOTE
+from tailgauge_analysis.reading.run_record import DAMAGED, NOTE
 from tailgauge_analysis.report.report import make
 
 TREE = {

@@ -15,9 +15,17 @@ import numpy as np
 from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.sections.fan_out import predictions
+from tailgauge_analysis.sections.fan_out.dependence import (
+    FEWEST,
+    Curves,
+    Siblings,
+    conditional,
+    curves,
+    naive,
+    siblings,
+    stretches,
+)
 from tailgauge_analysis.sections.fan_out.legs import ALL, SEQUENTIAL, Legs, legs
-from tailgauge_analysis.sections.fan_out.siblings import FEWEST, Siblings, siblings, stretches
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.proportions import Proportion, Ratio, proportion, quantile_ratio
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Mask, Quantile, quantiles, rank
@@ -107,7 +115,7 @@ class FanOut:
     one_less: tuple[Quantile, ...]
     naive: tuple[Quantile, ...]
     conditional: tuple[Quantile, ...]
-    curves: predictions.Curves | None = field(metadata=FOR_FIGURES)
+    curves: Curves | None = field(metadata=FOR_FIGURES)
     not_predicted: str
     siblings: Siblings | None
     slower_than_ms: tuple[float, ...]
@@ -155,9 +163,9 @@ def _fan_out(one: Legs, joined: latency.Row, serial: SequentialControl | None) -
         without_answer=joined.without_answer,
         slowest=_quantiles(ordered[:, -1]),
         one_less=_quantiles(ordered[:, -2]),
-        naive=tuple(predictions.naive(times, one.kinds, PS)) if predicted else (),
-        conditional=tuple(predictions.conditional(times, stretch, PS)) if predicted else (),
-        curves=predictions.curves(times, one.kinds, stretch) if predicted else None,
+        naive=tuple(naive(times, one.kinds, PS)) if predicted else (),
+        conditional=tuple(conditional(times, stretch, PS)) if predicted else (),
+        curves=curves(times, one.kinds, stretch) if predicted else None,
         not_predicted=_why_not(one, several=several),
         siblings=siblings(slow) if predicted else None,
         slower_than_ms=limits if predicted else (),

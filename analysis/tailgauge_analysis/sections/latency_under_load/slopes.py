@@ -19,7 +19,7 @@ faster, so that something else came with it. Where the interval includes 0 there
 How many calls were concurrent with one: when it was sent, and when it was decoded.
 
 Counts are of all attempts of a run, whatever became of them, since each is a load on the target. The workers' clocks are
-mapped to one, as precisely as they are known (clocks.py has how many calls that leaves open).
+mapped to one, as precisely as they are known (verdict/timestamps.py has how many calls that leaves open).
 """
 
 from __future__ import annotations
