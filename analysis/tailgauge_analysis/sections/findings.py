@@ -12,8 +12,8 @@ from tailgauge.rows import schema
 from tailgauge_analysis.metrics import latency, pace, slo, stability, streams
 from tailgauge_analysis.metrics.definitions import ToolMetrics, definitions
 from tailgauge_analysis.metrics.slo import Goodput
+from tailgauge_analysis.metrics.stability import throughput
 from tailgauge_analysis.metrics.steady import Steady, steady
-from tailgauge_analysis.metrics.throughput import throughput
 from tailgauge_analysis.metrics.timeline import Timeline, timeline
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.sections import (
@@ -38,8 +38,8 @@ from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.verdict import certificate, client, client_error, timestamps
 from tailgauge_analysis.verdict import conservation as losses
 from tailgauge_analysis.verdict.checks import CHECKS
+from tailgauge_analysis.verdict.client import explanations
 from tailgauge_analysis.verdict.conservation import conservation, in_flight
-from tailgauge_analysis.verdict.explanations import explanations
 from tailgauge_analysis.verdict.timestamps import Clocks, calls_between, clocks
 from tailgauge_analysis.verdict.verdict import Evidence, Reason, reasons, worst
 

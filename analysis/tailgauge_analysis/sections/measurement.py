@@ -12,8 +12,7 @@ from tailgauge_analysis.text.section import Cell, Section, Table, Value
 from tailgauge_analysis.verdict import certificate, client, timestamps
 from tailgauge_analysis.verdict.certificate import Certified
 from tailgauge_analysis.verdict.checks import CHECKS
-from tailgauge_analysis.verdict.client import Worker
-from tailgauge_analysis.verdict.explanations import connections
+from tailgauge_analysis.verdict.client import Worker, connections
 from tailgauge_analysis.verdict.timestamps import Clocks, ServerLog
 from tailgauge_analysis.verdict.verdict import Evidence, Reason, applies
 

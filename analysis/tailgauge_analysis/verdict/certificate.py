@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from tailgauge.thresholds import DEGRADED
+from tailgauge_analysis.metrics.stability import received
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.metrics.throughput import received
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.text.formatting import count, ms, plain
 from tailgauge_analysis.text.json_values import Json, number, text

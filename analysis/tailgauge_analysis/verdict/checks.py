@@ -1,7 +1,7 @@
 """The checks of the measurement, one row of CHECKS each; the docstring of its function says when it passes.
 
 A check passes (None) or gives the verdict that it forces, the problem, and what to do about it. Only what can distort a
-reported number is a check; what made the client's work harder is an explanation (explanations.py).
+reported number is a check; what made the client's work harder is an explanation (client.py).
 """
 
 from __future__ import annotations
@@ -20,9 +20,8 @@ from tailgauge_analysis.reading.run_record import DAMAGED, MASTER
 from tailgauge_analysis.text.formatting import clock, count, listed, ms, plain, plural, sentence, share
 from tailgauge_analysis.text.json_values import table
 from tailgauge_analysis.verdict import certificate, cold_cache, conservation
-from tailgauge_analysis.verdict.client import bad_seconds
+from tailgauge_analysis.verdict.client import bad_seconds, connections, explanations, more_workers
 from tailgauge_analysis.verdict.client_error import allowed
-from tailgauge_analysis.verdict.explanations import connections, explanations, more_workers
 from tailgauge_analysis.verdict.timestamps import clocks, endpoint_delays
 from tailgauge_analysis.verdict.verdict import Check, Evidence, Judgement
 

@@ -14,8 +14,8 @@ from tailgauge_analysis.sections.cache.calls import calls, settings
 from tailgauge_analysis.sections.cache.misses import causes
 from tailgauge_analysis.sections.latency_under_load.slopes import IN_FLIGHT, UNCACHED, regress
 from tailgauge_analysis.sections.rate_limits import section
+from tailgauge_analysis.sections.rate_limits.buckets import HeaderReadings, level_series
 from tailgauge_analysis.sections.rate_limits.costs import Costs
-from tailgauge_analysis.sections.rate_limits.estimates import HeaderReadings, level_series
 from tailgauge_analysis.verdict.conservation import in_flight
 from tailgauge_analysis.verdict.timestamps import (
     Clocks,

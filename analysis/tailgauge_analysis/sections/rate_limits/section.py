@@ -16,8 +16,7 @@ from tailgauge.rows import schema
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.reading.rate_limit_headers import KINDS, REMAINING, column
 from tailgauge_analysis.sections.rate_limits import refusals, retries
-from tailgauge_analysis.sections.rate_limits.buckets import Bucket, find_buckets, in_order
-from tailgauge_analysis.sections.rate_limits.estimates import Estimate
+from tailgauge_analysis.sections.rate_limits.buckets import Bucket, Estimate, find_buckets, in_order
 from tailgauge_analysis.sections.rate_limits.refusals import Acceleration, Bins, Shares, refused
 from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth
 from tailgauge_analysis.text.cells import share_cell, with_interval

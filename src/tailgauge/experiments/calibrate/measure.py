@@ -36,7 +36,7 @@ from tailgauge_analysis.reading import parquet
 from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.reading.frames import Frames, load
 from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
-from tailgauge_analysis.verdict.explanations import SHORT_OF_CORES
+from tailgauge_analysis.verdict.client import SHORT_OF_CORES
 
 _DAYS = "2"
 
