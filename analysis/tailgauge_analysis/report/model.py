@@ -6,7 +6,6 @@ A number that is not known is null. Every type may gain keys.
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import Annotated, Any, Literal
 
 from pydantic import ConfigDict, Field, with_config
@@ -341,7 +340,7 @@ def _stamps(findings: Findings) -> Json:
     facts = findings.evidence.stamps
     lags = facts.receive_lag_ms or (None, None, None)
     return {
-        **{key: value for key, value in asdict(facts).items() if key != "receive_lag_ms"},
+        **{key: value for key, value in vars(facts).items() if key != "receive_lag_ms"},
         "first_interval_share": facts.first_interval_share,
         "chunk_interval_share": facts.chunk_intervals / facts.chunks if facts.chunks else 0.0,
         **{f"receive_lag_{name}_ms": lag for name, lag in zip(("p50", "p99", "max"), lags, strict=True)},

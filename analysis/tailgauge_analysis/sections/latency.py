@@ -9,7 +9,7 @@ groups.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pandas as pd
@@ -19,7 +19,7 @@ from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row
 from tailgauge_analysis.metrics.metrics import BY_NAME, UNIT
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.stats.proportions import Proportion, proportion
+from tailgauge_analysis.stats.proportions import proportion
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Mask, Quantile
 from tailgauge_analysis.text.cells import quantile_cell, quantiles_text, share_cell
 from tailgauge_analysis.text.formatting import count, percentile, plain, plural
@@ -122,26 +122,13 @@ MOST = 20
 TRAFFIC, NAME, TAG, SLOW = "traffic", "name", "tag", "slow reader"
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """Requests that have something in common."""
-
-    by: str
-    name: str
-    pattern: str
-    requests: int
-    ok: Proportion
-    cancelled: int
-    latency: tuple[Row, ...]
-
-
 def groups(steady: Steady) -> tuple[list[Group], int]:
     """The groups worth a row, and how many smaller ones are not shown."""
     masks = list(_masks(steady))
     shown, hidden = list[Group](), 0
     for by in (TRAFFIC, SLOW, NAME, TAG):
         of = sorted((m for m in masks if m[0] == by), key=lambda m: -int(m[2].sum()))
-        shown += [_group(steady, *mask) for mask in of[:MOST]]
+        shown += [Group(steady, *mask) for mask in of[:MOST]]
         hidden += len(of[MOST:])
     return shown, hidden
 
@@ -168,16 +155,17 @@ def _masks(steady: Steady) -> Iterator[tuple[str, str, Mask]]:
     yield from ((TAG, tag, of) for tag, of in by_tag.items() if of.any())
 
 
-def _group(steady: Steady, by: str, name: str, mask: Mask) -> Group:
-    part = steady.only(mask, gaps=False)  # none of METRICS is of gaps
-    ended = part.requests["ended"]
-    rows = (latency.row(BY_NAME[metric], part, OFFERED, PS) for metric in METRICS)
-    return Group(
-        by=by,
-        name=name,
-        pattern=", ".join(sorted({str(p) for p in part.requests["pattern"].unique()})),
-        requests=len(ended),
-        ok=proportion((ended == schema.OK).to_numpy(np.bool_)),
-        cancelled=int((ended == schema.CANCELLED).sum()),
-        latency=tuple(found for found in rows if found.n),
-    )
+class Group:
+    """Requests that have something in common."""
+
+    def __init__(self, steady: Steady, by: str, name: str, mask: Mask) -> None:
+        part = steady.only(mask, gaps=False)  # none of METRICS is of gaps
+        ended = part.requests["ended"]
+        rows = (latency.row(BY_NAME[metric], part, OFFERED, PS) for metric in METRICS)
+        self.by = by
+        self.name = name
+        self.pattern = ", ".join(sorted({str(p) for p in part.requests["pattern"].unique()}))
+        self.requests = len(ended)
+        self.ok = proportion((ended == schema.OK).to_numpy(np.bool_))
+        self.cancelled = int((ended == schema.CANCELLED).sum())
+        self.latency = tuple(found for found in rows if found.n)

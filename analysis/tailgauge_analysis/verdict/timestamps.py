@@ -30,42 +30,31 @@ from tailgauge_analysis.text.formatting import listed, ms, percentile
 from tailgauge_analysis.text.json_values import Json
 
 
-@dataclass(frozen=True, slots=True)
 class Stamps:
     """Counts of timestamps: first chunks of the steady stage's answers, all else of the whole run."""
 
-    first_chunks: int
-    first_intervals: int
-    chunks: int
-    chunk_intervals: int
-    connected: int  # attempts of the steady stage that had a connection
-    kernel_attempts: int
-    user_attempts: int
-    new_connections: int  # attempts that opened one: their times since scheduled contain it
-    receive_lag_ms: tuple[float, ...] | None  # at chunks.LAG_PS
+    def __init__(self, frames: Frames, steady: Steady) -> None:
+        answers = steady.requests[steady.requests["first_at_ns"].notna()]
+        by = frames.attempts["stamps"].value_counts()
+        lags = frames.chunks.lags_ns
+        self.first_chunks = len(answers)
+        self.first_intervals = int(answers["first_low_at_ns"].notna().sum())
+        self.chunks = len(frames.chunks)
+        self.chunk_intervals = frames.chunks.intervals
+        self.connected = int(
+            steady.attempts["connection_is_new"].notna().sum()
+        )  # attempts of the steady stage that had a connection
+        self.kernel_attempts = int(by.get("kernel", 0))
+        self.user_attempts = int(by.get("user", 0))
+        self.new_connections = int(
+            steady.attempts["connection_is_new"].eq(True).sum()
+        )  # attempts that opened one: their times since scheduled contain it
+        self.receive_lag_ms = tuple(lag / 1e6 for lag in lags) if lags else None  # at chunks.LAG_PS
 
     @property
     def first_interval_share(self) -> float:
         """Share of first chunks with a time range instead of a time."""
         return self.first_intervals / self.first_chunks if self.first_chunks else 0.0
-
-
-def stamps(frames: Frames, steady: Steady) -> Stamps:
-    """Count the timestamps of a run."""
-    answers = steady.requests[steady.requests["first_at_ns"].notna()]
-    by = frames.attempts["stamps"].value_counts()
-    lags = frames.chunks.lags_ns
-    return Stamps(
-        first_chunks=len(answers),
-        first_intervals=int(answers["first_low_at_ns"].notna().sum()),
-        chunks=len(frames.chunks),
-        chunk_intervals=frames.chunks.intervals,
-        connected=int(steady.attempts["connection_is_new"].notna().sum()),
-        kernel_attempts=int(by.get("kernel", 0)),
-        user_attempts=int(by.get("user", 0)),
-        new_connections=int(steady.attempts["connection_is_new"].eq(True).sum()),
-        receive_lag_ms=tuple(lag / 1e6 for lag in lags) if lags else None,
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,9 @@ import numpy as np
 
 from tailgauge_analysis.stats import quantiles
 from tailgauge_analysis.stats.bootstrap import SEED, ratio
-from tailgauge_analysis.stats.proportions import Proportion, proportion
+from tailgauge_analysis.stats.proportions import proportion
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Ints, Mask, Quantile
+from tailgauge_analysis.text.quantile import Finding
 
 STRETCH = 50  # requests within which legs change places
 FEWEST = 20  # slow legs, below which nothing is estimated
@@ -43,57 +44,41 @@ MOST_REPS, FEWEST_REPS = 999, 199
 DRAWS = 20_000_000  # of slow legs, in all repetitions together
 
 
-@dataclass(frozen=True, slots=True)
-class Siblings:
+class Siblings(Finding):
     """Dependence of the slow legs. `any` is the share of the requests with a slow leg."""
 
-    slow_share: float
-    slow_legs: int
-    any: Proportion
-    any_naive: float
-    any_conditional: float
-    any_beta_binomial: float
-    correlation: float
-    correlation_low: float | None
-    correlation_high: float | None
-    k_eff: float | None
-    k_eff_low: float | None
-    k_eff_high: float | None
-    pairs: int
-    pairs_expected: float
-    p_value: float
-    permutations: int
+    def __init__(self, slow: Mask, p: float) -> None:
+        n, legs = slow.shape
+        rho, low, high = correlation(slow)
+        seen = proportion(slow.sum(axis=1) > 0)
+        by_leg = slow.mean(axis=0)
+        stretch = stretches(n)
+        pairs, expected, p_value, reps = permuted(slow, stretch)
+        self.slow_share = p
+        self.slow_legs = int(slow.sum())
+        self.any = seen
+        self.any_naive = float(1 - np.prod(1 - by_leg))
+        self.any_conditional = _any_in_stretches(slow, stretch)
+        self.any_beta_binomial = beta_binomial_any(legs, p, rho)
+        self.correlation = rho
+        self.correlation_low = low
+        self.correlation_high = high
+        self.k_eff = k_eff(seen.value, p)
+        self.k_eff_low = k_eff(seen.low, p)
+        self.k_eff_high = k_eff(seen.high, p)
+        self.pairs = pairs
+        self.pairs_expected = expected
+        self.p_value = p_value
+        self.permutations = reps
 
 
 def siblings(slow: Mask) -> Siblings | None:
     """None where there are too few slow legs, or no siblings."""
-    n, legs = slow.shape
+    legs = slow.shape[1]
     p, total = float(slow.mean()) if slow.size else 0.0, int(slow.sum())
     if legs < 2 or total < FEWEST or p >= 1:
         return None
-    rho, low, high = correlation(slow)
-    seen = proportion(slow.sum(axis=1) > 0)
-    by_leg = slow.mean(axis=0)
-    stretch = stretches(n)
-    pairs, expected, p_value, reps = permuted(slow, stretch)
-    return Siblings(
-        slow_share=p,
-        slow_legs=total,
-        any=seen,
-        any_naive=float(1 - np.prod(1 - by_leg)),
-        any_conditional=_any_in_stretches(slow, stretch),
-        any_beta_binomial=beta_binomial_any(legs, p, rho),
-        correlation=rho,
-        correlation_low=low,
-        correlation_high=high,
-        k_eff=k_eff(seen.value, p),
-        k_eff_low=k_eff(seen.low, p),
-        k_eff_high=k_eff(seen.high, p),
-        pairs=pairs,
-        pairs_expected=expected,
-        p_value=p_value,
-        permutations=reps,
-    )
+    return Siblings(slow, p)
 
 
 def correlation(slow: Mask) -> tuple[float, float | None, float | None]:
