@@ -13,7 +13,7 @@ from tailgauge_analysis.metrics import latency, pace, slo, stability, streams
 from tailgauge_analysis.metrics.definitions import definitions
 from tailgauge_analysis.metrics.stability import throughput
 from tailgauge_analysis.metrics.steady import steady
-from tailgauge_analysis.metrics.timeline import timeline
+from tailgauge_analysis.metrics.timeline import Timeline
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.sections import (
     measurement,
@@ -71,7 +71,7 @@ class Findings:
         self.streams = streams.streams(of_target)
         self.tpot_missing = pace.missing(of_target.requests)
         self.definitions = definitions(of_target, self.latency, evidence.throughput)
-        self.timeline = timeline(frames)
+        self.timeline = Timeline(frames)
         self.slopes = slopes.fitted(frames.attempts, of_target, self.calls_between)
         self.diagnosis = diagnosis.diagnosis(of_target)
         self.phases = phases.phases(frames, of_target)

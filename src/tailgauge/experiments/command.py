@@ -24,7 +24,16 @@ from typing import TYPE_CHECKING, Any
 from tailgauge.clock import utc_now
 from tailgauge.errors import UsageError
 from tailgauge.experiments.answer import Answer, AnswerFile, RunRow, exit_code, measured, report
-from tailgauge.experiments.course import RUN_S, Base, Planner, Prepared, SpentError, Step, StepResult, read
+from tailgauge.experiments.course import (
+    RUN_S,
+    Base,
+    Planner,
+    Prepared,
+    RunReading,
+    SpentError,
+    Step,
+    StepResult,
+)
 from tailgauge.experiments.runners import DryRunner, Progress, RealRunner, Runner
 from tailgauge.experiments.table import EXPERIMENTS
 from tailgauge.live import screen
@@ -218,7 +227,7 @@ class Conducted:
         return results
 
     def _measure(self, one: Prepared, folder: Path) -> StepResult:
-        reading = read(folder, self.experiment.checks)
+        reading = RunReading(folder, self.experiment.checks)
         self.ledger.add(one, reading.calls, reading.tokens)
         measured = self.experiment.measure(one.step, reading)
         if not self.runner.sends:
