@@ -58,7 +58,7 @@ class Findings:
         self.reasons = reasons(CHECKS, evidence)
         self.verdict = worst(self.reasons)
         self.checks = measurement.check_results(evidence, self.reasons)
-        self.certified = certificate.certified(frames, stage)
+        self.certified = certificate.Certified(frames, stage)
         explained = [*losses.explanations(evidence.conservation.workers), *explanations(frames, stage)]
         self.explanations = [*explained, *certificate.explanations(self.certified)]
         self.clocks = clocks(frames)

@@ -14,7 +14,7 @@ from tailgauge_analysis.sections.cache.calls import calls, settings
 from tailgauge_analysis.sections.cache.misses import causes
 from tailgauge_analysis.sections.latency_under_load.slopes import IN_FLIGHT, UNCACHED, regress
 from tailgauge_analysis.sections.rate_limits import section
-from tailgauge_analysis.sections.rate_limits.buckets import HeaderReadings, level_series
+from tailgauge_analysis.sections.rate_limits.buckets import HeaderReadings, LevelSeries
 from tailgauge_analysis.sections.rate_limits.costs import Costs
 from tailgauge_analysis.verdict.conservation import in_flight
 from tailgauge_analysis.verdict.timestamps import (
@@ -152,7 +152,7 @@ def test_a_bucket_s_level_is_held_against_headers_within_what_the_clocks_leave_o
     facts = HeaderReadings(100.0, 1, 100 - missing, missing, 0.0, np.arange(40), none)
 
     def agreeing(costs, between_s):
-        found = level_series(costs, 1e-9, 100.0, facts, 1, 2.0, between_s)
+        found = LevelSeries(costs, 1e-9, 100.0, facts, 1, 2.0, between_s)
         return found.agreeing, found.compared
 
     assert agreeing(true, 0.0) == (40, 40)

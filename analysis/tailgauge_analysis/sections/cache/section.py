@@ -126,7 +126,7 @@ class Cache(Finding):
         self.first_bytes = first_bytes(of, of["cause"])
         self.expiry = aged
         self.no_expiry = "" if aged else shares.why_not(rows)
-        self.worth = effect.worth(of)
+        self.worth = effect.CacheEffect(of)
         self.cost = spent
         self.no_cost = "" if spent else by.why or "no price for the models of these calls"
         self.over_time = _over_time(of, spent)

@@ -53,6 +53,7 @@ from tailgauge_analysis.sections.rate_limits.token_bucket import (
     stretch,
 )
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
+from tailgauge_analysis.text.quantile import Finding
 
 WINDOWS_S = (1, 10, 60)
 _CLOSE = 1e-3
@@ -81,19 +82,6 @@ class HeaderReadings:
     slack: float
     attempt: Ints
     refused: Mask
-
-
-@dataclass(frozen=True, slots=True)
-class LevelSeries:
-    """Lowest level by bin; `agreeing` of `compared` header readings contain the level that the costs give."""
-
-    width_s: int
-    at_s: Floats
-    lowest: Floats
-    least: float
-    least_at_s: float
-    compared: int
-    agreeing: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,29 +175,32 @@ def _burst_by_headers(headers: HeaderReadings, costs: Costs | None, counted: str
     return min(max(0.0, low), high), high
 
 
-def level_series(
-    costs: Costs, rate: float, burst: float, headers: HeaderReadings | None, width_s: int, end_s: float,
-    between_s: float = 0.0,
-) -> LevelSeries:  # fmt: skip
-    """Over the run, in bins of `width_s` seconds from 0 to `end_s`; `between_s`: the error between two workers' clocks."""
-    count = max(1, int(end_s // width_s) + 1)
-    edges: Floats = np.arange(count + 1, dtype=np.float64) * width_s
-    at = np.concatenate((costs.at_s, edges))
-    order = np.argsort(at, kind="stable")
-    charge = np.concatenate((costs.charge, np.zeros(len(edges))))[order]
-    at = at[order]
-    level = burst - lacking(at, charge, rate) - charge
-    compared = agreeing = 0
-    if headers is not None:
-        of = np.concatenate((np.where(costs.decided, costs.attempt, -1), np.full(len(edges), -1)))[order]
-        level, compared, agreeing = _clipped(level, of, burst, headers, _peak(costs, between_s))
-    number = np.clip(at // width_s, 0, count - 1).astype(np.int64)
-    lowest = np.full(count, np.inf)
-    np.minimum.at(lowest, number, level)
-    least = int(np.argmin(np.where(at >= 0, level, np.inf)))
-    return LevelSeries(
-        width_s, edges[:-1] + width_s / 2, lowest, float(level[least]), float(at[least]), compared, agreeing
-    )  # fmt: skip
+class LevelSeries(Finding):
+    """Lowest level by bin of `width_s` seconds from 0 to `end_s`; `agreeing` of `compared` header readings contain the level
+    that the costs give. `between_s`: the error between two workers' clocks.
+    """
+
+    def __init__(
+        self, costs: Costs, rate: float, burst: float, headers: HeaderReadings | None, width_s: int, end_s: float,
+        between_s: float = 0.0,
+    ) -> None:  # fmt: skip
+        count = max(1, int(end_s // width_s) + 1)
+        edges: Floats = np.arange(count + 1, dtype=np.float64) * width_s
+        self.width_s, self.at_s = width_s, edges[:-1] + width_s / 2
+        at = np.concatenate((costs.at_s, edges))
+        order = np.argsort(at, kind="stable")
+        charge = np.concatenate((costs.charge, np.zeros(len(edges))))[order]
+        at = at[order]
+        level = burst - lacking(at, charge, rate) - charge
+        compared = agreeing = 0
+        if headers is not None:
+            of = np.concatenate((np.where(costs.decided, costs.attempt, -1), np.full(len(edges), -1)))[order]
+            level, compared, agreeing = _clipped(level, of, burst, headers, _peak(costs, between_s))
+        self.lowest = np.full(count, np.inf)
+        np.minimum.at(self.lowest, np.clip(at // width_s, 0, count - 1).astype(np.int64), level)
+        least = int(np.argmin(np.where(at >= 0, level, np.inf)))
+        self.least, self.least_at_s = float(level[least]), float(at[least])
+        self.compared, self.agreeing = compared, agreeing
 
 
 def _clipped(
@@ -268,22 +259,44 @@ class Remaining:
     high: float
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """One limit of one model of one target."""
+class Bucket(Finding):
+    """One limit of one model of one target, by these attempts; `name`: target, model, kind. `ours`: its 429s."""
 
-    target: str
-    model: str
-    kind: str
-    counted: str  # when its cost is counted: see costs
-    refused: int
-    remaining: Remaining | None
-    rate: Estimate
-    burst: Estimate
-    fit: Fit | None
-    use: Consumption | None
-    levels: LevelSeries | None
-    growth: Growth
+    def __init__(
+        self, rows: pd.DataFrame, name: tuple[str, str, str], headers: HeaderReadings | None, ours: pd.Series[bool],
+        over_time: Bins | None, between_s: float, *, grows: bool,
+    ) -> None:  # fmt: skip
+        self.target, self.model, self.kind = name
+        countable = countings(self.kind)
+        tried = [(by, events) for by in countable if (events := costs(rows, self.kind, ours, by)) is not None]
+        lag_s = (
+            _decision_lag_s(rows, ours) + between_s
+        )  # calls of two workers are ordered no better than that
+        fits = [fit(events, lag_s) for _, events in tried]
+        unexplained = [one.unexplained if one is not None else 0 for one in fits]
+        best = min(range(len(tried)), key=unexplained.__getitem__, default=None)
+        # `counted`: when its cost is counted, see costs.
+        self.counted, events = tried[best] if best is not None else (countable[0], None)
+        self.refused, self.remaining = int(ours.sum()), _remaining(headers)
+        fitted = fits[best] if best is not None else None
+        self.rate = rate(headers, fitted, events, self.kind)
+        self.burst = burst(self.rate, headers, fitted, events, self.counted, lag_s)
+        self.fit, self.use = fitted, consumption(events) if events is not None else None
+        self.levels: LevelSeries | None = None
+        self.growth = Growth(why=self.burst.why or self.rate.why)
+        per_s, size = self.rate.value, self.burst.value
+        if events is None:
+            self.growth = Growth(why="the record does not hold what the calls cost")
+        elif per_s is not None and grows:
+            if size is not None and over_time is not None:
+                bins = over_time.width_s, float(over_time.at_s[-1])
+                self.levels = LevelSeries(events, per_s, size, headers, *bins, between_s)
+            grown = _grown(events, rows, per_s, self.burst)
+            if (
+                not ours.any() and grown.low is not None and grown.low < 1
+            ):  # nothing was refused: 1 is allowed
+                grown = replace(grown, low=1.0, value=None if grown.value is None else max(1.0, grown.value))
+            self.growth = grown
 
     @property
     def utilisation(self) -> float | None:
@@ -346,41 +359,13 @@ def find_buckets(
                 header = TOKENS  # OpenAI's name for whichever limit on tokens is the tighter
             headers = read_headers(rows, header, ours.to_numpy(np.bool_))
             name = (str(target), str(model), kind)
-            out.append(_bucket(rows, name, headers, ours, over_time, between_s, grows=grows))
+            out.append(Bucket(rows, name, headers, ours, over_time, between_s, grows=grows))
     return tuple(out)
 
 
 def _has_headers(rows: pd.DataFrame, kind: str) -> bool:
     name = rate_limit_headers.column(kind, rate_limit_headers.REMAINING)
     return name in rows.columns and bool(rows[name].notna().any())
-
-
-def _bucket(
-    rows: pd.DataFrame, name: tuple[str, str, str], headers: HeaderReadings | None, ours: pd.Series[bool],
-    over_time: Bins | None, between_s: float, *, grows: bool,
-) -> Bucket:  # fmt: skip
-    kind = name[2]
-    tried = [(by, events) for by in countings(kind) if (events := costs(rows, kind, ours, by)) is not None]
-    lag_s = _decision_lag_s(rows, ours) + between_s  # calls of two workers are ordered no better than that
-    fits = [fit(events, lag_s) for _, events in tried]
-    unexplained = [one.unexplained if one is not None else 0 for one in fits]
-    best = min(range(len(tried)), key=unexplained.__getitem__, default=None)
-    counted, events = tried[best] if best is not None else (countings(kind)[0], None)
-    fitted = fits[best] if best is not None else None
-    per_s = rate(headers, fitted, events, kind)
-    size = burst(per_s, headers, fitted, events, counted, lag_s)
-    level, grown = None, Growth(why=size.why or per_s.why)
-    if events is None:
-        grown = Growth(why="the record does not hold what the calls cost")
-    elif per_s.value is not None and grows:
-        if size.value is not None and over_time is not None:
-            bins = over_time.width_s, float(over_time.at_s[-1])
-            level = level_series(events, per_s.value, size.value, headers, *bins, between_s)
-        grown = _grown(events, rows, per_s.value, size)
-        if not ours.any() and grown.low is not None and grown.low < 1:  # nothing was refused: 1 is allowed
-            grown = replace(grown, low=1.0, value=None if grown.value is None else max(1.0, grown.value))
-    used, left = consumption(events) if events is not None else None, _remaining(headers)
-    return Bucket(*name, counted, int(ours.sum()), left, per_s, size, fitted, used, level, grown)
 
 
 def _decision_lag_s(rows: pd.DataFrame, ours: pd.Series[bool]) -> float:

@@ -61,7 +61,7 @@ class RateLimits(Finding):
         self.binding = bound
         self.growth = _growth_of(bound)
         self.acceleration = refusals.acceleration(run, by_kind)
-        self.retry_after = retries.retry_after(steady)
+        self.retry_after = retries.RetryAfter(steady)
         self.amplification = retries.amplification(steady, frames.run["scenario"])
         self.synchrony = retries.synchrony(steady)
 

@@ -9,7 +9,7 @@ import pytest
 
 from tailgauge_analysis.reading import rate_limit_headers
 from tailgauge_analysis.sections.rate_limits import buckets, token_bucket
-from tailgauge_analysis.sections.rate_limits.buckets import consumption, level_series
+from tailgauge_analysis.sections.rate_limits.buckets import LevelSeries, consumption
 from tailgauge_analysis.sections.rate_limits.costs import Costs
 from tailgauge_analysis.sections.rate_limits.token_bucket import Growth, growth
 
@@ -182,7 +182,7 @@ def test_a_header_that_the_429s_contradict_is_not_believed():
 
 def test_the_level_over_time_is_the_buckets_own():
     costs = served(np.array([0.0, 0.1, 0.2, 2.5]), rate=1, burst=4)
-    found = level_series(costs, 1.0, 4.0, None, 1, 3.0)
+    found = LevelSeries(costs, 1.0, 4.0, None, 1, 3.0)
 
     assert found.lowest.tolist() == pytest.approx([1.2, 2.0, 2.5, 3.0])
     assert (found.least, found.least_at_s) == (pytest.approx(1.2), 0.2)
@@ -194,7 +194,7 @@ def test_a_level_that_the_headers_deny_is_moved_and_counted():
         60, 1, np.array([59.0, 50.0]), np.array([1.0, 10.0]), 0.0, np.array([0, 1]),
         np.zeros(2, np.bool_),
     )  # fmt: skip
-    found = level_series(costs, 1.0, 10.0, found, 1, 2.0)
+    found = LevelSeries(costs, 1.0, 10.0, found, 1, 2.0)
 
     assert (found.compared, found.agreeing) == (2, 1)
     assert found.least == pytest.approx(1.0, abs=0.01)
