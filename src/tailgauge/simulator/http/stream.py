@@ -248,7 +248,7 @@ def reset(request: web.Request) -> None:
 
 
 class ProxyWriter:
-    """A writer in front of a transport: `behaviours.proxy` decides what leaves when, this keeps the bytes and the timer.
+    """A writer in front of a transport: `behaviours.gateway` decides what leaves when, this keeps the bytes and the timer.
 
     The headers leave with the first bytes, as those of a proxy that waits for its buffer do.
     """
