@@ -35,7 +35,7 @@ from tailgauge_analysis.text.json_values import number, one_of, table
 from tailgauge_analysis.text.quantile import FOR_FIGURES
 
 WINDOWS = 200
-FEWEST = 20  # events, for an interval
+FEWEST_EVENTS = 20  # for an interval
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Work:
         mine &= (self.amounts > 0) & np.isfinite(self.begun_s + self.ended_s)
         amounts, begun, ended, n = self.amounts[mine], self.begun_s[mine], self.ended_s[mine], int(mine.sum())
         value = float(amounts.sum()) / self.seconds
-        if n < FEWEST:
+        if n < FEWEST_EVENTS:
             return Rate(value, None, None, n)
         edges = np.linspace(0.0, self.seconds, WINDOWS + 1)
         low, high = ratio(_between(edges, amounts, begun, ended), np.diff(edges))
