@@ -24,9 +24,9 @@ from tailgauge.rows.object_store import is_remote, local
 from tailgauge.rows.schema import TABLES
 from tailgauge_analysis.comparing import comparison as pairs
 from tailgauge_analysis.comparing.comparison import Comparison
-from tailgauge_analysis.metrics import latency, precision
+from tailgauge_analysis.metrics import latency, slo
 from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
-from tailgauge_analysis.reading import frames, run_files, run_record
+from tailgauge_analysis.reading import frames, run_record
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.report import FinishedReport, make
 from tailgauge_analysis.sections.findings import Findings, find
@@ -64,7 +64,7 @@ class Run:
         if not folders:
             raise RunDataError("no run folder given")
         for folder in folders:
-            run_files.check(folder, *TABLES)
+            run_record.check(folder, *TABLES)
         self.folders = tuple(folders)
 
     def __repr__(self) -> str:
@@ -149,7 +149,7 @@ class Run:
             of = of.only((tables == traffic).to_numpy(bool))
         if view not in latency.views(named):
             raise UsageError(f"{metric}: known of completed requests only")
-        with at_level(precision.level(self._findings.frames.run)):
+        with at_level(slo.level(self._findings.frames.run)):
             row = latency.row(named, of, view, (p,))
         (marked,) = client_error.marked([row], client_error.client_errors(of, [row], set()))
         found = _percentile(marked.quantiles[0])
@@ -195,7 +195,7 @@ def list_runs(out: Folder = ".") -> pd.DataFrame:
     rows: list[dict[str, Any]] = []
     place, folder = os.fspath(out), local(os.fspath(out), suffix="/run.json")
     for path in sorted(folder.glob("runs/*/run.json")):
-        record = run_files.load(path, []) or {}
+        record = run_record.load(path, []) or {}
         scenario, verdict = record.get("scenario"), record.get("verdict")
         rows.append({
             "run_id": path.parent.name, "scenario": scenario.get("name") if isinstance(scenario, dict) else None,

@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from tailgauge.cli.docs import docs
+from tailgauge.cli.packaged import docs
 from tailgauge.errors import UsageError
 
 

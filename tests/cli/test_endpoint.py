@@ -6,7 +6,7 @@ from typing import Any, get_args
 
 import pytest
 
-from tailgauge.cli.endpoint import settings
+from tailgauge.cli.main import simulated as settings
 from tailgauge.errors import ScenarioError, UsageError
 from tailgauge.scenario.model import parse, spelled
 from tailgauge.scenario.simulated import FIXED, ProfileName, Simulated

@@ -65,7 +65,7 @@ def test_an_objective_on_it_is_one_more_name(scratch, reported):
 def test_a_number_of_the_report_is_made_in_one_file_and_shown_in_another(scratch, reported):
     """Answers of a single chunk, on the page, in Markdown and in report.json."""
     streams, shown = (
-        f"analysis/tailgauge_analysis/{name}.py" for name in ("metrics/streams", "sections/streaming")
+        f"analysis/tailgauge_analysis/{name}.py" for name in ("metrics/streams", "sections/throughput")
     )
     scratch.insert(streams, "    answers: int\n", "    single_chunk: int\n")
     scratch.insert(streams, "        answers=answers,\n", "        single_chunk=int((sizes == 0).sum()),\n")

@@ -36,7 +36,6 @@ RUN_BY = {
     "patterns/legs": "patterns/test_fan_out.py",
     "patterns/policies": "patterns/test_hedge_policy.py",
     "plan": "plan/test_resolve.py",
-    "prompts": "prompts/test_maker.py",
     "protocols": "protocols/test_request_bodies.py",
     "rows": "rows/test_recorder.py",
     "scenario": "scenario/test_defaults.py",
@@ -47,8 +46,6 @@ RUN_BY = {
     "analysis/comparing": "analysis/comparing/test_compare.py",
     "analysis/reading": "analysis/reading/test_frames.py",
     "analysis/metrics": "analysis/metrics/test_metrics.py",
-    "analysis/metrics/groups": "analysis/sections/test_traffic.py",
-    "analysis/metrics/looks": "end_to_end/test_run_until_known.py",
     "analysis/metrics/timeline": "analysis/report/test_figures.py",
     "analysis/report": "analysis/report/test_report.py",
     "analysis/report/picture": "experiments/test_conduct.py",
@@ -61,9 +58,7 @@ RUN_BY = {
     "analysis/stats": "analysis/sections/hedging/test_pairs.py",
     "analysis/text": "analysis/report/test_published.py",
     "analysis/text/picture": "experiments/test_conduct.py",
-    "analysis/text/tables": "analysis/report/test_terminal.py",
     "analysis/verdict": "analysis/verdict/test_checks.py",
-    "rows/table_file": "schedule/test_prompt_file.py",
 }
 # Folders of tests that mirror no folder of the product.
 OTHERS = {

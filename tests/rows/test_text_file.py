@@ -21,7 +21,7 @@ from tailgauge.rows.text_file import DEEPEST, json_tree, no_number, read_text, t
 from tailgauge.scenario import prices
 from tailgauge.scenario.model import load, override, parse
 from tailgauge_analysis.reading.frames import load as load_run
-from tailgauge_analysis.reading.run_files import DAMAGED
+from tailgauge_analysis.reading.run_record import DAMAGED
 
 HANGS_S = 10
 ODD = {

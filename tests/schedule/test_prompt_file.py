@@ -78,7 +78,7 @@ class TestFormats:
             assert texts(schedule(name, content)) == wanted == ["q0", "q1", "q2", "q0", "q1"]
 
     def test_an_array_longer_than_what_is_read_at_once(self, schedule, monkeypatch):
-        monkeypatch.setattr("tailgauge.rows.table_file._PIECE", 7)
+        monkeypatch.setattr("tailgauge.rows.text_file._PIECE", 7)
         given = [{"prompt": "ü" * (50 * i) + f'q{i}"]}}'} for i in range(1, 6)]
 
         assert texts(schedule("p.json", json.dumps(given, ensure_ascii=False))) == [

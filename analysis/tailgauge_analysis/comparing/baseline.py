@@ -22,7 +22,7 @@ from tailgauge.rows.text_file import FOLDER, MISSING, json_tree, no_number, read
 from tailgauge_analysis.comparing.block import METRICS, Block, block, primary
 from tailgauge_analysis.comparing.comparability import SHOWN, TARGET, facts_of
 from tailgauge_analysis.comparing.effects import ANSWERED_SHARE
-from tailgauge_analysis.reading import run_files, run_record
+from tailgauge_analysis.reading import run_record
 from tailgauge_analysis.stats.quantiles import NORMAL_975, TOO_FEW
 from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json, number
@@ -105,7 +105,7 @@ _FILE = TypeAdapter(BaselineRun)
 
 def of_run(folder: Path) -> BaselineRun:
     """What a baseline holds of a run. RunDataError where the folder has none, or no request in its steady stage."""
-    run_files.check(folder)
+    run_record.check(folder)
     run, _ = run_record.read([folder])
     of = block(folder, METRICS)
     return BaselineRun(

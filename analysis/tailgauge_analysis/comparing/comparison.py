@@ -19,7 +19,7 @@ from tailgauge_analysis.comparing.comparability import Difference, allowed, diff
 from tailgauge_analysis.comparing.design import NOT_COMPARABLE, STABLE, Design, Growing, design
 from tailgauge_analysis.comparing.effects import BETTER, INCONCLUSIVE, NO_WORSE, SAME, WORSE, Effect
 from tailgauge_analysis.metrics.metrics import BY_NAME, UNIT
-from tailgauge_analysis.reading import run_files, run_record
+from tailgauge_analysis.reading import run_record
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, Quantile
 from tailgauge_analysis.text import section as outcomes
 from tailgauge_analysis.text.cells import quantile_cell
@@ -128,7 +128,7 @@ def _records(folders: Sequence[Path]) -> list[Json]:
     seen: dict[str, Path] = {}
     found = []
     for folder in folders:
-        run_files.check(folder)
+        run_record.check(folder)
         run, _ = run_record.read([folder])
         if run["run_id"] in seen:
             both = f"{folder} and {seen[run['run_id']]}"

@@ -29,10 +29,9 @@ from tailgauge_analysis.comparing.effects import ANSWERED_SHARE, NO_WORSE, WORSE
 from tailgauge_analysis.stats.binomial import student, student_beyond
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text import section
-from tailgauge_analysis.text.formatting import figures, listed, ms, plain, plural, share
+from tailgauge_analysis.text.formatting import figures, listed, ms, plain, plural, share, text_table
 from tailgauge_analysis.text.quantile import plain_values
 from tailgauge_analysis.text.section import ObjectiveLine, Report
-from tailgauge_analysis.text.tables import text_table
 
 SCHEMA_VERSION = 1
 FEWEST, RANKED = 5, 20  # runs: of a history, and of one whose ranks count too

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from tailgauge_analysis.metrics.latency import SUCCESSES, Row
+from tailgauge_analysis.metrics.stability import Throughput
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.metrics.throughput import Throughput
 from tailgauge_analysis.stats.quantiles import Floats, Ints
 from tailgauge_analysis.text.formatting import count, ms, percentile, plural
 from tailgauge_analysis.text.section import Section, Table
@@ -70,21 +70,34 @@ class Tool:
     formulas: tuple[Formula, ...]
 
 
-@dataclass(frozen=True, slots=True)
 class Answers:
-    """Streamed answers of requests that ended ok, one entry each, ns of the run clock; gaps by their answer."""
+    """Streamed answers of requests that ended ok, one entry each, ns of the run clock; gaps by their answer.
 
-    due: Floats
-    sent: Floats
-    event: Floats
-    content: Floats
-    text: Floats
-    last: Floats
-    end: Floats
-    tokens: Floats
-    gaps: Floats
-    first_gap: Floats
-    misled: str  # what this run does to a formula of time and tokens
+    `misled`: what this run does to a formula of time and tokens.
+    """
+
+    def __init__(self, of_target: Steady) -> None:
+        requests = of_target.requests
+        kept = requests["streamed"] == True  # noqa: E712 - null where unanswered
+        kept &= requests["first_content_at_ns"].notna() & requests["sent_at_ns"].notna()
+        rows = requests[kept]
+
+        def at_ns(name: str) -> Floats:
+            return rows[f"{name}_at_ns"].to_numpy(np.float64)
+
+        self.due, self.sent, self.end = at_ns("scheduled"), at_ns("sent"), at_ns("ended")
+        self.content, self.last = at_ns("first_content"), at_ns("last_content")
+        self.text = at_ns("first_text")
+        self.event = np.where(np.isnan(at_ns("first_event")), self.content, at_ns("first_event"))
+        of = np.repeat(kept.to_numpy(np.bool_), of_target.gap_counts)
+        self.gaps = of_target.gaps_ns if of.all() else of_target.gaps_ns[of]  # there may be a hundred million
+        counts = of_target.gap_counts[kept.to_numpy(np.bool_)]
+        self.first_gap = np.full(len(rows), np.nan)
+        self.first_gap[counts > 0] = self.gaps[(np.cumsum(counts) - counts)[counts > 0]]
+        self.tokens = rows["output_tokens"].to_numpy(np.float64)
+        misled = int((rows["pace_missing"].notna() | (rows["pace_tokens"] != self.tokens)).sum())
+        why = f" Misleading here for {count(misled)} of {plural(len(rows), 'answer')}: not all counted tokens arrived one by one in this time."
+        self.misled = why if misled else ""
 
 
 def _tpot(answers: Answers, first: Floats) -> Floats:
@@ -257,7 +270,7 @@ class ToolMetrics:
 
 def definitions(of_target: Steady, ours: list[Row], rates: Throughput) -> list[ToolMetrics]:
     """One for each tool; empty without a streamed answer."""
-    answers = _answers(of_target)
+    answers = Answers(of_target)
     if not len(answers.sent):
         return []
     totals = {TOKENS: rates.output_tokens_per_s, COMPLETED: rates.completed_per_s}
@@ -270,25 +283,6 @@ def definitions(of_target: Steady, ours: list[Row], rates: Throughput) -> list[T
         numbers = tuple(_metric(formula, tool.rule, answers, known, totals) for formula in tool.formulas)
         found.append(ToolMetrics(tool.name, tool.source, READ, tool.rule, len(answers.sent), numbers))
     return found
-
-
-def _answers(of_target: Steady) -> Answers:
-    requests = of_target.requests
-    kept = requests["streamed"] == True  # noqa: E712 - null where unanswered
-    kept &= requests["first_content_at_ns"].notna() & requests["sent_at_ns"].notna()
-    rows = requests[kept]
-    names = ("scheduled", "sent", "first_event", "first_content", "first_text", "last_content", "ended")
-    due, sent, event, content, text, last, end = (rows[f"{name}_at_ns"].to_numpy(np.float64) for name in names)  # fmt: skip
-    event = np.where(np.isnan(event), content, event)
-    of = np.repeat(kept.to_numpy(np.bool_), of_target.gap_counts)
-    gaps = of_target.gaps_ns if of.all() else of_target.gaps_ns[of]  # there may be a hundred million
-    counts = of_target.gap_counts[kept.to_numpy(np.bool_)]
-    first_gap = np.full(len(rows), np.nan)
-    first_gap[counts > 0] = gaps[(np.cumsum(counts) - counts)[counts > 0]]
-    tokens = rows["output_tokens"].to_numpy(np.float64)
-    misled = int((rows["pace_missing"].notna() | (rows["pace_tokens"] != tokens)).sum())
-    why = f" Misleading here for {count(misled)} of {plural(len(rows), 'answer')}: not all counted tokens arrived one by one in this time."
-    return Answers(due, sent, event, content, text, last, end, tokens, gaps, first_gap, why if misled else "")
 
 
 def _metric(

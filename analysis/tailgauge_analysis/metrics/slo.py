@@ -10,14 +10,21 @@ in a closed loop since sent.
 
 Health is the share of the offered requests that got a complete answer. Requests whose errors no objective bounds are
 expected to be complete to 99%, and a share of 99% passes whatever its interval.
+
+How well a run knows the latencies that its objectives want to know to a precision.
+
+A quantile is known to h where half of its interval is h of its value. One whose interval cannot be trusted, for too few
+requests or slow episodes, is not known.
 """
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Annotated
+from pathlib import Path
+from typing import Annotated, Any
 
 import numpy as np
 import pandas as pd
@@ -26,14 +33,26 @@ from pydantic.json_schema import SkipJsonSchema
 
 from tailgauge.rows import schema
 from tailgauge.scenario.objective import COST, ERRORS, LATENCY, SHARE, Figure, Objective, text_of
-from tailgauge_analysis.metrics import pace, precision
+from tailgauge_analysis.metrics import pace
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, offered_waits, row, waits
 from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK, PACED, Metric
-from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.metrics.steady import Steady, steady
+from tailgauge_analysis.reading.frames import Frames, load
 from tailgauge_analysis.stats.binomial import Stopping, needed, stopping
 from tailgauge_analysis.stats.proportions import Proportion, proportion
-from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Mask, Quantile, n_min
-from tailgauge_analysis.text.formatting import ms, plain, share, share_range
+from tailgauge_analysis.stats.quantiles import (
+    CONFIDENCE,
+    FEW_EPISODES,
+    MISSED,
+    TOO_FEW,
+    Mask,
+    Quantile,
+    at_level,
+    confidence,
+    n_min,
+    normal,
+)
+from tailgauge_analysis.text.formatting import ms, plain, plural, share, share_range
 from tailgauge_analysis.text.json_values import Json, one_of, parsed, table, text
 from tailgauge_analysis.text.quantile import FOR_FIGURES, VALUE, quantile
 from tailgauge_analysis.text.section import ObjectiveLine
@@ -206,9 +225,9 @@ def decided_latency(one: Criterion, steady: Steady) -> ObjectiveResult:
         outcome, why = INCONCLUSIVE, unknown
     asked, known = objective.precision, ""
     if asked is not None:
-        known = precision.sentence(q, asked, part, is_over=True)
+        known = precision_text(q, asked, part, is_over=True)
         if outcome == INCONCLUSIVE and not unknown:
-            why = known + (": the bound is too near, ask for less" if precision.is_known(q, asked) else "")
+            why = known + (": the bound is too near, ask for less" if is_known(q, asked) else "")
     few = q.n > 0 and q.mark == TOO_FEW and outcome == INCONCLUSIVE and not unknown
     if few and not known:
         why = f"not enough {figure.of}: {q.n:,} of the {n_min(p):,} needed"
@@ -221,7 +240,7 @@ def decided_latency(one: Criterion, steady: Steady) -> ObjectiveResult:
     return ObjectiveResult(
         one.name, objective.label, metric.name, outcome, why, line, metric.title, LATENCY, objective.traffic, objective.tag, p,
         one.view, max_ms, *ends, q.n, q.n_eff, q,
-        stopping(beyond.k, beyond.n, beyond.n_eff, p), precision.half_width(q) if asked else None, known,
+        stopping(beyond.k, beyond.n, beyond.n_eff, p), half_width(q) if asked else None, known,
     )  # fmt: skip
 
 
@@ -359,3 +378,84 @@ def good_of(wanted: Sequence[Criterion], steady: Steady) -> Mask:
         good &= meets | ~mask
         judged |= mask
     return good & (ok | judged)
+
+
+# --- precision ----------------------------------------------------------------------------------------------------
+
+
+def half_width(q: Quantile) -> float | None:
+    """Half of the interval as a share of the value; None where either is not known."""
+    if q.value is None or q.low is None or q.high is None or not q.value > 0 or not math.isfinite(q.high):
+        return None
+    return (q.high - q.low) / 2 / q.value
+
+
+def is_known(q: Quantile, asked: float) -> bool:
+    """Whether a quantile is known to that share of its value."""
+    half = half_width(q)
+    return half is not None and half <= asked and not q.mark
+
+
+def precision_text(q: Quantile, asked: float, stage: Steady, *, is_over: bool) -> str:
+    """`known to 4.6% after 190 s`; of what is not known, how long it would take."""
+    half, seconds = half_width(q), f"{stage.to_s:,.0f} s"
+    if half is not None and is_known(q, asked):
+        return f"known to {_percent(half)} after {seconds}"
+    verb, when = ("cannot be", "in") if is_over else ("is not", "after")
+    text = f"{verb} known to {_percent(asked)} {when} {seconds}: "
+    if half is None or half <= asked:
+        if math.inf in {q.value, q.high}:
+            return f"{text}it lies among requests without an answer"
+        return text + (FEW_EPISODES if q.mark == FEW_EPISODES else "too few requests")
+    at_the_end = normal(1 - MISSED / 2) / normal(confidence())  # half of the 5% is left
+    more = (half / asked * at_the_end) ** 2
+    about = float(f"{stage.from_s + stage.seconds * max(1.0, more):.2g}")
+    return f"{text}half width {_percent(half)}, would need about {about:,.0f} s"
+
+
+def _percent(value: float) -> str:
+    return f"{100 * value:.3g}%"
+
+
+def level(run: Json) -> float:
+    """Confidence of the intervals of the run's percentiles and shares, 95% over all looks at it."""
+    found: float | None = run["precision"]["confidence"]
+    return found or CONFIDENCE
+
+
+def looked(run: Json) -> str:
+    """What looks at the run mean for its intervals; empty where none was planned."""
+    if level(run) == CONFIDENCE:
+        return ""
+    looks = run["precision"]["looks"]
+    return f"each interval of a percentile or share is at {100 * level(run):.4g}%: it covers 95% over {plural(looks, 'look')} and the end"
+
+
+# --- looks at a run that goes on ----------------------------------------------------------------------------------
+
+
+def look_answers(folder: Path, lines: Iterable[str]) -> Iterator[str]:
+    """An answer to each line, which has the values of run.json that a look changes; both as JSON."""
+    for line in lines:
+        look = json.loads(line)
+        with at_level(look["precision"]["confidence"]):
+            yield json.dumps(_look(load([folder], look), look["precision"]["requests"]))
+
+
+def _look(frames: Frames, requests: int) -> dict[str, Any]:
+    """What is known of the first so many requests, a text for each objective; none while rows of theirs are missing."""
+    rows, calls = frames.requests, frames.attempts
+    rows = rows[rows["request_id"].between(0, requests * schema.TURNS - 1)]
+    made = calls["request_id"].isin(rows["request_id"]).sum()
+    missing = requests - len(rows), rows["attempts"].sum() - made, calls["chunks"].sum() - len(frames.chunks)
+    if max(missing) > 0:  # a worker writes the tables of a batch one after the other
+        return {"known": False, "texts": []}
+    stage, known, texts = steady(frames).of_target, True, []
+    for one in criteria(frames.run["scenario"]):
+        asked = one.objective.precision
+        if asked is not None:
+            part = one.part(stage)
+            q = one.row(part).quantiles[0]
+            known &= is_known(q, asked)
+            texts.append(f"{one.objective.label} {precision_text(q, asked, part, is_over=False)}")
+    return {"known": known, "texts": texts}

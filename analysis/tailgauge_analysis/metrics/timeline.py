@@ -18,7 +18,7 @@ import pandas as pd
 from tailgauge.rows import schema
 from tailgauge.thresholds import fewest_for
 from tailgauge_analysis.metrics.answers import answered, first_token_of, whole_at_ns
-from tailgauge_analysis.metrics.throughput import received
+from tailgauge_analysis.metrics.stability import received
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
 
@@ -44,59 +44,46 @@ class Windows:
     values_ms: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
-    """Bins of `width_s` seconds; NaN where nothing was measured."""
-
-    width_s: int
-    at_s: Floats  # middle of the bin
-    end_s: Floats
-    offered_per_s: Floats
-    ended_per_s: Floats
-    tokens_per_s: Floats  # output tokens of answers, evenly from the first to the last content of each
-    in_flight: Floats
-    wait: str  # of WAITS, the first that some request has
-    ttft: tuple[Windows, ...]  # of the percentiles for which the run is long enough
-    ttft_max_ms: Floats
-    points: tuple[Floats, Floats]  # TTFTs of single requests: when scheduled (s), and how long (ms)
-    points_every: int  # of so many answered requests one is a point
-    classes_per_s: dict[str, Floats]
-    heat: Heat | None  # of TTFT
-
-
 def width(seconds: float) -> int:
     """Bin width in seconds for a span."""
     return next((w for w in WIDTHS_S if seconds / w <= MOST_BINS), math.ceil(seconds / MOST_BINS))
 
 
-def timeline(frames: Frames) -> Timeline:
-    """Bin a run."""
-    requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
-    requests = answered(requests, frames.attempts, first_token_of(frames))
-    scheduled = requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9
-    ended = requests["ended_at_ns"].to_numpy(np.float64) / 1e9
-    last = float(np.nanmax(np.concatenate(([0.0], scheduled, ended))))
-    step = width(last)
-    bins = int(last // step) + 1
-    at = _bin(scheduled, step, bins)
-    ends = ended[~np.isnan(ended)]
-    done = np.bincount(_bin(ends, step, bins), minlength=bins)
-    started = requests["dispatched_at_ns"].dropna().to_numpy(np.float64) / 1e9
-    begun = np.bincount(_bin(started, step, bins), minlength=bins)
-    wait, waited = _waits(requests[~requests["slow_reader"]])
-    ttft = np.asarray(waited.reindex(requests.index) / 1e6, np.float64)
-    edges = np.arange(bins, dtype=np.float64) * step
-    classes = requests["ended"].to_numpy(dtype=object)
-    known = ~np.isnan(ttft)
-    every = max(1, -(-int(known.sum()) // MOST_POINTS))
-    return Timeline(
-        step, edges + step / 2, edges + step, np.bincount(at, minlength=bins) / step, done / step,
-        _tokens(frames.attempts, edges + step) / step, np.cumsum(begun - done).astype(np.float64), wait,
-        tuple(one for p in PS if (one := windows(scheduled[known], ttft[known], p, step)) is not None),
-        _quantile(at[known], ttft[known], 1.0, bins), (scheduled[known][::every], ttft[known][::every]), every,
-        {str(name): np.bincount(at[classes == name], minlength=bins) / step for name in pd.unique(classes)},
-        heat(scheduled, ttft),
-    )  # fmt: skip
+class Timeline:
+    """Bins of `width_s` seconds of a run; NaN where nothing was measured."""
+
+    def __init__(self, frames: Frames) -> None:
+        requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
+        requests = answered(requests, frames.attempts, first_token_of(frames))
+        scheduled = requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9
+        ended = requests["ended_at_ns"].to_numpy(np.float64) / 1e9
+        last = float(np.nanmax(np.concatenate(([0.0], scheduled, ended))))
+        self.width_s = step = width(last)
+        bins = int(last // step) + 1
+        edges = np.arange(bins, dtype=np.float64) * step
+        self.at_s, self.end_s = edges + step / 2, edges + step  # middle and end of the bins
+        at = _bin(scheduled, step, bins)
+        done = np.bincount(_bin(ended[~np.isnan(ended)], step, bins), minlength=bins)
+        started = requests["dispatched_at_ns"].dropna().to_numpy(np.float64) / 1e9
+        begun = np.bincount(_bin(started, step, bins), minlength=bins)
+        self.offered_per_s, self.ended_per_s = np.bincount(at, minlength=bins) / step, done / step
+        # Output tokens of answers, evenly from the first to the last content of each.
+        self.tokens_per_s = _tokens(frames.attempts, self.end_s) / step
+        self.in_flight = np.cumsum(begun - done).astype(np.float64)
+        # `wait`: of WAITS, the first that some request has.
+        self.wait, waited = _waits(requests[~requests["slow_reader"]])
+        ttft = np.asarray(waited.reindex(requests.index) / 1e6, np.float64)
+        known = ~np.isnan(ttft)
+        found = (windows(scheduled[known], ttft[known], p, step) for p in PS)
+        self.ttft = tuple(one for one in found if one is not None)  # for which the run is long enough
+        self.ttft_max_ms = _quantile(at[known], ttft[known], 1.0, bins)
+        self.points_every = max(1, -(-int(known.sum()) // MOST_POINTS))  # of so many answers one is a point
+        # TTFTs of single requests: when scheduled (s), and how long (ms).
+        self.points = scheduled[known][:: self.points_every], ttft[known][:: self.points_every]
+        classes = requests["ended"].to_numpy(dtype=object)
+        of = {str(name): at[classes == name] for name in pd.unique(classes)}
+        self.classes_per_s = {name: np.bincount(bin_of, minlength=bins) / step for name, bin_of in of.items()}
+        self.heat = heat(scheduled, ttft)  # of TTFT
 
 
 def _waits(requests: pd.DataFrame) -> tuple[str, pd.Series[float]]:

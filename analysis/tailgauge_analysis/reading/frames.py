@@ -22,9 +22,9 @@ import pyarrow.compute as pc
 from tailgauge.errors import RunDataError
 from tailgauge.rows.parquet import schema
 from tailgauge.rows.schema import COOLDOWN, SINGLE, STEADY, TABLES, TURNS, columns
-from tailgauge_analysis.reading import chunks, dedup, parquet, rate_limit_headers, run_files, run_record
+from tailgauge_analysis.reading import chunks, dedup, parquet, rate_limit_headers, run_record
 from tailgauge_analysis.reading.chunks import Chunks, Fold
-from tailgauge_analysis.reading.run_files import Problem
+from tailgauge_analysis.reading.run_record import Problem
 
 # Columns that nothing here reads; those of chunks, which come by the million, are in chunks.py.
 UNREAD = {
@@ -112,7 +112,7 @@ class _Opened:
         if not folders:
             raise RunDataError("no run folder given")
         for folder in folders:
-            run_files.check(folder, *TABLES)
+            run_record.check(folder, *TABLES)
         run, problems = run_record.read(folders, look)
         folders.sort(key=lambda folder: folder != run["master_folder"])  # its rows count before copies
         return cls(folders, run, problems)

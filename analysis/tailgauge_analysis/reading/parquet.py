@@ -27,7 +27,7 @@ from tailgauge.rows.parquet import schema
 from tailgauge.rows.schema import SCHEMA_VERSION, TABLES
 from tailgauge.rows.text_file import refusal
 from tailgauge_analysis.reading import old_schemas
-from tailgauge_analysis.reading.run_files import DAMAGED, NOTE, UNFINISHED, Problem, check_version
+from tailgauge_analysis.reading.run_record import DAMAGED, NOTE, UNFINISHED, Problem, check_version
 
 _NAME = re.compile(r"part-(\d{1,6})-(\d{1,9}|all)\.parquet")
 _UNREADABLE = (OSError, ValueError, pa.ArrowException)

@@ -9,23 +9,19 @@ from tailgauge.plugins import plugin
 from tailgauge_analysis.comparing import comparison, gateway
 from tailgauge_analysis.comparing.alternating import alternating_blocks
 from tailgauge_analysis.metrics import definitions
-from tailgauge_analysis.report.contents import contents
+from tailgauge_analysis.report.model import contents
 from tailgauge_analysis.sections import (
     environment,
-    failures,
     latency,
     measurement,
     objectives,
     patterns,
     phases,
-    plugins,
     requests,
     result,
-    streaming,
     throughput,
     traffic,
     transports,
-    use_cases,
 )
 from tailgauge_analysis.sections.cache import section as cache
 from tailgauge_analysis.sections.fan_out import section as fan_out
@@ -40,7 +36,7 @@ from tailgauge_analysis.text.section import Report, Section
 # The order of the page. A section is None where the run has nothing for it.
 SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
     lambda of: objectives.section(of.slos, of.goodput),
-    lambda of: use_cases.section(of.use_cases),
+    lambda of: objectives.fits(of.use_cases),
     lambda of: patterns.section(of.patterns),
     lambda of: requests.section(
         of.evidence.conservation, of.outcomes, of.steady, of.frames.problems, of.frames.run["preflight"]
@@ -56,13 +52,13 @@ SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
     lambda of: fan_out.section(of.fan_out),
     lambda of: transports.section(of.transports),
     lambda of: hedging.section(of.hedging, in_blocks=bool(table(of.frames.run["scenario"], "crossover"))),
-    lambda of: streaming.section(of.streams, of.tpot_missing),
+    lambda of: throughput.streaming(of.streams, of.tpot_missing),
     lambda of: traffic.section(of.traffic, of.frames.run["estimate"]),
-    lambda of: failures.section(of.failures, of.other_failures),
+    lambda of: requests.errors(of.failures, of.other_failures),
 )  # fmt: skip
 Makes = Callable[[Findings], Section | None]
 LAST: tuple[Makes, ...] = (  # of the measurement, not of the target
-    lambda of: plugins.section(of.frames.run),
+    lambda of: environment.of_plugins(of.frames.run),
     lambda of: measurement.section(
         of.evidence, of.checks, of.certified, of.server_log, of.clocks, of.calls_between
     ),

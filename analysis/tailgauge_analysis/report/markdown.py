@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tailgauge.thresholds import INVALID
+from tailgauge_analysis.text.formatting import markdown_blocks
 from tailgauge_analysis.text.formatting import markdown_safe as safe
 from tailgauge_analysis.text.section import FAIL, Cell, Report, Section, Table
-from tailgauge_analysis.text.tables import markdown_blocks
 
 
 def markdown(report: Report) -> str:

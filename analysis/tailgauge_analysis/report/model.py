@@ -11,25 +11,34 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
+from tailgauge.rows import schema
+from tailgauge_analysis.comparing.comparison import Comparison
 from tailgauge_analysis.comparing.gateway import Gateway
 from tailgauge_analysis.metrics.definitions import ToolMetrics
-from tailgauge_analysis.metrics.metrics import METRICS
+from tailgauge_analysis.metrics.latency import OFFERED, Row
+from tailgauge_analysis.metrics.metrics import METRICS, NEITHER
 from tailgauge_analysis.metrics.slo import Goodput, Health, ObjectiveResult
 from tailgauge_analysis.metrics.stability import Stability
 from tailgauge_analysis.metrics.streams import Streams
+from tailgauge_analysis.sections import result
 from tailgauge_analysis.sections.environment import Environment
-from tailgauge_analysis.sections.failures import Failure
+from tailgauge_analysis.sections.findings import Findings, remarks
+from tailgauge_analysis.sections.latency import Group
 from tailgauge_analysis.sections.latency_under_load.diagnosis import Diagnosis
 from tailgauge_analysis.sections.measurement import CheckResult
+from tailgauge_analysis.sections.objectives import UseCase
 from tailgauge_analysis.sections.patterns import Answer
-from tailgauge_analysis.sections.requests import Outcome
+from tailgauge_analysis.sections.requests import Failure, Outcome
 from tailgauge_analysis.sections.traffic import Traffic
 from tailgauge_analysis.sections.transports import Transport
-from tailgauge_analysis.sections.use_cases import UseCase
+from tailgauge_analysis.text.formatting import plain
+from tailgauge_analysis.text.json_values import Json, number, table, text
+from tailgauge_analysis.text.quantile import plain_values, quantile
 from tailgauge_analysis.text.section import Result
+from tailgauge_analysis.verdict import certificate, timestamps
+from tailgauge_analysis.verdict.client import BadSeconds
 from tailgauge_analysis.verdict.client_error import ClientError
 from tailgauge_analysis.verdict.conservation import Conservation, InFlight
-from tailgauge_analysis.verdict.stalls import BadSeconds
 from tailgauge_analysis.verdict.timestamps import ServerLog
 from tailgauge_analysis.verdict.verdict import Reason
 
@@ -41,7 +50,6 @@ STABLE = (
 METRIC_NAMES = tuple(dict.fromkeys(m.name.removesuffix("_sched").removesuffix("_sent") for m in METRICS))
 
 Count = Annotated[int, Field(ge=0)]
-Json = dict[str, Any]
 Population = Literal["completed", "offered"]
 Status = Literal["VALID", "DEGRADED", "INVALID"]
 MetricName = Annotated[str, Field(json_schema_extra={"examples": list(METRIC_NAMES)})]  # or a plugin's
@@ -246,3 +254,94 @@ class Report(TypedDict):
     """what produced the run, and the command that repeats it"""
     problems: list[Json]
     """kind and text of problems with the data"""
+
+
+# --- the contents, from the findings of a run ---------------------------------------------------------------------
+
+ALL = "all"
+
+
+def contents(findings: Findings, answer: Result, crossover: Comparison | None, added: Gateway | None) -> Json:
+    """Every key of Report: a finding as it is, unless it is put together here."""
+    run, evidence = findings.frames.run, findings.evidence
+    groups = {ALL: findings.latency} | {
+        f"{name} (traffic)" if name == ALL else plain(name, 80): rows
+        for name, rows in findings.by_traffic.items()
+    }
+    made: Json = {
+        "schema_version": SCHEMA_VERSION,
+        "run": _run(findings),
+        "result": answer,
+        "verdict": {
+            "status": findings.verdict,
+            **{key: getattr(findings, key) for key in ("reasons", "explanations", "checks")},
+        },
+        **{key: getattr(evidence, key) for key in ("conservation", "stability", "in_flight")},
+        "latency": [_latency(group, row) for group, rows in groups.items() for row in rows if row.n],
+        "errors": findings.failures,
+        "slo": findings.slos,
+        "exit_code": int(result.exit_code(findings, answer)),
+        "remarks": remarks(findings),
+        "crossover": crossover,
+        "gateway": added,
+        "groups": [_group(group) for group in findings.groups],
+        "stamps": _stamps(findings),
+        "client": evidence.workers,
+        "bad_seconds": evidence.bad,
+        "client_error": evidence.errors,
+        "clocks": timestamps.clocks_json(findings.clocks, findings.calls_between),
+        "certificate": None if run["dry_run"] else certificate.to_json(findings.certified),
+        "problems": [{"kind": p.kind, "text": plain(p.text, 500)} for p in findings.frames.problems],
+    }
+    keys = Report.__annotations__
+    tree: Json = plain_values({key: made[key] if key in made else getattr(findings, key) for key in keys})
+    return tree
+
+
+def _run(findings: Findings) -> Json:
+    run, stage = findings.frames.run, findings.steady
+    requests, ended = len(stage.requests), stage.requests["ended"]
+    arrival = table(run["scenario"], "arrival")
+    return {
+        **{key: run[key] for key in ("run_id", "dry_run", "state", "rebuilt", "started_at", "arrival", "trace", "estimate")},
+        "scenario": text(run["scenario"].get("name")) or run["run_id"],
+        "description": text(run["scenario"].get("description")),
+        "process": text(arrival.get("process")) or None, "asked_rate_per_s": number(arrival.get("rate_per_s")),
+        "steady_from_s": number(stage.from_s), "steady_to_s": number(stage.to_s),
+        "steady_requests": requests, "steady_ok": int((ended == schema.OK).sum()),
+        **plain_values(findings.evidence.throughput),
+        "slow_reader_requests": requests - len(findings.of_target.requests),
+        "cancelled_requests": int((ended == schema.CANCELLED).sum()),
+        "first_token": stage.first_token, "reproduce": findings.environment.reproduce, "workers": len(run["workers"]),
+        "target": {key: run["target"].get(key) for key in ("url", "simulated", "protocol")},
+        "preflight": [{key: one.get(key) for key in ("ended", "status", "message")} for one in run["preflight"]],
+    }  # fmt: skip
+
+
+def _group(group: Group) -> Json:
+    return {
+        **{key: getattr(group, key) for key in ("by", "name", "pattern", "requests", "ok", "cancelled")},
+        "latency": [_latency(group.name, row) for row in group.latency],
+    }
+
+
+def _latency(group: str, row: Row) -> Json:
+    metric = row.metric
+    cells = {one["label"].replace(".", "_"): one for one in map(quantile, row.quantiles)}
+    return {
+        "group": group, "metric": metric.name.removesuffix("_sched").removesuffix("_sent"),
+        "since": None if metric.since == NEITHER else metric.since,
+        "population": "offered" if row.view == OFFERED else "completed", "unit": metric.unit,
+        "n": row.n, "n_eff": cells["p99"]["n_eff"], "mean": row.mean, "percentiles": cells,
+    }  # fmt: skip
+
+
+def _stamps(findings: Findings) -> Json:
+    facts = findings.evidence.stamps
+    lags = facts.receive_lag_ms or (None, None, None)
+    return {
+        **{key: value for key, value in vars(facts).items() if key != "receive_lag_ms"},
+        "first_interval_share": facts.first_interval_share,
+        "chunk_interval_share": facts.chunk_intervals / facts.chunks if facts.chunks else 0.0,
+        **{f"receive_lag_{name}_ms": lag for name, lag in zip(("p50", "p99", "max"), lags, strict=True)},
+    }

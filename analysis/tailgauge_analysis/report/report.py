@@ -13,13 +13,13 @@ from pathlib import Path
 
 from tailgauge.errors import Exit, UsageError
 from tailgauge.rows.run_folder import replace_text
-from tailgauge_analysis.reading import run_files
+from tailgauge_analysis.reading import run_record
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.build import build
-from tailgauge_analysis.report.contents import ALL
 from tailgauge_analysis.report.figures import figures
 from tailgauge_analysis.report.junit import junit
 from tailgauge_analysis.report.markdown import markdown
+from tailgauge_analysis.report.model import ALL
 from tailgauge_analysis.report.page import html
 from tailgauge_analysis.report.plot import Figure
 from tailgauge_analysis.report.terminal import terminal
@@ -83,7 +83,7 @@ def make(run_dirs: Sequence[Path], out: Path, width: int = 80, *, colours: bool 
     unwritten = []
     for run_dir in run_dirs:
         try:
-            run_files.record_verdict(Path(run_dir), verdict)
+            run_record.record_verdict(Path(run_dir), verdict)
         except OSError as error:
             unwritten.append(f"the verdict could not be written into {run_dir}: {error.strerror or error}")
     return replace(done, summary="\n".join([done.summary, *unwritten]))

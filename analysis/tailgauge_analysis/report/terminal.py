@@ -14,9 +14,8 @@ from click import style, unstyle
 
 from tailgauge.sanitize import harmless
 from tailgauge.thresholds import INVALID
-from tailgauge_analysis.text.formatting import plural
+from tailgauge_analysis.text.formatting import plural, text_table
 from tailgauge_analysis.text.section import FAIL, NO_ANSWER, SIGNS, TONES, ObjectiveLine, Report
-from tailgauge_analysis.text.tables import text_table
 
 LABEL = 10  # columns
 MOST_OBJECTIVES, MOST_REASONS, MOST_ROWS = 10, 3, 20

@@ -1,4 +1,7 @@
-"""Environment: target, versions, workers, and the command and the scenario that reproduce the run."""
+"""Environment: target, versions, workers, and the command and the scenario that reproduce the run.
+
+Plugins: which the run had, whether this report had the same, and what went wrong in their metrics and sections.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,16 @@ import shlex
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from tailgauge.plugins import plugin
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.reading.run_json import Stretch
 from tailgauge_analysis.text.formatting import clock, count, ms, plain, plural
-from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.json_values import Json, text
 from tailgauge_analysis.text.quantile import plain_values
 from tailgauge_analysis.text.section import Section, Table, Value
-from tailgauge_analysis.verdict import losses
-from tailgauge_analysis.verdict.losses import Loss
+from tailgauge_analysis.verdict import conservation
+from tailgauge_analysis.verdict.conservation import Loss
 
 MOST_MODELS = 10
 NOTE = "Missing: leased requests without a row, and when they were due. Rows lost: recorded, but in no part."
@@ -91,7 +95,7 @@ def _worker(frames: Frames, entry: Json, of: Loss) -> WorkerEntry:
         found=of.found,
         not_sent=of.not_sent,
         rows_lost=lacks + sum(of.unwritten.values()),
-        kept=losses.kept(of),
+        kept=conservation.kept(of),
     )
 
 
@@ -178,3 +182,27 @@ def _offset(one: WorkerEntry) -> Value:
 def _spans(missing: Sequence[Stretch]) -> str:
     shown = [f"{clock(s.from_s)} – {'end' if s.to_s is None else clock(s.to_s)}" for s in missing[:3]]
     return ", ".join([*shown, f"and {len(missing) - 3} more"] if len(missing) > 3 else shown)
+
+
+# --- plugins ------------------------------------------------------------------------------------------------------
+
+
+def of_plugins(run: Json) -> Section | None:
+    """The section; None where neither the run nor the report had a plugin."""
+    loaded = plugin.hashes()
+    of_run = {text(one.get("name")): one for one in run["plugins"]}
+    if not (of_run or loaded):
+        return None
+    facts, lacking = [], []
+    for name, one in of_run.items():
+        file, sha256 = plain(text(one.get("file")), 100), text(one.get("sha256"))
+        state = "loaded for this report"
+        if loaded.get(name) != sha256:
+            state = "not the same for this report" if name in loaded else "not loaded for this report"
+            option = "take the file of the run" if name in loaded else f"make the report with --plugin {file}"
+            lacking.append(f"{file} was {state}: its metrics and sections may be missing; {option}")
+        facts.append((file, f"SHA-256 {sha256[: plugin.SHOWN]}, {state}"))
+    facts += [(name, "not a plugin of the run") for name in loaded if name not in of_run]
+    notes = (*lacking, *(f"Error in {one}" for one in plugin.NOTED.texts.values()))
+    answer = f"{len(notes)} of what plugins add is missing." if notes else ""
+    return Section("plugins", "Plugins", answer, tuple(facts), notes=notes, brief=notes)

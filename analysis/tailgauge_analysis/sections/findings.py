@@ -1,23 +1,21 @@
 """Findings: everything that the analysis has of one run, computed once.
 
-The order of the computation is here and nowhere else; contents.py, figures.py and the pages only present it.
+The order of the computation is here and nowhere else; model.py, figures.py and the pages only present it.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from tailgauge import thresholds
 from tailgauge.rows import schema
-from tailgauge_analysis.metrics import groups, latency, pace, precision, slo, stability, streams
-from tailgauge_analysis.metrics.definitions import ToolMetrics, definitions
-from tailgauge_analysis.metrics.slo import Goodput
-from tailgauge_analysis.metrics.steady import Steady, steady
-from tailgauge_analysis.metrics.throughput import throughput
-from tailgauge_analysis.metrics.timeline import Timeline, timeline
+from tailgauge_analysis.metrics import latency, pace, slo, stability, streams
+from tailgauge_analysis.metrics.definitions import definitions
+from tailgauge_analysis.metrics.stability import throughput
+from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.metrics.timeline import Timeline
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.sections import (
-    failures,
     measurement,
     objectives,
     patterns,
@@ -25,23 +23,23 @@ from tailgauge_analysis.sections import (
     requests,
     traffic,
     transports,
-    use_cases,
 )
-from tailgauge_analysis.sections.cache.section import Cache, cache
-from tailgauge_analysis.sections.environment import Environment, environment
+from tailgauge_analysis.sections.cache.section import cache
+from tailgauge_analysis.sections.environment import environment
 from tailgauge_analysis.sections.fan_out import section as fan_out
 from tailgauge_analysis.sections.hedging import section as hedging
+from tailgauge_analysis.sections.latency import groups
 from tailgauge_analysis.sections.latency_under_load import diagnosis, slopes
-from tailgauge_analysis.sections.rate_limits.section import RateLimits, rate_limits
+from tailgauge_analysis.sections.rate_limits.section import rate_limits
 from tailgauge_analysis.stats.quantiles import at_level
 from tailgauge_analysis.text.formatting import plural
-from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.verdict import certificate, client, client_error, losses, stalls, timestamps
+from tailgauge_analysis.verdict import certificate, client, client_error, timestamps
+from tailgauge_analysis.verdict import conservation as losses
 from tailgauge_analysis.verdict.checks import CHECKS
-from tailgauge_analysis.verdict.clocks import Clocks, calls_between, clocks
+from tailgauge_analysis.verdict.client import explanations
 from tailgauge_analysis.verdict.conservation import conservation, in_flight
-from tailgauge_analysis.verdict.explanations import explanations
-from tailgauge_analysis.verdict.verdict import Evidence, Reason, reasons, worst
+from tailgauge_analysis.verdict.timestamps import calls_between, clocks
+from tailgauge_analysis.verdict.verdict import Evidence, reasons, worst
 
 # How requests arrive (arrival of run.json), where it changes the meaning of the numbers.
 ARRIVAL = {
@@ -50,107 +48,53 @@ ARRIVAL = {
 }
 
 
-@dataclass(frozen=True, slots=True)
 class Findings:
-    """One run, analysed."""
+    """One run, analysed: each finding is named where it is computed."""
 
-    frames: Frames
-    steady: Steady
-    of_target: Steady
-    evidence: Evidence
-    verdict: str
-    reasons: list[Reason]
-    explanations: list[str]
-    by_traffic: dict[str, list[latency.Row]]
-    latency: list[latency.Row]
-    groups: list[groups.Group]
-    smaller_groups: int
-    traffic: dict[str, traffic.Traffic]
-    streams: streams.Streams
-    tpot_missing: Json
-    phases: phases.Phases | None
-    definitions: list[ToolMetrics]
-    goodput: Goodput | None
-    health: slo.Health | None
-    slos: list[slo.ObjectiveResult]
-    use_cases: list[use_cases.UseCase]
-    failures: list[failures.Failure]
-    other_failures: int
-    server_log: timestamps.ServerLog | None
-    certified: certificate.Certified
-    timeline: Timeline
-    rate_limits: RateLimits | None
-    fan_out: list[fan_out.FanOut]
-    transports: list[transports.Transport]
-    patterns: list[patterns.Answer]
-    hedging: list[hedging.Variant]
-    cache: list[Cache]
-    slopes: list[slopes.Regression]
-    diagnosis: diagnosis.Diagnosis
-    outcomes: list[requests.Outcome]
-    checks: list[measurement.CheckResult]
-    environment: Environment
-    clocks: Clocks
-    calls_between: float
+    def __init__(self, frames: Frames) -> None:
+        self.evidence = evidence = evidence_of(frames)
+        self.frames, self.steady, self.of_target = evidence.frames, evidence.steady, evidence.of_target
+        frames, stage, of_target, scenario = self.frames, self.steady, self.of_target, frames.run["scenario"]
+        self.reasons = reasons(CHECKS, evidence)
+        self.verdict = worst(self.reasons)
+        self.checks = measurement.check_results(evidence, self.reasons)
+        self.certified = certificate.Certified(frames, stage)
+        explained = [*losses.explanations(evidence.conservation.workers), *explanations(frames, stage)]
+        self.explanations = [*explained, *certificate.explanations(self.certified)]
+        self.clocks = clocks(frames)
+        self.calls_between = calls_between(frames, self.clocks)
+        self.server_log = timestamps.compare_server_log(frames)
+        self.environment = environment(frames, stage, evidence.conservation.workers)
+        self.latency = evidence.latency
+        self.by_traffic = latency.by_traffic(of_target, self.latency)
+        self.groups, self.smaller_groups = groups(stage)
+        self.streams = streams.streams(of_target)
+        self.tpot_missing = pace.missing(of_target.requests)
+        self.definitions = definitions(of_target, self.latency, evidence.throughput)
+        self.timeline = Timeline(frames)
+        self.slopes = slopes.fitted(frames.attempts, of_target, self.calls_between)
+        self.diagnosis = diagnosis.diagnosis(of_target)
+        self.phases = phases.phases(frames, of_target)
+        judged = objectives.Run(frames, of_target, evidence.throughput, slo.criteria(scenario))
+        self.slos = objectives.objectives(judged)
+        self.use_cases = objectives.use_cases(judged)
+        self.health = slo.health(scenario, stage)
+        self.goodput = slo.goodput_of(scenario, of_target, evidence.warmup.of_target)
+        self.outcomes = requests.outcomes(stage)
+        self.failures, self.other_failures = requests.failures(frames)
+        self.traffic = traffic.traffic(frames)
+        self.transports = transports.transports(of_target)
+        self.patterns = patterns.answers(frames, of_target, self.transports)
+        self.hedging = hedging.variants(frames, of_target)
+        self.fan_out = fan_out.fan_outs(scenario, of_target)
+        self.cache = cache(frames)
+        self.rate_limits = rate_limits(frames)
 
 
 def find(frames: Frames) -> Findings:
     """Analyse a loaded run."""
-    with at_level(precision.level(frames.run)):
-        return _found(frames)
-
-
-def _found(frames: Frames) -> Findings:
-    evidence = evidence_of(frames)
-    frames = evidence.frames
-    stage, of_target = evidence.steady, evidence.of_target
-    scenario, against, whole = frames.run["scenario"], reasons(CHECKS, evidence), evidence.latency
-    judged = objectives.Run(frames, of_target, evidence.throughput, slo.criteria(scenario))
-    kinds, others = failures.failures(frames)
-    by_group, smaller = groups.groups(stage)
-    cited, apart = certificate.certified(frames, stage), clocks(frames)
-    unsure, moved = calls_between(frames, apart), transports.transports(of_target)
-    explained = [*losses.explanations(evidence.conservation.workers), *explanations(frames, stage)]
-    return Findings(
-        frames=frames,
-        steady=stage,
-        of_target=of_target,
-        evidence=evidence,
-        verdict=worst(against),
-        reasons=against,
-        explanations=[*explained, *certificate.explanations(cited)],
-        latency=whole,
-        by_traffic=latency.by_traffic(of_target, whole),
-        groups=by_group,
-        smaller_groups=smaller,
-        traffic=traffic.traffic(frames),
-        streams=streams.streams(of_target),
-        tpot_missing=pace.missing(of_target.requests),
-        phases=phases.phases(frames, of_target),
-        definitions=definitions(of_target, whole, evidence.throughput),
-        health=slo.health(scenario, stage),
-        goodput=slo.goodput_of(scenario, of_target, evidence.warmup.of_target),
-        slos=objectives.objectives(judged),
-        use_cases=use_cases.use_cases(judged),
-        failures=kinds,
-        other_failures=others,
-        server_log=timestamps.compare_server_log(frames),
-        certified=cited,
-        timeline=timeline(frames),
-        rate_limits=rate_limits(frames),
-        fan_out=fan_out.fan_outs(scenario, of_target),
-        transports=moved,
-        patterns=patterns.answers(frames, of_target, moved),
-        hedging=hedging.variants(frames, of_target),
-        cache=cache(frames),
-        slopes=slopes.fitted(frames.attempts, of_target, unsure),
-        diagnosis=diagnosis.diagnosis(of_target),
-        outcomes=requests.outcomes(stage),
-        checks=measurement.check_results(evidence, against),
-        environment=environment(frames, stage, evidence.conservation.workers),
-        clocks=apart,
-        calls_between=unsure,
-    )
+    with at_level(slo.level(frames.run)):
+        return Findings(frames)
 
 
 def evidence_of(frames: Frames) -> Evidence:
@@ -173,8 +117,8 @@ def evidence_of(frames: Frames) -> Evidence:
         errors += [replace(error, title=f"{error.title} ({one.objective.of})") for error in found]
     return Evidence(
         frames, stage, of_target, warmup, rates, stability.stability(frames, of_target, rates), counted,
-        timestamps.stamps(frames, of_target), client.workers(frames, stage), in_flight(frames, counted.workers),
-        stalls.bad_seconds(frames, stage, thresholds.STALL_NS), marked, errors,
+        timestamps.Stamps(frames, of_target), client.workers(frames, stage), in_flight(frames, counted.workers),
+        client.bad_seconds(frames, stage, thresholds.STALL_NS), marked, errors,
     )  # fmt: skip
 
 

@@ -9,13 +9,11 @@ from dataclasses import dataclass
 from tailgauge.thresholds import VALID
 from tailgauge_analysis.text.formatting import clock, count, ms, percentile, plural, share
 from tailgauge_analysis.text.section import Cell, Section, Table, Value
-from tailgauge_analysis.verdict import certificate, clocks, stalls
+from tailgauge_analysis.verdict import certificate, client, timestamps
 from tailgauge_analysis.verdict.certificate import Certified
 from tailgauge_analysis.verdict.checks import CHECKS
-from tailgauge_analysis.verdict.client import Worker
-from tailgauge_analysis.verdict.clocks import Clocks
-from tailgauge_analysis.verdict.explanations import connections
-from tailgauge_analysis.verdict.timestamps import ServerLog
+from tailgauge_analysis.verdict.client import Worker, connections
+from tailgauge_analysis.verdict.timestamps import Clocks, ServerLog
 from tailgauge_analysis.verdict.verdict import Evidence, Reason, applies
 
 NOT_APPLICABLE, PASSED = "not applicable", "passed"
@@ -58,9 +56,9 @@ def section(
     if log is not None:
         facts.append(("Against the server log", _log(log)))
     if apart.between_ns or apart.unknown:
-        facts.append(("Clocks", clocks.sentence(apart, unsure)))
+        facts.append(("Clocks", timestamps.clocks_sentence(apart, unsure)))
     if bad.spells:
-        facts.append(("Stalls", stalls.sentence(bad)))
+        facts.append(("Stalls", client.sentence(bad)))
     tables = [figures] if figures else []
     tables += [_stalls(bad)] if bad.spells else []
     tables += [_workers(evidence.workers)] if evidence.workers and not is_dry else []
@@ -123,7 +121,7 @@ def _figures(evidence: Evidence) -> Table | None:
     return Table("Client error above the limit", header, tuple(rows), prose=(1,)) if rows else None
 
 
-def _stalls(bad: stalls.BadSeconds) -> Table:
+def _stalls(bad: client.BadSeconds) -> Table:
     rows = tuple(
         (f"{clock(one.from_s)} to {clock(one.to_s)}", str(one.worker), one.cause, ms(one.worst_ms))
         for one in bad.spells[:SPELLS]

@@ -3,6 +3,10 @@
 One row of FIGURES for each figure that is no latency; those are decided in metrics/slo.py. A figure of some requests only is
 computed from these. All are of the steady stage without slow readers, but for the share of input tokens that the cache
 served, which is of the whole run as in the section on the cache.
+
+Fit by use case, and alerts: bounds of the scenario that change no exit code, each decided as an objective is.
+
+A use case is met where all its bounds are, missed where one fails, else inconclusive. An alert fires where its bound fails.
 """
 
 from __future__ import annotations
@@ -18,8 +22,8 @@ from tailgauge.rows import schema
 from tailgauge.scenario.objective import FEWEST_RATIO, MOST, Objective
 from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, NEAR, PASS, Criterion, Goodput, ObjectiveResult
+from tailgauge_analysis.metrics.stability import Rate, Throughput, Work
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.metrics.throughput import Rate, Throughput, Work
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.sections.cache import shares
 from tailgauge_analysis.sections.cache.calls import calls, settings
@@ -28,8 +32,8 @@ from tailgauge_analysis.stats.binomial import clopper_pearson, needed
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import FEW_EPISODES, Floats
-from tailgauge_analysis.text.formatting import count, plain, share, share_range
-from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.formatting import count, listed, plain, share, share_range
+from tailgauge_analysis.text.json_values import Json, table
 from tailgauge_analysis.text.section import Section, Table, Value
 
 TINY = 1e-12  # rounding of a share
@@ -235,3 +239,69 @@ def _by_traffic(goodput: Goodput) -> Table:
 
 def _good_of(of: Proportion) -> tuple[str, str, Value]:
     return count(of.n), count(of.k), Value(share(of.value), share_range(of.low, of.high), share=of.value)
+
+
+# --- use cases and alerts -----------------------------------------------------------------------------------------
+
+FITS = {PASS: "fits", FAIL: "does not fit", INCONCLUSIVE: "inconclusive for"}
+FIRES = {PASS: "does not fire", FAIL: "fires", INCONCLUSIVE: "inconclusive"}
+COMPUTED = "Each bound is decided on a 95% interval, as objectives are. None of them changes the exit code."
+
+
+@dataclass(frozen=True, slots=True)
+class UseCase:
+    """A use case with its bounds, or an alert with its only one."""
+
+    name: str
+    is_alert: bool
+    outcome: str
+    bounds: tuple[ObjectiveResult, ...]
+
+
+def use_cases(run: Run) -> list[UseCase]:
+    """Use cases, then alerts, in the order of the scenario."""
+    found = []
+    for key in ("use_case", "alert"):
+        for name, bounds in table(run.frames.run["scenario"], key).items():
+            each = bounds if isinstance(bounds, list) else [bounds]
+            decided = objectives(run, {f"{key}.{name}.{i}": one for i, one in enumerate(each)})
+            outcomes = {one.outcome for one in decided}
+            outcome = next((one for one in (FAIL, INCONCLUSIVE) if one in outcomes), PASS)
+            found.append(UseCase(plain(name, 80), key == "alert", outcome, tuple(decided)))
+    return found
+
+
+def fits(found: Sequence[UseCase]) -> Section | None:
+    """None where the scenario asks for neither."""
+    if not found:
+        return None
+    uses, alerts = ([one for one in found if one.is_alert is is_alert] for is_alert in (False, True))
+    met = {outcome: outcome.upper() for outcome in FITS}
+    tables = _table("Use cases", "use case", uses, met), _table("Alerts", "alert", alerts, FIRES)
+    title, answer = "Fit by use case" if uses else "Alerts", f"{_fit(uses)} {_firing(alerts)}".strip()
+    shown = tuple(one for one in tables if one.rows)
+    return Section("use-cases", title, answer, tables=shown, computed=(COMPUTED,))
+
+
+def _table(title: str, first: str, of: Sequence[UseCase], names: dict[str, str]) -> Table:
+    rows = tuple(
+        (one.name, bound.label, Value(bound.line.value, bound.line.interval), bound.line.bound,
+         Value(names[bound.outcome], outcome=bound.outcome.upper()))
+        for one in of
+        for bound in one.bounds
+    )  # fmt: skip
+    return Table(title, (first, "figure", "measured", "bound", "outcome"), rows, prose=(1,))
+
+
+def _fit(uses: Sequence[UseCase]) -> str:
+    by = {outcome: [one.name for one in uses if one.outcome == outcome] for outcome in FITS}
+    parts = [f"{text} {listed(by[outcome])}" for outcome, text in FITS.items() if by[outcome]]
+    return f"The run {'; '.join(parts)}." if parts else ""
+
+
+def _firing(alerts: Sequence[UseCase]) -> str:
+    firing = [one.name for one in alerts if one.outcome == FAIL]
+    if firing:
+        return f"{len(firing)} of {len(alerts)} alerts fire: {listed(firing)}."
+    conclusive = sum(one.outcome == PASS for one in alerts)
+    return f"No alert fires ({conclusive} of {len(alerts)} conclusive)." if alerts else ""

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from tailgauge.errors import Exit
 from tailgauge.rows import schema
 from tailgauge.thresholds import INVALID
-from tailgauge_analysis.metrics import precision, stability
+from tailgauge_analysis.metrics import slo, stability
 from tailgauge_analysis.metrics.latency import OFFERED
 from tailgauge_analysis.metrics.slo import share_interval
 from tailgauge_analysis.sections.cache.cost import model_of, no_price, spent, tariff
@@ -161,7 +161,7 @@ def summary(f: Findings) -> Iterator[tuple[str, str]]:
     if parts:
         yield "latency", " | ".join(parts)
     known = (f"{one.label} {one.precision}" for one in f.slos if one.precision)
-    yield from (("precision", text) for text in (*known, precision.looked(f.frames.run)) if text)
+    yield from (("precision", text) for text in (*known, slo.looked(f.frames.run)) if text)
     if f.evidence.stability.of(stability.BACKLOG) is None:  # else it is the result
         yield from (("steady", text) for text in stability.remarks(f.evidence.stability, f.steady.seconds))
     if f.frames.run["arrival"] in ARRIVAL:

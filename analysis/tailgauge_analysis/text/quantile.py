@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -52,6 +52,12 @@ def bound(q: Json, end: str) -> str:
     return ms(q[end]) if word == VALUE else "?" if word == NONE else str(word)
 
 
+class Finding:
+    """What a section found, computed when it is made: its attributes are published, but for those that only figures need."""
+
+    only_for_figures: ClassVar[frozenset[str]] = frozenset()
+
+
 def plain_values(tree: Any) -> Any:
     """Findings as tables, lists, text and finite numbers."""
     if isinstance(tree, Quantile):
@@ -59,6 +65,8 @@ def plain_values(tree: Any) -> Any:
     if is_dataclass(tree) and not isinstance(tree, type):
         shown = (field.name for field in fields(tree) if field.metadata.get("is_published", True))
         tree = {name: getattr(tree, name) for name in shown}
+    if isinstance(tree, Finding):
+        tree = {name: value for name, value in vars(tree).items() if name not in tree.only_for_figures}
     if isinstance(tree, dict):
         return {str(key): plain_values(value) for key, value in tree.items()}
     if isinstance(tree, np.ndarray):

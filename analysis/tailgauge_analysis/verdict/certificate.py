@@ -7,40 +7,49 @@ the error there is unknown; at a rate at which the calibration failed, the run i
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
 
 from tailgauge.thresholds import DEGRADED
+from tailgauge_analysis.metrics.stability import received
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.metrics.throughput import received
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.text.formatting import count, ms, plain
 from tailgauge_analysis.text.json_values import Json, number, text
+from tailgauge_analysis.text.quantile import Finding, plain_values
 from tailgauge_analysis.verdict.verdict import Evidence, Judgement
 
 OVER_S = 5.0  # the busiest stretch of that length, or the steady stage if that is shorter
 _NEEDED = ("holds_to_per_s", "ttft_spread_ms", "gap_spread_ms")
-_NUMBERS = (*_NEEDED, "failed_at_per_s", "ttft_bias_ms", "gap_bias_ms")
 
 
-@dataclass(frozen=True, slots=True)
-class Certified:
-    """What is cited; without an `id`, `why` is the reason. Rates are chunks/s of one worker."""
+class Certified(Finding):
+    """What a run cites, and the rate of its busiest worker; without an `id`, `why` is the reason. Rates are chunks/s of one
+    worker.
+    """
 
-    id: str | None
-    why: str
-    made_at: str
-    transport: str
-    holds_to_per_s: float | None
-    failed_at_per_s: float | None
-    ttft_spread_ms: float | None
-    gap_spread_ms: float | None
-    ttft_bias_ms: float | None
-    gap_bias_ms: float | None
-    busiest: int | None  # the worker
-    busiest_per_s: float
+    def __init__(self, frames: Frames, steady: Steady) -> None:
+        cited = frames.run["certificate"]
+        named, why = text(cited.get("id")), text(cited.get("why")) or "run.json names none"
+        if named and None in {number(cited.get(name)) for name in _NEEDED}:
+            named, why = "", "its entry in run.json is incomplete"
+        hosts = {"", text(cited.get("host"))}
+        elsewhere = [str(w["worker"]) for w in frames.run["workers"] if w["host"] not in hosts]
+        if named and elsewhere:
+            named, why = "", f"worker {', '.join(elsewhere[:5])} ran on another machine"
+        if not named:
+            cited = {}
+        self.id, self.why = plain(named, 60) if named else None, "" if named else plain(why, 300)
+        self.made_at = plain(text(cited.get("made_at")), 30)
+        self.transport = plain(text(cited.get("transport")), 10)
+        self.holds_to_per_s = number(cited.get("holds_to_per_s"))
+        self.failed_at_per_s = number(cited.get("failed_at_per_s"))
+        self.ttft_spread_ms = number(cited.get("ttft_spread_ms"))
+        self.gap_spread_ms = number(cited.get("gap_spread_ms"))
+        self.ttft_bias_ms = number(cited.get("ttft_bias_ms"))
+        self.gap_bias_ms = number(cited.get("gap_bias_ms"))
+        self.busiest, self.busiest_per_s = busiest(frames, steady)
 
     @property
     def beyond(self) -> bool:
@@ -51,25 +60,6 @@ class Certified:
     def beyond_failed(self) -> bool:
         """Whether a worker received chunks at a rate at which the calibration failed."""
         return self.failed_at_per_s is not None and self.busiest_per_s >= self.failed_at_per_s
-
-
-def certified(frames: Frames, steady: Steady) -> Certified:
-    """What a run cites, and the rate of its busiest worker."""
-    cited = frames.run["certificate"]
-    numbers = {name: number(cited.get(name)) for name in _NUMBERS}
-    named, why = text(cited.get("id")), text(cited.get("why")) or "run.json names none"
-    if named and None in {numbers[name] for name in _NEEDED}:
-        named, why = "", "its entry in run.json is incomplete"
-    hosts = {"", text(cited.get("host"))}
-    elsewhere = [str(w["worker"]) for w in frames.run["workers"] if w["host"] not in hosts]
-    if named and elsewhere:
-        named, why = "", f"worker {', '.join(elsewhere[:5])} ran on another machine"
-    if not named:
-        cited, numbers = {}, dict.fromkeys(_NUMBERS)
-    number_of, why = plain(named, 60) if named else None, "" if named else plain(why, 300)
-    made_at, transport = plain(text(cited.get("made_at")), 30), plain(text(cited.get("transport")), 10)
-    worker, rate = busiest(frames, steady)
-    return Certified(number_of, why, made_at, transport, busiest=worker, busiest_per_s=rate, **numbers)
 
 
 def busiest(frames: Frames, steady: Steady) -> tuple[int | None, float]:
@@ -118,7 +108,7 @@ def explanations(one: Certified) -> list[str]:
 
 def judge(evidence: Evidence) -> Judgement | None:
     """no worker received chunks at a rate at which calibration found wrong times"""
-    one = certified(evidence.frames, evidence.steady)
+    one = Certified(evidence.frames, evidence.steady)
     if not one.beyond_failed:
         return None
     assert one.holds_to_per_s is not None
@@ -131,4 +121,4 @@ def judge(evidence: Evidence) -> Judgement | None:
 
 def to_json(one: Certified) -> Json:
     """The key `certificate` of report.json."""
-    return {**asdict(one), "beyond": one.beyond, "text": sentence(one)}
+    return {**plain_values(one), "beyond": one.beyond, "text": sentence(one)}

@@ -1,7 +1,7 @@
 """The checks of the measurement, one row of CHECKS each; the docstring of its function says when it passes.
 
 A check passes (None) or gives the verdict that it forces, the problem, and what to do about it. Only what can distort a
-reported number is a check; what made the client's work harder is an explanation (explanations.py).
+reported number is a check; what made the client's work harder is an explanation (client.py).
 """
 
 from __future__ import annotations
@@ -16,15 +16,13 @@ from tailgauge.thresholds import CLOCK_MS, DEGRADED, DROPS, INVALID, VALID, WORS
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.stability import WARMUP
 from tailgauge_analysis.reading.frames import Frames
-from tailgauge_analysis.reading.run_files import DAMAGED, MASTER
+from tailgauge_analysis.reading.run_record import DAMAGED, MASTER
 from tailgauge_analysis.text.formatting import clock, count, listed, ms, plain, plural, sentence, share
 from tailgauge_analysis.text.json_values import table
-from tailgauge_analysis.verdict import certificate, cold_cache, losses, unsent
+from tailgauge_analysis.verdict import certificate, cold_cache, conservation
+from tailgauge_analysis.verdict.client import bad_seconds, connections, explanations, more_workers
 from tailgauge_analysis.verdict.client_error import allowed
-from tailgauge_analysis.verdict.clocks import clocks
-from tailgauge_analysis.verdict.explanations import connections, explanations, more_workers
-from tailgauge_analysis.verdict.stalls import bad_seconds
-from tailgauge_analysis.verdict.timestamps import endpoint_delays
+from tailgauge_analysis.verdict.timestamps import clocks, endpoint_delays
 from tailgauge_analysis.verdict.verdict import Check, Evidence, Judgement
 
 DISORDERED = 0.01  # of the attempts
@@ -103,16 +101,16 @@ def _readable(e: Evidence) -> Judgement | None:
 def _lost(e: Evidence) -> Judgement | None:
     """no worker and no scheduled request is lost"""
     c, run = e.conservation, e.frames.run
-    missing = losses.sentences(c.workers, closed=run["closed"])
+    missing = conservation.sentences(c.workers, closed=run["closed"])
     more = c.lost - sum(one.left for one in c.workers)
     if more > 0:
         other = "other " if len(missing) and more < c.lost else ""
-        missing.append(f"{plural(more, f'{other}scheduled request')}{losses.due(c.unseen)} have no row")
+        missing.append(f"{plural(more, f'{other}scheduled request')}{conservation.due(c.unseen)} have no row")
     elif c.unseen:
-        missing.append(f"requests without a row were{losses.due(c.unseen)}")
+        missing.append(f"requests without a row were{conservation.due(c.unseen)}")
     if missing:
         problem = ". ".join([missing[0], *map(sentence, missing[1:])])
-        return INVALID, f"Missing: {problem}.", losses.advice(c.workers, closed=run["closed"])
+        return INVALID, f"Missing: {problem}.", conservation.advice(c.workers, closed=run["closed"])
     return _unconfirmed(e)
 
 
@@ -124,7 +122,7 @@ def _unconfirmed(e: Evidence) -> Judgement | None:
     names = listed(str(one.worker) for one in workers)
     who = f"{'Worker' if len(workers) == 1 else 'Workers'} {names} {'was' if len(workers) == 1 else 'were'}"
     problem = f"{who} lost without a final report. Every request has its row, but attempts may be missing."
-    return DEGRADED, problem, losses.SEE_LOG
+    return DEGRADED, problem, conservation.SEE_LOG
 
 
 def _written(e: Evidence) -> Judgement | None:
@@ -276,10 +274,10 @@ def _unsent(e: Evidence) -> Judgement | None:
     if not c.unsent:
         return None
     part = c.unsent / (c.scheduled or c.unsent)
-    leaves_out = table(run["scenario"], "limits").get("lost_share") == unsent.LEFT_OUT
-    causes = unsent.causes(run, c, leaves_out=leaves_out)
+    leaves_out = table(run["scenario"], "limits").get("lost_share") == conservation.LEFT_OUT
+    causes = conservation.causes(run, c, leaves_out=leaves_out)
     problem = f"{plural(c.unsent, 'request')} ({share(part)} of scheduled) were never sent: the load was lower than planned. "
-    problem += " ".join(f"{sentence(one.text)}." for one in causes[: unsent.MOST])
+    problem += " ".join(f"{sentence(one.text)}." for one in causes[: conservation.MOST])
     advice = causes[0].advice
     if not advice:
         more = more_workers(e.frames, e.steady)

@@ -5,6 +5,14 @@ table uses its end. The simulated endpoint logs its answers, joined call by call
 from sending there to the arrival of the first content here is the error of network and client, seen from outside. Two
 clocks are involved, so it is known within the error of the worker's offset. The log also has when the first and the last
 chunk were due: what moves a percentile there is the endpoint's slowness, not the client's, and not a setting.
+
+How far the clocks of a run may be apart, and what that does to figures that mix them.
+
+A latency lies within one worker's clock; no offset touches it. Times of two workers compare within the sum of both
+offsets' errors, those of a worker and of the server log within the worker's error: the endpoint has the master's clock.
+
+    between     largest sum of two workers' errors
+    to target   largest error of a worker
 """
 
 from __future__ import annotations
@@ -18,46 +26,35 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile, quantiles, rank
-from tailgauge_analysis.text.formatting import percentile
-from tailgauge_analysis.verdict.clocks import clocks
+from tailgauge_analysis.text.formatting import listed, ms, percentile
+from tailgauge_analysis.text.json_values import Json
 
 
-@dataclass(frozen=True, slots=True)
 class Stamps:
     """Counts of timestamps: first chunks of the steady stage's answers, all else of the whole run."""
 
-    first_chunks: int
-    first_intervals: int
-    chunks: int
-    chunk_intervals: int
-    connected: int  # attempts of the steady stage that had a connection
-    kernel_attempts: int
-    user_attempts: int
-    new_connections: int  # attempts that opened one: their times since scheduled contain it
-    receive_lag_ms: tuple[float, ...] | None  # at chunks.LAG_PS
+    def __init__(self, frames: Frames, steady: Steady) -> None:
+        answers = steady.requests[steady.requests["first_at_ns"].notna()]
+        by = frames.attempts["stamps"].value_counts()
+        lags = frames.chunks.lags_ns
+        self.first_chunks = len(answers)
+        self.first_intervals = int(answers["first_low_at_ns"].notna().sum())
+        self.chunks = len(frames.chunks)
+        self.chunk_intervals = frames.chunks.intervals
+        self.connected = int(
+            steady.attempts["connection_is_new"].notna().sum()
+        )  # attempts of the steady stage that had a connection
+        self.kernel_attempts = int(by.get("kernel", 0))
+        self.user_attempts = int(by.get("user", 0))
+        self.new_connections = int(
+            steady.attempts["connection_is_new"].eq(True).sum()
+        )  # attempts that opened one: their times since scheduled contain it
+        self.receive_lag_ms = tuple(lag / 1e6 for lag in lags) if lags else None  # at chunks.LAG_PS
 
     @property
     def first_interval_share(self) -> float:
         """Share of first chunks with a time range instead of a time."""
         return self.first_intervals / self.first_chunks if self.first_chunks else 0.0
-
-
-def stamps(frames: Frames, steady: Steady) -> Stamps:
-    """Count the timestamps of a run."""
-    answers = steady.requests[steady.requests["first_at_ns"].notna()]
-    by = frames.attempts["stamps"].value_counts()
-    lags = frames.chunks.lags_ns
-    return Stamps(
-        first_chunks=len(answers),
-        first_intervals=int(answers["first_low_at_ns"].notna().sum()),
-        chunks=len(frames.chunks),
-        chunk_intervals=frames.chunks.intervals,
-        connected=int(steady.attempts["connection_is_new"].notna().sum()),
-        kernel_attempts=int(by.get("kernel", 0)),
-        user_attempts=int(by.get("user", 0)),
-        new_connections=int(steady.attempts["connection_is_new"].eq(True).sum()),
-        receive_lag_ms=tuple(lag / 1e6 for lag in lags) if lags else None,
-    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,3 +119,67 @@ def endpoint_delays(frames: Frames, of_target: Steady) -> list[EndpointDelay]:
             if found.mark != TOO_FEW and punctual.value is not None:
                 out.append(EndpointDelay(title, found, punctual.value, float(late.max())))
     return out
+
+
+# --- clocks -------------------------------------------------------------------------------------------------------
+
+WORTH = 0.1  # attempts in flight: less is not reported
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Errors in ns, by worker; `unknown`: workers with rows whose offset was never measured."""
+
+    errors_ns: dict[int, int]
+    unknown: tuple[int, ...]
+
+    @property
+    def between_ns(self) -> int:
+        """Between two workers."""
+        return sum(sorted(self.errors_ns.values())[-2:]) if len(self.errors_ns) > 1 else 0
+
+    @property
+    def to_target_ns(self) -> int:
+        """Between a worker and the target's log."""
+        return max(self.errors_ns.values(), default=0)
+
+
+def clocks(frames: Frames) -> Clocks:
+    """Clock offsets of the workers with rows."""
+    run = frames.run
+    if run["dry_run"]:
+        return Clocks({}, ())
+    wrote = {worker for (_, worker), n in frames.rows.items() if n}
+    there = [w for w in run["workers"] if w["worker"] in wrote]
+    known = {w["worker"]: max(0, w["error_ns"] or 0) for w in there if w["offset_ns"] is not None}
+    return Clocks(known, tuple(w["worker"] for w in there if w["offset_ns"] is None))
+
+
+def calls_between(frames: Frames, found: Clocks) -> float:
+    """Attempts that begin or end on average while two clocks may differ: the error of counts in flight."""
+    sent = frames.attempts["sent_at_ns"].dropna().to_numpy(np.float64)
+    if len(sent) < 2 or not found.between_ns:
+        return 0.0
+    return len(sent) * found.between_ns / max(float(sent.max() - sent.min()), 1.0)
+
+
+def clocks_json(found: Clocks, calls: float) -> Json:
+    """The key `clocks` of report.json."""
+    times = {"between_ms": found.between_ns / 1e6, "to_target_ms": found.to_target_ns / 1e6}
+    known = {"calls_in_flight": round(calls, 3), "unknown": list(found.unknown)}
+    return {**times, **known, "sentence": clocks_sentence(found, calls)}
+
+
+def clocks_sentence(found: Clocks, calls: float) -> str:
+    """The clock error in a sentence of the report; empty if no figure mixes clocks."""
+    unknown = between = ""
+    if found.unknown:
+        workers = f"{'worker' if len(found.unknown) == 1 else 'workers'} {listed(map(str, found.unknown))}"
+        unknown = f"The clock offset of {workers} is unknown: comparisons of its times with other workers' are not usable."
+    if found.between_ns:
+        flight = f", attempts in flight over all workers within ± {calls:,.2g}" if calls >= WORTH else ""
+        between = (
+            f"Each latency is measured by one worker's clock. Times of two workers compare within ± {ms(found.between_ns / 1e6)} ms{flight}; "
+            "the order of closer calls (who filled a cache first, who met a rate limit first) is not known."
+        )
+    return f"{unknown} {between}".strip()

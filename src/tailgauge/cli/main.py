@@ -13,7 +13,7 @@ import os
 import platform
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,23 +25,30 @@ from tailgauge.address import parse
 from tailgauge.cli import options
 from tailgauge.cli import run as run_command
 from tailgauge.cli.baseline import baseline as baseline_command
-from tailgauge.cli.docs import docs
-from tailgauge.cli.experiment import answer, calibrate, checkup
 from tailgauge.cli.options import SEED, Duration, Positive, ScenarioName, Whole
+from tailgauge.cli.packaged import docs, scenario
+from tailgauge.cli.run import settings_of
 from tailgauge.cli.runs import runs
-from tailgauge.cli.scenario import scenario
 from tailgauge.errors import Exit, UsageError
 from tailgauge.live import screen
 from tailgauge.redaction import known
 from tailgauge.rows.disk import writable
 from tailgauge.rows.object_store import renamed
 from tailgauge.rows.run_folder import new_run_id
+from tailgauge.rows.text_file import refusal
 
 if TYPE_CHECKING:
+    from tailgauge.scenario.simulated import Simulated
+    from tailgauge.simulator.http.requests import ServerOptions
     from tailgauge_analysis.text.picture import Picture
     from tailgauge_analysis.text.section import Report
+if TYPE_CHECKING:
+    from tailgauge.plan.resolve import Settings
 
 CITE = "Cite this calibration certificate (default: the stored one)."
+PLANNED = "Planned rate per worker: test 50, 100 and 150%."
+STORE = "Store the certificate here (default: the state folder)."
+SIMULATED = "simulated"  # the table of `tailgauge endpoint`
 LOW_PRIORITY = 10  # how nice a report that loads pandas is to open requests
 
 
@@ -118,7 +125,7 @@ def run(
         if remote or page or duration or requests or settings[1:]:
             how = "give one scenario, without --expect-workers and --web, and set experiment.minutes instead of a length"
             raise UsageError(f"an experiment plans its runs: {how}")
-        sys.exit(answer(scenarios[0], settings[0], dry_run=dry_run, as_json=as_json, **shared))
+        sys.exit(_answer(scenarios[0], settings[0], dry_run=dry_run, as_json=as_json, **shared))
     if dry_run:
         codes = (run_command.dry_run(each, _print, _print_error, as_json=as_json) for each in settings)
         sys.exit(Exit.worst(codes))
@@ -156,7 +163,57 @@ def _print_error(text: str) -> None:
     click.echo(renamed(text), err=True)
 
 
-cli.add_command(checkup)
+@cli.command(epilog=options.CHECKUP)
+@click.argument("scenario", type=options.ScenarioName(), default="checkup")
+@options.scenario_options(options.TRAFFIC[:3])
+@options.overrides()
+@options.plugins()
+@click.option("--quick", is_flag=True, help="Find large effects only, within 3 minutes.")
+@click.option(
+    "--workers", type=Whole(1, 256), default=1, show_default=True, help="Worker processes on this machine."
+)
+@click.option("--dry-run", is_flag=True, help="Simulate the checkup in seconds; send nothing.")
+@options.out("runs/ and reports/", remote=True)
+@options.as_json()
+def checkup(
+    scenario: str, quick: bool, workers: int, dry_run: bool, out: Path, as_json: bool, sets: tuple[str, ...], **given: Any
+) -> None:  # fmt: skip
+    """Find problems of an endpoint before launch.
+
+    The traffic is that of the scenario, by default of the packaged example. `tailgauge run` on a scenario with
+    `experiment.kind = "checkup"` is the same with all options of a run.
+    """
+    from tailgauge.scenario.packaged import find, read
+
+    table = read(find(scenario)).get("experiment")
+    if not isinstance(table, dict) or table.get("kind") != "checkup":
+        sets = ('experiment={kind = "checkup", minutes = 10}', *sets)
+    if quick:
+        sets = (*sets, "experiment.checkup.quick=true")
+    settings = settings_of(scenario, given, sets, out=out, workers=workers, sends=not dry_run)
+    sys.exit(_answer(scenario, settings, workers=workers, certificate=None, dry_run=dry_run, as_json=as_json))
+
+
+def _answer(
+    argument: str, settings: Settings, *, workers: int, certificate: Path | None, dry_run: bool, as_json: bool
+) -> Exit:
+    """Conduct the experiment of the scenario and print its answer; returns the exit code."""
+    from tailgauge.experiments.command import command
+    from tailgauge.experiments.course import Base
+    from tailgauge.scenario.model import override
+    from tailgauge.scenario.packaged import find
+
+    pairs = tuple(override(text) for text in settings.overrides)
+    base = Base(find(argument), settings.scenario, pairs, settings.out, workers, certificate)
+    made = command(base, settings.overrides, _print_progress, dry_run=dry_run)
+    paths = {kind: str(getattr(made, kind)) for kind in ("html", "markdown", "json", "junit")}
+    text = json.dumps({**made.report.data, "report": paths}) if as_json else made.summary
+    click.echo(renamed(text), color=screen.has_colours())
+    return Exit(made.report.exit_code)
+
+
+def _print_progress(text: str) -> None:
+    click.echo(f"tailgauge: {text}", err=True)
 
 
 @cli.command(epilog=options.COMPARE)
@@ -256,9 +313,9 @@ def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool, wait: bool, loo
     with loading():
         if looks:
             os.nice(LOW_PRIORITY)
-            from tailgauge_analysis.metrics.looks import answers
+            from tailgauge_analysis.metrics.slo import look_answers
 
-            for line in answers(run_dirs[0], sys.stdin):
+            for line in look_answers(run_dirs[0], sys.stdin):
                 sys.stdout.write(f"{line}\n")
                 sys.stdout.flush()
             return
@@ -298,14 +355,46 @@ def endpoint(
     It serves Anthropic Messages and OpenAI chat completions over HTTP; see `tailgauge docs simulator`.
     """
     with loading():
-        from tailgauge.cli.endpoint import settings
         from tailgauge.simulator.http.server import serve
 
     def on_listening(url: str) -> None:
         click.echo(f"listening on {url}")
 
-    table, server = settings(sets, profile, given)
+    table, server = simulated(sets, profile, given)
     serve(table, seed, server, host, port, on_listening=on_listening, lifeline=lifeline)
+
+
+def simulated(
+    sets: Sequence[str], profile: str | None, options: Mapping[str, Any]
+) -> tuple[Simulated, ServerOptions]:
+    """The table `[simulated]` from `key=value` texts, and the server's options from those of the command."""
+    from tailgauge.scenario import model as scenarios
+    from tailgauge.simulator.engine.config import engine_of
+    from tailgauge.simulator.http.requests import ServerOptions
+
+    pairs = [(_key(key), value) for key, value in map(scenarios.override, sets)]
+    if profile is not None:
+        pairs.append((f"{SIMULATED}.profile", profile))
+    tree: dict[str, Any] = {"name": "endpoint"}
+    for key, value in pairs:
+        scenarios.put(tree, key, value)
+    table = scenarios.parse(tree, "--set", {key: f"--set {key}" for key, _ in pairs}).simulated
+    engine_of(table)  # refuse an impossible one before anything starts
+    variable = options["api_key_env"]
+    if variable and not os.environ.get(variable):
+        raise UsageError(f"--api-key-env {variable}: that environment variable is not set")
+    if bool(options["certfile"]) != bool(options["keyfile"]):
+        raise UsageError("--certfile and --keyfile: give both or neither")
+    for option in ("certfile", "keyfile"):
+        if options[option] and (why := refusal(options[option])):
+            raise UsageError(f"--{option} {options[option]}: {why}")
+    api_key = os.environ[variable] if variable else None
+    return table, ServerOptions(api_key=api_key, certfile=options["certfile"], keyfile=options["keyfile"])
+
+
+def _key(given: str) -> str:
+    """The key with its table's name, which may be omitted."""
+    return given if given.partition(".")[0] == SIMULATED else f"{SIMULATED}.{given}"
 
 
 @cli.command(epilog=options.WORKER)
@@ -323,6 +412,37 @@ def worker(master: str, out: Path, lifeline: bool) -> None:
     from tailgauge.locust_app.launch import work
 
     sys.exit(work(address, folder, lifeline=lifeline))
+
+
+@click.command(epilog=options.CALIBRATE)
+@click.option("--quick", is_flag=True, help="Finish within a minute instead of five.")
+@click.option("--planned", type=Positive(), metavar="CHUNKS_PER_S", help=PLANNED)
+@click.option("--clock", type=options.CLOCK, default="kernel", show_default=True, help="Timestamp source.")
+@click.option("--certificate", type=options.FILE, metavar="FILE", help=STORE)
+@options.as_json("the certificate as JSON")
+def calibrate(
+    quick: bool, planned: float | None, clock: str, certificate: Path | None, as_json: bool
+) -> None:
+    """Measure this machine's own error.
+
+    A worker receives chunks at rising rates, with and without TLS, from a local endpoint that logs its send times.
+    The result is a certificate that later runs cite, stored as tailgauge/certificate.json in $XDG_STATE_HOME or
+    ~/.local/state; see `tailgauge docs calibration`. Run nothing else meanwhile.
+    """
+    from tailgauge.experiments.calibrate import command as calibration
+    from tailgauge.experiments.calibrate.plan import plan as calibration_plan
+
+    plan, path = calibration_plan(planned, clock, quick=quick), calibration.store(certificate)
+    result = calibration.calibrate(plan, path, _print_progress)
+    made = calibration.report(result, path)
+    if as_json:
+        click.echo(json.dumps(result))
+    else:
+        from tailgauge_analysis.report.terminal import terminal
+
+        text = terminal(made, None, screen.columns(), colours=screen.has_colours())
+        click.echo(renamed(text), color=screen.has_colours())
+    sys.exit(made.exit_code)
 
 
 for command in (scenario, runs, calibrate, docs):

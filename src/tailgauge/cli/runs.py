@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -22,18 +21,6 @@ _RESULTS = {
     Exit.TARGET: "NO ANSWER", Exit.INTERRUPTED: "interrupted",
 }  # fmt: skip
 _IDLE_S = 60.0  # a run whose folder did not change for so long is no longer being recorded
-
-
-@dataclass(frozen=True, slots=True)
-class StoredRun:
-    """A run's folder and its report; an experiment has a report only."""
-
-    run_id: str
-    folders: tuple[Path, ...]
-    target: str
-    result: str
-    size: int
-    is_running: bool
 
 
 @click.command()
@@ -87,20 +74,27 @@ def find_runs(out: Path, names: tuple[str, ...], older_than_s: float) -> list[St
         began = datetime.strptime(match[1], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC).timestamp()
         if time.time() - began >= older_than_s and (not names or any(name in path.name for name in names)):
             folders.setdefault(path.name, []).append(path)
-    return [_stored(run_id, tuple(folders[run_id])) for run_id in sorted(folders)]
+    return [StoredRun(run_id, tuple(folders[run_id])) for run_id in sorted(folders)]
 
 
-def _stored(run_id: str, folders: tuple[Path, ...]) -> StoredRun:
-    stats = {path: path.stat() for folder in folders for path in folder.rglob("*") if refusal(path) is None}
-    facts: dict[str, Any] = {}
-    for name in ("report.json", "run.json"):
-        facts |= next((_json(folder / name) for folder in folders if refusal(folder / name) is None), {})
-    run = next((folder for folder in folders if folder.parent.name == "runs"), Path())
-    changed = max((one.st_mtime for path, one in stats.items() if run in path.parents), default=0.0)
-    alive = RunFolder(run).is_recorded or time.time() - changed < _IDLE_S
-    is_running = facts.get("state") == "running" and alive
-    result, size = "running" if is_running else _result(facts), sum(one.st_size for one in stats.values())
-    return StoredRun(run_id, folders, _target(facts.get("target")), result, size, is_running)
+class StoredRun:
+    """A run's folder and its report; an experiment has a report only."""
+
+    def __init__(self, run_id: str, folders: tuple[Path, ...]) -> None:
+        self.run_id, self.folders = run_id, folders
+        stats = {
+            path: path.stat() for folder in folders for path in folder.rglob("*") if refusal(path) is None
+        }
+        self.size = sum(one.st_size for one in stats.values())
+        facts: dict[str, Any] = {}
+        for name in ("report.json", "run.json"):
+            facts |= next((_json(folder / name) for folder in folders if refusal(folder / name) is None), {})
+        self.target = _target(facts.get("target"))
+        run = next((folder for folder in folders if folder.parent.name == "runs"), Path())
+        changed = max((one.st_mtime for path, one in stats.items() if run in path.parents), default=0.0)
+        alive = RunFolder(run).is_recorded or time.time() - changed < _IDLE_S
+        self.is_running = facts.get("state") == "running" and alive
+        self.result = "running" if self.is_running else _result(facts)
 
 
 def _target(target: Any) -> str:

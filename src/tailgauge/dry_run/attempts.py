@@ -2,6 +2,10 @@
 
 How a call ended is decided by the rules of a real one. Its rows are written when both sides are through with it: the endpoint
 may work on when the client has left.
+
+The rows of a dry run on their way to Parquet parts.
+
+Memory is bounded: when enough rows wait, a part is written at once.
 """
 
 from __future__ import annotations
@@ -14,13 +18,14 @@ from typing import Any, cast
 
 from tailgauge.call import JOB_FETCH
 from tailgauge.dry_run.driver import Delivery, DryEndpoint, EventQueue
-from tailgauge.dry_run.store import Store
 from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Send
 from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder
 from tailgauge.protocols.event_ids import EventIds
 from tailgauge.protocols.table import PROTOCOLS, Target
 from tailgauge.rows import schema
-from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON, AttemptRow
+from tailgauge.rows.parquet import Segment, chunk_table, compact, row_table, write_part
+from tailgauge.rows.run_folder import RunFolder
+from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON, AttemptRow, RequestRow, ServerLogRow
 from tailgauge.rows.schema import Chunks as ChunkColumns
 from tailgauge.simulator.behaviours import tokens
 from tailgauge.simulator.behaviours.content import whole_contents
@@ -318,3 +323,70 @@ def _finish(row: AttemptRow, exchange: Exchange, at_ns: int) -> None:
         row.thinking_tokens = plan.thinking_tokens
     if row.first_tool_json_at_ns is not None:
         row.tool_ready_at_ns = at_ns
+
+
+# --- the rows on their way to Parquet parts -----------------------------------------------------------------------
+
+ROWS_AT_ONCE = 300_000
+_OF_WORKER = ("requests", "attempts", "chunks", "health")
+
+
+class Store:
+    """Parts of one run folder; `written` are the rows of each table."""
+
+    def __init__(self, folder: RunFolder) -> None:
+        self._folder = folder
+        self._rows: dict[str, list[Any]] = {"requests": [], "attempts": [], "target": []}
+        self._segments: list[Segment] = []
+        self._waiting = 0
+        self._numbers = dict.fromkeys((*_OF_WORKER, "target"), 0)
+        self.written = dict.fromkeys(_OF_WORKER, 0)
+
+    def request(self, row: RequestRow) -> None:
+        """Append a request row."""
+        self._append("requests", row)
+
+    def attempt(self, row: AttemptRow) -> None:
+        """Append an attempt row."""
+        self._append("attempts", row)
+
+    def server_log(self, row: ServerLogRow) -> None:
+        """Append a row of the server log."""
+        self._append("target", row)
+
+    def chunks(self, key: tuple[int, int, int], chunks: ChunkColumns) -> None:
+        """Append the chunks of a call."""
+        if chunks:
+            self._segments.append((*key, 0, chunks))
+            self._waiting += len(chunks)
+
+    def close(self) -> None:
+        """Write what is left, and fold each table's parts into one."""
+        self.flush()
+        for name, count in self._numbers.items():
+            if count > 1:
+                parts = [self._folder.part(name, 0, number) for number in range(count)]
+                compact(name, parts, self._folder.part(name, 0, "all"))
+
+    def _append(self, name: str, row: Any) -> None:
+        self._rows[name].append(row)
+        self._waiting += 1
+        if self._waiting > ROWS_AT_ONCE:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits."""
+        for name, rows in self._rows.items():
+            if rows:
+                self._write(name, row_table(name, rows))
+                rows.clear()
+        if self._segments:
+            self._write("chunks", chunk_table(self._segments))
+            self._segments = []
+        self._waiting = 0
+
+    def _write(self, name: str, table: Any) -> None:
+        write_part(self._folder.part(name, 0, self._numbers[name]), table)
+        self._numbers[name] += 1
+        if name in self.written:
+            self.written[name] += table.num_rows

@@ -24,10 +24,10 @@ from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.settings import CLOSED, TASKS
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.reading.frames import Frames, load
+from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.sections.findings import evidence_of
 from tailgauge_analysis.verdict.checks import COMPARABLE
-from tailgauge_analysis.verdict.verdict import Check, Evidence, reasons, worst
+from tailgauge_analysis.verdict.verdict import Check, reasons, worst
 
 RUN_S = 9.0  # of a real run beside its load: processes, connections, drain, report
 SEED_STEP = 7919  # between the seeds of two steps
@@ -35,35 +35,25 @@ _TARGETS = ("target", "second_target")
 _TOKENS = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens")
 
 
-@dataclass(frozen=True, slots=True)
 class RunReading:
-    """A run. `reason` is the first against it, empty of a VALID one; `tokens` are those of the usage."""
+    """A run folder, judged by these checks; RunDataError where there is no run.
 
-    frames: Frames
-    evidence: Evidence
-    run_id: str
-    verdict: str
-    reason: str
-    calls: int
-    tokens: int
+    `reason` is the first against it, empty of a VALID one; `tokens` are those of the usage.
+    """
+
+    def __init__(self, folder: Path, checks: Sequence[Check]) -> None:
+        self.evidence = evidence_of(load([folder]))
+        self.frames = self.evidence.frames
+        self.run_id: str = self.frames.run["run_id"]
+        against, attempts = reasons(checks, self.evidence), self.frames.attempts
+        self.verdict, self.reason = worst(against), against[0].text if against else ""
+        self.calls = int(attempts["sent_at_ns"].notna().sum())
+        self.tokens = int(attempts[list(_TOKENS)].sum().sum())
 
     @property
     def steady(self) -> Steady:
         """The steady stage, without requests of slow readers."""
         return self.evidence.of_target
-
-
-def read(folder: Path, checks: Sequence[Check]) -> RunReading:
-    """Read a run folder, judged by these checks; RunDataError where there is no run."""
-    frames = load([folder])
-    evidence = evidence_of(frames)
-    against = reasons(checks, evidence)
-    attempts = evidence.frames.attempts
-    return RunReading(
-        frames=evidence.frames, evidence=evidence, run_id=frames.run["run_id"], verdict=worst(against),
-        reason=against[0].text if against else "", calls=int(attempts["sent_at_ns"].notna().sum()),
-        tokens=int(attempts[list(_TOKENS)].sum().sum()),
-    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

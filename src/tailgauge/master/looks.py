@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from tailgauge.plan.precision import InterimLook
+from tailgauge.plan.objectives import InterimLook
 from tailgauge.plugins import plugin
 from tailgauge.redaction import environment
 from tailgauge.rows.run_folder import RunFolder

@@ -23,15 +23,14 @@ from tailgauge.channel.messages import Link, TooLargeError
 from tailgauge.clock import boot_id, monotonic_ns, utc_now
 from tailgauge.errors import InterruptedRunError, TailgaugeError, TargetError, UsageError
 from tailgauge.master import progress, run_json
-from tailgauge.master.conservation import request_ids
 from tailgauge.master.embedded_endpoint import fetch_server_log, start_endpoint
 from tailgauge.master.engine_metrics import EngineMetrics
 from tailgauge.master.leases import Leases
 from tailgauge.master.looks import KNOWN, InterimLooks
 from tailgauge.master.objectives import LiveObjectives, StopRules
 from tailgauge.master.part_receiver import PartReceiver
-from tailgauge.master.workers import RunWorker, RunWorkers, drain_workers, pace
-from tailgauge.plan.precision import looks
+from tailgauge.master.workers import RunWorker, RunWorkers, drain_workers, pace, request_ids
+from tailgauge.plan.objectives import looks
 from tailgauge.plan.preflight import USABLE, Learnt, prefixes, preflight_calls
 from tailgauge.plan.resolve import Settings
 from tailgauge.plan.spend_limit import Amount

@@ -31,8 +31,7 @@ from tailgauge.errors import ScenarioError, UsageError
 from tailgauge.protocols.protocol import WireProtocol
 from tailgauge.rows.disk import advice
 from tailgauge.rows.schema import TURNS
-from tailgauge.rows.table_file import table_rows
-from tailgauge.rows.text_file import LARGEST_TABLE, MEBI, json_tree, no_number
+from tailgauge.rows.text_file import LARGEST_TABLE, MEBI, json_tree, no_number, table_rows
 from tailgauge.schedule.settings import MAX_TOKENS
 from tailgauge.table import Table, Tokens
 

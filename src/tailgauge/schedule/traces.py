@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from tailgauge.errors import ScenarioError
-from tailgauge.rows.table_file import table_rows
+from tailgauge.rows.text_file import table_rows
 from tailgauge.schedule.random_streams import Purpose, stream
 from tailgauge.schedule.settings import MAX_TOKENS, Trace
 

@@ -7,8 +7,7 @@ import pandas as pd
 import pytest
 from analysis.curves.planted import curve, with_latency
 
-from tailgauge_analysis.curves.curve import Ends
-from tailgauge_analysis.curves.exports import files
+from tailgauge_analysis.curves.curve import Ends, files
 
 
 @pytest.fixture(scope="module")

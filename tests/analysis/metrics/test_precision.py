@@ -1,4 +1,4 @@
-"""How well a quantile is known, in a sentence."""
+"""How well a quantile is known, in a precision_text."""
 
 import math
 from dataclasses import replace
@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tailgauge_analysis.metrics.precision import half_width, is_known, looked, sentence
+from tailgauge_analysis.metrics.slo import half_width, is_known, looked, precision_text
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Quantile, at_level
 
@@ -20,7 +20,7 @@ STAGE = Steady(
 def test_it_is_known_where_half_of_the_interval_is_narrow_enough():
     assert half_width(Q) == pytest.approx(0.046)
     assert (is_known(Q, 0.046), is_known(Q, 0.045)) == (True, False)
-    assert sentence(Q, 0.05, STAGE, is_over=True) == "known to 4.6% after 190 s"
+    assert precision_text(Q, 0.05, STAGE, is_over=True) == "known to 4.6% after 190 s"
 
 
 @pytest.mark.parametrize(
@@ -39,8 +39,8 @@ def test_of_what_is_not_known_it_says_why(changes, why):
 
     assert not is_known(q, 0.05)
     with at_level(0.975):
-        assert sentence(q, 0.05, STAGE, is_over=False) == f"is not known to 5% after 190 s: {why}"
-        assert sentence(q, 0.05, STAGE, is_over=True) == f"cannot be known to 5% in 190 s: {why}"
+        assert precision_text(q, 0.05, STAGE, is_over=False) == f"is not known to 5% after 190 s: {why}"
+        assert precision_text(q, 0.05, STAGE, is_over=True) == f"cannot be known to 5% in 190 s: {why}"
 
 
 def test_the_level_of_intervals_is_stated_where_there_may_be_looks():

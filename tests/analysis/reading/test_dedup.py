@@ -8,7 +8,7 @@ import pytest
 
 from tailgauge.rows.parquet import compact
 from tailgauge_analysis.reading.frames import load
-from tailgauge_analysis.reading.run_files import NOTE
+from tailgauge_analysis.reading.run_record import NOTE
 from tailgauge_analysis.verdict.conservation import conservation
 
 TABLES = ("requests", "attempts", "chunks", "health")

@@ -7,13 +7,13 @@ import pyarrow.parquet as pq
 import pytest
 from run_folders.dry_runs import dry_run_folder
 
-from tailgauge.master.conservation import request_ids
+from tailgauge.master.workers import request_ids
 from tailgauge.rows.parquet import compact, encoding, row_table, write_part
 from tailgauge.rows.run_folder import RunFolder
 from tailgauge.rows.schema import TABLES, HealthRow, columns
 from tailgauge_analysis.reading import parquet
 from tailgauge_analysis.reading.frames import load
-from tailgauge_analysis.reading.run_files import DAMAGED, NOTE
+from tailgauge_analysis.reading.run_record import DAMAGED, NOTE
 from tailgauge_analysis.report.report import make
 
 TREE = {

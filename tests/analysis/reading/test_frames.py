@@ -11,7 +11,7 @@ import pytest
 from tailgauge.errors import RunDataError
 from tailgauge.rows.schema import SCHEMA_VERSION
 from tailgauge_analysis.reading.frames import answers, load
-from tailgauge_analysis.reading.run_files import DAMAGED, MASTER, UNFINISHED
+from tailgauge_analysis.reading.run_record import DAMAGED, MASTER, UNFINISHED
 
 
 def kinds(frames):

@@ -22,7 +22,7 @@ from tailgauge.rows.schema import columns
 from tailgauge_analysis.comparing.comparison import compare
 from tailgauge_analysis.comparing.comparison import report as compared_report
 from tailgauge_analysis.reading.frames import load
-from tailgauge_analysis.reading.run_files import DAMAGED
+from tailgauge_analysis.reading.run_record import DAMAGED
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.junit import junit
 from tailgauge_analysis.report.markdown import markdown

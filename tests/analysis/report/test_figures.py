@@ -10,7 +10,7 @@ import plotly.offline
 import pytest
 from run_folders.dry_runs import dry_run_of
 
-from tailgauge_analysis.metrics.timeline import heat, timeline, width, windows
+from tailgauge_analysis.metrics.timeline import Timeline, heat, width, windows
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.figures import figures, survival
 from tailgauge_analysis.report.plot import LIBRARY, library
@@ -81,7 +81,7 @@ def test_bins_grow_with_the_run(seconds, bin_s):
 
 
 def test_the_timeline_counts_every_request_once(write):
-    t = timeline(load([write(n=205, rate_per_s=20, ended={100: "timeout", 101: "client_drop"})]))
+    t = Timeline(load([write(n=205, rate_per_s=20, ended={100: "timeout", 101: "client_drop"})]))
 
     assert t.offered_per_s.sum() == pytest.approx(205)
     assert t.ended_per_s.sum() == pytest.approx(204)
@@ -99,7 +99,7 @@ def waits(n, seed=4):
 def test_no_value_that_is_called_a_percentile_comes_from_too_few_requests(write, n, rate_per_s):
     """The p99 of each second with six requests would be their maximum, whose median is the p89."""
     p99_ms = float(np.exp(6 + 0.8 * 2.326))
-    t = timeline(load([write(n=n, rate_per_s=rate_per_s, ttft_ms=waits(n), chunks=1, server_log=False)]))
+    t = Timeline(load([write(n=n, rate_per_s=rate_per_s, ttft_ms=waits(n), chunks=1, server_log=False)]))
 
     for one in t.ttft:
         shown = ~np.isnan(one.values_ms)
@@ -169,7 +169,7 @@ def test_the_tail_of_a_run_without_failures_ends_above_zero():
 
 def test_tokens_over_time_add_up_to_what_the_answers_hold(write):
     frames = load([write(n=300, warmup_s=0)])
-    found = timeline(frames)
+    found = Timeline(frames)
 
     ok = frames.attempts[frames.attempts["ended"] == "ok"]
     assert found.tokens_per_s.sum() * found.width_s == pytest.approx(ok["output_tokens"].sum())
@@ -213,7 +213,7 @@ def test_a_run_of_jobs_draws_their_turnarounds_and_counts_the_tokens_of_their_re
     fetched = frames.attempts[frames.attempts["output_tokens"].notna() & (frames.attempts["ended"] == "ok")]
     tokens = fetched.loc[stage.holds(fetched["ended_at_ns"]), "output_tokens"].sum()
     panel = [trace for trace in json.loads(first.plot)["data"] if "Turnaround" in trace.get("name", "")]
-    t = timeline(frames)
+    t = Timeline(frames)
 
     assert sorted(t.points[1]) == pytest.approx(sorted(took))
     assert panel

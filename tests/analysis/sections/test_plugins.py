@@ -6,7 +6,7 @@ import pytest
 
 from tailgauge.plugins import plugin
 from tailgauge.plugins.plugin import Plugin
-from tailgauge_analysis.sections.plugins import section
+from tailgauge_analysis.sections.environment import of_plugins
 
 
 def run_with(*plugins):
@@ -29,12 +29,12 @@ def loaded(monkeypatch):
 
 def test_without_plugins_there_is_no_section(loaded):
     loaded()
-    assert section(run_with()) is None
+    assert of_plugins(run_with()) is None
 
 
 def test_the_same_plugin_is_named_and_nothing_is_missing(loaded):
     loaded(desk="ab" * 32)
-    found = section(run_with(("desk", "ab" * 32)))
+    found = of_plugins(run_with(("desk", "ab" * 32)))
 
     assert found.facts == (("desk.py", "SHA-256 abababababab, loaded for this report"),)
     assert (found.answer, found.notes, found.brief) == ("", (), ())
@@ -47,7 +47,7 @@ def test_the_same_plugin_is_named_and_nothing_is_missing(loaded):
 )
 def test_another_one_or_none_is_in_the_summary_too(loaded, report, state):
     loaded(**report)
-    found = section(run_with(("desk", "ab" * 32)))
+    found = of_plugins(run_with(("desk", "ab" * 32)))
 
     assert found.facts == (("desk.py", f"SHA-256 abababababab, {state}"),)
     assert state in found.brief[0]
@@ -57,7 +57,7 @@ def test_another_one_or_none_is_in_the_summary_too(loaded, report, state):
 def test_a_plugin_that_the_run_did_not_have_and_an_error_are_named(loaded):
     loaded(more="ab" * 32)
     plugin.NOTED.note(plugin.MisuseError("more.py, line 3: ValueError: x"), "metric m: ")
-    found = section(run_with())
+    found = of_plugins(run_with())
 
     assert found.facts == (("more", "not a plugin of the run"),)
     assert found.brief == ("Error in metric m: more.py, line 3: ValueError: x",)
@@ -65,6 +65,6 @@ def test_a_plugin_that_the_run_did_not_have_and_an_error_are_named(loaded):
 
 def test_what_run_json_holds_otherwise_is_shown_as_text(loaded):
     loaded()
-    found = section({"plugins": [{"name": 3, "file": None}, {}]})
+    found = of_plugins({"plugins": [{"name": 3, "file": None}, {}]})
 
     assert len(found.facts) == 1

@@ -4,10 +4,10 @@ import re
 
 import pytest
 
-from tailgauge_analysis.metrics.groups import groups
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.report import make
+from tailgauge_analysis.sections.latency import groups
 from tailgauge_analysis.sections.traffic import section, traffic
 
 HEDGE = {"attempt": 1, "cause": "hedge", "of_attempt": 0}

@@ -14,11 +14,17 @@ from tailgauge_analysis.sections.cache.calls import calls, settings
 from tailgauge_analysis.sections.cache.misses import causes
 from tailgauge_analysis.sections.latency_under_load.slopes import IN_FLIGHT, UNCACHED, regress
 from tailgauge_analysis.sections.rate_limits import section
+from tailgauge_analysis.sections.rate_limits.buckets import HeaderReadings, LevelSeries
 from tailgauge_analysis.sections.rate_limits.costs import Costs
-from tailgauge_analysis.sections.rate_limits.estimates import HeaderReadings, level_series
-from tailgauge_analysis.verdict.clocks import Clocks, calls_between, clocks, sentence, to_json
 from tailgauge_analysis.verdict.conservation import in_flight
-from tailgauge_analysis.verdict.timestamps import compare_server_log
+from tailgauge_analysis.verdict.timestamps import (
+    Clocks,
+    calls_between,
+    clocks,
+    clocks_json,
+    clocks_sentence,
+    compare_server_log,
+)
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -40,7 +46,7 @@ def test_two_workers_compare_within_both_errors_and_one_with_the_target_within_i
     assert (found.between_ns, found.to_target_ns, found.unknown) == (40_200_000, 40_000_000, ())
     assert calls_between(frames, found) == pytest.approx(50 * 0.0402, rel=0.05)
     assert compare_server_log(frames).within_ms == 40.0
-    facts = to_json(found, 2.01)
+    facts = clocks_json(found, 2.01)
     assert (facts["between_ms"], facts["to_target_ms"]) == (40.2, 40.0)
     assert "compare within ± 40.2 ms, attempts in flight over all workers within ± 2" in facts["sentence"]
 
@@ -51,7 +57,7 @@ def test_one_worker_and_workers_on_the_master_s_clock_have_nothing_between(write
 
     assert (alone.between_ns, alone.to_target_ns) == (0, 500)
     assert (together.between_ns, together.to_target_ns) == (0, 0)
-    assert sentence(alone, 0.0) == sentence(together, 0.0) == ""
+    assert clocks_sentence(alone, 0.0) == clocks_sentence(together, 0.0) == ""
 
 
 def test_a_clock_that_was_never_compared_is_named(write):
@@ -60,7 +66,7 @@ def test_a_clock_that_was_never_compared_is_named(write):
     found = clocks(load([folder]))
 
     assert found.unknown == (1,)
-    assert "The clock offset of worker 1 is unknown" in sentence(found, 0.0)
+    assert "The clock offset of worker 1 is unknown" in clocks_sentence(found, 0.0)
 
 
 def test_in_flight_is_counted_within_one_worker_so_that_no_offset_is_between(write):
@@ -146,7 +152,7 @@ def test_a_bucket_s_level_is_held_against_headers_within_what_the_clocks_leave_o
     facts = HeaderReadings(100.0, 1, 100 - missing, missing, 0.0, np.arange(40), none)
 
     def agreeing(costs, between_s):
-        found = level_series(costs, 1e-9, 100.0, facts, 1, 2.0, between_s)
+        found = LevelSeries(costs, 1e-9, 100.0, facts, 1, 2.0, between_s)
         return found.agreeing, found.compared
 
     assert agreeing(true, 0.0) == (40, 40)

@@ -10,7 +10,7 @@ import pytest
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.reading.run_json import Stretch
-from tailgauge_analysis.verdict.explanations import connections, explanations
+from tailgauge_analysis.verdict.client import connections, explanations
 
 MS = 1_000_000
 ROWS = 6  # 100 requests at 20 a second on one worker; from 1 s on steady

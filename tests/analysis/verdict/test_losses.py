@@ -16,7 +16,7 @@ from tailgauge_analysis.report.page import html
 from tailgauge_analysis.report.terminal import terminal
 from tailgauge_analysis.sections.findings import find
 from tailgauge_analysis.sections.result import exit_code, result
-from tailgauge_analysis.verdict import losses
+from tailgauge_analysis.verdict import conservation as losses
 from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.conservation import Conservation, conservation
 from tailgauge_analysis.verdict.verdict import Reason, reasons, worst

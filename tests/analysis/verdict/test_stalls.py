@@ -10,7 +10,7 @@ from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.sections.findings import find
-from tailgauge_analysis.verdict.stalls import bad_seconds
+from tailgauge_analysis.verdict.client import bad_seconds
 
 N = 1000  # 20 s on two workers, from 1 s on steady: 38 seconds of workers
 MS = 1_000_000

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tailgauge.experiments.calibrate.calibration_run import Authority, authority
+from tailgauge.experiments.calibrate.measure import Authority, authority
 
 
 def test_it_is_trusted_for_loopback_and_its_key_fits(tmp_path: Path) -> None:

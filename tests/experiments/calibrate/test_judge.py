@@ -6,7 +6,7 @@ import tomllib
 
 import pytest
 
-from tailgauge.experiments.calibrate import judge, plan
+from tailgauge.experiments.calibrate import command, plan
 from tailgauge.experiments.calibrate.measure import StepError, TimeError
 from tailgauge.scenario.model import parse
 
@@ -37,14 +37,14 @@ GOOD = [level(500), level(1000, spread_ms=0.03), level(2000, cpu=40.0)]
 
 
 def test_the_highest_rate_that_passed_holds() -> None:
-    found = judge.transport({"constant": [*GOOD, level(4000, failed=True, spread_ms=90.0)]})
+    found = command.transport({"constant": [*GOOD, level(4000, failed=True, spread_ms=90.0)]})
 
     assert (found["holds_to_per_s"], found["failed_at_per_s"], found["limited_by"]) == (2000, 4000, "client")
     assert (found["ttft_spread_ms"], found["gap_bias_ms"], found["cpu_us_per_chunk"]) == (0.03, -0.015, 40.0)
 
 
 def test_what_failed_while_the_endpoint_was_at_its_limit_is_not_held_against_the_client() -> None:
-    found = judge.transport({"constant": [*GOOD, level(4000, failed=True, late_ms=300.0)]})
+    found = command.transport({"constant": [*GOOD, level(4000, failed=True, late_ms=300.0)]})
 
     assert (found["holds_to_per_s"], found["failed_at_per_s"], found["limited_by"]) == (
         2000,
@@ -54,20 +54,21 @@ def test_what_failed_while_the_endpoint_was_at_its_limit_is_not_held_against_the
 
 
 def test_what_failed_while_others_had_the_core_is_not_held_against_the_client() -> None:
-    found = judge.transport({"constant": [*GOOD, level(4000, failed=True, wait=0.3)]})
+    found = command.transport({"constant": [*GOOD, level(4000, failed=True, wait=0.3)]})
 
     assert (found["holds_to_per_s"], found["failed_at_per_s"], found["limited_by"]) == (2000, None, "others")
     assert (
-        judge.transport({"constant": [*GOOD, level(4000, failed=True, wait=None)]})["limited_by"] == "client"
+        command.transport({"constant": [*GOOD, level(4000, failed=True, wait=None)]})["limited_by"]
+        == "client"
     )
 
 
 def test_where_all_passed_nothing_limits_it() -> None:
-    assert judge.transport({"constant": GOOD})["limited_by"] is None
+    assert command.transport({"constant": GOOD})["limited_by"] is None
 
 
 def test_the_latency_model_under_which_the_rate_is_lowest_decides() -> None:
-    found = judge.transport({"constant": GOOD, "lognormal": [*GOOD[:2], level(2000, failed=True)]})
+    found = command.transport({"constant": GOOD, "lognormal": [*GOOD[:2], level(2000, failed=True)]})
 
     assert (found["holds_to_per_s"], found["failed_at_per_s"], found["latency_models"]) == (
         1000,
@@ -77,7 +78,7 @@ def test_the_latency_model_under_which_the_rate_is_lowest_decides() -> None:
 
 
 def test_where_a_latency_model_never_passed_nothing_holds() -> None:
-    found = judge.transport(
+    found = command.transport(
         {"constant": GOOD, "lognormal": [level(500, failed=True), level(1000, failed=True)]}
     )
 
@@ -87,20 +88,20 @@ def test_where_a_latency_model_never_passed_nothing_holds() -> None:
 def test_one_step_in_four_may_be_disturbed_and_is_listed() -> None:
     bumpy = [level(500, failed=True, spread_ms=40.0), *GOOD[1:], level(4000)]
 
-    found = judge.transport({"constant": bumpy})
+    found = command.transport({"constant": bumpy})
 
     assert (found["holds_to_per_s"], found["disturbed"], found["failed_at_per_s"]) == (4000, 1, None)
     assert found["ttft_spread_ms"] == 0.03  # of the steps that passed
-    assert judge.transport({"constant": bumpy[:3]})["holds_to_per_s"] is None
-    assert judge.transport({"constant": bumpy[:3]})["disturbed"] == 0
+    assert command.transport({"constant": bumpy[:3]})["holds_to_per_s"] is None
+    assert command.transport({"constant": bumpy[:3]})["disturbed"] == 0
 
 
 def test_a_cost_that_is_not_known_is_none() -> None:
-    assert judge.transport({"constant": [level(500, cpu=None)]})["cpu_us_per_chunk"] is None
+    assert command.transport({"constant": [level(500, cpu=None)]})["cpu_us_per_chunk"] is None
 
 
 def test_a_step_has_its_bounds() -> None:
-    facts = judge.step_facts("tls", "constant", level(500, failed=True))
+    facts = command.step_facts("tls", "constant", level(500, failed=True))
 
     assert (facts["transport"], facts["latency_model"], facts["failed"], facts["strained"]) == (
         "tls",
@@ -132,7 +133,7 @@ def test_a_step_has_its_bounds() -> None:
 def test_the_next_latency_model_is_not_tried_above_what_failed(levels: list[StepError], left: int) -> None:
     steps = plan.Steps((500.0, 1000.0, 2000.0, 4000.0), 3.0)
 
-    assert judge.less(steps, levels).rates == steps.rates[:left]
+    assert command.less(steps, levels).rates == steps.rates[:left]
 
 
 # --- the load ---------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from tailgauge.experiments.checkup.judge import (
 )  # fmt: skip
 from tailgauge.experiments.checkup.light import idle_cut, light, second_call
 from tailgauge.experiments.checkup.probes import amplified, heavy_leg, without_usage
-from tailgauge.experiments.course import read
+from tailgauge.experiments.course import RunReading
 from tailgauge.scenario.experiment import Checkup
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.reading.frames import load
@@ -237,7 +237,7 @@ def test_every_check_says_what_to_change():
 
 @pytest.mark.parametrize(("new", "found"), [(False, False), (True, True)])
 def test_connections_of_their_own_are_found_where_there_are_connections(write, new, found):
-    reading = read(write(n=400), COMPARABLE)
+    reading = RunReading(write(n=400), COMPARABLE)
     steady = reading.evidence.of_target
     steady.requests["traffic"] = "users"
     if new:
@@ -250,7 +250,7 @@ def test_connections_of_their_own_are_found_where_there_are_connections(write, n
 
 
 def test_an_answer_that_comes_all_at_once_at_its_end_was_held_back(write):
-    reading = read(write(n=400, ttft_ms=500.0, gap_ms=0.01, chunks=30), COMPARABLE)
+    reading = RunReading(write(n=400, ttft_ms=500.0, gap_ms=0.01, chunks=30), COMPARABLE)
     reading.evidence.of_target.requests["traffic"] = "users"
     checks = {one.name: one for one in light(reading, SETTINGS, {"users"}).checks}
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from experiments import by_dry_run
 
-from tailgauge.experiments.conduct import Conducted
+from tailgauge.experiments.command import Conducted
 
 RATE = 12.0  # requests/s that one slot answers, about
 LOADS = (0.25, 0.3, 0.35, 0.4, 0.5, 0.55, 0.6)

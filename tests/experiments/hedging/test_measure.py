@@ -8,7 +8,7 @@ import pytest
 from experiments.hedging.planted import OFF as NO_HEDGE
 from run_folders.dry_runs import dry_run_folder
 
-from tailgauge.experiments.course import read
+from tailgauge.experiments.course import RunReading
 from tailgauge.experiments.hedging.judge import OFF, ON
 from tailgauge.experiments.hedging.measure import load_result
 from tailgauge_analysis.verdict.checks import COMPARABLE
@@ -35,7 +35,7 @@ def test_variants_that_do_not_do_the_same_work_are_named(
         "simulated": {"ttft_ms": 100.0, "chunk_gap_ms": 5.0},
     }  # fmt: skip
 
-    reading = read(dry_run_folder(scenario, tmp_path), COMPARABLE)
+    reading = RunReading(dry_run_folder(scenario, tmp_path), COMPARABLE)
     found = load_result(8.0, reading, "e2e_sched", BLOCK_S, None)
 
     assert len(found.unequal) == len(named), found.unequal

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from tailgauge.experiments.course import read
+from tailgauge.experiments.course import RunReading
 from tailgauge.experiments.models import judge, report
 from tailgauge.experiments.models.judge import ModelBlock, choice
 from tailgauge_analysis.stats.survival import Waits
@@ -69,6 +69,6 @@ def test_who_left_was_offered_and_not_answered(mixed, tmp_path):
         run.request(i * 100, [{"first": 100}])
     for ended in ("cancelled", "censored"):
         run.request(1000, [{"ended": ended}], ended=ended, winner=None)
-    found = judge.block("small", 1.0, read(run.write(tmp_path / "run"), COMPARABLE))
+    found = judge.block("small", 1.0, RunReading(run.write(tmp_path / "run"), COMPARABLE))
 
     assert (found.answered, found.requests) == (6, 8)

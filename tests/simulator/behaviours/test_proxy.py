@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailgauge.scenario.simulated import ProxyTable
-from tailgauge.simulator.behaviours.proxy import Buffer, Flush
+from tailgauge.simulator.behaviours.gateway import Buffer, Flush
 
 MS = 1_000_000
 WRITES = [(0, 30), (10 * MS, 30), (20 * MS, 30), (45 * MS, 30)]

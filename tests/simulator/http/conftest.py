@@ -20,7 +20,7 @@ TAILGAUGE = str(Path(sys.executable).with_name("tailgauge"))
 FORKING = """
 import json, os, signal, sys
 import pyarrow.parquet
-from tailgauge.cli.endpoint import settings
+from tailgauge.cli.main import simulated as settings
 from tailgauge.simulator.http.server import serve
 signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 options = dict.fromkeys(("api_key_env", "certfile", "keyfile"))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tailgauge.scenario.simulated import JobsTable
-from tailgauge.simulator.http.batches import Batch, BatchStore, Entry, described
+from tailgauge.simulator.http.api import Batch, BatchStore, Entry, described
 from tailgauge.simulator.protocols.request import CallRequest
 
 REQUEST = CallRequest("tiny", 3, 2, stream=False)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tailgauge.scenario.simulated import JobsTable
-from tailgauge.simulator.http.batches import BatchStore, Entry, entries
+from tailgauge.simulator.http.api import BatchStore, Entry, entries
 from tailgauge.simulator.protocols import anthropic
 from tailgauge.simulator.protocols.request import CallRequest, Refused
 

@@ -11,8 +11,7 @@ import pytest
 
 from tailgauge.simulator.behaviours.content import TextPieces
 from tailgauge.simulator.http.driver import sleep_until
-from tailgauge.simulator.http.stream import ChunkWriter
-from tailgauge.simulator.protocols.frames import Frames, text_frames
+from tailgauge.simulator.http.stream import ChunkWriter, Frames, text_frames
 
 MS = 1_000_000
 

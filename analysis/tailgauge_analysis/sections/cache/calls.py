@@ -16,7 +16,7 @@ import pandas as pd
 from tailgauge.rows import schema
 from tailgauge.scenario.prices import cached_from
 from tailgauge_analysis.reading.frames import Frames
-from tailgauge_analysis.sections.latency_under_load.concurrency import open_at
+from tailgauge_analysis.sections.latency_under_load.slopes import open_at
 from tailgauge_analysis.text import json_values
 from tailgauge_analysis.text.json_values import Json, table
 

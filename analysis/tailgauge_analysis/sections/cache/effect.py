@@ -12,7 +12,7 @@ read, or in those that they did not, nothing is estimated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 import pandas as pd
@@ -22,7 +22,7 @@ from tailgauge_analysis.sections.latency_under_load.slopes import PS, Slope, eve
 from tailgauge_analysis.stats.bootstrap import SEED, blocks, draw
 from tailgauge_analysis.stats.quantile_regression import fit, independent, intervals
 from tailgauge_analysis.stats.quantiles import BEYOND, ENDS, UNRELIABLE, Floats, Ints, Mask
-from tailgauge_analysis.text.quantile import FOR_FIGURES
+from tailgauge_analysis.text.quantile import Finding
 
 EACH = 10  # calls that read much, and that read little, from which an effect is estimated
 IN_STRATUM = 5
@@ -43,39 +43,33 @@ class EqualLengthEffect:
     high: float
 
 
-@dataclass(frozen=True, slots=True)
-class CacheEffect:
-    """What reading from the cache does to TTFT, by `n` of the answers. `why`: the reason without slopes, which are in ms per
-    1,000 tokens, per call in flight, per new connection. TTFTs since sent, for the figure.
+class CacheEffect(Finding):
+    """What reading from the cache does to TTFT, by `n` of the answers among these calls. `why`: the reason without slopes,
+    which are in ms per 1,000 tokens, per call in flight, per new connection. TTFTs since sent, for the figure.
     """
 
-    hits: int
-    misses: int
-    n: int
-    slopes: tuple[Slope, ...]
-    strata: EqualLengthEffect | None
-    why: str
-    hit_ms: Floats = field(metadata=FOR_FIGURES)
-    miss_ms: Floats = field(metadata=FOR_FIGURES)
+    only_for_figures = frozenset({"hit_ms", "miss_ms"})
+
+    def __init__(self, calls: pd.DataFrame) -> None:
+        of = calls[
+            (calls["stage"] == schema.STEADY) & (calls["ended"] == schema.OK) & calls["began_ns"].notna()
+        ]
+        of = of[of["reader_paused_ns"].isna()]
+        y, hit = of["began_ns"].to_numpy(np.float64) / 1e6, of["hit"].to_numpy(np.bool_)
+        self.hits, self.misses = int(hit.sum()), int((~hit).sum())
+        self.hit_ms, self.miss_ms = np.sort(y[hit]), np.sort(y[~hit])
+        of = evenly(of)
+        self.n = len(of)
+        size, parts = float(of["total"].mean()), (of["read"], of["total"] - of["read"])
+        least = min(_smaller(one.to_numpy(np.float64), size) for one in parts) if len(of) else 0
+        enough = least >= EACH
+        self.slopes = tuple(slope for p in PS for slope in _slopes(of, p, least)) if enough else ()
+        self.strata = _strata(of)
+        self.why = "" if enough else f"needs {EACH} answers that read many tokens and {EACH} that read few"
 
 
 SAVED, UNCACHED_TOKENS, CACHED_TOKENS = "saved_ms_per_1k", "uncached_ms_per_1k", "cached_ms_per_1k"
 IN_FLIGHT, CONNECTION = "ms_per_call_in_flight", "new_connection_ms"
-
-
-def worth(calls: pd.DataFrame) -> CacheEffect:
-    """Effect of the cache on the answers among these calls."""
-    of = calls[(calls["stage"] == schema.STEADY) & (calls["ended"] == schema.OK) & calls["began_ns"].notna()]
-    of = of[of["reader_paused_ns"].isna()]
-    answers, hits, y = len(of), int(of["hit"].sum()), of["began_ns"].to_numpy(np.float64) / 1e6
-    hit = of["hit"].to_numpy(np.bool_)
-    samples = np.sort(y[hit]), np.sort(y[~hit])
-    of = evenly(of)
-    size, parts = float(of["total"].mean()), (of["read"], of["total"] - of["read"])
-    least = min(_smaller(one.to_numpy(np.float64), size) for one in parts) if len(of) else 0
-    why = "" if least >= EACH else f"needs {EACH} answers that read many tokens and {EACH} that read few"
-    slopes = () if why else tuple(slope for p in PS for slope in _slopes(of, p, least))
-    return CacheEffect(hits, answers - hits, len(of), slopes, _strata(of), why, *samples)
 
 
 def _smaller(values: Floats, size: float) -> int:

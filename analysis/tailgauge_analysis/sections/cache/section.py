@@ -7,7 +7,7 @@ writes has no entry.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
@@ -19,16 +19,16 @@ from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.sections.cache import effect, shares
 from tailgauge_analysis.sections.cache.calls import CacheSettings, calls, settings
 from tailgauge_analysis.sections.cache.cost import UNIT, Cost, Tariff, cost, tariff
-from tailgauge_analysis.sections.cache.misses import CAUSES, RACE, Miss, causes, first_bytes, misses
+from tailgauge_analysis.sections.cache.misses import CAUSES, RACE, causes, first_bytes, misses
 from tailgauge_analysis.sections.latency_under_load.section import slope_cell
 from tailgauge_analysis.sections.latency_under_load.slopes import PS
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.cells import side_by_side
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share, share_range
 from tailgauge_analysis.text.json_values import Json, number, table, tables
-from tailgauge_analysis.text.quantile import FOR_FIGURES
+from tailgauge_analysis.text.quantile import Finding
 from tailgauge_analysis.text.section import Cell, Section, Table, Value
-from tailgauge_analysis.verdict.clocks import clocks
+from tailgauge_analysis.verdict.timestamps import clocks
 
 COMPUTED = (
     "Whole run without preflight, by call; TTFT of the steady stage.",
@@ -63,32 +63,6 @@ class OverTime:
     cost_share: Floats
 
 
-@dataclass(frozen=True, slots=True)
-class Cache:
-    """What the cache did for one traffic table; tokens as the target counts them."""
-
-    traffic: str
-    calls: int
-    without_usage: int
-    read_tokens: int
-    creation_tokens: int
-    uncached_tokens: int
-    token_hit: shares.Share
-    cacheable_hit: shares.Share
-    request_hit: shares.Share
-    full_hit: shares.Share
-    write_amplification: shares.Share
-    misses: list[Miss]
-    unordered: int  # misses counted as a race because the clocks of two workers cannot order the calls
-    first_bytes: list[tuple[int, int]]
-    expiry: shares.Expiry | None
-    no_expiry: str
-    worth: effect.CacheEffect
-    cost: Cost | None
-    no_cost: str
-    over_time: OverTime = field(metadata=FOR_FIGURES)
-
-
 def cache(frames: Frames) -> list[Cache]:
     """Every traffic table that involves a cache, in the order of their names."""
     known = settings(frames.run)
@@ -106,7 +80,7 @@ def cache(frames: Frames) -> list[Cache]:
         if (of["prefix"].notna() | of["hit"] | (of["created"] > 0)).any():
             without = int(measured.get(name, 0)) - len(of)
             share = frames.run["patterns"].get(patterns.get(name), {}).get("price_share", 1.0)
-            found.append(_cache(str(name), rows, known, by, price_share=share, without_usage=without))
+            found.append(Cache(str(name), rows, known, by, price_share=share, without_usage=without))
     return found
 
 
@@ -116,34 +90,46 @@ def _salted(run: Json) -> set[str]:
     return {name for name, of in traffic if table(of, "cache").get("cold") is True}
 
 
-def _cache(
-    name: str, rows: pd.DataFrame, known: CacheSettings, by: Tariff, *, price_share: float, without_usage: int
-) -> Cache:
-    of = rows[rows["counted"]]
-    aged = shares.expiry(rows, sliding=known.sliding)
-    spent = cost(of, by, price_share=price_share, without_usage=without_usage)
-    return Cache(
-        traffic=name,
-        calls=len(of),
-        without_usage=without_usage,
-        read_tokens=int(of["read"].sum()),
-        creation_tokens=int(of["created"].sum()),
-        uncached_tokens=int(of["uncached"].sum()),
-        token_hit=shares.token_hit(of),
-        cacheable_hit=shares.cacheable_hit(of),
-        request_hit=shares.request_hit(of),
-        full_hit=shares.full_hit(of),
-        write_amplification=shares.write_amplification(of),
-        misses=misses(of, of["cause"]),
-        unordered=int((of["unordered"] & (of["cause"] == RACE)).sum()),
-        first_bytes=first_bytes(of, of["cause"]),
-        expiry=aged,
-        no_expiry="" if aged else shares.why_not(rows),
-        worth=effect.worth(of),
-        cost=spent,
-        no_cost="" if spent else by.why or "no price for the models of these calls",
-        over_time=_over_time(of, spent),
-    )
+class Cache(Finding):
+    """What the cache did for one traffic table; tokens as the target counts them."""
+
+    only_for_figures = frozenset({"over_time"})
+
+    def __init__(
+        self,
+        name: str,
+        rows: pd.DataFrame,
+        known: CacheSettings,
+        by: Tariff,
+        *,
+        price_share: float,
+        without_usage: int,
+    ) -> None:
+        of = rows[rows["counted"]]
+        aged = shares.expiry(rows, sliding=known.sliding)
+        spent = cost(of, by, price_share=price_share, without_usage=without_usage)
+        self.traffic = name
+        self.calls = len(of)
+        self.without_usage = without_usage
+        self.read_tokens = int(of["read"].sum())
+        self.creation_tokens = int(of["created"].sum())
+        self.uncached_tokens = int(of["uncached"].sum())
+        self.token_hit = shares.token_hit(of)
+        self.cacheable_hit = shares.cacheable_hit(of)
+        self.request_hit = shares.request_hit(of)
+        self.full_hit = shares.full_hit(of)
+        self.write_amplification = shares.write_amplification(of)
+        self.misses = misses(of, of["cause"])
+        self.unordered = int(
+            (of["unordered"] & (of["cause"] == RACE)).sum()
+        )  # misses counted as a race because the clocks of two workers cannot order the calls
+        self.first_bytes = first_bytes(of, of["cause"])
+        self.expiry = aged
+        self.no_expiry = "" if aged else shares.why_not(rows)
+        self.worth = effect.CacheEffect(of)
+        self.cost = spent
+        self.no_cost = "" if spent else by.why or "no price for the models of these calls"
+        self.over_time = _over_time(of, spent)
 
 
 def _over_time(of: pd.DataFrame, spent: Cost | None) -> OverTime:

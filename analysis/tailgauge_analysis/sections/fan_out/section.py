@@ -8,16 +8,23 @@ times since sent. Predictions need legs that ran to their end: only where the jo
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
 from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.sections.fan_out import predictions
+from tailgauge_analysis.sections.fan_out.dependence import (
+    FEWEST,
+    Siblings,
+    conditional,
+    curves,
+    naive,
+    siblings,
+    stretches,
+)
 from tailgauge_analysis.sections.fan_out.legs import ALL, SEQUENTIAL, Legs, legs
-from tailgauge_analysis.sections.fan_out.siblings import FEWEST, Siblings, siblings, stretches
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.proportions import Proportion, Ratio, proportion, quantile_ratio
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Mask, Quantile, quantiles, rank
@@ -25,7 +32,7 @@ from tailgauge_analysis.text import cells
 from tailgauge_analysis.text.cells import share_cell, with_interval
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import Json, table, tables
-from tailgauge_analysis.text.quantile import FOR_FIGURES
+from tailgauge_analysis.text.quantile import Finding
 from tailgauge_analysis.text.section import Section
 
 PS = (0.5, 0.95, 0.99)
@@ -68,61 +75,11 @@ class LastLegs:
 
 
 @dataclass(frozen=True, slots=True)
-class PartialFailures:
-    """Legs without an answer, and the outcomes of their requests."""
-
-    legs: int
-    failed: int
-    closed: int
-    never_sent: int
-    failed_share: Proportion
-    requests_with_failed: int
-    ok_with_failed: int
-    retries: int
-    copies: int
-
-
-@dataclass(frozen=True, slots=True)
 class SequentialControl:
     """Another traffic table of the run that sends these legs one after the other: its join over this one's."""
 
     traffic: str
     ratios: tuple[Ratio, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class FanOut:
-    """One traffic table."""
-
-    traffic: str
-    join: str
-    order: str
-    bounded: bool
-    legs: int
-    requests: int
-    complete: int
-    joined: tuple[Quantile, ...]
-    without_answer: int
-    slowest: tuple[Quantile, ...]
-    one_less: tuple[Quantile, ...]
-    naive: tuple[Quantile, ...]
-    conditional: tuple[Quantile, ...]
-    curves: predictions.Curves | None = field(metadata=FOR_FIGURES)
-    not_predicted: str
-    siblings: Siblings | None
-    slower_than_ms: tuple[float, ...]
-    critical: LastLegs | None
-    spread: tuple[Quantile, ...]
-    sums: tuple[Quantile, ...]
-    gain: SpeedUp | None
-    last_began: tuple[Quantile, ...]
-    partial: PartialFailures
-    serial: SequentialControl | None
-
-    @property
-    def is_sequential(self) -> bool:
-        """One leg after the other."""
-        return self.order == SEQUENTIAL
 
 
 def fan_outs(scenario: Json, of_target: Steady) -> list[FanOut]:
@@ -132,43 +89,51 @@ def fan_outs(scenario: Json, of_target: Steady) -> list[FanOut]:
         part = of_target.of_traffic(one.traffic)
         joined[one.traffic] = latency.row(BY_NAME["join_sched"], part, latency.OFFERED, PS)
     traffic = tables(scenario, "traffic")
-    return [_fan_out(one, joined[one.traffic], _serial(one, found, traffic, joined)) for one in found]
+    return [FanOut(one, joined[one.traffic], _serial(one, found, traffic, joined)) for one in found]
 
 
-def _fan_out(one: Legs, joined: latency.Row, serial: SequentialControl | None) -> FanOut:
-    times = one.times_ms[one.complete]
-    several = len(one.kinds) > 1 and len(times) > 0
-    ordered = np.sort(times, axis=1) if several else np.empty((0, 2))
-    predicted = several and one.join == ALL
-    stretch = stretches(len(times))
-    slow, limits = _slow(one, times)
-    began = one.began_ms[~np.isnan(one.began_ms).all(axis=1)]
-    return FanOut(
-        traffic=plain(one.traffic, 80),
-        join=one.join,
-        order=SEQUENTIAL if one.is_sequential else "parallel",
-        bounded=one.is_bounded,
-        legs=len(one.kinds),
-        requests=len(one.requests),
-        complete=len(times),
-        joined=joined.quantiles,
-        without_answer=joined.without_answer,
-        slowest=_quantiles(ordered[:, -1]),
-        one_less=_quantiles(ordered[:, -2]),
-        naive=tuple(predictions.naive(times, one.kinds, PS)) if predicted else (),
-        conditional=tuple(predictions.conditional(times, stretch, PS)) if predicted else (),
-        curves=predictions.curves(times, one.kinds, stretch) if predicted else None,
-        not_predicted=_why_not(one, several=several),
-        siblings=siblings(slow) if predicted else None,
-        slower_than_ms=limits if predicted else (),
-        critical=_critical(one),
-        spread=_quantiles(ordered[:, -1] - ordered[:, 0]),
-        sums=_quantiles(times.sum(axis=1)) if several else (),
-        gain=_gain(times) if several else None,
-        last_began=_quantiles(np.nanmax(began, axis=1)) if len(began) else (),
-        partial=_partial(one),
-        serial=serial,
-    )
+class FanOut(Finding):
+    """One traffic table."""
+
+    only_for_figures = frozenset({"curves"})
+
+    def __init__(self, one: Legs, joined: latency.Row, serial: SequentialControl | None) -> None:
+        times = one.times_ms[one.complete]
+        several = len(one.kinds) > 1 and len(times) > 0
+        ordered = np.sort(times, axis=1) if several else np.empty((0, 2))
+        predicted = several and one.join == ALL
+        stretch = stretches(len(times))
+        slow, limits = _slow(one, times)
+        began = one.began_ms[~np.isnan(one.began_ms).all(axis=1)]
+        self.traffic = plain(one.traffic, 80)
+        self.join = one.join
+        self.order = SEQUENTIAL if one.is_sequential else "parallel"
+        self.bounded = one.is_bounded
+        self.legs = len(one.kinds)
+        self.requests = len(one.requests)
+        self.complete = len(times)
+        self.joined = joined.quantiles
+        self.without_answer = joined.without_answer
+        self.slowest = _quantiles(ordered[:, -1])
+        self.one_less = _quantiles(ordered[:, -2])
+        self.naive = tuple(naive(times, one.kinds, PS)) if predicted else ()
+        self.conditional = tuple(conditional(times, stretch, PS)) if predicted else ()
+        self.curves = curves(times, one.kinds, stretch) if predicted else None
+        self.not_predicted = _why_not(one, several=several)
+        self.siblings = siblings(slow) if predicted else None
+        self.slower_than_ms = limits if predicted else ()
+        self.critical = _critical(one)
+        self.spread = _quantiles(ordered[:, -1] - ordered[:, 0])
+        self.sums = _quantiles(times.sum(axis=1)) if several else ()
+        self.gain = _gain(times) if several else None
+        self.last_began = _quantiles(np.nanmax(began, axis=1)) if len(began) else ()
+        self.partial = PartialFailures(one)
+        self.serial = serial
+
+    @property
+    def is_sequential(self) -> bool:
+        """One leg after the other."""
+        return self.order == SEQUENTIAL
 
 
 def _quantiles(values: Floats) -> tuple[Quantile, ...]:
@@ -218,20 +183,21 @@ def _gain(times: Floats) -> SpeedUp | None:
     return SpeedUp(float(whole.sum() / longest.sum()), *ratio(whole, longest, reps=500))
 
 
-def _partial(one: Legs) -> PartialFailures:
-    failed, known = one.failed.any(axis=1), ~np.isnan(one.times_ms) | one.failed
-    return PartialFailures(
-        legs=one.times_ms.size,
-        failed=int(one.failed.sum()),
-        closed=int(one.closed.sum()),
-        never_sent=int((~known & ~one.closed).sum()),
+class PartialFailures(Finding):
+    """Legs without an answer, and the outcomes of their requests."""
+
+    def __init__(self, one: Legs) -> None:
+        failed, known = one.failed.any(axis=1), ~np.isnan(one.times_ms) | one.failed
+        self.legs = one.times_ms.size
+        self.failed = int(one.failed.sum())
+        self.closed = int(one.closed.sum())
+        self.never_sent = int((~known & ~one.closed).sum())
         # Legs of one request fail together: effective n.
-        failed_share=proportion(one.failed[known], known.sum(axis=1)),
-        requests_with_failed=int(failed.sum()),
-        ok_with_failed=int((failed & one.ok).sum()),
-        retries=one.retries,
-        copies=one.copies,
-    )
+        self.failed_share = proportion(one.failed[known], known.sum(axis=1))
+        self.requests_with_failed = int(failed.sum())
+        self.ok_with_failed = int((failed & one.ok).sum())
+        self.retries = one.retries
+        self.copies = one.copies
 
 
 def _serial(

@@ -8,7 +8,7 @@ time: a difference between them is not the difference that switching hedging on 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -26,12 +26,11 @@ from tailgauge_analysis.stats import proportions
 from tailgauge_analysis.stats.bootstrap import Timed, quantile_ratio_interval
 from tailgauge_analysis.stats.proportions import Proportion, Ratio, proportion
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Quantile, quantiles
-from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text import cells
 from tailgauge_analysis.text.cells import ratio_text, share_cell, with_interval
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import Json, table, tables
-from tailgauge_analysis.text.quantile import FOR_FIGURES
+from tailgauge_analysis.text.quantile import Finding
 from tailgauge_analysis.text.section import Section
 
 PS = (0.5, 0.95, 0.99)
@@ -91,32 +90,6 @@ class ControlComparison:
     limited: proportions.Difference
 
 
-@dataclass(frozen=True, slots=True)
-class Variant:
-    """One traffic table. What is of hedging is None for a control."""
-
-    traffic: str
-    policy: str
-    is_control: bool
-    requests: int
-    latency: dict[str, tuple[Quantile, ...]]
-    waits: dict[str, Waits] = field(metadata=FOR_FIGURES)
-    limited: RefusedShares
-    legs: int
-    hedged: Proportion
-    won: Proportion
-    no_winner: int
-    held: dict[str, int]
-    extra_requests: float | None
-    extra_input_tokens: float | None
-    delay: tuple[Quantile, ...]
-    margin: Margin | None
-    waste: waste.Waste | None
-    cost: Cost | None
-    slowness: Slowness | None
-    versus: ControlComparison | None
-
-
 def variants(frames: Frames, of_target: Steady) -> list[Variant]:
     """Every variant after its control; none where nothing hedges."""
     traffic, rows = tables(frames.run["scenario"], "traffic"), of_target.attempts
@@ -134,7 +107,7 @@ def variants(frames: Frames, of_target: Steady) -> list[Variant]:
     names = [*dict.fromkeys(filter(None, controls.values())), *hedging]
     found = {name: _Table(of_target, name, present[name], by_name[name]) for name in names}
     prices, log = tariff(frames.run), frames.server_log
-    return [_variant(one, found.get(controls.get(name, "")), log, prices) for name, one in found.items()]
+    return [Variant(one, found.get(controls.get(name, "")), log, prices) for name, one in found.items()]
 
 
 def _policy(traffic: Json) -> str:
@@ -174,34 +147,37 @@ class _Table:
         return RefusedShares(*map(proportion, (refused, refused[~self.is_copy], refused[self.is_copy])))
 
 
-def _variant(one: _Table, control: _Table | None, server_log: pd.DataFrame, prices: Tariff) -> Variant:
-    found = copies(one.stage.requests, one.attempts)
-    hedges = bool(len(found.copy)) or one.policy != OFF
-    legs = one.attempts[KEYS].drop_duplicates()
-    hedged = pd.MultiIndex.from_frame(legs).isin(pd.MultiIndex.from_frame(found.legs[KEYS]))
-    held = one.stage.requests["hedge_held"].dropna().value_counts()
-    return Variant(
-        traffic=plain(one.name, 80),
-        policy=plain(one.policy, 40),
-        is_control=not hedges,
-        requests=len(one.stage.requests),
-        latency={row.metric.name: row.quantiles for row in one.latency},
-        waits={row.metric.name: row.waits for row in one.latency if row.waits},
-        limited=one.limited(),
-        legs=len(legs),
-        hedged=proportion(hedged),
-        won=proportion(found.copy_won),
-        no_winner=int((~found.decided).sum()),
-        held={str(name): int(n) for name, n in held.items()},
-        extra_requests=_over(int(one.is_copy.sum()), int((~one.is_copy).sum())),
-        extra_input_tokens=_extra_input(one, found),
-        delay=tuple(quantiles(found.delay_ms, PS)) if hedges and len(found.copy) else (),
-        margin=_margin(found, server_log) if hedges else None,
-        waste=waste.waste(found.losers(), found.winners(), server_log) if hedges else None,
-        cost=cost_of(one.attempts, found.losers(), found.winners(), prices) if hedges else None,
-        slowness=slowness(found, one.firsts, control.firsts if control else None) if hedges else None,
-        versus=_versus(one, control) if control and hedges else None,
-    )
+class Variant(Finding):
+    """One traffic table. What is of hedging is None for a control."""
+
+    only_for_figures = frozenset({"waits"})
+
+    def __init__(self, one: _Table, control: _Table | None, server_log: pd.DataFrame, prices: Tariff) -> None:
+        found = copies(one.stage.requests, one.attempts)
+        hedges = bool(len(found.copy)) or one.policy != OFF
+        legs = one.attempts[KEYS].drop_duplicates()
+        hedged = pd.MultiIndex.from_frame(legs).isin(pd.MultiIndex.from_frame(found.legs[KEYS]))
+        held = one.stage.requests["hedge_held"].dropna().value_counts()
+        self.traffic = plain(one.name, 80)
+        self.policy = plain(one.policy, 40)
+        self.is_control = not hedges
+        self.requests = len(one.stage.requests)
+        self.latency = {row.metric.name: row.quantiles for row in one.latency}
+        self.waits = {row.metric.name: row.waits for row in one.latency if row.waits}
+        self.limited = one.limited()
+        self.legs = len(legs)
+        self.hedged = proportion(hedged)
+        self.won = proportion(found.copy_won)
+        self.no_winner = int((~found.decided).sum())
+        self.held = {str(name): int(n) for name, n in held.items()}
+        self.extra_requests = _over(int(one.is_copy.sum()), int((~one.is_copy).sum()))
+        self.extra_input_tokens = _extra_input(one, found)
+        self.delay = tuple(quantiles(found.delay_ms, PS)) if hedges and len(found.copy) else ()
+        self.margin = _margin(found, server_log) if hedges else None
+        self.waste = waste.waste(found.losers(), found.winners(), server_log) if hedges else None
+        self.cost = cost_of(one.attempts, found.losers(), found.winners(), prices) if hedges else None
+        self.slowness = slowness(found, one.firsts, control.firsts if control else None) if hedges else None
+        self.versus = _versus(one, control) if control and hedges else None
 
 
 def _over(more: float, of: float) -> float | None:

@@ -1,10 +1,26 @@
 """The buckets of a run: each limit of each model that headers name or that 429s are by.
 
 Buckets are of the whole run, preflight included, because they keep their level from one stage to the next.
+
+What is known of each bucket, from its headers and from the decisions: rate, burst, level over time, use.
+
+A number that is not known is None, with the reason.
+
+- Rate: a header's limit per minute / 60. For requests, whose cost is known exactly, it is checked against the decisions:
+  if another rate explains them significantly better, that one is the estimate. Without
+  headers the decisions alone (bucket_fit.fit).
+- Burst: a bucket admits a call if what it lacks + the call's cost <= burst. So burst >= what is missing after an admitted
+  call (limit - remaining, to rounding) and < what is missing at a refusal + its cost; and likewise with what the costs say is
+  missing. The estimate is the middle of the interval, as a whole number if there is one.
+- Level: burst - what the costs say is missing after each call. Where a response's headers give it as an interval, the
+  level is the nearest point of it, and a point that had to move is counted: others use the same limit, or the costs are
+  counted differently. What was charged while the clocks of two workers may differ is allowed for. The minimum of a bin is
+  over its calls and its edges.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,12 +29,216 @@ import pandas as pd
 from tailgauge_analysis.metrics.answers import by_request
 from tailgauge_analysis.reading import rate_limit_headers
 from tailgauge_analysis.reading.frames import Frames
-from tailgauge_analysis.reading.rate_limit_headers import INPUT, KINDS, OUTPUT, TOKENS
-from tailgauge_analysis.sections.rate_limits import estimates, token_bucket
-from tailgauge_analysis.sections.rate_limits.costs import Costs, costs, countings
-from tailgauge_analysis.sections.rate_limits.estimates import Estimate, HeaderReadings
+from tailgauge_analysis.reading.rate_limit_headers import (
+    INPUT,
+    KINDS,
+    LIMIT,
+    OUTPUT,
+    REMAINING,
+    REQUESTS,
+    TOKENS,
+    column,
+    rounding,
+)
+from tailgauge_analysis.sections.rate_limits import token_bucket
+from tailgauge_analysis.sections.rate_limits.costs import PRODUCED, Costs, costs, countings
 from tailgauge_analysis.sections.rate_limits.refusals import Bins, kinds, refused
-from tailgauge_analysis.sections.rate_limits.token_bucket import Fit, Growth, fit
+from tailgauge_analysis.sections.rate_limits.token_bucket import (
+    Fit,
+    Growth,
+    bursts,
+    envelope,
+    fit,
+    lacking,
+    stretch,
+)
+from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
+from tailgauge_analysis.text.quantile import Finding
+
+WINDOWS_S = (1, 10, 60)
+_CLOSE = 1e-3
+HEADERS, DECISIONS, BOTH = "headers", "429s", "headers and 429s"
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """A number that may be known, and from what."""
+
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    how: str | None = None
+    why: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeaderReadings:
+    """The headers of one bucket, one entry per response that has them. `attempt`: row of the attempt."""
+
+    limit: float
+    limits: int  # different ones
+    remaining: Floats
+    missing: Floats
+    slack: float
+    attempt: Ints
+    refused: Mask
+
+
+@dataclass(frozen=True, slots=True)
+class Consumption:
+    """Mean and peak consumption per second; the peaks are over windows of WINDOWS_S."""
+
+    mean_per_s: float
+    peak_per_s: tuple[float, ...]
+
+
+def read_headers(attempts: pd.DataFrame, kind: str, refused: Mask) -> HeaderReadings | None:
+    """Headers of a bucket."""
+    names = [column(kind, LIMIT), column(kind, REMAINING)]
+    if any(name not in attempts.columns for name in names):
+        return None
+    limit, remaining = (attempts[name].to_numpy(np.float64) for name in names)
+    known = np.flatnonzero(~np.isnan(limit) & ~np.isnan(remaining) & (limit > 0))
+    if not len(known):
+        return None
+    limits, counts = np.unique(limit[known], return_counts=True)
+    limit, left, of = limit[known], remaining[known], float(limits[int(np.argmax(counts))])
+    return HeaderReadings(of, len(limits), left, limit - left, rounding(kind, left), known, refused[known])
+
+
+def rate(headers: HeaderReadings | None, fit: Fit | None, costs: Costs | None, kind: str) -> Estimate:
+    """Tokens per second."""
+    credible = fit is not None and fit.is_credible
+    if headers is not None:
+        per_s = headers.limit / 60
+        if headers.limits > 1:
+            why = f"headers name {headers.limits} limits; this is the most frequent"
+            return Estimate(per_s, per_s, per_s, HEADERS, why)
+        exact = costs if kind == REQUESTS else None
+        if fit and credible and exact and not fit.tolerates(bursts(stretch(exact), per_s)[0]):
+            why = f"headers name {headers.limit:g} per minute, but the 429s do not match that limit"
+            return Estimate(fit.rate, fit.rate_low, fit.rate_high, DECISIONS, why)
+        return Estimate(per_s, per_s, per_s, HEADERS)
+    if fit is None:
+        return Estimate(why="no header names this limit, and it refused no call")
+    if not credible:
+        return Estimate(why="no token bucket explains these 429s")
+    return Estimate(fit.rate, fit.rate_low, fit.rate_high, DECISIONS)
+
+
+def burst(
+    per_s: Estimate, headers: HeaderReadings | None, fit: Fit | None, costs: Costs | None, counted: str,
+    decision_lag_s: float,
+) -> Estimate:  # fmt: skip
+    """Tokens in the full bucket. `decision_lag_s`: how long after its sending a call may have been decided."""
+    if per_s.value is None:
+        return Estimate(why=per_s.why)
+    low, high, how = 0.0, math.inf, []
+    if headers is not None:
+        low, high = _burst_by_headers(headers, costs, counted)
+        how.append(HEADERS)
+    if costs is not None and fit is not None and fit.is_credible:
+        if per_s.how == HEADERS:
+            wrong, at_least, below = bursts(stretch(costs), per_s.value)
+            unsure = per_s.value * decision_lag_s
+            at_least, below, fits = max(0.0, at_least - unsure), below + unsure, fit.tolerates(wrong)
+        else:
+            at_least, below, fits = fit.burst_low, fit.burst_high, True
+        if fits and max(low, at_least) <= min(high, below):
+            low, high = max(low, at_least), min(high, below)
+            how.append(DECISIONS)
+    elif costs is not None and headers is not None and counted != PRODUCED:
+        low = max(low, min(envelope(costs, per_s.value), headers.limit))
+    if not math.isfinite(high):
+        why = "no 429 by this limit: its bucket was never seen empty"
+        return Estimate(None, low or None, headers.limit if headers is not None else None, HEADERS, why)
+    if high < low:
+        return Estimate(why="headers and 429s contradict each other")
+    value = (low + high) / 2
+    if low - _CLOSE <= round(value) <= high + _CLOSE:
+        value = float(round(value))
+    return Estimate(value, low, high, BOTH if len(how) == 2 else how[0] if how else None)
+
+
+def _burst_by_headers(headers: HeaderReadings, costs: Costs | None, counted: str) -> tuple[float, float]:
+    """Bounds of the burst. `remaining` is rounded down, so what is missing is up to one less than it seems."""
+    is_429 = headers.refused
+    free = 1.0 if counted == PRODUCED else 0.0  # a decision on output takes nothing, but needs one
+    low = float((headers.missing[~is_429] - 1 - headers.slack).max(initial=0.0)) + free
+    if not is_429.any():
+        return max(0.0, low), math.inf
+    need = pd.Series(1.0, headers.attempt)
+    if costs is not None:
+        by_attempt = pd.Series(costs.need[costs.decided], costs.attempt[costs.decided])
+        need = by_attempt[~by_attempt.index.duplicated()].reindex(headers.attempt).fillna(1.0)
+    high = float((headers.missing + headers.slack + need.to_numpy(np.float64))[is_429].min())
+    return min(max(0.0, low), high), high
+
+
+class LevelSeries(Finding):
+    """Lowest level by bin of `width_s` seconds from 0 to `end_s`; `agreeing` of `compared` header readings contain the level
+    that the costs give. `between_s`: the error between two workers' clocks.
+    """
+
+    def __init__(
+        self, costs: Costs, rate: float, burst: float, headers: HeaderReadings | None, width_s: int, end_s: float,
+        between_s: float = 0.0,
+    ) -> None:  # fmt: skip
+        count = max(1, int(end_s // width_s) + 1)
+        edges: Floats = np.arange(count + 1, dtype=np.float64) * width_s
+        self.width_s, self.at_s = width_s, edges[:-1] + width_s / 2
+        at = np.concatenate((costs.at_s, edges))
+        order = np.argsort(at, kind="stable")
+        charge = np.concatenate((costs.charge, np.zeros(len(edges))))[order]
+        at = at[order]
+        level = burst - lacking(at, charge, rate) - charge
+        compared = agreeing = 0
+        if headers is not None:
+            of = np.concatenate((np.where(costs.decided, costs.attempt, -1), np.full(len(edges), -1)))[order]
+            level, compared, agreeing = _clipped(level, of, burst, headers, _peak(costs, between_s))
+        self.lowest = np.full(count, np.inf)
+        np.minimum.at(self.lowest, np.clip(at // width_s, 0, count - 1).astype(np.int64), level)
+        least = int(np.argmin(np.where(at >= 0, level, np.inf)))
+        self.least, self.least_at_s = float(level[least]), float(at[least])
+        self.compared, self.agreeing = compared, agreeing
+
+
+def _clipped(
+    level: Floats, attempt: Ints, burst: float, headers: HeaderReadings, blur: float
+) -> tuple[Floats, int, int]:
+    """Levels moved into what the headers show, give or take `blur`; how many were compared, and how many agreed."""
+    by_attempt = np.full(int(max(attempt.max(), headers.attempt.max())) + 1, -1)
+    by_attempt[headers.attempt] = np.arange(len(headers.attempt))
+    reading = np.where(attempt >= 0, by_attempt[attempt], -1)
+    rows = np.flatnonzero(reading >= 0)
+    shown = burst - headers.missing[reading[rows]]
+    slack = headers.slack + blur + _CLOSE
+    low, high = shown - slack, shown + slack + 1  # `remaining` is rounded down
+    agrees = (level[rows] >= low) & (level[rows] <= high)
+    level = level.copy()
+    level[rows] = np.clip(level[rows], low, high)
+    return level, len(rows), int(agrees.sum())
+
+
+def consumption(costs: Costs) -> Consumption | None:
+    """How much of the limit was used; None where all calls were sent at one moment."""
+    span = float(costs.at_s[-1] - costs.at_s[0]) if len(costs.at_s) else 0.0
+    if span <= 0:
+        return None
+    peaks = tuple(_peak(costs, window) / window for window in WINDOWS_S)
+    return Consumption(float(costs.charge.sum()) / span, peaks)
+
+
+def _peak(costs: Costs, window_s: float) -> float:
+    """The most that was charged within any window of that length."""
+    if not window_s or not len(costs.at_s):
+        return 0.0
+    total = np.concatenate(([0.0], np.cumsum(costs.charge)))
+    until = np.searchsorted(costs.at_s, costs.at_s + window_s, side="left")
+    return float((total[until] - total[:-1]).max())
+
+
+# --- the buckets of a run -----------------------------------------------------------------------------------------
 
 MOST_MODELS = 5
 ONE_OF = (INPUT, OUTPUT)
@@ -39,22 +259,44 @@ class Remaining:
     high: float
 
 
-@dataclass(frozen=True, slots=True)
-class Bucket:
-    """One limit of one model of one target."""
+class Bucket(Finding):
+    """One limit of one model of one target, by these attempts; `name`: target, model, kind. `ours`: its 429s."""
 
-    target: str
-    model: str
-    kind: str
-    counted: str  # when its cost is counted: see costs
-    refused: int
-    remaining: Remaining | None
-    rate: Estimate
-    burst: Estimate
-    fit: Fit | None
-    use: estimates.Consumption | None
-    levels: estimates.LevelSeries | None
-    growth: Growth
+    def __init__(
+        self, rows: pd.DataFrame, name: tuple[str, str, str], headers: HeaderReadings | None, ours: pd.Series[bool],
+        over_time: Bins | None, between_s: float, *, grows: bool,
+    ) -> None:  # fmt: skip
+        self.target, self.model, self.kind = name
+        countable = countings(self.kind)
+        tried = [(by, events) for by in countable if (events := costs(rows, self.kind, ours, by)) is not None]
+        lag_s = (
+            _decision_lag_s(rows, ours) + between_s
+        )  # calls of two workers are ordered no better than that
+        fits = [fit(events, lag_s) for _, events in tried]
+        unexplained = [one.unexplained if one is not None else 0 for one in fits]
+        best = min(range(len(tried)), key=unexplained.__getitem__, default=None)
+        # `counted`: when its cost is counted, see costs.
+        self.counted, events = tried[best] if best is not None else (countable[0], None)
+        self.refused, self.remaining = int(ours.sum()), _remaining(headers)
+        fitted = fits[best] if best is not None else None
+        self.rate = rate(headers, fitted, events, self.kind)
+        self.burst = burst(self.rate, headers, fitted, events, self.counted, lag_s)
+        self.fit, self.use = fitted, consumption(events) if events is not None else None
+        self.levels: LevelSeries | None = None
+        self.growth = Growth(why=self.burst.why or self.rate.why)
+        per_s, size = self.rate.value, self.burst.value
+        if events is None:
+            self.growth = Growth(why="the record does not hold what the calls cost")
+        elif per_s is not None and grows:
+            if size is not None and over_time is not None:
+                bins = over_time.width_s, float(over_time.at_s[-1])
+                self.levels = LevelSeries(events, per_s, size, headers, *bins, between_s)
+            grown = _grown(events, rows, per_s, self.burst)
+            if (
+                not ours.any() and grown.low is not None and grown.low < 1
+            ):  # nothing was refused: 1 is allowed
+                grown = replace(grown, low=1.0, value=None if grown.value is None else max(1.0, grown.value))
+            self.growth = grown
 
     @property
     def utilisation(self) -> float | None:
@@ -115,43 +357,15 @@ def find_buckets(
             ours, header = by == kind, kind
             if kind in ONE_OF and not _has_headers(rows, kind) and not (by.isin(ONE_OF) & ~ours).any():
                 header = TOKENS  # OpenAI's name for whichever limit on tokens is the tighter
-            headers = estimates.read_headers(rows, header, ours.to_numpy(np.bool_))
+            headers = read_headers(rows, header, ours.to_numpy(np.bool_))
             name = (str(target), str(model), kind)
-            out.append(_bucket(rows, name, headers, ours, over_time, between_s, grows=grows))
+            out.append(Bucket(rows, name, headers, ours, over_time, between_s, grows=grows))
     return tuple(out)
 
 
 def _has_headers(rows: pd.DataFrame, kind: str) -> bool:
     name = rate_limit_headers.column(kind, rate_limit_headers.REMAINING)
     return name in rows.columns and bool(rows[name].notna().any())
-
-
-def _bucket(
-    rows: pd.DataFrame, name: tuple[str, str, str], headers: HeaderReadings | None, ours: pd.Series[bool],
-    over_time: Bins | None, between_s: float, *, grows: bool,
-) -> Bucket:  # fmt: skip
-    kind = name[2]
-    tried = [(by, events) for by in countings(kind) if (events := costs(rows, kind, ours, by)) is not None]
-    lag_s = _decision_lag_s(rows, ours) + between_s  # calls of two workers are ordered no better than that
-    fits = [fit(events, lag_s) for _, events in tried]
-    unexplained = [one.unexplained if one is not None else 0 for one in fits]
-    best = min(range(len(tried)), key=unexplained.__getitem__, default=None)
-    counted, events = tried[best] if best is not None else (countings(kind)[0], None)
-    fitted = fits[best] if best is not None else None
-    per_s = estimates.rate(headers, fitted, events, kind)
-    size = estimates.burst(per_s, headers, fitted, events, counted, lag_s)
-    level, grown = None, Growth(why=size.why or per_s.why)
-    if events is None:
-        grown = Growth(why="the record does not hold what the calls cost")
-    elif per_s.value is not None and grows:
-        if size.value is not None and over_time is not None:
-            bins = over_time.width_s, float(over_time.at_s[-1])
-            level = estimates.level_series(events, per_s.value, size.value, headers, *bins, between_s)
-        grown = _grown(events, rows, per_s.value, size)
-        if not ours.any() and grown.low is not None and grown.low < 1:  # nothing was refused: 1 is allowed
-            grown = replace(grown, low=1.0, value=None if grown.value is None else max(1.0, grown.value))
-    used, left = estimates.consumption(events) if events is not None else None, _remaining(headers)
-    return Bucket(*name, counted, int(ours.sum()), left, per_s, size, fitted, used, level, grown)
 
 
 def _decision_lag_s(rows: pd.DataFrame, ours: pd.Series[bool]) -> float:

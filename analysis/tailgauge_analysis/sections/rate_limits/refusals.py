@@ -23,6 +23,7 @@ from tailgauge_analysis.reading import rate_limit_headers as headers
 from tailgauge_analysis.reading.rate_limit_headers import INPUT, KINDS, OUTPUT, REQUESTS, TOKENS
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
+from tailgauge_analysis.text.quantile import Finding
 
 RAMP, SPEND, UNKNOWN = "ramp", "spend", "unknown"
 ALL = (*KINDS, RAMP, SPEND, UNKNOWN)
@@ -122,18 +123,6 @@ class RateLimitKind:
 
 
 @dataclass(frozen=True, slots=True)
-class Shares:
-    """429s among the attempts of the steady stage, and how many of its requests met one or ended with one."""
-
-    refused: Proportion
-    requests: int
-    requests_refused: int
-    requests_ended_refused: int
-    overloaded: Proportion  # 529 or 503: refusals too, but by no limit of the client's
-    by_kind: tuple[RateLimitKind, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Bins:
     """The whole run in bins; NaN where nothing was sent."""
 
@@ -153,24 +142,27 @@ class Bins:
         return np.where(self.attempts > 0, self.refused / np.maximum(self.attempts, 1), np.nan)
 
 
-def shares(requests: pd.DataFrame, attempts: pd.DataFrame, kinds: pd.DataFrame) -> Shares:
-    """Shares of the steady stage; `attempts` in order of sending."""
-    steady = attempts[(attempts["stage"] == schema.STEADY) & attempts["sent_at_ns"].notna()]
-    is_429 = refused(steady)
-    wanted = requests[requests["stage"] == schema.STEADY]
-    rows = kinds.loc[steady.index[is_429]].join(steady["sent_at_ns"])
-    by_kind = []
-    for kind, group in rows.groupby("kind", sort=False):
-        of, how = proportion(steady.index.isin(group.index)), tuple(sorted({*group["how"]} - {""}))
-        by_kind.append(RateLimitKind(str(kind), of, float(group["sent_at_ns"].min()) / 1e9, how))
-    return Shares(
-        refused=proportion(is_429),
-        requests=len(wanted),
-        requests_refused=int(steady["request_id"][is_429].nunique()),
-        requests_ended_refused=int((wanted["ended"] == schema.RATE_LIMITED).sum()),
-        overloaded=proportion((steady["ended"] == schema.OVERLOADED).to_numpy(np.bool_)),
-        by_kind=tuple(sorted(by_kind, key=lambda one: -one.attempts.k)),
-    )
+class Shares(Finding):
+    """429s among the attempts of the steady stage, and how many of its requests met one or ended with one."""
+
+    def __init__(self, requests: pd.DataFrame, attempts: pd.DataFrame, kinds: pd.DataFrame) -> None:
+        # Of `attempts` in order of sending.
+        steady = attempts[(attempts["stage"] == schema.STEADY) & attempts["sent_at_ns"].notna()]
+        is_429 = refused(steady)
+        wanted = requests[requests["stage"] == schema.STEADY]
+        rows = kinds.loc[steady.index[is_429]].join(steady["sent_at_ns"])
+        by_kind = []
+        for kind, group in rows.groupby("kind", sort=False):
+            of, how = proportion(steady.index.isin(group.index)), tuple(sorted({*group["how"]} - {""}))
+            by_kind.append(RateLimitKind(str(kind), of, float(group["sent_at_ns"].min()) / 1e9, how))
+        self.refused = proportion(is_429)
+        self.requests = len(wanted)
+        self.requests_refused = int(steady["request_id"][is_429].nunique())
+        self.requests_ended_refused = int((wanted["ended"] == schema.RATE_LIMITED).sum())
+        self.overloaded = proportion(
+            (steady["ended"] == schema.OVERLOADED).to_numpy(np.bool_)
+        )  # 529 or 503: refusals too, but by no limit of the client's
+        self.by_kind = tuple(sorted(by_kind, key=lambda one: -one.attempts.k))
 
 
 def bins(attempts: pd.DataFrame, kinds: pd.DataFrame) -> Bins | None:

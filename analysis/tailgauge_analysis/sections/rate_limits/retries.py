@@ -20,9 +20,10 @@ import pandas as pd
 from tailgauge.rows import schema
 from tailgauge_analysis.sections.rate_limits.refusals import refused
 from tailgauge_analysis.stats import bootstrap
-from tailgauge_analysis.stats.proportions import Proportion, proportion
-from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
+from tailgauge_analysis.stats.proportions import proportion
+from tailgauge_analysis.stats.quantiles import Floats, rank
 from tailgauge_analysis.text.json_values import Json, table, tables
+from tailgauge_analysis.text.quantile import Finding
 
 EDGES_S = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # of the histogram of early margins
 FEWEST = 10  # retries, for an estimate of synchrony
@@ -32,17 +33,19 @@ FAILED = (
 )  # fmt: skip
 
 
-@dataclass(frozen=True, slots=True)
-class RetryAfter:
-    """The retry-after headers of 429s, and whether they were respected."""
+class RetryAfter(Finding):
+    """The retry-after headers of 429s, and whether they were respected, over attempts in order of sending."""
 
-    with_header: Proportion  # of the 429s
-    asked_p50_s: float | None
-    asked_max_s: float | None
-    violations: Proportion  # of the attempts after a 429 of the same call that named a time
-    early_p50_s: float | None
-    early_max_s: float | None
-    early_counts: Ints  # by EDGES_S, the last open
+    def __init__(self, attempts: pd.DataFrame) -> None:
+        named_s = attempts.loc[refused(attempts), "retry_after_s"]
+        self.with_header = proportion(named_s.notna().to_numpy(np.bool_))  # of the 429s
+        self.asked_p50_s, self.asked_max_s = _middle_and_last(np.sort(named_s.dropna().to_numpy(np.float64)))
+        early = early_s(attempts)
+        # Of the attempts after a 429 of the same call that named a time.
+        self.violations = proportion(early > 0)
+        wrong = np.sort(early[early > 0])
+        self.early_p50_s, self.early_max_s = _middle_and_last(wrong)
+        self.early_counts = np.histogram(wrong, [*EDGES_S, np.inf])[0]  # the last open
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +75,6 @@ class Synchrony:
     low: float | None
     high: float | None
     why: str | None
-
-
-def retry_after(attempts: pd.DataFrame) -> RetryAfter:
-    """Compliance, over attempts in order of sending."""
-    named_s = attempts.loc[refused(attempts), "retry_after_s"]
-    asked = np.sort(named_s.dropna().to_numpy(np.float64))
-    early = early_s(attempts)
-    wrong = np.sort(early[early > 0])
-    return RetryAfter(
-        proportion(named_s.notna().to_numpy(np.bool_)),
-        *_middle_and_last(asked),
-        proportion(early > 0),
-        *_middle_and_last(wrong),
-        np.histogram(wrong, [*EDGES_S, np.inf])[0].astype(np.int64),
-    )
 
 
 def _middle_and_last(ascending: Floats) -> tuple[float | None, float | None]:

@@ -16,15 +16,14 @@ from tailgauge.rows import schema
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.reading.rate_limit_headers import KINDS, REMAINING, column
 from tailgauge_analysis.sections.rate_limits import refusals, retries
-from tailgauge_analysis.sections.rate_limits.buckets import Bucket, find_buckets, in_order
-from tailgauge_analysis.sections.rate_limits.estimates import Estimate
-from tailgauge_analysis.sections.rate_limits.refusals import Acceleration, Bins, Shares, refused
+from tailgauge_analysis.sections.rate_limits.buckets import Bucket, Estimate, find_buckets, in_order
+from tailgauge_analysis.sections.rate_limits.refusals import Acceleration, refused
 from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth
 from tailgauge_analysis.text.cells import share_cell, with_interval
 from tailgauge_analysis.text.formatting import plain, plural, share, share_range
-from tailgauge_analysis.text.quantile import FOR_FIGURES
+from tailgauge_analysis.text.quantile import FOR_FIGURES, Finding
 from tailgauge_analysis.text.section import Section, Table, Value
-from tailgauge_analysis.verdict.clocks import clocks
+from tailgauge_analysis.verdict.timestamps import clocks
 
 COMPUTED = (
     "Shares and retries: steady stage. Buckets: whole run with preflight, full at the start.",
@@ -43,22 +42,28 @@ class Binding:
     why: str | None
 
 
-@dataclass(frozen=True, slots=True)
-class RateLimits:
+class RateLimits(Finding):
     """The findings; `run_attempts` and `run_refused` are of the whole run, `growth` of the limit that binds."""
 
-    shares: Shares
-    run_attempts: int
-    run_refused: int
-    bins: Bins | None
-    first_at_s: float | None
-    buckets: tuple[Bucket, ...]
-    binding: Binding
-    growth: Growth
-    acceleration: Acceleration
-    retry_after: retries.RetryAfter
-    amplification: tuple[retries.Amplification, ...]
-    synchrony: retries.Synchrony
+    def __init__(self, frames: Frames, attempts: pd.DataFrame, run: pd.DataFrame) -> None:
+        by_kind = refusals.kinds(attempts)
+        steady = run[run["stage"] == schema.STEADY]
+        over_time = refusals.bins(run, by_kind)
+        found = find_buckets(attempts, by_kind, over_time, clocks(frames).between_ns / 1e9)
+        first = run.loc[refused(run), "sent_at_ns"].min()
+        bound = binding(found, by_kind.loc[by_kind.index.isin(run.index), "kind"])
+        self.shares = refusals.Shares(frames.requests.drop_duplicates("request_id"), attempts, by_kind)
+        self.run_attempts = int(over_time.attempts.sum()) if over_time else 0
+        self.run_refused = int(over_time.refused.sum()) if over_time else 0
+        self.bins = over_time
+        self.first_at_s = None if np.isnan(first) else float(first) / 1e9
+        self.buckets = found
+        self.binding = bound
+        self.growth = _growth_of(bound)
+        self.acceleration = refusals.acceleration(run, by_kind)
+        self.retry_after = retries.RetryAfter(steady)
+        self.amplification = retries.amplification(steady, frames.run["scenario"])
+        self.synchrony = retries.synchrony(steady)
 
 
 def rate_limits(frames: Frames) -> RateLimits | None:
@@ -69,26 +74,7 @@ def rate_limits(frames: Frames) -> RateLimits | None:
     retried = (run["cause"] == schema.RETRY).any()
     if not (refused(run).any() or headed or retried) or not len(run):
         return None
-    by_kind = refusals.kinds(attempts)
-    steady = run[run["stage"] == schema.STEADY]
-    over_time = refusals.bins(run, by_kind)
-    found = find_buckets(attempts, by_kind, over_time, clocks(frames).between_ns / 1e9)
-    first = run.loc[refused(run), "sent_at_ns"].min()
-    bound = binding(found, by_kind.loc[by_kind.index.isin(run.index), "kind"])
-    return RateLimits(
-        shares=refusals.shares(frames.requests.drop_duplicates("request_id"), attempts, by_kind),
-        run_attempts=int(over_time.attempts.sum()) if over_time else 0,
-        run_refused=int(over_time.refused.sum()) if over_time else 0,
-        bins=over_time,
-        first_at_s=None if np.isnan(first) else float(first) / 1e9,
-        buckets=found,
-        binding=bound,
-        growth=_growth_of(bound),
-        acceleration=refusals.acceleration(run, by_kind),
-        retry_after=retries.retry_after(steady),
-        amplification=retries.amplification(steady, frames.run["scenario"]),
-        synchrony=retries.synchrony(steady),
-    )
+    return RateLimits(frames, attempts, run)
 
 
 def binding(found: tuple[Bucket, ...], by_kind: pd.Series[str]) -> Binding:

@@ -1,6 +1,13 @@
 """`tailgauge calibrate`: measures this machine's error through the real worker path, and stores a certificate of it.
 
 It never takes longer than its budget: what does not fit is left out, and the certificate lists it.
+
+Makes a certificate from steps: up to which rate the criteria hold, and how large the errors are up to there.
+
+The highest rate that passed holds, under the latency model for which it is lowest. A lower rate that failed was disturbed
+by something other than the rate, and is listed; if more than one step in four below a rate failed, it does not hold.
+A failure while the endpoint was at its limit, or other processes used the worker's core, does not count against the
+client: its own limit is then unknown.
 """
 
 from __future__ import annotations
@@ -8,17 +15,16 @@ from __future__ import annotations
 import os
 import signal
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.errors import Exit
-from tailgauge.experiments.calibrate import judge
-from tailgauge.experiments.calibrate.calibration_run import authority, calibration_run
-from tailgauge.experiments.calibrate.measure import StepError
-from tailgauge.experiments.calibrate.plan import CalibrationPlan
+from tailgauge.experiments.calibrate.measure import StepError, authority, calibration_run
+from tailgauge.experiments.calibrate.plan import CalibrationPlan, Steps
 from tailgauge.experiments.runners import Progress
 from tailgauge.plan import certificate
 from tailgauge.plan.certificate import PLAIN, TLS
@@ -53,11 +59,11 @@ def calibrate(plan: CalibrationPlan, path: Path, progress: Progress) -> dict[str
     found_of = {
         name: {model: of for (by, model), of in found.items() if by == name} for name in plan.transports
     }
-    transports = {name: judge.transport(of) if of else None for name, of in found_of.items()}
+    transports = {name: transport(of) if of else None for name, of in found_of.items()}
     result = certificate.make({
         "clock": plan.clock, "mode": plan.mode, "planned_per_s": plan.planned_per_s, "transports": transports,
         "load_average": load, "left_out": left_out,
-        "steps": [judge.step_facts(*key, step) for key, steps in found.items() for step in steps],
+        "steps": [step_facts(*key, step) for key, steps in found.items() for step in steps],
     })  # fmt: skip
     certificate.write(path, result)
     return result
@@ -87,7 +93,7 @@ def _measure(plan: CalibrationPlan, folder: Path, progress: Progress) -> tuple[M
                 continue
             found[name, model] = measured
             if plan.planned_per_s is None:
-                wanted[name] = judge.less(steps, measured)
+                wanted[name] = less(steps, measured)
     return found, left_out
 
 
@@ -161,8 +167,72 @@ def _holds(entry: Mapping[str, Any] | None) -> str:
         text += f" ({entry['disturbed']} lower steps failed: disturbed)"
     if entry["failed_at_per_s"] is not None:
         return f"{text}. It fails at {entry['failed_at_per_s']:,.0f}: use more workers"
-    if entry["limited_by"] == judge.ENDPOINT:
+    if entry["limited_by"] == ENDPOINT:
         return f"{text}. The simulated endpoint sends no faster here: the client's limit is unknown"
-    if entry["limited_by"] == judge.OTHERS:
+    if entry["limited_by"] == OTHERS:
         return f"{text}. Other processes used the worker's core above that: calibrate again without them"
     return text
+
+
+# --- the certificate from the steps -------------------------------------------------------------------------------
+
+ENDPOINT, CLIENT, OTHERS = "endpoint", "client", "others"
+TIMES = ("ttft", "gap")
+DISTURBED = 0.25  # of the steps that hold
+
+
+def transport(by_model: Mapping[str, Sequence[StepError]]) -> dict[str, Any]:
+    """One transport's entry in the certificate: the steps of each latency model, at least one, rates rising."""
+    good_steps: list[list[StepError]] = []
+    failed: list[StepError] = []
+    disturbed = 0
+    for steps in by_model.values():
+        reached = holding(steps)
+        good_steps.append([step for step in steps[:reached] if not step.failed])
+        disturbed += reached - len(good_steps[-1])
+        failed += steps[reached : reached + 1]
+    holds_to = min(good[-1].sent_per_s for good in good_steps) if all(good_steps) else None
+    shown = [step for good in good_steps for step in good]
+    blamed = [step.sent_per_s for step in failed if not step.strained and not step.crowded]
+    every = [step for steps in by_model.values() for step in steps]
+    is_strained, is_disturbed = any(step.strained for step in every), any(step.failed for step in every)
+    costs = [cost for good in good_steps if good and (cost := good[-1].cpu_us_per_chunk) is not None]
+    return {
+        "latency_models": list(by_model), "holds_to_per_s": holds_to, "failed_at_per_s": min(blamed, default=None),
+        "limited_by": CLIENT if blamed else ENDPOINT if is_strained else OTHERS if is_disturbed else None,
+        "disturbed": disturbed,
+        **{f"{of}_{error}": _largest(shown, of, error) for of in TIMES for error in ("bias_ms", "spread_ms")},
+        "cpu_us_per_chunk": max(costs, default=None),
+    }  # fmt: skip
+
+
+def holding(steps: Sequence[StepError]) -> int:
+    """How many steps, from the lowest, a transport holds at; those of them that failed were disturbed."""
+    for reached in range(len(steps), 0, -1):
+        failures = sum(bool(step.failed) for step in steps[:reached])
+        if not steps[reached - 1].failed and failures <= reached * DISTURBED:
+            return reached
+    return 0
+
+
+def less(steps: Steps, measured: Sequence[StepError]) -> Steps:
+    """The steps for the next latency model: none above a rate that failed, unless others used the core."""
+    reached = holding(measured)
+    if reached == len(measured) or measured[reached].crowded:
+        return steps
+    return replace(steps, rates=steps.rates[: max(2, reached + 1)])
+
+
+def step_facts(name: str, model: str, step: StepError) -> dict[str, Any]:
+    """A step as plain values, for the certificate."""
+    facts = asdict(step) | {"failed": list(step.failed), "strained": step.strained, "crowded": step.crowded}
+    for times in TIMES:
+        if facts[times] is not None:
+            facts[times]["distance_bound"] = getattr(step, times).distance_bound
+    return {"transport": name, "latency_model": model, **facts}
+
+
+def _largest(steps: Sequence[StepError], times: str, error: str) -> float | None:
+    """The value farthest from 0."""
+    found = (getattr(step, times) for step in steps)
+    return max((float(getattr(one, error)) for one in found if one is not None), key=abs, default=None)

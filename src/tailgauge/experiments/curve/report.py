@@ -12,8 +12,7 @@ from tailgauge.experiments.answer import NONE, NOTHING, Answer, answered, betwee
 from tailgauge.experiments.course import Base
 from tailgauge.experiments.curve.judge import BACKLOG, REFUSALS, Judge, Knee
 from tailgauge.experiments.curve.measure import LoadResult
-from tailgauge_analysis.curves import exports
-from tailgauge_analysis.curves.curve import Curve, CurvePoint, Ends
+from tailgauge_analysis.curves.curve import FILES_NOTE, Curve, CurvePoint, Ends, files
 from tailgauge_analysis.curves.pictures import objectives, pictures
 from tailgauge_analysis.text.formatting import figures, ms, share
 from tailgauge_analysis.text.section import INCONCLUSIVE, Cell, Column, ObjectiveLine, Result, Table, Value
@@ -43,8 +42,8 @@ def answer(judge: Judge, runs: Sequence[LoadResult], base: Base) -> Answer:
     note = NOTE.format("scheduled" if judge.is_open else "sent")
     return answered(
         "curve", "Load curve", Result(outcome, sentence, tuple(_lines(curve, outcome)), tuple(details)), curve,
-        [Table.of("Loads", curve.points, _columns(curve), note)], [*_notes(curve, found), exports.NOTE], smallest,
-        pictures(curve), exports.files(curve),
+        [Table.of("Loads", curve.points, _columns(curve), note)], [*_notes(curve, found), FILES_NOTE], smallest,
+        pictures(curve), files(curve),
     )  # fmt: skip
 
 

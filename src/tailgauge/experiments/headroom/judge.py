@@ -92,21 +92,38 @@ class RateResult:
     offered: Mapping[Trace, Costs]  # at today's rate
 
 
-@dataclass(frozen=True, slots=True)
 class JudgedRate:
     """The runs at one rate; `alone`: the outcome without any known limit; `leans`: the more likely one if that is
-    inconclusive.
+    inconclusive. `unseen_per_s`: growth of the backlog that its runs may have missed.
     """
 
-    rate_per_s: float
-    emptied: bool
-    runs: tuple[RateResult, ...]
-    refused: Proportion
-    objectives: tuple[Met, ...]
-    outcome: str
-    alone: str
-    leans: str
-    unseen_per_s: float  # growth of the backlog that its runs may have missed
+    def __init__(
+        self, runs: Sequence[RateResult], settings: Settings, known: Rate | None, met: str,
+        *, by_capacity: bool, refuses: bool
+    ) -> None:  # fmt: skip
+        first = runs[0]
+        self.rate_per_s, self.emptied, self.runs = first.rate_per_s, first.emptied, tuple(runs)
+        self.refused = refused = _pooled([one.refused for one in runs])
+        self.objectives = _together(runs)
+        self.unseen_per_s = _unseen(runs)
+        growing = sum(one.growing for one in runs) * 2 > len(runs)
+        alone = _alone(refused, settings, met, growing=growing)
+        if not refuses:
+            unseen = all(one.growth_per_s is None for one in runs)
+            alone = FAIL if growing else INCONCLUSIVE if unseen and met == PASS else met
+        outcome = alone
+        if known is not None and by_capacity:
+            outcome = _by_capacity(known, runs, alone, met)
+        elif known is not None:
+            spared = (refused.high or 0.0) < settings.refused
+            outcome = _by_limit(known, first, alone, contradicted=first.emptied and spared)
+        elif first.emptied and alone == FAIL:
+            outcome = INCONCLUSIVE  # it was made to refuse: without a known limit that proves little
+        if outcome == PASS and met != PASS:
+            outcome = alone
+        too_much = (refused.value or 0.0) > settings.refused or any(one.missed for one in self.objectives)
+        self.outcome, self.alone = outcome, alone
+        self.leans = alone if alone != INCONCLUSIVE else FAIL if too_much else PASS
 
 
 Runs = Sequence[RateResult]
@@ -119,7 +136,7 @@ def judged(runs: Runs, settings: Settings, known: Rate | None, *, by_capacity: b
     ascending = [list(group) for _, group in groupby(sorted(runs, key=key), key)]
     refuses = is_limited(runs) or any(one.refused.k for one in runs)
     return [
-        _judged(of, settings, known, met, by_capacity=by_capacity, refuses=refuses)
+        JudgedRate(of, settings, known, met, by_capacity=by_capacity, refuses=refuses)
         for of, met in zip(ascending, _met(ascending), strict=True)
     ]
 
@@ -127,34 +144,6 @@ def judged(runs: Runs, settings: Settings, known: Rate | None, *, by_capacity: b
 def is_limited(runs: Runs) -> bool:
     """Whether a header named a limit, or a 429 came."""
     return any(one.buckets or one.kinds for one in runs)
-
-
-def _judged(
-    runs: Runs, settings: Settings, known: Rate | None, met: str, *, by_capacity: bool, refuses: bool
-) -> JudgedRate:  # fmt: skip
-    first = runs[0]
-    refused = _pooled([one.refused for one in runs])
-    objectives = _together(runs)
-    growing = sum(one.growing for one in runs) * 2 > len(runs)
-    alone = _alone(refused, settings, met, growing=growing)
-    if not refuses:
-        unseen = all(one.growth_per_s is None for one in runs)
-        alone = FAIL if growing else INCONCLUSIVE if unseen and met == PASS else met
-    outcome = alone
-    if known is not None and by_capacity:
-        outcome = _by_capacity(known, runs, alone, met)
-    elif known is not None:
-        spared = (refused.high or 0.0) < settings.refused
-        outcome = _by_limit(known, first, alone, contradicted=first.emptied and spared)
-    elif first.emptied and alone == FAIL:
-        outcome = INCONCLUSIVE  # it was made to refuse: without a known limit that proves little
-    if outcome == PASS and met != PASS:
-        outcome = alone
-    too_much = (refused.value or 0.0) > settings.refused or any(one.missed for one in objectives)
-    leans = alone if alone != INCONCLUSIVE else FAIL if too_much else PASS
-    return JudgedRate(
-        first.rate_per_s, first.emptied, tuple(runs), refused, objectives, outcome, alone, leans, _unseen(runs)
-    )  # fmt: skip
 
 
 def _alone(refused: Proportion, settings: Settings, met: str, *, growing: bool) -> str:

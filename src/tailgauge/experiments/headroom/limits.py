@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tailgauge.experiments.headroom.judge import Rate, RateResult, Runs
-from tailgauge_analysis.sections.rate_limits.estimates import DECISIONS, Estimate
+from tailgauge_analysis.sections.rate_limits.buckets import DECISIONS, Estimate
 from tailgauge_analysis.stats.bootstrap import SEED
 from tailgauge_analysis.stats.quantiles import Floats
 

@@ -18,8 +18,7 @@ from tailgauge.experiments.course import RunReading
 from tailgauge.experiments.headroom.judge import Charges, Met, Rate, RateResult, Trace
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics import slo
-from tailgauge_analysis.metrics.stability import BACKLOG, FEWEST_FOR_GROWTH
-from tailgauge_analysis.metrics.throughput import Work
+from tailgauge_analysis.metrics.stability import BACKLOG, FEWEST_FOR_GROWTH, Work
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.reading.rate_limit_headers import INPUT, KINDS, OUTPUT, REQUESTS, TOKENS
 from tailgauge_analysis.sections.rate_limits.buckets import known_buckets, offered_load

@@ -3,11 +3,16 @@
 This file writes; what and when come from the answer. The server log takes the clock beside each write. Due times are
 absolute, so lateness never adds up: a late chunk leaves at once and the next one is due when it always was. Callbacks of the
 loop's timers, and of the engine's, write straight to the socket: no task, no future and no coroutine per chunk.
+
+The bytes of one call's content chunks: the protocol's event around the content, in one HTTP/1.1 chunk.
+
+Everything that a stream's chunks share is encoded once, when the call starts: sending one costs a join of ready-made bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import socket
 import struct
 from collections.abc import Callable, Iterable
@@ -17,11 +22,14 @@ from time import monotonic_ns
 from aiohttp import HttpVersion11, web
 
 from tailgauge.scenario.simulated import ProxyTable
+from tailgauge.simulator.behaviours.content import SIGNATURE_DELTA, PlanPieces, TextPieces, block_bytes
 from tailgauge.simulator.behaviours.faults import END_MARK, ERROR_EVENT, RESET
-from tailgauge.simulator.behaviours.proxy import Buffer, Flush, passes
+from tailgauge.simulator.behaviours.gateway import Buffer, Flush, passes
+from tailgauge.simulator.behaviours.tokens import BYTES_PER_TOKEN, chunk_texts, text
 from tailgauge.simulator.core.answer import Answer, nobody
 from tailgauge.simulator.http.driver import sleep_until
-from tailgauge.simulator.protocols.frames import Frames, framed, frames_of
+from tailgauge.simulator.protocols.request import Reply
+from tailgauge.simulator.protocols.wire import Wire
 
 _HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
 _NO_LINGER = struct.pack("ii", 1, 0)  # on, 0 seconds: what is unsent is thrown away and the peer gets a reset
@@ -240,7 +248,7 @@ def reset(request: web.Request) -> None:
 
 
 class ProxyWriter:
-    """A writer in front of a transport: `behaviours.proxy` decides what leaves when, this keeps the bytes and the timer.
+    """A writer in front of a transport: `behaviours.gateway` decides what leaves when, this keeps the bytes and the timer.
 
     The headers leave with the first bytes, as those of a proxy that waits for its buffer do.
     """
@@ -297,3 +305,81 @@ class ProxyWriter:
 
 
 Writer = asyncio.Transport | ProxyWriter  # where bytes leave
+
+
+# --- the bytes of the content chunks ------------------------------------------------------------------------------
+
+Frames = Callable[[int], bytes]  # what is written for a chunk, by its index
+
+
+def text_frames(around_text: tuple[bytes, bytes], pieces: TextPieces, *, chunked: bool) -> Frames:
+    """The chunks of one text."""
+    per_chunk, last = pieces.per_chunk, pieces.count - 1
+    texts, last_text = chunk_texts(per_chunk), text(pieces.tokens - last * per_chunk, last * per_chunk)
+    before, behind = _around(around_text, len(texts[0]), chunked)
+    before_last, behind_last = _around(around_text, len(last_text), chunked)
+    last_frame = before_last + last_text + behind_last
+
+    def frame(index: int) -> bytes:
+        return last_frame if index == last else before + texts[index % len(texts)] + behind
+
+    return frame
+
+
+def numbered_frames(
+    around_text: tuple[bytes, bytes], pieces: TextPieces, name: str, first: int, *, chunked: bool
+) -> Frames:
+    """The chunks of one text whose events have ids; `first` is the number of the first."""
+    before, behind = around_text
+
+    def frame(index: int) -> bytes:
+        size, number = pieces.tokens_sent(index + 1) - pieces.tokens_sent(index), first + index
+        content = text(size, number * pieces.per_chunk)
+        return framed(b"id: %b-%d\n%b%b%b" % (name.encode(), number, before, content, behind), chunked)
+
+    return frame
+
+
+def plan_frames(wire: Wire, reply: Reply, pieces: PlanPieces, pair_tokens: int, *, chunked: bool) -> Frames:
+    """The chunks of a plan. With the first chunk of a block go the events between the two blocks."""
+    assert reply.plan is not None
+    blocks = reply.plan.blocks
+    contents = [block_bytes(block, pair_tokens) for block in blocks]
+
+    def frame(index: int) -> bytes:
+        number, delta, start, size = pieces.pieces[index]
+        opened = pieces.pieces[index - 1].block if index else 0
+        between = [wire.between(reply, n) for n in range(opened + 1, number + 1)]
+        before, behind = wire.delta(reply, number, delta)
+        content = b""
+        if delta != SIGNATURE_DELTA:  # which is the protocol's own constant
+            content = contents[number][start * BYTES_PER_TOKEN : (start + size) * BYTES_PER_TOKEN]
+            if blocks[number].is_json:
+                content = json.dumps(content.decode())[1:-1].encode()
+        return framed(b"".join((*between, before, content, behind)), chunked)
+
+    return frame
+
+
+def frames_of(
+    wire: Wire, reply: Reply, pieces: TextPieces | PlanPieces, pair_tokens: int, *, chunked: bool,
+    numbered: tuple[str, int] | None = None,
+) -> Frames:  # fmt: skip
+    """The bytes of an answer's chunks; `numbered`: name of the stream and number of its first event."""
+    if isinstance(pieces, PlanPieces):
+        return plan_frames(wire, reply, pieces, pair_tokens, chunked=chunked)
+    if numbered is not None:
+        return numbered_frames(wire.around_text(reply), pieces, *numbered, chunked=chunked)
+    return text_frames(wire.around_text(reply), pieces, chunked=chunked)
+
+
+def framed(data: bytes, chunked: bool) -> bytes:
+    """Bytes of the body as HTTP/1.1 sends them."""
+    return b"%x\r\n%b\r\n" % (len(data), data) if chunked else data
+
+
+def _around(around_text: tuple[bytes, bytes], text_bytes: int, chunked: bool) -> tuple[bytes, bytes]:
+    before, behind = around_text
+    if not chunked:  # HTTP/1.0: the end of the connection ends the body
+        return before, behind
+    return b"%x\r\n%b" % (len(before) + text_bytes + len(behind), before), behind + b"\r\n"

@@ -5,12 +5,13 @@ import math
 import numpy as np
 import pytest
 
-from tailgauge_analysis.sections.fan_out.predictions import conditional, naive
-from tailgauge_analysis.sections.fan_out.siblings import (
+from tailgauge_analysis.sections.fan_out.dependence import (
     STRETCH,
     beta_binomial_any,
+    conditional,
     correlation,
     k_eff,
+    naive,
     permuted,
     siblings,
     stretches,

@@ -10,7 +10,6 @@ from run_folders.dry_runs import dry_run_of
 
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.sections.latency_under_load import diagnosis, slopes
-from tailgauge_analysis.sections.latency_under_load.concurrency import open_at
 from tailgauge_analysis.sections.latency_under_load.section import section
 from tailgauge_analysis.sections.latency_under_load.slopes import (
     CACHED,
@@ -18,6 +17,7 @@ from tailgauge_analysis.sections.latency_under_load.slopes import (
     CONTEXT,
     IN_FLIGHT,
     UNCACHED,
+    open_at,
     regress,
 )
 

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 from tailgauge_analysis.reading import rate_limit_headers
-from tailgauge_analysis.sections.rate_limits import estimates, token_bucket
+from tailgauge_analysis.sections.rate_limits import buckets, token_bucket
+from tailgauge_analysis.sections.rate_limits.buckets import LevelSeries, consumption
 from tailgauge_analysis.sections.rate_limits.costs import Costs
-from tailgauge_analysis.sections.rate_limits.estimates import consumption, level_series
 from tailgauge_analysis.sections.rate_limits.token_bucket import Growth, growth
 
 
@@ -84,7 +84,7 @@ def test_refusals_by_chance_are_not_believed_to_be_a_bucket():
     )
 
     assert not found.is_credible
-    found = estimates.rate(None, found, None, rate_limit_headers.REQUESTS)
+    found = buckets.rate(None, found, None, rate_limit_headers.REQUESTS)
     assert found.value is None
     assert found.why == "no token bucket explains these 429s"
 
@@ -158,10 +158,10 @@ def test_the_recorded_response_of_the_documentation_gives_its_rate():
     rows = pd.DataFrame({
         "header_input_tokens_limit": [16000.0], "header_input_tokens_remaining": [12000.0],
     })  # fmt: skip
-    found = estimates.read_headers(rows, rate_limit_headers.INPUT, np.array([False]))
+    found = buckets.read_headers(rows, rate_limit_headers.INPUT, np.array([False]))
 
     assert found.slack == 500
-    found = estimates.rate(found, None, None, rate_limit_headers.INPUT)
+    found = buckets.rate(found, None, None, rate_limit_headers.INPUT)
     assert (found.value, found.how) == (16000 / 60, "headers")
 
 
@@ -172,8 +172,8 @@ def test_a_header_that_the_429s_contradict_is_not_believed():
         "header_requests_limit": [900.0] * n, "header_requests_remaining": [897.0] * n,
         "headers_at_ns": costs.at_s * 1e9, "ended_at_ns": costs.at_s * 1e9,
     })  # fmt: skip
-    found = estimates.read_headers(rows, rate_limit_headers.REQUESTS, costs.refused)
-    found = estimates.rate(found, token_bucket.fit(costs), costs, rate_limit_headers.REQUESTS)
+    found = buckets.read_headers(rows, rate_limit_headers.REQUESTS, costs.refused)
+    found = buckets.rate(found, token_bucket.fit(costs), costs, rate_limit_headers.REQUESTS)
 
     assert found.how == "429s"
     assert found.low <= 5 <= found.high
@@ -182,7 +182,7 @@ def test_a_header_that_the_429s_contradict_is_not_believed():
 
 def test_the_level_over_time_is_the_buckets_own():
     costs = served(np.array([0.0, 0.1, 0.2, 2.5]), rate=1, burst=4)
-    found = level_series(costs, 1.0, 4.0, None, 1, 3.0)
+    found = LevelSeries(costs, 1.0, 4.0, None, 1, 3.0)
 
     assert found.lowest.tolist() == pytest.approx([1.2, 2.0, 2.5, 3.0])
     assert (found.least, found.least_at_s) == (pytest.approx(1.2), 0.2)
@@ -190,11 +190,11 @@ def test_the_level_over_time_is_the_buckets_own():
 
 def test_a_level_that_the_headers_deny_is_moved_and_counted():
     costs = served(np.array([0.0, 1.0, 2.0]), rate=1, burst=10)
-    found = estimates.HeaderReadings(
+    found = buckets.HeaderReadings(
         60, 1, np.array([59.0, 50.0]), np.array([1.0, 10.0]), 0.0, np.array([0, 1]),
         np.zeros(2, np.bool_),
     )  # fmt: skip
-    found = level_series(costs, 1.0, 10.0, found, 1, 2.0)
+    found = LevelSeries(costs, 1.0, 10.0, found, 1, 2.0)
 
     assert (found.compared, found.agreeing) == (2, 1)
     assert found.least == pytest.approx(1.0, abs=0.01)

@@ -7,10 +7,10 @@ from run_folders.dry_runs import dry_run_frames, limited
 from run_folders.planted_frames import calls
 
 from tailgauge_analysis.sections.rate_limits.retries import (
+    RetryAfter,
     amplification,
     early_s,
     expected,
-    retry_after,
     synchrony,
 )
 from tailgauge_analysis.sections.rate_limits.section import rate_limits
@@ -36,7 +36,7 @@ def test_an_attempt_before_the_named_time_is_a_violation_by_its_margin():
         [(0.0, 0.1, 2), (2.2, 2.3, None)],  # 0.1 s late
         [(0.0, 0.1, 2), (0.3, 0.4, 1), (2.0, 2.1, None)],  # 1.8 s early; then 0.1 s early by the first 429
     )
-    found = retry_after(run)
+    found = RetryAfter(run)
 
     assert sorted(early_s(run).round(6)) == [-0.1, 0.1, 0.5, 1.8]
     assert (found.with_header.n, found.with_header.k, found.violations.n, found.violations.k) == (4, 4, 4, 3)
@@ -66,7 +66,7 @@ def test_an_immediate_retry_is_early_even_in_the_moment_of_the_429():
 
 
 def test_a_429_without_the_header_asks_for_nothing():
-    found = retry_after(tries([(0.0, 0.1, 0), (0.2, 0.3, None)], [(0.0, 0.1, 4)]))
+    found = RetryAfter(tries([(0.0, 0.1, 0), (0.2, 0.3, None)], [(0.0, 0.1, 4)]))
 
     assert (found.with_header.n, found.with_header.k, found.with_header.value) == (2, 1, 0.5)
     assert (found.violations.n, found.violations.value) == (0, None)

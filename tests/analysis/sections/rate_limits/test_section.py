@@ -12,10 +12,10 @@ from tailgauge_analysis.sections.rate_limits.refusals import (
     CERTAIN,
     LIKELY,
     NO,
+    Shares,
     acceleration,
     bins,
     kinds,
-    shares,
 )
 from tailgauge_analysis.sections.rate_limits.section import rate_limits, section
 from tailgauge_analysis.stats.binomial import clopper_pearson
@@ -30,7 +30,7 @@ def finite(found):
 
 def test_the_share_of_429s_is_of_the_attempts_of_the_steady_stage():
     run = calls(100, refused=range(0, 40, 2), stage=["warmup"] * 20 + ["steady"] * 80)
-    found = shares(frames_of(run).requests, run, kinds(run))
+    found = Shares(frames_of(run).requests, run, kinds(run))
 
     of = found.refused
     assert (of.n, of.k, found.requests, found.requests_refused) == (80, 10, 80, 10)
@@ -42,7 +42,7 @@ def test_the_share_of_429s_is_of_the_attempts_of_the_steady_stage():
 def test_the_529s_are_counted_separately():
     run = calls(40, refused=[3])
     run.loc[10:19, "ended"] = "overloaded"
-    found = shares(frames_of(run).requests, run, kinds(run))
+    found = Shares(frames_of(run).requests, run, kinds(run))
 
     assert (found.refused.k, found.overloaded.k, found.overloaded.n) == (1, 10, 40)
     assert found.overloaded.low < 0.25 < found.overloaded.high
