@@ -214,3 +214,25 @@ def test_a_run_that_ends_is_not_answered_with_more_calls():
     table = fallback(1.0, retry={"policy": "naive"})
 
     assert one(table, Outcome(None, 5, "censored")).done == Done("censored")
+
+
+@pytest.mark.parametrize(
+    ("table", "acts"),
+    [
+        ({}, False),
+        ({"hedge": {"policy": "fixed", "delay_ms": 5.0}}, True),
+        ({"retry": {"policy": "naive"}}, True),
+        ({"fallback": {"after_s": 1.0}}, True),
+        ({"cancel": {"share": 0.5, "after_s": 1.0}}, True),
+    ],
+)
+def test_a_call_that_is_only_read_to_its_end_acts_on_nothing(table, acts):
+    assert Streaming(Traffic(**table)).acts is acts
+
+
+def test_steps_of_a_plugin_may_act_on_anything():
+    class Again(Streaming):
+        def steps(self, request):
+            return (yield from super().steps(request))
+
+    assert Again(Traffic()).acts

@@ -39,9 +39,10 @@ class Streaming(Pattern):
 
     @property
     def acts(self) -> bool:
-        """Not if it reads one call to its end, whatever comes."""
+        """Not if it reads one call to its end, whatever comes; a plugin's own steps may do more."""
+        traffic, is_own = self.traffic, type(self).steps is not Streaming.steps
         return (
-            not self._is_patient or self.traffic.hedge.policy != "off" or self.traffic.retry.policy != "none"
+            is_own or not self._is_patient or (traffic.hedge.policy, traffic.retry.policy) != ("off", "none")
         )
 
     def steps(self, request: Request) -> Steps:
