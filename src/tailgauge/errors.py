@@ -10,7 +10,8 @@
     ├── InterruptedRunError    Ctrl-C before the start                                  exit 130
     └── InternalError           a fault of Tailgauge; its traceback is in a file        exit 70
 
-A failed request is none of these: it is a row with an outcome. Only the cli package prints and exits.
+A failed request is none of these: it is a row with an outcome. Exit codes of results: `analysis/tailgauge_analysis/text/section.py`
+(`EXITS`), by what `sections/result.py`, `comparing/` and `experiments/answer.py` decide.
 """
 
 from __future__ import annotations

@@ -393,10 +393,13 @@ def losses(
         left, not_sent = _left(worker, leased or 0, rows, lacks, len(mine), closed=run["closed"])
         still = _without(worker["missing"], mine) if left or not_sent else ()
         not_due, came_late = (whole(worker["counts"].get(name)) or 0 for name in ("not_due", "came_late"))
-        of = (number, worker["host"], worker["state"], worker["recorded_state"], worker["why"])
-        counted = (leased, rows, left, len(mine), not_sent, min(not_sent, not_due), min(not_sent, came_late))
-        recorded = (tuple(worker["silent"]), worker["late_s"], worker["unwritten"])
-        found.append(Loss(*of, *counted, still, *recorded))
+        loss = Loss(
+            worker=number, host=worker["host"], state=worker["state"], recorded_state=worker["recorded_state"],
+            why=worker["why"], leased=leased, rows=rows, left=left, found=len(mine), not_sent=not_sent,
+            not_due=min(not_sent, not_due), came_late=min(not_sent, came_late), missing=still,
+            silent=tuple(worker["silent"]), late_s=worker["late_s"], unwritten=worker["unwritten"],
+        )  # fmt: skip
+        found.append(loss)
     return tuple(found)
 
 

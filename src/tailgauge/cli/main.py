@@ -38,12 +38,11 @@ from tailgauge.rows.run_folder import new_run_id
 from tailgauge.rows.text_file import refusal
 
 if TYPE_CHECKING:
+    from tailgauge.plan.resolve import Settings
     from tailgauge.scenario.simulated import Simulated
     from tailgauge.simulator.http.requests import ServerOptions
     from tailgauge_analysis.text.picture import Picture
     from tailgauge_analysis.text.section import Report
-if TYPE_CHECKING:
-    from tailgauge.plan.resolve import Settings
 
 CITE = "Cite this calibration certificate (default: the stored one)."
 PLANNED = "Planned rate per worker: test 50, 100 and 150%."

@@ -78,7 +78,7 @@ class Run:
         self.preflight: list[dict[str, Any]] = []
         self.not_leased: list[dict[str, float]] = []
         self.failure: TailgaugeError | None = None
-        self.tried: dict[str, Any] | None = None  # the first worker's message on the preflight
+        self.preflight_result: dict[str, Any] | None = None  # the first worker's message on the preflight
         self.start_at_ns: int | None = None
         self.admission_end_at_ns: int | None = None
         self.admitted = Event()  # the schedule has ended or was cut short
@@ -144,7 +144,7 @@ class Run:
             self._join(worker)
 
     def _on_tried(self, _: RunWorker, data: dict[str, Any]) -> None:
-        self.tried, self.preflight = data, data["calls"]
+        self.preflight_result, self.preflight = data, data["calls"]
 
     def _on_opened(self, worker: RunWorker, data: dict[str, Any]) -> None:
         worker.opened = True
@@ -203,7 +203,7 @@ class Run:
         try:
             self._prepare()
             self._send_plan()
-            self._try()
+            self._preflight()
             self._open()
             self._go()
             self._lease_slices()
@@ -247,12 +247,12 @@ class Run:
             "run": self._facts(),
         }  # fmt: skip
 
-    def _try(self) -> None:
+    def _preflight(self) -> None:
         """The preflight, by the first worker: targets, tokens per word, prefixes written before the run."""
         self._send("try", next(iter(self.workers)))
         calls = len(preflight_calls(self.scenario)) + prefixes(self.scenario)
         patience = self.scenario.limits.attempt_deadline_s + self.scenario.limits.connect_timeout_s + 5
-        self._await(lambda: self.tried is not None, patience * calls, "the preflight did not end")
+        self._await(lambda: self.preflight_result is not None, patience * calls, "the preflight did not end")
         for call in self.preflight:
             if call["ended"] not in USABLE and call["needed"]:
                 at = call["target"] == SECOND
@@ -275,7 +275,7 @@ class Run:
     @property
     def _engines(self) -> dict[str, str | None]:
         """By target, where exact answers are asked for; None of an unknown one."""
-        return {} if self.tried is None else self.tried["engines"]
+        return {} if self.preflight_result is None else self.preflight_result["engines"]
 
     def _open(self) -> None:
         """Open connections beforehand, after the preflight so that they are fresh at the start."""
@@ -287,8 +287,8 @@ class Run:
             self._await(lambda: all(m.opened for m in workers), patience, "the connections were not opened")
 
     def _go(self) -> None:
-        assert self.tried is not None
-        left = self.settings.limit.less(Amount.of_plain(self.tried["spent"]))
+        assert self.preflight_result is not None
+        left = self.settings.limit.less(Amount.of_plain(self.preflight_result["spent"]))
         workers = self.workers.living()
         shares = left.shares(len(workers)) if workers else []
         schedule, leaves_out = self.settings.schedule, self.scenario.limits.lost_share == "leave_out"
@@ -303,8 +303,8 @@ class Run:
             self.on_hello(node, data)
 
     def _send_go(self, worker: RunWorker, limit: Amount) -> None:
-        assert self.tried is not None
-        plan = {"learnt": self.tried["learnt"], "engines": self._engines, "limit": limit.plain()}
+        assert self.preflight_result is not None
+        plan = {"learnt": self.preflight_result["learnt"], "engines": self._engines, "limit": limit.plain()}
         self._send("go", worker, start_at_ns=self.start_at_ns, **plan)
 
     def _lease_slices(self) -> None:
@@ -437,7 +437,7 @@ class Run:
     def _facts(self) -> dict[str, Any]:
         """Facts that master and workers both write, so that either record identifies the run."""
         settings, origin = self.settings, (self.settings.scenario_file, self.settings.overrides)
-        learnt = Learnt(*self.tried["learnt"]) if self.tried else Learnt()
+        learnt = Learnt(*self.preflight_result["learnt"]) if self.preflight_result else Learnt()
         return {
             "run_id": self.run_id, "started_at": self._started_at, "start_at_ns": self.start_at_ns,
             "estimate": settings.estimate.facts(), **learnt.facts(self.scenario), "engines": self._engines,

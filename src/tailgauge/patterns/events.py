@@ -129,7 +129,7 @@ class Ended(OfCall):
     """A call is over; `ended` is its class (schema.ENDED_CLASSES)."""
 
     ended: str
-    retry_after_s: float | None
+    retry_after_s: float | None  # of the answer, read by worker/outcome.py
     should_retry: bool | None = None  # x-should-retry of the target
     text: str | None = None  # with Call.keep_text; of a call about a job, the JSON that came back
     location: str | None = None  # of the answer to a job's submission

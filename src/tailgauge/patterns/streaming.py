@@ -39,10 +39,12 @@ class Streaming(Pattern):
 
     @property
     def acts(self) -> bool:
-        """Not if it reads one call to its end, whatever comes; a plugin's own steps may do more."""
-        traffic, is_own = self.traffic, type(self).steps is not Streaming.steps
+        """Not if it reads one call to its end, whatever comes; the steps of a plugin may do more."""
+        traffic, is_custom = self.traffic, type(self).steps is not Streaming.steps
         return (
-            is_own or not self._is_patient or (traffic.hedge.policy, traffic.retry.policy) != ("off", "none")
+            is_custom
+            or not self._is_patient
+            or (traffic.hedge.policy, traffic.retry.policy) != ("off", "none")
         )
 
     def steps(self, request: Request) -> Steps:
