@@ -155,6 +155,7 @@ def test_what_raises_is_named_by_file_and_line_and_the_rest_goes_on(
     ended = requests.groupby("traffic").ended.agg(set).to_dict()
     both = {"ok", "plugin_error"}
     assert ended == {"pattern": both, "early": {"plugin_error"}, "source": both, "fine": {"ok"}}
+    assert (requests.ended_at_ns >= requests.dispatched_at_ns).all()
     odd = requests.request_id // 65536 % 2 == 1
     assert set(requests[(requests.traffic == "source") & odd].ended) == {"ok"}
 

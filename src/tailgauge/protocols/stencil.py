@@ -70,7 +70,7 @@ class Stencil:
         first = re.compile(head)
         self._match_head, self._match_rest, self._fixed = first.match, rest, first.groups > 0
         self._tail = None if tail is None else b'"%b' % tail + _ENDS
-        self._head = b"\0"
+        self._head: bytes | None = None  # that served last
 
     def texts(self, reads: Sequence[bytes], begin: int) -> list[str]:
         """The texts of the reads from number `begin` on, as long as they are of this stencil; none is empty."""
@@ -80,7 +80,7 @@ class Stencil:
         for read in islice(reads, begin, None):
             size = sizes.get(len(read)) or _size(len(read))
             at = len(size)
-            if not read.startswith(head, at):
+            if head is None or not read.startswith(head, at):
                 other = self._match_head(read, at)
                 if other is None or (self._fixed and found) or not _is_utf8(other[0]):
                     break

@@ -427,7 +427,7 @@ static size_t share_of(const Reader *self) {
 static int hand_over(Reader *self, const Read *read, const char *bytes, long long wall_offset, PyObject *out) {
     Slot *slot = &self->slots[read->slot];
     if (slot->fd < 0 || slot->generation != read->generation) return 0;
-    if (read->size < 0) return slot->sealed ? append(out, Py_BuildValue("(OOLLL)", slot->owner, Py_None, 0LL, (long long)read->read_at, 0LL)) : 0;
+    if (read->size < 0) return slot->sealed ? append(out, Py_BuildValue("(NOLLL)", Py_NewRef(slot->owner), Py_None, 0LL, (long long)read->read_at, 0LL)) : 0;
     const char *data = bytes + read->offset;
     Py_ssize_t size = read->size;
     long long at = !size ? read->error : read->stamp ? read->stamp - wall_offset : read->read_at;

@@ -150,7 +150,9 @@ class Connection:
             get_hub().loop.run_callback(self._tls_ends)
 
     def _unsealed(self) -> Iterator[Read]:
-        while self._sealed and not self.closed:  # in their order, also where decoding one asks for the rest
+        while (
+            self._sealed and not self.closed and self._tls_over is None
+        ):  # in their order, also where decoding one asks for the rest
             data, arrived, now, empty = self._sealed.pop(0)
             if plain := self._decrypt(data):
                 yield plain, arrived, now, empty
@@ -213,7 +215,9 @@ class Connection:
 
     def alive(self) -> bool:
         """Whether an idle connection is open, without an end or stray bytes in the socket."""
-        if self.closed or (self._reading is not None and READER.waits(self._reading, self)):
+        if self.closed or self._tls_over is not None:
+            return False
+        if self._reading is not None and READER.waits(self._reading, self):
             return False
         try:
             self._raw.recv(1, _socket.MSG_PEEK)
@@ -550,11 +554,11 @@ class Pool:
         self, origin: Origin, connection: Connection, hint: bytes, since_ns: int | None = None, *, answered: bool = True
     ) -> None:  # fmt: skip
         """Keep a connection for later; `hint` is the response's Keep-Alive header, `since_ns` when it ended."""
-        origin_pool = self._pools[origin]
+        origin_pool, now = self._pools[origin], monotonic_ns()
         if connection.closed or len(origin_pool.idle) >= self._limit:
             connection.close()
             return
-        since_ns = since_ns or monotonic_ns()
+        since_ns = min(since_ns or now, now)  # the clock of arrivals may have been set
         item = Idle(connection, since_ns, since_ns + _kept_ns(hint), answered)
         origin_pool.idle.append(item)
         connection.on_idle_end = lambda: self._closed_by_peer(origin_pool, item)

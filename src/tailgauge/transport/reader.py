@@ -8,6 +8,7 @@ connections read in callbacks of the hub, and a busy worker reads late; `Polls` 
 from __future__ import annotations
 
 import select
+import sys
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -79,7 +80,10 @@ class Reader:
         """Pass on what was read by now, also what may wait; within a call that passes on, behind what comes before."""
         self.collect()
         if not self._is_passing:
-            self._pass_on()
+            try:
+                self._pass_on()
+            except Exception:  # noqa: BLE001 - of one stream, not of who asks: the hub reports it, as it does otherwise
+                get_hub().handle_error(self._pass_on, *sys.exc_info())
 
     def waits(self, number: int, connection: Recipient) -> bool:
         """Whether something was read that the connection has not been given."""

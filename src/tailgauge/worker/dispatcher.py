@@ -106,6 +106,10 @@ class Dispatcher(Requests):
 
     def _send(self, turn: Turn) -> None:
         """Begin a request, unless a limit of the run is reached."""
+        if self._is_full():
+            READER.catch_up()  # an answer may have ended, or a bug the run
+            if self.stopped:
+                return
         if not (turn.prompts or turn.failed):
             self._make_prompts(turn)
         if not (turn.failed or self.admits(turn)):
@@ -116,6 +120,8 @@ class Dispatcher(Requests):
     def send_now(self, turn: Turn, over: Signal) -> Drive | None:
         """Send the request of a task; `over` is set at its end. None: dropped at the in-flight cap, or nothing is admitted."""
         self._make_prompts(turn)
+        if self._is_full():
+            READER.catch_up()
         if self.stopped or not self.admits(turn):
             self.stop()
             return None
@@ -165,12 +171,6 @@ class Dispatcher(Requests):
         self._censor()
 
     # --- one request ------------------------------------------------------------------------------------------
-
-    def _is_full(self) -> bool:
-        if not super()._is_full():
-            return False
-        READER.catch_up()
-        return super()._is_full()
 
     def _is_awaited(self, request_id: int) -> bool:
         return request_id in self._awaited

@@ -72,7 +72,8 @@ def _streamed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
         if decoder.streams:
             code = decoder.error_code  # vLLM refuses a call within a stream
             ended = _CLASSES.get(code, schema.STREAM_ERROR) if isinstance(code, int) else schema.STREAM_ERROR
-            return Outcome(ended, kind_of_error, text, _limit_kind(exchange) if code == 429 else None)
+            limit = _limit_kind(exchange) if ended == schema.RATE_LIMITED else None
+            return Outcome(ended, kind_of_error, text, limit)
         return Outcome(schema.CLIENT_ERROR, kind_of_error, _text(exchange.plain_body) or text)
     if cut in violations.VIOLATIONS:
         return Outcome(schema.STREAM_ERROR, cut, exchange.cut_text)

@@ -102,7 +102,7 @@ class Requests(ABC):
         done, now_ns, counters = drive.done, self._timing.now_ns(), self.counters
         assert done is not None
         if not drive.origin.acts and done.ended != CENSORED:
-            now_ns = drive.last_at_ns  # it may have waited
+            now_ns = drive.last_at_ns or now_ns  # it may have waited
         self._open.pop(drive, None)
         counters.in_flight -= 1
         self._record(turn, stage, dispatched, drive, done, now_ns)
