@@ -24,7 +24,7 @@ SHARE, BURST = 0.2, 4
 
 # Three in ten calls are slow and due for a copy; in the spike the limit of requests is passed, before and after it not.
 HEDGED = [
-    *("--rate=20", "--duration=6"),
+    *("--rate=20", "--duration=6", "--set=stop.min_completed=0"),  # the spike would end a longer run
     *("--set=arrival.shape.kind=spike", "--set=arrival.shape.at=0.5", "--set=arrival.shape.width=0.15"),
     *("--set=arrival.shape.factor=5", "--set=simulated.limits.rpm=1200", "--set=simulated.limits.burst=15"),
     *("--set=simulated.stragglers.slow_share=0.3", "--set=traffic.chat.hedge.delay_ms=300"),

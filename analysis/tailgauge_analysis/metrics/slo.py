@@ -132,7 +132,7 @@ def on_latency(scenario: Json) -> list[Criterion]:
 
 def read(scenario: Json, bounds: Json | None = None) -> list[Criterion | ObjectiveResult]:
     """Each objective, or its outcome where it cannot be read; with `bounds`, these instead of the scenario's objectives."""
-    since = "_sent" if table(scenario, "arrival").get("process") in {"closed", "tasks"} else "_sched"
+    since = "_sent" if table(scenario, "arrival").get("process") in ["closed", "tasks"] else "_sched"
     found: list[Criterion | ObjectiveResult] = []
     for name, spec in (table(scenario, "slo") if bounds is None else bounds).items():
         try:

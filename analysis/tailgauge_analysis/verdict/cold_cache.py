@@ -13,7 +13,7 @@ from tailgauge_analysis.text.formatting import count, share
 from tailgauge_analysis.text.json_values import Json, number, table
 from tailgauge_analysis.verdict.verdict import Evidence, Judgement
 
-MAY_REPEAT = {"trace", "tasks"}  # blocks of a trace, prompts of a user's tasks
+MAY_REPEAT = ("trace", "tasks")  # blocks of a trace, prompts of a user's tasks
 SHARE = 0.02  # of the prompt tokens
 NEW_TOKENS = 128  # of each request: the template, the salt, and a block of the engine's cache
 ADVICE = "Leave repeat_prompts off, or restart the engine before the run."

@@ -107,7 +107,7 @@ def cost(
 
 def _in_log(losers: pd.DataFrame, low: Floats, high: Floats, server_log: pd.DataFrame) -> LosersInLog | None:
     """The log's rows of the losers; None without them."""
-    named = server_log.dropna(subset="request_id").drop_duplicates(CALL)
+    named = server_log.dropna(subset=[*CALL]).drop_duplicates(CALL)
     logged, calls = (pd.MultiIndex.from_frame(one[[*CALL]].astype("int64")) for one in (named, losers))
     place = logged.get_indexer(calls)
     known = place >= 0
