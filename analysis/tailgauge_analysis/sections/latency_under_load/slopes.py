@@ -125,7 +125,7 @@ def _tpot(run: pd.DataFrame, stage: Steady) -> Regression:
     arriving = open_at(run, at + 1, "first_content_at_ns", "last_content_at_ns")
     columns = {CONTEXT: prompt + output - tokens + before, NEIGHBOURS: arriving}
     beside = context_at(run, at + 1) - columns[CONTEXT]
-    known = ~np.isnan(prompt)
+    known = np.isfinite(prompt + before + beside)  # a damaged row has times that cannot be
     mean = beside[known].sum() / max(1.0, float((arriving - 1)[known].sum()))
     beside = (beside - mean * (arriving - 1)) / 1000
     others = {"before": before, "beside": beside, **_models(calls)}
