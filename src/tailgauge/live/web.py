@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 import gevent
 from flask import Blueprint, Response, abort, jsonify, request, send_file
+from gevent.pool import Pool
 from gevent.pywsgi import WSGIServer
 
 from tailgauge.address import Address
@@ -142,7 +143,7 @@ def serve(environment: Any, at: Address, run: Callable[[], Run | None], *, metri
     page = environment.create_web_ui(at.host, at.port, delayed_start=True)
     why = "`tailgauge run` starts its scenarios itself"
     attach(environment, run, metrics=metrics, host=at.host, refuses_start=lambda _: why)
-    page.server = WSGIServer((at.host.strip("[]"), at.port), page.app, log=None)
+    page.server = WSGIServer((at.host.strip("[]"), at.port), page.app, log=None, spawn=Pool())
     try:
         page.server.start()
     except OSError as error:

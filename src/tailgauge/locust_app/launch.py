@@ -45,6 +45,7 @@ log = logging.getLogger("tailgauge")
 HERE = Address(LOOPBACK, 0)
 LIFELINE = 0  # standard input
 CONNECT_S = 60.0
+WEB_S = 2.0  # for answers of the web page: Locust answers a click on Stop after a second
 REMOTE_S = 600.0  # workers on other machines are started by hand
 PRINT_EVERY_S = 10.0
 ANSWER_S = 120  # a worker waits for the master
@@ -216,6 +217,8 @@ class Launch:
         self._await_stopped(master.runner)
         master.release()
         master.runner.quit()
+        if self._page is not None:  # the answer to a click on Stop may be on its way
+            master.runner.environment.web_ui.server.stop(timeout=WEB_S)
         self._stop_children()
 
     def _await_workers(self, master: Master, display: Display) -> None:
