@@ -208,8 +208,9 @@ def tokens_per_s(engine: Any, folder: Path) -> float:
     return (after - before) / (ended - began)
 
 
-@pytest.mark.parametrize("engine", [{"parallel": SLOTS, "threads": 2, "shape": "large"}], indirect=True)
+@pytest.mark.parametrize("engine", [{"parallel": SLOTS, "threads": 1, "shape": "large"}], indirect=True)
 def test_the_sustainable_rate_is_what_the_engines_own_tokens_a_second_make(engine, tmp_path, full_size):
+    """The engine leaves a core to the harness: what shares its cores lowers what it sustains."""
     if not full_size:
         pytest.skip("make verify: some four minutes of both cores")
     made = tokens_per_s(engine, tmp_path / "busy")
