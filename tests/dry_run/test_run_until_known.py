@@ -123,7 +123,7 @@ def test_heavy_tails_in_bursts_cannot_be_known_in_ten_minutes(tmp_path, full_siz
         assert objective["precision"].split()[-1] in made.summary
         # The true p95 is about 2.1 s: a run with few bursts may know that it is below the bound.
         assert (objective["outcome"], report["exit_code"]) in {("inconclusive", 5), ("pass", 0)}
-        assert objective["why"] == objective["precision"]
+        assert objective["outcome"] == "pass" or objective["why"] == objective["precision"]
 
 
 @pytest.mark.parametrize(("kind", "seeds"), [(lognormal, 40), (mm1, 10)])
