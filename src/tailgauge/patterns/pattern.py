@@ -44,6 +44,8 @@ class Pattern(ABC):
 
     def __init__(self, traffic: TrafficSettings) -> None:
         self.traffic, self.policies = traffic, Policies(traffic)
+        # Its steps do something at a call's first content or at its end, which must not be late.
+        self.acts = True
         self.settings = getattr(traffic, self.name, None)
         self.keeps_text = traffic.session.turns_mean > 1 and traffic.session.grow
 
@@ -100,11 +102,6 @@ class Pattern(ABC):
     def first_calls(self, prompts: Sequence[Prompt], output_tokens: int) -> tuple[list[Call], int]:
         """The calls with which a request begins, and how many are certain to follow them."""
         return [self.call(prompt, output_tokens) for prompt in prompts], 0
-
-    @property
-    def acts(self) -> bool:
-        """Whether its steps do something at a call's first content or at its end, which must not be late."""
-        return True
 
     @property
     def watches_chunks(self) -> bool:

@@ -36,16 +36,9 @@ class Streaming(Pattern):
         super().__init__(traffic)
         self._without_retries = Policies(TrafficSettings())
         self._is_patient = traffic.fallback.after_s is None and traffic.cancel.share == 0
-
-    @property
-    def acts(self) -> bool:
-        """Not if it reads one call to its end, whatever comes; the steps of a plugin may do more."""
-        traffic, is_custom = self.traffic, type(self).steps is not Streaming.steps
-        return (
-            is_custom
-            or not self._is_patient
-            or (traffic.hedge.policy, traffic.retry.policy) != ("off", "none")
-        )
+        # Not if it reads one call to its end, whatever comes; the steps of a plugin may do more.
+        reads_only = self._is_patient and (traffic.hedge.policy, traffic.retry.policy) == ("off", "none")
+        self.acts = not reads_only or type(self).steps is not Streaming.steps
 
     def steps(self, request: Request) -> Steps:
         """One call, unless its user may leave or be given another."""

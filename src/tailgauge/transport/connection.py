@@ -150,9 +150,8 @@ class Connection:
             get_hub().loop.run_callback(self._tls_ends)
 
     def _unsealed(self) -> Iterator[Read]:
-        while (
-            self._sealed and not self.closed and self._tls_over is None
-        ):  # in their order, also where decoding one asks for the rest
+        # In their order, also where decoding one asks for the rest.
+        while self._sealed and not self.closed and self._tls_over is None:
             data, arrived, now, empty = self._sealed.pop(0)
             if plain := self._decrypt(data):
                 yield plain, arrived, now, empty
