@@ -41,14 +41,12 @@ class Stamps:
         self.first_intervals = int(answers["first_low_at_ns"].notna().sum())
         self.chunks = len(frames.chunks)
         self.chunk_intervals = frames.chunks.intervals
-        self.connected = int(
-            steady.attempts["connection_is_new"].notna().sum()
-        )  # attempts of the steady stage that had a connection
+        # Attempts of the steady stage that had a connection.
+        self.connected = int(steady.attempts["connection_is_new"].notna().sum())
         self.kernel_attempts = int(by.get("kernel", 0))
         self.user_attempts = int(by.get("user", 0))
-        self.new_connections = int(
-            steady.attempts["connection_is_new"].eq(True).sum()
-        )  # attempts that opened one: their times since scheduled contain it
+        # Attempts that opened one: their times since scheduled contain it.
+        self.new_connections = int(steady.attempts["connection_is_new"].eq(True).sum())
         self.receive_lag_ms = tuple(lag / 1e6 for lag in lags) if lags else None  # at chunks.LAG_PS
 
     @property

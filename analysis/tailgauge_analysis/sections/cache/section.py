@@ -120,9 +120,8 @@ class Cache(Finding):
         self.full_hit = shares.full_hit(of)
         self.write_amplification = shares.write_amplification(of)
         self.misses = misses(of, of["cause"])
-        self.unordered = int(
-            (of["unordered"] & (of["cause"] == RACE)).sum()
-        )  # misses counted as a race because the clocks of two workers cannot order the calls
+        # Misses counted as a race because the clocks of two workers cannot order the calls.
+        self.unordered = int((of["unordered"] & (of["cause"] == RACE)).sum())
         self.first_bytes = first_bytes(of, of["cause"])
         self.expiry = aged
         self.no_expiry = "" if aged else shares.why_not(rows)

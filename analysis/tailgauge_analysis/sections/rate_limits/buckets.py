@@ -269,9 +269,8 @@ class Bucket(Finding):
         self.target, self.model, self.kind = name
         countable = countings(self.kind)
         tried = [(by, events) for by in countable if (events := costs(rows, self.kind, ours, by)) is not None]
-        lag_s = (
-            _decision_lag_s(rows, ours) + between_s
-        )  # calls of two workers are ordered no better than that
+        # Calls of two workers are ordered no better than `between_s`.
+        lag_s = _decision_lag_s(rows, ours) + between_s
         fits = [fit(events, lag_s) for _, events in tried]
         unexplained = [one.unexplained if one is not None else 0 for one in fits]
         best = min(range(len(tried)), key=unexplained.__getitem__, default=None)
@@ -292,9 +291,8 @@ class Bucket(Finding):
                 bins = over_time.width_s, float(over_time.at_s[-1])
                 self.levels = LevelSeries(events, per_s, size, headers, *bins, between_s)
             grown = _grown(events, rows, per_s, self.burst)
-            if (
-                not ours.any() and grown.low is not None and grown.low < 1
-            ):  # nothing was refused: 1 is allowed
+            # Nothing was refused: 1 is allowed.
+            if not ours.any() and grown.low is not None and grown.low < 1:
                 grown = replace(grown, low=1.0, value=None if grown.value is None else max(1.0, grown.value))
             self.growth = grown
 
