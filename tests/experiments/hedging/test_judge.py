@@ -196,6 +196,18 @@ def test_too_few_requests_for_a_p99_give_the_p95_and_say_so_and_fewer_give_nothi
     assert answer_to([short(5)]).result.sentence == report.NOTHING
 
 
+def test_too_few_requests_for_any_quantile_leave_the_objectives_and_a_tail_without_a_number():
+    one = load(2.0, 0.5)
+    cut = [tuple(values[:5] for values in of) for of in (one.off, one.on, one.bad_off, one.bad_on)]
+    answer = answer_to([LoadResult(2.0, *cut, CopyStats(), 1.0, short=False)])
+
+    assert answer.facts["found"]["quantile"] is None
+    assert [name for name in answer.sections[0].tables[0].header if name.endswith("ms")] == [
+        "tail off, ms",
+        "tail on, ms",
+    ]
+
+
 @pytest.mark.parametrize(
     ("name", "low", "high"),
     [

@@ -165,12 +165,17 @@ def _shown(found: HedgingResult) -> list[tuple[float, ComparedLoad]]:
     return sorted(known, key=lambda pair: pair[0])
 
 
+def _quantile(found: HedgingResult) -> str:
+    """Its name; with too few requests for any there is none."""
+    return "tail" if found.quantile is None else percentile(found.quantile)
+
+
 def _sizes(found: HedgingResult) -> list[str]:
     """The largest gain and the largest harm that a load shows."""
     known = _shown(found)
     ends = [pair for pair, sign in ((known[:1], -1), (known[-1:], 1)) if pair and pair[0][0] * sign > 0]
     parts = [f"{_change(value)} at {_rate(one.rate_per_s)} requests/s" for ((value, one),) in ends]
-    return [f"{percentile(found.quantile or 0.0)} {', '.join(parts)}"] if parts else []
+    return [f"{_quantile(found)} {', '.join(parts)}"] if parts else []
 
 
 def _price(found: HedgingResult) -> Iterator[str]:
@@ -190,7 +195,7 @@ def _smallest(found: HedgingResult) -> str:
     if not variances or not all(variances):
         return ""
     least = per_cent(DETECTED / math.sqrt(sum(1 / one for one in variances)))
-    return f"a {percentile(found.quantile or 0.0)} that differs by {share(least)} at every load"
+    return f"a {_quantile(found)} that differs by {share(least)} at every load"
 
 
 def _remarks(tested: TestedHedge, found: HedgingResult) -> list[str]:
@@ -208,7 +213,7 @@ def _remarks(tested: TestedHedge, found: HedgingResult) -> list[str]:
         (MIXED.format(mixed), mixed),
         (SHORT_BLOCKS.format(f"{short} requests/s"), short),
         (NOT_STABLE.format(both), both),
-        (LOST.format(lost, percentile(found.quantile or 0.0)), lost),
+        (LOST.format(lost, _quantile(found)), lost),
         (f"cost of the losing attempts unknown: {prices}", prices),
     )
     return [text for text, is_so in remarks if is_so]
@@ -269,7 +274,7 @@ def _span(ends: tuple[float, float] | None, times: float = 1.0) -> str:
 
 
 def _loads(found: HedgingResult, sustainable: float) -> Table:
-    name, goodput = percentile(found.quantile or 0.0), found.goodput
+    name, goodput = _quantile(found), found.goodput
     columns: list[Column[ComparedLoad]] = [
         ("requests/s", lambda one: _rate(one.rate_per_s)),
         ("of sustainable", lambda one: f"{one.rate_per_s / sustainable:.0%}"),
