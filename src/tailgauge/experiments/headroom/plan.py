@@ -49,7 +49,7 @@ FEWEST, SHORTEST_FREE_S = 60, 12.0  # requests and seconds of such a step
 DRAIN_S = 5.0
 NARROW_FREE = 1.4  # gap between a pass and a fail that is not halved: few requests tell no more
 MOST_IN_FLIGHT = 8_000  # of a worker, where the scenario does not say
-UNUSABLE = "the search ended at {}: no run of it was valid, see their reports for the causes"
+UNUSABLE = "the search ended at {}, where no run was valid: their reports name the causes"
 SPENT = "experiment.minutes: {:g} minutes left no time for more runs"
 GAPS = 40_000  # arrivals for the long-run estimate
 
