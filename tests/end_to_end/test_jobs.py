@@ -54,7 +54,7 @@ class Jobs:
 
 def ran(out: Path, *sets: str, dry: bool = False) -> Jobs:
     changes = [f"--set={one}" for one in (*LOAD, *sets)]
-    (report,), _ = run_scenarios(["job"], *changes, *(["--dry-run"] if dry else []), out=out, timeout_s=120)
+    (report,), _ = run_scenarios(["job"], *changes, *(["--dry-run"] if dry else []), out=out, timeout_s=300)
     return Jobs(Path(report["run_dir"]))
 
 

@@ -76,8 +76,10 @@ class _Of:
 
     def of_cause(self, cause: str) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The attempts with a cause, and those that they repeat, where both have rows."""
-        attempts = self.stage.attempts.drop_duplicates(KEYS).set_index(KEYS)
-        again = self.in_order(self.stage.attempts[self.stage.attempts["cause"] == cause])
+        of_it = self.stage.attempts[self.stage.attempts["cause"] == cause]
+        if of_it.empty:
+            return of_it, of_it
+        attempts, again = self.stage.attempts.drop_duplicates(KEYS).set_index(KEYS), self.in_order(of_it)
         keys = again[KEYS].assign(attempt=again["of_attempt"].fillna(-1)).astype("int64")
         known = pd.MultiIndex.from_frame(keys).isin(attempts.index)
         first = attempts.loc[pd.MultiIndex.from_frame(keys[known])]
@@ -173,11 +175,13 @@ def _second(of: _Of, cause: str, did: str) -> Sentence | None:
 
 def _cancel(of: _Of) -> Sentence | None:
     attempts, requests = of.stage.attempts, of.stage.requests
-    left = requests[(requests["ended"] == schema.CANCELLED) & (requests["answer"] == schema.SINGLE)]
-    calls = attempts[(attempts["ended"] == schema.CANCELLED) & attempts["cause"].ne(schema.HEDGE)]
-    calls = of.in_order(calls[calls["request_id"].isin(left["request_id"])])
-    if not len(calls):
+    of_one = requests.loc[requests["answer"] == schema.SINGLE, ["request_id", "ended"]]
+    left = of_one.loc[of_one["ended"] == schema.CANCELLED, "request_id"]
+    calls = attempts[(attempts["ended"] == schema.CANCELLED) & attempts["request_id"].isin(left)]
+    calls = calls[calls["cause"].ne(schema.HEDGE)]
+    if calls.empty:
         return None
+    calls = of.in_order(calls)
     how = short = "what the target makes after that is not known"
     log = of.frames.server_log.drop_duplicates(KEYS)
     log = calls[[*KEYS, "ended_at_ns"]].merge(log, on=KEYS, suffixes=("", "_there"))
@@ -205,9 +209,9 @@ def _second_call(of: _Of) -> Sentence | None:
     attempts, requests = of.stage.attempts, of.stage.requests
     of_two = requests.loc[(requests["answer"] == schema.SINGLE) & (requests["legs"] > 1), "request_id"]
     calls = attempts[attempts["request_id"].isin(of_two)]
-    first, second = (of.in_order(calls[calls["leg"] == leg]).set_index("request_id") for leg in (0, 1))
-    if not len(second):
+    if not calls["leg"].eq(1).any():
         return None
+    first, second = (of.in_order(calls[calls["leg"] == leg]).set_index("request_id") for leg in (0, 1))
     prose, fields = whole_at_ns(first), whole_at_ns(second).where(second["ended"] == schema.OK, np.inf)
     times = (fields - prose, prose - first["scheduled_at_ns"])
     more, alone = (_quantiles(one.dropna(), PS) for one in times)
