@@ -47,7 +47,10 @@ ALONE = (
     "transport/test_stopwatch.py",
     "transport/test_tls.py::test_the_end_of_an_answer",
 )
-ALONE_IN_FULL = ("real_engine/test_decisions.py",)  # the short form compares no times
+ALONE_IN_FULL = (  # the short forms compare no times, and ask no worker for much
+    "end_to_end/test_jobs.py::test_ten_thousand",
+    "real_engine/test_decisions.py",
+)
 # Tests that measure no time, by the beginning of their names, but for those of `TIMED`: `make pytest` runs them beside
 # the others, at a lower priority, where these wait.
 UNTIMED = (

@@ -64,8 +64,8 @@ class Status(HttpUser):
 SHAPE = """
 class Shape(LoadTestShape):
     def tick(self):
-        passed = self.get_run_time()
-        return next(((users, 20) for until, users in ((2, 4), (4, 8)) if passed < until), None)
+        done = self.runner.stats.num_requests
+        return next(((users, 20) for until, users in ((15, 4), (60, 8)) if done < until), None)
 """
 
 
@@ -176,6 +176,16 @@ def test_tasks_a_shape_and_an_http_user_in_one_process(
     assert done.code in {0, 3, 5}, done.stderr  # the verdict depends on the machine
 
 
+def test_the_time_of_a_test_begins_behind_the_import_of_its_file(start: Start, user_file: UserFile, target: str) -> None:  # fmt: skip
+    user_file.file.write_text(f"import time\ntime.sleep(6)\n{user_file.file.read_text()}")
+    line = ("-f", str(user_file.file), "--headless", "-u", "6", "-r", "6", "-t", "7s", "--host", target)
+
+    done = start(*line, program=LOCUST, env=user_file.env).finish()
+
+    sent = done.run.requests().scheduled_at_ns
+    assert sent.max() - sent.min() > 2e9
+
+
 def test_a_master_and_two_workers_share_the_tasks(start: Start, user_file: UserFile, target: str) -> None:
     port, file = str(free_port()), str(user_file.file)
     line = (
@@ -188,7 +198,7 @@ def test_a_master_and_two_workers_share_the_tasks(start: Start, user_file: UserF
         "-r",
         "6",
         "-t",
-        "5s",
+        "10s",
     )
     master = start(
         "-f", file, *line, "--expect-workers=2", "--host", target, program=LOCUST, env=user_file.env
