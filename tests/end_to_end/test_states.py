@@ -72,6 +72,7 @@ def test_a_run_whose_workers_were_all_killed_is_not_complete(
     )
     run = running.wait_for_start(4)
     time.sleep(0.5)  # the drain has begun
+    until(lambda: list((run.path / "requests").glob("part-*.parquet")))
     for worker in run.facts["workers"]:
         os.kill(worker["pid"], signal.SIGKILL)
 

@@ -30,7 +30,7 @@ from starting.command import Finished, Running
 from starting.programs import TAILGAUGE
 
 KEY = "Zz9-canary-of-the-malicious-target-0123456789"
-DEADLINE_S, RATE = 2, 40
+DEADLINE_S, RATE = 4, 40
 SCENARIO = """
 [target]
 url = "{url}"
@@ -47,7 +47,7 @@ pattern = "streaming"
 prompt_tokens = 20
 output_tokens = 20
 [limits]
-attempt_deadline_s = 2
+attempt_deadline_s = 4
 drain_s = 20
 [stop]
 min_completed = 0
