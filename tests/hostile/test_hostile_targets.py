@@ -30,7 +30,7 @@ from starting.command import Finished, Running
 from starting.programs import TAILGAUGE
 
 KEY = "Zz9-canary-of-the-malicious-target-0123456789"
-DEADLINE_S, RATE = 4, 40
+DEADLINE_S, RATE = 4, 12
 SCENARIO = """
 [target]
 url = "{url}"
@@ -38,7 +38,7 @@ protocol = "{protocol}"
 api_key_env = "MY_ENGINE"
 [arrival]
 process = "constant"
-rate_per_s = 40
+rate_per_s = 12
 [stages]
 duration_s = {seconds}
 warmup_s = 0
@@ -226,9 +226,9 @@ def test_many_that_hold_much_at_once_stay_within_the_bound(
         pytest.skip("12 s of two cores: at full size")
     target, seconds = malicious(), 16
     scenario = SCENARIO.format(url=f"{target.url}/crowd", protocol="openai", seconds=seconds, more="")
-    scenario = scenario.replace("attempt_deadline_s = 2", "attempt_deadline_s = 12")
+    scenario = scenario.replace("attempt_deadline_s = 4", "attempt_deadline_s = 12")
     session = "[traffic.chat.session]\nturns_mean = 4\nthink_s = 0.2\n"
-    scenario = scenario.replace("rate_per_s = 40", "rate_per_s = 30").replace(
+    scenario = scenario.replace("rate_per_s = 12", "rate_per_s = 30").replace(
         "[limits]", session + "[limits]"
     )
     (tmp_path / "crowd.toml").write_text(scenario)
