@@ -30,7 +30,7 @@ from starting.command import Finished, Running
 from starting.programs import TAILGAUGE
 
 KEY = "Zz9-canary-of-the-malicious-target-0123456789"
-DEADLINE_S, RATE = 4, 12
+DEADLINE_S, RATE = 4, 8
 SCENARIO = """
 [target]
 url = "{url}"
@@ -38,7 +38,7 @@ protocol = "{protocol}"
 api_key_env = "MY_ENGINE"
 [arrival]
 process = "constant"
-rate_per_s = 12
+rate_per_s = 8
 [stages]
 duration_s = {seconds}
 warmup_s = 0
@@ -161,7 +161,7 @@ def seen(
     running = Running(line, folder / "out", {"MY_ENGINE": KEY, **channel.env}, folder)
     memory = Memory(running.process.pid)
     try:
-        done = running.finish(300 if full_size else 120)
+        done = running.finish(400 if full_size else 120)
     finally:
         memory.end()
     return Result(done, target.end(), channel.sent, PROTOCOLS, names, memory.most)
@@ -228,7 +228,7 @@ def test_many_that_hold_much_at_once_stay_within_the_bound(
     scenario = SCENARIO.format(url=f"{target.url}/crowd", protocol="openai", seconds=seconds, more="")
     scenario = scenario.replace("attempt_deadline_s = 4", "attempt_deadline_s = 12")
     session = "[traffic.chat.session]\nturns_mean = 4\nthink_s = 0.2\n"
-    scenario = scenario.replace("rate_per_s = 12", "rate_per_s = 30").replace(
+    scenario = scenario.replace("rate_per_s = 8", "rate_per_s = 30").replace(
         "[limits]", session + "[limits]"
     )
     (tmp_path / "crowd.toml").write_text(scenario)
