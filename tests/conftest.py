@@ -47,7 +47,7 @@ ALONE = (
     "transport/test_stopwatch.py",
     "transport/test_tls.py::test_the_end_of_an_answer",
 )
-ALONE_IN_FULL = (  # the short forms compare no times, and ask no worker for much
+ALONE_IN_FULL = (  # the short forms compare no times and put little load on a worker
     "end_to_end/test_jobs.py::test_ten_thousand",
     "real_engine/test_decisions.py",
 )

@@ -183,7 +183,7 @@ def test_the_tutorial_of_locustfiles_works(reader):
     found = [json.loads(path.read_text()) for path in sorted(reader.folder.glob("runs/*/run.json"))]
 
     assert [run["state"] for run in found] == ["complete", "complete"]
-    assert all(run["conservation"]["ended"]["ok"] > 0 for run in found)
+    assert all(run["conservation"]["ended"]["ok"] > 5 for run in found)
     assert all(run["target"]["url"] == f"http://127.0.0.1:{reader.port}" for run in found)
     assert "--allow-plugins" in reader.printed
     assert "Tailgauge options:" in reader.printed

@@ -176,7 +176,7 @@ def test_tasks_a_shape_and_an_http_user_in_one_process(
     assert done.code in {0, 3, 5}, done.stderr  # the verdict depends on the machine
 
 
-def test_the_time_of_a_test_begins_behind_the_import_of_its_file(start: Start, user_file: UserFile, target: str) -> None:  # fmt: skip
+def test_the_run_time_counts_from_the_start_of_the_test_not_from_the_import(start: Start, user_file: UserFile, target: str) -> None:  # fmt: skip
     user_file.file.write_text(f"import time\ntime.sleep(6)\n{user_file.file.read_text()}")
     line = ("-f", str(user_file.file), "--headless", "-u", "6", "-r", "6", "-t", "7s", "--host", target)
 

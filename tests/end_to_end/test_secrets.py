@@ -42,7 +42,7 @@ protocol = "{protocol}"
 [arrival]
 rate_per_s = 5
 [stages]
-duration_s = 1.5
+duration_s = 3
 warmup_s = 0
 [traffic.chat]
 prompt_tokens = 20
@@ -107,7 +107,7 @@ def test_no_secret_is_in_any_file_or_output(seen: Result) -> None:
 
 def test_no_secret_is_in_a_message_between_processes(seen: Result) -> None:
     for kind in (b"tailgauge:plan", b"tailgauge:tried", b"tailgauge:counters", b"tailgauge:drained"):
-        assert seen.channel.count(kind) >= 1, "the messages were seen"
+        assert seen.channel.count(kind) >= len(RUNS), "the messages were seen"
     assert CANARY.encode() not in seen.channel
 
 

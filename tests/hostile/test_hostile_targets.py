@@ -38,7 +38,7 @@ protocol = "{protocol}"
 api_key_env = "MY_ENGINE"
 [arrival]
 process = "constant"
-rate_per_s = 8
+rate_per_s = {rate}
 [stages]
 duration_s = {seconds}
 warmup_s = 0
@@ -47,7 +47,7 @@ pattern = "streaming"
 prompt_tokens = 20
 output_tokens = 20
 [limits]
-attempt_deadline_s = 4
+attempt_deadline_s = {deadline_s}
 drain_s = 20
 [stop]
 min_completed = 0
@@ -75,6 +75,14 @@ CONTROL = re.compile(r"[\x00-\x08\x0b-\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-
 FLOODS = {name for name, behaviour in BEHAVIOURS.items() if behaviour.is_flood}
 PROTOCOLS = ("anthropic", "openai", "sse")
 MOST_MEMORY = 400 << 20  # of a worker, at any time
+
+
+def scenario(
+    url: str, protocol: str, seconds: float, more: str, rate: float = RATE, deadline_s: float = DEADLINE_S
+) -> str:
+    return SCENARIO.format(
+        url=url, protocol=protocol, seconds=seconds, more=more, rate=rate, deadline_s=deadline_s
+    )
 
 
 class Memory:
@@ -153,7 +161,7 @@ def seen(
         protocol = name if name in PROTOCOLS else "anthropic"
         seconds = len(mix(*deals[PROTOCOLS.index(protocol)])) / RATE + 0.1
         more = SSE if protocol == "sse" else ""
-        text = SCENARIO.format(url=f"{target.url}/{path}", protocol=protocol, seconds=seconds, more=more)
+        text = scenario(f"{target.url}/{path}", protocol, seconds, more)
         (folder / f"{name}.toml").write_text(text)
     channel = Channel(folder / "channel")
     files = [str(folder / f"{name}.toml") for name in (*PROTOCOLS, "unusable")]
@@ -225,13 +233,9 @@ def test_many_that_hold_much_at_once_stay_within_the_bound(
     if not full_size:
         pytest.skip("12 s of two cores: at full size")
     target, seconds = malicious(), 16
-    scenario = SCENARIO.format(url=f"{target.url}/crowd", protocol="openai", seconds=seconds, more="")
-    scenario = scenario.replace("attempt_deadline_s = 4", "attempt_deadline_s = 12")
     session = "[traffic.chat.session]\nturns_mean = 4\nthink_s = 0.2\n"
-    scenario = scenario.replace("rate_per_s = 8", "rate_per_s = 30").replace(
-        "[limits]", session + "[limits]"
-    )
-    (tmp_path / "crowd.toml").write_text(scenario)
+    text = scenario(f"{target.url}/crowd", "openai", seconds, session, rate=30, deadline_s=12)
+    (tmp_path / "crowd.toml").write_text(text)
     line = [TAILGAUGE, "run", str(tmp_path / "crowd.toml"), "--workers=1", "--out", str(tmp_path / "out")]
     running = Running(line, tmp_path / "out", {"MY_ENGINE": KEY}, tmp_path)
     memory = Memory(running.process.pid)

@@ -31,7 +31,7 @@ PLANS: dict[str, tuple[dict[str, int], list[str]]] = {
     "hedged": (
         {"parallel": 16, "ctx": 32768},
         [
-            *("arrival.rate_per_s=0.5", "arrival.process=constant", "traffic.chat.prompt_tokens=60"),
+            *("arrival.rate_per_s=1", "arrival.process=constant", "traffic.chat.prompt_tokens=60"),
             *("traffic.chat.hedge.policy=immediate", "traffic.chat.hedge.budget_share=1.0"),
             f"traffic.chat.output_tokens={ANSWER}",
         ],
@@ -71,6 +71,7 @@ class Result(RunRows):
     counters: dict[str, float]  # the engine's, when it was idle again
     served: int  # calls that it timed to their end
     samples: list[tuple[int, int, int]]  # asked at, answered at, calls that it held
+    cancelled: int  # calls that it stopped on request
 
     @cached_property
     def everything(self) -> pd.DataFrame:
@@ -119,7 +120,11 @@ def runs(tmp_path_factory: pytest.TempPathFactory, fresh_engine: Any, full_size:
 def _seen(run: RunData, engine: Any, samples: list[tuple[int, int, int]]) -> Result:
     assert engine.seconds_until_idle(10) < 10
     answered = int((run.table("attempts").ended == "ok").sum())
-    return Result(run, engine.counters(), len(engine.served(answered)), samples)
+    served, cancelled = (
+        len(engine.served(answered)),
+        engine.log.read_text(errors="replace").count("cancel task,"),
+    )
+    return Result(run, engine.counters(), served, samples, cancelled)
 
 
 @pytest.mark.parametrize("name", PLANS)
@@ -193,7 +198,7 @@ def test_every_leg_of_a_fan_out_reaches_the_engine_and_some_at_the_same_time(run
     ]
     assert seen.served - preflight == 5 * len(seen.requests)
     begun, ended = seen.attempts.first_content_at_ns.to_numpy(), seen.attempts.ended_at_ns.to_numpy()
-    assert max(((begun <= at) & (ended > at)).sum() for at in begun) >= 2  # the engine wrote both at a time
+    assert max(((begun <= at) & (ended > at)).sum() for at in begun) >= 2  # two were written at a time
     ends = seen.attempts.groupby("request_id").ended_at_ns.max()
     joined = seen.requests.set_index("request_id").joined_at_ns
     assert joined.to_dict() == ends.to_dict()
@@ -239,3 +244,4 @@ def test_the_engine_stops_working_on_a_loser_while_its_winner_goes_on(runs):
 
     assert [pair for pair in idle if pair[0] != pair[1]] == []
     assert sum(held > 0 for _, held in idle) >= 1
+    assert seen.cancelled == (rows.ended == "cancelled").sum() >= 2  # each copy had reached it

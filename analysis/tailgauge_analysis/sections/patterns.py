@@ -76,10 +76,10 @@ class _Of:
 
     def of_cause(self, cause: str) -> tuple[pd.DataFrame, pd.DataFrame]:
         """The attempts with a cause, and those that they repeat, where both have rows."""
-        of_it = self.stage.attempts[self.stage.attempts["cause"] == cause]
-        if of_it.empty:
-            return of_it, of_it
-        attempts, again = self.stage.attempts.drop_duplicates(KEYS).set_index(KEYS), self.in_order(of_it)
+        caused = self.stage.attempts[self.stage.attempts["cause"] == cause]
+        if caused.empty:
+            return caused, caused
+        attempts, again = self.stage.attempts.drop_duplicates(KEYS).set_index(KEYS), self.in_order(caused)
         keys = again[KEYS].assign(attempt=again["of_attempt"].fillna(-1)).astype("int64")
         known = pd.MultiIndex.from_frame(keys).isin(attempts.index)
         first = attempts.loc[pd.MultiIndex.from_frame(keys[known])]
@@ -175,10 +175,9 @@ def _second(of: _Of, cause: str, did: str) -> Sentence | None:
 
 def _cancel(of: _Of) -> Sentence | None:
     attempts, requests = of.stage.attempts, of.stage.requests
-    of_one = requests.loc[requests["answer"] == schema.SINGLE, ["request_id", "ended"]]
-    left = of_one.loc[of_one["ended"] == schema.CANCELLED, "request_id"]
-    calls = attempts[(attempts["ended"] == schema.CANCELLED) & attempts["request_id"].isin(left)]
-    calls = calls[calls["cause"].ne(schema.HEDGE)]
+    is_left = (requests["ended"] == schema.CANCELLED) & (requests["answer"] == schema.SINGLE)
+    calls = attempts[(attempts["ended"] == schema.CANCELLED) & attempts["cause"].ne(schema.HEDGE)]
+    calls = calls[calls["request_id"].isin(requests.loc[is_left, "request_id"])]
     if calls.empty:
         return None
     calls = of.in_order(calls)

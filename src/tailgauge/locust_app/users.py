@@ -272,7 +272,7 @@ def _init(environment: Any, **_: Any) -> None:
             return locustfile.refuses_start(environment, options, asked, settings, running)
 
         web.attach(environment, lambda: master.run, metrics=metrics, host=page.host, refuses_start=refuses)
-    # Locust counts `-t` by the loop's clock, which has not moved since its last turn, before all the imports.
+    # Locust's `-t` starts at the time that the event loop read last, which is from before the imports.
     gevent.get_hub().loop.update_now()
 
 
