@@ -77,8 +77,8 @@ class Peer:
         raise AssertionError("the client has ended it before")
 
 
-def serving(answer: Answer, sent: list[list[int]], how: ssl.SSLContext | None = None) -> Server:
-    """Sends what `answer` gives for each request, and notes when."""
+def serving(answer: Answer, sent: list[list[tuple[int, int]]], how: ssl.SSLContext | None = None) -> Server:
+    """Sends what `answer` gives for each request, and notes when: just before and just after."""
 
     tls = how or context(ssl.TLSVersion.TLSv1_3)
 
@@ -89,8 +89,9 @@ def serving(answer: Answer, sent: list[list[int]], how: ssl.SSLContext | None = 
             pieces = answer(peer, len(sent))
             sent.append([])
             for piece in pieces:
-                sent[-1].append(monotonic_ns())
+                before_ns = monotonic_ns()
                 sock.sendall(piece)
+                sent[-1].append((before_ns, monotonic_ns()))
                 gevent.sleep(GAP_S)
 
     server = Server(handler)
@@ -99,7 +100,10 @@ def serving(answer: Answer, sent: list[list[int]], how: ssl.SSLContext | None = 
 
 
 def planted(how: ssl.SSLContext) -> dict[str, Any]:
-    """Each payload with the number of the piece that its stamp and its lower bound belong to, -1: before the first."""
+    """Each payload with the last piece that may have been sent at its stamp and at its lower bound, and the last that had been.
+
+    -1 is before the first.
+    """
 
     def answer(peer: Peer, _: int) -> Iterator[bytes]:
         yield peer.records(SSE + chunk(b"first"))
@@ -118,15 +122,18 @@ def planted(how: ssl.SSLContext) -> dict[str, Any]:
         yield large[9000:]
         yield peer.records(END)
 
-    sent: list[list[int]] = []
+    sent: list[list[tuple[int, int]]] = []
     server, decoder = serving(answer, sent, how), Payload()
     exchange = call(stopwatch(ca_file=str(FOLDER / "authority")), server.url, exchange=Exchange(decoder))
 
-    def piece(at_ns: int) -> int:
-        return sum(at_ns >= sent_ns for sent_ns in sent[0]) - 1
+    def maybe(at_ns: int) -> int:
+        return sum(at_ns >= before_ns for before_ns, _ in sent[0]) - 1
+
+    def surely(at_ns: int) -> int:
+        return sum(at_ns >= after_ns for _, after_ns in sent[0]) - 1
 
     fed = [
-        [payload[:20].decode(), piece(arrived), piece(low), at_rest]
+        [payload[:20].decode(), maybe(arrived), [maybe(low), surely(low)], at_rest]
         for payload, low, arrived, _, _, at_rest in decoder.fed
     ]
     return {**facts(exchange), "payload": None, "fed": fed, "kernel": not exchange.user_stamps}
@@ -145,11 +152,11 @@ def noticed(last: Callable[[Peer], bytes]) -> dict[str, Any]:
             yield peer.records(EVENT)
         yield last(peer)
 
-    sent: list[list[int]] = []
+    sent: list[list[tuple[int, int]]] = []
     server, watch, late, seen = serving(answer, sent), stopwatch(ca_file=str(FOLDER / "authority")), [], []
     for _ in range(ANSWERS):
         seen.append(call(watch, server.url))
-        late.append((monotonic_ns() - sent[-1][-1]) / 1e9 / GAP_S)
+        late.append((monotonic_ns() - sent[-1][-1][0]) / 1e9 / GAP_S)
         gevent.sleep(REST_S + GAP_S)
     return {"late": late, "cut": [one.cut for one in seen], "connections": server.connections}
 
