@@ -57,7 +57,25 @@ def leg(
     of_attempt: int | None = None,
 ) -> Leg:  # fmt: skip
     """Make a call as leg `number`; returns when it is over."""
+    if policies.is_off:
+        return _only(call, number, cause, of_attempt)
     return _Leg(call, request, policies, number).run(cause, of_attempt)
+
+
+def _only(call: Call, number: int, cause: str, of_attempt: int | None) -> Leg:
+    """One attempt, which is neither hedged nor retried."""
+    sent = yield Send(call, number, cause, of_attempt)
+    assert isinstance(sent, events.Sent)
+    attempt, won = sent.attempt, False
+    while True:
+        event = yield Wait()
+        if isinstance(event, OfCall) and event.leg == number and event.attempt == attempt:
+            if isinstance(event, Ended):
+                winner = attempt if won or event.had_content or event.ended in schema.COMPLETED else None
+                return LegEnd(
+                    event.ended, event.at_ns, winner, attempt, event.text, None, event.retry_after_s, event.location
+                )  # fmt: skip
+            won = won or isinstance(event, FirstContent)
 
 
 class _Leg:

@@ -209,3 +209,4 @@ class Policies:
     def __init__(self, traffic: TrafficSettings) -> None:
         self.retrier = Retrier(traffic.retry)
         self.hedger = Hedger(traffic.hedge)
+        self.is_off = (traffic.hedge.policy, traffic.retry.policy) == ("off", "none")

@@ -37,7 +37,7 @@ class Streaming(Pattern):
         self._without_retries = Policies(TrafficSettings())
         self._is_patient = traffic.fallback.after_s is None and traffic.cancel.share == 0
         # Not if it reads one call to its end, whatever comes; the steps of a plugin may do more.
-        reads_only = self._is_patient and (traffic.hedge.policy, traffic.retry.policy) == ("off", "none")
+        reads_only = self._is_patient and self.policies.is_off
         self.acts = not reads_only or type(self).steps is not Streaming.steps
 
     def steps(self, request: Request) -> Steps:

@@ -149,7 +149,7 @@ class Guard:
     def admits(self, calls: Sequence[Call], model: str, more_calls: int = 0) -> bool:
         """Whether a request that will make these calls may begin."""
         if self.is_of_calls_only:
-            return self._admits_calls(more_calls + len(calls))
+            return self.admits_calls(more_calls + len(calls))
         total = Amount(more_calls)
         for call in calls:
             total = total.plus(self._need(call, model))
@@ -158,7 +158,7 @@ class Guard:
     def take(self, key: Hashable, call: Call, model: str) -> bool:
         """Whether a call may be sent; if so, what it may need is held for it under its key."""
         if self.is_of_calls_only:
-            admitted = self._admits_calls(1)
+            admitted = self.admits_calls(1)
             self.taken = Amount((self.taken.requests or 0) + admitted)
             return admitted
         return self.hold(key, self._need(call, model))
@@ -186,7 +186,8 @@ class Guard:
     def _need(self, call: Call, model: str) -> Amount:
         return need(call, self._sizing, self._prices.get(call.model or model))
 
-    def _admits_calls(self, more: int) -> bool:
+    def admits_calls(self, more: int) -> bool:
+        """Whether so many more calls are allowed, of a guard of calls only."""
         most = self._limit.requests
         if most is None or (self.taken.requests or 0) + more <= most:
             return not self._refused

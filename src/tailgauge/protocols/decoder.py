@@ -7,7 +7,6 @@ same read, the event is only known to lie after the previous read, and `low` is 
 from __future__ import annotations
 
 import json
-from array import array
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -63,6 +62,37 @@ class StreamDecoder:
     comes next: the first content, or the chunk with number `watch_chunks`.
     """
 
+    # What an answer begins with; here it costs nothing for each.
+    _stencil: Stencil | None = None  # that served last
+    _has_skimmed = False  # by a stencil, what came before the event
+    _in_conversations = _malformed = 0
+    _tool: Any = None  # index of the first tool block
+    _at = _low = _read_at = _read_index = 0
+    _wrong_usage: str | None = None
+    watching = True
+    broken = False  # it is not followed any further; `error` has the reason
+    events = chunks = taken = 0
+    intervals = 0  # of the chunks, interval-stamped
+    has_content = False
+    first_event: Stamp | None = None
+    first_content: Stamp | None = None
+    first_text: Stamp | None = None
+    first_thinking: Stamp | None = None
+    last_thinking: Stamp | None = None
+    first_tool_json: Stamp | None = None
+    tool_ready: Stamp | None = None
+    first_field: Stamp | None = None
+    last_content: Stamp | None = None
+    watched: Stamp | None = None  # of the chunk with number `watch_chunks`
+    stopped: Stamp | None = None
+    finished = False  # the protocol's end mark, or its equivalent, was seen
+    error_code: Any = None  # of an error before any content, a status where it is one
+    message_id: str | None = None
+    model: str | None = None
+    stop_reason: str | None = None
+    citations: int | None = None  # null: the protocol has none
+    answer: str | None = None  # what a call without content brought, as JSON
+
     def __init__(
         self, on_event: OnEvent, *, on_whole: OnWhole | None = None, stencils: Stencils | None = None,
         keep_text: bool = False, watch_field: bool = False, watch_chunks: int = 0, max_tokens: int = 0,
@@ -75,52 +105,20 @@ class StreamDecoder:
         )
         self._on_whole = on_whole
         self._stencils = stencils
-        self._stencil: Stencil | None = None  # that served last
-        self._has_skimmed = False  # by a stencil, what came before the event
         self.streams = on_whole is None
         self._watch_chunks = watch_chunks
         self._most = MANY_EVENTS + EVENTS_PER_TOKEN * max_tokens
         self._most_tokens = max_tokens if obeys_max_tokens else None
         self._most_text = MAX_TEXT + TEXT_PER_TOKEN * max_tokens
-        self._in_conversations = 0
-        self._malformed = 0
         self._field = FirstField() if watch_field else None
         self._kept = {_TEXT: bytearray(), _TOOL: bytearray()} if keep_text else None
-        self._tool: Any = None  # index of the first tool block
-        self.watching = True
-        self.broken = False  # it is not followed any further; `error` has the reason
         self._event_ids = event_ids
         self._splitter: Splitter = Splitter() if event_ids is None else splitter
-        self._at = self._low = self._read_at = self._read_index = 0
-        self.events = 0
-        self.chunks = 0
-        self.intervals = 0  # of the chunks, interval-stamped
-        self.taken = 0
         self.fresh = Chunks()
-        self.has_content = False
-        self.first_event: Stamp | None = None
-        self.first_content: Stamp | None = None
-        self.first_text: Stamp | None = None
-        self.first_thinking: Stamp | None = None
-        self.last_thinking: Stamp | None = None
-        self.first_tool_json: Stamp | None = None
-        self.tool_ready: Stamp | None = None
-        self.first_field: Stamp | None = None
-        self.last_content: Stamp | None = None
-        self.watched: Stamp | None = None  # of the chunk with number `watch_chunks`
-        self.stopped: Stamp | None = None
-        self.finished = False  # the protocol's end mark, or its equivalent, was seen
         # Type and message of an error inside the stream.
         self.error: tuple[str, str] | None = None if event_ids is None else event_ids.connect()
-        self.error_code: Any = None  # of an error before any content, a status where it is one
-        self.message_id: str | None = None
-        self.model: str | None = None
-        self.stop_reason: str | None = None
         self.usage: dict[str, int | None] = {}
-        self._wrong_usage: str | None = None
         self.phases: dict[str, int] = {}  # when each began first
-        self.citations: int | None = None  # null: the protocol has none
-        self.answer: str | None = None  # what a call without content brought, as JSON
 
     @property
     def text(self) -> str | None:
@@ -194,7 +192,12 @@ class StreamDecoder:
         self.error, self.broken = self.error or (kind, text), True
 
     def skim(
-        self, reads: Sequence[bytes], arrived: array[int], read_at: array[int], begin: int, read_index: int
+        self,
+        reads: Sequence[bytes],
+        arrived: Sequence[int],
+        read_at: Sequence[int],
+        begin: int,
+        read_index: int,
     ) -> int:
         """Decode reads from number `begin` on, as long as each is one chunk of HTTP with one content event of a known
         stencil; returns how many. They are decoded as `feed` would have done it."""
@@ -217,7 +220,7 @@ class StreamDecoder:
         return not self.watching and self._field is None and self.model is not None
 
     def _add(
-        self, kind: int, texts: list[str], arrived: array[int], read_at: array[int], read_index: int
+        self, kind: int, texts: list[str], arrived: Sequence[int], read_at: Sequence[int], read_index: int
     ) -> None:
         """Content deltas that each ended a read, exactly stamped."""
         fresh, count = self.fresh, len(texts)

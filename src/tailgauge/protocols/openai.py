@@ -117,15 +117,15 @@ class OpenAI(WireProtocol):
             return
         chunk = tree_of(data)
         decoder.seen()
-        if name == b"error" or chunk.get("error"):
+        get = chunk.get
+        if name == b"error" or get("error"):
             decoder.error_event(chunk)
             return
         if decoder.model is None:
-            decoder.message_id = text_or_none(chunk.get("id"))
-            decoder.model = text_or_none(chunk.get("model"))
-        for choice in chunk.get("choices") or ():
+            decoder.message_id, decoder.model = text_or_none(get("id")), text_or_none(get("model"))
+        for choice in get("choices") or ():
             _choice(decoder, choice)
-        if usage := chunk.get("usage"):
+        if usage := get("usage"):
             _usage(decoder, usage)
 
     @staticmethod
@@ -159,6 +159,8 @@ def _content(parts: tuple[Part, ...]) -> Any:
 
     Blocks that the user gave are sent as they are.
     """
+    if len(parts) == 1 and not parts[0].block:
+        return parts[0].text
     if any(part.block for part in parts):
         return list(map(protocol.block_of, parts))
     return "\n\n".join(part.text for part in parts) if parts else None
@@ -205,16 +207,15 @@ def _tool(tool: Tool) -> dict[str, Any]:
 
 
 def _choice(decoder: StreamDecoder, choice: dict[str, Any]) -> None:
-    delta = choice.get("delta") or {}
-    for key in ("reasoning_content", "reasoning"):
-        if thought := delta.get(key):
+    if delta := choice.get("delta"):
+        get = delta.get
+        if thought := get("reasoning_content") or get("reasoning"):
             decoder.content(_THINKING, thought)
-            break
-    if text := delta.get("content"):
-        decoder.content(_TEXT, text)
-    for call in delta.get("tool_calls") or ():
-        decoder.tool(call.get("index"))
-        decoder.content(_TOOL, (call.get("function") or {}).get("arguments") or "")
+        if text := get("content"):
+            decoder.content(_TEXT, text)
+        for call in get("tool_calls") or ():
+            decoder.tool(call.get("index"))
+            decoder.content(_TOOL, (call.get("function") or {}).get("arguments") or "")
     if reason := choice.get("finish_reason"):
         decoder.tools_done()
         decoder.stop_reason, decoder.finished = text_or_none(reason), True

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any
 
 import httpx2
+from pydantic_core import to_json
 
 from tailgauge.call import MESSAGE, Call, Prompt
 from tailgauge.protocols.additions import CURRENT, Additions, Current, TableAdds, additions, values_of
@@ -120,7 +121,7 @@ class Endpoint:
             values = values_of(call_id, request_id, traffic, model, call.max_tokens)
             return added.body(body, values), added.lines(values)
 
-        whole, lines = made(call_id)
+        whole, lines = (body, b"") if added is None else made(call_id)
         like = self._template(call, whole, added, request_id, traffic, made)
         return None if like is None else like.request(whole, call_id, lines)
 
@@ -253,7 +254,8 @@ class Template:
 
     def request(self, body: Mapping[str, Any], call_id: str, lines: bytes = b"") -> bytes:
         """The request with this body; `lines`: added headers."""
-        text = _ENCODE({name: body[name] for name in self.names}).encode()
+        # Five times as fast as `json`. Some floats are written in another way: then there is no template.
+        text = to_json({name: body[name] for name in self.names})
         parts = (self.head, call_id.encode("ascii"), self.behind_id, len(text), lines, _BLANK, text)
         return b"%b%b%b%d%b%b%b" % parts
 

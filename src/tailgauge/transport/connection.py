@@ -212,12 +212,15 @@ class Connection:
             if not self.closed:
                 self._writable_watcher.stop()
 
-    def alive(self) -> bool:
-        """Whether an idle connection is open, without an end or stray bytes in the socket."""
+    def alive(self, idle_ns: int) -> bool:
+        """Whether a connection that has been idle for so long is open, without an end or stray bytes in the socket."""
         if self.closed or self._tls_over is not None:
             return False
-        if self._reading is not None and READER.waits(self._reading, self):
-            return False
+        if self._reading is not None:
+            if READER.waits(self._reading, self):
+                return False
+            if idle_ns < SOON_NS:  # its thread watches it, and no idle time-out is as short
+                return True
         try:
             self._raw.recv(1, _socket.MSG_PEEK)
         except BlockingIOError:
@@ -541,10 +544,11 @@ class Pool:
         origin_pool, now = self._pools[origin], monotonic_ns()
         for place in range(len(origin_pool.idle) - 1, -1, -1):
             item = origin_pool.idle[place]
-            if now - item.since_ns < origin_pool.rest_ns:
+            idle_ns = now - item.since_ns
+            if idle_ns < origin_pool.rest_ns:
                 continue
             del origin_pool.idle[place]
-            if now < item.until_ns and item.connection.alive():
+            if now < item.until_ns and item.connection.alive(idle_ns):
                 return item.connection
             item.connection.close()
         return None
@@ -583,6 +587,8 @@ class Pool:
 
 def _kept_ns(hint: bytes) -> int:
     """The peer's keep-alive time less a margin; else a long time."""
+    if not hint:
+        return LONG_NS
     for part in hint.split(b","):
         name, _, value = part.strip().partition(b"=")
         if name.lower() == b"timeout" and value.isdigit() and len(value) < 10:

@@ -83,7 +83,12 @@ class Decoder(Protocol):
         """Payload of one read with its times; `at_rest`: the read ends with it."""
 
     def skim(
-        self, reads: Sequence[bytes], arrived: array[int], read_at: array[int], begin: int, read_index: int
+        self,
+        reads: Sequence[bytes],
+        arrived: Sequence[int],
+        read_at: Sequence[int],
+        begin: int,
+        read_index: int,
     ) -> int:
         """Decode raw reads from number `begin` on as long as they are plain; returns how many."""
 
@@ -95,61 +100,64 @@ def _nothing() -> None:
     """Default callback."""
 
 
-def _uncounted(arrived: array[int], read_at: array[int]) -> None:
+def _uncounted(arrived: Sequence[int], read_at: Sequence[int]) -> None:
     """Default callback for decoded reads."""
 
 
 class Exchange:
     """One HTTP exchange, from the first byte sent to the last byte received; times in ns of the monotonic clock."""
 
+    # What an exchange begins with; here it costs nothing for each.
+    may_wait = False  # nobody acts on what it brings: it may come a few milliseconds later
+    connection: Connection | None = None
+    connection_is_new = False
+    pool_wait_ns: int | None = None
+    sent_at_ns: int | None = None
+    first_byte_at_ns: int | None = None
+    headers_at_ns: int | None = None
+    ended_at_ns: int | None = None
+    aborted_at_ns: int | None = None
+    aborted: str | None = None  # why we closed it: cancelled, timeout, censored
+    failure: tuple[str, str] | None = None  # kind and message, without a complete response
+    # How the body ended before its end, the connection or what was wrong with it; and details.
+    cut: str | None = None
+    cut_text: str | None = None
+    status: int | None = None
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+    reads = body_bytes = 0
+    receive_lag_max_ns = 0  # largest read_at - arrived_at, ever
+    receive_lag_recent_ns = 0  # the same since it was last reset
+    user_stamps = False
+    done = False
+    _user_clock = False  # every read is stamped by this process
+    # The decoder, where this is a body for it and no error body for the SDK: a stream, or not.
+    _stream: Decoder | None = None
+    _whole: Decoder | None = None
+    _body: Body | None = None
+    _keep = False
+    _held = 0  # bytes
+    _held_by_head = 0
+    _kept_bytes = 0
+    _at_leisure = False  # the connection only stores its reads
+    _low = _last_low = 0
+    _last_read_at = _decoded = 0
+    _changed: Event | None = None  # where a greenlet waits
+    _release: Release | None = None
+
     def __init__(
         self, decoder: Decoder | None = None, bytes_per_s: float | None = None, held: HeldBytes | None = None
     ) -> None:
         self.decoder, self.bytes_per_s = decoder, bytes_per_s
-        self.may_wait = False  # nobody acts on what it brings: it may come a few milliseconds later
         self.on_content: Callable[[], None] = _nothing
         self.on_watched: Callable[[], None] = _nothing  # the decoder has what it watched for
         self.on_over: Callable[[], None] = _nothing  # the end, where no greenlet waits for it
-        self.on_decoded: Callable[[array[int], array[int]], None] = _uncounted  # timestamps of decoded reads
-        self.connection: Connection | None = None
-        self.connection_is_new = False
-        self.pool_wait_ns: int | None = None
-        self.sent_at_ns: int | None = None
-        self.first_byte_at_ns: int | None = None
-        self.headers_at_ns: int | None = None
-        self.ended_at_ns: int | None = None
-        self.aborted_at_ns: int | None = None
-        self.aborted: str | None = None  # why we closed it: cancelled, timeout, censored
-        self.failure: tuple[str, str] | None = None  # kind and message, without a complete response
-        # How the body ended before its end, the connection or what was wrong with it; and details.
-        self.cut: str | None = None
-        self.cut_text: str | None = None
-        self.status: int | None = None
-        self.headers: tuple[tuple[bytes, bytes], ...] = ()
+        self.on_decoded: Callable[[Sequence[int], Sequence[int]], None] = (
+            _uncounted  # timestamps of decoded reads
+        )
         self._named: dict[bytes, bytes] = {}  # the first header of each name in lower case
-        self.reads = self.body_bytes = 0
-        self.receive_lag_max_ns = 0  # largest read_at - arrived_at, ever
-        self.receive_lag_recent_ns = 0  # the same since it was last reset
-        self.user_stamps = False
-        self._user_clock = False  # every read is stamped by this process
-        self.done = False
-        # The decoder, where this is a body for it and no error body for the SDK: a stream, or not.
-        self._stream: Decoder | None = None
-        self._whole: Decoder | None = None
-        self._head = Head()
-        self._body: Body | None = None
-        self._keep = False
-        self._plain = bytearray()
+        self._head, self._plain = Head(), bytearray()
         self._all_held = held or HeldBytes()
-        self._held = 0  # bytes
-        self._held_by_head = 0
         self._kept: list[Read] = []  # not yet decoded
-        self._kept_bytes = 0
-        self._at_leisure = False  # the connection only stores its reads
-        self._low = self._last_low = 0
-        self._last_read_at = self._decoded = 0
-        self._changed: Event | None = None  # where a greenlet waits
-        self._release: Release | None = None
 
     def begin(self, connection: Connection, *, is_new: bool, release: Release) -> None:
         """Listen to a connection; `release` returns it, with whether it may be reused."""
@@ -247,46 +255,54 @@ class Exchange:
 
     def advance(self) -> int:
         """Decode the reads kept so far; returns how many."""
-        self._unseal()
+        if self._at_leisure:
+            self._unseal()
         body, kept = self._body, self._kept
         if body is None or not kept:
             return 0
+        count, (_, last_arrived_at, last_read_at, _) = len(kept), kept[-1]
         if self._at_leisure:
-            self.reads += len(kept)
-        data, *stamps, empty_at = zip(*kept, strict=True)
-        arrived, read_at = (array("q", of) for of in stamps)
-        kept.clear()
-        self._kept_bytes = 0
-        if not self.bytes_per_s:  # a pause is not receive lag
-            self.on_decoded(arrived, read_at)
+            self.reads += count
         stream = self._stream
         watching = stream is not None and stream.watching
         had_content = stream is not None and stream.has_content
         try:
-            done = 0
-            while done < len(data):
-                skimmed = self._skim(body, data, arrived, read_at, done)
-                if not skimmed:
-                    self._decode(body, data[done], arrived[done], read_at[done], empty_at[done])
-                done += skimmed or 1
+            self._decode_kept(body)
         except WireError as error:
             self._drop(FRAMING, str(error))
-            return len(data)
+            return count
         if watching and stream is not None:
             self._notify(stream, had_content=had_content)
             self._relax(stream, body)
         if body.done and not self.done:
             self._complete()
             # A slow reader ends when it has read everything.
-            at_ns = read_at[-1] if self.bytes_per_s else arrived[-1]
+            at_ns = last_read_at if self.bytes_per_s else last_arrived_at
             self._finish(keep=self._keep and not body.has_excess, at_ns=at_ns)
         elif not self.done:
             self._bound(stream, body)
-        return len(data)
+        return count
+
+    def _decode_kept(self, body: Body) -> None:
+        """Decode the reads kept so far. Raises WireError."""
+        kept = self._kept
+        data, *stamps, empty_at = zip(*kept, strict=True)
+        kept.clear()
+        self._kept_bytes = 0
+        # Arrays of many: they are copied at once.
+        arrived, read_at = stamps if len(data) == 1 else (array("q", of) for of in stamps)
+        if not self.bytes_per_s:  # a pause is not receive lag
+            self.on_decoded(arrived, read_at)
+        done = 0
+        while done < len(data):
+            skimmed = self._skim(body, data, arrived, read_at, done)
+            if not skimmed:
+                self._decode(body, data[done], arrived[done], read_at[done], empty_at[done])
+            done += skimmed or 1
 
     def _unseal(self) -> None:
         """Add what the connection has stored sealed by TLS to what is kept."""
-        if self._at_leisure and self.connection is not None and self.connection.listener is self:
+        if self.connection is not None and self.connection.listener is self:
             self.connection.unseal(self._kept)
 
     def _hold_bytes(self, held: int) -> bool:
@@ -358,11 +374,11 @@ class Exchange:
         self._decoded += 1
 
     def _skim(
-        self, body: Body, data: Sequence[bytes], arrived: array[int], read_at: array[int], begin: int
+        self, body: Body, data: Sequence[bytes], arrived: Sequence[int], read_at: Sequence[int], begin: int
     ) -> int:
         """Decode reads from number `begin` on that need no unframing and no parsing; returns how many."""
         stream = self._stream
-        if stream is None or self.bytes_per_s or self._user_clock or not body.between:
+        if stream is None or stream.watching or self.bytes_per_s or self._user_clock or not body.between:
             return 0
         count = stream.skim(data, arrived, read_at, begin, self._decoded)
         if count:

@@ -175,7 +175,8 @@ class Attempts:
             self._cache.begun(one.key, at_ns)
         if one.origin.stage != PREFLIGHT:
             self._note_first(one, at_ns)
-        one.post(FirstContent(one.send.leg, one.attempt, at_ns, exchange.left_at_ns or at_ns))
+        if one.origin.acts:  # else its end is enough
+            one.post(FirstContent(one.send.leg, one.attempt, at_ns, exchange.left_at_ns or at_ns))
 
     def _send(self, one: _Open) -> None:
         """Send it here, where nothing has to be waited for, else on a greenlet."""
@@ -221,7 +222,8 @@ class Attempts:
         leg, attempt, text, kind = one.send.leg, one.attempt, one.decoder.text, one.send.call.kind
         after_s, retry = retry_after_s(exchange), should_retry(exchange)
         location = exchange.header(b"location").decode("latin-1") if kind == JOB_SUBMIT else None
-        one.post(Ended(leg, attempt, ended_at_ns, result.ended, after_s, retry, text, location))
+        had_content = one.decoder.has_content
+        one.post(Ended(leg, attempt, ended_at_ns, result.ended, after_s, retry, text, location, had_content))
 
     def _record(self, one: _Open, result: Outcome) -> None:
         """The row, chunks and counters of an ended call."""
@@ -233,7 +235,7 @@ class Attempts:
         fill(row, exchange, decoder, result)
         if self.guard is not None:
             self.guard.ended(key, row)
-        self._recorder.chunks(*key, *decoder.take())
+        self._recorder.chunks(*key, decoder.taken, decoder.fresh)
         self._recorder.attempt(row)
         self.last_row = row
         del self.open[key]

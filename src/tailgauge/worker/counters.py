@@ -28,14 +28,12 @@ class Second:
     """Timestamps of the current second, kept as arrays and evaluated once at its end."""
 
     def __init__(self) -> None:
-        self._arrived: list[array[int]] = []
-        self._read_at: list[array[int]] = []
-        self._late = array("q")
+        self._arrived, self._read_at, self._late = array("q"), array("q"), array("q")
 
-    def reads(self, arrived: array[int], read_at: array[int]) -> None:
-        """Some reads were decoded; the arrays do not change any more."""
-        self._arrived.append(arrived)
-        self._read_at.append(read_at)
+    def reads(self, arrived: Sequence[int], read_at: Sequence[int]) -> None:
+        """Some reads were decoded."""
+        self._arrived.extend(arrived)
+        self._read_at.extend(read_at)
 
     def dispatched(self, late_ns: int) -> None:
         """A request was dispatched `late_ns` after its scheduled time."""
@@ -43,14 +41,9 @@ class Second:
 
     def close(self) -> tuple[Quantiles, Quantiles]:
         """Receive lag and late dispatch in ns; the next second begins."""
-        lags = _joined(self._read_at) - _joined(self._arrived)
-        late = _joined([self._late])
-        self._arrived, self._read_at, self._late = [], [], array("q")
-        return _quantiles(lags), _quantiles(late)
-
-
-def _joined(pieces: Sequence[array[int]]) -> npt.NDArray[np.int64]:
-    return np.frombuffer(b"".join(pieces), np.int64)
+        arrived, read_at, late = (np.array(of, np.int64) for of in (self._arrived, self._read_at, self._late))
+        self._arrived, self._read_at, self._late = array("q"), array("q"), array("q")
+        return _quantiles(read_at - arrived), _quantiles(late)
 
 
 def _quantiles(values: npt.NDArray[np.int64]) -> Quantiles:

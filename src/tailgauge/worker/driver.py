@@ -234,6 +234,7 @@ class Drive:
             self._steps.close()
         except Exception as error:  # noqa: BLE001 - as above
             self.bug = self.bug or error
-        self._abort(CENSORED if self._closing else CANCELLED)
+        if self._unended > 0:
+            self._abort(CENSORED if self._closing else CANCELLED)
         self._gates.leave(self)
         self._on_over(self)

@@ -64,9 +64,9 @@ class Requests(ABC):
         counters.in_flight += 1
         self._begins(turn, now_ns - scheduled)
         traffic, request_id, seed = turn.asked.traffic, turn.request_id, scenario.seed
-        tokens = turn.asked.output_tokens
-        request = Request(request_id, scheduled, turn.prompts, tokens, draw(seed, request_id), seed)
         pattern = self._patterns[traffic]
+        drawn = draw(seed, request_id) if pattern.acts else 0.0  # else nothing happens to a share of them
+        request = Request(request_id, scheduled, turn.prompts, turn.asked.output_tokens, drawn, seed)
         acts = pattern.acts or turn.is_closed or turn.rest > 0 or self._is_awaited(request_id)
         origin = RequestRef(request_id, stage, traffic, scheduled, now_ns, acts)
         steps = pattern.begin(request, turn.failed)
@@ -126,6 +126,8 @@ class Requests(ABC):
 
     def _follow(self, turn: Turn, ended: str, ended_at_ns: int, answer: str | None) -> None:
         """Plan the turn after this one; what would be due after the end of the run is never sent."""
+        if turn.planned.turns == 1:
+            return
         scenario, traffic = self.scenario, self.scenario.traffic[turn.planned.traffic]
         since_start_ns = ended_at_ns - self.start_at_ns
         coming = following(turn, ended, since_start_ns, scenario.seed, scenario.arrival, traffic)

@@ -23,6 +23,7 @@ from tailgauge.call import MAIN, SECOND
 from tailgauge.channel.clock_offset import EVERY_S, MasterClock
 from tailgauge.channel.messages import Link
 from tailgauge.clock import monotonic_ns
+from tailgauge.patterns.pattern import Pattern
 from tailgauge.patterns.table import pattern_of
 from tailgauge.plan.preflight import Learnt, sizing
 from tailgauge.plan.spend_limit import Amount, Guard
@@ -386,6 +387,8 @@ def begins(scenario: Scenario, guard: Guard) -> Callable[[Turn], bool]:
 
     def admits(turn: Turn) -> bool:
         pattern = patterns[turn.asked.traffic]
+        if guard.is_of_calls_only and type(pattern).first_calls is Pattern.first_calls:
+            return guard.admits_calls(len(turn.prompts))
         calls, more = pattern.first_calls(turn.prompts, turn.asked.output_tokens)
         return guard.admits(calls, scenario.model_of(pattern.traffic), more_calls=more)
 
