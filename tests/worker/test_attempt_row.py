@@ -16,6 +16,9 @@ class Result:
         self.sent_at_ns = 1000
         self.headers = [(b"Server-Timing", header) for header in headers]
 
+    def header(self, name: bytes) -> bytes:
+        return next((value for key, value in self.headers if key.lower() == name), b"")
+
 
 class Decoded:
     """What the phases look at of a decoder."""

@@ -373,7 +373,7 @@ class StreamDecoder:
 
     def wrong_usage(self) -> str | None:
         """Of a complete answer: a count that cannot be. Its counts of output are dropped, so that nothing is built on them."""
-        output, thinking = (self.usage.get(name) for name in _OUTPUT)
+        output, thinking = self.usage.get("output_tokens"), self.usage.get("thinking_tokens")
         if self.has_content and output is not None and self._wrong_usage is None:
             visible = output - (thinking or 0)  # some targets limit the answer without its thinking
             counted = f"output_tokens = {output:,}"
@@ -381,8 +381,9 @@ class StreamDecoder:
                 self._wrong_usage = f"{counted}, thinking_tokens = {thinking or 0:,} beside content"
             elif self._most_tokens is not None and visible > self._most_tokens:
                 self._wrong_usage = f"{counted}, {self._most_tokens:,} requested"
-        for name in _OUTPUT if self._wrong_usage else ():
-            self.usage.pop(name, None)
+        if self._wrong_usage:
+            for name in ("output_tokens", "thinking_tokens"):
+                self.usage.pop(name, None)
         return self._wrong_usage
 
     def take(self) -> tuple[int, Chunks]:
@@ -407,7 +408,6 @@ def _noting(event_ids: EventIds, splitter: IdSplitter, on_event: OnEvent) -> OnE
     return noted
 
 
-_OUTPUT = ("output_tokens", "thinking_tokens")
 _OK = frozenset({200})
 _OF_JOBS = frozenset({200, 201, 202, 204})  # accepted, or done without a body
 _MALFORMED = (ValueError, TypeError, AttributeError, LookupError, RecursionError)

@@ -149,7 +149,7 @@ class Endpoint:
         made: Made,
     ) -> Template | None:  # fmt: skip
         """The template of calls of this kind: the same model, additions and keys of the body, texts or blocks."""
-        blocks = any(type(message["content"]) is list for message in body["messages"])
+        blocks = list in [type(message["content"]) for message in body["messages"]]
         kind = (call.model, added, call.stream, blocks, *body)
         if kind not in self._templates:
 

@@ -118,6 +118,8 @@ def _of_decoder(row: AttemptRow, decoder: StreamDecoder) -> None:
 
 def _phases(exchange: Exchange, decoder: StreamDecoder) -> str | None:
     """Begin of each phase since sent, and durations of Server-Timing as `NAME;dur`."""
+    if not decoder.phases and not exchange.header(b"server-timing"):
+        return None
     sent = exchange.sent_at_ns
     found = {} if sent is None else {name: at - sent for name, at in decoder.phases.items()}
     for name, value in exchange.headers:

@@ -58,13 +58,10 @@ class _Open:
     decoder: StreamDecoder
     post: Callable[[Event], None]
     begun_at_ns: int
+    key: Key
     chunks: int = 0  # counted so far
     intervals: int = 0
     note: CacheNote | None = None
-
-    @property
-    def key(self) -> Key:
-        return self.origin.request_id, self.send.leg, self.attempt
 
 
 class Attempts:
@@ -99,8 +96,8 @@ class Attempts:
         decoder = endpoint.decoder(call)
         decoder.share_memory(self._counters.conversations)
         exchange = Exchange(decoder, call.bytes_per_s, self._held)
-        started = _Open(origin, send, attempt, endpoint, exchange, decoder, post, monotonic_ns())
-        leg, key = send.leg, started.key
+        leg, key = send.leg, (origin.request_id, send.leg, attempt)
+        started = _Open(origin, send, attempt, endpoint, exchange, decoder, post, monotonic_ns(), key)
         bounded = self.guard is not None and not self.guard.is_of_calls_only
         exchange.may_wait = not (origin.acts or bounded or self._cache is not None)
         exchange.on_content = partial(self._on_content, started)

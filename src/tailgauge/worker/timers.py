@@ -42,6 +42,7 @@ class WaitTimer:
 
     def __init__(self) -> None:
         self._waiter = Waiter()  # an event would need another turn of the hub
+        self._is_set = False  # the timer, since it was due
         self._due = _Itimerspec()
         self._libc: Any = None
         if TIMER:
@@ -62,6 +63,7 @@ class WaitTimer:
             value = self._due.value
             value.seconds, value.nanoseconds = divmod(at_ns, 1_000_000_000)
             self._libc.timerfd_settime(self._fd, _ABSOLUTE, ctypes.byref(self._due), None)
+            self._is_set = True
             self._waiter.get()
             return
         early = HubTimer(
@@ -85,14 +87,17 @@ class WaitTimer:
     def close(self) -> None:
         """Release the timer."""
         if self._libc is not None:
+            self._is_set = True  # not read any more
             self._watcher.stop()
             self._watcher.close()
             os.close(self._fd)
 
     def _on_due(self) -> None:
-        with suppress(BlockingIOError):  # it was set anew since the poll
-            os.read(self._fd, 8)
+        self._is_set = False
         self._waiter.switch(False)
+        if not self._is_set:  # else it is readable no more
+            with suppress(BlockingIOError):  # it was set anew since the poll
+                os.read(self._fd, 8)
 
 
 def hub_ticks(every_ns: int) -> Any:
