@@ -273,13 +273,14 @@ class Exchange:
             return count
         if watching and stream is not None:
             self._notify(stream, had_content=had_content)
-            self._relax(stream, body)
         if body.done and not self.done:
             self._complete()
             # A slow reader ends when it has read everything.
             at_ns = last_read_at if self.bytes_per_s else last_arrived_at
             self._finish(keep=self._keep and not body.has_excess, at_ns=at_ns)
         elif not self.done:
+            if watching:
+                self._relax(stream, body)
             self._bound(stream, body)
         return count
 
@@ -329,10 +330,10 @@ class Exchange:
         self.cut, self.cut_text = kind, text
         self._close_and_finish()
 
-    def _relax(self, stream: Decoder, body: Body) -> None:
+    def _relax(self, stream: Decoder | None, body: Body) -> None:
         """Store reads without decoding them, until one may be the last."""
         connection = self.connection
-        if stream.watching or self.bytes_per_s or not isinstance(body, ChunkedBody):
+        if stream is None or stream.watching or self.bytes_per_s or not isinstance(body, ChunkedBody):
             return
         if connection is not None and connection.listener is self:
             self._at_leisure = True
