@@ -1,4 +1,4 @@
-"""Compiles the reader of `tailgauge.transport` and the comparison of `tailgauge.protocols`, where there is Linux, a C compiler and Python's headers.
+"""Compiles the reader of `tailgauge.transport` and what `tailgauge.protocols` does with each event, where there is Linux, a C compiler and Python's headers.
 
 They are built against the stable ABI, so one wheel of a platform serves every Python from 3.11 on. Where they cannot be compiled
 the wheel is a pure one: the same package, whose worker does it in Python. The links of README.md lead into the repository, from

@@ -161,7 +161,7 @@ def short(bench: Bench) -> Loads:
     for chunks, rate in ((1, 400),) if bench.quick else ((1, 400), (1, 800), (1, 3000), (5, 400)):
         load = Load(0, 3.0, chunks=chunks, ttft_ms=50.0, rate_per_s=rate)
         what = "1 chunk" if chunks == 1 else f"{chunks} chunks"
-        done[f"{what}, {rate}/s"] = bench.rounds((*BOTH, "locust"), load, 3)
+        done[f"{what}, {rate}/s"] = bench.rounds((*BOTH, "locust"), load, 5 if rate < 3000 else 3)
     return done
 
 

@@ -32,9 +32,8 @@ SHORT_S = "2"
 TOOK_PLACE = {0, 1, 3, 5}  # the verdict and the SLOs depend on the machine
 # What the two seconds of `make test` need beside the scenario as it is.
 SHORT = (
-    "batch", "bursts", "cache_race", "cached", "custom_stream", "fallback", "fan_out", "fan_out_sequential", "mix",
-    "nonstreaming", "progressive", "resubmit", "slow_reader", "structured", "structured_two_calls", "thinking", "tools",
-    "trace",
+    "bursts", "cache_race", "custom_stream", "fan_out_sequential", "mix", "nonstreaming", "slow_reader", "thinking",
+    "tools",
 )  # fmt: skip
 IN_FULL = {"gateway": ("stages.duration_s=90",)}
 SHORT_SETTINGS = {"bursts": ("arrival.on_off.on_s=0.5", "arrival.on_off.off_s=0.2")}

@@ -208,6 +208,7 @@ def test_every_broken_stream_is_found_and_no_success(runs: Runs, fault: str) -> 
     assert {e["status"] for e in seen.report["errors"] if e["ended"] == ended} == {200}
     assert seen.page.count(ended) > 1
     assert requests["ok"] == len(rows) - sum(seen.planted[one] for one in ENDED)
+    assert set(rows[rows.ended == ended].winner) == {0}, "what came before it broke was read"
 
 
 def test_broken_streams_stand_in_the_denominator(runs: Runs) -> None:

@@ -54,6 +54,16 @@ class TestPlain:
 
         assert request.done == Done("truncated", winner=0)
 
+    @pytest.mark.parametrize(("had_content", "winner"), [(True, 0), (False, None)])
+    def test_the_end_says_whether_there_was_content_where_nobody_acts_on_it(self, had_content, winner):
+        pattern = PLAIN(REQUEST)
+        next(pattern)
+        pattern.send(Sent(0, 0, 2000))
+
+        with pytest.raises(StopIteration) as stop:
+            pattern.send(Ended(0, 0, 3000, "truncated", None, had_content=had_content))
+        assert stop.value.value == Done("truncated", winner=winner)
+
     def test_it_waits_through_everything_that_is_not_the_end(self):
         pattern = PLAIN(REQUEST)
         next(pattern)

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailgauge.transport import http1
 from tailgauge.transport.http1 import (
     MAX_HEAD,
     Body,
@@ -251,6 +252,36 @@ def test_no_bytes_make_a_chunked_body_fail_otherwise(data):
     except WireError:
         return
     assert body.done in {True, False}
+
+
+WIRE = st.lists(
+    st.one_of(
+        st.binary(max_size=20).map(lambda piece: b"%x\r\n%b\r\n" % (len(piece), piece)),
+        st.sampled_from([b"0\r\n\r\n", b"A\r\n0123456789\r\n", b"1;x=y\r\na\r\n", b"0\r\na: b\r\n\r\n", b"\r\n", b"\n", b"0000003\r\nabc\r\n",
+                         b"00000003\r\nabc\r\n", b"3\nabc\r\n", b"3\r\nabc\n", b"fffffff\r\n", b" 1\r\na\r\n"]),
+        st.binary(max_size=8),
+    ),
+    max_size=6,
+)  # fmt: skip
+
+
+@given(WIRE, st.data())
+def test_compiled_code_makes_of_any_reads_what_python_makes_of_them(pieces, data):
+    if http1.whole_chunks is None:
+        pytest.skip("it is not compiled here: that needs Linux, a C compiler and Python's headers")
+    wire = b"".join(pieces)
+    cut = data.draw(st.integers(0, len(wire)))
+
+    def read(*, compiled):
+        body, out = ChunkedBody(), []
+        for piece in (wire[:cut], wire[cut:]):
+            try:
+                out.append(body.feed(piece) if compiled else body._pieces(piece))
+            except WireError as error:
+                return out, str(error)
+        return out, (body.done, body.has_excess, body.at_rest, body.between, body.held)
+
+    assert read(compiled=True) == read(compiled=False)
 
 
 def test_bytes_beyond_the_end_of_a_body_are_dropped():

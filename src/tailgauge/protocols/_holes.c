@@ -1,5 +1,7 @@
 // Compares an event with a stencil whose values change; see stencil.py, whose patterns say the same for where this was not
 // compiled. What is matched is JSON by its grammar. Built against the stable ABI: one file for every Python from 3.11 on.
+// It also splits what is made of plain events, as sse_parser.py does with whatever comes.
+#define _GNU_SOURCE
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
 #include <Python.h>
@@ -107,12 +109,46 @@ failed:
     return NULL;
 }
 
+// A field of an event's line, which ends before `end`; NULL: the line has another name, or other bytes behind it.
+static const char *field(const char *at, const char *end, const char *name) {
+    size_t length = strlen(name);
+    return (size_t)(end - at) >= length && !memcmp(at, name, length) ? at + length : NULL;
+}
+
+static PyObject *events(PyObject *module, PyObject *payload) {
+    (void)module;
+    char *at;
+    Py_ssize_t size;
+    if (PyBytes_AsStringAndSize(payload, &at, &size)) return NULL;
+    const char *end = at + size;
+    if (size < 2 || end[-1] != '\n' || end[-2] != '\n' || memchr(at, '\r', (size_t)size)) Py_RETURN_NONE;
+    PyObject *found = PyList_New(0);
+    while (found && (const char *)at < end) {
+        const char *stop = memmem(at, (size_t)(end - at), "\n\n", 2), *name = field(at, stop ? stop : at, "event: "), *data = at;
+        if (!stop) goto other;  // a third line feed
+        const char *behind = name ? memchr(name, '\n', (size_t)(stop - name)) : NULL;
+        if (name && !behind) goto other;
+        data = field(name ? behind + 1 : at, stop, "data: ");
+        if (!data || memchr(data, '\n', (size_t)(stop - data))) goto other;
+        PyObject *event = Py_BuildValue("(y#y#)", name ? name : at, name ? behind - name : (Py_ssize_t)0, data, stop - data);
+        if (!event || PyList_Append(found, event)) Py_CLEAR(found);
+        Py_XDECREF(event);
+        at = (char *)stop + 2;
+    }
+    return found;
+other:
+    Py_DECREF(found);
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
+    {"events", (PyCFunction)events, METH_O,
+     "events(payload) -> [(name, data)]; None: there is something else in it than whole events of one line of data and maybe a name before it."},
     {"match", (PyCFunction)match, METH_VARARGS,
      "match(kinds, parts, read, begin) -> [bytes]; None: it is another. From `begin` on the read has a value of each kind, and its part behind it: "
      "t a text up to its end, s a string, n a number, c a count, l a list of numbers; those in capitals are returned."},
     {NULL, NULL, 0, NULL},
 };
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_holes", "Compares events with a stencil.", -1, methods, NULL, NULL, NULL, NULL};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_holes", "Splits events, and compares them with a stencil.", -1, methods, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__holes(void) { return PyModule_Create(&definition); }

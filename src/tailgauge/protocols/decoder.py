@@ -192,13 +192,8 @@ class StreamDecoder:
         self.error, self.broken = self.error or (kind, text), True
 
     def skim(
-        self,
-        reads: Sequence[bytes],
-        arrived: Sequence[int],
-        read_at: Sequence[int],
-        begin: int,
-        read_index: int,
-    ) -> int:
+        self, reads: Sequence[bytes], arrived: Sequence[int], read_at: Sequence[int], begin: int, read_index: int,
+    ) -> int:  # fmt: skip
         """Decode reads from number `begin` on, as long as each is one chunk of HTTP with one content event of a known
         stencil; returns how many. They are decoded as `feed` would have done it."""
         if self._stencils is None or self.broken or not (self._is_plain and self._splitter.resting):

@@ -6,6 +6,13 @@ Bytes in, (event name, data) out; the protocol decodes the data.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from typing import ClassVar
+
+try:
+    from tailgauge.protocols._holes import events as _plain_events  # type: ignore[import-not-found]
+except ImportError:
+    _plain_events: Callable[[bytes], list[tuple[bytes, bytes]] | None] | None = None  # type: ignore[no-redef]
 
 MAX_EVENT = 4 << 20  # bytes: an image may come in one
 MAX_LINES = 10_000  # of an event
@@ -29,6 +36,7 @@ class Splitter:
     """Cuts a stream into events; `pending` is what has no end yet."""
 
     __slots__ = ("_after_cr", "_begun", "ended_with_event", "is_marked", "pending")
+    _reads_no_more: ClassVar[bool] = True  # than name and data of an event
 
     def __init__(self) -> None:
         self.pending: bytes | bytearray = b""
@@ -40,6 +48,11 @@ class Splitter:
 
     def feed(self, payload: bytes) -> list[tuple[bytes, bytes]]:
         """Events completed by `payload`, in order. Comments and events without data are left out."""
+        if _plain_events is not None and self._reads_no_more and self.resting and len(payload) <= _FEW:
+            found: list[tuple[bytes, bytes]] | None = _plain_events(payload)
+            if found:
+                self._begun = self.ended_with_event = True
+                return found
         if payload and (self._after_cr or b"\r" in payload):
             payload = self._with_line_feeds(payload)
         text = self._with_pending(payload) if self.pending else payload
@@ -54,9 +67,9 @@ class Splitter:
         if len(text) > _FEW:
             for block in blocks:
                 check_values(block)
-        found = list(map(self._event, blocks))
-        self.ended_with_event = bool(found) and found[-1] is not None and not self.pending.strip(b"\n")
-        return [event for event in found if event is not None]
+        events = list(map(self._event, blocks))
+        self.ended_with_event = bool(events) and events[-1] is not None and not self.pending.strip(b"\n")
+        return [event for event in events if event is not None]
 
     def _with_pending(self, payload: bytes) -> bytes | None:
         """What waited and what came, if an event ends in it; None: it waits on. Each byte is looked at once."""
@@ -105,6 +118,7 @@ class IdSplitter(Splitter):
     """Keeps the id of each event too; `ids` has one for each event that was returned, None without one."""
 
     __slots__ = ("ids",)
+    _reads_no_more = False
 
     def __init__(self) -> None:
         super().__init__()

@@ -496,7 +496,53 @@ static PyType_Slot slots[] = {
     {Py_tp_doc, "Reads sockets on a thread of its own."}, {0, NULL},
 };
 static PyType_Spec spec = {"tailgauge.transport._reader.Reader", sizeof(Reader), 0, Py_TPFLAGS_DEFAULT, slots};
-static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_reader", "Reads sockets on a thread of its own.", -1, NULL, NULL, NULL, NULL, NULL};
+
+// The size of the chunk of HTTP/1.1 whose size line begins at `at`, and where its bytes begin; NULL: it is not such a line.
+static const char *chunk_size(const char *at, const char *end, Py_ssize_t *size) {
+    const char *digit = at;
+    for (*size = 0; digit < end && digit - at < 7; digit++) {
+        int c = *digit | 0x20, value = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        if (value < 0 || *digit < '0') break;
+        *size = *size * 16 + value;
+    }
+    return digit > at && end - digit >= 2 && digit[0] == '\r' && digit[1] == '\n' ? digit + 2 : NULL;
+}
+
+static PyObject *whole_chunks(PyObject *module, PyObject *data) {
+    (void)module;
+    char *begin, *out = NULL;
+    Py_ssize_t length, size, total = 0;
+    if (PyBytes_AsStringAndSize(data, &begin, &length)) return NULL;
+    PyObject *payload = NULL;
+    int done = 0;
+    for (int pass = 0; pass < 2; pass++) {  // first their size, then their bytes
+        for (const char *at = begin, *end = begin + length; at < end && !done;) {
+            const char *from = chunk_size(at, end, &size);
+            if (!from || end - from < size + 2 || from[size] != '\r' || from[size + 1] != '\n') Py_RETURN_NONE;
+            if (size) {
+                if (pass) memcpy(out, from, (size_t)size), out += size;
+                else total += size;
+            } else if (end - from == 2 && from - at == 3) {
+                done = 1;
+            } else {
+                Py_RETURN_NONE;  // trailers, or what is behind the body
+            }
+            at = from + size + 2;
+        }
+        if (pass) break;
+        if (!(payload = PyBytes_FromStringAndSize(NULL, total))) return NULL;
+        out = PyBytes_AsString(payload);
+        done = 0;
+    }
+    return Py_BuildValue("(NN)", payload, PyBool_FromLong(done));
+}
+
+static PyMethodDef functions[] = {
+    {"whole_chunks", (PyCFunction)whole_chunks, METH_O,
+     "whole_chunks(bytes) -> (payload, whether the body has ended); None: these are not whole chunks of a body and maybe its end."},
+    {NULL, NULL, 0, NULL},
+};
+static struct PyModuleDef definition = {PyModuleDef_HEAD_INIT, "_reader", "Reads sockets on a thread of its own.", -1, functions, NULL, NULL, NULL, NULL};
 
 PyMODINIT_FUNC PyInit__reader(void) {
     PyObject *module = PyModule_Create(&definition), *type = module ? PyType_FromSpec(&spec) : NULL;

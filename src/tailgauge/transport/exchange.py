@@ -83,13 +83,8 @@ class Decoder(Protocol):
         """Payload of one read with its times; `at_rest`: the read ends with it."""
 
     def skim(
-        self,
-        reads: Sequence[bytes],
-        arrived: Sequence[int],
-        read_at: Sequence[int],
-        begin: int,
-        read_index: int,
-    ) -> int:
+        self, reads: Sequence[bytes], arrived: Sequence[int], read_at: Sequence[int], begin: int, read_index: int,
+    ) -> int:  # fmt: skip
         """Decode raw reads from number `begin` on as long as they are plain; returns how many."""
 
     def whole(self, body: bytes, arrived: int, read_at: int, read_index: int, low: int = 0) -> None:

@@ -12,6 +12,11 @@ from typing import NamedTuple
 
 from tailgauge.redaction import shown
 
+try:
+    from tailgauge.transport._reader import whole_chunks  # type: ignore[import-not-found]
+except ImportError:
+    whole_chunks = None
+
 MAX_HEAD = 65_536  # bytes
 MAX_SHOWN = 80  # characters of what was wrong
 MAX_LINES = 256  # headers, or trailers
@@ -134,6 +139,15 @@ class ChunkedBody(Body):
 
     def feed(self, data: bytes) -> bytes:
         """Payload in `data`, joined over its chunks."""
+        if whole_chunks is not None and self.between and (found := whole_chunks(data)) is not None:
+            payload: bytes
+            payload, self.done = found
+            self._trailer = self.done
+            return payload
+        return self._pieces(data)
+
+    def _pieces(self, data: bytes) -> bytes:
+        """The same, wherever chunks and their framing were split."""
         out, at, end = [], 0, len(data)
         if self.between:  # chunks that came whole, as most do, and the usual end
             while (stop := data.find(b"\r\n", at)) >= 0:

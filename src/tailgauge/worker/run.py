@@ -384,7 +384,9 @@ def _folder(plan: dict[str, Any], out: Path) -> RunFolder:
 def begins(scenario: Scenario, guard: Guard) -> Callable[[Turn], bool]:
     """Whether the limits allow the first calls of a request; only stops one whose first calls could not be sent."""
     patterns = {name: pattern_of(traffic) for name, traffic in scenario.traffic.items()}
-    one_each = {name for name, pattern in patterns.items() if type(pattern).first_calls is Pattern.first_calls}
+    one_each = {
+        name for name, pattern in patterns.items() if type(pattern).first_calls is Pattern.first_calls
+    }
 
     def admits(turn: Turn) -> bool:
         if guard.is_of_calls_only and turn.asked.traffic in one_each:
