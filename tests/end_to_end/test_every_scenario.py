@@ -32,7 +32,7 @@ SHORT_S = "2"
 TOOK_PLACE = {0, 1, 3, 5}  # the verdict and the SLOs depend on the machine
 # What the two seconds of `make test` need beside the scenario as it is.
 SHORT = (
-    "bursts", "cache_race", "custom_stream", "fan_out_sequential", "mix", "nonstreaming", "slow_reader", "thinking",
+    "batch", "bursts", "cache_race", "custom_stream", "fan_out_sequential", "mix", "nonstreaming", "slow_reader", "thinking",
     "tools",
 )  # fmt: skip
 IN_FULL = {"gateway": ("stages.duration_s=90",)}
