@@ -141,6 +141,15 @@ def test_a_healthy_run_says_nothing_of_any_of_them(runs: Runs) -> None:
     assert "No attempt failed." in seen.page
 
 
+def all_buffered_but_for_those_read_late(seen: Any) -> int:
+    """Answers that were buffered: all, but for those that a busy machine reads late."""
+    found = {one["reason"]: one["answers"] for one in seen.report["tpot_missing"]["reasons"]}
+    assert sum(found.values()) == seen.report["streams"]["answers"]
+    assert set(found) <= {"buffered", "read_late"}
+    assert found["buffered"] > 10
+    return int(found["buffered"])
+
+
 @needs_nginx
 def test_a_buffering_proxy_is_found(runs: Runs) -> None:
     seen = runs["buffered"]()
@@ -149,9 +158,9 @@ def test_a_buffering_proxy_is_found(runs: Runs) -> None:
 
     assert_conserved(seen.run)
     assert streams["answers"] == len(seen.run.requests()) > 40
-    assert streams["buffered"] > 0.8 * streams["answers"], "but for those that this machine read late"
+    found = all_buffered_but_for_those_read_late(seen)
+    assert streams["buffered"] == found
     assert streams["buffered_share"] == streams["buffered"] / streams["answers"]
-    assert {one["reason"] for one in seen.report["tpot_missing"]["reasons"]} <= {"buffered", "read_late"}
     assert "Something between client and target collects the stream" in seen.page
     assert ttft["percentiles"]["p50"]["value"] > 700, "the whole answer, held back"
 
@@ -163,11 +172,11 @@ def test_pieces_of_four_kilobytes_have_no_pace(runs: Runs) -> None:
     n = seen.report["streams"]["answers"]
 
     assert n == len(seen.run.requests()) > 40
-    assert seen.report["streams"]["buffered"] > 0.5 * n, "but for those that this machine read late"
+    assert seen.report["streams"]["buffered"] == all_buffered_but_for_those_read_late(seen)
     assert not [row for row in seen.report["latency"] if row["metric"].startswith("tpot")]
-    assert {one["reason"] for one in seen.report["tpot_missing"]["reasons"]} <= {"buffered", "read_late"}
     assert [slo["outcome"] for slo in seen.report["slo"]] == ["inconclusive"]
-    assert f"TPOT is unknown for {n} of {n} answers: the stream was buffered (" in seen.page
+    assert f"TPOT is unknown for {n} of {n} answers: " in seen.page
+    assert "the stream was buffered (" in seen.page
 
 
 @needs_nginx

@@ -230,16 +230,18 @@ def test_losers_of_hedges_cost_the_engine_next_to_nothing(runs):
 
 
 def test_the_engine_stops_working_on_a_loser_while_its_winner_goes_on(runs):
-    """Where nothing began or ended for half a second, the engine holds as many calls as the rows have open."""
+    """But for half a second from each call or cancellation on, and before each end, the engine holds as many calls as the rows have open."""
     seen = runs["hedged"]
     rows = seen.everything
     begun = rows.sent_at_ns.to_numpy()
     over = rows.cancelled_at_ns.fillna(rows.ended_at_ns).to_numpy()
-    edges = [*begun, *over]
+    ended = rows.ended_at_ns[rows.cancelled_at_ns.isna()].to_numpy()
+    unsure = [(at, at + NOTICED_NS) for at in (*begun, *rows.cancelled_at_ns.dropna())]
+    unsure += [(at - NOTICED_NS, at + NOTICED_NS // 5) for at in ended]
     idle = [
         (int(((begun <= asked) & (over > asked)).sum()), held)
         for asked, answered, held in seen.samples
-        if not any(asked - NOTICED_NS < edge <= answered for edge in edges)
+        if not any(begin < answered and asked < end for begin, end in unsure)
     ]
 
     assert [pair for pair in idle if pair[0] != pair[1]] == []

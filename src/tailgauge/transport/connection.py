@@ -213,15 +213,12 @@ class Connection:
             if not self.closed:
                 self._writable_watcher.stop()
 
-    def alive(self, idle_ns: int) -> bool:
-        """Whether a connection that has been idle for so long is open, without an end or stray bytes in the socket."""
+    def alive(self) -> bool:
+        """Whether an idle connection is open, without an end or stray bytes in the socket."""
         if self.closed or self._tls_over is not None:
             return False
-        if self._reading is not None:
-            if READER.waits(self._reading, self):
-                return False
-            if idle_ns < SOON_NS:  # its thread watches it, and no idle time-out is as short
-                return True
+        if self._reading is not None and READER.waits(self._reading, self):
+            return False  # else it may have come just now: on a busy machine the thread is late
         try:
             self._raw.recv(1, _socket.MSG_PEEK)
         except BlockingIOError:
@@ -545,11 +542,10 @@ class Pool:
         origin_pool, now = self._pools[origin], monotonic_ns()
         for place in range(len(origin_pool.idle) - 1, -1, -1):
             item = origin_pool.idle[place]
-            idle_ns = now - item.since_ns
-            if idle_ns < origin_pool.rest_ns:
+            if now - item.since_ns < origin_pool.rest_ns:
                 continue
             del origin_pool.idle[place]
-            if now < item.until_ns and item.connection.alive(idle_ns):
+            if now < item.until_ns and item.connection.alive():
                 return item.connection
             item.connection.close()
         return None
