@@ -235,6 +235,7 @@ class World:
             lambda at: Ended(
                 leg, attempt, at, outcome.ended, outcome.retry_after_s, outcome.should_retry,
                 outcome.text if send.call.keep_text or send.call.kind != "message" else None,
+                had_content=outcome.content_ns is not None,
             ),
         )  # fmt: skip
         return Sent(leg, attempt, now)

@@ -220,8 +220,12 @@ class Attempt:
         self._until_ns, self._finished = now_ns, finished
         text = text_of(self._exchange) if finished and self._send.call.keep_text else self._text
         self._write()
-        after_s = row.retry_after_s
-        self._post(Ended(self._leg, self._number, now_ns, row.ended, after_s, None, text, self._location))
+        after_s, had_content = row.retry_after_s, row.first_content_at_ns is not None
+        self._post(
+            Ended(
+                self._leg, self._number, now_ns, row.ended, after_s, None, text, self._location, had_content
+            )
+        )
 
     def _of_pieces(self, ids: EventIds, delivery: Delivery, result: Outcome) -> Outcome:
         """What the ids of the events say, as in a decoder."""

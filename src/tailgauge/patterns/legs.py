@@ -66,16 +66,14 @@ def _only(call: Call, number: int, cause: str, of_attempt: int | None) -> Leg:
     """One attempt, which is neither hedged nor retried."""
     sent = yield Send(call, number, cause, of_attempt)
     assert isinstance(sent, events.Sent)
-    attempt, won = sent.attempt, False
+    attempt = sent.attempt
     while True:
         event = yield Wait()
-        if isinstance(event, OfCall) and event.leg == number and event.attempt == attempt:
-            if isinstance(event, Ended):
-                winner = attempt if won or event.had_content or event.ended in schema.COMPLETED else None
-                return LegEnd(
-                    event.ended, event.at_ns, winner, attempt, event.text, None, event.retry_after_s, event.location
-                )  # fmt: skip
-            won = won or isinstance(event, FirstContent)
+        if isinstance(event, Ended) and (event.leg, event.attempt) == (number, attempt):
+            winner = attempt if event.had_content or event.ended in schema.COMPLETED else None
+            return LegEnd(
+                event.ended, event.at_ns, winner, attempt, event.text, None, event.retry_after_s, event.location
+            )  # fmt: skip
 
 
 class _Leg:

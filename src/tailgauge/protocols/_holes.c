@@ -117,23 +117,23 @@ static const char *field(const char *at, const char *end, const char *name) {
 
 static PyObject *events(PyObject *module, PyObject *payload) {
     (void)module;
-    char *at;
+    char *begin;
     Py_ssize_t size;
-    if (PyBytes_AsStringAndSize(payload, &at, &size)) return NULL;
-    const char *end = at + size;
+    if (PyBytes_AsStringAndSize(payload, &begin, &size)) return NULL;
+    const char *at = begin, *end = begin + size;
     if (size < 2 || end[-1] != '\n' || end[-2] != '\n' || memchr(at, '\r', (size_t)size)) Py_RETURN_NONE;
     PyObject *found = PyList_New(0);
-    while (found && (const char *)at < end) {
-        const char *stop = memmem(at, (size_t)(end - at), "\n\n", 2), *name = field(at, stop ? stop : at, "event: "), *data = at;
+    while (found && at < end) {
+        const char *stop = memmem(at, (size_t)(end - at), "\n\n", 2);
         if (!stop) goto other;  // a third line feed
-        const char *behind = name ? memchr(name, '\n', (size_t)(stop - name)) : NULL;
+        const char *name = field(at, stop, "event: "), *behind = name ? memchr(name, '\n', (size_t)(stop - name)) : NULL;
         if (name && !behind) goto other;
-        data = field(name ? behind + 1 : at, stop, "data: ");
+        const char *data = field(name ? behind + 1 : at, stop, "data: ");
         if (!data || memchr(data, '\n', (size_t)(stop - data))) goto other;
-        PyObject *event = Py_BuildValue("(y#y#)", name ? name : at, name ? behind - name : (Py_ssize_t)0, data, stop - data);
+        PyObject *event = Py_BuildValue("(y#y#)", name ? name : "", name ? behind - name : (Py_ssize_t)0, data, stop - data);
         if (!event || PyList_Append(found, event)) Py_CLEAR(found);
         Py_XDECREF(event);
-        at = (char *)stop + 2;
+        at = stop + 2;
     }
     return found;
 other:

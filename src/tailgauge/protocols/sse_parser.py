@@ -6,13 +6,13 @@ Bytes in, (event name, data) out; the protocol decodes the data.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
 from typing import ClassVar
 
 try:
-    from tailgauge.protocols._holes import events as _plain_events  # type: ignore[import-not-found]
+    from tailgauge.protocols import _holes  # type: ignore[attr-defined]
 except ImportError:
-    _plain_events: Callable[[bytes], list[tuple[bytes, bytes]] | None] | None = None  # type: ignore[no-redef]
+    _holes = None
+_plain_events = None if _holes is None else _holes.events
 
 MAX_EVENT = 4 << 20  # bytes: an image may come in one
 MAX_LINES = 10_000  # of an event

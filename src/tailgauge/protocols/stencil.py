@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from tailgauge.protocols.sse_parser import Splitter
 
 try:
-    from tailgauge.protocols import _holes
+    from tailgauge.protocols import _holes  # type: ignore[attr-defined]
 except ImportError:
     _holes = None
 

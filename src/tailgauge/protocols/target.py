@@ -121,7 +121,7 @@ class Endpoint:
             values = values_of(call_id, request_id, traffic, model, call.max_tokens)
             return added.body(body, values), added.lines(values)
 
-        whole, lines = (body, b"") if added is None else made(call_id)
+        whole, lines = made(call_id)
         like = self._template(call, whole, added, request_id, traffic, made)
         return None if like is None else like.request(whole, call_id, lines)
 
@@ -149,7 +149,7 @@ class Endpoint:
         made: Made,
     ) -> Template | None:  # fmt: skip
         """The template of calls of this kind: the same model, additions and keys of the body, texts or blocks."""
-        blocks = list in [type(message["content"]) for message in body["messages"]]
+        blocks = any(type(message["content"]) is list for message in body["messages"])
         kind = (call.model, added, call.stream, blocks, *body)
         if kind not in self._templates:
 

@@ -510,31 +510,25 @@ static const char *chunk_size(const char *at, const char *end, Py_ssize_t *size)
 
 static PyObject *whole_chunks(PyObject *module, PyObject *data) {
     (void)module;
-    char *begin, *out = NULL;
+    char *begin;
     Py_ssize_t length, size, total = 0;
     if (PyBytes_AsStringAndSize(data, &begin, &length)) return NULL;
-    PyObject *payload = NULL;
+    char *out = PyMem_Malloc((size_t)length);
+    if (!out) return PyErr_NoMemory();
+    const char *at = begin, *end = begin + length;
     int done = 0;
-    for (int pass = 0; pass < 2; pass++) {  // first their size, then their bytes
-        for (const char *at = begin, *end = begin + length; at < end && !done;) {
-            const char *from = chunk_size(at, end, &size);
-            if (!from || end - from < size + 2 || from[size] != '\r' || from[size + 1] != '\n') Py_RETURN_NONE;
-            if (size) {
-                if (pass) memcpy(out, from, (size_t)size), out += size;
-                else total += size;
-            } else if (end - from == 2 && from - at == 3) {
-                done = 1;
-            } else {
-                Py_RETURN_NONE;  // trailers, or what is behind the body
-            }
-            at = from + size + 2;
-        }
-        if (pass) break;
-        if (!(payload = PyBytes_FromStringAndSize(NULL, total))) return NULL;
-        out = PyBytes_AsString(payload);
-        done = 0;
+    while (at < end && !done) {
+        const char *from = chunk_size(at, end, &size);
+        if (!from || end - from < size + 2 || from[size] != '\r' || from[size + 1] != '\n') break;
+        done = !size;
+        if (done && (end - from != 2 || from - at != 3)) break;  // trailers, or what is behind the body
+        memcpy(out + total, from, (size_t)size);
+        total += size;
+        at = from + size + 2;
     }
-    return Py_BuildValue("(NN)", payload, PyBool_FromLong(done));
+    PyObject *found = at == end ? Py_BuildValue("(y#N)", out, total, PyBool_FromLong(done)) : Py_NewRef(Py_None);
+    PyMem_Free(out);
+    return found;
 }
 
 static PyMethodDef functions[] = {

@@ -188,13 +188,12 @@ class Connection:
         if self._tls:
             self._tls.write(data)
             data = self._outgoing.read()
-        view: bytes | memoryview = data
+        view = memoryview(data)
         began_ns = monotonic_ns()
         while view and not self.closed:
             try:
-                sent = self._raw.send(view)
+                view = view[self._raw.send(view) :]
                 self.sent_at_ns = self.sent_at_ns or began_ns
-                view = memoryview(view)[sent:] if sent < len(view) else b""
             except BlockingIOError:
                 if not self._wait_writable(timeout_s):
                     raise TimeoutError("the target did not accept the request in time") from None

@@ -41,6 +41,7 @@ SLOW_READ_S = 0.05  # or what it reads in this time
 STALE = "stale_connection"  # closed by the target while it was idle, or before the first byte of an answer
 
 
+OnDecoded = Callable[[Sequence[int], Sequence[int]], None]  # takes arrival and read times of decoded reads
 Release = Callable[[Connection, bool], None]  # takes a connection back, and whether it may be kept
 
 
@@ -146,9 +147,7 @@ class Exchange:
         self.on_content: Callable[[], None] = _nothing
         self.on_watched: Callable[[], None] = _nothing  # the decoder has what it watched for
         self.on_over: Callable[[], None] = _nothing  # the end, where no greenlet waits for it
-        self.on_decoded: Callable[[Sequence[int], Sequence[int]], None] = (
-            _uncounted  # timestamps of decoded reads
-        )
+        self.on_decoded: OnDecoded = _uncounted
         self._named: dict[bytes, bytes] = {}  # the first header of each name in lower case
         self._head, self._plain = Head(), bytearray()
         self._all_held = held or HeldBytes()

@@ -13,9 +13,10 @@ from typing import NamedTuple
 from tailgauge.redaction import shown
 
 try:
-    from tailgauge.transport._reader import whole_chunks  # type: ignore[import-not-found]
+    from tailgauge.transport import _reader  # type: ignore[attr-defined]
 except ImportError:
-    whole_chunks = None
+    _reader = None
+whole_chunks = None if _reader is None else _reader.whole_chunks
 
 MAX_HEAD = 65_536  # bytes
 MAX_SHOWN = 80  # characters of what was wrong

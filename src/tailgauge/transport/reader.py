@@ -87,9 +87,7 @@ class Reader:
 
     def waits(self, number: int, connection: Recipient) -> bool:
         """Whether something was read that the connection has not been given."""
-        if self._thread.waits(number):
-            return True
-        return bool(self._waiting) and any(item[0] is connection for item in self._waiting)
+        return bool(self._thread.waits(number)) or any(item[0] is connection for item in self._waiting)
 
     def collect(self) -> None:
         """Put what was read by now into the lists, unless too much waits already; the rest waits for its turn in the hub."""

@@ -232,7 +232,7 @@ class Attempts:
         fill(row, exchange, decoder, result)
         if self.guard is not None:
             self.guard.ended(key, row)
-        self._recorder.chunks(*key, decoder.taken, decoder.fresh)
+        self._recorder.chunks(*key, decoder.taken, decoder.fresh)  # the last: no others are to be made
         self._recorder.attempt(row)
         self.last_row = row
         del self.open[key]

@@ -129,8 +129,7 @@ def header(value: bytes) -> str:
 
 def should_retry(exchange: Exchange) -> bool | None:
     """The target's x-should-retry header; None without it."""
-    value = exchange.header(b"x-should-retry")
-    return {b"true": True, b"false": False}.get(value.strip().lower()) if value else None
+    return {b"true": True, b"false": False}.get(exchange.header(b"x-should-retry").strip().lower())
 
 
 def retry_after_s(exchange: Exchange) -> float | None:

@@ -127,7 +127,7 @@ class Requests(ABC):
     def _follow(self, turn: Turn, ended: str, ended_at_ns: int, answer: str | None) -> None:
         """Plan the turn after this one; what would be due after the end of the run is never sent."""
         if turn.planned.turns == 1:
-            return
+            return  # as most requests
         scenario, traffic = self.scenario, self.scenario.traffic[turn.planned.traffic]
         since_start_ns = ended_at_ns - self.start_at_ns
         coming = following(turn, ended, since_start_ns, scenario.seed, scenario.arrival, traffic)
