@@ -28,7 +28,7 @@ PROTOCOLS = {"completions": "openai", "messages": "anthropic"}  # by the end of 
 
 
 class Server:
-    """Listens on loopback; `did` notes each answer: behaviour, whom, bytes sent, seconds, whether it was cut off."""
+    """Listens on loopback; `did` notes each answer: behaviour, whom, bytes sent, the last when, whether it was cut off."""
 
     def __init__(self) -> None:
         self.did: list[dict[str, Any]] = []
@@ -80,13 +80,14 @@ class Server:
             "request": request,
             "bytes": 0,
             "cut": True,
+            "last_at_ns": None,
         }
-        began = time.monotonic()
         try:
             for piece in fair(asked) if name == "fair" else BEHAVIOURS[name].send(asked):
                 if isinstance(piece, bytes):
                     client.sendall(piece)
                     note["bytes"] += len(piece)
+                    note["last_at_ns"] = time.monotonic_ns()
                 elif piece in {CLOSE, RESET}:
                     hang_up(client, reset=piece == RESET)
                 elif piece == WAIT:
@@ -95,7 +96,7 @@ class Server:
                     time.sleep(piece)
             note["cut"] = False
         finally:
-            self.did.append({**note, "seconds": time.monotonic() - began})
+            self.did.append(note)
 
 
 def hang_up(client: socket.socket, *, reset: bool) -> None:
