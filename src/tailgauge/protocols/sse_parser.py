@@ -9,9 +9,9 @@ from collections import deque
 from typing import ClassVar
 
 try:
-    from tailgauge.protocols import _holes  # type: ignore[attr-defined]
+    from tailgauge.protocols import _holes
 except ImportError:
-    _holes = None
+    _holes = None  # type: ignore[assignment]
 _plain_events = None if _holes is None else _holes.events
 
 MAX_EVENT = 4 << 20  # bytes: an image may come in one

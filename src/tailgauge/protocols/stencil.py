@@ -19,9 +19,9 @@ from typing import Any, NamedTuple
 from tailgauge.protocols.sse_parser import Splitter
 
 try:
-    from tailgauge.protocols import _holes  # type: ignore[attr-defined]
+    from tailgauge.protocols import _holes
 except ImportError:
-    _holes = None
+    _holes = None  # type: ignore[assignment]
 
 FREE = "free"  # a value that is not read once the model is known
 COUNT = "count"  # a count of which the last one counts

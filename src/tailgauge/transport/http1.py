@@ -13,9 +13,9 @@ from typing import NamedTuple
 from tailgauge.redaction import shown
 
 try:
-    from tailgauge.transport import _reader  # type: ignore[attr-defined]
+    from tailgauge.transport import _reader
 except ImportError:
-    _reader = None
+    _reader = None  # type: ignore[assignment]
 whole_chunks = None if _reader is None else _reader.whole_chunks
 
 MAX_HEAD = 65_536  # bytes

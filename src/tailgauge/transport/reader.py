@@ -19,9 +19,9 @@ from gevent.monkey import get_original
 from tailgauge.clock import WALL, monotonic_ns
 
 try:
-    from tailgauge.transport import _reader  # type: ignore[attr-defined]
+    from tailgauge.transport import _reader
 except ImportError:
-    _reader = None
+    _reader = None  # type: ignore[assignment]
 
 COMPILED = _reader is not None
 AT_ONCE_NS = 5_000_000
