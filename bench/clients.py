@@ -97,12 +97,14 @@ def tailgauge(load: Load, cores: Cores, folder: Path) -> Result:
         raise RigError(f"no run was made: {(folder / 'output.txt').read_text()[-2000:]}")
     assert server.log is not None
     result = _read(load, runs[0].parent, server, tree_s, samples)
-    verdict, mark = _verdict(pages[0].with_name("report.json"))
+    verdict, mark, invalid = _verdict(pages[0].with_name("report.json"))
     page_ns = pages[0].stat().st_mtime_ns - (time.time_ns() - time.monotonic_ns())
     return replace(
         result,
         verdict=verdict,
         mark=mark,
+        ttft_invalid="ttft_sent" in invalid,
+        gap_invalid="chunk_gap" in invalid,
         first_request_s=(server.log.began_ns.min() - began_ns) / 1e9,
         page_s=(page_ns - server.log.at_ns.max()) / 1e9,
     )
@@ -211,8 +213,8 @@ def _read(load: Load, run: Path, server: Server, tree_s: float, samples: list[tu
     return replace(result, bytes_per_chunk=stored, reader=outputs[0]["reader"])
 
 
-def _verdict(file: Path) -> tuple[str, str]:
-    """The report's verdict on the measurement, and a mark of the p99s that are compared here."""
+def _verdict(file: Path) -> tuple[str, str, set[str]]:
+    """The report's verdict on the measurement, a mark of the p99s that are compared here, and which p99s are INVALID."""
     report = json.loads(file.read_text())
     marks = {
         row["percentiles"]["p99"]["mark"]
@@ -220,7 +222,10 @@ def _verdict(file: Path) -> tuple[str, str]:
         if (row["group"], row["population"]) == ("all", "completed")
         and (row["metric"], row["since"]) in FIGURES
     }
-    return report["verdict"]["status"], max(marks, key=lambda mark: (mark == CLIENT, mark), default=TOO_FEW)
+    verdict = report["verdict"]["status"]
+    errors = [one for one in report["client_error"] if one["quantile"] == 0.99]
+    invalid = {one["metric"] for one in errors if "INVALID" in {verdict, one["verdict"]}}
+    return verdict, max(marks, key=lambda mark: (mark == CLIENT, mark), default=TOO_FEW), invalid
 
 
 def _column(table: Any, name: str) -> Any:

@@ -55,6 +55,8 @@ class Result:
     reader: str | None = None  # compiled or python
     verdict: str | None = None  # of the run's report on its measurement
     mark: str | None = None  # of p99 of TTFT since sent or of gaps in the report; "": neither has one
+    ttft_invalid: bool = False  # by the report's error of this figure, or of the whole run
+    gap_invalid: bool = False
     first_request_s: float | None = None  # from the command
     page_s: float | None = None  # from the last chunk
 

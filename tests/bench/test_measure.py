@@ -162,7 +162,9 @@ def parts(measure):
         measure(3 * MS), reader="compiled", verdict="VALID", mark="few slow episodes", exact=1.0, us_per_chunk=2 * good.us_per_chunk,
         us_per_chunk_whole=2 * good.us_per_chunk_whole, us_per_request=2 * good.us_per_request, first_request_s=1.5, page_s=1.0,
     )  # fmt: skip
-    invalid = dataclasses.replace(bad, verdict="INVALID")
+    invalid = dataclasses.replace(
+        bad, verdict="INVALID", ttft_p99_error=70.0, ttft_invalid=True, gap_invalid=True
+    )
     slow = dataclasses.replace(bad, first_request_s=3.0)
     rounds = {name: [good] for name in ("reference", "locust")} | {
         name: [bad] for name in ("tailgauge", "changing", "tls")

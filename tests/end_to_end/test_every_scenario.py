@@ -30,13 +30,8 @@ from tailgauge.scenario.packaged import packaged
 AT_ONCE = 3
 SHORT_S = "2"
 TOOK_PLACE = {0, 1, 3, 5}  # the verdict and the SLOs depend on the machine
-# What the two seconds of `make test` need beside the scenario as it is.
-SHORT = (
-    "batch", "bursts", "cache_race", "custom_stream", "fan_out_sequential", "mix", "nonstreaming", "slow_reader", "thinking",
-    "tools",
-)  # fmt: skip
+SHORT = ("batch", "cache_race", "custom_stream", "nonstreaming", "slow_reader", "thinking", "tools")
 IN_FULL = {"gateway": ("stages.duration_s=90",)}
-SHORT_SETTINGS = {"bursts": ("arrival.on_off.on_s=0.5", "arrival.on_off.off_s=0.2")}
 
 
 @dataclass(frozen=True)
@@ -156,7 +151,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, full_size: bool) -> Iterator[
 def _run(names: Sequence[str], out: Path, full_size: bool) -> list[Any]:
     """What `tailgauge run` says of each scenario, one after the other by the same worker."""
     out.mkdir()
-    settings = IN_FULL if full_size else SHORT_SETTINGS
+    settings = IN_FULL if full_size else {}
     changed = {name: variant(out, name, *sets) for name, sets in settings.items()}
     files, shorter = (
         [changed.get(name, name) for name in names],

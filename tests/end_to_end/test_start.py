@@ -16,6 +16,7 @@ from starting.simulator import served
 from tailgauge.errors import Exit
 
 WORKERS = 4
+FULL = pytest.mark.skipif(os.environ.get("TAILGAUGE_FULL") != "1", reason="make verify: the other SDK")
 # Python imports this at its start: it writes down who imports what when, and how many threads there are before each fork.
 SITE = """
 import os, sys, time
@@ -54,7 +55,7 @@ class StartedRun:
     notes: list[Note]
 
 
-@pytest.fixture(scope="module", params=["anthropic", "openai"])
+@pytest.fixture(scope="module", params=["openai", pytest.param("anthropic", marks=FULL)])
 def seen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> StartedRun:
     folder = tmp_path_factory.mktemp("start")
     (folder / "sitecustomize.py").write_text(SITE)

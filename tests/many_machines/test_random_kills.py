@@ -29,7 +29,7 @@ from tailgauge.transport.connection import SPARE_DESCRIPTORS
 from tailgauge_analysis.reading.frames import load
 
 SEED, ROUNDS = int(os.environ.get("TAILGAUGE_SEED", "7")), 40
-SHORT = 2  # rounds in `make test`
+SHORT = 1  # round in `make test`
 SECONDS, RATE = 14, 30
 DISK = "16m"
 WORKER, MASTER, ENDPOINT = "worker", "master", "endpoint"

@@ -69,7 +69,7 @@ def _timeline(findings: Findings) -> Figure | None:
         Panel("requests<br>per second", rates),
         Panel("requests<br>in flight", [draw.curve(t.end_s, t.in_flight, "in flight", PURPLE, "%{y:,.0f}")]),
     )
-    plot = draw.stacked(panels, heights=[0.46, 0.27, 0.27])
+    plot = draw.stacked(panels, heights=(0.46, 0.27, 0.27))
     grey = {"type": "rect", "fillcolor": GREY, "opacity": 0.14, "line": {"width": 0}}
     for start, stop in (
         (0.0, findings.steady.from_s),

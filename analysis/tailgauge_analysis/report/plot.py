@@ -6,8 +6,10 @@ each of them, which takes longer than all else about a figure; the tests have th
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,12 +63,11 @@ TIME = titled("time since the start of the run (s)")
 
 def stacked(
     panels: Sequence[Panel], x: Mapping[str, Any] = TIME, *, gap: float = 0.07,
-    heights: Sequence[float] | None = None, **layout: Any,
+    heights: tuple[float, ...] | None = None, **layout: Any,
 ) -> Tree:  # fmt: skip
     """Panels below each other, the x axis `x` below the last."""
     shared = not any(panel.x for panel in panels)
-    grid = make_subplots(len(panels), 1, shared_xaxes=shared, vertical_spacing=gap, row_heights=heights)
-    layout |= grid.to_plotly_json()["layout"]
+    layout |= json.loads(_grid(len(panels), gap, heights, shared=shared))
     data = list[Tree]()
     if shared and len(panels) > 1:
         layout["hoversubplots"] = "axis"
@@ -77,6 +78,13 @@ def stacked(
         if panel.x or row == len(panels):
             layout[f"xaxis{number}"] |= titled(panel.x) if panel.x else x
     return {"data": data, "layout": layout}
+
+
+@cache
+def _grid(rows: int, gap: float, heights: tuple[float, ...] | None, *, shared: bool) -> str:
+    """The layout of so many panels, as JSON: Plotly takes longer for it than all else about a figure."""
+    grid = make_subplots(rows, 1, shared_xaxes=shared, vertical_spacing=gap, row_heights=heights)
+    return json.dumps(grid.to_plotly_json()["layout"])
 
 
 def mark(plot: Tree, low: float, high: float, **style: Any) -> None:

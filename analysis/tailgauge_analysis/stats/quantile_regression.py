@@ -16,7 +16,7 @@ from tailgauge_analysis.stats.quantiles import ENDS, Floats
 
 _Steps = tuple[int, float, float]  # their number, what the smoothing shrinks by, its start in deviations of y
 EXACT, ROUGH = (150, 0.88, 1.0), (40, 0.8, 0.3)
-_AT_ONCE = 25  # weightings: few enough to stay in the processor's cache
+_AT_ONCE = 50  # weightings: few enough to stay in the processor's cache
 _RIDGE = 1e-10  # keeps a resample without one of the kinds solvable
 
 

@@ -138,41 +138,53 @@ MISS = {"attempt": {"input_tokens": 100, "cache_read_input_tokens": 0}}
 
 
 @pytest.mark.parametrize(
-    ("text", "tenth", "value", "status"),
+    ("tenth", "expected"),
     [
-        ("error_rate < 20%", FAILED, 0.1, PASS),
-        ("error_rate < 12%", FAILED, 0.1, INCONCLUSIVE),
-        ("error_rate < 5%", FAILED, 0.1, FAIL),
-        ("error_rate < 5%", OPEN, 0.1, FAIL),
-        ("error_rate < 5%", LEFT, 0.0, PASS),
-        ("complete > 80%", LEFT, 0.9, PASS),
-        ("complete > 95%", FAILED, 0.9, FAIL),
-        ("abandoned < 5%", LEFT, 0.1, FAIL),
-        ("abandoned < 5%", FAILED, 0.0, PASS),
-        ("429_rate < 5%", LIMITED, 0.1, FAIL),
-        ("429_rate < 5%", FAILED, 0.0, PASS),
-        ("goodput > 80%", FAILED, 0.9, PASS),
-        ("goodput > 95%", FAILED, 0.9, FAIL),
-        ("cache_hit > 30%", MISS, 0.36, PASS),
-        ("cache_hit > 39%", MISS, 0.36, FAIL),
-        ("cache_hit > 39%", {}, 0.4, PASS),
-        ("cache_hit > 39.9%", {}, 0.4, INCONCLUSIVE),
-        ("cache_hit > 40.7%", {}, 0.4, FAIL),
-        ("requests_per_s > 3", FAILED, 3.6, PASS),
-        ("requests_per_s > 3.9", FAILED, 3.6, FAIL),
-        ("output_tokens_per_s > 15", FAILED, 18.0, PASS),
-        ("output_tokens_per_s > 20", FAILED, 18.0, FAIL),
-        ("cost_per_good_request < 110", FAILED, 89.0, PASS),
-        ("cost_per_good_request < 80", FAILED, 89.0, FAIL),
+        (
+            FAILED,
+            [
+                ("error_rate < 20%", 0.1, PASS),
+                ("error_rate < 12%", 0.1, INCONCLUSIVE),
+                ("error_rate < 5%", 0.1, FAIL),
+                ("complete > 95%", 0.9, FAIL),
+                ("abandoned < 5%", 0.0, PASS),
+                ("429_rate < 5%", 0.0, PASS),
+                ("goodput > 80%", 0.9, PASS),
+                ("goodput > 95%", 0.9, FAIL),
+                ("requests_per_s > 3", 3.6, PASS),
+                ("requests_per_s > 3.9", 3.6, FAIL),
+                ("output_tokens_per_s > 15", 18.0, PASS),
+                ("output_tokens_per_s > 20", 18.0, FAIL),
+                ("cost_per_good_request < 110", 89.0, PASS),
+                ("cost_per_good_request < 80", 89.0, FAIL),
+            ],
+        ),
+        (OPEN, [("error_rate < 5%", 0.1, FAIL)]),
+        (
+            LEFT,
+            [("error_rate < 5%", 0.0, PASS), ("complete > 80%", 0.9, PASS), ("abandoned < 5%", 0.1, FAIL)],
+        ),
+        (LIMITED, [("429_rate < 5%", 0.1, FAIL)]),
+        (MISS, [("cache_hit > 30%", 0.36, PASS), ("cache_hit > 39%", 0.36, FAIL)]),
+        (
+            {},
+            [
+                ("cache_hit > 39%", 0.4, PASS),
+                ("cache_hit > 39.9%", 0.4, INCONCLUSIVE),
+                ("cache_hit > 40.7%", 0.4, FAIL),
+            ],
+        ),
     ],
 )
-def test_every_figure_has_its_planted_value_and_is_gated(planted, text, tenth, value, status):
-    (found,) = planted(tenth, text)
+def test_every_figure_has_its_planted_value_and_is_gated(planted, tenth, expected):
+    found = planted(tenth, *(text for text, *_ in expected))
 
-    assert found["value"] == pytest.approx(value, rel=0.005)
-    assert found["low"] <= value * 1.005
-    assert found["high"] >= value * 0.995
-    assert found["outcome"] == status
+    assert [(one["value"], one["outcome"]) for one in found] == [
+        (pytest.approx(value, rel=0.005), status) for _, value, status in expected
+    ]
+    for one, (_, value, _) in zip(found, expected, strict=True):
+        assert one["low"] <= value * 1.005
+        assert one["high"] >= value * 0.995
 
 
 def test_a_good_request_costs_more_where_some_answers_are_late(planted):
