@@ -1,5 +1,6 @@
 """What is read back of a run of ours is what its worker recorded."""
 
+import json
 from array import array
 
 import numpy as np
@@ -53,3 +54,34 @@ def test_stamps_come_back_to_the_nanosecond_in_order_of_requests(run):
     assert seen.at_ns.tolist() == [r * 1000 * MS + i * 20 * MS for r in range(3) for i in range(CHUNKS)]
     assert np.flatnonzero(~seen.exact).tolist() == [5, 11, 17]
     assert stored == (run / "chunks" / "part-0-all.parquet").stat().st_size / (4 * CHUNKS)
+
+
+@pytest.mark.parametrize(
+    ("run_is", "gap_is", "invalid"),
+    [
+        ("VALID", "VALID", set()),
+        ("VALID", "INVALID", {"chunk_gap"}),
+        ("DEGRADED", "DEGRADED", set()),
+        ("INVALID", "VALID", {"ttft_sent", "chunk_gap"}),
+    ],
+)
+def test_a_p99_is_invalid_by_its_own_error_or_with_its_run(tmp_path, run_is, gap_is, invalid):
+    """A run may be VALID though a figure that decides nothing in it is not, and its p99 is marked."""
+    import clients
+
+    def error(metric, quantile, verdict):
+        return {"metric": metric, "quantile": quantile, "verdict": verdict}
+
+    def row(metric, since, mark):
+        of = {"group": "all", "population": "completed", "metric": metric, "since": since}
+        return {**of, "percentiles": {"p99": {"mark": mark}}}
+
+    report = {
+        "verdict": {"status": run_is},
+        "latency": [row("ttft", "sent", "too few"), row("chunk_gap", None, "client error")],
+        "client_error": [error("ttft_sent", 0.99, "VALID"), error("chunk_gap", 0.5, "INVALID"),
+                         error("chunk_gap", 0.99, gap_is)],
+    }  # fmt: skip
+    (tmp_path / "report.json").write_text(json.dumps(report))
+
+    assert clients._verdict(tmp_path / "report.json") == (run_is, "client error", invalid)
