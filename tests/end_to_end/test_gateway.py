@@ -144,9 +144,10 @@ def test_a_relay_costs_what_it_takes_and_keeps_cancellations_to_itself(
     seen.print("reads on")
 
     for title, by_log in (("TTFT", seen.ttft_ms), ("end to end", seen.e2e_ms)):
+        # Of few pairs the p95 is as much less sure as what else the machine did widens the tail.
+        widened = 0.0 if full_size else max(0.0, by_log[0.95] - by_log[0.5])
         assert seen.far(title, by_log, 0.5) < NEAR_MS
-        # What else the machine did widens the tail, and it is as much less sure.
-        assert seen.far(title, by_log, 0.95) < NEAR_MS + max(0.0, by_log[0.95] - by_log[0.5])
+        assert seen.far(title, by_log, 0.95) < NEAR_MS + widened
     assert seen.row("TTFT", 0.5)["stated"]
     assert DELAY_MS < seen.row("TTFT", 0.5)["added"] < DELAY_MS + 3
     assert seen.gateway["cancelled"] > 0
@@ -176,10 +177,9 @@ def test_other_gateways_cost_what_they_take(name: str, tmp_path: Path, full_size
     seen = measure(nginx("off") if name == "nginx off" else by_relay(name), tmp_path / "run", 20)
 
     seen.print(name)
-    for title, by_log in (("TTFT", seen.ttft_ms), ("end to end", seen.e2e_ms)):
-        assert seen.far(title, by_log, 0.5) < NEAR_MS
-        # What else the machine did widens the tail, and it is as much less sure.
-        assert seen.far(title, by_log, 0.95) < NEAR_MS + max(0.0, by_log[0.95] - by_log[0.5])
+    for p in (0.5, 0.95):
+        assert seen.far("TTFT", seen.ttft_ms, p) < NEAR_MS
+        assert seen.far("end to end", seen.e2e_ms, p) < NEAR_MS
     last = seen.row("TTFT", 0.99)
     assert last["low"] - NEAR_MS <= seen.ttft_ms[0.99] <= last["high"] + NEAR_MS
     assert ("back until they end" in seen.gateway["sentence"]) == (name == "holds")

@@ -28,7 +28,7 @@ PROTOCOLS = {"completions": "openai", "messages": "anthropic"}  # by the end of 
 
 
 class Server:
-    """Listens on loopback; `did` notes each answer: behaviour, whom, bytes sent, the last when, whether it was cut off."""
+    """Listens on loopback; `did` notes each answer: behaviour, whom, bytes sent, when it last sent or hung up, whether it was cut off."""
 
     def __init__(self) -> None:
         self.did: list[dict[str, Any]] = []
@@ -90,6 +90,7 @@ class Server:
                     note["last_at_ns"] = time.monotonic_ns()
                 elif piece in {CLOSE, RESET}:
                     hang_up(client, reset=piece == RESET)
+                    note["last_at_ns"] = time.monotonic_ns()
                 elif piece == WAIT:
                     client.recv(1)
                 else:

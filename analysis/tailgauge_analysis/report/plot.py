@@ -82,7 +82,7 @@ def stacked(
 
 @cache
 def _grid(rows: int, gap: float, heights: tuple[float, ...] | None, *, shared: bool) -> str:
-    """The layout of so many panels, as JSON: Plotly takes longer for it than all else about a figure."""
+    """The layout of so many panels, as JSON that each figure reads anew; Plotly makes it once, which takes long."""
     grid = make_subplots(rows, 1, shared_xaxes=shared, vertical_spacing=gap, row_heights=heights)
     return json.dumps(grid.to_plotly_json()["layout"])
 

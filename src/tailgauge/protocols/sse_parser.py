@@ -9,10 +9,9 @@ from collections import deque
 from typing import ClassVar
 
 try:
-    from tailgauge.protocols import _holes
+    from tailgauge.protocols._holes import events as _plain_events
 except ImportError:
-    _holes = None  # type: ignore[assignment]
-_plain_events = None if _holes is None else _holes.events
+    _plain_events = None  # type: ignore[assignment]
 
 MAX_EVENT = 4 << 20  # bytes: an image may come in one
 MAX_LINES = 10_000  # of an event

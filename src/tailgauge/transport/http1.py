@@ -13,10 +13,9 @@ from typing import NamedTuple
 from tailgauge.redaction import shown
 
 try:
-    from tailgauge.transport import _reader
+    from tailgauge.transport._reader import whole_chunks
 except ImportError:
-    _reader = None  # type: ignore[assignment]
-whole_chunks = None if _reader is None else _reader.whole_chunks
+    whole_chunks = None  # type: ignore[assignment]
 
 MAX_HEAD = 65_536  # bytes
 MAX_SHOWN = 80  # characters of what was wrong
