@@ -34,7 +34,7 @@ enum { RECORD_HEAD = 5, RECORD_SIZES = RECORD_HEAD + (1 << 14) + 512 };  // byte
 enum { WITHIN = 1, ENDING = 2 };  // where in an answer records of a size were seen
 enum { SETTLED = 2 };  // polls until a socket that was just added, or not emptied, can have been seen empty
 static const int64_t REST_NS = 500000, FULL_NS = 1000000;
-static const int64_t PATIENCE_NS = 10000000;  // for which a read waits that nobody acts on: a loop that wakes for several saves most
+static const int64_t PATIENCE_NS = 30000000;  // for which a read waits that nobody acts on: a loop that wakes for a dozen saves most
 static const int64_t LOOK_NS = 2000000;  // so long waits for the loop what may be the end of an answer under TLS
 static const int64_t QUIET_NS = 50000000, QUIET_EVERY_NS = 10000000;  // after so long without a read it may have been one
 static const int POLL_MS = 2, LOOK_POLL_MS = 1;  // at least so often: the time of an empty poll bounds when a read came
@@ -484,7 +484,7 @@ static PyMethodDef methods[] = {
     {"add", (PyCFunction)reader_add, METH_VARARGS, "add(fd, connection) -> number: read a socket from now on."},
     {"remove", (PyCFunction)reader_remove, METH_O, "remove(number): read it no more, and forget what was not drained."},
     {"keep", (PyCFunction)reader_keep, METH_VARARGS, "keep(number, list, under TLS): append its reads there; None: report each."},
-    {"may_wait", (PyCFunction)reader_may_wait, METH_VARARGS, "may_wait(number, yes): wake the loop for its reads up to 10 ms later; an end still cannot wait."},
+    {"may_wait", (PyCFunction)reader_may_wait, METH_VARARGS, "may_wait(number, yes): wake the loop for its reads up to 30 ms later; an end still cannot wait."},
     {"waits", (PyCFunction)reader_waits, METH_O, "waits(number): whether a read of it was not drained yet."},
     {"drain", (PyCFunction)reader_drain, METH_O, "drain(wall minus monotonic ns) -> [(connection, bytes, arrived, read, empty at)]; b\"\": the end, with an errno; None: its list is to be decoded."},
     {"fileno", (PyCFunction)reader_fileno, METH_NOARGS, "Readable when something cannot wait."},

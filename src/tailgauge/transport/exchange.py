@@ -104,7 +104,7 @@ class Exchange:
     """One HTTP exchange, from the first byte sent to the last byte received; times in ns of the monotonic clock."""
 
     # What an exchange begins with; here it costs nothing for each.
-    may_wait = False  # nobody acts on what it brings: it may come a few milliseconds later
+    may_wait = False  # nobody acts on what it brings: it may come some milliseconds later
     connection: Connection | None = None
     connection_is_new = False
     pool_wait_ns: int | None = None
