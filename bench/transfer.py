@@ -21,7 +21,7 @@ import numpy as np
 
 from tailgauge.channel.auth import Seal
 from tailgauge.master.part_receiver import PartReceiver
-from tailgauge.rows.parquet import PIECE, chunk_table, row_table, write_part
+from tailgauge.rows.parquet import PIECE, Segments, chunk_table, row_table, write_part
 from tailgauge.rows.run_folder import RunFolder
 from tailgauge.rows.schema import AttemptRow, Chunks, HealthRow, RequestRow
 from tailgauge.worker.part_sender import PartSender
@@ -50,9 +50,9 @@ def attempts(count: int) -> list[AttemptRow]:
     ]  # fmt: skip
 
 
-def chunks(count: int) -> list[Any]:
+def chunks(count: int) -> Segments:
     """Segments of 100 chunks, 20 ms apart give or take a few."""
-    rng, out = np.random.default_rng(1), []
+    rng, out = np.random.default_rng(1), Segments()
     for number in range(-(-count // CHUNKS_OF_REQUEST)):
         size = min(CHUNKS_OF_REQUEST, count - number * CHUNKS_OF_REQUEST)
         arrived = RUN_NS + number * 7_919_311 + np.cumsum(rng.normal(20e6, 2e6, size).astype(np.int64))
@@ -61,7 +61,7 @@ def chunks(count: int) -> list[Any]:
             bytearray(size), array("q", arrived.tolist()), array("q", bytes(8 * size)), array("q", read_at.tolist()),
             array("i", range(size)), array("i", rng.integers(1, 6, size).tolist()),
         )  # fmt: skip
-        out.append((65536 * number, 0, 0, 0, cells))
+        out.add(65536 * number, 0, 0, 0, cells)
     return out
 
 

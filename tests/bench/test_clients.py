@@ -7,7 +7,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from tailgauge.rows.parquet import chunk_table, compact, write_part
+from tailgauge.rows.parquet import Segments, chunk_table, compact, write_part
 from tailgauge.rows.schema import Chunks
 
 MS = 1_000_000
@@ -27,12 +27,12 @@ def run(tmp_path):
     """Three answers, each flushed in two parts, then folded; the last chunk of each is known as an interval. One preflight."""
     parts = []
     for part, (first, until) in enumerate(((0, 4), (4, CHUNKS))):
-        segments = []
+        segments = Segments()
         for request in (2, 0, 1):
             arrived = [request * 1000 * MS + index * 20 * MS for index in range(first, until)]
             low = [at - 3 * MS if index == CHUNKS - 1 else 0 for index, at in enumerate(arrived, first)]
-            segments.append(_segment(request, first, arrived, low))
-        segments.append(_segment(-1, first, [5 * MS] * (until - first), [0] * (until - first)))
+            segments.add(*_segment(request, first, arrived, low))
+        segments.add(*_segment(-1, first, [5 * MS] * (until - first), [0] * (until - first)))
         parts.append(tmp_path / "chunks" / f"part-0-{part}.parquet")
         parts[-1].parent.mkdir(exist_ok=True)
         write_part(parts[-1], chunk_table(segments))

@@ -77,11 +77,11 @@ def segment(one, begin, end):
 
 def stored(folder: Path, attempts, cuts):
     """Attempts written as parts, each cut into so many pieces, and compacted."""
-    pieces = [[] for _ in range(max(cuts))]
+    pieces = [parquet.Segments() for _ in range(max(cuts))]
     for one, cut in zip(attempts, cuts, strict=True):
         ends = np.linspace(0, len(one[1]["chars"]), cut + 1).astype(int)
         for number in range(cut):
-            pieces[number].append(segment(one, ends[number], ends[number + 1]))
+            pieces[number].add(*segment(one, ends[number], ends[number + 1]))
     files = [folder / f"part-0-{number}.parquet" for number in range(len(pieces))]
     for file, segments in zip(files, pieces, strict=True):
         parquet.write_part(file, parquet.chunk_table(segments))

@@ -23,7 +23,7 @@ from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder
 from tailgauge.protocols.event_ids import EventIds
 from tailgauge.protocols.table import PROTOCOLS, Target
 from tailgauge.rows import schema
-from tailgauge.rows.parquet import Segment, chunk_table, compact, row_table, write_part
+from tailgauge.rows.parquet import Segments, chunk_table, compact, row_table, write_part
 from tailgauge.rows.run_folder import RunFolder
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON, AttemptRow, RequestRow, ServerLogRow
 from tailgauge.rows.schema import Chunks as ChunkColumns
@@ -341,7 +341,7 @@ class Store:
     def __init__(self, folder: RunFolder) -> None:
         self._folder = folder
         self._rows: dict[str, list[Any]] = {"requests": [], "attempts": [], "target": []}
-        self._segments: list[Segment] = []
+        self._segments = Segments()
         self._waiting = 0
         self._numbers = dict.fromkeys((*_OF_WORKER, "target"), 0)
         self.written = dict.fromkeys(_OF_WORKER, 0)
@@ -361,7 +361,7 @@ class Store:
     def chunks(self, key: tuple[int, int, int], chunks: ChunkColumns) -> None:
         """Append the chunks of a call."""
         if chunks:
-            self._segments.append((*key, 0, chunks))
+            self._segments.add(*key, 0, chunks)
             self._waiting += len(chunks)
 
     def close(self) -> None:
@@ -386,7 +386,7 @@ class Store:
                 rows.clear()
         if self._segments:
             self._write("chunks", chunk_table(self._segments))
-            self._segments = []
+            self._segments = Segments()
         self._waiting = 0
 
     def _write(self, name: str, table: Any) -> None:

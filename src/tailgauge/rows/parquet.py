@@ -13,9 +13,10 @@ import contextlib
 import functools
 import json
 import sys
+from array import array
 from collections.abc import Iterator, Sequence
 from importlib.abc import MetaPathFinder
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,29 @@ _STREAMS = ("arrived_at_ns", "lag_ns")
 _FOOTER = 2**20  # bytes of its footer, at most; 70 columns and one row group have 12 kB
 _UNPACKED = 2**30  # uncompressed bytes of one of its row groups, at most
 
-Segment = tuple[int, int, int, int, Chunks]  # request, leg, attempt, index of the first chunk, chunks
+
+class Segments:
+    """Chunks of many calls, without an object for each that the garbage collector would look at.
+
+    `keys` of a segment: request, leg, attempt, index of its first chunk, number of chunks; `chunks`: those of all.
+    """
+
+    def __init__(self) -> None:
+        self.keys, self.chunks = array("q"), Chunks()
+
+    def __len__(self) -> int:
+        return len(self.chunks)
+
+    def add(self, request_id: int, leg: int, attempt: int, first: int, chunks: Chunks) -> None:
+        """Append chunks of a call from number `first` on."""
+        held = self.chunks
+        held.kind += chunks.kind
+        held.arrived += chunks.arrived
+        held.low += chunks.low
+        held.read_at += chunks.read_at
+        held.read_index += chunks.read_index
+        held.chars += chunks.chars
+        self.keys.extend((request_id, leg, attempt, first, len(chunks)))
 
 
 class _NoPandas(MetaPathFinder):
@@ -196,9 +219,13 @@ def by_attempt(rows: pa.Table) -> pa.Table:
     begin = np.flatnonzero(begins)
     size = np.diff(begin, append=rows.num_rows)
     order = np.lexsort([key[begin] for key in reversed(keys)])
-    begin, size = begin[order], size[order]
-    place = np.repeat(begin - (np.cumsum(size) - size), size) + np.arange(rows.num_rows)
+    place = _places(begin[order], size[order])
     return rows.take(pa.array(place, pa.int64()))
+
+
+def _places(begin: npt.NDArray[Any], size: npt.NDArray[Any]) -> Any:
+    """The numbers of the rows in runs that begin there and are so long."""
+    return np.repeat(begin - (np.cumsum(size) - size), size) + np.arange(size.sum())
 
 
 def _numbers(column: pa.ChunkedArray) -> npt.NDArray[Any]:
@@ -225,26 +252,27 @@ def _column(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
         return pa.array([v and v.encode("utf-8", "backslashreplace").decode() for v in values], kind)
 
 
-def chunk_table(segments: list[Segment]) -> pa.Table:
+def chunk_table(segments: Segments) -> pa.Table:
     """Arrow table of chunk segments, sorted by attempt; without an object per chunk."""
-    segments = sorted(segments, key=itemgetter(0, 1, 2, 3))
-    sizes = [len(segment[4]) for segment in segments]
+    keys = np.frombuffer(segments.keys, np.int64).reshape(-1, 5)
+    begin = np.cumsum(keys[:, 4]) - keys[:, 4]
+    order = np.lexsort(keys[:, 3::-1].T)
+    request_id, leg, attempt, first, size = keys[order].T
+    place = _places(begin[order], size)
 
-    def spread(position: int, kind: type[np.generic]) -> Any:
-        return np.repeat(np.array([segment[position] for segment in segments], dtype=kind), sizes)
+    def column(name: str, kind: type[np.generic]) -> Any:
+        return np.frombuffer(getattr(segments.chunks, name), kind)[place]
 
-    def joined(name: str, kind: type[np.generic]) -> Any:
-        return np.frombuffer(b"".join([getattr(segment[4], name) for segment in segments]), dtype=kind)
-
-    low, arrived = joined("low", np.int64), joined("arrived", np.int64)
+    low, arrived = column("low", np.int64), column("arrived", np.int64)
     exact = low == 0
-    rows = np.arange(sum(sizes)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    kinds = pa.array(CHUNK_KINDS, pa.string()).take(pa.array(joined("kind", np.uint8), pa.uint8()))
+    kinds = pa.array(CHUNK_KINDS, pa.string()).take(pa.array(column("kind", np.uint8), pa.uint8()))
     cells = {
-        "request_id": spread(0, np.int64), "leg": spread(1, np.int16), "attempt": spread(2, np.int16),
-        "chunk_index": (spread(3, np.int64) + rows).astype(np.int32), "kind": kinds, "arrived_at_ns": arrived,
-        "low_at_ns": pa.array(low, pa.int64(), mask=exact), "lag_ns": joined("read_at", np.int64) - arrived,
-        "read_index": joined("read_index", np.int32), "chars": joined("chars", np.int32), "exact": exact,
+        "request_id": np.repeat(request_id, size), "leg": np.repeat(leg, size).astype(np.int16),
+        "attempt": np.repeat(attempt, size).astype(np.int16),
+        "chunk_index": (place + np.repeat(first - begin[order], size)).astype(np.int32), "kind": kinds,
+        "arrived_at_ns": arrived, "low_at_ns": pa.array(low, pa.int64(), mask=exact),
+        "lag_ns": column("read_at", np.int64) - arrived, "read_index": column("read_index", np.int32),
+        "chars": column("chars", np.int32), "exact": exact,
     }  # fmt: skip
     target = schema("chunks")
     return pa.Table.from_arrays([cells[f.name] for f in target], schema=target)

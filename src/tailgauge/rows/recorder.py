@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 from gevent import get_hub
 
 from tailgauge.rows.disk import advice
-from tailgauge.rows.parquet import chunk_table, compact, row_table, write_part
+from tailgauge.rows.parquet import Segments, chunk_table, compact, row_table, write_part
 from tailgauge.rows.run_folder import RunFolder
 from tailgauge.rows.schema import RECORDED, AttemptRow, Chunks, HealthRow, RequestRow
 
@@ -32,6 +32,7 @@ MAX_WRITING_S = 30.0  # for one part
 _NICE = 10  # of the writer's thread, so that the hub does not wait for it on a shared core
 
 OnPart = Callable[[str, Path], None]
+Rows = dict[str, Any]  # of each table a list, of chunks `Segments`
 
 
 class RecorderError(Exception):
@@ -45,9 +46,9 @@ class Batch:
     from a batch; any thread may count.
     """
 
-    def __init__(self, rows: dict[str, list[Any]], chunks: int) -> None:
+    def __init__(self, rows: Rows) -> None:
         self._rows = rows
-        self.left = {name: len(items) for name, items in rows.items()} | {"chunks": chunks}
+        self.left = {name: len(items) for name, items in rows.items()}
 
     def __len__(self) -> int:
         return sum(self.left.values())
@@ -59,7 +60,7 @@ class Batch:
 
     def written(self, name: str) -> None:
         """The rows of this table are in a part."""
-        self._rows[name], self.left[name] = [], 0
+        self._rows[name], self.left[name] = Segments() if name == "chunks" else [], 0
 
 
 class Recorder:
@@ -74,8 +75,7 @@ class Recorder:
     ) -> None:
         self._folder, self._worker = folder, worker
         self._on_part, self._compacts = on_part, compacts
-        self._rows: dict[str, list[Any]] = {name: [] for name in RECORDED}  # of chunks segments
-        self._chunk_count = 0
+        self._rows = _no_rows()
         self.text_size = 0  # characters of the target's in rows that wait
         self._numbers = dict.fromkeys(RECORDED, 0)
         self._writing: Any = None
@@ -101,8 +101,7 @@ class Recorder:
     def chunks(self, request_id: int, leg: int, attempt: int, first: int, chunks: Chunks) -> None:
         """Append the chunks of an attempt from number `first` on."""
         if chunks:
-            self._rows["chunks"].append((request_id, leg, attempt, first, chunks))
-            self._chunk_count += len(chunks)
+            self._rows["chunks"].add(request_id, leg, attempt, first, chunks)
 
     def warm_up(self) -> None:
         """Build and write parts once into memory, on the writer's thread, so that first uses are not in the run."""
@@ -115,7 +114,7 @@ class Recorder:
 
     def _waiting(self) -> tuple[int, int]:
         """The same, chunks and other tables separately."""
-        chunks = self._chunk_count + sum(batch.left["chunks"] for batch in self._batches)
+        chunks = len(self._rows["chunks"]) + sum(batch.left["chunks"] for batch in self._batches)
         rows = sum(len(items) for name, items in self._rows.items() if name != "chunks")
         return chunks, rows + sum(len(batch) - batch.left["chunks"] for batch in self._batches)
 
@@ -186,9 +185,8 @@ class Recorder:
 
     def _taken(self) -> Batch:
         """All buffered rows."""
-        taken = Batch(self._rows, self._chunk_count)
-        self._rows = {name: [] for name in self._rows}
-        self._chunk_count = self.text_size = 0
+        taken = Batch(self._rows)
+        self._rows, self.text_size = _no_rows(), 0
         return taken
 
     def _start_writing(self) -> None:
@@ -252,6 +250,10 @@ class Recorder:
         self.cpu_s += time.thread_time() - began_s
 
 
+def _no_rows() -> Rows:
+    return {name: Segments() if name == "chunks" else [] for name in RECORDED}
+
+
 def _lower_priority() -> None:
     """Lower this thread's priority, on Linux only: elsewhere it would be that of the process."""
     if sys.platform == "linux" and os.getpriority(os.PRIO_PROCESS, 0) < _NICE:
@@ -260,6 +262,7 @@ def _lower_priority() -> None:
 
 def _write_once() -> None:
     kind, numbers, few = bytearray(1), array("q", [1]), array("i", [1])
-    chunks = Chunks(kind, numbers, numbers, numbers, few, few)
-    for table in (chunk_table([(0, 0, 0, 0, chunks)]), row_table("health", [HealthRow(*[0] * 16)])):
+    segments = Segments()
+    segments.add(0, 0, 0, 0, Chunks(kind, numbers, numbers, numbers, few, few))
+    for table in (chunk_table(segments), row_table("health", [HealthRow(*[0] * 16)])):
         pq.write_table(table, pa.BufferOutputStream(), compression="zstd")
