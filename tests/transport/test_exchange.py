@@ -142,3 +142,24 @@ def test_content_is_reported_once(seen, name, received):
 
 def test_no_response_prints_a_traceback(seen):
     assert seen["stderr"] == ""
+
+
+@pytest.fixture(scope="module")
+def texts(run_script, reader):
+    if reader == "python":
+        pytest.skip("it keeps no texts")
+    return run_script("transport/scripts/texts.py", reader)
+
+
+@pytest.mark.parametrize("protocol", ["openai", "changing", "anthropic"])
+def test_texts_that_the_reader_decodes_give_what_the_full_reading_gives(texts, protocol):
+    """Random streams, each at two connections at once; the times are those of the read that brought the text."""
+    facts = texts[protocol]
+
+    assert (facts["different"], facts["wrong"]) == ([], [])
+    assert facts["chunks"] > 2000
+    if protocol == "changing":
+        assert facts["texts"] == 0, "what is behind the text is to be looked at too"
+    else:
+        assert facts["texts"] > facts["chunks"] / 10
+        assert facts["several"] > 10

@@ -7,7 +7,8 @@ same read, the event is only known to lie after the previous read, and `low` is 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +65,7 @@ class StreamDecoder:
 
     # What an answer begins with; here it costs nothing for each.
     _stencil: Stencil | None = None  # that served last
+    _around: tuple[bytes, bytes] | None = None  # the text of the last read that a stencil served
     _has_skimmed = False  # by a stencil, what came before the event
     _in_conversations = _malformed = 0
     _tool: Any = None  # index of the first tool block
@@ -198,16 +200,47 @@ class StreamDecoder:
         stencil; returns how many. They are decoded as `feed` would have done it."""
         if self._stencils is None or self.broken or not (self._is_plain and self._splitter.resting):
             return 0
-        if self.stopped is not None:
-            return 0
-        firsts = {_TEXT: self.first_text, _THINKING: self.first_thinking, _TOOL: self.first_tool_json}
-        kinds = [kind for kind, first in firsts.items() if first is not None]
-        self._stencil, texts = self._stencils.texts(reads, begin, self._stencil, kinds)
+        texts = self._texts(self._stencils, reads, begin)
         if texts and self._stencil is not None:
-            end = begin + len(texts)
-            self._add(self._stencil.kind, texts, arrived[begin:end], read_at[begin:end], read_index)
+            end, kind = begin + len(texts), self._stencil.kind
+            exact, numbers = array("q", bytes(8 * len(texts))), range(read_index, read_index + len(texts))
+            self._add(map(len, texts), arrived[begin:end], exact, read_at[begin:end], numbers)
+            if kind != _THINKING and self._kept is not None:
+                self._keep(self._kept[kind], "".join(texts))
             self._has_skimmed = True
         return len(texts)
+
+    def _texts(self, stencils: Stencils, reads: Sequence[bytes], begin: int) -> list[str]:
+        """The texts of reads by the stencil that served last, or another of a kind that came before."""
+        if self.stopped is not None:
+            return []
+        firsts = {_TEXT: self.first_text, _THINKING: self.first_thinking, _TOOL: self.first_tool_json}
+        kinds = [kind for kind, first in firsts.items() if first is not None]
+        self._stencil, texts = stencils.texts(reads, begin, self._stencil, kinds)
+        if texts and self._stencil is not None:
+            self._around = self._stencil.around
+        return texts
+
+    def around(self, read: bytes) -> tuple[bytes, bytes] | None:
+        """What is before and behind the text in reads that `skim` would decode; None: it would not, or wants the text.
+
+        `read` is the last that was decoded, from which this is learnt.
+        """
+        if self._stencils is None or self._kept is not None or self.broken or self.stopped is not None:
+            return None
+        if not (self._is_plain and self._splitter.resting):
+            return None
+        if self._around is None:
+            self._texts(self._stencils, [read], 0)
+        return self._around
+
+    def skimmed(
+        self, chars: array[int], arrived: array[int], low: array[int], read_at: array[int], read_index: array[int]
+    ) -> None:  # fmt: skip
+        """Texts were decoded as `skim` or `feed` would have done it."""
+        self._add(chars, arrived, low, read_at, read_index)
+        self.intervals += len(low) - low.count(0)
+        self._has_skimmed = True
 
     @property
     def _is_plain(self) -> bool:
@@ -215,25 +248,25 @@ class StreamDecoder:
         return not self.watching and self._field is None and self.model is not None
 
     def _add(
-        self, kind: int, texts: list[str], arrived: Sequence[int], read_at: Sequence[int], read_index: int
-    ) -> None:
-        """Content deltas that each ended a read, exactly stamped."""
-        fresh, count = self.fresh, len(texts)
+        self, chars: Iterable[int], arrived: Sequence[int], low: array[int], read_at: Sequence[int],
+        read_index: Sequence[int],
+    ) -> None:  # fmt: skip
+        """Content deltas of the last stencil; the last of them ended a read."""
+        assert self._stencil is not None
+        fresh, count, kind = self.fresh, len(arrived), self._stencil.kind
         fresh.kind.extend(bytes((kind,)) * count)
         fresh.arrived.extend(arrived)
-        fresh.low.frombytes(bytes(fresh.low.itemsize * count))
+        fresh.low.extend(low)
         fresh.read_at.extend(read_at)
-        fresh.read_index.extend(range(read_index, read_index + count))
-        fresh.chars.extend(map(len, texts))
+        fresh.read_index.extend(read_index)
+        fresh.chars.extend(iter(chars))
         self.events += count
         self.chunks += count
         self._at, self._low, self._read_at = arrived[-1], 0, read_at[-1]
-        self._read_index = read_index + count - 1
+        self._read_index = read_index[-1]
         self.last_content = self.stamp()
         if kind == _THINKING:
             self.last_thinking = self.last_content
-        elif self._kept is not None:
-            self._keep(self._kept[kind], "".join(texts))
         if self.events > self._most:
             self._give_up(violations.TOO_MANY_EVENTS, f"over {self._most:,}")
 

@@ -72,6 +72,11 @@ class Stencil:
         self._tail = None if tail is None else b'"%b' % tail + _ENDS
         self._head: bytes | None = None  # that served last
 
+    @property
+    def around(self) -> tuple[bytes, bytes] | None:
+        """What was before and behind the text of the read that it served last; None where that is not all to look at."""
+        return None if self._head is None or not self._tail or self._counts else (self._head, self._tail)
+
     def texts(self, reads: Sequence[bytes], begin: int) -> list[str]:
         """The texts of the reads from number `begin` on, as long as they are of this stencil; none is empty."""
         found: list[str] = []

@@ -32,6 +32,7 @@ enum { MOST_KEPT = 65536, LEAST_KEPT = 4096 };  // bytes of one connection that 
 enum { ALL_KEPT = 32 << 20, READ_BYTES = 200 };  // of all connections; what a kept read takes beside its bytes
 enum { RECORD_HEAD = 5, RECORD_SIZES = RECORD_HEAD + (1 << 14) + 512 };  // bytes of a TLS record, at most
 enum { WITHIN = 1, ENDING = 2 };  // where in an answer records of a size were seen
+enum { TEXTS = 64 };  // of a read that is decoded here
 enum { SETTLED = 2 };  // polls until a socket that was just added, or not emptied, can have been seen empty
 static const int64_t REST_NS = 500000, FULL_NS = 1000000;
 static const int64_t PATIENCE_NS = 30000000;  // for which a read waits that nobody acts on: a loop that wakes for a dozen saves most
@@ -67,7 +68,12 @@ typedef struct {
     int sealed;         // by TLS
     int record;         // size of the last read, if it was one record; 0: it was not
     int64_t unseen_at;  // when the last read came that was not looked at; 0: there is none
+    PyObject *texts, *head, *tail;  // a bytearray of `Text`, for reads with just a text between these bytes; NULL: there are none
 } Slot;
+
+typedef struct {
+    int64_t at, read_at, empty_at, chars, size;  // `size` is that of the read, 0 where another of its texts comes behind this one
+} Text;
 
 typedef struct {
     PyObject_HEAD
@@ -295,12 +301,19 @@ static void free_batch(Batch *batch) {
     *batch = (Batch){0};
 }
 
+static void keep_no_texts(Slot *slot) {
+    Py_CLEAR(slot->texts);
+    Py_CLEAR(slot->head);
+    Py_CLEAR(slot->tail);
+}
+
 static void reader_dealloc(Reader *self) {
     PyTypeObject *type = Py_TYPE((PyObject *)self);
     end_thread(self);
     for (uint32_t i = 0; i < self->slot_count; i++) {
         Py_CLEAR(self->slots[i].owner);
         Py_CLEAR(self->slots[i].kept);
+        keep_no_texts(&self->slots[i]);
     }
     free(self->slots);
     free_batch(&self->batch);
@@ -364,6 +377,7 @@ static PyObject *reader_remove(Reader *self, PyObject *number) {
     PyObject *owner = slot->owner, *kept = slot->kept;
     slot->owner = slot->kept = NULL;
     pthread_mutex_unlock(&self->lock);
+    keep_no_texts(slot);
     Py_XDECREF(kept);
     Py_XDECREF(owner);
     Py_RETURN_NONE;
@@ -385,7 +399,20 @@ static PyObject *reader_keep(Reader *self, PyObject *args) {
     learn_end(self, slot);
     slot->sealed = slot->kept && sealed;
     pthread_mutex_unlock(&self->lock);
+    keep_no_texts(slot);
     Py_XDECREF(before);
+    Py_RETURN_NONE;
+}
+
+static PyObject *reader_keep_texts(Reader *self, PyObject *args) {
+    PyObject *number, *texts, *head, *tail;
+    if (!PyArg_ParseTuple(args, "OO!SS", &number, &PyByteArray_Type, &texts, &head, &tail)) return NULL;
+    Slot *slot = slot_of(self, number);
+    if (!slot) return NULL;
+    keep_no_texts(slot);
+    if (slot->kept && !slot->sealed && !PyList_Size(slot->kept)) {  // else something comes first that is to be decoded
+        slot->texts = Py_NewRef(texts), slot->head = Py_NewRef(head), slot->tail = Py_NewRef(tail);
+    }
     Py_RETURN_NONE;
 }
 
@@ -423,6 +450,91 @@ static size_t share_of(const Reader *self) {
     return share > MOST_KEPT ? MOST_KEPT : share < LEAST_KEPT ? LEAST_KEPT : share;
 }
 
+// The size of the chunk of HTTP/1.1 whose size line begins at `at`, and where its bytes begin; NULL: it is not such a line.
+static const char *chunk_size(const char *at, const char *end, Py_ssize_t *size) {
+    const char *digit = at;
+    for (*size = 0; digit < end && digit - at < 7; digit++) {
+        int c = *digit | 0x20, value = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        if (value < 0 || *digit < '0') break;
+        *size = *size * 16 + value;
+    }
+    return digit > at && end - digit >= 2 && digit[0] == '\r' && digit[1] == '\n' ? digit + 2 : NULL;
+}
+
+// The code unit of an escape's four digits; -1: there are no four before `end`.
+static int unit_of(const char *at, const char *end) {
+    int unit = 0;
+    if (end - at < 4) return -1;
+    for (int i = 0; i < 4; i++) {
+        int c = at[i] | 0x20, value = at[i] >= '0' && at[i] <= '9' ? at[i] - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+        if (value < 0) return -1;
+        unit = unit * 16 + value;
+    }
+    return unit;
+}
+
+// The characters of a string of JSON; 0: it has none, or is no such string.
+static Py_ssize_t characters(const char *begin, const char *end) {
+    Py_ssize_t count = 0;
+    int high = 0, first = 0;  // `first` of two escapes that are one character
+    for (const char *at = begin; at < end; at++) {
+        unsigned char c = (unsigned char)*at;
+        if (c < 0x20 || c == '"') return 0;
+        high |= c & 0x80;
+        if (c != '\\') {
+            count += (c & 0xC0) != 0x80;
+            first = 0;
+        } else if (++at == end) {
+            return 0;
+        } else if (*at == 'u') {
+            int unit = unit_of(at + 1, end);
+            if (unit < 0) return 0;
+            if (first && unit >= 0xDC00 && unit < 0xE000) first = 0;
+            else count++, first = unit >= 0xD800 && unit < 0xDC00;
+            at += 4;
+        } else if (!memchr("\"\\/bfnrt", *at, 8)) {
+            return 0;
+        } else {
+            count++, first = 0;
+        }
+    }
+    if (high) {
+        PyObject *text = PyUnicode_DecodeUTF8(begin, end - begin, NULL);
+        if (!text) PyErr_Clear(), count = 0;
+        Py_XDECREF(text);
+    }
+    return count;
+}
+
+// The characters of the text between `head` and `tail` in a chunk, and where the next one begins; 0: it is another chunk, or has no text.
+static Py_ssize_t text_of(const Slot *slot, const char **at, const char *end) {
+    Py_ssize_t size, before = PyBytes_Size(slot->head), behind = PyBytes_Size(slot->tail);
+    const char *begin = chunk_size(*at, end, &size);
+    if (!begin || end - begin < size + 2 || size + 2 <= before + behind) return 0;
+    *at = begin + size + 2;
+    if (memcmp(begin, PyBytes_AsString(slot->head), (size_t)before) || memcmp(*at - behind, PyBytes_AsString(slot->tail), (size_t)behind)) return 0;
+    return characters(begin + before, *at - behind);
+}
+
+// Decode a read that brings nothing but texts: 1; 0: it is another, which Python decodes first, as all behind it; -1: no memory.
+static int keep_text(Slot *slot, const Read *read, const char *data, int64_t arrived_at) {
+    Text texts[TEXTS];
+    int count = 0;
+    const char *at = data, *end = data + read->size;
+    while (read->stamp && at < end && count < TEXTS && (texts[count].chars = text_of(slot, &at, end))) {
+        texts[count].at = arrived_at, texts[count].read_at = read->read_at, texts[count].empty_at = read->empty_at;
+        texts[count++].size = at == end ? read->size : 0;
+    }
+    if (!count || at < end || !texts[count - 1].size) {
+        keep_no_texts(slot);
+        return 0;
+    }
+    Py_ssize_t held = PyByteArray_Size(slot->texts), more = count * (Py_ssize_t)sizeof *texts;
+    if (PyByteArray_Resize(slot->texts, held + more)) return -1;
+    memcpy(PyByteArray_AsString(slot->texts) + held, texts, (size_t)more);
+    return 1;
+}
+
 // One read: into its connection's list, or to `out`; an end, or a list that must be decoded now, to `out` too.
 static int hand_over(Reader *self, const Read *read, const char *bytes, long long wall_offset, PyObject *out) {
     Slot *slot = &self->slots[read->slot];
@@ -432,8 +544,12 @@ static int hand_over(Reader *self, const Read *read, const char *bytes, long lon
     Py_ssize_t size = read->size;
     long long at = !size ? read->error : read->stamp ? read->stamp - wall_offset : read->read_at;
     PyObject *owner = Py_NewRef(slot->owner), *kept = size ? slot->kept : NULL;
-    int decode = 0, failed;
-    if (kept) {
+    int decode = 0, failed, texts = kept && slot->texts ? keep_text(slot, read, data, at) : 0;
+    if (texts) {
+        failed = texts < 0;
+        decode = !failed && (size_t)PyByteArray_Size(slot->texts) > share_of(self);
+        if (decode) failed = append(out, Py_BuildValue("(OOLLL)", owner, Py_None, 0LL, (long long)read->read_at, 0LL));
+    } else if (kept) {
         slot->kept_bytes = (PyList_Size(kept) ? slot->kept_bytes : 0) + (size_t)size + READ_BYTES;
         decode = slot->kept_bytes > share_of(self) || (slot->sealed ? read->look : may_be_last(data, size));
         Py_INCREF(kept);  // whoever is called while objects are made may change the slot
@@ -484,6 +600,9 @@ static PyMethodDef methods[] = {
     {"add", (PyCFunction)reader_add, METH_VARARGS, "add(fd, connection) -> number: read a socket from now on."},
     {"remove", (PyCFunction)reader_remove, METH_O, "remove(number): read it no more, and forget what was not drained."},
     {"keep", (PyCFunction)reader_keep, METH_VARARGS, "keep(number, list, under TLS): append its reads there; None: report each."},
+    {"keep_texts", (PyCFunction)reader_keep_texts, METH_VARARGS,
+     "keep_texts(number, bytearray, head, tail): instead of reads of chunks with a text between these bytes, append to the bytearray for each text when it "
+     "arrived, was read and had not come yet, its characters and the bytes of a read that ends with it (int64), until another read comes. Only where its list is empty."},
     {"may_wait", (PyCFunction)reader_may_wait, METH_VARARGS, "may_wait(number, yes): wake the loop for its reads up to 30 ms later; an end still cannot wait."},
     {"waits", (PyCFunction)reader_waits, METH_O, "waits(number): whether a read of it was not drained yet."},
     {"drain", (PyCFunction)reader_drain, METH_O, "drain(wall minus monotonic ns) -> [(connection, bytes, arrived, read, empty at)]; b\"\": the end, with an errno; None: its list is to be decoded."},
@@ -496,17 +615,6 @@ static PyType_Slot slots[] = {
     {Py_tp_doc, "Reads sockets on a thread of its own."}, {0, NULL},
 };
 static PyType_Spec spec = {"tailgauge.transport._reader.Reader", sizeof(Reader), 0, Py_TPFLAGS_DEFAULT, slots};
-
-// The size of the chunk of HTTP/1.1 whose size line begins at `at`, and where its bytes begin; NULL: it is not such a line.
-static const char *chunk_size(const char *at, const char *end, Py_ssize_t *size) {
-    const char *digit = at;
-    for (*size = 0; digit < end && digit - at < 7; digit++) {
-        int c = *digit | 0x20, value = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-        if (value < 0 || *digit < '0') break;
-        *size = *size * 16 + value;
-    }
-    return digit > at && end - digit >= 2 && digit[0] == '\r' && digit[1] == '\n' ? digit + 2 : NULL;
-}
 
 static PyObject *whole_chunks(PyObject *module, PyObject *data) {
     (void)module;

@@ -60,7 +60,7 @@ class Listener(Protocol):
     def on_data(self, data: bytes, arrived_at_ns: int, read_at_ns: int, empty_at_ns: int) -> None:
         """Bytes, arrival time, read time, time at which the socket was empty."""
 
-    def advance(self) -> int:
+    def advance(self) -> None:
         """Decode kept reads; the last may end the response."""
 
     def on_end(self, error: str | None) -> None:
@@ -142,6 +142,11 @@ class Connection:
         if self._reading is not None:
             sealed = self._tls is not None
             READER.keep(self._reading, self._sealed if sealed else reads, sealed=sealed)
+
+    def store_texts(self, texts: bytearray, head: bytes, tail: bytes) -> None:
+        """Of reads that bring just a text between these bytes store only what is to be known of them; see `_reader.c`."""
+        if self._reading is not None and self._tls is None:
+            READER.keep_texts(self._reading, texts, head, tail)
 
     def unseal(self, reads: list[Read]) -> None:
         """Append what was stored sealed, which is decoded now. Much at once takes a third as long: else the state is cold."""

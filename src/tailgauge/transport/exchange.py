@@ -88,6 +88,14 @@ class Decoder(Protocol):
     ) -> int:  # fmt: skip
         """Decode raw reads from number `begin` on as long as they are plain; returns how many."""
 
+    def around(self, read: bytes) -> tuple[bytes, bytes] | None:
+        """What is before and behind the text of plain reads, as in the one decoded last; None: unknown, or there are none."""
+
+    def skimmed(
+        self, chars: array[int], arrived: array[int], low: array[int], read_at: array[int], read_index: array[int]
+    ) -> None:  # fmt: skip
+        """Plain reads were decoded: the characters of each text, its times, and the numbers of the reads."""
+
     def whole(self, body: bytes, arrived: int, read_at: int, read_index: int, low: int = 0) -> None:
         """A non-streamed body, with the times of the read that completed it; `low` 0: it came exactly then."""
 
@@ -152,6 +160,7 @@ class Exchange:
         self._head, self._plain = Head(), bytearray()
         self._all_held = held or HeldBytes()
         self._kept: list[Read] = []  # not yet decoded
+        self._texts = bytearray()  # plain reads before them, of which the reader kept what is to be known
 
     def begin(self, connection: Connection, *, is_new: bool, release: Release) -> None:
         """Listen to a connection; `release` returns it, with whether it may be reused."""
@@ -247,24 +256,64 @@ class Exchange:
 
     # --- decoding ---------------------------------------------------------------------------------------------
 
-    def advance(self) -> int:
-        """Decode the reads kept so far; returns how many."""
+    def advance(self) -> None:
+        """Decode what was read so far."""
         if self._at_leisure:
             self._unseal()
-        body, kept = self._body, self._kept
-        if body is None or not kept:
-            return 0
-        count, (_, last_arrived_at, last_read_at, _) = len(kept), kept[-1]
+        body = self._body
+        if body is None or not (self._texts or self._kept):
+            return
+        if self._texts:
+            self._take_texts()
+        if self._kept:
+            self._take_kept(body)
+        else:
+            self._bound(self._stream, body)
+
+    def _take_texts(self) -> None:
+        """Decode the reads of which the reader has stored the texts."""
+        stream, numbers = self._stream, array("q", bytes(self._texts))
+        assert stream is not None
+        del self._texts[:]
+        arrived, read_at, empty_at, chars, sizes = (numbers[first::5] for first in range(5))
+        low, read_index = (
+            array("q", bytes(8 * len(sizes))),
+            array("i", range(self._decoded, self._decoded + len(sizes))),
+        )
+        if 0 in sizes:  # reads with several texts, of which the last is exact
+            reads, before = self._decoded, self._low
+            for place, size in enumerate(sizes):
+                read_index[place] = reads
+                if size:
+                    reads, before = reads + 1, arrived[place]
+                else:
+                    low[place] = self._lower(before, empty_at[place], arrived[place])
+            last = [place for place, size in enumerate(sizes) if size]
+            stream.skimmed(chars, arrived, low, read_at, read_index)
+            arrived, read_at = (array("q", [of[place] for place in last]) for of in (arrived, read_at))
+        else:
+            stream.skimmed(chars, arrived, low, read_at, read_index)
+        self.on_decoded(arrived, read_at)
+        self.reads += len(arrived)
+        self._skimmed(sum(sizes), arrived, read_at)
+
+    def _lower(self, before_ns: int, empty_at_ns: int, arrived_at_ns: int) -> int:
+        """When what came in a read had not come yet; `before_ns`: arrival of the read before, 0: there was none."""
+        return min(max(before_ns or self.left_at_ns or arrived_at_ns, empty_at_ns), arrived_at_ns)
+
+    def _take_kept(self, body: Body) -> None:
+        """Decode the reads kept so far; the last may end the response."""
+        kept, stream = self._kept, self._stream
+        last, last_arrived_at, last_read_at, _ = kept[-1]
         if self._at_leisure:
-            self.reads += count
-        stream = self._stream
+            self.reads += len(kept)
         watching = stream is not None and stream.watching
         had_content = stream is not None and stream.has_content
         try:
             self._decode_kept(body)
         except WireError as error:
             self._drop(FRAMING, str(error))
-            return count
+            return
         if watching and stream is not None:
             self._notify(stream, had_content=had_content)
         if body.done and not self.done:
@@ -276,7 +325,7 @@ class Exchange:
             if watching:
                 self._relax(stream, body)
             self._bound(stream, body)
-        return count
+            self._store_texts(body, last)
 
     def _decode_kept(self, body: Body) -> None:
         """Decode the reads kept so far. Raises WireError."""
@@ -333,6 +382,23 @@ class Exchange:
             self._at_leisure = True
             connection.store(self._kept, self._keep_read)
 
+    def _store_texts(self, body: Body, last: bytes) -> None:
+        """Let the reader decode what comes, as long as it is plain; `last` was decoded last."""
+        stream, connection = self._stream, self.connection
+        if not self._at_leisure or stream is None or connection is None or connection.listener is not self:
+            return
+        if body.between and not self._user_clock and (around := stream.around(last)) is not None:
+            connection.store_texts(self._texts, *around)
+
+    def _skimmed(self, size: int, arrived: Sequence[int], read_at: Sequence[int]) -> None:
+        """Plain reads were decoded, so many bytes."""
+        lags = list(map(sub, read_at, arrived))
+        self._note_lag(max(lags))
+        self.user_stamps |= 0 in lags
+        self.body_bytes += size
+        self._low, self._last_read_at = arrived[-1], read_at[-1]
+        self._decoded += len(lags)
+
     def _notify(self, decoder: Decoder, *, had_content: bool) -> None:
         """Call the callbacks of awaited events, which may end the exchange."""
         if decoder.has_content and not had_content and not (self.done or self.aborted):
@@ -355,7 +421,7 @@ class Exchange:
             self._note_lag(read - at)
         if read == at:
             self.user_stamps = True
-        low = min(max(self._low or self.left_at_ns or at, empty_at), at)
+        low = self._lower(self._low, empty_at, at)
         if self._stream is None:
             if self._whole is not None or len(self._plain) < ERROR_KEPT:
                 self._plain += payload
@@ -378,12 +444,7 @@ class Exchange:
         count = stream.skim(data, arrived, read_at, begin, self._decoded)
         if count:
             end = begin + count
-            lags = list(map(sub, read_at[begin:end], arrived[begin:end]))
-            self._note_lag(max(lags))
-            self.user_stamps |= 0 in lags
-            self.body_bytes += sum(map(len, data[begin:end]))
-            self._low, self._last_read_at = arrived[end - 1], read_at[end - 1]
-            self._decoded += count
+            self._skimmed(sum(map(len, data[begin:end])), arrived[begin:end], read_at[begin:end])
         return count
 
     def _note_lag(self, lag_ns: int) -> None:

@@ -72,6 +72,10 @@ class Reader:
         else:
             self._thread.keep(number, reads, sealed)
 
+    def keep_texts(self, number: int, texts: bytearray, head: bytes, tail: bytes) -> None:
+        """Append what is to be known of reads that bring just a text between these bytes, until another read comes."""
+        self._thread.keep_texts(number, texts, head, tail)
+
     def may_wait(self, number: int, yes: bool) -> None:
         """Whether its reads are passed on a few milliseconds later, with others, because nobody acts on them."""
         self._thread.may_wait(number, yes)

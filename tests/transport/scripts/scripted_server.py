@@ -104,6 +104,9 @@ class Payload:
         """It knows no stencil."""
         return 0
 
+    def around(self, _: bytes) -> None:
+        """Nor what is around a text."""
+
     @property
     def held(self) -> int:
         """Nothing that counts."""
