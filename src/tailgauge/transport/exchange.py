@@ -324,8 +324,9 @@ class Exchange:
         elif not self.done:
             if watching:
                 self._relax(stream, body)
+            else:  # a short answer is over before it would save anything
+                self._store_texts(body, last)
             self._bound(stream, body)
-            self._store_texts(body, last)
 
     def _decode_kept(self, body: Body) -> None:
         """Decode the reads kept so far. Raises WireError."""
