@@ -65,7 +65,7 @@ class StreamDecoder:
 
     # What an answer begins with; here it costs nothing for each.
     _stencil: Stencil | None = None  # that served last
-    _around: tuple[bytes, bytes] | None = None  # the text of the last read that a stencil served
+    _around: tuple[bytes, bytes] | None = None  # the text, in the last read that a stencil served
     _has_skimmed = False  # by a stencil, what came before the event
     _in_conversations = _malformed = 0
     _tool: Any = None  # index of the first tool block
@@ -198,7 +198,7 @@ class StreamDecoder:
     ) -> int:  # fmt: skip
         """Decode reads from number `begin` on, as long as each is one chunk of HTTP with one content event of a known
         stencil; returns how many. They are decoded as `feed` would have done it."""
-        if self._stencils is None or self.broken or not (self._is_plain and self._splitter.resting):
+        if self._stencils is None or not self._skims:
             return 0
         texts = self._texts(self._stencils, reads, begin)
         if texts and self._stencil is not None:
@@ -212,8 +212,6 @@ class StreamDecoder:
 
     def _texts(self, stencils: Stencils, reads: Sequence[bytes], begin: int) -> list[str]:
         """The texts of reads by the stencil that served last, or another of a kind that came before."""
-        if self.stopped is not None:
-            return []
         firsts = {_TEXT: self.first_text, _THINKING: self.first_thinking, _TOOL: self.first_tool_json}
         kinds = [kind for kind, first in firsts.items() if first is not None]
         self._stencil, texts = stencils.texts(reads, begin, self._stencil, kinds)
@@ -226,9 +224,7 @@ class StreamDecoder:
 
         `read` is the last that was decoded, from which this is learnt.
         """
-        if self._stencils is None or self._kept is not None or self.broken or self.stopped is not None:
-            return None
-        if not (self._is_plain and self._splitter.resting):
+        if self._stencils is None or self._kept is not None or not self._skims:
             return None
         if self._around is None:
             self._texts(self._stencils, [read], 0)
@@ -241,6 +237,11 @@ class StreamDecoder:
         self._add(chars, arrived, low, read_at, read_index)
         self.intervals += len(low) - low.count(0)
         self._has_skimmed = True
+
+    @property
+    def _skims(self) -> bool:
+        """Whether reads may be decoded by a stencil now."""
+        return self._is_plain and self._splitter.resting and self.stopped is None and not self.broken
 
     @property
     def _is_plain(self) -> bool:

@@ -450,14 +450,15 @@ static size_t share_of(const Reader *self) {
     return share > MOST_KEPT ? MOST_KEPT : share < LEAST_KEPT ? LEAST_KEPT : share;
 }
 
+static int hex(char c) {
+    int lower = c | 0x20;
+    return c >= '0' && c <= '9' ? c - '0' : lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
+}
+
 // The size of the chunk of HTTP/1.1 whose size line begins at `at`, and where its bytes begin; NULL: it is not such a line.
 static const char *chunk_size(const char *at, const char *end, Py_ssize_t *size) {
     const char *digit = at;
-    for (*size = 0; digit < end && digit - at < 7; digit++) {
-        int c = *digit | 0x20, value = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-        if (value < 0 || *digit < '0') break;
-        *size = *size * 16 + value;
-    }
+    for (*size = 0; digit < end && digit - at < 7 && hex(*digit) >= 0; digit++) *size = *size * 16 + hex(*digit);
     return digit > at && end - digit >= 2 && digit[0] == '\r' && digit[1] == '\n' ? digit + 2 : NULL;
 }
 
@@ -466,9 +467,8 @@ static int unit_of(const char *at, const char *end) {
     int unit = 0;
     if (end - at < 4) return -1;
     for (int i = 0; i < 4; i++) {
-        int c = at[i] | 0x20, value = at[i] >= '0' && at[i] <= '9' ? at[i] - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-        if (value < 0) return -1;
-        unit = unit * 16 + value;
+        if (hex(at[i]) < 0) return -1;
+        unit = unit * 16 + hex(at[i]);
     }
     return unit;
 }
@@ -548,17 +548,16 @@ static int hand_over(Reader *self, const Read *read, const char *bytes, long lon
     if (texts) {
         failed = texts < 0;
         decode = !failed && (size_t)PyByteArray_Size(slot->texts) > share_of(self);
-        if (decode) failed = append(out, Py_BuildValue("(OOLLL)", owner, Py_None, 0LL, (long long)read->read_at, 0LL));
     } else if (kept) {
         slot->kept_bytes = (PyList_Size(kept) ? slot->kept_bytes : 0) + (size_t)size + READ_BYTES;
         decode = slot->kept_bytes > share_of(self) || (slot->sealed ? read->look : may_be_last(data, size));
         Py_INCREF(kept);  // whoever is called while objects are made may change the slot
         failed = append(kept, Py_BuildValue("(y#LLL)", data, size, at, (long long)read->read_at, (long long)read->empty_at));
         Py_DECREF(kept);
-        if (decode && !failed) failed = append(out, Py_BuildValue("(OOLLL)", owner, Py_None, 0LL, (long long)read->read_at, 0LL));
     } else {
         failed = append(out, Py_BuildValue("(Oy#LLL)", owner, data, size, at, (long long)read->read_at, (long long)read->empty_at));
     }
+    if (decode && !failed) failed = append(out, Py_BuildValue("(OOLLL)", owner, Py_None, 0LL, (long long)read->read_at, 0LL));
     Py_DECREF(owner);
     return failed;
 }

@@ -276,26 +276,23 @@ class Exchange:
         assert stream is not None
         del self._texts[:]
         arrived, read_at, empty_at, chars, sizes = (numbers[first::5] for first in range(5))
-        low, read_index = (
-            array("q", bytes(8 * len(sizes))),
-            array("i", range(self._decoded, self._decoded + len(sizes))),
-        )
+        low = array("q", bytes(8 * len(sizes)))
+        read_index = array("i", range(self._decoded, self._decoded + len(sizes)))
+        reads = [arrived, read_at]
         if 0 in sizes:  # reads with several texts, of which the last is exact
-            reads, before = self._decoded, self._low
+            number, before = self._decoded, self._low
             for place, size in enumerate(sizes):
-                read_index[place] = reads
+                read_index[place] = number
                 if size:
-                    reads, before = reads + 1, arrived[place]
+                    number, before = number + 1, arrived[place]
                 else:
                     low[place] = self._lower(before, empty_at[place], arrived[place])
             last = [place for place, size in enumerate(sizes) if size]
-            stream.skimmed(chars, arrived, low, read_at, read_index)
-            arrived, read_at = (array("q", [of[place] for place in last]) for of in (arrived, read_at))
-        else:
-            stream.skimmed(chars, arrived, low, read_at, read_index)
-        self.on_decoded(arrived, read_at)
-        self.reads += len(arrived)
-        self._skimmed(sum(sizes), arrived, read_at)
+            reads = [array("q", [of[place] for place in last]) for of in reads]
+        stream.skimmed(chars, arrived, low, read_at, read_index)
+        self.on_decoded(*reads)
+        self.reads += len(reads[0])
+        self._skimmed(sum(sizes), *reads)
 
     def _lower(self, before_ns: int, empty_at_ns: int, arrived_at_ns: int) -> int:
         """When what came in a read had not come yet; `before_ns`: arrival of the read before, 0: there was none."""
