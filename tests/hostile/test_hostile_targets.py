@@ -268,8 +268,10 @@ def test_counts_that_cannot_be_are_null(seen: Result) -> None:
     named = seen.attempts.error_body.str.contains("output_tokens = |ValueError", regex=True, na=False)
     usage = seen.attempts[seen.attempts.behaviour.str.startswith("usage_") & named]
     fair = seen.attempts[seen.attempts.behaviour == "fair"]
+    fair = fair[fair.ended == "ok"]  # a busy target may be late
 
     assert len(usage) >= 8
+    assert len(fair) >= 10
     assert not (usage.output_tokens > 1).any()
     assert (fair.output_tokens == 2).all()
 

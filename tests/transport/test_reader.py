@@ -75,6 +75,11 @@ def test_an_answer_that_waits_when_its_call_is_closed_is_whole(seen: Any, reader
     assert seen["censored"] == {"done": True, "aborted": None, "cut": None, "status": 200}
 
 
+def test_an_answer_that_came_before_the_deadline_is_no_timeout_of_a_busy_client(seen: Any) -> None:
+    """32 streams flood it: it is seconds behind when the deadline comes."""
+    assert seen["in_time"] == {"done": True, "aborted": None, "cut": None}
+
+
 def test_the_first_bytes_of_the_only_connection_have_a_lower_bound(seen: Any) -> None:
     """Before it none was open: it is watched from its opening on."""
     alone = seen["alone"]

@@ -143,9 +143,17 @@ def test_every_class_but_three_of_the_record_can_come_about_by_itself():
     assert set(ENDED_CLASSES) - {PLUGIN_ERROR} <= {expected.ended for _, _, expected in CASES.values()}
 
 
-def test_an_error_text_is_cut_and_has_no_secrets(monkeypatch):
+@pytest.fixture
+def secret(monkeypatch):
+    """What the environment holds, in this test alone."""
     monkeypatch.setenv("MY_API_KEY", "open sesame 99")
     redaction.forget()
+    yield
+    redaction.forget()
+
+
+@pytest.mark.usefixtures("secret")
+def test_an_error_text_is_cut_and_has_no_secrets():
     body = b"you sent open sesame 99 and sk-" + b"abcdefgh12345678; \xff " + b"x" * 9000
     found = outcome(Result(401, [], body), Decoded())
 
@@ -153,9 +161,9 @@ def test_an_error_text_is_cut_and_has_no_secrets(monkeypatch):
     assert len(found.error_body) == MAX_ERROR_TEXT
 
 
+@pytest.mark.usefixtures("secret")
 @pytest.mark.parametrize("length", range(1960, 2010))
-def test_a_secret_at_the_end_of_what_is_kept_leaves_nothing_of_itself(monkeypatch, length):
-    monkeypatch.setenv("MY_API_KEY", "open sesame 99")
+def test_a_secret_at_the_end_of_what_is_kept_leaves_nothing_of_itself(length):
     for seen, decoded in (
         (Result(401, [], b"x" * length + b"open sesame 99" * 900), Decoded()),
         (Result(), Decoded(error_of({"error": {"message": "x" * length + "open sesame 99"}}))),
@@ -163,15 +171,13 @@ def test_a_secret_at_the_end_of_what_is_kept_leaves_nothing_of_itself(monkeypatc
         assert "open s" not in outcome(seen, decoded).error_body
 
 
-def test_the_type_of_an_error_has_no_secrets(monkeypatch):
-    monkeypatch.setenv("MY_API_KEY", "open sesame 99")
-
+@pytest.mark.usefixtures("secret")
+def test_the_type_of_an_error_has_no_secrets():
     assert outcome(Result(400, [], error("open sesame 99")), Decoded()).error_type == "[redacted]"
 
 
-def test_the_message_of_a_stream_error_has_no_secrets(monkeypatch):
-    monkeypatch.setenv("MY_API_KEY", "open sesame 99")
-
+@pytest.mark.usefixtures("secret")
+def test_the_message_of_a_stream_error_has_no_secrets():
     assert outcome(Result(), Decoded(("e", "open sesame 99"))).error_body == "[redacted]"
 
 
@@ -230,10 +236,9 @@ def test_of_rate_limit_headers_no_more_is_kept_than_anybody_can_mean():
     assert {(len(name), len(value)) for name, value in facts.items()} == {(200, 200)}
 
 
-def test_rate_limit_headers_have_no_secrets(monkeypatch):
-    monkeypatch.setenv("MY_API_KEY", "Open-Sesame-99")
-    redaction.forget()
-    headers = [(b"X-RateLimit-Open-Sesame-99", b"1"), (b"x-ratelimit-limit", b'"Open-Sesame-99"')]
+@pytest.mark.usefixtures("secret")
+def test_rate_limit_headers_have_no_secrets():
+    headers = [(b"X-RateLimit-Open Sesame 99", b"1"), (b"x-ratelimit-limit", b'"open sesame 99"')]
 
     assert json.loads(rate_limit_headers(Result(429, headers))) == {
         "x-ratelimit-[redacted]": "1",

@@ -562,31 +562,67 @@ static int hand_over(Reader *self, const Read *read, const char *bytes, long lon
     return failed;
 }
 
+// Nothing of the connection waits any more; with the lock held.
+static void is_taken(Reader *self, Slot *slot) {
+    if (slot->full) watch(self, slot);
+    slot->waiting = slot->full = 0, slot->bytes = 0;
+}
+
+static PyObject *hand_over_all(Reader *self, const Batch *taken, long long wall_offset) {
+    PyObject *out = PyList_New(0);
+    int failed = !out;
+    self->draining = 1;
+    for (size_t i = 0; i < taken->count && !failed; i++) failed = hand_over(self, &taken->reads[i], taken->bytes, wall_offset, out);
+    self->draining = 0;
+    if (failed) Py_CLEAR(out);
+    return out;
+}
+
 static PyObject *reader_drain(Reader *self, PyObject *wall_offset) {
     long long offset = PyLong_AsLongLong(wall_offset);
-    PyObject *out = PyErr_Occurred() ? NULL : PyList_New(0);
-    if (!out || self->draining) return out;  // draining: a finalizer has called us
-    self->draining = 1;
+    if (PyErr_Occurred()) return NULL;
+    if (self->draining) return PyList_New(0);  // a finalizer has called us
     pthread_mutex_lock(&self->lock);
     Batch taken = self->batch;
-    self->batch = self->taken;
+    self->batch = self->taken, self->taken = (Batch){0};
     self->batch.count = self->batch.used = 0;
     for (size_t i = 0; i < taken.count; i++) {
         Slot *slot = &self->slots[taken.reads[i].slot];
-        if (slot->fd < 0 || slot->generation != taken.reads[i].generation) continue;
-        if (slot->full) watch(self, slot);
-        slot->waiting = slot->full = 0, slot->bytes = 0;
+        if (slot->fd >= 0 && slot->generation == taken.reads[i].generation) is_taken(self, slot);
     }
     eventfd_t ignored;
     if (self->woken) eventfd_read(self->event, &ignored);
     self->woken = 0, self->wake_at = 0;
     pthread_mutex_unlock(&self->lock);
-    int failed = 0;
-    for (size_t i = 0; i < taken.count && !failed; i++) failed = hand_over(self, &taken.reads[i], taken.bytes, offset, out);
+    PyObject *out = hand_over_all(self, &taken, offset);
     if (taken.size > USUAL || taken.room > USUAL_READS) free_batch(&taken);  // it had grown in a long stall
     self->taken = taken;
-    self->draining = 0;
-    if (failed) Py_CLEAR(out);
+    return out;
+}
+
+static PyObject *reader_drain_one(Reader *self, PyObject *args) {
+    PyObject *number;
+    long long offset;
+    if (!PyArg_ParseTuple(args, "OL", &number, &offset)) return NULL;
+    Slot *slot = slot_of(self, number);
+    if (!slot) return NULL;
+    if (self->draining) return PyList_New(0);  // what is handed over comes first
+    Batch taken = {0};
+    int room = 1;
+    pthread_mutex_lock(&self->lock);
+    for (size_t i = 0; i < self->batch.count && slot->waiting && room; i++) {
+        Read *read = &self->batch.reads[i];
+        if (read->slot != (uint32_t)(slot - self->slots) || read->generation != slot->generation || !(room = make_room(&taken))) continue;
+        if (read->size > 0) memcpy(taken.bytes + taken.used, self->batch.bytes + read->offset, (size_t)read->size);
+        taken.reads[taken.count] = *read;
+        taken.reads[taken.count++].offset = taken.used;
+        taken.used += read->size > 0 ? (size_t)read->size : 0;
+        read->generation = 0;  // of no connection
+    }
+    is_taken(self, slot);
+    pthread_mutex_unlock(&self->lock);
+    PyObject *out = room ? hand_over_all(self, &taken, offset) : PyErr_NoMemory();
+    free_batch(&taken);
     return out;
 }
 
@@ -605,6 +641,7 @@ static PyMethodDef methods[] = {
     {"may_wait", (PyCFunction)reader_may_wait, METH_VARARGS, "may_wait(number, yes): wake the loop for its reads up to 30 ms later; an end still cannot wait."},
     {"waits", (PyCFunction)reader_waits, METH_O, "waits(number): whether a read of it was not drained yet."},
     {"drain", (PyCFunction)reader_drain, METH_O, "drain(wall minus monotonic ns) -> [(connection, bytes, arrived, read, empty at)]; b\"\": the end, with an errno; None: its list is to be decoded."},
+    {"drain_one", (PyCFunction)reader_drain_one, METH_VARARGS, "drain_one(number, wall minus monotonic ns): the same of one connection, before its turn."},
     {"fileno", (PyCFunction)reader_fileno, METH_NOARGS, "Readable when something cannot wait."},
     {NULL, NULL, 0, NULL},
 };

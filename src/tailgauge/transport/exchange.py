@@ -454,8 +454,9 @@ class Exchange:
 
     def abort(self, reason: str) -> None:
         """Close now: a hedge's loser, a deadline, the end of the drain. The first reason counts."""
-        if self.may_wait and not self.done:
-            READER.catch_up()  # its end may be there
+        connection, awaited = self.connection, self.may_wait or reason == "timeout"
+        if awaited and not self.done and connection is not None and connection.listener is self:
+            connection.catch_up()  # its end may be there
         if self.done or self.aborted:
             return
         self.aborted, self.aborted_at_ns = reason, monotonic_ns()

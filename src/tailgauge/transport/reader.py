@@ -89,6 +89,20 @@ class Reader:
             except Exception:  # noqa: BLE001 - of one stream, not of who asks: the hub reports it, as it does otherwise
                 get_hub().handle_error(self._pass_on, *sys.exc_info())
 
+    def catch_up_one(self, number: int, connection: Recipient) -> None:
+        """Pass on what was read of one connection by now, however much of others comes before it."""
+        reads = [item for item in self._waiting if item[0] is connection]
+        if reads:
+            others = [item for item in self._waiting if item[0] is not connection]
+            self._waiting.clear()
+            self._waiting.extend(others)
+        reads += self._thread.drain_one(number, WALL.offset_ns)
+        try:
+            for item in reads:
+                connection.take(*item[1:])
+        except Exception:  # noqa: BLE001 - as in `catch_up`
+            get_hub().handle_error(self.catch_up_one, *sys.exc_info())
+
     def waits(self, number: int, connection: Recipient) -> bool:
         """Whether something was read that the connection has not been given."""
         return bool(self._thread.waits(number)) or any(item[0] is connection for item in self._waiting)

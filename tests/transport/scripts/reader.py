@@ -213,6 +213,25 @@ def collected() -> Any:
 
 
 @case
+def in_time() -> Any:
+    """An answer that came in time, when the deadline finds the client behind with others: how it ended."""
+    watch, exchange = stopwatch(), Exchange(Payload())
+    floods = [Exchange(Slow()) for _ in range(FLOODING)]
+    with server() as url, server() as prompt:
+        calls = [gevent.spawn(call, watch, f"{url}/flood-{FLOOD}", exchange=one) for one in floods]
+        gevent.sleep(1.0)
+        calls.append(gevent.spawn(call, watch, f"{prompt}/flood-0", exchange=exchange))
+        while exchange.left_at_ns is None:
+            gevent.sleep(0)
+        time.sleep(0.5)  # the answer comes
+        exchange.abort("timeout")
+        for one in floods:
+            one.abort("cancelled")
+        gevent.joinall(calls, raise_error=True)
+    return {"done": exchange.done, "aborted": exchange.aborted, "cut": exchange.cut}
+
+
+@case
 def small() -> Any:
     """As many messages of one byte as find room while none is taken: sent, taken at once, taken in all."""
     if scripted_server.READER == "python":
