@@ -19,6 +19,7 @@
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
@@ -33,6 +34,7 @@ enum { ALL_KEPT = 32 << 20, READ_BYTES = 200 };  // of all connections; what a k
 enum { RECORD_HEAD = 5, RECORD_SIZES = RECORD_HEAD + (1 << 14) + 512 };  // bytes of a TLS record, at most
 enum { WITHIN = 1, ENDING = 2 };  // where in an answer records of a size were seen
 enum { TEXTS = 64 };  // of a read that is decoded here
+enum { ABOVE = 10, BELOW = 5 };  // of a nice value: a core that both want goes to the thread
 enum { SETTLED = 2 };  // polls until a socket that was just added, or not emptied, can have been seen empty
 static const int64_t REST_NS = 500000, FULL_NS = 1000000;
 static const int64_t PATIENCE_NS = 30000000;  // for which a read waits that nobody acts on: a loop that wakes for a dozen saves most
@@ -255,7 +257,11 @@ static int start(Reader *self) {
     sigset_t all, before;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &before);  // signals are Python's
-    int failed = pthread_create(&self->thread, NULL, run, self);
+    // What is read late has lost its time; what is sent late is seen. Few may raise their priority, all may lower it: then
+    // the event loop, which calls this, is the one that gives way.
+    int nice = getpriority(PRIO_PROCESS, 0), may = !setpriority(PRIO_PROCESS, 0, nice - ABOVE);
+    int failed = pthread_create(&self->thread, NULL, run, self);  // with the priority of its maker
+    setpriority(PRIO_PROCESS, 0, may ? nice : nice + BELOW);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed) {
         errno = failed;

@@ -6,7 +6,10 @@ The server is a process of its own; each answer says how it was made, so that th
 from __future__ import annotations
 
 import hashlib
+import json
+import os
 import random
+import re
 import resource
 import select
 import socket
@@ -33,6 +36,7 @@ SEED, USERS, CALLS, FLOOD = 11, 60, 6, 96 << 20
 FLOODING, READ_S = 32, 0.002  # streams, time that one read of them takes
 MESSAGES, SOCKETS = 450_000, 400
 ANSWER_S, ALONE = 0.03, 5
+CAP_SYS_NICE = 1 << 23
 SERVER = """
 import asyncio, random, ssl, sys
 
@@ -285,6 +289,30 @@ def patient() -> Any:
     both = taken(2)
     waits_peer.close()
     return {"waited_ms": waited_ms, "taken": [first, both, taken(1)]}
+
+
+@case
+def priority() -> Any:
+    """Nice values of a process before it starts a thread, of its own thread then and of the other: as root, and as nobody."""
+    if scripted_server.READER == "python":
+        return None
+    found = {}
+    for user in ("root", "nobody"):
+        ours, other = os.pipe()
+        if not os.fork():
+            resource.setrlimit(resource.RLIMIT_NICE, (0, 0))
+            if user == "nobody" and not os.geteuid():
+                os.setuid(65534)
+            before, thread = os.getpriority(os.PRIO_PROCESS, 0), _reader.Reader()
+            tasks = sorted(int(one) for one in os.listdir("/proc/self/task"))
+            nice = [os.getpriority(os.PRIO_PROCESS, one) for one in tasks if one in {os.getpid(), tasks[-1]}]
+            os.write(other, json.dumps([before, *nice]).encode())
+            del thread
+            os._exit(0)
+        os.wait()
+        found[user] = json.loads(os.read(ours, 1000))
+    capabilities = int(re.findall(r"CapEff:\s*(\w+)", Path("/proc/self/status").read_text())[0], 16)
+    return found | {"may": capabilities & CAP_SYS_NICE > 0}
 
 
 @case
