@@ -304,8 +304,8 @@ def priority() -> Any:
             if user == "nobody" and not os.geteuid():
                 os.setuid(65534)
             before, thread = os.getpriority(os.PRIO_PROCESS, 0), _reader.Reader()
-            tasks = sorted(int(one) for one in os.listdir("/proc/self/task"))
-            nice = [os.getpriority(os.PRIO_PROCESS, one) for one in tasks if one in {os.getpid(), tasks[-1]}]
+            tasks = {int(one.name) for one in Path("/proc/self/task").iterdir()}
+            nice = [os.getpriority(os.PRIO_PROCESS, one) for one in (os.getpid(), *tasks - {os.getpid()})]
             os.write(other, json.dumps([before, *nice]).encode())
             del thread
             os._exit(0)
