@@ -38,6 +38,7 @@ ALONE = (
     "end_to_end/test_stalled_workers.py",
     "end_to_end/test_traces.py",
     "experiments/calibrate/test_command.py::test_the_quick_form",
+    "hostile/",  # deadlines of seconds, beside floods
     "many_machines/test_hosts.py",
     "many_machines/test_kill_matrix.py",
     "real_engine/test_harness.py::test_latencies",

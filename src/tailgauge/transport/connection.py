@@ -115,7 +115,8 @@ class Connection:
         self.on_close = losses.closing
 
     def start(self) -> None:
-        """Begin to read. Without a listener, readable means closed by the peer."""
+        """Begin to read, or go on. Without a listener, readable means closed by the peer."""
+        self._end_pause()
         if not self._in_hub:
             self._reading = READER.add(self._raw.fileno(), self)
             return
@@ -174,11 +175,7 @@ class Connection:
         self._is_slow, self._read_size = True, min(READ_SIZE, read_size)
         self._paused_at_ns = monotonic_ns()
         self._resume = get_hub().loop.timer(seconds)
-        self._resume.start(self._go_on)
-
-    def _go_on(self) -> None:
-        self._end_pause()
-        self.start()
+        self._resume.start(self.start)
 
     def _end_pause(self) -> None:
         if self._paused_at_ns:
@@ -232,10 +229,8 @@ class Connection:
             return False  # else it may have come just now: on a busy machine the thread is late
         try:
             self._raw.recv(1, _socket.MSG_PEEK)
-        except BlockingIOError:
-            return True
-        except OSError:
-            return False
+        except OSError as error:
+            return isinstance(error, BlockingIOError)
         return False
 
     def close(self) -> None:
@@ -277,8 +272,7 @@ class Connection:
                     raise ConnectError("timeout", "TLS handshake timed out") from None
                 data = self._raw.recv(READ_SIZE)
                 if not data:
-                    closed = "the target closed the connection during the TLS handshake"
-                    raise ConnectError("tls", closed) from None
+                    raise ConnectError("tls", "the target hung up during the TLS handshake") from None
                 self._incoming.write(data)
             except ssl.SSLCertVerificationError as error:
                 untrusted = f"certificate not trusted: {error.verify_message}"
