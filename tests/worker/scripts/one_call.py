@@ -101,9 +101,7 @@ def writing(pieces: list[bytes], head: bytes = SSE, end: bytes = END) -> tuple[S
         while server.request(sock):
             sock.sendall(head)
             for piece in pieces:
-                for _ in range(
-                    4
-                ):  # a machine that stops for a while: the reader has most of the gap afterwards
+                for _ in range(4):  # after a stop of the machine the reader has most of the gap
                     gevent.sleep(GAP_S / 4)
                 wrote.append(monotonic_ns())
                 sock.sendall(chunk(piece) if head.startswith(SSE[:-2]) else piece)
