@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import socket
+import stat
+import struct
 import sys
+import termios
 from collections.abc import Callable
 from typing import Any
 
+import gevent
 import httpx2
 from gevent.server import StreamServer
 
@@ -81,6 +88,30 @@ def answering(*answers: bytes) -> Server:
 def chunk(data: bytes) -> bytes:
     """One chunk of a chunked body."""
     return b"%x\r\n%b\r\n" % (len(data), data)
+
+
+def unread(fd: int, what: int = termios.FIONREAD) -> int:
+    """Bytes that lie unread in a socket; with `TIOCOUTQ`, that its peer has not yet."""
+    (size,) = struct.unpack("i", fcntl.ioctl(fd, what, bytes(4)))
+    return int(size)
+
+
+def until_read(sock: Any) -> None:
+    """Wait until the client, which is in this process, has read all that was sent, or has closed."""
+    client = sock.getpeername()
+    while True:
+        waits = unread(sock.fileno(), termios.TIOCOUTQ)
+        for fd in map(int, os.listdir("/proc/self/fd")):
+            try:
+                if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+                    continue
+                with socket.socket(fileno=os.dup(fd)) as one:
+                    waits += unread(fd) if one.getsockname() == client else 0
+            except OSError:  # closed meanwhile
+                continue
+        if not waits:
+            return
+        gevent.sleep(0.001)
 
 
 class Payload:

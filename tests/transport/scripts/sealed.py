@@ -14,7 +14,17 @@ import gevent
 import trustme
 from starting.script import CASES, case, print_facts
 from transport.scripts import scripted_server
-from transport.scripts.scripted_server import REST_S, SSE, Payload, Server, call, chunk, facts, stopwatch
+from transport.scripts.scripted_server import (
+    REST_S,
+    SSE,
+    Payload,
+    Server,
+    call,
+    chunk,
+    facts,
+    stopwatch,
+    until_read,
+)
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.transport.exchange import Exchange
@@ -77,7 +87,12 @@ class Peer:
         raise AssertionError("the client has ended it before")
 
 
-def serving(answer: Answer, sent: list[list[tuple[int, int]]], how: ssl.SSLContext | None = None) -> Server:
+def serving(
+    answer: Answer,
+    sent: list[list[tuple[int, int]]],
+    how: ssl.SSLContext | None = None,
+    pause: Callable[[Any], None] = lambda _: gevent.sleep(GAP_S),
+) -> Server:
     """Sends what `answer` gives for each request, and notes when: just before and just after."""
 
     tls = how or context(ssl.TLSVersion.TLSv1_3)
@@ -92,7 +107,7 @@ def serving(answer: Answer, sent: list[list[tuple[int, int]]], how: ssl.SSLConte
                 before_ns = monotonic_ns()
                 sock.sendall(piece)
                 sent[-1].append((before_ns, monotonic_ns()))
-                gevent.sleep(GAP_S)
+                pause(sock)
 
     server = Server(handler)
     server.url = server.url.replace("http:", "https:")
@@ -123,7 +138,7 @@ def planted(how: ssl.SSLContext) -> dict[str, Any]:
         yield peer.records(END)
 
     sent: list[list[tuple[int, int]]] = []
-    server, decoder = serving(answer, sent, how), Payload()
+    server, decoder = serving(answer, sent, how, until_read), Payload()
     exchange = call(stopwatch(ca_file=str(FOLDER / "authority")), server.url, exchange=Exchange(decoder))
 
     def maybe(at_ns: int) -> int:

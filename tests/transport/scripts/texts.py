@@ -5,8 +5,6 @@ The server sends each piece to both and waits until both have read it, so that a
 
 from __future__ import annotations
 
-import fcntl
-import struct
 import termios
 from functools import partial
 from random import Random
@@ -15,7 +13,7 @@ from typing import Any
 import gevent
 from protocols.scripts.random_streams import wire
 from starting.script import CASES, print_facts
-from transport.scripts.scripted_server import SSE, Server, call, stopwatch
+from transport.scripts.scripted_server import SSE, Server, call, stopwatch, unread
 
 from tailgauge.clock import monotonic_ns
 from tailgauge.protocol_violations import FRAMING
@@ -61,11 +59,6 @@ class Without(Exchange):
         """Keep them whole."""
 
 
-def unread(sock: Any, what: int) -> int:
-    (size,) = struct.unpack("i", fcntl.ioctl(sock.fileno(), what, bytes(4)))
-    return int(size)
-
-
 class Pair:
     """Two calls that get the same pieces; `sent_at_ns`: before and behind each."""
 
@@ -108,8 +101,8 @@ class Pair:
     def _settle(self, sockets: list[Any]) -> None:
         """Both have read all that was sent, or have left."""
         ours = [one.connection for one in self.exchanges]
-        while any(unread(one, termios.TIOCOUTQ) for one in sockets) or any(
-            unread(one._raw, termios.FIONREAD) for one in ours if one is not None and not one.closed
+        while any(unread(one.fileno(), termios.TIOCOUTQ) for one in sockets) or any(
+            unread(one._raw.fileno()) for one in ours if one is not None and not one.closed
         ):
             if any(one.done for one in self.exchanges):
                 break

@@ -7,7 +7,7 @@ from dataclasses import asdict
 from typing import Any
 
 import gevent
-from transport.scripts.scripted_server import SSE, Server, chunk, stopwatch
+from transport.scripts.scripted_server import SSE, Server, chunk, stopwatch, until_read
 
 from tailgauge.call import MAIN, Call, Prompt
 from tailgauge.clock import monotonic_ns
@@ -101,8 +101,8 @@ def writing(pieces: list[bytes], head: bytes = SSE, end: bytes = END) -> tuple[S
         while server.request(sock):
             sock.sendall(head)
             for piece in pieces:
-                for _ in range(4):  # after a stop of the machine the reader has most of the gap
-                    gevent.sleep(GAP_S / 4)
+                until_read(sock)
+                gevent.sleep(GAP_S)
                 wrote.append(monotonic_ns())
                 sock.sendall(chunk(piece) if head.startswith(SSE[:-2]) else piece)
             sock.sendall(end)
