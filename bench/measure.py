@@ -84,8 +84,12 @@ def measured(
     server: Server,
     seen: RequestLog,
     used: Used,
+    counted: Any = None,
 ) -> Result:
-    """Compare a client's log with the server's; `start_ns` is the start of the load."""
+    """Compare a client's log with the server's; `start_ns` is the start of the load.
+
+    `counted`: the numbers of the requests of which the client's own figures are, instead of those sent in the steady window.
+    """
     server_log = server.log
     assert server_log is not None
     since, until = start_ns + int(load.settled_s * 1e9), start_ns + int(load.duration_s * 1e9)
@@ -94,7 +98,8 @@ def measured(
     )
     same = seen.chunks[mine] == server_log.chunks[theirs]
     lost = len(server_log.request) - int(np.count_nonzero(same))
-    inside = same & (server_log.began_ns[theirs] >= since) & (server_log.began_ns[theirs] < until)
+    inside = (server_log.began_ns[theirs] >= since) & (server_log.began_ns[theirs] < until)
+    inside = same & (inside if counted is None else np.isin(both, counted))
     mine, theirs = mine[inside], theirs[inside]
     if not len(both) or not len(mine):
         raise RigError("no request of the steady window was seen by both: is the window too short?")

@@ -30,7 +30,7 @@ def measure(rig):
     load, server = rig
     server_log = server.log
 
-    def made(after, began_after=0, exact=None, keep=slice(None)):
+    def made(after, began_after=0, exact=None, keep=slice(None), counted=None):
         shifted = RequestLog(
             server_log.request,
             server_log.began_ns + began_after,
@@ -49,7 +49,7 @@ def measure(rig):
         )
         seconds = SECOND + np.arange(14) * SECOND
         used = Used(seconds, np.arange(14) * 0.25, whole_s=4.0, tree_s=6.0, writer_s=0.2)
-        return measured(load, SECOND, server, seen, used)
+        return measured(load, SECOND, server, seen, used, counted)
 
     return made
 
@@ -60,6 +60,17 @@ def test_a_client_without_error_has_none(measure):
     assert result.ttft_p99_error == result.ttft_each_p99 == result.gap_p99_error == result.gap_each_p99 == 0.0
     assert (result.ttft_p99_reference, result.gap_p99_reference, result.lost) == (200.0, 20.0, 0)
     assert result.honest
+
+
+def test_errors_are_of_the_requests_that_the_clients_figures_count(measure, rig):
+    """It may have sent some in the steady window that were due before."""
+    first = np.arange(400 * CHUNKS) // CHUNKS < 200
+    late = np.where(first, 50 * MS, 0)
+    requests = rig[1].log.request
+
+    assert measure(late).ttft_p99_error == 50.0
+    assert measure(late, counted=requests[200:]).ttft_p99_error == 0.0
+    assert measure(late, counted=requests[200:]).requests == 200
 
 
 def test_cost_is_of_the_chunks_sent_meanwhile(measure):
