@@ -209,7 +209,9 @@ def _read(load: Load, run: Path, server: Server, tree_s: float, samples: list[tu
     attempts = pq.read_table(run / "attempts", columns=columns)
     kept = attempts.filter((_column(attempts, "ended") == "ok") & (_column(attempts, "stage") != "preflight"))
     seen, stored = seen_by(run, kept)
-    steady = kept.filter(_column(kept, "stage") != "warmup")  # as the report has it: by when a request was due
+    steady = kept.filter(
+        _column(kept, "stage") != "warmup"
+    )  # as the report has it: by when a request was due
     counted = _column(steady, "request_id") if len(steady) else None
     result = measured(load, outputs[0]["run"]["start_at_ns"], server, seen, used, counted)
     return replace(result, bytes_per_chunk=stored, reader=outputs[0]["reader"])
