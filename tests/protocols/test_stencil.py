@@ -11,7 +11,7 @@ import pytest
 from tailgauge.protocols import stencil
 from tailgauge.protocols.decoder import KIND_CODE
 from tailgauge.protocols.openai import OpenAI
-from tailgauge.protocols.stencil import COUNT, FREE, SAME, Stencils, _holes_of, _leaves, _pattern
+from tailgauge.protocols.stencil import COUNT, FREE, SAME, Stencils, _leaves, _pattern, _shape
 from tailgauge.rows.schema import TEXT
 
 TEXT_CODE = KIND_CODE[TEXT]
@@ -62,7 +62,8 @@ def patterns() -> tuple[bytes, str, tuple[bytes, ...]]:
     data = b'{"text":"' + HOLED[:-2]
     leaves = [leaf._replace(begin=leaf.begin - 9, end=leaf.end - 9) for leaf in _leaves(data)][1:]
     holes = [(leaf, changing[leaf.path.partition("/")[0]]) for leaf in leaves]
-    return _pattern(HOLED[1:], holes, 1), *_holes_of(HOLED, holes, 0)
+    kinds, parts = _shape(HOLED, holes)
+    return _pattern(HOLED[1:], holes, 1), f"T{kinds}", parts
 
 
 def test_a_compiled_comparison_finds_what_the_pattern_finds_and_only_json(monkeypatch):

@@ -158,8 +158,6 @@ def test_texts_that_the_reader_decodes_give_what_the_full_reading_gives(texts, p
 
     assert (facts["different"], facts["wrong"]) == ([], [])
     assert facts["chunks"] > 2000
-    if protocol == "changing":
-        assert facts["texts"] == 0, "what is behind the text is to be looked at too"
-    else:
-        assert facts["texts"] > facts["chunks"] / 10
+    assert facts["texts"] > facts["chunks"] / 10
+    if protocol != "changing":  # the last read, with its counts, is decoded in full
         assert facts["several"] > 10

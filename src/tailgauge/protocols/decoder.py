@@ -20,7 +20,7 @@ from tailgauge.plugins.plugin import fault
 from tailgauge.protocols import sse_parser
 from tailgauge.protocols.event_ids import EventIds, id_of
 from tailgauge.protocols.sse_parser import EventSizeError, IdSplitter, Splitter, check_values
-from tailgauge.protocols.stencil import Stencil, Stencils
+from tailgauge.protocols.stencil import Plain, Stencil, Stencils
 from tailgauge.redaction import shown
 from tailgauge.rows.schema import CHUNK_KINDS, TEXT, THINKING, TOOL_JSON, Chunks
 
@@ -65,7 +65,7 @@ class StreamDecoder:
 
     # What an answer begins with; here it costs nothing for each.
     _stencil: Stencil | None = None  # that served last
-    _around: tuple[bytes, bytes] | None = None  # the text, in the last read that a stencil served
+    _same: tuple[bytes, ...] | None = None  # what must not change, in the last read that a stencil served
     _has_skimmed = False  # by a stencil, what came before the event
     _in_conversations = _malformed = 0
     _tool: Any = None  # index of the first tool block
@@ -216,19 +216,19 @@ class StreamDecoder:
         kinds = [kind for kind, first in firsts.items() if first is not None]
         self._stencil, texts = stencils.texts(reads, begin, self._stencil, kinds)
         if texts and self._stencil is not None:
-            self._around = self._stencil.around
+            self._same = self._stencil.same
         return texts
 
-    def around(self, read: bytes) -> tuple[bytes, bytes] | None:
-        """What is before and behind the text in reads that `skim` would decode; None: it would not, or wants the text.
+    def plain(self, read: bytes) -> Plain | None:
+        """What the reads that `skim` would decode have in common; None: it would not, or wants the text.
 
         `read` is the last that was decoded, from which this is learnt.
         """
         if self._stencils is None or self._kept is not None or not self._skims:
             return None
-        if self._around is None:
+        if self._same is None:
             self._texts(self._stencils, [read], 0)
-        return self._around
+        return None if self._same is None or self._stencil is None else self._stencil.plain(self._same)
 
     def skimmed(
         self, chars: array[int], arrived: array[int], low: array[int], read_at: array[int], read_index: array[int]

@@ -28,6 +28,9 @@ COUNT = "count"  # a count of which the last one counts
 SAME = "same"  # a count that is subtracted from another: it must not change within what is decoded at once
 OnEvent = Callable[[Any, bytes, Any], None]
 Rest = Callable[[bytes, int], Sequence[bytes] | None]  # from a place on: the text, and what must not change
+Plain = tuple[
+    bytes, tuple[bytes, ...], bool
+]  # kinds of values, the bytes around each, whether they carry counts
 Changing = Mapping[str, str]  # what may change, by its path in an event's JSON: keys, without places in lists
 
 _TEXT = "text"
@@ -50,7 +53,7 @@ _NUMBERS = rb"\[(?:%b(?:, ?%b)*+)?\]" % (_NUMBER, _NUMBER)
 _BYTES = rb"\[(?![0-9,]*(?:,,|,0[0-9]))(?!,|0[0-9])[0-9,]*+(?<!,)\]"  # the same for a list of plain digits, but faster
 _HOLES = {"string": b'"%b"' % _STRING, "number": _NUMBER, "numbers": _NUMBERS}
 _AFTER = (b",", b"]", b"}", b" ")  # what may follow a value
-_KINDS = {"string": "s", "number": "n", "numbers": "l"}  # of `_holes`
+_KINDS = {"string": "s", "number": "n", "numbers": "l"}  # of `_json.h`
 _OTHERS = {"string": b'"other"', "number": b"7", "numbers": b"[7, 7]"}
 _TOKEN = re.compile(
     rb'(?P<key>"(?:[^"\\]|\\.)*+"(?=\s*:))|(?P<string>"(?:[^"\\]|\\.)*+")|(?P<number>%b)|(?P<numbers>%b)'
@@ -61,27 +64,50 @@ _TOKEN = re.compile(
 class Stencil:
     """Reads that are one HTTP chunk with one content event of this kind."""
 
-    __slots__ = ("_counts", "_fixed", "_head", "_match_head", "_match_rest", "_tail", "kind")
+    __slots__ = (
+        "_counts",
+        "_fixed",
+        "_head",
+        "_match_head",
+        "_match_rest",
+        "_of_head",
+        "_shape",
+        "_tail",
+        "kind",
+        "same",
+    )
 
-    def __init__(self, head: bytes, rest: Rest, tail: bytes | None, kind: int, *, counts: bool) -> None:
+    def __init__(
+        self, head: bytes, rest: Rest, tail: bytes | None, kind: int, shape: tuple[str, tuple[bytes, ...]], *, counts: bool
+    ) -> None:  # fmt: skip
         """`head` is the pattern of what is before the text, and `rest` reads the rest; `tail` is what follows it, where
-        that never changes. What the groups of `head` match must not change."""
-        self.kind, self._counts = kind, counts
+        that never changes. What the groups of `head` match must not change. `shape` is all of it; see `_shape`."""
+        self.kind, self._counts, self._shape = kind, counts, shape
+        self.same: tuple[bytes, ...] = ()  # what must not change, in the read that it served last
         first = re.compile(head)
         self._match_head, self._match_rest, self._fixed = first.match, rest, first.groups > 0
         self._tail = None if tail is None else b'"%b' % tail + _ENDS
-        self._head: bytes | None = None  # that served last
+        self._head: bytes | None = None  # that served last, and what must not change of it
+        self._of_head: tuple[bytes, ...] = ()
 
-    @property
-    def around(self) -> tuple[bytes, bytes] | None:
-        """What was before and behind the text of the read that it served last; None where that is not all to look at."""
-        return None if self._head is None or not self._tail or self._counts else (self._head, self._tail)
+    def plain(self, same: Sequence[bytes]) -> Plain:
+        """What its reads have in common where these values do not change."""
+        kinds, (first, *parts) = self._shape
+        values, left, around = iter(same), "", [first]
+        for kind, part in zip(kinds, parts, strict=True):
+            if kind.isupper():
+                around[-1] += next(values) + part
+            else:
+                left += kind
+                around.append(part)
+        return left.encode(), tuple(around), self._counts
 
     def texts(self, reads: Sequence[bytes], begin: int) -> list[str]:
         """The texts of the reads from number `begin` on, as long as they are of this stencil; none is empty."""
         found: list[str] = []
         sizes, known, match_rest, tail, head = _SIZES, _TEXTS, self._match_rest, self._tail, self._head
-        end, same, others = -len(tail or b""), None, None
+        end, same = -len(tail or b""), list[bytes]()
+        others = same
         for read in islice(reads, begin, None):
             size = sizes.get(len(read)) or _size(len(read))
             at = len(size)
@@ -90,6 +116,7 @@ class Stencil:
                 if other is None or (self._fixed and found) or not _is_utf8(other[0]):
                     break
                 head = self._head = other[0]
+                self._of_head = other.groups()
             at += len(head)
             if not read.startswith(size):
                 break
@@ -106,6 +133,7 @@ class Stencil:
             if not text:
                 break
             found.append(text)
+        self.same = (*self._of_head, *same)
         if self._counts and found:
             found.pop()
         return found
@@ -248,12 +276,14 @@ class Stencils:
         patterns = (_pattern(payload[:begin], before, 0), _pattern(payload[end + 1 :], behind, end + 1))
         if (known := self._known.get(patterns)) is not None or len(self._known) >= _MOST:
             return known
-        other = _filled(payload, [*before, (text._replace(begin=begin, end=end), _TEXT), *behind])
+        holes = [*before, (text._replace(begin=begin, end=end), _TEXT), *behind]
+        other = _filled(payload, holes)
         if not self._is_confirmed(other, (kind, _OTHER, counts)):
             return None
         tail = None if behind else payload[end + 1 :]
-        rest = _rest(patterns[1], *_holes_of(payload, behind, end))
-        self._known[patterns] = stencil = Stencil(patterns[0], rest, tail, kind, counts=counts)
+        kinds, parts = shape = _shape(payload, holes)
+        rest = _rest(patterns[1], f"T{kinds[len(before) + 1 :]}", parts[len(before) + 1 :])
+        self._known[patterns] = stencil = Stencil(patterns[0], rest, tail, kind, shape, counts=counts)
         return stencil
 
     def _change(self, leaf: _Leaf) -> str | None:
@@ -299,15 +329,15 @@ def _pattern(event: bytes, holes: list[tuple[_Leaf, str]], begin: int) -> bytes:
     return out + re.escape(event[at:])
 
 
-def _holes_of(event: bytes, holes: list[tuple[_Leaf, str]], end: int) -> tuple[str, tuple[bytes, ...]]:
-    """The kinds of the text and of the holes behind it, and what is behind each; capitals must not change."""
-    kinds, parts = "T", []
+def _shape(event: bytes, holes: list[tuple[_Leaf, str]]) -> tuple[str, tuple[bytes, ...]]:
+    """The kinds of the holes, of which the text is one, and what is before, between and behind them; capitals must not change."""
+    kinds, parts, at = "", [], 0
     for leaf, change in holes:
-        kind = "c" if change == COUNT else _KINDS[leaf.kind]
+        kind = {_TEXT: "t", COUNT: "c"}.get(change) or _KINDS[leaf.kind]
         kinds += kind.upper() if change == SAME else kind
-        parts.append(event[end : leaf.begin])
-        end = leaf.end
-    return kinds, (*parts, event[end:] + _ENDS)
+        parts.append(event[at : leaf.begin])
+        at = leaf.end
+    return kinds, (*parts, event[at:] + _ENDS)
 
 
 def _filled(event: bytes, holes: list[tuple[_Leaf, str]]) -> bytes:

@@ -23,6 +23,7 @@
 #include <sys/socket.h>
 #include <time.h>
 #include <unistd.h>
+#include "../_json.h"
 
 enum { READ_SIZE = 65536, EVENTS = 1024 };
 enum { MANY = 2048, MUCH = 1 << 20 };       // reads, bytes of a batch that wake the loop
@@ -70,7 +71,11 @@ typedef struct {
     int sealed;         // by TLS
     int record;         // size of the last read, if it was one record; 0: it was not
     int64_t unseen_at;  // when the last read came that was not looked at; 0: there is none
-    PyObject *texts, *head, *tail;  // a bytearray of `Text`, for reads with just a text between these bytes; NULL: there are none
+    PyObject *texts, *kinds, *parts;  // a bytearray of `Text`, for plain reads: a part, a value of a kind of `_json.h`, ..., a part; NULL: there are none
+    int counts;  // what comes last is to be decoded in full
+    char *last;  // the read that came last, where that is to be
+    Read last_read;  // with its arrival as its stamp; size 0: there is none
+    Py_ssize_t last_texts;  // bytes of it in `texts`
 } Slot;
 
 typedef struct {
@@ -307,10 +312,12 @@ static void free_batch(Batch *batch) {
     *batch = (Batch){0};
 }
 
-static void keep_no_texts(Slot *slot) {
+static void forget_texts(Slot *slot) {
     Py_CLEAR(slot->texts);
-    Py_CLEAR(slot->head);
-    Py_CLEAR(slot->tail);
+    Py_CLEAR(slot->kinds);
+    Py_CLEAR(slot->parts);
+    free(slot->last);
+    slot->last = NULL, slot->last_read.size = 0;
 }
 
 static void reader_dealloc(Reader *self) {
@@ -319,7 +326,7 @@ static void reader_dealloc(Reader *self) {
     for (uint32_t i = 0; i < self->slot_count; i++) {
         Py_CLEAR(self->slots[i].owner);
         Py_CLEAR(self->slots[i].kept);
-        keep_no_texts(&self->slots[i]);
+        forget_texts(&self->slots[i]);
     }
     free(self->slots);
     free_batch(&self->batch);
@@ -383,10 +390,32 @@ static PyObject *reader_remove(Reader *self, PyObject *number) {
     PyObject *owner = slot->owner, *kept = slot->kept;
     slot->owner = slot->kept = NULL;
     pthread_mutex_unlock(&self->lock);
-    keep_no_texts(slot);
+    forget_texts(slot);
     Py_XDECREF(kept);
     Py_XDECREF(owner);
     Py_RETURN_NONE;
+}
+
+// `item` is stolen.
+static int append(PyObject *list, PyObject *item) {
+    int failed = !item || PyList_Append(list, item);
+    Py_XDECREF(item);
+    return failed;
+}
+
+// No more texts; what comes last and is to be decoded in full goes into the list of reads. Returns whether it failed.
+static int end_texts(Reader *self, Slot *slot) {
+    int failed = 0, draining = self->draining;
+    const Read *last = &slot->last_read;
+    if (slot->kept && last->size && PyByteArray_Size(slot->texts) >= slot->last_texts) {
+        self->draining = 1;  // a finalizer waits
+        failed = PyByteArray_Resize(slot->texts, PyByteArray_Size(slot->texts) - slot->last_texts) ||
+                 append(slot->kept, Py_BuildValue("(y#LLL)", slot->last, (Py_ssize_t)last->size, (long long)last->stamp, (long long)last->read_at, (long long)last->empty_at));
+        slot->kept_bytes = (size_t)last->size + READ_BYTES;
+        self->draining = draining;
+    }
+    forget_texts(slot);
+    return failed;
 }
 
 static PyObject *reader_keep(Reader *self, PyObject *args) {
@@ -399,25 +428,32 @@ static PyObject *reader_keep(Reader *self, PyObject *args) {
         PyErr_SetString(PyExc_TypeError, "a list or None is needed");
         return NULL;
     }
+    if (end_texts(self, slot)) return NULL;
     pthread_mutex_lock(&self->lock);
     PyObject *before = slot->kept;
     slot->kept = list == Py_None ? NULL : Py_NewRef(list);
     learn_end(self, slot);
     slot->sealed = slot->kept && sealed;
     pthread_mutex_unlock(&self->lock);
-    keep_no_texts(slot);
     Py_XDECREF(before);
     Py_RETURN_NONE;
 }
 
 static PyObject *reader_keep_texts(Reader *self, PyObject *args) {
-    PyObject *number, *texts, *head, *tail;
-    if (!PyArg_ParseTuple(args, "OO!SS", &number, &PyByteArray_Type, &texts, &head, &tail)) return NULL;
+    PyObject *number, *texts, *kinds, *parts;
+    int counts;
+    if (!PyArg_ParseTuple(args, "OO!SO!p", &number, &PyByteArray_Type, &texts, &kinds, &PyTuple_Type, &parts, &counts)) return NULL;
     Slot *slot = slot_of(self, number);
-    if (!slot) return NULL;
-    keep_no_texts(slot);
+    if (!slot || end_texts(self, slot)) return NULL;
+    Py_ssize_t count = PyTuple_Size(parts);
+    if (!count) Py_RETURN_NONE;
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (count != PyBytes_Size(kinds) + 1 || !PyBytes_Check(PyTuple_GetItem(parts, i))) {
+            PyErr_SetString(PyExc_TypeError, "parts of bytes are needed, with a kind between two");
+            return NULL;
+        }
     if (slot->kept && !slot->sealed && !PyList_Size(slot->kept)) {  // else something comes first that is to be decoded
-        slot->texts = Py_NewRef(texts), slot->head = Py_NewRef(head), slot->tail = Py_NewRef(tail);
+        slot->texts = Py_NewRef(texts), slot->kinds = Py_NewRef(kinds), slot->parts = Py_NewRef(parts), slot->counts = counts;
     }
     Py_RETURN_NONE;
 }
@@ -443,22 +479,10 @@ static PyObject *reader_waits(Reader *self, PyObject *number) {
     return PyBool_FromLong(waiting);
 }
 
-// `item` is stolen.
-static int append(PyObject *list, PyObject *item) {
-    int failed = !item || PyList_Append(list, item);
-    Py_XDECREF(item);
-    return failed;
-}
-
 // What a connection may keep undecoded.
 static size_t share_of(const Reader *self) {
     size_t share = ALL_KEPT / (self->open ? self->open : 1);
     return share > MOST_KEPT ? MOST_KEPT : share < LEAST_KEPT ? LEAST_KEPT : share;
-}
-
-static int hex(char c) {
-    int lower = c | 0x20;
-    return c >= '0' && c <= '9' ? c - '0' : lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
 }
 
 // The size of the chunk of HTTP/1.1 whose size line begins at `at`, and where its bytes begin; NULL: it is not such a line.
@@ -468,62 +492,26 @@ static const char *chunk_size(const char *at, const char *end, Py_ssize_t *size)
     return digit > at && end - digit >= 2 && digit[0] == '\r' && digit[1] == '\n' ? digit + 2 : NULL;
 }
 
-// The code unit of an escape's four digits; -1: there are no four before `end`.
-static int unit_of(const char *at, const char *end) {
-    int unit = 0;
-    if (end - at < 4) return -1;
-    for (int i = 0; i < 4; i++) {
-        if (hex(at[i]) < 0) return -1;
-        unit = unit * 16 + hex(at[i]);
-    }
-    return unit;
-}
-
-// The characters of a string of JSON; 0: it has none, or is no such string.
-static Py_ssize_t characters(const char *begin, const char *end) {
-    Py_ssize_t count = 0;
-    int high = 0, first = 0;  // `first` of two escapes that are one character
-    for (const char *at = begin; at < end; at++) {
-        unsigned char c = (unsigned char)*at;
-        if (c < 0x20 || c == '"') return 0;
-        high |= c & 0x80;
-        if (c != '\\') {
-            count += (c & 0xC0) != 0x80;
-            first = 0;
-        } else if (++at == end) {
-            return 0;
-        } else if (*at == 'u') {
-            int unit = unit_of(at + 1, end);
-            if (unit < 0) return 0;
-            if (first && unit >= 0xDC00 && unit < 0xE000) first = 0;
-            else count++, first = unit >= 0xD800 && unit < 0xDC00;
-            at += 4;
-        } else if (!memchr("\"\\/bfnrt", *at, 8)) {
-            return 0;
-        } else {
-            count++, first = 0;
-        }
-    }
-    if (high) {
-        PyObject *text = PyUnicode_DecodeUTF8(begin, end - begin, NULL);
-        if (!text) PyErr_Clear(), count = 0;
-        Py_XDECREF(text);
-    }
-    return count;
-}
-
-// The characters of the text between `head` and `tail` in a chunk, and where the next one begins; 0: it is another chunk, or has no text.
+// The characters of the text in a chunk that is plain, and where the next one begins; 0: it is another chunk, or has no text.
 static Py_ssize_t text_of(const Slot *slot, const char **at, const char *end) {
-    Py_ssize_t size, before = PyBytes_Size(slot->head), behind = PyBytes_Size(slot->tail);
-    const char *begin = chunk_size(*at, end, &size);
-    if (!begin || end - begin < size + 2 || size + 2 <= before + behind) return 0;
+    Py_ssize_t size, characters = 0;
+    const char *begin = chunk_size(*at, end, &size), *place = begin, *kind = PyBytes_AsString(slot->kinds);
+    if (!begin || end - begin < size + 2 || begin[size] != '\r' || begin[size + 1] != '\n') return 0;
     *at = begin + size + 2;
-    if (memcmp(begin, PyBytes_AsString(slot->head), (size_t)before) || memcmp(*at - behind, PyBytes_AsString(slot->tail), (size_t)behind)) return 0;
-    return characters(begin + before, *at - behind);
+    int high = 0;
+    for (Py_ssize_t i = 0;; i++) {
+        PyObject *part = PyTuple_GetItem(slot->parts, i);
+        Py_ssize_t length = PyBytes_Size(part);
+        if (*at - place < length || memcmp(place, PyBytes_AsString(part), (size_t)length)) return 0;
+        place += length;
+        if (!kind[i]) break;
+        if (!(place = value(kind[i], place, &high, &characters))) return 0;
+    }
+    return place == *at && (!high || is_utf8(begin, size)) ? characters : 0;
 }
 
 // Decode a read that brings nothing but texts: 1; 0: it is another, which Python decodes first, as all behind it; -1: no memory.
-static int keep_text(Slot *slot, const Read *read, const char *data, int64_t arrived_at) {
+static int keep_text(Reader *self, Slot *slot, const Read *read, const char *data, int64_t arrived_at) {
     Text texts[TEXTS];
     int count = 0;
     const char *at = data, *end = data + read->size;
@@ -531,13 +519,19 @@ static int keep_text(Slot *slot, const Read *read, const char *data, int64_t arr
         texts[count].at = arrived_at, texts[count].read_at = read->read_at, texts[count].empty_at = read->empty_at;
         texts[count++].size = at == end ? read->size : 0;
     }
-    if (!count || at < end || !texts[count - 1].size) {
-        keep_no_texts(slot);
-        return 0;
-    }
+    if (!count || at < end || !texts[count - 1].size) return end_texts(self, slot) ? -1 : 0;
     Py_ssize_t held = PyByteArray_Size(slot->texts), more = count * (Py_ssize_t)sizeof *texts;
     if (PyByteArray_Resize(slot->texts, held + more)) return -1;
     memcpy(PyByteArray_AsString(slot->texts) + held, texts, (size_t)more);
+    if (slot->counts) {
+        char *last = read->size > slot->last_read.size ? realloc(slot->last, (size_t)read->size) : slot->last;
+        if (!last) {
+            PyErr_NoMemory();
+            return -1;
+        }
+        slot->last = memcpy(last, data, (size_t)read->size), slot->last_texts = more;
+        slot->last_read = *read, slot->last_read.stamp = arrived_at;
+    }
     return 1;
 }
 
@@ -550,7 +544,7 @@ static int hand_over(Reader *self, const Read *read, const char *bytes, long lon
     Py_ssize_t size = read->size;
     long long at = !size ? read->error : read->stamp ? read->stamp - wall_offset : read->read_at;
     PyObject *owner = Py_NewRef(slot->owner), *kept = size ? slot->kept : NULL;
-    int decode = 0, failed, texts = kept && slot->texts ? keep_text(slot, read, data, at) : 0;
+    int decode = 0, failed, texts = kept && slot->texts ? keep_text(self, slot, read, data, at) : 0;
     if (texts) {
         failed = texts < 0;
         decode = !failed && (size_t)PyByteArray_Size(slot->texts) > share_of(self);
@@ -642,8 +636,10 @@ static PyMethodDef methods[] = {
     {"remove", (PyCFunction)reader_remove, METH_O, "remove(number): read it no more, and forget what was not drained."},
     {"keep", (PyCFunction)reader_keep, METH_VARARGS, "keep(number, list, under TLS): append its reads there; None: report each."},
     {"keep_texts", (PyCFunction)reader_keep_texts, METH_VARARGS,
-     "keep_texts(number, bytearray, head, tail): instead of reads of chunks with a text between these bytes, append to the bytearray for each text when it "
-     "arrived, was read and had not come yet, its characters and the bytes of a read that ends with it (int64), until another read comes. Only where its list is empty."},
+     "keep_texts(number, bytearray, kinds, parts, counts): instead of reads of chunks that have these parts and between two of them a value of a kind, one of "
+     "which is a text, append to the bytearray for each text when it arrived, was read and had not come yet, its characters and the bytes of a read that "
+     "ends with it (int64), until another read comes. Only where its list is empty. With counts, the last is kept as well, and put into the list instead "
+     "when this ends: by another read, another `keep`, or this without parts."},
     {"may_wait", (PyCFunction)reader_may_wait, METH_VARARGS, "may_wait(number, yes): wake the loop for its reads up to 30 ms later; an end still cannot wait."},
     {"waits", (PyCFunction)reader_waits, METH_O, "waits(number): whether a read of it was not drained yet."},
     {"drain", (PyCFunction)reader_drain, METH_O, "drain(wall minus monotonic ns) -> [(connection, bytes, arrived, read, empty at)]; b\"\": the end, with an errno; None: its list is to be decoded."},

@@ -32,7 +32,7 @@ from tailgauge.clock import ANCILLARY, SO_TIMESTAMPNS, WALL, kernel_stamp_ns, mo
 from tailgauge.redaction import shown
 from tailgauge.transport.http1 import LAST, may_be_last
 from tailgauge.transport.losses import Losses
-from tailgauge.transport.reader import POLLS, READER, SETTLED
+from tailgauge.transport.reader import NOT_PLAIN, POLLS, READER, SETTLED, Plain
 
 KERNEL_STAMPS = sys.platform == "linux"
 READ_SIZE = 65_536
@@ -144,10 +144,10 @@ class Connection:
             sealed = self._tls is not None
             READER.keep(self._reading, self._sealed if sealed else reads, sealed=sealed)
 
-    def store_texts(self, texts: bytearray, head: bytes, tail: bytes) -> None:
-        """Of reads that bring just a text between these bytes store only what is to be known of them; see `_reader.c`."""
+    def store_texts(self, texts: bytearray, plain: Plain = NOT_PLAIN) -> None:
+        """Of plain reads store only what is to be known of them, and put back what is to be read in full; see `_reader.c`."""
         if self._reading is not None and self._tls is None:
-            READER.keep_texts(self._reading, texts, head, tail)
+            READER.keep_texts(self._reading, texts, plain)
 
     def unseal(self, reads: list[Read]) -> None:
         """Append what was stored sealed, which is decoded now. Much at once takes a third as long: else the state is cold."""

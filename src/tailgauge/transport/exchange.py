@@ -22,7 +22,7 @@ from tailgauge.protocol_violations import COMPRESSED, FRAMING, HEAD_TOO_LARGE, N
 from tailgauge.redaction import shown
 from tailgauge.transport.connection import Connection, Read
 from tailgauge.transport.http1 import Body, ChunkedBody, Head, HeadSizeError, WireError, is_event_stream
-from tailgauge.transport.reader import READER
+from tailgauge.transport.reader import READER, Plain
 
 # Limits of one response, and of all open ones together. A regular answer reaches none of them. They bound a worker's memory
 # for any number of open answers; the attempt's deadline bounds time.
@@ -88,8 +88,8 @@ class Decoder(Protocol):
     ) -> int:  # fmt: skip
         """Decode raw reads from number `begin` on as long as they are plain; returns how many."""
 
-    def around(self, read: bytes) -> tuple[bytes, bytes] | None:
-        """What is before and behind the text of plain reads, as in the one decoded last; None: unknown, or there are none."""
+    def plain(self, read: bytes) -> Plain | None:
+        """What plain reads have in common, as the one decoded last; None: unknown, or there are none."""
 
     def skimmed(
         self, chars: array[int], arrived: array[int], low: array[int], read_at: array[int], read_index: array[int]
@@ -160,6 +160,7 @@ class Exchange:
         self._head, self._plain = Head(), bytearray()
         self._all_held = held or HeldBytes()
         self._kept: list[Read] = []  # not yet decoded
+        self._texts_count = False
         self._texts = bytearray()  # plain reads before them, of which the reader kept what is to be known
 
     def begin(self, connection: Connection, *, is_new: bool, release: Release) -> None:
@@ -343,9 +344,12 @@ class Exchange:
             done += skimmed or 1
 
     def _unseal(self) -> None:
-        """Add what the connection has stored sealed by TLS to what is kept."""
+        """Add what the connection has stored sealed by TLS, or is to be read in full, to what is kept."""
         if self.connection is not None and self.connection.listener is self:
             self.connection.unseal(self._kept)
+            if self._texts_count:
+                self.connection.store_texts(self._texts)
+                self._texts_count = False
 
     def _hold_bytes(self, held: int) -> bool:
         """It holds so many bytes now; returns whether that is too much."""
@@ -385,8 +389,9 @@ class Exchange:
         stream, connection = self._stream, self.connection
         if not self._at_leisure or stream is None or connection is None or connection.listener is not self:
             return
-        if body.between and not self._user_clock and (around := stream.around(last)) is not None:
-            connection.store_texts(self._texts, *around)
+        if body.between and not self._user_clock and (plain := stream.plain(last)) is not None:
+            connection.store_texts(self._texts, plain)
+            self._texts_count = plain[2]
 
     def _skimmed(self, size: int, arrived: Sequence[int], read_at: Sequence[int]) -> None:
         """Plain reads were decoded, so many bytes."""

@@ -31,6 +31,9 @@ SETTLED = 2  # polls until a socket that was just added, or not emptied, can hav
 # Reads, of 64 KiB at most: no more is taken from the thread, which pauses when it has no room.
 MOST_WAITING = 256
 SOON_S = 1e-6  # a timer: the hub looks at its other watchers before it is due
+# What plain reads have in common: kinds of values, the bytes around each, and whether they carry running counts.
+Plain = tuple[bytes, tuple[bytes, ...], bool]
+NOT_PLAIN: Plain = (b"", (), False)
 
 
 class Recipient(Protocol):
@@ -72,9 +75,9 @@ class Reader:
         else:
             self._thread.keep(number, reads, sealed)
 
-    def keep_texts(self, number: int, texts: bytearray, head: bytes, tail: bytes) -> None:
-        """Append what is to be known of reads that bring just a text between these bytes, until another read comes."""
-        self._thread.keep_texts(number, texts, head, tail)
+    def keep_texts(self, number: int, texts: bytearray, plain: Plain) -> None:
+        """Append what is to be known of plain reads, until another read comes."""
+        self._thread.keep_texts(number, texts, *plain)
 
     def may_wait(self, number: int, yes: bool) -> None:
         """Whether its reads are passed on a few milliseconds later, with others, because nobody acts on them."""

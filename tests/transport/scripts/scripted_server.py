@@ -10,6 +10,7 @@ import struct
 import sys
 import termios
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import gevent
@@ -101,7 +102,7 @@ def until_read(sock: Any) -> None:
     client = sock.getpeername()
     while True:
         waits = unread(sock.fileno(), termios.TIOCOUTQ)
-        for fd in map(int, os.listdir("/proc/self/fd")):
+        for fd in [int(one.name) for one in Path("/proc/self/fd").iterdir()]:
             try:
                 if not stat.S_ISSOCK(os.fstat(fd).st_mode):
                     continue
@@ -135,8 +136,8 @@ class Payload:
         """It knows no stencil."""
         return 0
 
-    def around(self, _: bytes) -> None:
-        """Nor what is around a text."""
+    def plain(self, _: bytes) -> None:
+        """Nor what its reads have in common."""
 
     @property
     def held(self) -> int:
