@@ -439,19 +439,24 @@ static PyObject *reader_keep(Reader *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+static int are_parts(PyObject *kinds, PyObject *parts) {
+    Py_ssize_t count = PyTuple_Size(parts);
+    for (Py_ssize_t i = 0; i < count; i++)
+        if (count != PyBytes_Size(kinds) + 1 || !PyBytes_Check(PyTuple_GetItem(parts, i))) {
+            PyErr_SetString(PyExc_TypeError, "parts of bytes are needed, with a kind between two");
+            return 0;
+        }
+    return 1;
+}
+
 static PyObject *reader_keep_texts(Reader *self, PyObject *args) {
     PyObject *number, *texts, *kinds, *parts;
     int counts;
     if (!PyArg_ParseTuple(args, "OO!SO!p", &number, &PyByteArray_Type, &texts, &kinds, &PyTuple_Type, &parts, &counts)) return NULL;
     Slot *slot = slot_of(self, number);
     if (!slot || end_texts(self, slot)) return NULL;
-    Py_ssize_t count = PyTuple_Size(parts);
-    if (!count) Py_RETURN_NONE;
-    for (Py_ssize_t i = 0; i < count; i++)
-        if (count != PyBytes_Size(kinds) + 1 || !PyBytes_Check(PyTuple_GetItem(parts, i))) {
-            PyErr_SetString(PyExc_TypeError, "parts of bytes are needed, with a kind between two");
-            return NULL;
-        }
+    if (!PyTuple_Size(parts)) Py_RETURN_NONE;
+    if (!are_parts(kinds, parts)) return NULL;
     if (slot->kept && !slot->sealed && !PyList_Size(slot->kept)) {  // else something comes first that is to be decoded
         slot->texts = Py_NewRef(texts), slot->kinds = Py_NewRef(kinds), slot->parts = Py_NewRef(parts), slot->counts = counts;
     }
@@ -510,8 +515,8 @@ static Py_ssize_t text_of(const Slot *slot, const char **at, const char *end) {
     return place == *at && (!high || is_utf8(begin, size)) ? characters : 0;
 }
 
-// Decode a read that brings nothing but texts: 1; 0: it is another, which Python decodes first, as all behind it; -1: no memory.
-static int keep_text(Reader *self, Slot *slot, const Read *read, const char *data, int64_t arrived_at) {
+// Append the texts of a read that brings nothing else; the bytes they take, 0: it is another, -1: no memory.
+static Py_ssize_t add_texts(const Slot *slot, const Read *read, const char *data, int64_t arrived_at) {
     Text texts[TEXTS];
     int count = 0;
     const char *at = data, *end = data + read->size;
@@ -519,10 +524,17 @@ static int keep_text(Reader *self, Slot *slot, const Read *read, const char *dat
         texts[count].at = arrived_at, texts[count].read_at = read->read_at, texts[count].empty_at = read->empty_at;
         texts[count++].size = at == end ? read->size : 0;
     }
-    if (!count || at < end || !texts[count - 1].size) return end_texts(self, slot) ? -1 : 0;
+    if (!count || at < end || !texts[count - 1].size) return 0;
     Py_ssize_t held = PyByteArray_Size(slot->texts), more = count * (Py_ssize_t)sizeof *texts;
     if (PyByteArray_Resize(slot->texts, held + more)) return -1;
     memcpy(PyByteArray_AsString(slot->texts) + held, texts, (size_t)more);
+    return more;
+}
+
+// Decode a plain read: 1; 0: it is another, which Python decodes first, as all behind it; -1: no memory.
+static int keep_text(Reader *self, Slot *slot, const Read *read, const char *data, int64_t arrived_at) {
+    Py_ssize_t more = add_texts(slot, read, data, arrived_at);
+    if (more <= 0) return more < 0 || end_texts(self, slot) ? -1 : 0;
     if (slot->counts) {
         char *last = read->size > slot->last_read.size ? realloc(slot->last, (size_t)read->size) : slot->last;
         if (!last) {
@@ -654,6 +666,28 @@ static PyType_Slot slots[] = {
 };
 static PyType_Spec spec = {"tailgauge.transport._reader.Reader", sizeof(Reader), 0, Py_TPFLAGS_DEFAULT, slots};
 
+static PyObject *take_texts(PyObject *module, PyObject *args) {
+    (void)module;
+    PyObject *reads;
+    Slot slot = {0};
+    Py_ssize_t taken = 0, more = 1, last = 0;
+    if (!PyArg_ParseTuple(args, "O!O!SO!p", &PyList_Type, &reads, &PyByteArray_Type, &slot.texts, &slot.kinds, &PyTuple_Type, &slot.parts, &slot.counts)) return NULL;
+    if (!are_parts(slot.kinds, slot.parts)) return NULL;
+    while (taken < PyList_Size(reads)) {
+        const char *data;
+        Py_ssize_t size;
+        long long at, read_at, empty_at;
+        if (!PyArg_ParseTuple(PyList_GetItem(reads, taken), "y#LLL", &data, &size, &at, &read_at, &empty_at)) return NULL;
+        Read read = {.size = (int32_t)size, .stamp = at != read_at, .read_at = read_at, .empty_at = empty_at};
+        if ((more = add_texts(&slot, &read, data, at)) <= 0) break;
+        taken++, last = more;
+    }
+    if (more < 0) return NULL;
+    if (slot.counts && taken-- && PyByteArray_Resize(slot.texts, PyByteArray_Size(slot.texts) - last)) return NULL;
+    if (taken > 0 && PyList_SetSlice(reads, 0, taken, NULL)) return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyObject *whole_chunks(PyObject *module, PyObject *data) {
     (void)module;
     char *begin;
@@ -678,6 +712,8 @@ static PyObject *whole_chunks(PyObject *module, PyObject *data) {
 }
 
 static PyMethodDef functions[] = {
+    {"take_texts", (PyCFunction)take_texts, METH_VARARGS,
+     "take_texts(list, bytearray, kinds, parts, counts): the same with the plain reads that a list begins with."},
     {"whole_chunks", (PyCFunction)whole_chunks, METH_O,
      "whole_chunks(bytes) -> (payload, whether the body has ended); None: these are not whole chunks of a body and maybe its end."},
     {NULL, NULL, 0, NULL},

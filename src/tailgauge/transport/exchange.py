@@ -22,7 +22,7 @@ from tailgauge.protocol_violations import COMPRESSED, FRAMING, HEAD_TOO_LARGE, N
 from tailgauge.redaction import shown
 from tailgauge.transport.connection import Connection, Read
 from tailgauge.transport.http1 import Body, ChunkedBody, Head, HeadSizeError, WireError, is_event_stream
-from tailgauge.transport.reader import READER, Plain
+from tailgauge.transport.reader import READER, Plain, take_texts
 
 # Limits of one response, and of all open ones together. A regular answer reaches none of them. They bound a worker's memory
 # for any number of open answers; the attempt's deadline bounds time.
@@ -160,7 +160,7 @@ class Exchange:
         self._head, self._plain = Head(), bytearray()
         self._all_held = held or HeldBytes()
         self._kept: list[Read] = []  # not yet decoded
-        self._texts_count = False
+        self._common: Plain | None = None  # of plain reads, while what comes may be some
         self._texts = bytearray()  # plain reads before them, of which the reader kept what is to be known
 
     def begin(self, connection: Connection, *, is_new: bool, release: Release) -> None:
@@ -261,6 +261,8 @@ class Exchange:
         """Decode what was read so far."""
         if self._at_leisure:
             self._unseal()
+        if self._common is not None:
+            take_texts(self._kept, self._texts, self._common)
         body = self._body
         if body is None or not (self._texts or self._kept):
             return
@@ -272,7 +274,7 @@ class Exchange:
             self._bound(self._stream, body)
 
     def _take_texts(self) -> None:
-        """Decode the reads of which the reader has stored the texts."""
+        """Decode the plain reads, of which it is known what is to be known."""
         stream, numbers = self._stream, array("q", bytes(self._texts))
         assert stream is not None
         del self._texts[:]
@@ -301,7 +303,7 @@ class Exchange:
 
     def _take_kept(self, body: Body) -> None:
         """Decode the reads kept so far; the last may end the response."""
-        kept, stream = self._kept, self._stream
+        kept, stream, self._common = self._kept, self._stream, None
         last, last_arrived_at, last_read_at, _ = kept[-1]
         if self._at_leisure:
             self.reads += len(kept)
@@ -347,9 +349,8 @@ class Exchange:
         """Add what the connection has stored sealed by TLS, or is to be read in full, to what is kept."""
         if self.connection is not None and self.connection.listener is self:
             self.connection.unseal(self._kept)
-            if self._texts_count:
+            if self._common is not None and self._common[2]:
                 self.connection.store_texts(self._texts)
-                self._texts_count = False
 
     def _hold_bytes(self, held: int) -> bool:
         """It holds so many bytes now; returns whether that is too much."""
@@ -389,9 +390,9 @@ class Exchange:
         stream, connection = self._stream, self.connection
         if not self._at_leisure or stream is None or connection is None or connection.listener is not self:
             return
-        if body.between and not self._user_clock and (plain := stream.plain(last)) is not None:
-            connection.store_texts(self._texts, plain)
-            self._texts_count = plain[2]
+        if body.between and not self._user_clock and (common := stream.plain(last)) is not None:
+            self._common = common
+            connection.store_texts(self._texts, common)
 
     def _skimmed(self, size: int, arrived: Sequence[int], read_at: Sequence[int]) -> None:
         """Plain reads were decoded, so many bytes."""

@@ -36,6 +36,12 @@ Plain = tuple[bytes, tuple[bytes, ...], bool]
 NOT_PLAIN: Plain = (b"", (), False)
 
 
+def take_texts(reads: list[Any], texts: bytearray, plain: Plain) -> None:
+    """Move the plain reads that a list begins with to the texts; see `_reader.c`. Without it they are read one by one."""
+    if _reader is not None:
+        _reader.take_texts(reads, texts, *plain)
+
+
 class Recipient(Protocol):
     """A connection that is read."""
 
