@@ -11,7 +11,7 @@ import pytest
 from tailgauge.protocols import stencil
 from tailgauge.protocols.decoder import KIND_CODE
 from tailgauge.protocols.openai import OpenAI
-from tailgauge.protocols.stencil import COUNT, FREE, SAME, Stencils, _leaves, _pattern, _shape
+from tailgauge.protocols.stencil import COUNT, FREE, SAME, Stencil, Stencils, _leaves, _pattern, _shape
 from tailgauge.rows.schema import TEXT
 
 TEXT_CODE = KIND_CODE[TEXT]
@@ -53,6 +53,7 @@ def test_what_one_stream_taught_serves_the_others_of_its_target():
     assert stencils.texts(reads, 0, None, []) == (None, []), "a kind that the stream has not brought yet"
 
 
+NOT_COMPILED = "it is not compiled here: that needs Linux, a C compiler and Python's headers"
 HOLED = b'","logprobs":[{"token":"a","logprob":-0.5,"bytes":[7, 0]}],"n":3,"same":12,"pad":"x"}\n\n'
 
 
@@ -68,14 +69,14 @@ def patterns() -> tuple[bytes, str, tuple[bytes, ...]]:
 
 def test_a_compiled_comparison_finds_what_the_pattern_finds_and_only_json(monkeypatch):
     """In events that were damaged anywhere, or have other values."""
-    if stencil._holes is None:
-        pytest.skip("it is not compiled here: that needs Linux, a C compiler and Python's headers")
-    rng, (pattern, *holes), found = Random(5), patterns(), 0
+    _reader = pytest.importorskip("tailgauge.transport._reader", reason=NOT_COMPILED)
+    rng, (pattern, *holes), found, same = Random(5), patterns(), 0, 0
     compiled = stencil._rest(pattern, *holes)
     monkeypatch.setattr(stencil, "_holes", None)
     python = stencil._rest(pattern, *holes)
     values = (b"0", b"-0.0", b"1e9", b"01", b"1e", b"-", b".5", b"1" * 12, b"[]", b"[1,]", b"[,1]", b"[1,2]", b"[-1.5, 2e-3]",
               b"\\n", b"\\u00e9", b"\\u00g9", b"\\x", b"\\", b'\\"', "é".encode(), b"\xff", b"\n", b'"', b"\0", b"")  # fmt: skip
+    plain = Stencil(b"", python, None, 0, (f"t{holes[0][1:]}", (b"", *holes[1])), counts=False).plain([b"12"])
     for _ in range(20_000):
         read = b"text" + HOLED + b"\r\n"
         for _ in range(rng.choice((0, 1, 1, 2))):
@@ -83,10 +84,19 @@ def test_a_compiled_comparison_finds_what_the_pattern_finds_and_only_json(monkey
             read = read[:begin] + rng.choice(values) + read[begin + rng.choice((0, 1, 1, 3)) :]
         one, other = compiled(read, 0), python(read, 0)
         assert list(one or ()) == list(other or ()), read
+        reads, texts = [(b"%x\r\n%b" % (len(read) - 2, read), 1, 2, 0)], bytearray()
+        _reader.take_texts(reads, texts, *plain)
         if one:
             found += 1
-            assert json.loads(b'{"text":"' + read)["same"] == json.loads(one[1])
-    assert 1000 < found < 19_000
+            event = json.loads(b'{"text":"' + read)
+            assert event["same"] == json.loads(one[1])
+            same += event["same"] == 12
+        wanted = len(event["text"]) if one and event["same"] == 12 else 0
+        assert memoryview(bytes(texts)).cast("q").tolist() == (
+            [1, 2, 0, wanted, len(read) + 4] if wanted else []
+        ), read
+        assert bool(reads) == (not wanted)
+    assert 1000 < same < found < 19_000
 
 
 def test_what_a_target_sends_is_remembered_within_bounds():
