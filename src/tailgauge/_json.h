@@ -78,9 +78,18 @@ static const char *value(char kind, const char *at, int *high, Py_ssize_t *chara
     return kind == 'l' ? numbers(at) : number(at);
 }
 
+// As Python's decoder has it: no surrogates, nothing longer than needed. It makes no object, so that no finalizer runs here.
 static int is_utf8(const char *data, Py_ssize_t size) {
-    PyObject *text = PyUnicode_DecodeUTF8(data, size, NULL);
-    if (!text) PyErr_Clear();
-    Py_XDECREF(text);
-    return text != NULL;
+    const unsigned char *at = (const unsigned char *)data, *end = at + size;
+    while (at < end) {
+        unsigned char c = *at++;
+        if (c < 0x80) continue;
+        int more = c >= 0xC2 && c < 0xE0 ? 1 : (c & 0xF0) == 0xE0 ? 2 : c >= 0xF0 && c < 0xF5 ? 3 : 0;
+        unsigned char least = c == 0xE0 ? 0xA0 : c == 0xF0 ? 0x90 : 0x80, most = c == 0xED ? 0x9F : c == 0xF4 ? 0x8F : 0xBF;
+        if (!more || end - at < more || *at < least || *at > most) return 0;
+        for (int i = 1; i < more; i++)
+            if ((at[i] & 0xC0) != 0x80) return 0;
+        at += more;
+    }
+    return 1;
 }

@@ -75,7 +75,7 @@ def test_a_compiled_comparison_finds_what_the_pattern_finds_and_only_json(monkey
     monkeypatch.setattr(stencil, "_holes", None)
     python = stencil._rest(pattern, *holes)
     values = (b"0", b"-0.0", b"1e9", b"01", b"1e", b"-", b".5", b"1" * 12, b"[]", b"[1,]", b"[,1]", b"[1,2]", b"[-1.5, 2e-3]",
-              b"\\n", b"\\u00e9", b"\\u00g9", b"\\x", b"\\", b'\\"', "é".encode(), b"\xff", b"\n", b'"', b"\0", b"")  # fmt: skip
+              b"\\n", b"\\u00e9", b"\\u00g9", b"\\x", b"\\", b'\\"', "é".encode(), b"\xff", b"\xed\xa0\x80", b"\xed\x9f\xbf", b"\xc0\x80", b"\xf4\x90\x80\x80", b"\xf0\x9f\x98\x80", b"\xe2\x82", b"\n", b'"', b"\0", b"")  # fmt: skip
     plain = Stencil(b"", python, None, 0, (f"t{holes[0][1:]}", (b"", *holes[1])), counts=False).plain([b"12"])
     for _ in range(20_000):
         read = b"text" + HOLED + b"\r\n"
@@ -97,6 +97,22 @@ def test_a_compiled_comparison_finds_what_the_pattern_finds_and_only_json(monkey
         ), read
         assert bool(reads) == (not wanted)
     assert 1000 < same < found < 19_000
+
+
+@pytest.mark.parametrize("length", [256, 4096])
+def test_a_chunk_that_is_a_byte_longer_than_its_size_is_left_to_the_full_reading(length):
+    """Only a size with a leading zero gives a read of this length."""
+    stencils = Stencils(OpenAI.on_event, OpenAI.changing)
+    one = event(1, "one") + b"\n\n"
+    stencils.look(one, b"", one[6:-2])
+    text = "a" * (length - len(event(1, "")) - 2)
+    whole = event(1, text) + b"\n\n"
+
+    found = [
+        stencils.texts([size + b"\r\n" + whole + b"\r\n"] * 2, 0, None, [TEXT_CODE])[1]
+        for size in (b"%x" % length, b"%x" % (length - 1), b"0%x" % length)
+    ]
+    assert found == [[text], [], []]
 
 
 def test_what_a_target_sends_is_remembered_within_bounds():

@@ -152,7 +152,7 @@ def _rest(pattern: bytes, kinds: str, parts: tuple[bytes, ...]) -> Rest:
 def _size(length: int) -> bytes:
     """The first line of a chunk of so many bytes on the wire."""
     digits = next(n for n in range(1, 17) if length - len(_ENDS) * 2 - n < 16**n)
-    line = b"%x\r\n" % max(0, length - len(_ENDS) * 2 - digits)
+    line = b"%0*x\r\n" % (digits, max(0, length - len(_ENDS) * 2 - digits))
     if length < _LEARNT:
         _SIZES[length] = line
     return line

@@ -403,18 +403,26 @@ static int append(PyObject *list, PyObject *item) {
     return failed;
 }
 
-// No more texts; what comes last and is to be decoded in full goes into the list of reads. Returns whether it failed.
-static int end_texts(Reader *self, Slot *slot) {
-    int failed = 0, draining = self->draining;
-    const Read *last = &slot->last_read;
-    if (slot->kept && last->size && PyByteArray_Size(slot->texts) >= slot->last_texts) {
-        self->draining = 1;  // a finalizer waits
-        failed = PyByteArray_Resize(slot->texts, PyByteArray_Size(slot->texts) - slot->last_texts) ||
-                 append(slot->kept, Py_BuildValue("(y#LLL)", slot->last, (Py_ssize_t)last->size, (long long)last->stamp, (long long)last->read_at, (long long)last->empty_at));
-        slot->kept_bytes = (size_t)last->size + READ_BYTES;
-        self->draining = draining;
+// No more texts; what comes last and is to be decoded in full goes into the list of reads. Returns whether it failed. The slot
+// is let go first: objects that are made may collect garbage, whose finalizers may do anything with it.
+static int end_texts(Slot *slot) {
+    PyObject *texts = slot->texts, *kinds = slot->kinds, *parts = slot->parts, *kept = slot->kept;
+    char *bytes = slot->last;
+    Read last = slot->last_read;
+    Py_ssize_t held = texts && kept && last.size ? PyByteArray_Size(texts) - slot->last_texts : -1;
+    slot->texts = slot->kinds = slot->parts = NULL, slot->last = NULL, slot->last_read.size = 0;
+    int failed = 0;
+    if (held >= 0) {
+        Py_INCREF(kept);
+        slot->kept_bytes = (size_t)last.size + READ_BYTES;
+        failed = PyByteArray_Resize(texts, held) ||
+                 append(kept, Py_BuildValue("(y#LLL)", bytes, (Py_ssize_t)last.size, (long long)last.stamp, (long long)last.read_at, (long long)last.empty_at));
+        Py_DECREF(kept);
     }
-    forget_texts(slot);
+    free(bytes);
+    Py_XDECREF(texts);
+    Py_XDECREF(kinds);
+    Py_XDECREF(parts);
     return failed;
 }
 
@@ -428,7 +436,7 @@ static PyObject *reader_keep(Reader *self, PyObject *args) {
         PyErr_SetString(PyExc_TypeError, "a list or None is needed");
         return NULL;
     }
-    if (end_texts(self, slot)) return NULL;
+    if (end_texts(slot) || !(slot = slot_of(self, number))) return NULL;
     pthread_mutex_lock(&self->lock);
     PyObject *before = slot->kept;
     slot->kept = list == Py_None ? NULL : Py_NewRef(list);
@@ -440,9 +448,9 @@ static PyObject *reader_keep(Reader *self, PyObject *args) {
 }
 
 static int are_parts(PyObject *kinds, PyObject *parts) {
-    Py_ssize_t count = PyTuple_Size(parts);
+    Py_ssize_t count = PyBytes_Size(kinds) + 1;
     for (Py_ssize_t i = 0; i < count; i++)
-        if (count != PyBytes_Size(kinds) + 1 || !PyBytes_Check(PyTuple_GetItem(parts, i))) {
+        if (count != PyTuple_Size(parts) || !PyBytes_Check(PyTuple_GetItem(parts, i))) {
             PyErr_SetString(PyExc_TypeError, "parts of bytes are needed, with a kind between two");
             return 0;
         }
@@ -454,9 +462,8 @@ static PyObject *reader_keep_texts(Reader *self, PyObject *args) {
     int counts;
     if (!PyArg_ParseTuple(args, "OO!SO!p", &number, &PyByteArray_Type, &texts, &kinds, &PyTuple_Type, &parts, &counts)) return NULL;
     Slot *slot = slot_of(self, number);
-    if (!slot || end_texts(self, slot)) return NULL;
+    if (!slot || (PyTuple_Size(parts) && !are_parts(kinds, parts)) || end_texts(slot) || !(slot = slot_of(self, number))) return NULL;
     if (!PyTuple_Size(parts)) Py_RETURN_NONE;
-    if (!are_parts(kinds, parts)) return NULL;
     if (slot->kept && !slot->sealed && !PyList_Size(slot->kept)) {  // else something comes first that is to be decoded
         slot->texts = Py_NewRef(texts), slot->kinds = Py_NewRef(kinds), slot->parts = Py_NewRef(parts), slot->counts = counts;
     }
@@ -532,17 +539,18 @@ static Py_ssize_t add_texts(const Slot *slot, const Read *read, const char *data
 }
 
 // Decode a plain read: 1; 0: it is another, which Python decodes first, as all behind it; -1: no memory.
-static int keep_text(Reader *self, Slot *slot, const Read *read, const char *data, int64_t arrived_at) {
+static int keep_text(Slot *slot, const Read *read, const char *data, int64_t arrived_at) {
+    char *last = slot->counts && read->size > slot->last_read.size ? realloc(slot->last, (size_t)read->size) : slot->last;
+    if (slot->counts && !last) {
+        PyErr_NoMemory();
+        return -1;
+    }
+    slot->last = last;
     Py_ssize_t more = add_texts(slot, read, data, arrived_at);
-    if (more <= 0) return more < 0 || end_texts(self, slot) ? -1 : 0;
+    if (more <= 0) return more < 0 || end_texts(slot) ? -1 : 0;
     if (slot->counts) {
-        char *last = read->size > slot->last_read.size ? realloc(slot->last, (size_t)read->size) : slot->last;
-        if (!last) {
-            PyErr_NoMemory();
-            return -1;
-        }
-        slot->last = memcpy(last, data, (size_t)read->size), slot->last_texts = more;
-        slot->last_read = *read, slot->last_read.stamp = arrived_at;
+        memcpy(last, data, (size_t)read->size);
+        slot->last_texts = more, slot->last_read = *read, slot->last_read.stamp = arrived_at;
     }
     return 1;
 }
@@ -556,20 +564,23 @@ static int hand_over(Reader *self, const Read *read, const char *bytes, long lon
     Py_ssize_t size = read->size;
     long long at = !size ? read->error : read->stamp ? read->stamp - wall_offset : read->read_at;
     PyObject *owner = Py_NewRef(slot->owner), *kept = size ? slot->kept : NULL;
-    int decode = 0, failed, texts = kept && slot->texts ? keep_text(self, slot, read, data, at) : 0;
-    if (texts) {
+    Py_XINCREF(kept);  // whoever is called while objects are made may change the slot
+    int decode = 0, failed, texts = kept && slot->texts ? keep_text(slot, read, data, at) : 0;
+    slot = &self->slots[read->slot];
+    if (slot->fd < 0 || slot->generation != read->generation) {
+        failed = texts < 0;
+    } else if (texts) {
         failed = texts < 0;
         decode = !failed && (size_t)PyByteArray_Size(slot->texts) > share_of(self);
     } else if (kept) {
         slot->kept_bytes = (PyList_Size(kept) ? slot->kept_bytes : 0) + (size_t)size + READ_BYTES;
         decode = slot->kept_bytes > share_of(self) || (slot->sealed ? read->look : may_be_last(data, size));
-        Py_INCREF(kept);  // whoever is called while objects are made may change the slot
         failed = append(kept, Py_BuildValue("(y#LLL)", data, size, at, (long long)read->read_at, (long long)read->empty_at));
-        Py_DECREF(kept);
     } else {
         failed = append(out, Py_BuildValue("(Oy#LLL)", owner, data, size, at, (long long)read->read_at, (long long)read->empty_at));
     }
     if (decode && !failed) failed = append(out, Py_BuildValue("(OOLLL)", owner, Py_None, 0LL, (long long)read->read_at, 0LL));
+    Py_XDECREF(kept);
     Py_DECREF(owner);
     return failed;
 }

@@ -263,6 +263,7 @@ class Exchange:
             self._unseal()
         if self._common is not None:
             take_texts(self._kept, self._texts, self._common)
+            self._kept_bytes = self._kept_bytes if self._kept else 0
         body = self._body
         if body is None or not (self._texts or self._kept):
             return
@@ -349,7 +350,7 @@ class Exchange:
         """Add what the connection has stored sealed by TLS, or is to be read in full, to what is kept."""
         if self.connection is not None and self.connection.listener is self:
             self.connection.unseal(self._kept)
-            if self._common is not None and self._common[2]:
+            if self._texts and self._common is not None and self._common[2]:
                 self.connection.store_texts(self._texts)
 
     def _hold_bytes(self, held: int) -> bool:

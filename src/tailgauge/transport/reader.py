@@ -58,7 +58,7 @@ class Reader:
         self._to_keep: dict[int, tuple[list[Any], bool]] = {}
         self._timer: Any = None  # what is left goes on then
         self._wait_max_ns = 0
-        self._is_passing = False
+        self._is_passing = self._is_ahead = False  # `_pass_on` or `catch_up_one` goes on
 
     def add(self, fd: int, connection: Recipient) -> int:
         """Read a socket from now on; returns its number. Only where the reader is COMPILED."""
@@ -76,7 +76,7 @@ class Reader:
     def keep(self, number: int, reads: list[Any] | None, *, sealed: bool = False) -> None:
         """Append the reads of a connection, maybe sealed by TLS, to a list, without a call for each; None: call for each."""
         self._to_keep.pop(number, None)
-        if reads is not None and self._waiting:
+        if reads is not None and (self._waiting or self._is_ahead):
             self._to_keep[number] = reads, sealed  # those that wait come first
         else:
             self._thread.keep(number, reads, sealed)
@@ -106,11 +106,14 @@ class Reader:
             self._waiting.clear()
             self._waiting.extend(others)
         reads += self._thread.drain_one(number, WALL.offset_ns)
+        before, self._is_ahead = self._is_ahead, True
         try:
             for item in reads:
                 connection.take(*item[1:])
         except Exception:  # noqa: BLE001 - as in `catch_up`
             get_hub().handle_error(self.catch_up_one, *sys.exc_info())
+        self._is_ahead = before
+        self._keep_now()
 
     def waits(self, number: int, connection: Recipient) -> bool:
         """Whether something was read that the connection has not been given."""
@@ -151,7 +154,10 @@ class Reader:
             self._is_passing = False
             if waiting:
                 self._go_on_soon()
-        if not waiting:
+        self._keep_now()
+
+    def _keep_now(self) -> None:
+        if not (self._waiting or self._is_ahead):
             for number, kept in self._to_keep.items():
                 self._thread.keep(number, *kept)
             self._to_keep.clear()
