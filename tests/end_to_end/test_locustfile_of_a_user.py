@@ -125,16 +125,22 @@ def assert_rows_are_tasks(run: RunData, user_file: UserFile, url: str) -> pd.Dat
     return rows
 
 
-def assert_statistics(stdout: str, user_file: UserFile) -> None:
-    """Locust's statistics have the tasks of both classes under their names."""
+def assert_statistics(stdout: str, user_file: UserFile, *, by_workers: bool = False) -> None:
+    """Locust's statistics have the tasks of both classes under their names.
+
+    A master waits half a second for the last ones of its workers: on a busy machine it may miss some.
+    """
     counted = {
         one["name"]: (one["method"], one["num_requests"], one["num_failures"]) for one in json.loads(stdout)
     }
     noted = user_file.noted().task.value_counts()
-    assert counted["short"] == ("LLM", noted["short"], 0)
-    assert counted["long"] == ("LLM", noted["long"], 0)
+    for task in ("short", "long"):
+        method, requests, failures = counted[task]
+        assert (method, failures) == ("LLM", 0)
+        assert 0 < requests <= noted[task]
+        assert by_workers or requests == noted[task]
     method, requests, _ = counted["/v1/models"]
-    assert (method, noted["models"] <= requests) == ("GET", True)
+    assert (method, by_workers or noted["models"] <= requests) == ("GET", True)
 
 
 def test_tasks_a_shape_and_an_http_user_in_one_process(
@@ -213,7 +219,7 @@ def test_a_master_and_two_workers_share_the_tasks(start: Start, user_file: UserF
     assert [worker.finish(30).code for worker in workers] == [0, 0]
     run = done.run
     rows = assert_rows_are_tasks(run, user_file, target)
-    assert_statistics(done.stdout, user_file)
+    assert_statistics(done.stdout, user_file, by_workers=True)
     assert run.facts["state"] == "complete", "Locust's -t is the end of the run"
     assert [worker["state"] for worker in run.facts["workers"]] == ["drained", "drained"]
     assert all(worker["counts"]["dispatched"] > 0 for worker in run.facts["workers"])
