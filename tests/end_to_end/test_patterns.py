@@ -86,7 +86,7 @@ def p(values: pd.Series[float], share: float) -> float:
 @pytest.mark.parametrize("traffic", ["falls", "again"])
 def test_with_and_without_the_second_call(seen: Sentences, traffic: str) -> None:
     first, second = seen.of(traffic), seen.of(traffic, attempt=1)
-    # A first call that was closed counts as planned; the others as they were sent: the endpoint may have stood still.
+    # A first call that was closed counts as planned; the others as they were sent: the endpoint may have stalled.
     closed = first.index.isin(second.index)
     planned = first.received_at_ns + first.planned_ttft_ns
     alone = first["first"].where(~closed, planned) - first.scheduled_at_ns

@@ -33,6 +33,7 @@ from tailgauge.redaction import shown
 from tailgauge.transport.http1 import LAST, may_be_last
 from tailgauge.transport.losses import Losses
 from tailgauge.transport.reader import NOT_PLAIN, POLLS, READER, SETTLED, Plain
+from tailgauge.transport.tls import Read, Tls
 
 KERNEL_STAMPS = sys.platform == "linux"
 READ_SIZE = 65_536
@@ -47,11 +48,6 @@ LONG_NS = 3_600_000_000_000
 MARGIN_S = 1.0
 MAX_MESSAGE = 500  # characters
 FEW_SEALED = 8  # reads, which are not worth decoding yet
-RECORD_SIZE = 16_384  # bytes of a TLS record's plain text, at most
-
-
-# Bytes, when the last arrived, when they were read, when none was there (0: unknown).
-Read = tuple[bytes, int, int, int]
 
 
 class Listener(Protocol):
@@ -101,10 +97,8 @@ class Connection:
         self._in_hub, self._may_wait = in_hub, False
         self._reading: int | None = None  # its number at the compiled reader
         self._raw, self._recvmsg = raw, raw.recvmsg
-        self._tls: ssl.SSLObject | None = None
-        self._tls_over: str | None = None  # no more can be decrypted: why, or empty after a regular end
+        self._tls: Tls | None = None
         self._sealed: list[Read] = []  # of a stream that no one waits for, not decrypted yet
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._watcher: Any = None
         self._writable_watcher: Any = None
         self._writable = Event()  # the socket buffer takes more, or the connection was closed
@@ -151,20 +145,21 @@ class Connection:
 
     def unseal(self, reads: list[Read]) -> None:
         """Append what was stored sealed, which is decoded now. Much at once takes a third as long: else the state is cold."""
-        reads.extend(self._unsealed())
-        if self._tls_over is not None:
+        sealed = self._sealed.copy()
+        self._sealed.clear()
+        reads.extend(self._unsealed(sealed))
+        if self._tls is not None and self._tls.over is not None:
             get_hub().loop.run_callback(self._tls_ends)
 
-    def _unsealed(self) -> Iterator[Read]:
-        # In their order, also where decoding one asks for the rest.
-        while self._sealed and not self.closed and self._tls_over is None:
-            data, arrived, now, empty = self._sealed.pop(0)
-            if plain := self._decrypt(data):
-                yield plain, arrived, now, empty
+    def _unsealed(self, sealed: list[Read]) -> Iterator[Read]:
+        if self._tls is None or self.closed or self._tls.over is not None:
+            return iter(())
+        return self._tls.unsealed(sealed)
 
     def _deliver_sealed(self) -> None:
-        for read in self._unsealed():
-            self._deliver(*read)
+        while self._sealed:  # in their order, also where decoding one asks for the rest
+            for read in self._unsealed([self._sealed.pop(0)]):
+                self._deliver(*read)
         self._tls_ends()
 
     def pause(self, seconds: float, read_size: int) -> None:
@@ -188,8 +183,7 @@ class Connection:
         """Pass all of `data` to the kernel; waits only while the socket buffer is full."""
         self.sending, self.sent_at_ns = True, None
         if self._tls:
-            self._tls.write(data)
-            data = self._outgoing.read()
+            data = self._tls.sealed(data)
         view = memoryview(data)
         began_ns = monotonic_ns()
         while view and not self.closed:
@@ -223,7 +217,7 @@ class Connection:
 
     def alive(self) -> bool:
         """Whether an idle connection is open, without an end or stray bytes in the socket."""
-        if self.closed or self._tls_over is not None:
+        if self.closed or (self._tls is not None and self._tls.over is not None):
             return False
         if self._reading is not None and READER.waits(self._reading, self):
             return False  # else it may have come just now: on a busy machine the thread is late
@@ -259,31 +253,28 @@ class Connection:
     def handshake(self, context: ssl.SSLContext, host: str, timeout_s: float) -> None:
         """TLS over memory buffers, so that reads keep their timestamps."""
         started = monotonic_ns()
-        self._tls = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
+        self._tls, data = Tls(context, host), b""
         deadline = started + int(timeout_s * 1e9)
-        while True:
-            try:
-                self._tls.do_handshake()
-                break
-            except ssl.SSLWantReadError:
+        try:
+            while not self._tls.handshake(data):
                 self._flush_handshake()
                 left = (deadline - monotonic_ns()) / 1e9
                 if left <= 0 or not wait_for(self._raw, _READ, left):
-                    raise ConnectError("timeout", "TLS handshake timed out") from None
+                    raise ConnectError("timeout", "TLS handshake timed out")
                 data = self._raw.recv(READ_SIZE)
                 if not data:
-                    raise ConnectError("tls", "the target hung up during the TLS handshake") from None
-                self._incoming.write(data)
-            except ssl.SSLCertVerificationError as error:
-                untrusted = f"certificate not trusted: {error.verify_message}"
-                raise ConnectError("tls_certificate", untrusted) from None
-            except ssl.SSLError as error:
-                raise ConnectError("tls", f"TLS handshake failed: {error.reason or error}") from None
+                    raise ConnectError("tls", "the target hung up during the TLS handshake")
+        except ssl.SSLCertVerificationError as error:
+            raise ConnectError(
+                "tls_certificate", f"certificate not trusted: {error.verify_message}"
+            ) from None
+        except ssl.SSLError as error:
+            raise ConnectError("tls", f"TLS handshake failed: {error.reason or error}") from None
         self._flush_handshake()
         self.tls_ns = monotonic_ns() - started
 
     def _flush_handshake(self) -> None:
-        data = self._outgoing.read()
+        data = self._tls.to_send() if self._tls is not None else b""
         while data:
             data = data[self._raw.send(data) :]
 
@@ -362,8 +353,8 @@ class Connection:
             self._deliver_sealed()
 
     def _tls_ends(self) -> None:
-        if self._tls_over is not None and not self.closed:
-            self._ended(self._tls_over or None)
+        if self._tls is not None and self._tls.over is not None and not self.closed:
+            self._ended(self._tls.over or None)
 
     def _deliver(self, data: bytes, arrived: int, now: int, empty: int) -> None:
         if self.listener is None:
@@ -378,25 +369,6 @@ class Connection:
     def _may_end(self) -> None:
         if self.listener is not None:
             self.listener.advance()
-
-    def _decrypt(self, data: bytes) -> bytes:
-        """Plain text of the records that this read completes; sets `_tls_over`."""
-        assert self._tls is not None
-        incoming, size, pieces = self._incoming, len(data), []
-        try:
-            incoming.write(data)
-            while piece := self._tls.read(size):
-                pieces.append(piece)
-                if len(piece) < size and not incoming.pending:
-                    return b"".join(pieces)  # complete records, as in most reads: skip another attempt
-                size = RECORD_SIZE
-            self._tls_over = ""
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLError as error:
-            is_regular = isinstance(error, ssl.SSLZeroReturnError)
-            self._tls_over = "" if is_regular else f"TLS: {error.reason or error}"
-        return b"".join(pieces)
 
     def _ended(self, error: str | None) -> None:
         listener = self.listener

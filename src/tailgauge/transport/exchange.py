@@ -20,9 +20,10 @@ from gevent.event import Event
 from tailgauge.clock import monotonic_ns
 from tailgauge.protocol_violations import COMPRESSED, FRAMING, HEAD_TOO_LARGE, NOT_HTTP, TOO_LARGE
 from tailgauge.redaction import shown
-from tailgauge.transport.connection import Connection, Read
+from tailgauge.transport.connection import Connection
 from tailgauge.transport.http1 import Body, ChunkedBody, Head, HeadSizeError, WireError, is_event_stream
 from tailgauge.transport.reader import READER, Plain, take_texts
+from tailgauge.transport.tls import Read
 
 # Limits of one response, and of all open ones together. A regular answer reaches none of them. They bound a worker's memory
 # for any number of open answers; the attempt's deadline bounds time.
