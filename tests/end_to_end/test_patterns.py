@@ -86,11 +86,11 @@ def p(values: pd.Series[float], share: float) -> float:
 @pytest.mark.parametrize("traffic", ["falls", "again"])
 def test_with_and_without_the_second_call(seen: Sentences, traffic: str) -> None:
     first, second = seen.of(traffic), seen.of(traffic, attempt=1)
-    # A first call that was closed counts as planned; the others as they were sent: the endpoint may have stalled.
-    closed = first.index.isin(second.index)
-    planned = first.received_at_ns + first.planned_ttft_ns
-    alone = first["first"].where(~closed, planned) - first.scheduled_at_ns
-    both = first["first"].where(~closed, second["first"]) - first.scheduled_at_ns
+    # A first call that was closed before its content came counts as planned; the others as they were sent, maybe late.
+    calls = seen.run.table("attempts").query("leg == 0 and attempt == 0").set_index("request_id")
+    came = calls.first_content_at_ns.reindex(first.index).notna()
+    alone = first["first"].where(came, first.received_at_ns + first.planned_ttft_ns) - first.scheduled_at_ns
+    both = first["first"].where(~first.index.isin(second.index), second["first"]) - first.scheduled_at_ns
 
     assert seen.number(traffic, f"{len(first)} requests (95% CI") > 0
     assert float(seen.texts[traffic].split("%")[0]) == pytest.approx(100 * len(second) / len(first), abs=0.06)
