@@ -47,6 +47,10 @@ def test_what_happens_while_a_step_is_carried_out_waits_in_line_and_comes_before
     }
 
 
+def test_what_came_before_a_time_is_received_first_also_where_the_loop_is_late(seen):
+    assert seen["came_in_time"] == ["FirstContent", "Due"]
+
+
 def test_the_steps_after_an_event_are_carried_out_before_the_hubs_callback_returns(seen):
     assert seen["hub_runs_it"] == ["cancelled", "callback returns"]
 

@@ -122,6 +122,9 @@ class Attempt:
         else:
             self._delivery = served
 
+    def catch_up(self) -> None:
+        """What comes is taken at its time here."""
+
     def abort(self, reason: str) -> None:
         """Close it; of a call that is over nothing changes."""
         if self._ended:

@@ -460,11 +460,15 @@ class Exchange:
 
     # --- the end ----------------------------------------------------------------------------------------------
 
+    def catch_up(self) -> None:
+        """Take what has come by now, however much of others comes before it."""
+        if not self.done and self.connection is not None and self.connection.listener is self:
+            self.connection.catch_up()
+
     def abort(self, reason: str) -> None:
         """Close now: a hedge's loser, a deadline, the end of the drain. The first reason counts."""
-        connection, awaited = self.connection, self.may_wait or reason == "timeout"
-        if awaited and not self.done and connection is not None and connection.listener is self:
-            connection.catch_up()  # its end may be there
+        if self.may_wait or reason == "timeout":
+            self.catch_up()  # its end may be there
         if self.done or self.aborted:
             return
         self.aborted, self.aborted_at_ns = reason, monotonic_ns()

@@ -122,6 +122,27 @@ def never_early() -> Any:
     return {"count": len(early), "earliest": min(early)}
 
 
+def came_in_time() -> Any:
+    """The time of a wait has passed, and what had come before was not looked at yet."""
+    attempts, seen = FakeAttempts(None), []
+
+    def pattern() -> Any:
+        yield Send(CALL)
+        call = attempts.calls[0]
+
+        def catch_up() -> None:
+            call.on_catch_up = None
+            call.post(FirstContent(0, 0, 5, 1))
+
+        call.on_catch_up = catch_up
+        seen.append(name((yield Wait(0))))
+        seen.append(name((yield Wait(0))))
+        return Done("ok")
+
+    begun(pattern(), attempts)
+    return seen
+
+
 def reentered() -> Any:
     """Closing a call brings its own content to light, in the middle of the pattern's step."""
     attempts, seen = FakeAttempts(None), []
@@ -316,5 +337,5 @@ def late_text() -> Any:
 
 
 print_facts(
-    sends_and_cancels, waits, never_early, reentered, hub_runs_it, bugs, gates, gate_legs, deep_gate, censored, late_text
+    sends_and_cancels, waits, never_early, came_in_time, reentered, hub_runs_it, bugs, gates, gate_legs, deep_gate, censored, late_text
 )  # fmt: skip

@@ -30,12 +30,17 @@ class FakeCall:
     aborted: list[str] = field(default_factory=list)
     aborted_at_ns: int | None = None
     on_abort: Any = None  # what closing a call brings to light
+    on_catch_up: Any = None  # what had come and was not looked at
     done: bool = False
 
     def end(self, ended: str = "ok", at_ns: int | None = None) -> None:
         if not self.done:
             self.done = True
             self.post(Ended(self.leg, self.attempt, at_ns or monotonic_ns(), ended, None, text=self.text))
+
+    def catch_up(self) -> None:
+        if self.on_catch_up and not self.done:
+            self.on_catch_up()
 
     def abort(self, reason: str) -> None:
         if not self.done:
