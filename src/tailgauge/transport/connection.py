@@ -265,9 +265,8 @@ class Connection:
                 if not data:
                     raise ConnectError("tls", "the target hung up during the TLS handshake")
         except ssl.SSLCertVerificationError as error:
-            raise ConnectError(
-                "tls_certificate", f"certificate not trusted: {error.verify_message}"
-            ) from None
+            untrusted = f"certificate not trusted: {error.verify_message}"
+            raise ConnectError("tls_certificate", untrusted) from None
         except ssl.SSLError as error:
             raise ConnectError("tls", f"TLS handshake failed: {error.reason or error}") from None
         self._flush_handshake()
