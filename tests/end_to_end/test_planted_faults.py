@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from run_folders.run_data import RunData, assert_conserved
 from starting.command import NO_SDK, run_command, run_scenarios, variant
@@ -33,6 +34,10 @@ FAULTS = tuple(
     for key, value in (("kind", kind), ("share", SHARE), ("at_chunk", AT_CHUNK), ("seconds", STALL_S))
 )
 OBJECTIVE = ("slo.pace.metric=tpot", "slo.pace.quantile=0.9", "slo.pace.max_ms=25")
+PATIENCE_NS = 250_000_000
+WRITING_NS = (
+    20_000_000  # from the endpoint's stamp to its write, where another process has the core meanwhile
+)
 ENDED = {"error_event": "stream_error", "cut": "truncated"}
 
 
@@ -90,9 +95,10 @@ def by_command(folder: Path) -> dict[str, Result]:
     }
 
 
-def by_locust(folder: Path) -> Result:
+def by_locust(folder: Path, *more: str) -> Result:
     """Of a locustfile that blocks its own hub for a third of the time."""
-    sets = [item for text in (*LOAD, *(f"simulated.{text}" for text in PACE)) for item in ("--set", text)]
+    paced = (f"simulated.{text}" for text in PACE)
+    sets = [item for text in (*LOAD, *paced, *more) for item in ("--set", text)]
     line = ("-f", str(HERE / "stalling_locustfile.py"), "--headless", "-t", "60s", "--scenario", "streaming")
     stalls = {"STALLS": str(folder.with_suffix(".stalls"))}
     done = run_command([LOCUST, *line, *sets, *NO_SDK, "--out", str(folder)], 120, env=stalls)
@@ -257,3 +263,31 @@ def test_hidden_queueing_at_the_client_is_found(runs: Runs, blocked: Path) -> No
         assert "of it by requests sent late" in seen.reasons["client_error"]
         assert "of it by requests sent late" in seen.page
         assert seen.report["verdict"]["status"] != "VALID"
+
+
+def test_what_came_in_time_while_the_client_was_blocked_is_not_asked_for_again(
+    tmp_path: Path, full_size: bool
+) -> None:
+    """Timers and sockets of a blocked hub are late together: what was written before a call's time was over counts."""
+    folder, seconds = tmp_path / "run", 60 if full_size else 5
+    seen = by_locust(
+        folder, f"stages.duration_s={seconds}", "arrival.rate_per_s=60", "traffic.chat.output_tokens=5",
+        f"traffic.chat.fallback.after_s={PATIENCE_NS / 1e9}", "simulated.ttft_ms=220", "simulated.ttft_sigma=0.2",
+    )  # fmt: skip
+
+    calls = seen.run.table("attempts").query("stage != 'preflight'").set_index("request_id")
+    first, second = calls[calls.attempt == 0], calls[calls.attempt == 1]
+    log = seen.run.table("target").query("attempt == 0").set_index("request_id").reindex(first.index)
+    written = log.chunk_sent_at_ns.map(lambda sent: sent[0] if len(sent) else np.inf)
+    over = first.sent_at_ns + PATIENCE_NS
+    in_time = written < over - WRITING_NS
+    asked_again = pd.Series(first.index.isin(second.index), first.index)
+    stalls = np.loadtxt(folder.with_suffix(".stalls"), dtype=np.int64)
+    began, ended = stalls.T
+    both = (began < written.to_numpy()[:, None]) & (over.to_numpy()[:, None] < ended)
+
+    assert (in_time & both.any(axis=1)).sum() > 20
+    assert not (in_time & asked_again).any()
+    assert asked_again.sum() > 20
+    assert set(first.ended[asked_again]) == {"timeout"}
+    assert set(first.ended[~asked_again]) <= {"ok", "censored"}
