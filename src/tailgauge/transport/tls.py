@@ -44,7 +44,7 @@ class Tls:
         left = incoming.pending  # bytes that are to be decrypted
         for data, arrived, now, empty in reads:
             behind -= len(data)
-            plain = []
+            plain = b""
             try:
                 while record or left > behind:
                     if not record:
@@ -54,7 +54,7 @@ class Tls:
                             break
                     if left < behind:
                         break
-                    plain.append(record)
+                    plain += record
                     record = b""
             except ssl.SSLWantReadError:
                 left = 0  # the rest of the record is to come
@@ -62,6 +62,6 @@ class Tls:
                 is_regular = isinstance(error, ssl.SSLZeroReturnError)
                 self.over = "" if is_regular else f"TLS: {error.reason or error}"
             if plain:
-                yield b"".join(plain), arrived, now, empty
+                yield plain, arrived, now, empty
             if self.over is not None:
                 return
