@@ -288,7 +288,7 @@ def _of(
         lost = f"{plural(again, 'segment')} retransmitted, {plural(jumbled, 'packet')} out of order"
         text = f"lost packets on the network: {lost}; a retransmission costs 200 ms or a round trip"
         yield RETRANSMISSION_MS if again else 0.0, text
-    grew = rows["rss_bytes"].iloc[-1] - rows["rss_bytes"].iloc[0]
+    grew = float(rows["rss_bytes"].iloc[-1]) - float(rows["rss_bytes"].iloc[0])
     if grew > GREW_BYTES:
         text = f"used {grew / 1e6:,.0f} MB more memory at the end of the stage: a longer run may exhaust it"
         yield 0.0, text

@@ -1,7 +1,8 @@
 """The client's share of each reported figure: by how much it may be off because of us, and what follows.
 
 For every reported percentile two values are known: from the lower ends of all ranges of timestamps, and from the upper ends,
-which the tables show. Their difference, and for times since scheduled the shift by late sending, is the error of the figure.
+which the tables show. Their difference, and for times since scheduled what late sending adds to the lower one, is the error
+of the figure: what a stall did to one request by a late read and to another by late sending adds up.
 A figure is DEGRADED above 5% of it, a quarter of the half width of its interval, or 0.5 ms, whichever is most, and INVALID
 above 10% or 1 ms; for chunk gaps above 100 ms 10 ms are too much in any case. The run takes the worst of the figures that
 an objective or the headline uses.
@@ -101,7 +102,7 @@ def marked(rows: Sequence[Row], errors: Sequence[ClientError]) -> list[Row]:
 @dataclass(frozen=True, slots=True)
 class _Variants:
     """The stage as it was timed; with every range at its low end; with the shortest and the longest time between two
-    ranges; and as if nothing had been sent late, with the lateness of each request."""
+    ranges; and with every range at its low end as if nothing had been sent late, with the lateness of each request."""
 
     timed: Steady
     early: Steady
@@ -140,7 +141,7 @@ class _Variants:
             early=replace(stage, requests=requests.assign(**low)),
             shortest=stage_with(short_gaps, {at: low[at] for at in ends}),
             longest=stage_with(long_gaps, {at: low[at] for at in begins}),
-            punctual=replace(stage, requests=requests.assign(scheduled_at_ns=as_sent)),
+            punctual=replace(stage, requests=requests.assign(**low, scheduled_at_ns=as_sent)),
             late_ns=late_ns.to_numpy(np.float64),
         )
 
@@ -171,7 +172,7 @@ def _errors(row: Row, known: list[Quantile], variants: _Variants, used: Used) ->
             continue
         limit, too_much = _limits(metric, q)
         late = int((variants.late_ns > limit * 1e6).sum()) >= LATE
-        shift = max(0.0, most - due) if metric.since == SCHEDULED and late else 0.0
+        shift = max(0.0, least - due) if metric.since == SCHEDULED and late else 0.0
         error = max(0.0, most - least) + shift
         verdict = VALID if error <= limit else INVALID if error > too_much else DEGRADED
         of, is_used = (metric.name, metric.title, row.view, q.p), (metric.name, q.p) in used

@@ -157,12 +157,33 @@ def test_fewer_than_three_late_requests_shift_nothing(base, late, shift_ms):
     early = stage.requests["first_at_ns"].where(
         np.arange(N) < N - late, stage.requests["first_at_ns"] + 150 * MS
     )
-    stage = replace(stage, requests=stage.requests.assign(first_at_ns=early))
+    stage = replace(stage, requests=stage.requests.assign(first_at_ns=early, first_low_at_ns=early))
     (row,) = [latency.row(metric, stage, latency.SUCCESSES, (0.994,)) for metric in (METRICS[0],)]
     (error,) = client_errors(stage, [row], set())
 
     assert error.late_shift == pytest.approx(shift_ms)
     assert error.verdict == (INVALID if shift_ms else VALID)
+
+
+def test_what_was_read_late_and_what_was_sent_late_add_up_in_a_percentile(base):
+    """Each alone leaves the p95 where the other has moved it: of 200 ms, 40 answers were read 80 ms late, 40 sent 90 ms late."""
+    stage, number = of_one_chunk(base, 0.0, late_ms=90.0, late=40), np.arange(N)
+    read_late = np.where(number < 40, 80 * MS, 0)
+    times = {
+        name: stage.requests[name] + read_late + np.where(number >= N - 40, 90 * MS, 0)
+        for name in ("first_at_ns", "first_content_at_ns")
+    }
+    lows = {f"{name[:-6]}_low_at_ns": at - read_late for name, at in times.items()}
+    errors, _ = errors_of(replace(stage, requests=stage.requests.assign(**times, **lows)))
+    error = errors["ttft_sched", 0.95]
+
+    assert (error.lows_value, error.highs_value) == pytest.approx((290.0, 290.0))
+    assert (error.late_shift, error.error_ms, error.verdict) == (
+        pytest.approx(90.0),
+        pytest.approx(90.0),
+        INVALID,
+    )
+    assert errors["ttft_sched", 0.5].error_ms == 0.0
 
 
 @pytest.mark.parametrize(("late_ms", "word"), [(9.0, VALID), (12.0, DEGRADED), (25.0, INVALID)])
