@@ -170,10 +170,13 @@ def _stretches(means: Floats) -> tuple[Floats, Ints]:
 
 
 def _edges(ranked: Floats, where: Ints, blocks: int) -> tuple[int, int]:
-    """The stretch to the value: within a block of each cut, where the sum of what is above the mean turns."""
+    """The stretch to the value: within a block of each cut, where the sum of what is nearer to the stretch than to the rest
+    turns.
+    """
     cuts = np.cumsum([0, *map(len, np.array_split(ranked, blocks))])
-    sums = np.concatenate(([0.0], np.cumsum(ranked - ranked.mean())))
-    sign = 1 if sums[cuts[where[1]]] > sums[cuts[where[0]]] else -1
+    within, rest = np.split(ranked, cuts[where])[1], np.delete(ranked, slice(*cuts[where]))
+    sums = np.concatenate(([0.0], np.cumsum(ranked - (within.mean() + rest.mean()) / 2)))
+    sign = 1 if within.mean() > rest.mean() else -1
 
     def edge(cut: int, turn: int) -> int:
         if cut in {0, blocks}:

@@ -309,7 +309,8 @@ def test_fixed_delays_and_the_adaptive_one_are_tried_in_one_experiment(tmp_path,
 
 
 def test_the_bound_of_the_planted_objective_is_one_that_some_requests_miss(found):
-    missed = [row["missed"]["value"] for one in found for row in one.facts["found"]["loads"]]
+    rows = [row["missed"] for one in found for row in one.facts["found"]["loads"]]
+    missed = [one["value"] for one in rows if one is not None]  # a load that is not sustained has no size
 
     assert BOUND_MS == 1000.0
     assert min(missed) < 0 < max(missed)
