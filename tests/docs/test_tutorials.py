@@ -212,6 +212,8 @@ def test_the_tutorial_of_engines_works_with(engine, reader, tmp_path, request, f
             pytest.skip("vllm is not installed")
         else:
             reader.replaced |= {word.format(8000): word.format(reader.port) for word in (":{}", "--port {}")}
+        if not full_size:
+            reader.replaced["duration_s = 25"] = "duration_s = 8"
         for step in steps("self-hosted-engine"):
             if (
                 not step.not_run

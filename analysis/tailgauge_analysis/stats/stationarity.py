@@ -170,9 +170,7 @@ def _stretches(means: Floats) -> tuple[Floats, Ints]:
 
 
 def _edges(ranked: Floats, where: Ints, blocks: int) -> tuple[int, int]:
-    """The stretch to the value: within a block of each cut, where the sum of what is nearer to the stretch than to the rest
-    turns.
-    """
+    """The stretch to the value: within a block of each cut, where values begin to be nearer to it than to the rest."""
     cuts = np.cumsum([0, *map(len, np.array_split(ranked, blocks))])
     within, rest = np.split(ranked, cuts[where])[1], np.delete(ranked, slice(*cuts[where]))
     sums = np.concatenate(([0.0], np.cumsum(ranked - (within.mean() + rest.mean()) / 2)))

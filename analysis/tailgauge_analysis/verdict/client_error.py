@@ -1,8 +1,7 @@
 """The client's share of each reported figure: by how much it may be off because of us, and what follows.
 
 For every reported percentile two values are known: from the lower ends of all ranges of timestamps, and from the upper ends,
-which the tables show. Their difference, and for times since scheduled what late sending adds to the lower one, is the error
-of the figure: what a stall did to one request by a late read and to another by late sending adds up.
+which the tables show. Their difference, and for times since scheduled what late sending adds to the lower one, is its error.
 A figure is DEGRADED above 5% of it, a quarter of the half width of its interval, or 0.5 ms, whichever is most, and INVALID
 above 10% or 1 ms; for chunk gaps above 100 ms 10 ms are too much in any case. The run takes the worst of the figures that
 an objective or the headline uses.
