@@ -84,14 +84,16 @@ def test_equal_variants_are_hardly_ever_called_different(full_size, tmp_path_fac
     answers = [
         conducted(tree(NEVER, seed, loads=loads, **EQUAL), folder / f"{seed}").answer for seed in seeds
     ]
+    found = [one.facts["found"] for one in answers]
+    # One in hundreds meets a p99 by chance for which its blocks are too short, and says nothing.
+    answered = [one for one in found if one["goodput"] is not None]
     called = [
-        one.facts["found"][measure][word]
-        for one in answers
-        for measure in ("tail", "goodput")
-        for word in ("helps", "hurts")
+        any(one[measure][word] for measure in ("tail", "goodput") for word in ("helps", "hurts"))
+        for one in answered
     ]
 
-    assert sum(any(called[i : i + 4]) for i in range(0, len(called), 4)) <= most
+    assert len(answered) >= 0.98 * len(found)
+    assert sum(called) <= most
     assert all(one.result.outcome in {"PASS", "INCONCLUSIVE"} for one in answers)
 
 
