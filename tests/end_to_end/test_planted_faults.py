@@ -35,9 +35,7 @@ FAULTS = tuple(
 )
 OBJECTIVE = ("slo.pace.metric=tpot", "slo.pace.quantile=0.9", "slo.pace.max_ms=25")
 PATIENCE_NS = 250_000_000
-WRITING_NS = (
-    20_000_000  # from the endpoint's stamp to its write, where another process has the core meanwhile
-)
+WRITING_NS = 20_000_000  # from the endpoint's stamp to its write, where another has the core meanwhile
 ENDED = {"error_event": "stream_error", "cut": "truncated"}
 
 
