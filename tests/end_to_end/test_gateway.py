@@ -29,7 +29,9 @@ SETS = ("simulated.ttft_ms=40", "simulated.ttft_sigma=0.02", "simulated.chunk_ga
 OUTPUT = 20
 LONG, SHORT = (24, 1.5, 0.3), (40, 0.8, 0.2)  # requests per second, length of a block, of its washout
 NEAR_MS = 1.0
-SEED = 3  # one run in twenty is refused, as if its blocks still showed the one before
+SEED = 3
+# What one run in twenty is refused for by chance: the test of its blocks is one at 95%.
+BY_CHANCE = "each block still shows the one before"
 DELAY_MS = 3.0
 
 
@@ -39,6 +41,7 @@ class Measured:
 
     gateway: dict[str, Any]
     exit_code: int
+    by_chance: bool
     ttft_ms: dict[float, float]
     e2e_ms: dict[float, float]
 
@@ -93,6 +96,7 @@ def measure(
     return Measured(
         found["gateway"],
         found["exit_code"],
+        BY_CHANCE in json.dumps(found),
         *by_two_logs(run, pd.read_parquet(io.BytesIO(answer)), folder / "relay.json"),
     )
 
@@ -119,6 +123,15 @@ def by_two_logs(run: Path, log: pd.DataFrame, relay_log: Path) -> Iterator[dict[
         yield {p: exact(waits, p) - exact(of_direct, p) for p in (0.5, 0.95, 0.99)} if waits else {}
 
 
+def measure_short(gateway: Gateway, folder: Path) -> Measured:
+    """Eight pairs of short blocks, with other arrivals where one run in twenty is refused."""
+    for seed in (SEED, SEED + 1, SEED + 2):
+        seen = measure(gateway, folder / f"run{seed}", 8, SHORT, seed)
+        if seen.gateway or not seen.by_chance:
+            break
+    return seen
+
+
 def by_relay(mode: str, delay_ms: float = DELAY_MS) -> Gateway:
     return lambda url, folder: relay(url, folder / "relay.json", delay_ms, mode)
 
@@ -140,7 +153,8 @@ def nothing(url: str, folder: Path) -> Iterator[str]:
 def test_a_relay_costs_what_it_takes_and_keeps_cancellations_to_itself(
     tmp_path: Path, full_size: bool
 ) -> None:
-    seen = measure(by_relay("reads_on"), tmp_path / "run", *((20, LONG) if full_size else (8, SHORT)))
+    through = by_relay("reads_on")
+    seen = measure(through, tmp_path / "run", 20) if full_size else measure_short(through, tmp_path)
     seen.print("reads on")
 
     for title, by_log in (("TTFT", seen.ttft_ms), ("end to end", seen.e2e_ms)):
@@ -159,7 +173,7 @@ def test_a_relay_costs_what_it_takes_and_keeps_cancellations_to_itself(
 
 @needs_nginx
 def test_a_proxy_that_buffers_is_found(tmp_path: Path, full_size: bool) -> None:
-    seen = measure(nginx("on"), tmp_path / "run", *((20, LONG) if full_size else (8, SHORT)))
+    seen = measure(nginx("on"), tmp_path / "run", 20) if full_size else measure_short(nginx("on"), tmp_path)
     seen.print("nginx on")
 
     assert "of the answers back until they end" in seen.gateway["sentence"]

@@ -202,14 +202,14 @@ def test_latencies_of_single_requests_agree_with_the_engines_own(engine, run_aga
 
 @pytest.mark.parametrize("engine", [{"ctx": 65536}], indirect=True)
 def test_a_call_that_is_given_up_in_decode_stops_the_engine_within_half_a_second(engine, run_against):
-    """Two calls, 2 s apart, each cut by its deadline after one second with thousands of tokens to go."""
+    """Two calls, 3 s apart, each cut by its deadline after one second with thousands of tokens to go."""
     asked = 20_000
     samples: list[tuple[int, float]] = []
     with ThreadPoolExecutor(1) as pool:
         going = pool.submit(
             run_against,
             engine,
-            *("--duration", "4", "--rate", "0.5", "--workers", "1"),
+            *("--duration", "6", "--rate", "0.3333333", "--workers", "1"),
             arrival__process="constant",
             limits__attempt_deadline_s=1.0,
             traffic__chat__output_tokens=asked,
@@ -228,7 +228,7 @@ def test_a_call_that_is_given_up_in_decode_stops_the_engine_within_half_a_second
         busy = {n for at, n in samples if row["first_content_at_ns"] < at < closing - 100_000_000}
         idle = [n for at, n in samples if closing + 500_000_000 < at < after - 100_000_000]
         assert busy == {1}
-        assert len(idle) > 5
+        assert len(idle) > 3, "a sample may take a tenth of a second on a busy machine"
         assert set(idle) == {0}
 
 

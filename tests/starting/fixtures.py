@@ -18,6 +18,13 @@ TESTS = Path(__file__).parents[1]
 Facts = dict[str, Any]
 
 
+class Raised(Facts):
+    """Facts of a case that raised, which say so to whoever looks for others."""
+
+    def __missing__(self, key: str) -> None:
+        raise AssertionError(f"no {key!r}, for the case raised:\n{self['raised']}")
+
+
 @pytest.fixture(scope="session")
 def run_script(command) -> Callable[..., Facts]:
     """`run_script("transport/scripts/tls.py", *arguments)` returns the JSON object that the script printed.
@@ -30,7 +37,10 @@ def run_script(command) -> Callable[..., Facts]:
         line = ["python", "-W", "error", TESTS / script, *arguments]
         done = command(line, timeout_s, env={**scripts_path(), **env})
         assert done.returncode == 0, f"{script} failed\n{done.stdout[-4000:]}\n{done.stderr[-4000:]}"
-        facts: Facts = json.loads(done.stdout.splitlines()[-1])
+        facts: Facts = {
+            name: Raised(found) if isinstance(found, dict) and "raised" in found else found
+            for name, found in json.loads(done.stdout.splitlines()[-1]).items()
+        }
         facts["stderr"] = done.stderr
         return facts
 

@@ -176,6 +176,15 @@ def _init(self: Any, sock_type: int, ipv4_only: bool) -> None:
 
 def _send(self: Any, message: Message) -> None:
     """Send to the master; ConnectionRefusedError if it has refused this worker from the start."""
+    _look_for_refusal(self)
+    try:
+        self.socket.send(message.serialize(), zmq.NOBLOCK)  # type: ignore[no-untyped-call]
+    except zmq.ZMQError:
+        _look_for_refusal(self)  # a handshake that has failed since then ended the connection
+        _send_to_master(self, message)  # tries again, for seconds
+
+
+def _look_for_refusal(self: Any) -> None:
     while self.events is not None:
         try:
             event = parse_monitor_message(self.events.recv_multipart(zmq.NOBLOCK))["event"]
@@ -191,7 +200,6 @@ def _send(self: Any, message: Message) -> None:
         if why := _refusal(self.socket, self.is_encrypted):
             raise ConnectionRefusedError(why)
         self.failures = 0
-    _send_to_master(self, message)
 
 
 def _receive(self: Any) -> tuple[str, Message]:

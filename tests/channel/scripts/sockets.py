@@ -277,6 +277,30 @@ def tokens() -> dict[str, Any]:
     }  # fmt: skip
 
 
+class Late(Message):
+    """A message between whose look for a refusal and whose sending is time for a handshake."""
+
+    def serialize(self) -> Any:
+        gevent.sleep(0.05)
+        return super().serialize()
+
+
+@case
+def refused_as_they_send() -> list[str]:
+    """Of workers without the master's token, why they could not send their first message."""
+    why = []
+    with token("the token of the run"):
+        server = zmqrpc.Server("127.0.0.1", 0)
+    for _ in range(20):
+        client = zmqrpc.Client("127.0.0.1", server.port, "w1")
+        try:
+            client.send(Late("client_ready", "2.0", "w1"))
+        except Exception as error:  # noqa: BLE001 - the test shows it
+            why.append(f"{type(error).__name__}: {error}")
+        client.close(0)
+    return why
+
+
 @case
 def no_master_yet() -> list[str]:
     """A tunnel whose other end has no master accepts and closes: nobody was refused."""
