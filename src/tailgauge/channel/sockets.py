@@ -107,9 +107,7 @@ def drop(what: str, node: str = "", kind: str = "") -> None:
 
 def report() -> list[str]:
     """What was dropped since the last report."""
-    texts = [f"{what}: {number:,}" for what, number in dropped.items()]
-    dropped.clear()
-    return texts
+    return [f"{what}: {dropped.pop(what):,}" for what in list(dropped)]
 
 
 # --- encryption -------------------------------------------------------------------------------------------------
@@ -141,18 +139,17 @@ def _refusal(socket: Any, is_encrypted: bool) -> str | None:
     """Why the ZeroMQ socket at the other end refuses this one; None if none answers there."""
     host, _, port = socket.last_endpoint.decode().rpartition("/")[2].rpartition(":")
     greeting = b""
-    address = host.strip("[]"), int(port)
-    with contextlib.suppress(OSError), tcp.create_connection(address, timeout=2) as peer:
+    with contextlib.suppress(OSError), tcp.create_connection((host.strip("[]"), int(port)), 2) as peer:
         peer.sendall(_VERSION)
         while len(greeting) < _GREETED and (data := peer.recv(_GREETED)):
             greeting += data
     if len(greeting) < _GREETED:
         return None
-    if greeting[12:17] != b"CURVE":
-        why = f"{TOKEN} is set here and not at the master"
-    else:
-        why = f"its {TOKEN} differs from the master's" if is_encrypted else f"{TOKEN} is not set: {HOW}"
-    return f"the master refused this worker: {why}"
+    why = f"its {TOKEN} differs from the master's" if is_encrypted else f"{TOKEN} is not set: {HOW}"
+    is_open = greeting[12:17] != b"CURVE"
+    return (
+        f"the master refused this worker: {f'{TOKEN} is set here and not at the master' if is_open else why}"
+    )
 
 
 # --- Locust's sockets -------------------------------------------------------------------------------------------
@@ -185,11 +182,8 @@ def _send(self: Any, message: Message) -> None:
 
 
 def _look_for_refusal(self: Any) -> None:
-    while self.events is not None:
-        try:
-            event = parse_monitor_message(self.events.recv_multipart(zmq.NOBLOCK))["event"]
-        except zmq.Again:
-            break
+    while self.events is not None and self.events.get(zmq.EVENTS) & zmq.POLLIN:
+        event = parse_monitor_message(self.events.recv_multipart())["event"]
         if event == zmq.EVENT_HANDSHAKE_SUCCEEDED:
             self.socket.disable_monitor()
             self.events.close(0)  # else the context would never end
