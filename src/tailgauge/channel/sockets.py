@@ -145,11 +145,9 @@ def _refusal(socket: Any, is_encrypted: bool) -> str | None:
             greeting += data
     if len(greeting) < _GREETED:
         return None
-    why = f"its {TOKEN} differs from the master's" if is_encrypted else f"{TOKEN} is not set: {HOW}"
-    is_open = greeting[12:17] != b"CURVE"
-    return (
-        f"the master refused this worker: {f'{TOKEN} is set here and not at the master' if is_open else why}"
-    )
+    other = f"its {TOKEN} differs from the master's" if is_encrypted else f"{TOKEN} is not set: {HOW}"
+    why = other if greeting[12:17] == b"CURVE" else f"{TOKEN} is set here and not at the master"
+    return f"the master refused this worker: {why}"
 
 
 # --- Locust's sockets -------------------------------------------------------------------------------------------
