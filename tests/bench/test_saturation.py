@@ -103,7 +103,9 @@ def sweep(folder):
     shares = [*np.linspace(0.3, 2.0, 20)]
     while shares:
         share = shares.pop(0)
-        report, run, log = measured(folder, round(share * requests_per_s(first)), 5, f"rate-{share:.2f}", 6)
+        report, run, log = measured(
+            folder, round(share * requests_per_s(first)), 5, f"rate-{share * 100:.0f}", 6
+        )
         yield report, run, log
         shutil.rmtree(run.path / "chunks")
         if not shares and share < 8 and report["verdict"]["status"] != "INVALID":

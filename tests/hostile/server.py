@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import struct
 import sys
@@ -110,18 +111,17 @@ def hang_up(client: socket.socket, *, reset: bool) -> None:
 
 
 def _request(client: socket.socket) -> str | None:
-    """A request, once it has come whole."""
-    data = b""
-    while b"\r\n\r\n" not in data:
+    """A request, once it has come whole; None if the client hangs up before."""
+    data, whole = b"", None
+    while whole is None or len(data) < whole:
         piece = client.recv(65_536)
         if not piece:
             return None
         data += piece
-    head, _, body = data.partition(b"\r\n\r\n")
-    lengths = [line for line in head.lower().split(b"\r\n") if line.startswith(b"content-length:")]
-    while len(body) < int(lengths[0].split(b":")[1]):
-        body += client.recv(65_536)
-    return (head + b"\r\n\r\n" + body).decode("latin-1")
+        if whole is None and (end := data.find(b"\r\n\r\n")) >= 0:
+            lengths = re.findall(rb"(?im)^content-length:\s*(\d+)", data[:end])
+            whole = end + 4 + sum(map(int, lengths))
+    return data.decode("latin-1")
 
 
 if __name__ == "__main__":

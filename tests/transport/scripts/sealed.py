@@ -30,7 +30,7 @@ from tailgauge.clock import monotonic_ns
 from tailgauge.transport.exchange import Exchange
 
 FOLDER = Path(sys.argv[1])
-GAP_S, EVENTS, ANSWERS, FLOOD = 0.02, 6, 8, 20_000
+GAP_S, EVENTS, ANSWERS, FLOOD = 0.02, 4, 5, 20_000
 END = b"0\r\n\r\n"
 EVENT = chunk(b"data: %b\n\n" % (b"x" * 150))
 AUTHORITY = trustme.CA()
