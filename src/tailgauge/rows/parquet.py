@@ -149,9 +149,11 @@ def compact(table: str, parts: list[Path], whole: Path) -> None:
     temporary = whole.with_suffix(".tmp")
     with _removed_on_failure(temporary):
         with pq.ParquetWriter(temporary, target, **encoding(target)) as writer:
-            for rows in _groups(parts, target):
-                in_order = by_attempt(rows) if table == "chunks" else rows
-                writer.write_table(in_order, row_group_size=rows.num_rows)
+            for held in _groups(parts, target):
+                rows = pa.concat_tables(held).combine_chunks()
+                held.clear()  # and with it its memory
+                rows = by_attempt(rows) if table == "chunks" else rows
+                writer.write_table(rows, row_group_size=rows.num_rows)
         temporary.rename(whole)
     for part in parts:
         part.unlink()
@@ -194,19 +196,17 @@ def _expected(table: str) -> pa.Schema:
     return schema(table)
 
 
-def _groups(parts: list[Path], target: pa.Schema) -> Iterator[pa.Table]:
-    """Rows of all parts, in their order, about GROUP at a time."""
+def _groups(parts: list[Path], target: pa.Schema) -> Iterator[list[pa.Table]]:
+    """Rows of all parts, in their order, about GROUP at a time; the list is to be cleared."""
     held: list[pa.Table] = []
     for part in parts:
         with pq.ParquetFile(part, page_checksum_verification=True) as file:
             for number in range(file.num_row_groups):
-                group = file.read_row_group(number, use_threads=False)
-                held.append(pa.Table.from_arrays(group.columns, schema=target))
+                held.append(file.read_row_group(number, use_threads=False).cast(target))
                 if sum(rows.num_rows for rows in held) >= GROUP:
-                    yield pa.concat_tables(held)
-                    held = []
+                    yield held
     if held:
-        yield pa.concat_tables(held)
+        yield held
 
 
 def by_attempt(rows: pa.Table) -> pa.Table:
