@@ -451,8 +451,8 @@ for command in (scenario, runs, calibrate, docs):
 def main() -> None:
     """Entry point: an error is one line on standard error."""
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # more threads spin at full speed between small tasks
-    # Arrow's other allocators have a thread, which must not be when workers are forked, or keep what was freed.
-    os.environ["ARROW_DEFAULT_MEMORY_POOL"] = "system"
+    # Workers are forked without threads.
+    os.environ.setdefault("JE_ARROW_MALLOC_CONF", "background_thread:false")
     try:
         cli.main(prog_name="tailgauge", standalone_mode=False)
     except click.exceptions.Exit as error:
