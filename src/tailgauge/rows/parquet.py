@@ -141,10 +141,7 @@ def _removed_on_failure(temporary: Path) -> Iterator[None]:
 
 
 def compact(table: str, parts: list[Path], whole: Path) -> None:
-    """Fold parts into `whole`, whose metadata names them, so that a kill before their removal duplicates nothing.
-
-    Memory does not grow with the run.
-    """
+    """Fold parts into `whole`, in bounded memory; its metadata names them, so that a kill before their removal duplicates nothing."""
     target = schema(table, replaces=",".join(p.name for p in parts))
     temporary = whole.with_suffix(".tmp")
     with _removed_on_failure(temporary):
@@ -152,6 +149,7 @@ def compact(table: str, parts: list[Path], whole: Path) -> None:
             for held in _groups(parts, target):
                 rows = pa.concat_tables(held).combine_chunks()
                 held.clear()  # and with it its memory
+                pa.default_memory_pool().release_unused()
                 rows = by_attempt(rows) if table == "chunks" else rows
                 writer.write_table(rows, row_group_size=rows.num_rows)
         temporary.rename(whole)
