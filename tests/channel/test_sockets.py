@@ -68,6 +68,7 @@ def test_a_worker_with_the_same_token_or_where_there_is_none_is_received(receive
 
 def test_a_worker_that_is_refused_right_before_it_sends_learns_why_too(received):
     """Whether the master's end or its own ends the connection is chance: by its own end its message has nowhere to go."""
+    assert received["refused_as_they_send"]
     for why in received["refused_as_they_send"]:
         assert why.startswith(f"ConnectionRefusedError: the master refused this worker: {OTHERS['none']}")
 

@@ -228,7 +228,7 @@ def test_a_call_that_is_given_up_in_decode_stops_the_engine_within_half_a_second
         busy = {n for at, n in samples if row["first_content_at_ns"] < at < closing - 100_000_000}
         idle = [n for at, n in samples if closing + 500_000_000 < at < after - 100_000_000]
         assert busy == {1}
-        assert len(idle) > 3, "a sample may take a tenth of a second on a busy machine"
+        assert len(idle) > 5  # of 1.4 s: a sample may take a tenth on a busy machine
         assert set(idle) == {0}
 
 
