@@ -26,7 +26,8 @@ settings.register_profile("tailgauge", derandomize=True, deadline=None, database
 settings.load_profile("tailgauge")
 
 FULL = os.environ.get("TAILGAUGE_FULL") == "1"
-# Tests that compare times, by the beginning of their names: `make pytest` runs them after the others, one at a time.
+# Tests that compare times, by the beginning of their names, and those of `PATIENT`: `make pytest` runs them last, one at
+# a time.
 ALONE = (
     "bench/test_client.py",
     "bench/test_saturation.py",
@@ -34,11 +35,9 @@ ALONE = (
     "end_to_end/test_coordinated_omission.py",
     "end_to_end/test_client_stalls.py",
     "end_to_end/test_curve.py",
-    "end_to_end/test_gateway.py",
     "end_to_end/test_stalled_workers.py",
     "end_to_end/test_traces.py",
     "experiments/calibrate/test_command.py::test_the_quick_form",
-    "hostile/",  # deadlines of seconds, beside floods
     "many_machines/test_hosts.py",
     "many_machines/test_kill_matrix.py",
     "real_engine/test_harness.py::test_latencies",
@@ -46,6 +45,12 @@ ALONE = (
     "test_redaction.py::test_a_usual_text",
     "test_redaction.py::test_the_cost_grows",
     "transport/test_stopwatch.py",
+)
+# Tests that wait for seconds, or compare what differs by much: `make pytest` runs them one at a time before those of
+# `ALONE`, beside what takes an idle core only.
+PATIENT = (
+    "end_to_end/test_gateway.py",
+    "hostile/",  # deadlines of seconds, beside floods
     "transport/test_tls.py::test_the_end_of_an_answer",
 )
 ALONE_IN_FULL = (  # the short forms compare no times and put little load on a worker
@@ -53,7 +58,7 @@ ALONE_IN_FULL = (  # the short forms compare no times and put little load on a w
     "real_engine/test_decisions.py",
 )
 # Tests that measure no time, by the beginning of their names, but for those of `TIMED`: `make pytest` runs them beside
-# the others, at a lower priority, where these wait.
+# the others, where a core is idle.
 UNTIMED = (
     "analysis/",
     "dry_run/",
@@ -93,12 +98,21 @@ signal.signal(
 gc.disable()  # until all is collected: none of it is garbage
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Tests that measure no time take a core only where it would be idle."""
+    if config.option.markexpr == "untimed":
+        if hasattr(os, "SCHED_IDLE"):
+            os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
+        else:
+            os.nice(19)
+
+
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
     """Leave unread what holds none of the tests that `make pytest` asks for."""
     if TESTS not in collection_path.parents:
         return None
     name, wanted = collection_path.relative_to(TESTS).as_posix(), config.option.markexpr
-    if wanted == "alone":
+    if wanted in {"alone", "alone and not patient", "patient"}:
         return None if holds(name, [test.partition("::")[0] for test in alone()]) else True
     if wanted == "untimed":
         return None if holds(name, UNTIMED) and not name.startswith(TIMED) else True
@@ -107,7 +121,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 def alone() -> tuple[str, ...]:
     """The tests that nothing else may run beside, by the beginning of their names."""
-    return ALONE + (ALONE_IN_FULL if FULL else ())
+    return PATIENT + ALONE + (ALONE_IN_FULL if FULL else ())
 
 
 def holds(name: str, beginnings: Iterable[str]) -> bool:
@@ -132,13 +146,15 @@ def pytest_unconfigure() -> None:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests of `alone`; those that wait for whole runs come first, so that no core is idle at the end."""
-    begin = tuple(f"tests/{name}" for name in alone())
+    """Mark the tests; those that wait for whole runs come first, so that no core is idle at the end."""
     for item in items:
-        if item.nodeid.startswith(begin):
+        name = item.nodeid.removeprefix("tests/")
+        if name.startswith(alone()):
             item.add_marker("alone")
-        elif is_untimed(item.nodeid.removeprefix("tests/")):
+        elif is_untimed(name):
             item.add_marker("untimed")
+        if name.startswith(PATIENT):
+            item.add_marker("patient")
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
 
 

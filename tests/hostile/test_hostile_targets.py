@@ -30,7 +30,7 @@ from starting.command import Finished, Running
 from starting.programs import TAILGAUGE
 
 KEY = "Zz9-canary-of-the-malicious-target-0123456789"
-DEADLINE_S, RATE, LATE_S = 4, 8, 1.5
+DEADLINE_S, RATE, LATE_S = 4, 12, 1.5
 SCENARIO = """
 [target]
 url = "{url}"

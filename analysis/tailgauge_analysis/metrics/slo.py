@@ -326,12 +326,12 @@ class Goodput:
     by_traffic: tuple[FeatureGoodput, ...] = ()
 
 
-def goodput_of(scenario: Json, steady: Steady, warmup: Steady) -> Goodput | None:
+def goodput_of(scenario: Json, steady: Steady, warmup: Steady | None) -> Goodput | None:
     """Good requests of all that were offered; None without an objective on a latency, or where too many paces are unknown.
     The rate is of those that ended in the steady stage, those of the warm-up among them.
     """
     wanted = on_latency(scenario)
-    if not wanted or not len(steady.requests) or unknown_pace(wanted, steady):
+    if warmup is None or not wanted or not len(steady.requests) or unknown_pace(wanted, steady):
         return None
     good = good_of(wanted, steady)
     stages = ((steady, good), (warmup, good_of(wanted, warmup)))

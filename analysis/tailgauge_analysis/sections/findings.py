@@ -79,7 +79,7 @@ class Findings:
         self.slos = objectives.objectives(judged)
         self.use_cases = objectives.use_cases(judged)
         self.health = slo.health(scenario, stage)
-        self.goodput = slo.goodput_of(scenario, of_target, evidence.warmup.of_target)
+        self.goodput = slo.goodput_of(scenario, of_target, evidence.warmup and evidence.warmup.of_target)
         self.outcomes = requests.outcomes(stage)
         self.failures, self.other_failures = requests.failures(frames)
         self.traffic = traffic.traffic(frames)
@@ -100,7 +100,8 @@ def find(frames: Frames) -> Findings:
 def evidence_of(frames: Frames) -> Evidence:
     """What the checks judge."""
     stage = steady(frames)
-    warmup, rates = steady(frames, schema.WARMUP), throughput(frames, stage)
+    warmup = steady(frames, schema.WARMUP) if slo.on_latency(frames.run["scenario"]) else None
+    rates = throughput(frames, stage)
     frames = replace(frames, chunks=frames.chunks.without_arrivals())  # a hundred million take 800 MB
     of_target, counted = stage.of_target, conservation(frames)
     rows = latency.table(of_target)

@@ -25,12 +25,12 @@ Judgement = tuple[str, str, str]  # verdict, problem, advice
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """What the checks judge: the whole steady stage, and `of_target` without slow readers. `warmup`: the requests before it."""
+    """What the checks judge: the steady stage, `of_target` without slow readers; `warmup`: before it, if objectives need it."""
 
     frames: Frames
     steady: Steady
     of_target: Steady
-    warmup: Steady
+    warmup: Steady | None
     throughput: Throughput
     stability: Stability
     conservation: Conservation

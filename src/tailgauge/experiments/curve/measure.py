@@ -96,8 +96,9 @@ def _quantiles(every: Sequence[quantiles.Quantile]) -> dict[Quantile, Ends]:
 
 def _good(reading: RunReading, wanted: Sequence[Criterion]) -> Ends:
     """Good requests that ended per second."""
-    work, stages = reading.evidence.throughput.requests, (reading.steady, reading.evidence.warmup)
-    if work is None or not wanted or slo.unknown_pace(wanted, reading.steady):
+    work, warmup = reading.evidence.throughput.requests, reading.evidence.warmup
+    if work is None or warmup is None or slo.unknown_pace(wanted, reading.steady):
         return UNKNOWN
+    stages = reading.steady, warmup
     ids = [of.requests["request_id"].to_numpy(np.int64)[slo.good_of(wanted, of)] for of in stages]
     return Ends.of(work.rate(np.concatenate(ids)))
