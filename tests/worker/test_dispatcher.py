@@ -48,6 +48,21 @@ def test_beyond_the_cap_arrivals_are_dropped_with_a_row_each_and_none_is_queued(
     assert late["in_flight"] == 0
 
 
+@pytest.mark.parametrize("limits", ["none", "two", "tokens"])
+def test_a_worker_at_its_cap_makes_no_prompts_for_what_it_drops(seen, limits):
+    facts = seen["full"][limits]
+
+    assert (facts["started"], facts["made"]) == ([0, 31], 2)
+    assert (facts["counts"]["client_drop"], facts["refused"]) == (30, [])
+
+
+def test_a_limit_that_is_reached_stops_a_worker_at_its_cap_too(seen):
+    facts = seen["full"]["one"]
+
+    assert (facts["started"], facts["refused"]) == ([0], ["max_requests"])
+    assert (facts["counts"]["client_drop"], facts["counts"]["not_reached"]) == (0, 31)
+
+
 def test_an_answer_that_waits_to_be_read_frees_its_place_and_ended_when_it_did(seen):
     facts = seen["waiting"]
 

@@ -1,9 +1,9 @@
 """Intervals for statistics other than quantiles: the stationary bootstrap.
 
-Of a ratio of sums, from rows in order of time. Rows under load depend on
-their neighbours, so whole stretches are drawn again: each begins anywhere, goes on round the end, and its length is
-geometric with mean `block` (Politis and Romano 1994). A block should be several times as long as the dependence:
-`blocks` takes the square root of n or ten correlation times, whichever is longer.
+Of a ratio of sums, from rows in order of time. Rows under load depend on their neighbours, so whole stretches are drawn
+again: each begins anywhere, goes on round the end, and its length is geometric with mean `block` (Politis and Romano
+1994). A block should be several times as long as the dependence: `blocks` takes the square root of n or ten correlation
+times, whichever is longer.
 
 A sample of few blocks varies less about its own mean than about the parameter: the interval's ends are drawn apart, by what
 blocks of geometric length lose of the variance, 1 - 2 block / n, and by Student's t for n / block blocks. Without it a

@@ -1,10 +1,9 @@
 """Quantile regression: how a quantile depends on covariates.
 
-`fit` minimises the check loss sum of rho_p(y - X b),
-rho_p(r) = r (p - 1{r < 0}), by majorisation (Hunter and Lange 2000): each step is a weighted least squares, and the
-loss never rises but for a smoothing that shrinks on the way. The last step goes to the vertex next to it: an optimum
-lies exactly on as many observations as there are coefficients (Koenker and Bassett 1978). Many weightings of the same
-rows, as a bootstrap has, are solved at once.
+`fit` minimises the check loss sum of rho_p(y - X b), rho_p(r) = r (p - 1{r < 0}), by majorisation (Hunter and Lange
+2000): each step is a weighted least squares, and the loss never rises but for a smoothing that shrinks on the way. The
+last step goes to the vertex next to it: an optimum lies exactly on as many observations as there are coefficients
+(Koenker and Bassett 1978). Many weightings of the same rows, as a bootstrap has, are solved at once.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Dispatches arrivals at their absolute times, whatever happened to earlier ones (open loop).
 
 A late arrival keeps its scheduled time; at the in-flight cap it is recorded as client_drop and never queued. After a stall
-of its own a worker sends all that came meanwhile, at less than twice the planned pace. One that is behind and does not catch
-up skips what is overdue, and so does one whose slice comes late: both count as not reached. Without another slice the worker
-idles. The next turn of a session is scheduled when the previous one has ended, and is an arrival
-like any other from then on.
+of its own a worker sends all that came meanwhile, at less than twice the planned pace. One that is behind and does not
+catch up skips what is overdue, and so does one whose slice comes late: both count as not reached. Without another slice the
+worker idles. The next turn of a session is scheduled when the previous one has ended, and is an arrival like any other then.
 """
 
 from __future__ import annotations
@@ -110,7 +109,7 @@ class Dispatcher(Requests):
             READER.catch_up()  # an answer may have ended, or a bug the run
             if self.stopped:
                 return
-        if not (turn.prompts or turn.failed):
+        if not (turn.prompts or turn.failed or self._is_full()):
             self._make_prompts(turn)
         if not (turn.failed or self.admits(turn)):
             self.stop()
@@ -218,8 +217,8 @@ class Dispatcher(Requests):
             self._wake()
 
     def _make_one(self, turn: Turn) -> None:
-        """Its prompts now, or when its time has come: where the worker is behind, that may be never."""
-        if not self._overload.is_behind:
+        """Its prompts now, or when its time has come: where the worker is behind or at its cap, that may be never."""
+        if not (self._overload.is_behind or self._is_full()):
             self._make_prompts(turn)
         heapq.heappush(self._waiting, (turn.at_ns, turn.request_id, turn))
 

@@ -389,6 +389,8 @@ def begins(scenario: Scenario, guard: Guard) -> Callable[[Turn], bool]:
     }
 
     def admits(turn: Turn) -> bool:
+        if not turn.prompts:  # at the in-flight cap: it is dropped, unless nothing more may be sent
+            return guard.admits((), "", more_calls=1)
         if guard.is_of_calls_only and turn.asked.traffic in one_each:
             return guard.admits_calls(len(turn.prompts))  # without making them
         pattern = patterns[turn.asked.traffic]

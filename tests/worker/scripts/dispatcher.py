@@ -13,8 +13,10 @@ from worker.scripts.fake_calls import MS, Bench, arrivals
 from tailgauge.call import Call
 from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Done, Send, Take, Wait
+from tailgauge.plan.spend_limit import Amount, Guard, Sizing
 from tailgauge.rows.schema import TURNS
 from tailgauge.worker import dispatcher
+from tailgauge.worker.run import begins
 from tailgauge.worker.timers import WaitTimer
 
 
@@ -38,6 +40,42 @@ def cap() -> Any:
     early = bench.facts()
     gevent.sleep(0.4)
     return {"early": early, "late": bench.close()}
+
+
+def full() -> Any:
+    """Room for one that is open while thirty more come, and then one more; without limits, and with some."""
+
+    def prompts(requests: int | None, tokens: int | None) -> Any:
+        bench, made = Bench(None, in_flight_per_worker=1), []
+        maker = bench.dispatcher._makers["main"]
+        bench.dispatcher._makers = {
+            "main": SimpleNamespace(make=lambda *of: made.append(of) or maker.make(*of))
+        }
+        refused: list[str] = []
+        guard = Guard(Amount(requests, tokens, None), Sizing(), {}, refused.append)
+        bench.dispatcher.admits = begins(bench.dispatcher.scenario, guard)
+        bench.attempts.on_start = lambda send: guard.take(len(bench.attempts.started), send.call, "m")
+        bench.dispatcher.has_stalled = lambda: True  # what comes late on a busy machine is taken all the same
+        calls, rows = bench.attempts.calls, bench.recorder.rows
+        bench.dispatcher.lease(arrivals(0))
+        bench.run()
+        wait_until(lambda: calls)
+        bench.dispatcher.lease(arrivals(*range(30), first=1))
+        wait_until(lambda: len(rows) == 30 or bench.dispatcher.stopped)
+        calls[0].end()
+        bench.dispatcher.lease(arrivals(0, first=31))
+        wait_until(lambda: len(calls) == 2 or bench.dispatcher.stopped)
+        calls[-1].end()
+        return {**bench.close(), "made": len(made), "refused": refused}
+
+    limits = {"none": (None, None), "one": (1, None), "two": (2, None), "tokens": (None, 10**6)}
+    return {name: prompts(*of) for name, of in limits.items()}
+
+
+def wait_until(done: Any) -> None:
+    end_ns = monotonic_ns() + 10_000 * MS
+    while not done() and monotonic_ns() < end_ns:
+        gevent.sleep(0.005)
 
 
 def waiting() -> Any:
@@ -240,5 +278,5 @@ def behind() -> Any:
 
 
 print_facts(
-    order, cap, waiting, stop, late, far_behind, came_late, behind, drain, hurried, bug, retry_wait, informed_in_time, timer,
+    order, cap, full, waiting, stop, late, far_behind, came_late, behind, drain, hurried, bug, retry_wait, informed_in_time, timer,
 )  # fmt: skip

@@ -60,8 +60,10 @@ class FakeAttempts:
         self.started: list[tuple[int, Any, int]] = []
         self.open: dict[int, Any] = {}  # rows are instant here: nothing is ever half recorded
         self.later = Later()
+        self.on_start = lambda _: None
 
     def start(self, origin: Any, send: Any, attempt: int, post: Any) -> FakeCall:
+        self.on_start(send)
         number = len(self.calls)
         call = FakeCall(post, send.leg, attempt, f"answer {number}" if send.call.keep_text else None)
         self.calls.append(call)
