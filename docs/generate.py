@@ -50,7 +50,7 @@ from tailgauge_analysis.verdict.checks import CHECKS
 DOCS = Path(__file__).parent
 PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 HELP_WIDTH = 80
-LONG_LIST = 6  # values of a choice; more of them are not listed in a table
+LONG_LIST = 7  # values of a choice; more of them are not listed in a table
 
 
 def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:

@@ -1,6 +1,6 @@
 """What the tables of a scenario have in common: how strict they are, the numbers they use, keys that need another.
 
-And what a message says of a wrong value.
+Also the text of a message about a wrong value.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Verdicts on a measurement and their thresholds, for the live verdict (counters) and the report (rows).
 
-Shares are of what the comment names; docs/reference/reports.md defines what is counted.
+The comment says what a share is of; docs/reference/reports.md defines what is counted.
 """
 
 from __future__ import annotations

@@ -20,9 +20,9 @@ def counters(leased: int, dispatched: int, client_drop: int = 0, **ended: int):
     return {"counts": {**counts, "censored": dispatched - sum(ended.values()), "ended": ended}}
 
 
-def workers(*by_node):
+def workers(*by_node, dead=()):
     """State, leased, last words of each worker."""
-    made = RunWorkers(lambda _: True)
+    made = RunWorkers(lambda node: node not in dead)
     for number, (state, leased, text) in enumerate(by_node):
         made.add(f"w{number}", {"name": "w", "host": "h", "pid": number})
         worker = made.by_node[f"w{number}"]
@@ -106,6 +106,13 @@ def test_rows_may_be_younger_than_the_last_words(tmp_path):
 
     assert (counts["scheduled"], counts["dispatched"], counts["lost"]) == (6, 6, 0)
     assert [worker.leased for worker in books] == [6]
+
+
+def test_nothing_is_in_flight_at_a_worker_that_is_dead():
+    text = {**counters(9, 5, 1), "in_flight": 2, "chunks": 100, "watch": {}, "traffic": []}
+    progress = workers(("lost", 9, text), ("lost", 9, text), dead=["w1"]).progress(4.0, 60.0)
+
+    assert (progress.sent, progress.in_flight, progress.chunks) == (10, 2, 200)
 
 
 def test_the_progress_of_a_run_is_the_sum_of_its_workers_last_words():

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 TOKEN = "a token of sixteen or more"
-ENTRY_POINT = "tailgauge"  # of the image; test_image.py holds the Dockerfile to it
+ENTRY_POINT = "tailgauge"  # of the image; test_dockerfile.py holds the Dockerfile to it
 _VARIABLE = re.compile(r"\$(?:(?P<dollar>\$)|\{(?P<name>\w+):(?P<how>[-?])(?P<rest>[^}]*)\})")
 
 

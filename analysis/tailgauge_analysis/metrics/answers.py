@@ -4,12 +4,12 @@ One row per request, with the attempt that answered it. A request may have sever
 a fallback, the same again, polls) and several legs; its clock starts once, at its scheduled time, whatever the attempts
 were.
 
-- The answer of a request that ended ok is the attempt of leg 0 that its pattern named as the winner; without that word
-  (older runs, or only another leg answered) the attempt that ended ok with the earliest content.
+- The answer of a request that ended ok is the attempt of leg 0 that its pattern named as the winner. Where it named none
+  (older runs, or only another leg answered), it is the attempt that ended ok with the earliest content.
 - Of a progressive request the large model's answer is the answer (leg 0), but a user sees first whatever comes first:
   its TTFT is that of the earlier of both legs.
 - Of an answer in pieces (a resumed stream) the last attempt is the answer, with the beginning of the first piece. No piece
-  counts the tokens of them all.
+  says how many tokens they have together.
 - A fan-out has no answer of its own, only the moment at which its legs are joined. A batch has neither.
 - Losers of a hedge and answers that were given up are no answers: nobody saw them.
 - A request that its user left, or that was still open at the end, has no answer; what was seen of it before is known.

@@ -1,6 +1,6 @@
 """Findings: everything that the analysis has of one run, computed once.
 
-The order of the computation is here and nowhere else; model.py, figures.py and the pages only present it.
+The order of the computation is here; the report adds what compares parts of a run, and presents it.
 """
 
 from __future__ import annotations

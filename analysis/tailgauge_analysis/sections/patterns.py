@@ -7,7 +7,7 @@ same load:
     first call closed     its content comes when the simulated endpoint had planned it. No other target tells: the wait is cut
                           short there (stats/survival.py), and of a percentile beyond only "at least" is known
 
-The server of a user who left stops as many tokens later as it made after that, at the median pace of the answers.
+Where a user left, the server went on for as long as the tokens take that it made after that, at the median pace of the answers.
 """
 
 from __future__ import annotations

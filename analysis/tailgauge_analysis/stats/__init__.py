@@ -1,4 +1,4 @@
 """Quantiles, intervals, bootstrap, regression, survival, tests.
 
-Input: arrays. Output: numbers. Independent of: runs, metrics, units.
+Input: arrays. Output: numbers. Independent of: run folders, frames, metrics.
 """

@@ -1,4 +1,4 @@
 """Numbers, units and untrusted text as people read them, and values out of JSON.
 
-Independent of: what the values mean.
+Independent of: how the values were computed.
 """

@@ -1,4 +1,4 @@
 """Messages over Locust's channel, their authentication, and child processes.
 
-Input and output: messages. Independent of: what they mean.
+Input and output: messages. Independent of: what is done about them.
 """

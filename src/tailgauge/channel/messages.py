@@ -1,6 +1,6 @@
 """Messages on Locust's channel between the master of a run and its workers.
 
-Control, clock pings, one message with counters per second, finished parts in pieces; never a message per request. Every
+Control, clock pings, counters once a second (of many workers less often), finished parts in pieces; no message per request. Every
 message is sealed with the run's token; one without its mark or its form is dropped, counted and reported. Each handler runs
 on its own greenlet, because Locust's listener also carries the heartbeats and must not wait; only clock pings are answered
 at once.
@@ -16,7 +16,7 @@ at once.
     part      a piece of a finished part           slice      arrivals: a lease
     drained   final counts                         got        how much of a part has arrived
     failed    why this worker cannot continue      drain      stop and finish
-    pulse     busy, but alive: see pulse.py        hurry      close open requests
+    pulse     busy, but alive: see sockets.py      hurry      close open requests
                                                    delivered  every row was transferred
 """
 

@@ -67,7 +67,7 @@ class Attempts:
 
 
 class Attempt:
-    """One call: what its client knows of it. A `delivery.Client` and the driver's `Closable`."""
+    """One call: what its client knows of it. A `Client` of the dry run's driver, a `Closable` of the worker's."""
 
     def __init__(self, attempts: Attempts, origin: RequestRef, send: Send, number: int, post: Post) -> None:
         self._attempts, self._send, self._post = attempts, send, post

@@ -32,7 +32,7 @@ NAMES = {  # as scraped
     "tailgauge_run_planned_seconds": "Planned length of the run",
     "tailgauge_requests_sent_total": "Requests dispatched",
     "tailgauge_requests_dropped_total": "Requests dropped by the client at its in-flight cap",
-    "tailgauge_requests_in_flight": "Requests sent and not ended",
+    "tailgauge_requests_in_flight": "Requests begun and not ended",
     "tailgauge_requests_ended_total": "Requests by `traffic`, `target` and `outcome`",
     "tailgauge_attempts_ended_total": "Attempts by `traffic`, `target` and `outcome`; `rate_limited`: HTTP 429",
     "tailgauge_chunks_total": "Streamed content chunks",

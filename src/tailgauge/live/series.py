@@ -39,7 +39,7 @@ class RunView:
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """The run's counters at one moment: all from `in_flight` on may fall. `failed`: requests; `limited`: attempts with a 429."""
+    """The run's counters at one moment: those from `in_flight` on may also fall. `failed`: requests; `limited`: attempts with a 429."""
 
     at_s: float
     sent: int = 0

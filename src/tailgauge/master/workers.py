@@ -187,11 +187,11 @@ class RunWorkers:
         """Sums over the last counters, for the live display."""
         progress = describe.Progress(passed_s, duration_s)
         messages: dict[traffic_counters.Key, list[dict[str, Any]]] = {}
-        for counters in [worker.counters for worker in self if worker.counters]:
-            counts = counters["counts"]
+        for worker in [worker for worker in self if worker.counters]:
+            counters, counts = worker.counters, worker.counters["counts"]
             progress.sent += counts["dispatched"]
             progress.dropped += counts["client_drop"]
-            progress.in_flight += counters["in_flight"]
+            progress.in_flight += 0 if self.is_gone(worker) else counters["in_flight"]
             progress.chunks += counters["chunks"]
             for traffic, target, message in counters["traffic"]:
                 messages.setdefault((traffic, target), []).append(message)

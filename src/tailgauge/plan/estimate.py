@@ -1,6 +1,6 @@
 """Calls, tokens and cost of a run, estimated before the first request.
 
-Rather too much than too little: every answer is taken to be as long as it may be, nothing to come from a cache. Hedges,
+It errs on the high side: every answer is taken to be as long as it may be, nothing to come from a cache. Hedges,
 retries and the like are listed apart, as "up to", because they are not known beforehand.
 """
 

@@ -35,7 +35,7 @@ class Splitter:
     """Cuts a stream into events; `pending` is what has no end yet."""
 
     __slots__ = ("_after_cr", "_begun", "ended_with_event", "is_marked", "pending")
-    _reads_no_more: ClassVar[bool] = True  # than name and data of an event
+    _reads_no_more: ClassVar[bool] = True  # of an event than its name and data
 
     def __init__(self) -> None:
         self.pending: bytes | bytearray = b""

@@ -155,7 +155,7 @@ class AttemptRow:
     sent_at_ns: Annotated[Int64 | None, "first request byte passed to the kernel"] = None
     headers_at_ns: Annotated[Int64 | None, "response headers complete"] = None
     first_byte_at_ns: Annotated[Int64 | None, "first byte of the response"] = None
-    first_event_at_ns: Annotated[Int64 | None, "first SSE event of any kind, pings excepted"] = None
+    first_event_at_ns: Annotated[Int64 | None, "first SSE event, pings excepted"] = None
     first_content_at_ns: Annotated[Int64 | None, "first non-empty content delta of any kind"] = None
     first_content_low_at_ns: Annotated[Int64 | None, "lower end of first_content, null if exact"] = None
     first_content_read_at_ns: Annotated[Int64 | None, "the worker's clock at that read"] = None
@@ -189,7 +189,7 @@ class AttemptRow:
     output_tokens: Annotated[Int64 | None, "tokens generated, thinking included; from the last usage"] = None
     thinking_tokens: Annotated[Int64 | None, "of these, thinking"] = None
     chunks: Annotated[Int32, "content chunks received"] = 0
-    events: Annotated[Int32, "SSE events received, of any kind"] = 0
+    events: Annotated[Int32, "SSE events with data received, of any kind; a comment is none"] = 0
     reads: Annotated[Int32, "socket reads that returned data"] = 0
     body_bytes: Annotated[Int64, "bytes received after the headers, on the wire"] = 0
     receive_lag_max_ns: Annotated[Int64 | None, "largest receive lag of its reads: read time - arrival"] = None

@@ -1,6 +1,6 @@
 """A worker's counters, for health rows, the live view and the conservation of requests.
 
-They only grow, from the start of the run; the preflight is not counted. A call costs a few additions and at most two bins
+All but `in_flight` and `conversations` only grow, from the start of the run; the preflight is not counted. A call costs a few additions and at most two bins
 of a sketch, a request one.
 """
 

@@ -8,7 +8,7 @@ A number that is not known is None, with the reason.
 
 - Rate: a header's limit per minute / 60. For requests, whose cost is known exactly, it is checked against the decisions:
   if another rate explains them significantly better, that one is the estimate. Without
-  headers the decisions alone (bucket_fit.fit).
+  headers the decisions alone (token_bucket.fit).
 - Burst: a bucket admits a call if what it lacks + the call's cost <= burst. So burst >= what is missing after an admitted
   call (limit - remaining, to rounding) and < what is missing at a refusal + its cost; and likewise with what the costs say is
   missing. The estimate is the middle of the interval, as a whole number if there is one.

@@ -2,7 +2,7 @@
 
 The share beyond a bound rises with the load, near the knee by about the same factor for each request/s more, as the tail of
 a queue does: logit(share) = logit(allowed) + slope (load / knee - 1). Each run counts by its distance from the knee and by
-its effective requests; a run with few late ones does not know how they hang together, so it takes that from the others,
+its effective requests; a run with few late ones cannot tell how they depend on each other, so it takes that from the others,
 as far as a queue with more capacity to spare forgets sooner.
 The load of a run is what arrived in it, which explains half of what runs differ by. Of each knee on a grid, the likelihood
 over all slopes, times what is known of slopes before: where C is the capacity, a queue has -log(allowed) knee / (C - knee).

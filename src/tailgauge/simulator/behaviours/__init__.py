@@ -1,4 +1,4 @@
-"""One behaviour of the endpoint per file: faults, limits, prefix cache, stragglers, contents, prices, a proxy.
+"""How the endpoint behaves: faults, limits, prefix cache, stragglers, contents, prices, a proxy.
 
 Input: a table of the scenario, a seed, and the time of each decision. Output: decisions. Independent of: protocols, the
 engine, who drives it.

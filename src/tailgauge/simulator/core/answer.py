@@ -9,7 +9,7 @@ An answer keeps no time. Its driver waits for what is due, sends it, and reports
     send_headers, opened, sent, finish, leave    what the driver did: they settle cache, limits, bill and the row of the server log
     on_change, on_over             whom to call when more is known, and when nothing more can happen to the call
 
-Faults are applied here; those that end or break a connection besides where it is. Two sources say when tokens are made: a latency model, and the engine.
+Faults are applied here, but for the way a connection ends: the driver does that. Two sources say when tokens are made: a latency model, and the engine.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """One call's account: what it requested, what it was allowed, what the cache did, what it owes, and its server-log row.
 
-No waiting and no sockets; every method takes the time at which it happened. Each method changes what the endpoint shares and
+No waiting and no sockets; every method takes the time at which it happened on the run's clock. Each method changes what the endpoint shares and
 the row together, so that they cannot disagree.
 """
 

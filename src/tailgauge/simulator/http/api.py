@@ -1,6 +1,6 @@
 """The routes beside the calls themselves: counting tokens, models, batches, meters.
 
-None of it passes the limits of the calls. Long work on batches pauses for the streams, which share the event loop.
+The limits of the calls do not apply to them. Long work on batches pauses for the streams, which share the event loop.
 
 Message batches: requests that are answered together, later: submitted, polled, fetched.
 
