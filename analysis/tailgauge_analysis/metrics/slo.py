@@ -11,7 +11,7 @@ in a closed loop since sent.
 Health is the share of the offered requests that got a complete answer. Requests whose errors no objective bounds are
 expected to be complete to 99%, and a share of 99% passes whatever its interval.
 
-How well a run knows the latencies that its objectives want to know to a precision.
+Also here: how well a run knows the latencies that its objectives want to know to a precision.
 
 A quantile is known to h where half of its interval is h of its value. One whose interval cannot be trusted, for too few
 requests or slow episodes, is not known.

@@ -5,7 +5,7 @@ first content, a fan-out's join, a batch. A request that failed waits forever, o
 did, so a target that stops answering is not stable. What is found is a finding about the target, not a fault of the
 measurement; only a warm-up that reaches into the stage is the latter (verdict/checks.py).
 
-Throughput: what arrived, began and ended within the steady stage, each by its own time, over the stage's length.
+Also here: throughput, what arrived, began and ended within the steady stage, each by its own time, over the stage's length.
 
 A request of the warm-up that ends in the stage is work that the target did in it; a request of the stage that ends after
 it is not. The interval of a rate is of the rate that goes on for ever: the stage is cut into equal windows, and stretches of

@@ -1,6 +1,6 @@
 """Latency: the percentiles of the steady stage, among successes and of everything offered, and by kind of request.
 
-Groups: the same figures for each kind of request, by traffic table, by prompt and by tag.
+Also here: groups, the same figures for each kind of request, by traffic table, by prompt and by tag.
 
 Steady stage, offered view, the same estimators as the whole. A group without any value is left out. Slow readers are separate
 groups.

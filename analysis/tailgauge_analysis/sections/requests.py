@@ -1,6 +1,6 @@
 """Requests: every one that was scheduled is accounted for, and how those of the steady stage ended.
 
-Errors: which errors came back, how often, and the body of the first of each.
+Also here: which errors came back, how often, and the body of the first of each.
 
 Of attempts, over the whole run except preflight: an error in the warm-up counts too. What a target wrote is kept as text
 without control characters; the page escapes it.

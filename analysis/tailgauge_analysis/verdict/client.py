@@ -3,13 +3,13 @@
 Facts, no judgement. With kernel timestamps a busy client distorts no time, so CPU, loop lag and garbage collection explain
 a failed check and are none themselves (checks.py). A number is None if the worker did not record it.
 
-Client stalls: seconds in which a worker was late enough to move a figure.
+Also here: client stalls, seconds in which a worker was late enough to move a figure.
 
 A second of a worker is bad if its requests left too late, or if its event loop or its reads were that late and timestamps
 taken meanwhile are ranges; lag does not affect exact kernel timestamps. By how much a figure may be off because of it says
 client_error.py.
 
-Explanations: what made the client's work harder, for which worker, when, and what to do about it.
+And explanations: what made the client's work harder, for which worker, when, and what to do about it.
 
 An explanation judges nothing; it accompanies the reasons of the verdict. It recommends more workers only if a core was
 saturated. A worker whose event loop was late with time left on its core was blocked, or waited for a core.

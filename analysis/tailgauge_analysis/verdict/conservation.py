@@ -14,11 +14,11 @@ rows must have begun and not ended by then. Little's law: where the means differ
 What began or ended within a tenth of a second may count either way, as may an attempt that was still open at the end
 (censored). Both counts are on one worker's clock, so no offset is involved.
 
-Load that was never sent although the run lasted to its end: who held it, when it was due, and why it stayed.
+Also here: load that was never sent although the run lasted to its end: who held it, when it was due, and why it stayed.
 
 Nothing is lost here: no such request reached the target, and none has a row.
 
-Losses of each worker's share: requests without a row, when they were due, and what was found after all.
+And the losses of each worker's share: requests without a row, when they were due, and what was found after all.
 
 Rows win over counts. A request that the master counted as lost is found if its row is here. What a worker that ended by
 itself held, and neither sent nor wrote, was never sent: it is not reached. If the master died, a worker's final record

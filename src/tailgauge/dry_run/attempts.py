@@ -3,7 +3,7 @@
 How a call ended is decided by the rules of a real one. Its rows are written when both sides are through with it: the endpoint
 may work on when the client has left.
 
-The rows of a dry run on their way to Parquet parts.
+Also here: the rows of a dry run on their way to Parquet parts.
 
 Memory is bounded: when enough rows wait, a part is written at once.
 """

@@ -2,7 +2,7 @@
 
 What a dry run cannot show is refused before anything is written; what it leaves out stands in the notes.
 
-The requests of a dry run: arrivals at their times, what follows each, and the end of the run.
+Also here: the requests of a dry run, arrivals at their times, what follows each, and the end of the run.
 
 The driver, gates, policies and rows are those of a worker; only the clock differs. A dry run is one worker without a client: a
 request is dispatched when it is scheduled, and sent when it is dispatched.

@@ -7,7 +7,7 @@ starting -> running -> drained       failed: it reported that it cannot continue
 
 A master that is stalled receives nothing: silence counts from its return. What it missed then is in `master_stalled`.
 
-Where every scheduled request went, counted by the master.
+Also here: where every scheduled request went, counted by the master.
 
     scheduled  = dispatched + client_drop + not_reached + lost
     dispatched = sum of ended classes + censored

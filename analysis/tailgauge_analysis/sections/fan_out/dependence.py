@@ -9,7 +9,7 @@ its kind. With K legs, S slow ones in a request and p the share of slow legs:
     test           pairs of slow siblings against those after legs changed requests within stretches of 50 requests, leg
                    number by leg number: what drifts over the run stays, what a request shares is separated
 
-What the slowest leg would take if the legs of a request were independent.
+Also here: what the slowest leg would take if the legs of a request were independent.
 
 Leg times have a row per request, in order of time, and a column per leg.
 

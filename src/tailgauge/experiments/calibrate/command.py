@@ -2,7 +2,7 @@
 
 It never takes longer than its budget: what does not fit is left out, and the certificate lists it.
 
-Makes a certificate from steps: up to which rate the criteria hold, and how large the errors are up to there.
+Also here: a certificate from steps, up to which rate the criteria hold, and how large the errors are up to there.
 
 The highest rate that passed holds, under the latency model for which it is lowest. A lower rate that failed was disturbed
 by something other than the rate, and is listed; if more than one step in four below a rate failed, it does not hold.

@@ -3,7 +3,7 @@
 The reference is the endpoint's send time, not its plan, so a late endpoint is not an error of the client; both clocks are
 CLOCK_MONOTONIC of one machine. A step passes by the criteria of docs/how-to/calibration.md.
 
-One calibration run: the simulated endpoint as a child, a real run against it, and the endpoint's log beside the run's rows.
+Also here: one calibration run, the simulated endpoint as a child, a real run against it, and the endpoint's log beside the run's rows.
 
 The run is `tailgauge run` itself with one worker, in separate processes. Endpoint and client use different cores if there
 are two, because no real target shares the client's. For TLS the endpoint has a self-signed certificate, made by the

@@ -2,7 +2,7 @@
 
 The delay comes before the endpoint gets the call, so its server log shows what it would show behind any gateway.
 
-A buffering proxy between the endpoint and its client: many writes arrive as one.
+Also here: a buffering proxy between the endpoint and its client: many writes arrive as one.
 
 It sees times and sizes, and decides which writes leave together and when. Bytes are never split, lost or reordered. A group
 leaves

@@ -2,7 +2,7 @@
 
 The limits of the calls do not apply to them. Long work on batches pauses for the streams, which share the event loop.
 
-Message batches: requests that are answered together, later: submitted, polled, fetched.
+Also here: message batches, requests that are answered together, later: submitted, polled, fetched.
 
 Wall time is passed in, and what a batch has become is computed from it, so that nothing runs in between. What the API refuses
 about a batch as a whole is refused here; what it finds wrong with one request is kept as that request's result.

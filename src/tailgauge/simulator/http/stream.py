@@ -4,7 +4,7 @@ This file writes; what and when come from the answer. The server log takes the c
 absolute, so lateness never adds up: a late chunk leaves at once and the next one is due when it always was. Callbacks of the
 loop's timers, and of the engine's, write straight to the socket: no task, no future and no coroutine per chunk.
 
-The bytes of one call's content chunks: the protocol's event around the content, in one HTTP/1.1 chunk.
+Also here: the bytes of one call's content chunks, the protocol's event around the content, in one HTTP/1.1 chunk.
 
 Everything that a stream's chunks share is encoded once, when the call starts: sending one costs a join of ready-made bytes.
 """
