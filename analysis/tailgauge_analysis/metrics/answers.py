@@ -1,8 +1,7 @@
 """Selects the attempt whose answer each user received.
 
-One row per request, with the attempt that answered it. A request may have several attempts (retries, hedges,
-a fallback, the same again, polls) and several legs; its clock starts once, at its scheduled time, whatever the attempts
-were.
+One row per request, with the attempt that answered it. A request may have several attempts (retries, hedges, a fallback,
+the same again, polls) and several legs; its clock starts once, at its scheduled time, whatever the attempts were.
 
 - The answer of a request that ended ok is the attempt of leg 0 that its pattern named as the winner. Where it named none
   (older runs, or only another leg answered), it is the attempt that ended ok with the earliest content.

@@ -17,12 +17,13 @@ def one_of(*values: str) -> Any:
 
 
 def parsed(text: object) -> Json:
-    """The table that a JSON text holds, empty where it holds none."""
+    """The texts and numbers of the table that a JSON text holds, empty where it holds none."""
     try:
         tree = json.loads(str(text))
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
-    return tree if isinstance(tree, dict) else {}
+    found = tree.items() if isinstance(tree, dict) else ()
+    return {key: value for key, value in found if not isinstance(value, dict | list)}
 
 
 def table(tree: Any, key: str) -> Json:
