@@ -187,7 +187,7 @@ def closed(parts: tuple[Part, ...], phrase: str) -> tuple[Part, ...]:
 
 def opened(message: Message, phrase: str) -> Message:
     """The message with `phrase` in front."""
-    return replace(message, parts=_opened(message.parts, phrase))
+    return Message(message.role, _opened(message.parts, phrase), message.more)
 
 
 def _opened(parts: tuple[Part, ...], phrase: str) -> tuple[Part, ...]:
@@ -195,7 +195,7 @@ def _opened(parts: tuple[Part, ...], phrase: str) -> tuple[Part, ...]:
     if not parts or parts[0].block is not None:
         return (Part(phrase), *parts)
     first, *rest = parts
-    return (replace(first, text=f"{phrase} {first.text}"), *rest)
+    return (Part(f"{phrase} {first.text}", first.ttl), *rest)
 
 
 def marked(message: Message, ttl: str | None) -> Message:
