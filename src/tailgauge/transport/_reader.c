@@ -68,7 +68,8 @@ typedef struct {
     int64_t known;  // the number of the first poll that counts for it
     PyObject *owner, *kept;  // `kept`: the list that takes its reads; NULL: each read counts
     size_t kept_bytes;  // in `kept`
-    int sealed;         // by TLS
+    int sealed;         // by TLS: `kept` is a bytearray of what was read,
+    PyObject *times;    // and this one of a `Sealed` for each read
     int record;         // size of the last read, if it was one record; 0: it was not
     int64_t unseen_at;  // when the last read came that was not looked at; 0: there is none
     PyObject *texts, *kinds, *parts;  // a bytearray of `Text`, for plain reads: a part, a value of a kind of `_json.h`, ..., a part; NULL: there are none
@@ -81,6 +82,10 @@ typedef struct {
 typedef struct {
     int64_t at, read_at, empty_at, chars, size;  // `size` is that of the read, 0 where another of its texts comes behind this one
 } Text;
+
+typedef struct {
+    int64_t size, at, read_at, empty_at;
+} Sealed;
 
 typedef struct {
     PyObject_HEAD
@@ -326,6 +331,7 @@ static void reader_dealloc(Reader *self) {
     for (uint32_t i = 0; i < self->slot_count; i++) {
         Py_CLEAR(self->slots[i].owner);
         Py_CLEAR(self->slots[i].kept);
+        Py_CLEAR(self->slots[i].times);
         forget_texts(&self->slots[i]);
     }
     free(self->slots);
@@ -387,13 +393,21 @@ static PyObject *reader_remove(Reader *self, PyObject *number) {
     epoll_ctl(self->epoll, EPOLL_CTL_DEL, slot->fd, NULL);  // fails after an end, which has done it
     slot->fd = -1;
     self->open--;
-    PyObject *owner = slot->owner, *kept = slot->kept;
-    slot->owner = slot->kept = NULL;
+    PyObject *owner = slot->owner, *kept = slot->kept, *times = slot->times;
+    slot->owner = slot->kept = slot->times = NULL;
     pthread_mutex_unlock(&self->lock);
     forget_texts(slot);
     Py_XDECREF(kept);
+    Py_XDECREF(times);
     Py_XDECREF(owner);
     Py_RETURN_NONE;
+}
+
+static int append_bytes(PyObject *array, const void *bytes, Py_ssize_t more) {
+    Py_ssize_t held = PyByteArray_Size(array);
+    if (PyByteArray_Resize(array, held + more)) return -1;
+    memcpy(PyByteArray_AsString(array) + held, bytes, (size_t)more);
+    return 0;
 }
 
 // `item` is stolen.
@@ -427,23 +441,24 @@ static int end_texts(Slot *slot) {
 }
 
 static PyObject *reader_keep(Reader *self, PyObject *args) {
-    PyObject *number, *list;
-    int sealed = 0;
-    if (!PyArg_ParseTuple(args, "OO|p", &number, &list, &sealed)) return NULL;
+    PyObject *number, *list, *times = NULL;
+    if (!PyArg_ParseTuple(args, "OO|O!", &number, &list, &PyByteArray_Type, &times)) return NULL;
     Slot *slot = slot_of(self, number);
     if (!slot) return NULL;
-    if (list != Py_None && !PyList_Check(list)) {
-        PyErr_SetString(PyExc_TypeError, "a list or None is needed");
+    if (list != Py_None && !(times ? PyByteArray_Check(list) : PyList_Check(list))) {
+        PyErr_SetString(PyExc_TypeError, "a list, two bytearrays or None are needed");
         return NULL;
     }
     if (end_texts(slot) || !(slot = slot_of(self, number))) return NULL;
     pthread_mutex_lock(&self->lock);
-    PyObject *before = slot->kept;
+    PyObject *before = slot->kept, *times_before = slot->times;
     slot->kept = list == Py_None ? NULL : Py_NewRef(list);
+    slot->times = times ? Py_NewRef(times) : NULL;
     learn_end(self, slot);
-    slot->sealed = slot->kept && sealed;
+    slot->sealed = slot->kept && times;
     pthread_mutex_unlock(&self->lock);
     Py_XDECREF(before);
+    Py_XDECREF(times_before);
     Py_RETURN_NONE;
 }
 
@@ -532,10 +547,8 @@ static Py_ssize_t add_texts(const Slot *slot, const Read *read, const char *data
         texts[count++].size = at == end ? read->size : 0;
     }
     if (!count || at < end || !texts[count - 1].size) return 0;
-    Py_ssize_t held = PyByteArray_Size(slot->texts), more = count * (Py_ssize_t)sizeof *texts;
-    if (PyByteArray_Resize(slot->texts, held + more)) return -1;
-    memcpy(PyByteArray_AsString(slot->texts) + held, texts, (size_t)more);
-    return more;
+    Py_ssize_t more = count * (Py_ssize_t)sizeof *texts;
+    return append_bytes(slot->texts, texts, more) ? -1 : more;
 }
 
 // Decode a plain read: 1; 0: it is another, which Python decodes first, as all behind it; -1: no memory.
@@ -572,9 +585,13 @@ static int hand_over(Reader *self, const Read *read, const char *bytes, long lon
     } else if (texts) {
         failed = texts < 0;
         decode = !failed && (size_t)PyByteArray_Size(slot->texts) > share_of(self);
+    } else if (kept && slot->sealed) {
+        Sealed one = {size, at, read->read_at, read->empty_at};
+        failed = append_bytes(kept, data, size) || append_bytes(slot->times, &one, sizeof one);
+        decode = read->look || (size_t)(PyByteArray_Size(kept) + PyByteArray_Size(slot->times)) > share_of(self);
     } else if (kept) {
         slot->kept_bytes = (PyList_Size(kept) ? slot->kept_bytes : 0) + (size_t)size + READ_BYTES;
-        decode = slot->kept_bytes > share_of(self) || (slot->sealed ? read->look : may_be_last(data, size));
+        decode = slot->kept_bytes > share_of(self) || may_be_last(data, size);
         failed = append(kept, Py_BuildValue("(y#LLL)", data, size, at, (long long)read->read_at, (long long)read->empty_at));
     } else {
         failed = append(out, Py_BuildValue("(Oy#LLL)", owner, data, size, at, (long long)read->read_at, (long long)read->empty_at));
@@ -657,7 +674,8 @@ static PyObject *reader_fileno(Reader *self, PyObject *ignored) {
 static PyMethodDef methods[] = {
     {"add", (PyCFunction)reader_add, METH_VARARGS, "add(fd, connection) -> number: read a socket from now on."},
     {"remove", (PyCFunction)reader_remove, METH_O, "remove(number): read it no more, and forget what was not drained."},
-    {"keep", (PyCFunction)reader_keep, METH_VARARGS, "keep(number, list, under TLS): append its reads there; None: report each."},
+    {"keep", (PyCFunction)reader_keep, METH_VARARGS, "keep(number, list): append its reads there; None: report each.\n"
+     "keep(number, bytearray, bytearray): under TLS, append its bytes, and of each read its size, when it arrived, was read and had not come yet (int64)."},
     {"keep_texts", (PyCFunction)reader_keep_texts, METH_VARARGS,
      "keep_texts(number, bytearray, kinds, parts, counts): instead of reads of chunks that have these parts and between two of them a value of a kind, one of "
      "which is a text, append to the bytearray for each text when it arrived, was read and had not come yet, its characters and the bytes of a read that "
@@ -677,26 +695,44 @@ static PyType_Slot slots[] = {
 };
 static PyType_Spec spec = {"tailgauge.transport._reader.Reader", sizeof(Reader), 0, Py_TPFLAGS_DEFAULT, slots};
 
+// One read of a list: with its times, or only its bytes, which have theirs beside them.
+static int one_of(PyObject *reads, PyObject *times, Py_ssize_t number, Read *read, const char **data, long long *at) {
+    PyObject *item = PyList_GetItem(reads, number);
+    Py_ssize_t size;
+    if (times) {
+        Sealed one;
+        if (PyBytes_Size(times) < (number + 1) * (Py_ssize_t)sizeof one) PyErr_SetString(PyExc_ValueError, "times of each read are needed");
+        if (PyErr_Occurred() || PyBytes_AsStringAndSize(item, (char **)data, &size)) return -1;
+        memcpy(&one, PyBytes_AsString(times) + number * (Py_ssize_t)sizeof one, sizeof one);
+        *at = one.at, read->read_at = one.read_at, read->empty_at = one.empty_at;
+    } else {
+        long long read_at, empty_at;
+        if (!PyArg_ParseTuple(item, "y#LLL", data, &size, at, &read_at, &empty_at)) return -1;
+        read->read_at = read_at, read->empty_at = empty_at;
+    }
+    read->size = (int32_t)size, read->stamp = *at != read->read_at;
+    return 0;
+}
+
 static PyObject *take_texts(PyObject *module, PyObject *args) {
     (void)module;
-    PyObject *reads;
+    PyObject *reads, *times = NULL;
     Slot slot = {0};
     Py_ssize_t taken = 0, more = 1, last = 0;
-    if (!PyArg_ParseTuple(args, "O!O!SO!p", &PyList_Type, &reads, &PyByteArray_Type, &slot.texts, &slot.kinds, &PyTuple_Type, &slot.parts, &slot.counts)) return NULL;
+    if (!PyArg_ParseTuple(args, "O!O!SO!p|S", &PyList_Type, &reads, &PyByteArray_Type, &slot.texts, &slot.kinds, &PyTuple_Type, &slot.parts, &slot.counts, &times)) return NULL;
     if (!are_parts(slot.kinds, slot.parts)) return NULL;
     while (taken < PyList_Size(reads)) {
         const char *data;
-        Py_ssize_t size;
-        long long at, read_at, empty_at;
-        if (!PyArg_ParseTuple(PyList_GetItem(reads, taken), "y#LLL", &data, &size, &at, &read_at, &empty_at)) return NULL;
-        Read read = {.size = (int32_t)size, .stamp = at != read_at, .read_at = read_at, .empty_at = empty_at};
+        long long at;
+        Read read = {0};
+        if (one_of(reads, times, taken, &read, &data, &at)) return NULL;
         if ((more = add_texts(&slot, &read, data, at)) <= 0) break;
         taken++, last = more;
     }
     if (more < 0) return NULL;
-    if (slot.counts && taken-- && PyByteArray_Resize(slot.texts, PyByteArray_Size(slot.texts) - last)) return NULL;
+    if (slot.counts && taken && taken-- && PyByteArray_Resize(slot.texts, PyByteArray_Size(slot.texts) - last)) return NULL;
     if (taken > 0 && PyList_SetSlice(reads, 0, taken, NULL)) return NULL;
-    Py_RETURN_NONE;
+    return PyLong_FromSsize_t(taken);
 }
 
 static PyObject *whole_chunks(PyObject *module, PyObject *data) {
@@ -724,7 +760,8 @@ static PyObject *whole_chunks(PyObject *module, PyObject *data) {
 
 static PyMethodDef functions[] = {
     {"take_texts", (PyCFunction)take_texts, METH_VARARGS,
-     "take_texts(list, bytearray, kinds, parts, counts): the same with the plain reads that a list begins with."},
+     "take_texts(list, bytearray, kinds, parts, counts[, times]): the same with the plain reads that a list begins with; returns how many. With times, as `keep` appends "
+     "them, the list is of bytes."},
     {"whole_chunks", (PyCFunction)whole_chunks, METH_O,
      "whole_chunks(bytes) -> (payload, whether the body has ended); None: these are not whole chunks of a body and maybe its end."},
     {NULL, NULL, 0, NULL},

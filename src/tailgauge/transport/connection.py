@@ -20,7 +20,7 @@ import ssl
 import struct
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -32,8 +32,8 @@ from tailgauge.clock import ANCILLARY, SO_TIMESTAMPNS, WALL, kernel_stamp_ns, mo
 from tailgauge.redaction import shown
 from tailgauge.transport.http1 import LAST, may_be_last
 from tailgauge.transport.losses import Losses
-from tailgauge.transport.reader import NOT_PLAIN, POLLS, READER, SETTLED, Plain
-from tailgauge.transport.tls import Read, Tls
+from tailgauge.transport.reader import NOT_PLAIN, POLLS, READER, SETTLED, Plain, take_texts
+from tailgauge.transport.tls import Read, Sealed, Tls, reads_of
 
 KERNEL_STAMPS = sys.platform == "linux"
 READ_SIZE = 65_536
@@ -98,7 +98,7 @@ class Connection:
         self._reading: int | None = None  # its number at the compiled reader
         self._raw, self._recvmsg = raw, raw.recvmsg
         self._tls: Tls | None = None
-        self._sealed: list[Read] = []  # of a stream that no one waits for, not decrypted yet
+        self._sealed = Sealed()  # of a stream that no one waits for, not decrypted yet
         self._watcher: Any = None
         self._writable_watcher: Any = None
         self._writable = Event()  # the socket buffer takes more, or the connection was closed
@@ -135,30 +135,35 @@ class Connection:
         """Append reads to `reads`, sealed ones for `unseal`, or pass them to `keep` which does, until one may be the last."""
         self.keep = keep
         if self._reading is not None:
-            sealed = self._tls is not None
-            READER.keep(self._reading, self._sealed if sealed else reads, sealed=sealed)
+            into = (reads,) if self._tls is None else (self._sealed.data, self._sealed.times)
+            READER.keep(self._reading, *into)
 
     def store_texts(self, texts: bytearray, plain: Plain = NOT_PLAIN) -> None:
         """Of plain reads store only what is to be known of them, and put back what is to be read in full; see `_reader.c`."""
         if self._reading is not None and self._tls is None:
             READER.keep_texts(self._reading, texts, plain)
 
-    def unseal(self, reads: list[Read]) -> None:
-        """Append what was stored sealed, which is decoded now. Much at once takes a third as long: else the state is cold."""
-        sealed = self._sealed.copy()
-        self._sealed.clear()
-        reads.extend(self._unsealed(sealed))
+    def unseal(self, reads: list[Read], texts: bytearray, plain: Plain | None) -> None:
+        """Append what was stored sealed, which is decoded now, where it is plain to the texts.
+
+        Much at once takes a third as long: else the state is cold.
+        """
+        found, times = self._unsealed(len(self._sealed))
+        if plain is not None and not reads:
+            times = times[32 * take_texts(found, texts, plain, times) :]
+        reads.extend(reads_of(found, times))
         if self._tls is not None and self._tls.over is not None:
             get_hub().loop.run_callback(self._tls_ends)
 
-    def _unsealed(self, sealed: list[Read]) -> Iterator[Read]:
+    def _unsealed(self, count: int) -> tuple[list[bytes], bytes]:
+        sealed = self._sealed.take(count)
         if self._tls is None or self.closed or self._tls.over is not None:
-            return iter(())
-        return self._tls.unsealed(sealed)
+            return [], b""
+        return self._tls.unsealed(*sealed)
 
     def _deliver_sealed(self) -> None:
         while self._sealed:  # in their order, also where decoding one asks for the rest
-            for read in self._unsealed([self._sealed.pop(0)]):
+            for read in reads_of(*self._unsealed(1)):
                 self._deliver(*read)
         self._tls_ends()
 
@@ -348,7 +353,7 @@ class Connection:
         if self._tls is None:
             self._deliver(*read)
         else:
-            self._sealed.append(read)
+            self._sealed.add(*read)
             self._deliver_sealed()
 
     def _tls_ends(self) -> None:

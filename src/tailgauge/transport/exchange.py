@@ -350,7 +350,7 @@ class Exchange:
     def _unseal(self) -> None:
         """Add what the connection has stored sealed by TLS, or is to be read in full, to what is kept."""
         if self.connection is not None and self.connection.listener is self:
-            self.connection.unseal(self._kept)
+            self.connection.unseal(self._kept, self._texts, self._common)
             if self._texts and self._common is not None and self._common[2]:
                 self.connection.store_texts(self._texts)
 

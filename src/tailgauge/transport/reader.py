@@ -36,10 +36,9 @@ Plain = tuple[bytes, tuple[bytes, ...], bool]
 NOT_PLAIN: Plain = (b"", (), False)
 
 
-def take_texts(reads: list[Any], texts: bytearray, plain: Plain) -> None:
+def take_texts(reads: list[Any], texts: bytearray, plain: Plain, *times: bytes) -> int:
     """Move the plain reads that a list begins with to the texts; see `_reader.c`. Without it they are read one by one."""
-    if _reader is not None:
-        _reader.take_texts(reads, texts, *plain)
+    return 0 if _reader is None else _reader.take_texts(reads, texts, *plain, *times)
 
 
 class Recipient(Protocol):
@@ -55,7 +54,7 @@ class Reader:
     def __init__(self) -> None:
         self._thread: Any = None
         self._waiting: deque[tuple[Recipient, bytes | None, int, int, int]] = deque()
-        self._to_keep: dict[int, tuple[list[Any], bool]] = {}
+        self._to_keep: dict[int, tuple[Any, ...]] = {}
         self._timer: Any = None  # what is left goes on then
         self._wait_max_ns = 0
         self._is_passing = self._is_ahead = False  # `_pass_on` or `catch_up_one` goes on
@@ -73,13 +72,13 @@ class Reader:
         self._to_keep.pop(number, None)
         self._thread.remove(number)
 
-    def keep(self, number: int, reads: list[Any] | None, *, sealed: bool = False) -> None:
-        """Append the reads of a connection, maybe sealed by TLS, to a list, without a call for each; None: call for each."""
+    def keep(self, number: int, *into: Any) -> None:
+        """Append the reads of a connection to a list, without a call for each, or their bytes and times; None: call for each."""
         self._to_keep.pop(number, None)
-        if reads is not None and (self._waiting or self._is_ahead):
-            self._to_keep[number] = reads, sealed  # those that wait come first
+        if into[0] is not None and (self._waiting or self._is_ahead):
+            self._to_keep[number] = into  # those that wait come first
         else:
-            self._thread.keep(number, reads, sealed)
+            self._thread.keep(number, *into)
 
     def keep_texts(self, number: int, texts: bytearray, plain: Plain) -> None:
         """Append what is to be known of plain reads, until another read comes."""
