@@ -58,9 +58,11 @@ def test_memory_and_descriptors_come_back_after_thousands(serve: Any, full_size:
     warming = max(WARMING, times // 4)
     _, at_start = settled(endpoint)
     done = abused(endpoint.port, warming)
+    settled(endpoint)
     born = endpoint.objects()
     warm, _ = settled(endpoint)
     done += abused(endpoint.port, times - warming)
+    settled(endpoint)
     kept = endpoint.objects() - born
     rss, fds = settled(endpoint)
     grown = rss - warm
