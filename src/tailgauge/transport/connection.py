@@ -144,10 +144,7 @@ class Connection:
             READER.keep_texts(self._reading, texts, plain)
 
     def unseal(self, reads: list[Read], texts: bytearray, plain: Plain | None) -> None:
-        """Append what was stored sealed, which is decoded now, where it is plain to the texts.
-
-        Much at once takes a third as long: else the state is cold.
-        """
+        """Decrypt what was stored sealed: into the texts where it is plain, else to the reads. Many at once take a third as long."""
         found, times = self._unsealed(len(self._sealed))
         if plain is not None and not reads:
             times = times[32 * take_texts(found, texts, plain, times) :]

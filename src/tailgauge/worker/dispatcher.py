@@ -25,6 +25,7 @@ from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.lateness import LATE_S, Overload
 from tailgauge.schedule.schedule import Planned
 from tailgauge.schedule.sessions import Turn, requests_in
+from tailgauge.thresholds import DROPS
 from tailgauge.transport.reader import READER
 from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.counters import Counters
@@ -217,8 +218,9 @@ class Dispatcher(Requests):
             self._wake()
 
     def _make_one(self, turn: Turn) -> None:
-        """Its prompts now, or when its time has come: where the worker is behind or at its cap, that may be never."""
-        if not (self._overload.is_behind or self._is_full()):
+        """Its prompts now, or when its time has come: where the worker is behind, or drops too much, that may be never."""
+        drops = self._is_full() and self.counters.client_drop > DROPS * self.counters.dispatched
+        if not (self._overload.is_behind or drops):
             self._make_prompts(turn)
         heapq.heappush(self._waiting, (turn.at_ns, turn.request_id, turn))
 

@@ -43,7 +43,7 @@ def cap() -> Any:
 
 
 def full() -> Any:
-    """Room for one that is open while thirty more come, and then one more; without limits, and with some."""
+    """Room for one that is open while twice thirty more come, and then one more; without limits, and with some."""
 
     def prompts(requests: int | None, tokens: int | None) -> Any:
         bench, made = Bench(None, in_flight_per_worker=1), []
@@ -56,17 +56,20 @@ def full() -> Any:
         bench.dispatcher.admits = begins(bench.dispatcher.scenario, guard)
         bench.attempts.on_start = lambda send: guard.take(len(bench.attempts.started), send.call, "m")
         bench.dispatcher.has_stalled = lambda: True  # what comes late on a busy machine is taken all the same
+        so_far: list[int] = []
         calls, rows = bench.attempts.calls, bench.recorder.rows
         bench.dispatcher.lease(arrivals(0))
         bench.run()
         wait_until(lambda: calls)
-        bench.dispatcher.lease(arrivals(*range(30), first=1))
-        wait_until(lambda: len(rows) == 30 or bench.dispatcher.stopped)
+        for first in (1, 31):
+            bench.dispatcher.lease(arrivals(*range(30), first=first))
+            wait_until(lambda first=first: len(rows) == first + 29 or bench.dispatcher.stopped)
+            so_far.append(len(made))
         calls[0].end()
-        bench.dispatcher.lease(arrivals(0, first=31))
+        bench.dispatcher.lease(arrivals(0, first=61))
         wait_until(lambda: len(calls) == 2 or bench.dispatcher.stopped)
         calls[-1].end()
-        return {**bench.close(), "made": len(made), "refused": refused}
+        return {**bench.close(), "made": [*so_far, len(made)], "refused": refused}
 
     limits = {"none": (None, None), "one": (1, None), "two": (2, None), "tokens": (None, 10**6)}
     return {name: prompts(*of) for name, of in limits.items()}
