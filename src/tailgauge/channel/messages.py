@@ -1,9 +1,9 @@
 """Messages on Locust's channel between the master of a run and its workers.
 
-Control, clock pings, counters once a second (of many workers less often), finished parts in pieces; no message per request. Every
-message is sealed with the run's token; one without its mark or its form is dropped, counted and reported. Each handler runs
-on its own greenlet, because Locust's listener also carries the heartbeats and must not wait; only clock pings are answered
-at once.
+Control, clock pings, counters once a second (of many workers less often), finished parts in pieces; no message per request.
+Every message is sealed with the run's token; one without its mark or its form is dropped, counted and reported. Each
+handler runs on its own greenlet, because Locust's listener also carries the heartbeats and must not wait; only clock pings
+are answered at once.
 
     worker -> master                              master -> worker
     hello     identity, repeated until welcome     welcome    accepted

@@ -96,8 +96,6 @@ class Tls:
         except ssl.SSLError as error:
             is_regular = isinstance(error, ssl.SSLZeroReturnError)
             self.over = "" if is_regular else f"TLS: {error.reason or error}"
-        if len(times) == 32:
-            return ([b"".join(records)], times) if records else ([], b"")
         behind = [*accumulate(_sizes(times), sub, initial=len(data))][1:]  # bytes behind each read
         if lefts == behind:
             return records, times

@@ -1,7 +1,7 @@
 """A worker's counters, for health rows, the live view and the conservation of requests.
 
-All but `in_flight` and `conversations` only grow, from the start of the run; the preflight is not counted. A call costs a few additions and at most two bins
-of a sketch, a request one.
+All but `in_flight` and `conversations` only grow, from the start of the run; the preflight is not counted. A call costs a
+few additions and at most two bins of a sketch, a request one.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Faults: which one a call meets, and what it does to the answer.
 
 A call meets one fault at most, drawn from the seed and its key. A fault is a row of `FAULTS`: its settings in, its effects
-out. The core applies them but for the way a connection ends, which its drivers do. `at_chunk` is the number of chunks that leave
-unharmed; a shorter answer meets its fault after its last chunk, before the end mark.
+out. The core applies them but for the way a connection ends, which its drivers do. `at_chunk` is the number of chunks that
+leave unharmed; a shorter answer meets its fault after its last chunk, before the end mark.
 
 Sources: docs of the provider on errors within a stream (2026-08). Measured: both SDKs take a body that ends without its end
 mark for a success.
