@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.server
 import json
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -179,6 +180,42 @@ def plain_web_server() -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
+
+
+# `tailgauge run`, in which Locust tells the workers late of their users, as it now and then does on a busy machine.
+LATE_USERS = """
+from tailgauge.cli.main import main
+from tailgauge.locust_app import launch  # imports Locust
+from gevent.event import Event
+from locust.rpc.zmqrpc import Server
+
+send, stopped = Server.send_to_client, Event()
+
+def send_to_client(server, message):
+    if message.type == "spawn":
+        stopped.clear()
+        stopped.wait(0.3)
+    send(server, message)
+    if message.type == "stop":
+        stopped.set()
+
+Server.send_to_client = send_to_client
+main()
+"""
+
+
+def test_after_a_run_that_fails_before_locust_starts_its_users_the_next_one_begins(
+    start: Start, tmp_path: Path
+) -> None:
+    files = [tmp_path / f"{name}.toml" for name in ("one", "two", "three")]
+    for file in files:
+        file.write_text('[target]\nurl = "http://127.0.0.1:9"\n[stages]\nduration_s = 2\n')
+
+    done = start("-c", LATE_USERS, "run", *map(str, files), "--json", program=sys.executable).finish(60)
+
+    assert [json.loads(line)["exit_code"] for line in done.stdout.splitlines()] == [4] * 3
+    assert done.stderr.count("Connection refused. Is it running") == 3
+    assert "workers" not in done.stderr.replace("1 worker ", "")
 
 
 @dataclass(frozen=True)

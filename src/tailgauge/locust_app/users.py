@@ -46,6 +46,7 @@ log = logging.getLogger("tailgauge")
 # reveal a loss sooner, and each heartbeat costs the master as much as one of them: one in 5 s is enough.
 runners.HEARTBEAT_INTERVAL = 5
 runners.HEARTBEAT_LIVENESS = 3
+USERS_S = 2.0  # for Locust's start of the users, which waits 1 s for the workers; a slow -r takes longer
 MAX_REFUSED = 1_000  # refused workers that are remembered
 MAX_NAME = 100  # characters of a worker's name
 CUT_SHORT = "cut_short"  # Locust ended the run early: -t, or Stop on the web page
@@ -121,8 +122,7 @@ class Master:
 
     def _on_pulse(self, node: str, _: dict[str, Any]) -> None:
         """A worker lives whose hub is too busy for its messages, Locust's heartbeats included."""
-        client = getattr(self.runner, "clients", {}).get(node)
-        if client is not None:
+        if (client := getattr(self.runner, "clients", {}).get(node)) is not None:
             client.heartbeat = runners.HEARTBEAT_LIVENESS
         if self.run is not None:
             self.run.notice_life(node)
@@ -148,18 +148,20 @@ class Master:
         (self.runner.stop if self._stays else self.runner.quit)()
 
     def _on_test_stopping(self, **_: Any) -> None:
-        run = self.run
-        if run is None or run.over.is_set():
-            return
-        first = not run.finishing
-        run.notes.extend(dropped_messages())
-        run.look_for_workers()
-        ends_here = run.scenario.arrival.process == TASKS  # and nowhere else
-        run.cut_short(run.state if ends_here else CUT_SHORT)
-        run.finish()
-        self._forget(run)
-        if first:
-            self.on_end(run)
+        if (run := self.run) is not None and not run.over.is_set():
+            first = not run.finishing
+            run.notes.extend(dropped_messages())
+            run.look_for_workers()
+            ends_here = run.scenario.arrival.process == TASKS  # and nowhere else
+            run.cut_short(run.state if ends_here else CUT_SHORT)
+            run.finish()
+            self._forget(run)
+            if first:
+                self.on_end(run)
+        # A worker whose order to stop comes before that to start users never stops them.
+        with gevent.Timeout(USERS_S, False):
+            while not getattr(self.runner, "spawning_completed", True):
+                gevent.sleep(0.01)
 
     def _forget(self, run: Run) -> None:
         """Remove gone workers from Locust, which would wait for their users. Those that live after all are ended, too."""
@@ -316,9 +318,8 @@ def _announce(environment: Any, settings: Settings | None) -> None:
 def _needs_token(environment: Any) -> str:
     """The option that needs a token: a master that other machines can reach."""
     host = getattr(environment.parsed_options, "master_bind_host", LOOPBACK)
-    if isinstance(environment.runner, MasterRunner) and not is_loopback(host):
-        return f"--master-bind-host {host}"
-    return ""
+    is_reachable = isinstance(environment.runner, MasterRunner) and not is_loopback(host)
+    return f"--master-bind-host {host}" if is_reachable else ""
 
 
 def _metrics(environment: Any) -> bool:
