@@ -12,7 +12,6 @@ import gevent
 from starting.script import case, print_facts
 from transport.scripts.scripted_server import REST_S, Payload, call, stopwatch
 
-from tailgauge.transport.connection import hold_kernel_stamps
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.reader import POLLS
 from tailgauge.worker.timers import hub_ticks
@@ -43,12 +42,7 @@ def bounds(block_s: float, *, polling: bool = True) -> list[list[int]]:
     rng, seen = random.Random(SEED), []
     with subprocess.Popen([sys.executable, "-c", SERVER], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        url, watch, holder = (
-            f"http://127.0.0.1:{int(server.stdout.readline())}",
-            stopwatch(),
-            hold_kernel_stamps(),
-        )
-        ended = []
+        url, watch, ended = f"http://127.0.0.1:{int(server.stdout.readline())}", stopwatch(), []
 
         def block() -> None:
             while not ended:
@@ -71,7 +65,6 @@ def bounds(block_s: float, *, polling: bool = True) -> list[list[int]]:
             blocker.join()
         watch.close()
         server.terminate()
-        assert holder is not None
     return seen
 
 

@@ -17,6 +17,8 @@ import gevent
 import httpx2
 from gevent.server import StreamServer
 
+from tailgauge.clock import ANCILLARY, SO_TIMESTAMPNS
+from tailgauge.transport.connection import KERNEL_STAMPS
 from tailgauge.transport.exchange import Exchange
 from tailgauge.transport.stopwatch import Stopwatch, watched_by
 
@@ -25,6 +27,22 @@ SSE_UNTIL_CLOSE = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\r\n"
 OK = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"
 READER = "python" if "python" in sys.argv else "compiled"  # the scripts' last argument
 REST_S = 0.02  # longer than a connection rests after a response
+
+
+def hold_kernel_stamps() -> Any:
+    """Sockets that keep the kernel's stamps enabled, which they are on return: the first packets after the switch have none."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        sender = socket.create_connection(listener.getsockname())
+        taker, _ = listener.accept()
+    taker.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
+    ancillary: list[Any] = []
+    while KERNEL_STAMPS and not ancillary:
+        sender.sendall(b"?")
+        _, ancillary, *_ = taker.recvmsg(1, ANCILLARY)
+    return sender, taker
+
+
+HELD = hold_kernel_stamps()
 
 
 class Server:

@@ -15,7 +15,6 @@ import gevent
 from transport.scripts.scripted_server import Payload, call, stopwatch
 
 from tailgauge.transport import connection
-from tailgauge.transport.connection import hold_kernel_stamps
 from tailgauge.transport.exchange import Exchange
 
 BLOCKED_S = 0.1
@@ -31,8 +30,6 @@ def block() -> None:
         time.sleep(BLOCKED_S)
 
 
-holder = hold_kernel_stamps()
-time.sleep(0.1)  # the first packets after the switch have no stamp
 with subprocess.Popen(
     [sys.executable, str(Path(__file__).with_name("pacing_server.py"))],
     stdin=subprocess.PIPE,
