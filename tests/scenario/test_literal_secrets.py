@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 from pathlib import Path
 from random import SystemRandom
-from string import ascii_letters, digits
+from string import ascii_lowercase, ascii_uppercase, digits
 from typing import Any
 
 import pytest
@@ -17,7 +17,8 @@ from tailgauge.redaction import MARK, holds_secret, shown
 from tailgauge.scenario.model import Scenario, load, override, parse
 
 BODY = {"prompt": "{prompt}"}
-CANARY = "7" + "".join(SystemRandom().choices(ascii_letters + digits, k=35))  # without a prefix
+# Without a prefix. In turn, because three of a thousand keys of all these characters look like words.
+CANARY = "".join(SystemRandom().choice(kind) for kind in (digits, ascii_uppercase, ascii_lowercase) * 12)
 
 
 @pytest.fixture(autouse=True)
