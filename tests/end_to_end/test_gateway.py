@@ -91,12 +91,13 @@ def measure(
             f"{url}/tailgauge/server-log?run={run.name}&settled", timeout=20
         ).read()
     found = json.loads((folder / "reports" / run.name / "report.json").read_text())
+    invalid = {one["check"] for one in found["verdict"]["reasons"] if one["verdict"] == "INVALID"}
     if not found["gateway"]:
         print(found["result"]["sentence"], found["verdict"]["reasons"])
     return Measured(
         found["gateway"],
         found["exit_code"],
-        BY_CHANCE in json.dumps(found) or found["verdict"]["status"] == "INVALID",
+        BY_CHANCE in json.dumps(found) or invalid == {"client_error"},
         *by_two_logs(run, pd.read_parquet(io.BytesIO(answer)), folder / "relay.json"),
     )
 

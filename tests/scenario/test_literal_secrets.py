@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import base64
 from pathlib import Path
-from random import SystemRandom
-from string import ascii_lowercase, ascii_uppercase, digits
+from random import Random, SystemRandom
+from string import ascii_letters, ascii_lowercase, ascii_uppercase, digits
 from typing import Any
 
 import pytest
@@ -13,11 +13,11 @@ import pytest
 from tailgauge import redaction
 from tailgauge.errors import Exit, ScenarioError, TargetError, UsageError
 from tailgauge.plan.resolve import resolve
-from tailgauge.redaction import MARK, holds_secret, shown
+from tailgauge.redaction import MARK, holds_secret, secret_like, shown
 from tailgauge.scenario.model import Scenario, load, override, parse
 
 BODY = {"prompt": "{prompt}"}
-# Without a prefix. In turn, because three of a thousand keys of all these characters look like words.
+# Without a prefix. In turn, because three of a thousand keys in which they are mixed look like words.
 CANARY = "".join(SystemRandom().choice(kind) for kind in (digits, ascii_uppercase, ascii_lowercase) * 12)
 
 
@@ -85,6 +85,13 @@ def test_a_literal_that_looks_like_a_secret_is_refused_with_file_key_and_the_way
     assert '{env = "NAME"}' in message
     assert message.endswith("set that variable")
     assert [value for value in VALUES if value in message] == []
+
+
+def test_almost_every_random_key_looks_like_a_secret_under_any_name():
+    drawn = Random(5)
+    keys = ["7" + "".join(drawn.choices(ascii_letters + digits, k=35)) for _ in range(2000)]
+
+    assert sum(secret_like("x-custom", key) == "value" for key in keys) >= 0.99 * len(keys)
 
 
 TEXT = base64.b64encode(b'{"tenant": "acme", "region": "eu-west-1"}').decode()

@@ -182,8 +182,9 @@ def test_what_comes_before_a_farewell_or_a_broken_record_is_kept_and_nothing_beh
     data = outgoing.read()
     if broken:
         server.write(b"broken")
-        *record, last = outgoing.read()
-        data += bytes([*record, last ^ 1])
+        record = bytearray(outgoing.read())
+        record[-1] ^= 1
+        data += record
     else:
         with pytest.raises(ssl.SSLWantReadError):
             server.unwrap()

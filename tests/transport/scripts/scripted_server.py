@@ -29,20 +29,22 @@ READER = "python" if "python" in sys.argv else "compiled"  # the scripts' last a
 REST_S = 0.02  # longer than a connection rests after a response
 
 
-def hold_kernel_stamps() -> Any:
-    """Sockets that keep the kernel's stamps enabled, which they are on return: the first packets after the switch have none."""
+def stamping_sockets() -> Any:
+    """They keep the kernel's stamps enabled, which they are on return: the first packets after the switch have none."""
+    if not KERNEL_STAMPS:
+        return None
     with socket.create_server(("127.0.0.1", 0)) as listener:
         sender = socket.create_connection(listener.getsockname())
         taker, _ = listener.accept()
     taker.setsockopt(socket.SOL_SOCKET, SO_TIMESTAMPNS, 1)
     ancillary: list[Any] = []
-    while KERNEL_STAMPS and not ancillary:
+    while not ancillary:
         sender.sendall(b"?")
         _, ancillary, *_ = taker.recvmsg(1, ANCILLARY)
     return sender, taker
 
 
-HELD = hold_kernel_stamps()
+HELD = stamping_sockets()
 
 
 class Server:
