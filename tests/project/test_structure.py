@@ -14,8 +14,9 @@ FOLDERS_AND_MODULES = {HARNESS: (18, 12), ANALYSIS: (12, 4)}
 FILES, LINES = 25, 3000  # of one folder, without those below it
 # 47,950 lines before limits, stop rules and checks of what peers send; 53,400 before the advice of experiments and patterns;
 # 54,930 before load curves, baselines, runs until known and gateways; 54,211 before reads were kept without an object for each; 54,365 before
-# these had values that change, or came under TLS; 54,466 before these, too, were kept without an object for each.
-PRODUCT_FILES, PRODUCT_LINES = 332, 54_514
+# these had values that change, or came under TLS; 54,466 before these, too, were kept without an object for each;
+# 54,514 before a run that Locust does not begin ended with the reason.
+PRODUCT_FILES, PRODUCT_LINES = 332, 54_519
 
 
 def size(files: list[Path]) -> tuple[int, int]:

@@ -208,8 +208,8 @@ class Launch:
                 display.print_line(line)
             master.settings, master.run, self._report = settings, None, None
             self._await_workers(master, display)
-            gevent.spawn(master.runner.start, workers, workers)
-            return self._watch(master, display)
+            starting = gevent.spawn(master.runner.start, workers, workers)
+            return self._watch(self._begun(master, starting), display)
         finally:
             display.close()
 
@@ -263,13 +263,18 @@ class Launch:
             while runner.clients and runner.state not in {runners.STATE_INIT, runners.STATE_STOPPED}:
                 gevent.sleep(0.02)
 
-    def _watch(self, master: Master, display: Display) -> Run:
-        printed, shown_ns, called = 0, 0, False
+    @staticmethod
+    def _begun(master: Master, starting: Any) -> Run:
         while (run := master.run) is None:
+            if starting.ready():  # Locust begins nothing without a worker
+                raise TailgaugeError("the workers left before the run began: run it again")
             gevent.sleep(TICK_S)
+        return run
+
+    def _watch(self, run: Run, display: Display) -> Run:
         if self._interrupts:  # it came before there was a run
             run.interrupt()
-        is_over = False
+        printed, shown_ns, called, is_over = 0, 0, False, False
         while not is_over:
             is_over = run.over.wait(TICK_S)
             if run.called and not called:
