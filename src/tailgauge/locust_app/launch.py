@@ -266,7 +266,7 @@ class Launch:
     @staticmethod
     def _begun(master: Master, starting: Any) -> Run:
         while (run := master.run) is None:
-            if starting.ready():  # Locust begins nothing without a worker
+            if starting.ready() and starting.get() is None:  # Locust begins nothing without a worker
                 raise TailgaugeError("the workers left before the run began: run it again")
             gevent.sleep(TICK_S)
         return run
