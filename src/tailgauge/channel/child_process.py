@@ -18,6 +18,7 @@ from typing import Any, cast
 
 import gevent
 
+from tailgauge import interpreter
 from tailgauge.errors import TailgaugeError
 from tailgauge.redaction import environment, known
 from tailgauge.sanitize import plain
@@ -28,12 +29,12 @@ class Child:
 
     def __init__(self, arguments: Sequence[str], log: Path, *, with_keys: bool) -> None:
         self.log = log
-        line, env = [sys.executable, "-m", "tailgauge", *arguments], environment(with_keys=with_keys)
         pipe = subprocess.PIPE
         with log.open("ab") as errors:
             self.process = subprocess.Popen(
-                line, stdin=pipe, stdout=pipe, stderr=errors, start_new_session=True, env=env
-            )
+                interpreter.tailgauge(*arguments), stdin=pipe, stdout=pipe, stderr=errors,
+                start_new_session=True, env=environment(with_keys=with_keys),
+            )  # fmt: skip
 
     def first_line(self, timeout_s: float) -> str:
         """The first line of its output; raises with the end of its log if it ends or prints nothing."""

@@ -11,7 +11,6 @@ import contextlib
 import json
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
@@ -19,6 +18,7 @@ from typing import Any, Protocol
 
 import psutil
 
+from tailgauge import interpreter
 from tailgauge.dry_run.command import dry_run
 from tailgauge.errors import Exit, InternalError, TailgaugeError, TargetError
 from tailgauge.experiments.course import Prepared
@@ -78,7 +78,7 @@ class RealRunner:
             self._ended = time.monotonic()
 
     def _together(self, group: Sequence[Prepared]) -> Paths:
-        command = [sys.executable, "-m", "tailgauge", "run", *(str(one.file) for one in group)]
+        command = interpreter.tailgauge("run", *(str(one.file) for one in group))
         with self._log.open("ab") as log:
             child = subprocess.Popen(
                 [*command, *self._options, *group[0].options],

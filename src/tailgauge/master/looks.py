@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
+from tailgauge import interpreter
 from tailgauge.plan.objectives import InterimLook
 from tailgauge.plugins import plugin
 from tailgauge.redaction import environment
@@ -82,7 +82,7 @@ class InterimLooks:
 
 def reader(folder: RunFolder, *options: str, shown: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     """A process that reads a run with pandas, which is never loaded into a process of a run. `shown`: see ReportProcess."""
-    command = [sys.executable, "-m", "tailgauge", "report", str(folder.path), *options, *plugin.options()]
+    command = interpreter.tailgauge("report", str(folder.path), *options, *plugin.options())
     env, pipe = {**environment(with_keys=False), **(shown or {"NO_COLOR": "1"})}, subprocess.PIPE
     # In a session of its own, so that Ctrl-C reaches the master only.
     return subprocess.Popen(

@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,6 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from tailgauge import interpreter
 from tailgauge.errors import RunDataError, UsageError
 from tailgauge.redaction import name_secret
 from tailgauge.rows.run_folder import RunFolder
@@ -111,7 +111,7 @@ def staged(out: Path | str, announce: Callable[[str], None]) -> Iterator[Path]:
     # In a process of its own: workers are forked from this one, which must have no threads yet.
     code = "import sys\nfrom tailgauge.errors import TailgaugeError\nfrom tailgauge.rows.object_store import check\n"
     code += "try:\n    check(sys.argv[1])\nexcept TailgaugeError as error:\n    sys.exit(str(error))\n"
-    done = subprocess.run([sys.executable, "-c", code, url], capture_output=True, text=True, check=False)
+    done = subprocess.run(interpreter.command("-c", code, url), capture_output=True, text=True, check=False)
     if done.returncode:
         raise ObjectStoreError(f"--out {(done.stderr.strip().splitlines() or [url])[-1]}")
     folder = Path(tempfile.mkdtemp(prefix="tailgauge-out-")).resolve()
