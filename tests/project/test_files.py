@@ -1,4 +1,4 @@
-"""Sizes, names and first lines of the source files."""
+"""Names and first lines of the source files."""
 
 import ast
 from pathlib import Path
@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 FOLDERS = ("src", "analysis", "locustfiles", "tests", "docs", "bench")
-CEILING = 600
 BANNED = {"utils", "common", "helpers", "base", "manager", "factory", "registry"}
 
 
@@ -15,12 +14,6 @@ def sources(checkout) -> dict[str, str]:
     """Text of every Python file of the project, by its path from the root."""
     files = [path for folder in FOLDERS for path in sorted((checkout / folder).rglob("*.py"))]
     return {path.relative_to(checkout).as_posix(): path.read_text(encoding="utf-8") for path in files}
-
-
-def test_no_python_file_is_longer_than_the_ceiling(sources):
-    lengths = {name: text.count("\n") for name, text in sources.items()}
-
-    assert {name: n for name, n in lengths.items() if n > CEILING} == {}
 
 
 def test_every_python_file_opens_with_a_docstring(sources):
