@@ -37,7 +37,7 @@ from tailgauge.plan.spend_limit import Amount
 from tailgauge.plugins import plugin
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import RunFolder, new_run_id, write_json
-from tailgauge.rows.schema import COMPLETED, OK
+from tailgauge.rows.schema import COMPLETE, SERVED
 from tailgauge.sanitize import plain
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.schedule import Planned
@@ -258,7 +258,7 @@ class Run:
                 at = call["target"] == SECOND
                 url = call["url"] or self.target_urls[at]
                 raise TargetError(progress.preflight_failure(url, self.targets[at].protocol, call))
-            expected = {OK} if call["words"] else COMPLETED  # a call that only writes a prefix has no answer
+            expected = COMPLETE if call["words"] else SERVED  # a call that only writes a prefix has no answer
             if call["ended"] not in expected:
                 text = call["message"] or "no text"
                 self.notes.append(f"preflight {call['request_id']} ended as {call['ended']}: {text}")

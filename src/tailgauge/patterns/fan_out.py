@@ -22,7 +22,7 @@ from tailgauge.patterns.events import Done, Event, Give, Request, Steps, Take, T
 from tailgauge.patterns.legs import Leg, Legs, leg
 from tailgauge.patterns.pattern import Demand, Pattern
 from tailgauge.patterns.settings import TrafficSettings
-from tailgauge.rows.schema import CENSORED, COMPLETED, EMPTY, JOIN, OK, TIMEOUT
+from tailgauge.rows.schema import CENSORED, COMPLETED, CUT, EMPTY, JOIN, OK, TIMEOUT
 from tailgauge.table import Positive, Table, Tokens
 
 GATE = "legs"
@@ -159,5 +159,5 @@ def _ended(table: FanOutSettings, legs: Legs, event: Event, deadline_ns: int | N
     if len(answered) < needed and len(ends) < table.total and not is_due:
         return None
     if answered:
-        return OK if OK in answered else EMPTY
+        return next(ended for ended in (CUT, OK, EMPTY) if ended in answered)
     return failed[-1] if len(ends) == table.total else TIMEOUT

@@ -70,7 +70,7 @@ def _only(call: Call, number: int, cause: str, of_attempt: int | None) -> Leg:
     while True:
         event = yield Wait()
         if isinstance(event, Ended) and (event.leg, event.attempt) == (number, attempt):
-            winner = attempt if event.had_content or event.ended in schema.COMPLETED else None
+            winner = attempt if event.had_content or event.ended in schema.SERVED else None
             return LegEnd(
                 event.ended, event.at_ns, winner, attempt, event.text, None, event.retry_after_s, event.location
             )  # fmt: skip
@@ -145,7 +145,7 @@ class _Leg:
         self.hedger.ended(event.ended, event.at_ns, event.retry_after_s, call.target)
         if self.winner is not None:
             return self._end(event)
-        if event.ended in schema.COMPLETED:
+        if event.ended in schema.SERVED:
             yield from self._commit(event.attempt, event.at_ns)
             return self._end(event)
         if event.ended == schema.TIMEOUT and event.attempt == self.first:

@@ -159,7 +159,7 @@ class Hedger:
 
     def ended(self, ended: str, at_ns: int, retry_after_s: float | None, target: str) -> None:
         """A call ended, of whatever cause."""
-        if ended in schema.COMPLETED:
+        if ended in schema.SERVED:
             self._tokens = min(self._table.throttle_tokens, self._tokens + self._table.throttle_ratio)
         elif ended in _STRAIN:
             self._tokens = max(0.0, self._tokens - 1)

@@ -18,9 +18,9 @@ from tailgauge.patterns.legs import LegEnd, Legs, done, leg
 from tailgauge.patterns.pattern import Pattern
 from tailgauge.patterns.policies import Policies
 from tailgauge.patterns.settings import TrafficSettings
-from tailgauge.rows.schema import CANCELLED, CENSORED, CLIENT_ERROR, COMPLETED, FALLBACK, RESUBMIT, TIMEOUT
+from tailgauge.rows.schema import CANCELLED, CENSORED, CLIENT_ERROR, SERVED, FALLBACK, RESUBMIT, TIMEOUT
 
-_FINAL = COMPLETED | {CANCELLED, CENSORED, CLIENT_ERROR}  # no other model is called after these
+_FINAL = SERVED | {CANCELLED, CENSORED, CLIENT_ERROR}  # no other model is called after these
 
 
 class Streaming(Pattern):

@@ -15,7 +15,7 @@ from tailgauge.call import ASSISTANT, SCHEMAS, USER, Call, Message, Part, Prompt
 from tailgauge.patterns.events import Done, Request, Steps
 from tailgauge.patterns.legs import done, leg
 from tailgauge.patterns.pattern import Demand, Pattern
-from tailgauge.rows.schema import COMPLETED, OK
+from tailgauge.rows.schema import COMPLETE, COMPLETED
 from tailgauge.table import Table, Tokens
 
 SCHEMA = (
@@ -58,7 +58,7 @@ class Structured(Pattern):
             return done((yield from leg(call, request, self.policies)))
         prose = replace(self.call(request.prompt, request.output_tokens), keep_text=True)
         first = yield from leg(prose, request, self.policies)
-        if first.ended != OK or not first.text:  # nothing to put into fields
+        if first.ended not in COMPLETE or not first.text:  # nothing to put into fields
             return done(first)
         more = Message(ASSISTANT, (Part(first.text),)), Message(USER, (Part(INTO_FIELDS),))
         conversation = replace(request.prompt, messages=(*request.prompt.messages, *more))

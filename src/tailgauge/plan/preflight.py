@@ -16,14 +16,14 @@ from tailgauge.patterns.table import PATTERNS, Traffic, pattern_of
 from tailgauge.plan.spend_limit import FRAME_TOKENS, MARGIN, Sizing
 from tailgauge.prompts.words import WORDS, text
 from tailgauge.protocols.table import PROTOCOLS
-from tailgauge.rows.schema import COMPLETED, OVERLOADED, RATE_LIMITED
+from tailgauge.rows.schema import OVERLOADED, RATE_LIMITED, SERVED
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.settings import TASKS, TRACE
 
 SHORT_WORDS, LONG_WORDS = 32, 232
 MAX_PREFIXES = 1000  # that are written before a run
 OUTPUT_TOKENS = 16
-USABLE = COMPLETED | {RATE_LIMITED, OVERLOADED}  # outcomes with which a run makes sense
+USABLE = SERVED | {RATE_LIMITED, OVERLOADED}  # outcomes with which a run makes sense
 _PLAUSIBLE = (0.2, 20.0)  # tokens a word of our list
 _MOST_AROUND = 1_000_000  # tokens around a prompt
 LEAST_WORDS = 16  # of one token, so that prompts differ soon after their beginning

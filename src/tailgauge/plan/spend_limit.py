@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from tailgauge.call import JOB_SUBMIT, MESSAGE, Call, Prompt
-from tailgauge.rows.schema import COMPLETED, AttemptRow
+from tailgauge.rows.schema import SERVED, AttemptRow
 from tailgauge.scenario.prices import RATES, Price, Usage
 
 FRAME_TOKENS = 64  # what a chat template adds to a prompt, and to each of its messages a quarter
@@ -122,7 +122,7 @@ def used(row: AttemptRow, price: Price | None) -> Amount | None:
     """What an ended call has used; None where it is not known."""
     if row.sent_at_ns is None or (row.status or 0) >= 400:
         return Amount(1)
-    if row.ended not in COMPLETED or row.input_tokens is None or row.output_tokens is None:
+    if row.ended not in SERVED or row.input_tokens is None or row.output_tokens is None:
         return None
     hour, read = row.cache_creation_1h_input_tokens or 0, row.cache_read_input_tokens or 0
     short = (row.cache_creation_input_tokens or 0) - hour

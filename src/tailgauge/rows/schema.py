@@ -19,6 +19,9 @@ Schema history (docs/reference/data-format.md repeats it; every version has a fi
   7  0.1.0  target: first_due_at_ns, last_due_at_ns; received_at_ns is the kernel's time of arrival
   8  0.1.0  chunks: arrived_at_ns and lag_ns in every row, low_at_ns in every row that is not exact, no gap_ns;
             health: read_wait_max_ns
+  9  0.1.0  classes refused, filtered, cut and aborted; attempts: error_class, service_tier, speed, inference_geo,
+            fallback, iterations, server_tool_calls, tool_ready, cache_miss_reason, cache_missed_input_tokens,
+            stop_details, usage_marks, tolerated, not_understood, retry_after_from
 """
 
 from __future__ import annotations
@@ -28,29 +31,36 @@ from dataclasses import dataclass, field, fields
 from functools import cache, partial
 from typing import Annotated, get_args, get_type_hints
 
-SCHEMA_VERSION = 8
+SCHEMA_VERSION = 9
 
 # How an attempt, a leg or a request ended. `client_drop` is a request only: it was never sent.
 OK = "ok"
 EMPTY = "empty"  # complete, without content: TTFT is null
+CUT = "cut"  # ended by a limit before the plan's output_tokens, or although its answers end by themselves
+REFUSED = "refused"  # the model refused
+FILTERED = "filtered"  # a content filter took the answer, or the rest of it
+ABORTED = "aborted"  # the engine gave up: it says so, or names no finish reason, or one that nobody knows
 CANCELLED = "cancelled"  # by the traffic pattern: a hedge's loser, a user who left
+# These four by the status, or by an error inside the answer before any content.
 RATE_LIMITED = "rate_limited"  # 429
-OVERLOADED = "overloaded"  # 529 or 503; either also by the code of an error event before any content
+OVERLOADED = "overloaded"  # 529 or 503
 SERVER_ERROR = "server_error"  # other 5xx
 CLIENT_ERROR = "client_error"  # other 4xx, or a reply that is not the protocol
 CONNECT_ERROR = "connect_error"  # no response: DNS, TCP, TLS, or the connection lost before the headers
 TIMEOUT = "timeout"  # the attempt's deadline
-STREAM_ERROR = "stream_error"  # another error event after HTTP 200, or a stream that is not what it says
+STREAM_ERROR = "stream_error"  # an error after content, or a stream that is not what it says
 TRUNCATED = "truncated"  # the body ended without the protocol's end mark
 PLUGIN_ERROR = "plugin_error"  # a request only: the code of its pattern or prompt, a plugin's, raised
 CENSORED = "censored"  # still in flight when the drain ended
 CLIENT_DROP = "client_drop"  # arrived at the in-flight cap and was not sent
 ENDED_CLASSES = (
-    OK, EMPTY, CANCELLED, RATE_LIMITED, OVERLOADED, SERVER_ERROR, CLIENT_ERROR, CONNECT_ERROR, TIMEOUT, STREAM_ERROR,
+    OK, EMPTY, CUT, REFUSED, FILTERED, ABORTED, CANCELLED, RATE_LIMITED, OVERLOADED, SERVER_ERROR, CLIENT_ERROR, CONNECT_ERROR, TIMEOUT, STREAM_ERROR,
     TRUNCATED, PLUGIN_ERROR,
 )  # fmt: skip
-COMPLETED = frozenset({OK, EMPTY})  # the endpoint did its part; only OK counts as a success
-NOT_FAILED = frozenset({OK, CANCELLED})  # a request that was cancelled ended as its user wanted
+COMPLETED = frozenset({OK, EMPTY, CUT})  # an answer, maybe without content; what joins wait for
+COMPLETE = frozenset({OK, CUT})  # the user got an answer, whole or as far as a limit allowed
+SERVED = frozenset({OK, EMPTY, CUT, REFUSED, FILTERED})  # the target ended it: it is billed, and never sent again
+NOT_FAILED = frozenset({OK, CUT, CANCELLED})  # a request that was cancelled ended as its user wanted
 
 # Stages of a run. Preflight stands outside every statistic.
 PREFLIGHT = "preflight"
@@ -167,11 +177,11 @@ class AttemptRow:
     ended_at_ns: Annotated[Int64 | None, "last byte, or the failure; null when censored"] = None
     cancelled_at_ns: Annotated[Int64 | None, "the client closed the connection"] = None
     ended: Annotated[String, "class of the outcome, or censored"] = CENSORED
-    limit_kind: Annotated[String | None, "of a 429: requests, input_tokens, output_tokens, ..."] = None
+    limit_kind: Annotated[String | None, "of a rate limit: requests, input_tokens, output_tokens, ..."] = None
     status: Annotated[Int16 | None, "HTTP status"] = None
     error_type: Annotated[String | None, "error name of the target or the system, or a protocol violation: see `tailgauge docs security`"] = None
     error_body: Annotated[String | None, "first 2 kB of the error, secrets removed"] = None
-    retry_after_s: Annotated[Float64 | None, "retry-after header, in seconds"] = None
+    retry_after_s: Annotated[Float64 | None, "how long to wait before a retry as the target says, in seconds"] = None
     rate_limit_headers: Annotated[String | None, "every rate-limit header, as a JSON object"] = None
     server_request_id: Annotated[String | None, "the server's id of the call"] = None
     connection: Annotated[Int32 | None, "number of the connection within the worker"] = None
@@ -215,6 +225,21 @@ class AttemptRow:
     first_difference: Annotated[Int64 | None, "first byte in which the shared part differs from the last one of its number; null if equal or unknown"] = None
     pool_wait_ns: Annotated[Int64 | None, "wait for a connection, including the time to open one; null if there was none"] = None
     last_thinking_at_ns: Annotated[Int64 | None, "last thinking: a non-empty delta, or the start of a block, whose content may be hidden"] = None
+    error_class: Annotated[String | None, "of an error inside the answer: the class that its status would have, also after content"] = None
+    service_tier: Annotated[String | None, "service tier named by the response"] = None
+    speed: Annotated[String | None, "speed mode named by the response"] = None
+    inference_geo: Annotated[String | None, "region of inference named by the response"] = None
+    fallback: Annotated[String | None, "model that another one replaced within the answer; `model` is the one that served"] = None
+    iterations: Annotated[String | None, "JSON: what is billed for each iteration of the answer, where the target lists them: type, model and token counts"] = None
+    server_tool_calls: Annotated[Int32 | None, "calls of server tools in the answer, such as web searches; null without any"] = None
+    tool_ready: Annotated[String | None, "JSON: when the input of each tool call was complete, ns since sent, by call id"] = None
+    cache_miss_reason: Annotated[String | None, "why the target's cache missed, as the target says"] = None
+    cache_missed_input_tokens: Annotated[Int64 | None, "prompt tokens of that miss, as the target says"] = None
+    stop_details: Annotated[String | None, "what the target says of its stop reason, such as the category of a refusal"] = None
+    usage_marks: Annotated[String | None, "token counts beyond what was requested, comma-separated: input, output; they are in no figure of cache, cost or TPOT"] = None
+    tolerated: Annotated[String | None, "what the answer has that is not the protocol's and was read like the SDK reads it, comma-separated"] = None
+    not_understood: Annotated[String | None, "limit headers and usage fields that the table of vendors does not have, comma-separated"] = None
+    retry_after_from: Annotated[String | None, "where retry_after_s stands: retry-after-ms, retry-after, or a reset header"] = None
 
 
 @dataclass(slots=True)

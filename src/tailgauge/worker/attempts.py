@@ -30,7 +30,7 @@ from tailgauge.protocols.protocol import Opened
 from tailgauge.protocols.target import Endpoint
 from tailgauge.redaction import shown
 from tailgauge.rows.recorder import Recorder
-from tailgauge.rows.schema import CANCELLED, CLIENT_ERROR, COMPLETED, OK, PREFLIGHT, STEADY, AttemptRow
+from tailgauge.rows.schema import CANCELLED, CLIENT_ERROR, OK, PREFLIGHT, SERVED, STEADY, AttemptRow
 from tailgauge.transport.connection import NO_DESCRIPTOR
 from tailgauge.transport.exchange import STALE, Exchange, HeldBytes
 from tailgauge.transport.reader import READER
@@ -207,7 +207,7 @@ class Attempts:
             log.error("request %s was not sent: %s", key, result.error_body)
         ended_at_ns = exchange.ended_at_ns or monotonic_ns()
         if self._cache is not None:
-            if result.ended in COMPLETED:
+            if result.ended in SERVED:
                 self._cache.begun(key, ended_at_ns)  # an answer without content has begun too
             self._cache.ended(key, ended_at_ns)
         if self.guard is None or self.guard.is_of_calls_only:

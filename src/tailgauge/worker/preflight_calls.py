@@ -19,7 +19,7 @@ from tailgauge.prompts import Maker
 from tailgauge.prompts.words import COUNTED, WORDS, token_counts
 from tailgauge.protocols.table import is_self_hosted
 from tailgauge.rows.recorder import Recorder
-from tailgauge.rows.schema import CENSORED, COMPLETED, PREFLIGHT, AttemptRow, RequestRow
+from tailgauge.rows.schema import CENSORED, PREFLIGHT, SERVED, AttemptRow, RequestRow
 from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.prices import Price
 from tailgauge.worker.attempt_row import RequestRef
@@ -78,7 +78,7 @@ def try_out(
 
 def prompt_tokens(row: AttemptRow) -> int | None:
     """All tokens of the prompt, as the target counts them."""
-    if row.input_tokens is None or row.ended not in COMPLETED:
+    if row.input_tokens is None or row.ended not in SERVED:
         return None
     return row.input_tokens + (row.cache_read_input_tokens or 0) + (row.cache_creation_input_tokens or 0)
 
