@@ -78,6 +78,12 @@ class Prompt:
     unique: bool = False
     tokens: int = 0
 
+    @property
+    def text_bytes(self) -> int:
+        """About how many bytes of text it has, without tools and the user's own blocks."""
+        parts = [*self.system, *(part for message in self.messages for part in message.parts)]
+        return sum(len(part.text) for part in parts)
+
     @classmethod
     def of(cls, text: str) -> Prompt:
         """One user message."""
@@ -93,6 +99,7 @@ class Call:
     model: str | None = None  # else the target's
     target: str = MAIN
     stream: bool = True
+    ends_naturally: bool = False  # its answer should end by itself, before max_tokens
     thinking: str = "off"  # off, adaptive, enabled
     thinking_tokens: int = 0  # budget, where enabled
     use_tool: bool = False  # the model must use one of the prompt's tools

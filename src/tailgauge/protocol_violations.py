@@ -17,6 +17,8 @@ TOO_MANY_EVENTS = "too_many_events"
 MALFORMED_EVENT = "malformed_event"
 MALFORMED_USAGE = "malformed_usage"
 MALFORMED_ANSWER = "malformed_answer"
+CONTENT_AFTER_END = "content_after_end"
+SECOND_MESSAGE = "second_message"
 EVENTS_REPEATED = "events_repeated"
 EVENTS_SKIPPED = "events_skipped"
 STREAM_RESTARTED = "stream_restarted"
@@ -33,6 +35,43 @@ VIOLATIONS = {  # name -> what is wrong with the answer
     MALFORMED_EVENT: "an event that is not the protocol's",
     MALFORMED_USAGE: "token counts that cannot be",
     MALFORMED_ANSWER: "an answer that is not the protocol's",
+    CONTENT_AFTER_END: "content behind the end of the answer",
+    SECOND_MESSAGE: "two messages in one answer",
+}
+
+# What is not the protocol's and is read as the official SDK reads it, or as the peers of this target do.
+DONE_AFTER_STOP = "done_after_stop"
+DATA_AFTER_DONE = "data_after_done"
+DONE_BY_PREFIX = "done_by_prefix"
+NO_DONE = "no_done"
+EMPTY_DATA = "empty_data"
+UNKNOWN_EVENT = "unknown_event"
+CONTENT_LIST = "content_list"
+CONTENT_IN_START = "content_in_start"
+TOOL_WITHOUT_INDEX = "tool_without_index"
+TOOLS_OF_EQUAL_INDEX = "tools_of_equal_index"
+TOOL_INPUT_OBJECT = "tool_input_object"
+CONTENT_AFTER_FINISH = "content_after_finish"
+NO_DELTA = "no_delta"
+THINKING_IN_TEXT = "thinking_in_text"
+NO_EVENT_NAME = "no_event_name"
+
+TOLERATED = {  # name -> what the answer has
+    DONE_AFTER_STOP: "[DONE] behind message_stop",
+    DATA_AFTER_DONE: "data behind [DONE], which no client reads",
+    DONE_BY_PREFIX: "more text behind [DONE] on its line",
+    NO_DONE: "no [DONE] behind the finish reason",
+    EMPTY_DATA: "events with empty data",
+    UNKNOWN_EVENT: "events of unknown types",
+    CONTENT_LIST: "content as a list of parts",
+    CONTENT_IN_START: "content in content_block_start",
+    TOOL_WITHOUT_INDEX: "tool calls without an index",
+    TOOLS_OF_EQUAL_INDEX: "tool calls that share an index",
+    TOOL_INPUT_OBJECT: "tool input as an object",
+    CONTENT_AFTER_FINISH: "content behind the finish reason",
+    NO_DELTA: "message_delta without a delta",
+    THINKING_IN_TEXT: "thinking in the text, between <think> tags",
+    NO_EVENT_NAME: "events without a name",
 }
 
 DAMAGES = {  # name -> what is wrong with an answer over several connections, each of which keeps to the protocol

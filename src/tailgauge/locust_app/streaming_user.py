@@ -186,4 +186,4 @@ def _answer(drive: Drive | None, asked_at_ns: int) -> Answer:
         return Answer("", done.ended, None, None, e2e_ms, {})
     first = call.decoder.first_content
     ttft_ms = None if first is None else (first.at - asked_at_ns) / 1e6
-    return Answer(done.text or "", done.ended, call.status, ttft_ms, e2e_ms, dict(call.decoder.usage))
+    return Answer(done.text or "", done.ended, call.status, ttft_ms, e2e_ms, dict(call.decoder.usage.live()))

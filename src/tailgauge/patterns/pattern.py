@@ -122,4 +122,5 @@ class Pattern(ABC):
             prompt, max_tokens, model=traffic.model, target=traffic.target, stream=traffic.stream,
             thinking=traffic.thinking, thinking_tokens=budget, use_tool=traffic.tools > 0,
             keep_text=self.keeps_text, bytes_per_s=traffic.reader.bytes_per_s,
+            ends_naturally=traffic.ends == "natural",
         )  # fmt: skip

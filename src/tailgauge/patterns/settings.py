@@ -244,6 +244,8 @@ class TrafficSettings(Table):
     """fields merged into the JSON body of these calls, over the target's"""
     output: Literal["exact"] | None = None
     """`exact`: the engine generates `output_tokens` whatever the model says; default where the model ends"""
+    ends: Literal["limit", "natural"] = "limit"
+    """`natural`: an answer should end by itself, and one that ends at `output_tokens` is cut; `limit`: it may end there"""
     session: Session = Session()
     cache: Cache | None = Field(None)
     retry: Retry = Retry()
@@ -271,5 +273,7 @@ class TrafficSettings(Table):
             raise ValueError(f"output: {why}: leave out `exact` or tools")
         if self.output == "exact" and (same := self.body.keys() & EXACT_KEYS):
             raise ValueError(f"body.{min(same)}: output = 'exact' sets it: leave out one of them")
+        if self.output == "exact" and self.ends == "natural":
+            raise ValueError("ends: output = 'exact' ends each answer at output_tokens: leave out one of them")
         if self.hedge.policy != "off" and (self.fallback.after_s is not None or self.cancel.share > 0):
             raise ValueError("hedge: cannot be combined with fallback or cancel")

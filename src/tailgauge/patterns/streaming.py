@@ -18,7 +18,7 @@ from tailgauge.patterns.legs import LegEnd, Legs, done, leg
 from tailgauge.patterns.pattern import Pattern
 from tailgauge.patterns.policies import Policies
 from tailgauge.patterns.settings import TrafficSettings
-from tailgauge.rows.schema import CANCELLED, CENSORED, CLIENT_ERROR, SERVED, FALLBACK, RESUBMIT, TIMEOUT
+from tailgauge.rows.schema import CANCELLED, CENSORED, CLIENT_ERROR, FALLBACK, RESUBMIT, SERVED, TIMEOUT
 
 _FINAL = SERVED | {CANCELLED, CENSORED, CLIENT_ERROR}  # no other model is called after these
 

@@ -121,6 +121,14 @@ def sizing(scenario: Scenario, learnt: Learnt) -> Sizing:
     return Sizing(per_byte, max(FRAME_TOKENS, 2 * learnt.overhead_tokens))
 
 
+def most_input(scenario: Scenario, learnt: Learnt) -> Sizing:
+    """How many input tokens a call can have, as far as the preflight has shown; the target may add a prompt of its own."""
+    measured = sizing(scenario, learnt)
+    if measured != Sizing():
+        return measured
+    return Sizing(frame=max(FRAME_TOKENS, 2 * learnt.overhead_tokens))
+
+
 def _is_generated(traffic: Traffic) -> bool:
     """Whether prompts consist of generated words only: no files, no answers of the model, no tool definitions."""
     grows = traffic.session.grow and traffic.session.turns_mean > 1

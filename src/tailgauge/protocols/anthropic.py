@@ -16,9 +16,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import quote
 
 from tailgauge import call as needs
+from tailgauge import protocol_violations as violations
 from tailgauge.call import ASSISTANT, JOB_FETCH, JOB_POLL, JOB_SUBMIT, USER, Call, Part, Prompt, Tool
 from tailgauge.protocols import protocol
-from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder, error_of, text_or_none, tree_of
+from tailgauge.protocols.decoder import (
+    KIND_CODE,
+    StreamDecoder,
+    looks_like_error,
+    text_or_none,
+    tree_of,
+)
 from tailgauge.protocols.protocol import TEXT_BLOCK, Opened, Provider, WireProtocol
 from tailgauge.protocols.stencil import FREE, Changing
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
@@ -31,6 +38,9 @@ _SERVER_TOOLS = (
     "web_search", "web_fetch", "code_execution", "bash_code_execution", "text_editor_code_execution", "tool_search",
 )  # fmt: skip
 _COUNTERS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+_SERVER_TOOL_BLOCKS = frozenset({"server_tool_use", "mcp_tool_use"})
+_DONE = b"[DONE]"
+_MOST_ITERATIONS = 50
 _DELTAS = {
     "text_delta": (_TEXT, "text"),
     "thinking_delta": (_THINKING, "thinking"),
@@ -101,33 +111,47 @@ class Anthropic(WireProtocol):
     @staticmethod
     def on_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:
         """Decode one event of the Messages stream."""
+        if not data or data.startswith(_DONE):
+            _on_no_event(decoder, data)
+            return
         event = tree_of(data)
         kind = event.get("type") or name.decode("ascii", "replace")
         if kind == "content_block_delta":
             decoder.seen()
-            delta = event["delta"]
-            if (content := _DELTAS.get(delta.get("type"))) is not None:
-                decoder.content(content[0], delta[content[1]])
+            _on_delta(decoder, event)
             return
         if kind == "ping":
             return
         decoder.seen()
+        if not name:
+            decoder.tolerate(violations.NO_EVENT_NAME)
         _on_landmark(decoder, "error" if name == b"error" else kind, event)
 
     @staticmethod
     def on_whole(decoder: StreamDecoder, body: bytes) -> None:
         """Decode a message that came without a stream; raises ValueError and its like for what is no message."""
         message = tree_of(body)
-        if message.get("error"):
-            decoder.error = error_of(message)
+        if looks_like_error(message):
+            decoder.error_event(message)
             return
-        decoder.message_id, decoder.model = text_or_none(message["id"]), text_or_none(message["model"])
+        decoder.message_id = text_or_none(message["id"])
+        decoder.model = text_or_none(message["model"])
         decoder.stop_reason = text_or_none(message["stop_reason"])
-        decoder.count(**_counters(message["usage"]))
-        blocks = message["content"]
-        texts = "".join(block["text"] for block in blocks if block["type"] == "text")
-        inputs = [block["input"] for block in blocks if block["type"] == "tool_use"]
-        decoder.whole_content(texts, "".join(map(json.dumps, inputs)))
+        _read_facts(decoder, message)
+        _read_usage(decoder, message["usage"])
+        texts = []
+        inputs = []
+        for block in message["content"]:
+            kind = block["type"]
+            if kind == "text":
+                texts.append(block["text"])
+            elif kind in _SERVER_TOOL_BLOCKS:
+                decoder.server_tool(block.get("name"))
+            elif kind.endswith("tool_use"):
+                inputs.append(json.dumps(block["input"]))
+            elif kind == "fallback":
+                _on_fallback(decoder, block)
+        decoder.whole_content("".join(texts), "".join(inputs))
 
     @staticmethod
     def on_job(decoder: StreamDecoder, body: bytes) -> None:
@@ -213,29 +237,171 @@ def _results(sdk: anthropic.Anthropic, job: str, headers: dict[str, str]) -> Ite
         response.close()
 
 
+def _on_no_event(decoder: StreamDecoder, data: bytes) -> None:
+    """Note what the SDK skips: empty data, and the end mark of another protocol."""
+    if not data:
+        decoder.tolerate(violations.EMPTY_DATA)
+    elif decoder.stopped is None:
+        decoder.tolerate(violations.UNKNOWN_EVENT)
+    else:
+        decoder.tolerate(violations.DONE_AFTER_STOP)
+
+
+def _on_delta(decoder: StreamDecoder, event: dict[str, Any]) -> None:
+    delta = event["delta"]
+    kind = delta.get("type")
+    content = _DELTAS.get(kind)
+    if content is None:
+        _on_other_delta(decoder, kind)
+    elif content[0] != _TOOL:
+        decoder.content(content[0], delta[content[1]])
+    elif event.get("index") not in decoder.server_blocks:
+        decoder.content(_TOOL, delta[content[1]])
+
+
+def _on_other_delta(decoder: StreamDecoder, kind: Any) -> None:
+    """Decode a delta that brings no content of the answer."""
+    if kind == "citations_delta":
+        decoder.citations = (decoder.citations or 0) + 1
+    elif kind == "compaction_delta":
+        decoder.usage.explained = True
+    elif kind == "signature_delta":
+        decoder.thinks()
+    else:
+        decoder.tolerate(violations.UNKNOWN_EVENT)
+
+
 def _on_landmark(decoder: StreamDecoder, kind: str, event: dict[str, Any]) -> None:
     """Decode an event that is no content; unknown ones pass."""
     match kind:
         case "message_start":
-            message = event["message"]
-            decoder.message_id = text_or_none(message.get("id"))
-            decoder.model = text_or_none(message.get("model"))
-            decoder.count(**_counters(message.get("usage") or {}))
+            _on_start(decoder, event["message"])
         case "content_block_start":
-            block = event["content_block"].get("type")
-            if block == "tool_use":
-                decoder.tool(event.get("index"))
-            elif block in {"thinking", "redacted_thinking"}:
-                decoder.thinks()
+            _on_block(decoder, event.get("index"), event["content_block"])
         case "content_block_stop":
             decoder.tool_done(event.get("index"))
         case "message_delta":
-            decoder.stop_reason = text_or_none(event["delta"].get("stop_reason"))
-            decoder.count(**_counters(event.get("usage") or {}))
+            _on_message_delta(decoder, event)
         case "message_stop":
             decoder.stop()
         case "error":
             decoder.error_event(event)
+        case _ if looks_like_error(event):
+            decoder.error_event(event)
+        case _:
+            decoder.tolerate(violations.UNKNOWN_EVENT)
+
+
+def _on_start(decoder: StreamDecoder, message: dict[str, Any]) -> None:
+    if decoder.has_started:
+        decoder.violate(violations.SECOND_MESSAGE, "a second message_start")
+        return
+    decoder.has_started = True
+    decoder.message_id = text_or_none(message.get("id"))
+    decoder.model = text_or_none(message.get("model"))
+    _read_facts(decoder, message)
+    _read_usage(decoder, message.get("usage") or {})
+    # What stands here is a first piece of the answer; only message_delta has the count of all of it.
+    decoder.usage.forget("output_tokens")
+    for block in message.get("content") or ():
+        _on_block(decoder, None, block)
+
+
+def _on_block(decoder: StreamDecoder, index: Any, block: dict[str, Any]) -> None:
+    kind = block.get("type") or ""
+    if kind in _SERVER_TOOL_BLOCKS:
+        decoder.server_blocks.add(index)
+        decoder.server_tool(block.get("name"))
+    elif kind.endswith("tool_use"):
+        decoder.tool(index, block.get("id"))
+        _content_in_start(decoder, _TOOL, block.get("input"))
+    elif kind in {"thinking", "redacted_thinking"}:
+        decoder.thinks()
+        _content_in_start(decoder, _THINKING, block.get("thinking"))
+    elif kind == "text":
+        _content_in_start(decoder, _TEXT, block.get("text"))
+    elif kind == "fallback":
+        _on_fallback(decoder, block)
+    elif kind == "compaction":
+        decoder.usage.explained = True
+    elif not kind.endswith("_tool_result") and kind != "container_upload":
+        decoder.tolerate(violations.UNKNOWN_EVENT)
+
+
+def _content_in_start(decoder: StreamDecoder, kind: int, content: Any) -> None:
+    """Decode content that has come with the start of its block, where it should be empty."""
+    if content:
+        decoder.tolerate(violations.CONTENT_IN_START)
+        decoder.content(kind, content if isinstance(content, str) else json.dumps(content))
+
+
+def _on_fallback(decoder: StreamDecoder, block: dict[str, Any]) -> None:
+    """Decode the place from which another model goes on."""
+    decoder.usage.explained = True
+    before = block.get("from") or {}
+    after = block.get("to") or {}
+    decoder.served.fallback = text_or_none(before.get("model")) or decoder.model
+    decoder.model = text_or_none(after.get("model")) or decoder.model
+
+
+def _on_message_delta(decoder: StreamDecoder, event: dict[str, Any]) -> None:
+    delta = event.get("delta")
+    if delta is None:
+        decoder.tolerate(violations.NO_DELTA)
+        delta = {}
+    decoder.stop_reason = text_or_none(delta.get("stop_reason")) or decoder.stop_reason
+    details = delta.get("stop_details")
+    if isinstance(details, dict):
+        decoder.served.stop_details = _details_text(details)
+    _read_usage(decoder, event.get("usage") or {})
+    _read_facts(decoder, event)
+
+
+def _details_text(details: dict[str, Any]) -> str | None:
+    category = text_or_none(details.get("category")) or text_or_none(details.get("type"))
+    explanation = text_or_none(details.get("explanation"))
+    return ": ".join(filter(None, (category, explanation))) or None
+
+
+def _read_facts(decoder: StreamDecoder, message: dict[str, Any]) -> None:
+    """Read why the target's cache missed, where it says so."""
+    diagnostics = message.get("diagnostics")
+    reason = diagnostics.get("cache_miss_reason") if isinstance(diagnostics, dict) else None
+    if isinstance(reason, dict):
+        decoder.served.cache_miss_reason = text_or_none(reason.get("type"))
+        missed = reason.get("cache_missed_input_tokens")
+        if type(missed) is int:
+            decoder.served.cache_missed_input_tokens = missed
+
+
+def _read_usage(decoder: StreamDecoder, usage: dict[str, Any]) -> None:
+    if not usage:
+        return
+    decoder.read_usage(usage)
+    served = decoder.served
+    served.service_tier = text_or_none(usage.get("service_tier")) or served.service_tier
+    served.speed = text_or_none(usage.get("speed")) or served.speed
+    served.inference_geo = text_or_none(usage.get("inference_geo")) or served.inference_geo
+    iterations = usage.get("iterations")
+    if isinstance(iterations, list) and iterations:
+        _read_iterations(decoder, iterations[:_MOST_ITERATIONS])
+
+
+def _read_iterations(decoder: StreamDecoder, iterations: list[Any]) -> None:
+    """Read what is billed for each step of an answer, compactions and models that gave up included."""
+    rows = []
+    for iteration in iterations:
+        row: dict[str, Any] = {"type": text_or_none(iteration.get("type"))}
+        row["model"] = text_or_none(iteration.get("model"))
+        row |= {name: count for name, count in _counters(iteration).items() if type(count) is int}
+        rows.append(row)
+    decoder.served.iterations = json.dumps(rows)
+    if len(rows) > 1 or rows[0]["type"] != "message":
+        decoder.usage.explained = True
+    served_by = [row["model"] for row in rows if row["type"] == "fallback_message" and row["model"]]
+    if served_by:
+        decoder.served.fallback = decoder.served.fallback or decoder.model
+        decoder.model = served_by[-1]
 
 
 def _total(usages: Iterable[dict[str, Any]]) -> Counter[str]:

@@ -15,14 +15,16 @@ from typing import Any
 import jiter
 
 from tailgauge import protocol_violations as violations
+from tailgauge import vendors
 from tailgauge.call import MESSAGE
 from tailgauge.plugins.plugin import fault
 from tailgauge.protocols import sse_parser
 from tailgauge.protocols.event_ids import EventIds, id_of
 from tailgauge.protocols.sse_parser import EventSizeError, IdSplitter, Splitter, check_values
 from tailgauge.protocols.stencil import Plain, Stencil, Stencils
+from tailgauge.protocols.usage import Usage
 from tailgauge.redaction import shown
-from tailgauge.rows.schema import CHUNK_KINDS, TEXT, THINKING, TOOL_JSON, Chunks
+from tailgauge.rows.schema import CHUNK_KINDS, STREAM_ERROR, TEXT, THINKING, TOOL_JSON, Chunks
 
 KIND_CODE = {kind: code for code, kind in enumerate(CHUNK_KINDS)}
 _TEXT, _THINKING, _TOOL = KIND_CODE[TEXT], KIND_CODE[THINKING], KIND_CODE[TOOL_JSON]
@@ -38,13 +40,45 @@ _OPENS = frozenset(("", "{", "["))
 _NUMBER_GOES_ON = frozenset("0123456789+-.eE")
 MAX_FOLLOWED = 65_536  # characters of an answer whose first field is sought: each piece parses all before it
 MAX_PHASES = 50  # of one answer
+MAX_TOOLS = 50  # calls of one answer whose times are kept
+MAX_UNKNOWN = 20  # fields of one answer that are named
 MAX_NAME = 100  # characters of a phase's name
 MAX_ERROR_TEXT = 2000  # characters
+_THINK = "<think>"
+_THINK_END = "</think>"
 _MAX_KIND = 90  # characters of the name of an error
 _SHOWN = 200  # characters of what was wrong, and of names
 
 OnEvent = Callable[["StreamDecoder", bytes, Any], None]
 OnWhole = Callable[["StreamDecoder", bytes], None]
+
+
+@dataclass(frozen=True, slots=True)
+class StreamError:
+    """An error inside an answer: the name and text of it, and the class that it gives the attempt.
+
+    `error_class`: what a response of its status would be; None of a violation, or where nothing tells.
+    """
+
+    kind: str
+    text: str
+    ended: str = STREAM_ERROR
+    error_class: str | None = None
+
+
+@dataclass(slots=True)
+class ServedAs:
+    """What an answer says of how it was served. None: it does not say."""
+
+    service_tier: str | None = None
+    speed: str | None = None
+    inference_geo: str | None = None
+    fallback: str | None = None  # the model that was replaced
+    iterations: str | None = None  # JSON
+    cache_miss_reason: str | None = None
+    cache_missed_input_tokens: int | None = None
+    stop_details: str | None = None
+    server_tool_calls: int | None = None
 
 
 @dataclass(slots=True)
@@ -68,9 +102,9 @@ class StreamDecoder:
     _same: tuple[bytes, ...] | None = None  # what must not change, in the last read that a stencil served
     _has_skimmed = False  # by a stencil, what came before the event
     _in_conversations = _malformed = 0
-    _tool: Any = None  # index of the first tool block
     _at = _low = _read_at = _read_index = 0
-    _wrong_usage: str | None = None
+    _taken_chars = 0
+    _is_thinking_in_text = False
     watching = True
     broken = False  # it is not followed any further; `error` has the reason
     events = chunks = taken = 0
@@ -88,7 +122,8 @@ class StreamDecoder:
     watched: Stamp | None = None  # of the chunk with number `watch_chunks`
     stopped: Stamp | None = None
     finished = False  # the protocol's end mark, or its equivalent, was seen
-    error_code: Any = None  # of an error before any content, a status where it is one
+    has_started = False  # the message of the answer has begun
+    is_refusal = False  # its text says that the model refuses
     message_id: str | None = None
     model: str | None = None
     stop_reason: str | None = None
@@ -99,8 +134,11 @@ class StreamDecoder:
         self, on_event: OnEvent, *, on_whole: OnWhole | None = None, stencils: Stencils | None = None,
         keep_text: bool = False, watch_field: bool = False, watch_chunks: int = 0, max_tokens: int = 0,
         obeys_max_tokens: bool = False, kind: str = MESSAGE, event_ids: EventIds | None = None,
+        protocol: str = "", ends_naturally: bool = False,
     ) -> None:  # fmt: skip
         self.kind = kind  # of the call
+        self.ends_naturally = ends_naturally
+        self.protocol = protocol
         self.statuses = _OK if kind == MESSAGE else _OF_JOBS
         self._on_event = (
             on_event if event_ids is None else _noting(event_ids, splitter := IdSplitter(), on_event)
@@ -110,17 +148,23 @@ class StreamDecoder:
         self.streams = on_whole is None
         self._watch_chunks = watch_chunks
         self._most = MANY_EVENTS + EVENTS_PER_TOKEN * max_tokens
-        self._most_tokens = max_tokens if obeys_max_tokens else None
+        self.max_tokens = max_tokens if obeys_max_tokens else None
         self._most_text = MAX_TEXT + TEXT_PER_TOKEN * max_tokens
         self._field = FirstField() if watch_field else None
         self._kept = {_TEXT: bytearray(), _TOOL: bytearray()} if keep_text else None
         self._event_ids = event_ids
         self._splitter: Splitter = Splitter() if event_ids is None else splitter
         self.fresh = Chunks()
-        # Type and message of an error inside the stream.
-        self.error: tuple[str, str] | None = None if event_ids is None else event_ids.connect()
-        self.usage: dict[str, int | None] = {}
+        self.error: StreamError | None = None
+        if event_ids is not None and (problem := event_ids.connect()) is not None:
+            self.error = StreamError(*problem)
+        self.usage = Usage(protocol)
+        self.served = ServedAs()
+        self.tools = ToolCalls()
+        self.server_blocks: set[Any] = set()  # blocks whose input is for a tool of the target
         self.phases: dict[str, int] = {}  # when each began first
+        self.tolerated: dict[str, None] = {}  # names, in the order in which they came
+        self.unknown: dict[str, None] = {}  # fields that nobody knows, likewise
 
     @property
     def text(self) -> str | None:
@@ -173,25 +217,51 @@ class StreamDecoder:
                 return
         self._has_skimmed = False
         if self._splitter.is_marked:
-            self.error = self.error or (violations.MALFORMED_EVENT, "a byte order mark inside the stream")
+            self.violate(violations.MALFORMED_EVENT, "a byte order mark inside the stream")
 
     def _note(self, error: Exception, kind: str, where: str) -> None:
         """Note an error in what the peer sent, or in a plugin's code; others are ours, and raised."""
         found = fault(error)
         if not (isinstance(error, _MALFORMED) or found):
             raise error
-        self.error = self.error or (kind, f"{found or type(error).__name__} in {where}")
+        self.violate(kind, f"{found or type(error).__name__} in {where}")
 
     def error_event(self, event: Any) -> None:
-        """Note an error of the target's; the first is kept."""
+        """Note an error of the target's, in any shape; the first is kept."""
+        kind, text = error_of(event)
+        self._fail(kind, text, class_of_error_event(event))
+
+    def fail(self, kind: str, text: str, status: int | None = None) -> None:
+        """Note an error of the target's whose status is known, or its name alone; the first is kept."""
+        kind = violations.quoted(shown(kind, _MAX_KIND))
+        self._fail(kind, shown(text, MAX_ERROR_TEXT), vendors.class_of_error(status, kind))
+
+    def _fail(self, kind: str, text: str, error_class: str | None) -> None:
+        if self.error is not None:
+            return
+        # After content the user has seen a part of it: the stream is broken, whatever broke it.
+        is_early = error_class is not None and not self.has_content
+        ended = error_class if is_early and error_class is not None else STREAM_ERROR
+        self.error = StreamError(kind, text, ended, error_class)
+
+    def violate(self, kind: str, text: str) -> None:
+        """Note a violation of the protocol; the first error is kept."""
         if self.error is None:
-            inner = event.get("error")
-            self.error_code = inner.get("code") if isinstance(inner, dict) and not self.has_content else None
-            self.error = error_of(event)
+            self.error = StreamError(kind, text)
+
+    def tolerate(self, name: str) -> None:
+        """Note what is not the protocol's and is read as the SDK reads it."""
+        self.tolerated[name] = None
+
+    def not_understood(self, name: str) -> None:
+        """Note a field that looks like a count and is not known."""
+        if len(self.unknown) < MAX_UNKNOWN:
+            self.unknown[name] = None
 
     def _give_up(self, kind: str, text: str) -> None:
         """Follow it no further; the first error is kept."""
-        self.error, self.broken = self.error or (kind, text), True
+        self.violate(kind, text)
+        self.broken = True
 
     def skim(
         self, reads: Sequence[bytes], arrived: Sequence[int], read_at: Sequence[int], begin: int, read_index: int,
@@ -246,7 +316,8 @@ class StreamDecoder:
     @property
     def _is_plain(self) -> bool:
         """Whether a content event is no more than a chunk now: no pattern waits for it, and the model is known."""
-        return not self.watching and self._field is None and self.model is not None
+        waits = self.watching or self._field is not None or self.model is None
+        return not (waits or self.server_blocks)
 
     def _add(
         self, chars: Iterable[int], arrived: Sequence[int], low: array[int], read_at: Sequence[int],
@@ -294,14 +365,29 @@ class StreamDecoder:
         """Stamp of the event being handled."""
         return Stamp(self._at, self._low or None, self._read_at)
 
-    def content(self, kind: int, text: str) -> None:
-        """A content delta; empty ones are no chunks."""
+    def text_delta(self, text: str) -> None:
+        """Take text of an answer, which may begin with its thinking between <think> tags."""
+        if self.first_text is None and (self._is_thinking_in_text or text.startswith(_THINK)):
+            self._thinking_in_text(text)
+        else:
+            self.content(_TEXT, text)
+
+    def _thinking_in_text(self, text: str) -> None:
+        self.tolerate(violations.THINKING_IN_TEXT)
+        thinking, mark, rest = text.removeprefix(_THINK).partition(_THINK_END)
+        self._is_thinking_in_text = not mark
+        self.thinks()
+        self.content(_THINKING, thinking)
+        self.content(_TEXT, rest.lstrip("\n"))
+
+    def content(self, kind: int, text: str, *, is_answer: bool = True) -> None:
+        """A content delta; empty ones are no chunks. A person sees it, also where it is no part of the answer's text."""
         if not isinstance(text, str):
             raise TypeError(f"content is no text but {type(text).__name__}")
         if not text:
             return
         if self.stopped is not None:
-            self.error = self.error or (violations.MALFORMED_EVENT, "content after the end of the answer")
+            self.violate(violations.CONTENT_AFTER_END, "content after the end of the answer")
             return
         if self.chunks >= self._most:
             self._give_up(violations.TOO_MANY_EVENTS, f"over {self._most:,}")
@@ -324,7 +410,7 @@ class StreamDecoder:
             self.first_tool_json = self.first_tool_json or stamp
         else:
             self.first_thinking, self.last_thinking = self.first_thinking or stamp, stamp
-        if kind != _THINKING:
+        if kind != _THINKING and is_answer:
             self._read(kind, text, stamp)
 
     def _watch(self, stamp: Stamp) -> None:
@@ -360,21 +446,32 @@ class StreamDecoder:
         """Thinking begins, whether or not its content is shown."""
         self.last_thinking = self.stamp()
 
-    def tool(self, index: Any) -> None:
-        """A piece of the tool block `index`; one with another index means that the first is complete."""
-        if self._tool is None:
-            self._tool = index
-        elif index != self._tool:
-            self.tool_done(self._tool)
+    def tool(self, key: Any, call_id: Any = None) -> None:
+        """Note a piece of the tool call `key`; a piece of another call means that those before are complete."""
+        self.tools.piece(key, call_id)
+        if self.tools.is_new:
+            self._tools_ready(self.tools.others(key))
 
-    def tool_done(self, index: Any) -> None:
-        """The block `index` is complete; only the first tool block counts."""
-        if self._tool is not None and index == self._tool and self.tool_ready is None:
-            self.tool_ready = self.stamp()
+    def tool_done(self, key: Any) -> None:
+        """Note that the tool call `key` is complete."""
+        if key in self.tools.open:
+            self._tools_ready([key])
 
     def tools_done(self) -> None:
-        """Whatever tool block was open is complete."""
-        self.tool_done(self._tool)
+        """Note that whatever tool call was open is complete."""
+        self._tools_ready(list(self.tools.open))
+
+    def _tools_ready(self, keys: list[Any]) -> None:
+        for key in keys:
+            self.tools.ready(key, self._at)
+        if keys and self.tool_ready is None:
+            self.tool_ready = self.stamp()
+
+    def server_tool(self, name: Any) -> None:
+        """Note a call of a tool that the target itself makes: a phase, and no content."""
+        self.served.server_tool_calls = (self.served.server_tool_calls or 0) + 1
+        self.usage.explained = True
+        self.phase(f"server_tool:{name if isinstance(name, str) else 'unnamed'}")
 
     def phase(self, name: str) -> None:
         """A phase begins; one that comes again is not counted twice."""
@@ -389,35 +486,24 @@ class StreamDecoder:
             self.answer = ""  # all of it had come before
 
     def count(self, **counters: Any) -> None:
-        """Usage counters; the last non-null value of each counts. See `wrong_usage`."""
+        """Take counts by the names of their columns."""
         for name, value in counters.items():
-            if value is None:
-                continue
-            if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 40:
-                # A value that cannot be: a number may have thousands of digits.
-                text = str(value) if isinstance(value, str | int | float) else type(value).__name__
-                self._wrong_usage = self._wrong_usage or f"{name} = {shown(text, _SHOWN)}"
-            else:
-                self.usage[name] = value
+            self.usage.count(name, value)
 
-    def wrong_usage(self) -> str | None:
-        """Of a complete answer: a count that cannot be. Its counts of output are dropped, so that nothing is built on them."""
-        output, thinking = self.usage.get("output_tokens"), self.usage.get("thinking_tokens")
-        if self.has_content and output is not None and self._wrong_usage is None:
-            visible = output - (thinking or 0)  # some targets limit the answer without its thinking
-            counted = f"output_tokens = {output:,}"
-            if output < 1 or visible < 0:
-                self._wrong_usage = f"{counted}, thinking_tokens = {thinking or 0:,} beside content"
-            elif self._most_tokens is not None and visible > self._most_tokens:
-                self._wrong_usage = f"{counted}, {self._most_tokens:,} requested"
-        if self._wrong_usage:
-            for name in ("output_tokens", "thinking_tokens"):
-                self.usage.pop(name, None)
-        return self._wrong_usage
+    def read_usage(self, usage: Any) -> None:
+        """Take a usage object of the protocol's, by the table of vendors."""
+        self.usage.read(usage)
+
+    @property
+    def characters(self) -> int:
+        """Characters of content so far."""
+        return self._taken_chars + sum(self.fresh.chars)
 
     def take(self) -> tuple[int, Chunks]:
         """Chunks since the last call, with the index of the first."""
-        first, chunks = self.taken, self.fresh
+        first = self.taken
+        chunks = self.fresh
+        self._taken_chars += sum(chunks.chars)
         self.taken += len(chunks)
         self.fresh = Chunks()
         return first, chunks
@@ -432,7 +518,8 @@ def _noting(event_ids: EventIds, splitter: IdSplitter, on_event: OnEvent) -> OnE
             on_event(decoder, name, data)
         finally:
             event_ids.receive(None if value is None else id_of(value), has_content=decoder.chunks > had)
-            decoder.error = decoder.error or event_ids.problem
+            if event_ids.problem is not None:
+                decoder.violate(*event_ids.problem)
 
     return noted
 
@@ -456,15 +543,96 @@ def text_or_none(value: Any) -> str | None:
 
 
 def error_of(tree: Any) -> tuple[str, str]:
-    """Type and message of an error object, in the shapes that providers and engines use; or of a text."""
-    inner = tree.get("error", tree) if isinstance(tree, dict) else tree
+    """Return the type and message of an error, in the shapes that providers, engines and gateways use."""
+    inner = _inner_error(tree)
     if isinstance(inner, str):
         return "error", shown(inner, MAX_ERROR_TEXT)
-    if not isinstance(inner, dict):
-        inner = {}
-    kind = inner.get("type") or inner.get("code") or "error"
-    text = inner.get("message") or json.dumps(tree)
+    kind = inner.get("type")
+    if kind in {None, "", "error"}:  # the type of the event, not of the error
+        kind = inner.get("code") or inner.get("status") or "error"
+    text = inner.get("message") or inner.get("detail") or inner.get("errorText") or json.dumps(tree)
     return violations.quoted(shown(str(kind), _MAX_KIND)), shown(str(text), MAX_ERROR_TEXT)
+
+
+def class_of_error_event(tree: Any) -> str | None:
+    """Return the class that a response of the error's status would have; None where nothing tells."""
+    return vendors.class_of_error(*_error_names(tree))
+
+
+def _inner_error(tree: Any) -> Any:
+    """Return the object or the text that describes an error."""
+    inner = tree
+    if isinstance(tree, dict) and tree.get("error"):
+        inner = tree["error"]
+    if isinstance(inner, dict | str):
+        return inner
+    return {}
+
+
+def _error_names(tree: Any) -> Iterator[Any]:
+    """Yield what an error may be known by: statuses and codes first, then types, within and around it."""
+    inner = _inner_error(tree)
+    objects = [part for part in (inner, tree) if isinstance(part, dict)]
+    for key in ("status_code", "status", "http_status", "code", "type", "error_type"):
+        for part in objects:
+            yield part.get(key)
+    for part in objects:
+        metadata = part.get("metadata")
+        if isinstance(metadata, dict):
+            yield metadata.get("error_type")
+
+
+def looks_like_error(tree: Any) -> bool:
+    """Whether an event that is not the protocol's is an error in one of the shapes of engines and gateways.
+
+    `{"error": ...}`; `{"object": "error", "message": ..., "code": 500}`; `{"message": ..., "code": 502}`; `{"detail": ...}`.
+    """
+    if not isinstance(tree, dict):
+        return False
+    if tree.get("error") or tree.get("object") == "error":
+        return True
+    if "choices" in tree:
+        return False
+    has_code = tree.get("code") is not None or tree.get("status_code") is not None
+    return bool(tree.get("detail")) or ("message" in tree and has_code)
+
+
+class ToolCalls:
+    """The tool calls of one answer, by a key: the index of a block, or what stands for one."""
+
+    def __init__(self) -> None:
+        self.open: dict[Any, str] = {}  # the call's id, where it has one
+        self.shares_index = False  # two calls have one index
+        self._at_index: dict[Any, tuple[Any, Any]] = {}  # the key of the last call
+        self.ready_at_ns: dict[str, int] = {}  # by id
+        self.is_new = False  # the last piece began a call
+        self._begun: set[Any] = set()
+
+    def key(self, index: Any, call_id: Any, *, has_name: bool) -> tuple[Any, Any]:
+        """Return the key of a piece: a new one where another call begins at an index that was used, or without one."""
+        last = self._at_index.get(index)
+        if last is None:
+            self._at_index[index] = (index, call_id)
+        elif has_name and call_id and call_id != last[1]:
+            self.shares_index = True
+            self._at_index[index] = (index, call_id)
+        return self._at_index[index]
+
+    def piece(self, key: Any, call_id: Any) -> None:
+        """Take a piece of a call."""
+        self.is_new = key not in self._begun
+        if self.is_new and len(self._begun) < MAX_TOOLS:
+            self._begun.add(key)
+            name = call_id if isinstance(call_id, str) else f"#{len(self._begun) - 1}"
+            self.open[key] = shown(name, MAX_NAME)
+
+    def others(self, key: Any) -> list[Any]:
+        """Return the open calls but this one."""
+        return [other for other in self.open if other != key]
+
+    def ready(self, key: Any, at_ns: int) -> None:
+        """Note that a call is complete."""
+        self.ready_at_ns.setdefault(self.open.pop(key), at_ns)
 
 
 class FirstField:

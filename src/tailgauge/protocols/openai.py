@@ -12,17 +12,26 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
 
 from tailgauge import call as needs
+from tailgauge import protocol_violations as violations
+from tailgauge import vendors
 from tailgauge.call import ASSISTANT, SYSTEM, USER, Call, Message, Part, Prompt, Tool
 from tailgauge.protocols import protocol
-from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder, error_of, text_or_none, tree_of
+from tailgauge.protocols.decoder import (
+    KIND_CODE,
+    StreamDecoder,
+    looks_like_error,
+    text_or_none,
+    tree_of,
+)
 from tailgauge.protocols.protocol import TEXT_BLOCK, Opened, Provider, WireProtocol
 from tailgauge.protocols.stencil import COUNT, FREE, SAME, Changing
+from tailgauge.protocols.usage import at, steps
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
 
 if TYPE_CHECKING:
@@ -34,6 +43,8 @@ _REFUSED = {  # by the provider, of what engines take
     needs.THINKING_BUDGETS: "this provider takes no budget for it: use 'adaptive'",
 }
 _TEXT, _THINKING, _TOOL = KIND_CODE[TEXT], KIND_CODE[THINKING], KIND_CODE[TOOL_JSON]
+_DONE = b"[DONE]"
+_USAGE_PLACES = tuple(map(steps, vendors.TABLE["usage"]["openai"]["places"]))
 
 
 class OpenAI(WireProtocol):
@@ -111,38 +122,52 @@ class OpenAI(WireProtocol):
     @staticmethod
     def on_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:
         """Decode one event of the chat stream."""
-        if data == b"[DONE]":
-            decoder.seen()
+        if decoder.stopped is not None:
+            decoder.tolerate(violations.DATA_AFTER_DONE)
+            return
+        if not data:
+            decoder.tolerate(violations.EMPTY_DATA)
+            return
+        decoder.seen()
+        if data.startswith(_DONE):
+            if data != _DONE:
+                decoder.tolerate(violations.DONE_BY_PREFIX)
             decoder.stop()
             return
         chunk = tree_of(data)
-        decoder.seen()
         get = chunk.get
-        if name == b"error" or get("error"):
+        choices = get("choices")
+        if name == b"error" or get("error") or (choices is None and looks_like_error(chunk)):
             decoder.error_event(chunk)
             return
         if decoder.model is None:
-            decoder.message_id, decoder.model = text_or_none(get("id")), text_or_none(get("model"))
-        for choice in get("choices") or ():
-            _choice(decoder, choice)
-        if usage := get("usage"):
-            _usage(decoder, usage)
+            _read_facts(decoder, chunk)
+        for choice in choices or ():
+            _choice(decoder, choice, get("id"))
+        if b"usage" in data:
+            _usages(decoder, chunk)
+        elif choices is None:
+            decoder.tolerate(violations.UNKNOWN_EVENT)
 
     @staticmethod
     def on_whole(decoder: StreamDecoder, body: bytes) -> None:
         """Decode an answer that came without a stream; raises ValueError and its like for what is no completion."""
         answer = tree_of(body)
-        if answer.get("error"):
-            decoder.error = error_of(answer)
+        if looks_like_error(answer):
+            decoder.error_event(answer)
             return
-        decoder.message_id, decoder.model = text_or_none(answer.get("id")), text_or_none(answer["model"])
+        _read_facts(decoder, answer)
+        decoder.model = text_or_none(answer["model"])
         choice = answer["choices"][0]
         decoder.stop_reason = text_or_none(choice.get("finish_reason"))
-        if usage := answer.get("usage"):
-            _usage(decoder, usage)
+        _usages(decoder, answer)
         message = choice["message"]
-        calls = [call["function"]["arguments"] for call in message.get("tool_calls") or ()]
-        decoder.whole_content(message.get("content") or "", "".join(calls))
+        if message.get("refusal"):
+            decoder.is_refusal = True
+        functions = [call.get("function") or {} for call in message.get("tool_calls") or ()]
+        inputs = [_arguments(decoder, function) for function in functions]
+        texts = [text for kind, text in _parts(decoder, message.get("content")) if kind == _TEXT]
+        decoder.whole_content("".join(texts), "".join(inputs))
 
 
 def _messages(prompt: Prompt) -> list[dict[str, Any]]:
@@ -206,31 +231,129 @@ def _tool(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
-def _choice(decoder: StreamDecoder, choice: dict[str, Any]) -> None:
+def _read_facts(decoder: StreamDecoder, chunk: dict[str, Any]) -> None:
+    """Read what each chunk repeats; Azure's first one names no model."""
+    decoder.message_id = decoder.message_id or text_or_none(chunk.get("id"))
+    decoder.model = text_or_none(chunk.get("model")) or None
+    tier = text_or_none(chunk.get("service_tier"))
+    decoder.served.service_tier = tier or decoder.served.service_tier
+
+
+def _choice(decoder: StreamDecoder, choice: dict[str, Any], message_id: Any) -> None:
     if delta := choice.get("delta"):
-        get = delta.get
-        if thought := get("reasoning_content") or get("reasoning"):
-            decoder.content(_THINKING, thought)
-        if text := get("content"):
-            decoder.content(_TEXT, text)
-        for call in get("tool_calls") or ():
-            decoder.tool(call.get("index"))
-            decoder.content(_TOOL, (call.get("function") or {}).get("arguments") or "")
+        before = decoder.chunks
+        _delta(decoder, delta)
+        if decoder.finished and decoder.chunks > before:
+            _after_finish(decoder, message_id)
     if reason := choice.get("finish_reason"):
         decoder.tools_done()
-        decoder.stop_reason, decoder.finished = text_or_none(reason), True
+        decoder.stop_reason = text_or_none(reason)
+        decoder.finished = True
 
 
-def _usage(decoder: StreamDecoder, usage: dict[str, Any]) -> None:
-    prompt, details = usage.get("prompt_tokens"), usage.get("prompt_tokens_details") or {}
-    cached, created = details.get("cached_tokens"), details.get("created_cache_tokens")
-    output = usage.get("completion_tokens")
-    thinking = (usage.get("completion_tokens_details") or {}).get("reasoning_tokens")
-    if isinstance(prompt, int) and isinstance(output, int) and isinstance(thinking, int):
-        # xAI counts thinking beside the completion.
-        output += thinking if usage.get("total_tokens") == prompt + output + thinking else 0
-    decoder.count(
-        input_tokens=prompt - (cached or 0) - (created or 0) if type(prompt) is int else prompt,
-        cache_read_input_tokens=cached, cache_creation_input_tokens=created,
-        output_tokens=output, thinking_tokens=thinking,
-    )  # fmt: skip
+def _after_finish(decoder: StreamDecoder, message_id: Any) -> None:
+    if message_id != decoder.message_id:
+        decoder.violate(violations.SECOND_MESSAGE, "content of another completion behind the finish reason")
+    else:
+        decoder.tolerate(violations.CONTENT_AFTER_FINISH)
+
+
+def _delta(decoder: StreamDecoder, delta: dict[str, Any]) -> None:
+    get = delta.get
+    if thought := get("reasoning_content") or get("reasoning"):
+        decoder.content(_THINKING, thought)
+    elif details := get("reasoning_details"):
+        _reasoning_details(decoder, details)
+    if text := get("content"):
+        if isinstance(text, str):
+            decoder.text_delta(text)
+        else:
+            _content_list(decoder, text)
+    if calls := get("tool_calls"):
+        for call in calls:
+            _tool_call(decoder, call)
+    if call := get("function_call"):
+        decoder.tool("function_call", None)
+        decoder.content(_TOOL, _arguments(decoder, call))
+    if refusal := get("refusal"):
+        decoder.is_refusal = True
+        decoder.content(_TEXT, refusal, is_answer=False)
+    if audio := get("audio"):
+        decoder.content(_TEXT, audio.get("transcript") or audio.get("data") or "", is_answer=False)
+
+
+def _reasoning_details(decoder: StreamDecoder, details: list[dict[str, Any]]) -> None:
+    for detail in details:
+        thought = detail.get("text") or detail.get("summary")
+        if thought:
+            decoder.content(_THINKING, thought)
+        else:  # encrypted
+            decoder.thinks()
+
+
+def _content_list(decoder: StreamDecoder, content: Any) -> None:
+    for kind, text in _parts(decoder, content):
+        decoder.content(kind, text)
+
+
+def _parts(decoder: StreamDecoder, content: Any) -> Iterator[tuple[int, str]]:
+    """Yield kind and text of each part of a content; a content list is that of Mistral's reasoning models."""
+    if isinstance(content, str):
+        yield _TEXT, content
+        return
+    if content is None:
+        return
+    if not isinstance(content, list):
+        raise TypeError(f"content is no text but {type(content).__name__}")
+    decoder.tolerate(violations.CONTENT_LIST)
+    for part in content:
+        if part.get("type") == "thinking":
+            thinking = part.get("thinking")
+            yield _THINKING, "".join(text for _, text in _parts(decoder, thinking))
+        elif isinstance(part.get("text"), str):
+            yield _TEXT, part["text"]
+
+
+def _tool_call(decoder: StreamDecoder, call: dict[str, Any]) -> None:
+    """Decode a piece of a tool call. Gemini leaves the index out, other gateways give 0 to each call."""
+    index = call.get("index")
+    function = call.get("function") or {}
+    call_id = call.get("id")
+    if index is None:
+        decoder.tolerate(violations.TOOL_WITHOUT_INDEX)
+    key = decoder.tools.key(index, call_id, has_name=bool(function.get("name")))
+    if decoder.tools.shares_index and index is not None:
+        decoder.tolerate(violations.TOOLS_OF_EQUAL_INDEX)
+    decoder.tool(key, call_id)
+    arguments = _arguments(decoder, function)
+    decoder.content(_TOOL, arguments)
+    if index is None and _is_whole(arguments):
+        decoder.tool_done(key)
+
+
+def _arguments(decoder: StreamDecoder, function: dict[str, Any]) -> str:
+    arguments = function.get("arguments")
+    if isinstance(arguments, dict):
+        decoder.tolerate(violations.TOOL_INPUT_OBJECT)
+        return json.dumps(arguments)
+    return arguments or ""
+
+
+def _is_whole(arguments: str) -> bool:
+    """Whether the input of a tool is complete in one piece."""
+    if not arguments.rstrip().endswith("}"):
+        return False
+    try:
+        return isinstance(tree_of(arguments.encode("utf-8", "replace")), dict)
+    except ValueError:
+        return False
+
+
+def _usages(decoder: StreamDecoder, chunk: dict[str, Any]) -> None:
+    """Read the usage of a chunk or an answer, wherever it stands."""
+    for place in _USAGE_PLACES:
+        usage = at(chunk, place)
+        if isinstance(usage, dict):
+            decoder.read_usage(usage)
+    if tier := text_or_none(chunk.get("service_tier")):
+        decoder.served.service_tier = tier

@@ -100,7 +100,9 @@ class Splitter:
             return b"", block[6:]
         if block.count(b"\n") > MAX_LINES:
             raise EventSizeError
-        name, data = b"", []
+        name = b""
+        data = []
+        error = None
         for line in block.split(b"\n"):
             field, _, value = line.partition(b":")
             value = value.removeprefix(b" ")
@@ -108,9 +110,13 @@ class Splitter:
                 data.append(value)
             elif field == b"event":
                 name = value
+            elif field == b"error":  # no field of the standard: llama.cpp#16104
+                error = value
             elif field.startswith(_MARK):
                 self.is_marked = True
-        return (name, b"\n".join(data)) if data else None
+        if data:
+            return name, b"\n".join(data)
+        return None if error is None else (b"error", error)
 
 
 class IdSplitter(Splitter):

@@ -17,6 +17,7 @@ from itertools import islice
 from typing import Any, NamedTuple
 
 from tailgauge.protocols.sse_parser import Splitter
+from tailgauge.rows import schema
 
 try:
     from tailgauge.protocols import _holes
@@ -34,6 +35,7 @@ Plain = tuple[
 Changing = Mapping[str, str]  # what may change, by its path in an event's JSON: keys, without places in lists
 
 _TEXT = "text"
+_TEXT_CODE = schema.CHUNK_KINDS.index(schema.TEXT)
 _OTHER = "another text in the same place"
 _ENDS = b"\r\n"  # of a chunk of HTTP/1.1
 _MOST = 64  # stencils of a target; it may have no fixed form at all
@@ -182,12 +184,15 @@ def _text(string: bytes) -> str | None:
 class _Witness:
     """Stands in for a decoder that knows the model. It only knows content and counts: anything else raises AttributeError."""
 
-    __slots__ = ("contents", "counted", "model")
+    __slots__ = ("contents", "counted", "finished", "model", "server_blocks", "stopped")
 
     def __init__(self) -> None:
         self.contents: list[tuple[int, Any]] = []
         self.counted = False
         self.model = "known"
+        self.finished = False
+        self.stopped = None
+        self.server_blocks: frozenset[Any] = frozenset()
 
     def seen(self) -> None:
         """Every event is seen."""
@@ -196,9 +201,17 @@ class _Witness:
         """A content delta."""
         self.contents.append((kind, text))
 
+    def text_delta(self, text: Any) -> None:
+        """A text delta."""
+        self.contents.append((_TEXT_CODE, text))
+
     def count(self, **counters: Any) -> None:
         """Usage counters."""
         self.counted = self.counted or any(value is not None for value in counters.values())
+
+    def read_usage(self, usage: Any) -> None:
+        """A usage object."""
+        self.counted = self.counted or bool(usage)
 
 
 def _content(on_event: OnEvent, name: bytes, data: bytes) -> tuple[int, str, bool] | None:

@@ -48,6 +48,7 @@ class Endpoint:
         self._target, self._tables, self._url = target, tables or {}, httpx2.URL(url)
         self.engine(target.engine)
         self._wire = PROTOCOLS[target.protocol](target, url)
+        self.obeys_max_tokens = self._wire.obeys_max_tokens
         self._transport, self._origin = transport, origin_of(httpx2.URL(url))
         wire = self._wire
         self._stencils = None if wire.changing is None else Stencils(wire.on_event, wire.changing)
@@ -168,6 +169,7 @@ class Endpoint:
             stencils=self._stencils, event_ids=call.event_ids, keep_text=call.keep_text,
             watch_field=call.watch_field, watch_chunks=call.watch_chunks,
             max_tokens=call.max_tokens, obeys_max_tokens=wire.obeys_max_tokens,
+            protocol=wire.name, ends_naturally=call.ends_naturally,
         )  # fmt: skip
 
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
+from tailgauge import protocol_violations as violations
 from tailgauge.protocols.decoder import MAX_NAME, MAX_PHASES, Stamp, StreamDecoder
+from tailgauge.protocols.usage import Counts
 from tailgauge.redaction import shown
 from tailgauge.rows.schema import CENSORED, AttemptRow, RequestRow
 from tailgauge.worker.outcome import Outcome, header, rate_limit_headers, retry_after_s
@@ -70,7 +72,9 @@ def begun(
     )  # fmt: skip
 
 
-def fill(row: AttemptRow, exchange: Exchange, decoder: StreamDecoder, result: Outcome) -> None:
+def fill(
+    row: AttemptRow, exchange: Exchange, decoder: StreamDecoder, result: Outcome, counts: Counts
+) -> None:
     """Complete the row of an ended attempt."""
     row.ended = result.ended
     row.ended_at_ns = None if result.ended == CENSORED else exchange.ended_at_ns
@@ -80,8 +84,12 @@ def fill(row: AttemptRow, exchange: Exchange, decoder: StreamDecoder, result: Ou
     row.phases = _phases(exchange, decoder)
     server_id = header(exchange.header(b"request-id") or exchange.header(b"x-request-id"))
     row.server_request_id = server_id or decoder.message_id
+    row.error_class = result.error_class
     _of_exchange(row, exchange)
     _of_decoder(row, decoder)
+    _of_counts(row, decoder, counts)
+    _of_served(row, decoder)
+    _of_tools(row, exchange, decoder)
 
 
 def _of_exchange(row: AttemptRow, exchange: Exchange) -> None:
@@ -101,8 +109,6 @@ def _of_exchange(row: AttemptRow, exchange: Exchange) -> None:
 def _of_decoder(row: AttemptRow, decoder: StreamDecoder) -> None:
     row.stop_reason, row.model, row.streamed = decoder.stop_reason, decoder.model, decoder.streams
     row.chunks, row.events, row.citations = decoder.chunks, decoder.events, decoder.citations
-    for name, count in decoder.usage.items():
-        setattr(row, name, count)
     row.first_event_at_ns, row.stopped_at_ns = _at(decoder.first_event), _at(decoder.stopped)
     row.first_thinking_at_ns, row.first_field_at_ns = _at(decoder.first_thinking), _at(decoder.first_field)
     row.last_thinking_at_ns = _at(decoder.last_thinking)
@@ -114,6 +120,44 @@ def _of_decoder(row: AttemptRow, decoder: StreamDecoder) -> None:
         row.first_text_at_ns, row.first_text_low_at_ns = text.at, text.low
     if (last := decoder.last_content) is not None:
         row.last_content_at_ns, row.last_content_low_at_ns = last.at, last.low
+
+
+def _of_counts(row: AttemptRow, decoder: StreamDecoder, counts: Counts) -> None:
+    tokens = counts.tokens
+    row.input_tokens = tokens.get("input_tokens")
+    row.cache_read_input_tokens = tokens.get("cache_read_input_tokens")
+    row.cache_creation_input_tokens = tokens.get("cache_creation_input_tokens")
+    row.cache_creation_5m_input_tokens = tokens.get("cache_creation_5m_input_tokens")
+    row.cache_creation_1h_input_tokens = tokens.get("cache_creation_1h_input_tokens")
+    row.output_tokens = tokens.get("output_tokens")
+    row.thinking_tokens = tokens.get("thinking_tokens")
+    row.usage_marks = ",".join(counts.marks) or None
+    row.tolerated = ",".join(decoder.tolerated) or None
+    unknown = [*decoder.unknown, *sorted(decoder.usage.unknown)]
+    row.not_understood = ", ".join(filter(None, (row.not_understood, *unknown))) or None
+    if counts.problem is not None and row.error_type is None:
+        row.error_type = violations.MALFORMED_USAGE
+        row.error_body = counts.problem
+
+
+def _of_served(row: AttemptRow, decoder: StreamDecoder) -> None:
+    served = decoder.served
+    row.service_tier = served.service_tier
+    row.speed = served.speed
+    row.inference_geo = served.inference_geo
+    row.fallback = served.fallback
+    row.iterations = served.iterations
+    row.server_tool_calls = served.server_tool_calls
+    row.cache_miss_reason = served.cache_miss_reason
+    row.cache_missed_input_tokens = served.cache_missed_input_tokens
+    row.stop_details = served.stop_details
+
+
+def _of_tools(row: AttemptRow, exchange: Exchange, decoder: StreamDecoder) -> None:
+    sent_at_ns = exchange.sent_at_ns
+    ready = decoder.tools.ready_at_ns
+    if ready and sent_at_ns is not None:
+        row.tool_ready = json.dumps({call_id: at_ns - sent_at_ns for call_id, at_ns in ready.items()})
 
 
 def _phases(exchange: Exchange, decoder: StreamDecoder) -> str | None:

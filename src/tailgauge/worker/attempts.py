@@ -19,18 +19,19 @@ import gevent
 from gevent import get_hub, getcurrent
 
 from tailgauge import quantile_sketch
-from tailgauge.call import JOB_SUBMIT, Call, Prompt
+from tailgauge.call import JOB_SUBMIT, MESSAGE, Call, Prompt
 from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Send
-from tailgauge.plan.spend_limit import Guard
+from tailgauge.plan.spend_limit import Guard, Sizing
 from tailgauge.plugins.plugin import fault
+from tailgauge.protocols import usage
 from tailgauge.protocols.additions import ENGINE_OF, OF_MODEL
 from tailgauge.protocols.decoder import MAX_ERROR_TEXT, MAX_NAME, StreamDecoder
 from tailgauge.protocols.protocol import Opened
 from tailgauge.protocols.target import Endpoint
 from tailgauge.redaction import shown
 from tailgauge.rows.recorder import Recorder
-from tailgauge.rows.schema import CANCELLED, CLIENT_ERROR, OK, PREFLIGHT, SERVED, STEADY, AttemptRow
+from tailgauge.rows.schema import CANCELLED, CLIENT_ERROR, COMPLETE, PREFLIGHT, SERVED, STEADY, AttemptRow
 from tailgauge.transport.connection import NO_DESCRIPTOR
 from tailgauge.transport.exchange import STALE, Exchange, HeldBytes
 from tailgauge.transport.reader import READER
@@ -73,6 +74,7 @@ class Attempts:
     ) -> None:  # fmt: skip
         self.guard: Guard | None = None  # from the start of the run on
         self.on_exhausted: Callable[[str], None] = lambda _: None  # no descriptor was left for a call
+        self.sizing = Sizing()  # until the preflight has learnt what the target counts
         self._run_id, self._endpoints, self._deadline_s = run_id, endpoints, deadline_s
         self._recorder, self._counters, self._cache = recorder, counters, cache
         self._held, self.later = HeldBytes(), Later()
@@ -229,7 +231,8 @@ class Attempts:
         row = begun(one.origin, one.send, one.attempt, protocol=protocol, model=model, at_ns=one.begun_at_ns)
         if one.note is not None:
             one.note.fill(row)
-        fill(row, exchange, decoder, result)
+        counts = decoder.usage.counts(self._asked(call), has_content=decoder.has_content)
+        fill(row, exchange, decoder, result, counts)
         if self.guard is not None:
             self.guard.ended(key, row)
         self._recorder.chunks(*key, decoder.taken, decoder.fresh)  # the last: no others are to be made
@@ -239,10 +242,23 @@ class Attempts:
         self._counters.reads += exchange.reads
         self._note_reads(one)
         if one.origin.stage != PREFLIGHT:
-            pace = pace_ms(decoder, thinks=call.thinking != "off") if result.ended == OK else None
-            self._counters.traffic[one.origin.traffic, call.target].end_attempt(
-                result.ended, decoder.usage, pace
-            )
+            tokens = counts.trusted()
+            pace = None
+            if result.ended in COMPLETE:
+                pace = pace_ms(decoder, tokens, thinks=call.thinking != "off")
+            counters = self._counters.traffic[one.origin.traffic, call.target]
+            counters.end_attempt(result.ended, tokens, pace)
+
+    def _asked(self, call: Call) -> usage.Request:
+        """What a call asked for, which its counts may contradict."""
+        if call.kind != MESSAGE:
+            return usage.Request()
+        obeys = self._endpoints[call.target].obeys_max_tokens
+        return usage.Request(
+            prompt_bytes=call.prompt.text_bytes,
+            most_input_tokens=self.sizing.tokens(call.prompt) + len(call.schema or ""),
+            max_tokens=call.max_tokens if obeys else None,
+        )
 
     def _await_deadline(self, seconds: float) -> None:
         self._deadline = get_hub().loop.timer(seconds, ref=False)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from collections import Counter, defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -56,10 +56,14 @@ def _quantiles(values: npt.NDArray[np.int64]) -> Quantiles:
     return middle, high, most
 
 
-def pace_ms(decoder: StreamDecoder, *, thinks: bool) -> float | None:
+def pace_ms(
+    decoder: StreamDecoder, tokens: Mapping[str, int], *, thinks: bool
+) -> float | None:
     """TPOT of a streamed answer in ms; None where its tokens and their time are not known to cover the same span."""
-    first, last, output = decoder.first_content, decoder.last_content, decoder.usage.get("output_tokens") or 0
-    thinking = decoder.usage.get("thinking_tokens")
+    first = decoder.first_content
+    last = decoder.last_content
+    output = tokens.get("output_tokens") or 0
+    thinking = tokens.get("thinking_tokens")
     if decoder.first_thinking is not None or thinking or (thinks and thinking is None):
         first = decoder.first_text or decoder.first_tool_json
         output -= thinking or output  # not counted: nothing is known

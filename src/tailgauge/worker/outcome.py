@@ -1,8 +1,8 @@
 """The outcome of an attempt, from its exchange and decoder.
 
 No failure is an exception here. The first that holds is the class: we ended it; no response; the status; the body is not
-the protocol; an error inside the stream; no end mark; empty; ok. A protocol violation is the error's type, by the names of
-`protocol_violations`; token counts that cannot be are the only one that leaves an answer ok. Texts are without secrets.
+the protocol; an error inside the answer; no end mark; what the answer says of its end (see `ends`). A protocol violation is
+the error's type, by the names of `protocol_violations`. Texts are without secrets.
 """
 
 from __future__ import annotations
@@ -14,7 +14,16 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
 from tailgauge import protocol_violations as violations
-from tailgauge.protocols.decoder import MAX_ERROR_TEXT, StreamDecoder, error_of
+from tailgauge import vendors
+from tailgauge.call import MESSAGE
+from tailgauge.ends import End, class_of_end
+from tailgauge.protocols.decoder import (
+    MAX_ERROR_TEXT,
+    StreamDecoder,
+    class_of_error_event,
+    error_of,
+    looks_like_error,
+)
 from tailgauge.redaction import shown
 from tailgauge.rows import schema
 from tailgauge.transport.http1 import is_event_stream
@@ -25,7 +34,6 @@ if TYPE_CHECKING:
 MAX_TYPE = 100
 MAX_HEADER = 200  # characters of a name, and of a value
 MAX_HEADERS = 40  # rate-limit headers that are kept
-_CLASSES = {429: schema.RATE_LIMITED, 503: schema.OVERLOADED, 529: schema.OVERLOADED}
 _LIMITS = ("requests", "input-tokens", "output-tokens", "tokens")
 _REMAINING = ("anthropic-ratelimit-{}-remaining", "x-ratelimit-remaining-{}")
 
@@ -38,6 +46,7 @@ class Outcome:
     error_type: str | None = None
     error_body: str | None = None
     limit_kind: str | None = None
+    error_class: str | None = None  # of an error inside the answer: what its status would have been
 
 
 def outcome(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
@@ -63,30 +72,72 @@ def _outcome(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
 
 def _streamed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
     """Outcome of a response whose status is no error."""
-    kind, cut = exchange.header(b"content-type"), exchange.cut
+    cut = exchange.cut
+    kind = exchange.header(b"content-type")
     if decoder.streams and cut != violations.COMPRESSED and not is_event_stream(kind):
-        page = _text(exchange.plain_body) or f"content-type {shown(kind, MAX_HEADER)!r}"
-        return Outcome(schema.CLIENT_ERROR, violations.NOT_AN_EVENT_STREAM, page)
-    if decoder.error:
-        kind_of_error, text = decoder.error
-        if decoder.streams:
-            code = decoder.error_code  # vLLM refuses a call within a stream
-            ended = _CLASSES.get(code, schema.STREAM_ERROR) if isinstance(code, int) else schema.STREAM_ERROR
-            limit = _limit_kind(exchange) if ended == schema.RATE_LIMITED else None
-            return Outcome(ended, kind_of_error, text, limit)
-        return Outcome(schema.CLIENT_ERROR, kind_of_error, _text(exchange.plain_body) or text)
+        return _no_stream(exchange)
+    if decoder.error is not None:
+        return _failed(exchange, decoder)
     if cut in violations.VIOLATIONS:
         return Outcome(schema.STREAM_ERROR, cut, exchange.cut_text)
     if not decoder.finished or cut:
         return Outcome(schema.TRUNCATED, cut or "no_end_mark")
-    ended = schema.OK if decoder.has_content or decoder.answer is not None else schema.EMPTY
-    wrong = decoder.wrong_usage()
-    return Outcome(ended, violations.MALFORMED_USAGE if wrong else None, wrong)
+    if decoder.streams and decoder.stopped is None:
+        decoder.tolerate(violations.NO_DONE)
+    return _ended(decoder)
+
+
+def _no_stream(exchange: Exchange) -> Outcome:
+    """Outcome of a 200 that is no event stream: an error of a gateway, or something else."""
+    body = exchange.plain_body
+    try:
+        tree = json.loads(body)
+    except (ValueError, RecursionError):
+        tree = None
+    if looks_like_error(tree):
+        kind, text = error_of(tree)
+        error_class = class_of_error_event(tree)
+        return Outcome(error_class or schema.CLIENT_ERROR, kind, text, error_class=error_class)
+    content_type = shown(exchange.header(b"content-type"), MAX_HEADER)
+    page = _text(body) or f"content-type {content_type!r}"
+    return Outcome(schema.CLIENT_ERROR, violations.NOT_AN_EVENT_STREAM, page)
+
+
+def _failed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
+    """Outcome of an answer with an error in it."""
+    error = decoder.error
+    assert error is not None
+    ended = error.ended
+    text = error.text
+    if not decoder.streams and error.error_class is None:
+        ended = schema.CLIENT_ERROR
+        text = _text(exchange.plain_body) or text
+    limit = _limit_kind(exchange) if ended == schema.RATE_LIMITED else None
+    return Outcome(ended, error.kind, text, limit, error.error_class)
+
+
+def _ended(decoder: StreamDecoder) -> Outcome:
+    """Outcome of an answer whose end mark has come."""
+    counts = decoder.usage.live()
+    end = End(
+        protocol=decoder.protocol,
+        stop_reason=decoder.stop_reason,
+        needs_reason=decoder.kind == MESSAGE and decoder.protocol in vendors.TABLE["ends"],
+        has_content=decoder.has_content or decoder.answer is not None,
+        is_refusal=decoder.is_refusal,
+        output_tokens=counts.get("output_tokens") or None,
+        characters=decoder.characters,
+        has_hidden_tokens=decoder.last_thinking is not None,
+        max_tokens=decoder.max_tokens or 0,
+        ends_naturally=decoder.ends_naturally,
+    )
+    ended = class_of_end(end)
+    return Outcome(ended.ended, ended.error_type)
 
 
 def _refused(exchange: Exchange) -> Outcome:
     status = exchange.status or 0
-    ended = _CLASSES.get(status, schema.SERVER_ERROR if status >= 500 else schema.CLIENT_ERROR)
+    ended = vendors.class_of_status(status)
     limit = _limit_kind(exchange) if status == 429 else None
     return Outcome(ended, _error_type(exchange), _text(exchange.plain_body), limit)
 

@@ -25,7 +25,7 @@ from tailgauge.channel.messages import Link
 from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.pattern import Pattern
 from tailgauge.patterns.table import pattern_of
-from tailgauge.plan.preflight import Learnt, sizing
+from tailgauge.plan.preflight import Learnt, most_input, sizing
 from tailgauge.plan.spend_limit import Amount, Guard
 from tailgauge.prompts import Maker
 from tailgauge.prompts.words import run_salt
@@ -167,6 +167,7 @@ class Task:
         learnt, limit = Learnt(*data["learnt"]), Amount.of_plain(data["limit"])
         self._learn(learnt)
         self.attempts.use_engines(data["engines"])
+        self.attempts.sizing = most_input(self.scenario, learnt)
         self._guard(limit, learnt)
         self._plan["run"] |= learnt.facts(self.scenario)
         log.info("joined run %s as worker %d", self.run_id, self.number)

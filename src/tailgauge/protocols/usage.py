@@ -1,0 +1,198 @@
+"""The counts of an answer, from whatever usages it has, by the table of vendors.
+
+Counts are cumulative: the largest that came is the count, field by field, because gateways repeat them as zero. What is
+missing is unknown. A usage with a value that cannot be feeds nothing, nor does a count that contradicts the prompt or the
+answer. A count beyond what was requested is kept and marked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from tailgauge import vendors
+from tailgauge.redaction import shown
+
+INPUT, OUTPUT = "input", "output"  # marks of counts beyond what was requested
+_MOST = 1 << 40  # tokens
+_SHOWN = 200  # characters of a value that cannot be
+_INPUTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+_BYTES_PER_TOKEN = 100  # of text, at most: a prompt has at least so many tokens
+_NOT_COUNTS = frozenset({"places", "known"})
+
+Path = tuple[str | int, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What a call asked for, as far as counts can contradict it. None: no bound is known."""
+
+    prompt_bytes: int = 0  # of text
+    most_input_tokens: int | None = None
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """The counts of an answer: tokens by column; marks of those beyond the request; why one was dropped."""
+
+    tokens: Mapping[str, int]
+    marks: tuple[str, ...] = ()
+    problem: str | None = None
+
+
+    def trusted(self) -> Mapping[str, int]:
+        """Return the counts that are not beyond the request."""
+        if not self.marks:
+            return self.tokens
+        return {name: count for name, count in self.tokens.items() if _side(name) not in self.marks}
+
+
+class Usage:
+    """Collects the counts of one answer. `protocol`: whose part of the table holds."""
+
+    def __init__(self, protocol: str) -> None:
+        self.table = _table(protocol)
+        self.largest: dict[str, int] = {}
+        self.problem: str | None = None  # a value that cannot be
+        self.unknown: set[str] = set()
+        self.explained = False  # tokens beyond the request: server tools, compaction, a fallback
+
+    def read(self, usage: Mapping[str, Any]) -> None:
+        """Take one usage object."""
+        for name, paths in self.table.counts.items():
+            for path in paths:
+                self.count(name, at(usage, path))
+        self._note_unknown(usage)
+
+    def count(self, name: str, value: Any) -> None:
+        """Take one count; null is no count."""
+        if value is None:
+            return
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MOST:
+            self._note_impossible(name, value)
+        elif value >= self.largest.get(name, 0):
+            self.largest[name] = value
+
+    def forget(self, name: str) -> None:
+        """Drop a count that is not that of the whole answer."""
+        self.largest.pop(name, None)
+
+    def live(self) -> dict[str, int]:
+        """Return the counts as far as they came, of an answer that may not be over."""
+        return {} if self.problem else self._by_column()
+
+    def counts(self, request: Request, *, has_content: bool) -> Counts:
+        """Return the counts of an answer that is over."""
+        if self.problem is not None:
+            return Counts({}, (), self.problem)
+        tokens = self._by_column()
+        problem = self._contradiction(tokens, request, has_content=has_content)
+        marks = () if self.explained else tuple(_marks(tokens, request))
+        return Counts(tokens, marks, problem)
+
+    def _by_column(self) -> dict[str, int]:
+        tokens = dict(self.largest)
+        prompt = tokens.pop("prompt_tokens", None)
+        if prompt is not None:
+            cached = tokens.get("cache_read_input_tokens", 0)
+            cached += tokens.get("cache_creation_input_tokens", 0)
+            # Some count what was cached beside the prompt.
+            is_beside = cached > prompt
+            tokens["input_tokens"] = prompt if is_beside else prompt - cached
+        self._add_thinking(tokens, prompt)
+        return tokens
+
+    def _add_thinking(self, tokens: dict[str, int], prompt: int | None) -> None:
+        """Add thinking to the output where the total shows that it is counted beside it (xAI)."""
+        total = self.largest.get("total_tokens")
+        tokens.pop("total_tokens", None)
+        thinking = tokens.get("thinking_tokens")
+        output = tokens.get("output_tokens")
+        if None in {total, thinking, output, prompt} or not thinking:
+            return
+        if total == prompt + output + thinking:  # type: ignore[operator]
+            tokens["output_tokens"] = output + thinking  # type: ignore[operator]
+
+    def _contradiction(
+        self, tokens: dict[str, int], request: Request, *, has_content: bool
+    ) -> str | None:
+        """Drop counts that contradict the prompt or the answer; return why."""
+        problem = None
+        output = tokens.get("output_tokens")
+        thinking = tokens.get("thinking_tokens", 0)
+        if output is not None and has_content and (output < 1 or output < thinking):
+            problem = f"output_tokens = {output:,}, thinking_tokens = {thinking:,} beside content"
+            tokens.pop("output_tokens")
+            tokens.pop("thinking_tokens", None)
+        if "input_tokens" in tokens:
+            total = sum(tokens.get(name, 0) for name in _INPUTS)
+            if total * _BYTES_PER_TOKEN < request.prompt_bytes:
+                problem = f"{total:,} input tokens for {request.prompt_bytes:,} bytes of text"
+                for name in list(tokens):
+                    if "input" in name:
+                        tokens.pop(name)
+        return problem
+
+    def _note_impossible(self, name: str, value: Any) -> None:
+        # A number may have thousands of digits.
+        text = str(value) if isinstance(value, str | int | float) else type(value).__name__
+        self.problem = self.problem or f"{name} = {shown(text, _SHOWN)}"
+
+    def _note_unknown(self, usage: Mapping[str, Any]) -> None:
+        if not usage.keys() <= self.table.known:
+            fresh = usage.keys() - self.table.known
+            self.unknown.update(f"usage.{shown(str(name), 60)}" for name in sorted(fresh)[:10])
+
+
+def _side(name: str) -> str:
+    return INPUT if "input" in name else OUTPUT
+
+
+def _marks(tokens: Mapping[str, int], request: Request) -> Iterator[str]:
+    total = sum(tokens.get(name, 0) for name in _INPUTS)
+    if request.most_input_tokens is not None and total > request.most_input_tokens:
+        yield INPUT
+    # Some targets limit the answer without its thinking.
+    visible = tokens.get("output_tokens", 0) - tokens.get("thinking_tokens", 0)
+    if request.max_tokens is not None and visible > request.max_tokens:
+        yield OUTPUT
+
+
+@dataclass(frozen=True, slots=True)
+class UsageTable:
+    """Where the counts of a protocol's usages stand, and the fields that are known."""
+
+    counts: Mapping[str, tuple[Path, ...]]
+    known: frozenset[str]
+
+
+@cache
+def _table(protocol: str) -> UsageTable:
+    rows = vendors.TABLE["usage"].get(protocol, {})
+    counts = {
+        name: tuple(steps(pointer) for pointer in pointers)
+        for name, pointers in rows.items()
+        if name not in _NOT_COUNTS
+    }
+    first_steps = {str(path[0]) for paths in counts.values() for path in paths}
+    known = frozenset(first_steps | set(vendors.TABLE["usage"]["known"].get(protocol, ())))
+    return UsageTable(counts, known)
+
+
+def steps(pointer: str) -> Path:
+    """Return the steps of a JSON pointer; digits are places of a list."""
+    parts = pointer.split("/")[1:]
+    return tuple(int(part) if part.isdigit() else part for part in parts)
+
+
+def at(tree: Any, path: Path) -> Any:
+    """Return the value at a path, None without one."""
+    for step in path:
+        try:
+            tree = tree[step]
+        except (LookupError, TypeError):
+            return None
+    return tree
