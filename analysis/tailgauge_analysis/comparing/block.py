@@ -73,7 +73,8 @@ def block(folder: Path, metrics: Sequence[str]) -> Block:
         raise RunDataError(f"{folder}: no request in the steady stage, nothing to compare")
     against = reasons(COMPARABLE, evidence)
     began, ended = _when(frames.run)
-    steady, share = evidence.stability, proportion((stage.requests["ended"] == schema.OK).to_numpy(np.bool_))
+    steady = evidence.stability
+    share = proportion(stage.requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_))
     return Block(
         run_id=frames.run["run_id"], dry_run=frames.run["dry_run"], seed=frames.run["seed"], verdict=worst(against),
         reason=against[0].text if against else "", began=began, ended=ended, seconds=stage.seconds, offered=offered,
@@ -111,15 +112,15 @@ def figures(stage: Steady, metrics: Sequence[str]) -> dict[str, Any]:
 
 def work(stage: Steady) -> dict[str, float]:
     """What the calls asked of the target and got: of each the attempt that answered it."""
-    calls = stage.attempts[stage.attempts["ended"] == schema.OK].drop_duplicates(["request_id", "leg"])
+    calls = stage.attempts[stage.attempts["ended"].isin(schema.COMPLETE)].drop_duplicates(["request_id", "leg"])
     computed, read = prompt_tokens(calls)
     means = {"output tokens": calls["output_tokens"].mean(), "prompt tokens": (computed + read).mean()}
     return {name: float(mean) for name, mean in means.items() if mean > 0}
 
 
 def answered(stage: Steady) -> float:
-    """The share of the offered requests that ended ok; who left and what was still open at the end did not."""
-    return float((stage.requests["ended"] == schema.OK).mean())
+    """Return the share of the offered requests with a complete answer; who left and what was still open have none."""
+    return float(stage.requests["ended"].isin(schema.COMPLETE).mean())
 
 
 def view(metric: Metric) -> str:

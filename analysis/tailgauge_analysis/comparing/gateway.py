@@ -161,7 +161,7 @@ def _figures(stage: Steady, block: Ints) -> Iterator[_Figure]:
         yield _figure(BUNCHED, None, of_gap, (gaps_ms <= near).astype(np.float64))
         whole = span <= WHOLE * np.nanmedian(span[(block >= 0) & is_direct])
         yield _figure(HELD, None, block, np.where(np.isnan(span), np.nan, whole))
-    calls = attempts[attempts["ended"] == schema.OK].drop_duplicates("request_id").set_index("request_id")
+    calls = attempts[attempts["ended"].isin(schema.COMPLETE)].drop_duplicates("request_id").set_index("request_id")
     computed, read = prompt_tokens(calls)
     counted = (computed + read, calls["output_tokens"])
     for title, of, asked in zip(TOKENS, counted, ("asked_prompt_tokens", "asked_output_tokens"), strict=True):
@@ -214,7 +214,7 @@ def _cancelled(frames: Frames, name: str) -> tuple[int, int | None]:
         log, calls = (pd.MultiIndex.from_frame(one[[*CALL]].astype("int64")) for one in (known, left))
         return len(left), int(calls.isin(log[known["cancelled_at_ns"].isna()]).sum())
     completed = frames.run["engine_completed"]
-    lost = -1 if completed is None else completed - int(attempts["ended"].isin(schema.COMPLETED).sum())
+    lost = -1 if completed is None else completed - int(attempts["ended"].isin(schema.SERVED).sum())
     return len(left), lost if 0 <= lost <= len(left) else None
 
 

@@ -3,8 +3,8 @@
 One row per request, with the attempt that answered it. A request may have several attempts (retries, hedges, a fallback,
 the same again, polls) and several legs; its clock starts once, at its scheduled time, whatever the attempts were.
 
-- The answer of a request that ended ok is the attempt of leg 0 that its pattern named as the winner. Where it named none
-  (older runs, or only another leg answered), it is the attempt that ended ok with the earliest content.
+- The answer of a request that is complete (ok or cut) is the attempt of leg 0 that its pattern named as the winner. Where it named none
+  (older runs, or only another leg answered), it is the complete attempt with the earliest content.
 - Of a progressive request the large model's answer is the answer (leg 0), but a user sees first whatever comes first:
   its TTFT is that of the earlier of both legs.
 - Of an answer in pieces (a resumed stream) the last attempt is the answer, with the beginning of the first piece. No piece
@@ -50,8 +50,8 @@ def first_token_of(frames: Frames) -> str:
 def answered(requests: pd.DataFrame, attempts: pd.DataFrame, first_token: str) -> pd.DataFrame:
     """Requests with the columns of their answers, the first sending time, and when the whole answer was there."""
     good = _in_one(requests, attempts)
-    good = good[good["ended"] == schema.OK]
-    whole = requests[(requests["ended"] == schema.OK) & requests["answer"].isin(ONE_ANSWER)]
+    good = good[good["ended"].isin(schema.COMPLETE)]
+    whole = requests[requests["ended"].isin(schema.COMPLETE) & requests["answer"].isin(ONE_ANSWER)]
     good = good[good["request_id"].isin(whole["request_id"])]
     named = good["request_id"].map(by_request(whole)["winner"])
     won = (good["leg"] == 0) & (good["attempt"] == named)
@@ -126,7 +126,7 @@ def _shown(joined: pd.DataFrame, attempts: pd.DataFrame, first: str) -> pd.DataF
     shown = joined[columns].copy()
     two = joined[(joined["answer"] == schema.EARLIEST_LEG) & joined["answer_attempt"].notna()]
     if len(two):
-        seen = attempts[attempts["ended"].isin((schema.OK, schema.CANCELLED)) & attempts[first].notna()]
+        seen = attempts[attempts["ended"].isin(schema.NOT_FAILED) & attempts[first].notna()]
         seen = seen[seen["request_id"].isin(two["request_id"])].sort_values(first, kind="stable")
         found = by_request(seen)[columns].reindex(two["request_id"]).set_axis(two.index)
         shown.loc[two.index] = found.where(found[first].notna(), shown.loc[two.index])

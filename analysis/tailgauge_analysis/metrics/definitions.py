@@ -71,7 +71,7 @@ class Tool:
 
 
 class Answers:
-    """Streamed answers of requests that ended ok, one entry each, ns of the run clock; gaps by their answer.
+    """Streamed answers of requests that are complete, one entry each, ns of the run clock; gaps by their answer.
 
     `misled`: what this run does to a formula of time and tokens.
     """

@@ -1,7 +1,7 @@
 """The latency table: every metric's quantiles, among successes and of everything offered.
 
-Two views, never mixed. `successes` are the requests that ended ok and have the event. `offered` adds every request of such
-a pattern that failed, whatever the reason (error, timeout, dropped before it was sent), as slower than any success, so that
+Two views, never mixed. `successes` are the requests with a complete answer (ok or cut) that have the event. `offered` adds every request of such
+a pattern that failed, whatever the reason (error, refusal, timeout, dropped before it was sent), as slower than any success, so that
 failing fast never looks fast, and every one whose user left or that was still open at the end as a wait that was cut short
 (stats/survival.py). What was seen before counts. A pace is no wait: of a request that its user left it is not known.
 """
@@ -122,7 +122,7 @@ def offered_waits(metric: Metric, steady: Steady) -> Waits:
     left = could & ended.isin(LEFT).to_numpy(np.bool_)
     if metric.before_leaving is not None:
         ms = np.where(left, metric.before_leaving(steady) / 1e6, ms)
-    seen, is_ok = ~np.isnan(ms), (ended == schema.OK).to_numpy(np.bool_)
+    seen, is_ok = ~np.isnan(ms), ended.isin(schema.COMPLETE).to_numpy(np.bool_)
     if metric.since == metrics.NEITHER:
         failed = could & ~seen & ~is_ok & (ended != schema.CANCELLED).to_numpy(np.bool_)
         return Waits(np.where(failed, 0.0, ms), seen, np.zeros(len(ms), np.bool_))

@@ -81,11 +81,11 @@ def _tpot_c(steady: Steady) -> Floats:
 
 
 def _where_ok(end: str, answer: str) -> Callable[[Steady], Floats]:
-    """Time from scheduled to an event of the requests with such an answer that ended ok."""
+    """Time from scheduled to an event of the requests with such an answer, if it is complete."""
 
     def ns(steady: Steady) -> Floats:
         requests = steady.requests
-        fits = (requests["answer"] == answer) & (requests["ended"] == schema.OK)
+        fits = (requests["answer"] == answer) & requests["ended"].isin(schema.COMPLETE)
         return (requests[end] - requests["scheduled_at_ns"]).where(fits).to_numpy(np.float64)
 
     return ns

@@ -139,7 +139,7 @@ def _paged(apart: Ints, answer_of: Ints, bytes_per_chunk: Floats) -> Mask:
 
 def missing(requests: pd.DataFrame) -> Json:
     """`tpot_missing` of report.json: for which answers TPOT is unknown, the most frequent reason first."""
-    answers = requests[requests["streamed"].eq(True) & (requests["ended"] == schema.OK)]
+    answers = requests[requests["streamed"].eq(True) & requests["ended"].isin(schema.COMPLETE)]
     found = answers["pace_missing"].value_counts()
     counts = {str(name): int(n) for name, n in found.items()}
     reasons = [{"reason": name, "answers": n, "text": REASONS[name]} for name, n in counts.items()]

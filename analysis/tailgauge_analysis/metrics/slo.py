@@ -8,7 +8,7 @@ quantile rests on few slow episodes and the bound is near it. Objectives on othe
 An objective may be about some requests only, those of a traffic table or with a tag. `ttft` and `e2e` count since scheduled,
 in a closed loop since sent.
 
-Health is the share of the offered requests that got a complete answer. Requests whose errors no objective bounds are
+Health is the share of the offered requests that got a complete answer, ok or cut. Requests whose errors no objective bounds are
 expected to be complete to 99%, and a share of 99% passes whatever its interval.
 
 Also here: how well a run knows the latencies that its objectives want to know to a precision.
@@ -294,7 +294,7 @@ class Health:
 
 def health(scenario: Json, steady: Steady) -> Health | None:
     """None where nothing was offered. A slow reader's answer is an answer: its request counts like any other."""
-    is_complete = (steady.requests["ended"] == schema.OK).to_numpy(np.bool_)
+    is_complete = steady.requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
     if not len(is_complete):
         return None
     complete = proportion(is_complete)
@@ -358,14 +358,15 @@ def _by_traffic(wanted: Sequence[Criterion], good: Mask, steady: Steady) -> tupl
 
 
 def good_of(wanted: Sequence[Criterion], steady: Steady) -> Mask:
-    """Which requests ended ok within the bound of every objective on a latency that is about them.
+    """Which requests got a complete answer within the bound of every objective on a latency that is about them.
 
     A bound on the pooled gap holds for each gap, so a request's worst one is compared. A bound on what a request does not
     have, as the join of a single call, does not apply to it; an answer whose pace is unknown does not meet a bound on it.
     One that its user left is good if it met every bound before, and there was one.
     """
     ended = steady.requests["ended"]
-    ok, left = ((ended == one).to_numpy(np.bool_) for one in (schema.OK, schema.CANCELLED))
+    ok = ended.isin(schema.COMPLETE).to_numpy(np.bool_)
+    left = (ended == schema.CANCELLED).to_numpy(np.bool_)
     good, judged = ok | left, np.zeros(len(ok), np.bool_)
     for one in wanted:
         if one.metric is None:

@@ -112,7 +112,7 @@ def throughput(frames: Frames, stage: Steady) -> Throughput:
     attempts = frames.attempts[frames.attempts["stage"] != schema.PREFLIGHT]
     began = attempts["headers_at_ns"].fillna(attempts["first_content_at_ns"])[attempts["status"] < 300]
     first = began.groupby(attempts["request_id"]).min().dropna()
-    done = requests[(requests["ended"] == schema.OK) & stage.holds(requests["ended_at_ns"])]
+    done = requests[requests["ended"].isin(schema.COMPLETE) & stage.holds(requests["ended_at_ns"])]
     ended_s = done["ended_at_ns"].to_numpy(np.float64) / 1e9 - stage.from_s
     ids, tokens = done["request_id"].to_numpy(np.int64), _tokens(frames, attempts, stage)
     return Throughput(
@@ -128,7 +128,8 @@ def throughput(frames: Frames, stage: Steady) -> Throughput:
 def _tokens(frames: Frames, attempts: pd.DataFrame, stage: Steady) -> Work | None:
     """Output tokens that arrived in the stage: an attempt's tokens arrive evenly over its chunks.
 
-    The usage of an attempt that did not end ok is not its last word: it counts the run's mean of tokens per chunk.
+    The usage of an attempt without a complete answer is not its last word: it counts the run's mean of tokens per chunk.
+    So does one whose count is unknown, or beyond what was requested.
     """
     chunks = frames.chunks
     places = chunks.places(*(attempts[name].to_numpy(np.int64) for name in ("request_id", "leg", "attempt")))
@@ -137,7 +138,7 @@ def _tokens(frames: Frames, attempts: pd.DataFrame, stage: Steady) -> Work | Non
     inside = chunks.within(stage.from_s * 1e9, stage.to_s * 1e9)
     within = np.where(streamed, np.append(inside, 0)[places], at_once)
     sizes = np.where(streamed, np.append(chunks.sizes, 0)[places], 1.0)
-    tokens = attempts["output_tokens"].where(attempts["ended"] == schema.OK).to_numpy(np.float64)
+    tokens = attempts["output_tokens"].where(attempts["ended"].isin(schema.COMPLETE)).to_numpy(np.float64)
     if np.isnan(tokens).all():
         return None
     known = streamed & ~np.isnan(tokens)
@@ -239,7 +240,7 @@ def waits_ms(of_target: Steady) -> Floats:
     left = requests["request_id"].map(seen).where(requests["ended"] == schema.CANCELLED)
     until = requests["first_at_ns"].fillna(requests["joined_at_ns"]).fillna(left)
     until = until.fillna(requests["ended_at_ns"])
-    until = until.where(requests["ended"].isin((schema.OK, schema.CANCELLED)), np.inf)
+    until = until.where(requests["ended"].isin(schema.NOT_FAILED), np.inf)
     return ((until - requests["scheduled_at_ns"]) / 1e6).to_numpy(np.float64)
 
 

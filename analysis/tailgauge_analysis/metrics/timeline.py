@@ -88,7 +88,7 @@ class Timeline:
 
 def _waits(requests: pd.DataFrame) -> tuple[str, pd.Series[float]]:
     """What users waited for, and how long."""
-    is_done = (requests["answer"] == schema.TURNAROUND) & (requests["ended"] == schema.OK)
+    is_done = (requests["answer"] == schema.TURNAROUND) & requests["ended"].isin(schema.COMPLETE)
     done = requests["ended_at_ns"].where(is_done)
     ends = dict(zip(WAITS, (requests["first_at_ns"], requests["joined_at_ns"], done), strict=True))
     name = next((name for name, at in ends.items() if at.notna().any()), "TTFT")
@@ -112,7 +112,7 @@ def windows(at_s: Floats, values: Floats, p: float, shortest_s: int = 1) -> Wind
 
 def _tokens(attempts: pd.DataFrame, ends_s: Floats) -> Floats:
     """Output tokens in each bin."""
-    of = attempts[(attempts["ended"] == schema.OK) & (attempts["stage"] != schema.PREFLIGHT)]
+    of = attempts[attempts["ended"].isin(schema.COMPLETE) & (attempts["stage"] != schema.PREFLIGHT)]
     of = of[of["output_tokens"].notna()]
     last = whole_at_ns(of).to_numpy(np.float64) / 1e9
     first = np.fmin(of["first_content_at_ns"].to_numpy(np.float64) / 1e9, last)

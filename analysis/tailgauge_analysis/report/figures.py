@@ -28,7 +28,8 @@ from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.formatting import percentile, plain, plural
 
 CLASS_COLOURS = {
-    schema.OK: "#86b8a2", schema.EMPTY: "#6fa8c9", schema.CANCELLED: GREY, schema.RATE_LIMITED: ORANGE,
+    schema.OK: "#86b8a2", schema.CUT: "#b9c96a", schema.EMPTY: "#6fa8c9", schema.REFUSED: "#5b4b9a",
+    schema.FILTERED: "#8f83c4", schema.ABORTED: "#7d2f2f", schema.CANCELLED: GREY, schema.RATE_LIMITED: ORANGE,
     schema.OVERLOADED: "#b8622a", schema.SERVER_ERROR: "#c94f4f", schema.CLIENT_ERROR: PURPLE,
     schema.CONNECT_ERROR: "#7a4fa3", schema.TIMEOUT: "#a33b5c", schema.STREAM_ERROR: "#d1719b",
     schema.TRUNCATED: "#8c6d46", schema.PLUGIN_ERROR: "#4a4a4a", schema.CENSORED: "#6b7c92", schema.CLIENT_DROP: "#c9a13b",
@@ -253,7 +254,7 @@ def _tokens(t: Timeline) -> Figure | None:
         return None
     style = {"shape": "hvh", "fill": "tozeroy", "showlegend": False}
     line = draw.curve(t.at_s, t.tokens_per_s, "output tokens", BLUE, "%{y:,.4~g} tokens/s", **style)
-    caption = "Of answers that ended ok, spread evenly from the first to the last content of each. Warm-up included."
+    caption = "Of complete answers, spread evenly from the first to the last content of each. Warm-up included."
     plot = draw.stacked([Panel("output tokens<br>per second", [line])])
     return draw.finish("tokens", "Output tokens over time", caption, 280, plot)
 

@@ -67,12 +67,14 @@ class Run(TypedDict):
     started_at: str
     steady_requests: Count
     steady_ok: Count
+    steady_complete: Count
+    """of these, ended ok or cut"""
     offered_per_s: float | None
     """requests scheduled in the steady stage, over its length"""
     accepted_per_s: float | None
     """requests whose first response with status 2xx began in it"""
     completed_per_s: float | None
-    """requests that ended ok in it, those scheduled before it among them"""
+    """requests with a complete answer (ok or cut) that ended in it, those scheduled before it among them"""
     output_tokens_per_s: float | None
     """output tokens that arrived in it, of all attempts"""
     reproduce: str | None
@@ -309,6 +311,7 @@ def _run(findings: Findings) -> Json:
         "process": text(arrival.get("process")) or None, "asked_rate_per_s": number(arrival.get("rate_per_s")),
         "steady_from_s": number(stage.from_s), "steady_to_s": number(stage.to_s),
         "steady_requests": requests, "steady_ok": int((ended == schema.OK).sum()),
+        "steady_complete": int(ended.isin(schema.COMPLETE).sum()),
         **plain_values(findings.evidence.throughput),
         "slow_reader_requests": requests - len(findings.of_target.requests),
         "cancelled_requests": int((ended == schema.CANCELLED).sum()),

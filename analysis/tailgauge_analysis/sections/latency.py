@@ -101,7 +101,7 @@ def _by_group(groups: Sequence[Group], smaller: int) -> Table:
         kind = f"{group.by}, {group.pattern}" if group.by == "traffic" else group.by
         rows.append((Value(group.name, kind), count(group.requests), share_cell(group.ok), *_three(by.get("ttft_sched", ())), *_three(whole)))  # fmt: skip
     times = (f"{what} {percentile(p)} (ms)" for what in ("TTFT", "whole") for p in PS)
-    header = ("group", "requests", "ok, of all offered", *times)
+    header = ("group", "requests", "complete, of all offered", *times)
     note = (
         "Since scheduled, failures counted as slowest. Whole: until the end of the answer; for a fan-out, until its legs are joined; "
         "for a batch, until it is fetched."
@@ -166,6 +166,6 @@ class Group:
         self.name = name
         self.pattern = ", ".join(sorted({str(p) for p in part.requests["pattern"].unique()}))
         self.requests = len(ended)
-        self.ok = proportion((ended == schema.OK).to_numpy(np.bool_))
+        self.ok = proportion(ended.isin(schema.COMPLETE).to_numpy(np.bool_))
         self.cancelled = int((ended == schema.CANCELLED).sum())
         self.latency = tuple(found for found in rows if found.n)

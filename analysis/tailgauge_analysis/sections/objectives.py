@@ -37,7 +37,6 @@ from tailgauge_analysis.text.json_values import Json, table
 from tailgauge_analysis.text.section import Section, Table, Value
 
 TINY = 1e-12  # rounding of a share
-_FINE = (schema.OK, schema.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,8 +199,11 @@ def _cost(_one: Criterion, part: Steady, run: Run) -> Measured:
 
 
 FIGURES: dict[str, Measure] = {
-    "complete": _ended(schema.OK),
-    "error_rate": lambda _one, part, _run: _share(~part.requests["ended"].isin(_FINE)),
+    "answered": _ended(schema.OK),
+    "complete": _ended(*schema.COMPLETE),
+    "error_rate": lambda _one, part, _run: _share(~part.requests["ended"].isin(schema.NOT_FAILED)),
+    "refused": _ended(schema.REFUSED, schema.FILTERED),
+    "cut": _ended(schema.CUT),
     "429_rate": lambda _one, part, _run: _share(part.sent["ended"] == schema.RATE_LIMITED),
     "abandoned": _ended(schema.CANCELLED),
     "goodput": _good,

@@ -140,7 +140,7 @@ class _Of:
 
 def _progressive(of: _Of) -> Sentence | None:
     rows = of.stage.requests
-    rows = rows[(rows["answer"] == schema.EARLIEST_LEG) & (rows["ended"] == schema.OK)]
+    rows = rows[(rows["answer"] == schema.EARLIEST_LEG) & rows["ended"].isin(schema.COMPLETE)]
     if not len(rows):
         return None
     alone = rows[f"first_{'text' if of.stage.first_token == schema.TEXT else 'content'}_at_ns"]
@@ -211,7 +211,8 @@ def _second_call(of: _Of) -> Sentence | None:
     if not calls["leg"].eq(1).any():
         return None
     first, second = (of.in_order(calls[calls["leg"] == leg]).set_index("request_id") for leg in (0, 1))
-    prose, fields = whole_at_ns(first), whole_at_ns(second).where(second["ended"] == schema.OK, np.inf)
+    prose = whole_at_ns(first)
+    fields = whole_at_ns(second).where(second["ended"].isin(schema.COMPLETE), np.inf)
     times = (fields - prose, prose - first["scheduled_at_ns"])
     more, alone = (_quantiles(one.dropna(), PS) for one in times)
     tokens = [count(one[[*PROMPT, "output_tokens"]].sum(axis=1).mean()) for one in (first, second)]

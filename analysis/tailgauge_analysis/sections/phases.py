@@ -1,6 +1,6 @@
 """Where the time of an answer went, as far as the target reports it: network, queue, prefill, decode, and its phases.
 
-Attempts of the steady stage that ended ok, without slow readers. Three tables, each only where the run has it.
+Attempts of the steady stage with a complete answer, without slow readers. Three tables, each only where the run has it.
 
 - `split`: from the server log (the simulated endpoint keeps one). Queue is all that comes between the whole request
   and the first step with a part of its prompt. The parts of an attempt follow each other and
@@ -50,7 +50,7 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """The three tables; each may be empty. `answers`: attempts that ended ok; `reported`: those with phases."""
+    """The three tables; each may be empty. `answers`: attempts with a complete answer; `reported`: those with phases."""
 
     answers: int
     reported: int
@@ -62,7 +62,7 @@ class Phases:
 def phases(frames: Frames, of_target: Steady) -> Phases | None:
     """None where the target reports nothing of its time."""
     attempts = of_target.attempts
-    good = attempts[(attempts["ended"] == schema.OK) & attempts["first_content_at_ns"].notna()]
+    good = attempts[attempts["ended"].isin(schema.COMPLETE) & attempts["first_content_at_ns"].notna()]
     good = good.sort_values("sent_at_ns", kind="stable")
     reported = good[good["phases"].notna()]
     each = [parse(text) for text in reported["phases"]]
@@ -86,7 +86,7 @@ def section(found: Phases | None) -> Section | None:
         ("Durations in Server-Timing", found.timings, "Shares of the time to the first content. They may overlap."),
     )  # fmt: skip
     computed = (
-        f"{plural(found.answers, 'attempt')} of the steady stage that ended ok, as far as the target reports its phases, from sending to "
+        f"{plural(found.answers, 'attempt')} of the steady stage with a complete answer, as far as the target reports its phases, from sending to "
         "the last content. A phase of status events lasts until the next one begins."
     )
     shown = tuple(_table(*one) for one in tables if one[1])

@@ -51,11 +51,12 @@ def section(
     counted: Conservation, ended: Sequence[Outcome], stage: Steady, problems: Sequence[Problem], preflight: Sequence[Json]
 ) -> Section:  # fmt: skip
     """The section."""
-    n, ok = len(stage.requests), next((one.requests.k for one in ended if one.ended == schema.OK), 0)
+    n = len(stage.requests)
+    complete = sum(outcome.requests.k for outcome in ended if outcome.ended in schema.COMPLETE)
     answer = "No request of the steady stage was sent."
     if n:
         of = f"{plural(n, 'request')} of the steady stage (from {clock(stage.from_s)} to {clock(stage.to_s)} of the run)"
-        answer = f"{share(ok / n)} of {of} got a complete answer."
+        answer = f"{share(complete / n)} of {of} got a complete answer."
     notes = [*counted.broken, *(plain(one.text, 500) for one in problems[:MOST_PROBLEMS])]
     if len(problems) > MOST_PROBLEMS:
         notes.append(f"{plural(len(problems) - MOST_PROBLEMS, 'more note')} in report.json.")
@@ -99,7 +100,7 @@ def _preflight(entry: Json) -> str:
 
 MOST = 10
 EXCERPT = 400
-_FINE = (schema.OK, schema.CANCELLED, schema.CENSORED)
+_FINE = (*schema.NOT_FAILED, schema.CENSORED)
 
 
 @dataclass(frozen=True, slots=True)

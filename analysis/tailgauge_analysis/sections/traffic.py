@@ -111,7 +111,7 @@ def _entry(
 
 def _lengths(requests: pd.DataFrame, calls: pd.DataFrame, column: str, tokens: pd.Series[float]) -> Lengths:
     asked = requests[requests["legs"] == 1].set_index("request_id")[column]
-    answers = calls[(calls["ended"] == schema.OK) & calls["request_id"].isin(asked.index)]
+    answers = calls[calls["ended"].isin(schema.COMPLETE) & calls["request_id"].isin(asked.index)]
     wanted, got = answers["request_id"].map(asked), tokens[answers.index]
     least, most = (int(wanted.min()), int(wanted.max())) if len(answers) else (0, 0)
     off = (got - wanted).abs().max()

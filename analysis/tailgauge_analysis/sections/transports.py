@@ -67,7 +67,7 @@ def transports(steady: Steady) -> list[Transport]:
 def _streams(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Transport:
     damage = by_request(attempts[attempts["error_type"].isin(DAMAGES)], "last")["error_type"]
     kinds = requests["request_id"].map(damage.map(DAMAGES))
-    ok = requests["ended"] == schema.OK
+    ok = requests["ended"].isin(schema.COMPLETE)
     rest = pd.Series(COMPLETE, requests.index).where(ok, INCOMPLETE)
     outcomes = _ordered(kinds.where(kinds.notna(), rest))
     resumed = int((attempts["cause"] == schema.RESUME).sum())
@@ -82,7 +82,7 @@ def _resume_ns(attempts: pd.DataFrame, damaged: set[int]) -> Floats:
         cut_ns, of_request, at_ns, ended = None, [], None, ""
         calls = rows[["first_content_at_ns", "ended_at_ns", "ended"]].itertuples(index=False)
         for content, end, ended in calls:
-            at_ns = content if pd.notna(content) else end if ended == schema.OK else None
+            at_ns = content if pd.notna(content) else end if ended in schema.COMPLETE else None
             if at_ns is None:
                 continue  # nothing came over this connection
             if cut_ns is not None:
@@ -102,16 +102,16 @@ def _jobs(name: str, requests: pd.DataFrame, attempts: pd.DataFrame) -> Transpor
     states, statuses, classes = (of.to_dict() for of in (ended["stop_reason"], last["status"], last["ended"]))
 
     def outcome(job: int, end: str) -> str:
-        if end == schema.OK:
+        if end in schema.COMPLETE:
             return FETCHED
         if job in states:
-            return NOT_FETCHED if classes[job] != schema.OK else str(states[job])
+            return NOT_FETCHED if classes[job] not in schema.COMPLETE else str(states[job])
         return LOST.get(statuses.get(job, 0)) or WITHOUT_STATE.get(end, end)
 
     outcomes = [outcome(*one) for one in zip(requests["request_id"], requests["ended"], strict=True)]
     news = polls["stop_reason"].notna() | polls["status"].isin(LOST)
     fetched = polls["attempt"] > polls["request_id"].map(ended["attempt"])
-    ok = requests["ended"] == schema.OK
+    ok = requests["ended"].isin(schema.COMPLETE)
     took = (requests["ended_at_ns"] - requests["scheduled_at_ns"]).to_numpy(np.float64) / NS_PER_MS
     times = quantiles(np.where(ok, took, _NEVER), PS)
     calls, wasted = len(polls) - int(fetched.sum()), int((~news & ~fetched).sum())

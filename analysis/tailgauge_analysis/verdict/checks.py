@@ -204,7 +204,7 @@ def _measured(e: Evidence) -> Judgement | None:
 def _answered(e: Evidence) -> Judgement | None:
     """at least one request of the steady stage succeeded"""
     n = len(e.steady.requests)
-    if not n or (e.steady.requests["ended"] == schema.OK).any():
+    if not n or e.steady.requests["ended"].isin(schema.COMPLETE).any():
         return None
     problem = f"Nothing to compare: none of {plural(n, 'request')} succeeded."
     return INVALID, problem, "See the errors of its report."

@@ -246,7 +246,7 @@ def connections(frames: Frames) -> str:
         of = table(frames.run["scenario"], "target" if name == "main" else "second_target")
         sent, over = (np.sort(rows[at].to_numpy(np.float64)) for at in ("sent_at_ns", "ended_at_ns"))
         at_once = int((np.arange(len(rows)) + 1 - np.searchsorted(over + REST_NS, sent)).max())
-        spent = int((~rows["ended"].isin(schema.COMPLETED) | rows["reader_paused_ns"].notna()).sum())
+        spent = int((~rows["ended"].isin(schema.SERVED) | rows["reader_paused_ns"].notna()).sum())
         needed = max(0, at_once - (whole(of.get("preopened")) or 0)) + spent
         cut += spent
         closed += max(0, int(rows["connection_is_new"].sum() - needed))

@@ -105,7 +105,7 @@ def endpoint_delays(frames: Frames, of_target: Steady) -> list[EndpointDelay]:
     keys, answers = list(CALL), of_target.attempts
     log = frames.server_log.dropna(subset=[*keys, "first_due_at_ns"]).drop_duplicates(keys)
     columns = [*keys, *(f"{which}_{what}_at_ns" for _, which in FIGURES for what in ("due", "chunk_sent"))]
-    answers = answers[(answers["ended"] == schema.OK) & answers["first_content_at_ns"].notna()]
+    answers = answers[answers["ended"].isin(schema.COMPLETE) & answers["first_content_at_ns"].notna()]
     both = answers.sort_values("sent_at_ns", kind="stable").merge(log[columns], on=keys)
     out = []
     for title, which in FIGURES:

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import math
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from tailgauge import quantile_sketch
 from tailgauge.channel.traffic_counters import Key, TrafficCounters, combined, difference
-from tailgauge.rows.schema import CANCELLED, CONNECT_ERROR, NOT_FAILED, OK, RATE_LIMITED
+from tailgauge.rows import schema
 from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.objective import ALLOWS_ERRORS, MOST, PER_S, Objective, text_of
 from tailgauge.thresholds import fewest_for
@@ -103,20 +103,41 @@ def _ratio(objective: Objective, count: float, of: float, fewest: float) -> Valu
 
 
 def _failed(requests: Mapping[str, int]) -> int:
-    return sum(n for ended, n in requests.items() if ended not in NOT_FAILED)
+    return sum(n for ended, n in requests.items() if ended not in schema.NOT_FAILED)
 
 
 def _share(count: int, counts: Mapping[str, int]) -> tuple[float, float, float]:
     return count, sum(counts.values()), FEWEST
 
 
-_RATIOS: dict[str, Callable[[TrafficCounters, float], tuple[float, float, float]]] = {
-    "complete": lambda now, _: _share(now.requests.get(OK, 0), now.requests),
-    "error_rate": lambda now, _: _share(_failed(now.requests), {**now.requests, CANCELLED: 0}),
-    "abandoned": lambda now, _: _share(now.requests.get(CANCELLED, 0), now.requests),
-    "429_rate": lambda now, _: _share(now.attempts.get(RATE_LIMITED, 0), now.attempts),
+def _number(counts: Mapping[str, int], classes: Collection[str]) -> int:
+    return sum(counts.get(ended, 0) for ended in classes)
+
+
+_Ratio = Callable[[TrafficCounters, float], tuple[float, float, float]]
+
+
+def _ended(*classes: str) -> _Ratio:
+    """Return the share of the ended requests that ended in one of these classes."""
+    return lambda now, _: _share(_number(now.requests, classes), now.requests)
+
+
+def _limited(now: TrafficCounters, _: float) -> tuple[float, float, float]:
+    return _share(_number(now.attempts, (schema.RATE_LIMITED,)), now.attempts)
+
+
+_RATIOS: dict[str, _Ratio] = {
+    "answered": _ended(schema.OK),
+    "complete": _ended(*schema.COMPLETE),
+    "refused": _ended(schema.REFUSED, schema.FILTERED),
+    "cut": _ended(schema.CUT),
+    "error_rate": lambda now, _: _share(_failed(now.requests), {**now.requests, schema.CANCELLED: 0}),
+    "abandoned": _ended(schema.CANCELLED),
+    "429_rate": _limited,
     "cache_hit": lambda now, _: (now.cached_tokens, now.input_tokens, FEWEST),
-    "requests_per_s": lambda now, seconds: (now.requests.get(OK, 0), seconds, SOON_S),
+    "requests_per_s": lambda now, seconds: (
+        _number(now.requests, schema.COMPLETE), seconds, SOON_S,
+    ),
     "output_tokens_per_s": lambda now, seconds: (now.output_tokens, seconds, SOON_S),
 }
 
@@ -164,10 +185,17 @@ class StopRules:
             ended.update(one["counts"]["ended"])
         for message in traffic:
             calls.update(message["attempts"])
-        del ended[CANCELLED], calls[CANCELLED]
+        del ended[schema.CANCELLED], calls[schema.CANCELLED]
         ttft = quantile_sketch.total(one["ttft"] for one in traffic if self._stop.max_ttft_ms)
-        refused, in_flight = calls[CONNECT_ERROR], sum(one["in_flight"] for one in counters)
-        return _Tally(at_s, ended.total(), ended[OK], refused, calls.total() - refused, ttft, in_flight)
+        return _Tally(
+            at_s=at_s,
+            ended=ended.total(),
+            completed=_number(ended, schema.COMPLETE),
+            refused=calls[schema.CONNECT_ERROR],
+            other=calls.total() - calls[schema.CONNECT_ERROR],
+            ttft=ttft,
+            in_flight=sum(one["in_flight"] for one in counters),
+        )
 
     def _failing(self, now: _Tally) -> str | None:
         longest = max(LAST_S, self._stop.ttft_s if self._stop.max_ttft_ms else 0.0)

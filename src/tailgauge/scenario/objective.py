@@ -41,8 +41,11 @@ _LATENCIES = (
 _COUNTED = {"chunk_gap": "chunk gaps"}  # of the others: requests
 FIGURES = (
     *(Figure(name, LATENCY, MOST, "a quantile of this metric", _COUNTED.get(name, "requests")) for name in _LATENCIES),
-    Figure("complete", SHARE, LEAST, "requests with a complete answer, of all offered"),
+    Figure("answered", SHARE, LEAST, "requests whose answer is whole (ok), of all offered"),
+    Figure("complete", SHARE, LEAST, "requests with a complete answer (ok or cut), of all offered"),
     Figure("error_rate", SHARE, MOST, "requests without a complete answer, of all offered, except those whose user left"),
+    Figure("refused", SHARE, MOST, "requests that were refused or filtered, of all offered"),
+    Figure("cut", SHARE, MOST, "requests whose answer a limit cut short, of all offered"),
     Figure("429_rate", SHARE, MOST, "attempts that got a 429, of all sent", "attempts"),
     Figure("abandoned", SHARE, MOST, "requests whose user left, of all offered"),
     Figure("goodput", SHARE, LEAST, "requests that meet every objective on a latency that applies to them, of all offered"),
@@ -52,8 +55,8 @@ FIGURES = (
     Figure("cost_per_good_request", COST, MOST, "cost of all attempts / good requests"),
 )  # fmt: skip
 BY_NAME = by_name(FIGURES)
-ERRORS = ("complete", "error_rate")  # an objective on one of these replaces the default one
-ALLOWS_ERRORS = {*ERRORS, "429_rate", "goodput"}  # or says how many failures are expected
+ERRORS = ("answered", "complete", "error_rate")  # an objective on one of these replaces the default one
+ALLOWS_ERRORS = {*ERRORS, "refused", "429_rate", "goodput"}  # or says how many failures are expected
 FEWEST_RATIO = 20  # values, for the interval of a ratio
 
 if TYPE_CHECKING:

@@ -54,12 +54,12 @@ class Legs:
 
     @property
     def ok(self) -> Mask:
-        """Requests that ended ok."""
-        return (self.requests["ended"] == schema.OK).to_numpy(np.bool_)
+        """Requests with a complete answer."""
+        return self.requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_)
 
     @property
     def complete(self) -> Mask:
-        """Requests that ended ok with an answer of every leg."""
+        """Requests with a complete answer of every leg."""
         return self.ok & ~np.isnan(self.times_ms).any(axis=1)
 
 

@@ -1,6 +1,6 @@
 """Hedged legs: primary attempt and hedge side by side, and whether both are slow together, which limits hedging.
 
-One row per hedged leg, in order of time. The winner is the call that was not closed and got content, or ended ok; a leg
+One row per hedged leg, in order of time. The winner is the call that was not closed and got content, or that the target ended; a leg
 that neither answered (both failed, or both were closed with their request) has no winner and no loser. Times of content are
 since the first byte of the same call was sent.
 
@@ -88,7 +88,7 @@ def copies(requests: pd.DataFrame, attempts: pd.DataFrame) -> Copies:
 
 
 def _ok(rows: pd.DataFrame) -> Mask:
-    return rows["ended"].isin(schema.COMPLETED).to_numpy(np.bool_)
+    return rows["ended"].isin(schema.SERVED).to_numpy(np.bool_)
 
 
 def _answered(rows: pd.DataFrame) -> Mask:

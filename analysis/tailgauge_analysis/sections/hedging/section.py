@@ -199,7 +199,7 @@ def cost_of(attempts: pd.DataFrame, losers: pd.DataFrame, winners: pd.DataFrame,
     ends, why = waste.cost(losers, winners, prices.price, prices.why)
     if ends is None:
         return Cost("", None, None, None, None, None, why)
-    good = attempts[(attempts["ended"] == schema.OK) & attempts["output_tokens"].notna()]
+    good = attempts[attempts["ended"].isin(schema.COMPLETE) & attempts["output_tokens"].notna()]
     total, _ = spent(good, good["model"].fillna(""), prices.price)
     low, high, answered = float(ends[0]), float(ends[1]), float(total or 0)
     return Cost(

@@ -25,7 +25,9 @@ from tailgauge_analysis.sections.cache.cost import USAGE, PriceOf, model_of, no_
 from tailgauge_analysis.sections.hedging.copies import PROMPT
 from tailgauge_analysis.stats.quantiles import Floats
 
-_GENERATES = (schema.CANCELLED, schema.TIMEOUT, schema.STREAM_ERROR, schema.TRUNCATED, *schema.COMPLETED)
+_GENERATES = (
+    schema.CANCELLED, schema.TIMEOUT, schema.STREAM_ERROR, schema.TRUNCATED, schema.ABORTED, *schema.SERVED,
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ def prompts(rows: pd.DataFrame) -> pd.Series[float]:
 def bounds(losers: pd.DataFrame, winners: pd.DataFrame) -> tuple[Floats, Floats]:
     """Fewest and most output tokens of each loser."""
     low = losers["chunks"].to_numpy(np.float64)
-    completed = losers["output_tokens"].where(losers["ended"].isin(schema.COMPLETED))  # before it was closed
+    completed = losers["output_tokens"].where(losers["ended"].isin(schema.SERVED))  # before it was closed
     whole = completed.fillna(winners["output_tokens"]).fillna(losers["asked_output_tokens"])
     generates = losers["ended"].isin(_GENERATES).to_numpy(np.bool_)
     return low, np.where(generates, np.maximum(low, whole.to_numpy(np.float64)), low)

@@ -53,7 +53,7 @@ class Diagnosis:
 def diagnosis(of_target: Steady) -> Diagnosis:
     """Diagnose the requests of a stage; a fan-out by its join, split at the first content of the leg that it waited for."""
     requests = of_target.requests
-    joins = requests["answer"].eq(schema.JOIN) & requests["ended"].eq(schema.OK)
+    joins = requests["answer"].eq(schema.JOIN) & requests["ended"].isin(schema.COMPLETE)
     legs = of_target.attempts[of_target.attempts["ended"].isin(schema.COMPLETED)]
     joined_at = legs["request_id"].map(requests[joins].set_index("request_id")["joined_at_ns"])
     legs = legs.assign(whole_at_ns=whole_at_ns(legs))[whole_at_ns(legs) <= joined_at]

@@ -99,7 +99,7 @@ def fitted(run: pd.DataFrame, stage: Steady, unsure_calls: float = 0.0) -> list[
 
 
 def _ttft(run: pd.DataFrame, calls: pd.DataFrame, unsure_calls: float) -> Regression:
-    good = calls[(calls["ended"] == schema.OK) & calls["reader_paused_ns"].isna()]
+    good = calls[calls["ended"].isin(schema.COMPLETE) & calls["reader_paused_ns"].isna()]
     good = good.dropna(subset=["input_tokens", "output_tokens", "first_content_at_ns", "sent_at_ns"])
     of = evenly(good.sort_values("sent_at_ns", kind="stable"))
     sent = of["sent_at_ns"].to_numpy(np.float64)
@@ -136,7 +136,8 @@ def _tpot(run: pd.DataFrame, stage: Steady) -> Regression:
 def _gaps(stage: Steady) -> tuple[pd.DataFrame, Floats, Floats, Ints]:
     """At most MOST gaps, in order of time: the request of each, ms for each token, when it began, its number in the answer."""
     requests = stage.requests
-    paced = (requests["ended"] == schema.OK) & requests["streamed"].eq(True) & requests["pace_missing"].isna()
+    is_complete = requests["ended"].isin(schema.COMPLETE)
+    paced = is_complete & requests["streamed"].eq(True) & requests["pace_missing"].isna()
     skip, gaps = requests["pace_skip"].to_numpy(np.int64), stage.gap_counts
     counted = np.where(paced & (requests["pace_tokens"] >= 2), np.maximum(gaps - skip, 0), 0)
     ends = np.cumsum(counted)
