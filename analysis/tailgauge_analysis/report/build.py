@@ -11,6 +11,7 @@ from tailgauge_analysis.comparing.alternating import alternating_blocks
 from tailgauge_analysis.metrics import definitions
 from tailgauge_analysis.report.model import contents
 from tailgauge_analysis.sections import (
+    ends,
     environment,
     latency,
     measurement,
@@ -41,6 +42,7 @@ SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
     lambda of: requests.section(
         of.evidence.conservation, of.outcomes, of.steady, of.frames.problems, of.frames.run["preflight"]
     ),
+    lambda of: ends.section(of.ends),
     lambda of: latency.section(
         of.latency, of.groups, of.smaller_groups, of.streams.tokens_per_chunk_p50, first_token=of.steady.first_token,
     ),

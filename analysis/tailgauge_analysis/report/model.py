@@ -21,6 +21,7 @@ from tailgauge_analysis.metrics.slo import Goodput, Health, ObjectiveResult
 from tailgauge_analysis.metrics.stability import Stability
 from tailgauge_analysis.metrics.streams import Streams
 from tailgauge_analysis.sections import result
+from tailgauge_analysis.sections.ends import Ends
 from tailgauge_analysis.sections.environment import Environment
 from tailgauge_analysis.sections.findings import Findings, remarks
 from tailgauge_analysis.sections.latency import Group
@@ -194,6 +195,8 @@ class Report(TypedDict):
     """by traffic table: what each pattern gains or costs, in a sentence"""
     outcomes: list[Outcome]
     """how the requests of the steady stage ended, the most frequent first"""
+    ends: Ends
+    """how the answers of the whole run ended: classes, stop reasons, errors inside them, what was tolerated or not understood"""
     remarks: list[str]
     """properties of the traffic that affect the numbers: closed loop, slow readers"""
     traffic: dict[str, Traffic]

@@ -16,6 +16,7 @@ from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.metrics.timeline import Timeline
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.sections import (
+    ends,
     measurement,
     objectives,
     patterns,
@@ -81,6 +82,7 @@ class Findings:
         self.health = slo.health(scenario, stage)
         self.goodput = slo.goodput_of(scenario, of_target, evidence.warmup and evidence.warmup.of_target)
         self.outcomes = requests.outcomes(stage)
+        self.ends = ends.ends(frames)
         self.failures, self.other_failures = requests.failures(frames)
         self.traffic = traffic.traffic(frames)
         self.transports = transports.transports(of_target)

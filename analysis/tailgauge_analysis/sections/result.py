@@ -10,14 +10,22 @@ from __future__ import annotations
 import math
 import shlex
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from tailgauge.errors import Exit
 from tailgauge.rows import schema
+from tailgauge.scenario.objective import ERRORS
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.metrics import slo, stability
 from tailgauge_analysis.metrics.latency import OFFERED
 from tailgauge_analysis.metrics.slo import share_interval
 from tailgauge_analysis.sections.cache.cost import model_of, no_price, spent, tariff
+from tailgauge_analysis.sections.ends import (
+    ABORTED_ADVICE,
+    ENDED_BY_TARGET,
+    REFUSED_ADVICE,
+    advice_of_cut,
+)
 from tailgauge_analysis.sections.findings import ARRIVAL, Findings, remarks
 from tailgauge_analysis.stats.quantiles import TOO_FEW, n_min
 from tailgauge_analysis.text import section
@@ -26,9 +34,10 @@ from tailgauge_analysis.text.json_values import number, table, text
 from tailgauge_analysis.text.quantile import VALUE, quantile, value_text
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, NO_ANSWER, PASS, ObjectiveLine, Result
 
-COMPLETE, BACKLOG, STOPPED = "complete", "backlog", "stopped"
+ANSWERED, COMPLETE, BACKLOG, STOPPED = "answered", "complete", "backlog", "stopped"
 STATES = {"interrupted": Exit.INTERRUPTED, "unusable": Exit.TARGET, "error": Exit.INTERNAL}  # of a run
 ENDS = {
+    schema.REFUSED: "refused", schema.FILTERED: "filtered", schema.ABORTED: "aborted by the engine",
     schema.EMPTY: "empty", schema.CANCELLED: "abandoned by their users", schema.RATE_LIMITED: "rejected (429)",
     schema.OVERLOADED: "rejected (overloaded)", schema.SERVER_ERROR: "server errors", schema.CLIENT_ERROR: "rejected (4xx)",
     schema.CONNECT_ERROR: "not connected", schema.TIMEOUT: "timed out", schema.STREAM_ERROR: "broken streams",
@@ -49,6 +58,10 @@ def result(f: Findings) -> Result:
     if not _is_answered(f):
         text = f"none of {plural(len(f.steady.requests), 'request')} completed"
         advice = CHECK_TARGET if f.failures else _find_limit(f)
+        cause = _prevailing_end(f)
+        if cause is not None:
+            text = f"{cause.sentence}: {text}"
+            advice = cause.advice
         return Result(NO_ANSWER, text, lines, (*_stop(f), *_causes(f)), advice)
     return _judged(f, lines)
 
@@ -56,8 +69,12 @@ def result(f: Findings) -> Result:
 def _judged(f: Findings, lines: tuple[ObjectiveLine, ...]) -> Result:
     """By the objectives, complete answers first."""
     outcome = section.worst(line.outcome for line in lines)
+    cut = _cut_share(f)
     if outcome == PASS and len(lines) > 1:
-        return Result(PASS, f"{len(lines)} of {len(lines)} objectives met", lines)
+        text = f"{len(lines)} of {len(lines)} objectives met"
+        if cut:
+            text += f", {share(cut)} of the complete answers were cut"
+        return Result(PASS, text, lines)
     deciding = [line for line in lines if line.outcome == outcome]
     line = next((one for name in (STOPPED, COMPLETE) for one in deciding if one.name == name), deciding[0])
     lines = (line, *(one for one in lines if one is not line))
@@ -67,17 +84,91 @@ def _judged(f: Findings, lines: tuple[ObjectiveLine, ...]) -> Result:
         details, advice = ((line.why,) if line.value else ()), _longer(f, line)
     if outcome == FAIL and any(one.name in {STOPPED, COMPLETE, BACKLOG} for one in deciding):
         details, advice = (*_stop(f), *_causes(f)), _find_limit(f)
-    text, part = statement(line), next((one for one in lines if one.name == COMPLETE), None)
+    text, part = statement(line, cut), next((one for one in lines if one.name == COMPLETE), None)
     if line.name == BACKLOG and part is not None and part.outcome == INCONCLUSIVE:
         text = f"only {part.value} completed, and {text}"
+    cause = _cause_of_failure(f, line, cut) if outcome == FAIL else None
+    if cause is not None:
+        text = f"{cause.sentence}: {text}"
+        advice = cause.advice
+        details = details or tuple(_causes(f))
+    elif outcome == FAIL and not advice:
+        advice = _advice_of(f, line)
     return Result(outcome, text, lines, details, advice)
 
 
-def statement(line: ObjectiveLine) -> str:
-    """An objective in a sentence: `ttft p95 (chat) 1,298 ms > 800 ms (95% CI 1,136-1,647)`."""
+def _figure(line: ObjectiveLine) -> str:
+    """Return the figure of an objective by its label: `complete (chat)`."""
+    return line.name.split(" ")[0]
+
+
+def _advice_of(f: Findings, line: ObjectiveLine) -> str:
+    """Return what to do about an objective on an end that failed; nothing for other figures."""
+    if _figure(line) == "refused":
+        return REFUSED_ADVICE
+    if _figure(line) == "cut":
+        return advice_of_cut(is_natural=f.ends.has_natural)
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cause:
+    """How the answers ended that made a run fail, and what to do about it."""
+
+    sentence: str
+    advice: str
+
+
+def _cause_of_failure(f: Findings, line: ObjectiveLine, cut: float) -> _Cause | None:
+    """Return what made an objective on complete answers fail, where it is how answers ended."""
+    figure = _figure(line)
+    if figure not in ERRORS:
+        return None
+    cause = _prevailing_end(f)
+    ended = f.steady.requests["ended"]
+    failed = int((~ended.isin(schema.NOT_FAILED)).sum())
+    if figure == ANSWERED and int((ended == schema.CUT).sum()) > failed:
+        advice = advice_of_cut(is_natural=f.ends.has_natural)
+        return _Cause(f"{share(cut)} of the complete answers were cut", advice)
+    return cause
+
+
+def _prevailing_end(f: Findings) -> _Cause | None:
+    """Return the end that most requests without a complete answer have in common: refused or aborted by the target."""
+    ended = f.steady.requests["ended"]
+    counts = {str(name): int(n) for name, n in ended.value_counts().items()}
+    answers = sum(n for name, n in counts.items() if name in ENDED_BY_TARGET)
+    failed = sum(n for name, n in counts.items() if name not in schema.NOT_FAILED)
+    model = counts.get(schema.REFUSED, 0)
+    filtered = counts.get(schema.FILTERED, 0)
+    aborted = counts.get(schema.ABORTED, 0)
+    if model + filtered and 2 * (model + filtered) >= failed:
+        verbs = [verb for verb, n in (("refused", model), ("filtered", filtered)) if n]
+        part = share((model + filtered) / answers)
+        return _Cause(f"{part} of the answers were {' or '.join(verbs)}", REFUSED_ADVICE)
+    if aborted and 2 * aborted >= failed:
+        part = share(aborted / answers)
+        return _Cause(f"{part} of the answers were aborted by the engine", ABORTED_ADVICE)
+    return None
+
+
+def _cut_share(f: Findings) -> float:
+    """Return the share of the complete answers that a limit cut."""
+    ended = f.steady.requests["ended"]
+    complete = int(ended.isin(schema.COMPLETE).sum())
+    return int((ended == schema.CUT).sum()) / complete if complete else 0.0
+
+
+def statement(line: ObjectiveLine, cut: float = 0.0) -> str:
+    """An objective in a sentence: `ttft p95 (chat) 1,298 ms > 800 ms (95% CI 1,136-1,647)`.
+
+    `cut`: the share of the complete answers that were cut, for the objective on these.
+    """
     if line.name == COMPLETE:
         value = line.value if " of " in line.value else f"{line.value} of the requests"
         text = f"{'only ' if line.outcome == FAIL else ''}{value} completed"
+        if cut:
+            text += f", {share(cut)} of them cut"
         return f"{text} (objective {line.bound.split()[-1]}, 95% CI {line.interval})"
     if line.name == STOPPED:
         return f"{STOPPED} {line.value}: {line.why}"
@@ -175,10 +266,10 @@ def _is_answered(f: Findings) -> bool:
     """
     requests, every = f.steady.requests, f.frames.requests
     of_run = every.loc[every["stage"] != schema.PREFLIGHT, "ended"]
-    if f.frames.run["state"] == STOPPED and of_run.eq(schema.OK).any():
+    if f.frames.run["state"] == STOPPED and of_run.isin(schema.COMPLETE).any():
         return True
     ended = requests["ended"]
-    begun = (ended == schema.OK) | (ended == schema.CANCELLED) & requests["left_first_at_ns"].notna()
+    begun = ended.isin(schema.COMPLETE) | (ended == schema.CANCELLED) & requests["left_first_at_ns"].notna()
     return bool(begun.any() or (ended == schema.CLIENT_DROP).all())
 
 
@@ -190,11 +281,12 @@ def _refusal(f: Findings) -> str:
 def _causes(f: Findings) -> Iterator[str]:
     """Why requests did not complete, and what the target completes."""
     counts = f.steady.requests["ended"].value_counts()
-    bad = counts.drop(schema.OK, errors="ignore").items()
+    bad = counts.drop(list(schema.COMPLETE), errors="ignore").items()
     ends = [f"{count(n)} {ENDS.get(str(name), name)}{_oldest(f, str(name))}" for name, n in bad]
     if ends:
         yield f"not completed: {', '.join(ends)}"
-    if f.failures and not counts.get(schema.OK, 0):
+    has_complete = any(name in schema.COMPLETE for name in counts.index)
+    if f.failures and not has_complete and f.failures[0].ended not in ENDED_BY_TARGET:
         first = f.failures[0]
         status = f"HTTP {first.status}" if first.status else first.ended
         yield f"most frequent error: {' '.join(filter(None, [status, first.error_type, plain(first.excerpt, 120)]))}"

@@ -1,0 +1,301 @@
+"""How answers ended: their stop reasons and classes, errors inside them, and what was read although it is not the protocol's.
+
+Calls of the whole run except preflight. An answer is a call that the target ended itself: whole, cut, empty, refused,
+filtered or aborted. What the network or the client ended is none; polls of jobs are none either.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from tailgauge.protocol_violations import MALFORMED_USAGE, TOLERATED, VIOLATIONS
+from tailgauge.rows import schema
+from tailgauge_analysis.metrics.answers import by_request
+from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.text.formatting import count, plain, plural, sentence, share
+from tailgauge_analysis.text.json_values import Json, tables
+from tailgauge_analysis.text.section import Section, Table, Value
+
+ENDED_BY_TARGET = schema.SERVED | {schema.ABORTED}
+VERBS = {
+    schema.OK: "ended ok",
+    schema.CUT: "were cut",
+    schema.EMPTY: "were empty",
+    schema.REFUSED: "were refused",
+    schema.FILTERED: "were filtered",
+    schema.ABORTED: "were aborted",
+}
+MEANINGS = (
+    "ok: ended by itself, or at output_tokens.",
+    'cut: ended by a limit below output_tokens, or by any limit in traffic with ends = "natural".',
+    "refused: by the model.",
+    "filtered: a content filter took the answer or the rest of it.",
+    "aborted: the engine gave up, or named no known stop reason.",
+)
+NATURAL = "natural"  # `ends` of a traffic table
+REFUSED_ADVICE = "look at the prompts, the model and its content filter: see How answers ended"
+ABORTED_ADVICE = "look at the engine's log: it gave up these answers itself"
+CUT_ADVICE = "raise output_tokens if the answers should be longer, or raise the target's own limit on tokens"
+CUT_NATURAL_ADVICE = "raise output_tokens, so that answers can end by themselves"
+ROWS = 20  # of a table
+NAMES = 10  # in a sentence
+INPUT, OUTPUT = "input", "output"  # of usage_marks
+MARKS = {
+    INPUT: "input counts beyond what was sent",
+    OUTPUT: "output counts beyond what was requested",
+    MALFORMED_USAGE: VIOLATIONS[MALFORMED_USAGE],
+}
+UNUSED = "they are in no figure of cache, cost, TPOT or tokens per second"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StopReason:
+    """The answers with one stop reason and class; tokens are medians of requests with one leg."""
+
+    stop_reason: str | None
+    ended: str
+    answers: int
+    asked_output_tokens: float | None
+    output_tokens: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorInside:
+    """One kind of error inside an answer with status 200."""
+
+    error_type: str
+    error_class: str
+    """the class that its status would have"""
+    ended: str
+    after_content: bool
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ends:
+    """How the answers of the whole run ended. Counts by name are of answers, the most frequent first."""
+
+    answers: int
+    classes: dict[str, int]
+    stop_reasons: tuple[StopReason, ...]
+    stop_details: dict[str, int]
+    errors: tuple[ErrorInside, ...]
+    received: int
+    """calls that got a response without an error status: the base of the counts below"""
+    tolerated: dict[str, int]
+    """what was not the protocol's and was read as the SDK reads it"""
+    not_understood: dict[str, int]
+    """limit headers and usage fields that the table of vendors does not have"""
+    unused_counts: dict[str, int]
+    """token counts that are in no figure: input, output (beyond the request), malformed_usage"""
+    has_natural: bool
+    """traffic whose answers should end by themselves is among it"""
+
+
+def ends(frames: Frames) -> Ends:
+    """Count how the answers of a run ended."""
+    attempts = frames.attempts[frames.attempts["stage"] != schema.PREFLIGHT]
+    calls = attempts[~attempts["cause"].isin((schema.POLL, schema.CANCEL))]
+    answers = calls[calls["ended"].isin(ENDED_BY_TARGET)]
+    return Ends(
+        answers=len(answers),
+        classes=_classes(answers["ended"]),
+        stop_reasons=_stop_reasons(answers, frames.requests),
+        stop_details=_counts(answers["stop_details"], separator=None),
+        errors=_errors(calls),
+        received=int((calls["status"] < 300).sum()),
+        tolerated=_counts(calls["tolerated"], separator=","),
+        not_understood=_counts(calls["not_understood"], separator=","),
+        unused_counts=_unused_counts(calls),
+        has_natural=has_natural(frames.run["scenario"]),
+    )
+
+
+def has_natural(scenario: Json) -> bool:
+    """Whether the scenario has traffic whose answers should end by themselves."""
+    return any(table.get("ends") == NATURAL for table in tables(scenario, "traffic").values())
+
+
+def _classes(ended: pd.Series[str]) -> dict[str, int]:
+    counts = ended.value_counts()
+    return {name: int(counts[name]) for name in VERBS if name in counts.index}
+
+
+def _stop_reasons(answers: pd.DataFrame, requests: pd.DataFrame) -> tuple[StopReason, ...]:
+    # The rows do not say what each of several legs asked for.
+    single = requests[requests["legs"] == 1] if "legs" in requests else requests
+    asked = by_request(single)["asked_output_tokens"]
+    rows = answers.assign(asked=answers["request_id"].map(asked))
+    found = []
+    for (reason, ended), group in rows.groupby(["stop_reason", "ended"], dropna=False, observed=True):
+        known = group[group["asked"].notna() & group["output_tokens"].notna()]
+        found.append(
+            StopReason(
+                stop_reason=None if pd.isna(reason) else plain(str(reason), 60),
+                ended=str(ended),
+                answers=len(group),
+                asked_output_tokens=_median(known["asked"]),
+                output_tokens=_median(known["output_tokens"]),
+            )
+        )
+    return tuple(sorted(found, key=lambda row: -row.answers))
+
+
+def _median(values: pd.Series[float]) -> float | None:
+    return float(values.median()) if len(values) else None
+
+
+def _counts(texts: pd.Series[str], *, separator: str | None) -> dict[str, int]:
+    """Return how many rows have each text, or each of the texts between separators."""
+    counts: Counter[str] = Counter()
+    for text, rows in texts.dropna().value_counts().items():
+        parts = str(text).split(separator) if separator else [str(text)]
+        names = {plain(part.strip(), 100) for part in parts}
+        counts.update(dict.fromkeys(names, int(rows)))
+    return dict(counts.most_common())
+
+
+def _errors(calls: pd.DataFrame) -> tuple[ErrorInside, ...]:
+    inside = calls[calls["error_class"].notna()]
+    inside = inside.assign(after_content=inside["first_content_at_ns"].notna())
+    keys = ["error_type", "error_class", "ended", "after_content"]
+    found = []
+    for (kind, error_class, ended, after), group in inside.groupby(keys, dropna=False, observed=True):
+        found.append(
+            ErrorInside(
+                error_type="" if pd.isna(kind) else plain(str(kind), 100),
+                error_class=str(error_class),
+                ended=str(ended),
+                after_content=bool(after),
+                attempts=len(group),
+            )
+        )
+    return tuple(sorted(found, key=lambda row: -row.attempts))
+
+
+def _unused_counts(calls: pd.DataFrame) -> dict[str, int]:
+    counts = _counts(calls["usage_marks"], separator=",")
+    malformed = int((calls["error_type"] == MALFORMED_USAGE).sum())
+    if malformed:
+        counts[MALFORMED_USAGE] = malformed
+    return counts
+
+
+# --- in words -----------------------------------------------------------------------------------------------------
+
+
+def section(found: Ends) -> Section | None:
+    """Return the section; None where the target ended no answer and nothing else is to say."""
+    facts = tuple(_facts(found))
+    if not found.answers and not found.errors and not facts:
+        return None
+    listed = (_stop_table(found), _error_table(found.errors))
+    is_plain = set(found.classes) <= {schema.OK}
+    return Section(
+        "ends",
+        "How answers ended",
+        f"{sentence(_answer(found))}.",
+        facts,
+        tuple(table for table in listed if table.rows),
+        notes=tuple(_notes(found)),
+        computed=("Calls of the whole run without preflight that the target ended itself.", *MEANINGS),
+        brief=() if is_plain else (_answer(found),),
+    )
+
+
+def _answer(found: Ends) -> str:
+    """`50% of 20 answers were refused, 50% ended ok`."""
+    if not found.answers:
+        return "the target ended no answer itself"
+    if len(found.classes) == 1:
+        ended = next(iter(found.classes))
+        return f"all of {plural(found.answers, 'answer')} {VERBS[ended]}"
+    parts = []
+    by_number = sorted(found.classes.items(), key=lambda item: -item[1])
+    for ended, number in by_number:
+        of = f" of {plural(found.answers, 'answer')}" if not parts else ""
+        parts.append(f"{share(number / found.answers)}{of} {VERBS[ended]}")
+    return ", ".join(parts)
+
+
+def _facts(found: Ends) -> Iterator[tuple[str, str]]:
+    if found.stop_details:
+        yield "Stop details", _listed(found.stop_details)
+    if found.tolerated:
+        texts = {TOLERATED.get(name, name): number for name, number in found.tolerated.items()}
+        yield "Read as the SDK reads it", _of_answers(texts, found.received)
+    if found.unused_counts:
+        texts = {MARKS.get(name, name): number for name, number in found.unused_counts.items()}
+        yield "Token counts not used", f"{_of_answers(texts, found.received)}; {UNUSED}"
+    if found.not_understood:
+        yield "Not understood", _of_answers(found.not_understood, found.received)
+
+
+def _listed(counts: Mapping[str, int]) -> str:
+    parts = [f"{name} ({count(number)})" for name, number in list(counts.items())[:NAMES]]
+    rest = len(counts) - len(parts)
+    more = [f"{rest} more"] if rest > 0 else []
+    return ", ".join([*parts, *more])
+
+
+def _of_answers(counts: Mapping[str, int], received: int) -> str:
+    """`[DONE] behind message_stop: 20 of 20 answers`."""
+    parts = []
+    for name, number in list(counts.items())[:NAMES]:
+        parts.append(f"{name}: {count(number)} of {plural(max(received, number), 'answer')}")
+    rest = len(counts) - len(parts)
+    if rest > 0:
+        parts.append(f"{rest} more in report.json")
+    return "; ".join(parts)
+
+
+def _stop_table(found: Ends) -> Table:
+    rows = found.stop_reasons
+    if all(row.stop_reason is None and row.ended == schema.OK for row in rows):
+        rows = ()
+    cells = []
+    for row in rows[:ROWS]:
+        part = row.answers / found.answers
+        cells.append(
+            (
+                row.stop_reason or "none named",
+                row.ended,
+                count(row.answers),
+                Value(share(part), share=part),
+                _tokens(row),
+            )
+        )
+    header = ("stop reason", "class", "answers", "share of answers", "output tokens (median)")
+    hidden = sum(row.answers for row in rows[ROWS:])
+    note = f"{plural(hidden, 'answer')} with rarer reasons not shown." if hidden else ""
+    return Table("Stop reasons", header, tuple(cells), note, prose=(1,))
+
+
+def _tokens(row: StopReason) -> str:
+    if row.asked_output_tokens is None:
+        return "–"
+    return f"asked {count(row.asked_output_tokens)}, got {count(row.output_tokens)}"
+
+
+def _error_table(errors: Sequence[ErrorInside]) -> Table:
+    cells = []
+    for row in errors[:ROWS]:
+        place = "after content" if row.after_content else "before content"
+        cells.append((row.error_type or "–", row.error_class, place, row.ended, count(row.attempts)))
+    header = ("error", "as a status it would be", "place", "class", "attempts")
+    return Table("Errors inside an answer with status 200", header, tuple(cells), prose=(1, 2, 3))
+
+
+def _notes(found: Ends) -> Iterator[str]:
+    short = [row for row in found.stop_reasons if row.ended == schema.CUT]
+    if short:
+        yield f"{sentence(advice_of_cut(is_natural=found.has_natural))}."
+
+
+def advice_of_cut(*, is_natural: bool) -> str:
+    """Return what to do about answers that a limit cut."""
+    return CUT_NATURAL_ADVICE if is_natural else CUT_ADVICE
