@@ -46,7 +46,7 @@ MORE = {
     "openai": "",
     "sse": """[target.sse]
 path = "/ask"
-text = "/choices/0/delta/content"
+content = { text = "/choices/0/delta/content" }
 output_tokens = "/usage/completion_tokens"
 body = { q = "{prompt}", n = "{max_tokens}", of = "{session_id}" }
 """,

@@ -153,8 +153,8 @@ SSE = """
 [target.sse]
 body = {q = "{prompt}", options = [{auth = {pass = {env = "MY_ENGINE"}}}]}
 path = "/chat/completions"
-text = "/choices/0/delta/content"
-status_event = "status"
+content = { text = "/choices/0/delta/content" }
+phase = { event = "status" }
 output_tokens = "/usage/completion_tokens"
 """
 PAGES = ("/", "/metrics", "/stats/requests", "/exceptions", "/logs", "/tailgauge", "/tailgauge/live.json")

@@ -57,9 +57,8 @@ connect_errors = 0
 SSE = """
 [target.sse]
 path = "/sse"
-text = "/text"
-status_event = "status"
-status_name = "/phase"
+content = { text = "/text" }
+phase = { event = "status", name = "/phase" }
 output_tokens = "/usage/output_tokens"
 """
 # What would run on any page that lets its own scripts run.

@@ -99,7 +99,7 @@ REFUSED = [
     ),
     ({"second_target": {"ulr": "x"}}, "second_target.ulr", "unknown key; did you mean url?"),
     ({"target": {"sse": {"pth": "/"}}}, "target.sse.pth", "unknown key; did you mean path?"),
-    ({"target": {"sse": {"text": "choices"}}}, "target.sse.text", "must be a JSON pointer"),
+    ({"target": {"sse": {"content": {"text": "choices"}}}}, "target.sse.content.text", "must be a JSON pointer"),
     (
         {"arrival": {"process": "closed", "rate_per_s": 5.0}}, "arrival.rate_per_s",
         "a closed loop has no rate: set closed.users and closed.think_s",

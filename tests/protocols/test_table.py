@@ -28,9 +28,9 @@ def refused(target, **other) -> str:
         ({"body": {"q": [{"r": "{prompt} {user}"}]}}, "{user} is not a placeholder"),
         ({"body": {"q": "why"}}, "target.sse.body: expected {prompt} somewhere"),
         ({"body": {"q": "{prompt}", "n": "n={max_tokens}"}}, 'write it as "{max_tokens}", alone'),
-        ({"text": "choices/0"}, "target.sse.text: must be a JSON pointer"),
+        ({"content": {"text": "choices/0"}}, "target.sse.content.text: must be a JSON pointer"),
         ({"path": "chat"}, "target.sse.path"),
-        ({"token_evnt": "x"}, "target.sse.token_evnt: unknown key; did you mean token_event?"),
+        ({"contnt": {"event": "x"}}, "target.sse.contnt: unknown key; did you mean content?"),
     ],
 )  # fmt: skip
 def test_a_bad_description_is_refused_with_what_was_expected(sse, complaint):

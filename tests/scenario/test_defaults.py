@@ -17,9 +17,13 @@ DEFAULTS = {
         "url": "simulated", "protocol": "anthropic", "model": "tiny", "api_key_env": None, "ca_file": None,
         "connections": 1000, "preopened": 0, "headers": {}, "body": {}, "session_header": "x-session-id", "engine": None,
         "sse": {
-            "path": "/", "body": {"prompt": "{prompt}", "max_tokens": "{max_tokens}"}, "token_event": "",
-            "text": "", "done_event": None, "done_data": "[DONE]", "error_event": "error", "status_event": None,
-            "status_name": "", "citation_event": None, "input_tokens": None, "output_tokens": None,
+            "path": "/", "body": {"prompt": "{prompt}", "max_tokens": "{max_tokens}"},
+            "content": {"event": None, "where": {}, "text": "", "encoding": "text"},
+            "error": {"event": None, "where": {}, "status": None, "type": None, "message": None},
+            "phase": {"event": None, "where": {}, "name": ""},
+            "citation": {"event": None, "where": {}},
+            "end": {"event": None, "where": {}, "data": "[DONE]"},
+            "input_tokens": None, "output_tokens": None,
             "jobs": {
                 "url": None, "state": "/status", "result_url": None,
                 "states": {

@@ -26,8 +26,7 @@ from tailgauge.scenario.packaged import packaged
 NO_SDK = (
     "--set=target.protocol=sse",
     "--set=target.sse.path=/v1/chat/completions",
-    "--set=target.sse.text=/choices/0/delta/content",
-    "--set=target.sse.done_data=[DONE]",
+    "--set=target.sse.content.text=/choices/0/delta/content",
     "--set=target.sse.input_tokens=/usage/prompt_tokens",
     "--set=target.sse.output_tokens=/usage/completion_tokens",
     '--set=target.sse.body={model="{model}", max_tokens="{max_tokens}", stream=true, stream_options={include_usage=true}, messages=[{role="user", content="{prompt}"}]}',

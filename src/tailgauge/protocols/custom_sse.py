@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from itertools import combinations
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import urljoin, urlsplit
 
@@ -16,8 +17,24 @@ from pydantic import AfterValidator, Field, model_validator
 from tailgauge.call import JOB_CANCEL, JOB_FETCH, JOB_POLL, JOBS, MESSAGE, RESUMPTION, Call, Prompt
 from tailgauge.protocols import additions
 from tailgauge.protocols.additions import OF_A_CALL
-from tailgauge.protocols.decoder import KIND_CODE, MAX_NAME, StreamDecoder, error_of
+from tailgauge.protocols.decoder import KIND_CODE, MAX_NAME, StreamDecoder, tree_of
 from tailgauge.protocols.protocol import PLACEHOLDER_KEY, Opened, TargetSettings, WireProtocol
+from tailgauge.protocols.sse_events import (
+    UNNAMED,
+    CitationEvents,
+    ContentEvents,
+    EndEvents,
+    ErrorEvents,
+    ErrorReader,
+    Matcher,
+    PhaseEvents,
+    Pointer,
+    calls_itself_error,
+    content_matcher,
+    looks_like_failure,
+    steps,
+    value_at,
+)
 from tailgauge.redaction import shown
 from tailgauge.rows.schema import TEXT
 from tailgauge.table import Table
@@ -37,13 +54,6 @@ _STATES: Mapping[str, End] = {
 }  # fmt: skip
 
 
-def check_pointer(value: str) -> str:
-    """Raise ValueError for what is no JSON pointer."""
-    if value and not value.startswith("/"):
-        raise ValueError("must be a JSON pointer such as /choices/0/text, or empty")
-    return value
-
-
 def check_template(value: Mapping[str, Any]) -> Mapping[str, Any]:
     """Raise ValueError for a body that does not carry the prompt, or names something that is not there."""
     list(additions.variables(value, ""))
@@ -54,7 +64,6 @@ def check_template(value: Mapping[str, Any]) -> Mapping[str, Any]:
     return value
 
 
-Pointer = Annotated[str, AfterValidator(check_pointer)]
 Template = Annotated[Mapping[str, Any], AfterValidator(check_template)]
 
 
@@ -81,22 +90,11 @@ class SseSettings(Table):
     """path of the call, after the target's URL"""
     body: Template = Field({"prompt": "{prompt}", "max_tokens": "{max_tokens}"})
     """the JSON body; `{prompt}` and what `target.body` knows are replaced within its strings, and `"{max_tokens}"` by the number; a secret is `{env = "NAME"}`"""
-    token_event: str = ""
-    """name of the event with content; empty: an event without a name"""
-    text: Pointer = ""
-    """pointer to the content's text in that event"""
-    done_event: str | None = None
-    """name of the event that ends the answer"""
-    done_data: str | None = "[DONE]"
-    """data of the event that ends the answer"""
-    error_event: str = "error"
-    """name of the event that reports a failure"""
-    status_event: str | None = None
-    """name of an event that starts a phase, such as retrieval"""
-    status_name: Pointer = ""
-    """pointer to the phase's name in it"""
-    citation_event: str | None = None
-    """name of an event with a citation; counted"""
+    content: ContentEvents = ContentEvents()
+    error: ErrorEvents = ErrorEvents()
+    phase: PhaseEvents = PhaseEvents()
+    citation: CitationEvents = CitationEvents()
+    end: EndEvents = EndEvents()
     input_tokens: Pointer | None = None
     """pointer to a count of input tokens, in any event"""
     output_tokens: Pointer | None = None
@@ -104,9 +102,11 @@ class SseSettings(Table):
     jobs: SseJobs = SseJobs()
 
     @model_validator(mode="after")
-    def _ends(self) -> SseSettings:
-        if self.done_event is None and self.done_data is None:
-            raise ValueError("done_event or done_data is needed: else a complete stream looks like a cut one")
+    def _distinct(self) -> SseSettings:
+        for (kind, matcher), (other, same) in combinations(_matchers(self).items(), 2):
+            if matcher.is_same_as(same):
+                problem = f"{kind} and {other} match the same events"
+                raise ValueError(f"{problem}: tell them apart by event or where")
         return self
 
 
@@ -123,14 +123,20 @@ class CustomSse(WireProtocol):
     def __init__(self, target: TargetSettings, url: str) -> None:
         super().__init__(target, url)
         sse: SseSettings = self.settings
-        self._token = sse.token_event.encode() or b"message"
-        self._error = sse.error_event.encode()
-        self._done, self._done_data = _encoded(sse.done_event), _encoded(sse.done_data)
-        self._status, self._citation = _encoded(sse.status_event), _encoded(sse.citation_event)
-        self._text, self._status_name = steps(sse.text), steps(sse.status_name)
-        usage = {"input_tokens": sse.input_tokens, "output_tokens": sse.output_tokens}
-        self._usage = {name: steps(at) for name, at in usage.items() if at}
-        self._parses = bool(self._text or self._status_name or self._usage)
+        self._content = content_matcher(sse.content)
+        self._end = Matcher(sse.end) if sse.end.is_set else None
+        self._end_data = sse.end.data.encode()
+        self._has_citations = sse.citation.is_set
+        self._kinds = _matchers(sse)
+        self._errors = ErrorReader(sse.error)
+        self._text = steps(sse.content.text)
+        self._phase_name = steps(sse.phase.name)
+        counts = {"input_tokens": sse.input_tokens, "output_tokens": sse.output_tokens}
+        self._counts = {name: steps(pointer) for name, pointer in counts.items() if pointer}
+        self._content_is_json = bool(self._text) or sse.content.encoding == "json"
+        has_conditions = any(matcher.conditions for matcher in self._kinds.values())
+        has_pointers = self._content_is_json or self._phase_name or self._counts
+        self._parses = bool(has_pointers or has_conditions or sse.end.where)
 
     def client(self, base_url: str, key: str, http_client: httpx2.Client) -> Any:
         """The HTTP client, with the address and the key for it."""
@@ -171,41 +177,110 @@ class CustomSse(WireProtocol):
     def on_job(self, decoder: StreamDecoder, body: bytes) -> None:
         """Decode the answer of a call about a job; `answer` becomes the fields of the pattern's `JobState`."""
         jobs, tree = self.settings.jobs, _tree(body)
-        for counter, path in self._usage.items():
-            decoder.count(**{counter: at(tree, path)})
+        for counter, path in self._counts.items():
+            decoder.count(**{counter: value_at(tree, path)})
         if decoder.kind in {JOB_FETCH, JOB_CANCEL}:
             decoder.answer = ""
             return
         if decoder.kind == JOB_POLL and tree is None:
             raise ValueError("no JSON")
-        state = at(tree, steps(jobs.state))
+        state = value_at(tree, steps(jobs.state))
         ended = jobs.states.get(state) if isinstance(state, str) else None
         decoder.stop_reason = None if ended is None else shown(state, MAX_NAME)
-        found = {"name": at(tree, steps(jobs.url or "")) if jobs.url else None, "ended": ended}
-        where = None if jobs.result_url is None else at(tree, steps(jobs.result_url))
+        found = {"name": value_at(tree, steps(jobs.url or "")) if jobs.url else None, "ended": ended}
+        where = None if jobs.result_url is None else value_at(tree, steps(jobs.result_url))
         decoder.answer = json.dumps(found | {"result": where, "is_fetched": jobs.result_url is None})
 
     def on_event(self, decoder: StreamDecoder, name: bytes, data: bytes) -> None:
         """Decode one event of the stream."""
         decoder.seen()
-        name = name or b"message"
-        tree = _tree(data) if self._parses else None
-        if self._citation is not None and decoder.citations is None:
+        name = name or UNNAMED
+        if self._has_citations and decoder.citations is None:
             decoder.citations = 0
-        if name == self._done or data == self._done_data:
-            decoder.stop()
-        elif name == self._error:
-            decoder.error = decoder.error or error_of(_tree(data) or _text(data))
-        elif name == self._token:
-            if self._text and tree is None and data:
-                raise ValueError("no JSON")
-            decoder.content(_TEXT, (at(tree, self._text) if self._text else _text(data)) or "")
-        elif name == self._status:
-            decoder.phase(str(at(tree, self._status_name) if self._status_name else _text(data)))
-        elif name == self._citation:
-            decoder.citations = (decoder.citations or 0) + 1
-        for counter, path in self._usage.items():
-            decoder.count(**{counter: at(tree, path)})
+        if data == self._end_data:
+            _stop(decoder)
+            return
+        tree = self._parsed(name, data)
+        is_end = self._end is not None and self._end.matches(name, tree)
+        match self._kind(name, tree, is_end=is_end):
+            case "error":
+                decoder.error_event(self._error_of(tree, data))
+            case "phase":
+                decoder.phase(self._phase_of(tree, data))
+            case "citation":
+                decoder.citations = (decoder.citations or 0) + 1
+            case "content":
+                decoder.content(_TEXT, self._content_of(tree, data))
+        for counter, path in self._counts.items():
+            decoder.count(**{counter: value_at(tree, path)})
+        if is_end:
+            _stop(decoder)
+
+    def _parsed(self, name: bytes, data: bytes) -> Any:
+        """Return the event's JSON, or None. ValueError where its content would have to be in JSON."""
+        is_content_by_name = name == (self._content.name or UNNAMED)
+        if not self._parses and is_content_by_name:
+            return None
+        tree = _tree(data)
+        if tree is None and data and is_content_by_name and self._content_is_json:
+            raise ValueError("no JSON")
+        return tree
+
+    def _kind(self, name: bytes, tree: Any, *, is_end: bool) -> str:
+        """Return what an event is: the first table that matches, else an error by its shape; empty for none."""
+        kind = ""
+        for candidate, matcher in self._kinds.items():
+            if matcher.matches(name, tree):
+                kind = candidate
+                break
+        if kind in {"error", "phase", "citation"}:
+            return kind
+        if kind == "content" and not self._content_is_json:
+            if not is_end:
+                return kind  # plain text may say anything
+            kind = ""
+        if self._is_failure(name, tree, is_content=kind == "content"):
+            return "error"
+        return kind
+
+    def _is_failure(self, name: bytes, tree: Any, *, is_content: bool) -> bool:
+        """Return whether an event is an error by its shape, and cannot be content."""
+        value = value_at(tree, self._text)
+        has_text = is_content and isinstance(value, str) and value
+        if has_text:
+            return not self._content.conditions and calls_itself_error(tree)
+        return name == b"error" or looks_like_failure(tree)
+
+    def _error_of(self, tree: Any, data: bytes) -> Any:
+        """Return an error for the decoder: an object, or text."""
+        if tree is None:
+            return _text(data)
+        return self._errors.read(tree)
+
+    def _content_of(self, tree: Any, data: bytes) -> Any:
+        """Return the text of a content event; anything else where the application sends no text."""
+        if self._content_is_json:
+            return value_at(tree, self._text) or ""
+        return _text(data)
+
+    def _phase_of(self, tree: Any, data: bytes) -> str:
+        if not self._phase_name:
+            return _text(data)
+        name = value_at(tree, self._phase_name)
+        return str(name) if isinstance(name, str | int | float) else "unnamed"
+
+
+def _matchers(sse: SseSettings) -> dict[str, Matcher]:
+    """Return the matchers by kind, in the order in which they are tried."""
+    tables = {"error": sse.error, "phase": sse.phase, "citation": sse.citation}
+    matchers = {kind: Matcher(table) for kind, table in tables.items() if table.is_set}
+    return {**matchers, "content": content_matcher(sse.content)}
+
+
+def _stop(decoder: StreamDecoder) -> None:
+    """End the answer at its first end mark; many applications send two."""
+    if decoder.stopped is None:
+        decoder.stop()
 
 
 def bearer(key: str) -> dict[str, str]:
@@ -219,29 +294,10 @@ def flat(prompt: Prompt) -> str:
     return "\n\n".join(part.text for part in parts)
 
 
-def steps(pointer: str) -> tuple[str, ...]:
-    """The steps of a JSON pointer; none for the data itself."""
-    return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
-
-
-def at(tree: Any, path: tuple[str, ...]) -> Any:
-    """The value at a path; None without one, as in the many events without a usage."""
-    for step in path:
-        try:
-            tree = tree[int(step)] if isinstance(tree, list) else tree[step]
-        except (ValueError, TypeError, LookupError):
-            return None
-    return tree
-
-
-def _encoded(text: str | None) -> bytes | None:
-    return None if text is None else text.encode()
-
-
 def _tree(data: bytes) -> Any:
     """The data as JSON; None where it is none."""
     try:
-        return json.loads(data.decode())
+        return tree_of(data)
     except ValueError:
         return None
 

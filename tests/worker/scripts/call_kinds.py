@@ -152,7 +152,8 @@ def custom_stream(url: str) -> Endpoint:
         path="/v1/chat/completions",
         body={"model": "{model}", "stream": True, "max_tokens": "{max_tokens}", "stream_options": {"include_usage": True},
               "messages": [{"role": "user", "content": "{prompt}"}]},
-        text="/choices/0/delta/content", input_tokens="/usage/prompt_tokens", output_tokens="/usage/completion_tokens",
+        content={"text": "/choices/0/delta/content"},
+        input_tokens="/usage/prompt_tokens", output_tokens="/usage/completion_tokens",
     )  # fmt: skip
     return endpoint(url, "sse", sse=sse)
 
@@ -203,8 +204,8 @@ TIMED = {
 }  # fmt: skip
 APP = SseSettings(
     path="/ask?v=1", body={"q": "{prompt}", "opts": {"n": "{max_tokens}", "ids": ["{call_id}", "{model}"]}},
-    token_event="tok", text="/t", done_event="done", status_event="status",
-    citation_event="cite", input_tokens="/n/in", output_tokens="/n/out",
+    content={"event": "tok", "text": "/t"}, end={"event": "done"}, phase={"event": "status"},
+    citation={"event": "cite"}, input_tokens="/n/in", output_tokens="/n/out",
 )  # fmt: skip
 
 

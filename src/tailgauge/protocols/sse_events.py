@@ -1,0 +1,242 @@
+"""What the events of an application's stream mean: the tables of `[target.sse]`, and how an event matches one.
+
+An event has a name, and data which may be JSON. A table recognizes its events by the name (`event`), by values inside the
+JSON (`where`), or by both.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from datetime import date, time
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, Field, model_validator
+
+from tailgauge.table import Table
+
+UNNAMED = b"message"  # the name of an event that has none, by the standard
+Path = tuple[str, ...]
+_ABSENT = object()
+_BAD_ESCAPE = re.compile(r"~(?![01])")
+_ERROR_STATUS = re.compile(r"[45]\d\d")
+_STATUS_KEYS = ("code", "status_code", "statusCode", "status")
+
+
+def check_pointer(value: str) -> str:
+    """Raise ValueError for what is no JSON pointer."""
+    if value and not value.startswith("/"):
+        raise ValueError("must be a JSON pointer such as /choices/0/text, or empty")
+    if _BAD_ESCAPE.search(value):
+        raise ValueError("must write ~ as ~0, and / within a key as ~1: it is a JSON pointer")
+    return value
+
+
+def check_where(value: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Raise ValueError for a condition that no event could meet, or whose key is no pointer."""
+    for pointer, expected in value.items():
+        if not pointer.startswith("/") or _BAD_ESCAPE.search(pointer):
+            raise ValueError(f"{pointer!r} must be a JSON pointer such as /type")
+        alternatives = _alternatives(expected)
+        if not alternatives:
+            raise ValueError(f"{pointer}: expected at least one value in the list")
+        for alternative in alternatives:
+            _check_value(pointer, alternative)
+    return value
+
+
+def _check_value(pointer: str, value: Any) -> None:
+    if isinstance(value, Mapping):
+        longer = f'"{pointer}/{next(iter(value), "key")}"'
+        raise ValueError(f"{pointer}: expected a value, got a table: write a longer pointer, {longer}")  # noqa: TRY004
+    is_endless = isinstance(value, float) and not math.isfinite(value)
+    is_json = value is None or isinstance(value, str | int | float)
+    if is_endless or not is_json:
+        got = str(value) if isinstance(value, float | date | time) else type(value).__name__
+        raise ValueError(f"{pointer}: expected text, a number, true or false, or a list of them, got {got}")
+
+
+def _alternatives(expected: Any) -> tuple[Any, ...]:
+    if isinstance(expected, list | tuple):
+        return tuple(expected)
+    return (expected,)
+
+
+Pointer = Annotated[str, AfterValidator(check_pointer)]
+Where = Annotated[Mapping[str, Any], AfterValidator(check_where)]
+
+
+class EventTable(Table):
+    """Events of one meaning."""
+
+    event: str | None = None
+    """name of the event; empty: an event without a name"""
+    where: Where = Field({})
+    """values in the event's JSON by pointer, such as `{"/type" = "text"}`, or a list of alternatives; all must hold, and `event` too"""
+
+    @property
+    def is_set(self) -> bool:
+        """Whether it can match an event."""
+        return self.event is not None or bool(self.where)
+
+
+class ContentEvents(EventTable):
+    """Events with content. Default: events without a name, whose data is the text."""
+
+    text: Pointer = ""
+    """pointer to the text"""
+    encoding: Literal["text", "json"] = "text"
+    """of data that is the text itself: `text` as it stands, `json` as a JSON string in quotes"""
+
+    @model_validator(mode="after")
+    def _readable(self) -> ContentEvents:
+        if self.where and not self.text:
+            raise ValueError("text: expected a pointer such as /text, because `where` needs JSON")
+        if self.text and self.encoding != "text":
+            raise ValueError("encoding: does not apply with a pointer in text")
+        return self
+
+
+class ErrorEvents(EventTable):
+    """Events that report a failure. The common shapes are errors without this table; see `tailgauge docs traffic`."""
+
+    status: Pointer | None = None
+    """pointer to the HTTP status that the failure has; default `status_code`, `code` or `status`"""
+    type: Pointer | None = None
+    """pointer to the name of the error; default its `type`, `code` or `status`"""
+    message: Pointer | None = None
+    """pointer to its text; default `message`, `detail`, `errorText`, or all of the event"""
+
+
+class PhaseEvents(EventTable):
+    """Events that start a phase, such as retrieval."""
+
+    name: Pointer = ""
+    """pointer to the name of the phase"""
+
+    @model_validator(mode="after")
+    def _readable(self) -> PhaseEvents:
+        if self.where and not self.name:
+            raise ValueError("name: expected a pointer such as /name, because `where` needs JSON")
+        if self.name and not self.is_set:
+            raise ValueError("event or where is needed: without them no event starts a phase")
+        return self
+
+
+class CitationEvents(EventTable):
+    """Events with a citation; counted."""
+
+
+class EndEvents(EventTable):
+    """Events that end the answer. An answer that ends without one is truncated."""
+
+    data: str = "[DONE]"
+    """data of an event that ends the answer, whatever its name is"""
+
+
+class Matcher:
+    """Recognizes the events of a table, by name and values."""
+
+    def __init__(self, table: EventTable, default: bytes | None = None) -> None:
+        self.name = default if table.event is None else table.event.encode() or UNNAMED
+        self.conditions = tuple(
+            (steps(pointer), _alternatives(expected)) for pointer, expected in table.where.items()
+        )
+
+    def matches(self, name: bytes, tree: Any) -> bool:
+        """Return whether an event of this name, with this JSON or None, is one."""
+        if self.name is not None and name != self.name:
+            return False
+        return all(_is_among(_lookup(tree, path), values) for path, values in self.conditions)
+
+    def is_same_as(self, other: Matcher) -> bool:
+        """Return whether both match the same events, by the same conditions."""
+        is_same_name = self.name == other.name
+        return is_same_name and sorted(map(repr, self.conditions)) == sorted(map(repr, other.conditions))
+
+
+def content_matcher(table: ContentEvents) -> Matcher:
+    """Return the matcher of content: without a name and conditions, of events without a name."""
+    return Matcher(table, default=None if table.where else UNNAMED)
+
+
+def steps(pointer: str) -> Path:
+    """Return the steps of a JSON pointer; none for the data itself."""
+    return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
+
+
+def value_at(tree: Any, path: Path) -> Any:
+    """Return the value at a path; None without one, as in the many events without a usage."""
+    value = _lookup(tree, path)
+    return None if value is _ABSENT else value
+
+
+def _lookup(tree: Any, path: Path) -> Any:
+    for step in path:
+        try:
+            key: Any = int(step) if isinstance(tree, list) else step
+            tree = tree[key]
+        except (ValueError, TypeError, LookupError):
+            return _ABSENT
+    return tree
+
+
+def _is_among(value: Any, alternatives: tuple[Any, ...]) -> bool:
+    """Return whether a value is one of the alternatives; true is not 1, as in JSON."""
+    is_bool = isinstance(value, bool)
+    for alternative in alternatives:
+        if value == alternative and is_bool == isinstance(alternative, bool):
+            return True
+    return False
+
+
+def calls_itself_error(tree: Any) -> bool:
+    """Return whether an event says that its type is error."""
+    return isinstance(tree, dict) and "error" in (tree.get("type"), tree.get("object"))
+
+
+def looks_like_failure(tree: Any) -> bool:
+    """Return whether an event that is nothing else is an error, in one of the shapes of applications and gateways.
+
+    Its type is error; or it has an `error` that is an object, a text or true; or, where it has no type, a `detail`, or a
+    `message` with a status from 400 to 599.
+    """
+    if not isinstance(tree, dict):
+        return False
+    error = tree.get("error")
+    if calls_itself_error(tree) or error is True or (isinstance(error, dict | str) and error):
+        return True
+    if "type" in tree:
+        return False
+    if tree.get("detail"):
+        return True
+    return "message" in tree and any(_ERROR_STATUS.fullmatch(str(tree.get(key))) for key in _STATUS_KEYS)
+
+
+class ErrorReader:
+    """Reads an error out of its event, into the names that the decoder knows."""
+
+    def __init__(self, table: ErrorEvents) -> None:
+        pointers = {"status_code": table.status, "type": table.type, "message": table.message}
+        self._paths = {key: steps(pointer) for key, pointer in pointers.items() if pointer is not None}
+
+    def read(self, tree: Any) -> Any:
+        """Return the error as one flat object; what is no object as it is."""
+        if not isinstance(tree, dict):
+            return tree
+        fields = {key: value for key, value in tree.items() if key != "error"}
+        error = tree.get("error")
+        if isinstance(error, dict):
+            fields.update(error)
+        elif isinstance(error, str):
+            fields["message"] = error
+        for key, path in self._paths.items():
+            value = value_at(tree, path)
+            if value is not None:
+                fields[key] = value
+        # The type of an error that has no name of its own is its code.
+        for key in ("status_code", "statusCode", "status"):
+            if fields.get("code") is None:
+                fields["code"] = fields.get(key)
+        return fields
