@@ -19,7 +19,7 @@ from tailgauge.patterns.events import (
 )
 from tailgauge.patterns.streaming import Streaming
 from tailgauge.patterns.table import PATTERNS, Traffic
-from tailgauge.rows.schema import ENDED_CLASSES, PRIMARY
+from tailgauge.rows.schema import ENDED_CLASSES, PRIMARY, SERVED
 
 REQUEST = Request(65536, 1000, (Prompt.of("some words"),), 50)
 PLAIN = Streaming(Traffic()).steps
@@ -47,7 +47,7 @@ class TestPlain:
         assert pattern.send(Sent(0, 0, 2000)) == Wait()
         with pytest.raises(StopIteration) as stop:
             pattern.send(Ended(0, 0, 3000, ended, None))
-        assert stop.value.value == Done(ended, winner=0 if ended in {"ok", "empty"} else None)
+        assert stop.value.value == Done(ended, winner=0 if ended in SERVED else None)
 
     def test_what_breaks_off_after_content_is_still_what_the_user_got(self):
         request = one(Traffic(), answers(100, ended="truncated"))
@@ -141,7 +141,7 @@ class TestFallback:
 
     @pytest.mark.parametrize(
         ("ended", "retried"),
-        [(ended, ended not in {"ok", "empty", "cancelled", "client_error"}) for ended in ENDED_CLASSES],
+        [(ended, ended not in {*SERVED, "cancelled", "client_error"}) for ended in ENDED_CLASSES],
     )
     def test_a_failure_before_content_does_the_same_but_a_wrong_request_does_not(self, ended, retried):
         outcomes = [fails(ended, 10), answers(50)] if retried else [fails(ended, 10)]

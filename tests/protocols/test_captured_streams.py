@@ -15,6 +15,7 @@ from tailgauge.protocols.anthropic import Anthropic
 from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.protocols.openai import OpenAI
 from tailgauge.protocols.sse_parser import Splitter
+from tailgauge.protocols.usage import Request
 from tailgauge.rows.schema import CHUNK_KINDS
 
 CAPTURES = Path(__file__).parent / "captures"
@@ -28,21 +29,27 @@ def sse(*trees) -> bytes:
     return b"".join(out)
 
 
+def name_of(on_event) -> str:
+    return on_event.__qualname__.partition(".")[0].lower()
+
+
 def decoded(stream: bytes, on_event, step: int | None = None) -> dict:
     """What a decoder makes of a stream that comes in pieces of `step` bytes."""
-    decoder = StreamDecoder(on_event)
+    decoder = StreamDecoder(on_event, protocol=name_of(on_event))
     step = step or max(1, len(stream))
     for number, at in enumerate(range(0, len(stream), step)):
         decoder.feed(stream[at : at + step], number, number + 1, number + 2, number, at_rest=True)
     chunks = decoder.fresh
+    counts = decoder.usage.counts(Request(), has_content=decoder.has_content)
+    problem = MALFORMED_USAGE if counts.problem else None
     return {
         "chunks": [(CHUNK_KINDS[k], n) for k, n in zip(chunks.kind, chunks.chars, strict=True)],
         "finished": decoder.finished,
         "stopped": decoder.stopped is not None,
-        "error": decoder.error[0] if decoder.error else decoder.wrong_usage() and MALFORMED_USAGE,
+        "error": decoder.error.kind if decoder.error else problem,
         "stop_reason": decoder.stop_reason,
         "model": decoder.model,
-        "usage": decoder.usage,
+        "usage": counts.tokens,
     }
 
 
@@ -87,7 +94,7 @@ SEEN = {
     "vllm_messages_overloaded": expected(finished=False, stopped=False, error="internal_error"),
     "llamacpp_messages_context_full": expected(
         text(8), finished=False, stopped=False, error="server_error", model="tiny",
-        usage={"input_tokens": 15, "output_tokens": 0, "cache_read_input_tokens": 4014},
+        usage={"input_tokens": 15, "cache_read_input_tokens": 4014},
     ),
     "llamacpp_chat_context_full": expected(text(4), finished=False, stopped=False, error="server_error", model="tiny"),
 }  # fmt: skip
@@ -101,13 +108,14 @@ def test_a_captured_stream_means_the_same_in_any_pieces(name, step):
     assert decoded((CAPTURES / f"{name}.sse").read_bytes(), on_event, step) == SEEN[name]
 
 
-@pytest.mark.parametrize(("content", "code"), [("", 503), ("hel", None)])
-def test_an_error_event_before_any_content_has_the_status_of_a_refusal(content, code):
+@pytest.mark.parametrize(("content", "ended"), [("", "overloaded"), ("hel", "stream_error")])
+def test_an_error_event_before_any_content_has_the_class_of_its_status(content, ended):
     decoder = StreamDecoder(OpenAI.on_event)
     decoder.feed(sse(choice(role="assistant", content=content)), 0, 1, 2, 0, at_rest=True)
     decoder.feed((CAPTURES / "vllm_chat_overloaded.sse").read_bytes(), 1, 2, 3, 1, at_rest=True)
 
-    assert (decoder.error_code, decoder.error[0]) == (code, "Service Unavailable")
+    error = decoder.error
+    assert (error.ended, error.error_class, error.kind) == (ended, "overloaded", "Service Unavailable")
 
 
 def test_every_capture_is_looked_at():
@@ -281,7 +289,9 @@ OPENAI = {
                                {"chunks": text(1), "model": "m", "error": "server_error", "finished": False, "stopped": False}),
     "an error and then [DONE]": ([{"error": {"message": "busy", "code": 503}}], DONE, {"error": "503"}),
     "more cached than asked": ([usage(prompt_tokens=5, prompt_tokens_details={"cached_tokens": 9})], DONE,
-                               {"error": "malformed_usage", "usage": {"cache_read_input_tokens": 9}}),
+                               {"error": "malformed_usage"}),
+    "what was cached beside the prompt": ([usage(prompt_tokens=5, completion_tokens=2, total_tokens=16, prompt_tokens_details={"cached_tokens": 9})], DONE,
+                                          {"usage": {"input_tokens": 5, "cache_read_input_tokens": 9, "output_tokens": 2}}),
     "prompt tokens that are true": ([usage(prompt_tokens=True)], DONE, {"error": "malformed_usage"}),
     "prompt tokens that are text": ([usage(prompt_tokens="5")], DONE, {"error": "malformed_usage"}),
     "a count below zero": ([usage(completion_tokens=-4)], DONE, {"error": "malformed_usage"}),
@@ -289,7 +299,8 @@ OPENAI = {
     "a delta that is a list": ([{"choices": [{"delta": ["x"]}]}], DONE, {"error": "malformed_event"}),
     "choices that are a number": ([{"choices": 5}], DONE, {"error": "malformed_event"}),
     "content that is a number": ([choice(content=5)], DONE, {"model": "m", "error": "malformed_event"}),
-    "content that is a list": ([choice(content=[{"type": "text"}])], DONE, {"model": "m", "error": "malformed_event"}),
+    "content that is a list": ([choice(content=[{"type": "text"}, {"type": "text", "text": "ab"}])], DONE, {"model": "m", "chunks": text(2)}),
+    "content that is an object": ([choice(content={"type": "text"})], DONE, {"model": "m", "error": "malformed_event"}),
     "no delta": ([{"choices": [{"index": 0, "finish_reason": "stop"}]}], DONE, {"stop_reason": "stop"}),
     "progress before the first token": ([{"choices": [{"delta": {"role": "assistant"}}], "prompt_progress": {"total": 9}}], DONE, {}),
 }  # fmt: skip
@@ -344,7 +355,7 @@ def openai_answer(*deltas, **usage):
 
 def decoder_of(protocol, events, **settings):
     """A decoder to which each event came in a read of its own, a nanosecond after the one before."""
-    decoder = StreamDecoder(protocol.on_event, **settings)
+    decoder = StreamDecoder(protocol.on_event, protocol=protocol.name, **settings)
     for number, event in enumerate(events, 1):
         decoder.feed(sse(event), number - 1, number, number, number, at_rest=True)
     return decoder
@@ -372,8 +383,8 @@ def test_the_last_thinking_is_the_last_delta_of_it():
 
 USAGES = {  # output and thinking tokens of an answer for which 10 were requested, and what is wrong
     "as many as requested": (10, None, None),
-    "the lie": (100_000, None, "output_tokens = 100,000, 10 requested"),
-    "one too many": (11, None, "output_tokens = 11, 10 requested"),
+    "the lie": (100_000, None, "mark"),
+    "one too many": (11, None, "mark"),
     "none": (0, None, "output_tokens = 0, thinking_tokens = 0 beside content"),
     "more thinking than output": (10, 11, "output_tokens = 10, thinking_tokens = 11 beside content"),
     "a limit without the thinking": (900, 895, None),
@@ -392,11 +403,15 @@ def test_counts_of_output_are_held_against_what_was_requested(case):
         events = list(answer)
         decoder = decoder_of(protocol, events, max_tokens=10, obeys_max_tokens=True)
 
-        assert decoder.wrong_usage() == wrong
-        assert decoder.usage.get("output_tokens") == (None if wrong else output)
-        assert decoder.usage["input_tokens"] == 5
-        free = decoder_of(protocol, events, max_tokens=10)  # an application that knows no limit
-        assert (free.wrong_usage() is None) == (wrong is None or "requested" in wrong)
+        counts = decoder.usage.counts(Request(max_tokens=10), has_content=True)
+        is_dropped = wrong not in {None, "mark"}
+        assert counts.problem == (wrong if is_dropped else None)
+        assert counts.marks == (("output",) if wrong == "mark" else ())
+        assert counts.tokens.get("output_tokens") == (None if is_dropped else output)
+        assert counts.trusted().get("output_tokens") == (None if wrong else output)
+        assert counts.tokens["input_tokens"] == 5
+        free = decoder.usage.counts(Request(), has_content=True)  # an application that knows no limit
+        assert free.marks == ()
 
 
 def test_thinking_that_is_counted_beside_the_completion_is_added_to_it():
@@ -409,4 +424,4 @@ def test_thinking_that_is_counted_beside_the_completion_is_added_to_it():
         OpenAI, openai_answer({"content": "a"}, completion_tokens=103, total_tokens=108, **details)
     )
 
-    assert beside.usage == within.usage == {"input_tokens": 5, "output_tokens": 103, "thinking_tokens": 94}
+    assert beside.usage.live() == within.usage.live() == {"input_tokens": 5, "output_tokens": 103, "thinking_tokens": 94}

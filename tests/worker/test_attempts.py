@@ -24,7 +24,7 @@ def test_a_request_is_what_the_traffic_asked_for(seen, protocol):
     path = {"anthropic": "/v1/messages", "openai": "/v1/chat/completions"}[protocol]
 
     assert facts["first"] == f"POST {path} HTTP/1.1"
-    assert (body["model"], body["max_tokens"], body["stream"]) == ("tiny", 7, True)
+    assert (body["model"], body["max_tokens"], body["stream"]) == ("tiny", 4, True)
     assert body["messages"] == [{"role": "user", "content": "some words"}]
     assert facts["headers"]["x-client-request-id"] == "run-1/65536/1/2"
     assert facts["headers"]["accept-encoding"] == "identity"

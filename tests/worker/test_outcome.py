@@ -12,7 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailgauge import redaction
-from tailgauge.protocols.decoder import error_of
+from tailgauge.call import MESSAGE
+from tailgauge.protocols.decoder import StreamError, error_of
+from tailgauge.protocols.usage import Usage
 from tailgauge.rows.schema import ENDED_CLASSES, PLUGIN_ERROR
 from tailgauge.worker.outcome import (
     MAX_ERROR_TEXT,
@@ -47,17 +49,32 @@ class Result:
 class Decoded:
     """What an outcome looks at of a decoder."""
 
-    error: tuple[str, str] | None = None
+    error: StreamError | None = None
     finished: bool = True
     has_content: bool = True
     streams: bool = True
     statuses: frozenset[int] = frozenset({200})  # that an answer has
-    error_code: object = None
     answer: str | None = None
-    usage: str | None = None  # what is wrong with it
+    kind: str = MESSAGE
+    protocol: str = "openai"
+    stop_reason: str | None = "stop"
+    stopped: bool = True
+    is_refusal: bool = False
+    characters: int = 40
+    last_thinking: object = None
+    max_tokens: int = 8
+    ends_naturally: bool = False
+    output: int | None = 8
+    tolerated: list[str] = field(default_factory=list)
 
-    def wrong_usage(self):
-        return self.usage
+    @property
+    def usage(self):
+        usage = Usage(self.protocol)
+        usage.count("output_tokens", self.output)
+        return usage
+
+    def tolerate(self, name):
+        self.tolerated.append(name)
 
 
 def error(kind="x", message="y"):
@@ -72,23 +89,36 @@ def refused(status, ended, body=None, kind="x", **limit):
 CASES = {
     "a whole stream": (Result(), Decoded(), Outcome("ok")),
     "a whole stream without content": (Result(), Decoded(has_content=False), Outcome("empty")),
-    "token counts that cannot be": (Result(), Decoded(usage="output_tokens = 99"), Outcome("ok", "malformed_usage", "output_tokens = 99")),
+    "as many tokens as its limit": (Result(), Decoded(stop_reason="length"), Outcome("ok")),
+    "fewer tokens than its limit": (Result(), Decoded(stop_reason="length", output=2), Outcome("cut")),
+    "a limit without a count": (Result(), Decoded(stop_reason="length", output=None), Outcome("ok")),
+    "a limit without a count and too little text": (Result(), Decoded(stop_reason="length", output=None, characters=7), Outcome("cut")),
+    "a limit where answers end by themselves": (Result(), Decoded(stop_reason="length", ends_naturally=True), Outcome("cut")),
+    "a refusal": (Result(), Decoded(protocol="anthropic", stop_reason="refusal", has_content=False), Outcome("refused")),
+    "a refusal in words": (Result(), Decoded(is_refusal=True), Outcome("refused")),
+    "a filter": (Result(), Decoded(stop_reason="content_filter"), Outcome("filtered")),
+    "an abort": (Result(), Decoded(stop_reason="abort"), Outcome("aborted", "abort")),
+    "a reason that nobody knows": (Result(), Decoded(stop_reason="tired"), Outcome("aborted", "unknown_finish_reason")),
+    "no reason": (Result(), Decoded(stop_reason=None), Outcome("aborted", "no_finish_reason")),
+    "a protocol that names no reason": (Result(), Decoded(protocol="sse", stop_reason=None), Outcome("ok")),
     "no end mark": (Result(), Decoded(finished=False), Outcome("truncated", "no_end_mark")),
     "cut before the end mark": (Result(cut="connection_closed"), Decoded(finished=False), Outcome("truncated", "connection_closed")),
     "cut behind the end mark": (Result(cut="connection_reset"), Decoded(), Outcome("truncated", "connection_reset")),
-    "an error in the stream": (Result(), Decoded(("server_error", "full")), Outcome("stream_error", "server_error", "full")),
-    "an error in the stream that is no refusal": (Result(), Decoded(("e", "m"), error_code=500), Outcome("stream_error", "e", "m")),
-    "a code that is no number": (Result(), Decoded(("e", "m"), error_code=[503]), Outcome("stream_error", "e", "m")),
-    "a stream that refuses the call": (Result(), Decoded(("busy", "m"), error_code=503), Outcome("overloaded", "busy", "m")),
-    "a stream that limits the rate": (Result(), Decoded(("e", "m"), error_code=429), Outcome("rate_limited", "e", "m", "unknown")),
-    "an error in a stream that was cut": (Result(cut="x"), Decoded(("e", "m"), finished=False), Outcome("stream_error", "e", "m")),
+    "an error in the stream": (Result(), Decoded(StreamError("server_error", "full", "stream_error", "server_error")),
+                               Outcome("stream_error", "server_error", "full", None, "server_error")),
+    "an error that nobody knows": (Result(), Decoded(StreamError("e", "m")), Outcome("stream_error", "e", "m")),
+    "a stream that refuses the call": (Result(), Decoded(StreamError("busy", "m", "overloaded", "overloaded")), Outcome("overloaded", "busy", "m", None, "overloaded")),
+    "a stream that limits the rate": (Result(), Decoded(StreamError("e", "m", "rate_limited", "rate_limited")), Outcome("rate_limited", "e", "m", "unknown", "rate_limited")),
+    "an overload as JSON with status 200": (Result(headers=JSON, plain_body=error("overloaded_error")), Decoded(finished=False),
+                                            Outcome("overloaded", "overloaded_error", "y", None, "overloaded")),
+    "an error in a stream that was cut": (Result(cut="x"), Decoded(StreamError("e", "m"), finished=False), Outcome("stream_error", "e", "m")),
     "a page instead of a stream": (Result(headers=[(b"content-type", b"text/html")], plain_body=b"<p>hi"), Decoded(finished=False),
                                    Outcome("client_error", "not_an_event_stream", "<p>hi")),
     "nothing instead of a stream": (Result(headers=[]), Decoded(finished=False), Outcome("client_error", "not_an_event_stream", "content-type ''")),
     "a whole answer": (Result(headers=JSON), Decoded(streams=False), Outcome("ok")),
     "a whole answer without content": (Result(headers=JSON), Decoded(has_content=False, streams=False), Outcome("empty")),
     "what came back about a batch": (Result(headers=JSON), Decoded(has_content=False, streams=False, answer="{}"), Outcome("ok")),
-    "JSON that is not the protocol": (Result(headers=JSON, plain_body=b"{}"), Decoded(("malformed_answer", "m"), streams=False),
+    "JSON that is not the protocol": (Result(headers=JSON, plain_body=b"{}"), Decoded(StreamError("malformed_answer", "m"), streams=False),
                                       Outcome("client_error", "malformed_answer", "{}")),
     "a whole answer that was cut": (Result(headers=JSON, cut="connection_closed"), Decoded(finished=False, streams=False),
                                     Outcome("truncated", "connection_closed")),
@@ -166,7 +196,7 @@ def test_an_error_text_is_cut_and_has_no_secrets():
 def test_a_secret_at_the_end_of_what_is_kept_leaves_nothing_of_itself(length):
     for seen, decoded in (
         (Result(401, [], b"x" * length + b"open sesame 99" * 900), Decoded()),
-        (Result(), Decoded(error_of({"error": {"message": "x" * length + "open sesame 99"}}))),
+        (Result(), Decoded(StreamError(*error_of({"error": {"message": "x" * length + "open sesame 99"}})))),
     ):
         assert "open s" not in outcome(seen, decoded).error_body
 
@@ -178,7 +208,7 @@ def test_the_type_of_an_error_has_no_secrets():
 
 @pytest.mark.usefixtures("secret")
 def test_the_message_of_a_stream_error_has_no_secrets():
-    assert outcome(Result(), Decoded(("e", "open sesame 99"))).error_body == "[redacted]"
+    assert outcome(Result(), Decoded(StreamError("e", "open sesame 99"))).error_body == "[redacted]"
 
 
 # --- rate limits ------------------------------------------------------------------------------------------------

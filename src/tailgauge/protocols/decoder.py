@@ -134,15 +134,20 @@ class StreamDecoder:
         self, on_event: OnEvent, *, on_whole: OnWhole | None = None, stencils: Stencils | None = None,
         keep_text: bool = False, watch_field: bool = False, watch_chunks: int = 0, max_tokens: int = 0,
         obeys_max_tokens: bool = False, kind: str = MESSAGE, event_ids: EventIds | None = None,
-        protocol: str = "", ends_naturally: bool = False,
+        protocol: str = "", ends_naturally: bool = False, takes_bare_names: bool = False,
     ) -> None:  # fmt: skip
         self.kind = kind  # of the call
         self.ends_naturally = ends_naturally
         self.protocol = protocol
         self.statuses = _OK if kind == MESSAGE else _OF_JOBS
-        self._on_event = (
-            on_event if event_ids is None else _noting(event_ids, splitter := IdSplitter(), on_event)
-        )
+        self._on_event = on_event
+        self._splitter: Splitter
+        if event_ids is None:
+            self._splitter = Splitter(takes_bare_names=takes_bare_names)
+        else:
+            id_splitter = IdSplitter(takes_bare_names=takes_bare_names)
+            self._splitter = id_splitter
+            self._on_event = _noting(event_ids, id_splitter, on_event)
         self._on_whole = on_whole
         self._stencils = stencils
         self.streams = on_whole is None
@@ -153,7 +158,6 @@ class StreamDecoder:
         self._field = FirstField() if watch_field else None
         self._kept = {_TEXT: bytearray(), _TOOL: bytearray()} if keep_text else None
         self._event_ids = event_ids
-        self._splitter: Splitter = Splitter() if event_ids is None else splitter
         self.fresh = Chunks()
         self.error: StreamError | None = None
         if event_ids is not None and (problem := event_ids.connect()) is not None:
@@ -317,7 +321,7 @@ class StreamDecoder:
     def _is_plain(self) -> bool:
         """Whether a content event is no more than a chunk now: no pattern waits for it, and the model is known."""
         waits = self.watching or self._field is not None or self.model is None
-        return not (waits or self.server_blocks)
+        return not (waits or self.server_blocks or self.finished)
 
     def _add(
         self, chars: Iterable[int], arrived: Sequence[int], low: array[int], read_at: Sequence[int],

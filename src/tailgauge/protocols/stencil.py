@@ -25,7 +25,7 @@ except ImportError:
     _holes = None  # type: ignore[assignment]
 
 FREE = "free"  # a value that is not read once the model is known
-COUNT = "count"  # a count of which the last one counts
+COUNT = "count"  # a running count, which grows: the last one counts
 SAME = "same"  # a count that is subtracted from another: it must not change within what is decoded at once
 OnEvent = Callable[[Any, bytes, Any], None]
 Rest = Callable[[bytes, int], Sequence[bytes] | None]  # from a place on: the text, and what must not change
@@ -193,6 +193,11 @@ class _Witness:
         self.finished = False
         self.stopped = None
         self.server_blocks: frozenset[Any] = frozenset()
+
+    @property
+    def chunks(self) -> int:
+        """How many content deltas came."""
+        return len(self.contents)
 
     def seen(self) -> None:
         """Every event is seen."""

@@ -82,59 +82,39 @@ class Usage:
 
     def live(self) -> dict[str, int]:
         """Return the counts as far as they came, of an answer that may not be over."""
-        return {} if self.problem else self._by_column()
+        if self.problem is not None:
+            return {}
+        tokens, _ = self._by_column()
+        return tokens
 
     def counts(self, request: Request, *, has_content: bool) -> Counts:
         """Return the counts of an answer that is over."""
         if self.problem is not None:
             return Counts({}, (), self.problem)
-        tokens = self._by_column()
-        problem = self._contradiction(tokens, request, has_content=has_content)
+        tokens, problem = self._by_column()
+        if has_content:
+            problem = _drop_output(tokens) or problem
+        problem = _drop_input(tokens, request.prompt_bytes) or problem
         marks = () if self.explained else tuple(_marks(tokens, request))
         return Counts(tokens, marks, problem)
 
-    def _by_column(self) -> dict[str, int]:
+    def _by_column(self) -> tuple[dict[str, int], str | None]:
+        """Return the counts as columns have them, and why the input is not among them."""
         tokens = dict(self.largest)
+        total = tokens.pop("total_tokens", None)
         prompt = tokens.pop("prompt_tokens", None)
-        if prompt is not None:
-            cached = tokens.get("cache_read_input_tokens", 0)
-            cached += tokens.get("cache_creation_input_tokens", 0)
-            # Some count what was cached beside the prompt.
-            is_beside = cached > prompt
-            tokens["input_tokens"] = prompt if is_beside else prompt - cached
-        self._add_thinking(tokens, prompt)
-        return tokens
-
-    def _add_thinking(self, tokens: dict[str, int], prompt: int | None) -> None:
-        """Add thinking to the output where the total shows that it is counted beside it (xAI)."""
-        total = self.largest.get("total_tokens")
-        tokens.pop("total_tokens", None)
-        thinking = tokens.get("thinking_tokens")
-        output = tokens.get("output_tokens")
-        if None in {total, thinking, output, prompt} or not thinking:
-            return
-        if total == prompt + output + thinking:  # type: ignore[operator]
-            tokens["output_tokens"] = output + thinking  # type: ignore[operator]
-
-    def _contradiction(
-        self, tokens: dict[str, int], request: Request, *, has_content: bool
-    ) -> str | None:
-        """Drop counts that contradict the prompt or the answer; return why."""
-        problem = None
-        output = tokens.get("output_tokens")
-        thinking = tokens.get("thinking_tokens", 0)
-        if output is not None and has_content and (output < 1 or output < thinking):
-            problem = f"output_tokens = {output:,}, thinking_tokens = {thinking:,} beside content"
-            tokens.pop("output_tokens")
-            tokens.pop("thinking_tokens", None)
-        if "input_tokens" in tokens:
-            total = sum(tokens.get(name, 0) for name in _INPUTS)
-            if total * _BYTES_PER_TOKEN < request.prompt_bytes:
-                problem = f"{total:,} input tokens for {request.prompt_bytes:,} bytes of text"
-                for name in list(tokens):
-                    if "input" in name:
-                        tokens.pop(name)
-        return problem
+        if prompt is None:
+            return tokens, None
+        _add_thinking(tokens, prompt, total)
+        cached = tokens.get("cache_read_input_tokens", 0) + tokens.get("cache_creation_input_tokens", 0)
+        if cached and total == prompt + cached + tokens.get("output_tokens", 0):
+            tokens["input_tokens"] = prompt  # what was cached is counted beside the prompt
+            return tokens, None
+        if cached > prompt:
+            _drop(tokens, "input")
+            return tokens, f"{cached:,} cached tokens of a prompt of {prompt:,}"
+        tokens["input_tokens"] = prompt - cached
+        return tokens, None
 
     def _note_impossible(self, name: str, value: Any) -> None:
         # A number may have thousands of digits.
@@ -149,6 +129,42 @@ class Usage:
 
 def _side(name: str) -> str:
     return INPUT if "input" in name else OUTPUT
+
+
+def _add_thinking(tokens: dict[str, int], prompt: int, total: int | None) -> None:
+    """Add thinking to the output where the total shows that it is counted beside it (xAI)."""
+    thinking = tokens.get("thinking_tokens", 0)
+    output = tokens.get("output_tokens")
+    if output is not None and thinking and total == prompt + output + thinking:
+        tokens["output_tokens"] = output + thinking
+
+
+def _drop_output(tokens: dict[str, int]) -> str | None:
+    """Drop counts of output that contradict the content that came; return why."""
+    output = tokens.get("output_tokens")
+    thinking = tokens.get("thinking_tokens", 0)
+    if output is None or (output >= 1 and output >= thinking):
+        return None
+    _drop(tokens, OUTPUT)
+    tokens.pop("thinking_tokens", None)
+    return f"output_tokens = {output:,}, thinking_tokens = {thinking:,} beside content"
+
+
+def _drop_input(tokens: dict[str, int], prompt_bytes: int) -> str | None:
+    """Drop counts of input that contradict the prompt that was sent; return why."""
+    if "input_tokens" not in tokens:
+        return None
+    total = sum(tokens.get(name, 0) for name in _INPUTS)
+    if total * _BYTES_PER_TOKEN >= prompt_bytes:
+        return None
+    _drop(tokens, INPUT)
+    return f"{total:,} input tokens for {prompt_bytes:,} bytes of text"
+
+
+def _drop(tokens: dict[str, int], side: str) -> None:
+    for name in list(tokens):
+        if _side(name) == side:
+            tokens.pop(name)
 
 
 def _marks(tokens: Mapping[str, int], request: Request) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from functools import partial
 from random import Random
@@ -42,12 +43,15 @@ def openai_event(rng: Random, *, changing: bool = False) -> bytes:
     return b"data: " + data.encode("utf-8", "surrogatepass")
 
 
+_COUNTS = itertools.count(1)
+
+
 def changed(rng: Random, tree: dict[str, Any], text: str) -> str:
     """The event with values that change from one to the next, and now and then another order, key or kind of value."""
     (choice,) = tree["choices"]
     logprob = {"token": text, "logprob": -rng.random(), "bytes": list(text.encode("utf-8", "replace"))}
     prompt, cached = rng.choices(((9, 4), (3, 4), (9, -1)), (90, 2, 1))[0]
-    count = rng.randrange(40)
+    count = next(_COUNTS)  # running counts grow
     odd_count = rng.choices((count, -1, "5", 10**11, True), (90, 1, 1, 1, 1))[0]
     usage: Any = {
         "prompt_tokens": prompt,

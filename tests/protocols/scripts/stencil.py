@@ -31,7 +31,7 @@ def decoded(module: Any, reads: list[bytes], seed: int, stencils: Stencils | Non
         "watch_field": rng.random() < 0.1,
         "keep_text": rng.random() < 0.5,
     }
-    decoder = StreamDecoder(module.on_event, stencils=stencils, **watch)
+    decoder = StreamDecoder(module.on_event, stencils=stencils, protocol=module.name, **watch)
     skimmed = [0]
     skim = decoder.skim
 
@@ -54,8 +54,10 @@ def decoded(module: Any, reads: list[bytes], seed: int, stencils: Stencils | Non
         name: repr(value)
         for name, value in vars(decoder).items()
         if name
-        not in {"_stencils", "_stencil", "_has_skimmed", "_splitter", "fresh", "_field", "skim", "_on_event"}
+        not in {"_stencils", "_stencil", "_has_skimmed", "_splitter", "fresh", "_field", "skim", "_on_event", "usage", "tools"}
     }
+    facts |= {"usage": repr(decoder.usage.largest), "problem": decoder.usage.problem}
+    facts |= {"tools": repr(decoder.tools.ready_at_ns)}
     facts |= {name: repr(getattr(chunks, name)) for name in type(chunks).__slots__}
     facts |= {"first": first, "pending": decoder._splitter.pending, "text": repr(decoder.text)}
     for name in (

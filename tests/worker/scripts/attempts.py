@@ -66,7 +66,7 @@ def made(
     attempts.warm_up()
     warm = server.connections
     exchange = attempts.start(
-        origin, Send(Call(Prompt.of("some words"), 7), leg=leg), attempt, received.append
+        origin, Send(Call(Prompt.of("some words"), 4), leg=leg), attempt, received.append
     )
     if meanwhile:
         meanwhile(attempts)
@@ -145,7 +145,7 @@ def at_once() -> Any:
     out: dict[str, Any] = {"at_once": [], "events": []}
     for number, text in enumerate(("first", "second", "word " * 4000, "silence", "again", "cut")):
         received: list[Any] = []
-        exchange = attempts.start(ORIGIN, Send(Call(Prompt.of(text), 7)), number, received.append)
+        exchange = attempts.start(ORIGIN, Send(Call(Prompt.of(text), 4)), number, received.append)
         out["at_once"].append(exchange.sent_at_ns is not None)
         with gevent.Timeout(10):
             while attempts.open:

@@ -69,7 +69,7 @@ def made(make: Any) -> Any:
     attempts = Attempts("run-1", {MAIN: endpoint}, rows, Counters(), 5.0)
     attempts.warm_up()
     over: list[int] = []
-    request_of = Request(0, monotonic_ns(), (Prompt.of("some words"),), 7)
+    request_of = Request(0, monotonic_ns(), (Prompt.of("some words"),), 4)
     origin = RequestRef(0, "steady", "chat", request_of.scheduled_at_ns)
     drive = Drive(
         make(request_of), origin, attempts, Gates(), lambda _: over.append(monotonic_ns()), HubTime()

@@ -19,6 +19,7 @@ from tailgauge.call import Call
 from tailgauge.clock import monotonic_ns
 
 COUNT, SIZE, RATE = 150, 400, 100_000
+FINISHED = event({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
 
 
 def slow(bytes_per_s: float | None, **tls: Any) -> Any:
@@ -36,7 +37,7 @@ def slow(bytes_per_s: float | None, **tls: Any) -> Any:
                 wrote.append(monotonic_ns())
                 sock.sendall(chunk(choice(content=f"{number:0{SIZE}d}")))
             wrote.append(monotonic_ns())
-            sock.sendall(chunk(event("[DONE]")) + END)
+            sock.sendall(chunk(FINISHED + event("[DONE]")) + END)
 
     ca_file = tls.pop("ca_file", None)
     server = Server(handler, **tls)
@@ -63,7 +64,7 @@ def trickle() -> Any:
             before.append(monotonic_ns())
             sock.sendall(chunk(choice(content=str(number))))
             after.append(monotonic_ns())
-        sock.sendall(chunk(event("[DONE]")) + END)
+        sock.sendall(chunk(FINISHED + event("[DONE]")) + END)
 
     server = Server(handler)
     facts = made(endpoint(server.url.removesuffix("/v1"), "openai"), Call(PLAIN, 7, bytes_per_s=6000))
