@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailgauge.protocols import sse_parser
-from tailgauge.protocols.sse_parser import MAX_EVENT, MAX_LINES, EventSizeError, Splitter
+from tailgauge.protocols.sse_parser import MAX_EVENT, MAX_LINES, EventSizeError, IdSplitter, Splitter
 
 # stream with \n -> events
 SAMPLES = {
@@ -224,3 +224,21 @@ def test_bytes_that_wait_are_looked_at_once():
 
     assert splitter.feed(b"\n\n") == [(b"", b"x" * (2 << 20) + b"y" * 10_000)]
     assert small < 10 * hundred_looks
+
+
+BARE = [
+    (b"event: end\n\n", [(b"end", b"")]),
+    (b"event: a\ndata: 1\n\nevent: end\n\n: note\n\nid: 1\n\n", [(b"a", b"1"), (b"end", b"")]),
+    (b"event:\n\nevent\n\n", []),
+    (b"event: end\nid: 3\n\n", [(b"end", b"")]),
+]
+
+
+@pytest.mark.parametrize(("stream", "events"), BARE)
+@pytest.mark.parametrize("kind", [Splitter, IdSplitter])
+def test_an_event_without_data_counts_where_bare_names_are_taken(kind, stream, events):
+    splitter = kind(takes_bare_names=True)
+    found = [event for start in range(len(stream)) for event in splitter.feed(stream[start : start + 1])]
+
+    assert found == events
+    assert [event for event in Splitter().feed(stream) if not event[1]] == []

@@ -117,6 +117,7 @@ class CustomSse(WireProtocol):
     summary = "user-defined server-sent events, see `target.sse`"
     settings_type = SseSettings
     obeys_max_tokens = False
+    takes_bare_names = True  # of LangServe, which ends an answer so
     offers = frozenset({JOBS, RESUMPTION})
     settings: SseSettings
 

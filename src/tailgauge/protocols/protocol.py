@@ -134,6 +134,7 @@ class WireProtocol(ABC):
     offers: ClassVar[frozenset[str]] = frozenset()  # of what a call may need; see `call`
     least_output_tokens: ClassVar[int] = 1  # that a call can limit its answer to
     obeys_max_tokens: ClassVar[bool] = True  # an answer has no more tokens than the call allows
+    takes_bare_names: ClassVar[bool] = False  # an event without data counts where it has a name
     set_elsewhere: ClassVar[Mapping[str, str]] = {}  # keys of the body, with where the scenario sets them
     changing: ClassVar[Changing | None] = None  # of a content event, without a meaning; see `stencil`
     # What messages of a user's file may have: types of content blocks by role, keys, and the key that every tool has.

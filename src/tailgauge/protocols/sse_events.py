@@ -227,6 +227,8 @@ class ErrorReader:
             return tree
         fields = {key: value for key, value in tree.items() if key != "error"}
         error = tree.get("error")
+        if error:
+            fields.pop("type", None)  # of the event, not of the error
         if isinstance(error, dict):
             fields.update(error)
         elif isinstance(error, str):

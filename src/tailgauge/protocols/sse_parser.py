@@ -34,10 +34,12 @@ class EventSizeError(Exception):
 class Splitter:
     """Cuts a stream into events; `pending` is what has no end yet."""
 
-    __slots__ = ("_after_cr", "_begun", "ended_with_event", "is_marked", "pending")
+    __slots__ = ("_after_cr", "_begun", "ended_with_event", "is_marked", "pending", "takes_bare_names")
     _reads_no_more: ClassVar[bool] = True  # of an event than its name and data
 
-    def __init__(self) -> None:
+    def __init__(self, *, takes_bare_names: bool = False) -> None:
+        # The standard drops events without data. Clients outside browsers take those that have a name.
+        self.takes_bare_names = takes_bare_names
         self.pending: bytes | bytearray = b""
         self.ended_with_event = False  # the last bytes fed ended an event, and no comment or part of another
         self._after_cr = False  # a line feed to come belongs to the line end before
@@ -46,7 +48,7 @@ class Splitter:
         self.is_marked = False
 
     def feed(self, payload: bytes) -> list[tuple[bytes, bytes]]:
-        """Events completed by `payload`, in order. Comments and events without data are left out."""
+        """Events completed by `payload`, in order. Comments and events without data are left out; see `takes_bare_names`."""
         if _plain_events is not None and self._reads_no_more and self.resting and len(payload) <= _FEW:
             found: list[tuple[bytes, bytes]] | None = _plain_events(payload)
             if found:
@@ -116,7 +118,9 @@ class Splitter:
                 self.is_marked = True
         if data:
             return name, b"\n".join(data)
-        return None if error is None else (b"error", error)
+        if error is not None:
+            return b"error", error
+        return (name, b"") if name and self.takes_bare_names else None
 
 
 class IdSplitter(Splitter):
@@ -125,8 +129,8 @@ class IdSplitter(Splitter):
     __slots__ = ("ids",)
     _reads_no_more = False
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, takes_bare_names: bool = False) -> None:
+        super().__init__(takes_bare_names=takes_bare_names)
         self.ids: deque[bytes | None] = deque()
 
     def _event(self, block: bytes) -> tuple[bytes, bytes] | None:
