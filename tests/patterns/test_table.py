@@ -14,7 +14,7 @@ from patterns.scripted_calls import MS, Outcome, Played, S, World, answers, aske
 from tailgauge.call import JOB_FETCH, MESSAGE
 from tailgauge.patterns.events import Cancel, Ended, FirstContent, Give, Send, Taken, Wait
 from tailgauge.patterns.table import OPTIONAL, PATTERNS, Traffic
-from tailgauge.rows.schema import ENDED_CLASSES, HEDGE, HEDGE_HELD, OVERLOADED, RATE_LIMITED, RETRY
+from tailgauge.rows.schema import ENDED_CLASSES, HEDGE, HEDGE_HELD, OVERLOADED, RATE_LIMITED, RETRY, SERVED
 
 _RETRY = st.fixed_dictionaries({
     "policy": st.sampled_from(["none", "polite", "naive"]), "max_retries": st.integers(0, 4),
@@ -132,7 +132,7 @@ def check_one(request: Played, traffic: Traffic) -> None:
     if done.winner is not None:
         first_contents = {(e.what.leg, e.what.attempt) for e in request.steps(FirstContent)}
         whole = {
-            (e.what.leg, e.what.attempt) for e in request.steps(Ended) if e.what.ended in {"ok", "empty"}
+            (e.what.leg, e.what.attempt) for e in request.steps(Ended) if e.what.ended in SERVED
         }
         assert (0, done.winner) in first_contents | whole
     by_leg: dict[int, Counter] = {}
