@@ -73,7 +73,7 @@ class EventTable(Table):
     event: str | None = None
     """name of the event; empty: an event without a name"""
     where: Where = Field({})
-    """values in the event's JSON by pointer, such as `{"/type" = "text"}`, or a list of alternatives; all must hold, and `event` too"""
+    """values in its JSON by pointer, such as `{"/type" = "text"}`; a list: one of them"""
 
     @property
     def is_set(self) -> bool:
@@ -87,7 +87,7 @@ class ContentEvents(EventTable):
     text: Pointer = ""
     """pointer to the text"""
     encoding: Literal["text", "json"] = "text"
-    """of data that is the text itself: `text` as it stands, `json` as a JSON string in quotes"""
+    """without a pointer the text is the data: `text`, as it stands; `json`, a JSON string"""
 
     @model_validator(mode="after")
     def _readable(self) -> ContentEvents:
