@@ -10,6 +10,10 @@ import pandas as pd
 from tailgauge_analysis.reading.frames import Frames
 
 ROUND_TRIP_NS = 50_000_000
+TEXTS = (  # columns of text that are null
+    "usage_marks", "fallback", "iterations", "service_tier", "speed", "inference_geo", "stop_reason", "stop_details",
+    "error_class", "tolerated", "not_understood", "cache_miss_reason",
+)  # fmt: skip
 
 
 def calls(
@@ -33,6 +37,7 @@ def calls(
         "retry_after_s": np.where(output, retry_after_s, np.nan), "target": "main", "asked_model": "tiny",
         "input_tokens": np.where(output, np.nan, input_tokens), "cache_creation_input_tokens": np.nan,
         "cache_read_input_tokens": np.nan, "output_tokens": np.where(output, np.nan, 4.0),
+        **dict.fromkeys(TEXTS, pd.Series([None] * n, dtype="str")),
     })  # fmt: skip
     return frame.assign(**columns)
 

@@ -31,7 +31,7 @@ ANSWER = (
     "leg", "attempt", "cause", "streamed", "sent_at_ns", "first_content_at_ns", "first_content_low_at_ns",
     "first_text_at_ns", "first_text_low_at_ns", "first_thinking_at_ns", "first_tool_json_at_ns", "tool_ready_at_ns",
     "first_field_at_ns", "first_event_at_ns", "last_content_at_ns", "last_content_low_at_ns", "output_tokens", "thinking_tokens", "chunks",
-    "model", "last_thinking_at_ns", "body_bytes", "error_type",
+    "model", "last_thinking_at_ns", "body_bytes", "error_type", "usage_marks",
 )  # fmt: skip
 _OF_FIRST = (
     "sent_at_ns", "first_content_at_ns", "first_content_low_at_ns", "first_text_at_ns", "first_text_low_at_ns",

@@ -19,12 +19,13 @@ from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 from tailgauge_analysis.text.formatting import count, plural
 from tailgauge_analysis.text.json_values import Json, tables
 
-THINKING, INTERLEAVED, NO_USAGE, NOT_STREAMED, BUFFERED, READ_LATE, AT_ONCE = (
-    "thinking", "interleaved", "no_usage", "not_streamed", "buffered", "read_late", "at_once",
+THINKING, INTERLEAVED, NO_USAGE, BEYOND, NOT_STREAMED, BUFFERED, READ_LATE, AT_ONCE = (
+    "thinking", "interleaved", "no_usage", "beyond_request", "not_streamed", "buffered", "read_late", "at_once",
 )  # fmt: skip
 REASONS = {
     MALFORMED_USAGE: f"the target reports {VIOLATIONS[MALFORMED_USAGE]}",
     NO_USAGE: "the target reports no output tokens",
+    BEYOND: "the target reports more output tokens than were requested",
     THINKING: "the answer has thinking, and the target does not report its tokens",
     INTERLEAVED: "thinking lies between parts of the text",
     NOT_STREAMED: "too few characters for the tokens, so some tokens were not streamed",
@@ -55,6 +56,7 @@ def paced(answers: pd.DataFrame, chunks: pd.Series[int], scenario: Json) -> pd.D
     reason = np.full(len(answers), None, object)
     reasons = {
         INTERLEAVED: after & (thinking_to > visible_from), THINKING: after & unknown, NO_USAGE: np.isnan(output),
+        BEYOND: answers["usage_marks"].str.contains("output", na=False).to_numpy(np.bool_),
         MALFORMED_USAGE: answers["error_type"].eq(MALFORMED_USAGE).to_numpy(np.bool_),
     }  # fmt: skip
     for name, holds in reasons.items():

@@ -39,6 +39,13 @@ UNREAD = {
         "cache_read_tokens", "cache_created_tokens", "limit_kind", "bucket_levels",
     },
 }  # fmt: skip
+MARKED = {  # the counts that each of the usage_marks is about
+    "input": (
+        "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "cache_creation_5m_input_tokens",
+        "cache_creation_1h_input_tokens",
+    ),
+    "output": ("output_tokens", "thinking_tokens"),
+}  # fmt: skip
 WANTED = {
     table: tuple(column.name for column in columns(table) if column.name not in unread)
     for table, unread in UNREAD.items()
@@ -75,6 +82,7 @@ def load(run_dirs: Sequence[Path], look: dict[str, Any] | None = None) -> Frames
         raise RunDataError(f"{opened.folders[0]}: {what}")
     requests, attempts, health, log = (_frame(tables.pop(name), start) for name in WANTED)
     requests["answer"] = answers(run, requests["pattern"])
+    attempts = without_marked_counts(attempts)
     _end(run, requests, attempts)
     return Frames(run, requests, attempts, folded, health, log, rows, tuple(problems))
 
@@ -85,6 +93,18 @@ def _end(run: dict[str, Any], *tables: pd.DataFrame) -> None:
     for rows in tables if requests else ():
         later = (rows["stage"] == STEADY) & (rows["request_id"] >= requests * TURNS)
         rows.loc[later, "stage"] = COOLDOWN
+
+
+def without_marked_counts(attempts: pd.DataFrame) -> pd.DataFrame:
+    """Return the attempts without token counts beyond what was requested: unknown, as if the target had not reported them."""
+    marks = attempts["usage_marks"]
+    if not marks.notna().any():
+        return attempts
+    trusted = attempts.copy()
+    for mark, names in MARKED.items():
+        is_marked = marks.str.contains(mark, na=False).to_numpy(np.bool_)
+        trusted.loc[is_marked, list(names)] = np.nan
+    return trusted
 
 
 def whole(run_dirs: Sequence[Path], name: str) -> pd.DataFrame:

@@ -20,6 +20,7 @@ from tailgauge_analysis.sections import (
     phases,
     requests,
     result,
+    served,
     throughput,
     traffic,
     transports,
@@ -43,6 +44,7 @@ SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
         of.evidence.conservation, of.outcomes, of.steady, of.frames.problems, of.frames.run["preflight"]
     ),
     lambda of: ends.section(of.ends),
+    lambda of: served.section(of.served),
     lambda of: latency.section(
         of.latency, of.groups, of.smaller_groups, of.streams.tokens_per_chunk_p50, first_token=of.steady.first_token,
     ),

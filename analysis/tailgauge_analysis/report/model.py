@@ -30,6 +30,7 @@ from tailgauge_analysis.sections.measurement import CheckResult
 from tailgauge_analysis.sections.objectives import UseCase
 from tailgauge_analysis.sections.patterns import Answer
 from tailgauge_analysis.sections.requests import Failure, Outcome
+from tailgauge_analysis.sections.served import Served
 from tailgauge_analysis.sections.traffic import Traffic
 from tailgauge_analysis.sections.transports import Transport
 from tailgauge_analysis.text.formatting import plain
@@ -197,6 +198,8 @@ class Report(TypedDict):
     """how the requests of the steady stage ended, the most frequent first"""
     ends: Ends
     """how the answers of the whole run ended: classes, stop reasons, errors inside them, what was tolerated or not understood"""
+    served: Served | None
+    """by model, service tier, speed and region of the responses: calls, cost, TTFT, TPOT, and fallbacks; null where all are alike"""
     remarks: list[str]
     """properties of the traffic that affect the numbers: closed loop, slow readers"""
     traffic: dict[str, Traffic]

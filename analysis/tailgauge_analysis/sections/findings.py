@@ -22,6 +22,7 @@ from tailgauge_analysis.sections import (
     patterns,
     phases,
     requests,
+    served,
     traffic,
     transports,
 )
@@ -83,6 +84,7 @@ class Findings:
         self.goodput = slo.goodput_of(scenario, of_target, evidence.warmup and evidence.warmup.of_target)
         self.outcomes = requests.outcomes(stage)
         self.ends = ends.ends(frames)
+        self.served = served.served(frames, of_target)
         self.failures, self.other_failures = requests.failures(frames)
         self.traffic = traffic.traffic(frames)
         self.transports = transports.transports(of_target)

@@ -27,7 +27,7 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.sections.cache import shares
 from tailgauge_analysis.sections.cache.calls import calls, settings
-from tailgauge_analysis.sections.cache.cost import each, model_of, no_price, tariff
+from tailgauge_analysis.sections.cache.cost import each, no_price, tariff, with_usage
 from tailgauge_analysis.stats.binomial import clopper_pearson, needed
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.proportions import Proportion, proportion
@@ -176,8 +176,9 @@ def _cost(_one: Criterion, part: Steady, run: Run) -> Measured:
     """Cost of all attempts over good requests. With no good one at most 3 / n of them are, and so it costs that at least."""
     if why := slo.unknown_pace(run.criteria, run.steady):
         return Measured(why=why)
-    prices, used = tariff(run.frames.run), part.attempts.dropna(subset="output_tokens", ignore_index=True)
-    costs, unpriced = each(used, model_of(used), prices.price)
+    prices = tariff(run.frames.run)
+    used = with_usage(part.attempts)
+    costs, unpriced = each(used, prices.price)
     if costs is None:
         return Measured(why=no_price(unpriced, prices.why))
     spent = pd.Series(costs).groupby(used["request_id"].to_numpy()).sum()

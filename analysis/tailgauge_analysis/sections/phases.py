@@ -1,6 +1,6 @@
 """Where the time of an answer went, as far as the target reports it: network, queue, prefill, decode, and its phases.
 
-Attempts of the steady stage with a complete answer, without slow readers. Three tables, each only where the run has it.
+Attempts of the steady stage with a complete answer, without slow readers. Tables, each only where the run has it.
 
 - `split`: from the server log (the simulated endpoint keeps one). Queue is all that comes between the whole request
   and the first step with a part of its prompt. The parts of an attempt follow each other and
@@ -8,10 +8,14 @@ Attempts of the steady stage with a complete answer, without slow readers. Three
   with one sign and the response with the other, so that it cancels.
 - `events`: status events. A phase lasts until the next one begins, the last one until the last content. They too add up.
 - `timings`: Server-Timing. Durations that the target names; they may overlap, so that they need not add up.
+- `tools`: when the input of the first and of the last tool call of an answer was complete.
+
+Calls of server tools (searches, code execution) are phases of their own, `server_tool:NAME`, and are counted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -23,8 +27,8 @@ from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
 from tailgauge_analysis.text.cells import quantile_table
-from tailgauge_analysis.text.formatting import plain, plural, share
-from tailgauge_analysis.text.json_values import parsed
+from tailgauge_analysis.text.formatting import count, plain, plural, share
+from tailgauge_analysis.text.json_values import number, parsed
 from tailgauge_analysis.text.section import Section, Table, Value
 
 PS = (0.5, 0.95, 0.99)
@@ -36,6 +40,7 @@ NETWORK = "network, both directions"
 QUEUE, PREFILL, DELIVERY = "queue, front end included", "prefill", "from the first token to its chunk"
 INSIDE = "target, to its first chunk"
 DECODE = "decode"
+FIRST_TOOL, LAST_TOOL = "first of the answer", "last of the answer"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +55,21 @@ class Part:
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """The three tables; each may be empty. `answers`: attempts with a complete answer; `reported`: those with phases."""
+    """The tables; each may be empty. `answers`: attempts with a complete answer; `reported`: those with phases.
+
+    Calls of tools by the model (`tool_calls`) and of the target's own (`server_tool_calls`), and the answers that have some.
+    """
 
     answers: int
     reported: int
     split: tuple[Part, ...]
     events: tuple[Part, ...]
     timings: tuple[Part, ...]
+    tools: tuple[Part, ...] = ()
+    tool_calls: int = 0
+    tool_answers: int = 0
+    server_tool_calls: int = 0
+    server_tool_answers: int = 0
 
 
 def phases(frames: Frames, of_target: Steady) -> Phases | None:
@@ -72,8 +85,41 @@ def phases(frames: Frames, of_target: Steady) -> Phases | None:
         _events([began for began, _ in each], length),
         _timings([took for _, took in each], first),
     )
-    found = Phases(len(good), len(reported), _split(good, frames.server_log), events, timings)
-    return found if found.split or found.events or found.timings else None
+    ready_ms = [_ready_ms(text) for text in good["tool_ready"].dropna()]
+    ready_ms = [times for times in ready_ms if len(times)]
+    of_servers = good["server_tool_calls"].fillna(0)
+    found = Phases(
+        answers=len(good),
+        reported=len(reported),
+        split=_split(good, frames.server_log),
+        events=events,
+        timings=timings,
+        tools=_tools(ready_ms),
+        tool_calls=sum(len(times) for times in ready_ms),
+        tool_answers=len(ready_ms),
+        server_tool_calls=int(of_servers.sum()),
+        server_tool_answers=int((of_servers > 0).sum()),
+    )
+    has_tables = found.split or found.events or found.timings or found.tools
+    return found if has_tables or found.server_tool_calls else None
+
+
+def _ready_ms(text: str) -> Floats:
+    """Return when the input of each tool call of an answer was complete, ms since sent, in order."""
+    times = (number(value) for value in parsed(text).values())
+    return np.sort([time / 1e6 for time in times if time is not None])
+
+
+def _tools(ready_ms: list[Floats]) -> tuple[Part, ...]:
+    """The first and the last tool call of each answer; one row where no answer has several."""
+    if not ready_ms:
+        return ()
+    first = np.array([times[0] for times in ready_ms])
+    last = np.array([times[-1] for times in ready_ms])
+    parts = [Part(FIRST_TOOL, len(first), None, tuple(quantiles(first, PS)))]
+    if any(len(times) > 1 for times in ready_ms):
+        parts.append(Part(LAST_TOOL, len(last), None, tuple(quantiles(last, PS))))
+    return tuple(parts)
 
 
 def section(found: Phases | None) -> Section | None:
@@ -89,8 +135,28 @@ def section(found: Phases | None) -> Section | None:
         f"{plural(found.answers, 'attempt')} of the steady stage with a complete answer, as far as the target reports its phases, from sending to "
         "the last content. A phase of status events lasts until the next one begins."
     )
-    shown = tuple(_table(*one) for one in tables if one[1])
-    return Section("phases", "Time breakdown", _answer(found), tables=shown, computed=(computed,))
+    shown = [_table(*one) for one in tables if one[1]]
+    if found.tools:
+        rows = ((part.name, part.quantiles) for part in found.tools)
+        note = "Since sent, in each answer with tool calls: their input is complete, so that they can be made."
+        shown.append(quantile_table("Tool calls ready", "tool call", rows, note))
+    return Section(
+        "phases",
+        "Time breakdown",
+        _answer(found),
+        tuple(_facts(found)),
+        tuple(shown),
+        computed=(computed,),
+    )
+
+
+def _facts(found: Phases) -> Iterator[tuple[str, str]]:
+    of = plural(found.answers, "answer")
+    if found.tool_calls:
+        yield "Tool calls", f"{count(found.tool_calls)} in {count(found.tool_answers)} of {of}"
+    if found.server_tool_calls:
+        calls = count(found.server_tool_calls)
+        yield "Calls of server tools", f"{calls} in {count(found.server_tool_answers)} of {of}"
 
 
 def _table(title: str, parts: tuple[Part, ...], note: str) -> Table:

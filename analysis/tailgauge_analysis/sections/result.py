@@ -19,7 +19,7 @@ from tailgauge.thresholds import INVALID
 from tailgauge_analysis.metrics import slo, stability
 from tailgauge_analysis.metrics.latency import OFFERED
 from tailgauge_analysis.metrics.slo import share_interval
-from tailgauge_analysis.sections.cache.cost import model_of, no_price, spent, tariff
+from tailgauge_analysis.sections.cache.cost import no_price, spent, tariff, with_usage
 from tailgauge_analysis.sections.ends import (
     ABORTED_ADVICE,
     ENDED_BY_TARGET,
@@ -297,8 +297,8 @@ def _stop(f: Findings) -> Iterator[str]:
     if f.frames.run["state"] != STOPPED:
         return
     sent = f.frames.attempts[f.frames.attempts["sent_at_ns"].notna()]
-    used, prices = sent[sent["output_tokens"].notna()], tariff(f.frames.run)
-    total, unpriced = spent(used, model_of(used), prices.price)
+    used, prices = with_usage(sent), tariff(f.frames.run)
+    total, unpriced = spent(used, prices.price)
     unknown = f"cost unknown ({no_price(unpriced, prices.why)})"
     cost = unknown if total is None else f"{figures(float(total))} {prices.unit}"
     unknown = f", usage of {plural(len(sent) - len(used), 'call')} unknown" if len(used) < len(sent) else ""

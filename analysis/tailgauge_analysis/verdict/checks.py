@@ -214,7 +214,9 @@ def violations(frames: Frames) -> tuple[list[tuple[str, int]], int]:
     """Protocol violations of answers, each with its number, the most frequent first; and the number of attempts."""
     attempts = frames.attempts[frames.attempts["stage"] != schema.PREFLIGHT]
     by = attempts["error_type"].value_counts()
-    found = [(VIOLATIONS[kind], int(n)) for kind, n in by.items() if kind in VIOLATIONS]
+    # Counts that cannot be are in no figure, and the report names them: they change no number.
+    kinds = VIOLATIONS.keys() - {MALFORMED_USAGE}
+    found = [(VIOLATIONS[kind], int(n)) for kind, n in by.items() if kind in kinds]
     late = attempts.loc[attempts["ended"] == schema.TIMEOUT, ["request_id", "chunks"]]
     if len(late):
         requested = late["request_id"].map(frames.requests.groupby("request_id")["asked_output_tokens"].max())
@@ -225,7 +227,7 @@ def violations(frames: Frames) -> tuple[list[tuple[str, int]], int]:
 
 def _protocol(e: Evidence) -> Judgement | None:
     """no answer breaks the target's protocol"""
-    # Such an answer counts as failed, but for its token counts; what sends one may be a proxy or another service.
+    # Such an answer counts as failed; what sends one may be a proxy or another service.
     found, attempts = violations(e.frames)
     if not found:
         return None
@@ -235,10 +237,6 @@ def _protocol(e: Evidence) -> Judgement | None:
     some = f"{count(sum(n for _, n in found))} of {plural(attempts, 'attempt')}"
     problem = f"The target broke its protocol in {some}: {', '.join(kinds)}."
     advice = "See the errors below: is it the target that answers, or a proxy or another service? These answers count as failed."
-    usage = VIOLATIONS[MALFORMED_USAGE]
-    if any(kind == usage for kind, _ in found):
-        advice = advice.removesuffix(".")
-        advice += f", but those with {usage} are only left out of figures of tokens."
     return DEGRADED, problem, advice
 
 

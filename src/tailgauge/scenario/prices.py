@@ -75,6 +75,15 @@ class Price:
     rates: tuple[Fraction, ...]
     long_above: int | None = None  # prompt tokens
     long_rates: tuple[Fraction, ...] = ()
+    tiers: tuple[tuple[str, tuple[Fraction, ...]], ...] = ()  # rates by service tier or speed
+
+    def of_tier(self, *names: str | None) -> Price:
+        """Return the price of the first of these service tiers or speeds that has one; else this list price."""
+        by_name = dict(self.tiers)
+        for name in names:
+            if name in by_name:
+                return Price(self.since, by_name[name])
+        return self
 
     def rates_for(self, prompt_tokens: int) -> tuple[Fraction, ...]:
         """The rates of a call whose prompt has so many tokens."""
@@ -134,10 +143,12 @@ class _Entry(_Rates):
     since: date
     source: str = ""
     long: _Long | None = None
+    tier: dict[_Name, _Rates] = Field(default_factory=dict)
 
     def price(self) -> Price:
         long = (self.long.above, self.long.rates) if self.long else ()
-        return Price(self.since, self.rates, *long)
+        tiers = tuple((name, rates.rates) for name, rates in self.tier.items())
+        return Price(self.since, self.rates, *long, tiers=tiers)
 
 
 class _File(Table):
@@ -173,5 +184,5 @@ def _explain(error: Any, tree: Any) -> str:
         models = row.get("models") if isinstance(row, dict) else None
         place = f"price {keys[1] + 1}{f' ({models[0]})' if isinstance(models, list) and models else ''}: "
         keys = keys[2:] or keys[:1]
-        table = _Long if keys[0] == "long" else _Entry
+        table = _Long if keys[0] == "long" else _Rates if keys[0] == "tier" else _Entry
     return f"{place}{'.'.join(map(str, keys))}: {problem(error, sorted(table.model_fields))}"

@@ -99,6 +99,8 @@ ANSWERS = {  # an attempt whose chunks come every 10 ms, its TPOT, or why it has
     "hidden and never reported": ({"kinds": "xxxxx", "output_tokens": 100}, "not_streamed"),
     "no counts": ({"kinds": "xxxxx", "output_tokens": None}, "no_usage"),
     "counts that cannot be": ({"kinds": "xxxxx", "output_tokens": None, "error_type": "malformed_usage"}, "malformed_usage"),
+    "counts beyond the request": ({"kinds": "xxxxx", "output_tokens": 9000, "usage_marks": "output"}, "beyond_request"),
+    "input counts beyond what was sent": ({"kinds": "xxxxx", "usage_marks": "input"}, 10.0),
     "in one chunk": ({"kinds": "x", "output_tokens": 12}, "at_once"),
     "one token": ({"kinds": "x"}, None),
     "held back": ({"kinds": "x" * 12, "gap": 0.01}, "buffered"),

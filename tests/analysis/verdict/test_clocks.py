@@ -82,7 +82,7 @@ def test_in_flight_is_counted_within_one_worker_so_that_no_offset_is_between(wri
 
 NOTHING = dict.fromkeys((
     "cache_since_use_ns", "cache_blocks", "first_difference", "cache_creation_5m_input_tokens", "cache_creation_1h_input_tokens",
-    "reader_paused_ns",
+    "reader_paused_ns", "cache_miss_reason", "cache_missed_input_tokens",
 ), np.nan)  # fmt: skip
 
 

@@ -1,7 +1,7 @@
 """Why a call read nothing, or not all of what it shares: one cause a miss.
 
-Causes come from the rows alone, never from reasons that the target gives. A miss has the first cause of CAUSES that fits:
-earlier ones are more certain, or hide the later ones.
+The target's own reason comes first, where it gives one. Else the cause comes from the rows alone: the first of CAUSES that
+fits, since earlier ones are more certain, or hide the later ones.
 """
 
 from __future__ import annotations
@@ -37,6 +37,19 @@ CAUSES = (
 )  # fmt: skip
 
 
+# Reasons that a target gives, and what to do about them. Source: Anthropic's types of `diagnostics.cache_miss_reason`.
+ADVICE = {
+    "model_changed": "keep model and speed constant",
+    "system_changed": "keep the system prompt constant",
+    "tools_changed": "keep the tools and their order constant",
+    "messages_changed": "append to the messages, and change no earlier one",
+    "previous_message_not_found": "the target no longer knows the earlier request: the prompt may be unchanged",
+    "unavailable": "keep thinking, tool choice and other parameters constant",
+}
+NOT_KNOWN = "see the target's documentation of this reason"
+UNREASONED = frozenset({"unavailable", "previous_message_not_found"})  # the target gives no reason: ours is better
+
+
 @dataclass(frozen=True, slots=True)
 class Miss:
     """Calls that missed for one cause. `partly` of them read an earlier part; `tokens` they did not read."""
@@ -45,6 +58,8 @@ class Miss:
     calls: int
     partly: int
     tokens: int
+    by_target: bool = False
+    """the target gives this reason itself; the tokens are then those that it names"""
 
 
 def causes(calls: pd.DataFrame, settings: CacheSettings, salted: set[str]) -> pd.Series[str]:
@@ -54,7 +69,14 @@ def causes(calls: pd.DataFrame, settings: CacheSettings, salted: set[str]) -> pd
     conditions = [(missed & evidence[name]).to_numpy(np.bool_) for name, *_ in CAUSES]
     found = np.select(conditions, [name for name, *_ in CAUSES], "").astype(object)
     found[(calls["hit"] & evidence[UNSTABLE]).to_numpy(np.bool_)] = UNSTABLE
-    return pd.Series(found, calls.index)
+    ours = pd.Series(found, calls.index)
+    return ours.mask(reasoned(calls), calls["cache_miss_reason"])
+
+
+def reasoned(calls: pd.DataFrame) -> pd.Series[bool]:
+    """Return which calls missed something for a reason that the target gives."""
+    reason = calls["cache_miss_reason"]
+    return calls["known"] & reason.notna() & ~reason.isin(UNREASONED)
 
 
 def _evidence(calls: pd.DataFrame, settings: CacheSettings, salted: set[str]) -> dict[str, pd.Series[bool]]:
@@ -87,15 +109,28 @@ def _evidence(calls: pd.DataFrame, settings: CacheSettings, salted: set[str]) ->
 
 
 def misses(calls: pd.DataFrame, cause: pd.Series[str]) -> list[Miss]:
-    """Counts by cause, in the order of CAUSES."""
+    """Counts by cause: the target's reasons, most frequent first, then ours in the order of CAUSES."""
     unread = calls["created"] + calls["uncached"]
-    by = ((name, cause == name) for name, *_ in CAUSES)
-    counted = (Miss(n, int(of.sum()), int((of & calls["hit"]).sum()), int(unread[of].sum())) for n, of in by)
-    return [one for one in counted if one.calls]
+    is_told = reasoned(calls)
+    missed = calls["cache_missed_input_tokens"].fillna(unread)
+    counted = [
+        _miss(reason, is_told & (cause == reason), calls["hit"], missed, by_target=True)
+        for reason in calls.loc[is_told, "cache_miss_reason"].value_counts().index
+    ]
+    for name, *_ in CAUSES:
+        counted.append(_miss(name, ~is_told & (cause == name), calls["hit"], unread))
+    return [miss for miss in counted if miss.calls]
+
+
+def _miss(
+    name: str, mask: pd.Series[bool], hit: pd.Series[bool], tokens: pd.Series[float], *, by_target: bool = False
+) -> Miss:  # fmt: skip
+    return Miss(name, int(mask.sum()), int((mask & hit).sum()), int(tokens[mask].sum()), by_target)
 
 
 def first_bytes(calls: pd.DataFrame, cause: pd.Series[str]) -> list[tuple[int, int]]:
     """The bytes at which unstable prefixes first differ, and how often, most frequent first."""
-    values, counts = np.unique(calls.loc[cause == UNSTABLE, "first_difference"], return_counts=True)
+    differing = calls.loc[cause == UNSTABLE, "first_difference"]
+    values, counts = np.unique(differing, return_counts=True)
     found = [(int(byte), int(n)) for byte, n in zip(values, counts, strict=True)]
     return sorted(found, key=lambda one: (-one[1], one[0]))[:MOST_BYTES]

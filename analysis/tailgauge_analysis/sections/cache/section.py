@@ -19,7 +19,16 @@ from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.sections.cache import effect, shares
 from tailgauge_analysis.sections.cache.calls import CacheSettings, calls, settings
 from tailgauge_analysis.sections.cache.cost import UNIT, Cost, Tariff, cost, tariff
-from tailgauge_analysis.sections.cache.misses import CAUSES, RACE, causes, first_bytes, misses
+from tailgauge_analysis.sections.cache.misses import (
+    ADVICE,
+    CAUSES,
+    NOT_KNOWN,
+    RACE,
+    Miss,
+    causes,
+    first_bytes,
+    misses,
+)
 from tailgauge_analysis.sections.latency_under_load.section import slope_cell
 from tailgauge_analysis.sections.latency_under_load.slopes import PS
 from tailgauge_analysis.stats.quantiles import Floats
@@ -32,7 +41,8 @@ from tailgauge_analysis.verdict.timestamps import clocks
 
 COMPUTED = (
     "Whole run without preflight, by call; TTFT of the steady stage.",
-    "A miss has one cause, found from what the client knew when it sent the call. Partly: an earlier part was read.",
+    "A miss has one cause: the target's own reason, else what follows from what the client knew when it sent the call.",
+    "Partly: an earlier part was read.",
 )
 
 RATES = (
@@ -50,7 +60,7 @@ EFFECTS = (
     (effect.CONNECTION, "a new connection (ms)"),
 )
 MOST_CAUSES = 3  # in a sentence
-_CAUSE_NAMES = {name: name.replace("_", " ") for name, *_ in CAUSES}
+BY_TARGET = "the target says so"
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +217,7 @@ def _saved(one: Cache) -> str:
 
 def _reasons(one: Cache) -> str:
     most = sorted(one.misses, key=lambda miss: -miss.calls)[:MOST_CAUSES]
-    return ", ".join(f"{count(miss.calls)} {_CAUSE_NAMES[miss.cause]}" for miss in most)
+    return ", ".join(f"{count(miss.calls)} {_cause_name(miss)}" for miss in most)
 
 
 def _brief(one: Cache, *, several: bool) -> Iterator[str]:
@@ -220,6 +230,10 @@ def _brief(one: Cache, *, several: bool) -> Iterator[str]:
     yield f"{name}{share(hit.value)} of input tokens read{_between(hit)}{cost}"
     if one.misses:
         yield f"{_misses_of(sum(miss.calls for miss in one.misses))}: {_reasons(one)}"
+
+
+def _cause_name(miss: Miss) -> str:
+    return plain(miss.cause, 60) if miss.by_target else miss.cause.replace("_", " ")
 
 
 def _misses_of(n: int) -> str:
@@ -243,12 +257,14 @@ def _times(value: float | None) -> str:
 
 def _misses(one: Cache, of: str) -> Table:
     why = {name: (evidence, advice) for name, evidence, advice in CAUSES}
-    rows = tuple(
-        (_CAUSE_NAMES[m.cause], count(m.calls), count(m.partly), count(m.tokens), *why[m.cause])
-        for m in one.misses
-    )
+    rows = []
+    for miss in one.misses:
+        of_target = (BY_TARGET, ADVICE.get(miss.cause, NOT_KNOWN))
+        texts = of_target if miss.by_target else why[miss.cause]
+        numbers = (count(miss.calls), count(miss.partly), count(miss.tokens))
+        rows.append((_cause_name(miss), *numbers, *texts))
     header = ("cause", "calls", "partly", "tokens not read", "evidence", "what to do")
-    return Table(f"Misses by cause{of}", header, rows, prose=(4, 5))
+    return Table(f"Misses by cause{of}", header, tuple(rows), prose=(4, 5))
 
 
 def _effect(worth: effect.CacheEffect, of: str) -> Table:
@@ -294,6 +310,10 @@ def _expiry(one: shares.Expiry) -> str:
 def _cost(cost: Cost) -> Iterator[tuple[str, str]]:
     unit, part = cost.unit, cost.saved_share
     unknown = f"; {plural(cost.unpriced, 'call')} left out: {cost.why}" if cost.unpriced else ""
+    if cost.by_asked:
+        unknown += f"; {plural(cost.by_asked, 'call')} at the price of the model that was asked for"
+    if cost.at_list_price:
+        unknown += f"; list price for {', '.join(cost.at_list_price)}, which the price file does not have"
     yield "Cost", f"{_money(cost.total, unit)} {unit}, {_money(cost.input, unit)} of it for input{unknown}"
     saved = f"{_money(cost.saved, unit)} {unit}, {share(part.value)} of the input cost without a cache"
     yield "Saved by the cache", f"{saved}{_between(part)}"

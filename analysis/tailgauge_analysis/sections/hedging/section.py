@@ -19,7 +19,7 @@ from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.reading.frames import Frames
-from tailgauge_analysis.sections.cache.cost import Tariff, spent, tariff
+from tailgauge_analysis.sections.cache.cost import Tariff, spent, tariff, with_usage
 from tailgauge_analysis.sections.hedging import waste
 from tailgauge_analysis.sections.hedging.copies import KEYS, OF_COPY, Copies, Slowness, copies, slowness
 from tailgauge_analysis.stats import proportions
@@ -199,8 +199,8 @@ def cost_of(attempts: pd.DataFrame, losers: pd.DataFrame, winners: pd.DataFrame,
     ends, why = waste.cost(losers, winners, prices.price, prices.why)
     if ends is None:
         return Cost("", None, None, None, None, None, why)
-    good = attempts[attempts["ended"].isin(schema.COMPLETE) & attempts["output_tokens"].notna()]
-    total, _ = spent(good, good["model"].fillna(""), prices.price)
+    good = with_usage(attempts[attempts["ended"].isin(schema.COMPLETE)])
+    total, _ = spent(good, prices.price)
     low, high, answered = float(ends[0]), float(ends[1]), float(total or 0)
     return Cost(
         prices.unit, low, high, None if total is None else answered, _over(low, answered), _over(high, answered), "",

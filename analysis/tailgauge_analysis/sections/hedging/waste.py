@@ -21,7 +21,7 @@ import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.reading.dedup import CALL
-from tailgauge_analysis.sections.cache.cost import USAGE, PriceOf, model_of, no_price, spent
+from tailgauge_analysis.sections.cache.cost import USAGE, PriceOf, no_price, spent
 from tailgauge_analysis.sections.hedging.copies import PROMPT
 from tailgauge_analysis.stats.quantiles import Floats
 
@@ -93,14 +93,15 @@ def cost(
     losers: pd.DataFrame, winners: pd.DataFrame, price: PriceOf, why: str
 ) -> tuple[tuple[Fraction, Fraction] | None, str]:
     """Least and most that all losers cost, exactly; None, and why, where a model has no price."""
-    models, (low, high) = model_of(winners), bounds(losers, winners)
+    low, high = bounds(losers, winners)
+    models = {name: winners[name] for name in ("model", "asked_model")}
     served, reported = losers["ended"].isin(_GENERATES), losers["input_tokens"].notna()
     names = list(USAGE[:-1])
     prompts = losers[names].where(reported, winners[names], axis=0)
     ends = []
     for output, with_prompt in ((low, reported & served), (high, served)):
-        rows = prompts.where(with_prompt, axis=0).assign(output_tokens=output)
-        total, unpriced = spent(rows, models, price)
+        rows = prompts.where(with_prompt, axis=0).assign(output_tokens=output, **models)
+        total, unpriced = spent(rows, price)
         if total is None:
             return None, no_price(unpriced, why)
         ends.append(total)

@@ -19,7 +19,7 @@ from tailgauge.thresholds import FEWEST_PAIRS
 from tailgauge_analysis.metrics.latency import OFFERED, waits
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.slo import criteria, decide
-from tailgauge_analysis.sections.cache.cost import model_of, no_price, spent, tariff
+from tailgauge_analysis.sections.cache.cost import no_price, spent, tariff, with_usage
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.quantiles import Quantile
 from tailgauge_analysis.stats.sign_flips import Flips, flips
@@ -97,8 +97,8 @@ def block(name: str, price: float, reading: RunReading) -> ModelBlock:
 def _cost(attempts: pd.DataFrame, run: Json) -> tuple[float | None, str, str]:
     """Mean cost of the calls with usage, and its unit; or why there is none."""
     prices = tariff(run)
-    counted = attempts[attempts["output_tokens"].notna()]
-    total, unpriced = spent(counted, model_of(counted), prices.price)
+    counted = with_usage(attempts)
+    total, unpriced = spent(counted, prices.price)
     if total is None:
         return None, "", no_price(unpriced, prices.why)
     return float(total), prices.unit, ""

@@ -46,7 +46,7 @@ def rows(*of_calls):
             "ended_at_ns": sent + 0.5 * S, "input_tokens": 10.0, "cache_read_input_tokens": float(read),
             "cache_creation_input_tokens": float(created), "output_tokens": 5.0, "prefix": 0.0, "prefix_hash": "a",
             "params_hash": "p", "cache_expected": "unknown", "cache_writers": 0.0, "cache_marks": 1.0, "cache_ttl": "5m",
-            "connection_is_new": False, **more,
+            "connection_is_new": False, "cache_miss_reason": None, "cache_missed_input_tokens": np.nan, **more,
         })  # fmt: skip
     return calls(SimpleNamespace(attempts=pd.DataFrame(out)), settings(REAL))
 
@@ -226,7 +226,8 @@ class TestCost:
         assert self.of(both, price=lambda _: long).total == 2 * self.of(of_calls).total + short
 
     def test_an_unknown_model_has_no_cost_and_is_named(self):
-        of_calls = rows((0, 0, 90, {}), (1, 90, 0, {"model": "unheard-of"}))
+        unheard_of = {"model": "unheard-of", "asked_model": "unheard-of"}
+        of_calls = rows((0, 0, 90, {}), (1, 90, 0, unheard_of))
 
         assert (self.of(of_calls).calls, self.of(of_calls).unpriced, self.of(of_calls).why) == (
             1,

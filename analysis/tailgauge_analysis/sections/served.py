@@ -1,0 +1,187 @@
+"""Served as: which model, service tier, speed and region answered, as the responses name them, and what that means for cost and
+latency.
+
+Answers of the steady stage without slow readers. Shown where the responses name more than one of these, or where the target
+fell back to another model within an answer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from tailgauge_analysis.metrics.metrics import BY_NAME
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.reading.dedup import CALL
+from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.sections.cache.cost import (
+    UNIT,
+    Tariff,
+    at_list_price,
+    billed,
+    spent,
+    tariff,
+    with_usage,
+)
+from tailgauge_analysis.sections.ends import ENDED_BY_TARGET
+from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
+from tailgauge_analysis.text.cells import quantile_cell
+from tailgauge_analysis.text.formatting import count, plain, plural
+from tailgauge_analysis.text.section import Cell, Section, Table
+
+FACTS = ("model", "service_tier", "speed", "inference_geo")
+HEADERS = {"model": "model", "service_tier": "tier", "speed": "speed", "inference_geo": "region"}
+ROWS = 20
+COMPUTED = "Answers of the steady stage, by what their responses name. TTFT since sent. Cost by the price of the model and tier."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedAs:
+    """The answers that were served alike; null: the responses do not name it."""
+
+    model: str | None
+    service_tier: str | None
+    speed: str | None
+    inference_geo: str | None
+    calls: int
+    cost: float | None
+    """null: no price is known"""
+    ttft_p50: Quantile | None
+    tpot_p50: Quantile | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fallback:
+    """Answers that another model than the first one served."""
+
+    before: str
+    after: str
+    calls: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """How the answers of the steady stage were served, the most frequent first."""
+
+    calls: int
+    unit: str
+    groups: tuple[ServedAs, ...]
+    fallbacks: tuple[Fallback, ...]
+    at_list_price: tuple[str, ...]
+    """tiers and speeds that the price file does not have"""
+
+
+def served(frames: Frames, of_target: Steady) -> Served | None:
+    """Return how answers were served; None where all were served alike, without a fallback."""
+    attempts = of_target.attempts
+    answers = attempts[attempts["ended"].isin(ENDED_BY_TARGET)]
+    named = answers[list(FACTS)].replace("", None)
+    has_several = bool(named.nunique().gt(1).any())
+    if not has_several and answers["fallback"].isna().all():
+        return None
+    answers = answers.assign(**{name: named[name] for name in FACTS}, tpot_ms=_tpot_ms(answers, of_target))
+    prices = tariff(frames.run)
+    groups = [
+        _served_as(key, rows, prices)
+        for key, rows in answers.groupby(list(FACTS), dropna=False, observed=True)
+    ]
+    return Served(
+        calls=len(answers),
+        unit=prices.unit,
+        groups=tuple(sorted(groups, key=lambda group: -group.calls)),
+        fallbacks=_fallbacks(answers),
+        at_list_price=at_list_price(billed(with_usage(answers), prices.price), prices.price),
+    )
+
+
+def _tpot_ms(answers: pd.DataFrame, stage: Steady) -> Floats:
+    """Return the TPOT of each call, where its request has it from this call."""
+    requests = stage.requests
+    keys = requests[["request_id", "answer_leg", "answer_attempt"]].fillna(-1).astype("int64")
+    by_call = pd.Series(BY_NAME["tpot"].ns(stage) / 1e6, pd.MultiIndex.from_frame(keys))
+    by_call = by_call[~by_call.index.duplicated()]
+    calls = pd.MultiIndex.from_frame(answers[list(CALL)].astype("int64"))
+    return by_call.reindex(calls).to_numpy(np.float64)
+
+
+def _served_as(key: tuple[object, ...], rows: pd.DataFrame, prices: Tariff) -> ServedAs:
+    model, tier, speed, region = (None if pd.isna(value) else plain(str(value), 80) for value in key)
+    total, _ = spent(with_usage(rows), prices.price)
+    ttft_ms = (rows["first_content_at_ns"] - rows["sent_at_ns"]).to_numpy(np.float64) / 1e6
+    return ServedAs(
+        model=model,
+        service_tier=tier,
+        speed=speed,
+        inference_geo=region,
+        calls=len(rows),
+        cost=None if total is None else float(total),
+        ttft_p50=_median(ttft_ms),
+        tpot_p50=_median(rows["tpot_ms"].to_numpy(np.float64)),
+    )
+
+
+def _median(values: Floats) -> Quantile | None:
+    known = values[~np.isnan(values)]
+    return quantiles(known, (0.5,))[0] if len(known) else None
+
+
+def _fallbacks(answers: pd.DataFrame) -> tuple[Fallback, ...]:
+    fell_back = answers[answers["fallback"].notna()]
+    found = []
+    for (before, after), rows in fell_back.groupby(["fallback", "model"], dropna=False, observed=True):
+        after_name = "another model" if pd.isna(after) else plain(str(after), 80)
+        found.append(Fallback(before=plain(str(before), 80), after=after_name, calls=len(rows)))
+    return tuple(sorted(found, key=lambda fallback: -fallback.calls))
+
+
+def section(found: Served | None) -> Section | None:
+    """Return the section; None where all answers were served alike."""
+    if found is None:
+        return None
+    sentences = [_fallback_sentence(fallback, found.calls) for fallback in found.fallbacks]
+    answer = ". ".join(sentences) or "Not all answers were served alike"
+    notes = []
+    if found.at_list_price:
+        names = ", ".join(found.at_list_price)
+        notes.append(f"The price file has no rates for {names}: these costs are at the list price.")
+    return Section(
+        "served",
+        "Served as",
+        f"{answer}.",
+        tables=(_table(found),),
+        notes=tuple(notes),
+        computed=(COMPUTED,),
+        brief=tuple(sentences),
+    )
+
+
+def _fallback_sentence(fallback: Fallback, calls: int) -> str:
+    """`6 of 20 answers were served by claude-opus-4-8 after claude-fable-5 (fallback)`."""
+    part = f"{count(fallback.calls)} of {plural(calls, 'answer')}"
+    return f"{part} were served by {fallback.after} after {fallback.before} (fallback)"
+
+
+def _table(found: Served) -> Table:
+    shown = [name for name in FACTS if any(getattr(group, name) for group in found.groups)]
+    header = tuple(HEADERS[name] for name in shown)
+    rows = []
+    for group in found.groups[:ROWS]:
+        names = tuple(getattr(group, name) or "–" for name in shown)
+        medians = (_cell(group.ttft_p50), _cell(group.tpot_p50))
+        rows.append((*names, count(group.calls), _cost(group.cost, found.unit), *medians))
+    hidden = len(found.groups) - len(rows)
+    note = f"{plural(hidden, 'rarer combination')} not shown." if hidden else ""
+    columns = (*header, "answers", f"cost ({found.unit})", "TTFT p50 (ms)", "TPOT p50 (ms)")
+    return Table("", columns, tuple(rows), note, prose=tuple(range(len(header))))
+
+
+def _cell(median: Quantile | None) -> Cell:
+    return "–" if median is None else quantile_cell(median)
+
+
+def _cost(cost: float | None, unit: str) -> str:
+    if cost is None:
+        return "–"
+    return f"{cost:,.0f}" if unit == UNIT else f"{cost:,.4f}"
