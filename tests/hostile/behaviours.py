@@ -83,6 +83,9 @@ LONG_EVENT, MANY, PACKED = "stream_error:event_too_large", "stream_error:too_man
 STALE = "connect_error:stale_connection"  # the same, where an earlier answer came over the connection
 CUT, RST, NO_END = "truncated:connection_closed", "truncated:connection_reset", "truncated:no_end_mark"
 NOT_JSON, COUNTS = "client_error:not_json", "ok:malformed_usage"
+AFTER_END = "stream_error:content_after_end"
+NO_REASON = "aborted:no_finish_reason"
+UNKNOWN_REASON = "aborted:unknown_finish_reason"
 HTTP = b"HTTP/1.1 200 OK\r\n"
 LENGTH = HEAD + b"content-length: "
 RATE = b"anthropic-ratelimit-requests-remaining: "
@@ -242,7 +245,7 @@ EVENTS = {
     "nul": case(within(b'{"type":"ping","choices":[],"text":"\x00"}'), BAD),
     "data_in_utf_16": case(within('{"type":"ping"}'.encode("utf-16-le")), BAD),
     "not_utf8": case(once(lambda asked: CHUNKED + asked.opening() + asked.word("?").replace(b"?", b"\xff") + asked.closing()), BAD),
-    "half_characters": case(once(lambda asked: CHUNKED + asked.opening("\ud800") + asked.word("\udfff") + asked.closing("\ud800")), OK),
+    "half_characters": case(once(lambda asked: CHUNKED + asked.opening("\ud800") + asked.word("\udfff") + asked.closing("\ud800")), OK, openai=UNKNOWN_REASON, anthropic=UNKNOWN_REASON),
     "mark_first": case(rewritten(lambda stream: BOM + stream), OK),
     "mark_repeated": case(rewritten(lambda stream: BOM + b": comment\n\n" + BOM + stream), BAD),
     "mark_before_an_event": case(around(chunk(BOM + b'data: {"type":"ping","choices":[]}\n\n')), BAD),
@@ -263,13 +266,13 @@ EVENTS = {
     "json_instead": case(ended(200, b'{"id": "x", "content": []}'), NO_STREAM),
     "nothing": case(once(CHUNKED + END), NO_END),
     "only_comments": case(once(CHUNKED + chunk(b": hello\n\n") + END), NO_END),
-    "only_the_end": case(once(lambda asked: CHUNKED + asked.end() + END), EMPTY),
+    "only_the_end": case(once(lambda asked: CHUNKED + asked.end() + END), EMPTY, openai=NO_REASON, anthropic=NO_REASON),
     "no_text": case(once(lambda asked: CHUNKED + asked.opening() + asked.word("") + asked.closing()), EMPTY),
     "end_repeated": case(behind(lambda asked: asked.end()), OK),
     "ping_behind_the_end": case(behind(lambda _: chunk(b': x\n\ndata: {"type":"ping","choices":[]}\n\n')), OK),
-    "text_behind_the_end": case(behind(lambda asked: asked.word("b")), BAD),
-    "answer_behind_the_end": case(behind(lambda asked: asked.opening() + asked.word("b") + asked.summary() + asked.end()), BAD),
-    "error_behind_the_end": case(behind(lambda _: chunk(b"event: error\ndata: " + error("no", "late") + b"\n\n")), "stream_error:late"),
+    "text_behind_the_end": case(behind(lambda asked: asked.word("b")), AFTER_END, openai=OK),
+    "answer_behind_the_end": case(behind(lambda asked: asked.opening() + asked.word("b") + asked.summary() + asked.end()), AFTER_END, openai=OK, anthropic="stream_error:second_message"),
+    "error_behind_the_end": case(behind(lambda _: chunk(b"event: error\ndata: " + error("no", "late") + b"\n\n")), "stream_error:late", openai=OK),
     "error_in_the_middle": case(around(chunk(b"event: error\ndata: " + error("no", "overloaded_error") + b"\n\n")), "stream_error:overloaded_error"),
     "error_event_by_our_name": case(around(chunk(b"event: error\ndata: " + error("no", "framing") + b"\n\n")), "stream_error:target: framing"),
     "text_is_a_number": case(around(lambda asked: asked.delta(5)), BAD),
@@ -277,7 +280,7 @@ EVENTS = {
     "text_is_an_object": case(around(lambda asked: asked.delta({"a": "b"})), BAD),
     "text_is_null": case(around(lambda asked: asked.delta(None)), BAD, openai=OK, sse=OK),
     "unknown_events": case(around(chunk(b'event: weather\ndata: {"type":"weather","choices":[]}\n\n' * 50)), OK),
-    "long_values": case(once(lambda asked: CHUNKED + asked.opening("m" * 1_000_000) + asked.word("a") + asked.closing("r" * 1_000_000)), OK),
+    "long_values": case(once(lambda asked: CHUNKED + asked.opening("m" * 1_000_000) + asked.word("a") + asked.closing("r" * 1_000_000)), OK, openai=UNKNOWN_REASON, anthropic=UNKNOWN_REASON),
     "five_thousand_texts": case(once(lambda asked: CHUNKED + asked.opening() + asked.word("a") * 5000 + asked.closing()), OK, late=True),
     "padding": case(around(lambda asked: asked.delta("a", obfuscation="x" * 7000) * 20), OK),
     "a_new_form_each_time": case(around(lambda asked: b"".join(asked.delta("a", **{f"k{n}": "x" * 3000}) for n in range(200))), OK),
@@ -285,7 +288,7 @@ EVENTS = {
         "negative": "-5", "absurd": "1" + "0" * 30, "text": '"' + "9" * 100_000 + '"', "not_a_number": "NaN", "infinite": "1e999", "true": "true",
         "fraction": "1.5", "zero": "0"}.items()},
     "usage_very_long": case(summary(lambda asked: asked.count("9" * 100_000)), BAD, sse=OK),
-    "usage_is_a_list": case(summary(lambda _: "[[1]]"), BAD, sse=OK),
+    "usage_is_a_list": case(summary(lambda _: "[[1]]"), COUNTS, sse=OK),
     "usage_is_null": case(summary(lambda asked: asked.count("null")), OK),
 }
 CODINGS = {
@@ -298,10 +301,10 @@ CODINGS = {
     "coded_identity": case(framed(head(b"content-encoding: Identity")), OK),
 }
 SCRIPTS = {
-    "script": case(script, OK),
+    "script": case(script, OK, openai=UNKNOWN_REASON, anthropic=UNKNOWN_REASON),
     **{f"script_{status}": case(script_error(status), f"{kind}:{MARK}") for status, kind in {400: "client_error", 429: "rate_limited", 500: "server_error"}.items()},
     "script_event": case(script_event, f"stream_error:{MARK}"),
-    "echo": case(echo, OK),
+    "echo": case(echo, OK, openai=UNKNOWN_REASON, anthropic=UNKNOWN_REASON),
     "echo_error": case(echo_error, "client_error:[redacted]"),
     "echo_event": case(echo_event, "stream_error:[redacted]"),
 }

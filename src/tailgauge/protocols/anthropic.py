@@ -374,10 +374,12 @@ def _read_facts(decoder: StreamDecoder, message: dict[str, Any]) -> None:
             decoder.served.cache_missed_input_tokens = missed
 
 
-def _read_usage(decoder: StreamDecoder, usage: dict[str, Any]) -> None:
+def _read_usage(decoder: StreamDecoder, usage: Any) -> None:
     if not usage:
         return
     decoder.read_usage(usage)
+    if not isinstance(usage, dict):
+        return
     served = decoder.served
     served.service_tier = text_or_none(usage.get("service_tier")) or served.service_tier
     served.speed = text_or_none(usage.get("speed")) or served.speed

@@ -552,7 +552,7 @@ def error_of(tree: Any) -> tuple[str, str]:
     if isinstance(inner, str):
         return "error", shown(inner, MAX_ERROR_TEXT)
     kind = inner.get("type")
-    if kind in {None, "", "error"}:  # the type of the event, not of the error
+    if not kind or kind == "error":  # the type of the event, not of the error
         kind = inner.get("code") or inner.get("status") or "error"
     text = inner.get("message") or inner.get("detail") or inner.get("errorText") or json.dumps(tree)
     return violations.quoted(shown(str(kind), _MAX_KIND)), shown(str(text), MAX_ERROR_TEXT)

@@ -353,7 +353,7 @@ def _usages(decoder: StreamDecoder, chunk: dict[str, Any]) -> None:
     """Read the usage of a chunk or an answer, wherever it stands."""
     for place in _USAGE_PLACES:
         usage = at(chunk, place)
-        if isinstance(usage, dict):
+        if usage is not None:
             decoder.read_usage(usage)
     if tier := text_or_none(chunk.get("service_tier")):
         decoder.served.service_tier = tier

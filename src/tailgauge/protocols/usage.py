@@ -60,8 +60,11 @@ class Usage:
         self.unknown: set[str] = set()
         self.explained = False  # tokens beyond the request: server tools, compaction, a fallback
 
-    def read(self, usage: Mapping[str, Any]) -> None:
+    def read(self, usage: Any) -> None:
         """Take one usage object."""
+        if not isinstance(usage, dict):
+            self._note_impossible("usage", usage)
+            return
         for name, paths in self.table.counts.items():
             for path in paths:
                 self.count(name, at(usage, path))

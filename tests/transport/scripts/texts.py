@@ -35,7 +35,6 @@ OF_DECODER = (
     "finished",
     "model",
     "stop_reason",
-    "usage",
 )
 OF_EXCHANGE = ("body_bytes", "done", "cut", "failure", "_decoded", "user_stamps")
 
@@ -64,7 +63,7 @@ class Pair:
 
     def __init__(self, module: Any, pieces: list[bytes], stencils: Stencils, rng: Random) -> None:
         self.pieces, self.rng = pieces, rng
-        self.decoders = [StreamDecoder(module.on_event, stencils=stencils) for _ in range(2)]
+        self.decoders = [StreamDecoder(module.on_event, stencils=stencils, protocol=module.name) for _ in range(2)]
         self.exchanges = [Counting(self.decoders[0]), Without(self.decoders[1])]
         self.sent_at_ns: list[tuple[int, int]] = []
         self._sockets: list[Any] = []
@@ -123,6 +122,7 @@ def facts(exchange: Exchange, decoder: StreamDecoder) -> dict[str, str]:
     """What is known of a stream but its times."""
     found = {name: repr(getattr(decoder, name)) for name in OF_DECODER}
     found |= {name: repr(getattr(exchange, name)) for name in OF_EXCHANGE}
+    found["usage"] = repr(decoder.usage.largest)
     found["reads"] = repr(
         None if exchange.cut == FRAMING else exchange.reads
     )  # behind it they are counted as they came
