@@ -295,7 +295,7 @@ def _join(frames: Frames, run_dir: Path) -> Joined:
             behind = times[0] - (row["received_at_ns"] - start) - planned if len(times) and planned else 0
             log[tuple(row[name] for name in CALL)] = times, behind
     calls = frames.attempts
-    answered = calls["ended"].eq(schema.OK) & calls["stage"].ne(schema.PREFLIGHT)
+    answered = calls["ended"].isin(schema.COMPLETE) & calls["stage"].ne(schema.PREFLIGHT)
     ours = calls[answered & calls["first_content_at_ns"].notna()]
     named = ours[list(CALL)].astype("int64")
     chunks = frames.chunks

@@ -246,9 +246,9 @@ def scaled(gain: Gain, part: float) -> Gain:
 
 
 def failed(reading: RunReading) -> bool:
-    """Whether requests were sent and none succeeded."""
+    """Return whether requests were sent and none got a complete answer."""
     requests = reading.steady.requests
-    return bool(len(requests)) and not requests["ended"].eq(schema.OK).any()
+    return bool(len(requests)) and not requests["ended"].isin(schema.COMPLETE).any()
 
 
 def of_all(met: Mask) -> str:

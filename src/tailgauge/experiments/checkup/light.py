@@ -174,7 +174,7 @@ def _tail(users: Steady, end: Floats) -> ProbeCheck:
 def _usual(users: Steady, end: Floats) -> Floats:
     """The median time of a request of its table with as many new tokens in, and tokens out."""
     requests, usual = users.requests, np.full(len(end), np.nan)
-    answers = users.attempts[users.attempts["ended"] == schema.OK].groupby("request_id")
+    answers = users.attempts[users.attempts["ended"].isin(schema.COMPLETE)].groupby("request_id")
     prompt = requests["request_id"].map(answers[list(NEW_TOKENS)].max().sum(axis=1))
     output = requests["output_tokens"].fillna(requests["asked_output_tokens"])
     sizes = np.stack([prompt.fillna(prompt.median()).fillna(0.0), output]).astype(np.float64)
@@ -226,7 +226,7 @@ def _not_streamed(steady: Steady, whole: str, threshold: float) -> ProbeCheck:
 def _held_back(streamed: Steady) -> ProbeCheck:
     """Whether something collects the answers: not merely a short answer after a long wait."""
     requests = streamed.requests
-    known = (requests["ended"] == schema.OK) & (requests["pace_tokens"] >= SEVERAL)
+    known = requests["ended"].isin(schema.COMPLETE) & (requests["pace_tokens"] >= SEVERAL)
     late = requests.loc[known, "pace_missing"].isin((BUFFERED, AT_ONCE)).to_numpy(np.bool_)
     text = f"{judge.part(late)} of the streamed answers were buffered or arrive at once"
     text += "; how early they could begin is unknown" if late.any() else ""
@@ -270,7 +270,7 @@ def _failed(steady: Steady) -> Iterator[ProbeCheck]:
 
 
 def _early_headers(attempts: pd.DataFrame) -> ProbeCheck:
-    good = attempts[(attempts["ended"] == schema.OK) & attempts["streamed"].eq(True)]
+    good = attempts[attempts["ended"].isin(schema.COMPLETE) & attempts["streamed"].eq(True)]
     headers = (good["headers_at_ns"] - good["sent_at_ns"]).to_numpy(np.float64)
     first = (good["first_content_at_ns"] - good["sent_at_ns"]).to_numpy(np.float64)
     known = ~np.isnan(headers + first) & (first > 0)

@@ -355,7 +355,8 @@ def by_engine(frames: Frames, left_share: float) -> ProbeCheck | None:
         return None
     calls = frames.attempts
     calls = calls[(calls["stage"] != schema.PREFLIGHT) & calls["sent_at_ns"].notna()]
-    whole, left = calls[calls["ended"] == schema.OK], calls[calls["ended"].isin(LEFT)]
+    whole = calls[calls["ended"].isin(schema.COMPLETE)]
+    left = calls[calls["ended"].isin(LEFT)]
     tokens = whole["output_tokens"].to_numpy(np.float64)
     others = len(calls) - len(whole) - len(left) - int(calls["ended"].isin(NO_TOKENS).sum())
     n = len(left)

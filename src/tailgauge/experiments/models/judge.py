@@ -90,7 +90,8 @@ def block(name: str, price: float, reading: RunReading) -> ModelBlock:
     ended = stage.requests["ended"]
     wanted = [(one, metric) for one in criteria(run["scenario"]) if (metric := one.metric)]
     of_each = {one.name: waits(metric, one.part(stage), OFFERED) for one, metric in wanted}
-    took, answered = waits(BY_NAME["e2e_sched"], stage, OFFERED), int((ended == schema.OK).sum())
+    took = waits(BY_NAME["e2e_sched"], stage, OFFERED)
+    answered = int(ended.isin(schema.COMPLETE).sum())
     return ModelBlock(name, of_each, took, len(ended), answered, cost, unit, why)
 
 
