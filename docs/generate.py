@@ -26,12 +26,13 @@ from tailgauge.table import Table
 # Before the tables are made: what stands below a key is its meaning.
 Table.model_config["use_attribute_docstrings"] = True
 
+from tailgauge import vendors
 from tailgauge.cli.main import cli
 from tailgauge.cli.options import MEANINGS
 from tailgauge.experiments.answer import SCHEMA_VERSION as ANSWER_VERSION
 from tailgauge.experiments.answer import AnswerFile
 from tailgauge.live.prometheus import NAMES
-from tailgauge.protocol_violations import VIOLATIONS
+from tailgauge.protocol_violations import TOLERATED, VIOLATIONS
 from tailgauge.rows import schema as rows
 from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.objective import FIGURES, LATENCY
@@ -350,6 +351,37 @@ def checks() -> str:
     return table(("check", "passes if"), [(f"`{check.name}`", check.passes_if) for check in CHECKS])
 
 
+def vendor_ends() -> str:
+    """What each stop reason means, by protocol."""
+    lines = [
+        (protocol, meaning, ", ".join(f"`{name}`" for name, value in reasons.items() if value == meaning))
+        for protocol, reasons in vendors.TABLE["ends"].items()
+        for meaning in dict.fromkeys(reasons.values())
+    ]
+    return table(("protocol", "meaning", "stop reasons"), lines)
+
+
+def vendor_errors() -> str:
+    """The names of errors, by class."""
+    lines = [
+        (f"`{error_class}`", ", ".join(f"`{name}`" for name in names))
+        for error_class, names in vendors.TABLE["errors"].items()
+    ]
+    return table(("class", "types and codes"), lines)
+
+
+def vendor_usage() -> str:
+    """Where each count stands, by protocol."""
+    usage = vendors.TABLE["usage"]
+    lines = [
+        (protocol, f"`{count}`", ", ".join(f"`{pointer}`" for pointer in pointers))
+        for protocol in vendors.TABLE["ends"]
+        for count, pointers in usage[protocol].items()
+        if count != "places"
+    ]
+    return table(("protocol", "count", "fields of a usage"), lines)
+
+
 def _names(what: str, meanings: Mapping[str, str]) -> Callable[[], str]:
     return lambda: table((what, "meaning"), [(f"`{name}`", text) for name, text in meanings.items()])
 
@@ -372,6 +404,10 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "profiles": profiles,
     "make-targets": make_targets,
     "prometheus": _names("metric", NAMES),
+    "vendor-ends": vendor_ends,
+    "vendor-errors": vendor_errors,
+    "vendor-usage": vendor_usage,
+    "tolerated": _names("name", TOLERATED),
     "protocol-violations": _names("`error_type`", VIOLATIONS),
 }
 FILES: Mapping[str, Callable[[], str]] = {
