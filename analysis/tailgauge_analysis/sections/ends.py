@@ -218,7 +218,7 @@ def _answer(found: Ends) -> str:
     by_number = sorted(found.classes.items(), key=lambda item: -item[1])
     for ended, number in by_number:
         of = f" of {plural(found.answers, 'answer')}" if not parts else ""
-        parts.append(f"{share(number / found.answers)}{of} {VERBS[ended]}")
+        parts.append(f"{percent(number / found.answers)}{of} {VERBS[ended]}")
     return ", ".join(parts)
 
 
@@ -294,6 +294,11 @@ def _notes(found: Ends) -> Iterator[str]:
     short = [row for row in found.stop_reasons if row.ended == schema.CUT]
     if short:
         yield f"{sentence(advice_of_cut(is_natural=found.has_natural))}."
+
+
+def percent(part: float) -> str:
+    """Return a share for a sentence, without a decimal that is zero: `50%`, `33.3%`."""
+    return share(part).replace(".0%", "%")
 
 
 def advice_of_cut(*, is_natural: bool) -> str:

@@ -25,6 +25,7 @@ from tailgauge_analysis.sections.ends import (
     ENDED_BY_TARGET,
     REFUSED_ADVICE,
     advice_of_cut,
+    percent,
 )
 from tailgauge_analysis.sections.findings import ARRIVAL, Findings, remarks
 from tailgauge_analysis.stats.quantiles import TOO_FEW, n_min
@@ -73,7 +74,7 @@ def _judged(f: Findings, lines: tuple[ObjectiveLine, ...]) -> Result:
     if outcome == PASS and len(lines) > 1:
         text = f"{len(lines)} of {len(lines)} objectives met"
         if cut:
-            text += f", {share(cut)} of the complete answers were cut"
+            text += f", {percent(cut)} of the complete answers were cut"
         return Result(PASS, text, lines)
     deciding = [line for line in lines if line.outcome == outcome]
     line = next((one for name in (STOPPED, COMPLETE) for one in deciding if one.name == name), deciding[0])
@@ -129,7 +130,7 @@ def _cause_of_failure(f: Findings, line: ObjectiveLine, cut: float) -> _Cause | 
     failed = int((~ended.isin(schema.NOT_FAILED)).sum())
     if figure == ANSWERED and int((ended == schema.CUT).sum()) > failed:
         advice = advice_of_cut(is_natural=f.ends.has_natural)
-        return _Cause(f"{share(cut)} of the complete answers were cut", advice)
+        return _Cause(f"{percent(cut)} of the complete answers were cut", advice)
     return cause
 
 
@@ -144,10 +145,10 @@ def _prevailing_end(f: Findings) -> _Cause | None:
     aborted = counts.get(schema.ABORTED, 0)
     if model + filtered and 2 * (model + filtered) >= failed:
         verbs = [verb for verb, n in (("refused", model), ("filtered", filtered)) if n]
-        part = share((model + filtered) / answers)
+        part = percent((model + filtered) / answers)
         return _Cause(f"{part} of the answers were {' or '.join(verbs)}", REFUSED_ADVICE)
     if aborted and 2 * aborted >= failed:
-        part = share(aborted / answers)
+        part = percent(aborted / answers)
         return _Cause(f"{part} of the answers were aborted by the engine", ABORTED_ADVICE)
     return None
 
@@ -168,7 +169,7 @@ def statement(line: ObjectiveLine, cut: float = 0.0) -> str:
         value = line.value if " of " in line.value else f"{line.value} of the requests"
         text = f"{'only ' if line.outcome == FAIL else ''}{value} completed"
         if cut:
-            text += f", {share(cut)} of them cut"
+            text += f", {percent(cut)} of them cut"
         return f"{text} (objective {line.bound.split()[-1]}, 95% CI {line.interval})"
     if line.name == STOPPED:
         return f"{STOPPED} {line.value}: {line.why}"

@@ -1,0 +1,296 @@
+"""How answers ended: planted ends, and what the report, its first line and the exit code make of them."""
+
+import json
+
+import pytest
+
+from tailgauge.errors import Exit
+from tailgauge_analysis.report.report import make
+from tailgauge_analysis.text.section import FAIL, NO_ANSWER, PASS
+
+OK = {"first": 100, "stop_reason": "end_turn", "output_tokens": 20}
+CUT = {"first": 100, "stop_reason": "max_tokens", "output_tokens": 2, "ended": "cut"}
+REFUSED = {
+    "first": 100,
+    "kinds": "x",
+    "stop_reason": "refusal",
+    "output_tokens": 3,
+    "ended": "refused",
+    "stop_details": "cyber",
+}
+FILTERED = {"first": 100, "stop_reason": "content_filter", "ended": "filtered"}
+ABORTED = {"first": 100, "stop_reason": "abort", "error_type": "abort", "ended": "aborted"}
+UNNAMED = {"first": 100, "error_type": "no_finish_reason", "ended": "aborted"}
+LIMITED = {"ended": "rate_limited", "status": 429}
+
+
+@pytest.fixture
+def report(mixed, tmp_path):
+    """The report of requests with these attempts, one every 100 ms; keywords change the scenario."""
+
+    def of(*attempts, **scenario):
+        run = mixed(duration_s=100.0)
+        for number, attempt in enumerate(attempts):
+            ended = attempt.get("ended", "ok")
+            run.request(100 * number, [attempt], ended=ended, asked_output_tokens=200)
+        folder = run.write(tmp_path / "run")
+        tree = json.loads((folder / "run.json").read_text())
+        tree["scenario"] |= scenario
+        (folder / "run.json").write_text(json.dumps(tree))
+        return make([folder], tmp_path)
+
+    return of
+
+
+def section_of(report, name):
+    return next(section for section in report.report.sections if section.name == name)
+
+
+def first_line(report):
+    return report.summary.splitlines()[0]
+
+
+def cells(table):
+    return [tuple(getattr(cell, "text", cell) for cell in row) for row in table.rows]
+
+
+# --- the first line and the exit code -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("attempt", "cause", "advice"),
+    [
+        (REFUSED, "50% of the answers were refused", "look at the prompts, the model and its content filter"),
+        (
+            FILTERED,
+            "50% of the answers were filtered",
+            "look at the prompts, the model and its content filter",
+        ),
+        (ABORTED, "50% of the answers were aborted by the engine", "look at the engine's log"),
+        (UNNAMED, "50% of the answers were aborted by the engine", "look at the engine's log"),
+    ],
+)
+def test_half_without_an_answer_fails_by_the_default_objective_and_is_named(report, attempt, cause, advice):
+    found = report(*[OK, attempt] * 10)
+
+    assert found.summary.startswith(f"FAIL  {cause}: only 50.0% of 20 requests")
+    assert found.exit_code == Exit.FAILED
+    assert found.report.result.advice.startswith(advice)
+    assert "headroom" not in found.summary
+
+
+def test_refused_and_filtered_answers_are_named_together(report):
+    found = report(*[OK, OK, REFUSED, FILTERED] * 5)
+
+    assert first_line(found).startswith("FAIL  50% of the answers were refused or filtered: only 50.0% of 20")
+
+
+def test_other_failures_prevail_where_they_are_more(report):
+    found = report(*[OK, REFUSED, LIMITED, LIMITED] * 5)
+
+    assert first_line(found).startswith("FAIL  only 25.0% of 20 requests completed")
+    assert "not completed: 10 rejected (429), 5 refused" in found.summary
+    assert "find the limit" in found.report.result.advice
+
+
+def test_nothing_but_refusals_is_no_answer_and_no_matter_of_address_or_key(report):
+    found = report(*[REFUSED] * 20)
+
+    assert found.report.result.outcome == NO_ANSWER
+    assert found.exit_code == Exit.TARGET
+    assert first_line(found) == "NO ANSWER  100% of the answers were refused: none of 20 requests completed"
+    assert "address" not in found.report.result.advice
+
+
+def test_a_cut_answer_is_complete_and_the_first_line_says_how_many_were_cut(report):
+    found = report(*[OK] * 13, *[CUT] * 7)
+
+    assert (
+        first_line(found) == "PASS  100% of 20 requests completed, 35% of them cut"
+    )
+    assert (found.report.result.outcome, found.exit_code) == (PASS, Exit.OK)
+
+
+def test_several_objectives_that_are_met_do_not_hide_what_was_cut(report):
+    slo = {"quick": {"metric": "ttft", "quantile": 0.5, "max_ms": 1000.0}}
+    found = report(*[OK, CUT] * 10, slo=slo)
+
+    assert first_line(found) == "PASS  2 of 2 objectives met, 50% of the complete answers were cut"
+
+
+# --- objectives ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("objective", "attempts", "outcome"),
+    [
+        ("answered > 90%", [OK, CUT], "FAIL"),
+        ("answered > 90%", [OK, REFUSED], "FAIL"),
+        ("answered > 40%", [OK], "PASS"),
+        ("complete > 40%", [OK, CUT], "PASS"),
+        ("complete > 90%", [OK, FILTERED], "FAIL"),
+        ("refused < 10%", [OK, REFUSED, FILTERED, OK], "FAIL"),
+        ("refused < 80%", [OK, REFUSED, FILTERED, OK], "PASS"),
+        ("refused < 10%", [OK, CUT], "PASS"),
+        ("cut < 10%", [OK, CUT], "FAIL"),
+        ("cut < 90%", [OK, CUT], "PASS"),
+        ("error_rate < 10%", [OK, CUT], "PASS"),
+        ("error_rate < 10%", [OK, ABORTED], "FAIL"),
+    ],
+)
+def test_an_objective_counts_the_ends_that_it_is_about(report, objective, attempts, outcome):
+    found = report(*(attempts * 40)[:60], slo={"o": objective})
+    line = next(line for line in found.report.result.objectives if line.name == objective.split()[0])
+
+    assert line.outcome == outcome
+    assert [one["outcome"] for one in found.data["slo"]] == [outcome.lower()]
+    in_junit = f'name="{line.name}"' in found.junit.read_text(encoding="utf-8")
+    assert in_junit
+
+
+def test_an_objective_on_whole_answers_replaces_the_default_one_and_names_what_was_cut(report):
+    found = report(*[OK, CUT] * 20, slo={"whole": "answered > 90%"})
+
+    assert [line.name for line in found.report.result.objectives] == ["answered"]
+    assert first_line(found).startswith("FAIL  50% of the complete answers were cut: answered 50.0% < 90%")
+    assert "raise output_tokens" in found.report.result.advice
+
+
+def test_an_objective_on_refusals_leaves_the_default_one(report):
+    found = report(*[OK, REFUSED] * 20, slo={"few": "refused < 80%"})
+
+    assert {line.name: line.outcome for line in found.report.result.objectives} == {
+        "complete": FAIL,
+        "refused": PASS,
+    }
+
+
+@pytest.mark.parametrize(("objective", "attempt"), [("refused < 5%", REFUSED), ("cut < 5%", CUT)])
+def test_an_objective_on_an_end_that_fails_says_what_to_do(report, objective, attempt):
+    slo = {"o": objective, "few": "error_rate < 90%"}
+    advice = report(*[OK, attempt] * 30, slo=slo).report.result.advice
+
+    assert advice.startswith("look at the prompts" if attempt is REFUSED else "raise output_tokens")
+
+
+def test_the_advice_on_cut_answers_depends_on_how_they_should_end(report):
+    natural = {"chat": {"ends": "natural", "output_tokens": 200}}
+    found = report(*[OK, CUT] * 30, slo={"o": "cut < 5%"}, traffic=natural)
+
+    assert found.report.result.advice == "raise output_tokens, so that answers can end by themselves"
+
+
+# --- the section --------------------------------------------------------------------------------------------------
+
+
+def test_a_healthy_run_has_one_sentence_and_no_line_in_the_terminal(report):
+    found = report(*[OK] * 20)
+    section = section_of(found, "ends")
+
+    assert section.answer == "All of 20 answers ended ok."
+    assert (section.facts, section.notes, section.brief) == ((), (), ())
+    assert cells(section.tables[0]) == [("end_turn", "ok", "20", "100%", "asked 200, got 20")]
+
+
+def test_stop_reasons_have_class_share_and_tokens(report):
+    found = report(*[OK] * 8, *[CUT] * 6, *[REFUSED] * 4, UNNAMED, LIMITED)
+    section = section_of(found, "ends")
+
+    assert section.answer == (
+        "42.1% of 19 answers ended ok, 31.6% were cut, 21.1% were refused, 5.3% were aborted."
+    )
+    assert cells(section.tables[0]) == [
+        ("end_turn", "ok", "8", "42.1%", "asked 200, got 20"),
+        ("max_tokens", "cut", "6", "31.6%", "asked 200, got 2"),
+        ("refusal", "refused", "4", "21.1%", "asked 200, got 3"),
+        ("none named", "aborted", "1", "5.3%", "–"),
+    ]
+    assert section.facts == (("Stop details", "cyber (4)"),)
+    assert "How answers ended" in found.markdown.read_text(encoding="utf-8")
+    assert "42.1% of 19 answers ended ok" in found.summary
+
+
+def test_errors_inside_a_200_are_told_by_what_they_are_and_by_their_place(report):
+    before = {
+        "ended": "overloaded",
+        "error_type": "overloaded_error",
+        "error_class": "overloaded",
+        "status": 200,
+    }
+    after = {
+        "ended": "stream_error", "first": 100, "error_type": "api_error", "error_class": "server_error", "status": 200,
+    }  # fmt: skip
+    with_status = {"ended": "overloaded", "error_type": "overloaded_error", "status": 529}
+    section = section_of(report(*[OK] * 20, *[before] * 3, *[after] * 2, with_status), "ends")
+
+    assert cells(section.tables[1]) == [
+        ("overloaded_error", "overloaded", "before content", "overloaded", "3"),
+        ("api_error", "server_error", "after content", "stream_error", "2"),
+    ]
+
+
+def test_what_was_read_as_the_sdk_reads_it_is_named_once(report):
+    tolerated = {**OK, "tolerated": "done_after_stop,empty_data"}
+    found = report(*[tolerated] * 3, *[{**OK, "tolerated": "done_after_stop"}] * 7, *[OK] * 10)
+    facts = dict(section_of(found, "ends").facts)
+
+    assert facts["Read as the SDK reads it"] == (
+        "[DONE] behind message_stop: 10 of 20 answers; events with empty data: 3 of 20 answers"
+    )
+    assert found.verdict == "VALID"
+
+
+def test_a_name_that_nobody_knows_stands_for_itself(report):
+    facts = dict(section_of(report(*[{**OK, "tolerated": "something_new"}] * 20), "ends").facts)
+
+    assert facts == {"Read as the SDK reads it": "something_new: 20 of 20 answers"}
+
+
+def test_what_the_table_of_vendors_does_not_have_is_named_with_counts(report):
+    unknown = {**OK, "not_understood": "header x-foo-limit, usage.foo_tokens"}
+    found = report(*[unknown] * 5, *[{**OK, "not_understood": "header x-foo-limit"}] * 5, *[OK] * 10)
+    facts = dict(section_of(found, "ends").facts)
+
+    assert facts["Not understood"] == (
+        "header x-foo-limit: 10 of 20 answers; usage.foo_tokens: 5 of 20 answers"
+    )
+    assert found.data["ends"]["not_understood"] == {"header x-foo-limit": 10, "usage.foo_tokens": 5}
+
+
+@pytest.mark.parametrize(
+    ("marked", "text"),
+    [
+        ({"usage_marks": "input"}, "input counts beyond what was sent: 12 of 20 answers"),
+        ({"usage_marks": "output"}, "output counts beyond what was requested: 12 of 20 answers"),
+        ({"error_type": "malformed_usage"}, "token counts that cannot be: 12 of 20 answers"),
+    ],
+)
+def test_counts_that_are_not_used_are_named_and_leave_the_run_valid(report, marked, text):
+    found = report(*[{**OK, **marked}] * 12, *[OK] * 8)
+    facts = dict(section_of(found, "ends").facts)
+
+    assert facts["Token counts not used"] == (
+        f"{text}; they are in no figure of cache, cost, TPOT or tokens per second"
+    )
+    assert found.verdict == "VALID"
+
+
+def test_texts_of_a_target_are_harmless(report):
+    hostile = "<script>alert(1)</script>\x1b[31m\u202e" + "x" * 5000
+    found = report(*[{**OK, "stop_reason": hostile, "stop_details": hostile, "tolerated": hostile}] * 20)
+    page = found.html.read_text(encoding="utf-8")
+
+    assert "<script>alert(1)" not in page
+    assert "\x1b" not in found.summary + page
+    assert "x" * 200 not in page
+
+
+def test_polls_of_a_job_are_no_answers(mixed, tmp_path):
+    run = mixed()
+    for number in range(20):
+        poll = {"attempt": 1, "cause": "poll", "stop_reason": "succeeded", "status": 200}
+        run.request(100 * number, [{**OK}, poll])
+    found = make([run.write(tmp_path / "run")], tmp_path)
+
+    assert found.data["ends"]["answers"] == 20
+    assert [row["stop_reason"] for row in found.data["ends"]["stop_reasons"]] == ["end_turn"]
