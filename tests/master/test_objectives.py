@@ -80,6 +80,23 @@ def test_a_share_and_a_rate_are_judged_by_their_value(objective: str, expected: 
     assert judged(objective, {CHAT: now}) == expected
 
 
+@pytest.mark.parametrize(
+    ("objective", "expected"),
+    [
+        ("answered > 60%", (MISSED, "50%")),
+        ("complete > 60%", (MET, "70%")),  # ok or cut
+        ("refused < 10%", (MISSED, "15%")),  # by the model or by a filter
+        ("cut < 30%", (MET, "20%")),
+        ("error_rate < 25%", (MISSED, "30%")),
+        ("requests_per_s > 1.3", (MET, "1.4/s")),  # 70 in 50 s
+    ],
+)
+def test_each_end_counts_where_it_belongs(objective: str, expected: tuple[str, str]) -> None:
+    ends = {"ok": 50, "cut": 20, "refused": 10, "filtered": 5, "aborted": 10, "overloaded": 5}
+
+    assert judged(objective, {CHAT: counters(requests=ends)}) == expected
+
+
 def test_an_objective_of_one_traffic_table_counts_this_table_at_every_target() -> None:
     since = {
         CHAT: counters(requests={"ok": 50}),

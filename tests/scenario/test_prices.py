@@ -27,6 +27,7 @@ read = 0.1
 output = 5
 """
 LONG = "[price.long]\nabove = 100\ninput = 2\nwrite_5m = 2.5\nwrite_1h = 4\nread = 0.2\noutput = 10\n"
+TIER = "[price.tier.priority]\ninput = 2\nwrite_5m = 2.5\nwrite_1h = 4\nread = 0.2\noutput = 10\n"
 PACKAGED = prices.read()
 FACTS = {  # model, day: five rates
     ("claude-fable-5-2", TODAY): "8 10 16 0.20 40",
@@ -118,6 +119,8 @@ def test_usage_counts_each_token_of_a_row_once() -> None:
         (GOOD.replace('["m"]', '"m"'), "price 1: models: expected a list, got 'm'"),
         (GOOD + LONG.replace("above = 100\n", ""), "price 1 (m): long.above: expected a value"),
         (GOOD + LONG.replace("output = 10\n", ""), "price 1 (m): long.output: expected a value"),
+        (GOOD + TIER.replace("output = 10\n", ""), "price 1 (m): tier.priority.output: expected a value"),
+        (GOOD + TIER + "outputs = 3\n", "price 1 (m): tier.priority.outputs: unknown key; did you mean output?"),
         ("", "price: expected a value"),
         ("prices = 3\n" + GOOD, "prices: unknown key"),
         ("currency = 3\n" + GOOD, "currency: expected text in quotes, got 3"),
@@ -137,6 +140,18 @@ def test_a_wrong_price_file_is_refused_by_file_entry_and_key(
     assert raised.value.exit_code == Exit.USAGE
     assert str(raised.value).startswith(f"{path}: ")
     assert error_text in str(raised.value)
+
+
+def test_a_tier_has_rates_of_its_own_and_others_the_list_price(tmp_path: Path) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(GOOD + TIER, encoding="utf-8")
+    price = prices.read(path).price("m", TODAY)
+    assert price is not None
+    usage = Usage(input=1_000_000)
+
+    assert price.of_tier("priority", None).cost(usage) == 2
+    assert price.of_tier("standard", "priority").cost(usage) == 2
+    assert price.of_tier("standard", "fast").cost(usage) == price.of_tier(None).cost(usage) == 1
 
 
 def test_a_price_file_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -10,7 +10,9 @@ from tailgauge_analysis.sections.phases import (
     BEFORE,
     DECODE,
     DELIVERY,
+    FIRST_TOOL,
     INSIDE,
+    LAST_TOOL,
     NETWORK,
     PREFILL,
     QUEUE,
@@ -64,6 +66,56 @@ def test_both_tables_are_on_the_page_and_in_markdown(reported):
     for title in ("Phases reported by the target", "Durations in Server-Timing"):
         assert title in page
     assert "| search | 52.2% | 120 (120 – 120) |" in text
+
+
+@pytest.fixture
+def tools(mixed, tmp_path):
+    """100 answers with one tool call, ready 100 ms after sending, or with these attempts in turn."""
+
+    def of(*attempts):
+        run = mixed(duration_s=30)
+        for number in range(100):
+            attempt = attempts[number % len(attempts)]
+            run.request(number * 200, [{"sent": 0, "first": 50, "kinds": "xxxxx", **attempt}])
+        return make([run.write(tmp_path / "run")], tmp_path)
+
+    return of
+
+
+def test_the_first_and_the_last_tool_call_of_an_answer_have_their_times(tools):
+    several = {"tool_ready": json.dumps({"call_1": 100_000_000, "call_3": 300_000_000, "call_2": 200_000_000})}
+    single = {"tool_ready": json.dumps({"call_1": 120_000_000})}
+    found = tools(several, single, {}).data["phases"]
+
+    assert medians(found["tools"]) == {FIRST_TOOL: 100, LAST_TOOL: 300}
+    assert (found["tool_calls"], found["tool_answers"]) == (34 * 3 + 33, 67)
+
+
+def test_where_no_answer_has_several_tool_calls_there_is_one_row(tools):
+    report = tools({"tool_ready": json.dumps({"call_1": 120_000_000})})
+
+    assert medians(report.data["phases"]["tools"]) == {FIRST_TOOL: 120}
+    assert "Tool calls ready" in report.markdown.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("text", ["not json", "[1]", "{}", '{"call": "soon"}', '{"call": null}'])
+def test_times_of_tool_calls_that_cannot_be_read_are_none(tools, text):
+    assert tools({"tool_ready": text}).data["phases"] is None
+
+
+def test_server_tools_are_phases_of_their_own_and_counted(tools):
+    """A search streams its own input before any text."""
+    searched = {
+        "server_tool_calls": 2,
+        "phases": json.dumps({"server_tool:web_search": 10_000_000, "content": 40_000_000}),
+    }
+    report = tools(searched, {})
+    section = next(one for one in report.report.sections if one.name == "phases")
+
+    assert medians(report.data["phases"]["events"]) == {
+        BEFORE: 10, "server_tool:web_search": 30, "content": 50,
+    }  # fmt: skip
+    assert section.facts == (("Calls of server tools", "100 in 50 of 100 answers"),)
 
 
 def test_without_an_engine_the_target_is_one_part(made):

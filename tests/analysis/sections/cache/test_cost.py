@@ -1,5 +1,6 @@
 """The parts of the cache report against closed forms and rows written one by one."""
 
+import json
 from fractions import Fraction
 from math import exp
 from types import SimpleNamespace
@@ -19,7 +20,7 @@ from tailgauge_analysis.sections.cache.effect import (
     UNCACHED_TOKENS,
     CacheEffect,
 )
-from tailgauge_analysis.sections.cache.misses import causes
+from tailgauge_analysis.sections.cache.misses import Miss, causes, misses
 from tailgauge_analysis.sections.cache.shares import expiry, why_not
 
 S = 1_000_000_000
@@ -197,6 +198,44 @@ class TestRow17:
         assert even_uses(Fraction(2), Fraction(1)) is None
 
 
+TOOLS_CHANGED = {"cache_miss_reason": "tools_changed", "cache_missed_input_tokens": 4096.0}
+
+
+class TestReasonsOfTheTarget:
+    """Where the target says why its cache missed, that is the cause, whatever the rows would say."""
+
+    def counted(self, *of_calls):
+        of = rows(*of_calls)
+        return misses(of, causes(of, settings(REAL), set()))
+
+    def test_its_reason_comes_first_with_its_own_count_of_tokens(self):
+        found = self.counted((0, 0, 90, {}), (1, 0, 90, TOOLS_CHANGED), (2, 0, 90, TOOLS_CHANGED), (3, 90, 0, {}))
+
+        assert found == [
+            Miss("tools_changed", 2, 0, 8192, by_target=True), Miss("first", 1, 0, 100),
+        ]  # fmt: skip
+
+    def test_a_reason_beside_something_read_is_a_partial_miss(self):
+        assert self.counted((0, 0, 90, {}), (1, 50, 40, TOOLS_CHANGED))[0] == Miss(
+            "tools_changed", 1, 1, 4096, by_target=True
+        )
+
+    @pytest.mark.parametrize("reason", ["unavailable", "previous_message_not_found"])
+    def test_no_reason_leaves_ours(self, reason):
+        found = self.counted((0, 0, 90, {}), (1, 0, 90, {"cache_miss_reason": reason, "first_difference": 7.0}))
+
+        assert [(miss.cause, miss.by_target) for miss in found] == [("unstable", False), ("first", False)]
+
+    def test_a_reason_that_nobody_knows_is_kept_and_one_of_our_names_is_not_mixed_up(self):
+        new = {"cache_miss_reason": "moon_phase"}
+        ours = {"cache_miss_reason": "expired"}
+        found = self.counted((0, 0, 90, {}), (1, 0, 90, new), (400, 0, 90, {}), (401, 0, 90, ours))
+
+        assert {(miss.cause, miss.by_target): miss.calls for miss in found} == {
+            ("moon_phase", True): 1, ("expired", True): 1, ("first", False): 1, ("expired", False): 1,
+        }  # fmt: skip
+
+
 class TestCost:
     PRICE = Price(pd.Timestamp("2026-01-01").date(), tuple(map(Fraction, ("3", "3.75", "6", "0.3", "15"))))
 
@@ -235,6 +274,56 @@ class TestCost:
             "no price for unheard-of",
         )
         assert self.of(of_calls[of_calls["model"] == "unheard-of"]) is None
+
+    def test_an_alias_behind_a_gateway_costs_what_the_model_that_was_asked_for_costs(self):
+        """A gateway may name the model in a spelling of its own; a model that took over is another one."""
+        alias = self.of(rows((0, 0, 90, {}), (1, 90, 0, {"model": "bedrock/m-v1"})))
+        unnamed = self.of(rows((0, 0, 90, {}), (1, 90, 0, {"model": ""})))
+        took_over = self.of(rows((0, 0, 90, {}), (1, 90, 0, {"model": "other", "fallback": "m"})))
+
+        assert (alias.calls, alias.by_asked) == (2, 1)
+        assert (unnamed.calls, unnamed.by_asked, unnamed.total) == (2, 0, alias.total)
+        assert (took_over.calls, took_over.unpriced, took_over.why) == (1, 1, "no price for other")
+
+    def test_billed_iterations_replace_the_counts_of_the_answer(self):
+        """Compaction and fallback bill more than the last message says."""
+        compaction = [
+            {"type": "compaction", "input_tokens": 1_000_000, "output_tokens": 100_000},
+            {"type": "message", "cache_read_input_tokens": 1_000_000, "output_tokens": 0},
+        ]
+        plain, told = (self.of(rows((0, 0, 0, more))) for more in ({}, {"iterations": json.dumps(compaction)}))
+
+        assert plain.total == Fraction("0.00003") + Fraction("0.000075")
+        assert told.total == 3 + Fraction("1.5") + Fraction("0.3")
+        assert told.saved == Fraction("2.7")
+        assert told.calls == 1
+
+    @pytest.mark.parametrize("text", [
+        "not json", "[]", "[1]", '{"input_tokens": 5}', '[{"input_tokens": -1}]', '[{"input_tokens": "5"}]',
+        '[{"output_tokens": 1e999}]', "[" * 100_000,
+    ])  # fmt: skip
+    def test_iterations_that_cannot_be_read_leave_the_counts_of_the_answer(self, text):
+        assert self.of(rows((0, 0, 0, {"iterations": text}))).total == self.of(rows((0, 0, 0, {}))).total
+
+    def test_a_tier_has_its_own_rates_where_the_price_file_has_them(self):
+        double = tuple(2 * rate for rate in self.PRICE.rates)
+        price = Price(self.PRICE.since, self.PRICE.rates, tiers=(("priority", double),))
+        found = self.of(
+            rows((0, 0, 0, {"service_tier": "priority"}), (1, 0, 0, {"service_tier": "batch"}), (2, 0, 0, {})),
+            price=lambda _: price,
+        )
+        one = self.of(rows((0, 0, 0, {}))).total
+
+        assert found.total == 4 * one
+        assert found.at_list_price == ("batch",)
+
+    def test_writes_of_an_automatic_cache_are_counted_and_priced(self):
+        """OpenAI reports what it wrote without a lifetime: 1.25 times the price of input."""
+        unmarked = {"cache_marks": 0.0, "cache_ttl": None}
+        found = self.of(rows((0, 0, 1_000_000, unmarked), (1, 1_000_000, 0, unmarked)))
+
+        assert found.input == Fraction("3.75") + Fraction("0.3") + 2 * Fraction("0.00003")
+        assert [one.ttl for one in found.break_even] == ["5m"]
 
     def test_the_packaged_prices_are_those_of_the_day(self):
         before = tariff({**REAL, "started_at": "2020-01-01T00:00:00Z"})
