@@ -18,6 +18,11 @@ KEYED_BY_DATA = {
     "master",
     "ended",
     "held",
+    "classes",
+    "stop_details",
+    "tolerated",
+    "not_understood",
+    "unused_counts",
 }  # their keys are the run's, not the report's
 
 

@@ -111,14 +111,14 @@ def _evidence(calls: pd.DataFrame, settings: CacheSettings, salted: set[str]) ->
 def misses(calls: pd.DataFrame, cause: pd.Series[str]) -> list[Miss]:
     """Counts by cause: the target's reasons, most frequent first, then ours in the order of CAUSES."""
     unread = calls["created"] + calls["uncached"]
-    is_told = reasoned(calls)
+    has_reason = reasoned(calls)
     missed = calls["cache_missed_input_tokens"].fillna(unread)
     counted = [
-        _miss(reason, is_told & (cause == reason), calls["hit"], missed, by_target=True)
-        for reason in calls.loc[is_told, "cache_miss_reason"].value_counts().index
+        _miss(reason, has_reason & (cause == reason), calls["hit"], missed, by_target=True)
+        for reason in calls.loc[has_reason, "cache_miss_reason"].value_counts().index
     ]
     for name, *_ in CAUSES:
-        counted.append(_miss(name, ~is_told & (cause == name), calls["hit"], unread))
+        counted.append(_miss(name, ~has_reason & (cause == name), calls["hit"], unread))
     return [miss for miss in counted if miss.calls]
 
 

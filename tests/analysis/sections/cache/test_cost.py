@@ -291,12 +291,12 @@ class TestCost:
             {"type": "compaction", "input_tokens": 1_000_000, "output_tokens": 100_000},
             {"type": "message", "cache_read_input_tokens": 1_000_000, "output_tokens": 0},
         ]
-        plain, told = (self.of(rows((0, 0, 0, more))) for more in ({}, {"iterations": json.dumps(compaction)}))
+        plain, listed = (self.of(rows((0, 0, 0, more))) for more in ({}, {"iterations": json.dumps(compaction)}))
 
         assert plain.total == Fraction("0.00003") + Fraction("0.000075")
-        assert told.total == 3 + Fraction("1.5") + Fraction("0.3")
-        assert told.saved == Fraction("2.7")
-        assert told.calls == 1
+        assert listed.total == 3 + Fraction("1.5") + Fraction("0.3")
+        assert listed.saved == Fraction("2.7")
+        assert listed.calls == 1
 
     @pytest.mark.parametrize("text", [
         "not json", "[]", "[1]", '{"input_tokens": 5}', '[{"input_tokens": -1}]', '[{"input_tokens": "5"}]',
