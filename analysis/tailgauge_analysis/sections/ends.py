@@ -84,12 +84,12 @@ class Ends:
     stop_reasons: tuple[StopReason, ...]
     stop_details: dict[str, int]
     errors: tuple[ErrorInside, ...]
-    received: int
-    """calls that got a response without an error status: the base of the counts below"""
     tolerated: dict[str, int]
     """what was not the protocol's and was read as the SDK reads it"""
+    responses: int
+    """calls that got a response, of any status"""
     not_understood: dict[str, int]
-    """limit headers and usage fields that the table of vendors does not have"""
+    """of responses: limit headers and usage fields that the table of vendors does not have"""
     unused_counts: dict[str, int]
     """token counts that are in no figure: input, output (beyond the request), malformed_usage"""
     has_natural: bool
@@ -107,10 +107,10 @@ def ends(frames: Frames) -> Ends:
         stop_reasons=_stop_reasons(answers, frames.requests),
         stop_details=_counts(answers["stop_details"], separator=None),
         errors=_errors(calls),
-        received=int((calls["status"] < 300).sum()),
-        tolerated=_counts(calls["tolerated"], separator=","),
+        tolerated=_counts(answers["tolerated"], separator=","),
+        responses=int(calls["status"].notna().sum()),
         not_understood=_counts(calls["not_understood"], separator=","),
-        unused_counts=_unused_counts(calls),
+        unused_counts=_unused_counts(answers),
         has_natural=has_natural(frames.run["scenario"]),
     )
 
@@ -177,9 +177,9 @@ def _errors(calls: pd.DataFrame) -> tuple[ErrorInside, ...]:
     return tuple(sorted(found, key=lambda row: -row.attempts))
 
 
-def _unused_counts(calls: pd.DataFrame) -> dict[str, int]:
-    counts = _counts(calls["usage_marks"], separator=",")
-    malformed = int((calls["error_type"] == MALFORMED_USAGE).sum())
+def _unused_counts(answers: pd.DataFrame) -> dict[str, int]:
+    counts = _counts(answers["usage_marks"], separator=",")
+    malformed = int((answers["error_type"] == MALFORMED_USAGE).sum())
     if malformed:
         counts[MALFORMED_USAGE] = malformed
     return counts
@@ -227,12 +227,12 @@ def _facts(found: Ends) -> Iterator[tuple[str, str]]:
         yield "Stop details", _listed(found.stop_details)
     if found.tolerated:
         texts = {TOLERATED.get(name, name): number for name, number in found.tolerated.items()}
-        yield "Read as the SDK reads it", _of_answers(texts, found.received)
+        yield "Read as the SDK reads it", _of_each(texts, found.answers, "answer")
     if found.unused_counts:
         texts = {MARKS.get(name, name): number for name, number in found.unused_counts.items()}
-        yield "Token counts not used", f"{_of_answers(texts, found.received)}; {UNUSED}"
+        yield "Token counts not used", f"{_of_each(texts, found.answers, 'answer')}; {UNUSED}"
     if found.not_understood:
-        yield "Not understood", _of_answers(found.not_understood, found.received)
+        yield "Not understood", _of_each(found.not_understood, found.responses, "response")
 
 
 def _listed(counts: Mapping[str, int]) -> str:
@@ -242,11 +242,11 @@ def _listed(counts: Mapping[str, int]) -> str:
     return ", ".join([*parts, *more])
 
 
-def _of_answers(counts: Mapping[str, int], received: int) -> str:
+def _of_each(counts: Mapping[str, int], total: int, noun: str) -> str:
     """`[DONE] behind message_stop: 20 of 20 answers`."""
     parts = []
     for name, number in list(counts.items())[:NAMES]:
-        parts.append(f"{name}: {count(number)} of {plural(max(received, number), 'answer')}")
+        parts.append(f"{name}: {count(number)} of {plural(max(total, number), noun)}")
     rest = len(counts) - len(parts)
     if rest > 0:
         parts.append(f"{rest} more in report.json")
@@ -269,10 +269,10 @@ def _stop_table(found: Ends) -> Table:
                 _tokens(row),
             )
         )
-    header = ("stop reason", "class", "answers", "share of answers", "output tokens (median)")
+    header = ("stop reason", "class", "answers", "share of answers", "output tokens, median")
     hidden = sum(row.answers for row in rows[ROWS:])
     note = f"{plural(hidden, 'answer')} with rarer reasons not shown." if hidden else ""
-    return Table("Stop reasons", header, tuple(cells), note, prose=(1,))
+    return Table("Stop reasons", header, tuple(cells), note)
 
 
 def _tokens(row: StopReason) -> str:
@@ -285,9 +285,10 @@ def _error_table(errors: Sequence[ErrorInside]) -> Table:
     cells = []
     for row in errors[:ROWS]:
         place = "after content" if row.after_content else "before content"
-        cells.append((row.error_type or "–", row.error_class, place, row.ended, count(row.attempts)))
-    header = ("error", "as a status it would be", "place", "class", "attempts")
-    return Table("Errors inside an answer with status 200", header, tuple(cells), prose=(1, 2, 3))
+        name = Value(row.error_type or "–", place)
+        cells.append((name, row.error_class, row.ended, count(row.attempts)))
+    header = ("error", "class of its status", "counted as", "attempts")
+    return Table("Errors inside an answer with status 200", header, tuple(cells))
 
 
 def _notes(found: Ends) -> Iterator[str]:

@@ -174,7 +174,7 @@ def _table(found: Served) -> Table:
     hidden = len(found.groups) - len(rows)
     note = f"{plural(hidden, 'rarer combination')} not shown." if hidden else ""
     columns = (*header, "answers", f"cost ({found.unit})", "TTFT p50 (ms)", "TPOT p50 (ms)")
-    return Table("", columns, tuple(rows), note, prose=tuple(range(len(header))))
+    return Table("", columns, tuple(rows), note)
 
 
 def _cell(median: Quantile | None) -> Cell:

@@ -78,3 +78,18 @@ def test_the_seventh_schema_knows_when_chunks_were_due_at_the_endpoint():
     assert (log["first_chunk_sent_at_ns"] - log["first_due_at_ns"]).tolist() == [20_000] * 5
     assert (log["last_chunk_sent_at_ns"] - log["last_due_at_ns"]).tolist() == [20_000] * 5
     assert load([FIXTURES / "schema-6"]).server_log["first_due_at_ns"].isna().all()
+
+
+def test_the_ninth_schema_knows_how_answers_ended():
+    """A count beyond the request is unknown; of older runs none of it is known."""
+    attempts = load([FIXTURES / "schema-9"]).attempts
+    before = load([FIXTURES / "schema-8"]).attempts
+
+    assert attempts["stop_reason"].dropna().tolist() == ["end_turn"] * 6
+    assert attempts["error_class"].dropna().tolist() == ["overloaded"]
+    assert attempts["tolerated"].dropna().tolist() == ["done_after_stop"] * 6
+    marked = attempts[attempts["usage_marks"] == "input"]
+    assert marked["input_tokens"].isna().all()
+    assert marked["output_tokens"].tolist() == [3]
+    for name in ("stop_reason", "error_class", "tolerated", "usage_marks", "fallback", "tool_ready"):
+        assert before[name].isna().all()
