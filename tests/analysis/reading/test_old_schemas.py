@@ -85,9 +85,9 @@ def test_the_ninth_schema_knows_how_answers_ended():
     attempts = load([FIXTURES / "schema-9"]).attempts
     before = load([FIXTURES / "schema-8"]).attempts
 
-    assert attempts["stop_reason"].dropna().tolist() == ["end_turn"] * 6
+    assert attempts["stop_reason"].dropna().tolist() == ["end_turn"] * 5
     assert attempts["error_class"].dropna().tolist() == ["overloaded"]
-    assert attempts["tolerated"].dropna().tolist() == ["done_after_stop"] * 6
+    assert attempts["tolerated"].dropna().tolist() == ["done_after_stop"] * 5
     marked = attempts[attempts["usage_marks"] == "input"]
     assert marked["input_tokens"].isna().all()
     assert marked["output_tokens"].tolist() == [3]
