@@ -49,6 +49,7 @@ DEFAULTS = {
             "pattern": "streaming", "weight": 1.0, "prompt_tokens": 200, "prompt_sigma": 0.0, "output_tokens": 50,
             "output_sigma": 0.0, "tags": {}, "model": None, "target": "main", "stream": True, "thinking": "off",
             "thinking_tokens": 1024, "tools": 0, "cache": None, "headers": {}, "body": {}, "output": None,
+        "ends": "limit",
             "prompts": {"source": None, "file": None, "columns": {}, "order": "file", "at_end": "repeat"},
             "session": {"turns_mean": 1.0, "think_s": 5.0, "think_sigma": 0.5, "grow": True},
             "retry": {

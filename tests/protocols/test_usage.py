@@ -1,0 +1,137 @@
+"""Counts of an answer: the largest of what came, or unknown; never what contradicts the call."""
+
+from __future__ import annotations
+
+import pytest
+
+from tailgauge.protocols.usage import Counts, Request, Usage
+
+
+def counts(protocol, *usages, request=None, has_content=True, explained=False) -> Counts:
+    usage = Usage(protocol)
+    for each in usages:
+        usage.read(each)
+    usage.explained = explained
+    return usage.counts(request or Request(), has_content=has_content)
+
+
+def tokens(protocol, *usages) -> dict[str, int]:
+    return dict(counts(protocol, *usages).tokens)
+
+
+VENDORS = {
+    "OpenAI": {"prompt_tokens": 1000, "completion_tokens": 8, "prompt_tokens_details": {"cached_tokens": 600, "cache_write_tokens": 300}},
+    "DeepSeek": {"prompt_tokens": 1000, "completion_tokens": 8, "prompt_cache_hit_tokens": 600, "prompt_cache_miss_tokens": 400,
+                 "prompt_tokens_details": {"cache_write_tokens": 300}},
+    "Kimi": {"prompt_tokens": 1000, "completion_tokens": 8, "cached_tokens": 600, "cache_creation_input_tokens": 300},
+    "LiteLLM": {"prompt_tokens": 1000, "completion_tokens": 8, "cache_read_input_tokens": 600, "cache_creation_input_tokens": 300,
+                "prompt_tokens_details": {"cached_tokens": 600}},
+    "vLLM": {"prompt_tokens": 1000, "completion_tokens": 8, "prompt_tokens_details": {"cached_tokens": 600, "created_cache_tokens": 300}},
+    "beside the prompt": {"prompt_tokens": 100, "completion_tokens": 8, "total_tokens": 1008,
+                          "prompt_tokens_details": {"cached_tokens": 600, "cache_write_tokens": 300}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("vendor", VENDORS)
+def test_every_vendor_says_the_same_in_its_own_words(vendor):
+    assert tokens("openai", VENDORS[vendor]) == {
+        "input_tokens": 100,
+        "cache_read_input_tokens": 600,
+        "cache_creation_input_tokens": 300,
+        "output_tokens": 8,
+    }
+
+
+def test_the_largest_count_stands_field_by_field():
+    start = {"input_tokens": 1500, "cache_read_input_tokens": 1200, "output_tokens": 1}
+    delta = {"input_tokens": 0, "cache_read_input_tokens": 0, "output_tokens": 12}
+
+    expected = {"input_tokens": 1500, "cache_read_input_tokens": 1200, "output_tokens": 12}
+    assert tokens("anthropic", start, delta) == tokens("anthropic", delta, start) == expected
+
+
+def test_what_is_missing_is_unknown_and_zero_is_zero():
+    assert tokens("openai", {"prompt_tokens": 5}) == {"input_tokens": 5}
+    assert tokens("openai", {"prompt_tokens": 5, "prompt_tokens_details": {"cached_tokens": 0}}) == {
+        "input_tokens": 5,
+        "cache_read_input_tokens": 0,
+    }
+    assert tokens("openai", {"prompt_tokens": None, "completion_tokens": None}) == {}
+    assert tokens("openai") == {}
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, "8", True, [8], 1 << 40])
+def test_a_value_that_cannot_be_drops_every_count_and_is_named(value):
+    found = counts("openai", {"prompt_tokens": 5, "completion_tokens": value})
+
+    assert found.tokens == {}
+    assert found.problem.startswith("output_tokens = ")
+
+
+@pytest.mark.parametrize("usage", [[], "many", 5])
+def test_a_usage_that_is_no_object_is_named(usage):
+    assert counts("openai", usage).problem.startswith("usage = ")
+
+
+def test_more_cached_than_the_prompt_has_feeds_nothing():
+    usage = {"prompt_tokens": 5, "completion_tokens": 2, "prompt_tokens_details": {"cached_tokens": 9}}
+    found = counts("openai", usage)
+
+    assert found.tokens == {"output_tokens": 2}
+    assert found.problem == "9 cached tokens of a prompt of 5"
+
+
+@pytest.mark.parametrize(
+    ("usage", "left"),
+    [
+        ({"input_tokens": 0, "output_tokens": 3}, {"output_tokens": 3}),
+        ({"input_tokens": 3, "cache_read_input_tokens": 0, "output_tokens": 3}, {"output_tokens": 3}),
+        ({"input_tokens": 0, "cache_read_input_tokens": 99, "output_tokens": 3}, None),
+    ],
+)
+def test_far_fewer_input_tokens_than_were_sent_feed_nothing(usage, left):
+    found = counts("anthropic", usage, request=Request(prompt_bytes=5000))
+
+    assert found.tokens == (usage if left is None else left)
+    assert (found.problem is None) == (left is None)
+
+
+@pytest.mark.parametrize(("output", "thinking"), [(0, None), (3, 4)])
+def test_counts_of_output_that_contradict_the_content_feed_nothing(output, thinking):
+    usage = {"output_tokens": output, "output_tokens_details": {"thinking_tokens": thinking}}
+
+    assert counts("anthropic", usage).tokens == {}
+    assert "beside content" in counts("anthropic", usage).problem
+
+
+REQUEST = Request(most_input_tokens=100, max_tokens=10)
+
+
+@pytest.mark.parametrize(
+    ("usage", "marks"),
+    [
+        ({"input_tokens": 100, "output_tokens": 10}, ()),
+        ({"input_tokens": 101, "output_tokens": 10}, ("input",)),
+        ({"input_tokens": 60, "cache_read_input_tokens": 60, "output_tokens": 11}, ("input", "output")),
+        ({"output_tokens": 30, "output_tokens_details": {"thinking_tokens": 25}}, ()),
+    ],
+)
+def test_counts_beyond_the_request_are_kept_and_marked(usage, marks):
+    found = counts("anthropic", usage, request=REQUEST)
+
+    assert found.marks == marks
+    assert found.tokens["output_tokens"] == usage["output_tokens"]
+    assert ("output_tokens" in found.trusted()) == ("output" not in marks)
+
+
+def test_tokens_that_a_server_tool_or_a_fallback_explains_are_not_marked():
+    usage = {"input_tokens": 9000, "output_tokens": 900}
+
+    assert counts("anthropic", usage, request=REQUEST, explained=True).marks == ()
+
+
+def test_fields_that_nobody_knows_are_named():
+    usage = Usage("openai")
+    usage.read({"prompt_tokens": 5, "total_tokens": 5, "dream_tokens": 3, "cost": 0.1})
+
+    assert usage.unknown == {"usage.dream_tokens"}
