@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -135,7 +136,7 @@ def _stop_reasons(answers: pd.DataFrame, requests: pd.DataFrame) -> tuple[StopRe
         known = group[group["asked"].notna() & group["output_tokens"].notna()]
         found.append(
             StopReason(
-                stop_reason=None if pd.isna(reason) else plain(str(reason), 60),
+                stop_reason=name_or_none(reason),
                 ended=str(ended),
                 answers=len(group),
                 asked_output_tokens=_median(known["asked"]),
@@ -143,6 +144,11 @@ def _stop_reasons(answers: pd.DataFrame, requests: pd.DataFrame) -> tuple[StopRe
             )
         )
     return tuple(sorted(found, key=lambda row: -row.answers))
+
+
+def name_or_none(value: Any) -> str | None:
+    """Return what a target calls something, made harmless; None where it is null."""
+    return None if pd.isna(value) else plain(str(value), 80)
 
 
 def _median(values: pd.Series[float]) -> float | None:
@@ -167,7 +173,7 @@ def _errors(calls: pd.DataFrame) -> tuple[ErrorInside, ...]:
     for (kind, error_class, ended, after), group in inside.groupby(keys, dropna=False, observed=True):
         found.append(
             ErrorInside(
-                error_type="" if pd.isna(kind) else plain(str(kind), 100),
+                error_type=name_or_none(kind) or "",
                 error_class=str(error_class),
                 ended=str(ended),
                 after_content=bool(after),
@@ -214,7 +220,7 @@ def _answer(found: Ends) -> str:
     if len(found.classes) == 1:
         ended = next(iter(found.classes))
         return f"all of {plural(found.answers, 'answer')} {VERBS[ended]}"
-    parts = []
+    parts: list[str] = []
     by_number = sorted(found.classes.items(), key=lambda item: -item[1])
     for ended, number in by_number:
         of = f" of {plural(found.answers, 'answer')}" if not parts else ""

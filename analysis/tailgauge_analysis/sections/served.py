@@ -25,10 +25,10 @@ from tailgauge_analysis.sections.cache.cost import (
     tariff,
     with_usage,
 )
-from tailgauge_analysis.sections.ends import ENDED_BY_TARGET
+from tailgauge_analysis.sections.ends import ENDED_BY_TARGET, name_or_none
 from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
 from tailgauge_analysis.text.cells import quantile_cell
-from tailgauge_analysis.text.formatting import count, plain, plural
+from tailgauge_analysis.text.formatting import count, plural
 from tailgauge_analysis.text.section import Cell, Section, Table
 
 FACTS = ("model", "service_tier", "speed", "inference_geo")
@@ -103,11 +103,11 @@ def _tpot_ms(answers: pd.DataFrame, stage: Steady) -> Floats:
     by_call = pd.Series(BY_NAME["tpot"].ns(stage) / 1e6, pd.MultiIndex.from_frame(keys))
     by_call = by_call[~by_call.index.duplicated()]
     calls = pd.MultiIndex.from_frame(answers[list(CALL)].astype("int64"))
-    return by_call.reindex(calls).to_numpy(np.float64)
+    return np.asarray(by_call.reindex(calls), np.float64)
 
 
 def _served_as(key: tuple[object, ...], rows: pd.DataFrame, prices: Tariff) -> ServedAs:
-    model, tier, speed, region = (None if pd.isna(value) else plain(str(value), 80) for value in key)
+    model, tier, speed, region = map(name_or_none, key)
     total, _ = spent(with_usage(rows), prices.price)
     ttft_ms = (rows["first_content_at_ns"] - rows["sent_at_ns"]).to_numpy(np.float64) / 1e6
     return ServedAs(
@@ -131,8 +131,8 @@ def _fallbacks(answers: pd.DataFrame) -> tuple[Fallback, ...]:
     fell_back = answers[answers["fallback"].notna()]
     found = []
     for (before, after), rows in fell_back.groupby(["fallback", "model"], dropna=False, observed=True):
-        after_name = "another model" if pd.isna(after) else plain(str(after), 80)
-        found.append(Fallback(before=plain(str(before), 80), after=after_name, calls=len(rows)))
+        names = (name_or_none(before) or "", name_or_none(after) or "another model")
+        found.append(Fallback(before=names[0], after=names[1], calls=len(rows)))
     return tuple(sorted(found, key=lambda fallback: -fallback.calls))
 
 

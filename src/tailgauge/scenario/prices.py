@@ -146,9 +146,10 @@ class _Entry(_Rates):
     tier: dict[_Name, _Rates] = Field(default_factory=dict)
 
     def price(self) -> Price:
-        long = (self.long.above, self.long.rates) if self.long else ()
         tiers = tuple((name, rates.rates) for name, rates in self.tier.items())
-        return Price(self.since, self.rates, *long, tiers=tiers)
+        if self.long is None:
+            return Price(self.since, self.rates, tiers=tiers)
+        return Price(self.since, self.rates, self.long.above, self.long.rates, tiers)
 
 
 class _File(Table):

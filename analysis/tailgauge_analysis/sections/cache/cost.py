@@ -225,7 +225,7 @@ def _iterations(lines: pd.DataFrame) -> pd.DataFrame | None:
         for iteration in _read_iterations(line["iterations"]):
             counts = {name: iteration.get(name, np.nan) for name in USAGE}
             named = {"model": iteration["model"], "asked_model": None} if iteration.get("model") else {}
-            out.append({**line, **counts, **named})
+            out.append(line | counts | named)
     return pd.DataFrame(out).astype(dict.fromkeys(USAGE, "float64")) if out else None
 
 
@@ -280,7 +280,7 @@ def _by_price(lines: pd.DataFrame) -> Iterator[tuple[str, Tier, pd.DataFrame]]:
     """Yield the lines of each model and tier."""
     for key, group in lines.groupby(["paid_model", *TIERS], sort=True, observed=True, dropna=False):
         model, *tier = key
-        yield str(model), tuple(None if pd.isna(name) else str(name) for name in tier), group
+        yield str(model), tuple(name if isinstance(name, str) else None for name in tier), group
 
 
 def _costs(lines: pd.DataFrame, price: pricing.Price) -> tuple[list[Fraction], Ints]:
