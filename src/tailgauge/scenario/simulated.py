@@ -18,7 +18,23 @@ Router = Literal["random", "least_loaded", "prefix_affinity", "hash"]
 Reservation = Literal["growth", "full"]
 DraftDistribution = Literal["none", "fixed", "binomial", "geometric"]
 CancelMode = Literal["immediate", "next_step", "after_ms", "never"]
-FaultKind = Literal["status", "error_event", "cut", "reset", "stall", "slow_headers", "early_headers"]
+FaultKind = Literal[
+    "status", "error_event", "cut", "reset", "stall", "slow_headers", "early_headers",
+    "refused", "filtered", "aborted", "no_finish_reason", "short",
+]  # fmt: skip
+ErrorShape = Literal["provider", "wrapped", "flat", "message", "detail", "field", "chunk"]
+HeaderFamily = Literal[
+    "provider", "anthropic", "openai", "groq", "azure", "mistral", "litellm", "ietf", "epoch", "epoch_ms",
+]  # fmt: skip
+RetryAfter = Literal["seconds", "milliseconds", "date", "none"]
+RefusalCategory = Literal["cyber", "bio", "frontier_llm", "reasoning_extraction", "general_harms"]
+Spelling = Literal[
+    "empty_data", "unknown_event", "done_after_stop", "content_in_start", "content_list", "tool_without_index",
+    "tool_input_object", "reasoning", "reasoning_details", "thinking_in_text", "done_by_prefix", "no_done",
+    "no_model_first", "no_usage", "usage_zeros", "usage_only_in_delta", "usage_in_choice", "usage_in_x_groq",
+    "usage_on_every_chunk", "usage_deepseek", "usage_kimi", "usage_litellm", "usage_vllm", "input_beyond_prompt",
+    "output_beyond_limit",
+]  # fmt: skip
 ProfileName = Literal[
     "fixed", "tiny", "haiku", "sonnet", "opus", "llama3-8b-h100", "llama2-70b-h100-tp8",
     "llama2-70b-h100-tp4", "llama2-70b-a100-tp8",
@@ -91,13 +107,21 @@ class LimitsTable(Table):
     """requests per window that are always admitted"""
     spend: Positive | None = None
     """spend limit, in prices of one input token; beyond it every call is rejected"""
+    overload: bool = False
+    """a call beyond a limit is rejected as overloaded, not as rate-limited"""
+    in_band: bool = False
+    """a stream beyond a limit is rejected by an error event in a 200, not by a status"""
+    headers: HeaderFamily = "provider"
+    """whose limit headers a response has"""
+    retry_after: RetryAfter = "seconds"
+    """how a rejection says when to come back: `retry-after` in seconds or as a date, `retry-after-ms`, or not at all"""
 
 
 class CacheTable(Table):
     """The prefix cache."""
 
     mode: Literal["off", "marked", "automatic"] = "off"
-    """`marked`: at `cache_control` marks; `automatic`: every whole block"""
+    """`marked`: at `cache_control` or `prompt_cache_breakpoint` marks; `automatic`: every whole block"""
     minimum_tokens: int | None = Field(None, ge=0, le=1_000_000)
     """minimum length of a cached prefix; default that of the model, else 1024"""
     block_tokens: int = Field(16, ge=1, le=4096)
@@ -106,6 +130,10 @@ class CacheTable(Table):
     """lifetime of an entry marked `5m`"""
     ttl_1h_s: Positive = 3600.0
     """lifetime of an entry marked `1h`"""
+    ttl_30m_s: Positive = 1800.0
+    """lifetime of an entry that OpenAI's breakpoints mark `30m`, their default"""
+    ttl_12h_s: Positive = 43_200.0
+    """lifetime of an entry that OpenAI's breakpoints mark `12h`"""
     automatic_ttl_s: Positive = 1e9
     """lifetime of an automatic block"""
     sliding: bool = True
@@ -149,7 +177,7 @@ class FaultTable(Table):
     """One kind of fault; a call has at most one."""
 
     kind: FaultKind
-    """an error instead of a stream, an error within, an end without the end mark, ..."""
+    """an error instead of a stream, an error within, an end without the end mark, a refusal, ..."""
     share: Share
     """share of the calls with this fault"""
     at_chunk: int = Field(0, ge=0, le=1_000_000)
@@ -157,7 +185,11 @@ class FaultTable(Table):
     seconds: NonNegative = 0.0
     """length of a stall, delay of slow headers"""
     status: int = Field(529, ge=400, le=599)
-    """HTTP status of an error"""
+    """HTTP status of an error, or the status that an error within a stream stands for"""
+    shape: ErrorShape = "provider"
+    """how an error within a stream is written: see `tailgauge docs simulator`"""
+    category: RefusalCategory = "general_harms"
+    """category of a refusal, in `stop_details` of the Anthropic protocol"""
     retry_after_s: int | None = Field(None, ge=0, le=86_400)
     """`retry-after` of an HTTP error"""
 
@@ -212,6 +244,47 @@ class ContentTable(Table):
     """tokens of a key and its value, sent in one burst"""
     text_blocks: int = Field(1, ge=1, le=100)
     """number of text blocks"""
+
+
+class NaturalTable(Table):
+    """Answers that end by themselves, before their limit."""
+
+    share: Share = 0.0
+    """share of the calls"""
+    tokens: Count = 50
+    """median number of tokens; an answer that would be longer than its limit is cut there"""
+    sigma: Sigma = 0.0
+    """0: constant; else sigma of a lognormal"""
+
+
+class ServedTable(Table):
+    """What an answer says of how it was served; nothing where a key is empty."""
+
+    model: str = Field("", max_length=256)
+    """model that answers name, instead of the requested one"""
+    service_tier: str = Field("", max_length=64)
+    """service tier that answers name"""
+    speed: str = Field("", max_length=64)
+    """speed in the usage of the Anthropic protocol"""
+    inference_geo: str = Field("", max_length=64)
+    """region in the usage of the Anthropic protocol"""
+    fallback: Share = 0.0
+    """share of the calls that another model answers after the requested one has declined"""
+    fallback_model: str = Field("fallback-model", min_length=1, max_length=256)
+    """that other model"""
+
+
+class SearchTable(Table):
+    """Web searches by a server tool before the text, in the Anthropic protocol."""
+
+    share: Share = 0.0
+    """share of the calls that search"""
+    seconds: NonNegative = 1.0
+    """duration of the search; the text comes that much later"""
+    query_tokens: int = Field(4, ge=1, le=1000)
+    """tokens of the tool's input, one delta each"""
+    result_tokens: int = Field(0, ge=0, le=1_000_000)
+    """input tokens that the results add to the usage"""
 
 
 class JobsTable(Table):
@@ -278,6 +351,11 @@ class Simulated(Table):
     gateway: GatewayTable = GatewayTable()
     billing: BillingTable = BillingTable()
     content: ContentTable = ContentTable()
+    natural: NaturalTable = NaturalTable()
+    spellings: Mapping[Spelling, Share] = {}
+    """share of the answers with each spelling: see `tailgauge docs simulator`"""
+    served: ServedTable = ServedTable()
+    search: SearchTable = SearchTable()
     jobs: JobsTable = JobsTable()
     resumption: ResumptionTable = ResumptionTable()
 

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 from tailgauge.simulator.behaviours.content import TextPieces
+from tailgauge.simulator.core.encoding import Frames, text_frames
 from tailgauge.simulator.http.driver import sleep_until
-from tailgauge.simulator.http.stream import ChunkWriter, Frames, text_frames
+from tailgauge.simulator.http.stream import ChunkWriter
 
 MS = 1_000_000
 

@@ -8,7 +8,7 @@ import pytest
 
 from tailgauge.simulator.behaviours.content import TextPieces
 from tailgauge.simulator.behaviours.tokens import text
-from tailgauge.simulator.http.stream import text_frames
+from tailgauge.simulator.core.encoding import text_frames
 from tailgauge.simulator.protocols import openai
 from tailgauge.simulator.protocols.request import CallRequest, Reply
 from tailgauge.simulator.protocols.wire import WIRES, Wire

@@ -2,7 +2,8 @@
 
 A call meets one fault at most, drawn from the seed and its key. A fault is a row of `FAULTS`: its settings in, its effects
 out. The core applies them but for the way a connection ends, which its drivers do. `at_chunk` is the number of chunks that
-leave unharmed; a shorter answer meets its fault after its last chunk, before the end mark.
+leave unharmed; a shorter answer meets its fault after its last chunk, before the end mark. An answer that stops early has so
+many chunks, and its end mark.
 
 Sources: docs of the provider on errors within a stream (2026-08). Measured: both SDKs take a body that ends without its end
 mark for a success.
@@ -17,6 +18,10 @@ from tailgauge.scenario.simulated import FaultTable
 from tailgauge.simulator.behaviours.draws import draws, pick
 
 END_MARK, ERROR_EVENT, CUT, RESET = ENDINGS = ("end_mark", "error_event", "cut", "reset")
+
+# Why an answer ends, in neutral terms; each protocol has names of its own.
+BY_ITSELF, BY_LIMIT, REFUSAL, FILTER, ABORT = "end_turn", "max_tokens", "refusal", "content_filter", "abort"
+NO_REASON = "no_reason"  # it ends without naming any
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,10 @@ class Fault:
     delay_from: int = 0
     breaks_after: int | None = None  # chunks that leave; then the stream ends with `ending`
     ending: str = END_MARK
+    stop: str | None = None  # why the answer ends after `stops_after` chunks, with its end mark
+    stops_after: int = 0
+    shape: str = "provider"  # of an error within the stream
+    category: str = "general_harms"  # of a refusal
 
     def chunk_delay_ns(self, index: int) -> int:
         """How much later a chunk leaves."""
@@ -65,6 +74,14 @@ FAULTS: Mapping[str, Callable[[FaultTable], Fault]] = {
     "slow_headers": lambda table: Fault(headers_delay_ns=_seconds_ns(table), delay_ns=_seconds_ns(table)),
     # The headers at once, however long the first chunk takes.
     "early_headers": lambda table: Fault(headers_at_once=True),  # noqa: ARG005
+    # The model refuses, a filter takes the rest, the engine gives up: complete streams, and no answers.
+    "refused": lambda table: Fault(stop=REFUSAL, stops_after=table.at_chunk),
+    "filtered": lambda table: Fault(stop=FILTER, stops_after=table.at_chunk),
+    "aborted": lambda table: Fault(stop=ABORT, stops_after=table.at_chunk),
+    # The end mark, and no reason before it.
+    "no_finish_reason": lambda table: Fault(stop=NO_REASON, stops_after=table.at_chunk),
+    # The limit is named as the reason, long before it is reached.
+    "short": lambda table: Fault(stop=BY_LIMIT, stops_after=table.at_chunk),
 }
 
 
@@ -88,4 +105,11 @@ class Faults:
 
 def _fault(table: FaultTable) -> Fault:
     fault = FAULTS[table.kind](table)
-    return replace(fault, kind=table.kind, status=table.status, retry_after_s=table.retry_after_s)
+    return replace(
+        fault,
+        kind=table.kind,
+        status=table.status,
+        retry_after_s=table.retry_after_s,
+        shape=table.shape,
+        category=table.category,
+    )

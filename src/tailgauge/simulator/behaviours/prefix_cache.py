@@ -37,6 +37,8 @@ NO_MARKER = "no_marker"
 ROUTE_MISS = "route_miss"  # it is there, and the call came to a machine that does not know
 OFF = "off"
 
+TTLS = ("5m", "1h", "30m", "12h")  # the last two of OpenAI's breakpoints, whose writes cost as much as those of 5m
+
 _MEMORY = 65536  # keys of lost entries that are remembered, to tell a loss from a first time
 
 
@@ -53,7 +55,7 @@ class Breakpoint:
     """A marked block."""
 
     position: int  # index into the prompt's positions
-    ttl: str  # 5m or 1h
+    ttl: str  # one of TTLS
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +66,19 @@ class Prompt:
     total_tokens: int
     breakpoints: tuple[Breakpoint, ...] = ()  # none in a prompt of automatic blocks
     model: str = ""
+    searches_all: bool = False  # every block before a mark is searched, whatever the lookback
+    # Keys at the end of the tools, of the system, and of the parameters before the messages.
+    sections: tuple[tuple[str, bytes], ...] = ()
+
+    @property
+    def marked_positions(self) -> int:
+        """Positions up to the last mark."""
+        return self.breakpoints[-1].position + 1 if self.breakpoints else 0
+
+    @property
+    def marked_tokens(self) -> int:
+        """Tokens up to the last mark."""
+        return self.positions[self.marked_positions - 1].tokens if self.breakpoints else 0
 
 
 class Write(NamedTuple):
@@ -111,7 +126,13 @@ class PrefixCache:
         self._open: set[int] = set()
         self._number = 0
         self._delay_ns = round(table.visibility_delay_s * 1e9)
-        self._ttl_ns = {"5m": round(table.ttl_5m_s * 1e9), "1h": round(table.ttl_1h_s * 1e9)}
+        lives_s = {
+            "5m": table.ttl_5m_s,
+            "1h": table.ttl_1h_s,
+            "30m": table.ttl_30m_s,
+            "12h": table.ttl_12h_s,
+        }
+        self._ttl_ns = {ttl: round(seconds * 1e9) for ttl, seconds in lives_s.items()}
 
     def peek(self, prompt: Prompt, now_ns: int, call_key: str = "", replica: int = 0) -> Lookup:
         """What `lookup` would return; nothing is refreshed and nothing begins. For estimates."""
@@ -162,7 +183,8 @@ class PrefixCache:
         if not marks:
             reason = BELOW_MINIMUM if prompt.breakpoints else NO_MARKER
             return Lookup(0, 0, 0, prompt.total_tokens, reason, machine)
-        ends, back = [mark.position for mark in reversed(marks)], self._table.lookback
+        ends = [mark.position for mark in reversed(marks)]
+        back = len(positions) if prompt.searches_all else self._table.lookback
         looked_at = [p for end in ends for p in range(end, max(-1, end - back), -1)]
         there = next((p for p in looked_at if store.has(positions[p].key, now_ns)), -1)
         hit = -1 if away else there
@@ -171,7 +193,7 @@ class PrefixCache:
         for mark in marks:
             position = positions[mark.position]
             if mark.position > hit:
-                created[mark.ttl] += position.tokens - done
+                created["1h" if mark.ttl == "1h" else "5m"] += position.tokens - done
                 writes.append(Write(position.key, position.tokens - done, self._ttl_ns[mark.ttl]))
                 done = position.tokens
         # The prefixes of what is read are in use too.

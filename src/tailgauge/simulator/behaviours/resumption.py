@@ -22,6 +22,7 @@ class Stream:
     key: str
     received_ns: int
     tokens: int
+    stop: str | None = None  # why it ends early
 
 
 class Resumption:

@@ -55,6 +55,10 @@ class Answer(ABC):
         """When the end is due, given when the last chunk left, or the headers where there is none."""
         return last_ns + self.fault.end_delay_ns(len(self.due_ns)) if self.streams else last_ns
 
+    def _delay_ns(self, index: int) -> int:
+        """How much later than it was made a chunk leaves."""
+        return self.fault.chunk_delay_ns(index) + self.exchange.delay_ns
+
     def tokens_in(self, chunks: int) -> int:
         """Tokens of the first chunks."""
         return self.pieces.tokens_sent(chunks)
@@ -82,13 +86,17 @@ class Answer(ABC):
     def finish(self, now_ns: int, chunks: int) -> None:
         """The end has left, after so many chunks: the end mark, or what a fault puts in its place."""
         row, request = self.exchange.row, self.exchange.request
+        if self.ending == END_MARK:
+            self.exchange.log_end()
         if self.streams:
             if self.ending == END_MARK:
                 row.ended_at_ns = now_ns
+            elif self.ending == ERROR_EVENT:
+                row.error_status = self.exchange.failure(self.fault.status).status
         elif self.ending in {END_MARK, ERROR_EVENT}:
             row.headers_at_ns = row.ended_at_ns = now_ns
             if self.ending == ERROR_EVENT:
-                row.status = self.exchange.failure(self.fault.status).status
+                self.exchange.log_refusal(self.exchange.failure(self.fault.status))
             else:
                 row.output_tokens = request.max_tokens
                 row.chunk_sent_at_ns = [now_ns] if request.max_tokens else []
@@ -140,14 +148,14 @@ class ModelAnswer(Answer):
         self.counts_sent = self.streams and endpoint.limits.counts_output
         if self.streams:
             self.opens_ns = max(times.made_ns[0], row.received_at_ns) + fault.headers_delay_ns
-            due = self._chunks()[exchange.first :][: fault.breaks_after]
+            due = self._chunks()[exchange.first :][: fault.breaks_after] if request.max_tokens else []
             if stream is not None:
                 due = [max(at_ns, row.received_at_ns) for at_ns in due]
-            if fault.delay_ns:
-                due = [at_ns + fault.chunk_delay_ns(i) for i, at_ns in enumerate(due)]
+            if fault.delay_ns or exchange.delay_ns:
+                due = [at_ns + self._delay_ns(i) for i, at_ns in enumerate(due)]
             self.due_ns = due
         else:
-            self.opens_ns = times.made_ns[-1] + fault.delay_ns
+            self.opens_ns = times.made_ns[-1] + fault.delay_ns + exchange.delay_ns
             self.due_ns = [self.opens_ns] if request.max_tokens and self.ending == END_MARK else []
 
     def _chunks(self) -> list[int]:
@@ -248,7 +256,7 @@ class EngineAnswer(Answer):
         elif not self.complete:
             due_ns, fault = self.due_ns, self.fault
             for index in range(len(due_ns), self.pieces.ready(self._made)):
-                due_ns.append(at_ns + fault.chunk_delay_ns(index))
+                due_ns.append(at_ns + self._delay_ns(index))
                 if fault.breaks_at(index + 1):
                     self.complete = True
                     break
@@ -261,7 +269,7 @@ class EngineAnswer(Answer):
         if left:
             row.tokens_after_cancel = call.wasted_tokens
         if not self.streams:
-            self.opens_ns = at_ns + self.fault.delay_ns
+            self.opens_ns = at_ns + self.fault.delay_ns + exchange.delay_ns
             self.due_ns = [self.opens_ns] if asked and self.ending == END_MARK else []
         elif not self._every_token and call.times:
             self.due_ns = call.chunk_times_ns.tolist()

@@ -9,11 +9,25 @@ from __future__ import annotations
 from typing import Protocol
 
 from tailgauge.scenario.simulated import ContentTable, Simulated
-from tailgauge.simulator.behaviours import billing, faults, jobs, limits, prefix_cache, resumption, stragglers
+from tailgauge.simulator.behaviours import (
+    billing,
+    diagnostics,
+    faults,
+    jobs,
+    limits,
+    natural_ends,
+    prefix_cache,
+    resumption,
+    search,
+    served,
+    spellings,
+    stragglers,
+)
 from tailgauge.simulator.core.metrics import Meters
 from tailgauge.simulator.engine.config import EngineConfig, engine_of
 from tailgauge.simulator.engine.engine import Engine
 from tailgauge.simulator.engine.job import ENDINGS, Emission, Hooks, Job
+from tailgauge.simulator.protocols.limit_headers import limit_headers, retry_headers
 from tailgauge.simulator.protocols.wire import Wire
 
 
@@ -58,6 +72,11 @@ class Endpoint(Hooks):
         self.meters = Meters()
         self.cache = prefix_cache.PrefixCache(table.cache, seed)
         self.faults = faults.Faults(table.faults.values(), seed)
+        self.natural_ends = natural_ends.NaturalEnds(table.natural, seed)
+        self.spellings = spellings.Spellings(table.spellings, seed)
+        self.served = served.Served(table.served, seed)
+        self.searches = search.Searches(table.search, seed)
+        self.diagnostics = diagnostics.Diagnostics()
         self.stragglers = stragglers.Stragglers(table.stragglers, seed)
         self.billing = billing.Billing(table.billing)
         self.jobs = jobs.Jobs(table.jobs, seed)
@@ -73,13 +92,19 @@ class Endpoint(Hooks):
     def _depends_on_tokens(self) -> bool:
         table = self.table
         counted = table.limits.otpm is not None and table.limits.otpm_mode == "actual"
-        return self.plans or counted or bool(table.faults) or table.tokens_per_chunk > 1
+        changes_events = bool(table.spellings or table.search.share)
+        return self.plans or counted or changes_events or bool(table.faults) or table.tokens_per_chunk > 1
 
     def limit_headers(self, wire: Wire, now_ns: int) -> dict[str, str]:
         """The rate-limit headers of any response."""
         if not self.limits.any:
             return {}
-        return wire.limit_headers(self.limits.readings(now_ns), self.driver.wall_ns())
+        readings = self.limits.readings(now_ns)
+        return limit_headers(self.table.limits.headers, wire, readings, self.driver.wall_ns())
+
+    def retry_headers(self, seconds: int) -> dict[str, str]:
+        """What a call beyond a limit is told of when to come back."""
+        return retry_headers(self.table.limits.retry_after, seconds, self.driver.wall_ns())
 
     # --- the engine -------------------------------------------------------------------------------------------
 

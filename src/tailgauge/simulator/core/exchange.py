@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -15,15 +16,19 @@ from typing import Any
 from tailgauge.rows.schema import ServerLogRow
 from tailgauge.simulator.behaviours import content, jobs, tokens
 from tailgauge.simulator.behaviours.billing import PromptTokens
-from tailgauge.simulator.behaviours.faults import NO_FAULT
+from tailgauge.simulator.behaviours.faults import BY_ITSELF, BY_LIMIT, NO_FAULT, REFUSAL, Fault
 from tailgauge.simulator.behaviours.latency import draw_key
-from tailgauge.simulator.behaviours.limits import Charge
+from tailgauge.simulator.behaviours.limits import Charge, Decision
 from tailgauge.simulator.behaviours.prefix_cache import Lookup, Prompt
 from tailgauge.simulator.behaviours.resumption import IGNORED, Stream
+from tailgauge.simulator.behaviours.search import Search
 from tailgauge.simulator.core.endpoint import Endpoint
 from tailgauge.simulator.core.metrics import ABORT, ERROR, LENGTH, STOP, CallMeter
+from tailgauge.simulator.protocols import anthropic, served, spellings
+from tailgauge.simulator.protocols.error_shapes import error_in_stream
 from tailgauge.simulator.protocols.prefix import block_prompt, marked_prompt
 from tailgauge.simulator.protocols.request import CallRequest, Refused, Reply
+from tailgauge.simulator.protocols.rewriting import Rewriter
 from tailgauge.simulator.protocols.wire import Wire
 
 _LIMIT_STATUS = 429
@@ -45,6 +50,10 @@ class Exchange:
         self.prefix_key: bytes | None = None
         self.stream: Stream | None = None  # where the events have ids
         self.first = 0  # number of the first event
+        self.asked_tokens = 0  # of the answer; it may end earlier
+        self.spellings = spellings.of_protocol(endpoint.spellings.draw(self.key), wire.NAME)
+        self.served = endpoint.served.draw(self.key)
+        self.search: Search | None = None
         self._prompt: Prompt | None = None
         self._charge = Charge()
         self._lookup: Lookup | None = None
@@ -55,24 +64,49 @@ class Exchange:
     def accept(self, request: CallRequest, body: dict[str, Any]) -> None:
         """Take a request; of its body only what the prefix cache looks at is read."""
         table = self.endpoint.table
-        self.request = request
         self.row.input_tokens = request.input_tokens
-        plan = None
-        if (self.endpoint.plans or request.schema) and request.max_tokens:
-            contents = table.content
-            if request.thinking_omitted:
-                contents = contents.model_copy(update={"thinking_display": "omitted"})
-            plan = content.plan(
-                contents, request.max_tokens, table.tokens_per_chunk,
-                tools=request.tool is not None, thinking=request.thinking, schema=request.schema,
-            )  # fmt: skip
-        self.reply = Reply(request, f"{self.number:024d}", int(time.time()), plan)
+        self.row.spellings = ",".join(sorted(self.spellings)) or None
+        self.asked_tokens = request.max_tokens
+        length = self.endpoint.natural_ends.draw(self.key)
+        stop = None
+        if length is not None and length < request.max_tokens:
+            request = replace(request, max_tokens=length)
+            stop = None if request.tool is not None else BY_ITSELF
+        self.request = request
+        self.reply = Reply(request, f"{self.number:024d}", int(time.time()), self._plan(request), stop=stop)
         if table.cache.mode == "marked":
             self._prompt = marked_prompt(body)
         elif table.cache.mode == "automatic":
             self._prompt = block_prompt(body, table.cache.block_tokens)
         if self._prompt is not None and self._prompt.positions:
             self.prefix_key = self._prompt.positions[0].key
+
+    def _plan(self, request: CallRequest) -> content.Plan | None:
+        """What the answer consists of; None: one text."""
+        if not (self.endpoint.plans or request.schema) or not request.max_tokens:
+            return None
+        table = self.endpoint.table
+        contents = table.content
+        if request.thinking_omitted:
+            contents = contents.model_copy(update={"thinking_display": "omitted"})
+        return content.plan(
+            contents,
+            request.max_tokens,
+            table.tokens_per_chunk,
+            tools=request.tool is not None,
+            thinking=request.thinking,
+            schema=request.schema,
+            tool_at_once="tool_input_object" in self.spellings,
+        )
+
+    def _stop_early(self, fault: Fault) -> None:
+        """Shorten the answer to what it has when it stops, for the reason of a fault."""
+        count = min(self.request.max_tokens, fault.stops_after * self.endpoint.table.tokens_per_chunk)
+        self.request = replace(self.request, max_tokens=count)
+        plan = None if fault.stop == REFUSAL else self._plan(self.request)
+        self.reply = replace(
+            self.reply, request=self.request, plan=plan, stop=fault.stop, category=fault.category
+        )
 
     def resume(self, last_id: str) -> None:
         """Give the events ids, where the endpoint does, and go on behind `last_id`, if there is one."""
@@ -82,7 +116,8 @@ class Exchange:
         fault = resumption.fault(self.key) if last_id else None
         if not last_id or fault == IGNORED:
             received_ns = self.row.received_at_ns
-            self.stream = resumption.open(Stream(self.reply.id, self.key, received_ns, request.max_tokens))
+            stream = Stream(self.reply.id, self.key, received_ns, request.max_tokens, self.reply.stop)
+            self.stream = resumption.open(stream)
         else:
             found = resumption.after(last_id, fault)
             if found is None:
@@ -90,7 +125,8 @@ class Exchange:
             self.stream, self.first = found
             rest = self.stream.tokens - self.first * self.endpoint.table.tokens_per_chunk
             self.request = replace(request, max_tokens=max(0, rest))
-            self.reply = replace(self.reply, request=self.request)
+            self.reply = replace(self.reply, request=self.request, stop=self.stream.stop)
+            self.asked_tokens = self.request.max_tokens
         self.row.fault = fault
 
     def event_id(self, index: int) -> str | None:
@@ -100,7 +136,7 @@ class Exchange:
     def admit(self, now_ns: int) -> None:
         """Apply the limits, then draw the fault; raises `Refused`."""
         endpoint, request = self.endpoint, self.request
-        decision = endpoint.limits.admit(request.model, self._estimate(now_ns), request.max_tokens, now_ns)
+        decision = endpoint.limits.admit(request.model, self._estimate(now_ns), self.asked_tokens, now_ns)
         if endpoint.limits.any:
             self.headers |= endpoint.limit_headers(self.wire, now_ns)
             levels = {reading.kind: reading.remaining for reading in endpoint.limits.readings(now_ns)}
@@ -108,14 +144,27 @@ class Exchange:
         if decision.charge is None:
             self.row.limit_kind = decision.kind
             if decision.retry_after_s is not None:
-                self.headers["retry-after"] = str(decision.retry_after_s)
-            raise Refused(_LIMIT_STATUS, decision.message, error_code=decision.error_code)
+                self.headers |= endpoint.retry_headers(decision.retry_after_s)
+            raise self._beyond_limit(decision)
         self._charge = decision.charge
         self.fault = endpoint.faults.draw(self.key)
         self.row.fault = self.fault.kind or self.row.fault
         if self.fault.refuses:
             self.refuse(self.fault.status, now_ns)
+        if self.fault.stop is not None and self.request.max_tokens:
+            self._stop_early(self.fault)
+        if self.wire.NAME == anthropic.NAME:
+            self.search = endpoint.searches.draw(self.key)
         self._meter = endpoint.meters.received(self.row.received_at_ns, request.input_tokens)
+
+    def _beyond_limit(self, decision: Decision) -> Refused:
+        """The error of a call beyond a limit."""
+        limits = self.endpoint.table.limits
+        in_band = limits.in_band and self.request.stream
+        if limits.overload:
+            error = self.failure(self.wire.OVERLOADED_STATUS)
+            return Refused(error.status, error.message, in_band=in_band)
+        return Refused(_LIMIT_STATUS, decision.message, error_code=decision.error_code, in_band=in_band)
 
     def refuse(self, status: int, now_ns: int) -> None:
         """Answer by an error after all, and give back what was charged."""
@@ -130,6 +179,34 @@ class Exchange:
             status = self.wire.OVERLOADED_STATUS
         return Refused(status, _MESSAGES.get(status, "Internal server error"))
 
+    def error_event(self, refused: Refused, *, has_begun: bool) -> bytes:
+        """The events that end a stream by an error."""
+        reply = self.reply if has_begun else None
+        return error_in_stream(self.fault.shape, self.wire, reply, refused)
+
+    def log_end(self) -> None:
+        """Write into the row what the end of the answer says."""
+        self.row.stop_reason = self.reply.reason(self.wire.STOP_REASONS)
+        if self.search is not None:
+            self.row.input_tokens += self.search.result_tokens
+
+    def log_refusal(self, refused: Refused) -> None:
+        """Write into the row what a call is refused with."""
+        self.row.error_status = refused.status
+        self.row.status = 200 if refused.in_band else refused.status
+
+    def rewriter(self) -> Rewriter | None:
+        """What changes the events of the answer; None: nothing."""
+        name = self.wire.NAME
+        steps = served.steps(name, self.reply, self.served, self.search)
+        steps += spellings.steps(self.spellings, name, self.reply)
+        return Rewriter(steps) if steps else None
+
+    @property
+    def delay_ns(self) -> int:
+        """How much later the content comes than the first event, because of a search."""
+        return 0 if self.search is None else self.search.delay_ns
+
     # --- jobs -------------------------------------------------------------------------------------------------
 
     def submit_job(self, now_ns: int) -> bytes:
@@ -137,7 +214,7 @@ class Exchange:
         count = self.request.max_tokens
         self.look_up(0, now_ns)
         self.end(count, now_ns)
-        result = partial(whole, self.wire, self.reply, self.endpoint.table.content.tool_pair_tokens)
+        result = partial(whole, self)
         job = self.endpoint.jobs.submit((self.prompt_tokens.input_tokens, count), result, now_ns)
         self.row.planned_ttft_ns = job.ends_ns - now_ns
         self.headers["location"] = f"{JOBS_PATH}/{job.id}"
@@ -186,12 +263,21 @@ class Exchange:
             read, written = found.cache_read, found.cache_creation
             rest = max(0, self.request.input_tokens - read - written)
             prompt = PromptTokens(rest, read, found.creation_5m, found.creation_1h)
-            self.reply = replace(self.reply, prompt=prompt)
+            self.reply = replace(self.reply, prompt=prompt, diagnostics=self._diagnose(self._prompt, found))
             self.row.cache_reason, self.row.input_tokens = found.reason, rest
             self.row.cache_read_tokens, self.row.cache_created_tokens = read, written
             endpoint.limits.correct(self._charge, rest + written, read, now_ns)
             endpoint.meters.prefix_cache(self._prompt.total_tokens, read)
         return self._lookup.cache_read
+
+    def _diagnose(self, prompt: Prompt, found: Lookup) -> Mapping[str, Any] | None:
+        """Why the cache missed, where the caller asks."""
+        if not self.request.diagnoses:
+            return None
+        diagnostics = self.endpoint.diagnostics
+        diagnostics.remember(f"msg_{self.reply.id}", prompt)
+        previous = self.request.previous_message
+        return None if previous is None else diagnostics.compare(previous, prompt, found)
 
     def serve(self) -> None:
         """The engine admitted the call."""
@@ -232,7 +318,7 @@ class Exchange:
         """Nothing more can happen to it: the meters let go of it."""
         if self._meter is not None:
             row = self.row
-            reason = LENGTH if self.reply.stop_reason == "max_tokens" else STOP
+            reason = LENGTH if self.reply.stop_reason == BY_LIMIT else STOP
             if row.ended_at_ns is None or row.status >= 300:
                 reason = ABORT if row.cancelled_at_ns is not None else ERROR
             made = max(row.output_tokens, self._generated)  # an engine counts what nobody reads, too
@@ -251,8 +337,13 @@ class Exchange:
         return max(0, self.request.input_tokens - found.cache_read)
 
 
-def whole(wire: Wire, reply: Reply, pair_tokens: int) -> bytes:
+def whole(exchange: Exchange) -> bytes:
     """The body of an answer in one piece."""
+    reply = exchange.reply
     if reply.plan is None:
-        return wire.whole(reply, [tokens.text(reply.request.max_tokens).decode()])
-    return wire.whole(reply, content.whole_contents(reply.plan, pair_tokens))
+        contents = [tokens.text(reply.request.max_tokens).decode()]
+    else:
+        contents = content.whole_contents(reply.plan, exchange.endpoint.table.content.tool_pair_tokens)
+    body = exchange.wire.whole(reply, contents)
+    rewriter = exchange.rewriter()
+    return body if rewriter is None else rewriter.whole(body)

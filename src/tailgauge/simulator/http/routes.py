@@ -29,7 +29,7 @@ from tailgauge.simulator.http.api import Api
 from tailgauge.simulator.http.driver import LoopDriver, sleep_until, wait_open
 from tailgauge.simulator.http.requests import ServerOptions
 from tailgauge.simulator.http.server_log import ServerLog, to_parquet
-from tailgauge.simulator.http.stream import Stream, reset
+from tailgauge.simulator.http.stream import HEADERS, Stream, reset
 from tailgauge.simulator.protocols import openai
 from tailgauge.simulator.protocols.request import MAX_BODY_BYTES, Refused, decode
 from tailgauge.simulator.protocols.wire import WIRES, Wire, version_of, wire_of_path
@@ -86,7 +86,7 @@ class Server:
                 requests.admit(self._options.api_key, request)
                 return await do(call, _arrived(raw))
             except Refused as refused:
-                row.status = refused.status
+                exchange.log_refusal(refused)
                 return await call.refuse(refused)
             except BaseException:
                 call.leave(monotonic_ns())
@@ -179,7 +179,12 @@ class _Call:
         """Send an error before any answer."""
         exchange, row = self._exchange, self._exchange.row
         limits = exchange.headers or exchange.endpoint.limit_headers(exchange.wire, monotonic_ns())
-        response = requests.error_response(exchange.wire, refused, exchange.number, limits)
+        if refused.in_band:
+            headers = HEADERS | requests.id_header(exchange.wire, exchange.number) | limits
+            body = exchange.error_event(refused, has_begun=False)
+            response = web.Response(body=body, headers=headers)
+        else:
+            response = requests.error_response(exchange.wire, refused, exchange.number, limits)
         await response.prepare(self._request)
         row.headers_at_ns = now_ns = monotonic_ns()
         await response.write_eof()
@@ -228,8 +233,8 @@ class _Call:
         return response
 
     def _response(self, answer: Answer) -> web.Response:
-        exchange, reply, wire = self._exchange, self._exchange.reply, self._exchange.wire
+        exchange = self._exchange
         if answer.ending == ERROR_EVENT:
             failure = exchange.failure(answer.fault.status)
-            return requests.error_response(wire, failure, exchange.number, exchange.headers)
-        return self._json(whole(wire, reply, exchange.endpoint.table.content.tool_pair_tokens))
+            return requests.error_response(exchange.wire, failure, exchange.number, exchange.headers)
+        return self._json(whole(exchange))

@@ -4,15 +4,11 @@ This file writes; what and when come from the answer. The server log takes the c
 absolute, so lateness never adds up: a late chunk leaves at once and the next one is due when it always was. Callbacks of the
 loop's timers, and of the engine's, write straight to the socket: no task, no future and no coroutine per chunk.
 
-Also here: the bytes of one call's content chunks, the protocol's event around the content, in one HTTP/1.1 chunk.
-
-Everything that a stream's chunks share is encoded once, when the call starts: sending one costs a join of ready-made bytes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import socket
 import struct
 from collections.abc import Callable, Iterable
@@ -22,16 +18,13 @@ from time import monotonic_ns
 from aiohttp import HttpVersion11, web
 
 from tailgauge.scenario.simulated import ProxyTable
-from tailgauge.simulator.behaviours.content import SIGNATURE_DELTA, PlanPieces, TextPieces, block_bytes
-from tailgauge.simulator.behaviours.faults import END_MARK, ERROR_EVENT, RESET
+from tailgauge.simulator.behaviours.faults import END_MARK, RESET
 from tailgauge.simulator.behaviours.gateway import Buffer, Flush, passes
-from tailgauge.simulator.behaviours.tokens import BYTES_PER_TOKEN, chunk_texts, text
 from tailgauge.simulator.core.answer import Answer, nobody
+from tailgauge.simulator.core.encoding import Encoding, Frames, framed
 from tailgauge.simulator.http.driver import sleep_until
-from tailgauge.simulator.protocols.request import Reply
-from tailgauge.simulator.protocols.wire import Wire
 
-_HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
+HEADERS = {"content-type": "text/event-stream; charset=utf-8", "cache-control": "no-cache"}
 _NO_LINGER = struct.pack("ii", 1, 0)  # on, 0 seconds: what is unsent is thrown away and the peer gets a reset
 _FULL_BYTES = 256 * 1024  # a client that does not read: wait instead of filling our memory
 _FULL_WAIT_S = 0.002
@@ -139,13 +132,9 @@ class Stream:
         exchange, self.chunks = answer.exchange, 0
         self._request, self._answer, self._exchange = request, answer, exchange
         self._table, self._wire = exchange.endpoint.table, exchange.wire
-        self._response = EventStream(_HEADERS | headers, early=answer.headers_at_once)
+        self._response = EventStream(HEADERS | headers, early=answer.headers_at_once)
         self._chunked = request.version >= HttpVersion11
-        self._frames = frames_of(
-            self._wire, exchange.reply, answer.pieces, self._table.content.tool_pair_tokens,
-            chunked=self._chunked,
-            numbered=None if exchange.stream is None else (exchange.stream.name, exchange.first),
-        )  # fmt: skip
+        self._encoding = Encoding(answer, chunked=self._chunked)
         self._pinger: asyncio.TimerHandle | None = None
         self._proxy: ProxyWriter | None = None
         self._opening = b""
@@ -159,10 +148,10 @@ class Stream:
             await self._response.prepare(self._request)
             if answer.opens_ns is not None:
                 # The cache has completed the reply: a thousand may be due at once later.
-                self._opening = self._events_before_content()
+                self._opening = self._encoding.head()
             writer = self._writer()
             head = partial(self._head, writer)
-            chunks = ChunkWriter(writer, self._frames, answer, row.chunk_sent_at_ns, head)
+            chunks = ChunkWriter(writer, self._encoding.chunk, answer, row.chunk_sent_at_ns, head)
             answer.on_change = chunks.wake
             await chunks.run()
             await self._end(writer)
@@ -192,10 +181,7 @@ class Stream:
         every_s = self._table.ping_every_s
         if every_s and self._wire.ping():
             self._ping_later(writer, asyncio.get_running_loop().time() + every_s)
-        return self._opening or self._events_before_content()
-
-    def _events_before_content(self) -> bytes:
-        return framed(self._wire.opening(self._exchange.reply), self._chunked)
+        return self._opening or self._encoding.head()
 
     def _ping_later(self, writer: Writer, due_s: float) -> None:
         def ping() -> None:
@@ -216,11 +202,7 @@ class Stream:
         if answer.ending == RESET:
             reset(self._request)
         else:
-            last = b""
-            if answer.ending == END_MARK:
-                last = self._wire.closing(self._exchange.reply)
-            elif answer.ending == ERROR_EVENT:
-                last = self._wire.error_event(self._exchange.failure(answer.fault.status))
+            last = self._encoding.end()
             if self._proxy is not None:
                 if last:
                     writer.write(framed(last, self._chunked))
@@ -305,81 +287,3 @@ class ProxyWriter:
 
 
 Writer = asyncio.Transport | ProxyWriter  # where bytes leave
-
-
-# --- the bytes of the content chunks ------------------------------------------------------------------------------
-
-Frames = Callable[[int], bytes]  # what is written for a chunk, by its index
-
-
-def text_frames(around_text: tuple[bytes, bytes], pieces: TextPieces, *, chunked: bool) -> Frames:
-    """The chunks of one text."""
-    per_chunk, last = pieces.per_chunk, pieces.count - 1
-    texts, last_text = chunk_texts(per_chunk), text(pieces.tokens - last * per_chunk, last * per_chunk)
-    before, behind = _around(around_text, len(texts[0]), chunked)
-    before_last, behind_last = _around(around_text, len(last_text), chunked)
-    last_frame = before_last + last_text + behind_last
-
-    def frame(index: int) -> bytes:
-        return last_frame if index == last else before + texts[index % len(texts)] + behind
-
-    return frame
-
-
-def numbered_frames(
-    around_text: tuple[bytes, bytes], pieces: TextPieces, name: str, first: int, *, chunked: bool
-) -> Frames:
-    """The chunks of one text whose events have ids; `first` is the number of the first."""
-    before, behind = around_text
-
-    def frame(index: int) -> bytes:
-        size, number = pieces.tokens_sent(index + 1) - pieces.tokens_sent(index), first + index
-        content = text(size, number * pieces.per_chunk)
-        return framed(b"id: %b-%d\n%b%b%b" % (name.encode(), number, before, content, behind), chunked)
-
-    return frame
-
-
-def plan_frames(wire: Wire, reply: Reply, pieces: PlanPieces, pair_tokens: int, *, chunked: bool) -> Frames:
-    """The chunks of a plan. With the first chunk of a block go the events between the two blocks."""
-    assert reply.plan is not None
-    blocks = reply.plan.blocks
-    contents = [block_bytes(block, pair_tokens) for block in blocks]
-
-    def frame(index: int) -> bytes:
-        number, delta, start, size = pieces.pieces[index]
-        opened = pieces.pieces[index - 1].block if index else 0
-        between = [wire.between(reply, n) for n in range(opened + 1, number + 1)]
-        before, behind = wire.delta(reply, number, delta)
-        content = b""
-        if delta != SIGNATURE_DELTA:  # which is the protocol's own constant
-            content = contents[number][start * BYTES_PER_TOKEN : (start + size) * BYTES_PER_TOKEN]
-            if blocks[number].is_json:
-                content = json.dumps(content.decode())[1:-1].encode()
-        return framed(b"".join((*between, before, content, behind)), chunked)
-
-    return frame
-
-
-def frames_of(
-    wire: Wire, reply: Reply, pieces: TextPieces | PlanPieces, pair_tokens: int, *, chunked: bool,
-    numbered: tuple[str, int] | None = None,
-) -> Frames:  # fmt: skip
-    """The bytes of an answer's chunks; `numbered`: name of the stream and number of its first event."""
-    if isinstance(pieces, PlanPieces):
-        return plan_frames(wire, reply, pieces, pair_tokens, chunked=chunked)
-    if numbered is not None:
-        return numbered_frames(wire.around_text(reply), pieces, *numbered, chunked=chunked)
-    return text_frames(wire.around_text(reply), pieces, chunked=chunked)
-
-
-def framed(data: bytes, chunked: bool) -> bytes:
-    """Bytes of the body as HTTP/1.1 sends them."""
-    return b"%x\r\n%b\r\n" % (len(data), data) if chunked else data
-
-
-def _around(around_text: tuple[bytes, bytes], text_bytes: int, chunked: bool) -> tuple[bytes, bytes]:
-    before, behind = around_text
-    if not chunked:  # HTTP/1.0: the end of the connection ends the body
-        return before, behind
-    return b"%x\r\n%b" % (len(before) + text_bytes + len(behind), before), behind + b"\r\n"

@@ -85,6 +85,8 @@ def parse(body: dict[str, Any], version: str = "") -> CallRequest:
         thinking=thinking.get("type") in {"enabled", "adaptive"},
         thinking_omitted=thinking.get("display") == "omitted",
         schema=output_format.get("type") == "json_schema",
+        diagnoses=body.get("diagnostics") is not None,
+        previous_message=(body.get("diagnostics") or {}).get("previous_message_id"),
     )  # fmt: skip
 
 
@@ -142,7 +144,9 @@ def between(reply: Reply, block: int) -> bytes:
 def closing(reply: Reply) -> bytes:
     """The events after the last delta."""
     last = 0 if reply.plan is None else len(reply.plan.blocks) - 1
-    ended = {"stop_reason": reply.stop_reason, "stop_sequence": None}
+    ended: dict[str, Any] = {"stop_reason": reply.reason(STOP_REASONS), "stop_sequence": None}
+    if reply.is_refusal:
+        ended["stop_details"] = _stop_details(reply)
     usage = _usage(reply, reply.request.max_tokens, cumulative=True)
     return (
         _event({"type": "content_block_stop", "index": last})
@@ -156,7 +160,10 @@ def whole(reply: Reply, contents: Sequence[str]) -> bytes:
     if not reply.request.max_tokens:
         return checks.to_json(_message(reply, [], "max_tokens", 0))
     blocks = [_block(reply, number, content) for number, content in enumerate(contents)]
-    return checks.to_json(_message(reply, blocks, reply.stop_reason, reply.request.max_tokens))
+    message = _message(reply, blocks, reply.reason(STOP_REASONS), reply.request.max_tokens)
+    if reply.is_refusal:
+        message["stop_details"] = _stop_details(reply)
+    return checks.to_json(message)
 
 
 def limit_headers(readings: Sequence[Reading], wall_ns: int) -> dict[str, str]:
@@ -180,6 +187,10 @@ def _error(refused: Refused) -> dict[str, Any]:
     if refused.error_code is not None:
         error["details"] = {"error_code": refused.error_code}
     return {"type": "error", "error": error}
+
+
+def _stop_details(reply: Reply) -> dict[str, Any]:
+    return {"type": "refusal", "category": reply.category, "explanation": None}
 
 
 def _around(block: int, delta: dict[str, str]) -> tuple[bytes, bytes]:
@@ -207,11 +218,14 @@ def _block(reply: Reply, number: int, content: str, *, starting: bool = False) -
 def _message(
     reply: Reply, content: list[dict[str, Any]], stop_reason: str | None, output_tokens: int
 ) -> dict[str, Any]:
-    return {
+    message: dict[str, Any] = {
         "id": f"msg_{reply.id}", "type": "message", "role": "assistant", "model": reply.request.model,
         "content": content, "stop_reason": stop_reason, "stop_sequence": None,
         "usage": _usage(reply, output_tokens),
     }  # fmt: skip
+    if reply.diagnostics is not None:
+        message["diagnostics"] = reply.diagnostics
+    return message
 
 
 def _usage(reply: Reply, output_tokens: int, *, cumulative: bool = False) -> dict[str, Any]:
@@ -268,6 +282,13 @@ def _sampling(body: dict[str, Any], version: str) -> None:
             raise invalid(field, f"not permitted in API version {VERSIONS[-1]}")
 
 
+def _diagnostics(_: dict[str, Any], value: object) -> None:
+    table = require(value, "diagnostics", {})
+    previous = table.get("previous_message_id")
+    if previous is not None and not isinstance(previous, str):
+        raise invalid("diagnostics.previous_message_id", "must be the id of a message, or null")
+
+
 def _thinking(_: dict[str, Any], value: object) -> None:
     table = require(value, "thinking", {"type": str})
     kind = checks.one_of(table, "type", "thinking.type", ("adaptive", "enabled", "disabled", "between_tools"))
@@ -317,4 +338,5 @@ _RULES = {
     "tools": _tools,
     "tool_choice": _tool_choice,  # after the tools it names
     "output_config": _output_config,
+    "diagnostics": _diagnostics,
 }

@@ -29,7 +29,9 @@ OVERLOADED_STATUS = 503
 SIGNATURES = False
 PROMPT_USAGE_FIRST = False
 CACHE_LIVES = False
-STOP_REASONS: Mapping[str, str] = {"tool_use": "tool_calls", "max_tokens": "length"}
+STOP_REASONS: Mapping[str, str] = {
+    "tool_use": "tool_calls", "max_tokens": "length", "end_turn": "stop", "refusal": "stop",
+}  # fmt: skip
 
 _BLOCKS: Mapping[str, checks.Kinds] = {
     "developer": checks.TEXT_BLOCK,
@@ -44,9 +46,10 @@ _FORMATS = ("text", "json_object", "json_schema")
 _CHOICES = ("none", "auto", "required")
 _TOOLS = ("function", "custom")
 _DEFAULT_MAX_TOKENS = 16
+_REFUSAL = "I cannot help with that."
 _ERROR_CODES = {
     401: "invalid_api_key", 404: "unknown_url", 405: "method_not_supported", 413: "request_too_large",
-    429: "rate_limit_exceeded",
+    429: "rate_limit_exceeded", 503: "engine_overloaded",
 }  # fmt: skip
 _ERROR_TYPES = {429: "rate_limit_error", 500: "server_error", 503: "server_error"}
 
@@ -94,7 +97,7 @@ def opening(reply: Reply) -> bytes:
 
 def around_text(reply: Reply) -> tuple[bytes, bytes]:
     """The bytes of a content chunk before and behind its text."""
-    return _around(reply, {"content": "|"})
+    return _around(reply, {"refusal" if reply.is_refusal else "content": "|"})
 
 
 def delta(reply: Reply, block: int, kind: str) -> tuple[bytes, bytes]:  # noqa: ARG001 - the interface
@@ -113,7 +116,12 @@ def between(reply: Reply, block: int) -> bytes:
 
 def closing(reply: Reply) -> bytes:
     """The finish reason, the usage where asked for, and the end mark."""
-    events = _event(_choice(reply, {}, STOP_REASONS[reply.stop_reason]))
+    events = b""
+    if reply.is_refusal and not reply.request.max_tokens:
+        events = _event(_choice(reply, {"refusal": _REFUSAL}))  # without any text it would be no refusal
+    reason = reply.reason(STOP_REASONS)
+    if reason is not None:
+        events += _event(_choice(reply, {}, reason))
     if reply.request.include_usage:
         events += _event(_chunk(reply, []) | {"usage": _usage(reply)})
     return events + b"data: [DONE]\n\n"
@@ -131,7 +139,10 @@ def whole(reply: Reply, contents: Sequence[str]) -> bytes:
             message["reasoning_content"] = thoughts
         if texts[TOOL_JSON]:
             message["tool_calls"] = [_call(reply, text) for text in texts[TOOL_JSON]]
-    reason = STOP_REASONS[reply.stop_reason]
+    if reply.is_refusal:
+        message["refusal"] = message["content"] or _REFUSAL
+        message["content"] = None
+    reason = reply.reason(STOP_REASONS)
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason}
     return checks.to_json(_chunk(reply, [choice]) | {"object": "chat.completion", "usage": _usage(reply)})
 
@@ -199,7 +210,8 @@ def _usage(reply: Reply) -> dict[str, Any]:
     usage: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": completion}
     usage["total_tokens"] = prompt + completion
     if reply.prompt is not None:
-        usage["prompt_tokens_details"] = {"cached_tokens": reply.prompt.read}
+        written = reply.prompt.creation_5m + reply.prompt.creation_1h
+        usage["prompt_tokens_details"] = {"cached_tokens": reply.prompt.read, "cache_write_tokens": written}
     if reply.plan is not None and reply.plan.thinking_tokens:
         usage["completion_tokens_details"] = {"reasoning_tokens": reply.plan.thinking_tokens}
     return usage

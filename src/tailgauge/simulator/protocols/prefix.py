@@ -8,7 +8,12 @@ share the prefix. The marks are no content, or moving one would change the prefi
     key       model first; before a section's first block the parameters whose change invalidates from there on:
               `speed` before system; `tool_choice`, `thinking` and `output_config` before messages
 
-Sources: Anthropic's prompt-caching page (2026-08) and the wording of its 400s; vLLM for the blocks without marks.
+Chat completions: content blocks have breakpoints. Four are written, the latest, one of them by the provider itself at the
+end of the prompt unless the mode is `explicit`; a call without breakpoints and options has no cache. All blocks before one
+are searched.
+
+Sources: Anthropic's prompt-caching page (2026-08) and the wording of its 400s; the types of the openai SDK (3.57) on
+`prompt_cache_breakpoint` and `prompt_cache_options`; vLLM for the blocks without marks.
 """
 
 from __future__ import annotations
@@ -20,13 +25,26 @@ from typing import Any
 
 from tailgauge.simulator.behaviours import tokens
 from tailgauge.simulator.behaviours.prefix_cache import Breakpoint, Position, Prompt
-from tailgauge.simulator.protocols.request import FIXED_TOKENS, Refused, bare_json, compact, invalid
+from tailgauge.simulator.protocols.request import (
+    FIXED_TOKENS,
+    Refused,
+    bare_json,
+    compact,
+    invalid,
+    one_of,
+    require,
+)
 
 MAX_BREAKPOINTS = 4
 TTLS = ("5m", "1h")
 DEFAULT_TTL = "5m"
 
 _MARK = "cache_control"
+_CHAT_MARK = "prompt_cache_breakpoint"
+_CHAT_OPTIONS = "prompt_cache_options"
+_CHAT_TTLS = ("30m", "12h")
+_CHAT_DEFAULT_TTL = "30m"
+_EXPLICIT = "explicit"
 _PARAMETERS = {"tools": (), "system": ("speed",), "messages": ("tool_choice", "thinking", "output_config")}
 _LATE_1H = (
     "a ttl='1h' cache_control block must not come after a ttl='5m' cache_control block. "
@@ -52,14 +70,21 @@ class _Block:
 
 
 def marked_prompt(body: dict[str, Any]) -> Prompt:
-    """The prompt of a Messages body that the protocol's file accepted; raises `Refused` where the marks are wrong."""
+    """The prompt of a body that its protocol's file accepted; raises `Refused` where the marks are wrong.
+
+    The marks are those of Messages, or the breakpoints of chat completions.
+    """
     positions: list[Position] = []
     marks: list[tuple[str, Breakpoint]] = []
+    breakpoints: list[Breakpoint] = []
+    sections: dict[str, bytes] = {}
     key, total, section = _hash(b"", body["model"]), 0, ""
     for block in _blocks(body):
         if block.section != section:
             section = block.section
             key = _hash(key, *_parameters(body, section))
+            if section == "messages":
+                sections["parameters"] = key
         text = block.text
         fixed = FIXED_TOKENS.get(str(block.content.get("type")))
         key, total = _hash(key, block.role, text), total + (tokens.count(text) if fixed is None else fixed)
@@ -67,10 +92,26 @@ def marked_prompt(body: dict[str, Any]) -> Prompt:
         if mark is not None:
             param = f"{block.name}.{_MARK}"
             marks.append((param, Breakpoint(len(positions), _ttl(mark, param))))
+        mark = block.content.get(_CHAT_MARK)
+        if mark is not None:
+            breakpoints.append(Breakpoint(len(positions), _chat_ttl(mark, f"{block.name}.{_CHAT_MARK}")))
         positions.append(Position(key, total))
+        if section != "messages":
+            sections[section] = key
     _mark_last(body, marks, len(positions) - 1)
     _check(marks)
-    return Prompt(tuple(positions), total, tuple(point for _, point in marks), body["model"])
+    points = tuple(point for _, point in marks)
+    is_chat = bool(breakpoints) or body.get(_CHAT_OPTIONS) is not None
+    if is_chat:
+        points = _chat_points(body, breakpoints, len(positions) - 1)
+    return Prompt(
+        tuple(positions),
+        total,
+        points,
+        body["model"],
+        searches_all=is_chat,
+        sections=tuple(sections.items()),
+    )
 
 
 def block_prompt(body: dict[str, Any], block_tokens: int) -> Prompt:
@@ -148,6 +189,23 @@ def _mark_last(body: dict[str, Any], marks: list[tuple[str, Breakpoint]], last: 
         marks.append((_MARK, automatic))
     elif marks[-1][1].ttl != automatic.ttl:
         raise invalid(f"{_MARK}.ttl", "differs from that of the last block, which is marked too")
+
+
+def _chat_ttl(mark: object, param: str) -> str:
+    table = require(mark, param, {"mode": str})
+    one_of(table, "mode", f"{param}.mode", (_EXPLICIT,))
+    return one_of(table, "ttl", f"{param}.ttl", _CHAT_TTLS) or _CHAT_DEFAULT_TTL
+
+
+def _chat_points(body: dict[str, Any], marked: list[Breakpoint], last: int) -> tuple[Breakpoint, ...]:
+    """The latest breakpoints, of which the provider sets one itself, at the end, where it is not told otherwise."""
+    options = require(body.get(_CHAT_OPTIONS) or {}, _CHAT_OPTIONS, {})
+    mode = one_of(options, "mode", f"{_CHAT_OPTIONS}.mode", ("implicit", _EXPLICIT))
+    one_of(options, "ttl", f"{_CHAT_OPTIONS}.ttl", (_CHAT_DEFAULT_TTL,))
+    if mode == _EXPLICIT:
+        return tuple(marked[-MAX_BREAKPOINTS:])
+    earlier = [point for point in marked if point.position < last]
+    return (*earlier[-(MAX_BREAKPOINTS - 1) :], Breakpoint(last, _CHAT_DEFAULT_TTL))
 
 
 def _check(marks: list[tuple[str, Breakpoint]]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 from tailgauge.simulator.behaviours import tokens
 from tailgauge.simulator.behaviours.billing import PromptTokens
 from tailgauge.simulator.behaviours.content import Plan
+from tailgauge.simulator.behaviours.faults import BY_LIMIT, NO_REASON, REFUSAL
 
 MAX_BODY_BYTES = 32 * 1024 * 1024
 MAX_OUTPUT_TOKENS = 1_000_000
@@ -32,6 +33,8 @@ class CallRequest:
     thinking: bool = False
     thinking_omitted: bool = False  # whatever the endpoint's own setting is
     schema: bool = False  # the answer is to be a JSON object
+    diagnoses: bool = False  # the caller asks why the prompt cache missed,
+    previous_message: str | None = None  # compared with the prompt of this message
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,21 +46,46 @@ class Reply:
     created_s: int
     plan: Plan | None = None  # None: one text
     prompt: PromptTokens | None = None  # None: there is no prefix cache
+    stop: str | None = None  # why it ends early, in the terms of `faults`
+    category: str = ""  # of a refusal
+    diagnostics: Mapping[str, Any] | None = None  # of the prompt cache, where the caller asks for them
 
     @property
     def stop_reason(self) -> str:
-        """Why the answer ends."""
-        return "max_tokens" if self.plan is None else self.plan.stop_reason
+        """Why the answer ends, in the terms of `faults`."""
+        if self.stop is not None:
+            return self.stop
+        return BY_LIMIT if self.plan is None else self.plan.stop_reason
+
+    @property
+    def is_refusal(self) -> bool:
+        """Whether its text is a refusal."""
+        return self.stop == REFUSAL
+
+    def reason(self, names: Mapping[str, str]) -> str | None:
+        """Return why it ends by a protocol's `names`; None: it does not say."""
+        reason = self.stop_reason
+        return None if reason == NO_REASON else names.get(reason, reason)
 
 
 class Refused(Exception):  # noqa: N818 - an answer, not an error of ours
-    """A call answered by an error: HTTP status, reason, and the body's field at fault or the provider's error code."""
+    """A call answered by an error: HTTP status, reason, and the body's field at fault or the provider's error code.
+
+    `in_band`: the response is a stream with status 200, and the error is in it.
+    """
 
     def __init__(
-        self, status: int, message: str, param: str | None = None, *, error_code: str | None = None
+        self,
+        status: int,
+        message: str,
+        param: str | None = None,
+        *,
+        error_code: str | None = None,
+        in_band: bool = False,
     ) -> None:
         super().__init__(message)
         self.status, self.message, self.param, self.error_code = status, message, param, error_code
+        self.in_band = in_band
 
 
 # Made once: it costs more than an event.
@@ -84,6 +112,7 @@ FIXED_TOKENS = {
     "image": 1600, "image_url": 1600, "document": 3000, "file": 3000, "container_upload": 3000, "input_audio": 300,
 }  # fmt: skip
 
+CACHE_MARKS = ("cache_control", "prompt_cache_breakpoint")
 TEXT_BLOCK: Kinds = {"text": {"text": str}}
 _TYPE_NAMES: Mapping[type, str] = {str: "a text", dict: "an object", list: "a list"}
 
@@ -182,7 +211,7 @@ def json_tokens(value: Mapping[str, Any]) -> int:
 
 def bare_json(value: Mapping[str, Any]) -> str:
     """A block's JSON without its mark."""
-    return compact({key: item for key, item in value.items() if key != "cache_control"})
+    return compact({key: item for key, item in value.items() if key not in CACHE_MARKS})
 
 
 def apply(rules: Mapping[str, Callable[[dict[str, Any], Any], None]], body: dict[str, Any]) -> None:

@@ -1,0 +1,38 @@
+"""Web searches: a server tool that runs before the text of an answer, with an input of its own.
+
+Its input and its results are no content of the answer. The text comes when the search is over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tailgauge.scenario.simulated import SearchTable
+from tailgauge.simulator.behaviours import tokens
+from tailgauge.simulator.behaviours.draws import draws
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """One search."""
+
+    delay_ns: int
+    query: tuple[str, ...]  # pieces of the tool's input, JSON together
+    result_tokens: int
+
+
+class Searches:
+    """The searches of an endpoint, drawn for each call by its key."""
+
+    def __init__(self, table: SearchTable, seed: int) -> None:
+        self._table = table
+        self._seed = seed
+
+    def draw(self, call_key: str) -> Search | None:
+        """Return the search of a call; None: it does not search."""
+        table = self._table
+        if not table.share or draws(self._seed, "search", call_key).random() >= table.share:
+            return None
+        words = tokens.text(table.query_tokens).decode().split()
+        pieces = ['{"query":"', *(f"{word} " for word in words), '"}']
+        return Search(round(table.seconds * 1e9), tuple(pieces), table.result_tokens)

@@ -1,0 +1,45 @@
+"""What an answer says of how it was served: by which model, in which tier, and whether another model took over.
+
+Sources: the types of the official SDKs (2026-11): `service_tier`, `speed` and `inference_geo` of a usage, the block `fallback`
+and the entry `fallback_message` of `usage.iterations`; a gateway names the model behind its alias.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from tailgauge.scenario.simulated import ServedTable
+from tailgauge.simulator.behaviours.draws import draws
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServedAs:
+    """What one answer says; empty: nothing."""
+
+    model: str = ""
+    service_tier: str = ""
+    speed: str = ""
+    inference_geo: str = ""
+    fallback: str = ""  # the model that took over
+
+
+class Served:
+    """How the answers of an endpoint are served, drawn for each call by its key."""
+
+    def __init__(self, table: ServedTable, seed: int) -> None:
+        self._table = table
+        self._seed = seed
+
+    def draw(self, call_key: str) -> ServedAs | None:
+        """Return what the answer to a call says; None: nothing."""
+        table = self._table
+        if table == ServedTable():
+            return None
+        has_fallback = draws(self._seed, "fallback", call_key).random() < table.fallback
+        return ServedAs(
+            model=table.model,
+            service_tier=table.service_tier,
+            speed=table.speed,
+            inference_geo=table.inference_geo,
+            fallback=table.fallback_model if has_fallback else "",
+        )
