@@ -219,7 +219,9 @@ def _answer(found: Ends) -> str:
         return "the target ended no answer itself"
     if len(found.classes) == 1:
         ended = next(iter(found.classes))
-        return f"all of {plural(found.answers, 'answer')} {VERBS[ended]}"
+        if found.answers == 1:
+            return f"the only answer: {ended}"
+        return f"all {count(found.answers)} answers {VERBS[ended]}"
     parts: list[str] = []
     by_number = sorted(found.classes.items(), key=lambda item: -item[1])
     for ended, number in by_number:

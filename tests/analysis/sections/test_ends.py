@@ -187,7 +187,7 @@ def test_a_healthy_run_has_one_sentence_and_no_line_in_the_terminal(report):
     found = report(*[OK] * 20)
     section = section_of(found, "ends")
 
-    assert section.answer == "All of 20 answers ended ok."
+    assert section.answer == "All 20 answers ended ok."
     assert (section.facts, section.notes, section.brief) == ((), (), ())
     assert cells(section.tables[0]) == [("end_turn", "ok", "20", "100%", "asked 200, got 20")]
 
