@@ -172,6 +172,11 @@ class Redaction:
         text = "".join([*out, text[end:]])
         return _LOOKS.sub(MARK, text) if "sk-" in text or "Bearer" in text else text
 
+    def spans(self, text: str) -> list[tuple[int, int]]:
+        """Where the text has a secret, or what looks like a provider's key: begins and ends, which may overlap."""
+        secrets = list(self._spans(text)) if self._pieces else []
+        return secrets + [match.span() for match in _LOOKS.finditer(text)]
+
     def _spans(self, text: str) -> Iterator[tuple[int, int]]:
         """Where a secret stands, as the text is or with its escapes undone; spans may overlap."""
         places: Sequence[int] = range(len(text) + 1)

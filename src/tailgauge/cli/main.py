@@ -13,12 +13,14 @@ import os
 import platform
 import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from tailgauge import __version__
 from tailgauge.address import parse
@@ -36,6 +38,7 @@ from tailgauge.rows.disk import writable
 from tailgauge.rows.object_store import renamed
 from tailgauge.rows.run_folder import new_run_id
 from tailgauge.rows.text_file import refusal
+from tailgauge.sanitize import plain
 
 if TYPE_CHECKING:
     from tailgauge.plan.resolve import Settings
@@ -48,6 +51,8 @@ CITE = "Cite this calibration certificate (default: the stored one)."
 PLANNED = "Planned rate per worker: test 50, 100 and 150%."
 STORE = "Store the certificate here (default: the state folder)."
 SIMULATED = "simulated"  # the table of `tailgauge endpoint`
+# Options of `tailgauge endpoint` by their parameters.
+NOT_REPLAYED = {"sets": "--set", "profile": "--profile", "seed": "--seed", "api_key_env": "--api-key-env"}
 LOW_PRIORITY = 10  # how nice a report that loads pandas is to open requests
 
 
@@ -113,6 +118,8 @@ def run(
         raise UsageError("--web: a dry run has no web page: omit it")
     if dry_run and certificate:
         raise UsageError("--certificate: a dry run sends nothing: omit it")
+    if dry_run and given["keep_answers"]:
+        raise UsageError("--keep-answers: a dry run receives no answers: omit it")
     if duration and requests:
         raise UsageError("--duration and --requests: choose one")
     children, remote, address = run_command.worker_counts(workers, expect_workers, bind)
@@ -342,17 +349,26 @@ def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool, wait: bool, loo
 @options.overrides("Set a key of [simulated], for example limits.rpm=60.", "KEY=VALUE")
 @click.option("--profile", metavar="NAME", help="Simulate this model server, for example haiku.")
 @click.option("--seed", type=SEED, default=1, show_default=True, help="Seed of its delays.")
+@click.option(
+    "--replay", type=options.FILE, metavar="FILE", help="Serve the answers that --keep-answers kept."
+)
 @click.option("--api-key-env", metavar="NAME", help="Require the key in this environment variable.")
 @click.option("--certfile", type=options.PEM, metavar="PEM", help="Serve TLS with this certificate chain.")
 @click.option("--keyfile", type=options.PEM, metavar="PEM", help="Private key of --certfile.")
 @click.option("--lifeline", is_flag=True, hidden=True, help="Exit on end of input.")
 def endpoint(
-    host: str, port: int, profile: str | None, sets: tuple[str, ...], seed: int, lifeline: bool, **given: Any
-) -> None:
+    host: str, port: int, *, profile: str | None, sets: tuple[str, ...], seed: int, replay: Path | None,
+    lifeline: bool, **given: Any,
+) -> None:  # fmt: skip
     """Start the simulated endpoint.
 
-    It serves Anthropic Messages and OpenAI chat completions over HTTP; see `tailgauge docs simulator`.
+    It serves Anthropic Messages and OpenAI chat completions over HTTP; see `tailgauge docs simulator`. With --replay it
+    serves recorded answers instead; see `tailgauge docs keep-answers`.
     """
+    if replay is not None:
+        _check_replay()
+        _replay(replay, given, host, port, lifeline=lifeline)
+        return
     with loading():
         from tailgauge.simulator.http.server import serve
 
@@ -363,13 +379,37 @@ def endpoint(
     serve(table, seed, server, host, port, on_listening=on_listening, lifeline=lifeline)
 
 
+def _check_replay() -> None:
+    """Refuse options that recorded answers leave without effect."""
+    context = click.get_current_context()
+    for parameter, option in NOT_REPLAYED.items():
+        if context.get_parameter_source(parameter) is not ParameterSource.DEFAULT:
+            raise UsageError(f"--replay: recorded answers are served as they are: omit {option}")
+
+
+def _replay(path: Path, given: Mapping[str, Any], host: str, port: int, *, lifeline: bool) -> None:
+    """Serve the answers of a file."""
+    from tailgauge.rows.answer_file import read_answers
+
+    answers = read_answers(path)
+    counts = Counter(str(answer.facts.get("ended", "unknown"))[:40] for answer in answers)
+    with loading():
+        from tailgauge.simulator.http.replay import serve_replay
+
+    def on_listening(url: str) -> None:
+        click.echo(f"listening on {url}")
+        outcomes = ", ".join(f"{count:,} {ended}" for ended, count in counts.items())
+        _print_progress(f"{len(answers):,} recorded answers in turn: {plain(outcomes)}")
+
+    serve_replay(answers, server_options(given), host, port, on_listening=on_listening, lifeline=lifeline)
+
+
 def simulated(
     sets: Sequence[str], profile: str | None, options: Mapping[str, Any]
 ) -> tuple[Simulated, ServerOptions]:
     """The table `[simulated]` from `key=value` texts, and the server's options from those of the command."""
     from tailgauge.scenario import model as scenarios
     from tailgauge.simulator.engine.config import engine_of
-    from tailgauge.simulator.http.requests import ServerOptions
 
     pairs = [(_key(key), value) for key, value in map(scenarios.override, sets)]
     if profile is not None:
@@ -379,6 +419,13 @@ def simulated(
         scenarios.put(tree, key, value)
     table = scenarios.parse(tree, "--set", {key: f"--set {key}" for key, _ in pairs}).simulated
     engine_of(table)  # refuse an impossible one before anything starts
+    return table, server_options(options)
+
+
+def server_options(options: Mapping[str, Any]) -> ServerOptions:
+    """The server's options from those of the command."""
+    from tailgauge.simulator.http.requests import ServerOptions
+
     variable = options["api_key_env"]
     if variable and not os.environ.get(variable):
         raise UsageError(f"--api-key-env {variable}: that environment variable is not set")
@@ -388,7 +435,7 @@ def simulated(
         if options[option] and (why := refusal(options[option])):
             raise UsageError(f"--{option} {options[option]}: {why}")
     api_key = os.environ[variable] if variable else None
-    return table, ServerOptions(api_key=api_key, certfile=options["certfile"], keyfile=options["keyfile"])
+    return ServerOptions(api_key=api_key, certfile=options["certfile"], keyfile=options["keyfile"])
 
 
 def _key(given: str) -> str:

@@ -11,6 +11,7 @@ import os
 import secrets
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import gevent
@@ -165,12 +166,23 @@ class Run:
         who = f"worker {worker.number}"
         faults = [plain(text, MAX_NOTE) for text in record["faults"][: plugin.MAX_FAULTS]]
         self.notes.extend(f"{who}: plugin {text}" for text in faults)
+        if record.get("answers"):  # absent of a worker that keeps none
+            self._note_answers(worker)
         if worker.has_left:
             self.notes.append(f"{who} on {worker.hello['host']} ended {self._at()}: {record['why']}")
         received, written = self.part_receiver.rows.get(worker.number, {}), record["rows"]
         if not record["shared"] and all(received.get(name, 0) == rows for name, rows in written.items()):
             worker.delivered = True
             self._send("delivered", worker)
+
+    def _note_answers(self, worker: RunWorker) -> None:
+        """Say where the raw answers are that a worker kept."""
+        record = worker.record
+        path = RunFolder(Path(record["folder"])).answers(worker.number)
+        where = str(path)
+        if not record["shared"]:
+            where = f"{path} on {worker.hello['host']}, they are not transferred"
+        self.notes.append(f"worker {worker.number} kept {record['answers']:,} raw answers: {where}")
 
     def _join(self, worker: RunWorker) -> None:
         """A late joiner is ready: it begins with the next slice, on the common start time."""

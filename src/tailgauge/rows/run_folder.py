@@ -72,6 +72,10 @@ class RunFolder:
         """A worker's record, so that its rows can be read without run.json."""
         return self.path / "workers" / f"{worker}.json"
 
+    def answers(self, worker: int) -> Path:
+        """The raw answers that a worker keeps where `keep_answers` asks for some."""
+        return self.path / "answers" / f"{worker}.jsonl"
+
     def part(self, table: str, worker: int, number: int | str) -> Path:
         """One part; `all` is the compacted one."""
         return self.path / table / f"part-{worker}-{number}.parquet"

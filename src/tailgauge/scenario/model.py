@@ -150,6 +150,8 @@ class Scenario(Table):
     """timestamp source: the `kernel` (Linux), or the worker's clock at the read (`user`), as most clients do"""
     reader: Literal["compiled", "python"] = "compiled"
     """what reads the sockets: a `compiled` thread that a busy worker cannot delay, where it was built, or `python`"""
+    keep_answers: int | None = Field(None, ge=1, le=1000)
+    """keep the raw bytes of so many answers of each worker, and of the first of each outcome; see `tailgauge docs keep-answers`"""
     plugins: Annotated[tuple[str, ...], Field(strict=False, max_length=MANY)] = ()
     """plugins that it needs, by file or name; loaded only with `--plugin` or `--allow-plugins`, see `tailgauge docs plugins`"""
     target: Target = Field(default_factory=Target)

@@ -20,6 +20,7 @@ from gevent.event import Event
 from tailgauge.clock import monotonic_ns
 from tailgauge.protocol_violations import COMPRESSED, FRAMING, HEAD_TOO_LARGE, NOT_HTTP, TOO_LARGE
 from tailgauge.redaction import shown
+from tailgauge.transport.capture import Capture
 from tailgauge.transport.connection import Connection
 from tailgauge.transport.http1 import Body, ChunkedBody, Head, HeadSizeError, WireError, is_event_stream
 from tailgauge.transport.reader import READER, Plain, take_texts
@@ -148,6 +149,8 @@ class Exchange:
     _last_read_at = _decoded = 0
     _changed: Event | None = None  # where a greenlet waits
     _release: Release | None = None
+    capture: Capture | None = None  # keeps the raw bytes
+    _captured = 0  # reads kept undecoded that the capture has
 
     def __init__(
         self, decoder: Decoder | None = None, bytes_per_s: float | None = None, held: HeldBytes | None = None
@@ -177,6 +180,8 @@ class Exchange:
         """Bytes of the response: the head first, then the body."""
         self.reads += 1
         if self._body is None:
+            if self.capture is not None:
+                self.capture.add(data, arrived_at_ns)
             self._on_head(data, arrived_at_ns, read_at_ns, empty_at_ns)
             return
         self._keep_read((data, arrived_at_ns, read_at_ns, empty_at_ns))
@@ -201,6 +206,8 @@ class Exchange:
 
     def on_end(self, error: str | None) -> None:
         """The peer closed the connection, or it failed."""
+        if self.capture is not None:
+            self.capture.peer_closed(error)
         if self._body is None:
             stale = self.connection is not None and self.connection.used and self.first_byte_at_ns is None
             kind = STALE if stale else "closed"
@@ -241,6 +248,7 @@ class Exchange:
             self._close_and_finish()
         elif rest or self._body.done:
             self._kept.append((rest, arrived, read_at, empty_at))
+            self._captured = 1  # with the head
             self.advance()
         self._wake()
 
@@ -333,6 +341,10 @@ class Exchange:
     def _decode_kept(self, body: Body) -> None:
         """Decode the reads kept so far. Raises WireError."""
         kept = self._kept
+        if self.capture is not None:
+            for piece, arrived_at_ns, *_ in kept[self._captured :]:
+                self.capture.add(piece, arrived_at_ns)
+            self._captured = 0
         data, *stamps, empty_at = zip(*kept, strict=True)
         kept.clear()
         self._kept_bytes = 0
@@ -390,6 +402,8 @@ class Exchange:
     def _store_texts(self, body: Body, last: bytes) -> None:
         """Let the reader decode what comes, as long as it is plain; `last` was decoded last."""
         stream, connection = self._stream, self.connection
+        if self.capture is not None:
+            return  # it takes the bytes of each read
         if not self._at_leisure or stream is None or connection is None or connection.listener is not self:
             return
         if body.between and not self._user_clock and (common := stream.plain(last)) is not None:

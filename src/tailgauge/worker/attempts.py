@@ -39,6 +39,7 @@ from tailgauge.transport.stopwatch import watched_by
 from tailgauge.worker.attempt_row import RequestRef, begun, fill
 from tailgauge.worker.cache_tracker import CacheBook, CacheNote
 from tailgauge.worker.counters import Counters, pace_ms
+from tailgauge.worker.kept_answers import KeptAnswers
 from tailgauge.worker.outcome import Outcome, outcome, retry_after_s, should_retry
 from tailgauge.worker.timers import SLICE_NS, Later, yield_to_hub
 
@@ -78,6 +79,7 @@ class Attempts:
         self._run_id, self._endpoints, self._deadline_s = run_id, endpoints, deadline_s
         self._recorder, self._counters, self._cache = recorder, counters, cache
         self._held, self.later = HeldBytes(), Later()
+        self.answers: KeptAnswers | None = None  # where raw answers are to be kept
         self.last_row: AttemptRow | None = None
         self.open: dict[Key, _Open] = {}  # in the order of their begin; until their rows are made
         self._deadline: Any = None  # one timer: the deadlines are in the order of the begins
@@ -98,6 +100,8 @@ class Attempts:
         decoder = endpoint.decoder(call)
         decoder.share_memory(self._counters.conversations)
         exchange = Exchange(decoder, call.bytes_per_s, self._held)
+        if self.answers is not None:
+            exchange.capture = self.answers.capture()
         leg, key = send.leg, (origin.request_id, send.leg, attempt)
         started = _Open(origin, send, attempt, endpoint, exchange, decoder, post, monotonic_ns(), key)
         bounded = self.guard is not None and not self.guard.is_of_calls_only
@@ -238,6 +242,8 @@ class Attempts:
         self._recorder.chunks(*key, decoder.taken, decoder.fresh)  # the last: no others are to be made
         self._recorder.attempt(row)
         self.last_row = row
+        if self.answers is not None:
+            self.answers.ended(row, exchange)
         del self.open[key]
         self._counters.reads += exchange.reads
         self._note_reads(one)

@@ -47,6 +47,7 @@ from tailgauge.worker import counters, health, part_sender, timers
 from tailgauge.worker.attempts import Attempts
 from tailgauge.worker.cache_tracker import CacheBook
 from tailgauge.worker.dispatcher import Dispatcher
+from tailgauge.worker.kept_answers import KeptAnswers
 from tailgauge.worker.preflight_calls import try_out
 
 log = logging.getLogger("tailgauge")
@@ -80,6 +81,9 @@ class Task:
         cache = CacheBook.of(self.scenario, alone=plan["alone"], simulated=target.url == SIMULATED)
         deadline_s = limits.attempt_deadline_s
         self.attempts = Attempts(self.run_id, endpoints, self.recorder, self.counters, deadline_s, cache)
+        if self.scenario.keep_answers is not None:
+            path = self.folder.answers(self.number)
+            self.attempts.answers = KeptAnswers(path, self.scenario.keep_answers)
         self._prices = {model: Price.of_plain(price) for model, price in plan["prices"].items()}
         self.attempts.on_exhausted = self._on_exhausted
         self._limits = health.ProcessLimits()
@@ -236,6 +240,8 @@ class Task:
             self.attempts.record_open()
             self.recorder.flush()
         self.recorder.check()
+        if self.attempts.answers is not None:
+            self.attempts.answers.check()
         if self._limits.is_short():
             self.on_error(MemoryError())
 
@@ -310,6 +316,7 @@ class Task:
             self._state = "drained" if self._state == "running" else self._state
         except RecorderError as error:
             self._state, self._why = "failed", "; ".join(filter(None, (self._why, str(error))))
+        self._close_answers()
         POLLS.stop()
         for transport in self._transports:
             transport.close()
@@ -323,6 +330,16 @@ class Task:
         where = "sent to the master" if is_sent else f"in {self.folder.path}"
         log.info("done: %s; rows are %s", self.counters.text(), where)
         self._send("drained", {**self._counters_message(), "record": self._record()})
+
+    def _close_answers(self) -> None:
+        """Write what is left of the raw answers that are kept."""
+        if self.attempts.answers is None:
+            return
+        try:
+            self.attempts.answers.close()
+        except RecorderError as error:
+            self._state = "failed"
+            self._why = "; ".join(filter(None, (self._why, str(error))))
 
     def leave(self, reason: str, *, master_gone: bool) -> None:
         """End now: close open requests, and transfer the rows if the master accepts them soon."""
@@ -350,6 +367,7 @@ class Task:
 
     def _record(self) -> dict[str, Any]:
         sender, recorder = self.part_sender, self.recorder
+        answers = self.attempts.answers
         return {
             "schema_version": SCHEMA_VERSION,
             "worker": self.number, "name": self._name, "host": platform.node(), "pid": os.getpid(),
@@ -359,6 +377,7 @@ class Task:
             "rows": dict(recorder.written), "unwritten": dict(recorder.unwritten), "shared": self._shared,
             "unshipped": sender.unshipped, "refused": sender.refused,
             "faults": list(self.dispatcher.faults.texts.values()),
+            "answers": None if answers is None else answers.written,
             "folder": str(self.folder.path), "cpu_s": {**self._cpu_s, "writer": recorder.cpu_s},
         }  # fmt: skip
 

@@ -11,7 +11,8 @@ import selectors
 import signal
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any
 
 from aiohttp import web
 
@@ -21,7 +22,7 @@ from tailgauge.scenario.simulated import Simulated
 from tailgauge.simulator.http.requests import ServerOptions, listen
 from tailgauge.simulator.http.routes import application
 
-_BACKLOG = 4096  # a burst of arrivals waits in the kernel; it caps this at net.core.somaxconn
+BACKLOG = 4096  # a burst of arrivals waits in the kernel; it caps this at net.core.somaxconn
 _MAX_HEADERS = 64  # an SDK sends some twenty, of 8 kB at most
 _SHUTDOWN_S = 0.4  # aiohttp waits for it twice: for open streams to end, then for their cancellation
 
@@ -36,13 +37,9 @@ def serve(
     """
 
     async def until_stopped() -> None:
-        tls = _tls(options)
+        tls = tls_of(options)
         loop = asyncio.get_running_loop()
-        stop = asyncio.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):
-            loop.add_signal_handler(number, stop.set)
-        if lifeline:
-            threading.Thread(target=_watch_stdin, args=(loop, stop), daemon=True).start()
+        stop = stop_event(lifeline=lifeline)
         runner = web.AppRunner(
             application(table, seed, options), access_log=None, keepalive_timeout=options.keepalive_s,
             max_headers=_MAX_HEADERS, shutdown_timeout=_SHUTDOWN_S,
@@ -58,21 +55,47 @@ def serve(
         finally:
             await runner.cleanup()
 
+    run_until_stopped(until_stopped())
+
+
+def run_until_stopped(service: Coroutine[Any, Any, None]) -> None:
+    """Run a server with fine timers, and with as many descriptors as the system allows."""
     _raise_descriptor_limit()
     with asyncio.Runner(loop_factory=lambda: asyncio.SelectorEventLoop(FineSelector())) as event_loop:
-        event_loop.run(until_stopped())
+        event_loop.run(service)
+
+
+def stop_event(*, lifeline: bool) -> asyncio.Event:
+    """An event that SIGTERM and SIGINT set, with `lifeline` also the end of standard input."""
+    loop = asyncio.get_running_loop()
+    stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    if lifeline:
+        threading.Thread(target=_watch_stdin, args=(loop, stop), daemon=True).start()
+    return stop
 
 
 async def _listen(runner: web.AppRunner, host: str, port: int, tls: ssl.SSLContext | None) -> None:
     try:
-        for listener in listen(host, port, _BACKLOG):
-            await web.SockSite(runner, listener, backlog=_BACKLOG, ssl_context=tls).start()
+        for listener in listen(host, port, BACKLOG):
+            await web.SockSite(runner, listener, backlog=BACKLOG, ssl_context=tls).start()
     except OSError as error:
-        raise UsageError(f"cannot listen on {host} port {port}: {error.strerror or error}") from error
+        raise cannot_listen(host, port, error) from error
+
+
+def cannot_listen(host: str, port: int, error: OSError) -> UsageError:
+    """The error of an address that cannot be used."""
+    return UsageError(f"cannot listen on {host} port {port}: {error.strerror or error}")
 
 
 def _url(runner: web.AppRunner, tls: ssl.SSLContext | None) -> str:
-    host, port = runner.addresses[0][:2]
+    return url_of(runner.addresses[0], tls)
+
+
+def url_of(address: Sequence[Any], tls: ssl.SSLContext | None) -> str:
+    """The URL of a socket's address."""
+    host, port = address[:2]
     scheme = "http" if tls is None else "https"
     return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
@@ -83,7 +106,8 @@ def _follow_wall_clock(loop: asyncio.AbstractEventLoop) -> None:
     loop.call_later(1.0, _follow_wall_clock, loop)
 
 
-def _tls(options: ServerOptions) -> ssl.SSLContext | None:
+def tls_of(options: ServerOptions) -> ssl.SSLContext | None:
+    """TLS with the certificate of the options, if they name one."""
     if options.certfile is None:
         return None
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

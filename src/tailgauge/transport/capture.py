@@ -1,0 +1,61 @@
+"""The raw bytes of one answer, each read with its arrival time, as `--keep-answers` keeps them.
+
+An exchange with a capture sees each of its reads; without one nothing here is called. Memory is bounded for each answer
+and for all open ones of a worker. What is beyond a bound is counted and left out.
+"""
+
+from __future__ import annotations
+
+MAX_ANSWER = 1 << 20  # bytes of one answer
+MAX_OPEN = 32 << 20  # bytes of all open answers of a worker
+READ_BYTES = 200  # that a read takes beside its bytes
+CLOSED = "closed"  # the target closed the connection
+RESET = "reset"  # the connection failed
+
+
+class OpenBytes:
+    """Bytes that the captures of one worker's open calls hold."""
+
+    __slots__ = ("held", "most")
+
+    def __init__(self, most: int = MAX_OPEN) -> None:
+        self.held = 0
+        self.most = most
+
+
+class Capture:
+    """The answer of one exchange: `reads` with their arrival times, and how the peer ended the connection."""
+
+    __slots__ = ("_held", "_open", "left_out_bytes", "method", "peer_end", "reads", "size")
+
+    def __init__(self, open_bytes: OpenBytes) -> None:
+        self._open = open_bytes
+        self._held = 0
+        self.reads: list[tuple[int, bytes]] = []  # arrival in ns of the monotonic clock, and the bytes
+        self.size = 0
+        self.left_out_bytes = 0
+        self.peer_end: str | None = None  # CLOSED or RESET, where the peer ended the connection
+        self.method = ""  # of the request
+
+    def add(self, data: bytes, arrived_at_ns: int) -> None:
+        """Keep a read, or its beginning where a bound is reached; after that nothing more."""
+        room = 0
+        if not self.left_out_bytes:
+            room = min(MAX_ANSWER - self.size, self._open.most - self._open.held - READ_BYTES)
+        piece = data[: max(0, room)]
+        self.left_out_bytes += len(data) - len(piece)
+        if not piece:
+            return
+        self.reads.append((arrived_at_ns, piece))
+        self.size += len(piece)
+        self._held += len(piece) + READ_BYTES
+        self._open.held += len(piece) + READ_BYTES
+
+    def peer_closed(self, error: str | None) -> None:
+        """The peer closed the connection, or it failed with an error."""
+        self.peer_end = CLOSED if error is None else RESET
+
+    def release(self) -> None:
+        """Count its bytes no longer: the call has ended."""
+        self._open.held -= self._held
+        self._held = 0
