@@ -13,11 +13,12 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, cast
 
 from tailgauge.call import JOB_FETCH
 from tailgauge.dry_run.driver import Delivery, DryEndpoint, EventQueue
+from tailgauge.dry_run.received import Received, response_of
+from tailgauge.ends import End, class_of_end
 from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Send
 from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder
 from tailgauge.protocols.event_ids import EventIds
@@ -80,6 +81,8 @@ class Attempt:
         self._ended = self._written = self._is_over = False
         self.aborted_at_ns: int | None = None
         self._text: str | None = None
+        self._received: Received | None = None  # of an answer that was decoded
+        self._result = Outcome(schema.CENSORED)
         self._location: str | None = None
         self._row = row = begun(
             origin, send, number, protocol=target.protocol, model=target.model, at_ns=now_ns
@@ -156,20 +159,39 @@ class Attempt:
     def on_end(self) -> None:
         """The response is over."""
         exchange, fault = self._exchange, self._exchange.fault
-        if fault.ending == END_MARK:
-            content = bool(exchange.request.max_tokens)
-            self._end(Outcome(schema.OK if content else schema.EMPTY), finished=True)
-        elif fault.ending == ERROR_EVENT:
-            refused = exchange.failure(fault.status)
-            if exchange.request.stream:
-                error = self._error_of(refused, 500)
-                self._end(Outcome(schema.STREAM_ERROR, error.error_type, refused.message))
-            else:
-                self._refuse(refused)
+        if fault.ending == ERROR_EVENT and not exchange.request.stream:
+            self._refuse(exchange.failure(fault.status))
+        elif fault.ending in {END_MARK, ERROR_EVENT} and not exchange.is_plain:
+            received = self._receive()
+            self._end(received.outcome(), finished=fault.ending == END_MARK)
+        elif fault.ending == END_MARK:
+            self._end(self._outcome_of_end(), finished=True)
         elif exchange.request.stream:
             self._end(Outcome(schema.TRUNCATED, "no_end_mark" if fault.ending == CUT else "reset"))
         else:
             self._end(Outcome(schema.CONNECT_ERROR, "reset", "the connection was lost"))
+
+    def _receive(self) -> Received:
+        """Decode what has arrived by now."""
+        assert self._delivery is not None
+        received = self._received = Received(self._exchange, self._send.call)
+        received.read(self._delivery.pieces(self._attempts.queue.now_ns()))
+        return received
+
+    def _outcome_of_end(self) -> Outcome:
+        """What an answer whose end mark has come says of its end."""
+        exchange = self._exchange
+        call = self._send.call
+        end = End(
+            protocol=exchange.wire.NAME,
+            stop_reason=exchange.reply.reason(exchange.wire.STOP_REASONS),
+            has_content=bool(exchange.request.max_tokens),
+            output_tokens=exchange.request.max_tokens,
+            max_tokens=call.max_tokens,
+            ends_naturally=call.ends_naturally,
+        )
+        ended = class_of_end(end)
+        return Outcome(ended.ended, ended.error_type)
 
     def on_over(self) -> None:
         """The endpoint is through with it."""
@@ -181,7 +203,7 @@ class Attempt:
     def _headers(self, status: int) -> None:
         row, now_ns = self._row, self._attempts.queue.now_ns()
         row.status, row.headers_at_ns, row.first_byte_at_ns = status, now_ns, now_ns
-        response = _response(status, self._exchange.headers)
+        response = response_of(status, self._exchange.headers)
         row.rate_limit_headers, row.retry_after_s = rate_limit_headers(response), retry_after_s(response)
 
     def _about_job(self, body: bytes) -> None:
@@ -196,22 +218,27 @@ class Attempt:
         if call.kind == JOB_FETCH:
             row.input_tokens, row.output_tokens = exchange.row.input_tokens, exchange.row.output_tokens
         self._text, self._location = decoder.text, exchange.headers.get("location")
-        self._end(outcome(_response(status, exchange.headers, body), decoder))
+        self._end(outcome(response_of(status, exchange.headers, body), decoder))
 
     def _refuse(self, refused: Refused) -> None:
+        exchange = self._exchange
+        if refused.in_band:
+            self._headers(200)
+            received = self._received = Received(exchange, self._send.call)
+            event = exchange.error_event(refused, has_begun=False)
+            received.read([(self._attempts.queue.now_ns(), event)])
+            self._end(received.outcome())
+            return
         self._headers(refused.status)
-        self._end(self._error_of(refused, refused.status))
-
-    def _error_of(self, refused: Refused, status: int) -> Outcome:
-        """What a client makes of an error body."""
-        body = self._exchange.wire.error_body(refused, "")
-        return outcome(_response(status, self._exchange.headers, body), cast("StreamDecoder", None))
+        response = response_of(refused.status, exchange.headers, exchange.wire.error_body(refused, ""))
+        self._end(outcome(response, cast("StreamDecoder", None)))
 
     def _end(self, result: Outcome, *, finished: bool = False) -> None:
         attempts, row, now_ns = self._attempts, self._row, self._attempts.queue.now_ns()
         if self._send.call.event_ids is not None and self._delivery is not None:
             result = self._of_pieces(self._send.call.event_ids, self._delivery, result)
         self._ended = True
+        self._result = result
         self._timer.cancel()
         del attempts.open[self._key]
         if attempts.book is not None:
@@ -221,7 +248,7 @@ class Attempt:
         row.error_type, row.error_body = result.error_type, result.error_body
         row.limit_kind = result.limit_kind
         self._until_ns, self._finished = now_ns, finished
-        text = text_of(self._exchange) if finished and self._send.call.keep_text else self._text
+        text = self._text_at_end(finished=finished)
         self._write()
         after_s, had_content = row.retry_after_s, row.first_content_at_ns is not None
         self._post(
@@ -229,6 +256,12 @@ class Attempt:
                 self._leg, self._number, now_ns, row.ended, after_s, None, text, self._location, had_content
             )
         )
+
+    def _text_at_end(self, *, finished: bool) -> str | None:
+        """The answer, where it is to be kept."""
+        if self._received is not None and self._send.call.keep_text:
+            return self._received.decoder.text
+        return text_of(self._exchange) if finished and self._send.call.keep_text else self._text
 
     def _of_pieces(self, ids: EventIds, delivery: Delivery, result: Outcome) -> Outcome:
         """What the ids of the events say, as in a decoder."""
@@ -245,21 +278,18 @@ class Attempt:
             return
         self._written = True
         store, delivery, exchange = self._attempts.store, self._delivery, self._exchange
-        if delivery is not None:
+        if delivery is not None and self._received is None and not exchange.is_plain:
+            self._received = Received(exchange, self._send.call)
+            self._received.read(delivery.pieces(self._until_ns))
+        if self._received is not None:
+            store.chunks(self._key, self._received.fill(self._row, self._result))
+        elif delivery is not None:
             chunks = fill(self._row, exchange, delivery, self._until_ns, finished=self._finished)
             store.chunks(self._key, chunks)
+        if delivery is not None:
             delivery.log_chunks()
         store.attempt(self._row)
         store.server_log(exchange.row)
-
-
-def _response(status: int, headers: Mapping[str, str], body: bytes = b"") -> Any:
-    """A response as `outcome` reads it."""
-    pairs = [(name.encode(), value.encode()) for name, value in headers.items()]
-    first = dict(reversed(pairs))
-    return SimpleNamespace(
-        status=status, plain_body=body, headers=pairs, aborted=None, cut=None, header=lambda name: first.get(name, b"")
-    )  # fmt: skip
 
 
 # --- the row of a call: what only a socket has is null or 0 ----------------------------------------------------
@@ -323,8 +353,8 @@ def _usage(row: AttemptRow, exchange: Exchange, *, finished: bool) -> None:
 
 
 def _finish(row: AttemptRow, exchange: Exchange, at_ns: int) -> None:
-    plan, reason = exchange.reply.plan, exchange.reply.stop_reason
-    row.stop_reason = exchange.wire.STOP_REASONS.get(reason, reason)
+    plan = exchange.reply.plan
+    row.stop_reason = exchange.reply.reason(exchange.wire.STOP_REASONS)
     row.stopped_at_ns = at_ns if exchange.request.stream else None
     if plan is not None and plan.thinking_tokens:
         row.thinking_tokens = plan.thinking_tokens

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from heapq import heappop, heappush
 from typing import Protocol
@@ -22,8 +23,9 @@ from tailgauge.scenario.simulated import Simulated
 from tailgauge.simulator.behaviours import gateway, tokens
 from tailgauge.simulator.behaviours.faults import END_MARK
 from tailgauge.simulator.core.answer import Answer, answer_to
+from tailgauge.simulator.core.encoding import Encoding
 from tailgauge.simulator.core.endpoint import Endpoint
-from tailgauge.simulator.core.exchange import Exchange
+from tailgauge.simulator.core.exchange import Exchange, whole
 from tailgauge.simulator.engine.config import EngineConfig
 from tailgauge.simulator.protocols import anthropic
 from tailgauge.simulator.protocols.request import CallRequest, Refused
@@ -139,6 +141,25 @@ class Delivery:
         every = zip(times, sizes, answer.pieces.kinds(len(times)), strict=True)
         rows = [(at_ns, size, kind) for at_ns, size, kind in every if kind is not None]
         return [row[0] for row in rows], [row[1] for row in rows], [row[2] for row in rows]
+
+    def pieces(self, until_ns: int) -> list[tuple[int, bytes]]:
+        """Times and bytes of what was there by then, in their order."""
+        answer = self.answer
+        opens_ns = answer.opens_ns
+        is_held = self._holds and not self._ended
+        if opens_ns is None or opens_ns > until_ns or is_held:
+            return []
+        if not answer.streams:
+            return [(until_ns, whole(answer.exchange))] if self._ended else []
+        encoding = Encoding(answer, chunked=False)
+        sent = [(opens_ns, encoding.head())]
+        for index, at_ns in enumerate(answer.due_ns[: bisect_right(answer.due_ns, until_ns)]):
+            sent.append((at_ns, encoding.chunk(index)))
+        if self._ended:
+            sent.append((until_ns, encoding.end()))
+        if self._holds:
+            sent = [(until_ns, data) for _, data in sent]
+        return [(at_ns, data) for at_ns, data in sent if data]
 
     def log_chunks(self) -> None:
         """Complete the endpoint's row: nothing more happens to the call."""
@@ -273,7 +294,7 @@ class DryEndpoint:
             return Delivery(answer_to(exchange), client, self._queue, call.watch_chunks)
         except Refused as refused:
             row = exchange.row
-            row.status = refused.status
+            exchange.log_refusal(refused)
             row.headers_at_ns = row.ended_at_ns = now_ns
             raise
 
@@ -284,10 +305,11 @@ class DryEndpoint:
             # Messages of text only: nothing but their size is looked at.
             count = sum(tokens.count(part.text) for message in prompt.messages for part in message.parts)
             thinks = call.thinking != "off"
-            exchange.accept(CallRequest(model, call.max_tokens, count, call.stream, thinking=thinks), {})
+            request = CallRequest(model, call.max_tokens, count, call.stream, include_usage=True, thinking=thinks)
+            exchange.accept(request, {})
         else:
             body = messages_body(call, prompt, model) | {"stream": call.stream}
-            exchange.accept(anthropic.parse(body, _VERSION), body)
+            exchange.accept(replace(anthropic.parse(body, _VERSION), include_usage=True), body)
 
     # --- the driver of the core, and what moves by itself beside the queue ------------------------------------
 

@@ -16,7 +16,14 @@ from typing import Any
 from tailgauge.rows.schema import ServerLogRow
 from tailgauge.simulator.behaviours import content, jobs, tokens
 from tailgauge.simulator.behaviours.billing import PromptTokens
-from tailgauge.simulator.behaviours.faults import BY_ITSELF, BY_LIMIT, NO_FAULT, REFUSAL, Fault
+from tailgauge.simulator.behaviours.faults import (
+    BY_ITSELF,
+    BY_LIMIT,
+    ERROR_EVENT,
+    NO_FAULT,
+    REFUSAL,
+    Fault,
+)
 from tailgauge.simulator.behaviours.latency import draw_key
 from tailgauge.simulator.behaviours.limits import Charge, Decision
 from tailgauge.simulator.behaviours.prefix_cache import Lookup, Prompt
@@ -201,6 +208,13 @@ class Exchange:
         steps = served.steps(name, self.reply, self.served, self.search)
         steps += spellings.steps(self.spellings, name, self.reply)
         return Rewriter(steps) if steps else None
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the answer is written as usual, and ends by itself or by its limit."""
+        is_as_usual = not (self.spellings or self.served or self.search or self.reply.diagnostics)
+        is_complete = self.fault.ending != ERROR_EVENT and self.fault.stop is None
+        return is_as_usual and is_complete
 
     @property
     def delay_ns(self) -> int:
