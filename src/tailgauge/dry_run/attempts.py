@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from typing import Any, cast
 
+from tailgauge import vendors
 from tailgauge.call import JOB_FETCH
 from tailgauge.dry_run.driver import Delivery, DryEndpoint, EventQueue
 from tailgauge.dry_run.received import Received, response_of
@@ -182,8 +183,10 @@ class Attempt:
         """What an answer whose end mark has come says of its end."""
         exchange = self._exchange
         call = self._send.call
+        protocol = self._row.protocol
         end = End(
-            protocol=exchange.wire.NAME,
+            protocol=protocol,
+            needs_reason=protocol in vendors.TABLE["ends"],
             stop_reason=exchange.reply.reason(exchange.wire.STOP_REASONS),
             has_content=bool(exchange.request.max_tokens),
             output_tokens=exchange.request.max_tokens,
@@ -344,8 +347,10 @@ def _usage(row: AttemptRow, exchange: Exchange, *, finished: bool) -> None:
     if not finished and not (exchange.wire.PROMPT_USAGE_FIRST and exchange.request.stream):
         return
     prompt = exchange.prompt_tokens
-    row.input_tokens, row.cache_read_input_tokens = prompt.input_tokens, prompt.read
-    row.cache_creation_input_tokens = prompt.creation_5m + prompt.creation_1h
+    row.input_tokens = prompt.input_tokens
+    if exchange.reply.prompt is not None or exchange.wire.CACHE_LIVES:
+        row.cache_read_input_tokens = prompt.read
+        row.cache_creation_input_tokens = prompt.creation_5m + prompt.creation_1h
     if exchange.reply.prompt is not None and exchange.wire.CACHE_LIVES:
         row.cache_creation_5m_input_tokens = prompt.creation_5m
         row.cache_creation_1h_input_tokens = prompt.creation_1h

@@ -31,7 +31,7 @@ from tailgauge.simulator.behaviours.resumption import IGNORED, Stream
 from tailgauge.simulator.behaviours.search import Search
 from tailgauge.simulator.core.endpoint import Endpoint
 from tailgauge.simulator.core.metrics import ABORT, ERROR, LENGTH, STOP, CallMeter
-from tailgauge.simulator.protocols import anthropic, served, spellings
+from tailgauge.simulator.protocols import served, spellings
 from tailgauge.simulator.protocols.error_shapes import error_in_stream
 from tailgauge.simulator.protocols.prefix import block_prompt, marked_prompt
 from tailgauge.simulator.protocols.request import CallRequest, Refused, Reply
@@ -108,7 +108,9 @@ class Exchange:
 
     def _stop_early(self, fault: Fault) -> None:
         """Shorten the answer to what it has when it stops, for the reason of a fault."""
-        count = min(self.request.max_tokens, fault.stops_after * self.endpoint.table.tokens_per_chunk)
+        least = self.wire.REFUSAL_CHUNKS if fault.stop == REFUSAL else 0
+        chunks = max(fault.stops_after, least)
+        count = min(self.request.max_tokens, chunks * self.endpoint.table.tokens_per_chunk)
         self.request = replace(self.request, max_tokens=count)
         plan = None if fault.stop == REFUSAL else self._plan(self.request)
         self.reply = replace(
@@ -160,7 +162,7 @@ class Exchange:
             self.refuse(self.fault.status, now_ns)
         if self.fault.stop is not None and self.request.max_tokens:
             self._stop_early(self.fault)
-        if self.wire.NAME == anthropic.NAME:
+        if self.wire.SERVER_TOOLS:
             self.search = endpoint.searches.draw(self.key)
         self._meter = endpoint.meters.received(self.row.received_at_ns, request.input_tokens)
 

@@ -37,6 +37,8 @@ OVERLOADED_STATUS = 529
 SIGNATURES = True
 PROMPT_USAGE_FIRST = True
 CACHE_LIVES = True
+SERVER_TOOLS = True
+REFUSAL_CHUNKS = 0
 STOP_REASONS: Mapping[str, str] = {}
 
 VERSIONS = ("2023-06-01", "2026-10-21")
@@ -157,7 +159,7 @@ def closing(reply: Reply) -> bytes:
 
 def whole(reply: Reply, contents: Sequence[str]) -> bytes:
     """The body of an answer that is not streamed, with the content of each of its blocks."""
-    if not reply.request.max_tokens:
+    if not reply.request.max_tokens and reply.stop is None:
         return checks.to_json(_message(reply, [], "max_tokens", 0))
     blocks = [_block(reply, number, content) for number, content in enumerate(contents)]
     message = _message(reply, blocks, reply.reason(STOP_REASONS), reply.request.max_tokens)

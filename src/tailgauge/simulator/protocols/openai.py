@@ -29,6 +29,8 @@ OVERLOADED_STATUS = 503
 SIGNATURES = False
 PROMPT_USAGE_FIRST = False
 CACHE_LIVES = False
+SERVER_TOOLS = False
+REFUSAL_CHUNKS = 1  # a field of its own says that it is one
 STOP_REASONS: Mapping[str, str] = {
     "tool_use": "tool_calls", "max_tokens": "length", "end_turn": "stop", "refusal": "stop",
 }  # fmt: skip
@@ -46,7 +48,6 @@ _FORMATS = ("text", "json_object", "json_schema")
 _CHOICES = ("none", "auto", "required")
 _TOOLS = ("function", "custom")
 _DEFAULT_MAX_TOKENS = 16
-_REFUSAL = "I cannot help with that."
 _ERROR_CODES = {
     401: "invalid_api_key", 404: "unknown_url", 405: "method_not_supported", 413: "request_too_large",
     429: "rate_limit_exceeded", 503: "engine_overloaded",
@@ -116,12 +117,8 @@ def between(reply: Reply, block: int) -> bytes:
 
 def closing(reply: Reply) -> bytes:
     """The finish reason, the usage where asked for, and the end mark."""
-    events = b""
-    if reply.is_refusal and not reply.request.max_tokens:
-        events = _event(_choice(reply, {"refusal": _REFUSAL}))  # without any text it would be no refusal
     reason = reply.reason(STOP_REASONS)
-    if reason is not None:
-        events += _event(_choice(reply, {}, reason))
+    events = b"" if reason is None else _event(_choice(reply, {}, reason))
     if reply.request.include_usage:
         events += _event(_chunk(reply, []) | {"usage": _usage(reply)})
     return events + b"data: [DONE]\n\n"
@@ -140,7 +137,7 @@ def whole(reply: Reply, contents: Sequence[str]) -> bytes:
         if texts[TOOL_JSON]:
             message["tool_calls"] = [_call(reply, text) for text in texts[TOOL_JSON]]
     if reply.is_refusal:
-        message["refusal"] = message["content"] or _REFUSAL
+        message["refusal"] = message["content"]
         message["content"] = None
     reason = reply.reason(STOP_REASONS)
     choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": reason}

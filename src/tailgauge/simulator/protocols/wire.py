@@ -25,6 +25,8 @@ class Wire(Protocol):
     SIGNATURES: bool  # whether thinking ends with a delta of its own, its signature
     PROMPT_USAGE_FIRST: bool  # whether the first event of a stream has the usage of the prompt
     CACHE_LIVES: bool  # whether usage splits cache writes by their life
+    SERVER_TOOLS: bool  # whether the server can search before it answers
+    REFUSAL_CHUNKS: int  # chunks that a refusal has at least
     STOP_REASONS: Mapping[str, str]  # where the protocol's names differ from those of `Reply.stop_reason`
 
     def parse(self, body: dict[str, Any], version: str = "", /) -> CallRequest:
