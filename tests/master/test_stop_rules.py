@@ -55,7 +55,9 @@ class Workers:
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-@pytest.mark.parametrize("how", ["server_error", "rate_limited", "timeout", "truncated", "empty"])
+@pytest.mark.parametrize(
+    "how", ["server_error", "rate_limited", "timeout", "truncated", "empty", "refused", "filtered", "aborted"]
+)
 def test_a_target_that_fails_is_spared_after_a_few_seconds_whatever_the_number_of_workers(workers, how):
     run = Workers(workers)
     assert run.until_stopped(20, ok=10) == (0, "")
@@ -91,6 +93,11 @@ def test_requests_whose_user_left_and_open_ones_do_not_count():
     assert run.until_stopped(60, ok=2, cancelled=20) == (0, "")
     run.open = 900
     assert run.until_stopped(60, cancelled=20) == (0, "")
+
+
+def test_a_cut_answer_is_complete():
+    assert Workers().until_stopped(60, cut=5, server_error=5) == (0, "")
+    assert Workers().until_stopped(60, cut=5, refused=6)[0] > 0
 
 
 def test_half_completed_is_enough():

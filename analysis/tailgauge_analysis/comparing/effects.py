@@ -110,7 +110,7 @@ def decisive(rows: Sequence[Effect], primary: Primary, metrics: Sequence[str]) -
 def named(metric: str, p: float | None, threshold: float, blocks: tuple[BlockPair, ...] = ()) -> Effect:
     """A row without figures: a percentile of a metric, or the share answered."""
     if p is None:
-        title = "Answered, of all offered"
+        title = "Complete answers, of all offered"
         return Effect(ANSWERED_SHARE, title, None, "offered", "share", None, "", POINTS, blocks)
     of = BY_NAME[metric]
     return Effect(metric, of.title, of.since, view(of), of.unit, p, percentile(p), threshold, blocks)

@@ -88,9 +88,10 @@ def _judged(f: Findings, lines: tuple[ObjectiveLine, ...]) -> Result:
     text, part = statement(line, cut), next((one for one in lines if one.name == COMPLETE), None)
     if line.name == BACKLOG and part is not None and part.outcome == INCONCLUSIVE:
         text = f"only {part.value} completed, and {text}"
-    cause = _cause_of_failure(f, line, cut) if outcome == FAIL else None
+    cause = _cause_of_failure(f, line, cut) if outcome != PASS else None
     if cause is not None:
         text = f"{cause.sentence}: {text}"
+    if cause is not None and outcome == FAIL:
         advice = cause.advice
         details = details or tuple(_causes(f))
     elif outcome == FAIL and not advice:
@@ -121,7 +122,7 @@ class _Cause:
 
 
 def _cause_of_failure(f: Findings, line: ObjectiveLine, cut: float) -> _Cause | None:
-    """Return what made an objective on complete answers fail, where it is how answers ended."""
+    """Return what keeps an objective on complete answers from passing, where it is how answers ended."""
     figure = _figure(line)
     if figure not in ERRORS:
         return None

@@ -204,7 +204,7 @@ def test_answers_that_are_missing_are_a_regression() -> None:
     some = replace(run_of(9, 401), figures=(latency("ttft_sched", 0.95, 401), share(0.9)))
     most = replace(run_of(9, 401), figures=(latency("ttft_sched", 0.95, math.inf), share(0.8)))
 
-    assert judged(some).result.sentence == "Regression: Answered, of all offered -10.0 pt"
+    assert judged(some).result.sentence == "Regression: Complete answers, of all offered -10.0 pt"
     made = judged(most)
     assert made.result.sentence.startswith(
         "Regression: TTFT since scheduled p95 falls among unanswered requests"

@@ -93,6 +93,13 @@ def test_other_failures_prevail_where_they_are_more(report):
     assert "find the limit" in found.report.result.advice
 
 
+def test_a_run_too_short_to_fail_names_what_it_saw(report):
+    found = report(*[OK] * 5, REFUSED)
+
+    assert found.exit_code == Exit.INCONCLUSIVE
+    assert first_line(found).startswith("INCONCLUSIVE  16.7% of the answers were refused: 83.3% of 6 requests")
+
+
 def test_nothing_but_refusals_is_no_answer_and_no_matter_of_address_or_key(report):
     found = report(*[REFUSED] * 20)
 
