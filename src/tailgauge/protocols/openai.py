@@ -44,6 +44,8 @@ _REFUSED = {  # by the provider, of what engines take
 }
 _TEXT, _THINKING, _TOOL = KIND_CODE[TEXT], KIND_CODE[THINKING], KIND_CODE[TOOL_JSON]
 _DONE = b"[DONE]"
+_THOUGHTS = frozenset({"reasoning_content", "reasoning", "reasoning_details"})
+_OTHER_CONTENT = frozenset({"tool_calls", "function_call", "refusal", "audio"})
 _USAGE_PLACES = tuple(map(steps, vendors.TABLE["usage"]["openai"]["places"]))
 
 
@@ -259,27 +261,43 @@ def _after_finish(decoder: StreamDecoder, message_id: Any) -> None:
 
 
 def _delta(decoder: StreamDecoder, delta: dict[str, Any]) -> None:
-    get = delta.get
-    if thought := get("reasoning_content") or get("reasoning"):
-        decoder.content(_THINKING, thought)
-    elif details := get("reasoning_details"):
-        _reasoning_details(decoder, details)
-    if text := get("content"):
-        if isinstance(text, str):
-            decoder.text_delta(text)
-        else:
-            _content_list(decoder, text)
-    if calls := get("tool_calls"):
-        for call in calls:
-            _tool_call(decoder, call)
-    if call := get("function_call"):
-        decoder.tool("function_call", None)
-        decoder.content(_TOOL, _arguments(decoder, call))
-    if refusal := get("refusal"):
-        decoder.is_refusal = True
-        decoder.content(_TEXT, refusal, is_answer=False)
-    if audio := get("audio"):
-        decoder.content(_TEXT, audio.get("transcript") or audio.get("data") or "", is_answer=False)
+    has_thought = False  # gateways send the same thought under two names
+    for name, value in delta.items():
+        if not value:
+            continue
+        if name == "content":
+            if isinstance(value, str):
+                decoder.text_delta(value)
+            else:
+                _content_list(decoder, value)
+        elif name in _THOUGHTS:
+            if not has_thought:
+                _thought(decoder, value)
+            has_thought = True
+        elif name in _OTHER_CONTENT:
+            _other_content(decoder, name, value)
+
+
+def _other_content(decoder: StreamDecoder, name: str, value: Any) -> None:
+    match name:
+        case "tool_calls":
+            for call in value:
+                _tool_call(decoder, call)
+        case "function_call":
+            decoder.tool(name)
+            decoder.content(_TOOL, _arguments(decoder, value))
+        case "refusal":
+            decoder.is_refusal = True
+            decoder.content(_TEXT, value, is_answer=False)
+        case "audio":
+            decoder.content(_TEXT, value.get("transcript") or value.get("data") or "", is_answer=False)
+
+
+def _thought(decoder: StreamDecoder, value: Any) -> None:
+    if isinstance(value, list):
+        _reasoning_details(decoder, value)
+    else:
+        decoder.content(_THINKING, value)
 
 
 def _reasoning_details(decoder: StreamDecoder, details: list[dict[str, Any]]) -> None:
