@@ -47,6 +47,7 @@ SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
     lambda of: served.section(of.served),
     lambda of: latency.section(
         of.latency, of.groups, of.smaller_groups, of.streams.tokens_per_chunk_p50, first_token=of.steady.first_token,
+        cut_share=ends.cut_share(of.steady.requests),
     ),
     lambda of: throughput.section(of.evidence.throughput, of.evidence.stability, of.goodput),
     lambda of: latency_under_load.section(of.diagnosis, of.slopes),

@@ -121,6 +121,13 @@ def has_natural(scenario: Json) -> bool:
     return any(table.get("ends") == NATURAL for table in tables(scenario, "traffic").values())
 
 
+def cut_share(requests: pd.DataFrame) -> float:
+    """Return the share of the complete answers of these requests that a limit cut."""
+    complete = int(requests["ended"].isin(schema.COMPLETE).sum())
+    cut = int((requests["ended"] == schema.CUT).sum())
+    return cut / complete if complete else 0.0
+
+
 def _classes(ended: pd.Series[str]) -> dict[str, int]:
     counts = ended.value_counts()
     return {name: int(counts[name]) for name in VERBS if name in counts.index}

@@ -22,7 +22,7 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.proportions import proportion
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Mask, Quantile
 from tailgauge_analysis.text.cells import quantile_cell, quantiles_text, share_cell
-from tailgauge_analysis.text.formatting import count, percentile, plain, plural
+from tailgauge_analysis.text.formatting import count, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import parsed
 from tailgauge_analysis.text.section import Cell, Section, Table, Value
 
@@ -39,9 +39,15 @@ COMPUTED = (
 
 
 def section(
-    rows: Sequence[Row], groups: Sequence[Group], smaller_groups: int, tokens_per_chunk: float | None, *, first_token: str
-) -> Section:  # fmt: skip
-    """The section."""
+    rows: Sequence[Row],
+    groups: Sequence[Group],
+    smaller_groups: int,
+    tokens_per_chunk: float | None,
+    *,
+    first_token: str,
+    cut_share: float,
+) -> Section:
+    """Return the section; `cut_share`: of the complete answers, those that a limit cut."""
     successes = shown(rows, SUCCESSES, tokens_per_chunk)
     if not successes:
         return Section("latency", "Latency", "No request succeeded in the steady stage: there is no latency.")
@@ -55,6 +61,9 @@ def section(
     if everything:
         lost = f"{count(everything[0].without_answer)} of {plural(everything[0].n, 'request')} without an answer count as slowest"
         notes.append(f"{lost}. {AMONG_FAILURES}")
+    if cut_share:
+        cut = f"{share(cut_share)} of the complete answers were cut by a limit"
+        notes.append(f"{cut}: their end to end is that of a shorter answer.")
     answer = _answer((everything or successes)[0])
     return Section("latency", "Latency", answer, (), tuple(tables), ("tail", "heat"), tuple(notes), COMPUTED)
 

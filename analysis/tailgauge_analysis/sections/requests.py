@@ -120,6 +120,8 @@ def failures(frames: Frames) -> tuple[list[Failure], int]:
     """The most frequent kinds, and how many attempts are of others."""
     attempts = frames.attempts
     bad = attempts[(attempts["stage"] != schema.PREFLIGHT) & ~attempts["ended"].isin(_FINE)]
+    # An answer without an error has ended by the reason that it gives.
+    bad = bad.assign(error_type=bad["error_type"].fillna(bad["stop_reason"]))
     by_kind = bad.groupby(["ended", "status", "error_type", "limit_kind"], dropna=False)
     kinds = sorted((_kind(rows) for _, rows in by_kind), key=lambda kind: -kind.attempts)
     return kinds[:MOST], sum(kind.attempts for kind in kinds[MOST:])

@@ -25,6 +25,7 @@ from tailgauge_analysis.sections.ends import (
     ENDED_BY_TARGET,
     REFUSED_ADVICE,
     advice_of_cut,
+    cut_share,
     percent,
 )
 from tailgauge_analysis.sections.findings import ARRIVAL, Findings, remarks
@@ -70,7 +71,7 @@ def result(f: Findings) -> Result:
 def _judged(f: Findings, lines: tuple[ObjectiveLine, ...]) -> Result:
     """By the objectives, complete answers first."""
     outcome = section.worst(line.outcome for line in lines)
-    cut = _cut_share(f)
+    cut = cut_share(f.steady.requests)
     if outcome == PASS and len(lines) > 1:
         text = f"{len(lines)} of {len(lines)} objectives met"
         if cut:
@@ -152,13 +153,6 @@ def _prevailing_end(f: Findings) -> _Cause | None:
         part = percent(aborted / answers)
         return _Cause(f"{part} of the answers were aborted by the engine", ABORTED_ADVICE)
     return None
-
-
-def _cut_share(f: Findings) -> float:
-    """Return the share of the complete answers that a limit cut."""
-    ended = f.steady.requests["ended"]
-    complete = int(ended.isin(schema.COMPLETE).sum())
-    return int((ended == schema.CUT).sum()) / complete if complete else 0.0
 
 
 def statement(line: ObjectiveLine, cut: float = 0.0) -> str:

@@ -118,6 +118,35 @@ def test_a_cut_answer_is_complete_and_the_first_line_says_how_many_were_cut(repo
     assert (found.report.result.outcome, found.exit_code) == (PASS, Exit.OK)
 
 
+def test_a_cut_answer_counts_in_latencies_and_its_section_says_so(report):
+    found = report(*[OK, CUT] * 40)
+    ttft = next(one for one in found.data["latency"] if one["metric"] == "ttft")
+
+    assert (ttft["n"], ttft["percentiles"]["p50"]["value"]) == (80, 100)
+    assert any("50.0% of the complete answers were cut" in note for note in section_of(found, "latency").notes)
+
+
+@pytest.mark.parametrize("attempt", [REFUSED, FILTERED, ABORTED])
+def test_a_fast_refusal_is_slower_than_any_answer(report, attempt):
+    """A quarter of the requests got one: the p95 of all that was offered lies among them."""
+    found = report(*[OK, OK, OK, attempt] * 30)
+    rows = {(one["metric"], one["population"], one["since"]): one for one in found.data["latency"]}
+
+    assert rows["ttft", "completed", "scheduled"]["n"] == 90
+    assert rows["ttft", "offered", "scheduled"]["percentiles"]["p95"]["value_is"] == "failed"
+    assert rows["e2e", "offered", "scheduled"]["percentiles"]["p50"]["value_is"] == "value"
+    assert found.data["run"]["completed_per_s"] == pytest.approx(90 / 100)
+    assert found.data["run"]["steady_ok"] == found.data["run"]["steady_complete"] == 90
+
+
+def test_the_errors_name_the_reason_of_an_answer_without_an_error(report):
+    found = report(*[OK] * 20, *[REFUSED] * 3, *[UNNAMED] * 2)
+
+    assert [(one["ended"], one["error_type"], one["attempts"]) for one in found.data["errors"]] == [
+        ("refused", "refusal", 3), ("aborted", "no_finish_reason", 2),
+    ]  # fmt: skip
+
+
 def test_several_objectives_that_are_met_do_not_hide_what_was_cut(report):
     slo = {"quick": {"metric": "ttft", "quantile": 0.5, "max_ms": 1000.0}}
     found = report(*[OK, CUT] * 10, slo=slo)

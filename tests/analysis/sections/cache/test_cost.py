@@ -21,6 +21,7 @@ from tailgauge_analysis.sections.cache.effect import (
     CacheEffect,
 )
 from tailgauge_analysis.sections.cache.misses import Miss, causes, misses
+from tailgauge_analysis.sections.cache.section import _cost as facts_of_cost
 from tailgauge_analysis.sections.cache.shares import expiry, why_not
 
 S = 1_000_000_000
@@ -284,6 +285,7 @@ class TestCost:
         assert (alias.calls, alias.by_asked) == (2, 1)
         assert (unnamed.calls, unnamed.by_asked, unnamed.total) == (2, 0, alias.total)
         assert (took_over.calls, took_over.unpriced, took_over.why) == (1, 1, "no price for other")
+        assert "; 1 call at the price of the model that was asked for" in dict(facts_of_cost(alias))["Cost"]
 
     def test_billed_iterations_replace_the_counts_of_the_answer(self):
         """Compaction and fallback bill more than the last message says."""
@@ -316,6 +318,8 @@ class TestCost:
 
         assert found.total == 4 * one
         assert found.at_list_price == ("batch",)
+        text = dict(facts_of_cost(found))["Cost"]
+        assert text.endswith("; list price for batch, which the price file does not have")
 
     def test_writes_of_an_automatic_cache_are_counted_and_priced(self):
         """OpenAI reports what it wrote without a lifetime: 1.25 times the price of input."""
