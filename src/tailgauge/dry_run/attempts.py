@@ -281,7 +281,8 @@ class Attempt:
             return
         self._written = True
         store, delivery, exchange = self._attempts.store, self._delivery, self._exchange
-        if delivery is not None and self._received is None and not exchange.is_plain:
+        is_unread = self._received is None and self._row.status == 200 and not exchange.is_plain
+        if delivery is not None and is_unread:
             self._received = Received(exchange, self._send.call)
             self._received.read(delivery.pieces(self._until_ns))
         if self._received is not None:

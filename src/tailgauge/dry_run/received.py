@@ -21,7 +21,7 @@ from tailgauge.simulator.core.exchange import Exchange
 from tailgauge.worker import attempt_row
 from tailgauge.worker.outcome import Outcome, outcome
 
-EVENT_STREAM = ("content-type", "text/event-stream")
+EVENT_STREAM = "text/event-stream"
 Pieces = Iterable[tuple[int, bytes]]  # when each piece arrived
 
 
@@ -86,9 +86,9 @@ class Received:
             ends_naturally=call.ends_naturally,
             takes_bare_names=wire.takes_bare_names,
         )
-        headers = dict(exchange.headers)
+        headers = {exchange.wire.REQUEST_ID_HEADER: f"req_{exchange.number:024d}", **exchange.headers}
         if self._streams:
-            headers = dict([EVENT_STREAM]) | headers
+            headers["content-type"] = EVENT_STREAM
         self._response: Response = response_of(200, headers)
 
     def read(self, pieces: Pieces) -> None:
