@@ -399,7 +399,7 @@ def _replay(path: Path, given: Mapping[str, Any], host: str, port: int, *, lifel
     def on_listening(url: str) -> None:
         click.echo(f"listening on {url}")
         outcomes = ", ".join(f"{count:,} {ended}" for ended, count in counts.items())
-        _print_progress(f"{len(answers):,} recorded answers in turn: {plain(outcomes)}")
+        _print_progress(f"recorded answers in turn: {plain(outcomes)}")
 
     serve_replay(answers, server_options(given), host, port, on_listening=on_listening, lifeline=lifeline)
 
