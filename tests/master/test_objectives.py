@@ -63,6 +63,7 @@ def test_a_latency_is_judged_by_the_share_beyond_its_bound(
         ("error_rate < 30%", (MET, "22.2%")),  # 20 of the 90 whose user did not leave
         ("abandoned < 5%", (MISSED, "10%")),
         ("429_rate < 10%", (MISSED, "25%")),
+        ("529_rate < 10%", (MET, "0%")),
         ("cache_hit > 80%", (MET, "80%")),
         ("requests_per_s > 1.3", (MET, "1.4/s")),  # 70 in 50 s
         ("output_tokens_per_s > 200", (MISSED, "150/s")),
@@ -95,6 +96,12 @@ def test_each_end_counts_where_it_belongs(objective: str, expected: tuple[str, s
     ends = {"ok": 50, "cut": 20, "refused": 10, "filtered": 5, "aborted": 10, "overloaded": 5}
 
     assert judged(objective, {CHAT: counters(requests=ends)}) == expected
+
+
+def test_overloads_of_calls_count_although_their_requests_were_retried() -> None:
+    now = counters(requests={"ok": 100}, attempts={"ok": 100, "overloaded": 25, "rate_limited": 25})
+
+    assert judged("529_rate < 10%", {CHAT: now}) == (MISSED, "16.7%")
 
 
 def test_an_objective_of_one_traffic_table_counts_this_table_at_every_target() -> None:

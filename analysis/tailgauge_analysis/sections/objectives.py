@@ -206,6 +206,7 @@ FIGURES: dict[str, Measure] = {
     "refused": _ended(schema.REFUSED, schema.FILTERED),
     "cut": _ended(schema.CUT),
     "429_rate": lambda _one, part, _run: _share(part.sent["ended"] == schema.RATE_LIMITED),
+    "529_rate": lambda _one, part, _run: _share(part.sent["ended"] == schema.OVERLOADED),
     "abandoned": _ended(schema.CANCELLED),
     "goodput": _good,
     "cache_hit": _hit,

@@ -122,8 +122,9 @@ def _ended(*classes: str) -> _Ratio:
     return lambda now, _: _share(_number(now.requests, classes), now.requests)
 
 
-def _limited(now: TrafficCounters, _: float) -> tuple[float, float, float]:
-    return _share(_number(now.attempts, (schema.RATE_LIMITED,)), now.attempts)
+def _attempts(ended: str) -> _Ratio:
+    """Return the share of the ended calls that ended so."""
+    return lambda now, _: _share(now.attempts.get(ended, 0), now.attempts)
 
 
 _RATIOS: dict[str, _Ratio] = {
@@ -133,7 +134,8 @@ _RATIOS: dict[str, _Ratio] = {
     "cut": _ended(schema.CUT),
     "error_rate": lambda now, _: _share(_failed(now.requests), {**now.requests, schema.CANCELLED: 0}),
     "abandoned": _ended(schema.CANCELLED),
-    "429_rate": _limited,
+    "429_rate": _attempts(schema.RATE_LIMITED),
+    "529_rate": _attempts(schema.OVERLOADED),
     "cache_hit": lambda now, _: (now.cached_tokens, now.input_tokens, FEWEST),
     "requests_per_s": lambda now, seconds: (
         _number(now.requests, schema.COMPLETE), seconds, SOON_S,

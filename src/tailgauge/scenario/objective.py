@@ -47,6 +47,7 @@ FIGURES = (
     Figure("refused", SHARE, MOST, "requests that were refused or filtered, of all offered"),
     Figure("cut", SHARE, MOST, "requests whose answer a limit cut short, of all offered"),
     Figure("429_rate", SHARE, MOST, "attempts that got a 429, of all sent", "attempts"),
+    Figure("529_rate", SHARE, MOST, "attempts that ended `overloaded` (529, 503, or an error inside a 200), of all sent", "attempts"),
     Figure("abandoned", SHARE, MOST, "requests whose user left, of all offered"),
     Figure("goodput", SHARE, LEAST, "requests that meet every objective on a latency that applies to them, of all offered"),
     Figure("cache_hit", SHARE, LEAST, "input tokens read from the prompt cache, of all input tokens", "calls"),
@@ -56,7 +57,7 @@ FIGURES = (
 )  # fmt: skip
 BY_NAME = by_name(FIGURES)
 ERRORS = ("answered", "complete", "error_rate")  # an objective on one of these replaces the default one
-ALLOWS_ERRORS = {*ERRORS, "refused", "429_rate", "goodput"}  # or says how many failures are expected
+ALLOWS_ERRORS = {*ERRORS, "refused", "429_rate", "529_rate", "goodput"}  # or says how many failures are expected
 FEWEST_RATIO = 20  # values, for the interval of a ratio
 
 if TYPE_CHECKING:

@@ -184,6 +184,14 @@ def test_an_objective_counts_the_ends_that_it_is_about(report, objective, attemp
     assert in_junit
 
 
+def test_an_overload_inside_a_200_is_in_the_share_of_overloads(report):
+    inside = {"ended": "overloaded", "error_type": "overloaded_error", "error_class": "overloaded", "status": 200}
+    with_status = {"ended": "overloaded", "status": 529}
+    found = report(*[OK, OK, inside, with_status] * 30, slo={"few": "529_rate < 10%"})
+
+    assert [(one["value"], one["outcome"]) for one in found.data["slo"]] == [(0.5, "fail")]
+
+
 def test_an_objective_on_whole_answers_replaces_the_default_one_and_names_what_was_cut(report):
     found = report(*[OK, CUT] * 20, slo={"whole": "answered > 90%"})
 
