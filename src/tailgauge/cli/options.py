@@ -266,7 +266,7 @@ TRAFFIC = (
 MORE = (
     Override("--seed", "seed", SEED, None, "Seed of arrivals, sizes and prompts."),
     Override("--clock", "clock", CLOCK, None, "Timestamp source: kernel or user space."),
-    Override("--keep-answers", "keep_answers", Whole(1, 1000), None, "Keep raw bytes of the first N answers of each worker."),
+    Override("--keep-answers", "keep_answers", Whole(1, 1000), None, "Keep the raw bytes of N answers per worker."),
     Override("--max-requests", "guard.max_requests", Whole(), None, "Stop before this many HTTP calls."),
     Override("--max-tokens", "guard.max_tokens", Whole(), None, "Stop before this many input and output tokens."),
     Override("--max-cost", "guard.max_cost", Positive(), "AMOUNT", "Stop before this cost in the price file's currency."),

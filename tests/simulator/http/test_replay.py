@@ -226,7 +226,7 @@ def test_a_client_that_leaves_leaves_the_others_alone(
     assert b"".join(data for _, data in client.read(len(STREAM.data))) == STREAM.data
 
 
-def test_a_client_that_asks_before_it_sends_its_body_is_told_to_go_on(
+def test_a_client_that_waits_before_it_sends_its_body_gets_a_100(
     replay: Callable[..., Endpoint],
     connect: Callable[[Endpoint], Client],
 ) -> None:
