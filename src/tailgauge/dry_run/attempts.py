@@ -34,9 +34,10 @@ from tailgauge.simulator.behaviours.content import whole_contents
 from tailgauge.simulator.behaviours.faults import CUT, END_MARK, ERROR_EVENT
 from tailgauge.simulator.core.exchange import Exchange
 from tailgauge.simulator.protocols.request import Refused
+from tailgauge.simulator.protocols.wire import WIRES
 from tailgauge.worker.attempt_row import RequestRef, begun
 from tailgauge.worker.cache_tracker import CacheBook
-from tailgauge.worker.outcome import Outcome, outcome, rate_limit_headers, retry_after_s
+from tailgauge.worker.outcome import RETRY_HEADERS, Outcome, limit_headers, outcome, rate_limit_headers, retry_after
 
 _NOWHERE = "http://127.0.0.1"
 Post = Callable[[Event], None]
@@ -53,6 +54,10 @@ class Attempts:
         self.targets, self.endpoint, self.queue = targets, endpoint, queue
         self.store, self.book = store, book
         self.wires = {name: PROTOCOLS[one.protocol](one, _NOWHERE) for name, one in targets.items()}
+        any_target = next(iter(targets.values()))
+        self.readers = {  # what the endpoint can write
+            wire.NAME: PROTOCOLS[wire.NAME](any_target, _NOWHERE) for wire in WIRES
+        }
         self.deadline_ns = round(deadline_s * 1e9)
         self.open: dict[tuple[int, int, int], Attempt] = {}
 
@@ -84,6 +89,7 @@ class Attempt:
         self._text: str | None = None
         self._received: Received | None = None  # of an answer that was decoded
         self._result = Outcome(schema.CENSORED)
+        self._response: Any = None
         self._location: str | None = None
         self._row = row = begun(
             origin, send, number, protocol=target.protocol, model=target.model, at_ns=now_ns
@@ -172,10 +178,14 @@ class Attempt:
         else:
             self._end(Outcome(schema.CONNECT_ERROR, "reset", "the connection was lost"))
 
+    def _new_received(self) -> Received:
+        exchange = self._exchange
+        return Received(exchange, self._send.call, self._attempts.readers[exchange.wire.NAME])
+
     def _receive(self) -> Received:
         """Decode what has arrived by now."""
         assert self._delivery is not None
-        received = self._received = Received(self._exchange, self._send.call)
+        received = self._received = self._new_received()
         received.read(self._delivery.pieces(self._attempts.queue.now_ns()))
         return received
 
@@ -207,7 +217,8 @@ class Attempt:
         row, now_ns = self._row, self._attempts.queue.now_ns()
         row.status, row.headers_at_ns, row.first_byte_at_ns = status, now_ns, now_ns
         response = response_of(status, self._exchange.headers)
-        row.rate_limit_headers, row.retry_after_s = rate_limit_headers(response), retry_after_s(response)
+        row.rate_limit_headers = rate_limit_headers(limit_headers(response))
+        self._response = response
 
     def _about_job(self, body: bytes) -> None:
         """An answer in one piece, which the protocol reads."""
@@ -227,7 +238,7 @@ class Attempt:
         exchange = self._exchange
         if refused.in_band:
             self._headers(200)
-            received = self._received = Received(exchange, self._send.call)
+            received = self._received = self._new_received()
             event = exchange.error_event(refused, has_begun=False)
             received.read([(self._attempts.queue.now_ns(), event)])
             self._end(received.outcome())
@@ -253,12 +264,18 @@ class Attempt:
         self._until_ns, self._finished = now_ns, finished
         text = self._text_at_end(finished=finished)
         self._write()
-        after_s, had_content = row.retry_after_s, row.first_content_at_ns is not None
+        row.error_class = result.error_class
+        if self._response is not None:
+            row.retry_after_s, row.retry_after_from = retry_after(self._response, row.ended)
         self._post(
             Ended(
-                self._leg, self._number, now_ns, row.ended, after_s, None, text, self._location, had_content
+                self._leg, self._number, now_ns, row.ended, row.retry_after_s, None, text, self._location,
+                had_content=row.first_content_at_ns is not None,
+                status=row.status, error_class=row.error_class,
+                obeys_retry_after=row.retry_after_from in RETRY_HEADERS,
+                longest_wait_s=PROTOCOLS[row.protocol].longest_wait_s,
             )
-        )
+        )  # fmt: skip
 
     def _text_at_end(self, *, finished: bool) -> str | None:
         """The answer, where it is to be kept."""
@@ -283,7 +300,7 @@ class Attempt:
         store, delivery, exchange = self._attempts.store, self._delivery, self._exchange
         is_unread = self._received is None and self._row.status == 200 and not exchange.is_plain
         if delivery is not None and is_unread:
-            self._received = Received(exchange, self._send.call)
+            self._received = self._new_received()
             self._received.read(delivery.pieces(self._until_ns))
         if self._received is not None:
             store.chunks(self._key, self._received.fill(self._row, self._result))

@@ -14,7 +14,7 @@ from typing import Any, cast
 from tailgauge.call import Call
 from tailgauge.plan.spend_limit import Sizing
 from tailgauge.protocols.decoder import StreamDecoder
-from tailgauge.protocols.table import PROTOCOLS
+from tailgauge.protocols.protocol import WireProtocol
 from tailgauge.protocols.usage import Request
 from tailgauge.rows.schema import AttemptRow, Chunks
 from tailgauge.simulator.core.exchange import Exchange
@@ -69,9 +69,8 @@ def response_of(status: int, headers: Mapping[str, str], body: bytes = b"") -> A
 class Received:
     """One answer, decoded as far as it came."""
 
-    def __init__(self, exchange: Exchange, call: Call) -> None:
+    def __init__(self, exchange: Exchange, call: Call, wire: WireProtocol) -> None:
         self._call = call
-        wire = PROTOCOLS[exchange.wire.NAME]
         self._obeys_max_tokens = wire.obeys_max_tokens
         self._streams = exchange.request.stream
         self.decoder = StreamDecoder(

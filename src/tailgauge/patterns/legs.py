@@ -142,7 +142,7 @@ class _Leg:
 
     def _ended(self, event: Ended) -> Generator[Step, Event, LegEnd | None]:
         call = self.open.pop(event.attempt)
-        self.hedger.ended(event.ended, event.at_ns, event.retry_after_s, call.target)
+        self.hedger.ended(event, call.target)
         if self.winner is not None:
             return self._end(event)
         if event.ended in schema.SERVED:

@@ -6,13 +6,16 @@ Budget     Each call gives a share of a token, each additional call takes a whol
            counted in whole billionths, so that  taken <= burst + share * calls  holds exactly at any time.
 
 Retries
-    may be retried   rate_limited, overloaded, server_error, connect_error, and a timeout, all before any content. The
-                     target's `x-should-retry` decides where it is sent
+    may be retried   rate_limited, overloaded, server_error, connect_error, a timeout, and the statuses 408 and 409, all
+                     before any content, also as an error inside a 200. The target's `x-should-retry` decides first
     never            after content: the user has seen it. Nor a wrong request, a broken stream or an answer
     polite           begins at  t_failed + retry_after + U(0, min(cap, base * 2^n)),  n = 0 at the first retry;
                      without a retry-after the jitter alone. Not if that is after the request's deadline, and only with
                      a token of the budget
     naive            begins at  t_failed + naive_wait, whatever the target requested; no budget, no deadline
+    sdk              as the official SDKs: only what fails before the response's head is complete; begins at
+                     t_failed + retry_after where a header of retries says so, else  t_failed + min(0.5 * 2^n, 8) * U(0.75, 1);
+                     no budget, no deadline. OpenAI's does not retry where it is to wait for more than 120 s
 A spend limit that is used up is a 429 without `retry-after`. Only its error code differs, and neither the code nor its
 text is read: without `x-should-retry: false` it is retried as any other.
 
@@ -50,6 +53,10 @@ _TOKEN = 1_000_000_000
 _STRAIN = frozenset({schema.RATE_LIMITED, schema.OVERLOADED, schema.TIMEOUT})
 _REFRESH_NS = 100_000_000  # the quantile is computed at most ten times per second
 RETRYABLE = _STRAIN | {schema.SERVER_ERROR, schema.CONNECT_ERROR}
+_RETRYABLE_STATUSES = frozenset({408, 409})
+_SDK_FIRST_S = 0.5
+_SDK_LONGEST_S = 8.0
+_SDK_JITTER = 0.25  # share of the wait that is left out at most
 
 
 class Budget:
@@ -77,7 +84,30 @@ def may_retry(failed: Ended) -> bool:
     """Whether a call that ended like this, before any content, may be sent again."""
     if failed.should_retry is not None and failed.ended in RETRYABLE | {schema.CLIENT_ERROR}:
         return failed.should_retry
-    return failed.ended in RETRYABLE
+    return failed.ended in RETRYABLE or failed.status in _RETRYABLE_STATUSES
+
+
+def may_retry_as_sdk(failed: Ended) -> bool:
+    """Whether the official SDK sends a call again that ended like this, before any content."""
+    if failed.status is None:
+        return failed.ended in {schema.CONNECT_ERROR, schema.TIMEOUT}
+    if failed.status < 300:
+        return False  # an error inside a stream is the application's
+    if _sdk_wait_s(failed) is not None and _is_too_long(failed):
+        return False
+    if failed.should_retry is not None:
+        return failed.should_retry
+    return failed.status in _RETRYABLE_STATUSES or failed.status == 429 or failed.status >= 500
+
+
+def _sdk_wait_s(failed: Ended) -> float | None:
+    """Return what a header of retries says; the SDKs read no limits."""
+    return failed.retry_after_s if failed.obeys_retry_after else None
+
+
+def _is_too_long(failed: Ended) -> bool:
+    longest_s = failed.longest_wait_s
+    return longest_s is not None and (failed.retry_after_s or 0.0) > longest_s
 
 
 class Retrier:
@@ -97,7 +127,11 @@ class Retrier:
         `retries` have been made, the request was scheduled at `scheduled_at_ns`, `draw` is uniform in [0, 1).
         """
         table = self._table
-        if table.policy == "none" or retries >= table.max_retries or not may_retry(failed):
+        if table.policy == "none" or retries >= table.max_retries:
+            return None
+        if table.policy == "sdk":
+            return _sdk_begins_at_ns(failed, retries, draw) if may_retry_as_sdk(failed) else None
+        if not may_retry(failed):
             return None
         if table.policy == "naive":
             return failed.at_ns + round(table.naive_wait_s * 1e9)
@@ -105,6 +139,14 @@ class Retrier:
         begins = failed.at_ns + math.ceil((failed.retry_after_s or 0.0) * 1e9) + round(jitter_ns)
         is_late = begins > scheduled_at_ns + round(table.deadline_s * 1e9)
         return None if is_late or not self._budget.take() else begins
+
+
+def _sdk_begins_at_ns(failed: Ended, retries: int, draw: float) -> int:
+    wait_s = _sdk_wait_s(failed)
+    if not wait_s:
+        backoff_s = min(_SDK_FIRST_S * 2.0**retries, _SDK_LONGEST_S)
+        wait_s = backoff_s * (1 - _SDK_JITTER * draw)
+    return failed.at_ns + math.ceil(wait_s * 1e9)
 
 
 class Hedger:
@@ -157,14 +199,14 @@ class Hedger:
         if self._table.policy == "adaptive":
             self._seen.add(time_ns, now_ns)
 
-    def ended(self, ended: str, at_ns: int, retry_after_s: float | None, target: str) -> None:
+    def ended(self, event: Ended, target: str) -> None:
         """A call ended, of whatever cause."""
-        if ended in schema.SERVED:
+        if event.ended in schema.SERVED:
             self._tokens = min(self._table.throttle_tokens, self._tokens + self._table.throttle_ratio)
-        elif ended in _STRAIN:
+        elif event.ended in _STRAIN or event.error_class in _STRAIN:
             self._tokens = max(0.0, self._tokens - 1)
-        if retry_after_s:
-            back = at_ns + round(retry_after_s * 1e9)
+        if event.retry_after_s:
+            back = event.at_ns + round(event.retry_after_s * 1e9)
             self._back_at_ns[target] = max(back, self._back_at_ns.get(target, 0))
 
 

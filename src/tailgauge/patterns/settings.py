@@ -14,6 +14,7 @@ from tailgauge.protocols.additions import EXACT_KEYS, Body, Headers, TableAdds
 from tailgauge.table import NonNegative, Positive, Share, Sigma, Table, Tokens
 
 MAX_BREAKPOINTS = 4
+SDK_RETRIES = 2
 
 
 class Session(Table):
@@ -98,12 +99,12 @@ class Cache(Table):
 
 
 class Retry(Table):
-    """What happens after a 429, an overload, a server error or a lost connection."""
+    """What happens after a 408, 409, 429, an overload, a server error or a lost connection."""
 
-    policy: Literal["none", "polite", "naive"] = "none"
-    """`polite`: after `retry-after` plus jitter, with a budget and a deadline; `naive`: at once, ignoring the target"""
+    policy: Literal["none", "polite", "naive", "sdk"] = "none"
+    """`polite`: after `retry-after` plus jitter, with a budget and a deadline; `naive`: at once, ignoring the target; `sdk`: as the official SDK of the protocol"""
     max_retries: Annotated[int, Field(ge=0, le=100)] = 3
-    """maximum number of retries per call"""
+    """maximum number of retries per call; default with `sdk` 2"""
     base_s: Positive = 0.5
     """`polite`: the jitter of retry n is at most this times 2 to the power of n"""
     cap_s: Positive = 8.0
@@ -116,6 +117,13 @@ class Retry(Table):
     """`polite`: latest start of a retry, since the request was scheduled"""
     naive_wait_s: NonNegative = 0.1
     """`naive`: constant wait before a retry"""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_the_sdk(cls, given: Any) -> Any:
+        if isinstance(given, Mapping) and given.get("policy") == "sdk":
+            return {"max_retries": SDK_RETRIES, **given}
+        return given
 
 
 class Hedge(Table):

@@ -76,6 +76,7 @@ class OpenAI(WireProtocol):
         "name", "tool_calls", "tool_call_id", "function_call", "refusal", "audio", "reasoning_content", "reasoning",
     })  # fmt: skip
     tool_key = "function"
+    longest_wait_s = 120.0
     offers = frozenset({
         needs.EXACT_OUTPUT, needs.SCHEMAS, needs.EXTENDED_THINKING, needs.THINKING_BUDGETS, needs.TOOLS,
         needs.WHOLE_ANSWERS,

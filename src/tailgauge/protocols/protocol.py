@@ -132,6 +132,7 @@ class WireProtocol(ABC):
     sdk: ClassVar[str | None] = None  # package that builds the requests
     provider: ClassVar[Provider | None] = None
     offers: ClassVar[frozenset[str]] = frozenset()  # of what a call may need; see `call`
+    longest_wait_s: ClassVar[float | None] = None  # before a retry that the target asks for, of its SDK
     least_output_tokens: ClassVar[int] = 1  # that a call can limit its answer to
     obeys_max_tokens: ClassVar[bool] = True  # an answer has no more tokens than the call allows
     takes_bare_names: ClassVar[bool] = False  # an event without data counts where it has a name

@@ -48,6 +48,7 @@ class Endpoint:
         self._target, self._tables, self._url = target, tables or {}, httpx2.URL(url)
         self.engine(target.engine)
         self._wire = PROTOCOLS[target.protocol](target, url)
+        self.longest_wait_s = self._wire.longest_wait_s
         self.obeys_max_tokens = self._wire.obeys_max_tokens
         self._transport, self._origin = transport, origin_of(httpx2.URL(url))
         wire = self._wire

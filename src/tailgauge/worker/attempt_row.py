@@ -18,7 +18,7 @@ from tailgauge.protocols.decoder import MAX_NAME, MAX_PHASES, Stamp, StreamDecod
 from tailgauge.protocols.usage import Counts
 from tailgauge.redaction import shown
 from tailgauge.rows.schema import CENSORED, AttemptRow, RequestRow
-from tailgauge.worker.outcome import Outcome, header, rate_limit_headers, retry_after_s
+from tailgauge.worker.outcome import Outcome, header, limit_headers, not_understood, rate_limit_headers, retry_after
 
 
 @dataclass(slots=True)
@@ -79,8 +79,11 @@ def fill(
     row.ended = result.ended
     row.ended_at_ns = None if result.ended == CENSORED else exchange.ended_at_ns
     row.error_type, row.error_body, row.limit_kind = result.error_type, result.error_body, result.limit_kind
-    row.status, row.retry_after_s = exchange.status, retry_after_s(exchange)
-    row.rate_limit_headers = rate_limit_headers(exchange)
+    row.status = exchange.status
+    row.retry_after_s, row.retry_after_from = retry_after(exchange, result.ended)
+    headers = limit_headers(exchange)
+    row.rate_limit_headers = rate_limit_headers(headers)
+    row.not_understood = not_understood(headers)
     row.phases = _phases(exchange, decoder)
     server_id = header(exchange.header(b"request-id") or exchange.header(b"x-request-id"))
     row.server_request_id = server_id or decoder.message_id

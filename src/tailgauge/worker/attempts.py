@@ -40,7 +40,7 @@ from tailgauge.worker.attempt_row import RequestRef, begun, fill
 from tailgauge.worker.cache_tracker import CacheBook, CacheNote
 from tailgauge.worker.counters import Counters, pace_ms
 from tailgauge.worker.kept_answers import KeptAnswers
-from tailgauge.worker.outcome import Outcome, outcome, retry_after_s, should_retry
+from tailgauge.worker.outcome import RETRY_HEADERS, Outcome, outcome, retry_after, should_retry
 from tailgauge.worker.timers import SLICE_NS, Later, yield_to_hub
 
 log = logging.getLogger("tailgauge")
@@ -223,10 +223,17 @@ class Attempts:
         if exchange.failure is not None and exchange.failure[0] == NO_DESCRIPTOR:
             self.on_exhausted(exchange.failure[1])
         leg, attempt, text, kind = one.send.leg, one.attempt, one.decoder.text, one.send.call.kind
-        after_s, retry = retry_after_s(exchange), should_retry(exchange)
+        after_s, after_from = retry_after(exchange, result.ended)
         location = exchange.header(b"location").decode("latin-1") if kind == JOB_SUBMIT else None
         had_content = one.decoder.has_content
-        one.post(Ended(leg, attempt, ended_at_ns, result.ended, after_s, retry, text, location, had_content))
+        one.post(
+            Ended(
+                leg, attempt, ended_at_ns, result.ended, after_s, should_retry(exchange), text, location,
+                had_content, status=exchange.status, error_class=result.error_class,
+                obeys_retry_after=after_from in RETRY_HEADERS,
+                longest_wait_s=one.endpoint.longest_wait_s,
+            )
+        )  # fmt: skip
 
     def _record(self, one: _Open, result: Outcome) -> None:
         """The row, chunks and counters of an ended call."""

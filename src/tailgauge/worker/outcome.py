@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING
 
+from tailgauge import limits, vendors
 from tailgauge import protocol_violations as violations
-from tailgauge import vendors
 from tailgauge.call import MESSAGE
 from tailgauge.ends import End, class_of_end
 from tailgauge.protocols.decoder import (
@@ -34,8 +32,8 @@ if TYPE_CHECKING:
 MAX_TYPE = 100
 MAX_HEADER = 200  # characters of a name, and of a value
 MAX_HEADERS = 40  # rate-limit headers that are kept
-_LIMITS = ("requests", "input-tokens", "output-tokens", "tokens")
-_REMAINING = ("anthropic-ratelimit-{}-remaining", "x-ratelimit-remaining-{}")
+RETRY_HEADERS = (limits.RETRY_AFTER_MS, limits.RETRY_AFTER)
+_TIERS = (b"anthropic-priority-", b"anthropic-fast-")
 
 
 @dataclass(slots=True)
@@ -159,18 +157,29 @@ def _text(body: bytes) -> str:
     return body[: 4 * MAX_ERROR_TEXT].decode("utf-8", "replace")
 
 
+def limit_headers(exchange: Exchange) -> list[tuple[str, str]]:
+    """Return the headers that look like those of limits, as text, their names in lower case."""
+    named = [(name.lower(), value) for name, value in exchange.headers]
+    return [
+        (name.decode("latin-1"), value.decode("latin-1").strip())
+        for name, value in named
+        if b"limit" in name or name.startswith(_TIERS)
+    ]
+
+
 def _limit_kind(exchange: Exchange) -> str:
     """The empty bucket of a 429 by its headers."""
-    for kind in _LIMITS:
-        if any(exchange.header(name.format(kind).encode()) == b"0" for name in _REMAINING):
-            return kind.replace("-", "_")
-    return "unknown"
+    return limits.limit_kind(limit_headers(exchange))
 
 
-def rate_limit_headers(exchange: Exchange) -> str | None:
-    """Every rate-limit header as a JSON object, or None."""
-    named = [pair for pair in exchange.headers if b"ratelimit" in pair[0].lower()][:MAX_HEADERS]
-    return json.dumps({header(name).lower(): header(value) for name, value in named}) if named else None
+def rate_limit_headers(headers: limits.Headers) -> str | None:
+    """Return every header of a limit as a JSON object, or None."""
+    named = [
+        (shown(name, MAX_HEADER), shown(value, MAX_HEADER))
+        for name, value in headers
+        if limits.is_of_a_limit(name)
+    ]
+    return json.dumps(dict(named[:MAX_HEADERS])) if named else None
 
 
 def header(value: bytes) -> str:
@@ -183,17 +192,17 @@ def should_retry(exchange: Exchange) -> bool | None:
     return {b"true": True, b"false": False}.get(exchange.header(b"x-should-retry").strip().lower())
 
 
-def retry_after_s(exchange: Exchange) -> float | None:
-    """The retry-after header, a number or a date, in seconds."""
-    value = exchange.header(b"retry-after")
-    if not value:
-        return None
-    text = value.decode("latin-1")
-    try:
-        seconds = float(text)
-    except ValueError:
-        try:
-            seconds = (parsedate_to_datetime(text) - datetime.now(UTC)).total_seconds()
-        except (ValueError, TypeError):
-            return None
-    return seconds if 0 <= seconds < 1e9 else None
+def retry_after(exchange: Exchange, ended: str) -> tuple[float | None, str | None]:
+    """Return how many seconds to wait before a retry, and which header says so; nothing of an answer."""
+    if ended in schema.SERVED or not exchange.headers:
+        return None, None
+    own = [(name, exchange.header(name.encode()).decode("latin-1")) for name in RETRY_HEADERS]
+    headers = [(name, value) for name, value in own if value]
+    found = limits.retry_after([*headers, *limit_headers(exchange)])
+    return (None, None) if found is None else found
+
+
+def not_understood(headers: limits.Headers) -> str | None:
+    """Return the headers that look like a limit and that nobody knows."""
+    names = limits.not_understood(headers)
+    return ", ".join(f"header {shown(name, MAX_HEADER)}" for name in names[:MAX_HEADERS]) or None
