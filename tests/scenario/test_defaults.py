@@ -39,7 +39,8 @@ DEFAULTS = {
         "on_off": {"on_s": 5.0, "off_s": 15.0, "off_share": 0.0},
         "shape": {"kind": "flat", "at": 0.5, "width": 0.1, "factor": 2.0, "points": []},
         "trace": {
-            "file": None, "format": "auto", "speed_up": 1.0, "keep_share": 1.0, "sizes": True, "blocks": True,
+            "file": None, "format": "auto", "time_unit": None, "speed_up": 1.0, "keep_share": 1.0, "sizes": True,
+            "blocks": True, "block_tokens": None,
         },
         "closed": {"users": 10, "think_s": 1.0, "think_sigma": 0.0},
     },

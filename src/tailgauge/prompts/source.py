@@ -20,7 +20,7 @@ from tailgauge.schedule.prompt_file import tool_name
 from tailgauge.schedule.schedule import Planned
 from tailgauge.table import add_class, by_name, nearest
 
-BLOCK_TOKENS = 512  # of a trace's block
+BLOCK_TOKENS = 512  # of a trace's block, where the plan does not say
 _KEPT_BYTES = 64_000_000  # of blocks, and of prefixes, about
 _WORD_BYTES = 7
 
@@ -66,26 +66,47 @@ class TraceBlocks(Generated):
     summary = "the blocks of a trace, else words"
 
     @cached_property
-    def _block(self) -> Callable[[int], str]:
-        """The text of a block."""
-        size = self.words(BLOCK_TOKENS)
-        return lru_cache(kept(size))(lambda block: self.words.text(self.seed, f"block/{block}", size))
+    def _texts(self) -> dict[int, Callable[[int, int], str]]:
+        """Texts of blocks by id and number of words, by the tokens of a block."""
+        return {}
 
     def make(self, planned: Planned, use: str, tokens: int) -> str | Prompt:
         """The trace's blocks, and more words where they are not enough.
 
-        Only the last block is ever cut, so that requests share exactly what they share in the trace.
+        Words are rounded at the end of each block, not in each, so that small blocks make the whole size too. How many
+        a block has depends on its position only, and only the last block is ever cut: requests share exactly what they
+        share in the trace.
         """
-        blocks: Sequence[int] = (planned.source or {}).get("blocks", ())
+        source = planned.source or {}
+        blocks: Sequence[int] = source.get("blocks", ())
         if not blocks:
             return super().make(planned, use, tokens)
-        full, rest = divmod(tokens, BLOCK_TOKENS)
-        parts = [self._block(block) for block in blocks[:full]]
-        if (more := tokens - len(blocks) * BLOCK_TOKENS) > 0:
-            parts.append(self.words.text(self.seed, use, self.words(more)))
-        elif rest:
-            parts.append(" ".join(self._block(blocks[full]).split(" ")[: self.words(rest)]))
+        block_tokens = source.get("block_tokens", BLOCK_TOKENS)
+        text_of = self._block_texts(block_tokens)
+        parts = []
+        used = 0
+        for position, block in enumerate(blocks):
+            end = min((position + 1) * block_tokens, tokens)
+            count = self.words(end) - used
+            if count > 0:
+                parts.append(text_of(block, count))
+                used += count
+            if end == tokens:
+                break
+        more = self.words(tokens) - used
+        if more > 0:
+            parts.append(self.words.text(self.seed, use, more))
         return " ".join(parts)
+
+    def _block_texts(self, block_tokens: int) -> Callable[[int, int], str]:
+        """What makes the text of a block, and keeps those that were made last."""
+        if block_tokens not in self._texts:
+            most = kept(self.words(block_tokens))
+            self._texts[block_tokens] = lru_cache(most)(self._block_text)
+        return self._texts[block_tokens]
+
+    def _block_text(self, block: int, count: int) -> str:
+        return self.words.text(self.seed, f"block/{block}", count)
 
 
 class FileRows(Generated):

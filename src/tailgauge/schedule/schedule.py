@@ -68,6 +68,7 @@ class Schedule:
     turns: Any  # of the session that an arrival begins; 0: a user of a closed loop
     lines: Mapping[int, DealtRows] = field(default_factory=dict)  # of prompt files, by index into names
     blocks: Any = None  # by arrival: shared blocks of a trace
+    block_tokens: int = 0  # of each of these blocks
     trace: dict[str, Any] | None = None  # what became of a trace's rows, for run.json
     notes: tuple[str, ...] = ()
 
@@ -94,7 +95,9 @@ class Schedule:
         lines = self.lines.get(int(self.traffic[i]))
         if lines is not None:
             return lines.source(i, int(self.turns[i]))
-        return None if self.blocks is None else {"blocks": list(self.blocks[i])}
+        if self.blocks is None:
+            return None
+        return {"blocks": list(self.blocks[i]), "block_tokens": self.block_tokens}
 
 
 def plan(
@@ -109,12 +112,14 @@ def plan(
     """
     if arrival.process == TRACE:
         path = locate(arrival.trace.file or "", folder, "arrival.trace.file")
-        recorded, options = read_trace(path, arrival.trace.format), arrival.trace
+        options = arrival.trace
+        recorded = read_trace(path, options)
         sent, facts, notes = replay(recorded, options, arrival.rate_per_s, duration_s, seed)
         schedule = replace(_drawn(sent.at_ns, traffic, seed, alternating), trace=facts, notes=notes)
         if options.sizes:
             sizes = {"prompt_tokens": sent.prompt_tokens, "output_tokens": sent.output_tokens}
-            schedule = replace(schedule, **sizes, blocks=sent.blocks if options.blocks else None)
+            blocks = sent.blocks if options.blocks else None
+            schedule = replace(schedule, **sizes, blocks=blocks, block_tokens=sent.block_tokens)
     elif not arrival.is_open:
         at_ns = _nanoseconds(_first_requests(arrival, warmup_s, duration_s))
         schedule = replace(_drawn(at_ns, traffic, seed), turns=np.zeros(len(at_ns), dtype=np.int32))

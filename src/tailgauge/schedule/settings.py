@@ -74,8 +74,10 @@ class Trace(Table):
 
     file: str | None = None
     """CSV or JSONL file of the trace; a path relative to the scenario's folder or the current folder"""
-    format: Literal["auto", "azure", "burstgpt", "mooncake"] = "auto"
+    format: Literal["auto", "azure", "burstgpt", "mooncake", "bailian"] = "auto"
     """`auto`: by the columns"""
+    time_unit: Literal["s", "ms"] | None = None
+    """unit of the times: seconds or milliseconds; default that of the format"""
     speed_up: Positive = 1.0
     """times are divided by it; bursts become steeper"""
     keep_share: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -84,6 +86,8 @@ class Trace(Table):
     """prompt and output sizes from the trace, not from `[traffic]`"""
     blocks: bool = True
     """prompts share prefixes by the trace's `hash_ids`, if any; with `sizes` only"""
+    block_tokens: Annotated[int, Field(ge=1, le=MAX_TOKENS)] | None = None
+    """tokens of a block of `hash_ids`; default that of the format, 512 (`mooncake`) or 16 (`bailian`)"""
 
 
 class Closed(Table):

@@ -1,4 +1,4 @@
-"""Recorded traces (Azure LLM, BurstGPT, Mooncake): read as their publishers write them, and made to fit a run.
+"""Recorded traces (Azure LLM, BurstGPT, Mooncake, Bailian): read as their publishers write them, and made to fit a run.
 
 Columns are found by their names. A row that cannot be read, a time before the one above, a number that is none: each is
 an error with file, line and column, because a trace of which parts are left out is another trace. Times are kept to the
@@ -7,6 +7,10 @@ nanosecond, relative to the first row.
 Rows read = emitted + dropped, each dropped row under one reason. Scaling time makes bursts steeper, thinning keeps their
 shape: they are different options. Where the trace's clock ticks coarsely, a row gets a random place within its tick,
 drawn by the seed, and the notes report it; rows keep their order.
+
+Mooncake and Bailian rows have the same columns for time and sizes, but count milliseconds and blocks of 512 tokens, or
+seconds and blocks of 16. They are told apart by the columns that only one has, and the number of `hash_ids` must confirm
+it: a row of n tokens has ceil(n / block) of them. What contradicts is refused, for the times would be wrong a thousandfold.
 """
 
 from __future__ import annotations
@@ -30,26 +34,37 @@ from tailgauge.schedule.settings import MAX_TOKENS, Trace
 _LONGEST_NS = 2**62
 _SECOND = 1_000_000_000
 _DATE = datetime(1970, 1, 1, tzinfo=UTC)
+_FITTING_SHARE = 0.95  # of the rows with blocks, whose number of blocks must agree with their length
+_BLOCK_SIZES = tuple(2**power for power in range(14))  # that are tried, to say which would fit
+# Mean times between two rows that speak for the other unit. Public traces have 2 to 20 rows a second; seconds are
+# written with a fraction and milliseconds without one.
+_TOO_LONG_NS = 30 * _SECOND
+_TOO_SHORT_NS = 10_000_000
 NO_RESPONSE, NO_PROMPT = "without a response", "without a prompt"
 THINNED, BEYOND = "thinned out", "beyond the duration"
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How one publisher writes: names of the columns, and how a time is read, in ns."""
+    """How one publisher writes: names of the columns, and the unit of a time."""
 
     time: str
     prompt: str
     output: str
-    read_time: Callable[[Any], int]
+    unit: str  # of a time: a key of _UNITS
     ticks_ns: tuple[int, ...]  # of the coarse clocks that such traces are known to have
-    slack_ns: int = 0  # a tick may be printed so much off, by being cut to the unit of print
     blocks: str = ""
+    block_tokens: int = 0
+    marks: tuple[str, ...] = ()  # columns that no other format has
 
     @property
     def needs(self) -> tuple[str, ...]:
         """Columns without which it is not this format."""
         return (self.time, self.prompt, self.output)
+
+    def is_marked(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row has a column that no other format has."""
+        return any(name in row for name in self.marks)
 
 
 def finite(value: Any) -> float:
@@ -82,11 +97,30 @@ def _date(value: Any) -> int:
     return (since.days * 86_400 + since.seconds) * 1_000_000_000 + int(digits.ljust(9, "0"))
 
 
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """How a time is read, in ns; a tick may be printed `slack_ns` off, by being cut to the unit."""
+
+    text: str
+    read: Callable[[Any], int]
+    slack_ns: int = 0
+
+
+DATES, SECONDS, MILLISECONDS = "date", "s", "ms"
+_UNITS = {
+    DATES: Unit("dates and times", _date),
+    SECONDS: Unit("seconds", _seconds),
+    MILLISECONDS: Unit("milliseconds", _milliseconds, slack_ns=1_000_000),
+}
+_LENGTHS = ("timestamp", "input_length", "output_length")
 FORMATS = {
-    "azure": Format("TIMESTAMP", "ContextTokens", "GeneratedTokens", _date, (_SECOND,)),
-    "burstgpt": Format("Timestamp", "Request tokens", "Response tokens", _seconds, (_SECOND,)),
+    "azure": Format("TIMESTAMP", "ContextTokens", "GeneratedTokens", DATES, (_SECOND,)),
+    "burstgpt": Format("Timestamp", "Request tokens", "Response tokens", SECONDS, (_SECOND,)),
     "mooncake": Format(
-        "timestamp", "input_length", "output_length", _milliseconds, (3 * _SECOND, _SECOND), slack_ns=1_000_000, blocks="hash_ids",
+        *_LENGTHS, MILLISECONDS, (3 * _SECOND, _SECOND), blocks="hash_ids", block_tokens=512
+    ),
+    "bailian": Format(
+        *_LENGTHS, SECONDS, (_SECOND,), blocks="hash_ids", block_tokens=16, marks=("chat_id", "parent_chat_id")
     ),
 }  # fmt: skip
 
@@ -101,30 +135,48 @@ class Recorded:
     output_tokens: Any  # 0: the trace has no answer to it
     resolution_ns: int  # ticks of a coarse clock; 0: times are taken as they are
     blocks: tuple[tuple[int, ...], ...] | None  # ids of the prompt's blocks, where the trace has them
+    block_tokens: int = 0  # of a block; 0 without blocks
+    odd_blocks: int = 0  # rows whose number of blocks does not agree with their length
 
     def __len__(self) -> int:
         return len(self.at_ns)
 
 
-def read_trace(path: Path, kind: str = "auto") -> Recorded:
+def read_trace(path: Path, options: Trace | None = None) -> Recorded:
     """A whole trace file, checked; raises ScenarioError with file, line and column."""
+    options = options or Trace()
     rows = table_rows(path)
     first = next(rows, None)
     if first is None:
         raise ScenarioError(f"{path}: has no rows")
-    kind = _format_of(path, first[1], kind)
-    columns = _Columns(path, kind)
+    kind = _format_of(path, first[1], options.format)
+    _check_options(options, kind)
+    columns = _Columns(path, kind, options)
     for number, row in chain([first], rows):
         columns.take(number, row)
     return columns.done()
 
 
+def _check_options(options: Trace, kind: str) -> None:
+    """Raise ScenarioError for a key that means nothing in this format."""
+    shape = FORMATS[kind]
+    if options.time_unit is not None and shape.unit == DATES:
+        text = f"a trace of format {kind} has {_UNITS[DATES].text}: leave it out"
+        raise ScenarioError(f"arrival.trace.time_unit: {text}")
+    if options.block_tokens is not None and not shape.blocks:
+        text = f"a trace of format {kind} has no blocks: leave it out"
+        raise ScenarioError(f"arrival.trace.block_tokens: {text}")
+
+
 class _Columns:
     """What was read so far."""
 
-    def __init__(self, path: Path, kind: str) -> None:
+    def __init__(self, path: Path, kind: str, options: Trace) -> None:
         self._path, self._kind, self._shape = path, kind, FORMATS[kind]
+        self._options = options
+        self._unit = _UNITS[options.time_unit or self._shape.unit]
         self._at, self._prompt, self._output = array("q"), array("q"), array("q")
+        self._lines = array("q")
         self._blocks: list[tuple[int, ...]] = []
         self._begin: int | None = None
 
@@ -134,8 +186,10 @@ class _Columns:
         for name in shape.needs:
             if row.get(name) is None:
                 raise self._wrong(number, name, "missing")
+        if self._options.format == "auto":
+            self._check_marks(number, row)
         try:
-            at = shape.read_time(row[shape.time])
+            at = self._unit.read(row[shape.time])
         except (ValueError, OverflowError, TypeError):
             raise self._wrong(number, shape.time, "expected a time, got {}", row[shape.time]) from None
         if abs(at) > _LONGEST_NS:
@@ -146,10 +200,20 @@ class _Columns:
             why = "{} is before the time of the row above: sort the trace"
             raise self._wrong(number, shape.time, why, row[shape.time])
         self._at.append(at)
+        self._lines.append(number)
         self._prompt.append(self._size(number, row, shape.prompt))
         self._output.append(self._size(number, row, shape.output))
         if shape.blocks and (shape.blocks in row or self._blocks):
             self._blocks.append(self._ids(number, row.get(shape.blocks)))
+
+    def _check_marks(self, number: int, row: Mapping[str, Any]) -> None:
+        """Raise ScenarioError for a row of another format than that of the first row."""
+        expected = f"but the rows above are of format {self._kind}: give one trace alone"
+        if self._shape.marks and not self._shape.is_marked(row):
+            raise self._wrong(number, self._shape.marks[0], f"missing, {expected}")
+        for shape in FORMATS.values():
+            if shape is not self._shape and shape.needs == self._shape.needs and shape.is_marked(row):
+                raise self._wrong(number, shape.marks[0], f"is here, {expected}")
 
     def _size(self, number: int, row: Mapping[str, Any], name: str) -> int:
         value = row[name]
@@ -177,7 +241,7 @@ class _Columns:
 
     def _tick_ns(self, clock: Any) -> int:
         """The coarsest tick on which every time lies; 0 where there is none."""
-        slack = self._shape.slack_ns
+        slack = self._unit.slack_ns
         for tick in self._shape.ticks_ns:
             beyond = clock % tick
             if (np.minimum(beyond, tick - beyond) <= slack).all():
@@ -188,14 +252,107 @@ class _Columns:
         """The trace."""
         at = np.array(self._at, dtype=np.int64)
         prompt, output = (np.array(sizes, dtype=np.int32) for sizes in (self._prompt, self._output))
-        ticks_ns, blocks = self._tick_ns(at + (self._begin or 0)), tuple(self._blocks) or None
-        return Recorded(self._kind, at, prompt, output, ticks_ns, blocks)
+        clock = at + (self._begin or 0)
+        # The number of blocks speaks first: it names the format, with which the unit goes.
+        odd_blocks = self._odd_blocks(prompt)
+        if self._options.time_unit is None:
+            self._check_unit(clock)
+        has_blocks = bool(self._blocks)
+        return Recorded(
+            format=self._kind,
+            at_ns=at,
+            prompt_tokens=prompt,
+            output_tokens=output,
+            resolution_ns=self._tick_ns(clock),
+            blocks=tuple(self._blocks) if has_blocks else None,
+            block_tokens=self._block_tokens if has_blocks else 0,
+            odd_blocks=odd_blocks,
+        )
+
+    @property
+    def _block_tokens(self) -> int:
+        return self._options.block_tokens or self._shape.block_tokens
+
+    def _odd_blocks(self, prompt: Any) -> int:
+        """Rows whose number of blocks does not agree with their length; raises ScenarioError where these are many.
+
+        A row without blocks, or without a prompt, says nothing.
+        """
+        options = self._options
+        is_used = options.blocks and options.sizes
+        if not self._blocks or (not is_used and options.format != "auto"):
+            return 0
+        counts = np.array([len(blocks) for blocks in self._blocks], dtype=np.int64)
+        is_telling = (counts > 0) & (prompt > 0)
+        fits = _fitting(prompt, counts, self._block_tokens)
+        odd_rows = np.flatnonzero(is_telling & ~fits)
+        telling = int(is_telling.sum())
+        if len(odd_rows) <= (1 - _FITTING_SHARE) * telling:
+            return len(odd_rows)
+        first = int(odd_rows[0])
+        size = self._block_tokens
+        expected = math.ceil(int(prompt[first]) / size)
+        what = f"has {counts[first]:,} blocks for {prompt[first]:,} tokens, expected {expected:,} of {size:,} tokens"
+        share = f"{len(odd_rows):,} of {telling:,} rows do not agree"
+        advice = self._block_advice(prompt[is_telling], counts[is_telling])
+        raise self._wrong(self._lines[first], self._shape.blocks, f"{what} ({self._size_source}); {share}. {advice}")
+
+    @property
+    def _size_source(self) -> str:
+        """Where the size of a block is from."""
+        if self._options.block_tokens:
+            return "arrival.trace.block_tokens"
+        return f"format {self._kind}"
+
+    def _block_advice(self, prompt: Any, counts: Any) -> str:
+        """What to set, by the sizes of a block that would agree with the lengths."""
+        enough = _FITTING_SHARE * len(counts)
+        sizes = [size for size in _BLOCK_SIZES if _fitting(prompt, counts, size).sum() >= enough]
+        if not sizes:
+            unused = "arrival.trace.format and arrival.trace.blocks=false replay it without shared prefixes"
+            return f"No size of a block agrees: correct the file; {unused}"
+        advice = [
+            f"arrival.trace.format={name} if its times are in {_UNITS[shape.unit].text}"
+            for name, shape in FORMATS.items()
+            if shape.block_tokens in sizes and name != self._kind
+        ]
+        size = min(sizes, key=lambda size: abs(size - self._shape.block_tokens))
+        given = f"arrival.trace.format={self._kind} arrival.trace.block_tokens={size}"
+        advice.append(f"{given} if they are in {self._unit.text}")
+        agreeing = " or ".join(f"{size:,}" for size in sizes)
+        return f"Blocks of {agreeing} tokens agree: set {', or '.join(advice)}"
+
+    def _check_unit(self, clock: Any) -> None:
+        """Raise ScenarioError where the times look like those of a format with the same columns and another unit."""
+        shape = self._shape
+        others = [other for other in FORMATS.values() if other.needs == shape.needs and other is not shape]
+        if not others or len(clock) < 2:
+            return
+        mean_ns = int(clock[-1] - clock[0]) / (len(clock) - 1)
+        unit_ns = self._unit.read(1)
+        is_whole = bool((clock % unit_ns == 0).all())
+        if shape.unit == SECONDS and is_whole and mean_ns >= _TOO_LONG_NS:
+            reading = f"whole numbers, {mean_ns / _SECOND:,.4g} s between two rows in the mean"
+            other = MILLISECONDS
+        elif shape.unit == MILLISECONDS and not is_whole and 0 < mean_ns <= _TOO_SHORT_NS:
+            reading = f"with a fraction, {mean_ns / 1e6:,.4g} ms between two rows in the mean"
+            other = SECONDS
+        else:
+            return
+        looks = f"expected {self._unit.text} (format {self._kind}), but they look like {_UNITS[other].text}: {reading}"
+        advice = f"Set arrival.trace.time_unit={other}, or {shape.unit} if they are right"
+        raise self._wrong(self._lines[0], shape.time, f"{looks}. {advice}")
+
+
+def _fitting(prompt: Any, counts: Any, block_tokens: int) -> Any:
+    """For each row, whether so many blocks make its prompt."""
+    return -(-prompt.astype(np.int64) // block_tokens) == counts
 
 
 def _format_of(path: Path, row: Mapping[str, Any], kind: str) -> str:
     """The format, from the names of the columns where it is not given; raises where a column is missing."""
     if kind == "auto":
-        kind = max(FORMATS, key=lambda name: len({*FORMATS[name].needs} & {*row}))
+        kind = max(FORMATS, key=lambda name: _agreement(FORMATS[name], row))
         if not {*FORMATS[kind].needs} & {*row}:
             known = "; ".join(f"{name}: {', '.join(shape.needs)}" for name, shape in FORMATS.items())
             unknown = f"no known trace has these columns: {', '.join(row)}"
@@ -205,6 +362,12 @@ def _format_of(path: Path, row: Mapping[str, Any], kind: str) -> str:
         has = f"a trace of format {kind} has {', '.join(needs)}"
         raise ScenarioError(f"{path}:1: column {missing[0]}: missing; {has}")
     return kind
+
+
+def _agreement(shape: Format, row: Mapping[str, Any]) -> int:
+    """How much the columns of a row speak for a format."""
+    columns = sum(name in row for name in shape.needs)
+    return columns + shape.is_marked(row)
 
 
 def replay(
@@ -237,6 +400,7 @@ def replay(
     facts = {
         "file": options.file, "format": recorded.format, "rows_read": n, "emitted": len(kept), "dropped": dropped,
         "resolution_s": recorded.resolution_ns / 1e9, "speed_up": speed_up, "keep_share": options.keep_share,
+        "block_tokens": recorded.block_tokens or None, "odd_blocks": recorded.odd_blocks,
     }  # fmt: skip
     blocks = recorded.blocks and tuple(recorded.blocks[row] for row in kept)
     prompts, outputs = recorded.prompt_tokens[kept], recorded.output_tokens[kept]
@@ -267,6 +431,9 @@ def _notes(facts: dict[str, Any], ends_s: float | None, duration_s: float) -> tu
         text += f"; its times were divided by {facts['speed_up']:.4g}"
     if facts["resolution_s"]:
         text += f"; its clock ticks every {facts['resolution_s']:g} s, so each row got a random place within its tick"
+    if facts["odd_blocks"]:
+        size = facts["block_tokens"]
+        text += f"; rows whose blocks of {size} tokens do not agree with their length: {facts['odd_blocks']:,}"
     if ends_s is None or ends_s >= 0.95 * duration_s:
         return (text,)
     end = f"the trace ends {ends_s:.1f} s into the run, which lasts {duration_s:g} s"
