@@ -244,6 +244,7 @@ WITHOUT = {
     "worker/attempts.py": {"_ended"},  # where a job is: goes into the next call only
     "protocols/event_ids.py": {"id_of"},  # goes into the next call only, if a header can carry it
     "protocols/target.py": {"address"},  # the bytes of a request of ours
+    "worker/raw_redaction.py": {"redact"},  # it is searched for secrets, and becomes bytes again
     "protocols/custom_sse.py": {"_text"},  # content, or a phase, which the decoder shows
 }
 

@@ -101,6 +101,14 @@ def test_framing_and_everything_else_stay() -> None:
     assert json.loads(redacted.split(b"data: ")[2].partition(b"\n")[0])["choices"]
 
 
+@pytest.mark.parametrize("before", [65_000, 65_530, 65_536, 57_344, 57_340, 122_870])
+def test_a_key_anywhere_in_a_long_answer_is_found(before: int) -> None:
+    request = Request(f"POST /v1/chat/completions HTTP/1.1\r\nx-api-key: {KEY}\r\n\r\n")
+    data = b"x" * before + ECHOES["error as json escapes"](request).encode() + b"y" * 70_000
+
+    assert echoes.kept(KEY, redact(data).decode()) == []
+
+
 def test_an_answer_without_a_secret_is_the_same_bytes() -> None:
     data = CHUNKED + b"".join([chunk(delta(f"word{number} ")) for number in range(100)]) + END
     broken = bytes(range(256)) * 4

@@ -136,7 +136,7 @@ class Stopwatch(httpx2.BaseTransport):
     def _pass(self, exchange: Exchange, connection: Connection, data: bytes) -> None:
         """Pass a request to the kernel."""
         if exchange.capture is not None:
-            exchange.capture.method = data.partition(b" ")[0].decode("ascii")
+            exchange.capture.method = data.partition(b" ")[0].decode()
         try:
             connection.send(data, self._send_timeout_s)
         except (OSError, ssl.SSLError) as error:
