@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tailgauge.scenario.simulated import Spelling
 from tailgauge.simulator.behaviours.draws import draws
 
 
 class Spellings:
     """The spellings of an endpoint's answers, drawn for each call by its key."""
 
-    def __init__(self, shares: Mapping[str, float], seed: int) -> None:
+    def __init__(self, shares: Mapping[Spelling, float], seed: int) -> None:
         self._shares = {name: share for name, share in shares.items() if share}
         self._seed = seed
 
