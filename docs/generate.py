@@ -382,6 +382,18 @@ def vendor_usage() -> str:
     return table(("protocol", "count", "fields of a usage"), lines)
 
 
+def vendor_limits() -> str:
+    """The names of headers that tell limits."""
+    limits = vendors.TABLE["limits"]
+    lines = [
+        ("names", ", ".join(f"`{name}`" for name in (*limits["names"], *limits["structured"]))),
+        *((f"`{{kind}}`: {kind}", ", ".join(f"`{text}`" for text in texts)) for kind, texts in limits["kinds"].items()),
+        ("`{window}`", ", ".join(f"`{text}`" for text in limits["windows"])),
+        ("before each name", ", ".join(f"`{prefix}`" for prefix in limits["prefixes"] if prefix)),
+    ]
+    return table(("part", "texts"), lines)
+
+
 def _names(what: str, meanings: Mapping[str, str]) -> Callable[[], str]:
     return lambda: table((what, "meaning"), [(f"`{name}`", text) for name, text in meanings.items()])
 
@@ -407,6 +419,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "vendor-ends": vendor_ends,
     "vendor-errors": vendor_errors,
     "vendor-usage": vendor_usage,
+    "vendor-limits": vendor_limits,
     "tolerated": _names("name", TOLERATED),
     "protocol-violations": _names("`error_type`", VIOLATIONS),
 }

@@ -71,7 +71,18 @@ def _names() -> dict[str, Name]:
     return found
 
 
+def _kind_texts() -> list[tuple[str, str]]:
+    """Return what a name says of a kind, the longest first: input-tokens are no tokens."""
+    texts = [
+        (text.replace("_", "-"), str(kind))
+        for kind, names in _TABLE["kinds"].items()
+        for text in names
+    ]
+    return sorted(texts, key=lambda pair: -len(pair[0]))
+
+
 NAMES = _names()
+_KIND_TEXTS = _kind_texts()
 STRUCTURED = frozenset(
     prefix + name for prefix in _TABLE["prefixes"] for name in _TABLE["structured"]
 )
@@ -114,10 +125,8 @@ def structured(value: str, header: str = "") -> Iterator[Limit]:
 def _kind_of(name: str) -> str:
     """Return the kind that the name of a policy tells; requests where it tells none."""
     plain = name.strip('"').lower().replace("_", "-")
-    texts = [(text, kind) for kind, names in _TABLE["kinds"].items() for text in names]
-    # The longest first: input-tokens are no tokens.
-    for text, kind in sorted(texts, key=lambda pair: -len(pair[0])):
-        if text.replace("_", "-") in plain:
+    for text, kind in _KIND_TEXTS:
+        if text in plain:
             return kind
     return "requests"
 
@@ -133,7 +142,7 @@ def retry_after(headers: Headers, now: datetime | None = None) -> tuple[float, s
     now = now or datetime.now(UTC)
     by_name = dict(reversed(list(headers)))
     milliseconds = _number(by_name.get(RETRY_AFTER_MS, ""))
-    if milliseconds is not None:
+    if milliseconds is not None and milliseconds < _LONGEST_S * 1000:
         return milliseconds / 1000, RETRY_AFTER_MS
     seconds = _seconds_or_date(by_name.get(RETRY_AFTER, ""), now)
     if seconds is not None:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tailgauge.patterns.events import Ended
 from tailgauge.patterns.policies import Hedger
 from tailgauge.patterns.settings import Hedge
 
@@ -88,57 +89,65 @@ class TestHeld:
 
     def test_no_copy_before_the_time_that_its_target_named(self):
         hedger = Hedger(Hedge(policy="fixed"))
-        hedger.ended("rate_limited", 10 * S, 3.0, "main")
-        hedger.ended("rate_limited", 11 * S, 1.0, "main")  # does not shorten it
+        hedger.ended(Ended(0, 0, 10 * S, "rate_limited", 3.0), "main")
+        hedger.ended(Ended(0, 0, 11 * S, "rate_limited", 1.0), "main")  # does not shorten it
 
         assert take(hedger, 13 * S - 1) == "pushback"
         assert take(hedger, 13 * S) is None
 
     def test_another_target_is_not_held_by_it(self):
         hedger = Hedger(Hedge(policy="fixed", target="second"))
-        hedger.ended("rate_limited", 10 * S, 3.0, "main")
+        hedger.ended(Ended(0, 0, 10 * S, "rate_limited", 3.0), "main")
 
         assert take(hedger, 11 * S) is None
-        hedger.ended("rate_limited", 11 * S, 3.0, "second")
+        hedger.ended(Ended(0, 0, 11 * S, "rate_limited", 3.0), "second")
         assert take(hedger, 12 * S) == "pushback"
 
     @pytest.mark.parametrize("ended", ["rate_limited", "overloaded", "timeout"])
     def test_failures_stop_copies_at_half_and_successes_bring_them_back(self, ended):
         hedger = Hedger(Hedge(policy="fixed", throttle_tokens=10, throttle_ratio=0.5))
         for _ in range(4):
-            hedger.ended(ended, 0, None, "main")
+            hedger.ended(Ended(0, 0, 0, ended, None), "main")
 
         assert take(hedger) is None
-        hedger.ended(ended, 0, None, "main")
+        hedger.ended(Ended(0, 0, 0, ended, None), "main")
         assert take(hedger) == "throttle"
-        hedger.ended("ok", 0, None, "main")
+        hedger.ended(Ended(0, 0, 0, "ok", None), "main")
         assert take(hedger) is None
+
+    @pytest.mark.parametrize("error_class", ["rate_limited", "overloaded"])
+    def test_an_overload_within_an_answer_stops_copies_too(self, error_class):
+        hedger = Hedger(Hedge(policy="fixed", throttle_tokens=4))
+        for _ in range(2):
+            hedger.ended(Ended(0, 0, 0, "stream_error", None, error_class=error_class), "main")
+
+        assert take(hedger) == "throttle"
 
     def test_the_throttle_neither_saves_nor_owes_more_than_it_has(self):
         hedger = Hedger(Hedge(policy="fixed", throttle_tokens=4, throttle_ratio=1.0, budget_burst=99))
         for _ in range(50):
-            hedger.ended("ok", 0, None, "main")
+            hedger.ended(Ended(0, 0, 0, "ok", None), "main")
         for _ in range(2):
-            hedger.ended("timeout", 0, None, "main")
+            hedger.ended(Ended(0, 0, 0, "timeout", None), "main")
         assert take(hedger) == "throttle"
         for _ in range(50):
-            hedger.ended("timeout", 0, None, "main")
+            hedger.ended(Ended(0, 0, 0, "timeout", None), "main")
         for _ in range(3):
-            hedger.ended("empty", 0, None, "main")
+            hedger.ended(Ended(0, 0, 0, "empty", None), "main")
         assert take(hedger) is None
 
     @pytest.mark.parametrize("ended", ["cancelled", "client_error", "stream_error", "connect_error"])
     def test_other_endings_leave_the_throttle_alone(self, ended):
         hedger = Hedger(Hedge(policy="fixed", throttle_tokens=1))
         for _ in range(9):
-            hedger.ended(ended, 0, None, "main")
+            hedger.ended(Ended(0, 0, 0, ended, None), "main")
 
         assert take(hedger) is None
 
     def test_no_throttle_where_it_is_0(self):
         hedger = Hedger(Hedge(policy="fixed", throttle_tokens=0))
         for _ in range(9):
-            hedger.ended("timeout", 0, None, "main")
+            hedger.ended(Ended(0, 0, 0, "timeout", None), "main")
 
         assert take(hedger) is None
 
@@ -185,6 +194,6 @@ def test_whatever_happens_the_budget_holds_and_nobody_is_pressed(acts, tenths, b
                 assert now >= back_at
         else:
             ended, after_s = act
-            hedger.ended(ended, now, after_s, "main")
+            hedger.ended(Ended(0, 0, now, ended, after_s), "main")
             back_at = max(back_at, now + round((after_s or 0) * S))
         assert 10 * copies <= 10 * burst + tenths * calls

@@ -19,9 +19,10 @@ from tailgauge.rows.schema import ENDED_CLASSES, PLUGIN_ERROR
 from tailgauge.worker.outcome import (
     MAX_ERROR_TEXT,
     Outcome,
+    limit_headers,
     outcome,
     rate_limit_headers,
-    retry_after_s,
+    retry_after,
     should_retry,
 )
 
@@ -211,6 +212,14 @@ def test_the_message_of_a_stream_error_has_no_secrets():
     assert outcome(Result(), Decoded(StreamError("e", "open sesame 99"))).error_body == "[redacted]"
 
 
+def kept(seen):
+    return rate_limit_headers(limit_headers(seen))
+
+
+def wait_s(seen):
+    return retry_after(seen, "rate_limited")[0]
+
+
 # --- rate limits ------------------------------------------------------------------------------------------------
 
 
@@ -238,12 +247,12 @@ def test_rate_limit_headers_are_kept_as_json_and_nothing_else_is():
         (b"retry-after", b"3"), (b"set-cookie", b"secret"),
     ]  # fmt: skip
 
-    assert json.loads(rate_limit_headers(Result(429, headers))) == {
+    assert json.loads(kept(Result(429, headers))) == {
         "anthropic-ratelimit-requests-limit": "50",
         "x-ratelimit-reset-tokens": "6m0s",
         "ratelimit": '"a";r=é',
     }
-    assert rate_limit_headers(Result(429, [])) is None
+    assert kept(Result(429, [])) is None
 
 
 @pytest.mark.parametrize(
@@ -255,12 +264,12 @@ def test_rate_limit_headers_are_kept_as_json_and_nothing_else_is():
     ],
 )  # fmt: skip
 def test_retry_after_is_seconds_or_nothing(value, seconds):
-    assert retry_after_s(Result(429, [(b"Retry-After", value)])) == seconds
+    assert wait_s(Result(429, [(b"Retry-After", value)])) == seconds
 
 
 def test_of_rate_limit_headers_no_more_is_kept_than_anybody_can_mean():
     headers = [(b"x-ratelimit-%d" % n + b"n" * 9000, b"v" * 9000) for n in range(200)]
-    facts = json.loads(rate_limit_headers(Result(429, headers)))
+    facts = json.loads(kept(Result(429, headers)))
 
     assert len(facts) == 40
     assert {(len(name), len(value)) for name, value in facts.items()} == {(200, 200)}
@@ -272,7 +281,7 @@ def test_rate_limit_headers_have_no_secrets(monkeypatch):
     redaction.forget()
     headers = [(b"X-RateLimit-Open-Sesame-99", b"1"), (b"x-ratelimit-limit", b'"Open-Sesame-99"')]
 
-    assert json.loads(rate_limit_headers(Result(429, headers))) == {
+    assert json.loads(kept(Result(429, headers))) == {
         "x-ratelimit-[redacted]": "1",
         "x-ratelimit-limit": '"[redacted]"',
     }
@@ -281,12 +290,12 @@ def test_rate_limit_headers_have_no_secrets(monkeypatch):
 def test_retry_after_may_be_a_date():
     later = format_datetime(datetime.now(UTC) + timedelta(hours=1), usegmt=True).encode()
 
-    assert 3500 < retry_after_s(Result(429, [(b"retry-after", later)])) < 3700
+    assert 3500 < wait_s(Result(429, [(b"retry-after", later)])) < 3700
 
 
 @given(st.binary(max_size=60) | st.text("0123456789:, GMTWedOct+-.eE", max_size=40).map(str.encode))
 def test_no_retry_after_raises(value):
-    seconds = retry_after_s(Result(429, [(b"retry-after", value)]))
+    seconds = wait_s(Result(429, [(b"retry-after", value)]))
 
     assert seconds is None or 0 <= seconds < 1e9
 
@@ -300,7 +309,7 @@ def test_no_response_is_without_a_class(status, body, headers):
     seen = Result(status, headers, body)
 
     assert outcome(seen, Decoded(finished=False)).ended in ENDED_CLASSES
-    rate_limit_headers(seen)
+    kept(seen)
 
 
 @pytest.mark.parametrize(

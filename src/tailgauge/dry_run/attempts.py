@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, cast
 
@@ -37,7 +38,14 @@ from tailgauge.simulator.protocols.request import Refused
 from tailgauge.simulator.protocols.wire import WIRES
 from tailgauge.worker.attempt_row import RequestRef, begun
 from tailgauge.worker.cache_tracker import CacheBook
-from tailgauge.worker.outcome import RETRY_HEADERS, Outcome, limit_headers, outcome, rate_limit_headers, retry_after
+from tailgauge.worker.outcome import (
+    RETRY_HEADERS,
+    Outcome,
+    limit_headers,
+    outcome,
+    rate_limit_headers,
+    retry_after,
+)
 
 _NOWHERE = "http://127.0.0.1"
 Post = Callable[[Event], None]
@@ -262,11 +270,12 @@ class Attempt:
         row.error_type, row.error_body = result.error_type, result.error_body
         row.limit_kind = result.limit_kind
         self._until_ns, self._finished = now_ns, finished
-        text = self._text_at_end(finished=finished)
-        self._write()
         row.error_class = result.error_class
         if self._response is not None:
-            row.retry_after_s, row.retry_after_from = retry_after(self._response, row.ended)
+            now = datetime.fromtimestamp(now_ns / 1e9, UTC)
+            row.retry_after_s, row.retry_after_from = retry_after(self._response, row.ended, now)
+        text = self._text_at_end(finished=finished)
+        self._write()
         self._post(
             Ended(
                 self._leg, self._number, now_ns, row.ended, row.retry_after_s, None, text, self._location,

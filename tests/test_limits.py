@@ -1,0 +1,148 @@
+"""What response headers say of limits and of when to come back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
+
+import pytest
+
+from tailgauge import limits
+from tailgauge.limits import LIMIT, REMAINING, RESET, Limit
+
+NOW = datetime(2026, 11, 28, 12, tzinfo=UTC)
+EPOCH_S = int(NOW.timestamp())
+
+# 900 requests a minute, 100 of them left, all back in 12 s; 50,000 tokens, 20,000 left, in 9 s.
+FAMILIES = {
+    "anthropic": {
+        "anthropic-ratelimit-requests-limit": "900", "anthropic-ratelimit-requests-remaining": "100",
+        "anthropic-ratelimit-requests-reset": "2026-11-28T12:00:12Z",
+        "anthropic-ratelimit-tokens-limit": "50000", "anthropic-ratelimit-tokens-remaining": "20000",
+        "anthropic-ratelimit-tokens-reset": "2026-11-28T12:00:09Z",
+    },
+    "openai": {
+        "x-ratelimit-limit-requests": "900", "x-ratelimit-remaining-requests": "100", "x-ratelimit-reset-requests": "12s",
+        "x-ratelimit-limit-tokens": "50000", "x-ratelimit-remaining-tokens": "20000", "x-ratelimit-reset-tokens": "8s1000ms",
+    },
+    "epoch seconds": {
+        "x-ratelimit-limit-requests": "900", "x-ratelimit-remaining-requests": "100",
+        "x-ratelimit-reset-requests": str(EPOCH_S + 12),
+        "x-ratelimit-limit-tokens": "50000", "x-ratelimit-remaining-tokens": "20000",
+        "x-ratelimit-reset-tokens": str(EPOCH_S + 9),
+    },
+    "epoch milliseconds": {
+        "x-ratelimit-limit-requests": "900", "x-ratelimit-remaining-requests": "100",
+        "x-ratelimit-reset-requests": str(1000 * (EPOCH_S + 12)),
+        "x-ratelimit-limit-tokens": "50000", "x-ratelimit-remaining-tokens": "20000",
+        "x-ratelimit-reset-tokens": str(1000 * (EPOCH_S + 9)),
+    },
+    "azure": {
+        "x-ratelimit-limit-requests": "900", "x-ratelimit-remaining-requests": "100", "x-rate-limit-reset-requests": "12",
+        "x-ratelimit-limit-tokens": "50000", "x-ratelimit-remaining-tokens": "20000", "x-rate-limit-reset-tokens": "9",
+    },
+    "mistral": {
+        "x-ratelimit-limit-req-minute": "900", "x-ratelimit-remaining-req-minute": "100", "x-ratelimit-reset-req-minute": "12",
+        "x-ratelimit-limit-tokens-minute": "50000", "x-ratelimit-remaining-tokens-minute": "20000",
+        "x-ratelimit-reset-tokens-minute": "9", "x-ratelimit-tokens-query-cost": "100",
+    },
+    "litellm": {
+        "llm_provider-anthropic-ratelimit-requests-limit": "900", "llm_provider-anthropic-ratelimit-requests-remaining": "100",
+        "llm_provider-anthropic-ratelimit-requests-reset": "2026-11-28T12:00:12+00:00",
+        "llm_provider-x-ratelimit-limit-tokens": "50000", "llm_provider-x-ratelimit-remaining-tokens": "20000",
+        "llm_provider-x-ratelimit-reset-tokens": "0m9s",
+    },
+    "ietf": {
+        "ratelimit-policy": '"requests";q=900;w=60, "tokens";q=50000;w=60',
+        "ratelimit": '"requests";r=100;t=12, "tokens";r=20000;t=9',
+    },
+}  # fmt: skip
+
+
+def values(headers: dict[str, str]) -> dict[tuple[str, str], float]:
+    return {(one.kind, one.role): one.value for one in limits.limits(list(headers.items()), NOW)}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_family_says_the_same_of_the_same_limits(family):
+    assert values(FAMILIES[family]) == pytest.approx({
+        ("requests", LIMIT): 900, ("requests", REMAINING): 100, ("requests", RESET): 12,
+        ("tokens", LIMIT): 50_000, ("tokens", REMAINING): 20_000, ("tokens", RESET): 9,
+    })  # fmt: skip
+    assert limits.not_understood(list(FAMILIES[family].items())) == []
+    assert all(limits.is_of_a_limit(name) for name in FAMILIES[family])
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [
+        ("120ms", 0.12), ("6m0s", 360), ("1h2m3.5s", 3723.5), ("2", 2), ("0", 0), ("1.5", 1.5),
+        (str(EPOCH_S + 30), 30), (str(EPOCH_S - 30), 0), ("2026-11-28T12:01:00Z", 60), ("2026-11-28T11:00:00Z", 0),
+        (format_datetime(NOW + timedelta(seconds=5)), 5),
+        ("soon", None), ("", None), ("-5", None), ("6x", None), ("s6", None), ("\xe9", None), ("9" * 400, None),
+    ],
+)  # fmt: skip
+def test_a_reset_is_a_time_in_any_unit_or_nothing(text, seconds):
+    found = values({"x-ratelimit-reset-tokens": text})
+
+    assert found == ({} if seconds is None else {("tokens", RESET): pytest.approx(seconds)})
+
+
+@pytest.mark.parametrize(
+    ("headers", "expected"),
+    [
+        ({}, None),
+        ({"retry-after": "3"}, (3, "retry-after")),
+        ({"retry-after": "0"}, (0, "retry-after")),
+        ({"retry-after": "3", "retry-after-ms": "1500"}, (1.5, "retry-after-ms")),
+        ({"retry-after": "3", "retry-after-ms": "soon"}, (3, "retry-after")),
+        ({"retry-after": format_datetime(NOW + timedelta(seconds=7), usegmt=True)}, (7, "retry-after")),
+        ({"retry-after": "soon"}, None),
+        ({"retry-after": "-1"}, None),
+        (
+            {"anthropic-ratelimit-requests-remaining": "0", "anthropic-ratelimit-requests-reset": "2026-11-28T12:00:03Z",
+             "anthropic-ratelimit-tokens-remaining": "9", "anthropic-ratelimit-tokens-reset": "2026-11-28T12:00:50Z"},
+            (3, "anthropic-ratelimit-requests-reset"),
+        ),
+        ({"x-rate-limit-reset-tokens": "2", "x-ratelimit-remaining-requests": "9"}, (2, "x-rate-limit-reset-tokens")),
+        ({"ratelimit": '"requests";r=0;t=4'}, (4, "ratelimit")),
+        ({"x-ratelimit-remaining-requests": "0"}, None),
+    ],
+)  # fmt: skip
+def test_the_wait_before_a_retry_is_read_in_the_order_of_the_sdks_and_then_from_the_reset(headers, expected):
+    found = limits.retry_after(list(headers.items()), NOW)
+
+    assert found == (None if expected is None else (pytest.approx(expected[0]), expected[1]))
+
+
+@pytest.mark.parametrize(
+    ("headers", "kind"),
+    [
+        ({}, "unknown"),
+        ({"x-ratelimit-remaining-req-minute": "0"}, "requests"),
+        ({"x-ratelimit-remaining-tokens-minute": "0", "x-ratelimit-remaining-req-minute": "4"}, "tokens"),
+        ({"llm_provider-anthropic-ratelimit-input-tokens-remaining": "0"}, "input_tokens"),
+        ({"ratelimit": '"output-tokens";r=0;t=4'}, "output_tokens"),
+        ({"anthropic-priority-output-tokens-remaining": "0"}, "output_tokens"),
+        ({"ratelimit-remaining": "0"}, "requests"),
+    ],
+)
+def test_the_exhausted_limit_is_told_by_any_family(headers, kind):
+    assert limits.limit_kind(list(headers.items())) == kind
+
+
+def test_headers_that_look_like_a_limit_and_are_in_no_family_are_named():
+    headers = [
+        ("x-foo-ratelimit-left", "3"),
+        ("x-dreams-rate-limit", "4"),
+        ("x-limited-edition", "1"),
+        ("date", "x"),
+    ]
+
+    assert limits.not_understood(headers) == ["x-foo-ratelimit-left", "x-dreams-rate-limit"]
+
+
+def test_a_window_is_part_of_a_limit():
+    (monthly,) = limits.limits([("x-ratelimit-limit-tokens-month", "1000000000")], NOW)
+
+    assert monthly == Limit("tokens", LIMIT, 1e9, 2_592_000, "x-ratelimit-limit-tokens-month")
