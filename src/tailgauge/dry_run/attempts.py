@@ -272,7 +272,7 @@ class Attempt:
         self._until_ns, self._finished = now_ns, finished
         row.error_class = result.error_class
         if self._response is not None:
-            now = datetime.fromtimestamp(now_ns / 1e9, UTC)
+            now = datetime.fromtimestamp(attempts.endpoint.wall_ns() / 1e9, UTC)
             row.retry_after_s, row.retry_after_from = retry_after(self._response, row.ended, now)
         text = self._text_at_end(finished=finished)
         self._write()

@@ -252,6 +252,7 @@ class Delivery:
 
 _VERSION = "2023-06-01"  # of the API, as the SDK names it
 RUN = "dry_run"
+WALL_START_NS = 1_767_225_600 * 10**9  # 1 January 2026
 _Key = tuple[int, int, int]  # request, leg, attempt
 
 
@@ -262,9 +263,13 @@ class DryEndpoint:
         self, table: Simulated, seed: int, queue: EventQueue, *, watched: bool = False, engine: EngineConfig | None = None
     ) -> None:  # fmt: skip
         self._queue, self._changed, self._number = queue, False, 0
-        self.now_ns = self.wall_ns = queue.now_ns  # a dry run has no other clock
+        self.now_ns = queue.now_ns
         self._wires = {wire.NAME: wire for wire in WIRES}
         self.core = Endpoint(table, seed, self, watched=watched, engine=engine)
+
+    def wall_ns(self) -> int:
+        """The time since 1970, for headers with a date: a dry run begins on the same day each time."""
+        return WALL_START_NS + self.now_ns()
 
     def exchange(self, key: _Key, protocol: str) -> Exchange:
         """A call has come: its account, and its row in the server log."""

@@ -119,8 +119,11 @@ class Received:
         response.first_byte_at_ns = row.first_byte_at_ns
         response.ended_at_ns = row.ended_at_ns
         response.aborted_at_ns = row.cancelled_at_ns
+        # These are by the clock of the dry run.
         stamps = row.stamps
+        wait = (row.retry_after_s, row.retry_after_from)
         attempt_row.fill(row, cast("Any", response), self.decoder, result, counts)
         row.stamps = stamps
+        row.retry_after_s, row.retry_after_from = wait
         _, chunks = self.decoder.take()
         return chunks

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import TYPE_CHECKING
 
 from tailgauge import limits, vendors
@@ -192,13 +193,21 @@ def should_retry(exchange: Exchange) -> bool | None:
     return {b"true": True, b"false": False}.get(exchange.header(b"x-should-retry").strip().lower())
 
 
-def retry_after(exchange: Exchange, ended: str) -> tuple[float | None, str | None]:
-    """Return how many seconds to wait before a retry, and which header says so; nothing of an answer."""
+def retry_after(
+    exchange: Exchange, ended: str, now: datetime | None = None
+) -> tuple[float | None, str | None]:
+    """Return how many seconds to wait before a retry, and which header says so; nothing of an answer.
+
+    `now`: of headers with a date, for whoever has a clock of its own. The reset of a limit says when to come back from
+    that limit, and nothing of an overload.
+    """
     if ended in schema.SERVED or not exchange.headers:
         return None, None
     own = [(name, exchange.header(name.encode()).decode("latin-1")) for name in RETRY_HEADERS]
     headers = [(name, value) for name, value in own if value]
-    found = limits.retry_after([*headers, *limit_headers(exchange)])
+    if ended == schema.RATE_LIMITED:
+        headers += limit_headers(exchange)
+    found = limits.retry_after(headers, now)
     return (None, None) if found is None else found
 
 
