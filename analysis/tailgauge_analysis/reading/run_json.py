@@ -173,6 +173,8 @@ class RunJson(_Tolerant):
     """true: a dry run; absent or false: real time"""
     trace: Json = {}
     """of a replayed trace: rows read, and dropped by reason; absent without one"""
+    prompt_files: Json = {}
+    """by traffic table with a prompt file: file, rows read and usable, dropped by reason, and the numbers of the first dropped rows; absent in older runs"""
     estimate: Json = {}
     """calls, tokens and cost expected before the run, null if unknown; absent in older runs"""
     tokens_per_word: Any = None

@@ -65,6 +65,7 @@ def dry_run(
     urls = [SIMULATED] * len(scenario.targets)
     about = {
         "dry_run": True, "run_id": run_id, "started_at": utc_now(), "start_at_ns": None, "trace": schedule.trace,
+        "prompt_files": schedule.prompt_files,
     }  # fmt: skip
     facts = about | run_json.scenario_facts(scenario, scenario_file, overrides, urls)
     notes = [*_notes(scenario), *schedule.notes]

@@ -170,9 +170,7 @@ def _rules(run: Task) -> RowRules:
 
 def _row(rules: RowRules, **given: Any) -> dict[str, Any]:
     """What is asked, checked as a row of a prompt file is; ValueError for what cannot be sent."""
-    row = row_of({key: value for key, value in given.items() if value is not None}, rules, {})
-    assert row is not None  # only a conversation can be without a question
-    return row
+    return row_of({key: value for key, value in given.items() if value is not None}, rules, {})
 
 
 def _answer(drive: Drive | None, asked_at_ns: int) -> Answer:

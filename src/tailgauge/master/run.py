@@ -463,6 +463,7 @@ class Run:
         facts = run_json.frame(self._facts(), self.state, self.notes, self.preflight) | {
             "admission_end_at_ns": self.admission_end_at_ns, "ended_at_ns": monotonic_ns() if ended else None,
             **self.engine_metrics.facts(), "certificate": self.settings.certificate, "trace": schedule.trace,
+            "prompt_files": schedule.prompt_files,
             "conservation": self.workers.conservation(scheduled, self.folder, final=ended),
             "stopped": self.stopped, "precision": self.looks.facts, "not_leased": self.not_leased,
             "master_stalled": self.workers.stalled(self.start_at_ns),

@@ -207,18 +207,24 @@ def no_number(text: str) -> Any:
 
 def json_object(path: Path, number: int, text: str) -> dict[str, Any]:
     """The JSON object of a line; NaN and infinity are no numbers."""
+    return as_object(path, number, _json_value(path, number, text), text)
+
+
+def _json_value(path: Path, number: int, text: str) -> Any:
+    """The JSON value of a line."""
     try:
-        value = json_tree(text, no_number)
+        return json_tree(text, no_number)
     except ValueError as error:
         raise ScenarioError(f"{path}:{number}: {error}") from None
-    return _object(path, number, value, text)
 
 
-def json_item(path: Path, number: int, text: str, at: int) -> tuple[dict[str, Any], int] | None:
-    """The JSON object that begins in `text` at `at`, and where it ends; None where it does not end, or is no JSON."""
+def json_item(path: Path, number: int, text: str, at: int) -> tuple[Any, int] | None:
+    """The JSON value in `text` at `at`, and where it ends; None where it does not end, or is no JSON."""
     try:
         value, end = _decoder(no_number).raw_decode(text, at)
-        return _object(path, number, _flat(value), text[at : at + 40]), end
+        if end == len(text) and not isinstance(value, dict | list | str):
+            return None  # more digits may follow
+        return _flat(value), end
     except json.JSONDecodeError:
         return None
     except RecursionError:
@@ -227,7 +233,8 @@ def json_item(path: Path, number: int, text: str, at: int) -> tuple[dict[str, An
         raise ScenarioError(f"{path}:{number}: {error}") from None
 
 
-def _object(path: Path, number: int, value: Any, text: str) -> dict[str, Any]:
+def as_object(path: Path, number: int, value: Any, text: str) -> dict[str, Any]:
+    """The value, if it is an object; else ScenarioError with the beginning of its text."""
     if not isinstance(value, dict):
         raise ScenarioError(f"{path}:{number}: expected a JSON object, got {text[:40]!r}")
     return value
@@ -244,6 +251,15 @@ def table_rows(path: Path, *, is_json: bool = False) -> Iterator[tuple[int, dict
 
     `is_json`: the file is no CSV, whatever it begins with.
     """
+    for number, value in table_values(path, is_json=is_json):
+        if isinstance(value, dict):
+            yield number, value
+        else:
+            as_object(path, number, value, json.dumps(value, ensure_ascii=False))
+
+
+def table_values(path: Path, *, is_json: bool = False) -> Iterator[tuple[int, Any]]:
+    """Every row like `table_rows`, also those of a JSON file that are no objects."""
     first = _first(path)
     if not first:
         raise ScenarioError(f"{path}: is empty")
@@ -251,7 +267,7 @@ def table_rows(path: Path, *, is_json: bool = False) -> Iterator[tuple[int, dict
         yield from _array(path)
     elif first == "{" or is_json:
         for number, text in text_lines(path):
-            yield number, json_object(path, number, text)
+            yield number, _json_value(path, number, text)
     else:
         yield from _csv(path)
 
@@ -290,8 +306,8 @@ def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
         csv.field_size_limit(limit)
 
 
-def _array(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of an array, however many and on however many lines."""
+def _array(path: Path) -> Iterator[tuple[int, Any]]:
+    """The values of an array, however many and on however many lines."""
     line, size = 1, _PIECE
     with opened_text(path) as file:
         while "[" not in (text := file.read(_PIECE)):
@@ -321,7 +337,7 @@ def _between(text: str, at: int) -> int:
 
 
 def _fault(text: str) -> str:
-    """Why this begins no object of an array."""
+    """Why this begins no value of an array."""
     if len(text) > LONGEST_LINE:
         return f"an object of more than {LONGEST_LINE:,} characters, or not JSON"
     try:

@@ -7,6 +7,9 @@
 
 The whole file is read and checked before any traffic; errors name file, line and key. A worker gets rows with its leases, so
 only the master has the file. Checked rows wait in a temporary file; memory holds a few numbers of each.
+
+Rows of ShareGPT files that cannot be asked are left out and counted, see sharegpt.py. A bad row of another file is an
+error.
 """
 
 from __future__ import annotations
@@ -26,13 +29,27 @@ from typing import Annotated, Any
 import numpy as np
 from pydantic import AfterValidator, Field, ValidationError
 
-from tailgauge.call import ASSISTANT, SYSTEM, USER
+from tailgauge.call import SYSTEM
 from tailgauge.errors import ScenarioError, UsageError
 from tailgauge.protocols.protocol import WireProtocol
 from tailgauge.rows.disk import advice
 from tailgauge.rows.schema import TURNS
-from tailgauge.rows.text_file import LARGEST_TABLE, MEBI, json_tree, no_number, table_rows
+from tailgauge.rows.text_file import (
+    LARGEST_TABLE,
+    MEBI,
+    as_object,
+    json_tree,
+    no_number,
+    table_values,
+)
 from tailgauge.schedule.settings import MAX_TOKENS
+from tailgauge.schedule.sharegpt import (
+    NO_CONVERSATIONS,
+    NO_OBJECT,
+    DroppedRows,
+    OddRowError,
+    conversation,
+)
 from tailgauge.table import Table, Tokens
 
 CHARACTERS_PER_TOKEN = 4  # of ordinary English; only the size in the schedule rests on it
@@ -43,10 +60,6 @@ MEDIA = {
 AT_LEAST = 8  # rows of a user of a closed loop, where there are more users than rows
 # text or messages, system?, tools?; prompt_tokens, output_tokens?, name?, tags?, later?
 PromptRow = dict[str, Any]
-_SPEAKERS = {
-    "human": USER, "user": USER, "system": SYSTEM,
-    **dict.fromkeys(("gpt", "assistant", "chatgpt", "bing", "bard", "model"), ASSISTANT),
-}  # fmt: skip
 
 
 def _not_blank(value: str) -> str:
@@ -76,7 +89,11 @@ class _Given(Table):
     messages: _Objects | None = Field(None, description="a list of objects")
     system: _Text | _Objects | None = Field(None, description="some text or a list of blocks")
     tools: _Objects | None = Field(None, description="a list of objects")
-    conversations: _Objects | None = Field(None, description="a list of objects")
+    conversations: list[Any] | None = Field(None, description="a list of objects")
+
+
+# What a row may ask; one without any of these asks nothing.
+_CONTENTS = {"prompt", "prompt_tokens", "messages", "conversations"}
 
 
 @dataclass(frozen=True)
@@ -99,23 +116,24 @@ class PromptRows:
 
     def __init__(self, path: Path, rules: RowRules) -> None:
         self.prompt_tokens, self.output_tokens, self.turns = array("i"), array("i"), array("i")
-        self.left_out = 0  # conversations without a question
+        self.dropped = DroppedRows()
         self._ends = array("q", [0])
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the rows
         weakref.finalize(self, self._file.close)
         try:
-            for row, data in _read(path, rules):
+            for row, data in _read(path, rules, self.dropped):
                 self._keep(row, data)
             self._file.flush()
         except OSError as error:
             raise UsageError(f"{path}: its rows: {advice(error, Path(tempfile.gettempdir()))}") from error
+        if not len(self) and self.dropped.total:
+            why = f"none of its {self.dropped.total:,} rows can be asked: {self.dropped}"
+            expected = "Expected a question from human or user in each conversation"
+            raise ScenarioError(f"{path}: {why}. {expected}")
         if not len(self):
             raise ScenarioError(f"{path}: has no rows with a question")
 
-    def _keep(self, row: PromptRow | None, data: bytes) -> None:
-        if row is None:
-            self.left_out += 1
-            return
+    def _keep(self, row: PromptRow, data: bytes) -> None:
         turns = [row, *row.get("later", ())]
         prompts = [turn["prompt_tokens"] for turn in turns]
         outputs = [turn["output_tokens"] for turn in turns if "output_tokens" in turn] or [0]
@@ -128,6 +146,15 @@ class PromptRows:
 
     def __len__(self) -> int:
         return len(self.turns)
+
+    def facts(self) -> dict[str, Any]:
+        """What became of the file's rows, for run.json; of each reason the first rows by number."""
+        return {
+            "rows_read": len(self) + self.dropped.total,
+            "usable": len(self),
+            "dropped": dict(self.dropped.counts),
+            "dropped_rows": {reason: list(rows) for reason, rows in self.dropped.rows.items()},
+        }
 
     def __getitem__(self, number: int) -> PromptRow:
         begin, end = self._ends[number], self._ends[number + 1]
@@ -146,17 +173,62 @@ def _kept(path: Path, rules: RowRules, _: tuple[int, ...]) -> PromptRows:
     return PromptRows(path, rules)
 
 
-def _read(path: Path, rules: RowRules) -> Iterator[tuple[PromptRow | None, bytes]]:
+def _read(path: Path, rules: RowRules, dropped: DroppedRows) -> Iterator[tuple[PromptRow, bytes]]:
+    """Rows that can be asked; those of a ShareGPT file that cannot are added to `dropped`.
+
+    A ShareGPT file is one whose first row with any content has conversations.
+    """
     columns = dict(rules.columns)
     is_csv = path.name.removesuffix(".gz").endswith(".csv")
-    for number, tree in table_rows(path, is_json=not is_csv):
+    is_sharegpt: bool | None = None
+    first_odd: tuple[int, Any] | None = None
+    for row_number, (line, value) in enumerate(table_values(path, is_json=not is_csv), 1):
+        tree = _tree(path, line, value, columns, is_csv=is_csv)
+        contents = _CONTENTS & tree.keys() if tree else set()
+        if not contents and is_sharegpt is not False:
+            first_odd = first_odd or (line, value)
+            dropped.add(NO_OBJECT if tree is None else NO_CONVERSATIONS, row_number)
+            continue
+        if is_sharegpt is None:
+            is_sharegpt = "conversations" in contents
+        if first_odd is not None and not is_sharegpt:
+            break
         try:
-            row = row_of(_keys(tree, columns, is_csv=is_csv), rules, columns)
+            row = _checked_row(path, line, value if tree is None else tree, rules, columns)
             yield row, json.dumps(row, ensure_ascii=False).encode()
+        except OddRowError as odd:
+            dropped.add(str(odd), row_number)
         except UnicodeEncodeError:  # JSON can hold lone surrogates, UTF-8 cannot
-            raise ScenarioError(f"{path}:{number}: half of a surrogate pair is not text") from None
-        except ValueError as error:
-            raise ScenarioError(f"{path}:{number}: {error}") from None
+            raise ScenarioError(f"{path}:{line}: half of a surrogate pair is not text") from None
+    if first_odd is not None and not is_sharegpt:
+        line, value = first_odd
+        tree = _tree(path, line, value, columns, is_csv=is_csv)
+        _checked_row(path, line, value if tree is None else tree, rules, columns)
+
+
+def _tree(
+    path: Path, line: int, value: Any, columns: Mapping[str, str], *, is_csv: bool
+) -> dict[str, Any] | None:
+    """The row under our keys; None where it is no object."""
+    if not isinstance(value, dict):
+        return None
+    try:
+        return _keys(value, columns, is_csv=is_csv)
+    except ValueError as error:
+        raise ScenarioError(f"{path}:{line}: {error}") from None
+
+
+def _checked_row(
+    path: Path, line: int, value: Any, rules: RowRules, columns: Mapping[str, str]
+) -> PromptRow:
+    """Return what a row asks; OddRowError where a conversation cannot be, else ScenarioError."""
+    tree = as_object(path, line, value, json.dumps(value, ensure_ascii=False))
+    try:
+        return row_of(tree, rules, columns)
+    except (OddRowError, UnicodeEncodeError):
+        raise
+    except ValueError as error:
+        raise ScenarioError(f"{path}:{line}: {error}") from None
 
 
 def _keys(tree: dict[str, Any], columns: Mapping[str, str], *, is_csv: bool) -> dict[str, Any]:
@@ -180,21 +252,25 @@ def _values(cells: dict[str, str]) -> dict[str, Any]:
     return out
 
 
-def row_of(tree: dict[str, Any], rules: RowRules, columns: Mapping[str, str]) -> PromptRow | None:
-    """What a row says; None of a conversation without a question. ValueError with the key."""
-    if "conversations" in tree:  # such files have an id and more
-        tree = {key: value for key, value in tree.items() if key in _Given.model_fields}
+def row_of(tree: dict[str, Any], rules: RowRules, columns: Mapping[str, str]) -> PromptRow:
+    """Return what a row asks; OddRowError where a conversation cannot be, else ValueError."""
+    is_conversation = "conversations" in tree
+    if is_conversation:
+        tree = _without_foreign_keys(tree)
     try:
         given = _Given.model_validate(tree).model_dump(exclude_none=True)
     except ValidationError as error:
-        raise ValueError(_explain(error.errors()[0], columns)) from None
+        first = error.errors()[0]
+        if is_conversation:
+            raise OddRowError(_odd_key(str(first["loc"][0]))) from None
+        raise ValueError(_explain(first, columns)) from None
     contents = given.keys() & {"prompt", "messages", "conversations"}
     is_sized = "prompt_tokens" in given and contents != {"messages"}
+    if is_conversation and not contents:
+        raise OddRowError(NO_CONVERSATIONS)
     if len(contents) + is_sized != 1 or (is_sized and given.keys() & {"system", "tools"}):
         raise ValueError(_HOW)
     row = _conversation(given, rules) if "conversations" in given else _sized(given)
-    if row is None:
-        return None
     for protocol in rules.protocols:
         if why := protocol.refuses_content(row):
             raise ValueError(why)
@@ -207,25 +283,40 @@ def row_of(tree: dict[str, Any], rules: RowRules, columns: Mapping[str, str]) ->
     return row
 
 
-def _conversation(given: dict[str, Any], rules: RowRules) -> PromptRow | None:
+def _without_foreign_keys(tree: dict[str, Any]) -> dict[str, Any]:
+    """A ShareGPT row with the keys that are known here: such files have an id and empty columns."""
+    known = {}
+    for key, value in tree.items():
+        is_empty = value in _EMPTY_VALUES and key != "conversations"
+        if key in _Given.model_fields and not is_empty:
+            known[key] = value
+    return known
+
+
+_EMPTY_VALUES: tuple[Any, ...] = (None, "", "[]", [], {})
+
+
+def _odd_key(key: str) -> str:
+    """The reason of a ShareGPT row with a value that is not what the key expects."""
+    expected = _Given.model_fields[key].description or _TOKENS
+    verb = "are" if key.endswith("s") else "is"
+    return f"whose {key} {verb} not {expected}"
+
+
+def _conversation(given: dict[str, Any], rules: RowRules) -> PromptRow:
     """Its questions; the size of an answer is that of the recorded one."""
-    turns: list[dict[str, Any]] = []
-    for i, entry in enumerate(given.pop("conversations")):
-        at, role, value = f"conversations[{i}]", _SPEAKERS.get(str(entry.get("from"))), entry.get("value")
-        if role is None:
-            raise _not(f"one of {', '.join(_SPEAKERS)}", f"{at}.from", entry.get("from"), 40)
-        if not isinstance(value, str):
-            raise _not("some text", f"{at}.value", value)
-        if not value.strip():
-            continue
-        if role == SYSTEM:
-            given.setdefault("system", value)
-        elif role == USER:
-            turns.append({"prompt": value})
-        elif turns:
-            turns[-1].setdefault("output_tokens", _tokens(value))
-    rows = [_sized({**turn, **given}) for turn in (turns if rules.sessions else turns[:1])]
-    return {**rows[0], "later": rows[1:]} if rows[1:] else rows[0] if rows else None
+    asked = conversation(given.pop("conversations"), whole=rules.sessions)
+    if asked.system is not None:
+        given.setdefault("system", asked.system)
+    rows = []
+    for question in asked.questions:
+        turn: dict[str, Any] = {"prompt": question.text}
+        if question.answer is not None:
+            turn["output_tokens"] = _tokens(question.answer)
+        rows.append(_sized({**turn, **given}))
+    if len(rows) == 1:
+        return rows[0]
+    return {**rows[0], "later": rows[1:]}
 
 
 def _sized(given: dict[str, Any]) -> PromptRow:

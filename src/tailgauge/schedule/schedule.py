@@ -70,6 +70,7 @@ class Schedule:
     blocks: Any = None  # by arrival: shared blocks of a trace
     block_tokens: int = 0  # of each of these blocks
     trace: dict[str, Any] | None = None  # what became of a trace's rows, for run.json
+    prompt_files: dict[str, Any] = field(default_factory=dict)  # of prompt files, by traffic table
     notes: tuple[str, ...] = ()
 
     def __len__(self) -> int:
@@ -193,6 +194,7 @@ def _with_files(
     prompts, outputs = schedule.prompt_tokens.copy(), schedule.output_tokens.copy()
     turns, kept = schedule.turns.copy(), np.ones(len(schedule), bool)
     dealt, notes = {}, list(schedule.notes)
+    prompt_files = {}
     for index, (name, table) in enumerate(traffic.items()):
         settings, session = table.prompts, table.session
         if settings.file is None:
@@ -210,8 +212,11 @@ def _with_files(
         prompts[mine] = np.array(rows.prompt_tokens, np.int32)[stated]
         wanted = np.array(rows.output_tokens, np.int32)[stated]
         outputs[mine] = np.where(wanted > 0, wanted, outputs[mine])
-        if rows.left_out:
-            notes.append(f"{path.name}: {rows.left_out:,} conversations without a question are left out")
+        facts = rows.facts()
+        prompt_files[name] = {"file": settings.file, **facts}
+        if rows.dropped.total:
+            share = f"{rows.dropped.total:,} of {facts['rows_read']:,} rows are left out"
+            notes.append(f"{path.name}: {share}: {rows.dropped}")
         if settings.at_end == "stop" and beyond.any():
             kept &= ~beyond
             notes.append(f"{path.name}: {int(beyond.sum()):,} arrivals after its {count:,} rows are left out")
@@ -219,6 +224,7 @@ def _with_files(
     return replace(
         schedule, at_ns=schedule.at_ns[kept], traffic=schedule.traffic[kept], prompt_tokens=prompts[kept],
         output_tokens=outputs[kept], turns=turns[kept], blocks=blocks, notes=tuple(notes),
+        prompt_files=prompt_files,
         lines={index: replace(one, first=one.first[kept]) for index, one in dealt.items()},
     )  # fmt: skip
 
