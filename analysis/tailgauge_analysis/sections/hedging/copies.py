@@ -35,7 +35,7 @@ PROMPT = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_token
 OF_COPY = [
     "attempt", "ended", "status", "sent_at_ns", "first_content_at_ns", "ended_at_ns", "chunks", "output_tokens",
     *PROMPT, "cache_creation_5m_input_tokens", "cache_creation_1h_input_tokens", "asked_model", "model", "target",
-    "service_tier", "speed", "fallback", "iterations", "usage_marks", "error_type",
+    "service_tier", "speed", "fallback", "iterations", "usage_marks", "error_type", "error_class",
 ]  # fmt: skip
 FEWEST = 20  # copies, below which their dependence is not estimated
 NOTHING = "the hedges were sent at once: only a control can show what is slow"
