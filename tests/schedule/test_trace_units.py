@@ -1,4 +1,4 @@
-"""Traces whose columns look alike: seconds and milliseconds, blocks of 16 and of 512 tokens, told apart or refused."""
+"""Traces whose columns look alike: seconds and milliseconds, blocks of 16 and of 512 tokens, distinguished or refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import pytest
 
 from tailgauge.errors import Exit, ScenarioError
 from tailgauge.patterns.table import Traffic
-from tailgauge.prompts import Maker
 from tailgauge.schedule.schedule import plan
 from tailgauge.schedule.settings import Arrival, Trace
 
@@ -81,31 +80,18 @@ class TestBailian:
         assert schedule.trace["resolution_s"] == 1
         assert [at // 10**9 for at in schedule.at_ns.tolist()] == [i // 4 for i in range(40)]
 
-    def test_turns_share_what_their_blocks_say_and_have_their_size(self, replay):
-        for words_per_token in (1.0, 0.77):
-            traffic = Traffic.model_validate({"prompts": {"source": "trace"}})
-            maker = Maker(1, traffic, "chat", words_per_token=words_per_token)
-            rows = list(replay([bailian(i) for i in range(6)]).slice(0, 10**18))
-            texts = []
-            for row in rows:
-                (prompt,) = maker.make(row)
-                texts.append(prompt.messages[-1].parts[-1].text.split(" "))
-            first, second, _, other, *_ = texts
-            shared_blocks = rows[0].prompt_tokens // 16
-            shared_words = round(shared_blocks * 16 * words_per_token)
+    def test_a_worker_gets_the_blocks_and_their_size(self, replay):
+        first, second, *_ = replay([bailian(i) for i in range(6)]).slice(0, 10**18)
 
-            assert [len(words) for words in texts] == [
-                round(row.prompt_tokens * words_per_token) for row in rows
-            ]
-            assert first[:shared_words] == second[:shared_words]
-            assert first[:10] != other[:10]
+        assert first.source == {"blocks": list(range(7)), "block_tokens": 16}
+        assert second.source == {"blocks": list(range(11)), "block_tokens": 16}
 
     def test_a_row_without_blocks_is_asked_in_words_of_its_own(self, replay):
         rows = [bailian(i, hash_ids=[]) if i == 4 else bailian(i) for i in range(9)]
 
         assert replay(rows).trace["emitted"] == 9
 
-    def test_a_file_without_blocks_is_told_by_its_chats(self, replay):
+    def test_a_file_without_blocks_is_known_by_its_chats(self, replay):
         schedule = replay([without(bailian(i), "hash_ids", "turn", "type") for i in range(9)])
 
         assert schedule.trace["format"] == "bailian"

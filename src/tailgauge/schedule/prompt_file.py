@@ -256,7 +256,7 @@ def row_of(tree: dict[str, Any], rules: RowRules, columns: Mapping[str, str]) ->
     """Return what a row asks; OddRowError where a conversation cannot be, else ValueError."""
     is_conversation = "conversations" in tree
     if is_conversation:
-        tree = _without_foreign_keys(tree)
+        tree = _with_known_keys(tree)
     try:
         given = _Given.model_validate(tree).model_dump(exclude_none=True)
     except ValidationError as error:
@@ -283,7 +283,7 @@ def row_of(tree: dict[str, Any], rules: RowRules, columns: Mapping[str, str]) ->
     return row
 
 
-def _without_foreign_keys(tree: dict[str, Any]) -> dict[str, Any]:
+def _with_known_keys(tree: dict[str, Any]) -> dict[str, Any]:
     """A ShareGPT row with the keys that are known here: such files have an id and empty columns."""
     known = {}
     for key, value in tree.items():

@@ -89,7 +89,7 @@ def conversation(entries: Any, *, whole: bool) -> Conversation:
     """Return the questions of a row, or the first alone; OddRowError where it cannot be asked."""
     asked = Conversation()
     questions = asked.questions
-    for role, text in _spoken(entries):
+    for role, text in _entries(entries):
         if role == USER and questions and not whole:
             break
         if role == USER:
@@ -107,7 +107,7 @@ def conversation(entries: Any, *, whole: bool) -> Conversation:
     return asked
 
 
-def _spoken(entries: Any) -> Iterator[tuple[str, str]]:
+def _entries(entries: Any) -> Iterator[tuple[str, str]]:
     """Yield role and text of each entry that is not blank; OddRowError at one that is none."""
     if not isinstance(entries, list):
         raise OddRowError("whose conversations are not a list")

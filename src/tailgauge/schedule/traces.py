@@ -9,8 +9,8 @@ shape: they are different options. Where the trace's clock ticks coarsely, a row
 drawn by the seed, and the notes report it; rows keep their order.
 
 Mooncake and Bailian rows have the same columns for time and sizes, but count milliseconds and blocks of 512 tokens, or
-seconds and blocks of 16. They are told apart by the columns that only one has, and the number of `hash_ids` must confirm
-it: a row of n tokens has ceil(n / block) of them. What contradicts is refused, for the times would be wrong a thousandfold.
+seconds and blocks of 16. Columns that only one of them has name the format, and the number of `hash_ids` must confirm
+it: a row of n tokens has ceil(n / block) of them. A contradiction is refused: all times might be wrong by a factor of 1000.
 """
 
 from __future__ import annotations
@@ -283,19 +283,21 @@ class _Columns:
         if not self._blocks or (not is_used and options.format != "auto"):
             return 0
         counts = np.array([len(blocks) for blocks in self._blocks], dtype=np.int64)
-        is_telling = (counts > 0) & (prompt > 0)
+        has_count = (counts > 0) & (prompt > 0)
         fits = _fitting(prompt, counts, self._block_tokens)
-        odd_rows = np.flatnonzero(is_telling & ~fits)
-        telling = int(is_telling.sum())
-        if len(odd_rows) <= (1 - _FITTING_SHARE) * telling:
+        odd_rows = np.flatnonzero(has_count & ~fits)
+        counted = int(has_count.sum())
+        if len(odd_rows) <= (1 - _FITTING_SHARE) * counted:
             return len(odd_rows)
         first = int(odd_rows[0])
         size = self._block_tokens
         expected = math.ceil(int(prompt[first]) / size)
-        what = f"has {counts[first]:,} blocks for {prompt[first]:,} tokens, expected {expected:,} of {size:,} tokens"
-        share = f"{len(odd_rows):,} of {telling:,} rows do not agree"
-        advice = self._block_advice(prompt[is_telling], counts[is_telling])
-        raise self._wrong(self._lines[first], self._shape.blocks, f"{what} ({self._size_source}); {share}. {advice}")
+        received = f"has {counts[first]:,} blocks for {prompt[first]:,} tokens"
+        wanted = f"expected {expected:,} of {size:,} tokens ({self._size_source})"
+        share = f"{len(odd_rows):,} of {counted:,} rows do not agree"
+        advice = self._block_advice(prompt[has_count], counts[has_count])
+        why = f"{received}, {wanted}; {share}. {advice}"
+        raise self._wrong(self._lines[first], self._shape.blocks, why)
 
     @property
     def _size_source(self) -> str:
