@@ -153,6 +153,12 @@ def answers(run: dict[str, Any], pattern: pd.Series[str]) -> pd.Series[str]:
     return pattern.map(lambda name: by_pattern.get(name, SINGLE))
 
 
+def ended_as(attempts: pd.DataFrame, *classes: str) -> np.ndarray:
+    """Return which attempts ended as one of these classes, also by an error behind content."""
+    ended = attempts["ended"].isin(classes) | attempts["error_class"].isin(classes)
+    return ended.to_numpy(np.bool_)
+
+
 def _table(opened: _Opened, name: str, wanted: Sequence[str], rows: Counts, reduce: Reduces) -> pa.Table:
     """All parts of a table on the master's clock, each row with its worker and folder."""
     listed = parquet.listed(opened.folders, name, opened.problems)

@@ -24,7 +24,7 @@ from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, NEAR, PASS, Criterion, Goodput, ObjectiveResult
 from tailgauge_analysis.metrics.stability import Rate, Throughput, Work
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.reading.frames import Frames, ended_as
 from tailgauge_analysis.sections.cache import shares
 from tailgauge_analysis.sections.cache.calls import calls, settings
 from tailgauge_analysis.sections.cache.cost import each, no_price, tariff, with_usage
@@ -205,8 +205,8 @@ FIGURES: dict[str, Measure] = {
     "error_rate": lambda _one, part, _run: _share(~part.requests["ended"].isin(schema.NOT_FAILED)),
     "refused": _ended(schema.REFUSED, schema.FILTERED),
     "cut": _ended(schema.CUT),
-    "429_rate": lambda _one, part, _run: _share(part.sent["ended"] == schema.RATE_LIMITED),
-    "529_rate": lambda _one, part, _run: _share(part.sent["ended"] == schema.OVERLOADED),
+    "429_rate": lambda _one, part, _run: _share(ended_as(part.sent, schema.RATE_LIMITED)),
+    "529_rate": lambda _one, part, _run: _share(ended_as(part.sent, schema.OVERLOADED)),
     "abandoned": _ended(schema.CANCELLED),
     "goodput": _good,
     "cache_hit": _hit,

@@ -260,7 +260,7 @@ class Attempts:
             if result.ended in COMPLETE:
                 pace = pace_ms(decoder, tokens, thinks=call.thinking != "off")
             counters = self._counters.traffic[one.origin.traffic, call.target]
-            counters.end_attempt(result.ended, tokens, pace)
+            counters.end_attempt(result.error_class or result.ended, tokens, pace)
 
     def _asked(self, call: Call) -> usage.Request:
         """What a call asked for, which its counts may contradict."""

@@ -18,7 +18,7 @@ from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.dedup import CALL
-from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.reading.frames import Frames, ended_as
 from tailgauge_analysis.sections.cache.cost import Tariff, spent, tariff, with_usage
 from tailgauge_analysis.sections.hedging import waste
 from tailgauge_analysis.sections.hedging.copies import KEYS, OF_COPY, Copies, Slowness, copies, slowness
@@ -143,7 +143,7 @@ class _Table:
 
     def limited(self) -> RefusedShares:
         """Attempts that were refused."""
-        refused = self.attempts["ended"].isin((schema.RATE_LIMITED, schema.OVERLOADED)).to_numpy(np.bool_)
+        refused = ended_as(self.attempts, schema.RATE_LIMITED, schema.OVERLOADED)
         return RefusedShares(*map(proportion, (refused, refused[~self.is_copy], refused[self.is_copy])))
 
 

@@ -20,6 +20,7 @@ import pandas as pd
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics.timeline import width
 from tailgauge_analysis.reading import rate_limit_headers as headers
+from tailgauge_analysis.reading.frames import ended_as
 from tailgauge_analysis.reading.rate_limit_headers import INPUT, KINDS, OUTPUT, REQUESTS, TOKENS
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
@@ -45,8 +46,8 @@ _MESSAGES = {
 
 
 def refused(attempts: pd.DataFrame) -> Mask:
-    """Which attempts got a 429."""
-    return (attempts["ended"] == schema.RATE_LIMITED).to_numpy(np.bool_)
+    """Which attempts got a 429, or an error of the same meaning inside their answer."""
+    return ended_as(attempts, schema.RATE_LIMITED)
 
 
 def kinds(attempts: pd.DataFrame) -> pd.DataFrame:
@@ -159,9 +160,8 @@ class Shares(Finding):
         self.requests = len(wanted)
         self.requests_refused = int(steady["request_id"][is_429].nunique())
         self.requests_ended_refused = int((wanted["ended"] == schema.RATE_LIMITED).sum())
-        self.overloaded = proportion(
-            (steady["ended"] == schema.OVERLOADED).to_numpy(np.bool_)
-        )  # 529 or 503: refusals too, but by no limit of the client's
+        # Refusals too, but by no limit of the client's.
+        self.overloaded = proportion(ended_as(steady, schema.OVERLOADED))
         self.by_kind = tuple(sorted(by_kind, key=lambda one: -one.attempts.k))
 
 

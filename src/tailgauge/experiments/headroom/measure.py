@@ -19,7 +19,7 @@ from tailgauge.experiments.headroom.judge import Charges, Met, Rate, RateResult,
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.metrics.stability import BACKLOG, FEWEST_FOR_GROWTH, Work
-from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.reading.frames import Frames, ended_as
 from tailgauge_analysis.reading.rate_limit_headers import INPUT, KINDS, OUTPUT, REQUESTS, TOKENS
 from tailgauge_analysis.sections.rate_limits.buckets import known_buckets, offered_load
 from tailgauge_analysis.sections.rate_limits.costs import Costs, countings
@@ -37,7 +37,7 @@ def rate_result(
     """Result of a run; `today`: at today's rate, whose trace is kept; `good`: required share of good requests, or 0."""
     frames, stage = reading.frames, reading.steady
     sent = stage.sent
-    over = (sent["ended"] == schema.OVERLOADED).to_numpy(np.bool_)
+    over = ended_as(sent, schema.OVERLOADED)
     found = known_buckets(frames)
     first = [one for one in found if (one.target, one.model) == (found[0].target, found[0].model)]
     evidence = reading.evidence

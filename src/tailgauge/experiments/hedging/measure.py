@@ -25,7 +25,7 @@ from tailgauge_analysis.metrics.latency import offered_ms
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.stability import stays_s
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.reading.frames import Frames, ended_as
 from tailgauge_analysis.sections.cache.cost import tariff
 from tailgauge_analysis.sections.hedging import copies as hedge_copies
 from tailgauge_analysis.sections.hedging import waste
@@ -104,7 +104,7 @@ def _copies(frames: Frames, steady: Steady) -> CopyStats:
 
 def _refused(rows: pd.DataFrame) -> float | None:
     """Share of the calls that got a 429, a 529 or a 503."""
-    return proportion(rows["ended"].isin((schema.RATE_LIMITED, schema.OVERLOADED)).to_numpy(np.bool_)).value
+    return proportion(ended_as(rows, schema.RATE_LIMITED, schema.OVERLOADED)).value
 
 
 def _cost(
