@@ -2,18 +2,21 @@
 
     limits         kind, role, value and window of each header that is understood
     limit_kind     the exhausted limit of a refused call
-    retry_after    `retry-after-ms`, then `retry-after` (seconds or a date), then the reset of the exhausted limit
+    retry_after    `retry-after-ms`, then `retry-after` (seconds or a date), then both as a gateway passes them on, then
+                   the reset of the exhausted limit
     not_understood headers that look like a limit and are in no family
 """
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from itertools import product
+from fnmatch import fnmatchcase
+from functools import cache, lru_cache
 
 from tailgauge import vendors
 
@@ -28,23 +31,34 @@ RETRY_AFTER = "retry-after"
 Headers = Sequence[tuple[str, str]]  # names in lower case
 
 _TABLE = vendors.TABLE["limits"]
-_LONGEST_S = 1e9  # of a wait
-_LOOKS_LIKE_A_LIMIT = re.compile(r"rate-?limit|^anthropic-(?:priority|fast)-")
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)")
-_UNITS_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-_STRUCTURED_ROLES = {"q": LIMIT, "r": REMAINING, "t": RESET}
+_PREFIXES: tuple[str, ...] = tuple(_TABLE["prefixes"])
+WAITS = tuple(prefix + name for prefix in _PREFIXES for name in (RETRY_AFTER_MS, RETRY_AFTER))
+_LONGEST_WAIT_S = 4_294_967.0  # 2^32 ms, as in the SDKs
+_LARGEST = 1e15  # of a number in a header
+_LOOKS_LIKE_A_LIMIT = re.compile(
+    r"rate-?limit|tokenlimit|^anthropic-(?:priority|fast)-|(?:^|[-_])(?:limits?|quotas?)(?:[-_]|$)"
+)
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s|m|h|d)")
+_UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_POLICY = "ratelimit-policy"
+_STRUCTURED_ROLES = {"q": LIMIT, "r": REMAINING, "t": RESET, **{role: role for role in ROLES}}
+# The members of a structured field, and the parts of one: a name and parameters. Either may be quoted.
 _MEMBER = re.compile(r'(?:[^,"]|"[^"]*")+')
+_PART = re.compile(r'(?:[^;"]|"[^"]*")+')
+_WINDOW = re.compile(r";\s*w=(\d+)")
 _EPOCH_S = 1e8  # a number beyond is no number of seconds to wait, but a time since 1970
 _EPOCH_MS = 1e11
 
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """What a header's name says."""
+    """What a header's name says. Of two names for the same, that with the lower `rank` counts."""
 
     kind: str
     role: str
-    window_s: float | None = None
+    window_s: float | None
+    rank: int
+    family: str  # the name without its role: those of one limit share it
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,77 +72,148 @@ class Limit:
     header: str = ""
 
 
-def _names() -> dict[str, Name]:
-    """Return every name of the families, with its meaning."""
-    found: dict[str, Name] = {}
-    kinds = [(text, kind) for kind, texts in _TABLE["kinds"].items() for text in texts]
-    windows = [(text, float(seconds)) for text, seconds in _TABLE["windows"].items()]
-    for prefix, template, role in product(_TABLE["prefixes"], _TABLE["names"], ROLES):
-        for text, kind in kinds if "{kind}" in template else [("", "requests")]:
-            for window, seconds in windows if "{window}" in template else [("", None)]:
-                name = template.format(role=role, kind=text, window=window)
-                found.setdefault(prefix + name, Name(kind, role, seconds))
-    return found
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """One policy of a `ratelimit-policy`; `kind` is None where it limits neither requests nor tokens."""
+
+    kind: str | None
+    window_s: float | None
 
 
-def _kind_texts() -> list[tuple[str, str]]:
-    """Return what a name says of a kind, the longest first: input-tokens are no tokens."""
-    texts = [
-        (text.replace("_", "-"), str(kind))
-        for kind, names in _TABLE["kinds"].items()
-        for text in names
+@lru_cache(maxsize=4096)
+def meaning(header: str) -> Name | None:
+    """Return what a header's name says of a limit; None where it is no name of a family."""
+    for rank, (pattern, own_kind) in enumerate(_patterns()):
+        match = pattern.fullmatch(header)
+        if match is None:
+            continue
+        parts = match.groupdict()
+        kind = _kinds().get(parts.get("kind") or "", own_kind)
+        seconds = _TABLE["windows"].get(parts.get("window") or "")
+        return Name(
+            kind=kind,
+            role=parts["role"],
+            window_s=None if seconds is None else float(seconds),
+            rank=rank,
+            family=f"{header[: match.start('role')]}*{header[match.end('role') :]}",
+        )
+    return None
+
+
+@cache
+def _patterns() -> Sequence[tuple[re.Pattern[str], str]]:
+    """Return a pattern for each name with each prefix, with the kind of a name without one."""
+    parts = {
+        "role": "|".join(ROLES),
+        "kind": "|".join(map(re.escape, _kinds())),
+        "window": "|".join(_TABLE["windows"]),
+        "scope": "[^-]+",
+        "model": ".+",
+    }
+    groups = {name: f"(?P<{name}>{pattern})" for name, pattern in parts.items()}
+    templates = {**dict.fromkeys(_TABLE["names"], ""), **_TABLE["names_of_one_kind"]}
+    return [
+        (re.compile(re.escape(prefix) + template.format(**groups)), kind)
+        for template, kind in templates.items()
+        for prefix in _PREFIXES
     ]
-    return sorted(texts, key=lambda pair: -len(pair[0]))
 
 
-NAMES = _names()
-_KIND_TEXTS = _kind_texts()
-STRUCTURED = frozenset(
-    prefix + name for prefix in _TABLE["prefixes"] for name in _TABLE["structured"]
-)
+@cache
+def _kinds() -> Mapping[str, str]:
+    """Return the kinds by their texts, the longest first: input-tokens are no tokens."""
+    kinds = {text: str(kind) for kind, texts in _TABLE["kinds"].items() for text in texts}
+    return dict(sorted(kinds.items(), key=lambda pair: -len(pair[0])))
 
 
-def is_of_a_limit(name: str) -> bool:
+def structured_field(header: str) -> str | None:
+    """Return the structured field that a header is, without its prefix; None of any other."""
+    for prefix in _PREFIXES:
+        field = header.removeprefix(prefix)
+        if field in _TABLE["structured"] and header == prefix + field:
+            return field
+    return None
+
+
+@lru_cache(maxsize=4096)
+def is_of_a_limit(header: str) -> bool:
     """Whether a header belongs to a family, or looks like one that does."""
-    return name in NAMES or _LOOKS_LIKE_A_LIMIT.search(name) is not None
+    return meaning(header) is not None or _LOOKS_LIKE_A_LIMIT.search(header) is not None
 
 
 def limits(headers: Headers, now: datetime | None = None) -> list[Limit]:
     """Return every value of a limit that is understood. `now`: of resets that are instants."""
     now = now or datetime.now(UTC)
-    found = []
+    policies: dict[str, Policy] = {}
     for name, value in headers:
-        if name in NAMES:
-            meaning = NAMES[name]
-            number = _reset_s(value, now) if meaning.role == RESET else _number(value)
-            if number is not None:
-                found.append(Limit(meaning.kind, meaning.role, number, meaning.window_s, name))
-        elif name in STRUCTURED:
-            found += structured(value, name)
+        if structured_field(name) == _POLICY:
+            policies.update(policies_of(value))
+    found: list[Limit] = []
+    for name, value in headers:
+        if structured_field(name) is not None:
+            found += structured(value, name, policies)
+            continue
+        known = meaning(name)
+        if known is None:
+            continue
+        number = _reset_s(value, now) if known.role == RESET else number_of(value)
+        if number is not None:
+            found.append(Limit(known.kind, known.role, number, known.window_s or window_of(value), name))
     return found
 
 
-def structured(value: str, header: str = "") -> Iterator[Limit]:
-    """Yield the values of a field of the IETF draft: `"requests";q=100;w=60`, `"requests";r=9;t=12`, or `limit=9, remaining=5`."""
-    for member in _MEMBER.findall(value):
-        name, *parameters = (part.strip() for part in member.split(";"))
-        values = dict(part.partition("=")[::2] for part in (name, *parameters) if "=" in part)
-        kind = _kind_of(name)
-        window_s = _number(values.get("w", ""))
-        for key, text in values.items():
-            role = _STRUCTURED_ROLES.get(key) or (key if key in ROLES else None)
-            number = _number(text)
+def structured(
+    value: str, header: str = "", policies: Mapping[str, Policy] | None = None
+) -> Iterator[Limit]:
+    """Yield the values of a field of the IETF drafts.
+
+    `"requests";q=100;w=60`, `"requests";r=9;t=12`, and of the earlier ones `100;w=60` and `limit=9, remaining=5`.
+    `policies` by their names, which the values of a `ratelimit` are of.
+    """
+    for name, parameters in _members(value):
+        policy = (policies or {}).get(name) or _policy(name, parameters)
+        if policy.kind is None:
+            continue
+        for key, text in parameters.items():
+            role = _STRUCTURED_ROLES.get(key)
+            number = number_of(text)
             if role is not None and number is not None:
-                yield Limit(kind, role, number, window_s, header)
+                yield Limit(policy.kind, role, number, policy.window_s, header)
 
 
-def _kind_of(name: str) -> str:
-    """Return the kind that the name of a policy tells; requests where it tells none."""
-    plain = name.strip('"').lower().replace("_", "-")
-    for text, kind in _KIND_TEXTS:
-        if text in plain:
+@lru_cache(maxsize=1024)
+def policies_of(value: str) -> Mapping[str, Policy]:
+    """Return the policies in a `ratelimit-policy`, by their names."""
+    return {name: _policy(name, parameters) for name, parameters in _members(value)}
+
+
+def _policy(name: str, parameters: Mapping[str, str]) -> Policy:
+    return Policy(_kind_of_policy(name, parameters), number_of(parameters.get("w", "")))
+
+
+def _members(value: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield name and parameters of each member of a structured field."""
+    for member in _MEMBER.findall(value):
+        parts = [part.strip() for part in _PART.findall(member)]
+        if not parts:
+            continue
+        name = parts[0].strip('"').lower()
+        parameters = dict(part.partition("=")[::2] for part in parts if "=" in part)
+        if number_of(name) is not None:
+            parameters["q"] = name
+        yield name, parameters
+
+
+def _kind_of_policy(name: str, parameters: Mapping[str, str]) -> str | None:
+    """Return the kind by the unit of a quota, else by its name, which may be any: of requests, then."""
+    unit = parameters.get("qu")
+    plain = (name if unit is None else unit.strip('"').lower()).replace("_", "-")
+    if plain.startswith("concurrent"):
+        return None
+    for text, kind in _kinds().items():
+        if text.replace("_", "-") in plain:
             return kind
-    return "requests"
+    return "requests" if unit is None else None
 
 
 def limit_kind(headers: Headers) -> str:
@@ -140,66 +225,79 @@ def limit_kind(headers: Headers) -> str:
 def retry_after(headers: Headers, now: datetime | None = None) -> tuple[float, str] | None:
     """Return how many seconds to wait and the header that says so; None where none does."""
     now = now or datetime.now(UTC)
-    by_name = dict(reversed(list(headers)))
-    milliseconds = _number(by_name.get(RETRY_AFTER_MS, ""))
-    if milliseconds is not None and milliseconds < _LONGEST_S * 1000:
-        return milliseconds / 1000, RETRY_AFTER_MS
-    seconds = _seconds_or_date(by_name.get(RETRY_AFTER, ""), now)
-    if seconds is not None:
-        return seconds, RETRY_AFTER
+    by_name = dict(reversed(headers))
+    for prefix in _PREFIXES:
+        wait = _wait(by_name, prefix, now)
+        if wait is not None:
+            return wait
     known = limits(headers, now)
-    empty = {one.kind for one in known if one.role == REMAINING and one.value == 0}
-    resets = [one for one in known if one.role == RESET and one.kind in empty]
-    if not resets:
-        # Azure names the reset of the limit that refused, and no other.
-        resets = [one for one in known if one.role == RESET] if not empty else []
-    if not resets:
-        return None
-    last = max(resets, key=lambda one: one.value)
-    return last.value, last.header
+    remaining = [one for one in known if one.role == REMAINING]
+    resets = [one for one in known if one.role == RESET]
+    empty = {(one.kind, one.window_s) for one in remaining if one.value == 0}
+    if empty:
+        resets = [one for one in resets if (one.kind, one.window_s) in empty]
+    else:
+        # Azure names the reset of the limit that refused, and what remains of the others.
+        stated = {one.kind for one in remaining}
+        resets = [one for one in resets if one.kind not in stated]
+    last = max(resets, key=lambda one: one.value, default=None)
+    return None if last is None else (last.value, last.header)
+
+
+def _wait(by_name: Mapping[str, str], prefix: str, now: datetime) -> tuple[float, str] | None:
+    """Return what `retry-after-ms` or `retry-after` says, as the SDKs read them: the first number decides."""
+    for name, unit_s in ((prefix + RETRY_AFTER_MS, 0.001), (prefix + RETRY_AFTER, 1.0)):
+        try:
+            seconds = float(by_name.get(name, "")) * unit_s
+        except ValueError:
+            continue
+        return (min(seconds, _LONGEST_WAIT_S), name) if 0 <= seconds < math.inf else None
+    name = prefix + RETRY_AFTER
+    until_s = _until(parse_date(by_name.get(name, "")), now)
+    return None if until_s is None else (min(until_s, _LONGEST_WAIT_S), name)
 
 
 def not_understood(headers: Headers) -> list[str]:
-    """Return the headers that look like a limit and are in no family."""
-    return [
-        name
-        for name, _ in headers
-        if _LOOKS_LIKE_A_LIMIT.search(name) and not _is_known(name.removeprefix("llm_provider-"))
-    ]
+    """Return the headers that look like a limit and are in no family, each once."""
+    names = dict.fromkeys(name for name, _ in headers)
+    return [name for name in names if _LOOKS_LIKE_A_LIMIT.search(name) and not _is_known(name)]
 
 
-def _is_known(name: str) -> bool:
-    is_cost = any(name.endswith(mark) for mark in _TABLE["cost_marks"])
-    return is_cost or name in NAMES or name in STRUCTURED or name in _TABLE["without_a_limit"]
+@lru_cache(maxsize=4096)
+def _is_known(header: str) -> bool:
+    if meaning(header) is not None or structured_field(header) is not None:
+        return True
+    names = {header.removeprefix(prefix) for prefix in _PREFIXES}
+    return any(fnmatchcase(name, known) for name in names for known in _TABLE["without_a_limit"])
 
 
-def _number(text: str) -> float | None:
+def number_of(text: str) -> float | None:
     """Return a number that is not below zero; the first of a list such as `100, 100;w=60`."""
     try:
-        value = float(text.split(",")[0].split(";")[0])
+        value = float(re.split("[,;]", text, maxsplit=1)[0])
     except ValueError:
         return None
-    return value if 0 <= value < _LONGEST_S * 1e6 else None
+    return value if 0 <= value < _LARGEST else None
 
 
-def _seconds_or_date(text: str, now: datetime) -> float | None:
-    seconds = _number(text) if "," not in text else None
-    if seconds is not None:
-        return seconds if seconds < _LONGEST_S else None
-    return _until(parse_date(text), now)
+def window_of(text: str) -> float | None:
+    """Return the window in a value such as `100, 100;w=60`, in seconds; None without one."""
+    match = _WINDOW.search(text)
+    return None if match is None else number_of(match[1])
 
 
 def parse_date(text: str) -> datetime | None:
-    """Return an HTTP date; None of anything else."""
+    """Return an HTTP date, which is of Greenwich where it names no zone; None of anything else."""
     try:
-        return parsedate_to_datetime(text)
-    except (ValueError, TypeError):
+        date = parsedate_to_datetime(text)
+    except (ValueError, TypeError, OverflowError):
         return None
+    return date.replace(tzinfo=date.tzinfo or UTC)
 
 
 def _reset_s(text: str, now: datetime) -> float | None:
     """Return the seconds to a reset, whatever its unit."""
-    seconds = _number(text)
+    seconds = number_of(text)
     if seconds is not None:
         if seconds >= _EPOCH_MS:
             return max(0.0, seconds / 1000 - now.timestamp())
@@ -211,14 +309,11 @@ def _reset_s(text: str, now: datetime) -> float | None:
         instant = datetime.fromisoformat(text)
     except ValueError:
         return _until(parse_date(text), now)
-    return max(0.0, _until(instant.replace(tzinfo=instant.tzinfo or UTC), now) or 0.0)
+    return max(0.0, (instant.replace(tzinfo=instant.tzinfo or UTC) - now).total_seconds())
 
 
 def _until(instant: datetime | None, now: datetime) -> float | None:
     if instant is None:
         return None
-    try:
-        seconds = (instant - now).total_seconds()
-    except TypeError:  # a date without a zone
-        return None
-    return seconds if 0 <= seconds < _LONGEST_S else None
+    seconds = (instant - now).total_seconds()
+    return seconds if seconds >= 0 else None

@@ -1,18 +1,17 @@
-"""Rate-limit headers as numbers: how many are allowed, and how many are left, by `tailgauge.limits`.
+"""Rate-limit headers as numbers: how many are allowed in which time, and how many are left, by `tailgauge.limits`.
 
 JSON text becomes columns while a part is loaded: the text is many times as long as its numbers.
-A header that cannot be read is as good as absent. Of several windows of one limit the shortest counts. Of token limits
-`remaining` may be rounded to the nearest 1,000, which shows in the numbers; no assumption is made on who rounds.
+A header that cannot be read is as good as absent. Of several windows of one limit the shortest counts, whose limit and
+remainder belong together. Of token limits `remaining` may be rounded to the nearest 1,000, which shows in the numbers; no
+assumption is made on who rounds.
 """
 
 from __future__ import annotations
 
 import math
-import re
-from collections.abc import Callable, Iterator
-from functools import partial
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
 from io import BytesIO
-from itertools import product
 
 import numpy as np
 import pyarrow as pa
@@ -20,7 +19,7 @@ import pyarrow.compute as pc
 import pyarrow.json
 
 from tailgauge import limits
-from tailgauge_analysis.stats.quantiles import Floats
+from tailgauge_analysis.stats.quantiles import Floats, Mask
 from tailgauge_analysis.text.json_values import parsed
 
 REQUESTS = "requests"
@@ -30,19 +29,30 @@ TOKENS = "tokens"
 KINDS = (REQUESTS, INPUT, OUTPUT, TOKENS)
 LIMIT = limits.LIMIT
 REMAINING = limits.REMAINING
-FIELDS = (LIMIT, REMAINING)
+WINDOW = "window_s"
+FIELDS = (LIMIT, REMAINING, WINDOW)
 SOURCE = "rate_limit_headers"
 HEADER = "header_"  # how the frame's columns begin
 ROUNDING = 1000  # tokens
+MINUTE_S = 60.0  # the window of a limit that names none
 
-# The names with one value each, the shortest window first.
-_NAMES = dict(
-    sorted(
-        ((name, meaning) for name, meaning in limits.NAMES.items() if meaning.role in FIELDS),
-        key=lambda pair: pair[1].window_s or 0.0,
-    )
-)
-_SCHEMA = pa.schema([(name, pa.string()) for name in (*_NAMES, *sorted(limits.STRUCTURED))])
+Texts = Mapping[str, pa.ChunkedArray]  # by header
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What a family of headers says of one limit, a number each row; NaN where it says nothing."""
+
+    kind: str
+    order: tuple[float, int, str]  # window, rank and name: the first of a kind counts
+    limit: Floats
+    remaining: Floats
+    window_s: Floats
+
+    @property
+    def is_whole(self) -> Mask:
+        """Rows with both numbers."""
+        return ~np.isnan(self.limit) & ~np.isnan(self.remaining)
 
 
 def column(kind: str, field: str) -> str:
@@ -54,69 +64,126 @@ def lean(attempts: pa.Table) -> pa.Table:
     """The table with numbers in place of the text; columns only of the headers that are there."""
     texts = attempts[SOURCE]
     rest = attempts.drop_columns([SOURCE])
-    at = np.flatnonzero(np.asarray(pc.is_valid(texts)))
-    if not len(at):
+    rows = np.flatnonzero(np.asarray(pc.is_valid(texts)))
+    if not len(rows):
         return rest
-    headers = _parsed(texts.take(pa.array(at)))
-    found = dict[tuple[str, str], Floats]()
-    for name in headers.column_names:
-        if headers[name].null_count == len(at):
-            continue
-        for what, values in _values(headers[name], name):
-            known = found.get(what, values)
-            found[what] = np.where(np.isnan(known), values, known)
-    for what in product(KINDS, FIELDS):
-        if what in found and not np.isnan(found[what]).all():
+    headers = _parsed(texts.take(pa.array(rows)))
+    readings = [*_named(headers, len(rows)), *_structured(headers)]
+    for kind in KINDS:
+        ours = [reading for reading in readings if reading.kind == kind]
+        for field, values in _merged(ours, len(rows)).items():
+            if np.isnan(values).all():
+                continue
             whole = np.full(attempts.num_rows, np.nan)
-            whole[at] = found[what]
-            rest = rest.append_column(column(*what), pa.array(whole, pa.float64()))
+            whole[rows] = values
+            rest = rest.append_column(column(kind, field), pa.array(whole, pa.float64()))
     return rest
 
 
-def _parsed(texts: pa.ChunkedArray) -> pa.Table:
-    """One row a text. Arrow reads them all at once; where it stumbles each is tried alone."""
+def _merged(readings: list[Reading], count: int) -> dict[str, Floats]:
+    """Return one number per row and field: of the first reading with both, else of the first with either."""
+    fields = {field: np.full(count, np.nan) for field in FIELDS}
+    is_free = np.full(count, fill_value=True)
+    ordered = sorted(readings, key=lambda reading: reading.order)
+    for needs_both in (True, False):
+        for reading in ordered:
+            has_either = ~np.isnan(reading.limit) | ~np.isnan(reading.remaining)
+            rows = is_free & (reading.is_whole if needs_both else has_either)
+            fields[LIMIT][rows] = reading.limit[rows]
+            fields[REMAINING][rows] = reading.remaining[rows]
+            fields[WINDOW][rows] = reading.window_s[rows]
+            is_free &= ~rows
+    windows_s = fields[WINDOW]
+    if np.all(np.isnan(windows_s) | (windows_s == MINUTE_S)):
+        del fields[WINDOW]
+    return fields
+
+
+def _parsed(texts: pa.ChunkedArray) -> Texts:
+    """Return the texts of each header. Arrow reads them all at once; where it stumbles each is tried alone."""
     lines = texts.cast(pa.string()).to_pylist()
-    options = pyarrow.json.ParseOptions(explicit_schema=_SCHEMA, unexpected_field_behavior="ignore")
     try:
-        table = pyarrow.json.read_json(BytesIO("\n".join(lines).encode()), parse_options=options)
+        table = pyarrow.json.read_json(BytesIO("\n".join(lines).encode()))
     except pa.ArrowInvalid:
         table = None
-    if table is not None and table.num_rows == len(lines):
-        return table
-    known = [{name: str(v) for name, v in parsed(line).items() if name in _SCHEMA.names} for line in lines]
-    return pa.Table.from_pylist(known, schema=_SCHEMA)
+    if table is None or table.num_rows != len(lines):
+        rows = [{name: str(value) for name, value in parsed(line).items()} for line in lines]
+        names = {name for row in rows for name in row if _is_read(name)}
+        return {name: pa.chunked_array([[row.get(name) for row in rows]], pa.string()) for name in names}
+    return {
+        name: table[name].cast(pa.string())
+        for name in table.column_names
+        if _is_read(name) and not pa.types.is_nested(table[name].type)
+    }
 
 
-def _values(texts: pa.ChunkedArray, name: str) -> Iterator[tuple[tuple[str, str], Floats]]:
-    """Yield kind and role of what a header tells, with its number in each row."""
-    if name in _NAMES:
-        meaning = _NAMES[name]
-        yield (meaning.kind, meaning.role), _each(texts, _number)
-        return
-    for what in product(KINDS, FIELDS):
-        yield what, _each(texts, partial(_structured, what))
+def _is_read(name: str) -> bool:
+    return limits.meaning(name) is not None or limits.structured_field(name) is not None
 
 
-def _structured(what: tuple[str, str], text: str) -> float:
-    """Return a number of a structured field, that of the shortest window; NaN where it has none."""
-    values = [one for one in limits.structured(text) if (one.kind, one.role) == what]
-    shortest = min(values, key=lambda one: one.window_s or 0.0, default=None)
-    return math.nan if shortest is None else shortest.value
+def _named(headers: Texts, count: int) -> Iterator[Reading]:
+    """Yield what headers with one value each say."""
+    families: dict[str, dict[str, str]] = {}
+    for name in headers:
+        known = limits.meaning(name)
+        if known is not None and known.role in {LIMIT, REMAINING}:
+            families.setdefault(known.family, {})[known.role] = name
+    nothing = np.full(count, np.nan)
+    for family, names in families.items():
+        known = limits.meaning(next(iter(names.values())))
+        assert known is not None
+        numbers = {role: _each(headers[name], limits.number_of) for role, name in names.items()}
+        windows_s = np.full(count, known.window_s or np.nan)
+        if LIMIT in names and known.window_s is None:
+            windows_s = _each(headers[names[LIMIT]], limits.window_of)
+        yield Reading(
+            kind=known.kind,
+            order=(known.window_s or MINUTE_S, known.rank, family),
+            limit=numbers.get(LIMIT, nothing),
+            remaining=numbers.get(REMAINING, nothing),
+            window_s=windows_s,
+        )
 
 
-def _number(text: str) -> float:
-    try:
-        number = float(re.split("[,;]", text, maxsplit=1)[0])
-    except ValueError:
-        return math.nan
-    return number if math.isfinite(number) and number >= 0 else math.nan
+def _structured(headers: Texts) -> Iterator[Reading]:
+    """Yield what the structured fields say, of which a policy and its state belong together."""
+    fields = {name: limits.structured_field(name) for name in headers}
+    for prefix in {name.removesuffix(field) for name, field in fields.items() if field is not None}:
+        names = [name for name, field in fields.items() if field is not None and name == prefix + field]
+        columns = [headers[name].combine_chunks() for name in names]
+        joined = pc.binary_join_element_wise(*columns, "\n", null_handling="replace")
+        coded = joined.dictionary_encode()
+        answers = [_shortest(names, text) for text in coded.dictionary.to_pylist()]
+        codes = np.asarray(coded.indices)
+        for kind in KINDS:
+            numbers = np.full((len(answers), len(FIELDS)), np.nan)
+            for number, answer in enumerate(answers):
+                if kind in answer:
+                    numbers[number] = answer[kind]
+            limit, remaining, window_s = numbers[codes].T
+            yield Reading(kind, (MINUTE_S, 0, prefix), limit, remaining, window_s)
 
 
-def _each(texts: pa.ChunkedArray, read: Callable[[str], float]) -> Floats:
+def _shortest(names: list[str], text: str) -> dict[str, tuple[float, float, float]]:
+    """Return limit, remaining and window by kind, of the policy with the shortest window."""
+    values = limits.limits(list(zip(names, text.split("\n"), strict=True)))
+    answers: dict[str, tuple[float, float, float]] = {}
+    for kind in KINDS:
+        ours = [value for value in values if value.kind == kind and value.role != limits.RESET]
+        windows = sorted({value.window_s or math.inf for value in ours})
+        if not windows:
+            continue
+        numbers = {value.role: value.value for value in ours if (value.window_s or math.inf) == windows[0]}
+        window_s = math.nan if math.isinf(windows[0]) else windows[0]
+        answers[kind] = (numbers.get(LIMIT, math.nan), numbers.get(REMAINING, math.nan), window_s)
+    return answers
+
+
+def _each(texts: pa.ChunkedArray, read: Callable[[str], float | None]) -> Floats:
     """Numbers of many texts, of which few are different."""
     coded = texts.combine_chunks().dictionary_encode()
     numbers = [read(text) for text in coded.dictionary.to_pylist()]
-    known = np.append(np.asarray(numbers, np.float64), np.nan)
+    known = np.array([*numbers, None], np.float64)  # None is NaN, and the last is of a missing text
     found: Floats = known[np.asarray(pc.fill_null(coded.indices, len(known) - 1))]
     return found
 

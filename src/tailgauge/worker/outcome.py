@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 MAX_TYPE = 100
 MAX_HEADER = 200  # characters of a name, and of a value
 MAX_HEADERS = 40  # rate-limit headers that are kept
-RETRY_HEADERS = (limits.RETRY_AFTER_MS, limits.RETRY_AFTER)
-_TIERS = (b"anthropic-priority-", b"anthropic-fast-")
+RETRY_HEADERS = (limits.RETRY_AFTER_MS, limits.RETRY_AFTER)  # that the SDKs read
 
 
 @dataclass(slots=True)
@@ -159,12 +158,10 @@ def _text(body: bytes) -> str:
 
 
 def limit_headers(exchange: Exchange) -> list[tuple[str, str]]:
-    """Return the headers that look like those of limits, as text, their names in lower case."""
-    named = [(name.lower(), value) for name, value in exchange.headers]
+    """Return the headers of limits and those that look like one, as text, their names in lower case."""
+    named = [(name.lower().decode("latin-1"), value) for name, value in exchange.headers]
     return [
-        (name.decode("latin-1"), value.decode("latin-1").strip())
-        for name, value in named
-        if b"limit" in name or name.startswith(_TIERS)
+        (name, value.decode("latin-1").strip()) for name, value in named if limits.is_of_a_limit(name)
     ]
 
 
@@ -175,11 +172,7 @@ def _limit_kind(exchange: Exchange) -> str:
 
 def rate_limit_headers(headers: limits.Headers) -> str | None:
     """Return every header of a limit as a JSON object, or None."""
-    named = [
-        (shown(name, MAX_HEADER), shown(value, MAX_HEADER))
-        for name, value in headers
-        if limits.is_of_a_limit(name)
-    ]
+    named = [(shown(name, MAX_HEADER), shown(value, MAX_HEADER)) for name, value in headers]
     return json.dumps(dict(named[:MAX_HEADERS])) if named else None
 
 
@@ -203,7 +196,7 @@ def retry_after(
     """
     if ended in schema.SERVED or not exchange.headers:
         return None, None
-    own = [(name, exchange.header(name.encode()).decode("latin-1")) for name in RETRY_HEADERS]
+    own = [(name, exchange.header(name.encode()).decode("latin-1")) for name in limits.WAITS]
     headers = [(name, value) for name, value in own if value]
     if ended == schema.RATE_LIMITED:
         headers += limit_headers(exchange)
