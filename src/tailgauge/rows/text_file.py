@@ -39,6 +39,7 @@ MISSING, FOLDER = "no such file", "a folder, not a file"
 FLAT = f"expected at most {DEEPEST} levels of tables and lists"
 WHOLE = "expected a whole number of 64 bits"
 _WHOLE = range(-(2**63), 2**63)
+_SAFE_DIGITS = 19  # fewer always make a whole number of 64 bits
 _DECIMALS = 30  # of an exact number
 _TEXTS = re.compile(
     r"""\"{3}(?:[^\\]|\\.)*?\"{3}|'{3}.*?'{3}|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\#[^\n]*""", re.DOTALL
@@ -166,6 +167,8 @@ def _check(tree: Any, key: str = "", depth: int = 0) -> None:
 @functools.cache
 def _decoder(odd: Callable[[str], Any]) -> json.JSONDecoder:
     def whole(digits: str) -> Any:
+        if len(digits) < _SAFE_DIGITS:
+            return int(digits)
         return int(digits) if len(digits) <= len(str(_WHOLE[0])) and int(digits) in _WHOLE else odd(digits)
 
     def real(digits: str) -> Any:
@@ -191,13 +194,20 @@ def json_tree(text: str, odd: Callable[[str], Any]) -> Any:
 
 def _flat(tree: Any) -> Any:
     """The tree; ValueError where it is nested too deeply."""
-    level = [tree]
+    tables = _tables([tree])
     for _ in range(DEEPEST):
-        tables = [value for value in level if isinstance(value, dict | list)]
-        level = [one for value in tables for one in (value.values() if isinstance(value, dict) else value)]
-    if any(isinstance(value, dict | list) for value in level):
+        tables = [table for parent in tables for table in _tables(parent)]
+    if tables:
         raise ValueError(FLAT)
     return tree
+
+
+def _tables(parent: dict[str, Any] | list[Any]) -> list[Any]:
+    """The tables and lists in one; a long list of plain values costs little."""
+    values = parent.values() if isinstance(parent, dict) else parent
+    if {*map(type, values)}.isdisjoint({dict, list}):
+        return []
+    return [value for value in values if isinstance(value, dict | list)]
 
 
 def no_number(text: str) -> Any:

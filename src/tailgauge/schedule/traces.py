@@ -134,7 +134,7 @@ class Recorded:
     prompt_tokens: Any
     output_tokens: Any  # 0: the trace has no answer to it
     resolution_ns: int  # ticks of a coarse clock; 0: times are taken as they are
-    blocks: tuple[tuple[int, ...], ...] | None  # ids of the prompt's blocks, where the trace has them
+    blocks: tuple[array[int], ...] | None  # ids of the prompt's blocks, where the trace has them
     block_tokens: int = 0  # of a block; 0 without blocks
     odd_blocks: int = 0  # rows whose number of blocks does not agree with their length
 
@@ -177,7 +177,7 @@ class _Columns:
         self._unit = _UNITS[options.time_unit or self._shape.unit]
         self._at, self._prompt, self._output = array("q"), array("q"), array("q")
         self._lines = array("q")
-        self._blocks: list[tuple[int, ...]] = []
+        self._blocks: list[array[int]] = []
         self._begin: int | None = None
 
     def take(self, number: int, row: Mapping[str, Any]) -> None:
@@ -228,12 +228,14 @@ class _Columns:
             raise self._wrong(number, name, f"{expected}, got {{}}", row[name])
         return value
 
-    def _ids(self, number: int, value: Any) -> tuple[int, ...]:
+    def _ids(self, number: int, value: Any) -> array[int]:
         if len(self._blocks) < len(self._at) - 1:
             raise self._wrong(number, self._shape.blocks, "is here, but not in the rows above")
-        if not isinstance(value, list) or not all(type(one) is int and 0 <= one < 2**63 for one in value):
+        # JSON's whole numbers have 64 bits; a trace has millions of them.
+        is_whole = isinstance(value, list) and {*map(type, value)} <= {int}
+        if not is_whole or min(value, default=0) < 0:
             raise self._wrong(number, self._shape.blocks, "expected a list of whole numbers, got {}", value)
-        return tuple(value)
+        return array("q", value)
 
     def _wrong(self, number: int, column: str, why: str, value: Any = None) -> ScenarioError:
         """The error of a row; `why` has a place for the value."""
