@@ -12,7 +12,7 @@ from tailgauge_analysis.reading.frames import Frames
 ROUND_TRIP_NS = 50_000_000
 TEXTS = (  # columns of text that are null
     "usage_marks", "fallback", "iterations", "service_tier", "speed", "inference_geo", "stop_reason", "stop_details",
-    "error_class", "tolerated", "not_understood", "cache_miss_reason",
+    "error_class", "tolerated", "not_understood", "cache_miss_reason", "retry_after_from",
 )  # fmt: skip
 
 

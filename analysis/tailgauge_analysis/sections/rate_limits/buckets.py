@@ -6,7 +6,7 @@ What is known of each bucket, from its headers and from the decisions: rate, bur
 
 A number that is not known is None, with the reason.
 
-- Rate: a header's limit per minute / 60. For requests, whose cost is known exactly, it is checked against the decisions:
+- Rate: a header's limit / its window, a minute where it names none. For requests, whose cost is known exactly, it is checked against the decisions:
   if another rate explains them significantly better, that one is the estimate. Without
   headers the decisions alone (token_bucket.fit).
 - Burst: a bucket admits a call if what it lacks + the call's cost <= burst. So burst >= what is missing after an admitted
@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from tailgauge import vendors
 from tailgauge_analysis.metrics.answers import by_request
 from tailgauge_analysis.reading import rate_limit_headers
 from tailgauge_analysis.reading.frames import Frames
@@ -33,10 +34,12 @@ from tailgauge_analysis.reading.rate_limit_headers import (
     INPUT,
     KINDS,
     LIMIT,
+    MINUTE_S,
     OUTPUT,
     REMAINING,
     REQUESTS,
     TOKENS,
+    WINDOW,
     column,
     rounding,
 )
@@ -56,6 +59,7 @@ from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 from tailgauge_analysis.text.quantile import Finding
 
 WINDOWS_S = (1, 10, 60)
+_WINDOW_NAMES = {float(seconds): name for name, seconds in vendors.TABLE["limits"]["windows"].items()}
 _CLOSE = 1e-3
 HEADERS, DECISIONS, BOTH = "headers", "429s", "headers and 429s"
 
@@ -75,13 +79,14 @@ class Estimate:
 class HeaderReadings:
     """The headers of one bucket, one entry per response that has them. `attempt`: row of the attempt."""
 
-    limit: float
+    limit: float  # in `window_s`
     limits: int  # different ones
     remaining: Floats
     missing: Floats
     slack: float
     attempt: Ints
     refused: Mask
+    window_s: float = MINUTE_S
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,22 +106,47 @@ def read_headers(attempts: pd.DataFrame, kind: str, refused: Mask) -> HeaderRead
     known = np.flatnonzero(~np.isnan(limit) & ~np.isnan(remaining) & (limit > 0))
     if not len(known):
         return None
-    limits, counts = np.unique(limit[known], return_counts=True)
-    limit, left, of = limit[known], remaining[known], float(limits[int(np.argmax(counts))])
-    return HeaderReadings(of, len(limits), left, limit - left, rounding(kind, left), known, refused[known])
+    windows_s = _windows_s(attempts, kind)
+    pairs = np.stack((limit[known], windows_s[known]), axis=1)
+    different, counts = np.unique(pairs, axis=0, return_counts=True)
+    most_frequent = different[int(np.argmax(counts))]
+    left = remaining[known]
+    return HeaderReadings(
+        limit=float(most_frequent[0]),
+        window_s=float(most_frequent[1]),
+        limits=len(different),
+        remaining=left,
+        missing=limit[known] - left,
+        slack=rounding(kind, left),
+        attempt=known,
+        refused=refused[known],
+    )
+
+
+def _windows_s(attempts: pd.DataFrame, kind: str) -> Floats:
+    """Return the window of a limit by attempt."""
+    name = column(kind, WINDOW)
+    if name not in attempts.columns:
+        return np.full(len(attempts), MINUTE_S)
+    return attempts[name].fillna(MINUTE_S).to_numpy(np.float64)
+
+
+def window_name(window_s: float) -> str:
+    """Return a window as a reader calls it: minute, day, 10 s."""
+    return _WINDOW_NAMES.get(window_s, f"{window_s:g} s")
 
 
 def rate(headers: HeaderReadings | None, fit: Fit | None, costs: Costs | None, kind: str) -> Estimate:
     """Tokens per second."""
     credible = fit is not None and fit.is_credible
     if headers is not None:
-        per_s = headers.limit / 60
+        per_s = headers.limit / headers.window_s
         if headers.limits > 1:
             why = f"headers name {headers.limits} limits; this is the most frequent"
             return Estimate(per_s, per_s, per_s, HEADERS, why)
         exact = costs if kind == REQUESTS else None
         if fit and credible and exact and not fit.tolerates(bursts(stretch(exact), per_s)[0]):
-            why = f"headers name {headers.limit:g} per minute, but the 429s do not match that limit"
+            why = f"headers name {headers.limit:g} per {window_name(headers.window_s)}, but the 429s do not match that limit"
             return Estimate(fit.rate, fit.rate_low, fit.rate_high, DECISIONS, why)
         return Estimate(per_s, per_s, per_s, HEADERS)
     if fit is None:
@@ -244,8 +274,8 @@ MOST_MODELS = 5
 ONE_OF = (INPUT, OUTPUT)
 COLUMNS = (
     "request_id", "leg", "attempt", "cause", "stage", "traffic", "target", "asked_model", "scheduled_at_ns", "sent_at_ns",
-    "headers_at_ns", "ended_at_ns", "first_content_at_ns", "last_content_at_ns", "ended", "limit_kind", "error_type",
-    "error_body", "retry_after_s", "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens",
+    "headers_at_ns", "ended_at_ns", "first_content_at_ns", "last_content_at_ns", "ended", "error_class", "limit_kind", "error_type",
+    "error_body", "retry_after_s", "retry_after_from", "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens", "output_tokens",
 )  # fmt: skip
 
 
@@ -253,7 +283,8 @@ COLUMNS = (
 class Remaining:
     """The least that the headers of a bucket showed as left."""
 
-    limit: float
+    limit: float  # in `window_s`
+    window_s: float
     least: float
     low: float  # `least` may be rounded
     high: float
@@ -389,4 +420,10 @@ def _remaining(headers: HeaderReadings | None) -> Remaining | None:
     if headers is None:
         return None
     least = float(headers.remaining.min())
-    return Remaining(headers.limit, least, max(0.0, least - headers.slack), least + headers.slack)
+    return Remaining(
+        limit=headers.limit,
+        window_s=headers.window_s,
+        least=least,
+        low=max(0.0, least - headers.slack),
+        high=least + headers.slack,
+    )

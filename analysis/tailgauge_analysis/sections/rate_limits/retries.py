@@ -17,11 +17,12 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from tailgauge.limits import WAITS
 from tailgauge.rows import schema
 from tailgauge_analysis.sections.rate_limits.refusals import refused
 from tailgauge_analysis.stats import bootstrap
 from tailgauge_analysis.stats.proportions import proportion
-from tailgauge_analysis.stats.quantiles import Floats, rank
+from tailgauge_analysis.stats.quantiles import Floats, Mask, rank
 from tailgauge_analysis.text.json_values import Json, table, tables
 from tailgauge_analysis.text.quantile import Finding
 
@@ -37,8 +38,13 @@ class RetryAfter(Finding):
     """The retry-after headers of 429s, and whether they were respected, over attempts in order of sending."""
 
     def __init__(self, attempts: pd.DataFrame) -> None:
-        named_s = attempts.loc[refused(attempts), "retry_after_s"]
-        self.with_header = proportion(named_s.notna().to_numpy(np.bool_))  # of the 429s
+        is_429 = refused(attempts)
+        is_named = has_retry_after(attempts)
+        by_reset = attempts["retry_after_s"].notna().to_numpy() & ~is_named
+        named_s = attempts.loc[is_429 & is_named, "retry_after_s"]
+        # Of the 429s.
+        self.with_header = proportion(is_named[is_429])
+        self.with_reset = proportion(by_reset[is_429])
         self.asked_p50_s, self.asked_max_s = _middle_and_last(np.sort(named_s.dropna().to_numpy(np.float64)))
         early = early_s(attempts)
         # Of the attempts after a 429 of the same call that named a time.
@@ -82,13 +88,20 @@ def _middle_and_last(ascending: Floats) -> tuple[float | None, float | None]:
     return (float(ascending[rank(n, 0.5) - 1]), float(ascending[-1])) if n else (None, None)
 
 
+def has_retry_after(attempts: pd.DataFrame) -> Mask:
+    """Return which attempts have a time from a header about retries, and not from the reset of a limit."""
+    source = attempts["retry_after_from"]
+    is_named = source.isna() | source.isin(WAITS)  # older rows name no source
+    return (is_named & attempts["retry_after_s"].notna()).to_numpy(np.bool_)
+
+
 def early_s(attempts: pd.DataFrame) -> Floats:
     """Seconds by which each attempt came before the time that an earlier 429 of its call named; only attempts that had one.
 
     Both kinds of events are merged by call and time: after a 429 the latest time named so far holds.
     """
     came = attempts["headers_at_ns"].fillna(attempts["ended_at_ns"])
-    has_time = refused(attempts) & attempts["retry_after_s"].notna().to_numpy() & came.notna().to_numpy()
+    has_time = refused(attempts) & has_retry_after(attempts) & came.notna().to_numpy()
     sent = attempts[attempts["sent_at_ns"].notna()]
     keys = ["request_id", "leg"]
     until_ns = came[has_time] + attempts.loc[has_time, "retry_after_s"] * 1e9

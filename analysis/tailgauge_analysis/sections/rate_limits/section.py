@@ -14,9 +14,15 @@ import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.reading.frames import Frames
-from tailgauge_analysis.reading.rate_limit_headers import KINDS, REMAINING, column
+from tailgauge_analysis.reading.rate_limit_headers import KINDS, MINUTE_S, REMAINING, column
 from tailgauge_analysis.sections.rate_limits import refusals, retries
-from tailgauge_analysis.sections.rate_limits.buckets import Bucket, Estimate, find_buckets, in_order
+from tailgauge_analysis.sections.rate_limits.buckets import (
+    Bucket,
+    Estimate,
+    find_buckets,
+    in_order,
+    window_name,
+)
 from tailgauge_analysis.sections.rate_limits.refusals import Acceleration, refused
 from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth
 from tailgauge_analysis.text.cells import share_cell, with_interval
@@ -168,7 +174,7 @@ def _facts(found: RateLimits) -> Iterator[tuple[str, str]]:
     for one in found.amplification:
         yield f"Retry amplification, {plain(one.traffic, 60)}", _amplification(one)
     if (capped := _capped_burst(found.buckets)) is not None:
-        yield "Per-minute limit, but burst is capped", capped
+        yield "Burst is capped below the limit", capped
     if wave.retries:
         index = f"{_short(wave.index)} ({_short(wave.low)} – {_short(wave.high)})"
         spread = wave.why or f"variance / mean per second {index}, 1 if independent"
@@ -194,11 +200,11 @@ def _rate(found: RateLimits) -> Iterator[tuple[str, str]]:
 
 
 def _capped_burst(buckets: Sequence[Bucket]) -> str | None:
-    """Headers show capacity that is not there, if a bucket holds much less than its limit per minute."""
+    """Headers show capacity that is not there, if a bucket holds much less than its limit."""
     for one in buckets:
         left, size = one.remaining, one.burst.high
         if one.refused and left is not None and size is not None and size < left.limit / 2:
-            limit = f"The limit is {left.limit:,.0f} {kind_name(one.kind)}/min"
+            limit = f"The limit is {left.limit:,.0f} {kind_name(one.kind)} per {window_name(left.window_s)}"
             burst = f"bursts above about {_short(one.burst.value or size)} are refused"
             return f"{limit}, but {burst}. Headers never showed less than {left.least:,.0f} left."
     return None
@@ -210,6 +216,8 @@ def _retry_after(after: retries.RetryAfter) -> Iterator[tuple[str, str]]:
         text = f"sent with {share(named.value)} of {plural(named.n, '429')}"
         if named.k:
             text += f" (p50 {_short(after.asked_p50_s)} s, max {_short(after.asked_max_s)} s)"
+        if after.with_reset.k:
+            text += f"; {share(after.with_reset.value)} have the reset of a limit instead"
         yield "retry-after", text
     if early.n:
         ends = share_range(early.low, early.high)
@@ -258,7 +266,7 @@ def _buckets(found: RateLimits) -> Table:
         "growth to the first 429",
     )  # fmt: skip
     rows = tuple(
-        (kind_name(one.kind) + (f", {plain(one.model, 80)}" if several else ""), f"{one.refused:,}",
+        (_bucket_name(one) + (f", {plain(one.model, 80)}" if several else ""), f"{one.refused:,}",
          "no header" if one.remaining is None else f"{one.remaining.least:,.0f} of {one.remaining.limit:,.0f}",
          _estimate(one.rate), _estimate(one.burst), "unknown" if one.utilisation is None else share(one.utilisation), _growth_cell(one.growth))
         for one in sorted(found.buckets, key=lambda b: KINDS.index(b.kind))
@@ -266,6 +274,13 @@ def _buckets(found: RateLimits) -> Table:
     whys = ((b.kind, one.why) for b in found.buckets for one in (b.rate, b.burst, b.growth))
     reasons = {f"{kind_name(kind)}: {why}" for kind, why in whys if why}
     return Table("Buckets", header, rows, f"Unknown: {'; '.join(sorted(reasons))}." if reasons else "")
+
+
+def _bucket_name(bucket: Bucket) -> str:
+    """Its kind, with its window where that is no minute."""
+    name = kind_name(bucket.kind)
+    left = bucket.remaining
+    return name if left is None or left.window_s == MINUTE_S else f"{name} per {window_name(left.window_s)}"
 
 
 def _estimate(one: Estimate) -> Value:

@@ -44,7 +44,7 @@ from tailgauge_analysis.sections.cache.calls import CacheSettings, calls, settin
 from tailgauge_analysis.sections.cache.cost import RELATIVE
 from tailgauge_analysis.sections.cache.shares import fixed_hit, sliding_hit
 from tailgauge_analysis.sections.fan_out.legs import Legs, legs
-from tailgauge_analysis.sections.rate_limits.retries import early_s
+from tailgauge_analysis.sections.rate_limits.retries import early_s, has_retry_after
 from tailgauge_analysis.stats.bootstrap import SEED
 from tailgauge_analysis.stats.proportions import counted, proportion
 from tailgauge_analysis.stats.quantiles import NORMAL_975, Floats, Mask
@@ -279,7 +279,7 @@ def _no_retry_after(attempts: pd.DataFrame) -> ProbeCheck:
     limited = attempts[attempts["ended"] == schema.RATE_LIMITED]
     if not len(limited):
         return judge.inconclusive("no_retry_after", "no 429")
-    silent = limited["retry_after_s"].isna().to_numpy(np.bool_)
+    silent = ~has_retry_after(limited)
     text = f"{judge.of_all(silent)} 429s have no retry-after"
     return judge.of_share("no_retry_after", silent, text, _of_attempts(silent, len(attempts)))
 

@@ -6,6 +6,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
+from run_folders.limit_families import FAMILIES
 
 from tailgauge_analysis.reading import rate_limit_headers
 from tailgauge_analysis.sections.rate_limits import buckets, token_bucket
@@ -146,6 +147,46 @@ def test_both_providers_headers_become_numbers():
     assert np.isnan(found["header_requests_limit"][1])
     assert found["header_input_tokens_remaining"][0] == 12000
     assert rate_limit_headers.SOURCE not in found.columns
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_the_same_limits_are_the_same_columns_whatever_the_family(family):
+    found = read([json.dumps(FAMILIES[family]), None])
+
+    assert found.drop(columns="n").iloc[0].to_dict() == {
+        "header_requests_limit": 900, "header_requests_remaining": 100,
+        "header_tokens_limit": 50_000, "header_tokens_remaining": 20_000,
+    }  # fmt: skip
+
+
+def test_of_several_windows_the_shortest_counts_with_what_is_left_of_it():
+    mistral = {
+        "x-ratelimit-limit-tokens-month": "4000000",
+        "x-ratelimit-remaining-tokens-month": "39",
+        "x-ratelimit-limit-tokens-minute": "50000",
+        "x-ratelimit-remaining-tokens-minute": "700",
+    }
+    ietf = {
+        "ratelimit-policy": '"daily";q=900;w=86400, "burst";q=9;w=1',
+        "ratelimit": '"daily";r=5;t=9000, "burst";r=2;t=1',
+    }
+    half = {name: mistral[name] for name in list(mistral)[:3]}
+    found = read([json.dumps(mistral), json.dumps(ietf), json.dumps(half)])
+
+    assert found["header_tokens_limit"].tolist()[0::2] == [50_000, 4_000_000]
+    assert found["header_tokens_remaining"].tolist()[0::2] == [700, 39]
+    assert found["header_tokens_window_s"].tolist()[0::2] == [60, 2_592_000]
+    assert (found["header_requests_limit"][1], found["header_requests_remaining"][1]) == (9, 2)
+    assert found["header_requests_window_s"][1] == 1
+
+
+def test_the_rate_is_of_the_window_that_the_header_names():
+    rows = pd.DataFrame({
+        "header_tokens_limit": [4e6], "header_tokens_remaining": [39.0], "header_tokens_window_s": [2_592_000.0],
+    })  # fmt: skip
+    found = buckets.read_headers(rows, rate_limit_headers.TOKENS, np.array([False]))
+
+    assert buckets.rate(found, None, None, rate_limit_headers.TOKENS).value == 4e6 / 2_592_000
 
 
 def test_headers_that_say_nothing_leave_no_column():

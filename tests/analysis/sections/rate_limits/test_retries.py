@@ -65,6 +65,16 @@ def test_an_immediate_retry_is_early_even_in_the_moment_of_the_429():
     assert early_s(run).tolist() == [3.0]
 
 
+def test_the_reset_of_a_limit_is_no_retry_after():
+    run = tries([(0.0, 0.1, 30), (1.6, 1.7, None)], [(0.0, 0.1, 2), (2.2, 2.3, None)])
+    run["retry_after_from"] = np.where(run["retry_after_s"] == 30, "x-ratelimit-reset-tokens", "retry-after")
+    found = RetryAfter(run)
+
+    assert (found.with_header.k, found.with_reset.k, found.with_header.n) == (1, 1, 2)
+    assert found.asked_max_s == 2
+    assert early_s(run).tolist() == pytest.approx([-0.1])
+
+
 def test_a_429_without_the_header_asks_for_nothing():
     found = RetryAfter(tries([(0.0, 0.1, 0), (0.2, 0.3, None)], [(0.0, 0.1, 4)]))
 
