@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
+import httpx2
 import pytest
 
 from tailgauge import limits, vendors
@@ -66,6 +67,7 @@ class Target:
 
     status: int = 500
     headers: dict[str, str] = field(default_factory=dict)
+    raw: bytes | None = None  # sent instead of a response, before the connection is closed
     calls: int = 0
     url: str = ""
 
@@ -78,6 +80,10 @@ def target() -> Iterator[Target]:
         def do_POST(self) -> None:
             target.calls += 1
             self.rfile.read(int(self.headers["content-length"]))
+            if target.raw is not None:
+                self.wfile.write(target.raw)
+                self.close_connection = True
+                return
             self.send_response(target.status)
             for name, value in target.headers.items():
                 self.send_header(name, value)
@@ -96,24 +102,27 @@ def target() -> Iterator[Target]:
     server.server_close()
 
 
-def by_the_sdk(protocol: str, target: Target, monkeypatch: pytest.MonkeyPatch) -> tuple[int, list[float]]:
+def by_the_sdk(
+    protocol: str, target: Target, monkeypatch: pytest.MonkeyPatch, *, stream: bool = False
+) -> tuple[int, list[float]]:
     """Calls that the SDK makes, and its waits between them."""
     waits: list[float] = []
+    message = [{"role": "user", "content": "x"}]
     target.calls = 0
     if protocol == "anthropic":
         import anthropic
 
         monkeypatch.setattr("anthropic._base_client.time.sleep", waits.append)
         client = anthropic.Anthropic(api_key="x", base_url=target.url)
-        with pytest.raises(anthropic.APIStatusError):
-            client.messages.create(model="m", max_tokens=1, messages=[{"role": "user", "content": "x"}])
+        with pytest.raises((anthropic.APIError, httpx2.TransportError)):
+            list(client.messages.create(model="m", max_tokens=1, messages=message, stream=stream))
     else:
         import openai
 
         monkeypatch.setattr("openai._base_client.time.sleep", waits.append)
         client = openai.OpenAI(api_key="x", base_url=f"{target.url}/v1")
-        with pytest.raises(openai.APIStatusError):
-            client.chat.completions.create(model="m", messages=[{"role": "user", "content": "x"}])
+        with pytest.raises((openai.APIError, httpx2.TransportError)):
+            list(client.chat.completions.create(model="m", messages=message, stream=stream))
     client.close()
     return target.calls, waits
 
@@ -142,6 +151,7 @@ def by_the_policy(protocol: str, target: Target, draw: float) -> list[float]:
 @pytest.mark.parametrize("case", CASES)
 def test_it_makes_as_many_calls_as_the_sdk_and_waits_as_long(protocol, case, target, monkeypatch):
     target.status, target.headers = CASES[case]
+    target.raw = None
     calls, sdk_waits = by_the_sdk(protocol, target, monkeypatch)
     shortest = by_the_policy(protocol, target, draw=1.0)
     longest = by_the_policy(protocol, target, draw=0.0)
@@ -150,6 +160,39 @@ def test_it_makes_as_many_calls_as_the_sdk_and_waits_as_long(protocol, case, tar
     for low, wait, high in zip(shortest, sdk_waits, longest, strict=True):
         assert low - 0.001 <= wait <= high + 1.5, "the date is of whole seconds"
         assert wait == pytest.approx(high, abs=0.3 * high + 1.5)
+
+
+JSON_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: 99\r\n\r\n{"
+STREAM_HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: 99\r\n\r\n: x\n\n"
+
+
+@pytest.mark.parametrize("protocol", ["anthropic", "openai"])
+@pytest.mark.parametrize(
+    ("raw", "stream", "ended", "status"),
+    [
+        (b"", True, "connect_error", None),
+        (b"", False, "connect_error", None),
+        (b"hello\r\n\r\n", True, "client_error", None),
+        (JSON_HEAD, False, "truncated", 200),
+        (STREAM_HEAD, True, "truncated", 200),
+    ],
+    ids=["no response", "no response to a whole answer", "no HTTP", "a cut answer", "a cut stream"],
+)
+def test_it_retries_the_broken_connections_that_the_sdk_retries(
+    protocol, raw, stream, ended, status, target, monkeypatch
+):
+    target.raw = raw
+    calls, waits = by_the_sdk(protocol, target, monkeypatch, stream=stream)
+    retrier = Retrier(Retry(policy="sdk"))
+    failed = Ended(0, 0, 0, ended, None, status=status)
+    longest = []
+    for retries in range(5):
+        begins = retrier.begins_at_ns(failed, retries=retries, scheduled_at_ns=0, draw=0.0, streams=stream)
+        longest += [] if begins is None else [begins / S]
+
+    assert len(longest) == len(waits) == calls - 1
+    for wait, high in zip(waits, longest, strict=True):
+        assert 0.75 * high <= wait <= high
 
 
 def test_it_makes_two_retries_unless_the_scenario_sets_another_number():

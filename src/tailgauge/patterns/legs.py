@@ -165,7 +165,13 @@ class _Leg:
             return False
         retries, scheduled_at_ns = self.retries, self.request.scheduled_at_ns
         draw = self._draw("retry", retries)
-        at_ns = self.retrier.begins_at_ns(event, retries=retries, scheduled_at_ns=scheduled_at_ns, draw=draw)
+        at_ns = self.retrier.begins_at_ns(
+            event,
+            retries=retries,
+            scheduled_at_ns=scheduled_at_ns,
+            draw=draw,
+            streams=self.call.stream,
+        )
         if at_ns is None:
             return False
         if event.at_ns < at_ns:

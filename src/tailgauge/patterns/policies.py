@@ -13,7 +13,8 @@ Retries
                      without a retry-after the jitter alone. Not if that is after the request's deadline, and only with
                      a token of the budget
     naive            begins at  t_failed + naive_wait, whatever the target requested; no budget, no deadline
-    sdk              as the official SDKs: only what fails before the response's head is complete; begins at
+    sdk              as the official SDKs: only what fails before the response's head is complete, and an answer in one
+                     piece that breaks off; begins at
                      t_failed + retry_after where a header of retries says so, else  t_failed + min(0.5 * 2^n, 8) * U(0.75, 1);
                      no budget, no deadline. OpenAI's does not retry where it is to wait for more than 120 s
 A spend limit that is used up is a 429 without `retry-after`. Only its error code differs, and neither the code nor its
@@ -54,6 +55,8 @@ _STRAIN = frozenset({schema.RATE_LIMITED, schema.OVERLOADED, schema.TIMEOUT})
 _REFRESH_NS = 100_000_000  # the quantile is computed at most ten times per second
 RETRYABLE = _STRAIN | {schema.SERVER_ERROR, schema.CONNECT_ERROR}
 _RETRYABLE_STATUSES = frozenset({408, 409})
+_NO_RESPONSE = frozenset({schema.CONNECT_ERROR, schema.TIMEOUT, schema.CLIENT_ERROR})  # the last: no HTTP
+_BROKEN_OFF = frozenset({schema.CONNECT_ERROR, schema.TIMEOUT, schema.TRUNCATED})
 _SDK_FIRST_S = 0.5
 _SDK_LONGEST_S = 8.0
 _SDK_JITTER = 0.25  # share of the wait that is left out at most
@@ -87,12 +90,13 @@ def may_retry(failed: Ended) -> bool:
     return failed.ended in RETRYABLE or failed.status in _RETRYABLE_STATUSES
 
 
-def may_retry_as_sdk(failed: Ended) -> bool:
+def may_retry_as_sdk(failed: Ended, *, streams: bool = True) -> bool:
     """Whether the official SDK sends a call again that ended like this, before any content."""
     if failed.status is None:
-        return failed.ended in {schema.CONNECT_ERROR, schema.TIMEOUT}
+        return failed.ended in _NO_RESPONSE
     if failed.status < 300:
-        return False  # an error inside a stream is the application's
+        # The SDK itself reads an answer in one piece; an error inside a stream is the application's.
+        return not streams and failed.ended in _BROKEN_OFF
     if _sdk_wait_s(failed) is not None and _is_too_long(failed):
         return False
     if failed.should_retry is not None:
@@ -121,16 +125,21 @@ class Retrier:
         """A call was made that is no retry; the budget grows."""
         self._budget.give()
 
-    def begins_at_ns(self, failed: Ended, *, retries: int, scheduled_at_ns: int, draw: float) -> int | None:
+    def begins_at_ns(
+        self, failed: Ended, *, retries: int, scheduled_at_ns: int, draw: float, streams: bool = True
+    ) -> int | None:
         """When the attempt after a failed one begins; None: never. Takes from the budget.
 
-        `retries` have been made, the request was scheduled at `scheduled_at_ns`, `draw` is uniform in [0, 1).
+        `retries` have been made, the request was scheduled at `scheduled_at_ns`, `draw` is uniform in [0, 1). `streams`: the
+        answer was to be a stream.
         """
         table = self._table
         if table.policy == "none" or retries >= table.max_retries:
             return None
         if table.policy == "sdk":
-            return _sdk_begins_at_ns(failed, retries, draw) if may_retry_as_sdk(failed) else None
+            if not may_retry_as_sdk(failed, streams=streams):
+                return None
+            return _sdk_begins_at_ns(failed, retries, draw)
         if not may_retry(failed):
             return None
         if table.policy == "naive":
