@@ -72,6 +72,9 @@ UNTIMED = (
     "simulator/core/",
     "simulator/engine/",
     "simulator/protocols/",
+    "wire/test_bad_ends.py",
+    "wire/test_oracle.py",
+    "wire/test_sdk_names.py",
 )
 TIMED = (
     "analysis/report/test_browser.py",

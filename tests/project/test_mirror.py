@@ -72,6 +72,7 @@ OTHERS = {
     "real_engine",
     "run_folders",
     "starting",
+    "wire",
 }
 
 
