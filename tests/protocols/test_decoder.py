@@ -319,6 +319,40 @@ def test_the_answer_is_kept_where_it_is_needed_again(stream, expected):
     assert [decoder.text for decoder in decoders] == [expected, None]
 
 
+# As LiteLLM streams a refusal of Messages as a chat completion.
+GATEWAY_REFUSAL = {
+    "provider_specific_fields": {
+        "stop_reason": "refusal",
+        "stop_details": {"type": "refusal", "category": "cyber", "explanation": None},
+    },
+    "content": "",
+}
+
+
+def test_the_refusal_of_a_model_behind_a_gateway_is_one_although_the_gateway_names_a_filter():
+    feed = Reads()
+    for choice in ({"delta": GATEWAY_REFUSAL}, {"delta": {}, "finish_reason": "content_filter"}):
+        feed.feed(b"data: %b\n\n" % json.dumps({"choices": [choice]}).encode())
+    body = {"model": "m", "choices": [{"message": GATEWAY_REFUSAL, "finish_reason": "content_filter"}]}
+    whole = StreamDecoder(OpenAI.on_event, on_whole=OpenAI.on_whole)
+    OpenAI.on_whole(whole, json.dumps(body).encode())
+
+    for decoder in (feed.decoder, whole):
+        assert decoder.stop_reason == "refusal"
+        assert decoder.served.stop_details == "cyber"
+
+
+def test_what_else_a_gateway_passes_on_changes_no_reason():
+    feed = Reads()
+    for fields in ("text", {"stop_reason": 1}, {"citations": [], "stop_details": {"category": "cyber"}}):
+        choice = {"delta": {"provider_specific_fields": fields, "content": "a"}, "finish_reason": "stop"}
+        feed.feed(b"data: %b\n\n" % json.dumps({"choices": [choice]}).encode())
+
+    assert feed.decoder.error is None
+    assert feed.decoder.stop_reason == "stop"
+    assert feed.decoder.served.stop_details is None
+
+
 def test_a_tool_is_ready_when_another_begins_or_the_answer_ends():
     def argument(index):
         return deltas(tool_calls=[{"index": index, "function": {"arguments": "x"}}])

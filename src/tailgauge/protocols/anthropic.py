@@ -23,6 +23,7 @@ from tailgauge.protocols.decoder import (
     KIND_CODE,
     StreamDecoder,
     looks_like_error,
+    stop_details_text,
     text_or_none,
     tree_of,
 )
@@ -352,15 +353,9 @@ def _on_message_delta(decoder: StreamDecoder, event: dict[str, Any]) -> None:
     decoder.stop_reason = text_or_none(delta.get("stop_reason")) or decoder.stop_reason
     details = delta.get("stop_details")
     if isinstance(details, dict):
-        decoder.served.stop_details = _details_text(details)
+        decoder.served.stop_details = stop_details_text(details)
     _read_usage(decoder, event.get("usage") or {})
     _read_facts(decoder, event)
-
-
-def _details_text(details: dict[str, Any]) -> str | None:
-    category = text_or_none(details.get("category")) or text_or_none(details.get("type"))
-    explanation = text_or_none(details.get("explanation"))
-    return ": ".join(filter(None, (category, explanation))) or None
 
 
 def _read_facts(decoder: StreamDecoder, message: dict[str, Any]) -> None:

@@ -546,6 +546,13 @@ def text_or_none(value: Any) -> str | None:
     return shown(value, _SHOWN) if isinstance(value, str) else None
 
 
+def stop_details_text(details: dict[str, Any]) -> str | None:
+    """Return the category of a refusal and its explanation, as Messages have them in `stop_details`."""
+    category = text_or_none(details.get("category")) or text_or_none(details.get("type"))
+    explanation = text_or_none(details.get("explanation"))
+    return ": ".join(filter(None, (category, explanation))) or None
+
+
 def error_of(tree: Any) -> tuple[str, str]:
     """Return the type and message of an error, in the shapes that providers, engines and gateways use."""
     inner = _inner_error(tree)

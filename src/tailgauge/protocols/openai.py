@@ -26,6 +26,7 @@ from tailgauge.protocols.decoder import (
     KIND_CODE,
     StreamDecoder,
     looks_like_error,
+    stop_details_text,
     text_or_none,
     tree_of,
 )
@@ -46,6 +47,8 @@ _TEXT, _THINKING, _TOOL = KIND_CODE[TEXT], KIND_CODE[THINKING], KIND_CODE[TOOL_J
 _DONE = b"[DONE]"
 _THOUGHTS = frozenset({"reasoning_content", "reasoning", "reasoning_details"})
 _OTHER_CONTENT = frozenset({"tool_calls", "function_call", "refusal", "audio"})
+_BEHIND_GATEWAY = "provider_specific_fields"  # of LiteLLM: what the provider behind it said
+_REFUSAL = "refusal"
 _USAGE_PLACES = tuple(map(steps, vendors.TABLE["usage"]["openai"]["places"]))
 
 
@@ -167,6 +170,7 @@ class OpenAI(WireProtocol):
         message = choice["message"]
         if message.get("refusal"):
             decoder.is_refusal = True
+        _provider_said(decoder, message.get(_BEHIND_GATEWAY))
         functions = [call.get("function") or {} for call in message.get("tool_calls") or ()]
         inputs = [_arguments(decoder, function) for function in functions]
         texts = [text for kind, text in _parts(decoder, message.get("content")) if kind == _TEXT]
@@ -250,7 +254,8 @@ def _choice(decoder: StreamDecoder, choice: dict[str, Any], message_id: Any) -> 
             _after_finish(decoder, message_id)
     if reason := choice.get("finish_reason"):
         decoder.tools_done()
-        decoder.stop_reason = text_or_none(reason)
+        if decoder.stop_reason != _REFUSAL:
+            decoder.stop_reason = text_or_none(reason)
         decoder.finished = True
 
 
@@ -277,6 +282,8 @@ def _delta(decoder: StreamDecoder, delta: dict[str, Any]) -> None:
             has_thought = True
         elif name in _OTHER_CONTENT:
             _other_content(decoder, name, value)
+        elif name == _BEHIND_GATEWAY:
+            _provider_said(decoder, value)
 
 
 def _other_content(decoder: StreamDecoder, name: str, value: Any) -> None:
@@ -292,6 +299,16 @@ def _other_content(decoder: StreamDecoder, name: str, value: Any) -> None:
             decoder.content(_TEXT, value, is_answer=False)
         case "audio":
             decoder.content(_TEXT, value.get("transcript") or value.get("data") or "", is_answer=False)
+
+
+def _provider_said(decoder: StreamDecoder, fields: Any) -> None:
+    """Read that the model behind a gateway refuses, for which the gateway's own reason is content_filter."""
+    if not isinstance(fields, dict) or fields.get("stop_reason") != _REFUSAL:
+        return
+    decoder.stop_reason = _REFUSAL
+    details = fields.get("stop_details")
+    if isinstance(details, dict):
+        decoder.served.stop_details = stop_details_text(details)
 
 
 def _thought(decoder: StreamDecoder, value: Any) -> None:
