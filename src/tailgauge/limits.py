@@ -286,6 +286,14 @@ def window_of(text: str) -> float | None:
     return None if match is None else number_of(match[1])
 
 
+def duration_of(text: str) -> float | None:
+    """Return the seconds of a duration such as `6m0s` or `120ms`; None of anything else."""
+    parts = _DURATION.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        return None
+    return float(sum(float(number) * _UNITS_S[unit] for number, unit in parts))
+
+
 def parse_date(text: str) -> datetime | None:
     """Return an HTTP date, which is of Greenwich where it names no zone; None of anything else."""
     try:
@@ -302,9 +310,9 @@ def _reset_s(text: str, now: datetime) -> float | None:
         if seconds >= _EPOCH_MS:
             return max(0.0, seconds / 1000 - now.timestamp())
         return max(0.0, seconds - now.timestamp()) if seconds >= _EPOCH_S else seconds
-    parts = _DURATION.findall(text)
-    if parts and "".join(number + unit for number, unit in parts) == text:
-        return float(sum(float(number) * _UNITS_S[unit] for number, unit in parts))
+    seconds = duration_of(text)
+    if seconds is not None:
+        return seconds
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:

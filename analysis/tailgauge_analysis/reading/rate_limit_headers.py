@@ -2,7 +2,9 @@
 
 JSON text becomes columns while a part is loaded: the text is many times as long as its numbers.
 A header that cannot be read is as good as absent. Of several windows of one limit the shortest counts, whose limit and
-remainder belong together. Of token limits `remaining` may be rounded to the nearest 1,000, which shows in the numbers; no
+remainder belong together. A limit that names no window is one per minute, unless its resets tell another: a bucket that
+lacks m of its limit L is full again in m / L of its window (Groq's and some of OpenAI's limits on requests are per day, by
+the same names as those per minute). Of token limits `remaining` may be rounded to the nearest 1,000, which shows in the numbers; no
 assumption is made on who rounds.
 """
 
@@ -18,7 +20,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json
 
-from tailgauge import limits
+from tailgauge import limits, vendors
 from tailgauge_analysis.stats.quantiles import Floats, Mask
 from tailgauge_analysis.text.json_values import parsed
 
@@ -35,6 +37,9 @@ SOURCE = "rate_limit_headers"
 HEADER = "header_"  # how the frame's columns begin
 ROUNDING = 1000  # tokens
 MINUTE_S = 60.0  # the window of a limit that names none
+WINDOWS_S = tuple(float(seconds) for seconds in vendors.TABLE["limits"]["windows"].values())
+FEWEST_LEVELS = 3  # different remainders, before resets tell a window
+AGREEMENT = 1.3  # a window by resets, relative to one of WINDOWS_S
 
 Texts = Mapping[str, pa.ChunkedArray]  # by header
 
@@ -126,23 +131,53 @@ def _named(headers: Texts, count: int) -> Iterator[Reading]:
     families: dict[str, dict[str, str]] = {}
     for name in headers:
         known = limits.meaning(name)
-        if known is not None and known.role in {LIMIT, REMAINING}:
+        if known is not None:
             families.setdefault(known.family, {})[known.role] = name
     nothing = np.full(count, np.nan)
     for family, names in families.items():
         known = limits.meaning(next(iter(names.values())))
         assert known is not None
-        numbers = {role: _each(headers[name], limits.number_of) for role, name in names.items()}
+        numbers = {
+            role: _each(headers[name], limits.number_of)
+            for role, name in names.items()
+            if role != limits.RESET
+        }
+        limit = numbers.get(LIMIT, nothing)
+        remaining = numbers.get(REMAINING, nothing)
         windows_s = np.full(count, known.window_s or np.nan)
         if LIMIT in names and known.window_s is None:
             windows_s = _each(headers[names[LIMIT]], limits.window_of)
+        if limits.RESET in names and np.isnan(windows_s).all():
+            resets_s = _each(headers[names[limits.RESET]], _precise_duration)
+            windows_s = np.full(count, window_by_resets(limit, remaining, resets_s) or np.nan)
         yield Reading(
             kind=known.kind,
             order=(known.window_s or MINUTE_S, known.rank, family),
-            limit=numbers.get(LIMIT, nothing),
-            remaining=numbers.get(REMAINING, nothing),
+            limit=limit,
+            remaining=remaining,
             window_s=windows_s,
         )
+
+
+def _precise_duration(text: str) -> float | None:
+    """Return the seconds of a duration; None of a single second, which may be much less rounded up."""
+    seconds = limits.duration_of(text)
+    is_precise = seconds is not None and (seconds >= 2 or not seconds.is_integer())
+    return seconds if is_precise else None
+
+
+def window_by_resets(limit: Floats, remaining: Floats, resets_s: Floats) -> float | None:
+    """Return the window of a bucket by how long what it lacks takes to return; None unless every response agrees."""
+    missing = limit - remaining
+    rows = (missing >= 1) & (resets_s > 0)
+    if len(np.unique(missing[rows])) < FEWEST_LEVELS:
+        return None
+    windows_s = resets_s[rows] * limit[rows] / missing[rows]
+    low, middle, high = np.quantile(windows_s, (0.1, 0.5, 0.9))
+    for window_s in WINDOWS_S:
+        if window_s / AGREEMENT < low <= middle <= high < window_s * AGREEMENT:
+            return window_s
+    return None
 
 
 def _structured(headers: Texts) -> Iterator[Reading]:

@@ -59,7 +59,7 @@ from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 from tailgauge_analysis.text.quantile import Finding
 
 WINDOWS_S = (1, 10, 60)
-_WINDOW_NAMES = {float(seconds): name for name, seconds in vendors.TABLE["limits"]["windows"].items()}
+_WINDOW_NAMES = {float(seconds): str(name) for name, seconds in vendors.TABLE["limits"]["windows"].items()}
 _CLOSE = 1e-3
 HEADERS, DECISIONS, BOTH = "headers", "429s", "headers and 429s"
 
@@ -124,11 +124,12 @@ def read_headers(attempts: pd.DataFrame, kind: str, refused: Mask) -> HeaderRead
 
 
 def _windows_s(attempts: pd.DataFrame, kind: str) -> Floats:
-    """Return the window of a limit by attempt."""
+    """Return the window of a limit by attempt; where a part of the run tells none, that of the others."""
     name = column(kind, WINDOW)
-    if name not in attempts.columns:
+    if name not in attempts.columns or attempts[name].isna().all():
         return np.full(len(attempts), MINUTE_S)
-    return attempts[name].fillna(MINUTE_S).to_numpy(np.float64)
+    usual_s = attempts[name].mode().iloc[0]
+    return attempts[name].fillna(usual_s).to_numpy(np.float64)
 
 
 def window_name(window_s: float) -> str:

@@ -189,6 +189,35 @@ def test_the_rate_is_of_the_window_that_the_header_names():
     assert buckets.rate(found, None, None, rate_limit_headers.TOKENS).value == 4e6 / 2_592_000
 
 
+def groq(missing, reset):
+    """Headers of 14,400 requests a day, which is nowhere said."""
+    return json.dumps({
+        "x-ratelimit-limit-requests": "14400", "x-ratelimit-remaining-requests": str(14_400 - missing),
+        "x-ratelimit-reset-requests": reset,
+    })  # fmt: skip
+
+
+def test_a_limit_per_day_is_told_by_its_resets():
+    found = read([groq(1, "6s"), groq(30, "2m59.56s"), groq(31, "3m6s"), groq(31, "3m5.9s"), None])
+
+    assert found["header_requests_window_s"].tolist()[:4] == [86_400] * 4
+    assert np.isnan(found["header_requests_window_s"][4])
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        [groq(1, "6s"), groq(1, "6s"), groq(2, "12s")],  # too few levels
+        [groq(1, "6s"), groq(30, "2m54s"), groq(60, "2m48s"), groq(90, "2m42s")],  # a window that ends at a time
+        [groq(1, "4ms"), groq(2, "8ms"), groq(3, "12ms")],  # a minute
+        [groq(1, "1s"), groq(2, "1s"), groq(3, "1s")],  # rounded up
+        [groq(0, "0s"), groq(1, "soon"), groq(2, "1893456000")],
+    ],
+)
+def test_resets_that_do_not_agree_tell_no_window(texts):
+    assert "header_requests_window_s" not in read(texts).columns
+
+
 def test_headers_that_say_nothing_leave_no_column():
     assert read([None, None]).columns.tolist() == ["n"]
     assert read(['{"x-ratelimit-limit-requests": "many"}', "no json", "[1]", "{}"]).columns.tolist() == ["n"]

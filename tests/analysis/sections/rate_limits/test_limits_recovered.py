@@ -3,11 +3,13 @@
 import json
 import tomllib
 from pathlib import Path
+from typing import get_args
 
 import pytest
 from run_folders.dry_runs import dry_run_frames, dry_run_report, limited
 
-from tailgauge_analysis.sections.rate_limits.section import rate_limits, sentence
+from tailgauge.scenario.simulated import HeaderFamily
+from tailgauge_analysis.sections.rate_limits.section import rate_limits, section, sentence
 from tailgauge_analysis.text.quantile import plain_values
 
 OPENAI = {"url": "simulated", "protocol": "openai"}
@@ -50,6 +52,19 @@ def test_the_limit_its_rate_and_its_burst_are_recovered(name):
     assert bucket["burst"]["low"] - 1e-6 <= burst <= bucket["burst"]["high"] + 1e-6
     assert bucket["levels"]["compared"] == bucket["levels"]["agreeing"] == len(run.server_log)
     assert values["acceleration"]["found"] == "not detected"
+
+
+def test_every_family_of_headers_gives_the_same_tables():
+    """Of whoever the headers are: the same limits, 429s and retry times."""
+    tables = {}
+    for family in get_args(HeaderFamily):
+        run = dry_run_frames(limited({"rpm": 300, "burst": 3, "headers": family}))
+        found = rate_limits(run.frames)
+        tables[family] = section(found).tables
+        assert found.buckets[0].rate.how == "headers"
+
+    assert len(tables) >= 8
+    assert all(of_family == tables["anthropic"] for of_family in tables.values())
 
 
 @pytest.mark.parametrize("name", ["requests", "input tokens", "output tokens"])
