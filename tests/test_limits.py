@@ -101,7 +101,7 @@ def test_the_wait_before_a_retry_is_read_in_the_order_of_the_sdks_and_then_from_
         ({"ratelimit-remaining": "0"}, "requests"),
     ],
 )
-def test_the_exhausted_limit_is_told_by_any_family(headers, kind):
+def test_any_family_names_the_exhausted_limit(headers, kind):
     assert limits.limit_kind(list(headers.items())) == kind
 
 

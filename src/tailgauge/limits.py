@@ -42,8 +42,8 @@ _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ns|us|ms|s|m|h|d)")
 _UNITS_S = {"ns": 1e-9, "us": 1e-6, "ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _POLICY = "ratelimit-policy"
 _STRUCTURED_ROLES = {"q": LIMIT, "r": REMAINING, "t": RESET, **{role: role for role in ROLES}}
-# The members of a structured field, and the parts of one: a name and parameters. Either may be quoted.
-_MEMBER = re.compile(r'(?:[^,"]|"[^"]*")+')
+# The items of a structured field, and the parts of one: a name and parameters. Either may be quoted.
+_ITEM = re.compile(r'(?:[^,"]|"[^"]*")+')
 _PART = re.compile(r'(?:[^;"]|"[^"]*")+')
 _WINDOW = re.compile(r";\s*w=(\d+)")
 _EPOCH_S = 1e8  # a number beyond is no number of seconds to wait, but a time since 1970
@@ -83,12 +83,12 @@ class Policy:
 @lru_cache(maxsize=4096)
 def meaning(header: str) -> Name | None:
     """Return what a header's name says of a limit; None where it is no name of a family."""
-    for rank, (pattern, own_kind) in enumerate(_patterns()):
+    for rank, (pattern, only_kind) in enumerate(_patterns()):
         match = pattern.fullmatch(header)
         if match is None:
             continue
         parts = match.groupdict()
-        kind = _kinds().get(parts.get("kind") or "", own_kind)
+        kind = _kinds().get(parts.get("kind") or "", only_kind)
         seconds = _TABLE["windows"].get(parts.get("window") or "")
         return Name(
             kind=kind,
@@ -170,7 +170,7 @@ def structured(
     `"requests";q=100;w=60`, `"requests";r=9;t=12`, and of the earlier ones `100;w=60` and `limit=9, remaining=5`.
     `policies` by their names, which the values of a `ratelimit` are of.
     """
-    for name, parameters in _members(value):
+    for name, parameters in _items(value):
         policy = (policies or {}).get(name) or _policy(name, parameters)
         if policy.kind is None:
             continue
@@ -184,17 +184,17 @@ def structured(
 @lru_cache(maxsize=1024)
 def policies_of(value: str) -> Mapping[str, Policy]:
     """Return the policies in a `ratelimit-policy`, by their names."""
-    return {name: _policy(name, parameters) for name, parameters in _members(value)}
+    return {name: _policy(name, parameters) for name, parameters in _items(value)}
 
 
 def _policy(name: str, parameters: Mapping[str, str]) -> Policy:
     return Policy(_kind_of_policy(name, parameters), number_of(parameters.get("w", "")))
 
 
-def _members(value: str) -> Iterator[tuple[str, dict[str, str]]]:
-    """Yield name and parameters of each member of a structured field."""
-    for member in _MEMBER.findall(value):
-        parts = [part.strip() for part in _PART.findall(member)]
+def _items(value: str) -> Iterator[tuple[str, dict[str, str]]]:
+    """Yield name and parameters of each item of a structured field."""
+    for item in _ITEM.findall(value):
+        parts = [part.strip() for part in _PART.findall(item)]
         if not parts:
             continue
         name = parts[0].strip('"').lower()

@@ -196,8 +196,8 @@ def retry_after(
     """
     if ended in schema.SERVED or not exchange.headers:
         return None, None
-    own = [(name, exchange.header(name.encode()).decode("latin-1")) for name in limits.WAITS]
-    headers = [(name, value) for name, value in own if value]
+    waits = [(name, exchange.header(name.encode()).decode("latin-1")) for name in limits.WAITS]
+    headers = [(name, value) for name, value in waits if value]
     if ended == schema.RATE_LIMITED:
         headers += limit_headers(exchange)
     found = limits.retry_after(headers, now)

@@ -197,7 +197,7 @@ def groq(missing, reset):
     })  # fmt: skip
 
 
-def test_a_limit_per_day_is_told_by_its_resets():
+def test_resets_show_that_a_limit_is_per_day():
     found = read([groq(1, "6s"), groq(30, "2m59.56s"), groq(31, "3m6s"), groq(31, "3m5.9s"), None])
 
     assert found["header_requests_window_s"].tolist()[:4] == [86_400] * 4
