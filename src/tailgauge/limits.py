@@ -34,6 +34,8 @@ _TABLE = vendors.TABLE["limits"]
 _PREFIXES: tuple[str, ...] = tuple(_TABLE["prefixes"])
 WAITS = tuple(prefix + name for prefix in _PREFIXES for name in (RETRY_AFTER_MS, RETRY_AFTER))
 _LONGEST_WAIT_S = 4_294_967.0  # 2^32 ms, as in the SDKs
+_LONGEST_NAME = 200  # of a header: what names meant is remembered
+_LONGEST_VALUE = 2000
 _LARGEST = 1e15  # of a number in a header
 _LOOKS_LIKE_A_LIMIT = re.compile(
     r"rate-?limit|tokenlimit|^anthropic-(?:priority|fast)-|(?:^|[-_])(?:limits?|quotas?)(?:[-_]|$)"
@@ -135,9 +137,13 @@ def structured_field(header: str) -> str | None:
     return None
 
 
-@lru_cache(maxsize=4096)
 def is_of_a_limit(header: str) -> bool:
     """Whether a header belongs to a family, or looks like one that does."""
+    return len(header) <= _LONGEST_NAME and _is_of_a_limit(header)
+
+
+@lru_cache(maxsize=4096)
+def _is_of_a_limit(header: str) -> bool:
     return meaning(header) is not None or _LOOKS_LIKE_A_LIMIT.search(header) is not None
 
 
@@ -147,11 +153,11 @@ def limits(headers: Headers, now: datetime | None = None) -> list[Limit]:
     policies: dict[str, Policy] = {}
     for name, value in headers:
         if structured_field(name) == _POLICY:
-            policies.update(policies_of(value))
+            policies.update(policies_of(value[:_LONGEST_VALUE]))
     found: list[Limit] = []
     for name, value in headers:
         if structured_field(name) is not None:
-            found += structured(value, name, policies)
+            found += structured(value[:_LONGEST_VALUE], name, policies)
             continue
         known = meaning(name)
         if known is None:

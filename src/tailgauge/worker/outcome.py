@@ -201,7 +201,7 @@ def retry_after(
     if ended == schema.RATE_LIMITED:
         headers += limit_headers(exchange)
     found = limits.retry_after(headers, now)
-    return (None, None) if found is None else found
+    return (None, None) if found is None else (found[0], shown(found[1], MAX_HEADER))
 
 
 def not_understood(headers: limits.Headers) -> str | None:
