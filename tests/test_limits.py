@@ -178,8 +178,12 @@ def test_structured_fields_of_every_draft(fields, expected):
     assert {(one.kind, one.role, one.window_s): one.value for one in found} == expected
 
 
-def test_a_header_with_an_endless_name_is_none_of_a_limit():
-    assert not limits.is_of_a_limit("x-ratelimit-limit-" + "a" * 1000)
+def test_a_header_with_an_endless_name_is_not_understood():
+    name = "x-ratelimit-api_key-limit-tokens" + "a" * 1000
+
+    assert limits.is_of_a_limit(name)
+    assert limits.not_understood([(name, "1")]) == [name]
+    assert limits.limits([(name, "1")], NOW) == []
 
 
 def test_a_window_is_part_of_a_limit():

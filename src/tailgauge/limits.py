@@ -82,9 +82,13 @@ class Policy:
     window_s: float | None
 
 
-@lru_cache(maxsize=4096)
 def meaning(header: str) -> Name | None:
     """Return what a header's name says of a limit; None where it is no name of a family."""
+    return _meaning(header) if len(header) <= _LONGEST_NAME else None
+
+
+@lru_cache(maxsize=4096)
+def _meaning(header: str) -> Name | None:
     for rank, (pattern, only_kind) in enumerate(_patterns()):
         match = pattern.fullmatch(header)
         if match is None:
@@ -139,12 +143,11 @@ def structured_field(header: str) -> str | None:
 
 def is_of_a_limit(header: str) -> bool:
     """Whether a header belongs to a family, or looks like one that does."""
-    return len(header) <= _LONGEST_NAME and _is_of_a_limit(header)
+    return meaning(header) is not None or _looks_like_a_limit(header)
 
 
-@lru_cache(maxsize=4096)
-def _is_of_a_limit(header: str) -> bool:
-    return meaning(header) is not None or _LOOKS_LIKE_A_LIMIT.search(header) is not None
+def _looks_like_a_limit(header: str) -> bool:
+    return _LOOKS_LIKE_A_LIMIT.search(header[:_LONGEST_NAME]) is not None
 
 
 def limits(headers: Headers, now: datetime | None = None) -> list[Limit]:
@@ -266,10 +269,9 @@ def _wait(by_name: Mapping[str, str], prefix: str, now: datetime) -> tuple[float
 def not_understood(headers: Headers) -> list[str]:
     """Return the headers that look like a limit and are in no family, each once."""
     names = dict.fromkeys(name for name, _ in headers)
-    return [name for name in names if _LOOKS_LIKE_A_LIMIT.search(name) and not _is_known(name)]
+    return [name for name in names if _looks_like_a_limit(name) and not _is_known(name)]
 
 
-@lru_cache(maxsize=4096)
 def _is_known(header: str) -> bool:
     if meaning(header) is not None or structured_field(header) is not None:
         return True
