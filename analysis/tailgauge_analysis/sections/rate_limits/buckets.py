@@ -45,7 +45,7 @@ from tailgauge_analysis.reading.rate_limit_headers import (
 )
 from tailgauge_analysis.sections.rate_limits import token_bucket
 from tailgauge_analysis.sections.rate_limits.costs import PRODUCED, Costs, costs, countings
-from tailgauge_analysis.sections.rate_limits.refusals import Bins, kinds, refused
+from tailgauge_analysis.sections.rate_limits.refusals import Bins, kinds, refused, rejected
 from tailgauge_analysis.sections.rate_limits.token_bucket import (
     Fit,
     Growth,
@@ -387,7 +387,7 @@ def find_buckets(
             ours, header = by == kind, kind
             if kind in ONE_OF and not _has_headers(rows, kind) and not (by.isin(ONE_OF) & ~ours).any():
                 header = TOKENS  # OpenAI's name for whichever limit on tokens is the tighter
-            headers = read_headers(rows, header, ours.to_numpy(np.bool_))
+            headers = read_headers(rows, header, ours.to_numpy(np.bool_) & rejected(rows))
             name = (str(target), str(model), kind)
             out.append(Bucket(rows, name, headers, ours, over_time, between_s, grows=grows))
     return tuple(out)

@@ -22,7 +22,7 @@ import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.reading.rate_limit_headers import INPUT, OUTPUT, REQUESTS
-from tailgauge_analysis.sections.rate_limits.refusals import refused
+from tailgauge_analysis.sections.rate_limits.refusals import rejected
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 
 PIECES = 16  # of an answer
@@ -78,7 +78,7 @@ def costs(attempts: pd.DataFrame, kind: str, ours: pd.Series[bool], counted: str
 
     A refusal by another limit decides nothing here.
     """
-    is_429 = refused(attempts)
+    is_429 = rejected(attempts)
     sent = attempts["sent_at_ns"].to_numpy(np.float64) / 1e9
     reached = ~np.isnan(sent) & (attempts["ended"] != schema.CONNECT_ERROR).to_numpy(np.bool_)
     kept = reached & (~is_429 | ours.to_numpy(np.bool_))

@@ -50,6 +50,11 @@ def refused(attempts: pd.DataFrame) -> Mask:
     return ended_as(attempts, schema.RATE_LIMITED)
 
 
+def rejected(attempts: pd.DataFrame) -> Mask:
+    """Which attempts a limit did not admit; an error behind content is of an attempt that it did."""
+    return (attempts["ended"] == schema.RATE_LIMITED).to_numpy(np.bool_)
+
+
 def kinds(attempts: pd.DataFrame) -> pd.DataFrame:
     """Columns `kind` and `how`, one row per 429, under the index of its attempt."""
     rows = attempts[refused(attempts)]
@@ -89,7 +94,7 @@ def with_capacity(attempts: pd.DataFrame) -> pd.DataFrame | None:
     What is missing after an admitted call is at most the burst; so a call before which less was missing than that, by its
     cost, was not refused by this bucket. Costs are those of the largest known call; roundings count against capacity.
     """
-    is_429 = refused(attempts)
+    is_429 = rejected(attempts)
     out = {}
     headed = [kind for kind in KINDS if kind != TOKENS and _missing(attempts, kind) is not None]
     for kind in headed or [TOKENS]:

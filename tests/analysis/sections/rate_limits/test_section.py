@@ -39,6 +39,19 @@ def test_the_share_of_429s_is_of_the_attempts_of_the_steady_stage():
     assert of.low <= clopper_pearson(10, 80)[0] < of.value < clopper_pearson(10, 80)[1] <= of.high
 
 
+def test_a_429_behind_content_is_one_and_was_admitted_by_its_bucket():
+    left = np.full(40, 299.0)
+    columns = {"header_requests_limit": np.full(40, 300.0), "header_requests_remaining": left}
+    run = calls(40, every_s=1.0, refused=[3], limit_kind="requests", **columns)
+    run.loc[3, ["ended", "error_class"]] = ["stream_error", "rate_limited"]
+    found = rate_limits(frames_of(run))
+    (bucket,) = found.buckets
+
+    assert (found.shares.refused.k, bucket.refused) == (1, 1)
+    assert bucket.fit is None
+    assert bucket.burst.why == "no 429 by this limit: its bucket was never seen empty"
+
+
 def test_the_529s_are_counted_separately():
     run = calls(40, refused=[3])
     run.loc[10:19, "ended"] = "overloaded"
