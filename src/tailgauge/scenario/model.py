@@ -8,21 +8,21 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from tomllib import TOMLDecodeError
 from typing import Annotated, Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
-from tailgauge.call import CACHE_MARKS, EXACT_OUTPUT, MAIN, SCHEMAS, SECOND
+from tailgauge.call import EXACT_OUTPUT, MAIN, SCHEMAS, SECOND
 from tailgauge.errors import ScenarioError, UsageError
-from tailgauge.patterns.settings import TrafficSettings
+from tailgauge.patterns.settings import AUTOMATIC, NO_MARKS, Cache, Marks, TrafficSettings
 from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.plugins import plugin
 from tailgauge.prompts.source import check as check_source
 from tailgauge.protocols.additions import refuse_fields
-from tailgauge.protocols.protocol import SIMULATED
-from tailgauge.protocols.table import PROTOCOLS, Target, refusal
+from tailgauge.protocols.protocol import SIMULATED, MarkRules, at_provider
+from tailgauge.protocols.table import PROTOCOLS, Target, is_self_hosted, refusal
 from tailgauge.redaction import secret_like
 from tailgauge.rows.text_file import DEEPEST, toml
 from tailgauge.scenario.experiment import Experiment
@@ -37,7 +37,7 @@ ENDLESS_S = 30 * 86400  # the longest run; one of tasks ends when Locust stops i
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.\*)?(\.[A-Za-z0-9_-]+)*")  # `traffic.*.model`: of every traffic table
 _OF_PLANS = ("pattern", "weight", "prompt_tokens", "prompt_sigma", "output_sigma", "prompts", "session")
-_OF_ONE_TARGET = {"url", "api_key_env", "headers"}  # of each target: secrets go nowhere else
+_OF_ONE_TARGET = {"url", "api_key_env", "api_key_header", "headers"}  # of each target: secrets go nowhere else
 _TABLE_LEVELS = 3  # parts of a key that name tables and keys of the model; names below are the user's
 _INSTEAD = {
     "name": 'write {env = "NAME"} in headers or body, and set that variable',
@@ -228,6 +228,23 @@ class Scenario(Table):
         return self
 
     @model_validator(mode="after")
+    def _cached(self) -> Scenario:
+        for name, traffic in self.traffic.items():
+            target = self.target_of(traffic.target)
+            problem = _cache_problem(traffic, target.protocol, self.marks(traffic))
+            if problem:
+                raise ValueError(f"traffic.{name}.cache.{problem}")
+        return self
+
+    @model_validator(mode="after")
+    def _limited(self) -> Scenario:
+        for table, target in self.targets.items():
+            if target.max_tokens_field == "none" and self.guard.is_of_tokens:
+                why = "without a limit on answers, guard.max_tokens and guard.max_cost cannot be kept"
+                raise ValueError(f"{table}.max_tokens_field: {why}: leave them out, or use guard.max_requests")
+        return self
+
+    @model_validator(mode="after")
     def _tasks(self) -> Scenario:
         for name, traffic in self.traffic.items() if self.arrival.process == TASKS else ():
             for key in _OF_PLANS:
@@ -297,9 +314,48 @@ class Scenario(Table):
         """The model that the calls of a traffic table request."""
         return traffic.model or self.target_of(traffic.target).model
 
-    def marks_cache(self, traffic: TrafficSettings) -> bool:
-        """Whether the protocol of a traffic table's target has marks of what to cache."""
-        return CACHE_MARKS in PROTOCOLS[self.target_of(traffic.target).protocol].offers
+    def marks(self, traffic: TrafficSettings, unmarked: Collection[str] = ()) -> Marks:
+        """The cache marks of a traffic table that its target takes.
+
+        `unmarked`: the targets, main or second, whose engines cache without marks, as the preflight has found.
+        """
+        cache, target = traffic.cache, self.target_of(traffic.target)
+        rules = PROTOCOLS[target.protocol].marks
+        if cache is None or rules is None:
+            return NO_MARKS
+        ttl = cache.ttl or rules.lives[0]
+        key = cache.prompt_cache_key or None
+        if traffic.target in unmarked or (not rules.at_engines and self._caches_by_itself(target)):
+            return Marks(frozenset(), ttl, key)
+        is_marked = bool(rules.places.intersection(cache.breakpoints))
+        is_routed = is_marked or at_provider(target.url, PROTOCOLS[target.protocol].provider)
+        if rules.has_key and is_routed and cache.prompt_cache_key is None:
+            key = ""
+        return Marks(rules.places, ttl, key)
+
+    def may_be_unmarked(self, name: str) -> bool:
+        """Whether marks are sent to a target, main or second, whose engine may cache without them."""
+        target = self.target_of(name)
+        rules = PROTOCOLS[target.protocol].marks
+        if rules is None or rules.at_engines or not is_self_hosted(target.url):
+            return False
+        tables = [one for one in self.traffic.values() if one.target == name and one.cache is not None]
+        return any(self.marks(one).places.intersection(one.cache.breakpoints) for one in tables if one.cache)
+
+    def _caches_by_itself(self, target: Target) -> bool:
+        """Whether the scenario says that the target's cache needs no marks."""
+        is_automatic = target.url == SIMULATED and self.simulated.cache.mode == "automatic"
+        return is_automatic or target.engine is not None
+
+    def diagnoses_cache(self, traffic: TrafficSettings) -> bool:
+        """Whether calls of a traffic table ask why the target's cache missed."""
+        target = self.target_of(traffic.target)
+        protocol = PROTOCOLS[target.protocol]
+        if traffic.cache is None or not protocol.diagnoses_cache:
+            return False
+        if traffic.cache.diagnostics is None:
+            return at_provider(target.url, protocol.provider)
+        return traffic.cache.diagnostics
 
     def models(self) -> dict[tuple[str, str], str]:
         """Every target and model in use, as (main or second, model), in order of first use; of each the first table that uses it."""
@@ -308,6 +364,37 @@ class Scenario(Table):
             for name, model in pattern_of(traffic).models():
                 found.setdefault((name, model or self.target_of(name).model), table)
         return found
+
+
+def _cache_problem(traffic: Traffic, protocol: str, marks: Marks) -> str:
+    """What of a cache table the protocol cannot send, by its key; empty for nothing."""
+    cache, row = traffic.cache, PROTOCOLS[protocol]
+    if cache is None:
+        return ""
+    chosen = f"with target.protocol = {protocol!r}"
+    if cache.prompt_cache_key and not (row.marks and row.marks.has_key):
+        return f"prompt_cache_key: does not apply {chosen}: leave it out"
+    if cache.diagnostics and not row.diagnoses_cache:
+        return f"diagnostics: does not apply {chosen}: leave it out"
+    if row.marks is None or not marks.places or not cache.breakpoints:
+        return ""
+    return _marks_problem(cache, row.marks, chosen)
+
+
+def _marks_problem(cache: Cache, rules: MarkRules, chosen: str) -> str:
+    places = rules.places.intersection(cache.breakpoints)
+    if not places:
+        listed = ", ".join(sorted(rules.places))
+        return f"breakpoints: no mark is possible at {cache.breakpoints[0]!r} {chosen}: use one of {listed}, or []"
+    lives = rules.lives
+    if AUTOMATIC in places:
+        lives = rules.automatic_lives
+    if cache.ttl is not None and cache.ttl not in lives:
+        expected = " or ".join(map(repr, lives))
+        about = ' and breakpoints = ["automatic"]' if cache.ttl in rules.lives else ""
+        advice = "Leave it out for the default, or set breakpoints = [] where the engine caches without marks"
+        return f"ttl: expected {expected} {chosen}{about}, got {cache.ttl!r}. {advice}"
+    return ""
 
 
 def _targets_used(traffic: Traffic) -> set[str]:
@@ -442,7 +529,8 @@ def put(tree: dict[str, Any], dotted: str, value: Any) -> None:
 
 
 def _explain(error: Any, source: str, overridden: Mapping[str, str]) -> str:
-    loc = [str(part) for part in error["loc"]]
+    # A key that is none of a table's choices has this after its name.
+    loc = [str(part) for part in error["loc"] if part != "[key]"]
     given = error.get("input")
     kind, text = error["type"], str(error.get("ctx", {}).get("error", ""))
     # A table's own check names the key it is about first: "hedge: has no meaning with ...".
