@@ -44,6 +44,7 @@ DONE_AFTER_STOP = "done_after_stop"
 DATA_AFTER_DONE = "data_after_done"
 DONE_BY_PREFIX = "done_by_prefix"
 NO_DONE = "no_done"
+NO_BLANK_LINE = "no_blank_line"
 EMPTY_DATA = "empty_data"
 UNKNOWN_EVENT = "unknown_event"
 CONTENT_LIST = "content_list"
@@ -61,6 +62,7 @@ TOLERATED = {  # name -> what the answer has
     DATA_AFTER_DONE: "data behind [DONE], which no client reads",
     DONE_BY_PREFIX: "more text behind [DONE] on its line",
     NO_DONE: "no [DONE] behind the finish reason",
+    NO_BLANK_LINE: "no blank line behind the end mark",
     EMPTY_DATA: "events with empty data",
     UNKNOWN_EVENT: "events of unknown types",
     CONTENT_LIST: "content as a list of parts",

@@ -7,6 +7,7 @@ same read, the event is only known to lie after the previous read, and `low` is 
 from __future__ import annotations
 
 import json
+import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -44,6 +45,8 @@ MAX_TOOLS = 50  # calls of one answer whose times are kept
 MAX_UNKNOWN = 20  # fields of one answer that are named
 MAX_NAME = 100  # characters of a phase's name
 MAX_ERROR_TEXT = 2000  # characters
+# The whole of what is pending: [DONE], or a message_stop.
+_END_MARK = re.compile(rb"""\A\s*(?:(?:event|id|retry): ?[^\r\n]*[\r\n]+)*data: ?(?:\[DONE\]|\{\s*"type": ?"message_stop"\s*\})\s*\Z""")
 _THINK = "<think>"
 _THINK_END = "</think>"
 _MAX_KIND = 90  # characters of the name of an error
@@ -222,6 +225,19 @@ class StreamDecoder:
         self._has_skimmed = False
         if self._splitter.is_marked:
             self.violate(violations.MALFORMED_EVENT, "a byte order mark inside the stream")
+
+    def end_of_body(self) -> None:
+        """Read an end mark without the blank line behind it, where the body has ended as it should.
+
+        The standard drops such an event; to the SDKs, too, the answer is over.
+        """
+        if self.broken or self.stopped is not None or not self._splitter.pending:
+            return
+        if not _END_MARK.search(self._splitter.pending):
+            return
+        for name, data in self._splitter.feed(b"\n\n"):
+            self.tolerate(violations.NO_BLANK_LINE)
+            self._on_event(self, name, data)
 
     def _note(self, error: Exception, kind: str, where: str) -> None:
         """Note an error in what the peer sent, or in a plugin's code; others are ours, and raised."""
@@ -617,6 +633,7 @@ class ToolCalls:
         self._at_index: dict[Any, tuple[Any, Any]] = {}  # the key of the last call
         self.ready_at_ns: dict[str, int] = {}  # by id
         self.is_new = False  # the last piece began a call
+        self.has_any = False
         self._begun: set[Any] = set()
 
     def key(self, index: Any, call_id: Any, *, has_name: bool) -> tuple[Any, Any]:
@@ -632,6 +649,7 @@ class ToolCalls:
     def piece(self, key: Any, call_id: Any) -> None:
         """Take a piece of a call."""
         self.is_new = key not in self._begun
+        self.has_any = True
         if self.is_new and len(self._begun) < MAX_TOOLS:
             self._begun.add(key)
             name = call_id if isinstance(call_id, str) else f"#{len(self._begun) - 1}"

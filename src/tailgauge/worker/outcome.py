@@ -78,6 +78,8 @@ def _streamed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
         return _failed(exchange, decoder)
     if cut in violations.VIOLATIONS:
         return Outcome(schema.STREAM_ERROR, cut, exchange.cut_text)
+    if decoder.streams and not cut:
+        decoder.end_of_body()
     if not decoder.finished or cut:
         return Outcome(schema.TRUNCATED, cut or "no_end_mark")
     if decoder.streams and decoder.stopped is None:
@@ -121,7 +123,8 @@ def _ended(decoder: StreamDecoder) -> Outcome:
         protocol=decoder.protocol,
         stop_reason=decoder.stop_reason,
         needs_reason=decoder.kind == MESSAGE and decoder.protocol in vendors.TABLE["ends"],
-        has_content=decoder.has_content or decoder.answer is not None,
+        # A call of a tool is an answer, also where the tool takes no input.
+        has_content=decoder.has_content or decoder.tools.has_any or decoder.answer is not None,
         is_refusal=decoder.is_refusal,
         output_tokens=counts.get("output_tokens") or None,
         characters=decoder.characters,
