@@ -67,7 +67,8 @@ class Prompt:
     """A prompt in the order in which a prefix cache reads it: tools, system, messages.
 
     `prefix` is the number of the shared prefix with which it begins, `shared` the messages that belong to it. With `unique`
-    no other request can have the same first bytes. `tokens`: at least so many, where the user states it.
+    no other request can have the same first bytes. `tokens`: at least so many, where the user states it. `automatic` is the
+    life of a cache mark that the target is to put at the end, `cache_key` names the prefix to the target.
     """
 
     messages: tuple[Message, ...]
@@ -77,6 +78,8 @@ class Prompt:
     shared: int = 0
     unique: bool = False
     tokens: int = 0
+    automatic: str | None = None
+    cache_key: str | None = None
 
     @property
     def text_bytes(self) -> int:
@@ -109,6 +112,8 @@ class Call:
     keep_text: bool = False  # `Ended.text` carries the answer
     bytes_per_s: float | None = None  # a slow reader
     kind: str = MESSAGE
+    # The answer with which the target compares the prompt, to say why its cache missed; empty: the first; None: not asked.
+    previous_message_id: str | None = None
     batch: tuple[Prompt, ...] = ()  # of a job_submit with several prompts
     job: str | None = None  # of the calls after a job_submit: name or URL of the job
     # A `protocols.event_ids.EventIds`: note those of the events, ask for what follows the last.

@@ -26,7 +26,7 @@ FULL = {"tools": 1, "system_tokens": 10, "few_shot": 1}
         ({**FULL, "breakpoints": ["system", "system"]}, "names a place twice"),
         ({**FULL, "breakpoints": ["sytem"]}, "'sytem'"),
         ({**FULL, "prefixes": 0}, "expected a number >= 1, got 0"),
-        ({**FULL, "ttl": "10m"}, "'5m' or '1h'"),
+        ({**FULL, "ttl": "10m"}, "'5m', '30m', '1h' or '12h'"),
     ],
 )  # fmt: skip
 def test_a_table_without_sense_is_refused(cache: dict, complaint: str) -> None:

@@ -73,7 +73,7 @@ REFUSED = [
         chat(pattern="cached", cache={"breakpoints": ["last", "last"]}), "traffic.chat.cache.breakpoints",
         "names a place twice",
     ),
-    (chat(pattern="cached", cache={"ttl": "2h"}), "traffic.chat.cache.ttl", "expected '5m' or '1h', got '2h'"),
+    (chat(pattern="cached", cache={"ttl": "2h"}), "traffic.chat.cache.ttl", "expected '5m', '30m', '1h' or '12h', got '2h'"),
     (chat(pattern="cached", cache={"prefix": 3}), "traffic.chat.cache.prefix", "did you mean prefixes?"),
     (chat(pattern="cached"), "traffic.chat.cache", 'expected a table, for pattern = "cached"'),
     (chat(pattern="cachd"), "traffic.chat.pattern", "got 'cachd'; did you mean cached?"),

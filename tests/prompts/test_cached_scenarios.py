@@ -42,7 +42,8 @@ class Replayed:
         self.cache = PrefixCache(simulated, scenario.seed)
         self.block_tokens = simulated.block_tokens
         self.book = CacheBook(True, {"5m": simulated.ttl_5m_s, "1h": simulated.ttl_1h_s})
-        self.maker = Maker(scenario.seed, self.traffic, name, WORDS_PER_TOKEN, marks=self.anthropic)
+        marks = scenario.marks(self.traffic)
+        self.maker = Maker(scenario.seed, self.traffic, name, WORDS_PER_TOKEN, marks=marks)
         self.seen: Result = []
         self.events: list[tuple[int, int, Any]] = []
         self.order = count()

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from tailgauge.call import Call, Prompt
+from tailgauge.patterns.settings import ALL_MARKS, NO_MARKS, Marks
 from tailgauge.patterns.table import Traffic
 from tailgauge.prompts import Maker
 from tailgauge.protocols import anthropic, openai
@@ -71,7 +72,7 @@ class Target:
         return found, note
 
 
-def maker(cache: dict, pattern: str = "cached", *, marks: bool = True, **more: object) -> Maker:
+def maker(cache: dict, pattern: str = "cached", *, marks: Marks = ALL_MARKS, **more: object) -> Maker:
     return Maker(1, Traffic.model_validate({"pattern": pattern, "cache": cache, **more}), "main", marks=marks)
 
 
@@ -200,7 +201,7 @@ class TestUsage:
         assert {note.cache_blocks for _, note in found[1:]} == {2}
 
     def test_an_engine_that_caches_by_itself_reads_the_whole_blocks_that_are_shared(self) -> None:
-        target, of = Target(mode="automatic"), maker({**PLAIN, "breakpoints": ()}, marks=False)
+        target, of = Target(mode="automatic"), maker({**PLAIN, "breakpoints": ()}, marks=NO_MARKS)
         prefix = tokens.count(next(iter(requests(of, 1))).system[0].text)
         found = [target.answers(prompt, i * S) for i, prompt in enumerate(requests(of, 5))]
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tailgauge.call import ASSISTANT, USER, Prompt
+from tailgauge.patterns.settings import ALL_MARKS, NO_MARKS
 from tailgauge.patterns.table import Traffic
 from tailgauge.prompts import Maker
 from tailgauge.prompts.words import text
@@ -154,7 +155,7 @@ class TestPrefix:
 
     def test_a_protocol_without_marks_gets_the_same_text_and_no_mark(self):
         cache = {**FULL, "breakpoints": EVERYWHERE}
-        with_marks, without = (one(maker(cache, marks=marks).make(planned())) for marks in (True, False))
+        with_marks, without = (one(maker(cache, marks=marks).make(planned())) for marks in (ALL_MARKS, NO_MARKS))
 
         assert whole(with_marks) == whole(without)
         assert set(ttls(without)) == {None}
@@ -245,7 +246,7 @@ class TestMistakes:
             assert texts[1][block] == f"{texts[0][block]} This is request 65536."
             assert texts[2][block] == f"{texts[0][block]} This is request 131072."
             assert not first.unique
-            without_marks = one(maker({**cache, "volatile": "marked"}, marks=False).make(planned(1)))
+            without_marks = one(maker({**cache, "volatile": "marked"}, marks=NO_MARKS).make(planned(1)))
             assert whole(without_marks) == whole(first)
 
 

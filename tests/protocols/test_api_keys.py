@@ -8,9 +8,9 @@ import pytest
 
 from tailgauge.errors import Exit, TargetError
 from tailgauge.protocols.api_keys import at_provider, key_for, only_for_the_provider
-from tailgauge.protocols.custom_sse import bearer
+from tailgauge.protocols.custom_sse import CustomSse
 from tailgauge.protocols.protocol import PLACEHOLDER_KEY
-from tailgauge.protocols.table import PROVIDERS
+from tailgauge.protocols.table import PROVIDERS, Target
 
 ANTHROPIC, OPENAI = "https://api.anthropic.com", "https://api.openai.com/v1"
 
@@ -131,7 +131,8 @@ def test_an_applications_own_stream_gets_the_key_that_is_named_and_no_other(envi
 
     assert key_for("https://api.anthropic.com", "sse", None) == PLACEHOLDER_KEY
     assert key_for("https://app.example", "sse", "MY_APP") == "key-of-the-app"
-    assert bearer(PLACEHOLDER_KEY) == {}
-    assert bearer("key-of-the-app") == {"authorization": "Bearer key-of-the-app"}
+    app = CustomSse(Target(protocol="sse"), "https://app.example")
+    assert app.key_headers(PLACEHOLDER_KEY) == {}
+    assert app.key_headers("key-of-the-app") == {"authorization": "Bearer key-of-the-app"}
     with only_for_the_provider("https://app.example", "sse"):
         assert os.environ["ANTHROPIC_API_KEY"] == "key-of-anthropic"

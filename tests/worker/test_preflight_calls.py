@@ -79,7 +79,7 @@ def test_prompts_have_the_tokens_that_were_asked_for_by_the_engines_own_count(fa
     assert {int(size): got for size, got in found["got"].items()} == {int(s): int(s) for s in found["got"]}
     assert len(found["got"]) == 6
     fields = ["add_special", "content"] if case == "llama.cpp" else ["add_special_tokens", "prompt"]
-    assert found["asked"] == [[sorted(["model", *fields]), "tiny", True]]
+    assert found["asked"] == [[sorted(["model", *fields]), "tiny", False]]
 
 
 @pytest.mark.parametrize("case", ["merging", "another tokenizer", "long words only", "a gateway", "strings",

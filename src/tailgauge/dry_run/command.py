@@ -268,7 +268,7 @@ def makers_of(scenario: Scenario, schedule: Schedule) -> Mapping[str, Maker | Si
         return read or bool(traffic.cache or traffic.tools or not traffic.prompts.is_generated) or grows
 
     return {
-        name: Maker(scenario.seed, traffic, name, words_per_token, marks=scenario.marks_cache(traffic)) if real(traffic) else SizedPrompts(traffic)
+        name: Maker(scenario.seed, traffic, name, words_per_token, marks=scenario.marks(traffic)) if real(traffic) else SizedPrompts(traffic)
         for name, traffic in scenario.traffic.items()
     }  # fmt: skip
 

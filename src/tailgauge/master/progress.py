@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,6 +12,7 @@ from tailgauge.channel.traffic_counters import Key, TrafficCounters
 from tailgauge.master.objectives import LiveObjective
 from tailgauge.protocols.additions import EXACT
 from tailgauge.protocols.decoder import error_of
+from tailgauge.protocols.protocol import Adaptation
 from tailgauge.rows.schema import NOT_FAILED, RATE_LIMITED
 from tailgauge.sanitize import plain
 from tailgauge.thresholds import VALID
@@ -59,6 +61,18 @@ _ADVICE = {
     "not_an_event_stream": "The response is not an event stream: are path and protocol right?",
     "not_json": "The response does not follow the protocol: are URL and protocol right?",
 }
+
+
+def adaptation_notes(table: str, adaptation: Adaptation) -> Iterator[str]:
+    """Yield what is sent otherwise than by default, and how to say so in the scenario."""
+    field_name = adaptation.max_tokens_field
+    if field_name is not None:
+        why = f"{table} refused the usual field with the maximum of output tokens: {field_name} is sent instead"
+        yield f'{why}. Set {table}.max_tokens_field = "{field_name}" to save the try'
+    engine = adaptation.automatic_cache
+    if engine is not None:
+        why = f"{table} lists its models as those of {plain(engine)}, which caches without marks: none are sent"
+        yield f"{why}. Set breakpoints = [] to save the question"
 
 
 def unknown_engine(table: str, url: str) -> str:

@@ -36,9 +36,9 @@ from tailgauge.plan.preflight import USABLE, Learnt, prefixes, preflight_calls
 from tailgauge.plan.resolve import Settings
 from tailgauge.plan.spend_limit import Amount
 from tailgauge.plugins import plugin
-from tailgauge.protocols.protocol import SIMULATED
+from tailgauge.protocols.protocol import SIMULATED, Adaptation
 from tailgauge.rows.run_folder import RunFolder, new_run_id, write_json
-from tailgauge.rows.schema import COMPLETE, SERVED
+from tailgauge.rows.schema import COMPLETE, INTERNAL_ERROR, PLUGIN_ERROR, SERVED
 from tailgauge.sanitize import plain
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.schedule import Planned
@@ -196,6 +196,8 @@ class Run:
         self.notes.append(text)
         if data["target"]:
             self.failure = TargetError(data["why"])
+        elif data.get("internal"):
+            self.failure = errors.InternalError(text)
         elif self.start_at_ns is None:
             self.failure = UsageError(text)
         self.cut_short("unusable" if data["target"] else "failed")
@@ -265,7 +267,9 @@ class Run:
         calls = len(preflight_calls(self.scenario)) + prefixes(self.scenario)
         patience = self.scenario.limits.attempt_deadline_s + self.scenario.limits.connect_timeout_s + 5
         self._await(lambda: self.preflight_result is not None, patience * calls, "the preflight did not end")
+        self._note_adaptations()
         for call in self.preflight:
+            self._refuse_bug(call)
             if call["ended"] not in USABLE and call["needed"]:
                 at = call["target"] == SECOND
                 url = call["url"] or self.target_urls[at]
@@ -278,6 +282,21 @@ class Run:
             if engine is None:
                 table = "second_target" if target == SECOND else "target"
                 raise errors.ScenarioError(progress.unknown_engine(table, self.target_urls[target == SECOND]))
+
+    def _note_adaptations(self) -> None:
+        """Say what the preflight found that a target takes."""
+        assert self.preflight_result is not None
+        for target, plain_values in self.preflight_result["adaptations"].items():
+            table = "second_target" if target == SECOND else "target"
+            self.notes.extend(progress.adaptation_notes(table, Adaptation(*plain_values)))
+
+    def _refuse_bug(self, call: dict[str, Any]) -> None:
+        """End the run where our own code, or a plugin's, could not prepare a call: the target has not seen it."""
+        text = call["message"]
+        if call["error_type"] == INTERNAL_ERROR:
+            raise errors.InternalError(f"internal error: a request could not be prepared: {text}")
+        if call["error_type"] == PLUGIN_ERROR and call["status"] is None:
+            raise UsageError(f"plugin {text}")
 
     @property
     def called(self) -> list[str]:
@@ -316,7 +335,10 @@ class Run:
 
     def _send_go(self, worker: RunWorker, limit: Amount) -> None:
         assert self.preflight_result is not None
-        plan = {"learnt": self.preflight_result["learnt"], "engines": self._engines, "limit": limit.plain()}
+        plan = {
+            "learnt": self.preflight_result["learnt"], "engines": self._engines, "limit": limit.plain(),
+            "adaptations": self.preflight_result["adaptations"],
+        }  # fmt: skip
         self._send("go", worker, start_at_ns=self.start_at_ns, **plan)
 
     def _lease_slices(self) -> None:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, model_validator
@@ -40,8 +41,30 @@ def check_places(value: Any) -> Any:
     return value
 
 
-Place = Literal["tools", "system", "few_shot", "last"]
+AUTOMATIC = "automatic"
+Place = Literal["tools", "system", "few_shot", "last", "automatic"]
 Places = Annotated[tuple[Place, ...], Field(strict=False), BeforeValidator(check_places)]
+
+
+@dataclass(frozen=True, slots=True)
+class Marks:
+    """Which marks of a cache table are sent, and how.
+
+    `default_ttl`: their life where the table names none. `key`: the name of the prefix that is sent beside them: a text, or
+    empty for one made of the prefix; None: none.
+    """
+
+    places: frozenset[str] = frozenset({"tools", "system", "few_shot", "last", AUTOMATIC})
+    default_ttl: str = "5m"
+    key: str | None = None
+
+    def ttl(self, cache: Cache) -> str:
+        """The life of the marks of a table."""
+        return cache.ttl or self.default_ttl
+
+
+ALL_MARKS = Marks()
+NO_MARKS = Marks(frozenset())
 
 
 class Cache(Table):
@@ -62,9 +85,13 @@ class Cache(Table):
     few_shot_tokens: Tokens = 100
     """tokens of one example exchange"""
     breakpoints: Places = ("system",)
-    """places of cache marks, at most 4: after `tools`, `system`, `few_shot` and the `last` message; `[]` for engines with automatic caching. Only the Anthropic protocol has marks"""
-    ttl: Literal["5m", "1h"] = "5m"
-    """lifetime of the marks"""
+    """places of cache marks, at most 4: after `tools`, `system`, `few_shot` and the `last` message; `automatic`: the target marks the end itself; `[]`: no marks, for engines with automatic caching"""
+    ttl: Literal["5m", "30m", "1h", "12h"] | None = None
+    """lifetime of the marks; Anthropic: `5m`, the default, or `1h`; OpenAI: `30m`, the default, or `12h`"""
+    prompt_cache_key: str | None = None
+    """OpenAI: name of the prefix, which routes requests with the same one together; empty: none; default one for each prefix, sent with marks and to the provider"""
+    diagnostics: bool | None = None
+    """Anthropic: ask for the reason of each miss; default at the provider's own host"""
     volatile: Literal["none", "front", "marked"] = "none"
     """a common mistake: `front`: volatile text before the prefix; `marked`: volatile text within the marked part"""
     cold: bool = False
@@ -80,11 +107,11 @@ class Cache(Table):
                 key = "system_tokens" if place == "system" else place
                 why = f"breakpoints names {place!r}, but there is none"
                 raise ValueError(f"{why}: set {key}, or leave it out")
-        if not self.prefix_tokens and "last" not in self.breakpoints:
+        if not self.prefix_tokens and not {"last", AUTOMATIC} & set(self.breakpoints):
             raise ValueError("the prefix is empty: set tools, system_tokens or few_shot")
         if self.volatile != "none" and not self.prefix_tokens:
             raise ValueError("volatile needs a prefix: set tools, system_tokens or few_shot")
-        if self.volatile == "marked" and not set(self.breakpoints) - {"last"}:
+        if self.volatile == "marked" and not set(self.breakpoints) - {"last", AUTOMATIC}:
             places = "the tools, the system prompt or the examples"
             raise ValueError(f"volatile = 'marked' needs a mark after {places}")
         if self.cold and (self.volatile != "none" or self.pre_warm):

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from tailgauge.patterns.settings import AUTOMATIC
 from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.prices import Prices, Usage, cached_from
@@ -67,7 +68,8 @@ def short_prefixes(scenario: Scenario) -> Iterator[str]:
         least = cached_from(model) or 0
         if cache is None or not cache.breakpoints:
             continue
-        marked = cache.prefix_tokens + (traffic.prompt_tokens if "last" in cache.breakpoints else 0)
+        marks_question = {"last", AUTOMATIC}.intersection(cache.breakpoints)
+        marked = cache.prefix_tokens + (traffic.prompt_tokens if marks_question else 0)
         if marked < least:
             yield f"traffic.{name}.cache: {marked:,} marked tokens are not cached: {model} caches from {least:,} tokens"
 

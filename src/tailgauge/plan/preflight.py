@@ -8,13 +8,17 @@ salt included, which the usage of both prompts proves or refutes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from tailgauge.call import JOB_SUBMIT, JOBS, MAIN, MESSAGE, SECOND, Call, Prompt
+from tailgauge.patterns.settings import AUTOMATIC
 from tailgauge.patterns.table import PATTERNS, Traffic, pattern_of
 from tailgauge.plan.spend_limit import FRAME_TOKENS, MARGIN, Sizing
+from tailgauge.prompts.maker import marked
 from tailgauge.prompts.words import WORDS, text
+from tailgauge.protocols.protocol import Adaptation
 from tailgauge.protocols.table import PROTOCOLS
 from tailgauge.rows.schema import OVERLOADED, RATE_LIMITED, SERVED
 from tailgauge.scenario.model import Scenario
@@ -26,6 +30,7 @@ OUTPUT_TOKENS = 16
 USABLE = SERVED | {RATE_LIMITED, OVERLOADED}  # outcomes with which a run makes sense
 _PLAUSIBLE = (0.2, 20.0)  # tokens a word of our list
 _MOST_AROUND = 1_000_000  # tokens around a prompt
+_CACHE_KEY = "preflight"  # of prompts that have no prefix
 LEAST_WORDS = 16  # of one token, so that prompts differ soon after their beginning
 
 
@@ -58,8 +63,14 @@ class Learnt(NamedTuple):
         }
 
 
-def preflight_calls(scenario: Scenario, run: str = "") -> list[PreflightCall]:
-    """A short prompt for each target and model, and a long one for the first; jobs, where there is nothing else."""
+def preflight_calls(
+    scenario: Scenario, run: str = "", unmarked: Collection[str] = ()
+) -> list[PreflightCall]:
+    """A short prompt for each target and model, and a long one for the first; jobs, where there is nothing else.
+
+    They have a cache mark where the run's prompts have: a target that refuses marks does so now. `unmarked`: targets that
+    get none.
+    """
     tables = scenario.traffic.values()
     kind = JOB_SUBMIT if all(JOBS in PATTERNS[one.pattern].protocol_needs for one in tables) else MESSAGE
     asked = [(*of, traffic, SHORT_WORDS, True) for of, traffic in scenario.models().items()]
@@ -68,9 +79,32 @@ def preflight_calls(scenario: Scenario, run: str = "") -> list[PreflightCall]:
     for number, (target, model, traffic, words, needed) in enumerate(asked, 1):
         output = min(scenario.traffic[traffic].output_tokens, OUTPUT_TOKENS)
         prompt = Prompt.of(f"{run} {text(scenario.seed, str(-number), words)}".lstrip())
+        prompt = _marked(prompt, scenario, (target, model), unmarked)
         call = Call(prompt, output, model=model, target=target, kind=kind)
         found.append(PreflightCall(-number, traffic, model, words, call, needed))
     return found
+
+
+def _marked(
+    prompt: Prompt, scenario: Scenario, target_and_model: tuple[str, str], unmarked: Collection[str]
+) -> Prompt:
+    """Return the prompt marked as the first traffic table that marks its prompts for this target and model."""
+    for traffic in scenario.traffic.values():
+        cache = traffic.cache
+        if cache is None or (traffic.target, scenario.model_of(traffic)) != target_and_model:
+            continue
+        marks = scenario.marks(traffic, unmarked)
+        places = marks.places.intersection(cache.breakpoints)
+        key = _CACHE_KEY if marks.key == "" else marks.key
+        if places:
+            (message,) = prompt.messages
+            ttl = marks.ttl(cache)
+            question = marked(message, ttl) if places - {AUTOMATIC} else message
+            automatic = ttl if AUTOMATIC in places else None
+            return replace(prompt, messages=(question,), automatic=automatic, cache_key=key)
+        if key is not None:
+            return replace(prompt, cache_key=key)
+    return prompt
 
 
 def exact_targets(scenario: Scenario) -> dict[str, str | None]:
@@ -78,6 +112,11 @@ def exact_targets(scenario: Scenario) -> dict[str, str | None]:
     tables = [table for table in scenario.traffic.values() if table.output == "exact"]
     used = {target for table in tables for target, _ in pattern_of(table).models()}
     return {target: scenario.target_of(target).engine for target in (MAIN, SECOND) if target in used}
+
+
+def unmarked(adaptations: Mapping[str, Adaptation]) -> frozenset[str]:
+    """Return the targets whose engines cache without marks."""
+    return frozenset(name for name, one in adaptations.items() if one.automatic_cache is not None)
 
 
 def learn(tokens: dict[int, int]) -> Learnt:

@@ -17,14 +17,15 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from hashlib import sha256
 from itertools import accumulate
 from random import Random
 
 from tailgauge.call import ASSISTANT, USER, Message, Part, Prompt, Tool
-from tailgauge.patterns.settings import Cache
+from tailgauge.patterns.settings import ALL_MARKS, AUTOMATIC, Cache, Marks
 from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.plugins.plugin import blamed
 from tailgauge.prompts.source import SOURCES, PromptSource, kept, source_of
@@ -32,6 +33,7 @@ from tailgauge.prompts.words import WORDS, Vocabulary, salt
 from tailgauge.schedule.schedule import Planned
 
 _WARM_UP = "Ready?"
+_KEY_LENGTH = 32  # of the name of a prefix; OpenAI takes 64 characters
 
 
 class Maker:
@@ -39,19 +41,23 @@ class Maker:
 
     `words_per_token` turns sizes into words; `overhead_tokens` is what the target counts for an empty question. `words`: those of
     one token each, where the target tells; then generated prompts never begin with one, which may be another number of tokens there.
-    `marks`: whether the protocol has cache marks; without, none is set. `run`: the salt of the run, a valid tool name; empty
+    `marks`: those that the target takes; others are not set. `run`: the salt of the run, a valid tool name; empty
     where prompts repeat from run to run.
     """
 
     def __init__(
         self, seed: int, traffic: Traffic, name: str, words_per_token: float = 1.0, overhead_tokens: int = 0,
-        *, marks: bool = True, run: str = "", words: Sequence[str] = (),
+        *, marks: Marks = ALL_MARKS, run: str = "", words: Sequence[str] = (),
     ) -> None:  # fmt: skip
         self._seed, self._traffic, self._name = seed, traffic, name
         self._words, self._overhead = Vocabulary(words_per_token, words or WORDS), overhead_tokens
-        self._marks, self._run = marks, run or (WORDS[0] if words and traffic.prompts.is_generated else "")
+        self._marks = marks
+        self._run = run or (WORDS[0] if words and traffic.prompts.is_generated else "")
         self._sizes = pattern_of(traffic).prompt_sizes
         self._cache = cache = traffic.cache
+        self._marked_places = self._marks.places.intersection(cache.breakpoints if cache else ())
+        self._ttl = self._marks.ttl(cache) if cache else ""
+        self._automatic = self._ttl if AUTOMATIC in self._marked_places else None
         self._is_unique = cache is not None and (cache.cold or cache.volatile == "front")
         weights = (k**-cache.zipf for k in range(1, cache.prefixes + 1)) if cache else ()
         self._popularity = list(accumulate(weights))
@@ -81,7 +87,10 @@ class Maker:
         for number in range(len(self._popularity)):
             shared = self._prefix(number)
             messages = (*shared.messages, Message(USER, (Part(_WARM_UP),)))
-            yield Prompt(messages, shared.system, shared.tools, number, len(shared.messages))
+            yield Prompt(
+                messages, shared.system, shared.tools, number, len(shared.messages),
+                automatic=self._automatic, cache_key=self._cache_key(number),
+            )  # fmt: skip
 
     def _leg(
         self, planned: Planned, request_id: int, leg: int, tokens: int, number: int | None, earlier: Sequence[Message]
@@ -95,13 +104,12 @@ class Maker:
         if not isinstance(asked, Prompt) or not asked.messages:
             raise blamed(source.make, TypeError(f"made {asked!r}, not text and no Prompt with messages"))
         *before, question = asked.messages
-        if cache is not None and self._marks and "last" in cache.breakpoints:
-            question = marked(question, cache.ttl)
+        if cache is not None and "last" in self._marked_places:
+            question = marked(question, self._ttl)
         shared = self._prefix(number or 0)
         messages = (*earlier, *before, question)
         if cache is not None and cache.volatile == "marked":
-            place = next(one for one in ("few_shot", "system", "tools") if one in cache.breakpoints)
-            shared = shared.closing(f"This is request {request_id}.", place)
+            shared = shared.closing(f"This is request {request_id}.", self._last_marked(cache))
         if asked.system or asked.tools:
             shared = self._with(shared, Prefix(asked.tools, asked.system))
         if cache is not None and self._is_unique:
@@ -112,7 +120,10 @@ class Maker:
         elif self._run and not (shared.system or shared.messages or earlier):  # the first turn keeps its salt
             messages = (opened(messages[0], self._run), *messages[1:])
         count, messages = len(shared.messages), (*shared.messages, *messages)
-        return Prompt(messages, shared.system, shared.tools, number, count, self._is_unique, asked.tokens)
+        return Prompt(
+            messages, shared.system, shared.tools, number, count, self._is_unique, asked.tokens,
+            automatic=self._automatic, cache_key=self._cache_key(number),
+        )  # fmt: skip
 
     def _with(self, shared: Prefix, given: Prefix) -> Prefix:
         """The prefix with what a row brings behind it; in front of every section stands the run's salt."""
@@ -120,6 +131,20 @@ class Maker:
         tools = (given if shared.tools else opening).tools
         system = (given if shared.system else opening).system
         return Prefix((*shared.tools, *tools), (*shared.system, *system), shared.messages)
+
+    def _last_marked(self, cache: Cache) -> str:
+        """The last part of the prefix that is marked, or would be by a target with marks."""
+        parts = ("few_shot", "system", "tools")
+        marked_parts = [part for part in parts if part in self._marked_places]
+        wanted_parts = [part for part in parts if part in cache.breakpoints]
+        return (marked_parts or wanted_parts)[0]
+
+    def _cache_key(self, number: int | None) -> str | None:
+        """The name of a prefix: the user's, else one that only this prefix of this run has, of at most 64 characters."""
+        key = self._marks.key
+        if key != "" or number is None:
+            return key
+        return sha256(f"{self._seed}/{self._run}/{self._name}/{number}".encode()).hexdigest()[:_KEY_LENGTH]
 
     def _number(self, request_id: int) -> int | None:
         if len(self._popularity) < 2:
@@ -136,7 +161,10 @@ class Maker:
 
     def _make_prefix(self, number: int) -> Prefix:
         size = self._words
-        made = prefix(self._seed, self._name, number, self._cache, self._traffic.tools, size, self._marks)
+        made = prefix(
+            self._seed, self._name, number, self._cache, self._traffic.tools,
+            size=size, places=self._marked_places, ttl=self._ttl,
+        )  # fmt: skip
         return made.opening(self._run) if self._run and not self._is_unique else made
 
 
@@ -205,11 +233,12 @@ def marked(message: Message, ttl: str | None) -> Message:
 
 
 def prefix(
-    seed: int, name: str, number: int, cache: Cache | None, offered: int, size: Vocabulary, marks: bool
-) -> Prefix:
-    """Prefix `number` of the traffic table `name`.
+    seed: int, name: str, number: int, cache: Cache | None, offered: int,
+    *, size: Vocabulary, places: Collection[str], ttl: str,
+) -> Prefix:  # fmt: skip
+    """Prefix `number` of the traffic table `name`, with marks of this life at these places.
 
-    `offered` tools come after those of the table; `size` turns tokens into words; without `marks` none is set.
+    `offered` tools come after those of the table; `size` turns tokens into words.
     """
     use = f"prefix/{name}/{number}"
     in_prefix = cache.tools if cache else 0
@@ -225,13 +254,12 @@ def prefix(
         for i in range(cache.few_shot)
         for role in (USER, ASSISTANT)
     ]
-    wanted = set(cache.breakpoints) if marks else set()
-    if "tools" in wanted and tools:
-        tools[-1] = replace(tools[-1], ttl=cache.ttl)
-    if "system" in wanted and system:
-        system = (replace(system[0], ttl=cache.ttl),)
-    if "few_shot" in wanted and messages:
-        messages[-1] = marked(messages[-1], cache.ttl)
+    if "tools" in places and tools:
+        tools[-1] = replace(tools[-1], ttl=ttl)
+    if "system" in places and system:
+        system = (replace(system[0], ttl=ttl),)
+    if "few_shot" in places and messages:
+        messages[-1] = marked(messages[-1], ttl)
     return Prefix(tuple(tools), system, tuple(messages))
 
 

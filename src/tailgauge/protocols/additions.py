@@ -33,6 +33,7 @@ EXACT: Mapping[str, Mapping[str, Any]] = {
 }
 EXACT_KEYS = frozenset(key for fields in EXACT.values() for key in fields)
 OF_MODEL = "owned_by"
+CACHES_BY_ITSELF = frozenset({"vllm", "sglang", "llamacpp"})  # and may refuse a request with cache marks
 ENGINE_OF = {"vllm": "vllm", "sglang": "sglang", "llamacpp": "llama.cpp", "tailgauge": "vllm"}
 _MARK = re.compile(r"\{\{|\}\}|\{([A-Za-z_][A-Za-z0-9_]*)\}")
 _OF_THE_TRANSPORT = "the transport sets it: leave it out"
@@ -42,7 +43,7 @@ _INSTEAD = {
     "accept-encoding": "chunks are timed as they come, so nothing may be compressed: leave it out",
     "x-client-request-id": "it carries the run's own id of the call: use another name, with {call_id}",
 }  # fmt: skip
-_KEYS = ("authorization", "x-api-key", "api-key", "proxy-authorization")
+KEY_HEADERS = ("authorization", "x-api-key", "api-key", "proxy-authorization")
 
 
 def variable_of(value: Any, at: str = "") -> str | None:
@@ -104,6 +105,21 @@ def check_placeholders(text: str, known: Collection[str]) -> None:
             raise ValueError(f"{{{name}}} is not a placeholder; use one of {listed}, or {{{{ for a brace")
 
 
+def check_header_name(name: str | None) -> str | None:
+    """Raise ValueError for what is no name of a header, or that of one that the harness sets."""
+    if name is not None:
+        if not re.fullmatch(HEADER, name):
+            raise ValueError("not a header (visible ASCII characters only)")
+        if name.lower() in _INSTEAD:
+            raise ValueError(_INSTEAD[name.lower()])
+    return name
+
+
+def names_key(headers: Mapping[str, Any]) -> bool:
+    """Return whether one of these headers authorizes the call."""
+    return any(name.lower() in KEY_HEADERS for name in headers)
+
+
 def check_headers(value: Mapping[str, Any]) -> Mapping[str, Any]:
     """Raise ValueError for what cannot be added as a header."""
     for name, given in value.items():
@@ -114,7 +130,7 @@ def check_headers(value: Mapping[str, Any]) -> Mapping[str, Any]:
             raise ValueError(f"{name}: not a header (visible ASCII characters only)")
         if low in _INSTEAD:
             raise ValueError(f"{name}: {_INSTEAD[low]}")
-        if low in _KEYS and text is given:
+        if low in KEY_HEADERS and text is given:
             raise ValueError(f'{name}: keys come from the environment: write {{env = "NAME"}}')
         check_placeholders(text, OF_A_CALL)
     if len({name.lower() for name in value}) < len(value):

@@ -8,15 +8,17 @@ plain string that it is; sampling parameters go out where the scenario adds them
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import quote
+from urllib.parse import quote, urlsplit
 
 from tailgauge import call as needs
 from tailgauge import protocol_violations as violations
+from tailgauge import vendors
 from tailgauge.call import ASSISTANT, JOB_FETCH, JOB_POLL, JOB_SUBMIT, USER, Call, Part, Prompt, Tool
 from tailgauge.protocols import protocol
 from tailgauge.protocols.decoder import (
@@ -27,7 +29,7 @@ from tailgauge.protocols.decoder import (
     text_or_none,
     tree_of,
 )
-from tailgauge.protocols.protocol import TEXT_BLOCK, Opened, Provider, WireProtocol
+from tailgauge.protocols.protocol import TEXT_BLOCK, MarkRules, Opened, Provider, WireProtocol
 from tailgauge.protocols.stencil import FREE, Changing
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
 
@@ -41,6 +43,8 @@ _SERVER_TOOLS = (
 _COUNTERS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 _SERVER_TOOL_BLOCKS = frozenset({"server_tool_use", "mcp_tool_use"})
 _DONE = b"[DONE]"
+_CACHE = vendors.TABLE["cache"]["anthropic"]
+_GATEWAY = "Give the URL of a gateway that speaks Messages, such as LiteLLM"
 _MOST_ITERATIONS = 50
 _DELTAS = {
     "text_delta": (_TEXT, "text"),
@@ -65,6 +69,15 @@ class Anthropic(WireProtocol):
         | {f"{tool}_tool_result" for tool in _SERVER_TOOLS},
     }
     tool_key = "name"
+    key_header = "x-api-key"
+    marks = MarkRules(
+        places=frozenset({"tools", "system", "few_shot", "last", "automatic"}),
+        lives=tuple(_CACHE["lives_s"]),
+        automatic_lives=tuple(_CACHE["lives_s"]),
+        at_engines=True,
+        lookback=_CACHE["lookback"],
+    )
+    diagnoses_cache = True
     offers = frozenset({
         needs.BATCHES, needs.CACHE_MARKS, needs.SCHEMAS, needs.EXTENDED_THINKING, needs.THINKING_BUDGETS, needs.TOOLS,
         needs.WHOLE_ANSWERS,
@@ -77,6 +90,19 @@ class Anthropic(WireProtocol):
         "max_tokens": "use output_tokens of the traffic table",
         "thinking": "use `thinking` of the traffic table",
     }
+
+    @classmethod
+    def refuses_url(cls, url: str) -> str:
+        """Addresses of other APIs, and of clouds that sign requests and stream in another format."""
+        parts = urlsplit(url)
+        host = parts.hostname or ""
+        if re.fullmatch(r"bedrock-runtime[a-z0-9.-]*\.amazonaws\.com(\.cn)?", host):
+            return f"Bedrock signs requests and streams in a format of its own. {_GATEWAY}"
+        if host.endswith("aiplatform.googleapis.com"):
+            return f"Vertex AI has other paths and its own keys. {_GATEWAY}"
+        if parts.path.endswith(("/chat/completions", "/responses")):
+            return 'this is an address of OpenAI\'s APIs: set target.protocol = "openai", or give the base URL of Messages'
+        return ""
 
     def client(self, base_url: str, key: str, http_client: Any) -> anthropic.Anthropic:
         """The official client; the harness retries itself. The SDK adds the version to the base URL."""
@@ -107,7 +133,14 @@ class Anthropic(WireProtocol):
 
     def body(self, call: Call, model: str) -> dict[str, Any]:
         """The body of a Messages call."""
-        return body(call, call.prompt, model) | {"stream": call.stream}
+        tree = body(call, call.prompt, model) | {"stream": call.stream}
+        if call.previous_message_id is not None:
+            tree["diagnostics"] = {"previous_message_id": call.previous_message_id or None}
+        return tree
+
+    def template_key(self, call: Call, body: Mapping[str, Any]) -> Hashable:  # noqa: ARG002 - the interface
+        """Texts and content blocks are written in different ways."""
+        return protocol.has_blocks(body)
 
     @staticmethod
     def on_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:
@@ -184,6 +217,8 @@ def body(call: Call, prompt: Prompt, model: str) -> dict[str, Any]:
     body: dict[str, Any] = {"model": model, "max_tokens": call.max_tokens, "messages": messages}
     if prompt.system:
         body["system"] = _content(prompt.system)
+    if prompt.automatic is not None:
+        body["cache_control"] = _mark(prompt.automatic)
     if prompt.tools:
         body["tools"] = _tools(prompt.tools)
         if call.use_tool:
@@ -205,7 +240,11 @@ def _content(parts: tuple[Part, ...]) -> Any:
 
 
 def _marked(block: dict[str, Any], ttl: str | None) -> dict[str, Any]:
-    return block if ttl is None else {**block, "cache_control": {"type": "ephemeral", "ttl": ttl}}
+    return block if ttl is None else {**block, "cache_control": _mark(ttl)}
+
+
+def _mark(ttl: str) -> dict[str, Any]:
+    return {"type": "ephemeral", "ttl": ttl}
 
 
 @lru_cache(maxsize=256)

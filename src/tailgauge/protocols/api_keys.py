@@ -1,7 +1,7 @@
 """API keys: which one a target gets.
 
 A key comes from the environment. It goes to the provider's host over TLS, or to the target that names its variable in
-`api_key_env`; every other target gets a placeholder, because the SDKs would send the provider's key to any base URL.
+`api_key_env`; for every other target, and for one whose `headers` authorize, it is a placeholder, which is not sent.
 None reaches a row, a log or a message: see `redaction`.
 """
 
@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from urllib.parse import urlsplit
 
-from tailgauge.protocols.additions import from_environment
-from tailgauge.protocols.protocol import PLACEHOLDER_KEY
+from tailgauge.protocols.additions import from_environment, names_key
+from tailgauge.protocols.protocol import PLACEHOLDER_KEY, TargetSettings
+from tailgauge.protocols.protocol import at_provider as is_providers
 from tailgauge.protocols.table import PROVIDERS
 
 
 def at_provider(url: str, protocol: str) -> bool:
     """Whether `url` is the host of the protocol's provider, over TLS. A protocol may have no provider."""
-    parts, provider = urlsplit(url), PROVIDERS.get(protocol)
-    return provider is not None and parts.scheme == "https" and parts.hostname == provider.host
+    return is_providers(url, PROVIDERS.get(protocol))
 
 
 def key_for(url: str, protocol: str, named_variable: str | None) -> str:
@@ -32,6 +32,13 @@ def key_for(url: str, protocol: str, named_variable: str | None) -> str:
         return PLACEHOLDER_KEY
     why = "target.api_key_env names it" if named_variable else f"{host} wants a key"
     return from_environment(variable, why, "API key")
+
+
+def key_of(target: TargetSettings, url: str) -> str:
+    """The key to send to a target that is really at `url`; none where its headers authorize instead."""
+    if target.api_key_env is None and names_key(target.headers):
+        return PLACEHOLDER_KEY
+    return key_for(url, target.protocol, target.api_key_env)
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from tailgauge.call import JOB_CANCEL, JOB_FETCH, JOB_POLL, JOBS, MESSAGE, RESUM
 from tailgauge.protocols import additions
 from tailgauge.protocols.additions import OF_A_CALL
 from tailgauge.protocols.decoder import KIND_CODE, MAX_NAME, StreamDecoder, tree_of
-from tailgauge.protocols.protocol import PLACEHOLDER_KEY, Opened, TargetSettings, WireProtocol
+from tailgauge.protocols.protocol import Opened, TargetSettings, WireProtocol
 from tailgauge.protocols.sse_events import (
     UNNAMED,
     CitationEvents,
@@ -146,7 +146,7 @@ class CustomSse(WireProtocol):
         http_client.base_url, _, query = base_url.partition("?")
         joint = "&" if "?" in self.settings.path else "?"
         self._path = self.settings.path + (joint + query if query else "")
-        http_client.headers = httpx2.Headers({**_HEADERS, **bearer(key)})
+        http_client.headers = httpx2.Headers({**_HEADERS, **self.key_headers(key)})
         self._body = additions.with_secrets(self.settings.body, "target.sse.body")
         return http_client
 
@@ -282,11 +282,6 @@ def _stop(decoder: StreamDecoder) -> None:
     """End the answer at its first end mark; many applications send two."""
     if decoder.stopped is None:
         decoder.stop()
-
-
-def bearer(key: str) -> dict[str, str]:
-    """The header that carries a key, where there is one."""
-    return {} if key == PLACEHOLDER_KEY else {"authorization": f"Bearer {key}"}
 
 
 def flat(prompt: Prompt) -> str:

@@ -6,13 +6,16 @@ its body cleanly.
 
 Thinking has no common name here: `reasoning_effort` goes to everyone, and engines get the variable `enable_thinking` of
 their chat template besides. Only engines get a budget (`thinking_token_budget`, `thinking_budget`).
+
+Cache marks are breakpoints behind content parts. Tools have none; with marks of its own a request switches off the one that
+the provider sets at the end. A text without a mark goes out as the plain string that it is.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Hashable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import urlsplit
@@ -30,7 +33,15 @@ from tailgauge.protocols.decoder import (
     text_or_none,
     tree_of,
 )
-from tailgauge.protocols.protocol import TEXT_BLOCK, Opened, Provider, WireProtocol
+from tailgauge.protocols.protocol import (
+    TEXT_BLOCK,
+    Adaptation,
+    MarkRules,
+    Opened,
+    Provider,
+    TargetSettings,
+    WireProtocol,
+)
 from tailgauge.protocols.stencil import COUNT, FREE, SAME, Changing
 from tailgauge.protocols.usage import at, steps
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
@@ -39,6 +50,16 @@ if TYPE_CHECKING:
     import openai
 
 _VERSION = re.compile(r"/v\d\w*(?:/|$)")  # in a path: /v1, /v1beta/openai, /api/v3
+_MAX_TOKENS = "max_tokens"
+_MAX_COMPLETION_TOKENS = "max_completion_tokens"
+_OTHER_FIELD = {_MAX_TOKENS: _MAX_COMPLETION_TOKENS, _MAX_COMPLETION_TOKENS: _MAX_TOKENS}
+_UNKNOWN_FIELD = re.compile(r"unsupported|not supported|unrecognized|unknown|unexpected|extra|not permitted", re.IGNORECASE)
+_OTHER_APIS = {  # ends of URLs, with what to use instead
+    "/responses": "the Responses API has other requests and events: give the base URL of chat completions, without /responses",
+    "/v1/completions": "completions without messages are another API: give the base URL, without /completions",
+    "/messages": 'this is the address of Messages: set target.protocol = "anthropic"',
+    "/embeddings": "embeddings are no chat completions: give the base URL, without /embeddings",
+}
 _REFUSED = {  # by the provider, of what engines take
     needs.EXACT_OUTPUT: "this provider ends each answer where the model does: leave `output` out",
     needs.THINKING_BUDGETS: "this provider takes no budget for it: use 'adaptive'",
@@ -79,10 +100,18 @@ class OpenAI(WireProtocol):
         "name", "tool_calls", "tool_call_id", "function_call", "refusal", "audio", "reasoning_content", "reasoning",
     })  # fmt: skip
     tool_key = "function"
+    marks = MarkRules(
+        places=frozenset({"system", "few_shot", "last", "automatic"}),
+        lives=tuple(vendors.TABLE["cache"]["openai"]["lives_s"]),
+        automatic_lives=("30m",),
+        at_engines=False,
+        has_key=True,
+    )
+    limit_fields = (_MAX_TOKENS, _MAX_COMPLETION_TOKENS, "none")
     longest_wait_s = 120.0
     offers = frozenset({
-        needs.EXACT_OUTPUT, needs.SCHEMAS, needs.EXTENDED_THINKING, needs.THINKING_BUDGETS, needs.TOOLS,
-        needs.WHOLE_ANSWERS,
+        needs.EXACT_OUTPUT, needs.CACHE_MARKS, needs.SCHEMAS, needs.EXTENDED_THINKING, needs.THINKING_BUDGETS,
+        needs.TOOLS, needs.WHOLE_ANSWERS,
     })  # fmt: skip
     set_elsewhere: ClassVar[Mapping[str, str]] = {
         **protocol.IN_TABLE,
@@ -91,10 +120,41 @@ class OpenAI(WireProtocol):
         "n": "one answer is read per call: use a higher rate",
     }
 
+    def __init__(self, target: TargetSettings, url: str) -> None:
+        super().__init__(target, url)
+        # The provider's newer models refuse max_tokens; engines often know nothing else.
+        default_field = _MAX_COMPLETION_TOKENS if self.at_provider else _MAX_TOKENS
+        self._limit_is_given = target.max_tokens_field is not None
+        self._limit_field = target.max_tokens_field or default_field
+        self.obeys_max_tokens = self._limit_field in _OTHER_FIELD
+
+    @classmethod
+    def refuses_url(cls, url: str) -> str:
+        """Addresses of other APIs, which users copy from a provider's page."""
+        path = urlsplit(url).path
+        for end, instead in _OTHER_APIS.items():
+            if path.endswith(end):
+                return instead
+        return ""
+
     @classmethod
     def refuses(cls, url: str, need: str) -> str:
         """The provider takes no thinking budget and no exact length; engines do."""
         return _REFUSED.get(need, "") if cls.provider.host in url else ""
+
+    def adaptation(self, refusal: str) -> Adaptation | None:
+        """The other name of the limit, where the text is about the one that was sent, or names the other."""
+        other_field = _OTHER_FIELD.get(self._limit_field)
+        if self._limit_is_given or other_field is None:
+            return None
+        names_other = self._limit_field == _MAX_TOKENS and other_field in refusal
+        is_about_limit = re.search(rf"\b{self._limit_field}\b", refusal) and _UNKNOWN_FIELD.search(refusal)
+        return Adaptation(max_tokens_field=other_field) if names_other or is_about_limit else None
+
+    def adapt(self, adaptation: Adaptation) -> None:
+        """Send the limit under the name that the target knows."""
+        if adaptation.max_tokens_field is not None:
+            self._limit_field = adaptation.max_tokens_field
 
     def client(self, base_url: str, key: str, http_client: Any) -> openai.OpenAI:
         """The official client; the harness retries itself. The SDK wants the version in the base URL."""
@@ -121,9 +181,14 @@ class OpenAI(WireProtocol):
 
     def _standard(self, call: Call, model: str) -> dict[str, Any]:
         """What the SDK has parameters for."""
-        # The provider's newer models refuse max_tokens; engines often know nothing else.
-        limit = "max_completion_tokens" if self.at_provider else "max_tokens"
-        return {"model": model, "messages": _messages(call.prompt), limit: call.max_tokens, **_options(call)}
+        body: dict[str, Any] = {"model": model, "messages": _messages(call.prompt)}
+        if self._limit_field in _OTHER_FIELD:
+            body[self._limit_field] = call.max_tokens
+        return {**body, **_options(call), **_cache_options(call.prompt)}
+
+    def template_key(self, call: Call, body: Mapping[str, Any]) -> Hashable:  # noqa: ARG002 - the interface
+        """Texts and content blocks are written in different ways."""
+        return protocol.has_blocks(body)
 
     @staticmethod
     def on_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:
@@ -178,7 +243,7 @@ class OpenAI(WireProtocol):
 
 
 def _messages(prompt: Prompt) -> list[dict[str, Any]]:
-    """The conversation; cache marks are left out, because these caches find prefixes by themselves."""
+    """The conversation, with breakpoints where it is marked."""
     system = (Message(SYSTEM, prompt.system),) if prompt.system else ()
     return [
         {"role": one.role, "content": _content(one.parts), **(json.loads(one.more) if one.more else {})}
@@ -189,13 +254,33 @@ def _messages(prompt: Prompt) -> list[dict[str, Any]]:
 def _content(parts: tuple[Part, ...]) -> Any:
     """One text: chat templates of engines differ in how they join several, or take none but the first.
 
-    Blocks that the user gave are sent as they are.
+    Blocks that the user gave are sent as they are. A mark needs a block.
     """
-    if len(parts) == 1 and not parts[0].block:
-        return parts[0].text
-    if any(part.block for part in parts):
-        return list(map(protocol.block_of, parts))
+    if any(part.block or part.ttl is not None for part in parts):
+        return [_marked(protocol.block_of(part), part.ttl) for part in parts]
     return "\n\n".join(part.text for part in parts) if parts else None
+
+
+def _marked(block: dict[str, Any], ttl: str | None) -> dict[str, Any]:
+    if ttl is None:
+        return block
+    mark = {"mode": "explicit"}
+    if ttl != OpenAI.marks.lives[0]:
+        mark["ttl"] = ttl
+    return {**block, "prompt_cache_breakpoint": mark}
+
+
+def _cache_options(prompt: Prompt) -> dict[str, Any]:
+    """How the request is cached: by its own marks alone, or also by one that the provider sets at the end."""
+    options: dict[str, Any] = {}
+    parts = [*prompt.system, *(part for message in prompt.messages for part in message.parts)]
+    if prompt.automatic is not None:
+        options["prompt_cache_options"] = {"mode": "implicit"}
+    elif any(part.ttl is not None for part in parts):
+        options["prompt_cache_options"] = {"mode": "explicit"}
+    if prompt.cache_key is not None:
+        options["prompt_cache_key"] = prompt.cache_key
+    return options
 
 
 def _options(call: Call) -> dict[str, Any]:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NamedTuple
 from urllib.parse import parse_qsl, urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
 from tailgauge.address import is_loopback
 from tailgauge.call import ASSISTANT, USER, Call, Part
-from tailgauge.protocols.additions import VARIABLE, Body, Engine, Headers, check_headers
+from tailgauge.protocols.additions import VARIABLE, Body, Engine, Headers, check_header_name, check_headers
 from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.protocols.stencil import Changing
 from tailgauge.redaction import shown
@@ -26,7 +26,9 @@ if TYPE_CHECKING:
 
 SIMULATED = "simulated"
 TEXT_BLOCK = frozenset({"text"})
-PLACEHOLDER_KEY = "unused"  # the SDKs want a key
+PLACEHOLDER_KEY = "unused"  # the SDKs want a key; it is never sent
+AUTHORIZATION = "authorization"
+MaxTokensField = Literal["max_tokens", "max_completion_tokens", "none"]
 Opened = AbstractContextManager[Any]  # a call: entering it sends the request
 PROMPT_KEYS = "use prompt_tokens, prompts and cache of the traffic table"
 IN_TABLE = {  # keys of a body that both official protocols have, with what to use instead
@@ -74,6 +76,8 @@ class TargetSettings(Table):
     """model named in each request"""
     api_key_env: str | None = Field(None, pattern=VARIABLE)
     """environment variable with the key for this target; without it a key is sent only to the provider's own host"""
+    auth_header: Annotated[str | None, AfterValidator(check_header_name)] = Field(None, min_length=1)
+    """header that carries the key: `authorization` (as Bearer), `x-api-key`, `api-key`, ...; default the protocol's own"""
     headers: Headers = Field({})
     """headers of every call; see `tailgauge docs traffic`"""
     body: Body = Field({})
@@ -81,7 +85,9 @@ class TargetSettings(Table):
     session_header: Annotated[str, AfterValidator(check_header)] = "x-session-id"
     """header with the session's number, for calls of sessions; empty: none"""
     engine: Engine | None = None
-    """the target's engine, for `output = "exact"`; default by its list of models"""
+    """the target's engine, for `output = "exact"` and for cache marks, which engines do not need; default by its list of models"""
+    max_tokens_field: MaxTokensField | None = None
+    """field with the call's `output_tokens`; `none`: no such field. Only OpenAI: default `max_completion_tokens` at the provider, else `max_tokens`, and the other one where the target asks for it"""
     ca_file: str | None = None
     """PEM file of a certificate authority to trust for this target"""
     connections: int = Field(1000, ge=1, le=60_000)
@@ -93,6 +99,13 @@ class TargetSettings(Table):
     def _kept(self) -> TargetSettings:
         if self.preopened > self.connections:
             raise ValueError(f"preopened: more than the {self.connections} connections that a worker keeps")
+        return self
+
+    @model_validator(mode="after")
+    def _sends_one_key(self) -> TargetSettings:
+        header = (self.auth_header or "").lower()
+        if header and header in {name.lower() for name in self.headers}:
+            raise ValueError(f"headers.{header}: auth_header puts the key there: leave out one of them")
         return self
 
     @property
@@ -109,9 +122,33 @@ def without_call(url: str, *ends: str) -> tuple[str, dict[str, str]]:
     return base, dict(parse_qsl(query, keep_blank_values=True))
 
 
+def has_blocks(body: Mapping[str, Any]) -> bool:
+    """Return whether a message of a chat-shaped body has content blocks instead of a text."""
+    return any(type(message["content"]) is list for message in body["messages"])
+
+
 def block_of(part: Part) -> dict[str, Any]:
     """A part as a content block: the user's own, or its text."""
     return json.loads(part.block) if part.block else {"type": "text", "text": part.text}
+
+
+class Adaptation(NamedTuple):
+    """What the preflight found that a target takes, where the scenario does not say it."""
+
+    max_tokens_field: str | None = None
+    automatic_cache: str | None = None  # the engine that caches without marks, by the list of models
+
+
+@dataclass(frozen=True, slots=True)
+class MarkRules:
+    """The cache marks of a protocol."""
+
+    places: frozenset[str]  # of a scenario's breakpoints, those that can be marked
+    lives: tuple[str, ...]  # of a mark; the first is the default
+    automatic_lives: tuple[str, ...]  # of a mark that the target sets at the end
+    at_engines: bool  # engines with an automatic cache take requests with marks
+    lookback: int | None = None  # blocks from a mark in which an entry is looked for, the marked one included
+    has_key: bool = False  # a request may name its prefix, to be routed to where that was cached
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +158,12 @@ class Provider:
     host: str
     variable: str
     also_read: tuple[str, ...]
+
+
+def at_provider(url: str, provider: Provider | None) -> bool:
+    """Return whether `url` is a provider's own host, over TLS."""
+    parts = urlsplit(url)
+    return provider is not None and parts.scheme == "https" and parts.hostname == provider.host
 
 
 class WireProtocol(ABC):
@@ -134,7 +177,11 @@ class WireProtocol(ABC):
     offers: ClassVar[frozenset[str]] = frozenset()  # of what a call may need; see `call`
     longest_wait_s: ClassVar[float | None] = None  # before a retry that the target asks for, of its SDK
     least_output_tokens: ClassVar[int] = 1  # that a call can limit its answer to
-    obeys_max_tokens: ClassVar[bool] = True  # an answer has no more tokens than the call allows
+    key_header: ClassVar[str] = AUTHORIZATION  # that carries a key to hosts other than the provider's
+    marks: ClassVar[MarkRules | None] = None  # of what to cache; None: it has none
+    diagnoses_cache: ClassVar[bool] = False  # the target says why its cache missed, where it is asked
+    limit_fields: ClassVar[tuple[str, ...]] = ()  # choices of `target.max_tokens_field`; empty: it has one name for it
+    obeys_max_tokens: bool = True  # an answer has no more tokens than the call allows
     takes_bare_names: ClassVar[bool] = False  # an event without data counts where it has a name
     set_elsewhere: ClassVar[Mapping[str, str]] = {}  # keys of the body, with where the scenario sets them
     changing: ClassVar[Changing | None] = None  # of a content event, without a meaning; see `stencil`
@@ -147,6 +194,12 @@ class WireProtocol(ABC):
     def __init__(self, target: TargetSettings, url: str) -> None:
         self.settings = getattr(target, self.name, None)
         self.at_provider = self.provider is not None and urlsplit(url).hostname == self.provider.host
+        self.auth_header = target.auth_header
+
+    @classmethod
+    def refuses_url(cls, url: str) -> str:  # noqa: ARG003 - for those that look
+        """Why `url` is no base URL of the protocol, and what to use instead; empty where it may be one."""
+        return ""
 
     @classmethod
     def refuses(cls, url: str, need: str) -> str:  # noqa: ARG003 - for those that look
@@ -177,9 +230,34 @@ class WireProtocol(ABC):
                 return f"tools[{i}].{cls.tool_key}: missing, expected {chosen}"
         return ""
 
+    def key_headers(self, key: str) -> dict[str, str]:
+        """The header that carries a key; none for the placeholder, because some targets refuse a second authorization."""
+        if key == PLACEHOLDER_KEY:
+            return {}
+        header = self.auth_header or self.key_header
+        if header.lower() == AUTHORIZATION:
+            return {header: f"Bearer {key}"}
+        return {header: key}
+
+    def sends_key_as_sdk(self, key: str) -> bool:
+        """Whether a key goes out as the SDK sends it: at the provider, where the scenario names no other header."""
+        is_sdks = self.at_provider and key != PLACEHOLDER_KEY and self.auth_header is None
+        return is_sdks or self.sdk is None
+
+    def adaptation(self, refusal: str) -> Adaptation | None:  # noqa: ARG002 - for those that adapt
+        """What to send instead of what a target has refused with this text; None where nothing is known."""
+        return None
+
+    def adapt(self, adaptation: Adaptation) -> None:  # noqa: B027 - for those that adapt
+        """Send what the preflight found that the target takes."""
+
     @abstractmethod
     def client(self, base_url: str, key: str, http_client: httpx2.Client) -> Any:
-        """The official SDK's client, without retries."""
+        """The official SDK's client, without retries.
+
+        The header with the key, or with the placeholder, is replaced under an SDK by that of `key_headers`. A protocol
+        without an SDK sends `key_headers` itself.
+        """
 
     @abstractmethod
     def send(self, sdk: Any, call: Call, model: str, call_id: str) -> Opened:
@@ -188,6 +266,10 @@ class WireProtocol(ABC):
     @abstractmethod
     def body(self, call: Call, model: str) -> Mapping[str, Any] | None:
         """The JSON body of a message's request, its keys in any order; None: only `send` knows."""
+
+    def template_key(self, call: Call, body: Mapping[str, Any]) -> Hashable:  # noqa: ARG002 - the interface
+        """What bodies of one template have in common besides their keys; the SDK may write others in another way."""
+        return None
 
     def entries(self, call: Call, tree: dict[str, Any]) -> list[dict[str, Any]]:  # noqa: ARG002 - the interface
         """The bodies of messages in the body of a request, each to be changed in place."""

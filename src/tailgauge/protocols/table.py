@@ -14,7 +14,7 @@ from tailgauge.plugins import plugin
 from tailgauge.protocols.anthropic import Anthropic
 from tailgauge.protocols.custom_sse import CustomSse
 from tailgauge.protocols.openai import OpenAI
-from tailgauge.protocols.protocol import SIMULATED, TargetSettings, WireProtocol
+from tailgauge.protocols.protocol import SIMULATED, TargetSettings, WireProtocol, at_provider
 from tailgauge.table import add_class, by_name, with_choices
 
 ROWS: tuple[type[WireProtocol], ...] = (Anthropic, OpenAI, CustomSse)
@@ -44,6 +44,15 @@ class _Checked(TargetSettings):
     def _used(self) -> _Checked:
         used_by = {row.name: {row.name} for row in PROTOCOLS.values() if row.settings_type is not None}
         self.refuse_unused("protocol", used_by)
+        row = PROTOCOLS[self.protocol]
+        has_key = self.api_key_env is not None or at_provider(self.url, row.provider)
+        if self.auth_header is not None and not has_key:
+            raise ValueError("auth_header: there is no key for it: set api_key_env to the variable with the key")
+        if self.max_tokens_field is not None and not row.limit_fields:
+            raise ValueError(f"max_tokens_field: does not apply with protocol = {self.protocol!r}")
+        problem = row.refuses_url(self.url)
+        if problem:
+            raise ValueError(f"url: {problem}")
         return self
 
 

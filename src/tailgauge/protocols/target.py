@@ -19,9 +19,9 @@ from pydantic_core import to_json
 
 from tailgauge.call import MESSAGE, Call, Prompt
 from tailgauge.protocols.additions import CURRENT, Additions, Current, TableAdds, additions, values_of
-from tailgauge.protocols.api_keys import key_for, only_for_the_provider
+from tailgauge.protocols.api_keys import key_of, only_for_the_provider
 from tailgauge.protocols.decoder import StreamDecoder
-from tailgauge.protocols.protocol import PLACEHOLDER_KEY, Opened, TargetSettings
+from tailgauge.protocols.protocol import PLACEHOLDER_KEY, Adaptation, Opened, TargetSettings
 from tailgauge.protocols.stencil import Stencils
 from tailgauge.protocols.table import PROTOCOLS
 from tailgauge.transport.exchange import Exchange
@@ -34,6 +34,7 @@ Made = Callable[[str], tuple[Mapping[str, Any], bytes]]
 _OF_VLLM, _OF_LLAMA = ("prompt", "add_special_tokens"), ("content", "add_special")
 _IDS = ("a/0/0/0", "another/12/3/4")
 _BLANK = b"\r\n\r\n"
+_SDK_KEY_HEADERS = (b"authorization", b"x-api-key")
 _ENCODE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
 
 
@@ -54,10 +55,12 @@ class Endpoint:
         wire = self._wire
         self._stencils = None if wire.changing is None else Stencils(wire.on_event, wire.changing)
         self._capture = Capture()
-        self._key = key = key_for(url, target.protocol, target.api_key_env)
+        self._key = key_of(target, url)
+        key = self._key
+        key_headers = None if wire.sends_key_as_sdk(key) else wire.key_headers(key)
         with only_for_the_provider(url, target.protocol):
             self._sdk, self._unsent = (
-                self._wire.client(url, key, httpx2.Client(transport=Adding(under), trust_env=False))
+                wire.client(url, key, httpx2.Client(transport=Adding(under, key_headers), trust_env=False))
                 for under in (transport, self._capture)
             )
 
@@ -67,6 +70,15 @@ class Endpoint:
         self._added = {table: additions(target, adds, name) for table, adds in self._tables.items()}
         self._added_to_all = additions(target, TableAdds(), None)
         self._templates: dict[Hashable, Template | None] = {}
+
+    def adaptation(self, refusal: str) -> Adaptation | None:
+        """What to send instead of what the target has refused with this text, where that is known."""
+        return self._wire.adaptation(refusal)
+
+    def adapt(self, adaptation: Adaptation) -> None:
+        """Send what the preflight found that the target takes."""
+        self._wire.adapt(adaptation)
+        self._templates = {}
 
     def send(
         self, call: Call, call_id: str, request: bytes | None = None, *, request_id: int = 0,
@@ -138,7 +150,7 @@ class Endpoint:
         """Request the tokens of a text, without those that the engine puts around a prompt."""
         field, special = _OF_LLAMA if engine == "llama.cpp" else _OF_VLLM
         client = httpx2.Client(transport=Adding(self._transport), trust_env=False)
-        headers = {"authorization": f"Bearer {self._key}", "accept-encoding": "identity"}
+        headers = {**self._wire.key_headers(self._key), "accept-encoding": "identity"}
         request = partial(
             client.stream, "POST", self._url.copy_with(raw_path=b"/tokenize"), headers=headers,
             json={"model": self.model, field: text, special: False},
@@ -150,9 +162,8 @@ class Endpoint:
         self, call: Call, body: Mapping[str, Any], added: Additions | None, request_id: int, traffic: str,
         made: Made,
     ) -> Template | None:  # fmt: skip
-        """The template of calls of this kind: the same model, additions and keys of the body, texts or blocks."""
-        blocks = any(type(message["content"]) is list for message in body["messages"])
-        kind = (call.model, added, call.stream, blocks, *body)
+        """The template of calls of this kind: the same model, additions and keys of the body, and what the protocol adds."""
+        kind = (call.model, added, call.stream, self._wire.template_key(call, body), *body)
         if kind not in self._templates:
 
             def capture(call_id: str) -> bytes | None:
@@ -176,17 +187,36 @@ class Endpoint:
 
 
 class Adding(httpx2.BaseTransport):
-    """Under an SDK: the transport, and what the scenario adds to a request."""
+    """Under an SDK: the transport, and what the scenario adds to a request.
 
-    def __init__(self, under: httpx2.BaseTransport) -> None:
+    `key_headers`: what replaces the SDK's own header with the key; None where that is to stay.
+    """
+
+    def __init__(
+        self, under: httpx2.BaseTransport, key_headers: Mapping[str, str] | None = None
+    ) -> None:
         self._under = under
+        self._key_headers = key_headers
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Add it, behind the SDK's own headers; those of the same name are replaced."""
+        if self._key_headers is not None:
+            request.headers = _with_key(request.headers, self._key_headers)
         current = CURRENT.get()
         if current is not None and current.added is not None:
             request = _with(request, current.added, current)
         return self._under.handle_request(request)
+
+
+def _with_key(headers: httpx2.Headers, key_headers: Mapping[str, str]) -> httpx2.Headers:
+    """Return the headers with the key's where the SDK has put its own."""
+    lines = []
+    for name, value in headers.raw:
+        if name.lower() in _SDK_KEY_HEADERS:
+            lines += [(key.encode(), text.encode()) for key, text in key_headers.items()]
+        else:
+            lines.append((name, value))
+    return httpx2.Headers(lines)
 
 
 def _with(request: httpx2.Request, added: Additions, current: Current) -> httpx2.Request:

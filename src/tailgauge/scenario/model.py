@@ -37,7 +37,7 @@ ENDLESS_S = 30 * 86400  # the longest run; one of tasks ends when Locust stops i
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.\*)?(\.[A-Za-z0-9_-]+)*")  # `traffic.*.model`: of every traffic table
 _OF_PLANS = ("pattern", "weight", "prompt_tokens", "prompt_sigma", "output_sigma", "prompts", "session")
-_OF_ONE_TARGET = {"url", "api_key_env", "api_key_header", "headers"}  # of each target: secrets go nowhere else
+_OF_ONE_TARGET = {"url", "api_key_env", "auth_header", "headers"}  # of each target: secrets go nowhere else
 _TABLE_LEVELS = 3  # parts of a key that name tables and keys of the model; names below are the user's
 _INSTEAD = {
     "name": 'write {env = "NAME"} in headers or body, and set that variable',
@@ -323,15 +323,15 @@ class Scenario(Table):
         rules = PROTOCOLS[target.protocol].marks
         if cache is None or rules is None:
             return NO_MARKS
-        ttl = cache.ttl or rules.lives[0]
+        default_ttl = rules.lives[0]
         key = cache.prompt_cache_key or None
         if traffic.target in unmarked or (not rules.at_engines and self._caches_by_itself(target)):
-            return Marks(frozenset(), ttl, key)
+            return Marks(frozenset(), default_ttl, key)
         is_marked = bool(rules.places.intersection(cache.breakpoints))
         is_routed = is_marked or at_provider(target.url, PROTOCOLS[target.protocol].provider)
         if rules.has_key and is_routed and cache.prompt_cache_key is None:
             key = ""
-        return Marks(rules.places, ttl, key)
+        return Marks(rules.places, default_ttl, key)
 
     def may_be_unmarked(self, name: str) -> bool:
         """Whether marks are sent to a target, main or second, whose engine may cache without them."""

@@ -10,12 +10,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
+from fnmatch import fnmatchcase
 from fractions import Fraction
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from pydantic import BeforeValidator, Field, ValidationError
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
+from tailgauge import vendors
 from tailgauge.errors import UsageError
 from tailgauge.scenario import packaged
 from tailgauge.table import Table, problem
@@ -24,13 +26,6 @@ RATES = ("input", "write_5m", "write_1h", "read", "output")
 PACKAGED = Path(__file__).with_name("prices.toml")
 _MILLION = 1_000_000
 _DATED = re.compile(r"-\d{8}$")  # a model's name with the day of its release
-# Shorter prefixes are not cached, without an error. Source: the provider's page on prompt caching, 2026-08-21.
-CACHED_FROM: Mapping[int, tuple[str, ...]] = {
-    512: ("claude-opus-5", "claude-fable-5", "claude-mythos-5"),
-    1024: ("claude-opus-4-8", "claude-sonnet-5", "claude-sonnet-4-6", "claude-sonnet-4-5"),
-    2048: ("claude-opus-4-7", "claude-mythos-preview"),
-    4096: ("claude-opus-4-6", "claude-opus-4-5", "claude-haiku-4-5"),
-}
 _EXACT = BeforeValidator(lambda given: Decimal(given) if type(given) is int else given)
 Rate = Annotated[Decimal, _EXACT, Field(ge=0, le=1_000_000)]
 _Name = Annotated[str, Field(min_length=1)]
@@ -39,7 +34,10 @@ _Name = Annotated[str, Field(min_length=1)]
 def cached_from(model: str) -> int | None:
     """Tokens of the shortest prefix that a model caches; None where it is not known."""
     name = _DATED.sub("", model)
-    return next((least for least, models in CACHED_FROM.items() if name in models), None)
+    for row in vendors.TABLE["cache"]["minimums"]:
+        if any(fnmatchcase(name, pattern) for pattern in row["models"]):
+            return int(row["tokens"])
+    return None
 
 
 class Usage(NamedTuple):
@@ -58,7 +56,7 @@ class Usage(NamedTuple):
 
     @classmethod
     def of(cls, counts: Mapping[str, int | None]) -> Usage:
-        """Usage from a row's columns; a cache write of unknown lifetime counts as one of 5 minutes."""
+        """Usage from a row's columns; a cache write of unknown lifetime, as OpenAI's, counts as one of 5 minutes."""
         hour = counts.get("cache_creation_1h_input_tokens") or 0
         written = counts.get("cache_creation_input_tokens") or 0
         short = counts.get("cache_creation_5m_input_tokens")
@@ -124,14 +122,26 @@ class Prices:
 
 class _Rates(Table):
     input: Rate
-    write_5m: Rate
-    write_1h: Rate
+    write: Rate | None = None  # whatever the lifetime: for `write_5m` and `write_1h` where they are not there
+    write_5m: Rate | None = None
+    write_1h: Rate | None = None
     read: Rate
     output: Rate
 
+    @model_validator(mode="after")
+    def _has_writes(self) -> _Rates:
+        for name in ("write_5m", "write_1h"):
+            if self._rate(name) is None:
+                raise ValueError(f"{name}: expected a rate: set it, or `write` for every cache write")
+        return self
+
+    def _rate(self, name: str) -> Decimal | None:
+        rate: Decimal | None = getattr(self, name)
+        return self.write if rate is None and name.startswith("write") else rate
+
     @property
     def rates(self) -> tuple[Fraction, ...]:
-        return tuple(Fraction(getattr(self, name)) for name in RATES)
+        return tuple(Fraction(self._rate(name) or 0) for name in RATES)
 
 
 class _Long(_Rates):
@@ -186,4 +196,7 @@ def _explain(error: Any, tree: Any) -> str:
         place = f"price {keys[1] + 1}{f' ({models[0]})' if isinstance(models, list) and models else ''}: "
         keys = keys[2:] or keys[:1]
         table = _Long if keys[0] == "long" else _Rates if keys[0] == "tier" else _Entry
+    if error["type"] == "value_error":
+        own_key = "" if keys == ["price"] else f"{'.'.join(map(str, keys))}."
+        return f"{place}{own_key}{error['ctx']['error']}"
     return f"{place}{'.'.join(map(str, keys))}: {problem(error, sorted(table.model_fields))}"

@@ -11,7 +11,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -25,18 +25,30 @@ from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Send
 from tailgauge.plan.spend_limit import Guard, Sizing
 from tailgauge.plugins.plugin import fault
 from tailgauge.protocols import usage
-from tailgauge.protocols.additions import ENGINE_OF, OF_MODEL
+from tailgauge.protocols.additions import CACHES_BY_ITSELF, ENGINE_OF, OF_MODEL
 from tailgauge.protocols.decoder import MAX_ERROR_TEXT, MAX_NAME, StreamDecoder
-from tailgauge.protocols.protocol import Opened
+from tailgauge.protocols.protocol import Adaptation, Opened
 from tailgauge.protocols.target import Endpoint
 from tailgauge.redaction import shown
 from tailgauge.rows.recorder import Recorder
-from tailgauge.rows.schema import CANCELLED, CLIENT_ERROR, COMPLETE, PREFLIGHT, SERVED, STEADY, AttemptRow
+from tailgauge.rows.schema import (
+    CANCELLED,
+    CENSORED,
+    CLIENT_ERROR,
+    COMPLETE,
+    INTERNAL_ERROR,
+    PLUGIN_ERROR,
+    PREFLIGHT,
+    SERVED,
+    STEADY,
+    AttemptRow,
+)
 from tailgauge.transport.connection import NO_DESCRIPTOR
 from tailgauge.transport.exchange import STALE, Exchange, HeldBytes
 from tailgauge.transport.reader import READER
 from tailgauge.transport.stopwatch import watched_by
 from tailgauge.worker.attempt_row import RequestRef, begun, fill
+from tailgauge.worker.cache_diagnostics import CacheDiagnostics
 from tailgauge.worker.cache_tracker import CacheBook, CacheNote
 from tailgauge.worker.counters import Counters, pace_ms
 from tailgauge.worker.kept_answers import KeptAnswers
@@ -75,10 +87,12 @@ class Attempts:
     ) -> None:  # fmt: skip
         self.guard: Guard | None = None  # from the start of the run on
         self.on_exhausted: Callable[[str], None] = lambda _: None  # no descriptor was left for a call
+        self.on_bug: Callable[[Exception], None] = lambda _: None  # our own code could not prepare a call
         self.sizing = Sizing()  # until the preflight has learnt what the target counts
         self._run_id, self._endpoints, self._deadline_s = run_id, endpoints, deadline_s
         self._recorder, self._counters, self._cache = recorder, counters, cache
         self._held, self.later = HeldBytes(), Later()
+        self.diagnostics: CacheDiagnostics | None = None  # where the target is asked why its cache missed
         self.answers: KeptAnswers | None = None  # where raw answers are to be kept
         self.last_row: AttemptRow | None = None
         self.open: dict[Key, _Open] = {}  # in the order of their begin; until their rows are made
@@ -95,6 +109,8 @@ class Attempts:
 
     def start(self, origin: RequestRef, send: Send, attempt: int, post: Callable[[Event], None]) -> Exchange:
         """Start a call; `post` receives its awaited content and its end."""
+        if self.diagnostics is not None:
+            send = replace(send, call=self.diagnostics.asking(send.call, origin.traffic))
         call = send.call
         endpoint = self._endpoints[call.target]
         decoder = endpoint.decoder(call)
@@ -209,13 +225,17 @@ class Attempts:
         if bug is None:
             result = outcome(exchange, one.decoder)
         else:
-            result = Outcome(CLIENT_ERROR, "not_sent", shown(fault(bug) or repr(bug), MAX_ERROR_TEXT))
+            result = _not_sent(bug)
             log.error("request %s was not sent: %s", key, result.error_body)
+            if result.error_type == INTERNAL_ERROR and one.origin.stage != PREFLIGHT:
+                self.on_bug(bug)
         ended_at_ns = exchange.ended_at_ns or monotonic_ns()
         if self._cache is not None:
             if result.ended in SERVED:
                 self._cache.begun(key, ended_at_ns)  # an answer without content has begun too
             self._cache.ended(key, ended_at_ns)
+        if self.diagnostics is not None and result.ended in SERVED:
+            self.diagnostics.ended(one.send.call, one.origin.traffic, one.decoder.message_id)
         if self.guard is None or self.guard.is_of_calls_only:
             self.later.add(partial(self._record, one, result))
         else:
@@ -318,6 +338,20 @@ class Attempts:
         """The engine behind a target, by its list of models; None of an unknown one."""
         return next((ENGINE_OF[maker] for _, maker in self.models(target) if maker in ENGINE_OF), None)
 
+    def caching_engine(self, target: str) -> str | None:
+        """The engine behind a target that caches without marks, by its list of models; None of another one."""
+        makers = [maker for _, maker in self.models(target)]
+        return next((maker for maker in makers if maker in CACHES_BY_ITSELF), None)
+
+    def adaptation(self, target: str, refusal: str) -> Adaptation | None:
+        """What to send instead of what a target has refused with this text, where that is known."""
+        return self._endpoints[target].adaptation(refusal)
+
+    def adapt(self, adaptations: Mapping[str, Adaptation]) -> None:
+        """Send what the preflight found that each target takes."""
+        for target, adaptation in adaptations.items():
+            self._endpoints[target].adapt(adaptation)
+
     def use_engines(self, engines: Mapping[str, str]) -> None:
         """Send what the engines understand, by target."""
         for target, name in engines.items():
@@ -340,6 +374,14 @@ class Attempts:
                 exchange.fail("not_sent", repr(error))
                 return error
         return None
+
+
+def _not_sent(bug: Exception) -> Outcome:
+    """The outcome of a call that could not be prepared: no fault of the target's, so no class of the target's."""
+    text = fault(bug)
+    if text:
+        return Outcome(CLIENT_ERROR, PLUGIN_ERROR, shown(text, MAX_ERROR_TEXT))
+    return Outcome(CENSORED, INTERNAL_ERROR, shown(repr(bug), MAX_ERROR_TEXT))
 
 
 def _nothing() -> None:

@@ -17,6 +17,7 @@ Entries are scoped by target and model, those of messages also by thinking, tool
 
 from __future__ import annotations
 
+import json
 from collections import Counter, OrderedDict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
@@ -24,12 +25,25 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from tailgauge import vendors
 from tailgauge.call import MAIN, MESSAGE, SECOND, Call, Message, Part, Prompt, Tool
+from tailgauge.patterns.settings import TrafficSettings
+from tailgauge.protocols.additions import merged
+from tailgauge.protocols.table import PROTOCOLS
 from tailgauge.rows.schema import COLD, UNKNOWN, WARM, AttemptRow
 from tailgauge.scenario.model import Scenario
 
-PROVIDER_TTL_S: Mapping[str, float] = {"5m": 300.0, "1h": 3600.0}
-LOOKBACK = 20  # blocks from a mark in which the provider looks for an entry, the marked one included
+PROVIDER_TTL_S: Mapping[str, float] = {
+    mark: float(life_s)
+    for vendor in ("anthropic", "openai")
+    for mark, life_s in vendors.TABLE["cache"][vendor]["lives_s"].items()
+}
+LOOKBACK = 20  # blocks from a mark in which a target looks for an entry, the marked one included
+_EVERYWHERE = 1_000_000  # blocks, of targets that look at all of them
+# Fields of a body that are a part of the cache's key, where a scenario adds them.
+_KEY_FIELDS = (
+    "speed", "thinking", "output_config", "tool_choice", "reasoning_effort", "response_format", "chat_template_kwargs",
+)  # fmt: skip
 _ENTRIES, _TEXTS, _DIGESTS = 65_536, 256, 256
 _HEX = 16  # letters of a hash in the rows
 
@@ -75,14 +89,20 @@ class _Entry:
 class CacheBook:
     """`alone`: the run has one worker. `ttl_s`: lifetime of an entry by the mark's TTL.
 
-    `models`: default model of each target.
+    By target: `models`, the default ones; `lookbacks`, where they are not `lookback`. `params` by traffic table: what it adds
+    to its requests that is a part of the cache's key.
     """
 
     def __init__(
         self, alone: bool, ttl_s: Mapping[str, float] = PROVIDER_TTL_S, lookback: int = LOOKBACK,
-        models: Mapping[str, str] | None = None,
+        models: Mapping[str, str] | None = None, *, lookbacks: Mapping[str, int] | None = None,
+        params: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        self._alone, self._lookback, self._models = alone, lookback, models or {}
+        self._alone = alone
+        self._lookback = lookback
+        self._lookbacks = lookbacks or {}
+        self._models = models or {}
+        self._params = params or {}
         self._ttl_ns = {name: round(life * 1e9) for name, life in ttl_s.items()}
         self._entries: OrderedDict[_EntryKey, _Entry] = OrderedDict()
         self._open: dict[CallKey, tuple[list[_Spot], _EntryKey | None]] = {}
@@ -99,10 +119,17 @@ class CacheBook:
         models = {MAIN: scenario.target.model, SECOND: second.model}
         # Tables of two targets may reach the same engine: what one wrote, the other may read.
         alone = alone and len({traffic.target for traffic in scenario.traffic.values()}) == 1
-        if not simulated:
-            return cls(alone, models=models)
         cache = scenario.simulated.cache
-        return cls(alone, {"5m": cache.ttl_5m_s, "1h": cache.ttl_1h_s}, cache.lookback, models)
+        lives_s = PROVIDER_TTL_S
+        lookback = LOOKBACK
+        if simulated:
+            lives_s = {
+                "5m": cache.ttl_5m_s, "1h": cache.ttl_1h_s, "30m": cache.ttl_30m_s, "12h": cache.ttl_12h_s,
+            }  # fmt: skip
+            lookback = cache.lookback
+        lookbacks = {target: _EVERYWHERE for target in (MAIN, SECOND) if _looks_everywhere(scenario, target)}
+        params = {name: _added_params(scenario, traffic) for name, traffic in scenario.traffic.items()}
+        return cls(alone, lives_s, lookback, models, lookbacks=lookbacks, params=params)
 
     def sent(self, call: Call, key: CallKey, now_ns: int, traffic: str = "") -> CacheNote | None:
         """Expectation of a call that is sent now; None if its prompt has no prefix.
@@ -113,11 +140,11 @@ class CacheBook:
         if prompt.prefix is None or call.kind != MESSAGE:
             return None
         model = call.model or self._models.get(call.target)
-        params = _params_hash(call, model)
+        params = _params_hash(call, model, self._params.get(traffic, ""))
         spots = _spots(call, model, params)
         marks = [i for i, spot in enumerate(spots) if spot.ttl is not None]
         written = marks or sorted({_shared_end(prompt), len(spots) - 1} - {-1})
-        found = self._readable(spots, marks, now_ns)
+        found = self._readable(spots, marks, now_ns, self._lookbacks.get(call.target, self._lookback))
         known = found if found is not None else self._known(spots, written)
         entry = None if known is None else self._entries[spots[known].key]
         writers = max((self._writers[spots[i].key] for i in written), default=0)
@@ -163,12 +190,14 @@ class CacheBook:
         is_cold = not writers and (unique or (self._alone and not self._forgot))
         return WARM if readable else COLD if is_cold else UNKNOWN
 
-    def _readable(self, spots: list[_Spot], marks: list[int], now_ns: int) -> int | None:
+    def _readable(
+        self, spots: list[_Spot], marks: list[int], now_ns: int, lookback: int
+    ) -> int | None:
         """The longest entry that can be read."""
         if not marks:
             return self._known(spots, [len(spots) - 1])
         for mark in reversed(marks):
-            for i in range(mark, max(-1, mark - self._lookback), -1):
+            for i in range(mark, max(-1, mark - lookback), -1):
                 entry = self._entries.get(spots[i].key)
                 if entry and (entry.ttl_ns is None or now_ns - entry.used_at_ns < entry.ttl_ns):
                     return i
@@ -223,6 +252,9 @@ def _spots(call: Call, model: str | None, params: str) -> list[_Spot]:
     for raw, ttl in _blocks((), (), prompt.messages[prompt.shared :]):
         hashed.update(raw)
         ends.append((hashed.hexdigest(), ttl))
+    if prompt.automatic is not None:
+        last, ttl = ends[-1]
+        ends[-1] = (last, ttl or prompt.automatic)
     front = len(prompt.tools) + len(prompt.system)
     return [
         _Spot((call.target, model, params if i >= front else None, end), ttl)
@@ -248,8 +280,24 @@ def _shared_end(prompt: Prompt) -> int:
     return len(prompt.tools) + len(prompt.system) + parts - 1
 
 
-def _params_hash(call: Call, model: str | None) -> str:
-    chosen = (model, call.thinking, call.thinking_tokens, call.use_tool, call.schema)
+def _looks_everywhere(scenario: Scenario, target: str) -> bool:
+    if target == SECOND and scenario.second_target is None:
+        return False
+    rules = PROTOCOLS[scenario.target_of(target).protocol].marks
+    return rules is not None and rules.lookback is None
+
+
+def _added_params(scenario: Scenario, traffic: TrafficSettings) -> str:
+    """What a traffic table adds to its requests that is a part of the cache's key; empty for nothing."""
+    body = merged(scenario.target_of(traffic.target).body, traffic.body)
+    added = {name: body[name] for name in _KEY_FIELDS if name in body}
+    return json.dumps(added, sort_keys=True) if added else ""
+
+
+def _params_hash(call: Call, model: str | None, added: str = "") -> str:
+    chosen: tuple[Any, ...] = (model, call.thinking, call.thinking_tokens, call.use_tool, call.schema)
+    if added:
+        chosen = (*chosen, added)
     return sha256(repr(chosen).encode("utf-8", "surrogatepass")).hexdigest()
 
 

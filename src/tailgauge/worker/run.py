@@ -10,7 +10,7 @@ import logging
 import os
 import platform
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,17 @@ from tailgauge.call import MAIN, SECOND
 from tailgauge.channel.clock_offset import EVERY_S, MasterClock
 from tailgauge.channel.messages import Link
 from tailgauge.clock import monotonic_ns
+from tailgauge.errors import InternalError
 from tailgauge.patterns.pattern import Pattern
 from tailgauge.patterns.table import pattern_of
+from tailgauge.plan import preflight
 from tailgauge.plan.preflight import Learnt, most_input, sizing
 from tailgauge.plan.spend_limit import Amount, Guard
+from tailgauge.plugins import plugin
 from tailgauge.prompts import Maker
 from tailgauge.prompts.words import run_salt
 from tailgauge.protocols.decoder import MAX_ERROR_TEXT
-from tailgauge.protocols.protocol import SIMULATED
+from tailgauge.protocols.protocol import SIMULATED, Adaptation
 from tailgauge.protocols.table import Target
 from tailgauge.protocols.target import Endpoint
 from tailgauge.redaction import shown
@@ -45,6 +48,7 @@ from tailgauge.transport.reader import COMPILED, POLLS
 from tailgauge.transport.stopwatch import Stopwatch
 from tailgauge.worker import counters, health, part_sender, timers
 from tailgauge.worker.attempts import Attempts
+from tailgauge.worker.cache_diagnostics import CacheDiagnostics
 from tailgauge.worker.cache_tracker import CacheBook
 from tailgauge.worker.dispatcher import Dispatcher
 from tailgauge.worker.kept_answers import KeptAnswers
@@ -81,14 +85,17 @@ class Task:
         cache = CacheBook.of(self.scenario, alone=plan["alone"], simulated=target.url == SIMULATED)
         deadline_s = limits.attempt_deadline_s
         self.attempts = Attempts(self.run_id, endpoints, self.recorder, self.counters, deadline_s, cache)
+        self.attempts.diagnostics = CacheDiagnostics.of(self.scenario)
         if self.scenario.keep_answers is not None:
             path = self.folder.answers(self.number)
             self.attempts.answers = KeptAnswers(path, self.scenario.keep_answers)
         self._prices = {model: Price.of_plain(price) for model, price in plan["prices"].items()}
         self.attempts.on_exhausted = self._on_exhausted
+        self.attempts.on_bug = self._on_bug
         self._limits = health.ProcessLimits()
         self._salt = "" if self.scenario.repeat_prompts else run_salt(self.run_id)
         self._makers: dict[str, Maker] = {}
+        self._unmarked: frozenset[str] = frozenset()  # targets whose engines cache without marks
         self._learn(Learnt())
         self.dispatcher = Dispatcher(
             self.scenario, self._makers, self.attempts, self.recorder, self.counters, on_ended, self.on_error
@@ -141,18 +148,29 @@ class Task:
     def _send(self, kind: str, data: dict[str, Any]) -> None:
         self._link.send(kind, {"run": self.run_id, "worker": self.number, **data})
 
-    def _learn(self, learnt: Learnt) -> dict[str, Maker]:
-        """Makers that size prompts by the tokens that the target counts."""
+    def _learn(self, learnt: Learnt, unmarked: Collection[str] | None = None) -> dict[str, Maker]:
+        """Makers that size prompts by the tokens that the target counts; `unmarked`: targets that get no cache marks."""
+        if unmarked is not None:
+            self._unmarked = frozenset(unmarked)
         seed, words, overhead = self.scenario.seed, 1 / learnt.tokens_per_word, learnt.overhead_tokens
         make = partial(Maker, run=self._salt, words=learnt.words)
         for name, traffic in self.scenario.traffic.items():
-            marks = self.scenario.marks_cache(traffic)
+            marks = self.scenario.marks(traffic, self._unmarked)
             self._makers[name] = make(seed, traffic, name, words, overhead, marks=marks)
         return self._makers
 
     def preflight(self) -> None:
         """Make the calls before the run and report their results."""
-        tried = try_out(self.scenario, self.attempts, self.recorder, self._prices, self._learn, self._salt)
+        try:
+            tried = try_out(
+                self.scenario, self.attempts, self.recorder, self._prices, self._learn, salt=self._salt
+            )
+        except Exception as error:  # whatever it is, the master waits for an answer
+            log.exception("the preflight could not be made")
+            failure = plugin.failure(error)
+            is_ours = isinstance(failure, InternalError)
+            self._send("failed", {"why": str(failure), "target": False, "internal": is_ours})
+            return
         self._send("tried", tried)
 
     def preopen(self) -> None:
@@ -169,7 +187,9 @@ class Task:
     def go(self, data: dict[str, Any]) -> None:
         """Begin at an absolute time of the master's clock, with the results of the preflight."""
         learnt, limit = Learnt(*data["learnt"]), Amount.of_plain(data["limit"])
-        self._learn(learnt)
+        adaptations = {name: Adaptation(*plain) for name, plain in data["adaptations"].items()}
+        self._learn(learnt, preflight.unmarked(adaptations))
+        self.attempts.adapt(adaptations)
         self.attempts.use_engines(data["engines"])
         self.attempts.sizing = most_input(self.scenario, learnt)
         self._guard(limit, learnt)
@@ -279,6 +299,10 @@ class Task:
             self.dispatcher.hurry()  # whoever lost an event would be waited for
         elif not isinstance(error, gevent.GreenletExit):
             self._fail(f"internal error: {shown(repr(error), MAX_ERROR_TEXT)}")
+
+    def _on_bug(self, error: Exception) -> None:
+        """A call could not be prepared: that is our fault and not the target's."""
+        gevent.spawn(self.on_error, error)
 
     def _on_exhausted(self, why: str) -> None:
         limit = self.scenario.limits.in_flight_per_worker

@@ -52,7 +52,7 @@ def tried(protocol: str, refusal: bytes, models: bytes) -> dict[str, Any]:
     scenario = parse({"name": "x", "target": {"url": url, "protocol": protocol}}, "test")
     recorder, counters = AllRows(), Counters()
     attempts = Attempts("run-1", {MAIN: endpoint(url, protocol)}, recorder, counters, 10.0)
-    found = try_out(scenario, attempts, recorder, {}, lambda _: {}, "")
+    found = try_out(scenario, attempts, recorder, {}, lambda *_: {}, salt="")
     lines = [request.split(b" HTTP")[0].decode() for request in server.requests]
     return {
         "call": found["calls"][-1],
@@ -166,7 +166,7 @@ def sized(rule: str, maker_of: str = "vllm", salt: str = run_salt("run-1"), **ta
     url = server.url.removesuffix("/v1")
     scenario = parse({"name": "x", "target": {"url": url, "protocol": "openai", **target}}, "test")
     attempts = Attempts("run-1", {MAIN: endpoint(url, "openai")}, AllRows(), Counters(), 10.0)
-    learnt = Learnt(*try_out(scenario, attempts, attempts._recorder, {}, lambda _: {}, salt)["learnt"])
+    learnt = Learnt(*try_out(scenario, attempts, attempts._recorder, {}, lambda *_: {}, salt=salt)["learnt"])
     maker = Maker(
         3, scenario.traffic["main"], "main", 1 / learnt.tokens_per_word, learnt.overhead_tokens,
         run=salt, words=learnt.words,

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from tailgauge import vendors
 from tailgauge.rows import schema
 from tailgauge.scenario.prices import cached_from
 from tailgauge_analysis.reading.frames import Frames
@@ -26,8 +27,13 @@ SCOPE = ["target", "params_hash", "prefix_hash"]
 
 # Documented by providers.
 LOOKBACK = 20  # blocks from a mark, the marked one included
+EVERYWHERE = 1_000_000  # blocks, of targets that look at all of them
 FOREVER_S = 1e8
-LIVES_S = {"5m": 300.0, "1h": 3600.0}
+LIVES_S = {
+    mark: float(life_s)
+    for vendor in ("anthropic", "openai")
+    for mark, life_s in vendors.TABLE["cache"][vendor]["lives_s"].items()
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +50,10 @@ class CacheSettings:
 
 def settings(run: Json) -> CacheSettings:
     """Cache settings of a run's first target: documented by the provider, or set at the simulated endpoint."""
+    rules = vendors.TABLE["cache"].get(run["target"].get("protocol"), {"lookback": LOOKBACK})
+    lookback = rules.get("lookback", EVERYWHERE)
     if not run["target"].get("simulated"):
-        return CacheSettings(dict(LIVES_S), math.nan, LOOKBACK, 0.0, True, cached_from)
+        return CacheSettings(dict(LIVES_S), math.nan, lookback, 0.0, True, cached_from)
     cache = table(table(run["scenario"], "simulated"), "cache")
 
     def number(key: str, otherwise: float) -> float:
@@ -54,9 +62,9 @@ def settings(run: Json) -> CacheSettings:
 
     unmarked = number("automatic_ttl_s", math.nan)
     return CacheSettings(
-        {"5m": number("ttl_5m_s", 300.0), "1h": number("ttl_1h_s", 3600.0)},
+        {mark: number(f"ttl_{mark}_s", life_s) for mark, life_s in LIVES_S.items()},
         unmarked if unmarked < FOREVER_S else math.nan,
-        int(number("lookback", LOOKBACK)),
+        int(number("lookback", LOOKBACK)) if lookback == LOOKBACK else lookback,
         number("visibility_delay_s", 0.0),
         cache.get("sliding") is not False,
         lambda model: number("minimum_tokens", cached_from(model) or 1024),

@@ -19,15 +19,14 @@ from typing import Any
 
 import numpy as np
 
-from tailgauge.call import CACHE_MARKS
 from tailgauge.experiments.answer import Answer
 from tailgauge.experiments.checkup import judge, light, probes, report
 from tailgauge.experiments.checkup.judge import BURST_FROM, BURST_TO, CONTROL, ProbeResult
 from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step, StepResult, Steps, warm_up
+from tailgauge.patterns.settings import NO_MARKS, Marks
 from tailgauge.patterns.table import Traffic, pattern_of
 from tailgauge.plan.estimate import short_prefixes
 from tailgauge.protocols.protocol import SIMULATED
-from tailgauge.protocols.table import refusal
 from tailgauge.rows.schema import JOIN, TURNAROUND
 from tailgauge.scenario.experiment import Checkup as Settings
 from tailgauge.scenario.packaged import packaged
@@ -55,7 +54,7 @@ OUTPUT, LEAVE_AFTER, LEAVE_SHARE = 60, 10, 0.5  # tokens of cancelled answers, c
 
 @dataclass(frozen=True, slots=True)
 class TestedTraffic:
-    """The user's tables that a checkup can time, their plain values, today's requests/s, and whether the protocol has cache marks.
+    """The user's tables that a checkup can time, their plain values, today's requests/s, and the cache marks that the target takes.
 
     The heaviest table of all; of those that fan out; of those with a shared prefix; of those with single answers that are
     not streamed: empty where there is none.
@@ -65,7 +64,7 @@ class TestedTraffic:
     plain: Mapping[str, dict[str, Any]]
     rate_per_s: float
     settings: Settings
-    has_marks: bool
+    marks: Marks
     heaviest: str
     fan_out: str
     cached: str
@@ -209,9 +208,11 @@ def _tested(base: Base) -> TestedTraffic:
     def heaviest(fits: Callable[[Traffic], object]) -> str:
         return max((name for name, table in able.items() if fits(table)), key=weights.__getitem__, default="")
 
+    cached = heaviest(lambda table: table.cache)
+    marks = scenario.marks(able[cached]) if cached else NO_MARKS
     return TestedTraffic(
         able, {name: tree.get(name, {}) for name in able}, rate, base.table.checkup,
-        not refusal(scenario.target, CACHE_MARKS), heaviest(lambda _: True), heaviest(_fans_out), heaviest(lambda table: table.cache),
+        marks, heaviest(lambda _: True), heaviest(_fans_out), cached,
         heaviest(lambda table: not table.stream and not _fans_out(table)),
     )  # fmt: skip
 
@@ -269,7 +270,7 @@ def _cached_found(of: TestedTraffic, reading: RunReading) -> ProbeResult:
     part = of.tables[of.cached].weight / sum(one.weight for one in of.tables.values())
     weights: Floats = np.arange(1, cache.prefixes + 1, dtype=np.float64) ** -cache.zipf
     per_s = of.rate_per_s * part * weights / weights.sum()
-    return probes.cached(reading, per_s, cache.ttl, has_marks=of.has_marks)
+    return probes.cached(reading, per_s, of.marks.ttl(cache), has_marks=bool(of.marks.places))
 
 
 def _fan_out(of: TestedTraffic) -> Sent:

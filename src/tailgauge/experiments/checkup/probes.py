@@ -158,7 +158,8 @@ def _lifetime(warm: pd.DataFrame, per_s: Floats, ttl: str, known: CacheSettings)
     lifetime; what expired within the probe is checked too.
     """
     measured = of_cause(warm, misses.EXPIRED)
-    gone, gone_hour = (_gone(per_s, known, lives) for lives in (ttl, "1h"))
+    longest, duration = ("1h", "an hour") if ttl in {"5m", "1h"} else ("12h", "12 hours")
+    gone, gone_hour = (_gone(per_s, known, lives) for lives in (ttl, longest))
     marked = len(warm) and (warm["cache_marks"] > 0).all() and (warm["created"] + warm["read"]).any()
     gap_s = 1 / float(per_s.mean())
     gap = f"{gap_s:,.0f}" if gap_s >= 100 else f"{gap_s:.3g}"
@@ -167,7 +168,7 @@ def _lifetime(warm: pd.DataFrame, per_s: Floats, ttl: str, known: CacheSettings)
         return [judge.inconclusive("once", "no call has a mark, or nothing is cached"), measured]
     if gone <= CHECKS["expired"].share:
         return [ProbeCheck("once", len(warm), 1.0, text), measured]
-    text = f"{text}: {share(gone)} of the calls find it expired, {share(gone_hour)} with marks for an hour (Poisson arrivals)"
+    text = f"{text}: {share(gone)} of the calls find it expired, {share(gone_hour)} with marks for {duration} (Poisson arrivals)"
     found = "once" if gone_hour > CHECKS["once"].share else "expired"
     by_plan = ProbeCheck(found, len(warm), 0.0, text, _rewritten(warm, gone))
     other = ProbeCheck("once", len(warm), 1.0, text) if found == "expired" else replace(measured, p_value=1.0)
