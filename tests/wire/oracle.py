@@ -73,7 +73,7 @@ TOLERATED = {
     "unnamed_events": "no_event_name",
 }
 # Of these the notes do not tell for sure whether they come.
-MAYBE_TOLERATED = {"tools_of_equal_index", "no_done"}
+MAYBE_TOLERATED = {"tools_of_equal_index", "no_done", "no_blank_line"}
 
 
 @dataclass
