@@ -310,7 +310,9 @@ class DryEndpoint:
             # Messages of text only: nothing but their size is looked at.
             count = sum(tokens.count(part.text) for message in prompt.messages for part in message.parts)
             thinks = call.thinking != "off"
-            request = CallRequest(model, call.max_tokens, count, call.stream, include_usage=True, thinking=thinks)
+            request = CallRequest(
+                model, call.max_tokens, count, call.stream, include_usage=True, thinking=thinks
+            )
             exchange.accept(request, {})
         else:
             body = messages_body(call, prompt, model) | {"stream": call.stream}

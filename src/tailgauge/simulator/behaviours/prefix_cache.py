@@ -37,7 +37,8 @@ NO_MARKER = "no_marker"
 ROUTE_MISS = "route_miss"  # it is there, and the call came to a machine that does not know
 OFF = "off"
 
-TTLS = ("5m", "1h", "30m", "12h")  # the last two of OpenAI's breakpoints, whose writes cost as much as those of 5m
+# The last two are of OpenAI's breakpoints, whose writes cost as much as those of 5m.
+TTLS = ("5m", "1h", "30m", "12h")
 
 _MEMORY = 65536  # keys of lost entries that are remembered, to tell a loss from a first time
 

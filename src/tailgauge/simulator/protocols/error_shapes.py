@@ -7,6 +7,8 @@
     detail    `{"detail": ...}`: gateways that are written in FastAPI
     field     the field `error:` in place of `data:`, and then [DONE]: llama.cpp (llama.cpp#16104)
     chunk     a chunk with the finish reason `error` and an error beside its choices: OpenRouter
+
+Sources: public issues and the engines' own sources (2026-11).
 """
 
 from __future__ import annotations

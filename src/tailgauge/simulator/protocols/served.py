@@ -62,7 +62,7 @@ class _MessagesFacts(_Facts):
 
 
 class _Before(Step):
-    """Blocks before the text: `blocks` in front of a whole answer's, `events_before` as a stream has them."""
+    """Blocks before the text, `count` of them."""
 
     count = 0
 
@@ -141,8 +141,7 @@ class _Search(_Before):
             else:
                 sent.append(event)
         start, end = _block_events(0, self._call())
-        pieces = ({"type": "input_json_delta", "partial_json": piece} for piece in self._search.query)
-        deltas = [_messages_event({"type": "content_block_delta", "index": 0, "delta": piece}) for piece in pieces]
+        deltas = map(_input_delta, self._search.query)
         return [*sent, start, *deltas, end]
 
     def _call(self) -> Tree:
@@ -173,6 +172,11 @@ def _block_events(index: int, block: Tree) -> list[Event]:
     """Return the start and the end of a block without deltas."""
     start = {"type": "content_block_start", "index": index, "content_block": block}
     return [_messages_event(start), _messages_event({"type": "content_block_stop", "index": index})]
+
+
+def _input_delta(piece: str) -> Event:
+    delta = {"type": "input_json_delta", "partial_json": piece}
+    return _messages_event({"type": "content_block_delta", "index": 0, "delta": delta})
 
 
 def _messages_event(tree: Tree) -> Event:
