@@ -5,11 +5,23 @@ An answer is a list of events; it comes in chunks, and ends as `framing` says.
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
-Tree = dict[str, Any]
+from wire.pieces import (
+    BLOCK,
+    BLOCK_END,
+    DONE,
+    ROLE,
+    START,
+    THOUGHTS,
+    WORDS,
+    chunk,
+    data,
+    message,
+    message_delta,
+    usage,
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,51 +39,6 @@ class BadEnd:
     framing: Literal["whole", "cut", "reset", "close"] = "whole"
 
 
-def data(tree: Tree | str, name: str = "") -> bytes:
-    text = tree if isinstance(tree, str) else json.dumps(tree)
-    event = f"event: {name}\n" if name else ""
-    return f"{event}data: {text}\n\n".encode()
-
-
-def chunk(delta: Tree, reason: str | None = None, **more: Any) -> bytes:
-    choice = {"index": 0, "delta": delta, "finish_reason": reason}
-    return data(
-        {
-            "id": "chatcmpl-1",
-            "object": "chat.completion.chunk",
-            "created": 1,
-            "model": "m",
-            "choices": [choice],
-            **more,
-        }
-    )
-
-
-def usage(output: int) -> bytes:
-    counts = {"prompt_tokens": 30, "completion_tokens": output, "total_tokens": 30 + output}
-    return data(
-        {"id": "chatcmpl-1", "object": "chat.completion.chunk", "model": "m", "choices": [], "usage": counts}
-    )
-
-
-def message(kind: str, **fields: Any) -> bytes:
-    return data({"type": kind, **fields}, kind)
-
-
-ROLE = chunk({"role": "assistant", "content": ""})
-WORDS = (chunk({"content": "The "}), chunk({"content": "answer "}))
-THOUGHTS = (chunk({"reasoning_content": "Hm, "}), chunk({"reasoning_content": "so "}))
-DONE = data("[DONE]")
-START = message(
-    "message_start",
-    message={"id": "msg_1", "type": "message", "role": "assistant", "model": "claude-x", "content": [], "stop_reason": None,
-             "stop_sequence": None, "usage": {"input_tokens": 30, "output_tokens": 1}},
-)  # fmt: skip
-BLOCK = (
-    message("content_block_start", index=0, content_block={"type": "text", "text": ""}),
-    message("content_block_delta", index=0, delta={"type": "text_delta", "text": "The answer "}),
-)
-BLOCK_END = message("content_block_stop", index=0)
 ENGINE_DIED = {
     "message": "EngineCore encountered an issue.",
     "type": "InternalServerError",
@@ -241,6 +208,6 @@ BAD_ENDS: dict[str, BadEnd] = {
     "Messages without their end": BadEnd(
         source="use-agent-os/agent-os#2137", protocol="anthropic",
         events=(START, *BLOCK, BLOCK_END,
-                message("message_delta", delta={"stop_reason": "end_turn", "stop_sequence": None}, usage={"output_tokens": 3})),
+                message_delta({"output_tokens": 3})),
         ended="truncated", error_type="no_end_mark", stop_reason="end_turn"),
 }  # fmt: skip

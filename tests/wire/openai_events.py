@@ -57,6 +57,7 @@ TOOLS = (
     "object",
     "repeated_id",
     "function_call",
+    "without_input",
 )
 USAGES = {
     "last": 12, "on_finish": 4, "growing": 4, "choice": 2, "groq": 2, "missing": 3, "zero_then_real": 2, "real_then_zero": 2,
@@ -170,7 +171,7 @@ class Completion(Draft):
             self.tool(way)
 
     def tool(self, way: str) -> None:
-        value = self.arguments()
+        value = {} if way == "without_input" else self.arguments()
         text = self.style.json(value) if self.style.indent is None else json.dumps(value)
         pieces = self.pieces(text)
         call_id = f"call_{self.tools}"
@@ -189,6 +190,9 @@ class Completion(Draft):
             case "object":
                 call["function"] = {"name": "look_up", "arguments": value}
                 self.delta({"tool_calls": [call]}, tool_input=json.dumps(value), has_tool_call=True)
+            case "without_input":
+                call["function"] = {"name": "look_up", "arguments": ""}
+                self.delta({"tool_calls": [call]}, has_tool_call=True)
             case "function_call":
                 self.delta({"function_call": {"name": "look_up", "arguments": ""}}, has_tool_call=True)
                 for piece in pieces:
