@@ -92,11 +92,11 @@ DEFAULTS = {
         "limits": {
             "rpm": None, "itpm": None, "otpm": None, "burst": None, "itpm_burst": None, "otpm_burst": None,
             "otpm_mode": "actual", "reads_count": False, "ramp_growth": 0.0, "ramp_window_s": 60.0, "ramp_floor": 100,
-            "spend": None,
+            "spend": None, "overload": False, "in_band": False, "headers": "provider", "retry_after": "seconds",
         },
         "cache": {
             "mode": "off", "minimum_tokens": None, "block_tokens": 16, "ttl_5m_s": 300.0, "ttl_1h_s": 3600.0,
-            "automatic_ttl_s": 1e9, "sliding": True, "lookback": 20, "visibility_delay_s": 0.0, "per_replica": False,
+            "ttl_30m_s": 1800.0, "ttl_12h_s": 43_200.0, "automatic_ttl_s": 1e9, "sliding": True, "lookback": 20, "visibility_delay_s": 0.0, "per_replica": False,
             "route_miss_prob": 0.0, "capacity_tokens": 50_000_000,
         },
         "stragglers": {
@@ -110,6 +110,13 @@ DEFAULTS = {
             "thinking_share": 0.0, "thinking_display": "shown", "tool_share": 0.0, "tool_pair_tokens": 16,
             "text_blocks": 1,
         },
+        "natural": {"share": 0.0, "tokens": 50, "sigma": 0.0},
+        "spellings": {},
+        "served": {
+            "model": "", "service_tier": "", "speed": "", "inference_geo": "", "fallback": 0.0,
+            "fallback_model": "fallback-model",
+        },
+        "search": {"share": 0.0, "seconds": 1.0, "query_tokens": 4, "result_tokens": 0},
         "resumption": {"ids": False, "ignored": 0.0, "repeated": 0.0, "skipped": 0.0, "events": 3},
         "jobs": {
             "turnaround_s": 2.0, "turnaround_sigma": 0.3, "retry_after_s": None, "lost": 0.0, "gone": 0.0,
