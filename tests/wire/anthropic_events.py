@@ -281,6 +281,8 @@ class Messages(Draft):
             thought = self.tokens.get("thinking_tokens", 0)
             if output - thought > self.plan.max_tokens and not self.is_explained:
                 self.marks.add("output")
+        if self.usage_way == "zero_output":
+            self.marks.discard("output")
         if self.usage_way == "zero_output" and self.has_content():
             # Content without a token cannot be: the count is no count.
             self.tokens = {name: count for name, count in self.tokens.items() if "input" in name}

@@ -7,7 +7,6 @@ same read, the event is only known to lie after the previous read, and `low` is 
 from __future__ import annotations
 
 import json
-import re
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -45,8 +44,7 @@ MAX_TOOLS = 50  # calls of one answer whose times are kept
 MAX_UNKNOWN = 20  # fields of one answer that are named
 MAX_NAME = 100  # characters of a phase's name
 MAX_ERROR_TEXT = 2000  # characters
-# The whole of what is pending: [DONE], or a message_stop.
-_END_MARK = re.compile(rb"""\A\s*(?:(?:event|id|retry): ?[^\r\n]*[\r\n]+)*data: ?(?:\[DONE\]|\{\s*"type": ?"message_stop"\s*\})\s*\Z""")
+_MOST_OF_AN_END = 1000  # bytes of an end mark
 _THINK = "<think>"
 _THINK_END = "</think>"
 _MAX_KIND = 90  # characters of the name of an error
@@ -233,11 +231,12 @@ class StreamDecoder:
         """
         if self.broken or self.stopped is not None or not self._splitter.pending:
             return
-        if not _END_MARK.search(self._splitter.pending):
+        if len(self._splitter.pending) > _MOST_OF_AN_END:
             return
         for name, data in self._splitter.feed(b"\n\n"):
-            self.tolerate(violations.NO_BLANK_LINE)
-            self._on_event(self, name, data)
+            if _is_end_mark(data):
+                self.tolerate(violations.NO_BLANK_LINE)
+                self._on_event(self, name, data)
 
     def _note(self, error: Exception, kind: str, where: str) -> None:
         """Note an error in what the peer sent, or in a plugin's code; others are ours, and raised."""
@@ -567,6 +566,16 @@ def stop_details_text(details: dict[str, Any]) -> str | None:
     category = text_or_none(details.get("category")) or text_or_none(details.get("type"))
     explanation = text_or_none(details.get("explanation"))
     return ": ".join(filter(None, (category, explanation))) or None
+
+
+def _is_end_mark(data: bytes) -> bool:
+    if data.strip() == b"[DONE]":
+        return True
+    try:
+        tree = tree_of(data)
+    except ValueError:
+        return False
+    return isinstance(tree, dict) and tree.get("type") == "message_stop"
 
 
 def error_of(tree: Any) -> tuple[str, str]:
