@@ -4,7 +4,7 @@ BIN := .venv/bin
 PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 
 .DEFAULT_GOAL := help
-.PHONY: help install quickstart test pytest verify coverage lint types imports audit dist docs site example docs-check bench bench-quick intervals bench-large chaos soak scale vllm clean
+.PHONY: help install quickstart test pytest verify coverage lint types imports audit dist docs site example docs-check bench bench-quick intervals bench-large chaos soak scale vllm gateways clean
 
 help:              ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## +/\t/' | expand -t 14
@@ -127,6 +127,15 @@ scale: install             ## measure the cost of 2 to 64 workers for the master
 vllm: install              ## test against a vLLM, whose Python TAILGAUGE_VLLM names (4 minutes)
 	$(if $(TAILGAUGE_VLLM),,$(error TAILGAUGE_VLLM is not set: the Python of an environment that has vLLM))
 	$(BIN)/python -m pytest tests/real_engine/test_vllm.py
+
+gateways: install build/gateways/.installed   ## test through LiteLLM's proxy, in an environment of its own (5 minutes)
+	TAILGAUGE_LITELLM=$(CURDIR)/build/gateways/bin/litellm $(BIN)/python -m pytest tests/gateways
+
+build/gateways/.installed: tests/gateways/litellm.txt
+	rm -rf build/gateways
+	$(PYTHON) -m venv build/gateways
+	build/gateways/bin/python -m pip --quiet --disable-pip-version-check install --require-hashes --no-deps -r tests/gateways/litellm.txt
+	@touch $@
 
 clean:             ## remove .venv, caches and build outputs
 	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .import_linter_cache .hypothesis
