@@ -58,7 +58,9 @@ def seen(ended="connect_error", status=None, error_type=None, message=None):
     (seen("client_error", 400, "x", "Model not found."), f"target {URL} answered HTTP 400: Model not found."),
     (
         seen("truncated", 200, "no_end_mark"),
-        f"target {URL} answered HTTP 200, but the stream ended as truncated.",
+        (f"target {URL} answered HTTP 200, but the stream ended as truncated. The connection was closed and there was no end "
+        "mark. For another API set target.protocol; for an application's own events protocol = \"sse\" and target.sse. Its "
+        "bytes are kept with --keep-answers 1"),
     ),
     (
         seen("client_error", 200, "not_an_event_stream", "hello"),

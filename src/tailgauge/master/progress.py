@@ -8,16 +8,20 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from tailgauge import ends
+from tailgauge import protocol_violations as violations
 from tailgauge.channel.traffic_counters import Key, TrafficCounters
+from tailgauge.master import preflight_advice
 from tailgauge.master.objectives import LiveObjective
 from tailgauge.protocols.additions import EXACT
 from tailgauge.protocols.decoder import error_of
-from tailgauge.protocols.protocol import Adaptation
+from tailgauge.protocols.protocol import Adaptation, TargetSettings
 from tailgauge.rows.schema import NOT_FAILED, RATE_LIMITED
 from tailgauge.sanitize import plain
 from tailgauge.thresholds import VALID
 
 MAX_SHOWN = 200  # characters of a target's text in a message
+_NAMED_IN_200 = {*violations.VIOLATIONS, ends.NO_FINISH_REASON, ends.UNKNOWN_FINISH_REASON} - {violations.NOT_AN_EVENT_STREAM}
 
 
 @dataclass(slots=True)
@@ -47,32 +51,16 @@ class Progress:
         return self.all.attempts.get(RATE_LIMITED, 0)
 
 
-_ADVICE = {
-    "tcp": "Is it running, and is the port right?",
-    "dns": "Is the host name right?",
-    "timeout": "No answer in time: is it running, does a firewall block it?",
-    "tls_certificate": "For a private certificate authority, set target.ca_file to its PEM file",
-    "ca_file": "Set target.ca_file to a PEM file with the authority's certificate",
-    "tls": "Does the target use TLS on this port? Without TLS use http://",
-    "not_http": "The server does not use HTTP/1.1",
-    "head_too_large": "The response head is too large: is this the right address?",
-    "compressed": "The response is compressed although identity was requested: is there a proxy?",
-    "closed": "Does the target use HTTP on this port, or does it need https://?",
-    "not_an_event_stream": "The response is not an event stream: are path and protocol right?",
-    "not_json": "The response does not follow the protocol: are URL and protocol right?",
-}
-
-
 def adaptation_notes(table: str, adaptation: Adaptation) -> Iterator[str]:
     """Yield what is sent otherwise than by default, and how to say so in the scenario."""
     field_name = adaptation.max_tokens_field
     if field_name is not None:
         why = f"{table} refused the usual field with the maximum of output tokens: {field_name} is sent instead"
-        yield f'{why}. Set {table}.max_tokens_field = "{field_name}" to save the try'
+        yield f'{why}. Set {table}.max_tokens_field = "{field_name}" to skip this try'
     engine = adaptation.automatic_cache
     if engine is not None:
         why = f"{table} lists its models as those of {plain(engine)}, which caches without marks: none are sent"
-        yield f"{why}. Set breakpoints = [] to save the question"
+        yield f"{why}. Set breakpoints = [] to skip this question"
 
 
 def unknown_engine(table: str, url: str) -> str:
@@ -82,25 +70,26 @@ def unknown_engine(table: str, url: str) -> str:
     return f"{table}.engine: {expected}: {why}. Set it, or leave `output` out"
 
 
-def preflight_failure(url: str, protocol: str, seen: dict[str, Any]) -> str:
+def preflight_failure(
+    url: str, protocol: str, seen: dict[str, Any], target: TargetSettings | None = None
+) -> str:
     """Which target, what it did, what to do."""
     status = seen["status"]
     kind = plain(seen["error_type"] or "") or (None if status else seen["ended"])
-    text = plain(re.sub(r"<[^>]*>", " ", _message(seen["message"] or ""))).rstrip(".")
-    text = _shortened(text)
+    message = _message(seen["message"] or "")
+    text = _shortened(plain(re.sub(r"<[^>]*>", " ", message)).rstrip("."))
     did = f"answered HTTP {status}" if status else f"could not be used ({kind})"
     if status == 200:
         did = f"answered HTTP 200, but the stream ended as {seen['ended']}"
-    advice = _ADVICE.get(kind or "", "")
-    if status in {401, 403}:
-        advice = "The key was refused. For a self-hosted engine, set target.api_key_env to the variable with its key"
-    elif status in {404, 405}:
-        advice = f"Is the base URL right, and is the protocol {protocol}?"
+        if kind in _NAMED_IN_200:
+            did += f" ({kind})"
+    todo = preflight_advice.advice(seen, kind or "", message, protocol, target)
     models = [plain(name) for name in seen.get("models", ())]
-    if models and seen["model"] not in models:
+    is_about_a_field = status in {400, 422} and todo
+    if models and seen["model"] not in models and not is_about_a_field:
         listed = _shortened(", ".join(models))
-        advice = f"It has no model {seen['model']!r}: choose another (--model NAME). It lists {listed}"
-    return f"target {url} {did}{': ' + text if text else ''}. {advice}".strip()
+        todo = f"It has no model {seen['model']!r}: choose another (--model NAME). It lists {listed}"
+    return f"target {url} {did}{': ' + text if text else ''}. {todo}".strip()
 
 
 def _shortened(text: str) -> str:

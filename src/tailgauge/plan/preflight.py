@@ -107,6 +107,12 @@ def _marked(
     return prompt
 
 
+def is_marked(prompt: Prompt) -> bool:
+    """Return whether a prompt of the preflight has a cache mark."""
+    parts = [part for message in prompt.messages for part in message.parts]
+    return prompt.automatic is not None or any(part.ttl is not None for part in parts)
+
+
 def exact_targets(scenario: Scenario) -> dict[str, str | None]:
     """The targets of calls that ask for exact answers, with the engine that the scenario names."""
     tables = [table for table in scenario.traffic.values() if table.output == "exact"]

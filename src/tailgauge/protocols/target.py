@@ -18,6 +18,7 @@ import httpx2
 from pydantic_core import to_json
 
 from tailgauge.call import MESSAGE, Call, Prompt
+from tailgauge.plugins.plugin import blamed
 from tailgauge.protocols.additions import CURRENT, Additions, Current, TableAdds, additions, values_of
 from tailgauge.protocols.api_keys import key_of, only_for_the_provider
 from tailgauge.protocols.decoder import StreamDecoder
@@ -113,6 +114,10 @@ class Endpoint:
 
     def _added_of(self, traffic: str) -> Additions | None:
         return self._added.get(traffic, self._added_to_all)
+
+    def blamed(self, error: Exception) -> Exception:
+        """Return an error of a call that was not sent; of a plugin's protocol, one that names the plugin."""
+        return blamed(self._wire.send, error)
 
     def rests(self) -> bool:
         """Whether there is an idle connection."""

@@ -225,7 +225,7 @@ class Attempts:
         if bug is None:
             result = outcome(exchange, one.decoder)
         else:
-            result = _not_sent(bug)
+            result = _not_sent(one.endpoint.blamed(bug))
             log.error("request %s was not sent: %s", key, result.error_body)
             if result.error_type == INTERNAL_ERROR and one.origin.stage != PREFLIGHT:
                 self.on_bug(bug)

@@ -58,6 +58,7 @@ def try_out(
             counted[one.words] = total
         facts = {k: getattr(row, k) for k in ("request_id", "target", "ended", "status", "error_type")}
         facts |= {"message": row.error_body, "model": one.model, "needed": one.needed}
+        facts |= {"stop_reason": row.stop_reason, "marked": preflight.is_marked(one.call.prompt)}
         facts["url"] = attempts.address(one.call, one.traffic)
         usable = row.ended in preflight.USABLE or not one.needed
         if not usable and row.status in _MAY_BE_THE_MODEL:

@@ -191,4 +191,5 @@ def sizes() -> Any:
     }
 
 
-print_facts(limit_s=50)  # the SDKs are imported in it
+if __name__ == "__main__":
+    print_facts(limit_s=50)  # the SDKs are imported in it

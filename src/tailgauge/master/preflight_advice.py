@@ -1,0 +1,91 @@
+"""What to do about a target that failed the preflight, by what it answered."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from tailgauge import ends
+from tailgauge import protocol_violations as violations
+from tailgauge.protocols.protocol import TargetSettings
+from tailgauge.protocols.table import PROTOCOLS
+from tailgauge.rows import schema
+from tailgauge.sanitize import plain
+
+_BY_KIND = {
+    "tcp": "Is it running, and is the port right?",
+    "dns": "Is the host name right?",
+    "timeout": "No answer in time: is it running, does a firewall block it?",
+    "tls_certificate": "For a private certificate authority, set target.ca_file to its PEM file",
+    "ca_file": "Set target.ca_file to a PEM file with the authority's certificate",
+    "tls": "Does the target use TLS on this port? Without TLS use http://",
+    "not_http": "The server does not use HTTP/1.1",
+    "head_too_large": "The response head is too large: is this the right address?",
+    "compressed": "The response is compressed although identity was requested: is there a proxy?",
+    "closed": "Does the target use HTTP on this port, or does it need https://?",
+    "not_an_event_stream": "The response is not an event stream: are path and protocol right?",
+    "not_json": "The response does not follow the protocol: are URL and protocol right?",
+}
+_KEEP = "Its bytes are kept with --keep-answers 1"
+_OTHER_PROTOCOL = 'For another API set target.protocol; for an application\'s own events protocol = "sse" and target.sse'
+_MARKS = re.compile(r"prompt_cache_(?:breakpoint|options|key)|cache_control")
+_NO_LIST = re.compile(
+    r"content\b.{0,80}\b(?:string|str|text)\b|\b(?:string|str)\b.{0,80}\bcontent\b", re.IGNORECASE | re.DOTALL
+)
+_LIMIT = re.compile(r"\bmax_(?:completion_)?tokens\b.{0,80}(?:support|recogni|unknown|permitted|unexpected|extra)"
+                    r"|(?:support|recogni|unknown|permitted|unexpected|extra).{0,80}\bmax_(?:completion_)?tokens\b",
+                    re.IGNORECASE | re.DOTALL)  # fmt: skip
+
+
+def advice(
+    seen: Mapping[str, Any], kind: str, text: str, protocol: str, target: TargetSettings | None
+) -> str:
+    """Return what to set or to look at; empty where nothing is known. `text`: the target's own message."""
+    status = seen["status"]
+    if status in {401, 403}:
+        return _about_the_key(target)
+    if status in {404, 405}:
+        return f"Is the base URL right, and is the protocol {protocol}?"
+    if status in {400, 422}:
+        return _about_a_field(seen, text, protocol)
+    if status == 200:
+        return _about_an_answer(seen, kind, protocol)
+    return _BY_KIND.get(kind, "")
+
+
+def _about_the_key(target: TargetSettings | None) -> str:
+    if target is None or target.api_key_env is None:
+        return "The key was refused. For a self-hosted engine, set target.api_key_env to the variable with its key"
+    header = target.auth_header or PROTOCOLS[target.protocol].key_header
+    other = "x-api-key" if header == "authorization" else "authorization"
+    sent = f"The key in {target.api_key_env} was refused, or is expected in another header than {header}"
+    return f'{sent}: set target.auth_header, such as "{other}" or "api-key"'
+
+
+def _about_a_field(seen: Mapping[str, Any], text: str, protocol: str) -> str:
+    if _MARKS.search(text) or (seen.get("marked") and _NO_LIST.search(text)):
+        field = "prompt_cache_key" if "prompt_cache_key" in text else "breakpoints"
+        setting = 'prompt_cache_key=""' if field == "prompt_cache_key" else "breakpoints=[]"
+        return f"It takes no cache marks: --set 'traffic.*.cache.{setting}'"
+    if PROTOCOLS[protocol].limit_fields and _LIMIT.search(text):
+        choices = ", ".join(f'"{name}"' for name in PROTOCOLS[protocol].limit_fields)
+        return f"It does not take the field with the maximum of output tokens: set target.max_tokens_field to one of {choices}"
+    return _BY_KIND.get(seen["error_type"] or "", "")
+
+
+def _about_an_answer(seen: Mapping[str, Any], kind: str, protocol: str) -> str:
+    """Advice about a 200 that is no good answer: which event it was is in the target's text."""
+    if kind == violations.MALFORMED_EVENT:
+        return f"This is no event of the protocol {protocol}. {_OTHER_PROTOCOL}. {_KEEP}"
+    if kind == "no_end_mark":
+        end = "target.sse.end matched no event" if protocol == "sse" else "there was no end mark"
+        return f"The connection was closed and {end}. {_OTHER_PROTOCOL}. {_KEEP}"
+    if kind == ends.NO_FINISH_REASON:
+        return f"The answer names no finish reason, so that nobody knows whether it is whole. {_KEEP}"
+    if kind == ends.UNKNOWN_FINISH_REASON:
+        reason = plain(seen.get("stop_reason") or "")
+        return f"Its finish reason {reason!r} is not known, so that nobody knows whether it is whole. {_KEEP}"
+    if seen["ended"] in {schema.TRUNCATED, schema.STREAM_ERROR} and kind not in _BY_KIND:
+        return _KEEP
+    return _BY_KIND.get(kind, "")
