@@ -24,6 +24,7 @@ from tailgauge.ends import End, class_of_end
 from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Send
 from tailgauge.protocols.decoder import KIND_CODE, StreamDecoder
 from tailgauge.protocols.event_ids import EventIds
+from tailgauge.protocols.protocol import WireProtocol
 from tailgauge.protocols.table import PROTOCOLS, Target
 from tailgauge.rows import schema
 from tailgauge.rows.parquet import Segments, chunk_table, compact, row_table, write_part
@@ -35,7 +36,7 @@ from tailgauge.simulator.behaviours.content import whole_contents
 from tailgauge.simulator.behaviours.faults import CUT, END_MARK, ERROR_EVENT
 from tailgauge.simulator.core.exchange import Exchange
 from tailgauge.simulator.protocols.request import Refused
-from tailgauge.simulator.protocols.wire import WIRES
+from tailgauge.simulator.protocols.wire import WIRES, Wire
 from tailgauge.worker.attempt_row import RequestRef, begun
 from tailgauge.worker.cache_tracker import CacheBook
 from tailgauge.worker.outcome import (
@@ -63,11 +64,14 @@ class Attempts:
         self.store, self.book = store, book
         self.wires = {name: PROTOCOLS[one.protocol](one, _NOWHERE) for name, one in targets.items()}
         any_target = next(iter(targets.values()))
-        self.readers = {  # what the endpoint can write
-            wire.NAME: PROTOCOLS[wire.NAME](any_target, _NOWHERE) for wire in WIRES
-        }
+        self._spoken = {wire.NAME: PROTOCOLS[wire.NAME](any_target, _NOWHERE) for wire in WIRES}
         self.deadline_ns = round(deadline_s * 1e9)
         self.open: dict[tuple[int, int, int], Attempt] = {}
+
+    def protocol_of(self, target: str, wire: Wire) -> WireProtocol:
+        """The client's side of what the endpoint speaks with a target's calls."""
+        own = self.wires[target]
+        return own if own.name == wire.NAME else self._spoken[wire.NAME]
 
     def start(self, origin: RequestRef, send: Send, number: int, post: Post) -> Attempt:
         """Start a call; `post` receives its content and its end."""
@@ -129,7 +133,10 @@ class Attempt:
             self.on_over()
             return
         try:
-            served = attempts.endpoint.serve(self._exchange, self._send.call, self._model, self)
+            protocol = attempts.protocol_of(self._send.call.target, self._exchange.wire)
+            served = attempts.endpoint.serve(
+                self._exchange, self._send.call, self._model, self, protocol
+            )
         except Refused as refused:
             self._is_over = True
             self._refuse(refused)
@@ -188,7 +195,8 @@ class Attempt:
 
     def _new_received(self) -> Received:
         exchange = self._exchange
-        return Received(exchange, self._send.call, self._attempts.readers[exchange.wire.NAME])
+        call = self._send.call
+        return Received(exchange, call, self._attempts.protocol_of(call.target, exchange.wire))
 
     def _receive(self) -> Received:
         """Decode what has arrived by now."""

@@ -17,7 +17,7 @@ from heapq import heappop, heappush
 from typing import Protocol
 
 from tailgauge.call import JOB_CANCEL, JOB_SUBMIT, Call
-from tailgauge.protocols.anthropic import body as messages_body
+from tailgauge.protocols.protocol import WireProtocol
 from tailgauge.rows.schema import ServerLogRow
 from tailgauge.scenario.simulated import Simulated
 from tailgauge.simulator.behaviours import gateway, tokens
@@ -285,13 +285,18 @@ class DryEndpoint:
         exchange.proxy = gateway.proxy(table)
         return gateway.delay_ns(table, self.core.seed, exchange.key)
 
-    def serve(self, exchange: Exchange, call: Call, model: str, client: Client) -> Delivery | bytes:
-        """Take a call, or raise `Refused`; of a call about a job, the body of the answer."""
+    def serve(
+        self, exchange: Exchange, call: Call, model: str, client: Client, protocol: WireProtocol
+    ) -> Delivery | bytes:
+        """Take a call, or raise `Refused`; of a call about a job, the body of the answer.
+
+        `protocol`: of the client, which writes the body.
+        """
         now_ns = self.now_ns()
         try:
             if call.job is not None:
                 return exchange.job("DELETE" if call.kind == JOB_CANCEL else "GET", call.job, now_ns)
-            self._accept(exchange, call, model)
+            self._accept(exchange, call, model, protocol)
             exchange.resume("" if call.event_ids is None else call.event_ids.last_id)
             exchange.admit(now_ns)
             if call.kind == JOB_SUBMIT:
@@ -303,8 +308,8 @@ class DryEndpoint:
             row.headers_at_ns = row.ended_at_ns = now_ns
             raise
 
-    def _accept(self, exchange: Exchange, call: Call, model: str) -> None:
-        """Read the call. The prefix cache looks at the same blocks in every protocol: a Messages body stands for all."""
+    def _accept(self, exchange: Exchange, call: Call, model: str, protocol: WireProtocol) -> None:
+        """Read the call."""
         prompt = call.prompt
         if self.core.table.cache.mode == "off" and not (prompt.tools or prompt.system or call.schema):
             # Messages of text only: nothing but their size is looked at.
@@ -315,8 +320,10 @@ class DryEndpoint:
             )
             exchange.accept(request, {})
         else:
-            body = messages_body(call, prompt, model) | {"stream": call.stream}
-            exchange.accept(replace(anthropic.parse(body, _VERSION), include_usage=True), body)
+            written = protocol.body(call, model)
+            assert written is not None
+            body = dict(written)
+            exchange.accept(replace(exchange.wire.parse(body, _VERSION), include_usage=True), body)
 
     # --- the driver of the core, and what moves by itself beside the queue ------------------------------------
 
