@@ -125,3 +125,24 @@ def test_a_limit_that_refuses_inside_a_200_is_that_limit(protocol):
     assert [row.retry_after_s for row in kept.attempts] == [row.retry_after_s for row in plain.attempts]
     assert {row.status for row in kept.attempts} == {200}
     assert [row.error_status for row in kept.server_rows] == [row.error_status for row in plain.server_rows]
+
+
+@pytest.mark.parametrize("protocol", ["anthropic", "openai"])
+def test_marks_are_written_and_read_as_the_server_log_says(protocol):
+    cache = {"prefixes": 2, "system_tokens": 400, "breakpoints": ["system"]}
+    kept = run(
+        {"cache": {"mode": "marked", "minimum_tokens": 0}},
+        {"protocol": protocol},
+        pattern="cached",
+        cache=cache,
+    )
+    log = {row.request_id: row for row in kept.server_rows}
+
+    for row in kept.attempts:
+        sent = log[row.request_id]
+        assert row.input_tokens == sent.input_tokens
+        assert row.cache_read_input_tokens == sent.cache_read_tokens
+        assert row.cache_creation_input_tokens == sent.cache_created_tokens
+    reasons = [row.cache_reason for row in kept.server_rows]
+    assert reasons.count("hit") > 90
+    assert reasons.count("cold") + reasons.count("race") < 10
