@@ -276,18 +276,15 @@ class Messages(Draft):
         if self.usage_way == "malformed":
             self.tokens = {}
             return
-        if output is not None:
+        if output is not None and self.usage_way != "zero_output":
             self.tokens["output_tokens"] = output
             thought = self.tokens.get("thinking_tokens", 0)
             if output - thought > self.plan.max_tokens and not self.is_explained:
                 self.marks.add("output")
         if self.usage_way == "zero_output":
             self.marks.discard("output")
-        if self.usage_way == "zero_output" and self.has_content():
-            # Content without a token cannot be: the count is no count.
-            self.tokens = {name: count for name, count in self.tokens.items() if "input" in name}
-            self.tokens.pop("output_tokens", None)
-        elif self.usage_way == "zero_output":
+        # Content without a token cannot be: the count is no count.
+        if self.usage_way == "zero_output" and not self.has_content():
             self.tokens["output_tokens"] = 0
         if self.usage_way == "zero_input":
             self.tokens = {name: count for name, count in self.tokens.items() if "input" not in name}

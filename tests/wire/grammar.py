@@ -174,6 +174,8 @@ class Draft:
         return pieces
 
     def output_tokens(self) -> int:
+        if self.rng.random() < 0.4:
+            return self.plan.max_tokens
         return self.rng.randint(1, self.plan.max_tokens)
 
     def arguments(self) -> dict[str, Any]:

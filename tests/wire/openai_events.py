@@ -46,7 +46,18 @@ ERROR_SHAPES = (
     "bare", "bare", "bare", "bare", "named", "named_flat", "named_bare", "named_text", "typed", "object", "gateway", "detail",
     "string", "field",
 )  # fmt: skip
-THOUGHTS = ("reasoning_content", "reasoning", "both", "details", "summary", "encrypted", "parts", "tags")
+THOUGHTS = (
+    "reasoning_content",
+    "reasoning",
+    "both",
+    "details",
+    "summary",
+    "encrypted",
+    "parts",
+    "parts",
+    "parts",
+    "tags",
+)
 TOOLS = (
     "pieces",
     "pieces",
