@@ -52,6 +52,7 @@ PATIENT = (
     "end_to_end/test_gateway.py",
     "hostile/",  # deadlines of seconds, beside floods
     "transport/test_tls.py::test_the_end_of_an_answer",
+    "wire/test_cases.py",
 )
 ALONE_IN_FULL = (  # the short forms compare no times and put little load on a worker
     "end_to_end/test_jobs.py::test_ten_thousand",
