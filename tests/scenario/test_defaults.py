@@ -12,10 +12,12 @@ DEFAULTS = {
     "repeat_prompts": False,
     "clock": "kernel",
     "reader": "compiled",
+    "keep_answers": None,
     "plugins": [],
     "target": {
         "url": "simulated", "protocol": "anthropic", "model": "tiny", "api_key_env": None, "ca_file": None,
         "connections": 1000, "preopened": 0, "headers": {}, "body": {}, "session_header": "x-session-id", "engine": None,
+        "auth_header": None, "max_tokens_field": None,
         "sse": {
             "path": "/", "body": {"prompt": "{prompt}", "max_tokens": "{max_tokens}"},
             "content": {"event": None, "where": {}, "text": "", "encoding": "text"},

@@ -142,6 +142,62 @@ def test_a_wrong_price_file_is_refused_by_file_entry_and_key(
     assert error_text in str(raised.value)
 
 
+OPENAI = GOOD.replace("write_5m = 1.25\nwrite_1h = 2\n", "write = 1.25\n")
+
+
+def test_one_rate_for_every_write_is_enough_where_the_provider_has_one(tmp_path: Path) -> None:
+    """OpenAI's usage has written tokens without their life."""
+    path = tmp_path / "mine.toml"
+    path.write_text(OPENAI, encoding="utf-8")
+    price = prices.read(path).price("m", TODAY)
+    assert price is not None
+    usage = Usage.of({"input_tokens": 100, "cache_read_input_tokens": 4_000, "cache_creation_input_tokens": 200_000})
+
+    assert usage == Usage(100, 200_000, 0, 4_000, 0)
+    assert price.cost(usage) == Fraction(100 * 1000 + 200_000 * 1250 + 4_000 * 100, 1_000_000_000)
+    assert price.cost(Usage(write_1h=4)) == price.cost(Usage(write_5m=4))
+
+
+@pytest.mark.parametrize(
+    ("text", "error_text"),
+    [
+        (OPENAI.replace("write = 1.25\n", ""), "price 1 (m): write_5m: expected a rate: set it, or `write` for every"),
+        (OPENAI.replace("write = 1.25", "write_5m = 1.25"), "price 1 (m): write_1h: expected a rate: set it, or `write`"),
+        (OPENAI.replace("write = 1.25", "write = -1"), "price 1 (m): write: expected a number >= 0, got -1"),
+        (OPENAI.replace("write = 1.25", "writes = 1.25"), "price 1 (m): writes: unknown key; did you mean write?"),
+        (GOOD + LONG.replace("write_1h = 4\n", ""), "price 1 (m): long.write_1h: expected a rate"),
+        (GOOD + TIER.replace("write_5m = 2.5\n", ""), "price 1 (m): tier.priority.write_5m: expected a rate"),
+    ],
+)
+def test_a_price_without_a_rate_for_writes_is_refused(tmp_path: Path, text: str, error_text: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(text, encoding="utf-8")
+
+    with pytest.raises(UsageError) as raised:
+        prices.read(path)
+
+    assert str(raised.value).startswith(f"{path}: {error_text}")
+
+
+@pytest.mark.parametrize(
+    ("model", "tokens"),
+    [
+        ("claude-opus-5", 512),
+        ("claude-haiku-4-5-20251001", 4096),
+        ("gpt-5.6", 1024),
+        ("gpt-5.6-mini", 1024),
+        ("gpt-4o-2024-08-06", 1024),
+        ("o3", 1024),
+        ("gpt-oss-120b", None),
+        ("olmo-3", None),
+        ("tiny", None),
+        ("", None),
+    ],
+)
+def test_the_shortest_prefix_that_a_model_caches(model: str, tokens: int | None) -> None:
+    assert prices.cached_from(model) == tokens
+
+
 def test_a_tier_has_rates_of_its_own_and_others_the_list_price(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(GOOD + TIER, encoding="utf-8")

@@ -8,6 +8,7 @@ import pytest
 
 from tailgauge.call import ASSISTANT, JOB_POLL, SECOND, USER, Call, Message, Part, Prompt, Tool
 from tailgauge.rows.schema import COLD, UNKNOWN, WARM, AttemptRow
+from tailgauge.scenario.model import parse
 from tailgauge.worker import cache_tracker
 from tailgauge.worker.cache_tracker import CacheBook, CacheNote
 
@@ -240,3 +241,83 @@ class TestDifference:
 
         assert notes[1].first_difference == 1
         assert notes[0].prefix_hash != notes[1].prefix_hash
+
+
+class TestTargets:
+    """What the tracker knows of a target from its scenario."""
+
+    def book(self, protocol: str = "anthropic", traffic: dict | None = None, **more) -> CacheBook:
+        tables = {"chat": {"pattern": "cached", "cache": {"system_tokens": 10}} | (traffic or {})}
+        tree = {"name": "x", "target": {"protocol": protocol} | more.pop("target", {}), "traffic": tables, **more}
+        book = CacheBook.of(parse(tree, "x.toml"), alone=True, simulated="simulated" in more)
+        assert book is not None
+        return book
+
+    def expects(self, book: CacheBook, *calls: tuple[Call, float]) -> list[str]:
+        worker = Worker()
+        worker.book = book
+        return [worker.sends(one, at_s, traffic="chat").cache_expected for one, at_s in calls]
+
+    @pytest.mark.parametrize(("ttl", "life"), [("30m", 1800), ("12h", 43_200)])
+    def test_openais_entries_live_as_their_breakpoints_say(self, ttl, life):
+        calls = [(call(ttl=ttl), at) for at in (0, life - 1, 2 * life - 1)]
+
+        assert self.expects(self.book("openai"), *calls) == [COLD, WARM, COLD]
+
+    def test_of_the_simulated_endpoint_they_are_its_own(self):
+        book = self.book("openai", simulated={"cache": {"ttl_30m_s": 5.0}})
+
+        assert self.expects(book, *((call(ttl="30m"), at) for at in (0, 4, 9))) == [COLD, WARM, COLD]
+
+    @pytest.mark.parametrize(("protocol", "ttl", "expected"), [("anthropic", "5m", COLD), ("openai", "30m", WARM)])
+    def test_only_anthropic_looks_at_twenty_blocks(self, protocol, ttl, expected):
+        turns = tuple(printed(USER, str(number)) for number in range(30))
+        first, later = call(ttl=None, last=ttl), call("now?", ttl=None, last=ttl, earlier=(printed(USER, "why?"), *turns))
+
+        assert self.expects(self.book(protocol), (first, 0), (later, 1)) == [COLD, expected]
+
+    def test_an_automatic_mark_stands_at_the_end(self):
+        def turn(*texts: str) -> Call:
+            messages = tuple(printed(USER, text) for text in texts)
+            return Call(Prompt(messages, (Part("be kind"),), prefix=0, automatic="5m"), 10)
+
+        worker = Worker()
+        notes = [worker.sends(turn("a"), 0), worker.sends(turn("a", "b"), 1), worker.sends(turn("c"), 2)]
+
+        assert [note.cache_expected for note in notes] == [COLD, WARM, COLD]
+        assert {(note.cache_marks, note.cache_ttl) for note in notes} == {(1, "5m")}
+        assert notes[1].cache_blocks == 1
+
+    def test_a_mark_at_the_end_and_an_automatic_one_are_one(self):
+        prompt = Prompt((printed(USER, "a", "5m"),), (Part("be kind", "5m"),), prefix=0, automatic="5m")
+
+        assert Worker().sends(Call(prompt, 10), 0).cache_marks == 2
+
+    @pytest.mark.parametrize(
+        "added",
+        [
+            {"output_config": {"effort": "low"}},
+            {"speed": "fast"},
+            {"reasoning_effort": "high"},
+        ],
+    )
+    def test_effort_and_the_like_are_a_part_of_the_key(self, added):
+        plain = Worker()
+        plain.book = self.book()
+        other = Worker()
+        other.book = self.book(traffic={"body": added})
+        same = Worker()
+        same.book = self.book(target={"body": added})
+        hashes = [worker.sends(call(), 0, traffic="chat").params_hash for worker in (plain, other, same)]
+
+        assert hashes[0] != hashes[1] == hashes[2]
+
+    @pytest.mark.parametrize("added", [{"temperature": 0.5}, {"metadata": {"user": "{session_id}"}}, {}])
+    def test_what_changes_no_prompt_is_not(self, added):
+        plain = Worker()
+        plain.book = self.book()
+        other = Worker()
+        other.book = self.book(traffic={"body": added})
+        hashes = {worker.sends(call(), 0, traffic="chat").params_hash for worker in (plain, other)}
+
+        assert len(hashes) == 1
