@@ -83,14 +83,17 @@ class Strangers:
                     self.calls.append(client.recv(4096))
 
 
+def program() -> str:
+    """Return LiteLLM's program; skip the test where there is none."""
+    path = os.environ.get(VARIABLE)
+    if not path:
+        pytest.skip(f"{VARIABLE} is not set: `make gateways` installs LiteLLM and sets it")
+    return path
+
+
 @contextlib.contextmanager
 def serving(folder: Path, endpoints: Mapping[str, str]) -> Iterator[LiteLLM]:
-    """Serve models NAME-KIND for each endpoint NAME and kind of backend; skip where there is no LiteLLM."""
-    program = os.environ.get(VARIABLE)
-    if not program:
-        pytest.skip(
-            f"{VARIABLE} is not set: the program `litellm` of an environment that has it; `make gateways`"
-        )
+    """Serve models NAME-KIND for each endpoint NAME and kind of backend."""
     config = folder / "config.json"
     config.write_text(json.dumps({"model_list": _models(endpoints), **SETTINGS}))
     port = free_port()
@@ -108,7 +111,7 @@ def serving(folder: Path, endpoints: Mapping[str, str]) -> Iterator[LiteLLM]:
             "AIOHTTP_TRUST_ENV": "True",
         }
         line = [
-            program,
+            program(),
             "--config",
             config,
             "--host",

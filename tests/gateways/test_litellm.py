@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import urllib.request
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -18,18 +17,20 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import anthropic
-import openai
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-from gateways.litellm_proxy import KEY_VARIABLE, LiteLLM, serving
+from gateways.litellm_proxy import KEY_VARIABLE, LiteLLM, program, serving
 from run_folders.run_data import RunData, assert_conserved
 from starting.command import run_command, variant
 from starting.endpoint import endpoint
 from starting.programs import TAILGAUGE
+
+if TYPE_CHECKING:
+    import anthropic
+    import openai
 
 CHAT_OPENAI = "openai-openai"  # route - backend
 CHAT_ANTHROPIC = "openai-anthropic"
@@ -183,6 +184,7 @@ class Reading:
 @pytest.fixture(scope="module")
 def endpoints() -> Iterator[dict[str, str]]:
     """Simulated endpoints by name."""
+    program()
     with ExitStack() as stack:
         yield {
             name: stack.enter_context(endpoint(f"--seed={SEED}", *(f"--set={text}" for text in sets))).url
@@ -483,11 +485,15 @@ QUESTION = [{"role": "user", "content": "river stone winter garden"}]
 
 
 def _read_chat(proxy: LiteLLM, model: str, call_id: str) -> Reading:
+    import openai
+
     with openai.OpenAI(base_url=f"{proxy.url}/v1", api_key=proxy.key, max_retries=0, timeout=30) as client:
         return _completion(client, model, call_id)
 
 
 def _completion(client: openai.OpenAI, model: str, call_id: str) -> Reading:
+    import openai
+
     content = ""
     reason = None
     provider_reason = None
@@ -517,11 +523,15 @@ def _completion(client: openai.OpenAI, model: str, call_id: str) -> Reading:
 
 
 def _read_message(proxy: LiteLLM, model: str, call_id: str) -> Reading:
+    import anthropic
+
     with anthropic.Anthropic(base_url=proxy.url, api_key=proxy.key, max_retries=0, timeout=30) as client:
         return _message(client, model, call_id)
 
 
 def _message(client: anthropic.Anthropic, model: str, call_id: str) -> Reading:
+    import anthropic
+
     content = ""
     has_end = False
     try:
