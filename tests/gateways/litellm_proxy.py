@@ -40,7 +40,7 @@ SETTINGS = {
     # The id of a call reaches the endpoint: its log is joined by it.
     "general_settings": {"forward_client_headers_to_llm_api": True},
 }
-QUIET = {
+OFFLINE = {
     "LITELLM_MODE": "PRODUCTION",  # no .env file is read
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",
@@ -102,7 +102,7 @@ def serving(folder: Path, endpoints: Mapping[str, str]) -> Iterator[LiteLLM]:
     log = folder / "litellm.log"
     with strangers.listening() as proxy:
         env = {
-            **QUIET,
+            **OFFLINE,
             "PATH": os.environ["PATH"],
             "HOME": str(folder),
             "LITELLM_MASTER_KEY": key,

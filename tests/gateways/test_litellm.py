@@ -412,11 +412,11 @@ def test_the_report_has_the_limits_of_the_endpoint(runs, combination):
         remaining = buckets[kind]["remaining"]
         assert (kind, remaining["limit"], remaining["window_s"]) == (kind, limit, 60)
         assert buckets[kind]["rate"]["value"] * 60 == limit
-    for estimate, truth in (
+    for estimate, actual in (
         (buckets["requests"]["burst"], BURST),
         (buckets["requests"]["rate"], LIMITS["rpm"] / 60),
     ):
-        assert estimate["low"] / 1.25 <= truth <= estimate["high"] * 1.25  # more than its 95%
+        assert estimate["low"] / 1.25 <= actual <= estimate["high"] * 1.25  # more than its 95%
 
 
 @pytest.mark.parametrize("combination", COMBINATIONS)
