@@ -278,7 +278,8 @@ def _causes(f: Findings) -> Iterator[str]:
     """Why requests did not complete, and what the target completes."""
     counts = f.steady.requests["ended"].value_counts()
     bad = counts.drop(list(schema.COMPLETE), errors="ignore").items()
-    ends = [f"{count(n)} {ENDS.get(str(name), name)}{_oldest(f, str(name))}" for name, n in bad]
+    names = ENDS | {schema.CLIENT_ERROR: _client_errors(f)}
+    ends = [f"{count(n)} {names.get(str(name), name)}{_oldest(f, str(name))}" for name, n in bad]
     if ends:
         yield f"not completed: {', '.join(ends)}"
     has_complete = any(name in schema.COMPLETE for name in counts.index)
@@ -286,6 +287,13 @@ def _causes(f: Findings) -> Iterator[str]:
         first = f.failures[0]
         status = f"HTTP {first.status}" if first.status else first.ended
         yield f"most frequent error: {' '.join(filter(None, [status, first.error_type, plain(first.excerpt, 120)]))}"
+
+
+def _client_errors(f: Findings) -> str:
+    """Return what client errors were: refusals with a status, or answers that are not the protocol's."""
+    errors = f.frames.attempts["ended"] == schema.CLIENT_ERROR
+    has_refusals = (f.frames.attempts.loc[errors, "status"] >= 400).any()
+    return ENDS[schema.CLIENT_ERROR] if has_refusals else "with an answer that is not the protocol's"
 
 
 def _stop(f: Findings) -> Iterator[str]:
