@@ -388,7 +388,10 @@ def vendor_limits() -> str:
     lines = [
         ("names", ", ".join(f"`{name}`" for name in (*limits["names"], *limits["structured"]))),
         *((f"names of {kind}", f"`{name}`") for name, kind in limits["names_of_one_kind"].items()),
-        *((f"`{{kind}}`: {kind}", ", ".join(f"`{text}`" for text in texts)) for kind, texts in limits["kinds"].items()),
+        *(
+            (f"`{{kind}}`: {kind}", ", ".join(f"`{text}`" for text in texts))
+            for kind, texts in limits["kinds"].items()
+        ),
         ("`{window}`", ", ".join(f"`{text}`" for text in limits["windows"])),
         ("before each name", ", ".join(f"`{prefix}`" for prefix in limits["prefixes"] if prefix)),
         ("known, and no limit", ", ".join(f"`{name}`" for name in limits["without_a_limit"])),

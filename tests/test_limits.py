@@ -168,7 +168,13 @@ def test_names_of_gateways_and_of_other_providers(name, limit):
             {"ratelimit-policy": '"a;b, c";q=7;w=60;qu="tokens"', "ratelimit": '"a;b, c";r=3'},
             {("tokens", LIMIT, 60): 7, ("tokens", REMAINING, 60): 3},
         ),
-        ({"ratelimit-policy": '"peak";q=3;qu="concurrent-requests", "size";q=9;qu="content-bytes"', "ratelimit": '"size";r=3'}, {}),
+        (
+            {
+                "ratelimit-policy": '"peak";q=3;qu="concurrent-requests", "size";q=9;qu="content-bytes"',
+                "ratelimit": '"size";r=3',
+            },
+            {},
+        ),
         ({"ratelimit": ';;, ,"'}, {}),
     ],
 )

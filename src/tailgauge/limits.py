@@ -1,10 +1,10 @@
 """What response headers say of rate limits and of when to come back, by the table of vendors.
 
-    limits         kind, role, value and window of each header that is understood
-    limit_kind     the exhausted limit of a refused call
-    retry_after    `retry-after-ms`, then `retry-after` (seconds or a date), then both as a gateway passes them on, then
-                   the reset of the exhausted limit
-    not_understood headers that look like a limit and are in no family
+limits         kind, role, value and window of each header that is understood
+limit_kind     the exhausted limit of a refused call
+retry_after    `retry-after-ms`, then `retry-after` (seconds or a date), then both as a gateway passes them on, then
+               the reset of the exhausted limit
+not_understood headers that look like a limit and are in no family
 """
 
 from __future__ import annotations
@@ -171,9 +171,7 @@ def limits(headers: Headers, now: datetime | None = None) -> list[Limit]:
     return found
 
 
-def structured(
-    value: str, header: str = "", policies: Mapping[str, Policy] | None = None
-) -> Iterator[Limit]:
+def structured(value: str, header: str = "", policies: Mapping[str, Policy] | None = None) -> Iterator[Limit]:
     """Yield the values of a field of the IETF drafts.
 
     `"requests";q=100;w=60`, `"requests";r=9;t=12`, and of the earlier ones `100;w=60` and `limit=9, remaining=5`.

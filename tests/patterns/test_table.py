@@ -131,9 +131,7 @@ def check_one(request: Played, traffic: Traffic) -> None:
     assert len(request.steps(Taken)) == len(request.steps(Give))
     if done.winner is not None:
         first_contents = {(e.what.leg, e.what.attempt) for e in request.steps(FirstContent)}
-        whole = {
-            (e.what.leg, e.what.attempt) for e in request.steps(Ended) if e.what.ended in SERVED
-        }
+        whole = {(e.what.leg, e.what.attempt) for e in request.steps(Ended) if e.what.ended in SERVED}
         assert (0, done.winner) in first_contents | whole
     by_leg: dict[int, Counter] = {}
     for send in request.sends:

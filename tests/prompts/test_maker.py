@@ -155,7 +155,9 @@ class TestPrefix:
 
     def test_a_protocol_without_marks_gets_the_same_text_and_no_mark(self):
         cache = {**FULL, "breakpoints": EVERYWHERE}
-        with_marks, without = (one(maker(cache, marks=marks).make(planned())) for marks in (ALL_MARKS, NO_MARKS))
+        with_marks, without = (
+            one(maker(cache, marks=marks).make(planned())) for marks in (ALL_MARKS, NO_MARKS)
+        )
 
         assert whole(with_marks) == whole(without)
         assert set(ttls(without)) == {None}

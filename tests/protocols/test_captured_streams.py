@@ -424,4 +424,8 @@ def test_thinking_that_is_counted_beside_the_completion_is_added_to_it():
         OpenAI, openai_answer({"content": "a"}, completion_tokens=103, total_tokens=108, **details)
     )
 
-    assert beside.usage.live() == within.usage.live() == {"input_tokens": 5, "output_tokens": 103, "thinking_tokens": 94}
+    assert (
+        beside.usage.live()
+        == within.usage.live()
+        == {"input_tokens": 5, "output_tokens": 103, "thinking_tokens": 94}
+    )

@@ -151,7 +151,9 @@ def test_one_rate_for_every_write_is_enough_where_the_provider_has_one(tmp_path:
     path.write_text(OPENAI, encoding="utf-8")
     price = prices.read(path).price("m", TODAY)
     assert price is not None
-    usage = Usage.of({"input_tokens": 100, "cache_read_input_tokens": 4_000, "cache_creation_input_tokens": 200_000})
+    usage = Usage.of(
+        {"input_tokens": 100, "cache_read_input_tokens": 4_000, "cache_creation_input_tokens": 200_000}
+    )
 
     assert usage == Usage(100, 200_000, 0, 4_000, 0)
     assert price.cost(usage) == Fraction(100 * 1000 + 200_000 * 1250 + 4_000 * 100, 1_000_000_000)
@@ -161,10 +163,19 @@ def test_one_rate_for_every_write_is_enough_where_the_provider_has_one(tmp_path:
 @pytest.mark.parametrize(
     ("text", "error_text"),
     [
-        (OPENAI.replace("write = 1.25\n", ""), "price 1 (m): write_5m: expected a rate: set it, or `write` for every"),
-        (OPENAI.replace("write = 1.25", "write_5m = 1.25"), "price 1 (m): write_1h: expected a rate: set it, or `write`"),
+        (
+            OPENAI.replace("write = 1.25\n", ""),
+            "price 1 (m): write_5m: expected a rate: set it, or `write` for every",
+        ),
+        (
+            OPENAI.replace("write = 1.25", "write_5m = 1.25"),
+            "price 1 (m): write_1h: expected a rate: set it, or `write`",
+        ),
         (OPENAI.replace("write = 1.25", "write = -1"), "price 1 (m): write: expected a number >= 0, got -1"),
-        (OPENAI.replace("write = 1.25", "writes = 1.25"), "price 1 (m): writes: unknown key; did you mean write?"),
+        (
+            OPENAI.replace("write = 1.25", "writes = 1.25"),
+            "price 1 (m): writes: unknown key; did you mean write?",
+        ),
         (GOOD + LONG.replace("write_1h = 4\n", ""), "price 1 (m): long.write_1h: expected a rate"),
         (GOOD + TIER.replace("write_5m = 2.5\n", ""), "price 1 (m): tier.priority.write_5m: expected a rate"),
     ],

@@ -248,7 +248,12 @@ class TestTargets:
 
     def book(self, protocol: str = "anthropic", traffic: dict | None = None, **more) -> CacheBook:
         tables = {"chat": {"pattern": "cached", "cache": {"system_tokens": 10}} | (traffic or {})}
-        tree = {"name": "x", "target": {"protocol": protocol} | more.pop("target", {}), "traffic": tables, **more}
+        tree = {
+            "name": "x",
+            "target": {"protocol": protocol} | more.pop("target", {}),
+            "traffic": tables,
+            **more,
+        }
         book = CacheBook.of(parse(tree, "x.toml"), alone=True, simulated="simulated" in more)
         assert book is not None
         return book
@@ -269,10 +274,15 @@ class TestTargets:
 
         assert self.expects(book, *((call(ttl="30m"), at) for at in (0, 4, 9))) == [COLD, WARM, COLD]
 
-    @pytest.mark.parametrize(("protocol", "ttl", "expected"), [("anthropic", "5m", COLD), ("openai", "30m", WARM)])
+    @pytest.mark.parametrize(
+        ("protocol", "ttl", "expected"), [("anthropic", "5m", COLD), ("openai", "30m", WARM)]
+    )
     def test_only_anthropic_looks_at_twenty_blocks(self, protocol, ttl, expected):
         turns = tuple(printed(USER, str(number)) for number in range(30))
-        first, later = call(ttl=None, last=ttl), call("now?", ttl=None, last=ttl, earlier=(printed(USER, "why?"), *turns))
+        first, later = (
+            call(ttl=None, last=ttl),
+            call("now?", ttl=None, last=ttl, earlier=(printed(USER, "why?"), *turns)),
+        )
 
         assert self.expects(self.book(protocol), (first, 0), (later, 1)) == [COLD, expected]
 

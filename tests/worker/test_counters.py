@@ -50,4 +50,6 @@ def answer(first=0, last=90, *, thinking_at=None, text_at=None, streams=True, **
     ],
 )
 def test_the_pace_of_an_answer_is_known_where_tokens_and_time_cover_the_same_span(decoder, thinks, expected):
-    assert pace_ms(decoder, decoder.usage, thinks=thinks) == (expected if expected is None else pytest.approx(expected))
+    assert pace_ms(decoder, decoder.usage, thinks=thinks) == (
+        expected if expected is None else pytest.approx(expected)
+    )

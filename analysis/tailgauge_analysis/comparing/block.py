@@ -112,7 +112,9 @@ def figures(stage: Steady, metrics: Sequence[str]) -> dict[str, Any]:
 
 def work(stage: Steady) -> dict[str, float]:
     """What the calls asked of the target and got: of each the attempt that answered it."""
-    calls = stage.attempts[stage.attempts["ended"].isin(schema.COMPLETE)].drop_duplicates(["request_id", "leg"])
+    calls = stage.attempts[stage.attempts["ended"].isin(schema.COMPLETE)].drop_duplicates(
+        ["request_id", "leg"]
+    )
     computed, read = prompt_tokens(calls)
     means = {"output tokens": calls["output_tokens"].mean(), "prompt tokens": (computed + read).mean()}
     return {name: float(mean) for name, mean in means.items() if mean > 0}

@@ -161,7 +161,11 @@ def _figures(stage: Steady, block: Ints) -> Iterator[_Figure]:
         yield _figure(BUNCHED, None, of_gap, (gaps_ms <= near).astype(np.float64))
         whole = span <= WHOLE * np.nanmedian(span[(block >= 0) & is_direct])
         yield _figure(HELD, None, block, np.where(np.isnan(span), np.nan, whole))
-    calls = attempts[attempts["ended"].isin(schema.COMPLETE)].drop_duplicates("request_id").set_index("request_id")
+    calls = (
+        attempts[attempts["ended"].isin(schema.COMPLETE)]
+        .drop_duplicates("request_id")
+        .set_index("request_id")
+    )
     computed, read = prompt_tokens(calls)
     counted = (computed + read, calls["output_tokens"])
     for title, of, asked in zip(TOKENS, counted, ("asked_prompt_tokens", "asked_output_tokens"), strict=True):

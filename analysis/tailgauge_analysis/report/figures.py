@@ -254,7 +254,9 @@ def _tokens(t: Timeline) -> Figure | None:
         return None
     style = {"shape": "hvh", "fill": "tozeroy", "showlegend": False}
     line = draw.curve(t.at_s, t.tokens_per_s, "output tokens", BLUE, "%{y:,.4~g} tokens/s", **style)
-    caption = "Of complete answers, spread evenly from the first to the last content of each. Warm-up included."
+    caption = (
+        "Of complete answers, spread evenly from the first to the last content of each. Warm-up included."
+    )
     plot = draw.stacked([Panel("output tokens<br>per second", [line])])
     return draw.finish("tokens", "Output tokens over time", caption, 280, plot)
 

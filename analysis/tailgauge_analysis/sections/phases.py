@@ -138,7 +138,9 @@ def section(found: Phases | None) -> Section | None:
     shown = [_table(*one) for one in tables if one[1]]
     if found.tools:
         rows = ((part.name, part.quantiles) for part in found.tools)
-        note = "Since sent, in each answer with tool calls: their input is complete, so that they can be made."
+        note = (
+            "Since sent, in each answer with tool calls: their input is complete, so that they can be made."
+        )
         shown.append(quantile_table("Tool calls ready", "tool call", rows, note))
     return Section(
         "phases",

@@ -134,9 +134,7 @@ class Attempt:
             return
         try:
             protocol = attempts.protocol_of(self._send.call.target, self._exchange.wire)
-            served = attempts.endpoint.serve(
-                self._exchange, self._send.call, self._model, self, protocol
-            )
+            served = attempts.endpoint.serve(self._exchange, self._send.call, self._model, self, protocol)
         except Refused as refused:
             self._is_over = True
             self._refuse(refused)

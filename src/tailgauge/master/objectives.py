@@ -138,7 +138,9 @@ _RATIOS: dict[str, _Ratio] = {
     "529_rate": _attempts(schema.OVERLOADED),
     "cache_hit": lambda now, _: (now.cached_tokens, now.input_tokens, FEWEST),
     "requests_per_s": lambda now, seconds: (
-        _number(now.requests, schema.COMPLETE), seconds, SOON_S,
+        _number(now.requests, schema.COMPLETE),
+        seconds,
+        SOON_S,
     ),
     "output_tokens_per_s": lambda now, seconds: (now.output_tokens, seconds, SOON_S),
 }

@@ -28,7 +28,9 @@ _BY_KIND = {
     "not_json": "The response does not follow the protocol: are URL and protocol right?",
 }
 _KEEP = "Its bytes are kept with --keep-answers 1"
-_OTHER_PROTOCOL = 'For another API set target.protocol; for an application\'s own events protocol = "sse" and target.sse'
+_OTHER_PROTOCOL = (
+    'For another API set target.protocol; for an application\'s own events protocol = "sse" and target.sse'
+)
 _MARKS = re.compile(r"prompt_cache_(?:breakpoint|options|key)|cache_control")
 _NO_LIST = re.compile(
     r"content\b.{0,80}\b(?:string|str|text)\b|\b(?:string|str)\b.{0,80}\bcontent\b", re.IGNORECASE | re.DOTALL

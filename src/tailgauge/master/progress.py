@@ -21,7 +21,9 @@ from tailgauge.sanitize import plain
 from tailgauge.thresholds import VALID
 
 MAX_SHOWN = 200  # characters of a target's text in a message
-_NAMED_IN_200 = {*violations.VIOLATIONS, ends.NO_FINISH_REASON, ends.UNKNOWN_FINISH_REASON} - {violations.NOT_AN_EVENT_STREAM}
+_NAMED_IN_200 = {*violations.VIOLATIONS, ends.NO_FINISH_REASON, ends.UNKNOWN_FINISH_REASON} - {
+    violations.NOT_AN_EVENT_STREAM
+}
 
 
 @dataclass(slots=True)
@@ -55,11 +57,15 @@ def adaptation_notes(table: str, adaptation: Adaptation) -> Iterator[str]:
     """Yield what is sent otherwise than by default, and how to say so in the scenario."""
     field_name = adaptation.max_tokens_field
     if field_name is not None:
-        why = f"{table} refused the usual field with the maximum of output tokens: {field_name} is sent instead"
+        why = (
+            f"{table} refused the usual field with the maximum of output tokens: {field_name} is sent instead"
+        )
         yield f'{why}. Set {table}.max_tokens_field = "{field_name}" to skip this try'
     engine = adaptation.automatic_cache
     if engine is not None:
-        why = f"{table} lists its models as those of {plain(engine)}, which caches without marks: none are sent"
+        why = (
+            f"{table} lists its models as those of {plain(engine)}, which caches without marks: none are sent"
+        )
         yield f"{why}. Set breakpoints = [] to skip this question"
 
 

@@ -273,7 +273,9 @@ class Run:
             if call["ended"] not in USABLE and call["needed"]:
                 at = call["target"] == SECOND
                 url = call["url"] or self.target_urls[at]
-                raise TargetError(progress.preflight_failure(url, self.targets[at].protocol, call, self.targets[at]))
+                raise TargetError(
+                    progress.preflight_failure(url, self.targets[at].protocol, call, self.targets[at])
+                )
             expected = COMPLETE if call["words"] else SERVED  # a call that only writes a prefix has no answer
             if call["ended"] not in expected:
                 text = call["message"] or "no text"

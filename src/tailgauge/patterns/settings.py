@@ -309,6 +309,8 @@ class TrafficSettings(Table):
         if self.output == "exact" and (same := self.body.keys() & EXACT_KEYS):
             raise ValueError(f"body.{min(same)}: output = 'exact' sets it: leave out one of them")
         if self.output == "exact" and self.ends == "natural":
-            raise ValueError("ends: output = 'exact' ends each answer at output_tokens: leave out one of them")
+            raise ValueError(
+                "ends: output = 'exact' ends each answer at output_tokens: leave out one of them"
+            )
         if self.hedge.policy != "off" and (self.fallback.after_s is not None or self.cancel.share > 0):
             raise ValueError("hedge: cannot be combined with fallback or cancel")

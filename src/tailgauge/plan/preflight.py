@@ -63,9 +63,7 @@ class Learnt(NamedTuple):
         }
 
 
-def preflight_calls(
-    scenario: Scenario, run: str = "", unmarked: Collection[str] = ()
-) -> list[PreflightCall]:
+def preflight_calls(scenario: Scenario, run: str = "", unmarked: Collection[str] = ()) -> list[PreflightCall]:
     """A short prompt for each target and model, and a long one for the first; jobs, where there is nothing else.
 
     They have a cache mark where the run's prompts have: a target that refuses marks does so now. `unmarked`: targets that

@@ -172,7 +172,8 @@ class Anthropic(WireProtocol):
         decoder.model = text_or_none(message["model"])
         decoder.stop_reason = text_or_none(message["stop_reason"])
         _read_facts(decoder, message)
-        _read_usage(decoder, message["usage"])
+        _read_stop_details(decoder, message)
+        _read_usage(decoder, message.get("usage"))
         texts = []
         inputs = []
         for block in message["content"]:
@@ -390,11 +391,15 @@ def _on_message_delta(decoder: StreamDecoder, event: dict[str, Any]) -> None:
         decoder.tolerate(violations.NO_DELTA)
         delta = {}
     decoder.stop_reason = text_or_none(delta.get("stop_reason")) or decoder.stop_reason
-    details = delta.get("stop_details")
-    if isinstance(details, dict):
-        decoder.served.stop_details = stop_details_text(details)
+    _read_stop_details(decoder, delta)
     _read_usage(decoder, event.get("usage") or {})
     _read_facts(decoder, event)
+
+
+def _read_stop_details(decoder: StreamDecoder, tree: dict[str, Any]) -> None:
+    details = tree.get("stop_details")
+    if isinstance(details, dict):
+        decoder.served.stop_details = stop_details_text(details)
 
 
 def _read_facts(decoder: StreamDecoder, message: dict[str, Any]) -> None:

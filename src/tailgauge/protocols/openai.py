@@ -53,7 +53,9 @@ _VERSION = re.compile(r"/v\d\w*(?:/|$)")  # in a path: /v1, /v1beta/openai, /api
 _MAX_TOKENS = "max_tokens"
 _MAX_COMPLETION_TOKENS = "max_completion_tokens"
 _OTHER_FIELD = {_MAX_TOKENS: _MAX_COMPLETION_TOKENS, _MAX_COMPLETION_TOKENS: _MAX_TOKENS}
-_UNKNOWN_FIELD = re.compile(r"unsupported|not supported|unrecognized|unknown|unexpected|extra|not permitted", re.IGNORECASE)
+_UNKNOWN_FIELD = re.compile(
+    r"unsupported|not supported|unrecognized|unknown|unexpected|extra|not permitted", re.IGNORECASE
+)
 _OTHER_APIS = {  # ends of URLs, with what to use instead
     "/responses": "the Responses API has other requests and events: give the base URL of chat completions, without /responses",
     "/v1/completions": "completions without messages are another API: give the base URL, without /completions",

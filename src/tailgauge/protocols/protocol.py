@@ -180,7 +180,9 @@ class WireProtocol(ABC):
     key_header: ClassVar[str] = AUTHORIZATION  # that carries a key to hosts other than the provider's
     marks: ClassVar[MarkRules | None] = None  # of what to cache; None: it has none
     diagnoses_cache: ClassVar[bool] = False  # the target says why its cache missed, where it is asked
-    limit_fields: ClassVar[tuple[str, ...]] = ()  # choices of `target.max_tokens_field`; empty: it has one name for it
+    limit_fields: ClassVar[
+        tuple[str, ...]
+    ] = ()  # choices of `target.max_tokens_field`; empty: it has one name for it
     obeys_max_tokens: bool = True  # an answer has no more tokens than the call allows
     takes_bare_names: ClassVar[bool] = False  # an event without data counts where it has a name
     set_elsewhere: ClassVar[Mapping[str, str]] = {}  # keys of the body, with where the scenario sets them

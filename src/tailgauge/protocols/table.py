@@ -47,7 +47,9 @@ class _Checked(TargetSettings):
         row = PROTOCOLS[self.protocol]
         has_key = self.api_key_env is not None or at_provider(self.url, row.provider)
         if self.auth_header is not None and not has_key:
-            raise ValueError("auth_header: there is no key for it: set api_key_env to the variable with the key")
+            raise ValueError(
+                "auth_header: there is no key for it: set api_key_env to the variable with the key"
+            )
         if self.max_tokens_field is not None and not row.limit_fields:
             raise ValueError(f"max_tokens_field: does not apply with protocol = {self.protocol!r}")
         problem = row.refuses_url(self.url)

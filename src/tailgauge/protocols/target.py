@@ -197,9 +197,7 @@ class Adding(httpx2.BaseTransport):
     `key_headers`: what replaces the SDK's own header with the key; None where that is to stay.
     """
 
-    def __init__(
-        self, under: httpx2.BaseTransport, key_headers: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, under: httpx2.BaseTransport, key_headers: Mapping[str, str] | None = None) -> None:
         self._under = under
         self._key_headers = key_headers
 

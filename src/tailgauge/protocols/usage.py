@@ -42,7 +42,6 @@ class Counts:
     marks: tuple[str, ...] = ()
     problem: str | None = None
 
-
     def trusted(self) -> Mapping[str, int]:
         """Return the counts that are not beyond the request."""
         if not self.marks:

@@ -60,7 +60,9 @@ ENDED_CLASSES = (
 )  # fmt: skip
 COMPLETED = frozenset({OK, EMPTY, CUT})  # an answer, maybe without content; what joins wait for
 COMPLETE = frozenset({OK, CUT})  # the user got an answer, whole or as far as a limit allowed
-SERVED = frozenset({OK, EMPTY, CUT, REFUSED, FILTERED})  # the target ended it: it is billed, and never sent again
+SERVED = frozenset(
+    {OK, EMPTY, CUT, REFUSED, FILTERED}
+)  # the target ended it: it is billed, and never sent again
 NOT_FAILED = frozenset({OK, CUT, CANCELLED})  # a request that was cancelled ended as its user wanted
 
 # Stages of a run. Preflight stands outside every statistic.

@@ -241,7 +241,9 @@ class Scenario(Table):
         for table, target in self.targets.items():
             if target.max_tokens_field == "none" and self.guard.is_of_tokens:
                 why = "without a limit on answers, guard.max_tokens and guard.max_cost cannot be kept"
-                raise ValueError(f"{table}.max_tokens_field: {why}: leave them out, or use guard.max_requests")
+                raise ValueError(
+                    f"{table}.max_tokens_field: {why}: leave them out, or use guard.max_requests"
+                )
         return self
 
     @model_validator(mode="after")

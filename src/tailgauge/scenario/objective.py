@@ -57,7 +57,13 @@ FIGURES = (
 )  # fmt: skip
 BY_NAME = by_name(FIGURES)
 ERRORS = ("answered", "complete", "error_rate")  # an objective on one of these replaces the default one
-ALLOWS_ERRORS = {*ERRORS, "refused", "429_rate", "529_rate", "goodput"}  # or says how many failures are expected
+ALLOWS_ERRORS = {
+    *ERRORS,
+    "refused",
+    "429_rate",
+    "529_rate",
+    "goodput",
+}  # or says how many failures are expected
 FEWEST_RATIO = 20  # values, for the interval of a ratio
 
 if TYPE_CHECKING:

@@ -218,9 +218,7 @@ def _tree(
         raise ScenarioError(f"{path}:{line}: {error}") from None
 
 
-def _checked_row(
-    path: Path, line: int, value: Any, rules: RowRules, columns: Mapping[str, str]
-) -> PromptRow:
+def _checked_row(path: Path, line: int, value: Any, rules: RowRules, columns: Mapping[str, str]) -> PromptRow:
     """Return what a row asks; OddRowError where a conversation cannot be, else ScenarioError."""
     tree = as_object(path, line, value, json.dumps(value, ensure_ascii=False))
     try:

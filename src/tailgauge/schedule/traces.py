@@ -437,7 +437,9 @@ def _notes(facts: dict[str, Any], ends_s: float | None, duration_s: float) -> tu
         text += f"; its clock ticks every {facts['resolution_s']:g} s, so each row got a random place within its tick"
     if facts["odd_blocks"]:
         size = facts["block_tokens"]
-        text += f"; rows whose blocks of {size} tokens do not agree with their length: {facts['odd_blocks']:,}"
+        text += (
+            f"; rows whose blocks of {size} tokens do not agree with their length: {facts['odd_blocks']:,}"
+        )
     if ends_s is None or ends_s >= 0.95 * duration_s:
         return (text,)
     end = f"the trace ends {ends_s:.1f} s into the run, which lasts {duration_s:g} s"

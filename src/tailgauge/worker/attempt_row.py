@@ -18,7 +18,14 @@ from tailgauge.protocols.decoder import MAX_NAME, MAX_PHASES, Stamp, StreamDecod
 from tailgauge.protocols.usage import Counts
 from tailgauge.redaction import shown
 from tailgauge.rows.schema import CENSORED, AttemptRow, RequestRow
-from tailgauge.worker.outcome import Outcome, header, limit_headers, not_understood, rate_limit_headers, retry_after
+from tailgauge.worker.outcome import (
+    Outcome,
+    header,
+    limit_headers,
+    not_understood,
+    rate_limit_headers,
+    retry_after,
+)
 
 
 @dataclass(slots=True)

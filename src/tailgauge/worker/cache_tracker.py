@@ -190,9 +190,7 @@ class CacheBook:
         is_cold = not writers and (unique or (self._alone and not self._forgot))
         return WARM if readable else COLD if is_cold else UNKNOWN
 
-    def _readable(
-        self, spots: list[_Spot], marks: list[int], now_ns: int, lookback: int
-    ) -> int | None:
+    def _readable(self, spots: list[_Spot], marks: list[int], now_ns: int, lookback: int) -> int | None:
         """The longest entry that can be read."""
         if not marks:
             return self._known(spots, [len(spots) - 1])

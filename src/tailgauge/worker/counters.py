@@ -56,9 +56,7 @@ def _quantiles(values: npt.NDArray[np.int64]) -> Quantiles:
     return middle, high, most
 
 
-def pace_ms(
-    decoder: StreamDecoder, tokens: Mapping[str, int], *, thinks: bool
-) -> float | None:
+def pace_ms(decoder: StreamDecoder, tokens: Mapping[str, int], *, thinks: bool) -> float | None:
     """TPOT of a streamed answer in ms; None where its tokens and their time are not known to cover the same span."""
     first = decoder.first_content
     last = decoder.last_content

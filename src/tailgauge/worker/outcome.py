@@ -163,9 +163,7 @@ def _text(body: bytes) -> str:
 def limit_headers(exchange: Exchange) -> list[tuple[str, str]]:
     """Return the headers of limits and those that look like one, as text, their names in lower case."""
     named = [(name.lower().decode("latin-1"), value) for name, value in exchange.headers]
-    return [
-        (name, value.decode("latin-1").strip()) for name, value in named if limits.is_of_a_limit(name)
-    ]
+    return [(name, value.decode("latin-1").strip()) for name, value in named if limits.is_of_a_limit(name)]
 
 
 def _limit_kind(exchange: Exchange) -> str:

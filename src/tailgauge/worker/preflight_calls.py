@@ -102,9 +102,7 @@ def _unmarked_engines(scenario: Scenario, attempts: Attempts) -> dict[str, Adapt
     return {target: Adaptation(automatic_cache=name) for target, name in engines.items() if name is not None}
 
 
-def _adapt(
-    attempts: Attempts, adaptations: dict[str, Adaptation], target: str, row: AttemptRow
-) -> bool:
+def _adapt(attempts: Attempts, adaptations: dict[str, Adaptation], target: str, row: AttemptRow) -> bool:
     """Send from now on what a target asks for in its refusal; false where it does not, or was already adapted to."""
     known = adaptations.get(target, Adaptation())
     if row.status not in _REFUSED or known.max_tokens_field is not None:

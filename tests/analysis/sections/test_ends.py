@@ -97,7 +97,9 @@ def test_a_run_too_short_to_fail_names_what_it_saw(report):
     found = report(*[OK] * 5, REFUSED)
 
     assert found.exit_code == Exit.INCONCLUSIVE
-    assert first_line(found).startswith("INCONCLUSIVE  16.7% of the answers were refused: 83.3% of 6 requests")
+    assert first_line(found).startswith(
+        "INCONCLUSIVE  16.7% of the answers were refused: 83.3% of 6 requests"
+    )
 
 
 def test_nothing_but_refusals_is_no_answer_and_no_matter_of_address_or_key(report):
@@ -112,9 +114,7 @@ def test_nothing_but_refusals_is_no_answer_and_no_matter_of_address_or_key(repor
 def test_a_cut_answer_is_complete_and_the_first_line_says_how_many_were_cut(report):
     found = report(*[OK] * 13, *[CUT] * 7)
 
-    assert (
-        first_line(found) == "PASS  100% of 20 requests completed, 35% of them cut"
-    )
+    assert first_line(found) == "PASS  100% of 20 requests completed, 35% of them cut"
     assert (found.report.result.outcome, found.exit_code) == (PASS, Exit.OK)
 
 
@@ -123,7 +123,9 @@ def test_a_cut_answer_counts_in_latencies_and_its_section_says_so(report):
     ttft = next(one for one in found.data["latency"] if one["metric"] == "ttft")
 
     assert (ttft["n"], ttft["percentiles"]["p50"]["value"]) == (80, 100)
-    assert any("50.0% of the complete answers were cut" in note for note in section_of(found, "latency").notes)
+    assert any(
+        "50.0% of the complete answers were cut" in note for note in section_of(found, "latency").notes
+    )
 
 
 @pytest.mark.parametrize("attempt", [REFUSED, FILTERED, ABORTED])
@@ -185,7 +187,12 @@ def test_an_objective_counts_the_ends_that_it_is_about(report, objective, attemp
 
 
 def test_an_overload_inside_a_200_is_in_the_share_of_overloads(report):
-    inside = {"ended": "overloaded", "error_type": "overloaded_error", "error_class": "overloaded", "status": 200}
+    inside = {
+        "ended": "overloaded",
+        "error_type": "overloaded_error",
+        "error_class": "overloaded",
+        "status": 200,
+    }
     with_status = {"ended": "overloaded", "status": 529}
     found = report(*[OK, OK, inside, with_status] * 30, slo={"few": "529_rate < 10%"})
 

@@ -83,7 +83,9 @@ def tools(mixed, tmp_path):
 
 
 def test_the_first_and_the_last_tool_call_of_an_answer_have_their_times(tools):
-    several = {"tool_ready": json.dumps({"call_1": 100_000_000, "call_3": 300_000_000, "call_2": 200_000_000})}
+    several = {
+        "tool_ready": json.dumps({"call_1": 100_000_000, "call_3": 300_000_000, "call_2": 200_000_000})
+    }
     single = {"tool_ready": json.dumps({"call_1": 120_000_000})}
     found = tools(several, single, {}).data["phases"]
 

@@ -54,7 +54,18 @@ def decoded(module: Any, reads: list[bytes], seed: int, stencils: Stencils | Non
         name: repr(value)
         for name, value in vars(decoder).items()
         if name
-        not in {"_stencils", "_stencil", "_has_skimmed", "_splitter", "fresh", "_field", "skim", "_on_event", "usage", "tools"}
+        not in {
+            "_stencils",
+            "_stencil",
+            "_has_skimmed",
+            "_splitter",
+            "fresh",
+            "_field",
+            "skim",
+            "_on_event",
+            "usage",
+            "tools",
+        }
     }
     facts |= {"usage": repr(decoder.usage.largest), "problem": decoder.usage.problem}
     facts |= {"tools": repr(decoder.tools.ready_at_ns)}

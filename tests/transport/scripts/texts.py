@@ -63,7 +63,9 @@ class Pair:
 
     def __init__(self, module: Any, pieces: list[bytes], stencils: Stencils, rng: Random) -> None:
         self.pieces, self.rng = pieces, rng
-        self.decoders = [StreamDecoder(module.on_event, stencils=stencils, protocol=module.name) for _ in range(2)]
+        self.decoders = [
+            StreamDecoder(module.on_event, stencils=stencils, protocol=module.name) for _ in range(2)
+        ]
         self.exchanges = [Counting(self.decoders[0]), Without(self.decoders[1])]
         self.sent_at_ns: list[tuple[int, int]] = []
         self._sockets: list[Any] = []

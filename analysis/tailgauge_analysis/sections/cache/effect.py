@@ -52,7 +52,9 @@ class CacheEffect(Finding):
 
     def __init__(self, calls: pd.DataFrame) -> None:
         of = calls[
-            (calls["stage"] == schema.STEADY) & calls["ended"].isin(schema.COMPLETE) & calls["began_ns"].notna()
+            (calls["stage"] == schema.STEADY)
+            & calls["ended"].isin(schema.COMPLETE)
+            & calls["began_ns"].notna()
         ]
         of = of[of["reader_paused_ns"].isna()]
         y, hit = of["began_ns"].to_numpy(np.float64) / 1e6, of["hit"].to_numpy(np.bool_)

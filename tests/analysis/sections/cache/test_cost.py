@@ -210,7 +210,9 @@ class TestReasonsOfTheTarget:
         return misses(of, causes(of, settings(REAL), set()))
 
     def test_its_reason_comes_first_with_its_own_count_of_tokens(self):
-        found = self.counted((0, 0, 90, {}), (1, 0, 90, TOOLS_CHANGED), (2, 0, 90, TOOLS_CHANGED), (3, 90, 0, {}))
+        found = self.counted(
+            (0, 0, 90, {}), (1, 0, 90, TOOLS_CHANGED), (2, 0, 90, TOOLS_CHANGED), (3, 90, 0, {})
+        )
 
         assert found == [
             Miss("tools_changed", 2, 0, 8192, by_target=True), Miss("first", 1, 0, 100),
@@ -223,7 +225,9 @@ class TestReasonsOfTheTarget:
 
     @pytest.mark.parametrize("reason", ["unavailable", "previous_message_not_found"])
     def test_no_reason_leaves_ours(self, reason):
-        found = self.counted((0, 0, 90, {}), (1, 0, 90, {"cache_miss_reason": reason, "first_difference": 7.0}))
+        found = self.counted(
+            (0, 0, 90, {}), (1, 0, 90, {"cache_miss_reason": reason, "first_difference": 7.0})
+        )
 
         assert [(miss.cause, miss.by_target) for miss in found] == [("unstable", False), ("first", False)]
 
@@ -293,7 +297,9 @@ class TestCost:
             {"type": "compaction", "input_tokens": 1_000_000, "output_tokens": 100_000},
             {"type": "message", "cache_read_input_tokens": 1_000_000, "output_tokens": 0},
         ]
-        plain, listed = (self.of(rows((0, 0, 0, more))) for more in ({}, {"iterations": json.dumps(compaction)}))
+        plain, listed = (
+            self.of(rows((0, 0, 0, more))) for more in ({}, {"iterations": json.dumps(compaction)})
+        )
 
         assert plain.total == Fraction("0.00003") + Fraction("0.000075")
         assert listed.total == 3 + Fraction("1.5") + Fraction("0.3")
@@ -311,7 +317,9 @@ class TestCost:
         double = tuple(2 * rate for rate in self.PRICE.rates)
         price = Price(self.PRICE.since, self.PRICE.rates, tiers=(("priority", double),))
         found = self.of(
-            rows((0, 0, 0, {"service_tier": "priority"}), (1, 0, 0, {"service_tier": "batch"}), (2, 0, 0, {})),
+            rows(
+                (0, 0, 0, {"service_tier": "priority"}), (1, 0, 0, {"service_tier": "batch"}), (2, 0, 0, {})
+            ),
             price=lambda _: price,
         )
         one = self.of(rows((0, 0, 0, {}))).total

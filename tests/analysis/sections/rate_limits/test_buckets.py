@@ -208,7 +208,12 @@ def test_resets_show_that_a_limit_is_per_day():
     "texts",
     [
         [groq(1, "6s"), groq(1, "6s"), groq(2, "12s")],  # too few levels
-        [groq(1, "6s"), groq(30, "2m54s"), groq(60, "2m48s"), groq(90, "2m42s")],  # a window that ends at a time
+        [
+            groq(1, "6s"),
+            groq(30, "2m54s"),
+            groq(60, "2m48s"),
+            groq(90, "2m42s"),
+        ],  # a window that ends at a time
         [groq(1, "4ms"), groq(2, "8ms"), groq(3, "12ms")],  # a minute
         [groq(1, "1s"), groq(2, "1s"), groq(3, "1s")],  # rounded up
         [groq(0, "0s"), groq(1, "soon"), groq(2, "1893456000")],

@@ -194,7 +194,13 @@ def test_headers_alone_bound_the_burst():
 
     assert values["shares"]["refused"]["k"] == 0
     assert bucket["rate"]["value"] == 5.0
-    assert bucket["remaining"] == {"limit": 300.0, "window_s": 60.0, "least": 296.0, "low": 296.0, "high": 296.0}
+    assert bucket["remaining"] == {
+        "limit": 300.0,
+        "window_s": 60.0,
+        "least": 296.0,
+        "low": 296.0,
+        "high": 296.0,
+    }
     assert bucket["burst"]["value"] is None
     assert bucket["burst"]["high"] == 300.0
     assert "never seen empty" in bucket["burst"]["why"]
