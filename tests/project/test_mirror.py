@@ -66,6 +66,7 @@ OTHERS = {
     "docs",
     "end_to_end",
     "extension",
+    "gateways",
     "hostile",
     "many_machines",
     "project",

@@ -519,3 +519,15 @@ def test_ids_that_no_header_can_carry_are_none():
     )
 
     assert (decoder.chunks, ids.last_id) == (3, "7")
+
+
+def test_interleaved_tool_calls_are_complete_with_their_last_piece():
+    feed = Reads(OpenAI.on_event)
+    for index, call_id, text in ((0, "a", '{"q": '), (1, "b", '{"r": '), (0, None, "1}"), (1, None, "2}")):
+        call = {"index": index, "function": {"arguments": text}}
+        if call_id:
+            call |= {"id": call_id, "function": {"name": "f", "arguments": text}}
+        feed.feed(deltas(tool_calls=[call]))
+    decoder = feed.feed(b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}\n\n')
+
+    assert decoder.tools.ready_at_ns == {"a": 1500, "b": 1500}, "only the finish reason shows it"

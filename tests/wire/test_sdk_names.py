@@ -70,7 +70,6 @@ NOT_READ: dict[str, dict[str, str]] = {
         "system_fingerprint": "no figure depends on it",
         "expires_at": "of audio",
         "metadata": "what the request said",
-        "custom": "a tool without a schema, which no traffic offers",
         "annotations": "citations of a search that only the Responses API streams",
     },
 }  # fmt: skip
@@ -79,8 +78,8 @@ IN_THE_COUNT = {
     "audio_tokens", "image_tokens", "text_tokens", "accepted_prediction_tokens", "rejected_prediction_tokens",
     "web_search_requests", "web_fetch_requests",
 }  # fmt: skip
-# Blocks that pass as unknown events.
-PASSED_OVER = {"mcp_tool_listing": "what an MCP server offers: neither content nor tokens of the answer"}
+# Blocks that pass as unknown events, with the reason.
+PASSED_OVER: dict[str, str] = {}
 
 
 def models_of(annotation: Any) -> Iterator[type[BaseModel]]:

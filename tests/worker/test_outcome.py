@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from tailgauge import redaction
 from tailgauge.call import MESSAGE
-from tailgauge.protocols.decoder import StreamError, error_of
+from tailgauge.protocols.decoder import StreamError, ToolCalls, error_of
 from tailgauge.protocols.usage import Usage
 from tailgauge.rows.schema import ENDED_CLASSES, PLUGIN_ERROR
 from tailgauge.worker.outcome import (
@@ -73,6 +73,11 @@ class Decoded:
         usage = Usage(self.protocol)
         usage.count("output_tokens", self.output)
         return usage
+
+    tools: ToolCalls = field(default_factory=ToolCalls)
+
+    def end_of_body(self):
+        """It has come whole."""
 
     def tolerate(self, name):
         self.tolerated.append(name)

@@ -336,7 +336,7 @@ class StreamDecoder:
     def _is_plain(self) -> bool:
         """Whether a content event is no more than a chunk now: no pattern waits for it, and the model is known."""
         waits = self.watching or self._field is not None or self.model is None
-        return not (waits or self.server_blocks or self.finished)
+        return not (waits or self.server_blocks or self.finished or self.tools.count > 1)
 
     def _add(
         self, chars: Iterable[int], arrived: Sequence[int], low: array[int], read_at: Sequence[int],
@@ -465,9 +465,9 @@ class StreamDecoder:
         """Thinking begins, whether or not its content is shown."""
         self.last_thinking = self.stamp()
 
-    def tool(self, key: Any, call_id: Any = None) -> None:
-        """Note a piece of the tool call `key`; a piece of another call means that those before are complete."""
-        self.tools.piece(key, call_id)
+    def tool(self, key: Any, call_id: Any = None, *, has_input: bool = True) -> None:
+        """Note a piece of the tool call `key`; the first piece of another call means that those before are complete."""
+        self.tools.piece(key, call_id, has_input=has_input)
         if self.tools.is_new:
             self._tools_ready(self.tools.others(key))
 
@@ -642,8 +642,7 @@ class ToolCalls:
         self._at_index: dict[Any, tuple[Any, Any]] = {}  # the key of the last call
         self.ready_at_ns: dict[str, int] = {}  # by id
         self.is_new = False  # the last piece began a call
-        self.has_any = False
-        self._begun: set[Any] = set()
+        self._names: dict[Any, str] = {}  # of all calls
 
     def key(self, index: Any, call_id: Any, *, has_name: bool) -> tuple[Any, Any]:
         """Return the key of a piece: a new one where another call begins at an index that was used, or without one."""
@@ -655,14 +654,21 @@ class ToolCalls:
             self._at_index[index] = (index, call_id)
         return self._at_index[index]
 
-    def piece(self, key: Any, call_id: Any) -> None:
-        """Take a piece of a call."""
-        self.is_new = key not in self._begun
-        self.has_any = True
-        if self.is_new and len(self._begun) < MAX_TOOLS:
-            self._begun.add(key)
-            name = call_id if isinstance(call_id, str) else f"#{len(self._begun) - 1}"
-            self.open[key] = shown(name, MAX_NAME)
+    @property
+    def count(self) -> int:
+        """How many calls have begun."""
+        return len(self._names)
+
+    def piece(self, key: Any, call_id: Any, *, has_input: bool) -> None:
+        """Take a piece of a call. More input of one that seemed complete opens it again: calls may be interleaved."""
+        self.is_new = key not in self._names
+        if self.is_new and len(self._names) < MAX_TOOLS:
+            name = call_id if isinstance(call_id, str) else f"#{len(self._names)}"
+            self._names[key] = shown(name, MAX_NAME)
+            self.open[key] = self._names[key]
+        elif has_input and key in self._names and key not in self.open:
+            self.open[key] = self._names[key]
+            self.ready_at_ns.pop(self._names[key], None)
 
     def others(self, key: Any) -> list[Any]:
         """Return the open calls but this one."""

@@ -238,7 +238,7 @@ class OpenAI(WireProtocol):
         if message.get("refusal"):
             decoder.is_refusal = True
         _provider_said(decoder, message.get(_BEHIND_GATEWAY))
-        functions = [call.get("function") or {} for call in message.get("tool_calls") or ()]
+        functions = [_function(call) for call in message.get("tool_calls") or ()]
         inputs = [_arguments(decoder, function) for function in functions]
         texts = [text for kind, text in _parts(decoder, message.get("content")) if kind == _TEXT]
         decoder.whole_content("".join(texts), "".join(inputs))
@@ -440,18 +440,26 @@ def _parts(decoder: StreamDecoder, content: Any) -> Iterator[tuple[int, str]]:
 def _tool_call(decoder: StreamDecoder, call: dict[str, Any]) -> None:
     """Decode a piece of a tool call. Gemini leaves the index out, other gateways give 0 to each call."""
     index = call.get("index")
-    function = call.get("function") or {}
+    function = _function(call)
     call_id = call.get("id")
     if index is None:
         decoder.tolerate(violations.TOOL_WITHOUT_INDEX)
     key = decoder.tools.key(index, call_id, has_name=bool(function.get("name")))
     if decoder.tools.shares_index and index is not None:
         decoder.tolerate(violations.TOOLS_OF_EQUAL_INDEX)
-    decoder.tool(key, call_id)
     arguments = _arguments(decoder, function)
+    decoder.tool(key, call_id, has_input=bool(arguments))
     decoder.content(_TOOL, arguments)
     if index is None and _is_whole(arguments):
         decoder.tool_done(key)
+
+
+def _function(call: dict[str, Any]) -> dict[str, Any]:
+    """Return what is called; a custom tool has an input of any text."""
+    custom = call.get("custom")
+    if custom:
+        return {"name": custom.get("name"), "arguments": custom.get("input")}
+    return call.get("function") or {}
 
 
 def _arguments(decoder: StreamDecoder, function: dict[str, Any]) -> str:

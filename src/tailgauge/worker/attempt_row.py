@@ -166,6 +166,8 @@ def _of_served(row: AttemptRow, decoder: StreamDecoder) -> None:
 def _of_tools(row: AttemptRow, exchange: Exchange, decoder: StreamDecoder) -> None:
     sent_at_ns = exchange.sent_at_ns
     ready = decoder.tools.ready_at_ns
+    if ready:
+        row.tool_ready_at_ns = min(ready.values())
     if ready and sent_at_ns is not None:
         row.tool_ready = json.dumps({call_id: at_ns - sent_at_ns for call_id, at_ns in ready.items()})
 

@@ -124,7 +124,7 @@ def _ended(decoder: StreamDecoder) -> Outcome:
         stop_reason=decoder.stop_reason,
         needs_reason=decoder.kind == MESSAGE and decoder.protocol in vendors.TABLE["ends"],
         # A call of a tool is an answer, also where the tool takes no input.
-        has_content=decoder.has_content or decoder.tools.has_any or decoder.answer is not None,
+        has_content=decoder.has_content or decoder.tools.count > 0 or decoder.answer is not None,
         is_refusal=decoder.is_refusal,
         output_tokens=counts.get("output_tokens") or None,
         characters=decoder.characters,
