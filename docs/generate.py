@@ -382,6 +382,21 @@ def vendor_usage() -> str:
     return table(("protocol", "count", "fields of a usage"), lines)
 
 
+def vendor_cache() -> str:
+    """The lifetimes of marks, and the shortest prefix that each model caches."""
+    cache = vendors.TABLE["cache"]
+    lines = []
+    for protocol in vendors.TABLE["ends"]:
+        lives = ", ".join(f"`{mark}`" for mark in cache[protocol]["lives_s"])
+        lines.append((protocol, f"lifetimes {lives}"))
+        lookback = cache[protocol].get("lookback")
+        lines.append((protocol, f"looks back {lookback} blocks" if lookback else "looks at all blocks"))
+    for row in cache["minimums"]:
+        models = ", ".join(f"`{name}`" for name in row["models"])
+        lines.append((models, f"from {row['tokens']:,} tokens"))
+    return table(("protocol or models", "cache"), lines)
+
+
 def vendor_limits() -> str:
     """The names of headers that tell limits."""
     limits = vendors.TABLE["limits"]
@@ -424,6 +439,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "vendor-ends": vendor_ends,
     "vendor-errors": vendor_errors,
     "vendor-usage": vendor_usage,
+    "vendor-cache": vendor_cache,
     "vendor-limits": vendor_limits,
     "tolerated": _names("name", TOLERATED),
     "protocol-violations": _names("`error_type`", VIOLATIONS),

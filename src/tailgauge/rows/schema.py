@@ -222,9 +222,9 @@ class AttemptRow:
     cache_since_use_ns: Annotated[Int64 | None, "time since this worker last saw a response start that used the readable part of the prompt, or its longest known part"] = None
     cache_writers: Annotated[Int32 | None, "calls of this worker in flight that write one of its marks"] = None
     cache_marks: Annotated[Int16 | None, "cache marks in the prompt"] = None
-    cache_ttl: Annotated[String | None, "lifetime of the marks: 5m or 1h"] = None
+    cache_ttl: Annotated[String | None, "lifetime of the marks, such as 5m or 30m"] = None
     cache_blocks: Annotated[Int32 | None, "blocks from the end of that part to the mark; 20 or more: beyond the lookback"] = None
-    params_hash: Annotated[String | None, "hash of model, thinking and tool choice, which are part of the cache key"] = None
+    params_hash: Annotated[String | None, "hash of model, thinking, tool choice, schema and effort, which are part of the cache key"] = None
     first_difference: Annotated[Int64 | None, "first byte in which the shared part differs from the last one of its number; null if equal or unknown"] = None
     pool_wait_ns: Annotated[Int64 | None, "wait for a connection, including the time to open one; null if there was none"] = None
     last_thinking_at_ns: Annotated[Int64 | None, "last thinking: a non-empty delta, or the start of a block, whose content may be hidden"] = None

@@ -168,7 +168,7 @@ class Crossover(Table):
     threshold: Positive = 0.05
     """smallest change to report: 0.05 is 5%"""
     gateway: bool = False
-    """the second target, of variant B, is a gateway in front of the first: the report says what it adds; keys that [second_target] leaves out are those of [target], but for url, api_key_env and headers"""
+    """the second target, of variant B, is a gateway in front of the first: the report says what it adds; keys that [second_target] leaves out are those of [target], but for url, api_key_env, auth_header and headers"""
 
     @model_validator(mode="after")
     def _two(self) -> Crossover:
