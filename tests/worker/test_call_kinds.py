@@ -59,15 +59,22 @@ def test_anthropic_gets_the_prompt_with_its_marks_where_they_stand(seen):
     assert body(seen, "anthropic system")["system"] == "be kind"
 
 
-def test_openai_gets_the_prompt_without_marks_and_the_system_as_a_message(seen):
+def test_openai_gets_the_prompt_with_breakpoints_but_not_behind_tools_and_the_system_as_a_message(seen):
+    def text(printed, **mark):
+        block = {"type": "text", "text": printed}
+        return {**block, "prompt_cache_breakpoint": {"mode": "explicit", **mark}} if mark else block
+
     asked = body(seen, "openai conversation")
+    short = {"type": "text", "text": "its answer", "prompt_cache_breakpoint": {"mode": "explicit"}}
 
     assert asked["messages"] == [
-        {"role": "system", "content": "be kind\n\nbe brief"},
+        {"role": "system", "content": [text("be kind"), text("be brief", ttl="12h")]},
         {"role": "user", "content": "an example"},
-        {"role": "assistant", "content": "its answer"},
-        {"role": "user", "content": "first part\n\nsecond part"},
+        {"role": "assistant", "content": [short]},
+        {"role": "user", "content": [text("first part"), {**short, "text": "second part"}]},
     ]
+    assert asked["prompt_cache_options"] == {"mode": "explicit"}
+    assert body(seen, "openai system")["messages"][0] == {"role": "system", "content": "be kind"}
     assert [tool["function"]["name"] for tool in asked["tools"]] == ["look", "act"]
     assert "cache_control" not in json.dumps(asked)
 

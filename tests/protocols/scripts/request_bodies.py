@@ -54,7 +54,7 @@ class Sender(Capture):
 
 
 def prompts() -> Iterator[Prompt]:
-    """Prompts of every form: with and without system, tools, several turns, marks of both lives."""
+    """Prompts of every form: with and without system, tools, several turns, marks, and those of the request itself."""
     for number, (system, tools, turns, ttl) in enumerate(
         product((0, 1, 2), (0, 2), (1, 3), (None, "5m", "1h"))
     ):
@@ -66,17 +66,20 @@ def prompts() -> Iterator[Prompt]:
             ),
             tuple(Part(f"system {number}", ttl if k else None) for k in range(system)),
             tuple(Tool(f"tool_{k}", f"use {number}", SCHEMA, ttl if k else None) for k in range(tools)),
+            automatic=ttl if number % 5 == 0 else None,
+            cache_key=f"key {number}" if number % 3 == 0 else None,
         )
 
 
 def calls() -> Iterator[Call]:
     """Every kind of message, each form several times with other words and sizes."""
-    for prompt in prompts():
+    for number, prompt in enumerate(prompts()):
         for stream, thinking, schema, model in product(
             (True, False), ("off", "adaptive", "enabled"), (None, SCHEMA), (None, "other")
         ):
             yield Call(prompt, 7 + len(prompt.messages), model=model, stream=stream, thinking=thinking,
-                       thinking_tokens=2048 * (thinking == "enabled"), use_tool=bool(prompt.tools), schema=schema)  # fmt: skip
+                       thinking_tokens=2048 * (thinking == "enabled"), use_tool=bool(prompt.tools), schema=schema,
+                       previous_message_id=(None, "", "msg_1")[number % 3])  # fmt: skip
 
 
 def compared(target: Target, asked: list[Call]) -> dict[str, Any]:

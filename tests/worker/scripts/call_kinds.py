@@ -38,15 +38,22 @@ TOOLS = (
     Tool("look", "Looks.", '{"type":"object","properties":{"at":{"type":"string"}}}'),
     Tool("act", "Acts.", '{"type":"object"}', ttl="1h"),
 )
-TALK = Prompt(
-    (
-        Message(USER, (Part("an example"),)),
-        Message(ASSISTANT, (Part("its answer", ttl="5m"),)),
-        Message(USER, (Part("first part"), Part("second part", ttl="5m"))),
-    ),
-    system=(Part("be kind"), Part("be brief", ttl="1h")),
-    tools=TOOLS,
-)
+
+
+def talk(short: str, long: str) -> Prompt:
+    """A conversation with marks of a protocol's lives."""
+    return Prompt(
+        (
+            Message(USER, (Part("an example"),)),
+            Message(ASSISTANT, (Part("its answer", ttl=short),)),
+            Message(USER, (Part("first part"), Part("second part", ttl=short))),
+        ),
+        system=(Part("be kind"), Part("be brief", ttl=long)),
+        tools=TOOLS,
+    )
+
+
+TALK = talk("5m", "1h")
 CALLS = {
     "plain": Call(PLAIN, 7),
     "another model": Call(PLAIN, 7, model="other"),
@@ -59,6 +66,7 @@ CALLS = {
     "whole": Call(PLAIN, 7, stream=False),
     "whole with a tool": Call(Prompt(PLAIN.messages, tools=TOOLS[:1]), 40, stream=False, use_tool=True, keep_text=True),
 }  # fmt: skip
+OF_OPENAI = {**CALLS, "conversation": Call(talk("30m", "12h"), 40)}
 PRE_WARM = Call(Prompt(PLAIN.messages, system=(Part("be kind", ttl="5m"),)), 0, stream=False)
 
 
@@ -87,7 +95,7 @@ def bodies() -> Any:
     server, out = recording(), {}
     for protocol in ("anthropic", "openai"):
         requested_from = endpoint(server.url, protocol)
-        for name, call in CALLS.items():
+        for name, call in (OF_OPENAI if protocol == "openai" else CALLS).items():
             made(requested_from, call)
             out[f"{protocol} {name}"] = seen(server)
     requested_from = endpoint(server.url)
@@ -121,7 +129,7 @@ def accepted() -> Any:
         url, out = started.url, {}
         for protocol in ("anthropic", "openai"):
             requested_from = endpoint(url, protocol)
-            for name, call in CALLS.items():
+            for name, call in (OF_OPENAI if protocol == "openai" else CALLS).items():
                 out[f"{protocol} {name}"] = made(
                     requested_from, replace(call, keep_text=True, watch_field=True)
                 )
