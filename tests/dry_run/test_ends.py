@@ -80,7 +80,7 @@ def test_spelled_answers_have_the_times_of_plain_ones():
 
 
 def waits(**limits):
-    """Seconds that each refused call is told to wait."""
+    """Seconds that each refused call has to wait."""
     kept = run({"limits": {"rpm": 60, "burst": 10, **limits}})
     refused = [row for row in kept.attempts if row.ended == "rate_limited"]
     assert len(refused) > 50

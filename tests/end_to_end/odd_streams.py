@@ -101,27 +101,27 @@ def stream(*events: bytes, header: bytes = b"") -> list[Piece]:
 def answers(protocol: Protocol, key: str) -> list[list[Piece]]:
     """The answers in their order; `key` is that of the request."""
     opening, word, closing = protocol.opening(), protocol.word, protocol.closing
-    words = [word(f"word{number} ") for number in range(6)]
-    fair = [opening, *words, *closing(protocol.ok_reason)]
+    text_pieces = [word(f"word{number} ") for number in range(6)]
+    fair = [opening, *text_pieces, *closing(protocol.ok_reason)]
     euro = chunk(word("€"))
     split = euro.index("€".encode()) + 1
     at_once = HEAD + b"x-many: 1\r\n\r\n" + b"".join(map(chunk, fair)) + END
     return [
         [*stream(*fair), END],
-        [*stream(opening, *words, *closing(protocol.filtered), header=b"x-a: 1\r\n"), END],
-        [*stream(opening, *words, *closing("length"), header=b"x-ab: 1\r\n"), END],
+        [*stream(opening, *text_pieces, *closing(protocol.filtered), header=b"x-a: 1\r\n"), END],
+        [*stream(opening, *text_pieces, *closing("length"), header=b"x-ab: 1\r\n"), END],
         [*stream(protocol.error("overloaded_error")), END],
-        [*stream(opening, *words, protocol.error("api_error")), END],
-        [*stream(opening, *words[:3]), b""],
-        [*stream(opening, *words[:4]), RESET],
-        [*stream(opening, *words[:5]), HOLD],
+        [*stream(opening, *text_pieces, protocol.error("api_error")), END],
+        [*stream(opening, *text_pieces[:3]), b""],
+        [*stream(opening, *text_pieces[:4]), RESET],
+        [*stream(opening, *text_pieces[:5]), HOLD],
         [whole(429, {"error": {"type": "rate_limit_error", "message": "slow"}}, b"retry-after: 7")],
         [whole(500, {"error": {"type": "api_error", "message": f"sent {key}"}}, f"x-echo: {key}".encode())],
         [at_once],
-        [*stream(opening, *words)[:-1], euro[:split], euro[split:], *map(chunk, closing(protocol.ok_reason)), END],
+        [*stream(opening, *text_pieces)[:-1], euro[:split], euro[split:], *map(chunk, closing(protocol.ok_reason)), END],
         [*stream(opening, word(key[:9]), word(key[9:19]), word(key[19:]), *closing(protocol.ok_reason)), END],
-        [*stream(opening, *words), chunk(b"data: {broken\n\n"), END],
-        [*stream(opening, *words), b"zzz\r\n", HOLD],
+        [*stream(opening, *text_pieces), chunk(b"data: {broken\n\n"), END],
+        [*stream(opening, *text_pieces), b"zzz\r\n", HOLD],
         [b"SSH-2.0-OpenSSH_9.9\r\n\r\n", b""],
         [*stream(*fair, header=b"x-abc: 1\r\n"), END],
     ]  # fmt: skip

@@ -190,13 +190,13 @@ def test_no_secret_and_no_request_is_in_the_file(replayed: Replayed) -> None:
         assert "4711" not in text
         assert "max_tokens" not in text
         assert echoes.kept(replayed.key, text) == []
-        joined = "".join(words(text))
+        joined = "".join(text_pieces(text))
         assert echoes.kept(replayed.key, joined) == []
     for text in everything(replayed.first):
         assert echoes.kept(replayed.key, text.partition("* plotly.js (")[0]) == [], text[:200]
 
 
-def words(text: str) -> Iterator[str]:
+def text_pieces(text: str) -> Iterator[str]:
     """The content of every event, as a reader would join it."""
     for line in text.splitlines():
         for data in str(json.loads(line).get("text", "")).splitlines():

@@ -93,10 +93,10 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Runs:
         path.write_text(SCENARIO.replace("PROTOCOL", protocol), encoding="utf-8")
         files.append(str(path))
     found: Runs = {}
-    for way, options in (("real", ()), ("dry", ("--dry-run",))):
-        reports, _ = run_scenarios(files, "--seed=3", *options, out=folder / way, timeout_s=120)
+    for form, options in (("real", ()), ("dry", ("--dry-run",))):
+        reports, _ = run_scenarios(files, "--seed=3", *options, out=folder / form, timeout_s=120)
         for protocol, report in zip(protocols, reports, strict=True):
-            found[protocol, way] = RunData(Path(report["run_dir"]))
+            found[protocol, form] = RunData(Path(report["run_dir"]))
     return found
 
 
@@ -117,10 +117,10 @@ def expected_class(call: Any) -> str:
 
 
 @pytest.mark.parametrize("protocol", ["anthropic", "openai"])
-@pytest.mark.parametrize("way", ["real", "dry"])
-def test_every_call_has_the_class_that_the_server_log_gives_it(runs: Runs, protocol: str, way: str) -> None:
-    attempts = rows(runs[protocol, way], "attempts")
-    log = rows(runs[protocol, way], "target")
+@pytest.mark.parametrize("form", ["real", "dry"])
+def test_every_call_has_the_class_that_the_server_log_gives_it(runs: Runs, protocol: str, form: str) -> None:
+    attempts = rows(runs[protocol, form], "attempts")
+    log = rows(runs[protocol, form], "target")
     expected = [expected_class(call) for call in log.itertuples()]
 
     assert len(set(expected)) == 9
@@ -129,12 +129,12 @@ def test_every_call_has_the_class_that_the_server_log_gives_it(runs: Runs, proto
 
 @pytest.mark.parametrize("protocol", ["anthropic", "openai"])
 def test_a_dry_run_has_what_the_real_one_has(runs: Runs, protocol: str) -> None:
-    real, dry = (rows(runs[protocol, way], "attempts") for way in ("real", "dry"))
+    real, dry = (rows(runs[protocol, form], "attempts") for form in ("real", "dry"))
 
     assert real.index.equals(dry.index)
     for column in EQUAL:
         pd.testing.assert_series_equal(real[column], dry[column], check_dtype=False, obj=column)
-    sent, dry_sent = (rows(runs[protocol, way], "target") for way in ("real", "dry"))
+    sent, dry_sent = (rows(runs[protocol, form], "target") for form in ("real", "dry"))
     for column in SENT:
         pd.testing.assert_series_equal(sent[column], dry_sent[column], check_dtype=False, obj=column)
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
-from end_to_end.typed_app import BROKEN_AFTER, ENDS, WORDS, serving
+from end_to_end.typed_app import BROKEN_AFTER, ENDS, TEXT_PIECES, serving
 from run_folders.run_data import assert_conserved
 from starting.command import Finished, Running
 from starting.programs import TAILGAUGE
@@ -94,7 +94,7 @@ def only(rows: pd.DataFrame, *columns: str) -> tuple[object, ...]:
 def test_a_fastapi_answer_is_ok_with_its_phases(judged: Judged) -> None:
     rows = judged.attempts("fastapi")["ok"]
 
-    assert only(rows, "ended", "chunks") == ("ok", len(WORDS))
+    assert only(rows, "ended", "chunks") == ("ok", len(TEXT_PIECES))
     for phases in rows.phases:
         times = json.loads(phases)
         assert list(times) == ["retrieval", "generation"]
@@ -126,7 +126,7 @@ def test_a_stream_that_just_stops_is_truncated(judged: Judged, scenario: str) ->
 def test_an_ai_sdk_stream_is_judged(judged: Judged) -> None:
     rows = judged.attempts("ai-sdk")
 
-    assert only(rows["ok"], "ended", "chunks", "citations") == ("ok", len(WORDS), 1)
+    assert only(rows["ok"], "ended", "chunks", "citations") == ("ok", len(TEXT_PIECES), 1)
     assert list(json.loads(rows["ok"].phases.iloc[0])) == ["tool-input-start"]
     for end, chunks in (("broken", BROKEN_AFTER), ("busy", 0)):
         assert only(rows[end], "ended", "error_type", "error_body", "chunks") == (
@@ -137,7 +137,7 @@ def test_an_ai_sdk_stream_is_judged(judged: Judged) -> None:
 def test_a_langserve_stream_is_judged(judged: Judged) -> None:
     rows = judged.attempts("langserve")
 
-    assert only(rows["ok"], "ended", "chunks") == ("ok", len(WORDS))
+    assert only(rows["ok"], "ended", "chunks") == ("ok", len(TEXT_PIECES))
     for end, ended in (("broken", "stream_error"), ("busy", "server_error")):
         assert only(rows[end], "ended", "error_class", "error_type", "error_body") == (
             ended, "server_error", "500", "Internal Server Error",

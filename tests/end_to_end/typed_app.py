@@ -16,7 +16,7 @@ from typing import Any
 
 from aiohttp import web
 
-WORDS = tuple(f"word{number} " for number in range(10))
+TEXT_PIECES = tuple(f"word{number} " for number in range(10))
 BROKEN_AFTER = 5  # words
 GAP_S = 0.01
 ENDS = ("ok", "broken", "busy", "cut")  # of the arrivals 0, 1, 2, 3; then again
@@ -34,8 +34,8 @@ async def chat_stream(end: str) -> Frames:
     yield typed("status", name="retrieval")
     await asyncio.sleep(GAP_S)
     yield typed("status", name="generation")
-    words = {"busy": 0, "broken": BROKEN_AFTER, "cut": BROKEN_AFTER}.get(end, len(WORDS))
-    for word in WORDS[:words]:
+    text_pieces = {"busy": 0, "broken": BROKEN_AFTER, "cut": BROKEN_AFTER}.get(end, len(TEXT_PIECES))
+    for word in TEXT_PIECES[:text_pieces]:
         await asyncio.sleep(GAP_S)
         yield typed("text", text=word)
     if end == "cut":
@@ -55,8 +55,8 @@ async def ui_messages(end: str) -> Frames:
     parts += [{"type": "tool-input-start", "toolCallId": "c", "toolName": "search"}]
     parts += [{"type": "source-url", "sourceId": "s", "url": "https://example.org"}]
     parts += [{"type": "text-start", "id": "t"}]
-    words = {"busy": 0, "broken": BROKEN_AFTER, "cut": BROKEN_AFTER}.get(end, len(WORDS))
-    parts += [{"type": "text-delta", "id": "t", "delta": word} for word in WORDS[:words]]
+    text_pieces = {"busy": 0, "broken": BROKEN_AFTER, "cut": BROKEN_AFTER}.get(end, len(TEXT_PIECES))
+    parts += [{"type": "text-delta", "id": "t", "delta": word} for word in TEXT_PIECES[:text_pieces]]
     if end in {"broken", "busy"}:
         parts += [{"type": "error", "errorText": "An error occurred."}]
     if end == "ok":
@@ -71,8 +71,8 @@ async def ui_messages(end: str) -> Frames:
 async def langserve(end: str) -> Frames:
     """Yield what LangServe's route sends: line ends of two characters, and an end without data."""
     yield b'event: metadata\r\ndata: {"run_id": "7"}\r\n\r\n'
-    words = {"busy": 0, "broken": BROKEN_AFTER, "cut": BROKEN_AFTER}.get(end, len(WORDS))
-    for word in WORDS[:words]:
+    text_pieces = {"busy": 0, "broken": BROKEN_AFTER, "cut": BROKEN_AFTER}.get(end, len(TEXT_PIECES))
+    for word in TEXT_PIECES[:text_pieces]:
         await asyncio.sleep(GAP_S)
         yield f"event: data\r\ndata: {json.dumps(word)}\r\n\r\n".encode()
     if end == "ok":

@@ -10,10 +10,10 @@ from tailgauge.protocols.custom_sse import SseSettings
 from tailgauge.protocols.table import Target
 from tailgauge.protocols.target import Capture, Endpoint
 
-FOREIGN = "http://127.0.0.1:8123"
+ELSEWHERE = "http://127.0.0.1:8123"
 PROVIDERS = {"anthropic": "https://api.anthropic.com", "openai": "https://api.openai.com/v1"}
 KEYS = ("authorization", "x-api-key", "api-key", "proxy-authorization")
-OWN = {"env": "MY_KEY"}
+CUSTOM = {"env": "MY_KEY"}
 
 
 @pytest.fixture(autouse=True)
@@ -25,7 +25,7 @@ def environment(monkeypatch):
     monkeypatch.setenv("MY_KEY", "key-of-mine")
 
 
-def authorized(protocol: str, url: str = FOREIGN, **target) -> dict[str, str]:
+def authorized(protocol: str, url: str = ELSEWHERE, **target) -> dict[str, str]:
     """The headers that authorize, as sent by the SDK and, where there is one, by the template of it."""
     if protocol == "sse":
         target["sse"] = SseSettings(body={"q": "{prompt}"})
@@ -84,17 +84,17 @@ def test_at_the_provider_the_key_goes_out_as_the_sdk_sends_it(protocol):
 
 
 @pytest.mark.parametrize("protocol", ["anthropic", "openai"])
-@pytest.mark.parametrize("url", ["foreign", "provider"])
+@pytest.mark.parametrize("url", ["elsewhere", "provider"])
 @pytest.mark.parametrize("header", ["api-key", "x-api-key", "Proxy-Authorization"])
 def test_headers_that_authorize_are_alone(protocol, url, header):
     """Azure fails on a second authorization; and no key of the provider's is needed then."""
-    where = FOREIGN if url == "foreign" else PROVIDERS[protocol]
+    where = ELSEWHERE if url == "elsewhere" else PROVIDERS[protocol]
 
-    assert authorized(protocol, where, headers={header: OWN}) == {header.lower(): "key-of-mine"}
+    assert authorized(protocol, where, headers={header: CUSTOM}) == {header.lower(): "key-of-mine"}
 
 
 def test_an_authorization_of_ones_own_has_its_scheme():
-    assert authorized("openai", headers={"authorization": OWN}) == {"authorization": "Bearer key-of-mine"}
+    assert authorized("openai", headers={"authorization": CUSTOM}) == {"authorization": "Bearer key-of-mine"}
 
 
 @pytest.mark.parametrize(
@@ -108,14 +108,14 @@ def test_an_authorization_of_ones_own_has_its_scheme():
         ({"auth_header": "", "api_key_env": "MY_KEY"}, "at least 1 character"),
         ({"auth_header": "host", "api_key_env": "MY_KEY"}, "the transport sets it: leave it out"),
         (
-            {"auth_header": "Api-Key", "api_key_env": "MY_KEY", "headers": {"api-key": OWN}},
+            {"auth_header": "Api-Key", "api_key_env": "MY_KEY", "headers": {"api-key": CUSTOM}},
             "headers.api-key: auth_header puts the key there: leave out one of them",
         ),
     ],
 )
 def test_what_cannot_be_is_refused(target, expected):
     with pytest.raises(ValidationError) as refused:
-        Target(protocol="openai", url=FOREIGN, **target)
+        Target(protocol="openai", url=ELSEWHERE, **target)
 
     assert expected in str(refused.value)
 
@@ -165,6 +165,6 @@ def test_addresses_that_only_look_like_them_are_not(protocol, url):
 @pytest.mark.parametrize("protocol", ["anthropic", "sse"])
 def test_only_chat_completions_have_two_names_for_the_limit(protocol):
     with pytest.raises(ValidationError) as refused:
-        Target(protocol=protocol, url=FOREIGN, max_tokens_field="max_completion_tokens")
+        Target(protocol=protocol, url=ELSEWHERE, max_tokens_field="max_completion_tokens")
 
     assert f"max_tokens_field: does not apply with protocol = '{protocol}'" in str(refused.value)

@@ -1,4 +1,4 @@
-"""Cache marks as they are sent: the same places on both protocols, in the words of each; the SDKs' own types are the oracle."""
+"""Cache marks as they are sent: the same places on both protocols, in the fields of each; the SDKs' own types are the oracle."""
 
 from __future__ import annotations
 

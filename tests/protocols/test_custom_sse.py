@@ -26,7 +26,7 @@ AI_SDK = {
 }
 # LangServe ends an answer by an event without data.
 LANGSERVE = {"content": {"event": "data", "encoding": "json"}, "end": {"event": "end"}}
-WORDS = ("one ", "two ", "three ", "four ", "five ")
+TEXT_PIECES = ("one ", "two ", "three ", "four ", "five ")
 
 
 def typed(kind, **values):
@@ -51,11 +51,11 @@ def failure(decoder):
 
 
 DONE = b"data: [DONE]\n\n"
-SPOKEN = [typed("text", text=word) for word in WORDS]
+TYPED = [typed("text", text=word) for word in TEXT_PIECES]
 
 
 def test_a_fastapi_answer_is_complete_with_its_text_and_phases():
-    decoder = decoded(FASTAPI, typed("start"), *SPOKEN, typed("done"), DONE)
+    decoder = decoded(FASTAPI, typed("start"), *TYPED, typed("done"), DONE)
 
     assert failure(decoder) is None
     assert (decoder.text, decoder.chunks, decoder.finished) == ("one two three four five ", 5, True)
@@ -65,7 +65,7 @@ def test_a_fastapi_answer_is_complete_with_its_text_and_phases():
 
 def test_a_fastapi_error_after_five_words_breaks_the_stream_and_keeps_its_code():
     error = typed("error", code=529, message="The AI service encountered an error. Please try again.")
-    decoder = decoded(FASTAPI, typed("start"), *SPOKEN, error, DONE)
+    decoder = decoded(FASTAPI, typed("start"), *TYPED, error, DONE)
 
     assert failure(decoder) == (
         "stream_error",
@@ -94,7 +94,7 @@ def test_a_fastapi_error_before_content_has_the_class_of_its_status(code, ended)
 
 
 def test_a_cancelled_fastapi_stream_has_no_end():
-    decoder = decoded(FASTAPI, typed("start"), *SPOKEN, typed("cancelled"))
+    decoder = decoded(FASTAPI, typed("start"), *TYPED, typed("cancelled"))
 
     assert failure(decoder) is None
     assert not decoder.finished
@@ -111,7 +111,7 @@ def test_an_ai_sdk_answer_is_complete():
         typed("tool-output-error", toolCallId="c", errorText="no index"),
         typed("source-url", sourceId="s", url="https://example.org"),
         typed("text-start", id="t"),
-        *(typed("text-delta", id="t", delta=word) for word in WORDS),
+        *(typed("text-delta", id="t", delta=word) for word in TEXT_PIECES),
         typed("text-end", id="t"),
         typed("finish-step"),
         typed("finish", finishReason="stop"),
@@ -125,11 +125,11 @@ def test_an_ai_sdk_answer_is_complete():
 
 @pytest.mark.parametrize("settings", [AI_SDK, {"content": AI_SDK["content"]}])
 def test_an_ai_sdk_error_is_one_with_and_without_a_table_for_it(settings):
-    words = [typed("text-delta", id="t", delta=word) for word in WORDS]
+    text_pieces = [typed("text-delta", id="t", delta=word) for word in TEXT_PIECES]
     decoder = decoded(
         settings,
         typed("start"),
-        *words,
+        *text_pieces,
         typed("error", errorText="An error occurred."),
         typed("finish"),
         DONE,
@@ -159,11 +159,11 @@ def test_a_langserve_answer_ends_by_an_event_without_data():
 
 
 @pytest.mark.parametrize(
-    ("words", "ended"), [((), "server_error"), ((b'event: data\r\ndata: "a"\r\n\r\n',), "stream_error")]
+    ("text_pieces", "ended"), [((), "server_error"), ((b'event: data\r\ndata: "a"\r\n\r\n',), "stream_error")]
 )
-def test_a_langserve_error_has_its_status(words, ended):
+def test_a_langserve_error_has_its_status(text_pieces, ended):
     message = '{"status_code": 500, "message": "Internal Server Error"}'
-    decoder = decoded(LANGSERVE, *words, f"event: error\r\ndata: {message}\r\n\r\n".encode())
+    decoder = decoded(LANGSERVE, *text_pieces, f"event: error\r\ndata: {message}\r\n\r\n".encode())
 
     assert failure(decoder) == (ended, "server_error", "500", "Internal Server Error")
     assert not decoder.finished
@@ -340,7 +340,7 @@ def test_data_that_is_no_json_is_named_where_content_is_read_from_json():
 
 
 def test_other_events_need_no_json():
-    decoder = decoded(FASTAPI, b"event: ping\ndata: now\n\n", b"data: \n\n", *SPOKEN, DONE)
+    decoder = decoded(FASTAPI, b"event: ping\ndata: now\n\n", b"data: \n\n", *TYPED, DONE)
 
     assert failure(decoder) is None
 

@@ -103,7 +103,7 @@ def line(**values: object) -> str:
         ([FIRST, READ, line(end="closed", at_ms=9, left_out_bytes=-1)], ":3: left_out_bytes: expected"),
     ],
 )  # fmt: skip
-def test_a_damaged_or_foreign_file_is_refused_by_its_line(
+def test_a_damaged_file_or_another_one_is_refused_by_its_line(
     tmp_path: Path, lines: list[str], expected: str
 ) -> None:
     path = tmp_path / "answers.jsonl"

@@ -1,4 +1,4 @@
-"""What the endpoint can be told to do is in its page of the documentation."""
+"""Every setting of the endpoint is in its page of the documentation."""
 
 from __future__ import annotations
 

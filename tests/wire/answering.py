@@ -22,7 +22,7 @@ GAP_S = 0.002
 
 
 @dataclass(frozen=True)
-class Seen:
+class Received:
     """A request as it came. `number`: of the calls of its model, without the preflight; `key`: the same for all attempts."""
 
     model: str
@@ -44,7 +44,7 @@ class Answer:
     closes_after_s: float | None = None
 
 
-Answering = Callable[[Seen], Answer]
+Answering = Callable[[Received], Answer]
 
 
 def stream(*events: bytes, headers: Mapping[str, str] | None = None, **more: Any) -> Answer:
@@ -73,7 +73,7 @@ class Target:
     """Listens on loopback; `answers` by model, `like_all`: models whose preflight is answered like every call."""
 
     def __init__(self, protocol: str, answers: Mapping[str, Answering], like_all: frozenset[str]) -> None:
-        self.seen: list[Seen] = []
+        self.seen: list[Received] = []
         self._protocol = protocol
         self._answers = answers
         self._like_all = like_all
@@ -86,7 +86,7 @@ class Target:
     def close(self) -> None:
         self._listener.close()
 
-    def of(self, model: str) -> list[Seen]:
+    def of(self, model: str) -> list[Received]:
         """Return the requests of a model, without the preflight."""
         return [seen for seen in self.seen if seen.model == model and not seen.is_preflight]
 
@@ -116,7 +116,7 @@ class Target:
             return stream(*good(self._protocol))
         return self._answers[seen.model](seen)
 
-    def _note(self, head: str, tree: dict[str, Any]) -> Seen:
+    def _note(self, head: str, tree: dict[str, Any]) -> Received:
         call_id = re.search(r"(?im)^x-client-request-id: (\S+)", head)
         assert call_id is not None
         *key, attempt = call_id[1].split("/")
@@ -124,7 +124,7 @@ class Target:
         with self._lock:
             number = self._counts[tree["model"]]
             self._counts[tree["model"]] += not is_preflight
-        seen = Seen(tree["model"], number, int(attempt), "/".join(key), is_preflight, time.monotonic(), tree)
+        seen = Received(tree["model"], number, int(attempt), "/".join(key), is_preflight, time.monotonic(), tree)
         self.seen.append(seen)
         return seen
 

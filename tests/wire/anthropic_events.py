@@ -63,8 +63,8 @@ class Messages(Draft):
         self.has_fallback = False
         self.is_explained = False  # tokens beyond those requested
         self.index = 0
-        self.usage_way = self.choose(USAGES)
-        self.notes.add(f"usage:{self.usage_way}")
+        self.usage_form = self.choose(USAGES)
+        self.notes.add(f"usage:{self.usage_form}")
         self.input_counts: dict[str, int] = {}
 
     def event(self, kind: str, tree: Tree, **brings: Any) -> None:
@@ -89,7 +89,7 @@ class Messages(Draft):
         self.index += 1
 
     def text(self) -> None:
-        first = self.words() if self.chance(0.08, "content_in_start") else ""
+        first = self.pieces_of_text() if self.chance(0.08, "content_in_start") else ""
         self.start({"type": "text", "text": first}, text=first)
         for _ in range(self.rng.randint(0 if first else 1, 8)):
             if self.rng.random() < 0.04:
@@ -98,16 +98,16 @@ class Messages(Draft):
                 citation = {"type": "char_location", "cited_text": "x", "document_index": 0, "document_title": None,
                             "start_char_index": 0, "end_char_index": 1, "file_id": None}  # fmt: skip
                 self.delta("citations_delta", "citation", citation)
-            piece = self.words()
+            piece = self.pieces_of_text()
             self.delta("text_delta", "text", piece, text=piece)
         self.stop()
 
     def thinking(self) -> None:
-        first = self.words() if self.chance(0.08, "content_in_start") else ""
+        first = self.pieces_of_text() if self.chance(0.08, "content_in_start") else ""
         block = {"type": "thinking", "thinking": first, "signature": ""}
         self.start(block, thinking=first, has_hidden_thinking=True)
         for _ in range(self.rng.randint(0, 5)):
-            piece = self.words()
+            piece = self.pieces_of_text()
             self.delta("thinking_delta", "thinking", piece, thinking=piece)
         self.delta("signature_delta", "signature", "EqQB", has_hidden_thinking=True)
         self.stop()
@@ -118,18 +118,18 @@ class Messages(Draft):
 
     def tool(self) -> None:
         block = {"type": "tool_use", "id": f"toolu_{self.index}", "name": "look_up", "input": {}}
-        way = self.choose({"pieces": 6, "in_start": 1, "without_input": 1})
-        value = {} if way == "without_input" else self.arguments()
+        form = self.choose({"pieces": 6, "in_start": 1, "without_input": 1})
+        value = {} if form == "without_input" else self.arguments()
         self.tool_inputs.append(value)
-        if way == "in_start":
+        if form == "in_start":
             self.notes.add("tool_input_in_start")
             self.start({**block, "input": value}, tool_input=json.dumps(value), has_tool_call=True)
         else:
             self.start(block, has_tool_call=True)
             self.delta("input_json_delta", "partial_json", "")
-        if way == "without_input":
+        if form == "without_input":
             self.notes.add("tool_without_input")
-        if way == "pieces":
+        if form == "pieces":
             for piece in self.pieces(self.style.json(value)):
                 self.delta("input_json_delta", "partial_json", piece, tool_input=piece)
         self.stop()
@@ -180,7 +180,7 @@ class Messages(Draft):
             counts["cache_creation_input_tokens"] = self.rng.choice([0, 340])
         if self.chance(0.02, "input_beyond"):
             counts["input_tokens"] = 2 * MOST_INPUT
-        if self.usage_way == "zero_input":
+        if self.usage_form == "zero_input":
             counts = dict.fromkeys(counts, 0)
         output = self.output_tokens()
         if self.chance(0.02, "output_beyond"):
@@ -192,7 +192,7 @@ class Messages(Draft):
             "id": "msg_1", "type": "message", "role": "assistant", "model": "claude-x", "content": [], "stop_reason": None,
             "stop_sequence": None,
         }  # fmt: skip
-        match self.usage_way:
+        match self.usage_form:
             case "start_missing":
                 pass
             case "start_zero":
@@ -228,7 +228,7 @@ class Messages(Draft):
         """Add the message_delta, with the counts that the way of the usage has there."""
         usage: Any = {"output_tokens": output}
         known = True
-        match self.usage_way:
+        match self.usage_form:
             case "delta_full" | "start_zero" | "start_missing":
                 usage |= counts
             case "delta_zero":
@@ -251,14 +251,14 @@ class Messages(Draft):
                 {"type": "message", "model": "claude-x", "input_tokens": 1, "output_tokens": 9},
                 {"type": "fallback_message", "model": "claude-y", "input_tokens": 1, "output_tokens": output},
             ]
-        if known and self.usage_way not in {"malformed", "zero_output"} and self.rng.random() < 0.1:
+        if known and self.usage_form not in {"malformed", "zero_output"} and self.rng.random() < 0.1:
             thought = self.rng.randint(0, output)
             usage["output_tokens_details"] = {"thinking_tokens": thought}
             self.tokens["thinking_tokens"] = thought
         stop = self.reason()
         delta = {"stop_reason": None if stop is None else stop.reason, "stop_sequence": None}
         tree: Tree = {"delta": delta, "usage": usage}
-        if self.usage_way == "delta_missing":
+        if self.usage_form == "delta_missing":
             del tree["usage"]
         if self.chance(0.02, "no_delta"):
             self.event("message_delta", {"usage": usage or {}})
@@ -273,20 +273,20 @@ class Messages(Draft):
 
     def know(self, counts: Tree, output: int | None) -> None:
         """Note what is known of the counts."""
-        if self.usage_way == "malformed":
+        if self.usage_form == "malformed":
             self.tokens = {}
             return
-        if output is not None and self.usage_way != "zero_output":
+        if output is not None and self.usage_form != "zero_output":
             self.tokens["output_tokens"] = output
             thought = self.tokens.get("thinking_tokens", 0)
             if output - thought > self.plan.max_tokens and not self.is_explained:
                 self.marks.add("output")
-        if self.usage_way == "zero_output":
+        if self.usage_form == "zero_output":
             self.marks.discard("output")
         # Content without a token cannot be: the count is no count.
-        if self.usage_way == "zero_output" and not self.has_content():
+        if self.usage_form == "zero_output" and not self.has_content():
             self.tokens["output_tokens"] = 0
-        if self.usage_way == "zero_input":
+        if self.usage_form == "zero_input":
             self.tokens = {name: count for name, count in self.tokens.items() if "input" not in name}
             return
         self.tokens |= counts
@@ -299,8 +299,8 @@ class Messages(Draft):
     def fail(self) -> None:
         """End it, from some event on, as it must not end."""
         has_end = any(event.is_end for event in self.events)
-        way = self.choose({"error": 12, "malformed": 2, "second": 1, "behind": 1 if has_end else 0})
-        match way:
+        form = self.choose({"error": 12, "malformed": 2, "second": 1, "behind": 1 if has_end else 0})
+        match form:
             case "error":
                 del self.events[self.place() :]
                 self.send_error(ERROR_SHAPES)

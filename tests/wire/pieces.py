@@ -27,7 +27,7 @@ def chunk(delta: Tree, reason: str | None = None, **more: Any) -> bytes:
     return piece([{"index": 0, "delta": delta, "finish_reason": reason}], **more)
 
 
-def words(count: int = 8) -> list[bytes]:
+def pieces_of_text(count: int = 8) -> list[bytes]:
     return [chunk({"content": f"w{number} "}) for number in range(count)]
 
 
@@ -42,7 +42,7 @@ def usage(output: int = 8, prompt: int = 30, **more: Any) -> bytes:
 ROLE = chunk({"role": "assistant", "content": ""})
 STOP = chunk({}, "stop")
 DONE = data("[DONE]")
-WORDS = (chunk({"content": "The "}), chunk({"content": "answer "}))
+TEXT_PIECES = (chunk({"content": "The "}), chunk({"content": "answer "}))
 THOUGHTS = (chunk({"reasoning_content": "Hm, "}), chunk({"reasoning_content": "so "}))
 
 
@@ -95,5 +95,5 @@ BLOCK_END = block_end()
 def good(protocol: str) -> list[bytes]:
     """Return a complete answer without anything unusual."""
     if protocol == "openai":
-        return [ROLE, *words(), STOP, usage(), DONE]
+        return [ROLE, *pieces_of_text(), STOP, usage(), DONE]
     return [START, *text_block(), message_delta({"output_tokens": 8}), MESSAGE_STOP]

@@ -18,7 +18,7 @@ import pandas as pd
 import pytest
 from run_folders.run_data import RunData, RunRows
 from starting.command import run_command
-from wire.answering import Seen, target
+from wire.answering import Received, target
 from wire.cases import CHAT, IDLE, LIMITS, MESSAGES, REFUSALS, WHOLE, Case, scenario
 
 LIMIT_S = 120
@@ -32,7 +32,7 @@ class Result:
     code: int
     printed: str
     folder: Path
-    seen: Callable[[str], list[Seen]]
+    seen: Callable[[str], list[Received]]
 
     @cached_property
     def run(self) -> RunRows:
@@ -85,10 +85,10 @@ def messages(tmp_path_factory) -> Result:
 
 
 @pytest.fixture(scope="module")
-def quiet(tmp_path_factory) -> Result:
+def healthy(tmp_path_factory) -> Result:
     """A target that closes each connection when the next request is due."""
     cases = {"idle": IDLE, "limits": LIMITS}
-    return ran(tmp_path_factory.mktemp("quiet"), "openai", cases, rate=9, seconds=3)
+    return ran(tmp_path_factory.mktemp("healthy"), "openai", cases, rate=9, seconds=3)
 
 
 def distinct(column: pd.Series) -> set[Any]:
@@ -290,11 +290,11 @@ def test_14_azures_wait_in_milliseconds_is_waited(chat):
     assert min(chat.waits_s("azure_429")) >= 0.7
 
 
-def test_15_limits_a_minute_are_in_the_report(quiet):
-    rows = [line for line in quiet.report.splitlines() if line.startswith(("| requests |", "| tokens |"))]
+def test_15_limits_a_minute_are_in_the_report(healthy):
+    rows = [line for line in healthy.report.splitlines() if line.startswith(("| requests |", "| tokens |"))]
 
-    assert quiet.of("limits").rate_limit_headers.notna().all()
-    assert distinct(quiet.of("limits").not_understood) == {None}
+    assert healthy.of("limits").rate_limit_headers.notna().all()
+    assert distinct(healthy.of("limits").not_understood) == {None}
     assert any("72" in row for row in rows if row.startswith("| requests |"))
     assert any("50,000" in row for row in rows if row.startswith("| tokens |"))
 
@@ -318,8 +318,8 @@ def test_40_what_the_sdks_retry_is_retried(messages):
 # --- connections, bodies and traces -----------------------------------------------------------------------------
 
 
-def test_27_a_request_on_a_connection_that_is_just_closed_is_no_failure(quiet):
-    assert distinct(quiet.of("idle").ended) == {"ok"}
+def test_27_a_request_on_a_connection_that_is_just_closed_is_no_failure(healthy):
+    assert distinct(healthy.of("idle").ended) == {"ok"}
 
 
 def test_30_a_json_body_with_done_behind_it_is_no_answer(tmp_path):

@@ -86,11 +86,11 @@ class TestLimits:
 
 
 class TestMarks:
-    @pytest.mark.parametrize("owner", ["vllm", "sglang", "llamacpp"])
-    def test_an_engine_that_caches_by_itself_gets_none(self, facts, owner):
-        found = facts["marks"][owner]
+    @pytest.mark.parametrize("maker", ["vllm", "sglang", "llamacpp"])
+    def test_an_engine_that_caches_by_itself_gets_none(self, facts, maker):
+        found = facts["marks"][maker]
 
-        assert found["adaptations"] == {"main": [None, owner]}
+        assert found["adaptations"] == {"main": [None, maker]}
         assert {type(body["messages"][0]["content"]) for body in found["bodies"]} == {str}
         assert [call["ended"] for call in found["calls"]] == ["ok", "ok"]
 
@@ -101,9 +101,9 @@ class TestMarks:
         assert found["adaptations"] == {}
         assert [call["ended"] for call in found["calls"]] == ["ok", "ok"]
 
-    @pytest.mark.parametrize("owner", ["somebody", "tailgauge"])
-    def test_others_get_them_already_in_the_preflight_and_a_refusal_says_what_to_set(self, facts, owner):
-        found = facts["marks"][owner]
+    @pytest.mark.parametrize("maker", ["somebody", "tailgauge"])
+    def test_others_get_them_already_in_the_preflight_and_a_refusal_says_what_to_set(self, facts, maker):
+        found = facts["marks"][maker]
         (body,) = found["bodies"]
         (call,) = found["calls"]
 
@@ -117,7 +117,7 @@ class TestMarks:
 
 
 def test_a_fault_of_our_own_is_named_as_ours(facts):
-    (call,) = facts["own_bug"]["calls"]
+    (call,) = facts["our_bug"]["calls"]
 
     assert (call["status"], call["ended"], call["error_type"]) == (None, "censored", "internal_error")
     assert call["message"] == "KeyError('planted')"

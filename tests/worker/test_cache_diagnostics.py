@@ -23,7 +23,7 @@ def diagnostics() -> CacheDiagnostics:
 
 
 def named(diagnostics: CacheDiagnostics, one: Call, traffic: str = "chat") -> str | None:
-    return diagnostics.asking(one, traffic).previous_message_id
+    return diagnostics.with_diagnostics(one, traffic).previous_message_id
 
 
 def test_the_first_call_names_no_answer_and_the_next_the_last_one(diagnostics):
@@ -52,7 +52,7 @@ def test_answers_of_another_prefix_table_target_or_model_are_not_named(diagnosti
     ids=["no prefix", "a table that does not ask", "a poll"],
 )
 def test_other_calls_do_not_ask(diagnostics, one, traffic):
-    assert diagnostics.asking(one, traffic) is one
+    assert diagnostics.with_diagnostics(one, traffic) is one
 
 
 @pytest.mark.parametrize("message_id", [None, "", "m" * 201], ids=["none", "empty", "endless"])
@@ -75,7 +75,7 @@ PROVIDER = {"url": "https://api.anthropic.com"}
 
 
 @pytest.mark.parametrize(
-    ("target", "cache", "asks"),
+    ("target", "cache", "requested_id"),
     [
         (PROVIDER, {}, True),
         (PROVIDER, {"diagnostics": False}, False),
@@ -86,9 +86,9 @@ PROVIDER = {"url": "https://api.anthropic.com"}
         (PROVIDER, None, False),
     ],
 )
-def test_the_provider_is_asked_and_others_where_the_scenario_says_so(target, cache, asks):
+def test_the_provider_is_asked_and_others_where_the_scenario_says_so(target, cache, requested_id):
     settings = None if cache is None else {"system_tokens": 100, **cache}
     traffic = {"pattern": "streaming"} | ({} if settings is None else {"cache": settings})
     scenario = parse({"name": "x", "target": target, "traffic": {"chat": traffic}}, "x.toml")
 
-    assert (CacheDiagnostics.of(scenario) is not None) == asks
+    assert (CacheDiagnostics.of(scenario) is not None) == requested_id

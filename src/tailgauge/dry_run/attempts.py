@@ -64,14 +64,14 @@ class Attempts:
         self.store, self.book = store, book
         self.wires = {name: PROTOCOLS[one.protocol](one, _NOWHERE) for name, one in targets.items()}
         any_target = next(iter(targets.values()))
-        self._spoken = {wire.NAME: PROTOCOLS[wire.NAME](any_target, _NOWHERE) for wire in WIRES}
+        self._protocols = {wire.NAME: PROTOCOLS[wire.NAME](any_target, _NOWHERE) for wire in WIRES}
         self.deadline_ns = round(deadline_s * 1e9)
         self.open: dict[tuple[int, int, int], Attempt] = {}
 
     def protocol_of(self, target: str, wire: Wire) -> WireProtocol:
         """The client's side of what the endpoint speaks with a target's calls."""
-        own = self.wires[target]
-        return own if own.name == wire.NAME else self._spoken[wire.NAME]
+        client_side = self.wires[target]
+        return client_side if client_side.name == wire.NAME else self._protocols[wire.NAME]
 
     def start(self, origin: RequestRef, send: Send, number: int, post: Post) -> Attempt:
         """Start a call; `post` receives its content and its end."""

@@ -42,7 +42,7 @@ _SERVER_TOOLS = (
 )  # fmt: skip
 _COUNTERS = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 _SERVER_TOOL_BLOCKS = frozenset({"server_tool_use", "mcp_tool_use"})
-_QUIET_BLOCKS = frozenset({"container_upload", "mcp_tool_listing"})
+_PASSED_BLOCKS = frozenset({"container_upload", "mcp_tool_listing"})
 _DONE = b"[DONE]"
 _CACHE = vendors.TABLE["cache"]["anthropic"]
 _GATEWAY = "Give the URL of a gateway that speaks Messages, such as LiteLLM"
@@ -366,7 +366,7 @@ def _on_block(decoder: StreamDecoder, index: Any, block: dict[str, Any]) -> None
         _on_fallback(decoder, block)
     elif kind == "compaction":
         decoder.usage.explained = True
-    elif not kind.endswith("_tool_result") and kind not in _QUIET_BLOCKS:
+    elif not kind.endswith("_tool_result") and kind not in _PASSED_BLOCKS:
         decoder.tolerate(violations.UNKNOWN_EVENT)
 
 

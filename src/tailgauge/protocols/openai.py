@@ -237,7 +237,7 @@ class OpenAI(WireProtocol):
         message = choice["message"]
         if message.get("refusal"):
             decoder.is_refusal = True
-        _provider_said(decoder, message.get(_BEHIND_GATEWAY))
+        _read_provider_fields(decoder, message.get(_BEHIND_GATEWAY))
         functions = [_function(call) for call in message.get("tool_calls") or ()]
         inputs = [_arguments(decoder, function) for function in functions]
         texts = [text for kind, text in _parts(decoder, message.get("content")) if kind == _TEXT]
@@ -370,7 +370,7 @@ def _delta(decoder: StreamDecoder, delta: dict[str, Any]) -> None:
         elif name in _OTHER_CONTENT:
             _other_content(decoder, name, value)
         elif name == _BEHIND_GATEWAY:
-            _provider_said(decoder, value)
+            _read_provider_fields(decoder, value)
 
 
 def _other_content(decoder: StreamDecoder, name: str, value: Any) -> None:
@@ -388,7 +388,7 @@ def _other_content(decoder: StreamDecoder, name: str, value: Any) -> None:
             decoder.content(_TEXT, value.get("transcript") or value.get("data") or "", is_answer=False)
 
 
-def _provider_said(decoder: StreamDecoder, fields: Any) -> None:
+def _read_provider_fields(decoder: StreamDecoder, fields: Any) -> None:
     """Read that the model behind a gateway refuses, for which the gateway's own reason is content_filter."""
     if not isinstance(fields, dict) or fields.get("stop_reason") != _REFUSAL:
         return

@@ -197,6 +197,6 @@ def _explain(error: Any, tree: Any) -> str:
         keys = keys[2:] or keys[:1]
         table = _Long if keys[0] == "long" else _Rates if keys[0] == "tier" else _Entry
     if error["type"] == "value_error":
-        own_key = "" if keys == ["price"] else f"{'.'.join(map(str, keys))}."
-        return f"{place}{own_key}{error['ctx']['error']}"
+        tier_key = "" if keys == ["price"] else f"{'.'.join(map(str, keys))}."
+        return f"{place}{tier_key}{error['ctx']['error']}"
     return f"{place}{'.'.join(map(str, keys))}: {problem(error, sorted(table.model_fields))}"

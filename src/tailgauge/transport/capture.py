@@ -39,10 +39,10 @@ class Capture:
 
     def add(self, data: bytes, arrived_at_ns: int) -> None:
         """Keep a read, or its beginning where a bound is reached; after that nothing more."""
-        room = 0
+        left_bytes = 0
         if not self.left_out_bytes:
-            room = min(MAX_ANSWER - self.size, self._open.most - self._open.held - READ_BYTES)
-        piece = data[: max(0, room)]
+            left_bytes = min(MAX_ANSWER - self.size, self._open.most - self._open.held - READ_BYTES)
+        piece = data[: max(0, left_bytes)]
         self.left_out_bytes += len(data) - len(piece)
         if not piece:
             return

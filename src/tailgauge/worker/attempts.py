@@ -110,7 +110,7 @@ class Attempts:
     def start(self, origin: RequestRef, send: Send, attempt: int, post: Callable[[Event], None]) -> Exchange:
         """Start a call; `post` receives its awaited content and its end."""
         if self.diagnostics is not None:
-            send = replace(send, call=self.diagnostics.asking(send.call, origin.traffic))
+            send = replace(send, call=self.diagnostics.with_diagnostics(send.call, origin.traffic))
         call = send.call
         endpoint = self._endpoints[call.target]
         decoder = endpoint.decoder(call)

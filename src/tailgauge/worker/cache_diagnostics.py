@@ -35,7 +35,7 @@ class CacheDiagnostics:
         tables = [name for name, table in scenario.traffic.items() if scenario.diagnoses_cache(table)]
         return cls(tables) if tables else None
 
-    def asking(self, call: Call, traffic: str) -> Call:
+    def with_diagnostics(self, call: Call, traffic: str) -> Call:
         """Return the call with its question; as it is where its table does not ask."""
         prefix = self._prefix(call, traffic)
         if prefix is None:

@@ -261,7 +261,7 @@ def test_stop_reasons_have_class_share_and_tokens(report):
     assert "42.1% of 19 answers ended ok" in found.summary
 
 
-def test_errors_inside_a_200_are_told_by_what_they_are_and_by_their_place(report):
+def test_errors_inside_a_200_are_listed_by_class_and_place(report):
     before = {
         "ended": "overloaded",
         "error_type": "overloaded_error",

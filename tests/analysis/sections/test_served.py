@@ -88,7 +88,7 @@ def test_a_speed_may_have_a_price_too(report, tmp_path):
     assert {row[2]: row[4] for row in rows_of(found)} == {"standard": "1.0500", "fast": "2.1000"}
 
 
-def test_a_tier_without_a_price_is_charged_at_the_list_price_and_that_is_said(report):
+def test_a_tier_without_a_price_is_charged_at_the_list_price_and_named(report):
     attempts = [
         {**OPUS, "service_tier": tier, "inference_geo": "us"} for tier in ("standard", "priority")
     ] * 10

@@ -226,7 +226,7 @@ def test_limit_headers_are_those_of_their_family(serve: Serve, family: str, name
 def test_a_miss_of_the_cache_has_the_providers_reason(serve: Serve) -> None:
     endpoint = serve("cache.mode=marked", "cache.minimum_tokens=0")
 
-    def ask(system: str, previous: str | None, question: str = "hello") -> Any:
+    def send(system: str, previous: str | None, question: str = "hello") -> Any:
         marked = {"type": "text", "text": system * 40, "cache_control": {"type": "ephemeral"}}
         body: dict[str, Any] = {
             **REQUEST,
@@ -237,10 +237,10 @@ def test_a_miss_of_the_cache_has_the_providers_reason(serve: Serve) -> None:
             **body, extra_body={"diagnostics": {"previous_message_id": previous}}
         )
 
-    first = ask("a rule ", None)
-    again = ask("a rule ", first.id)
-    changed = ask("another rule ", first.id)
-    unknown = ask("a rule ", "msg_of_nobody")
+    first = send("a rule ", None)
+    again = send("a rule ", first.id)
+    changed = send("another rule ", first.id)
+    unknown = send("a rule ", "msg_of_nobody")
     reasons = [answer.diagnostics for answer in (first, again, changed, unknown)]
 
     assert reasons[0] is None
@@ -253,7 +253,7 @@ def test_a_miss_of_the_cache_has_the_providers_reason(serve: Serve) -> None:
 def test_breakpoints_of_chat_completions_are_written_and_read(serve: Serve) -> None:
     endpoint = serve("cache.mode=marked", "cache.minimum_tokens=0")
 
-    def ask(question: str, mode: str | None, *, marked: bool = True) -> Any:
+    def send(question: str, mode: str | None, *, marked: bool = True) -> Any:
         part: dict[str, Any] = {"type": "text", "text": "a long rule " * 100}
         if marked:
             part["prompt_cache_breakpoint"] = {"mode": "explicit"}
@@ -270,12 +270,12 @@ def test_breakpoints_of_chat_completions_are_written_and_read(serve: Serve) -> N
         assert details is not None
         return usage.prompt_tokens, details.cached_tokens, details.cache_write_tokens
 
-    assert ask("abcd", "explicit") == (301, 0, 300)
-    assert ask("efgh", "explicit") == (301, 300, 0)
-    assert ask("ijkl", None) == (301, 300, 1)  # one more by the provider itself, at the end
-    assert ask("ijkl", None) == (301, 301, 0)
-    assert ask("mnop", None, marked=False) == (301, 0, 0)  # no breakpoints, no options: no cache
-    assert ask("qrst", "implicit", marked=False) == (301, 300, 1)
+    assert send("abcd", "explicit") == (301, 0, 300)
+    assert send("efgh", "explicit") == (301, 300, 0)
+    assert send("ijkl", None) == (301, 300, 1)  # one more by the provider itself, at the end
+    assert send("ijkl", None) == (301, 301, 0)
+    assert send("mnop", None, marked=False) == (301, 0, 0)  # no breakpoints, no options: no cache
+    assert send("qrst", "implicit", marked=False) == (301, 300, 1)
 
 
 def test_a_wrong_breakpoint_is_refused(serve: Serve) -> None:

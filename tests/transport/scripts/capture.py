@@ -123,7 +123,7 @@ def openai_decoder() -> StreamDecoder:
     )
 
 
-def words(count: int) -> list[bytes]:
+def text_pieces(count: int) -> list[bytes]:
     deltas = [
         b'data: {"id":"c","model":"m","choices":[{"index":0,"delta":{"content":"w%d "}}]}\n\n' % n
         for n in range(count)
@@ -134,7 +134,7 @@ def words(count: int) -> list[bytes]:
 @case
 def many_plain_reads() -> Any:
     """A stream whose reads are stored without a call for each, and else decoded by the reader itself."""
-    pieces = [SSE, *words(200), chunk(b"data: [DONE]\n\n") + END]
+    pieces = [SSE, *text_pieces(200), chunk(b"data: [DONE]\n\n") + END]
     facts = captured(pieces, "stay", pause_s=0.0005, decoder=openai_decoder())
     return {**facts, "data": facts["data"] == b"".join(pieces).decode()}
 
@@ -146,7 +146,7 @@ def tls() -> Any:
     authority.cert_pem.write_to_path(FOLDER / "ca.pem")
     context = gevent.ssl.SSLContext(gevent.ssl.PROTOCOL_TLS_SERVER)
     authority.issue_cert("127.0.0.1").configure_cert(context)
-    pieces = [SSE, *words(50), END]
+    pieces = [SSE, *text_pieces(50), END]
     facts = captured(pieces, "stay", pause_s=0.001, tls=(context, str(FOLDER / "ca.pem")))
     return {**facts, "data": facts["data"] == b"".join(pieces).decode()}
 

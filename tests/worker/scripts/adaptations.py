@@ -34,7 +34,7 @@ CACHE = {"pattern": "cached", "cache": {"system_tokens": 2000}}
 def tried(
     refuses: Any,
     refusal: bytes,
-    owner: str = "somebody",
+    maker: str = "somebody",
     traffic: dict[str, Any] | None = None,
     **target: Any,
 ) -> dict[str, Any]:
@@ -45,7 +45,7 @@ def tried(
     def handler(sock: Any, _: int) -> None:
         while request := server.request(sock):
             if request.startswith(b"GET "):
-                sock.sendall(answer("200 OK", {"data": [{"id": "tiny", OF_MODEL: owner}]}))
+                sock.sendall(answer("200 OK", {"data": [{"id": "tiny", OF_MODEL: maker}]}))
                 continue
             body = json.loads(request.partition(b"\r\n\r\n")[2])
             bodies.append(body)
@@ -70,7 +70,7 @@ def tried(
 
 
 def limits() -> Any:
-    """The target refuses `max_tokens`, in the words of several."""
+    """The target refuses `max_tokens`, as several put it."""
     return {
         name: tried(lambda body: "max_tokens" in body, answer(*refusal)) for name, refusal in REFUSALS.items()
     }
@@ -93,8 +93,8 @@ def marks() -> Any:
         return "prompt_cache" in json.dumps(body)
 
     found = {
-        owner: tried(has_marks, refused, owner, CACHE)
-        for owner in ("vllm", "sglang", "llamacpp", "somebody", "tailgauge")
+        maker: tried(has_marks, refused, maker, CACHE)
+        for maker in ("vllm", "sglang", "llamacpp", "somebody", "tailgauge")
     }
     no_marks = {**CACHE, "cache": {**CACHE["cache"], "breakpoints": []}}
     found["breakpoints = []"] = tried(has_marks, refused, traffic=no_marks)
@@ -102,7 +102,7 @@ def marks() -> Any:
     return found
 
 
-def own_bug() -> Any:
+def our_bug() -> Any:
     """Our own code raises while it prepares a call: that is no answer of the target's."""
     from tailgauge.protocols import openai
 
@@ -118,4 +118,4 @@ def own_bug() -> Any:
 
 
 if __name__ == "__main__":
-    print_facts(limits, named_limits, marks, own_bug, limit_s=50)
+    print_facts(limits, named_limits, marks, our_bug, limit_s=50)

@@ -103,7 +103,7 @@ class Endpoint(Hooks):
         return limit_headers(self.table.limits.headers, wire, readings, self.driver.wall_ns())
 
     def retry_headers(self, seconds: int) -> dict[str, str]:
-        """What a call beyond a limit is told of when to come back."""
+        """When a call beyond a limit may come back, as its answer states."""
         return retry_headers(self.table.limits.retry_after, seconds, self.driver.wall_ns())
 
     # --- the engine -------------------------------------------------------------------------------------------
