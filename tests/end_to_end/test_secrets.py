@@ -95,7 +95,7 @@ def test_the_providers_keys_do_not_reach_another_target(seen: Result, name: str)
 
     assert len(asked) > len(seen.run(name).requests())
     assert [text for text in asked if "canary" in text] == []
-    assert all("unused" in text for text in asked)
+    assert [text for text in asked if "unused" in text or "authorization" in text.lower()] == []
 
 
 def test_no_secret_is_in_any_file_or_output(seen: Result) -> None:

@@ -117,10 +117,19 @@ class TestMarks:
 
 
 def test_a_fault_of_our_own_is_named_as_ours(facts):
-    (call,) = facts["our_bug"]["calls"]
+    (call,) = facts["our_bug"]["preflight"]["calls"]
 
     assert (call["status"], call["ended"], call["error_type"]) == (None, "censored", "internal_error")
     assert call["message"] == "KeyError('planted')"
+
+
+def test_in_the_run_it_is_reported_at_once_and_leaves_nothing_open(facts):
+    found = facts["our_bug"]["in the run"]
+
+    assert found["row"] == ["censored", "internal_error", "KeyError('planted')", None]
+    assert found["bugs"] == ["KeyError('planted')"]
+    assert found["received"] == ["censored"]
+    assert facts["our_bug"]["requests"] == 1
 
 
 @pytest.mark.parametrize(

@@ -201,13 +201,20 @@ class Attempts:
         """Send it here, where nothing has to be waited for, else on a greenlet."""
         endpoint, exchange, request = one.endpoint, one.exchange, None
         if not exchange.aborted and getcurrent() is not get_hub() and endpoint.rests():
-            origin = one.origin
-            request = endpoint.prepared(one.send.call, self._call_id(one), origin.request_id, origin.traffic)
+            request = self._prepared(one)
             exchange.on_over = partial(self._ended, one)
             if request is not None and endpoint.send_at_once(request, exchange):
                 return
             exchange.on_over = _nothing
         gevent.spawn(self._run, one, request)
+
+    def _prepared(self, one: _Open) -> bytes | None:
+        """The request by its template; None where there is none, or where our code fails, which `_run` will report."""
+        call, origin = one.send.call, one.origin
+        try:
+            return one.endpoint.prepared(call, self._call_id(one), origin.request_id, origin.traffic)
+        except Exception:  # noqa: BLE001 - raised again by `_run`
+            return None
 
     def _run(self, one: _Open, request: bytes | None) -> None:
         send = partial(

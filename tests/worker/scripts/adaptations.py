@@ -6,12 +6,14 @@ import json
 from dataclasses import asdict
 from typing import Any
 
+import gevent
 from starting.script import print_facts
-from transport.scripts.scripted_server import Server
-from worker.scripts.one_call import endpoint
+from transport.scripts.scripted_server import REST_S, Server
+from worker.scripts.one_call import ORIGIN, PLAIN, endpoint, made, recording
 from worker.scripts.preflight_calls import AllRows, answer, stream
 
-from tailgauge.call import MAIN
+from tailgauge.call import MAIN, Call
+from tailgauge.patterns.events import Send
 from tailgauge.protocols.additions import OF_MODEL
 from tailgauge.scenario.model import parse
 from tailgauge.worker.attempts import Attempts
@@ -110,11 +112,36 @@ def our_bug() -> Any:
         raise KeyError("planted")
 
     before = openai._messages
+    server = recording(stream(20))
+    warm = endpoint(server.url.removesuffix("/v1"), "openai")
+    made(warm, Call(PLAIN, 5))
+    gevent.sleep(2 * REST_S)  # its connection rests: the next call is prepared at once
     openai._messages = broken
     try:
-        return tried(lambda _: False, b"")
+        return {
+            "preflight": tried(lambda _: False, b""),
+            "in the run": broken_call(warm),
+            "requests": len(server.requests),
+        }
     finally:
         openai._messages = before
+
+
+def broken_call(warm: Any) -> dict[str, Any]:
+    """A call of the run that cannot be prepared, on an idle connection."""
+    recorder, bugs, received = AllRows(), [], []
+    attempts = Attempts("run-1", {MAIN: warm}, recorder, Counters(), 10.0)
+    attempts.on_bug = bugs.append
+    attempts.start(ORIGIN, Send(Call(PLAIN, 5)), 0, received.append)
+    with gevent.Timeout(10):
+        while attempts.open:
+            gevent.sleep(0.002)
+    row = asdict(recorder.rows[0])
+    return {
+        "row": [row["ended"], row["error_type"], row["error_body"], row["status"]],
+        "bugs": [repr(bug) for bug in bugs],
+        "received": [event.ended for event in received],
+    }
 
 
 if __name__ == "__main__":
