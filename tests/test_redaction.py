@@ -238,7 +238,12 @@ def test_a_usual_text_costs_about_a_hash(environment):
 
 # What turns a peer's bytes into text without `shown`, and why that is no way into a row or a message.
 WITHOUT = {
-    "worker/outcome.py": {"_text", "header", "retry_after_s"},  # `outcome` and `header` show it; a number
+    "worker/outcome.py": {
+        "_text",
+        "header",
+        "limit_headers",
+        "retry_after",
+    },  # shown where they become rows; a number
     "worker/attempt_row.py": {"_phases"},  # `_durations` shows the names
     "protocols/anthropic.py": {"on_event"},  # the name of an event, compared
     "worker/attempts.py": {"_ended"},  # where a job is: goes into the next call only

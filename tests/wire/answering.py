@@ -124,7 +124,9 @@ class Target:
         with self._lock:
             number = self._counts[tree["model"]]
             self._counts[tree["model"]] += not is_preflight
-        seen = Received(tree["model"], number, int(attempt), "/".join(key), is_preflight, time.monotonic(), tree)
+        seen = Received(
+            tree["model"], number, int(attempt), "/".join(key), is_preflight, time.monotonic(), tree
+        )
         self.seen.append(seen)
         return seen
 

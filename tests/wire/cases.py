@@ -26,10 +26,10 @@ from wire.pieces import (
     good,
     message,
     message_delta,
+    pieces_of_text,
     start,
     text_block,
     usage,
-    pieces_of_text,
 )
 
 POLITE = """

@@ -304,7 +304,9 @@ def test_17_a_429_without_retry_after_is_retried_behind_the_reset(messages):
     limited = rows[rows.status == 429]
 
     assert distinct(limited.limit_kind) == {"requests"}
-    assert limited.retry_after_s.between(0.9, 2.1).all()
+    # The reset is two whole seconds ahead when the target answers; a busy machine reads it later.
+    assert limited.retry_after_s.between(0.0, 2.1).all()
+    assert limited.retry_after_from.eq("anthropic-ratelimit-requests-reset").all()
     assert min(messages.waits_s("reset_only")) > 0.9
 
 

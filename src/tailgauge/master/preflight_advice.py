@@ -81,7 +81,8 @@ def _about_an_answer(seen: Mapping[str, Any], kind: str, protocol: str) -> str:
     if kind == violations.MALFORMED_EVENT:
         return f"This is no event of the protocol {protocol}. {_OTHER_PROTOCOL}. {_KEEP}"
     if kind == "no_end_mark":
-        end = "target.sse.end matched no event" if protocol == "sse" else "there was no end mark"
+        is_of_an_application = PROTOCOLS[protocol].settings_type is not None
+        end = "target.sse.end matched no event" if is_of_an_application else "there was no end mark"
         return f"The connection was closed and {end}. {_OTHER_PROTOCOL}. {_KEEP}"
     if kind == ends.NO_FINISH_REASON:
         return f"The answer names no finish reason, so that nobody knows whether it is whole. {_KEEP}"

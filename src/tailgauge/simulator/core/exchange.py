@@ -47,6 +47,7 @@ class Exchange:
     """A call that is being answered; `request` and `reply` are there once `accept` has been called."""
 
     request: CallRequest
+    has_reply = False  # a job has none
     reply: Reply
 
     def __init__(self, endpoint: Endpoint, row: ServerLogRow, wire: Wire, number: int) -> None:
@@ -80,6 +81,7 @@ class Exchange:
             request = replace(request, max_tokens=length)
             stop = None if request.tool is not None else BY_ITSELF
         self.request = request
+        self.has_reply = True
         self.reply = Reply(request, f"{self.number:024d}", int(time.time()), self._plan(request), stop=stop)
         if table.cache.mode == "marked":
             self._prompt = marked_prompt(body)
@@ -214,6 +216,8 @@ class Exchange:
     @property
     def is_plain(self) -> bool:
         """Whether the answer is written as usual, and ends by itself or by its limit."""
+        if not self.has_reply:
+            return True
         is_as_usual = not (self.spellings or self.served or self.search or self.reply.diagnostics)
         is_complete = self.fault.ending != ERROR_EVENT and self.fault.stop is None
         return is_as_usual and is_complete
