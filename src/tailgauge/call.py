@@ -6,7 +6,7 @@ a dry run counts them; none of the three knows the others.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 MAIN, SECOND = "main", "second"  # targets
@@ -91,6 +91,21 @@ class Prompt:
     def of(cls, text: str) -> Prompt:
         """One user message."""
         return cls((Message(USER, (Part(text),)),))
+
+
+def unmarked(prompt: Prompt) -> Prompt:
+    """Return the prompt without marks in its messages, and without a name, for a target that takes none."""
+    parts = [*prompt.system, *(part for message in prompt.messages for part in message.parts)]
+    is_bare = prompt.automatic is None and prompt.cache_key is None
+    if is_bare and all(part.ttl is None for part in parts):
+        return prompt
+    messages = tuple(replace(message, parts=_unmarked(message.parts)) for message in prompt.messages)
+    system = _unmarked(prompt.system)
+    return replace(prompt, messages=messages, system=system, automatic=None, cache_key=None)
+
+
+def _unmarked(parts: tuple[Part, ...]) -> tuple[Part, ...]:
+    return tuple(part if part.ttl is None else replace(part, ttl=None) for part in parts)
 
 
 @dataclass(slots=True)

@@ -12,10 +12,11 @@ from openai.types.chat import ChatCompletionContentPartTextParam
 from openai.types.chat.completion_create_params import CompletionCreateParamsStreaming
 from pydantic import TypeAdapter
 
-from tailgauge.call import Call
+from tailgauge.call import USER, Call, Message, Part, Prompt
 from tailgauge.errors import ScenarioError
 from tailgauge.prompts import Maker
-from tailgauge.protocols.table import PROTOCOLS
+from tailgauge.protocols.protocol import Adaptation
+from tailgauge.protocols.table import PROTOCOLS, Target
 from tailgauge.scenario.model import Scenario, parse
 from tailgauge.schedule.schedule import Planned
 
@@ -184,6 +185,39 @@ class TestTargetsWithoutMarks:
 
     def test_messages_are_marked_whatever_the_engine(self):
         assert len(marked(body("anthropic", EVERY_PLACE, target={"engine": "vllm"}), "cache_control")) == 4
+
+
+class TestOtherTargets:
+    """A hedge or a fallback is sent to another target as it was made for the first."""
+
+    MARKED = Prompt(
+        (Message(USER, (Part("first"), Part("second", "1h"))), Message(USER, (Part("third", "12h"),))),
+        (Part("be kind", "5m"),),
+        automatic="30m",
+        cache_key="mine",
+    )
+
+    def sent(self, protocol: str, adaptation: Adaptation | None = None, **target: Any) -> dict[str, Any]:
+        wire = PROTOCOLS[protocol](Target(protocol=protocol, url=URL, **target), URL)
+        if adaptation is not None:
+            wire.adapt(adaptation)
+        return dict(wire.body(Call(self.MARKED, 10), "m") or {})
+
+    def test_lives_that_a_protocol_does_not_have_are_its_default(self):
+        anthropic = marked(self.sent("anthropic"), "cache_control")
+        openai = marked(self.sent("openai"), "prompt_cache_breakpoint")
+
+        assert [mark["ttl"] for mark in anthropic.values()] == ["5m", "1h", "5m", "5m"]
+        assert [mark.get("ttl") for mark in openai.values()] == [None, None, "12h"]
+
+    @pytest.mark.parametrize(
+        ("adaptation", "target"), [(Adaptation(automatic_cache="vllm"), {}), (None, {"engine": "sglang"})]
+    )
+    def test_an_engine_that_caches_without_marks_gets_none(self, adaptation, target):
+        sent = self.sent("openai", adaptation, **target)
+
+        assert [message["content"] for message in sent["messages"]] == ["be kind", "first\n\nsecond", "third"]
+        assert "prompt_cache" not in json.dumps(sent)
 
 
 REFUSED = [

@@ -89,7 +89,7 @@ class Cache(Table):
     ttl: Literal["5m", "30m", "1h", "12h"] | None = None
     """lifetime of the marks; Anthropic: `5m`, the default, or `1h`; OpenAI: `30m`, the default, or `12h`"""
     prompt_cache_key: str | None = None
-    """OpenAI: name of the prefix, which routes requests with the same one together; empty: none; default one for each prefix, sent with marks and to the provider"""
+    """OpenAI: name of the prefix, which routes requests with the same one together; empty: none; default one for each prefix, sent with marks and to the provider, never to engines that cache without marks"""
     diagnostics: bool | None = None
     """Anthropic: ask for the reason of each miss; default at the provider's own host"""
     volatile: Literal["none", "front", "marked"] = "none"

@@ -246,7 +246,8 @@ def _marked(block: dict[str, Any], ttl: str | None) -> dict[str, Any]:
 
 
 def _mark(ttl: str) -> dict[str, Any]:
-    return {"type": "ephemeral", "ttl": ttl}
+    lives = Anthropic.marks.lives
+    return {"type": "ephemeral", "ttl": ttl if ttl in lives else lives[0]}  # else another protocol's
 
 
 @lru_cache(maxsize=256)

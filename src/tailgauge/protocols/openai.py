@@ -23,7 +23,7 @@ from urllib.parse import urlsplit
 from tailgauge import call as needs
 from tailgauge import protocol_violations as violations
 from tailgauge import vendors
-from tailgauge.call import ASSISTANT, SYSTEM, USER, Call, Message, Part, Prompt, Tool
+from tailgauge.call import ASSISTANT, SYSTEM, USER, Call, Message, Part, Prompt, Tool, unmarked
 from tailgauge.protocols import protocol
 from tailgauge.protocols.decoder import (
     KIND_CODE,
@@ -129,6 +129,7 @@ class OpenAI(WireProtocol):
         self._limit_is_given = target.max_tokens_field is not None
         self._limit_field = target.max_tokens_field or default_field
         self.obeys_max_tokens = self._limit_field in _OTHER_FIELD
+        self._takes_marks = target.engine is None
 
     @classmethod
     def refuses_url(cls, url: str) -> str:
@@ -154,9 +155,11 @@ class OpenAI(WireProtocol):
         return Adaptation(max_tokens_field=other_field) if names_other or is_about_limit else None
 
     def adapt(self, adaptation: Adaptation) -> None:
-        """Send the limit under the name that the target knows."""
+        """Send the limit under the name that the target knows, and no marks to an engine that caches without them."""
         if adaptation.max_tokens_field is not None:
             self._limit_field = adaptation.max_tokens_field
+        if adaptation.automatic_cache is not None:
+            self._takes_marks = False
 
     def client(self, base_url: str, key: str, http_client: Any) -> openai.OpenAI:
         """The official client; the harness retries itself. The SDK wants the version in the base URL."""
@@ -183,10 +186,12 @@ class OpenAI(WireProtocol):
 
     def _standard(self, call: Call, model: str) -> dict[str, Any]:
         """What the SDK has parameters for."""
-        body: dict[str, Any] = {"model": model, "messages": _messages(call.prompt)}
+        # A hedge or a fallback may come from a target with marks.
+        prompt = call.prompt if self._takes_marks else unmarked(call.prompt)
+        body: dict[str, Any] = {"model": model, "messages": _messages(prompt)}
         if self._limit_field in _OTHER_FIELD:
             body[self._limit_field] = call.max_tokens
-        return {**body, **_options(call), **_cache_options(call.prompt)}
+        return {**body, **_options(call), **_cache_options(prompt)}
 
     def template_key(self, call: Call, body: Mapping[str, Any]) -> Hashable:  # noqa: ARG002 - the interface
         """Texts and content blocks are written in different ways."""
@@ -267,7 +272,7 @@ def _marked(block: dict[str, Any], ttl: str | None) -> dict[str, Any]:
     if ttl is None:
         return block
     mark = {"mode": "explicit"}
-    if ttl != OpenAI.marks.lives[0]:
+    if ttl in OpenAI.marks.lives[1:]:  # neither the default nor another protocol's
         mark["ttl"] = ttl
     return {**block, "prompt_cache_breakpoint": mark}
 

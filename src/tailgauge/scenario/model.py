@@ -341,8 +341,13 @@ class Scenario(Table):
         rules = PROTOCOLS[target.protocol].marks
         if rules is None or rules.at_engines or not is_self_hosted(target.url):
             return False
-        tables = [one for one in self.traffic.values() if one.target == name and one.cache is not None]
-        return any(self.marks(one).places.intersection(one.cache.breakpoints) for one in tables if one.cache)
+        tables = [traffic for traffic in self.traffic.values() if name in _targets_used(traffic)]
+        return any(self._is_marked(traffic) for traffic in tables)
+
+    def _is_marked(self, traffic: TrafficSettings) -> bool:
+        """Whether the prompts of a traffic table have marks."""
+        cache = traffic.cache
+        return cache is not None and bool(self.marks(traffic).places.intersection(cache.breakpoints))
 
     def _caches_by_itself(self, target: Target) -> bool:
         """Whether the scenario says that the target's cache needs no marks."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from gevent.event import Event as Signal
 
+from tailgauge.call import MAIN, SECOND
 from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Ended, Event, Send
 from tailgauge.plan import preflight
@@ -96,7 +97,7 @@ def _unmarked_engines(scenario: Scenario, attempts: Attempts) -> dict[str, Adapt
     """The targets whose list of models names an engine that caches without marks, and may refuse them."""
     engines = {
         target: attempts.caching_engine(target)
-        for target in dict.fromkeys(name for name, _ in scenario.models())
+        for target in (MAIN, SECOND)[: len(scenario.targets)]
         if scenario.may_be_unmarked(target)
     }
     return {target: Adaptation(automatic_cache=name) for target, name in engines.items() if name is not None}
