@@ -21,7 +21,7 @@ from tailgauge.scenario.packaged import packaged
 
 DELTA = {"index": 0, "delta": {"role": "assistant", "content": "yes"}, "finish_reason": "stop"}
 CHUNK = {"id": "1", "object": "chat.completion.chunk", "created": 1, "model": "tiny", "choices": [DELTA]}
-USED = CHUNK | {"choices": [], "usage": {"prompt_tokens": 11, "completion_tokens": 4, "total_tokens": 15}}
+USED = CHUNK | {"choices": [], "usage": {"prompt_tokens": 40, "completion_tokens": 4, "total_tokens": 44}}
 ANSWER = "".join(f"data: {text}\n\n" for text in (json.dumps(CHUNK), json.dumps(USED), "[DONE]"))
 ERROR = json.dumps({"error": {"message": "broken"}})
 
@@ -101,7 +101,7 @@ def test_a_target_that_fails_from_a_moment_on_is_spared_within_ten_seconds(
 
     # what was spent, by the target's own log
     ok = sum(status == 200 for _, status in target.calls)
-    spent = f"spent: {len(target.calls):,} calls, {15 * ok:,} tokens, "
+    spent = f"spent: {len(target.calls):,} calls, {44 * ok:,} tokens, "
     (text,) = [one for one in report["result"]["details"] if one.startswith("spent: ")]
     assert text.startswith(spent)
     assert text.endswith(f", usage of {len(target.calls) - ok} calls unknown")
