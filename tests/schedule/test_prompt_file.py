@@ -8,8 +8,9 @@ import json
 
 import pytest
 
-from tailgauge.call import CACHE_MARKS, Call
+from tailgauge.call import Call
 from tailgauge.errors import ScenarioError
+from tailgauge.patterns.settings import ALL_MARKS, NO_MARKS
 from tailgauge.patterns.table import Traffic
 from tailgauge.prompts import Maker
 from tailgauge.protocols.anthropic import Anthropic
@@ -241,7 +242,8 @@ OPENAI = {
 def body(protocol, row, **traffic):
     """The body that a protocol sends for a row, and the prompt."""
     table = Traffic.model_validate({"pattern": "cached" if "cache" in traffic else "streaming", **traffic})
-    (prompt,) = Maker(1, table, "main", marks=CACHE_MARKS in protocol.offers).make(row)
+    marks = ALL_MARKS if protocol is Anthropic else NO_MARKS
+    (prompt,) = Maker(1, table, "main", marks=marks).make(row)
     target = type("T", (), {"sse": None})()
     return protocol(target, "http://127.0.0.1").body(Call(prompt, 5), "m"), prompt
 
