@@ -16,6 +16,7 @@ from tailgauge.prompts import Maker
 from tailgauge.protocols.anthropic import Anthropic
 from tailgauge.protocols.custom_sse import CustomSse
 from tailgauge.protocols.openai import OpenAI
+from tailgauge.protocols.table import Target
 from tailgauge.schedule.schedule import plan
 from tailgauge.schedule.settings import Arrival, Closed
 
@@ -244,7 +245,7 @@ def body(protocol, row, **traffic):
     table = Traffic.model_validate({"pattern": "cached" if "cache" in traffic else "streaming", **traffic})
     marks = ALL_MARKS if protocol is Anthropic else NO_MARKS
     (prompt,) = Maker(1, table, "main", marks=marks).make(row)
-    target = type("T", (), {"sse": None})()
+    target = Target(protocol=protocol.name)
     return protocol(target, "http://127.0.0.1").body(Call(prompt, 5), "m"), prompt
 
 
