@@ -37,10 +37,18 @@ def class_of_error(*names: Any) -> str | None:
         if status is not None:
             return class_of_status(status)
         if isinstance(name, str):
-            error_class = _error_names().get(_without_error(name))
+            error_class = _class_of_name(name)
             if error_class is not None:
                 return error_class
     return None
+
+
+def _class_of_name(name: str) -> str | None:
+    """Return the class of a name, or of what stands before or behind its dot: `Throttling.RateQuota`."""
+    head, _, tail = name.rpartition(".")
+    parts = (name, head.partition(".")[0], tail)
+    known = (_error_names().get(_without_error(part)) for part in parts if part)
+    return next((error_class for error_class in known if error_class is not None), None)
 
 
 def _status_of(value: Any) -> int | None:
@@ -68,4 +76,4 @@ def _plain(name: str) -> str:
 
 
 def _without_error(name: str) -> str:
-    return _plain(name).removesuffix("error")
+    return _plain(name).removesuffix("exception").removesuffix("error")

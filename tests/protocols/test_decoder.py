@@ -531,3 +531,39 @@ def test_interleaved_tool_calls_are_complete_with_their_last_piece():
     decoder = feed.feed(b'data: {"choices":[{"index":0,"delta":{},"finish_reason":"tool_calls"}]}\n\n')
 
     assert decoder.tools.ready_at_ns == {"a": 1500, "b": 1500}, "only the finish reason shows it"
+
+
+@pytest.mark.parametrize("protocol", [Anthropic, OpenAI])
+def test_an_error_event_of_plain_text_keeps_its_text(protocol):
+    decoder = Reads(protocol.on_event).feed(b"event: error\ndata: upstream connect error, overflow\n\n")
+
+    assert (decoder.error.kind, decoder.error.text) == ("error", "upstream connect error, overflow")
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [
+        {"type": "error", "error": {"type": "error", "error": {"type": "overloaded_error"}}},
+        {"error": {"error": {"message": "x", "code": 503}}},
+        {"error": {"type": "ServiceUnavailableException"}},
+        {"error": {"code": "litellm.ServiceUnavailableError"}},
+    ],
+)
+def test_an_error_is_known_however_it_is_wrapped(tree):
+    decoder = Reads().feed(b"data: %b\n\n" % json.dumps(tree).encode())
+
+    assert decoder.error.ended == "overloaded"
+
+
+def test_whole_answers_with_a_call_of_a_tool_or_without_ids_are_answers():
+    choice = {
+        "finish_reason": "function_call",
+        "message": {"function_call": {"name": "f", "arguments": "{}"}},
+    }
+    whole = StreamDecoder(OpenAI.on_event, on_whole=OpenAI.on_whole)
+    whole.whole(json.dumps({"choices": [choice]}).encode(), 1, 2, 0)
+    message = {"content": [{"type": "text", "text": "a"}], "stop_reason": "end_turn"}
+    bare = StreamDecoder(Anthropic.on_event, on_whole=Anthropic.on_whole)
+    bare.whole(json.dumps(message).encode(), 1, 2, 0)
+
+    assert (whole.error, whole.has_content, bare.error, bare.has_content) == (None, True, None, True)

@@ -149,6 +149,9 @@ class Anthropic(WireProtocol):
         if not data or data.startswith(_DONE):
             _on_no_event(decoder, data)
             return
+        if name == b"error" and not data.lstrip().startswith(b"{"):
+            decoder.fail("error", data.decode("utf-8", "replace"))
+            return
         event = tree_of(data)
         kind = event.get("type") or name.decode("ascii", "replace")
         if kind == "content_block_delta":
@@ -169,9 +172,9 @@ class Anthropic(WireProtocol):
         if looks_like_error(message):
             decoder.error_event(message)
             return
-        decoder.message_id = text_or_none(message["id"])
-        decoder.model = text_or_none(message["model"])
-        decoder.stop_reason = text_or_none(message["stop_reason"])
+        decoder.message_id = text_or_none(message.get("id"))
+        decoder.model = text_or_none(message.get("model"))
+        decoder.stop_reason = text_or_none(message.get("stop_reason"))
         _read_facts(decoder, message)
         _read_stop_details(decoder, message)
         _read_usage(decoder, message.get("usage"))

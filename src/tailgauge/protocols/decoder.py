@@ -44,6 +44,7 @@ MAX_TOOLS = 50  # calls of one answer whose times are kept
 MAX_UNKNOWN = 20  # fields of one answer that are named
 MAX_NAME = 100  # characters of a phase's name
 MAX_ERROR_TEXT = 2000  # characters
+_MOST_WRAPPED = 3  # times that gateways put an error into another
 _MOST_OF_AN_END = 1000  # bytes of an end mark
 _THINK = "<think>"
 _THINK_END = "</think>"
@@ -598,8 +599,9 @@ def class_of_error_event(tree: Any) -> str | None:
 def _inner_error(tree: Any) -> Any:
     """Return the object or the text that describes an error."""
     inner = tree
-    if isinstance(tree, dict) and tree.get("error"):
-        inner = tree["error"]
+    for _ in range(_MOST_WRAPPED):
+        if isinstance(inner, dict) and inner.get("error"):
+            inner = inner["error"]
     if isinstance(inner, dict | str):
         return inner
     return {}

@@ -68,7 +68,9 @@ _REFUSED = {  # by the provider, of what engines take
 }
 _TEXT, _THINKING, _TOOL = KIND_CODE[TEXT], KIND_CODE[THINKING], KIND_CODE[TOOL_JSON]
 _DONE = b"[DONE]"
-_THOUGHTS = frozenset({"reasoning_content", "reasoning", "reasoning_details"})
+_THOUGHTS = frozenset(
+    {"reasoning_content", "reasoning", "reasoning_details", "reasoning_text", "thinking", "thinking_blocks"}
+)
 _OTHER_CONTENT = frozenset({"tool_calls", "function_call", "refusal", "audio"})
 _BEHIND_GATEWAY = "provider_specific_fields"  # of LiteLLM: what the provider behind it said
 _REFUSAL = "refusal"
@@ -200,17 +202,7 @@ class OpenAI(WireProtocol):
     @staticmethod
     def on_event(decoder: StreamDecoder, name: bytes, data: bytes) -> None:
         """Decode one event of the chat stream."""
-        if decoder.stopped is not None:
-            decoder.tolerate(violations.DATA_AFTER_DONE)
-            return
-        if not data:
-            decoder.tolerate(violations.EMPTY_DATA)
-            return
-        decoder.seen()
-        if data.startswith(_DONE):
-            if data != _DONE:
-                decoder.tolerate(violations.DONE_BY_PREFIX)
-            decoder.stop()
+        if _is_no_chunk(decoder, name, data):
             return
         chunk = tree_of(data)
         get = chunk.get
@@ -235,7 +227,6 @@ class OpenAI(WireProtocol):
             decoder.error_event(answer)
             return
         _read_facts(decoder, answer)
-        decoder.model = text_or_none(answer["model"])
         choice = answer["choices"][0]
         decoder.stop_reason = text_or_none(choice.get("finish_reason"))
         _usages(decoder, answer)
@@ -244,6 +235,11 @@ class OpenAI(WireProtocol):
             decoder.is_refusal = True
         _read_provider_fields(decoder, message.get(_BEHIND_GATEWAY))
         functions = [_function(call) for call in message.get("tool_calls") or ()]
+        if message.get("function_call"):
+            functions.append(message["function_call"])
+        if functions:
+            decoder.tool(0, None)
+            decoder.tools_done()
         inputs = [_arguments(decoder, function) for function in functions]
         texts = [text for kind, text in _parts(decoder, message.get("content")) if kind == _TEXT]
         decoder.whole_content("".join(texts), "".join(inputs))
@@ -330,6 +326,26 @@ def _tool(tool: Tool) -> dict[str, Any]:
     return {"type": "function", "function": function}
 
 
+def _is_no_chunk(decoder: StreamDecoder, name: bytes, data: bytes) -> bool:
+    """Decode an event that is no JSON of a chunk; return whether it was one."""
+    if decoder.stopped is not None:
+        decoder.tolerate(violations.DATA_AFTER_DONE)
+        return True
+    if not data:
+        decoder.tolerate(violations.EMPTY_DATA)
+        return True
+    decoder.seen()
+    if data.startswith(_DONE):
+        if data != _DONE:
+            decoder.tolerate(violations.DONE_BY_PREFIX)
+        decoder.stop()
+        return True
+    if name == b"error" and not data.lstrip().startswith(b"{"):
+        decoder.fail("error", data.decode("utf-8", "replace"))
+        return True
+    return False
+
+
 def _read_facts(decoder: StreamDecoder, chunk: dict[str, Any]) -> None:
     """Read what each chunk repeats; Azure's first one names no model."""
     decoder.message_id = decoder.message_id or text_or_none(chunk.get("id"))
@@ -344,7 +360,8 @@ def _choice(decoder: StreamDecoder, choice: dict[str, Any], message_id: Any) -> 
         _delta(decoder, delta)
         if decoder.finished and decoder.chunks > before:
             _after_finish(decoder, message_id)
-    if reason := choice.get("finish_reason"):
+    reason = choice.get("finish_reason")
+    if reason and reason != "null":  # DashScope has the text on every chunk
         decoder.tools_done()
         if decoder.stop_reason != _REFUSAL:
             decoder.stop_reason = text_or_none(reason)
@@ -412,7 +429,7 @@ def _thought(decoder: StreamDecoder, value: Any) -> None:
 
 def _reasoning_details(decoder: StreamDecoder, details: list[dict[str, Any]]) -> None:
     for detail in details:
-        thought = detail.get("text") or detail.get("summary")
+        thought = detail.get("text") or detail.get("summary") or detail.get("thinking")
         if thought:
             decoder.content(_THINKING, thought)
         else:  # encrypted
