@@ -41,7 +41,6 @@ _NUMBER_GOES_ON = frozenset("0123456789+-.eE")
 MAX_FOLLOWED = 65_536  # characters of an answer whose first field is sought: each piece parses all before it
 MAX_PHASES = 50  # of one answer
 MAX_TOOLS = 50  # calls of one answer whose times are kept
-MAX_UNKNOWN = 20  # fields of one answer that are named
 MAX_NAME = 100  # characters of a phase's name
 MAX_ERROR_TEXT = 2000  # characters
 _MOST_WRAPPED = 3  # times that gateways put an error into another
@@ -170,7 +169,6 @@ class StreamDecoder:
         self.server_blocks: set[Any] = set()  # blocks whose input is for a tool of the target
         self.phases: dict[str, int] = {}  # when each began first
         self.tolerated: dict[str, None] = {}  # names, in the order in which they came
-        self.unknown: dict[str, None] = {}  # fields that nobody knows, likewise
 
     @property
     def text(self) -> str | None:
@@ -272,11 +270,6 @@ class StreamDecoder:
     def tolerate(self, name: str) -> None:
         """Note what is not the protocol's and is read as the SDK reads it."""
         self.tolerated[name] = None
-
-    def not_understood(self, name: str) -> None:
-        """Note a field that looks like a count and is not known."""
-        if len(self.unknown) < MAX_UNKNOWN:
-            self.unknown[name] = None
 
     def _give_up(self, kind: str, text: str) -> None:
         """Follow it no further; the first error is kept."""

@@ -143,7 +143,7 @@ def _of_counts(row: AttemptRow, decoder: StreamDecoder, counts: Counts) -> None:
     row.thinking_tokens = tokens.get("thinking_tokens")
     row.usage_marks = ",".join(counts.marks) or None
     row.tolerated = ",".join(decoder.tolerated) or None
-    unknown = [*decoder.unknown, *sorted(decoder.usage.unknown)]
+    unknown = sorted(decoder.usage.unknown)
     row.not_understood = ", ".join(filter(None, (row.not_understood, *unknown))) or None
     if counts.problem is not None and row.error_type is None:
         row.error_type = violations.MALFORMED_USAGE
