@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from tailgauge.call import Call
-from tailgauge.plan.spend_limit import Sizing
+from tailgauge.plan.input_bound import InputBound
 from tailgauge.protocols.decoder import StreamDecoder
 from tailgauge.protocols.protocol import WireProtocol
 from tailgauge.protocols.usage import Request
@@ -107,9 +107,10 @@ class Received:
     def fill(self, row: AttemptRow, result: Outcome) -> Chunks:
         """Complete the row of the ended call; returns the chunks."""
         call = self._call
+        most = InputBound().most(call, row.traffic, row.asked_model, self.decoder.usage.largest)
         asked = Request(
             prompt_bytes=call.prompt.text_bytes,
-            most_input_tokens=Sizing().tokens(call.prompt) + len(call.schema or ""),
+            most_input_tokens=most,
             max_tokens=call.max_tokens if self._obeys_max_tokens else None,
         )
         counts = self.decoder.usage.counts(asked, has_content=self.decoder.has_content)

@@ -52,6 +52,7 @@ class Learnt(NamedTuple):
     overhead_tokens: int = 0
     known: bool = False
     words: Sequence[str] = ()  # of one token each, where the engine tells
+    short_prompts: Sequence[tuple[str, str, int]] = ()  # target, model and tokens, of all but the first model
 
     def facts(self, scenario: Scenario) -> dict[str, Any]:
         """Plain values for run.json; null if the target does not report tokens."""
@@ -162,14 +163,6 @@ def sizing(scenario: Scenario, learnt: Learnt) -> Sizing:
     words = learnt.words or WORDS
     per_byte = min(1.0, MARGIN * learnt.tokens_per_word * len(words) / sum(len(word) + 1 for word in words))
     return Sizing(per_byte, max(FRAME_TOKENS, 2 * learnt.overhead_tokens))
-
-
-def most_input(scenario: Scenario, learnt: Learnt) -> Sizing:
-    """How many input tokens a call can have, as far as the preflight has shown; the target may add a prompt of its own."""
-    measured = sizing(scenario, learnt)
-    if measured != Sizing():
-        return measured
-    return Sizing(frame=max(FRAME_TOKENS, 2 * learnt.overhead_tokens))
 
 
 def _is_generated(traffic: Traffic) -> bool:

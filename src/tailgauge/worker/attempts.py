@@ -22,7 +22,8 @@ from tailgauge import quantile_sketch
 from tailgauge.call import JOB_SUBMIT, MESSAGE, Call, Prompt
 from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Chunks, Ended, Event, FirstContent, Send
-from tailgauge.plan.spend_limit import Guard, Sizing
+from tailgauge.plan.input_bound import InputBound
+from tailgauge.plan.spend_limit import Guard
 from tailgauge.plugins.plugin import fault
 from tailgauge.protocols import usage
 from tailgauge.protocols.additions import CACHES_BY_ITSELF, ENGINE_OF, OF_MODEL
@@ -88,7 +89,7 @@ class Attempts:
         self.guard: Guard | None = None  # from the start of the run on
         self.on_exhausted: Callable[[str], None] = lambda _: None  # no descriptor was left for a call
         self.on_bug: Callable[[Exception], None] = lambda _: None  # our own code could not prepare a call
-        self.sizing = Sizing()  # until the preflight has learnt what the target counts
+        self.input_bound = InputBound()  # until the preflight has learnt what the target counts
         self._run_id, self._endpoints, self._deadline_s = run_id, endpoints, deadline_s
         self._recorder, self._counters, self._cache = recorder, counters, cache
         self._held, self.later = HeldBytes(), Later()
@@ -269,7 +270,7 @@ class Attempts:
         row = begun(one.origin, one.send, one.attempt, protocol=protocol, model=model, at_ns=one.begun_at_ns)
         if one.note is not None:
             one.note.fill(row)
-        counts = decoder.usage.counts(self._asked(call), has_content=decoder.has_content)
+        counts = decoder.usage.counts(self._asked(one), has_content=decoder.has_content)
         fill(row, exchange, decoder, result, counts)
         if self.guard is not None:
             self.guard.ended(key, row)
@@ -289,15 +290,17 @@ class Attempts:
             counters = self._counters.traffic[one.origin.traffic, call.target]
             counters.end_attempt(result.error_class or result.ended, tokens, pace)
 
-    def _asked(self, call: Call) -> usage.Request:
+    def _asked(self, one: _Open) -> usage.Request:
         """What a call asked for, which its counts may contradict."""
+        call = one.send.call
         if call.kind != MESSAGE:
             return usage.Request()
-        obeys = self._endpoints[call.target].obeys_max_tokens
+        counts = one.decoder.usage.largest
+        most = self.input_bound.most(call, one.origin.traffic, one.endpoint.model, counts)
         return usage.Request(
             prompt_bytes=call.prompt.text_bytes,
-            most_input_tokens=self.sizing.tokens(call.prompt) + len(call.schema or ""),
-            max_tokens=call.max_tokens if obeys else None,
+            most_input_tokens=most,
+            max_tokens=call.max_tokens if one.endpoint.obeys_max_tokens else None,
         )
 
     def _await_deadline(self, seconds: float) -> None:

@@ -45,6 +45,7 @@ def try_out(
     unmarked = preflight.unmarked(adaptations)
     results: list[dict[str, Any]] = []
     counted: dict[int, int] = {}
+    short_prompts: list[tuple[str, str, int]] = []
     spent = Amount()
 
     def run(one: PreflightCall) -> bool:
@@ -57,6 +58,8 @@ def try_out(
         total = prompt_tokens(row)
         if total is not None and (one.call.target, one.model) == sized:
             counted[one.words] = total
+        elif total is not None and one.words == preflight.SHORT_WORDS:
+            short_prompts.append((one.call.target, one.model, total))
         facts = {k: getattr(row, k) for k in ("request_id", "target", "ended", "status", "error_type")}
         facts |= {"message": row.error_body, "model": one.model, "needed": one.needed}
         facts |= {"stop_reason": row.stop_reason, "marked": preflight.is_marked(one.call.prompt)}
@@ -90,7 +93,7 @@ def try_out(
     by_table = makers(learnt, unmarked)
     for one in preflight.writes(scenario, lambda name: by_table[name].pre_warm(), -1 - len(first)):
         run(one)
-    return message(learnt, engines)
+    return message(learnt._replace(short_prompts=short_prompts), engines)
 
 
 def _unmarked_engines(scenario: Scenario, attempts: Attempts) -> dict[str, Adaptation]:

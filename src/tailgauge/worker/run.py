@@ -27,7 +27,8 @@ from tailgauge.errors import InternalError
 from tailgauge.patterns.pattern import Pattern
 from tailgauge.patterns.table import pattern_of
 from tailgauge.plan import preflight
-from tailgauge.plan.preflight import Learnt, most_input, sizing
+from tailgauge.plan.input_bound import InputBound
+from tailgauge.plan.preflight import Learnt, sizing
 from tailgauge.plan.spend_limit import Amount, Guard
 from tailgauge.plugins import plugin
 from tailgauge.prompts import Maker
@@ -191,7 +192,7 @@ class Task:
         self._learn(learnt, preflight.unmarked(adaptations))
         self.attempts.adapt(adaptations)
         self.attempts.use_engines(data["engines"])
-        self.attempts.sizing = most_input(self.scenario, learnt)
+        self.attempts.input_bound = InputBound.learnt(self.scenario, learnt)
         self._guard(limit, learnt)
         self._plan["run"] |= learnt.facts(self.scenario)
         log.info("joined run %s as worker %d", self.run_id, self.number)
