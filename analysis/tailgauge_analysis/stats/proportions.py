@@ -1,6 +1,7 @@
 """A proportion of what was counted, with its exact interval on effective n; ratios of quantiles.
 
-Indicators come in order of time; dependent ones count less (quantiles.worth). A share of nothing has no value. Ratios
+Indicators come in order of time; dependent ones count less (quantiles.worth). However little they count, an end is no
+further away than Markov's inequality allows. A share of nothing has no value. Ratios
 of two quantiles have an interval from the two intervals by the method of variance estimates recovery on logarithms (Zou
 and Donner 2008); there is no ratio where a quantile has no value, falls among failures or has too few samples.
 """
@@ -70,8 +71,19 @@ def counted(k: int, n: int, n_eff: int | None = None) -> Proportion:
 def _of(k: int, n: int, n_eff: int) -> Proportion:
     if not n:
         return Proportion(0, 0, 0, None, None, None)
-    low, high = clopper_pearson(k * n_eff / n, n_eff, quantiles.confidence())
-    return Proportion(k, n, n_eff, k / n, low, high)
+    share = k / n
+    low, high = clopper_pearson(share * n_eff, n_eff, quantiles.confidence())
+    low = max(low, _least(share))
+    high = min(high, 1 - _least(1 - share))
+    return Proportion(k, n, n_eff, share, low, high)
+
+
+def _least(share: float) -> float:
+    """Return the low end of a share that holds however its values depend on each other.
+
+    By Markov's inequality a share of s or more has a chance of at most p / s where the true share is p.
+    """
+    return share * (1 - quantiles.confidence()) / 2
 
 
 @dataclass(frozen=True, slots=True)
