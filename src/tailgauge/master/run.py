@@ -201,6 +201,8 @@ class Run:
         elif self.start_at_ns is None:
             self.failure = UsageError(text)
         self.cut_short("unusable" if data["target"] else "failed")
+        if isinstance(self.failure, errors.InternalError):
+            self.state = STATES[errors.InternalError]  # also of a run that is only waiting for open requests
 
     def _on_guarded(self, worker: RunWorker, data: dict[str, Any]) -> None:
         limit = data["limit"]

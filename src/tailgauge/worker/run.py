@@ -33,11 +33,9 @@ from tailgauge.plan.spend_limit import Amount, Guard
 from tailgauge.plugins import plugin
 from tailgauge.prompts import Maker
 from tailgauge.prompts.words import run_salt
-from tailgauge.protocols.decoder import MAX_ERROR_TEXT
 from tailgauge.protocols.protocol import SIMULATED, Adaptation
 from tailgauge.protocols.table import Target
 from tailgauge.protocols.target import Endpoint
-from tailgauge.redaction import shown
 from tailgauge.rows.recorder import Recorder, RecorderError
 from tailgauge.rows.run_folder import RunFolder, write_json
 from tailgauge.rows.schema import SCHEMA_VERSION
@@ -246,6 +244,8 @@ class Task:
                     self._tick(flush=second % (FLUSH_EVERY * pace) == 0)
                 except RecorderError as error:
                     self._fail(str(error))
+                except Exception as error:  # noqa: BLE001 - a worker without this loop would count as lost
+                    self.on_error(error)
             self.part_sender.pump()
             if second % pace == 0:
                 self._send("counters", self._counters_message())
@@ -294,12 +294,14 @@ class Task:
                     folder.rmdir()
 
     def on_error(self, error: BaseException) -> None:
-        """End the run: an error of a pattern, or no memory."""
+        """End the run: a fault of ours, or no memory."""
         if isinstance(error, MemoryError):
             self._fail(self._limits.no_memory())
             self.dispatcher.hurry()  # whoever lost an event would be waited for
-        elif not isinstance(error, gevent.GreenletExit):
-            self._fail(f"internal error: {shown(repr(error), MAX_ERROR_TEXT)}")
+        elif isinstance(error, Exception) and self._state == "running":
+            failure = plugin.failure(error)
+            self._fail(str(failure), is_internal=isinstance(failure, InternalError))
+            self.dispatcher.hurry()  # a request may never end
 
     def _on_bug(self, error: Exception) -> None:
         """A call could not be prepared: that is our fault and not the target's."""
@@ -310,11 +312,11 @@ class Task:
         advice = f"raise it (ulimit -Hn), or lower limits.in_flight_per_worker ({limit:,})"
         gevent.spawn(self._fail, f"{why}: {advice}")
 
-    def _fail(self, why: str) -> None:
+    def _fail(self, why: str, *, is_internal: bool = False) -> None:
         if self._state == "running":
             self._state, self._why = "failed", why
             self.dispatcher.stop()
-            self._send("failed", {"why": why, "target": False})
+            self._send("failed", {"why": why, "target": False, "internal": is_internal})
 
     # --- the end ----------------------------------------------------------------------------------------------
 
@@ -326,21 +328,16 @@ class Task:
         if self._draining:
             return
         self._draining = True
-        if sends:
-            self.dispatcher.send_due()
-        self.dispatcher.stop(sends=sends)
-        self.dispatcher.drain(seconds)
+        self._step(lambda: self._end_requests(seconds, sends=sends))
         self._closing = True
         if not self.clock.is_same_clock:
             self.clock.measure()
-        try:
-            if self._health is not None:
-                self._close_second()
-                self._health.close()
-            self.recorder.close()
-            self._state = "drained" if self._state == "running" else self._state
-        except RecorderError as error:
-            self._state, self._why = "failed", "; ".join(filter(None, (self._why, str(error))))
+        if self._health is not None:
+            self._step(self._close_second)
+            self._step(self._health.close)
+        self._step(self._close_recorder)
+        if self._state == "running":
+            self._state = "drained"
         self._close_answers()
         POLLS.stop()
         for transport in self._transports:
@@ -355,6 +352,28 @@ class Task:
         where = "sent to the master" if is_sent else f"in {self.folder.path}"
         log.info("done: %s; rows are %s", self.counters.text(), where)
         self._send("drained", {**self._counters_message(), "record": self._record()})
+
+    def _step(self, action: Callable[[], object]) -> None:
+        """Take a step of the end. A fault of ours in it is reported, and the other steps follow."""
+        try:
+            action()
+        except Exception as error:
+            log.exception("a step of the end failed")
+            self.on_error(error)
+
+    def _end_requests(self, seconds: float, *, sends: bool) -> None:
+        if sends:
+            self.dispatcher.send_due()
+        self.dispatcher.stop(sends=sends)
+        self.dispatcher.drain(seconds)
+
+    def _close_recorder(self) -> None:
+        """Write the rows that are left."""
+        try:
+            self.recorder.close()
+        except RecorderError as error:
+            self._state = "failed"
+            self._why = "; ".join(filter(None, (self._why, str(error))))
 
     def _close_answers(self) -> None:
         """Write what is left of the raw answers that are kept."""

@@ -11,16 +11,18 @@ import os
 import platform
 import resource
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import gevent
 
+import tailgauge
 from tailgauge import __version__
 from tailgauge.channel.messages import Handler, Link
 from tailgauge.clock import boot_id
-from tailgauge.errors import TailgaugeError, TargetError
+from tailgauge.errors import InternalError, TailgaugeError, TargetError
 from tailgauge.plugins import plugin
 from tailgauge.protocols.table import SDKS
 from tailgauge.rows.recorder import RecorderError
@@ -31,6 +33,7 @@ from tailgauge.worker.run import Task
 log = logging.getLogger("tailgauge")
 SWITCH_S = 0.0005  # a thread that builds a Parquet part gives the interpreter back to the hub within this
 HELLO_S = 1.0
+PACKAGE = str(Path(tailgauge.__file__).parent)
 CHATTY = ("httpx2", "httpcore2", *SDKS)  # they log each request
 FAILURES = (TailgaugeError, RecorderError, OSError)
 OF_A_RUN: dict[str, Callable[[Task, dict[str, Any]], object]] = {  # message -> what the task of its run does
@@ -94,11 +97,12 @@ class Worker:
         return True
 
     def _on_hub_error(self, context: Any, kind: Any, error: Any, trace: Any) -> None:
-        """An error that nothing caught, in whatever greenlet or callback."""
-        if isinstance(error, MemoryError) and self.task is not None:
-            gevent.spawn(self.task.on_error, error)  # not here: the hub may not wait
-        else:
+        """An error that nothing caught, in whatever greenlet or callback. One of our own code ends the run."""
+        if not isinstance(error, MemoryError):
             self._print_error(context, kind, error, trace)
+        ends_run = isinstance(error, MemoryError) or _is_ours(trace)
+        if ends_run and self.task is not None:
+            gevent.spawn(self.task.on_error, error)  # not here: the hub may not wait
 
     def _welcomed(self, _: str, data: dict[str, Any]) -> None:  # noqa: ARG002 - a handler's arguments
         if not self._welcome:
@@ -115,20 +119,36 @@ class Worker:
             self.task = Task(self._link, self._name, data, self._out, self._on_ended)
             self.task.prepare()
         except Exception as error:
+            failure: Exception = error
             if plugin.fault(error):
-                error = plugin.failure(error)
-            if isinstance(error, FAILURES):
-                log.warning("this worker cannot take part: %s", error)
-            else:
+                failure = plugin.failure(error)
+            elif not isinstance(error, FAILURES):
                 log.exception("the plan could not be started")
-            reason = {"why": str(error), "target": isinstance(error, TargetError)}
+                failure = InternalError.of(error)
+            log.warning("this worker cannot take part: %s", failure)
+            reason = {
+                "why": str(failure),
+                "target": isinstance(failure, TargetError),
+                "internal": isinstance(failure, InternalError),
+            }
             self._link.send("failed", {"run": data["run"]["run_id"], **reason})
 
     def _for_task(self, action: Callable[[Task, dict[str, Any]], object]) -> Handler:
         """A handler that ignores messages of an earlier run."""
 
         def handle(_: str, data: dict[str, Any]) -> None:
-            if self.task is not None and self.task.run_id == data["run"]:
-                action(self.task, data)
+            task = self.task
+            if task is None or task.run_id != data["run"]:
+                return
+            try:
+                action(task, data)
+            except Exception as error:
+                log.exception("a message of the master could not be followed")
+                task.on_error(error)
 
         return handle
+
+
+def _is_ours(trace: Any) -> bool:
+    """Return whether an error came through code of this package."""
+    return any(frame.f_code.co_filename.startswith(PACKAGE) for frame, _ in traceback.walk_tb(trace))
