@@ -2,8 +2,7 @@
 
 A count above it is marked. A target has its own tokens a word, which the preflight learns from seeded words; the texts of
 files, tools and answers are denser. Tokenizers have no more tokens than bytes for any text, and for lower-case letters
-at most four times what they have for seeded words. Nothing bounds the tokens of an image, nor what a provider adds for a
-tool of its own.
+at most four times what they have for seeded words. Nothing bounds the tokens of an image, or of a provider's tool.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _TEXT_BLOCKS = frozenset(
 _TEXT_KEYS = frozenset(
     {"tool_calls", "tool_call_id", "name", "function_call", "refusal", "reasoning_content", "reasoning"}
 )
-_OWN_TOOLS = frozenset({None, "function", "custom"})
+_CUSTOM_TOOL_TYPES = frozenset({None, "function", "custom"})
 _COUNTS = ("prompt_tokens", "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 
 
@@ -111,8 +110,8 @@ class InputBound:
         counted = sum(counts.get(name, 0) for name in _COUNTS)
         if counted <= quick:
             return quick
-        own_text = bound.words if traffic in self.generated else bound.any_text
-        return _tokens(call, bound, own_text)
+        prompt_text = bound.words if traffic in self.generated else bound.any_text
+        return _tokens(call, bound, prompt_text)
 
 
 def _of_short(tokens: int) -> ModelBound:
@@ -120,15 +119,15 @@ def _of_short(tokens: int) -> ModelBound:
     return ModelBound.learnt(max(_UNSURE_PER_WORD, tokens / SHORT_WORDS), WORDS, tokens)
 
 
-def _tokens(call: Call, bound: ModelBound, own_text: Density) -> int | None:
+def _tokens(call: Call, bound: ModelBound, prompt_text: Density) -> int | None:
     """Return the most tokens of a call; None where a part of it is not text."""
     prompt = call.prompt
     if not _is_text(prompt):
         return None
     any_text = bound.any_text
-    sizes = [own_text.tokens(part.block or part.text) for part in prompt.system]
+    sizes = [prompt_text.tokens(part.block or part.text) for part in prompt.system]
     for message in prompt.messages:
-        density = any_text if message.role == ASSISTANT else own_text
+        density = any_text if message.role == ASSISTANT else prompt_text
         sizes += [density.tokens(part.block or part.text) for part in message.parts]
         if message.more is not None:
             sizes.append(any_text.tokens(message.more))
@@ -166,11 +165,11 @@ def _tool_texts(prompt: Prompt) -> Iterator[str]:
 
 
 def _is_text(prompt: Prompt) -> bool:
-    """Return whether nothing but text and tools of the user's own is in a prompt."""
+    """Return whether a prompt has only text and custom tools."""
     return (
         all(_is_text_part(part) for part in prompt.system)
         and all(_is_text_message(message) for message in prompt.messages)
-        and all(tool.given is None or _is_own_tool(tool.given) for tool in prompt.tools)
+        and all(tool.given is None or _is_custom_tool(tool.given) for tool in prompt.tools)
     )
 
 
@@ -191,6 +190,6 @@ def _is_text_block(block: Any) -> bool:
     return block.get("type") in _TEXT_BLOCKS and all(map(_is_text_block, parts))
 
 
-def _is_own_tool(given: str) -> bool:
+def _is_custom_tool(given: str) -> bool:
     tool = json.loads(given)
-    return isinstance(tool, dict) and tool.get("type") in _OWN_TOOLS
+    return isinstance(tool, dict) and tool.get("type") in _CUSTOM_TOOL_TYPES
