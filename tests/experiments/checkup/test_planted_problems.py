@@ -70,6 +70,25 @@ def test_the_right_problem_is_found_and_no_other(name, tmp_path, full_size):
         assert answer.result.outcome == ("FAIL" if right else "PASS")
 
 
+@pytest.mark.parametrize(
+    ("traffic", "status", "probe", "problems"),
+    [
+        ({}, 529, "light", ["refused"]),
+        ({}, 500, "light", ["broken"]),
+        (FANS_OUT, 529, "light", ["refused", "legs_refused"]),
+        (FANS_OUT, 500, "light", ["broken"]),
+        ({}, 529, "loaded", ["burst"]),
+        ({}, 500, "loaded", []),
+    ],
+)
+def test_an_overload_behind_content_is_a_refusal(traffic, status, probe, problems, tmp_path):
+    fault = {"kind": "error_event", "status": status, "share": 0.2, "at_chunk": 5}
+    planted = {**traffic, "simulated.faults.planted": fault}
+    answer = conducted(planted, 7, tmp_path, quick=True, probes=(probe,)).answer
+
+    assert answer.facts["findings"] == problems
+
+
 def test_requests_that_time_out_are_slow_ones(tmp_path, full_size):
     if not full_size:
         pytest.skip("at full size")

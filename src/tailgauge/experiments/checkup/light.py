@@ -262,6 +262,8 @@ def _failed(steady: Steady) -> Iterator[ProbeCheck]:
     given_up = sent["request_id"].isin(sent.loc[sent["cause"] == schema.FALLBACK, "request_id"])
     # Given up by the user's own rule.
     ended = sent["ended"].mask(given_up & sent["ended"].eq(schema.TIMEOUT), schema.CANCELLED)
+    # An overload behind content ends as a stream error.
+    ended = ended.mask(sent["error_class"].isin(REFUSED), sent["error_class"])
     for name, kinds in (("broken", BROKEN), ("refused", REFUSED)):
         met = ended.isin(kinds).to_numpy(np.bool_)
         which = ", ".join(f"{n} {kind}" for kind, n in ended[met].value_counts().items())

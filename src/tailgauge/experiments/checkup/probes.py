@@ -38,7 +38,7 @@ from tailgauge.experiments.checkup.light import known
 from tailgauge.experiments.course import RunReading
 from tailgauge.rows import schema
 from tailgauge_analysis.reading.dedup import CALL
-from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.reading.frames import Frames, ended_as
 from tailgauge_analysis.sections.cache import misses
 from tailgauge_analysis.sections.cache.calls import CacheSettings, calls, settings
 from tailgauge_analysis.sections.cache.cost import RELATIVE
@@ -195,7 +195,7 @@ def fan_out(reading: RunReading, name: str) -> ProbeResult:
     found = legs(reading.frames.run["scenario"], steady)
     calls = steady_calls(reading, settings(reading.frames.run))
     calls = calls[calls["counted"] & (calls["traffic"] == name)].reset_index(drop=True)
-    refused = steady.sent["ended"].isin(judge.REFUSED).to_numpy(np.bool_)
+    refused = ended_as(steady.sent, *judge.REFUSED)
     text = f"{judge.of_all(refused)} calls were refused"
     checks = [judge.of_share("legs_refused", refused, text)]
     # Whether legs read the prefix that they share.
@@ -258,7 +258,7 @@ def loaded(reading: RunReading, waits: Floats) -> ProbeResult:
     attempts = steady.sent
     when = attempts["scheduled_at_ns"].to_numpy(np.float64) / 1e9 / duration_s
     burst = (when >= judge.BURST_FROM) & (when < judge.BURST_TO) & (attempts["cause"] == schema.PRIMARY)
-    refused = attempts["ended"][burst].isin(judge.REFUSED).to_numpy(np.bool_)
+    refused = ended_as(attempts[burst], *judge.REFUSED)
     text = "the median wait after the burst is {} that before"
     checks = (
         judge.of_share("burst", refused, f"{judge.of_all(refused)} calls of the burst were refused"),
