@@ -244,6 +244,7 @@ WITHOUT = {
         "limit_headers",
         "retry_after",
     },  # shown where they become rows; a number
+    "protocols/openai.py": {"_is_no_chunk"},  # the decoder shows it
     "worker/attempt_row.py": {"_phases"},  # `_durations` shows the names
     "protocols/anthropic.py": {"on_event"},  # the name of an event, compared
     "worker/attempts.py": {"_ended"},  # where a job is: goes into the next call only

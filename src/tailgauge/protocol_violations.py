@@ -56,6 +56,7 @@ CONTENT_AFTER_FINISH = "content_after_finish"
 NO_DELTA = "no_delta"
 THINKING_IN_TEXT = "thinking_in_text"
 NO_EVENT_NAME = "no_event_name"
+OTHER_CONTENT_TYPE = "other_content_type"
 
 TOLERATED = {  # name -> what the answer has
     DONE_AFTER_STOP: "[DONE] behind message_stop",
@@ -74,6 +75,7 @@ TOLERATED = {  # name -> what the answer has
     NO_DELTA: "message_delta without a delta",
     THINKING_IN_TEXT: "thinking in the text, between <think> tags",
     NO_EVENT_NAME: "events without a name",
+    OTHER_CONTENT_TYPE: "an event stream under another content type",
 }
 
 DAMAGES = {  # name -> what is wrong with an answer over several connections, each of which keeps to the protocol

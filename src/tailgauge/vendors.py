@@ -36,8 +36,8 @@ def class_of_error(*names: Any) -> str | None:
         status = _status_of(name)
         if status is not None:
             return class_of_status(status)
-        if isinstance(name, str):
-            error_class = _class_of_name(name)
+        if isinstance(name, str | int):
+            error_class = _class_of_name(str(name))
             if error_class is not None:
                 return error_class
     return None

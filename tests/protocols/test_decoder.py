@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from tailgauge.protocols.anthropic import Anthropic
 from tailgauge.protocols.custom_sse import CustomSse
-from tailgauge.protocols.decoder import KIND_CODE, Stamp, StreamDecoder, error_of, tree_of
+from tailgauge.protocols.decoder import KIND_CODE, Stamp, StreamDecoder, tree_of
+from tailgauge.protocols.errors import class_of_error, error_of, looks_like_error
 from tailgauge.protocols.event_ids import EventIds
 from tailgauge.protocols.openai import OpenAI
 from tailgauge.protocols.sse_parser import MAX_EVENT
@@ -257,12 +258,141 @@ def test_any_error_object_has_a_type_and_a_message_that_can_be_stored(tree):
         ({"detail": "Not Found"}, ("error", "Not Found")),
         ({"error": {"type": "x"}}, ("x", '{"error": {"type": "x"}}')),
         ({"error": {"type": "x\ud800", "message": "y\udfff"}}, ("x?", "y?")),
+        ([{"error": {"code": 429, "message": "slow", "status": "RESOURCE_EXHAUSTED"}}], ("RESOURCE_EXHAUSTED", "slow")),
+        ({"error": "Model is overloaded", "error_type": "overloaded"}, ("overloaded", "Model is overloaded")),
+        ({"error": {"message": "slow", "http_status_code": 429}}, ("error", "slow")),
+        ({"choices": [{}], "x_groq": {"id": "1", "error": "over_capacity"}}, ("over_capacity", "over_capacity")),
+        ({"choices": None, "base_resp": {"status_code": 1002, "status_msg": "rate limit"}}, ("base_resp 1002", "rate limit")),
         ([1], ("error", "[1]")),
         (None, ("error", "null")),
     ],
 )  # fmt: skip
 def test_errors_come_in_the_shapes_of_providers_and_engines(tree, expected):
     assert error_of(tree) == expected
+
+
+ERROR_CLASSES = {  # shape -> the class of its status; None: it is no error
+    "Gemini's list": ([{"error": {"code": 429, "status": "RESOURCE_EXHAUSTED"}}], "rate_limited"),
+    "TGI's type beside the text": ({"error": "Model is overloaded", "error_type": "overloaded"}, "overloaded"),
+    "TGI's status": ({"error": {"message": "slow", "http_status_code": 503}}, "overloaded"),
+    "Groq's capacity": ({"choices": [{}], "x_groq": {"error": "over_capacity"}}, "overloaded"),
+    "MiniMax's rate limit": ({"choices": None, "base_resp": {"status_code": 1002}}, "rate_limited"),
+    "MiniMax's filter": ({"base_resp": {"status_code": 1027}}, "filtered"),
+    "MiniMax's success": ({"choices": [{}], "base_resp": {"status_code": 0, "status_msg": ""}}, None),
+    "GLM's code": ({"error": {"code": "1302", "message": "concurrency"}}, "rate_limited"),
+    "a status in words": ({"status": "error", "message": "slow", "code": 503}, "overloaded"),
+    "an event that calls itself one": ({"event": "error", "code": 529}, "overloaded"),
+    "Groq's id alone": ({"choices": [{}], "x_groq": {"id": "1"}}, None),
+    "an error that is empty": ({"choices": [{}], "error": {}}, None),
+    "a figure of that name": ({"choices": [{}], "error": 0.03}, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("tree", "expected"), ERROR_CLASSES.values(), ids=ERROR_CLASSES)
+def test_an_error_in_an_answer_has_the_class_of_its_status(tree, expected):
+    assert looks_like_error(tree) is (expected is not None)
+    if expected is not None:
+        assert class_of_error(tree) == expected
+
+
+# --- thinking between tags --------------------------------------------------------------------------------------
+
+TAGGED = {  # pieces -> number of the piece with the first thinking, and with the first text; the answer's text
+    "a tag of its own": (["<think>", "hm", "</think>", "yes"], 2, 4, "yes"),
+    "all in one piece": (["<think>hm</think>\n\nyes"], 1, 1, "yes"),
+    "an opening tag over two pieces": (["<thi", "nk>hm", "</think>", "yes"], 1, 4, "yes"),
+    "an opening tag over two pieces alone": (["<think", ">", "hm", "</think>yes"], 1, 4, "yes"),
+    "a closing tag over two pieces": (["<think>hm", "</thi", "nk>yes"], 1, 3, "yes"),
+    "a closing tag letter by letter": (["<think>hm", *"</think>", "yes"], 1, 10, "yes"),
+    "what looks like a closing tag": (["<think>a</thin", "g>b", "</think>", "yes"], 1, 4, "yes"),
+    "a line end before": (["\n", "<think>", "hm", "</think>", "yes"], 1, 5, "yes"),
+    "another tag": (["<thinking>", "hm", "</thinking>", "yes"], 2, 4, "yes"),
+    "Gemini's tag": (["<thought>hm", "</thought>", "yes"], 1, 3, "yes"),
+    "Magistral's tag": (["[THI", "NK]hm", "[/THINK]", "yes"], 1, 4, "yes"),
+    "no thinking at all": (["<", "b>yes</b>"], None, 1, "<b>yes</b>"),
+    "another tag behind": (["yes", " <think>no</think>"], None, 1, "yes <think>no</think>"),
+    "a tag that never comes": (["<thin", "g>"], None, 1, "<thing>"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("pieces", "thinking", "text", "answer"), TAGGED.values(), ids=TAGGED)
+def test_thinking_between_tags_is_no_text_wherever_its_tags_are_cut(pieces, thinking, text, answer):
+    decoder = watching(keep_text=True)
+    for number, piece in enumerate(pieces, 1):
+        decoder.feed(deltas(content=piece), number - 1, number, number, number, at_rest=True)
+
+    assert (decoder.first_thinking and decoder.first_thinking.at) == thinking
+    assert decoder.first_text.at == text
+    assert decoder.text == answer
+    assert decoder.first_content.at <= min(text, thinking or text)
+    assert ("thinking_in_text" in decoder.tolerated) is (thinking is not None)
+
+
+def test_a_first_field_is_sought_behind_the_thinking_only():
+    decoder = watching(watch_field=True)
+    for number, piece in enumerate(['<thi', 'nk>{"a": 1, "b": 2}', '</think>', '{"c": 3,', ' "d": 4}'], 1):
+        decoder.feed(deltas(content=piece), number - 1, number, number, number, at_rest=True)
+
+    assert decoder.first_field.at == 4
+
+
+THOUGHT = {"google": {"thought": True}}
+
+
+def test_gemini_marks_its_thoughts_beside_the_content():
+    decoder = watching(keep_text=True)
+    decoder.feed(deltas(content="hm", extra_content=THOUGHT), 0, 1, 1, 0, at_rest=True)
+    decoder.feed(deltas(content="yes"), 1, 2, 2, 1, at_rest=True)
+
+    assert (decoder.first_thinking.at, decoder.first_text.at, decoder.text) == (1, 2, "yes")
+
+
+# --- several completions, several calls -------------------------------------------------------------------------
+
+
+def completion(number: int, **delta) -> bytes:
+    return b'data: {"id":"c%d","model":"m","choices":[{"index":0,"delta":%b}]}\n\n' % (number, json.dumps(delta).encode())
+
+
+def fed(*events: bytes) -> StreamDecoder:
+    decoder = watching()
+    for number, event in enumerate(events, 1):
+        decoder.feed(event, number - 1, number, number, number, at_rest=True)
+    return decoder
+
+
+def test_another_completion_before_the_end_of_the_first_breaks_the_stream():
+    begun = (completion(1, role="assistant"), completion(1, content="a"))
+    other = (completion(2, role="assistant", content=""), completion(2, content="b"))
+
+    assert fed(*begun, *other).error.kind == "second_message"
+    assert fed(*begun, completion(2, content="b")).error is None  # gateways with a fresh id on each chunk
+    assert fed(*begun, completion(1, role="assistant", content="b")).error is None
+    repeated = [completion(number, role="assistant", content="a") for number in range(4)]
+    assert fed(*repeated).error is None
+
+
+@pytest.mark.parametrize(
+    ("calls", "count"),
+    [
+        ([{"index": 0, "id": "", "name": "f"}, {"index": 0, "id": "", "name": "g"}], 2),
+        ([{"name": "f"}, {"name": "g"}], 2),
+        ([{"name": "f"}, {"name": "f"}], 2),
+        ([{"id": None, "name": "f"}, {"name": None}], 1),
+        ([{"index": 0, "id": "a", "name": "f"}, {"index": 0, "id": "b", "name": None}], 1),
+        ([{"index": 0, "id": "a", "name": "f"}, {"index": 0, "id": "a", "name": "f"}], 1),
+        ([{"index": 0, "name": "f"}, {"index": 1, "name": "g"}, {"index": 0}], 2),
+    ],
+)
+def test_calls_are_told_apart_with_or_without_ids(calls, count):
+    pieces = [
+        {**{key: call[key] for key in ("index", "id") if key in call}, "function": {"name": call.get("name"), "arguments": "{"}}
+        for call in calls
+    ]
+    decoder = fed(*(deltas(tool_calls=[piece]) for piece in pieces))
+    decoder.tools_done()
+
+    assert decoder.tools.count == len(decoder.tools.ready_at_ns) == count
 
 
 # --- what a call asked for --------------------------------------------------------------------------------------

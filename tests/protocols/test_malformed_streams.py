@@ -22,8 +22,8 @@ from tailgauge.protocols.decoder import (
     MAX_TEXT,
     TEXT_PER_TOKEN,
     StreamDecoder,
-    error_of,
 )
+from tailgauge.protocols.errors import error_of
 from tailgauge.protocols.openai import OpenAI
 from tailgauge.protocols.stencil import Stencils
 from tailgauge.protocols.table import Target
@@ -97,7 +97,7 @@ def test_one_malformed_event_is_an_error_and_very_many_end_it(protocol):
 
     assert decoder.broken
     assert decoder.events == MANY_MALFORMED
-    assert named(decoder) == ("malformed_event", "JSONDecodeError in event: {")
+    assert named(decoder) == ("malformed_event", "no JSON: {")
 
 
 def test_an_answer_that_is_kept_is_bounded():

@@ -60,12 +60,18 @@ def test_what_is_missing_is_unknown_and_zero_is_zero():
     assert tokens("openai") == {}
 
 
-@pytest.mark.parametrize("value", [-1, 1.5, "8", True, [8], 1 << 40])
+@pytest.mark.parametrize("value", [-1, 1.5, "eight", "-8", "8.5", "9" * 30, float("nan"), True, [8], 1 << 40])
 def test_a_value_that_cannot_be_drops_every_count_and_is_named(value):
     found = counts("openai", {"prompt_tokens": 5, "completion_tokens": value})
 
     assert found.tokens == {}
     assert found.problem.startswith("output_tokens = ")
+
+
+@pytest.mark.parametrize("value", [8, 8.0, "8", "08"])
+def test_a_count_may_be_written_as_gateways_write_numbers(value):
+    assert tokens("openai", {"prompt_tokens": 5, "completion_tokens": value})["output_tokens"] == 8
+    assert tokens("anthropic", {"input_tokens": value})["input_tokens"] == 8
 
 
 @pytest.mark.parametrize("usage", [[], "many", 5])

@@ -50,7 +50,7 @@ USAGES = {
     "start_full": 10, "delta_full": 5, "start_zero": 4, "delta_zero": 3, "start_missing": 2, "delta_missing": 2, "delta_null": 1,
     "delta_empty": 1, "growing": 2, "malformed": 2, "zero_output": 1, "zero_input": 1,
 }  # fmt: skip
-MALFORMED: tuple[Any, ...] = ("12", -1, 1.5, True, 1 << 40, [], {"n": 1})
+MALFORMED: tuple[Any, ...] = ("twelve", -1, 1.5, True, 1 << 40, [], {"n": 1})
 Tree = dict[str, Any]
 
 

@@ -412,6 +412,10 @@ def deliver(draft: Draft, protocol: str, seed: str) -> Stream:
         end = _cut(rng, parts)
         if head == UNTIL_CLOSE and _hides_its_usage(draft.events, end):
             end = len(body)
+    kind = draft.choose({b"text/event-stream": 30, b"text/plain; charset=utf-8": 1, b"application/json": 1, b"": 1})
+    typed_head = head.replace(b"text/event-stream", kind)
+    if kind != b"text/event-stream":
+        draft.notes.add("other_content_type")
     received = end if head != CHUNKED else _payload_size(body[:end])
     is_reset = is_cut and head != UNTIL_CLOSE and rng.random() < 0.3
     is_whole = end == len(body) or (head == UNTIL_CLOSE and not is_reset)
@@ -420,7 +424,7 @@ def deliver(draft: Draft, protocol: str, seed: str) -> Stream:
         seed=seed,
         plan=draft.plan,
         events=tuple(draft.events),
-        reads=tuple(_reads(rng, head, body[:end], parts)),
+        reads=tuple(_reads(rng, typed_head, body[:end], parts)),
         is_reset=is_reset,
         is_whole=is_whole,
         arrived=_arrived(draft, received, is_whole=is_whole),

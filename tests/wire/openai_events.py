@@ -72,10 +72,14 @@ TOOLS = (
 )
 USAGES = {
     "last": 12, "on_finish": 4, "growing": 4, "choice": 2, "groq": 2, "missing": 3, "zero_then_real": 2, "real_then_zero": 2,
-    "malformed": 2, "thinking_beside": 1,
+    "malformed": 2, "thinking_beside": 1, "as_text": 1, "as_float": 1,
 }  # fmt: skip
 CACHES = ("none", "none", "openai", "openai_writes", "deepseek", "kimi", "litellm", "vllm", "null")
-MALFORMED: tuple[Any, ...] = ("12", -1, 1.5, True, 1 << 40, [])
+MALFORMED: tuple[Any, ...] = ("twelve", -1, 1.5, True, 1 << 40, [])
+TAGS = (
+    ("<think>", "</think>"), ("<think>", "</think>"), ("<thinking>", "</thinking>"), ("<thought>", "</thought>"),
+    ("[THINK]", "[/THINK]"),
+)  # fmt: skip
 Tree = dict[str, Any]
 
 
@@ -163,12 +167,16 @@ class Completion(Draft):
 
     def tags(self) -> None:
         """Add thinking as a part of the text; only at its beginning it is known as such."""
-        self.delta({"content": "<think>"}, has_hidden_thinking=True)
+        tag, closing_tag = self.rng.choice(TAGS)
+        self.delta({"content": self.rng.choice([tag, f"\n{tag}"])}, has_hidden_thinking=True)
         for _ in range(self.rng.randint(1, 4)):
-            piece = self.pieces_of_text().replace("</think>", "")
+            piece = self.pieces_of_text().replace(closing_tag, "")
             self.delta({"content": piece}, thinking=piece)
         rest = self.rng.choice(["", "\n\n", "\n\nSo "])
-        self.delta({"content": f"</think>{rest}"}, text=rest.lstrip("\n"))
+        begun = closing_tag[: self.rng.choice([0, 0, 1, 4])]
+        if begun:
+            self.delta({"content": begun}, thinking=begun)
+        self.delta({"content": closing_tag.removeprefix(begun) + rest}, text=rest.lstrip("\n"))
 
     def tool_calls(self) -> None:
         """Add some calls, all in the same spelling."""
@@ -260,6 +268,9 @@ class Completion(Draft):
             usage["dream_tokens"] = 3
         if self.usage_form == "malformed":
             usage[self.rng.choice(["completion_tokens", "prompt_tokens"])] = self.rng.choice(MALFORMED)
+        if self.usage_form in {"as_text", "as_float"}:
+            spell = str if self.usage_form == "as_text" else float
+            usage |= {name: spell(usage[name]) for name in ("prompt_tokens", "completion_tokens")}
         self.usage = None if self.usage_form == "missing" else usage
         if self.usage_form in {"missing", "malformed"}:
             return

@@ -35,6 +35,7 @@ DEVIATIONS: dict[str, dict[str, Deviation]] = {
     },
     "openai": {
         "usage:malformed": Deviation(COUNTS, "a usage with a malformed count feeds nothing; the SDK checks no type"),
+        "usage:as_text": Deviation(COUNTS, "a count in quotation marks is the count; the SDK passes the text on"),
         "usage:real_then_zero": Deviation(COUNTS, "counts are cumulative and cannot fall; the SDK takes the last"),
         "usage:thinking_beside": Deviation(("output_tokens",), "the total shows that thinking is counted beside the completion"),
         "usage:choice": Deviation(COUNTS, "Moonshot's usage stands in the choice, where the SDK has no field"),
@@ -71,6 +72,7 @@ TOLERATED = {
     "no_delta": "no_delta",
     "thinking:tags": "thinking_in_text",
     "unnamed_events": "no_event_name",
+    "other_content_type": "other_content_type",
 }
 # Of these the notes do not tell for sure whether they come.
 MAYBE_TOLERATED = {"tools_of_equal_index", "no_done", "no_blank_line"}

@@ -291,7 +291,7 @@ def test_a_template_is_filled_once(seen):
         ("cut", ("truncated", "no_end_mark", None)),
         ("failed", ("stream_error", "boom", "no")),
         ("failed in words", ("stream_error", "error", "out of luck")),
-        ("no text", ("stream_error", "malformed_event", 'TypeError in event: {"t": 5}')),
+        ("no text", ("stream_error", "malformed_event", 'a field is not what the protocol says: {"t": 5}')),
         ("text left out", ("empty", None, None)),
         ("refused", ("rate_limited", "error", "{}")),
         ("plain", ("ok", None, None)),

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from tailgauge import redaction
 from tailgauge.call import MESSAGE
-from tailgauge.protocols.decoder import StreamError, ToolCalls, error_of
+from tailgauge.protocols.decoder import StreamError, ToolCalls
+from tailgauge.protocols.errors import error_of
 from tailgauge.protocols.usage import Usage
 from tailgauge.rows.schema import ENDED_CLASSES, PLUGIN_ERROR
 from tailgauge.worker.outcome import (
@@ -67,6 +68,7 @@ class Decoded:
     ends_naturally: bool = False
     output: int | None = 8
     tolerated: list[str] = field(default_factory=list)
+    events: int = 1
 
     @property
     def usage(self):
@@ -115,12 +117,21 @@ CASES = {
     "an error that nobody knows": (Result(), Decoded(StreamError("e", "m")), Outcome("stream_error", "e", "m")),
     "a stream that refuses the call": (Result(), Decoded(StreamError("busy", "m", "overloaded", "overloaded")), Outcome("overloaded", "busy", "m", None, "overloaded")),
     "a stream that limits the rate": (Result(), Decoded(StreamError("e", "m", "rate_limited", "rate_limited")), Outcome("rate_limited", "e", "m", "unknown", "rate_limited")),
-    "an overload as JSON with status 200": (Result(headers=JSON, plain_body=error("overloaded_error")), Decoded(finished=False),
+    "an overload as JSON with status 200": (Result(headers=JSON, plain_body=error("overloaded_error")), Decoded(finished=False, events=0),
                                             Outcome("overloaded", "overloaded_error", "y", None, "overloaded")),
     "an error in a stream that was cut": (Result(cut="x"), Decoded(StreamError("e", "m"), finished=False), Outcome("stream_error", "e", "m")),
-    "a page instead of a stream": (Result(headers=[(b"content-type", b"text/html")], plain_body=b"<p>hi"), Decoded(finished=False),
+    "a page instead of a stream": (Result(headers=[(b"content-type", b"text/html")], plain_body=b"<p>hi"), Decoded(finished=False, events=0),
                                    Outcome("client_error", "not_an_event_stream", "<p>hi")),
-    "nothing instead of a stream": (Result(headers=[]), Decoded(finished=False), Outcome("client_error", "not_an_event_stream", "content-type ''")),
+    "nothing instead of a stream": (Result(headers=[]), Decoded(finished=False, events=0), Outcome("client_error", "not_an_event_stream", "content-type ''")),
+    "a page under the name of a stream": (Result(plain_body=b"<p>hi"), Decoded(finished=False, events=0),
+                                          Outcome("client_error", "not_an_event_stream", "<p>hi")),
+    "an error under the name of a stream": (Result(plain_body=error("overloaded_error")), Decoded(finished=False, events=0),
+                                            Outcome("overloaded", "overloaded_error", "y", None, "overloaded")),
+    "a first line under the name of a stream that was cut": (Result(plain_body=b"dat", cut="connection_reset"), Decoded(finished=False, events=0),
+                                                             Outcome("truncated", "connection_reset")),
+    "comments alone": (Result(plain_body=b": ping\n\n"), Decoded(finished=False, events=0), Outcome("truncated", "no_end_mark")),
+    "a stream under another name": (Result(headers=JSON), Decoded(), Outcome("ok")),
+    "a stream without a name": (Result(headers=[]), Decoded(), Outcome("ok")),
     "a whole answer": (Result(headers=JSON), Decoded(streams=False), Outcome("ok")),
     "a whole answer without content": (Result(headers=JSON), Decoded(has_content=False, streams=False), Outcome("empty")),
     "what came back about a batch": (Result(headers=JSON), Decoded(has_content=False, streams=False, answer="{}"), Outcome("ok")),
@@ -128,7 +139,7 @@ CASES = {
                                       Outcome("client_error", "malformed_answer", "{}")),
     "a whole answer that was cut": (Result(headers=JSON, cut="connection_closed"), Decoded(finished=False, streams=False),
                                     Outcome("truncated", "connection_closed")),
-    "JSON where a stream was asked for": (Result(headers=JSON, plain_body=b"{}"), Decoded(finished=False),
+    "JSON where a stream was asked for": (Result(headers=JSON, plain_body=b"{}"), Decoded(finished=False, events=0),
                                           Outcome("client_error", "not_an_event_stream", "{}")),
     "a compressed stream": (Result(headers=[*SSE, (b"Content-Encoding", b"gzip")], cut="compressed", cut_text="content-encoding gzip"),
                             Decoded(finished=False), Outcome("stream_error", "compressed", "content-encoding gzip")),

@@ -14,7 +14,7 @@ from tailgauge.channel.traffic_counters import Key, TrafficCounters
 from tailgauge.master import preflight_advice
 from tailgauge.master.objectives import LiveObjective
 from tailgauge.protocols.additions import EXACT
-from tailgauge.protocols.decoder import error_of
+from tailgauge.protocols.errors import error_of
 from tailgauge.protocols.protocol import Adaptation, TargetSettings
 from tailgauge.rows.schema import NOT_FAILED, RATE_LIMITED
 from tailgauge.sanitize import plain

@@ -24,11 +24,11 @@ from tailgauge.protocols import protocol
 from tailgauge.protocols.decoder import (
     KIND_CODE,
     StreamDecoder,
-    looks_like_error,
     stop_details_text,
     text_or_none,
     tree_of,
 )
+from tailgauge.protocols.errors import looks_like_error
 from tailgauge.protocols.protocol import TEXT_BLOCK, MarkRules, Opened, Provider, WireProtocol
 from tailgauge.protocols.stencil import FREE, Changing
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
@@ -169,7 +169,7 @@ class Anthropic(WireProtocol):
     def on_whole(decoder: StreamDecoder, body: bytes) -> None:
         """Decode a message that came without a stream; raises ValueError and its like for what is no message."""
         message = tree_of(body)
-        if looks_like_error(message):
+        if looks_like_error(message, any_code=True):
             decoder.error_event(message)
             return
         decoder.message_id = text_or_none(message.get("id"))
@@ -332,7 +332,7 @@ def _on_landmark(decoder: StreamDecoder, kind: str, event: dict[str, Any]) -> No
             decoder.stop()
         case "error":
             decoder.error_event(event)
-        case _ if looks_like_error(event):
+        case _ if looks_like_error(event, any_code=True):
             decoder.error_event(event)
         case _:
             decoder.tolerate(violations.UNKNOWN_EVENT)

@@ -18,6 +18,7 @@ from tailgauge.call import JOB_CANCEL, JOB_FETCH, JOB_POLL, JOBS, MESSAGE, RESUM
 from tailgauge.protocols import additions
 from tailgauge.protocols.additions import OF_A_CALL
 from tailgauge.protocols.decoder import KIND_CODE, MAX_NAME, StreamDecoder, tree_of
+from tailgauge.protocols.errors import calls_itself_error, looks_like_error
 from tailgauge.protocols.protocol import Opened, TargetSettings, WireProtocol
 from tailgauge.protocols.sse_events import (
     UNNAMED,
@@ -29,9 +30,7 @@ from tailgauge.protocols.sse_events import (
     Matcher,
     PhaseEvents,
     Pointer,
-    calls_itself_error,
     content_matcher,
-    looks_like_failure,
     steps,
     value_at,
 )
@@ -250,7 +249,7 @@ class CustomSse(WireProtocol):
         has_text = is_content and isinstance(value, str) and value
         if has_text:
             return not self._content.conditions and calls_itself_error(tree)
-        return name == b"error" or looks_like_failure(tree)
+        return name == b"error" or (isinstance(tree, dict) and looks_like_error(tree))
 
     def _error_of(self, tree: Any, data: bytes) -> Any:
         """Return an error for the decoder: an object, or text."""

@@ -19,6 +19,7 @@ from tailgauge import vendors
 from tailgauge.call import MESSAGE
 from tailgauge.plugins.plugin import fault
 from tailgauge.protocols import sse_parser
+from tailgauge.protocols.errors import MAX_ERROR_TEXT, MAX_KIND, class_of_error, error_of
 from tailgauge.protocols.event_ids import EventIds, id_of
 from tailgauge.protocols.sse_parser import EventSizeError, IdSplitter, Splitter, check_values
 from tailgauge.protocols.stencil import Plain, Stencil, Stencils
@@ -42,12 +43,9 @@ MAX_FOLLOWED = 65_536  # characters of an answer whose first field is sought: ea
 MAX_PHASES = 50  # of one answer
 MAX_TOOLS = 50  # calls of one answer whose times are kept
 MAX_NAME = 100  # characters of a phase's name
-MAX_ERROR_TEXT = 2000  # characters
-_MOST_WRAPPED = 3  # times that gateways put an error into another
+_MOST_OPENING = 100  # characters, with the blanks before it
 _MOST_OF_AN_END = 1000  # bytes of an end mark
-_THINK = "<think>"
-_THINK_END = "</think>"
-_MAX_KIND = 90  # characters of the name of an error
+_TAGS = vendors.TABLE["thinking"]["tags"]
 _SHOWN = 200  # characters of what was wrong, and of names
 
 OnEvent = Callable[["StreamDecoder", bytes, Any], None]
@@ -105,7 +103,9 @@ class StreamDecoder:
     _in_conversations = _malformed = 0
     _at = _low = _read_at = _read_index = 0
     _taken_chars = 0
-    _is_thinking_in_text = False
+    _closing_tag: str | None = None  # while the answer thinks between tags in its text
+    _tail = ""  # of the thinking, which may be a part of that tag
+    _opening = ""  # text so far, which may be a part of an opening tag
     watching = True
     broken = False  # it is not followed any further; `error` has the reason
     events = chunks = taken = 0
@@ -124,6 +124,7 @@ class StreamDecoder:
     stopped: Stamp | None = None
     finished = False  # the protocol's end mark, or its equivalent, was seen
     has_started = False  # the message of the answer has begun
+    names_role_once = False  # content has come without a role
     is_refusal = False  # its text says that the model refuses
     message_id: str | None = None
     model: str | None = None
@@ -212,7 +213,7 @@ class StreamDecoder:
                 if whole and self._stencils and not self._has_skimmed:
                     self._stencils.look(payload, name, data)
             except Exception as error:  # noqa: BLE001 - raised again where it is ours
-                self._note(error, violations.MALFORMED_EVENT, f"event: {shown(data, _SHOWN)}")
+                self._note(error, violations.MALFORMED_EVENT, shown(data, _SHOWN))
                 self._malformed += 1
                 self.broken |= self._malformed >= MANY_MALFORMED
             if self.events > self._most:
@@ -242,16 +243,16 @@ class StreamDecoder:
         found = fault(error)
         if not (isinstance(error, _MALFORMED) or found):
             raise error
-        self.violate(kind, f"{found or type(error).__name__} in {where}")
+        self.violate(kind, f"{found or _what_is_wrong(error)}: {where}")
 
     def error_event(self, event: Any) -> None:
         """Note an error of the target's, in any shape; the first is kept."""
         kind, text = error_of(event)
-        self._fail(kind, text, class_of_error_event(event))
+        self._fail(kind, text, class_of_error(event))
 
     def fail(self, kind: str, text: str, status: int | None = None) -> None:
         """Note an error of the target's whose status is known, or its name alone; the first is kept."""
-        kind = violations.quoted(shown(kind, _MAX_KIND))
+        kind = violations.quoted(shown(kind, MAX_KIND))
         self._fail(kind, shown(text, MAX_ERROR_TEXT), vendors.class_of_error(status, kind))
 
     def _fail(self, kind: str, text: str, error_class: str | None) -> None:
@@ -330,7 +331,8 @@ class StreamDecoder:
     def _is_plain(self) -> bool:
         """Whether a content event is no more than a chunk now: no pattern waits for it, and the model is known."""
         waits = self.watching or self._field is not None or self.model is None
-        return not (waits or self.server_blocks or self.finished or self.tools.count > 1)
+        has_special_content = self.server_blocks or self._opening or self.tools.count > 1
+        return not (waits or has_special_content or self.finished)
 
     def _add(
         self, chars: Iterable[int], arrived: Sequence[int], low: array[int], read_at: Sequence[int],
@@ -379,19 +381,54 @@ class StreamDecoder:
         return Stamp(self._at, self._low or None, self._read_at)
 
     def text_delta(self, text: str) -> None:
-        """Take text of an answer, which may begin with its thinking between <think> tags."""
-        if self.first_text is None and (self._is_thinking_in_text or text.startswith(_THINK)):
+        """Take text of an answer, which may begin with its thinking between tags, each cut anywhere."""
+        if not isinstance(text, str):
+            raise TypeError(f"content is no text but {type(text).__name__}")
+        if self._closing_tag is not None:
             self._thinking_in_text(text)
+        elif self.first_text is None or self._opening:
+            self._begin_text(text)
         else:
             self.content(_TEXT, text)
 
-    def _thinking_in_text(self, text: str) -> None:
+    def _begin_text(self, text: str) -> None:
+        """Take text that may be a part of an opening tag: it is text until it has become one."""
+        so_far = (self._opening + text).lstrip()
+        for tag, closing_tag in _TAGS.items():
+            if so_far.startswith(tag):
+                self._begin_thinking_in_text(closing_tag)
+                self._thinking_in_text(so_far.removeprefix(tag))
+                return
+        may_open = any(tag.startswith(so_far) for tag in _TAGS)
+        self._opening = (self._opening + text)[-_MOST_OPENING:] if may_open else ""
+        self.content(_TEXT, text)
+
+    def _begin_thinking_in_text(self, closing_tag: str) -> None:
         self.tolerate(violations.THINKING_IN_TEXT)
-        thinking, mark, rest = text.removeprefix(_THINK).partition(_THINK_END)
-        self._is_thinking_in_text = not mark
+        self._closing_tag = closing_tag
+        self._tail = ""
         self.thinks()
-        self.content(_THINKING, thinking)
-        self.content(_TEXT, rest.lstrip("\n"))
+        if not self._opening:
+            return
+        # What came of the tag was taken for text.
+        self._opening = ""
+        self.first_thinking = self.first_thinking or self.first_text
+        self.first_text = None
+        if self._kept is not None:
+            self._kept[_TEXT].clear()
+        if self._field is not None:
+            self._field = FirstField()
+
+    def _thinking_in_text(self, text: str) -> None:
+        assert self._closing_tag is not None
+        thinking, closed, rest = (self._tail + text).partition(self._closing_tag)
+        self.thinks()
+        self.content(_THINKING, thinking[len(self._tail) :])
+        if closed:
+            self._closing_tag = None
+            self.content(_TEXT, rest.lstrip("\n"))
+        else:
+            self._tail = thinking[1 - len(self._closing_tag) :]
 
     def content(self, kind: int, text: str, *, is_answer: bool = True) -> None:
         """A content delta; empty ones are no chunks. A person sees it, also where it is no part of the answer's text."""
@@ -550,6 +587,16 @@ def tree_of(data: bytes) -> Any:
         return json.loads(data.decode())  # as bytes it could be UTF-16, or have a mark: no SDK would take it
 
 
+def _what_is_wrong(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError | UnicodeDecodeError):
+        return "no JSON"
+    if isinstance(error, KeyError) and error.args and isinstance(error.args[0], str):
+        return f"no field {shown(error.args[0], _SHOWN)!r}"
+    if isinstance(error, RecursionError):
+        return "JSON nested too deep"
+    return "a field is not what the protocol says"
+
+
 def text_or_none(value: Any) -> str | None:
     """A short string of the peer's, or None where it is something else."""
     return shown(value, _SHOWN) if isinstance(value, str) else None
@@ -572,62 +619,6 @@ def _is_end_mark(data: bytes) -> bool:
     return isinstance(tree, dict) and tree.get("type") == "message_stop"
 
 
-def error_of(tree: Any) -> tuple[str, str]:
-    """Return the type and message of an error, in the shapes that providers, engines and gateways use."""
-    inner = _inner_error(tree)
-    if isinstance(inner, str):
-        return "error", shown(inner, MAX_ERROR_TEXT)
-    kind = inner.get("type")
-    if not kind or kind == "error":  # the type of the event, not of the error
-        kind = inner.get("code") or inner.get("status") or "error"
-    text = inner.get("message") or inner.get("detail") or inner.get("errorText") or json.dumps(tree)
-    return violations.quoted(shown(str(kind), _MAX_KIND)), shown(str(text), MAX_ERROR_TEXT)
-
-
-def class_of_error_event(tree: Any) -> str | None:
-    """Return the class that a response of the error's status would have; None where nothing tells."""
-    return vendors.class_of_error(*_error_names(tree))
-
-
-def _inner_error(tree: Any) -> Any:
-    """Return the object or the text that describes an error."""
-    inner = tree
-    for _ in range(_MOST_WRAPPED):
-        if isinstance(inner, dict) and inner.get("error"):
-            inner = inner["error"]
-    if isinstance(inner, dict | str):
-        return inner
-    return {}
-
-
-def _error_names(tree: Any) -> Iterator[Any]:
-    """Yield what an error may be known by: statuses and codes first, then types, within and around it."""
-    inner = _inner_error(tree)
-    objects = [part for part in (inner, tree) if isinstance(part, dict)]
-    for key in ("status_code", "status", "http_status", "code", "type", "error_type"):
-        for part in objects:
-            yield part.get(key)
-    for part in objects:
-        metadata = part.get("metadata")
-        if isinstance(metadata, dict):
-            yield metadata.get("error_type")
-
-
-def looks_like_error(tree: Any) -> bool:
-    """Whether an event that is not the protocol's is an error in one of the shapes of engines and gateways.
-
-    `{"error": ...}`; `{"object": "error", "message": ..., "code": 500}`; `{"message": ..., "code": 502}`; `{"detail": ...}`.
-    """
-    if not isinstance(tree, dict):
-        return False
-    if tree.get("error") or tree.get("object") == "error":
-        return True
-    if "choices" in tree:
-        return False
-    has_code = tree.get("code") is not None or tree.get("status_code") is not None
-    return bool(tree.get("detail")) or ("message" in tree and has_code)
-
-
 class ToolCalls:
     """The tool calls of one answer, by a key: the index of a block, or what stands for one."""
 
@@ -643,10 +634,14 @@ class ToolCalls:
         """Return the key of a piece: a new one where another call begins at an index that was used, or without one."""
         last = self._at_index.get(index)
         if last is None:
-            self._at_index[index] = (index, call_id)
-        elif has_name and call_id and call_id != last[1]:
+            self._at_index[index] = (index, call_id or 0)
+        elif has_name and call_id != last[1] and call_id:
             self.shares_index = True
             self._at_index[index] = (index, call_id)
+        elif has_name and not call_id and isinstance(last[1], int):
+            # Without ids, a name begins a call: only its first piece has one.
+            self.shares_index = index is not None
+            self._at_index[index] = (index, last[1] + 1)
         return self._at_index[index]
 
     @property
@@ -658,7 +653,7 @@ class ToolCalls:
         """Take a piece of a call. More input of one that seemed complete opens it again: calls may be interleaved."""
         self.is_new = key not in self._names
         if self.is_new and len(self._names) < MAX_TOOLS:
-            name = call_id if isinstance(call_id, str) else f"#{len(self._names)}"
+            name = call_id if isinstance(call_id, str) and call_id else f"#{len(self._names)}"
             self._names[key] = shown(name, MAX_NAME)
             self.open[key] = self._names[key]
         elif has_input and key in self._names and key not in self.open:

@@ -28,11 +28,11 @@ from tailgauge.protocols import protocol
 from tailgauge.protocols.decoder import (
     KIND_CODE,
     StreamDecoder,
-    looks_like_error,
     stop_details_text,
     text_or_none,
     tree_of,
 )
+from tailgauge.protocols.errors import looks_like_error
 from tailgauge.protocols.protocol import (
     TEXT_BLOCK,
     Adaptation,
@@ -74,6 +74,8 @@ _THOUGHTS = frozenset(
 _OTHER_CONTENT = frozenset({"tool_calls", "function_call", "refusal", "audio"})
 _BEHIND_GATEWAY = "provider_specific_fields"  # of LiteLLM: what the provider behind it said
 _REFUSAL = "refusal"
+_MAY_TELL_ERRORS = frozenset({"error", "x_groq", "base_resp"})  # beside choices
+_IS_THOUGHT = ("extra_content", "google", "thought")
 _USAGE_PLACES = tuple(map(steps, vendors.TABLE["usage"]["openai"]["places"]))
 
 
@@ -205,15 +207,14 @@ class OpenAI(WireProtocol):
         if _is_no_chunk(decoder, name, data):
             return
         chunk = tree_of(data)
-        get = chunk.get
-        choices = get("choices")
-        if name == b"error" or get("error") or (choices is None and looks_like_error(chunk)):
+        if name == b"error" or _has_error(chunk):
             decoder.error_event(chunk)
             return
         if decoder.model is None:
             _read_facts(decoder, chunk)
+        choices = chunk.get("choices")
         for choice in choices or ():
-            _choice(decoder, choice, get("id"))
+            _choice(decoder, choice, chunk.get("id"))
         if b"usage" in data:
             _usages(decoder, chunk)
         elif choices is None:
@@ -223,7 +224,7 @@ class OpenAI(WireProtocol):
     def on_whole(decoder: StreamDecoder, body: bytes) -> None:
         """Decode an answer that came without a stream; raises ValueError and its like for what is no completion."""
         answer = tree_of(body)
-        if looks_like_error(answer):
+        if _has_error(answer):
             decoder.error_event(answer)
             return
         _read_facts(decoder, answer)
@@ -346,6 +347,13 @@ def _is_no_chunk(decoder: StreamDecoder, name: bytes, data: bytes) -> bool:
     return False
 
 
+def _has_error(chunk: Any) -> bool:
+    """Return whether a chunk is an error, or has one beside its choices."""
+    if isinstance(chunk, dict) and chunk.get("choices") and chunk.keys().isdisjoint(_MAY_TELL_ERRORS):
+        return False
+    return looks_like_error(chunk, any_code=True)
+
+
 def _read_facts(decoder: StreamDecoder, chunk: dict[str, Any]) -> None:
     """Read what each chunk repeats; Azure's first one names no model."""
     decoder.message_id = decoder.message_id or text_or_none(chunk.get("id"))
@@ -355,9 +363,14 @@ def _read_facts(decoder: StreamDecoder, chunk: dict[str, Any]) -> None:
 
 
 def _choice(decoder: StreamDecoder, choice: dict[str, Any], message_id: Any) -> None:
-    if delta := choice.get("delta"):
+    delta = choice.get("delta")
+    if delta:
         before = decoder.chunks
+        if decoder.names_role_once and delta.get("role") and message_id != decoder.message_id:
+            decoder.violate(violations.SECOND_MESSAGE, "another completion begins before the end of the first")
         _delta(decoder, delta)
+        if decoder.chunks > before and "role" not in delta:
+            decoder.names_role_once = True
         if decoder.finished and decoder.chunks > before:
             _after_finish(decoder, message_id)
     reason = choice.get("finish_reason")
@@ -381,10 +394,7 @@ def _delta(decoder: StreamDecoder, delta: dict[str, Any]) -> None:
         if not value:
             continue
         if name == "content":
-            if isinstance(value, str):
-                decoder.text_delta(value)
-            else:
-                _content_list(decoder, value)
+            _delta_content(decoder, value, is_thought=at(delta, _IS_THOUGHT) is True)
         elif name in _THOUGHTS:
             if not has_thought:
                 _thought(decoder, value)
@@ -393,6 +403,15 @@ def _delta(decoder: StreamDecoder, delta: dict[str, Any]) -> None:
             _other_content(decoder, name, value)
         elif name == _BEHIND_GATEWAY:
             _read_provider_fields(decoder, value)
+
+
+def _delta_content(decoder: StreamDecoder, content: Any, *, is_thought: bool) -> None:
+    if not isinstance(content, str):
+        _content_list(decoder, content)
+    elif is_thought:
+        decoder.content(_THINKING, content)
+    else:
+        decoder.text_delta(content)
 
 
 def _other_content(decoder: StreamDecoder, name: str, value: Any) -> None:

@@ -20,8 +20,6 @@ UNNAMED = b"message"  # the name of an event that has none, by the standard
 Path = tuple[str, ...]
 _ABSENT = object()
 _BAD_ESCAPE = re.compile(r"~(?![01])")
-_ERROR_STATUS = re.compile(r"[45]\d\d")
-_STATUS_KEYS = ("code", "status_code", "statusCode", "status")
 
 
 def check_pointer(value: str) -> str:
@@ -189,29 +187,6 @@ def _is_among(value: Any, alternatives: tuple[Any, ...]) -> bool:
         if value == alternative and is_bool == isinstance(alternative, bool):
             return True
     return False
-
-
-def calls_itself_error(tree: Any) -> bool:
-    """Return whether an event says that its type is error."""
-    return isinstance(tree, dict) and "error" in (tree.get("type"), tree.get("object"))
-
-
-def looks_like_failure(tree: Any) -> bool:
-    """Return whether an event that is nothing else is an error, in one of the shapes of applications and gateways.
-
-    Its type is error; or it has an `error` that is an object, a text or true; or, where it has no type, a `detail`, or a
-    `message` with a status from 400 to 599.
-    """
-    if not isinstance(tree, dict):
-        return False
-    error = tree.get("error")
-    if calls_itself_error(tree) or error is True or (isinstance(error, dict | str) and error):
-        return True
-    if "type" in tree:
-        return False
-    if tree.get("detail"):
-        return True
-    return "message" in tree and any(_ERROR_STATUS.fullmatch(str(tree.get(key))) for key in _STATUS_KEYS)
 
 
 class ErrorReader:

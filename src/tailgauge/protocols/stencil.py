@@ -184,13 +184,14 @@ def _text(string: bytes) -> str | None:
 class _Witness:
     """Stands in for a decoder that knows the model. It only knows content and counts: anything else raises AttributeError."""
 
-    __slots__ = ("contents", "counted", "finished", "model", "server_blocks", "stopped")
+    __slots__ = ("contents", "counted", "finished", "model", "names_role_once", "server_blocks", "stopped")
 
     def __init__(self) -> None:
         self.contents: list[tuple[int, Any]] = []
         self.counted = False
         self.model = "known"
         self.finished = False
+        self.names_role_once = False
         self.stopped = None
         self.server_blocks: frozenset[Any] = frozenset()
 

@@ -7,6 +7,7 @@ answer. A count beyond what was requested is kept and marked.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +18,7 @@ from tailgauge.redaction import shown
 
 INPUT, OUTPUT = "input", "output"  # marks of counts beyond what was requested
 _MOST = 1 << 40  # tokens
+_DIGITS = re.compile(r"[0-9]{1,12}")
 _SHOWN = 200  # characters of a value that cannot be
 _INPUTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 _BYTES_PER_TOKEN = 100  # of text, at most: a prompt has at least so many tokens
@@ -73,10 +75,11 @@ class Usage:
         """Take one count; null is no count."""
         if value is None:
             return
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _MOST:
+        number = _whole_number(value)
+        if number is None or not 0 <= number < _MOST:
             self._note_impossible(name, value)
-        elif value >= self.largest.get(name, 0):
-            self.largest[name] = value
+        elif number >= self.largest.get(name, 0):
+            self.largest[name] = number
 
     def forget(self, name: str) -> None:
         """Drop a count that is not that of the whole answer."""
@@ -127,6 +130,17 @@ class Usage:
         if not usage.keys() <= self.table.known:
             fresh = usage.keys() - self.table.known
             self.unknown.update(f"usage.{shown(str(name), 60)}" for name in sorted(fresh)[:10])
+
+
+def _whole_number(value: Any) -> int | None:
+    """Return a count as a number. Gateways in Lua and JavaScript send 100.0 and "100", which the SDKs pass on."""
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
+        return int(value)
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    return None
 
 
 def _side(name: str) -> str:

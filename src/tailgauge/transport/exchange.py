@@ -22,7 +22,7 @@ from tailgauge.protocol_violations import COMPRESSED, FRAMING, HEAD_TOO_LARGE, N
 from tailgauge.redaction import shown
 from tailgauge.transport.capture import Capture
 from tailgauge.transport.connection import Connection
-from tailgauge.transport.http1 import Body, ChunkedBody, Head, HeadSizeError, WireError, is_event_stream
+from tailgauge.transport.http1 import Body, ChunkedBody, Head, HeadSizeError, WireError
 from tailgauge.transport.reader import READER, Plain, take_texts
 from tailgauge.transport.tls import Read
 
@@ -71,6 +71,7 @@ class Decoder(Protocol):
     """Turns a body's payload into content chunks; see tailgauge.protocols.decoder. Never raises for the peer's bytes."""
 
     has_content: bool
+    events: int  # so far
     watching: bool  # someone waits for the next event
     broken: bool  # it takes no more payload
     streams: bool  # false: `whole` takes the body
@@ -261,7 +262,7 @@ class Exchange:
             self.cut, self.cut_text = COMPRESSED, f"content-encoding {shown(coding, 100)}"
         elif not decoder.streams:
             self._whole = decoder
-        elif is_event_stream(self.header(b"content-type")):
+        else:  # whatever its content type: SDKs do not look at it
             self._stream = decoder
 
     # --- decoding ---------------------------------------------------------------------------------------------
@@ -376,7 +377,7 @@ class Exchange:
 
     def _bound(self, stream: Decoder | None, body: Body) -> None:
         """Drop the response if it exceeds its limits or those of all open responses."""
-        held = len(self._plain) if stream is None else stream.held
+        held = len(self._plain) + (0 if stream is None else stream.held)
         too_much = self._hold_bytes(self._held_by_head + body.held + held)
         most = MAX_BODY if stream else MAX_WHOLE if self._whole else MAX_ERROR_BODY
         if stream is not None and stream.broken:
@@ -448,6 +449,8 @@ class Exchange:
         elif payload:
             at_rest = body.at_rest and emptied and not self._user_clock
             self._stream.feed(payload, low, at, read, self._decoded, at_rest=at_rest)
+            if not self._stream.events and len(self._plain) < ERROR_KEPT:
+                self._plain += payload  # it may be no event stream
         self._last_low = low
         if emptied or self._whole is not None:
             self._low = at
@@ -559,5 +562,5 @@ class Exchange:
 
     @property
     def plain_body(self) -> bytes:
-        """Unframed body of a response that was no event stream."""
+        """Unframed body of a response without events."""
         return bytes(self._plain)

@@ -7,6 +7,7 @@ the error's type, by the names of `protocol_violations`. Texts are without secre
 
 from __future__ import annotations
 
+import codecs
 import json
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -16,13 +17,8 @@ from tailgauge import limits, vendors
 from tailgauge import protocol_violations as violations
 from tailgauge.call import MESSAGE
 from tailgauge.ends import End, class_of_end
-from tailgauge.protocols.decoder import (
-    MAX_ERROR_TEXT,
-    StreamDecoder,
-    class_of_error_event,
-    error_of,
-    looks_like_error,
-)
+from tailgauge.protocols.decoder import StreamDecoder
+from tailgauge.protocols.errors import MAX_ERROR_TEXT, class_of_error, error_of, looks_like_error
 from tailgauge.redaction import shown
 from tailgauge.rows import schema
 from tailgauge.transport.http1 import is_event_stream
@@ -33,6 +29,7 @@ if TYPE_CHECKING:
 MAX_TYPE = 100
 MAX_HEADER = 200  # characters of a name, and of a value
 MAX_HEADERS = 40  # rate-limit headers that are kept
+_FIELDS = (b"data:", b"event:", b"id:", b"retry:", b":")  # how lines of an event stream begin
 RETRY_HEADERS = (limits.RETRY_AFTER_MS, limits.RETRY_AFTER)  # that the SDKs read
 
 
@@ -71,8 +68,7 @@ def _outcome(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
 def _streamed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
     """Outcome of a response whose status is no error."""
     cut = exchange.cut
-    kind = exchange.header(b"content-type")
-    if decoder.streams and cut != violations.COMPRESSED and not is_event_stream(kind):
+    if decoder.streams and decoder.events == 0 and _is_no_stream(exchange):
         return _no_stream(exchange)
     if decoder.error is not None:
         return _failed(exchange, decoder)
@@ -84,7 +80,21 @@ def _streamed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
         return Outcome(schema.TRUNCATED, cut or "no_end_mark")
     if decoder.streams and decoder.stopped is None:
         decoder.tolerate(violations.NO_DONE)
+    if decoder.streams and not is_event_stream(exchange.header(b"content-type")):
+        decoder.tolerate(violations.OTHER_CONTENT_TYPE)
     return _ended(decoder)
+
+
+def _is_no_stream(exchange: Exchange) -> bool:
+    """Return whether a body without events is none of a stream. SDKs and gateways do not look at the content type."""
+    if exchange.cut == violations.COMPRESSED:
+        return False
+    body = exchange.plain_body.removeprefix(codecs.BOM_UTF8)
+    if not body.strip():
+        return not (exchange.cut or is_event_stream(exchange.header(b"content-type")))
+    lines = body.splitlines()
+    may_begin_a_field = exchange.cut and any(field.startswith(lines[-1]) for field in _FIELDS)
+    return not (may_begin_a_field or any(line.startswith(_FIELDS) for line in lines))
 
 
 def _no_stream(exchange: Exchange) -> Outcome:
@@ -94,9 +104,9 @@ def _no_stream(exchange: Exchange) -> Outcome:
         tree = json.loads(body)
     except (ValueError, RecursionError):
         tree = None
-    if looks_like_error(tree):
+    if looks_like_error(tree, any_code=True):
         kind, text = error_of(tree)
-        error_class = class_of_error_event(tree)
+        error_class = class_of_error(tree)
         return Outcome(error_class or schema.CLIENT_ERROR, kind, text, error_class=error_class)
     content_type = shown(exchange.header(b"content-type"), MAX_HEADER)
     page = _text(body) or f"content-type {content_type!r}"

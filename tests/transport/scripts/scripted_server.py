@@ -143,6 +143,7 @@ class Payload:
         self.watching = self.streams = True
         self.statuses = frozenset({200})
         self.broken = False
+        self.events = 0
         self.fed: list[tuple[bytes, int, int, int, int, bool]] = []
 
     def feed(
@@ -151,6 +152,7 @@ class Payload:
         """Keep it."""
         self.fed.append((payload, low, arrived, read_at, read_index, at_rest))
         self.has_content, self.watching = True, False
+        self.events += 1
 
     def skim(self, *_: Any) -> int:
         """It knows no stencil."""

@@ -1,0 +1,133 @@
+"""Errors inside answers, in the shapes of providers, engines, gateways and applications.
+
+`{"error": {...}}`, `{"error": "text"}`, both within another `error` or in a list (Gemini); `{"type": "error"}` and the like;
+`{"detail": ...}`; `{"message": ..., "code": 502}`; `{"base_resp": {"status_code": 1002}}` (MiniMax);
+`{"x_groq": {"error": "over_capacity"}}`. What the names mean is in `vendors.toml`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from tailgauge import protocol_violations as violations
+from tailgauge import vendors
+from tailgauge.redaction import shown
+
+MAX_ERROR_TEXT = 2000  # characters
+MAX_KIND = 90  # characters of the name of an error
+_MOST_WRAPPED = 3  # times that gateways put an error into another
+_OWN_MARKS = ("type", "object", "event")  # whose value may be "error"
+_STATUS_KEYS = ("status_code", "statusCode", "http_status_code", "http_status", "status", "code")
+_NAME_KEYS = ("type", "error_type", "code", "status")
+_TEXT_KEYS = ("message", "detail", "errorText", "msg")
+_MINIMAX = "base_resp"  # its codes are no one else's: "base_resp 1002" in the table
+
+
+def calls_itself_error(tree: Any) -> bool:
+    """Return whether an event says that it is an error."""
+    return isinstance(tree, dict) and any(tree.get(key) == "error" for key in _OWN_MARKS)
+
+
+def looks_like_error(tree: Any, *, any_code: bool = False) -> bool:
+    """Return whether an event or a body is an error.
+
+    A `message` beside a code that nobody knows is one where `any_code` says so: of a protocol without such events.
+    """
+    tree = _first_of_list(tree)
+    if not isinstance(tree, dict):
+        return False
+    if calls_itself_error(tree) or tree.get("status") == "error" or _has_error(tree):
+        return True
+    if tree.get("choices") is not None or "type" in tree:
+        return False
+    if tree.get("detail"):
+        return True
+    codes = [tree.get(key) for key in _STATUS_KEYS]
+    is_known = vendors.class_of_error(*codes) is not None
+    has_code = any(code is not None for code in codes)
+    return "message" in tree and (is_known or (any_code and has_code))
+
+
+def error_of(tree: Any) -> tuple[str, str]:
+    """Return the name and the text of an error."""
+    inner = _inner(tree)
+    return violations.quoted(shown(_name(inner, tree), MAX_KIND)), shown(_text(inner, tree), MAX_ERROR_TEXT)
+
+
+def class_of_error(tree: Any) -> str | None:
+    """Return the class that a response of the error's status would have; None where nothing tells."""
+    return vendors.class_of_error(*_names(tree))
+
+
+def _first_of_list(tree: Any) -> Any:
+    return tree[0] if isinstance(tree, list) and tree else tree
+
+
+def _has_error(tree: dict[str, Any]) -> bool:
+    error = _error_within(tree)
+    if isinstance(error, dict | str | list):
+        return bool(error)
+    return error is True or (error is not None and vendors.class_of_error(error) is not None)
+
+
+def _error_within(tree: dict[str, Any]) -> Any:
+    """Return the value that describes an error, None without one."""
+    if tree.get("error"):
+        return tree["error"]
+    groq = tree.get("x_groq")
+    if isinstance(groq, dict) and groq.get("error"):
+        return groq["error"]
+    minimax = tree.get(_MINIMAX)
+    if isinstance(minimax, dict) and minimax.get("status_code"):
+        return {"code": f"{_MINIMAX} {minimax['status_code']}", "message": minimax.get("status_msg")}
+    return None
+
+
+def _inner(tree: Any) -> Any:
+    """Return the object or the text that describes an error, out of what it is wrapped in."""
+    inner = _first_of_list(tree)
+    for _ in range(_MOST_WRAPPED):
+        error = _error_within(inner) if isinstance(inner, dict) else None
+        if error:
+            inner = _first_of_list(error)
+    return inner if isinstance(inner, dict | str) else {}
+
+
+def _objects(inner: Any, tree: Any) -> list[dict[str, Any]]:
+    return [part for part in (inner, _first_of_list(tree)) if isinstance(part, dict)]
+
+
+def _name(inner: Any, tree: Any) -> str:
+    """Return a name in words, else a number, else "error"."""
+    if isinstance(inner, str) and " " not in inner and vendors.class_of_error(inner) is not None:
+        return inner
+    values = [part.get(key) for part in _objects(inner, tree) for key in _NAME_KEYS]
+    # "error" is the type of an event, not of an error.
+    names = [value for value in values if isinstance(value, str) and value not in ("", "error")]
+    words = [name for name in names if not name.isdigit()]
+    numbers = [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
+    return str(next(iter([*words, *names, *numbers]), "error"))
+
+
+def _text(inner: Any, tree: Any) -> str:
+    if isinstance(inner, str):
+        return inner
+    texts = [inner.get(key) for key in _TEXT_KEYS]
+    return str(next((text for text in texts if text), None) or json.dumps(tree))
+
+
+def _names(tree: Any) -> Iterator[Any]:
+    """Yield what an error may be known by: statuses and codes first, then types, within and around it."""
+    inner = _inner(tree)
+    objects = _objects(inner, tree)
+    for key in (*_STATUS_KEYS, *_NAME_KEYS):
+        for part in objects:
+            yield part.get(key)
+    if isinstance(inner, str):
+        yield inner
+    for part in objects:
+        metadata = part.get("metadata")
+        if isinstance(metadata, dict):
+            yield metadata.get("error_type")
