@@ -38,8 +38,6 @@ MEANINGS = (
     "aborted: the engine gave up, or named no known stop reason.",
 )
 NATURAL = "natural"  # `ends` of a traffic table
-REFUSED_ADVICE = "look at the prompts, the model and its content filter: see How answers ended"
-ABORTED_ADVICE = "look at the engine's log: it gave up these answers itself"
 CUT_ADVICE = "raise output_tokens if the answers should be longer, or raise the target's own limit on tokens"
 CUT_NATURAL_ADVICE = "raise output_tokens, so that answers can end by themselves"
 ROWS = 20  # of a table

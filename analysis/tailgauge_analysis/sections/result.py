@@ -8,9 +8,7 @@ the result, only the exit code.
 from __future__ import annotations
 
 import math
-import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from tailgauge.errors import Exit
 from tailgauge.rows import schema
@@ -20,34 +18,30 @@ from tailgauge_analysis.metrics import slo, stability
 from tailgauge_analysis.metrics.latency import OFFERED
 from tailgauge_analysis.metrics.slo import share_interval
 from tailgauge_analysis.sections.cache.cost import no_price, spent, tariff, with_usage
-from tailgauge_analysis.sections.ends import (
-    ABORTED_ADVICE,
-    ENDED_BY_TARGET,
+from tailgauge_analysis.sections.causes import (
+    CHECK_TARGET,
     REFUSED_ADVICE,
-    advice_of_cut,
-    cut_share,
-    percent,
+    STILL_OPEN,
+    Cause,
+    find_limit,
+    list_of_ends,
+    prevailing,
 )
+from tailgauge_analysis.sections.ends import ENDED_BY_TARGET, advice_of_cut, cut_share, percent
 from tailgauge_analysis.sections.findings import ARRIVAL, Findings, remarks
 from tailgauge_analysis.stats.quantiles import TOO_FEW, n_min
 from tailgauge_analysis.text import section
 from tailgauge_analysis.text.formatting import count, figures, ms, plain, plural, share
-from tailgauge_analysis.text.json_values import number, table, text
+from tailgauge_analysis.text.json_values import number, table
 from tailgauge_analysis.text.quantile import VALUE, quantile, value_text
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, NO_ANSWER, PASS, ObjectiveLine, Result
 
 ANSWERED, COMPLETE, BACKLOG, STOPPED = "answered", "complete", "backlog", "stopped"
+ERROR_RATE = "error_rate"
+REJECTIONS = ("429_rate", "529_rate")
 STATES = {"interrupted": Exit.INTERRUPTED, "unusable": Exit.TARGET, "error": Exit.INTERNAL}  # of a run
-ENDS = {
-    schema.REFUSED: "refused", schema.FILTERED: "filtered", schema.ABORTED: "aborted by the engine",
-    schema.EMPTY: "empty", schema.CANCELLED: "abandoned by their users", schema.RATE_LIMITED: "rejected (429)",
-    schema.OVERLOADED: "rejected (overloaded)", schema.SERVER_ERROR: "server errors", schema.CLIENT_ERROR: "rejected (4xx)",
-    schema.CONNECT_ERROR: "not connected", schema.TIMEOUT: "timed out", schema.STREAM_ERROR: "broken streams",
-    schema.TRUNCATED: "truncated", schema.PLUGIN_ERROR: "ended by an error of a plugin", schema.CENSORED: "still open at the end", schema.CLIENT_DROP: "dropped by the client",
-}  # fmt: skip
 _TOKENS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
 DRY_RUN = "dry run: nothing was sent, no client was measured"
-CHECK_TARGET = "check the target's address, protocol, key and model"
 
 
 def result(f: Findings) -> Result:
@@ -59,11 +53,10 @@ def result(f: Findings) -> Result:
         return Result(INCONCLUSIVE, "no request of the steady stage can be judged", advice="run longer")
     if not _is_answered(f):
         text = f"none of {plural(len(f.steady.requests), 'request')} completed"
-        advice = CHECK_TARGET if f.failures else _find_limit(f)
-        cause = _prevailing_end(f)
-        if cause is not None:
+        cause = prevailing(f)
+        advice = find_limit(f) if cause is None else cause.advice
+        if cause is not None and cause.sentence:
             text = f"{cause.sentence}: {text}"
-            advice = cause.advice
         return Result(NO_ANSWER, text, lines, (*_stop(f), *_causes(f)), advice)
     return _judged(f, lines)
 
@@ -85,12 +78,12 @@ def _judged(f: Findings, lines: tuple[ObjectiveLine, ...]) -> Result:
     if outcome == INCONCLUSIVE:
         details, advice = ((line.why,) if line.value else ()), _longer(f, line)
     if outcome == FAIL and any(one.name in {STOPPED, COMPLETE, BACKLOG} for one in deciding):
-        details, advice = (*_stop(f), *_causes(f)), _find_limit(f)
+        details, advice = (*_stop(f), *_causes(f)), find_limit(f)
     text, part = statement(line, cut), next((one for one in lines if one.name == COMPLETE), None)
     if line.name == BACKLOG and part is not None and part.outcome == INCONCLUSIVE:
         text = f"only {part.value} completed, and {text}"
     cause = _cause_of_failure(f, line, cut) if outcome != PASS else None
-    if cause is not None:
+    if cause is not None and cause.sentence:
         text = f"{cause.sentence}: {text}"
     if cause is not None and outcome == FAIL:
         advice = cause.advice
@@ -111,48 +104,24 @@ def _advice_of(f: Findings, line: ObjectiveLine) -> str:
         return REFUSED_ADVICE
     if _figure(line) == "cut":
         return advice_of_cut(is_natural=f.ends.has_natural)
+    if _figure(line) in REJECTIONS:
+        return find_limit(f)
     return ""
 
 
-@dataclass(frozen=True, slots=True)
-class _Cause:
-    """How the answers ended that made a run fail, and what to do about it."""
-
-    sentence: str
-    advice: str
-
-
-def _cause_of_failure(f: Findings, line: ObjectiveLine, cut: float) -> _Cause | None:
-    """Return what keeps an objective on complete answers from passing, where it is how answers ended."""
+def _cause_of_failure(f: Findings, line: ObjectiveLine, cut: float) -> Cause | None:
+    """Return why an objective on answers does not pass, where requests failed or were cut."""
     figure = _figure(line)
+    if line.name == STOPPED:
+        return prevailing(f)
     if figure not in ERRORS:
         return None
-    cause = _prevailing_end(f)
     ended = f.steady.requests["ended"]
     failed = int((~ended.isin(schema.NOT_FAILED)).sum())
     if figure == ANSWERED and int((ended == schema.CUT).sum()) > failed:
         advice = advice_of_cut(is_natural=f.ends.has_natural)
-        return _Cause(f"{percent(cut)} of the complete answers were cut", advice)
-    return cause
-
-
-def _prevailing_end(f: Findings) -> _Cause | None:
-    """Return the end that most requests without a complete answer have in common: refused or aborted by the target."""
-    ended = f.steady.requests["ended"]
-    counts = {str(name): int(n) for name, n in ended.value_counts().items()}
-    answers = sum(n for name, n in counts.items() if name in ENDED_BY_TARGET)
-    failed = sum(n for name, n in counts.items() if name not in schema.NOT_FAILED)
-    model = counts.get(schema.REFUSED, 0)
-    filtered = counts.get(schema.FILTERED, 0)
-    aborted = counts.get(schema.ABORTED, 0)
-    if model + filtered and 2 * (model + filtered) >= failed:
-        verbs = [verb for verb, n in (("refused", model), ("filtered", filtered)) if n]
-        part = percent((model + filtered) / answers)
-        return _Cause(f"{part} of the answers were {' or '.join(verbs)}", REFUSED_ADVICE)
-    if aborted and 2 * aborted >= failed:
-        part = percent(aborted / answers)
-        return _Cause(f"{part} of the answers were aborted by the engine", ABORTED_ADVICE)
-    return None
+        return Cause("cut", f"{percent(cut)} of the complete answers were cut", advice)
+    return prevailing(f, schema.NOT_FAILED if figure == ERROR_RATE else schema.COMPLETE)
 
 
 def statement(line: ObjectiveLine, cut: float = 0.0) -> str:
@@ -276,24 +245,14 @@ def _refusal(f: Findings) -> str:
 
 def _causes(f: Findings) -> Iterator[str]:
     """Why requests did not complete, and what the target completes."""
-    counts = f.steady.requests["ended"].value_counts()
-    bad = counts.drop(list(schema.COMPLETE), errors="ignore").items()
-    names = ENDS | {schema.CLIENT_ERROR: _client_errors(f)}
-    ends = [f"{count(n)} {names.get(str(name), name)}{_oldest(f, str(name))}" for name, n in bad]
+    ends = [f"{count(number)} {label}{_oldest(f, label)}" for label, number in list_of_ends(f).items()]
     if ends:
         yield f"not completed: {', '.join(ends)}"
-    has_complete = any(name in schema.COMPLETE for name in counts.index)
+    has_complete = bool(f.steady.requests["ended"].isin(schema.COMPLETE).any())
     if f.failures and not has_complete and f.failures[0].ended not in ENDED_BY_TARGET:
         first = f.failures[0]
         status = f"HTTP {first.status}" if first.status else first.ended
         yield f"most frequent error: {' '.join(filter(None, [status, first.error_type, plain(first.excerpt, 120)]))}"
-
-
-def _client_errors(f: Findings) -> str:
-    """Return what client errors were: refusals with a status, or answers that are not the protocol's."""
-    errors = f.frames.attempts["ended"] == schema.CLIENT_ERROR
-    has_refusals = (f.frames.attempts.loc[errors, "status"] >= 400).any()
-    return ENDS[schema.CLIENT_ERROR] if has_refusals else "with an answer that is not the protocol's"
 
 
 def _stop(f: Findings) -> Iterator[str]:
@@ -309,12 +268,12 @@ def _stop(f: Findings) -> Iterator[str]:
     yield f"spent: {plural(len(sent), 'call')}, {count(used[list(_TOKENS)].sum().sum())} tokens, {cost}{unknown}"
 
 
-def _oldest(f: Findings, ended: str) -> str:
+def _oldest(f: Findings, label: str) -> str:
     """How long the first of the requests that were open at the end had waited."""
     run, requests = f.frames.run, f.steady.requests
-    if ended != schema.CENSORED or run["ended_at_ns"] is None or run["start_at_ns"] is None:
+    if label != STILL_OPEN or run["ended_at_ns"] is None or run["start_at_ns"] is None:
         return ""
-    first = requests.loc[requests["ended"] == ended, "scheduled_at_ns"].min()
+    first = requests.loc[requests["ended"] == schema.CENSORED, "scheduled_at_ns"].min()
     return f" (the first for {figures((run['ended_at_ns'] - run['start_at_ns'] - first) / 1e9)} s)"
 
 
@@ -329,13 +288,3 @@ def _longer(f: Findings, line: ObjectiveLine) -> str:
     if not (has_plan and seconds and one and one.p and 0 < one.n < n_min(one.p)):
         return "" if line.value and "run longer" in line.why else "run longer"  # once is enough
     return f"run longer: --duration {10 * math.ceil(seconds * n_min(one.p) / one.n / 10 * 1.05)}s"
-
-
-def _find_limit(f: Findings) -> str:
-    """What to do about a target that does not complete what it is offered."""
-    if f.frames.run["arrival"] == "closed":
-        return "use fewer users, or look at the errors"
-    target = f.frames.run["target"]
-    url = "" if target.get("simulated") else text(target.get("url"))
-    at = f" --target {shlex.quote(plain(url, 200))}" if url else ""
-    return f"lower the rate, or find the limit: tailgauge run headroom{at}"

@@ -21,6 +21,7 @@ REFUSED = {
 FILTERED = {"first": 100, "stop_reason": "content_filter", "ended": "filtered"}
 ABORTED = {"first": 100, "stop_reason": "abort", "error_type": "abort", "ended": "aborted"}
 UNNAMED = {"first": 100, "error_type": "no_finish_reason", "ended": "aborted"}
+UNKNOWN = {**UNNAMED, "stop_reason": "paused", "error_type": "unknown_finish_reason"}
 LIMITED = {"ended": "rate_limited", "status": 429}
 
 
@@ -60,20 +61,30 @@ def cells(table):
 @pytest.mark.parametrize(
     ("attempt", "cause", "advice"),
     [
-        (REFUSED, "50% of the answers were refused", "look at the prompts, the model and its content filter"),
+        (REFUSED, "50% of 20 requests were refused", "look at the prompts, the model and its content filter"),
         (
             FILTERED,
-            "50% of the answers were filtered",
+            "50% of 20 requests were filtered",
             "look at the prompts, the model and its content filter",
         ),
-        (ABORTED, "50% of the answers were aborted by the engine", "look at the engine's log"),
-        (UNNAMED, "50% of the answers were aborted by the engine", "look at the engine's log"),
+        (ABORTED, "50% of 20 requests were aborted by the engine", "look at the engine's log"),
+        (
+            UNNAMED,
+            "50% of 20 requests got an answer without a finish reason",
+            "the answers end without a finish reason, SDK users get null: other answers name one",
+        ),
+        (
+            UNKNOWN,
+            "50% of 20 requests got an answer with an unknown finish reason ('paused')",
+            "look up what the finish reason 'paused' means at this target",
+        ),
     ],
 )
 def test_half_without_an_answer_fails_by_the_default_objective_and_is_named(report, attempt, cause, advice):
     found = report(*[OK, attempt] * 10)
 
-    assert found.summary.startswith(f"FAIL  {cause}: only 50.0% of 20 requests")
+    assert found.report.result.sentence.startswith(f"{cause}: only 50.0% of 20 requests")
+    assert found.report.result.outcome == FAIL
     assert found.exit_code == Exit.FAILED
     assert found.report.result.advice.startswith(advice)
     assert "headroom" not in found.summary
@@ -82,7 +93,7 @@ def test_half_without_an_answer_fails_by_the_default_objective_and_is_named(repo
 def test_refused_and_filtered_answers_are_named_together(report):
     found = report(*[OK, OK, REFUSED, FILTERED] * 5)
 
-    assert first_line(found).startswith("FAIL  50% of the answers were refused or filtered: only 50.0% of 20")
+    assert first_line(found).startswith("FAIL  50% of 20 requests were refused or filtered: only 50.0% of 20")
 
 
 def test_other_failures_prevail_where_they_are_more(report):
@@ -98,7 +109,7 @@ def test_a_run_too_short_to_fail_names_what_it_saw(report):
 
     assert found.exit_code == Exit.INCONCLUSIVE
     assert first_line(found).startswith(
-        "INCONCLUSIVE  16.7% of the answers were refused: 83.3% of 6 requests"
+        "INCONCLUSIVE  16.7% of 6 requests were refused: 83.3% of 6 requests"
     )
 
 
@@ -107,7 +118,7 @@ def test_nothing_but_refusals_is_no_answer_and_no_matter_of_address_or_key(repor
 
     assert found.report.result.outcome == NO_ANSWER
     assert found.exit_code == Exit.TARGET
-    assert first_line(found) == "NO ANSWER  100% of the answers were refused: none of 20 requests completed"
+    assert first_line(found) == "NO ANSWER  100% of 20 requests were refused: none of 20 requests completed"
     assert "address" not in found.report.result.advice
 
 
