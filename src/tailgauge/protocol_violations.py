@@ -73,7 +73,7 @@ TOLERATED = {  # name -> what the answer has
     TOOL_INPUT_OBJECT: "tool input as an object",
     CONTENT_AFTER_FINISH: "content behind the finish reason",
     NO_DELTA: "message_delta without a delta",
-    THINKING_IN_TEXT: "thinking in the text, between <think> tags",
+    THINKING_IN_TEXT: "thinking in the text, between tags such as <think>",
     NO_EVENT_NAME: "events without a name",
     OTHER_CONTENT_TYPE: "an event stream under another content type",
 }

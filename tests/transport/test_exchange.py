@@ -131,7 +131,7 @@ def test_an_sdk_learns_the_status_alone_and_unpacks_nothing(seen, name):
     [
         ("whole", ["content"]),  # though both came in one read
         ("byte_by_byte", ["content"]),
-        ("counted_closed_early", []),
+        ("counted_closed_early", ["content"]),
         ("compressed", []),
         ("banner", []),
     ],

@@ -210,4 +210,28 @@ BAD_ENDS: dict[str, BadEnd] = {
         events=(START, *BLOCK, BLOCK_END,
                 message_delta({"output_tokens": 3})),
         ended="truncated", error_type="no_end_mark", stop_reason="end_turn"),
+    "MiniMax limits the rate inside a 200": BadEnd(
+        source="infiniflow/ragflow#17292",
+        events=(data({"id": "x", "choices": None, "base_resp": {"status_code": 1002, "status_msg": "rate limit exceeded(RPM)"}}), DONE),
+        ended="rate_limited", error_type="base_resp 1002", error_class="rate_limited", error_text="RPM"),
+    "Groq runs out of capacity after some words": BadEnd(
+        source="groq/groq-python: types/chat/chat_completion_chunk.py",
+        events=(ROLE, *TEXT_PIECES, data({"choices": [{"index": 0, "delta": {}}], "x_groq": {"id": "r", "error": "over_capacity"}}), DONE),
+        ended="stream_error", error_type="over_capacity", error_class="overloaded", error_text="over_capacity"),
+    "Gemini puts its error into a list": BadEnd(
+        source="n4ze3m/page-assist#406",
+        events=(data([{"error": {"code": 429, "message": "quota", "status": "RESOURCE_EXHAUSTED"}}]),),
+        ended="rate_limited", error_type="RESOURCE_EXHAUSTED", error_class="rate_limited", error_text="quota"),
+    "a gateway sends an error as the stream itself": BadEnd(
+        source="QuantumNous/new-api: relay/helper/common.go",
+        events=(b'{"error": {"message": "Overloaded", "type": "overloaded_error"}}',),
+        ended="overloaded", error_type="overloaded_error", error_class="overloaded", error_text="Overloaded"),
+    "a proxy sends a page as the stream": BadEnd(
+        source="cloudflare/cloudflare-docs: support/troubleshooting/http-status-codes",
+        events=(b"<!DOCTYPE html><title>502 Bad Gateway</title>\n",),
+        ended="client_error", error_type="not_an_event_stream", error_text="502 Bad Gateway"),
+    "a gateway begins another completion": BadEnd(
+        source="Portkey-AI/gateway: src/handlers/retryHandler.ts",
+        events=(ROLE, *TEXT_PIECES, ROLE.replace(b'"id": "', b'"id": "other-'), *TEXT_PIECES, chunk({}, "stop"), DONE),
+        ended="stream_error", error_type="second_message", stop_reason="stop"),
 }  # fmt: skip

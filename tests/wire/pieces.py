@@ -8,7 +8,7 @@ from typing import Any
 Tree = dict[str, Any]
 
 
-def data(tree: Tree | str, name: str = "") -> bytes:
+def data(tree: Tree | list[Tree] | str, name: str = "") -> bytes:
     text = tree if isinstance(tree, str) else json.dumps(tree, ensure_ascii=False)
     event = f"event: {name}\n" if name else ""
     return f"{event}data: {text}\n\n".encode()

@@ -68,7 +68,7 @@ def _outcome(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
 def _streamed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
     """Outcome of a response whose status is no error."""
     cut = exchange.cut
-    if decoder.streams and decoder.events == 0 and _is_no_stream(exchange):
+    if decoder.streams and decoder.events == 0 and decoder.error is None and _is_no_stream(exchange):
         return _no_stream(exchange)
     if decoder.error is not None:
         return _failed(exchange, decoder)
