@@ -213,6 +213,20 @@ def test_nothing_bounds_a_message_with_keys_that_are_not_known() -> None:
     assert most(Prompt((message,)), 1_000_000) is None
 
 
+@pytest.mark.parametrize("target", [{}, {"body": {"chat_template_kwargs": {"persona": "brief"}}}])
+def test_nothing_bounds_a_body_that_may_add_to_the_prompt(target: dict[str, Any]) -> None:
+    body = {"temperature": 0.1} if target else {"mcp_servers": [{"type": "url"}]}
+    wanted = parse({"name": "n", "target": target, "traffic": {"chat": {"body": body}}}, "my.toml")
+
+    assert most(Prompt.of("river"), 1_000_000, wanted) is None
+
+
+def test_parameters_in_the_body_leave_the_bound() -> None:
+    wanted = scenario(body={"temperature": 0.1, "service_tier": "flex"})
+
+    assert (most(Prompt.of("river"), 1_000_000, wanted) or 0) < 1000
+
+
 def test_a_prompt_has_the_tokens_that_its_row_states() -> None:
     prompt = Prompt((Message(USER, (Part("short"),)),), tokens=4321)
 

@@ -37,6 +37,15 @@ _TEXT_KEYS = frozenset(
     {"tool_calls", "tool_call_id", "name", "function_call", "refusal", "reasoning_content", "reasoning"}
 )
 _CUSTOM_TOOL_TYPES = frozenset({None, "function", "custom"})
+# Fields of a body that add nothing to its prompt.
+_PARAMETERS = frozenset(
+    {
+        "frequency_penalty", "ignore_eos", "logit_bias", "logprobs", "max_completion_tokens", "max_tokens", "metadata",
+        "min_p", "min_tokens", "parallel_tool_calls", "presence_penalty", "priority", "repetition_penalty",
+        "safety_identifier", "seed", "service_tier", "speed", "stop", "stop_sequences", "store", "stream_options",
+        "temperature", "top_k", "top_logprobs", "top_p", "user", "verbosity",
+    }
+)  # fmt: skip
 _COUNTS = ("prompt_tokens", "input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 
 
@@ -85,10 +94,12 @@ class InputBound:
     """Bounds the input tokens of calls. Where the preflight has learnt nothing of a model, it has no more than bytes.
 
     `models` by target and model. `generated`: the traffic tables whose prompts are seeded words, but for answers and tools.
+    `unbounded`: those whose `body` may add to the prompt.
     """
 
     models: Mapping[tuple[str, str], ModelBound] = field(default_factory=dict)
     generated: frozenset[str] = frozenset()
+    unbounded: frozenset[str] = frozenset()
 
     @classmethod
     def learnt(cls, scenario: Scenario, learnt: Learnt) -> Self:
@@ -98,7 +109,7 @@ class InputBound:
         overhead = 2 * learnt.overhead_tokens
         if learnt.known:
             models[first] = ModelBound.learnt(learnt.tokens_per_word, learnt.words or WORDS, overhead)
-        return cls(models, _generated_tables(scenario))
+        return cls(models, _generated_tables(scenario), _unbounded_tables(scenario))
 
     def most(self, call: Call, traffic: str, model: str, counts: Mapping[str, int]) -> int | None:
         """Return a bound that holds for this call, or None without one. `model`: that of its target.
@@ -110,6 +121,8 @@ class InputBound:
         counted = sum(counts.get(name, 0) for name in _COUNTS)
         if counted <= quick:
             return quick
+        if traffic in self.unbounded:
+            return None
         prompt_text = bound.words if traffic in self.generated else bound.any_text
         return _tokens(call, bound, prompt_text)
 
@@ -145,6 +158,16 @@ def _generated_tables(scenario: Scenario) -> frozenset[str]:
     if scenario.arrival.process == TASKS:
         return frozenset()
     return frozenset(name for name, traffic in scenario.traffic.items() if _is_generated(traffic))
+
+
+def _unbounded_tables(scenario: Scenario) -> frozenset[str]:
+    """Return the traffic tables that send more than parameters of the answer in the body of their calls."""
+    tables = []
+    for name, traffic in scenario.traffic.items():
+        added = {*traffic.body, *scenario.target_of(traffic.target).body}
+        if not added <= _PARAMETERS:
+            tables.append(name)
+    return frozenset(tables)
 
 
 def _is_generated(traffic: Traffic) -> bool:
