@@ -95,6 +95,7 @@ DEFAULTS = {
             "rpm": None, "itpm": None, "otpm": None, "burst": None, "itpm_burst": None, "otpm_burst": None,
             "otpm_mode": "actual", "reads_count": False, "ramp_growth": 0.0, "ramp_window_s": 60.0, "ramp_floor": 100,
             "spend": None, "overload": False, "in_band": False, "headers": "provider", "retry_after": "seconds",
+            "should_retry": None,
         },
         "cache": {
             "mode": "off", "minimum_tokens": None, "block_tokens": 16, "ttl_5m_s": 300.0, "ttl_1h_s": 3600.0,

@@ -46,6 +46,7 @@ from tailgauge.worker.outcome import (
     outcome,
     rate_limit_headers,
     retry_after,
+    should_retry,
 )
 
 _NOWHERE = "http://127.0.0.1"
@@ -277,14 +278,16 @@ class Attempt:
         row.limit_kind = result.limit_kind
         self._until_ns, self._finished = now_ns, finished
         row.error_class = result.error_class
+        advice: bool | None = None
         if self._response is not None:
             now = datetime.fromtimestamp(attempts.endpoint.wall_ns() / 1e9, UTC)
             row.retry_after_s, row.retry_after_from = retry_after(self._response, row.ended, now)
+            advice = should_retry(self._response)
         text = self._text_at_end(finished=finished)
         self._write()
         self._post(
             Ended(
-                self._leg, self._number, now_ns, row.ended, row.retry_after_s, None, text, self._location,
+                self._leg, self._number, now_ns, row.ended, row.retry_after_s, advice, text, self._location,
                 had_content=row.first_content_at_ns is not None,
                 status=row.status, error_class=row.error_class,
                 obeys_retry_after=row.retry_after_from in RETRY_HEADERS,

@@ -115,6 +115,8 @@ class LimitsTable(Table):
     """whose limit headers a response has"""
     retry_after: RetryAfter = "seconds"
     """how a rejection says when to come back: `retry-after` in seconds or as a date, `retry-after-ms`, or not at all"""
+    should_retry: bool | None = None
+    """`x-should-retry` of a rejection; default: no such header"""
 
 
 class CacheTable(Table):

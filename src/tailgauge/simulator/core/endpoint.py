@@ -102,9 +102,15 @@ class Endpoint(Hooks):
         readings = self.limits.readings(now_ns)
         return limit_headers(self.table.limits.headers, wire, readings, self.driver.wall_ns())
 
-    def retry_headers(self, seconds: int) -> dict[str, str]:
-        """When a call beyond a limit may come back, as its answer states."""
-        return retry_headers(self.table.limits.retry_after, seconds, self.driver.wall_ns())
+    def retry_headers(self, seconds: int | None) -> dict[str, str]:
+        """Whether and when a call beyond a limit may come back, as its answer states; `seconds` is None for never."""
+        limits = self.table.limits
+        headers = {}
+        if seconds is not None:
+            headers = retry_headers(limits.retry_after, seconds, self.driver.wall_ns())
+        if limits.should_retry is not None:
+            headers["x-should-retry"] = "true" if limits.should_retry else "false"
+        return headers
 
     # --- the engine -------------------------------------------------------------------------------------------
 

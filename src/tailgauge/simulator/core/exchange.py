@@ -154,8 +154,7 @@ class Exchange:
             self.row.bucket_levels = json.dumps(levels)
         if decision.charge is None:
             self.row.limit_kind = decision.kind
-            if decision.retry_after_s is not None:
-                self.headers |= endpoint.retry_headers(decision.retry_after_s)
+            self.headers |= endpoint.retry_headers(decision.retry_after_s)
             raise self._beyond_limit(decision)
         self._charge = decision.charge
         self.fault = endpoint.faults.draw(self.key)
