@@ -88,6 +88,7 @@ def _judged(f: Findings, lines: tuple[ObjectiveLine, ...]) -> Result:
     if cause is not None and outcome == FAIL:
         advice = cause.advice
         details = details or tuple(_causes(f))
+        details += tuple(statement(other) for other in deciding if other.name == BACKLOG)
     elif outcome == FAIL and not advice:
         advice = _advice_of(f, line)
     return Result(outcome, text, lines, details, advice)
