@@ -1,6 +1,6 @@
 """Fan-out: several calls that make up one request.
 
-locust -f locustfiles/fan_out.py --headless --scenario scenarios/fan_out_bounded.toml
+locust -f locustfiles/fan_out.py --headless --set traffic.search.fan_out.at_once=3
 """
 
 from tailgauge.locust_app.users import Traffic

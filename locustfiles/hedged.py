@@ -1,6 +1,6 @@
 """Hedging: a second copy of a call without content.
 
-locust -f locustfiles/hedged.py --headless --scenario scenarios/hedged_adaptive.toml
+locust -f locustfiles/hedged.py --headless --set traffic.chat.hedge.policy=adaptive
 """
 
 from tailgauge.locust_app.users import Traffic

@@ -1,6 +1,6 @@
-"""Streaming chat: one streamed call per request.
+"""Streaming chat: one streamed call per request. Sends any other scenario that --scenario names.
 
-locust -f locustfiles/streaming.py --headless --scenario scenarios/quickstart.toml
+locust -f locustfiles/streaming.py --headless --scenario scenarios/structured.toml
 """
 
 from tailgauge.locust_app.users import Traffic

@@ -1,12 +1,13 @@
 """The packaged scenarios: each loads, has a description, can be planned, and is documented."""
 
+import itertools
 import re
 import tomllib
 
 import pytest
 
 from tailgauge.protocols.protocol import SIMULATED
-from tailgauge.scenario.model import load
+from tailgauge.scenario.model import load, override
 from tailgauge.scenario.packaged import packaged
 from tailgauge.schedule.schedule import plan
 
@@ -36,6 +37,20 @@ class TestPackagedScenario:
 
         assert stages.duration_s < 60 or scenario.crossover is not None
         assert 0 < len(schedule) <= 50 * 1.2 * stages.duration_s
+
+
+def test_the_command_of_each_locustfile_loads(checkout):
+    for path in sorted((checkout / "locustfiles").glob("*.py")):
+        text = path.read_text(encoding="utf-8")
+        (command,) = re.findall(r"^locust (.+)$", text, re.MULTILINE)
+        (default,) = re.findall(r'^    scenario = "(\w+)"$', text, re.MULTILINE)
+        words = command.split()
+        options = dict(itertools.pairwise(words))
+        sets = [override(options["--set"])] if "--set" in options else []
+
+        assert options["-f"] == f"locustfiles/{path.name}"
+        assert load(options.get("--scenario", default), sets).traffic
+        assert load(default).traffic
 
 
 def test_there_is_a_quickstart(checkout):

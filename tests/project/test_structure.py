@@ -35,6 +35,6 @@ def test_an_entry_point_reaches_every_module(checkout: Path) -> None:
     locustfiles = sorted((checkout / "locustfiles").glob("*.py"))
     entries = {"tailgauge.__main__", *scripts}.union(*map(imported, locustfiles))
     assert entries <= modules().keys()
-    assert len(locustfiles) > 5
+    assert len(locustfiles) == 4
 
     assert sorted(modules().keys() - reached(entries)) == []

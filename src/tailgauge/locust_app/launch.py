@@ -162,8 +162,8 @@ class Launch:
 
     def _start(self) -> Master:
         first = next(iter(self._scenarios[0].scenario.traffic.values()))
-        # Locust starts nothing without a user; any placeholder does for a pattern without a locustfile.
-        users = user_classes({first.pattern}) or user_classes()[:1]
+        # Locust starts nothing without a user. A pattern without a locustfile takes the general one.
+        users = user_classes({first.pattern}) or user_classes({"streaming"})
         environment = Environment(user_classes=users, events=locust.events)
         runner = _master(environment, self._setup.bind)
         master = Master(environment, self._scenarios[0], Seal(self._token), stays=True)
