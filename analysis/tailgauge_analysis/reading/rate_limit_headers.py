@@ -2,7 +2,7 @@
 
 JSON text becomes columns while a part is loaded: the text is many times as long as its numbers.
 A header that cannot be read is as good as absent. Of several windows of one limit the shortest counts, whose limit and
-remainder belong together. A limit that names no window is one per minute, unless its resets tell another: a bucket that
+remainder belong together; the others have columns of their window. A limit that names no window is one per minute, unless its resets tell another: a bucket that
 lacks m of its limit L is full again in m / L of its window (Groq's and some of OpenAI's limits on requests are per day, by
 the same names as those per minute). Of token limits `remaining` may be rounded to the nearest 1,000, which shows in the numbers; no
 assumption is made on who rounds.
@@ -11,7 +11,9 @@ assumption is made on who rounds.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from io import BytesIO
 
@@ -39,6 +41,7 @@ ROUNDING = 1000  # tokens
 MINUTE_S = 60.0  # the window of a limit that names none
 WINDOWS_S = tuple(float(seconds) for seconds in vendors.TABLE["limits"]["windows"].values())
 FEWEST_LEVELS = 3  # different remainders, before resets tell a window
+MOST_WINDOWS = 4  # of one kind, beside the one that counts
 AGREEMENT = 1.3  # a window by resets, relative to one of WINDOWS_S
 
 Texts = Mapping[str, pa.ChunkedArray]  # by header
@@ -59,10 +62,24 @@ class Reading:
         """Rows with both numbers."""
         return ~np.isnan(self.limit) & ~np.isnan(self.remaining)
 
+    @property
+    def usual_window_s(self) -> float:
+        """The window of most of its rows."""
+        known = self.window_s[~np.isnan(self.window_s)]
+        return float(np.median(known)) if len(known) else MINUTE_S
 
-def column(kind: str, field: str) -> str:
-    """Name of a frame's column."""
-    return f"{HEADER}{kind}_{field}"
+
+def column(kind: str, field: str, window_s: float | None = None) -> str:
+    """Name of a frame's column; `window_s` of a window that is not the one that counts."""
+    name = f"{HEADER}{kind}_{field}"
+    return name if window_s is None else f"{name}_{window_s:.10g}_s"
+
+
+def further_windows_s(columns: Iterable[str], kind: str) -> list[float]:
+    """Return the windows of a kind that do not count, the shortest first."""
+    pattern = re.compile(re.escape(column(kind, REMAINING)) + r"_([0-9.e+]+)_s")
+    matches = [pattern.fullmatch(name) for name in columns]
+    return sorted(float(match[1]) for match in matches if match is not None)
 
 
 def lean(attempts: pa.Table) -> pa.Table:
@@ -76,13 +93,37 @@ def lean(attempts: pa.Table) -> pa.Table:
     readings = [*_named(headers, len(rows)), *_structured(headers)]
     for kind in KINDS:
         ours = [reading for reading in readings if reading.kind == kind]
-        for field, values in _merged(ours, len(rows)).items():
+        numbers = _merged(ours, len(rows))
+        for name, values in {**_by_name(kind, numbers), **_further(kind, ours, numbers)}.items():
             if np.isnan(values).all():
                 continue
             whole = np.full(attempts.num_rows, np.nan)
             whole[rows] = values
-            rest = rest.append_column(column(kind, field), pa.array(whole, pa.float64()))
+            rest = rest.append_column(name, pa.array(whole, pa.float64()))
     return rest
+
+
+def _by_name(kind: str, numbers: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Return the columns of the windows that count; without one of windows where each is a minute."""
+    windows_s = numbers[WINDOW]
+    are_minutes = bool(np.all(np.isnan(windows_s) | (windows_s == MINUTE_S)))
+    fields = (LIMIT, REMAINING) if are_minutes else FIELDS
+    return {column(kind, field): numbers[field] for field in fields}
+
+
+def _further(kind: str, readings: list[Reading], numbers: Mapping[str, Floats]) -> dict[str, Floats]:
+    """Return the columns of all windows, in the rows where another one counts."""
+    windows_s = {reading.usual_window_s for reading in readings}
+    columns: dict[str, Floats] = {}
+    if len(windows_s) < 2:
+        return columns
+    counting_s = np.where(np.isnan(numbers[WINDOW]), MINUTE_S, numbers[WINDOW])
+    for window_s in windows_s:
+        ours = [reading for reading in readings if reading.usual_window_s == window_s]
+        merged = _merged(ours, len(counting_s))
+        for field in (LIMIT, REMAINING):
+            columns[column(kind, field, window_s)] = np.where(counting_s == window_s, np.nan, merged[field])
+    return columns
 
 
 def _merged(readings: list[Reading], count: int) -> dict[str, Floats]:
@@ -98,9 +139,6 @@ def _merged(readings: list[Reading], count: int) -> dict[str, Floats]:
             fields[REMAINING][rows] = reading.remaining[rows]
             fields[WINDOW][rows] = reading.window_s[rows]
             is_free &= ~rows
-    windows_s = fields[WINDOW]
-    if np.all(np.isnan(windows_s) | (windows_s == MINUTE_S)):
-        del fields[WINDOW]
     return fields
 
 
@@ -188,30 +226,43 @@ def _structured(headers: Texts) -> Iterator[Reading]:
         columns = [headers[name].combine_chunks() for name in names]
         joined = pc.binary_join_element_wise(*columns, "\n", null_handling="replace")
         coded = joined.dictionary_encode()
-        answers = [_shortest(names, text) for text in coded.dictionary.to_pylist()]
+        answers = [_answers(names, text) for text in coded.dictionary.to_pylist()]
         codes = np.asarray(coded.indices)
+        shortest = [_shortest(answer) for answer in answers]
         for kind in KINDS:
-            numbers = np.full((len(answers), len(FIELDS)), np.nan)
-            for number, answer in enumerate(answers):
-                if kind in answer:
-                    numbers[number] = answer[kind]
-            limit, remaining, window_s = numbers[codes].T
+            limit, remaining, window_s = _numbers([answer.get(kind) for answer in shortest], 3)[codes].T
             yield Reading(kind, (MINUTE_S, 0, prefix), limit, remaining, window_s)
+            counts = Counter(window for answer in answers for name, window in answer if name == kind)
+            for window, _ in counts.most_common(MOST_WINDOWS):
+                limit, remaining = _numbers([answer.get((kind, window)) for answer in answers], 2)[codes].T
+                windows_s = np.full(len(codes), window if math.isfinite(window) else np.nan)
+                yield Reading(kind, (max(window, MINUTE_S), 1, prefix), limit, remaining, windows_s)
 
 
-def _shortest(names: list[str], text: str) -> dict[str, tuple[float, float, float]]:
-    """Return limit, remaining and window by kind, of the policy with the shortest window."""
+def _numbers(values: Sequence[tuple[float, ...] | None], count: int) -> Floats:
+    """Return a row of numbers for each; NaN for None."""
+    nothing = (math.nan,) * count
+    return np.array([value or nothing for value in values], np.float64).reshape(-1, count)
+
+
+def _answers(names: list[str], text: str) -> dict[tuple[str, float], tuple[float, float]]:
+    """Return limit and remaining by kind and window; the window is infinite where none is stated."""
     values = limits.limits(list(zip(names, text.split("\n"), strict=True)))
-    answers: dict[str, tuple[float, float, float]] = {}
-    for kind in KINDS:
-        ours = [value for value in values if value.kind == kind and value.role != limits.RESET]
-        windows = sorted({value.window_s or math.inf for value in ours})
-        if not windows:
-            continue
-        numbers = {value.role: value.value for value in ours if (value.window_s or math.inf) == windows[0]}
-        window_s = math.nan if math.isinf(windows[0]) else windows[0]
-        answers[kind] = (numbers.get(LIMIT, math.nan), numbers.get(REMAINING, math.nan), window_s)
-    return answers
+    roles: dict[tuple[str, float], dict[str, float]] = {}
+    for value in values:
+        if value.role != limits.RESET:
+            key = (value.kind, value.window_s or math.inf)
+            roles.setdefault(key, {})[value.role] = value.value
+    return {key: (role.get(LIMIT, math.nan), role.get(REMAINING, math.nan)) for key, role in roles.items()}
+
+
+def _shortest(answer: Mapping[tuple[str, float], tuple[float, float]]) -> dict[str, tuple[float, ...]]:
+    """Return limit, remaining and window by kind, of the policy with the shortest window."""
+    numbers: dict[str, tuple[float, ...]] = {}
+    for kind, window in sorted(answer):
+        if kind not in numbers:
+            numbers[kind] = (*answer[kind, window], window if math.isfinite(window) else math.nan)
+    return numbers
 
 
 def _each(texts: pa.ChunkedArray, read: Callable[[str], float | None]) -> Floats:

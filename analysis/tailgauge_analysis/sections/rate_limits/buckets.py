@@ -291,6 +291,16 @@ class Remaining:
     high: float
 
 
+@dataclass(frozen=True, slots=True)
+class FurtherWindow:
+    """A limit of the same kind in a longer window, of which nothing but its headers is known."""
+
+    target: str
+    model: str
+    kind: str
+    remaining: Remaining
+
+
 class Bucket(Finding):
     """One limit of one model of one target, by these attempts; `name`: target, model, kind. `ours`: its 429s."""
 
@@ -391,6 +401,35 @@ def find_buckets(
             name = (str(target), str(model), kind)
             out.append(Bucket(rows, name, headers, ours, over_time, between_s, grows=grows))
     return tuple(out)
+
+
+def further_windows(attempts: pd.DataFrame) -> tuple[FurtherWindow, ...]:
+    """Return the windows that stand beside those of the buckets, of the models with most calls."""
+    windows: list[FurtherWindow] = []
+    for target, model in models(attempts)[:MOST_MODELS]:
+        rows = attempts[(attempts["target"] == target) & (attempts["asked_model"] == model)]
+        for kind in KINDS:
+            for window_s in rate_limit_headers.further_windows_s(rows.columns, kind):
+                left = _least_of_window(rows, kind, window_s)
+                if left is not None:
+                    windows.append(FurtherWindow(str(target), str(model), kind, left))
+    return tuple(windows)
+
+
+def _least_of_window(rows: pd.DataFrame, kind: str, window_s: float) -> Remaining | None:
+    names = [column(kind, field, window_s) for field in (LIMIT, REMAINING)]
+    if any(name not in rows.columns for name in names):
+        return None
+    known = rows[names].dropna()
+    if not len(known):
+        return None
+    limit, remaining = (known[name].to_numpy(np.float64) for name in names)
+    slack = rounding(kind, remaining)
+    least = int(np.argmin(remaining))
+    left = float(remaining[least])
+    return Remaining(
+        limit=float(limit[least]), window_s=window_s, least=left, low=max(0.0, left - slack), high=left + slack
+    )
 
 
 def _has_headers(rows: pd.DataFrame, kind: str) -> bool:

@@ -20,6 +20,7 @@ from tailgauge_analysis.sections.rate_limits.buckets import (
     Bucket,
     Estimate,
     find_buckets,
+    further_windows,
     in_order,
     window_name,
 )
@@ -64,6 +65,7 @@ class RateLimits(Finding):
         self.bins = over_time
         self.first_at_s = None if np.isnan(first) else float(first) / 1e9
         self.buckets = found
+        self.further_windows = further_windows(attempts)
         self.binding = bound
         self.growth = _growth_of(bound)
         self.acceleration = refusals.acceleration(run, by_kind)
@@ -173,6 +175,8 @@ def _facts(found: RateLimits) -> Iterator[tuple[str, str]]:
     yield from _retry_after(found.retry_after)
     for one in found.amplification:
         yield f"Retry amplification, {plain(one.traffic, 60)}", _amplification(one)
+    if found.further_windows:
+        yield "Nearest to empty", _nearest_to_empty(found)
     if (capped := _capped_burst(found.buckets)) is not None:
         yield "Burst is capped below the limit", capped
     if wave.retries:
@@ -197,6 +201,15 @@ def _rate(found: RateLimits) -> Iterator[tuple[str, str]]:
         yield "529 or 503", f"{with_interval(share_cell(of.overloaded))} of attempts"
     if found.first_at_s is not None:
         yield "First 429 of the run", f"{found.first_at_s:,.3g} s after the start, warm-up included"
+
+
+def _nearest_to_empty(found: RateLimits) -> str:
+    """The limit of which the smallest share was left, of all windows."""
+    remaining = [(one.kind, one.remaining) for one in found.buckets if one.remaining is not None]
+    remaining += [(one.kind, one.remaining) for one in found.further_windows]
+    kind, left = min(remaining, key=lambda pair: pair[1].least / pair[1].limit if pair[1].limit else 1.0)
+    window = window_name(left.window_s)
+    return f"{kind_name(kind)} per {window}: {left.least:,.0f} of {left.limit:,.0f} were left"
 
 
 def _capped_burst(buckets: Sequence[Bucket]) -> str | None:
@@ -270,6 +283,14 @@ def _buckets(found: RateLimits) -> Table:
          "no header" if one.remaining is None else f"{one.remaining.least:,.0f} of {one.remaining.limit:,.0f}",
          _estimate(one.rate), _estimate(one.burst), "unknown" if one.utilisation is None else share(one.utilisation), _growth_cell(one.growth))
         for one in sorted(found.buckets, key=lambda b: KINDS.index(b.kind))
+    )  # fmt: skip
+    rows += tuple(
+        (
+            f"{kind_name(each.kind)} per {window_name(each.remaining.window_s)}"
+            + (f", {plain(each.model, 80)}" if several else ""),
+            "–", f"{each.remaining.least:,.0f} of {each.remaining.limit:,.0f}", "–", "–", "–", "–",
+        )
+        for each in found.further_windows
     )  # fmt: skip
     whys = ((b.kind, one.why) for b in found.buckets for one in (b.rate, b.burst, b.growth))
     reasons = {f"{kind_name(kind)}: {why}" for kind, why in whys if why}

@@ -180,6 +180,32 @@ def test_of_several_windows_the_shortest_counts_with_what_is_left_of_it():
     assert found["header_requests_window_s"][1] == 1
 
 
+def test_further_windows_have_columns_of_their_names():
+    groq = {"x-ratelimit-limit-requests-day": "1000", "x-ratelimit-remaining-requests-day": "90"}
+    minute = {"x-ratelimit-limit-requests-minute": "50", "x-ratelimit-remaining-requests-minute": "49"}
+    ietf = {
+        "ratelimit-policy": '"daily";q=900;w=86400, "burst";q=9;w=1',
+        "ratelimit": '"daily";r=5;t=9000, "burst";r=2;t=1',
+    }
+    found = read([json.dumps(groq | minute), json.dumps(ietf), json.dumps(groq), None])
+
+    assert found["header_requests_limit"].tolist()[:3] == [50, 9, 1000]
+    assert found["header_requests_limit_86400_s"].tolist()[:2] == [1000, 900]
+    assert found["header_requests_remaining_86400_s"].tolist()[:2] == [90, 5]
+    assert found["header_requests_remaining_86400_s"].isna().tolist() == [False, False, True, True]
+    assert rate_limit_headers.further_windows_s(found.columns, "requests") == [86_400]
+    assert rate_limit_headers.further_windows_s(found.columns, "tokens") == []
+
+
+def test_a_header_with_hundreds_of_windows_makes_few_columns():
+    policies = [f'"p{window}";q=9;w={window}' for window in range(1, 60)]
+    left = [f'"p{window}";r=2' for window in range(1, 60)]
+    found = read([json.dumps({"ratelimit-policy": ", ".join(policies), "ratelimit": ", ".join(left)})])
+
+    assert (found["header_requests_limit"][0], found["header_requests_window_s"][0]) == (9, 1)
+    assert len(found.columns) <= 4 + 2 * rate_limit_headers.MOST_WINDOWS
+
+
 def test_the_rate_is_of_the_window_that_the_header_names():
     rows = pd.DataFrame({
         "header_tokens_limit": [4e6], "header_tokens_remaining": [39.0], "header_tokens_window_s": [2_592_000.0],

@@ -52,6 +52,30 @@ def test_a_429_behind_content_is_one_and_was_admitted_by_its_bucket():
     assert bucket.burst.why == "no 429 by this limit: its bucket was never seen empty"
 
 
+def test_a_limit_per_day_stands_beside_that_per_minute():
+    day = np.linspace(120, 81, 40)
+    columns = {
+        "header_requests_limit": np.full(40, 300.0), "header_requests_remaining": np.full(40, 290.0),
+        "header_requests_limit_86400_s": np.full(40, 1000.0), "header_requests_remaining_86400_s": day,
+    }  # fmt: skip
+    found = rate_limits(frames_of(calls(40, every_s=1.0, **columns)))
+    shown = section(found)
+    (table,) = [one for one in shown.tables if one.title == "Buckets"]
+
+    assert [row[0] for row in table.rows] == ["requests", "requests per day"]
+    assert [row[2] for row in table.rows] == ["290 of 300", "81 of 1,000"]
+    assert ("Nearest to empty", "requests per day: 81 of 1,000 were left") in shown.facts
+    (window,) = finite(found)["further_windows"]
+    assert (window["kind"], window["remaining"]["window_s"]) == ("requests", 86_400)
+
+
+def test_of_one_window_nothing_further_is_shown():
+    columns = {"header_requests_limit": np.full(40, 300.0), "header_requests_remaining": np.full(40, 290.0)}
+    shown = section(rate_limits(frames_of(calls(40, every_s=1.0, **columns))))
+
+    assert "Nearest to empty" not in dict(shown.facts)
+
+
 def test_the_529s_are_counted_separately():
     run = calls(40, refused=[3])
     run.loc[10:19, "ended"] = "overloaded"
