@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tailgauge.master import run_json
-from tailgauge.master.progress import preflight_failure
+from tailgauge.master.progress import not_whole, preflight_failure
 from tailgauge.plan import certificate
 from tailgauge.rows.schema import SCHEMA_VERSION
 
@@ -70,6 +70,50 @@ def seen(ended="connect_error", status=None, error_type=None, message=None):
 ])  # fmt: skip
 def test_an_unusable_target_is_reported_in_a_sentence_with_what_to_do(what, sentence):
     assert preflight_failure(URL, "openai", what) == sentence
+
+
+@pytest.mark.parametrize(
+    ("location", "advice"),
+    [
+        ("https://api.example/v1/chat", "set target.url to https://api.example/v1/chat"),
+        ("/v2/chat", "set target.url to http://127.0.0.1:8000/v2/chat"),
+        ("/v1/chat/", "target.url cannot end in a slash: let the target answer without it"),
+        ("mailto:x@y", "set target.url to the address that answers"),
+    ],
+)
+def test_a_redirect_names_where_to_and_what_to_set(location, advice):
+    call = seen("client_error", 307, "redirect", location) | {"url": f"{URL}/v1/chat"}
+    sentence = preflight_failure(f"{URL}/v1/chat", "openai", call)
+
+    assert sentence.startswith(f"target {URL}/v1/chat answered HTTP 307 with location {location}. ")
+    assert sentence.endswith(advice)
+
+
+def test_a_whole_answer_to_a_streamed_call_names_the_setting_for_endpoints_without_streams():
+    whole = seen("client_error", 200, "not_an_event_stream", '{"choices": [{"message": {}}]}')
+
+    assert "set stream = false (--set 'traffic.*.stream=false')" in preflight_failure(URL, "openai", whole)
+
+
+@pytest.mark.parametrize(("streamed", "noun"), [(True, "stream"), (False, "answer")])
+def test_only_a_streamed_call_has_a_stream(streamed, noun):
+    call = seen("timeout", 200) | {"streamed": streamed}
+
+    assert preflight_failure(URL, "openai", call).startswith(
+        f"target {URL} answered HTTP 200, but the {noun} ended as timeout"
+    )
+
+
+@pytest.mark.parametrize(
+    ("wanted_whole", "streamed", "words", "is_said"),
+    [(True, True, 32, True), (True, False, 32, False), (False, True, 32, False), (True, True, 0, False)],
+)
+def test_a_target_that_only_streams_is_named_where_whole_answers_are_wanted(
+    wanted_whole, streamed, words, is_said
+):
+    call = {"request_id": -1, "wanted_whole": wanted_whole, "streamed": streamed, "words": words}
+
+    assert ("set stream = true" in not_whole(call)) == is_said
 
 
 def test_a_targets_long_words_are_cut():

@@ -63,6 +63,21 @@ def test_a_table_of_the_second_target_is_tried_there_with_its_own_model_and_leng
     )
 
 
+@pytest.mark.parametrize(
+    ("tables", "streams"),
+    [
+        ({"a": {}}, [True, True]),
+        ({"a": {"stream": False}}, [False, False]),
+        ({"a": {"stream": False}, "b": {}}, [True, True]),
+        ({"a": {"stream": False}, "b": {"model": "other"}}, [False, False, True]),
+    ],
+)
+def test_calls_are_streamed_where_a_call_of_the_run_to_that_model_is(
+    tables: dict[str, Any], streams: list[bool]
+) -> None:
+    assert [one.call.stream for one in preflight_calls(scenario(traffic=tables))] == streams
+
+
 @pytest.mark.parametrize("pattern", ["fan_out", "structured", "progressive", "batch"])
 def test_the_preflight_is_a_plain_call_whatever_the_pattern(pattern: str) -> None:
     found = preflight_calls(scenario(traffic={"a": {"pattern": pattern}}))

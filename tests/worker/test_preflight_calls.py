@@ -92,3 +92,38 @@ def test_what_the_usage_does_not_prove_stays_an_estimate(facts, case):
     assert (found["words"], found["tokens_per_word"] is None) == (0, False)
     assert len(found["asked"]) == (case != "a gateway")
     assert all(abs(got - int(size)) <= 0.15 * int(size) + 4 for size, got in found["got"].items())
+
+
+def test_a_run_of_whole_answers_is_tried_with_whole_answers(facts):
+    """Two prompts, of which each is one request row and one attempt row."""
+    whole = facts["forms"]["whole"]
+
+    assert whole["streams"] == [False, False]
+    assert (whole["call"]["ended"], whole["call"]["streamed"], whole["rows"]) == ("ok", False, 4)
+
+
+def test_where_a_target_only_streams_the_call_is_sent_again_as_a_stream(facts):
+    only_streams = facts["forms"]["only streams"]
+
+    assert only_streams["streams"] == [False, True, False, True]
+    assert only_streams["call"]["ended"] == "ok"
+    assert only_streams["call"]["streamed"]
+    assert only_streams["call"]["wanted_whole"]
+
+
+def test_an_endpoint_that_only_answers_whole_is_told_from_another_api(facts):
+    call = facts["forms"]["only whole"]["call"]
+
+    assert (call["ended"], call["error_type"]) == ("client_error", "not_an_event_stream")
+    assert "set stream = false" in preflight_failure("http://h", "openai", call)
+
+
+def test_a_redirect_is_named_without_the_secrets_of_its_location(facts):
+    call = facts["forms"]["redirect"]["call"]
+    sentence = preflight_failure(call["url"], "openai", call)
+
+    assert call["message"] == "https://api.example/v1/chat/completions"
+    assert sentence == (
+        f"target {call['url']} answered HTTP 308 with location https://api.example/v1/chat/completions. "
+        "No call follows a redirect: set target.url to https://api.example/v1/chat/completions"
+    )

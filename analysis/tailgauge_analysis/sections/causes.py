@@ -256,7 +256,7 @@ _ADVICE: dict[str, _Advice] = {
         "look at the prompts and the model: its answers have no content; raise output_tokens if it thinks first"
     ),
     KEY: _always("check the key and what it may use: target.api_key_env names its variable"),
-    REDIRECT: _always("set target.base_url to the location that the target redirects to: see Errors"),
+    REDIRECT: _always("set target.url to the location that the target redirects to: see Errors"),
     ADDRESS: _always(CHECK_TARGET),
     REQUEST: _always("change what is sent: the target rejects these requests, and Errors has its reasons"),
     PROTOCOL: _always(

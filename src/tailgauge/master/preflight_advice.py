@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import Any
+from urllib.parse import urljoin
 
 from tailgauge import ends
 from tailgauge import protocol_violations as violations
@@ -27,6 +28,11 @@ _BY_KIND = {
     "not_an_event_stream": "The response is not an event stream: are path and protocol right?",
     "not_json": "The response does not follow the protocol: are URL and protocol right?",
 }
+_MOST_URL = 300  # characters
+_WHOLE = (
+    "The response is JSON and no event stream. If the endpoint only answers whole, set stream = false "
+    "(--set 'traffic.*.stream=false'); else are path and protocol right?"
+)
 _KEEP = "Its bytes are kept with --keep-answers 1"
 _OTHER_PROTOCOL = (
     'For another API set target.protocol; for an application\'s own events protocol = "sse" and target.sse'
@@ -45,6 +51,8 @@ def advice(
 ) -> str:
     """Return what to set or to look at; empty where nothing is known. `text`: the target's own message."""
     status = seen["status"]
+    if kind == schema.REDIRECT:
+        return _about_a_redirect(seen.get("url") or "", text)
     if status in {401, 403}:
         return _about_the_key(target)
     if status in {404, 405}:
@@ -63,6 +71,16 @@ def _about_the_key(target: TargetSettings | None) -> str:
     other = "x-api-key" if header == "authorization" else "authorization"
     sent = f"The key in {target.api_key_env} was refused, or is expected in another header than {header}"
     return f'{sent}: set target.auth_header, such as "{other}" or "api-key"'
+
+
+def _about_a_redirect(url: str, location: str) -> str:
+    """Return where calls should go: `url` is the call's, and a location may be a path only."""
+    new_url = plain(urljoin(url, location), _MOST_URL)
+    if not new_url.startswith(("http://", "https://")):
+        return "No call follows a redirect: set target.url to the address that answers"
+    if new_url.rstrip("/") == url.rstrip("/"):
+        return "No call follows a redirect, and target.url cannot end in a slash: let the target answer without it"
+    return f"No call follows a redirect: set target.url to {new_url}"
 
 
 def _about_a_field(seen: Mapping[str, Any], text: str, protocol: str) -> str:
@@ -85,10 +103,14 @@ def _about_an_answer(seen: Mapping[str, Any], kind: str, protocol: str) -> str:
         end = "target.sse.end matched no event" if is_of_an_application else "there was no end mark"
         return f"The connection was closed and {end}. {_OTHER_PROTOCOL}. {_KEEP}"
     if kind == ends.NO_FINISH_REASON:
-        return f"The answer names no finish reason, so that nobody knows whether it is whole. {_KEEP}"
+        seen_by_users = "SDK users get null, and nobody knows whether it is whole"
+        return f"The answer names no finish reason: {seen_by_users}. {_KEEP}"
     if kind == ends.UNKNOWN_FINISH_REASON:
         reason = plain(seen.get("stop_reason") or "")
-        return f"Its finish reason {reason!r} is not known, so that nobody knows whether it is whole. {_KEEP}"
+        known = "is not in the table of vendors, so that nobody knows whether it is whole"
+        return f"Its finish reason {reason!r} {known}. {_KEEP}"
     if seen["ended"] in {schema.TRUNCATED, schema.STREAM_ERROR} and kind not in _BY_KIND:
         return _KEEP
-    return _BY_KIND.get(kind, "")
+    body = seen["message"] or ""
+    is_whole = kind == violations.NOT_AN_EVENT_STREAM and body.lstrip().startswith("{")
+    return _WHOLE if is_whole else _BY_KIND.get(kind, "")

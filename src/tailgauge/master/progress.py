@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from tailgauge.master.objectives import LiveObjective
 from tailgauge.protocols.additions import EXACT
 from tailgauge.protocols.errors import error_of
 from tailgauge.protocols.protocol import Adaptation, TargetSettings
-from tailgauge.rows.schema import NOT_FAILED, RATE_LIMITED
+from tailgauge.rows.schema import NOT_FAILED, RATE_LIMITED, REDIRECT
 from tailgauge.sanitize import plain
 from tailgauge.thresholds import VALID
 
@@ -69,6 +69,17 @@ def adaptation_notes(table: str, adaptation: Adaptation) -> Iterator[str]:
         yield f"{why}. Set breakpoints = [] to skip this question"
 
 
+def not_whole(call: Mapping[str, Any]) -> str:
+    """Return what to say of a preflight call that was to be answered whole and was only answered as a stream."""
+    is_only_streamed = call.get("wanted_whole") and call["words"] and call["streamed"]
+    if not is_only_streamed:
+        return ""
+    return (
+        f"preflight {call['request_id']}: with stream = false the answer was not a whole one, with stream = true "
+        "it was one. If requests fail, set stream = true"
+    )
+
+
 def unknown_engine(table: str, url: str) -> str:
     """What to do where exact answers are asked of a target that does not name its engine."""
     expected = f"expected one of {', '.join(EXACT)} for output = 'exact'"
@@ -85,8 +96,12 @@ def preflight_failure(
     message = _message(seen["message"] or "")
     text = _shortened(plain(re.sub(r"<[^>]*>", " ", message)).rstrip("."))
     did = f"answered HTTP {status}" if status else f"could not be used ({kind})"
+    if kind == REDIRECT:
+        did = f"answered HTTP {status} with location {text}"
+        text = ""
     if status == 200:
-        did = f"answered HTTP 200, but the stream ended as {seen['ended']}"
+        answer = "stream" if seen.get("streamed", True) else "answer"
+        did = f"answered HTTP 200, but the {answer} ended as {seen['ended']}"
         if kind in _NAMED_IN_200:
             did += f" ({kind})"
     todo = preflight_advice.advice(seen, kind or "", message, protocol, target)

@@ -278,6 +278,9 @@ class Run:
                 raise TargetError(
                     progress.preflight_failure(url, self.targets[at].protocol, call, self.targets[at])
                 )
+            whole_note = progress.not_whole(call)
+            if whole_note:
+                self.notes.append(whole_note)
             expected = COMPLETE if call["words"] else SERVED  # a call that only writes a prefix has no answer
             if call["ended"] not in expected:
                 text = call["message"] or "no text"

@@ -1,6 +1,6 @@
 """The calls before a run: whether each target and model can be used, and how many tokens a word has there.
 
-Plain streamed calls whatever the patterns, numbered -1, -2, ... and outside every statistic. Tokens are learnt
+Plain calls whatever the patterns, streamed unless none of the run's are, numbered -1, -2, ... and outside every statistic. Tokens are learnt
 from the usage of two prompts of different size, which works for every protocol. Where the engine also tells the tokens of
 each word, prompts are made of words of one token: then a prompt has exactly the tokens that were asked for, template and
 salt included, which the usage of both prompts proves or refutes.
@@ -79,9 +79,20 @@ def preflight_calls(scenario: Scenario, run: str = "", unmarked: Collection[str]
         output = min(scenario.traffic[traffic].output_tokens, OUTPUT_TOKENS)
         prompt = Prompt.of(f"{run} {text(scenario.seed, str(-number), words)}".lstrip())
         prompt = _marked(prompt, scenario, (target, model), unmarked)
-        call = Call(prompt, output, model=model, target=target, kind=kind)
+        stream = _streams(scenario, (target, model))
+        call = Call(prompt, output, model=model, target=target, kind=kind, stream=stream)
         found.append(PreflightCall(-number, traffic, model, words, call, needed))
     return found
+
+
+def _streams(scenario: Scenario, target_and_model: tuple[str, str]) -> bool:
+    """Return whether a call of the run to this target and model is streamed."""
+    for traffic in scenario.traffic.values():
+        for target, model in pattern_of(traffic).models():
+            is_same = (target, model or scenario.target_of(target).model) == target_and_model
+            if is_same and traffic.stream:
+                return True
+    return False
 
 
 def _marked(

@@ -51,6 +51,7 @@ TIMEOUT = "timeout"  # the attempt's deadline
 STREAM_ERROR = "stream_error"  # an error after content, or a stream that is not what it says
 TRUNCATED = "truncated"  # the body ended without the protocol's end mark
 INTERNAL_ERROR = "internal_error"  # an error type only: our own code could not prepare the call
+REDIRECT = "redirect"  # an error type only: 3xx; the text is where to
 PLUGIN_ERROR = "plugin_error"  # a request only: the code of its pattern or prompt, a plugin's, raised
 CENSORED = "censored"  # still in flight when the drain ended
 CLIENT_DROP = "client_drop"  # arrived at the in-flight cap and was not sent

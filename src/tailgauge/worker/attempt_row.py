@@ -12,13 +12,15 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit, urlunsplit
 
 from tailgauge import protocol_violations as violations
 from tailgauge.protocols.decoder import MAX_NAME, MAX_PHASES, Stamp, StreamDecoder
 from tailgauge.protocols.usage import Counts
 from tailgauge.redaction import shown
-from tailgauge.rows.schema import CENSORED, AttemptRow, RequestRow
+from tailgauge.rows.schema import CENSORED, REDIRECT, AttemptRow, RequestRow
 from tailgauge.worker.outcome import (
+    MAX_HEADER,
     Outcome,
     header,
     limit_headers,
@@ -60,6 +62,7 @@ def request_row(
 # The header's metrics, and the parts of one: a name and parameters, whose values may be quoted.
 _METRIC, _PART = (re.compile(rf'(?:[^{separator}"]|"[^"]*")+') for separator in ",;")
 _NUMBER = re.compile(r"\d{1,12}(\.\d{1,9})?")  # milliseconds
+_REDIRECTS = frozenset({301, 302, 303, 307, 308})
 
 if TYPE_CHECKING:
     from tailgauge.patterns.events import Send
@@ -95,11 +98,30 @@ def fill(
     server_id = header(exchange.header(b"request-id") or exchange.header(b"x-request-id"))
     row.server_request_id = server_id or decoder.message_id
     row.error_class = result.error_class
+    _of_redirect(row, exchange)
     _of_exchange(row, exchange)
     _of_decoder(row, decoder)
     _of_counts(row, decoder, counts)
     _of_served(row, decoder)
     _of_tools(row, exchange, decoder)
+
+
+def _of_redirect(row: AttemptRow, exchange: Exchange) -> None:
+    """Keep where a target redirects to: no call follows, because latency is that of one call."""
+    location = exchange.header(b"location").decode("latin-1").strip()
+    if row.status in _REDIRECTS and location:
+        row.error_type = REDIRECT
+        row.error_body = shown(_without_secrets(location), MAX_HEADER)
+
+
+def _without_secrets(location: str) -> str:
+    """Return a URL without user name, password, query and fragment."""
+    try:
+        parts = urlsplit(location)
+    except ValueError:
+        return "no URL"
+    host = parts.netloc.rpartition("@")[2]
+    return urlunsplit((parts.scheme, host, parts.path, "", ""))
 
 
 def _of_exchange(row: AttemptRow, exchange: Exchange) -> None:

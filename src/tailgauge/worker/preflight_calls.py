@@ -6,12 +6,13 @@ Excluded from all statistics. A failed call that the run needs ends the run; oth
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from gevent.event import Event as Signal
 
-from tailgauge.call import MAIN, SECOND
+from tailgauge.call import MAIN, SECOND, Call
 from tailgauge.clock import monotonic_ns
 from tailgauge.patterns.events import Ended, Event, Send
 from tailgauge.plan import preflight
@@ -19,6 +20,7 @@ from tailgauge.plan.preflight import Learnt, PreflightCall
 from tailgauge.plan.spend_limit import Amount, Sizing, need, used
 from tailgauge.prompts import Maker
 from tailgauge.prompts.words import COUNTED, WORDS, token_counts
+from tailgauge.protocol_violations import MALFORMED_ANSWER
 from tailgauge.protocols.protocol import Adaptation
 from tailgauge.protocols.table import is_self_hosted
 from tailgauge.rows.recorder import Recorder
@@ -63,6 +65,7 @@ def try_out(
         facts = {k: getattr(row, k) for k in ("request_id", "target", "ended", "status", "error_type")}
         facts |= {"message": row.error_body, "model": one.model, "needed": one.needed}
         facts |= {"stop_reason": row.stop_reason, "marked": preflight.is_marked(one.call.prompt)}
+        facts |= {"streamed": row.streamed, "wanted_whole": not one.call.stream}
         facts["url"] = attempts.address(one.call, one.traffic)
         usable = row.ended in preflight.USABLE or not one.needed
         if not usable and row.status in _MAY_BE_THE_MODEL:
@@ -131,14 +134,16 @@ def call_once(
 ) -> list[AttemptRow]:
     """Send a call, wait for its end and write its request; returns the row of the call.
 
-    It is sent a second time, as another row, where the target asks for another form of it and `adapts` knows that.
+    It is sent a second time, as another row, where the target asks for another form of it and `adapts` knows that, or
+    where it does not answer whole.
     """
     now = monotonic_ns()
     origin = RequestRef(one.request_id, PREFLIGHT, one.traffic, now)
     row = _send(attempts, origin, Send(one.call), 0)
     rows = [row]
-    if adapts(row):
-        row = _send(attempts, origin, Send(one.call, cause=RETRY, of_attempt=0), 1)
+    again = _again(one, row, adapts)
+    if again is not None:
+        row = _send(attempts, origin, Send(again, cause=RETRY, of_attempt=0), 1)
         rows.append(row)
     recorder.request(
         RequestRow(
@@ -149,6 +154,15 @@ def call_once(
         )
     )  # fmt: skip
     return rows
+
+
+def _again(one: PreflightCall, row: AttemptRow, adapts: Callable[[AttemptRow], bool]) -> Call | None:
+    """Return the call that follows a first try, None where there is none."""
+    if adapts(row):
+        return one.call
+    if one.words and not one.call.stream and row.error_type == MALFORMED_ANSWER:
+        return replace(one.call, stream=True)
+    return None
 
 
 def _send(attempts: Attempts, origin: RequestRef, send: Send, attempt: int) -> AttemptRow:

@@ -39,7 +39,7 @@ def answer(status: str, body: Any) -> bytes:
     return head.encode() + text
 
 
-def tried(protocol: str, refusal: bytes, models: bytes) -> dict[str, Any]:
+def tried(protocol: str, refusal: bytes, models: bytes, **scenario_tables: Any) -> dict[str, Any]:
     """The message `tried`, and the first lines of the requests that the target got."""
     server: Server
 
@@ -49,7 +49,8 @@ def tried(protocol: str, refusal: bytes, models: bytes) -> dict[str, Any]:
 
     server = Server(handler)
     url = server.url.removesuffix("/v1")
-    scenario = parse({"name": "x", "target": {"url": url, "protocol": protocol}}, "test")
+    target = {"url": url, "protocol": protocol}
+    scenario = parse({"name": "x", "target": target, **scenario_tables}, "test")
     recorder, counters = AllRows(), Counters()
     attempts = Attempts("run-1", {MAIN: endpoint(url, protocol)}, recorder, counters, 10.0)
     found = try_out(scenario, attempts, recorder, {}, lambda *_: {}, salt="")
@@ -57,6 +58,7 @@ def tried(protocol: str, refusal: bytes, models: bytes) -> dict[str, Any]:
     return {
         "call": found["calls"][-1],
         "requests": lines,
+        "streams": [b'"stream":true' in request.replace(b" ", b"") for request in server.requests],
         "rows": len(recorder.rows),
         "open": attempts.in_flight(),
     }
@@ -76,6 +78,33 @@ def models() -> Any:
         "no answer": tried("openai", refuses, b""),
         "boom": tried("openai", answer("500 Internal Server Error", {}), lists),
         "sse": tried("sse", refuses, lists),
+    }
+
+
+MESSAGE = {"role": "assistant", "content": "three words here"}
+WHOLE = {"id": "c", "choices": [{"index": 0, "message": MESSAGE, "finish_reason": "stop"}]}
+PIECE = {"id": "c", "choices": [{"index": 0, "delta": MESSAGE, "finish_reason": "stop"}]}
+
+
+def stream_of(*events: str) -> bytes:
+    body = "".join(f"data: {event}\n\n" for event in events).encode()
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ncontent-length: {len(body)}\r\n\r\n"
+    return head.encode() + body
+
+
+@case
+def forms() -> Any:
+    """Whole answers and streams to calls that want the one or the other; and redirects."""
+    streamed = stream_of(json.dumps(PIECE), "[DONE]")
+    whole = answer("200 OK", WHOLE)
+    wants_whole = {"traffic": {"main": {"stream": False}}}
+    location = "https://user:hunter2hunter2@api.example/v1/chat/completions?token=abcdefgh12345678#part"
+    redirect = f"HTTP/1.1 308 Moved\r\nlocation: {location}\r\ncontent-length: 0\r\n\r\n".encode()
+    return {
+        "whole": tried("openai", whole, b"", **wants_whole),
+        "only streams": tried("openai", streamed, b"", **wants_whole),
+        "only whole": tried("openai", whole, b""),
+        "redirect": tried("openai", redirect, b""),
     }
 
 
