@@ -263,6 +263,8 @@ def test_any_error_object_has_a_type_and_a_message_that_can_be_stored(tree):
         ({"error": {"message": "slow", "http_status_code": 429}}, ("error", "slow")),
         ({"choices": [{}], "x_groq": {"id": "1", "error": "over_capacity"}}, ("over_capacity", "over_capacity")),
         ({"choices": None, "base_resp": {"status_code": 1002, "status_msg": "rate limit"}}, ("base_resp 1002", "rate limit")),
+        ({"error": {"message": '{"type":"error","error":{"type":"overloaded_error","message":"Overloaded"}}', "type": "None", "code": "529"}}, ("overloaded_error", "Overloaded")),
+        ({"error": {"message": "{not JSON", "type": "x"}}, ("x", "{not JSON")),
         ([1], ("error", "[1]")),
         (None, ("error", "null")),
     ],
@@ -370,6 +372,20 @@ def test_another_completion_before_the_end_of_the_first_breaks_the_stream():
     assert fed(*begun, completion(1, role="assistant", content="b")).error is None
     repeated = [completion(number, role="assistant", content="a") for number in range(4)]
     assert fed(*repeated).error is None
+
+
+def test_tools_of_messages_may_share_an_index_one_behind_the_other():
+    def event(kind: str, **fields) -> bytes:
+        return b"event: %b\ndata: %b\n\n" % (kind.encode(), json.dumps({"type": kind, **fields}).encode())
+
+    decoder = StreamDecoder(Anthropic.on_event)
+    for at, call_id in enumerate(("a", "b"), 1):
+        tool = {"type": "tool_use", "id": call_id, "name": "f", "input": {}}
+        events = event("content_block_start", index=0, content_block=tool), event("content_block_stop", index=0)
+        decoder.feed(b"".join(events), at - 1, at, at, at, at_rest=True)
+
+    assert decoder.tools.ready_at_ns == {"a": 1, "b": 2}
+    assert "tools_of_equal_index" in decoder.tolerated
 
 
 @pytest.mark.parametrize(

@@ -325,7 +325,8 @@ def _on_landmark(decoder: StreamDecoder, kind: str, event: dict[str, Any]) -> No
         case "content_block_start":
             _on_block(decoder, event.get("index"), event["content_block"])
         case "content_block_stop":
-            decoder.tool_done(event.get("index"))
+            index = event.get("index")
+            decoder.tool_done(decoder.tools.key(index, None, has_name=False))
         case "message_delta":
             _on_message_delta(decoder, event)
         case "message_stop":
@@ -359,7 +360,11 @@ def _on_block(decoder: StreamDecoder, index: Any, block: dict[str, Any]) -> None
         decoder.server_blocks.add(index)
         decoder.server_tool(block.get("name"))
     elif kind.endswith("tool_use"):
-        decoder.tool(index, block.get("id"))
+        decoder.server_blocks.discard(index)
+        call_id = block.get("id")
+        decoder.tool(decoder.tools.key(index, call_id, has_name=True), call_id)
+        if decoder.tools.shares_index:
+            decoder.tolerate(violations.TOOLS_OF_EQUAL_INDEX)
         _content_in_start(decoder, _TOOL, block.get("input"))
     elif kind in {"thinking", "redacted_thinking"}:
         decoder.thinks()

@@ -18,6 +18,8 @@ from tailgauge.redaction import shown
 MAX_ERROR_TEXT = 2000  # characters
 MAX_KIND = 90  # characters of the name of an error
 _MOST_WRAPPED = 3  # times that gateways put an error into another
+_MOST_TEXT = 20_000  # characters of a message that may be JSON
+_NO_NAMES = ("", "error", "None", "null")  # "error" is the type of an event; LiteLLM writes Python's None
 _OWN_MARKS = ("type", "object", "event")  # whose value may be "error"
 _STATUS_KEYS = ("status_code", "statusCode", "http_status_code", "http_status", "http_code", "status", "code")
 _NAME_KEYS = ("type", "error_type", "code", "status")
@@ -89,10 +91,27 @@ def _inner(tree: Any) -> Any:
     """Return the object or the text that describes an error, out of what it is wrapped in."""
     inner = _first_of_list(tree)
     for _ in range(_MOST_WRAPPED):
-        error = _error_within(inner) if isinstance(inner, dict) else None
+        error = None
+        if isinstance(inner, dict):
+            error = _error_within(inner) or _error_in_text(inner.get("message"))
         if error:
             inner = _first_of_list(error)
     return inner if isinstance(inner, dict | str) else {}
+
+
+def _error_in_text(message: Any) -> Any:
+    """Return the error that a gateway has put as JSON into the message of its own, None without one."""
+    if (
+        not isinstance(message, str)
+        or len(message) > _MOST_TEXT
+        or not message.lstrip().startswith(("{", "["))
+    ):
+        return None
+    try:
+        tree = _first_of_list(json.loads(message))
+    except (ValueError, RecursionError):
+        return None
+    return _error_within(tree) if isinstance(tree, dict) else None
 
 
 def _objects(inner: Any, tree: Any) -> list[dict[str, Any]]:
@@ -104,8 +123,7 @@ def _name(inner: Any, tree: Any) -> str:
     if isinstance(inner, str) and " " not in inner and vendors.class_of_error(inner) is not None:
         return inner
     values = [part.get(key) for part in _objects(inner, tree) for key in _NAME_KEYS]
-    # "error" is the type of an event, not of an error.
-    names = [value for value in values if isinstance(value, str) and value not in ("", "error")]
+    names = [value for value in values if isinstance(value, str) and value not in _NO_NAMES]
     words = [name for name in names if not name.isdigit()]
     numbers = [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
     return str(next(iter([*words, *names, *numbers]), "error"))
