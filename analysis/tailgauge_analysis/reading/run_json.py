@@ -222,8 +222,8 @@ class RunJson(_Tolerant):
     notes: list[OnErrorOmit[str]] = []
     """incidents that the master noted"""
     preflight: list[OnErrorOmit[Facts]] = []
-    """request_id, target, url, model, words, input_tokens, ended, status, error_type, message of each preflight request, and whether
-    the run needed it; models that the target lists, where it may have refused the model
-    """
+    """request_id, target, url, model, words, input_tokens, ended, status, error_type, message of each preflight request;
+    whether the run needed it, a whole answer was wanted, and it was streamed; models that the target lists, where it may have
+    refused the model"""
     verdict: Any = None
     """verdict, reasons and exit_code once a report was made; null before that"""

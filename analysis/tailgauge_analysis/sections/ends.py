@@ -13,7 +13,8 @@ from typing import Any
 
 import pandas as pd
 
-from tailgauge.protocol_violations import MALFORMED_USAGE, TOLERATED, VIOLATIONS
+from tailgauge.ends import NO_FINISH_REASON, UNKNOWN_FINISH_REASON
+from tailgauge.protocol_violations import MALFORMED_USAGE, TOLERATED
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics.answers import by_request
 from tailgauge_analysis.reading.frames import Frames
@@ -35,8 +36,12 @@ MEANINGS = (
     'cut: ended by a limit below output_tokens, or by any limit in traffic with ends = "natural".',
     "refused: by the model.",
     "filtered: a content filter took the answer or the rest of it.",
-    "aborted: the engine gave up, or named no known stop reason.",
+    "aborted: the engine gave up, or the answer names no stop reason, or one that the table of vendors does not know.",
 )
+ABORT_VERBS = {  # where all aborted answers are so
+    NO_FINISH_REASON: "named no finish reason",
+    UNKNOWN_FINISH_REASON: "named an unknown finish reason",
+}
 NATURAL = "natural"  # `ends` of a traffic table
 CUT_ADVICE = "raise output_tokens if the answers should be longer, or raise the target's own limit on tokens"
 CUT_NATURAL_ADVICE = "raise output_tokens, so that answers can end by themselves"
@@ -46,7 +51,7 @@ INPUT, OUTPUT = "input", "output"  # of usage_marks
 MARKS = {
     INPUT: "input counts beyond what was sent",
     OUTPUT: "output counts beyond what was requested",
-    MALFORMED_USAGE: VIOLATIONS[MALFORMED_USAGE],
+    MALFORMED_USAGE: "usage contradicts the request or the answer",
 }
 UNUSED = "they are in no figure of cache, cost, TPOT or tokens per second"
 
@@ -79,7 +84,11 @@ class Ends:
     """How the answers of the whole run ended. Counts by name are of answers, the most frequent first."""
 
     answers: int
+    calls: int
+    """answers, and calls that ended without one: rejected, broken off, timed out, cancelled or still open"""
     classes: dict[str, int]
+    aborts: dict[str, int]
+    """aborted answers by the name of their error, which is no_finish_reason or unknown_finish_reason where none is known"""
     stop_reasons: tuple[StopReason, ...]
     stop_details: dict[str, int]
     errors: tuple[ErrorInside, ...]
@@ -91,6 +100,8 @@ class Ends:
     """of responses: limit headers and usage fields that the table of vendors does not have"""
     unused_counts: dict[str, int]
     """token counts that are in no figure: input, output (beyond the request), malformed_usage"""
+    contradictions: dict[str, int]
+    """of malformed_usage: what contradicts what"""
     has_natural: bool
     """traffic whose answers should end by themselves is among it"""
 
@@ -102,7 +113,9 @@ def ends(frames: Frames) -> Ends:
     answers = calls[calls["ended"].isin(ENDED_BY_TARGET)]
     return Ends(
         answers=len(answers),
+        calls=len(calls),
         classes=_classes(answers["ended"]),
+        aborts=_counts(answers.loc[answers["ended"] == schema.ABORTED, "error_type"], separator=None),
         stop_reasons=_stop_reasons(answers, frames.requests),
         stop_details=_counts(answers["stop_details"], separator=None),
         errors=_errors(calls),
@@ -110,6 +123,7 @@ def ends(frames: Frames) -> Ends:
         responses=int(calls["status"].notna().sum()),
         not_understood=_counts(calls["not_understood"], separator=","),
         unused_counts=_unused_counts(answers),
+        contradictions=_contradictions(answers),
         has_natural=has_natural(frames.run["scenario"]),
     )
 
@@ -196,6 +210,10 @@ def _unused_counts(answers: pd.DataFrame) -> dict[str, int]:
     return counts
 
 
+def _contradictions(answers: pd.DataFrame) -> dict[str, int]:
+    return _counts(answers.loc[answers["error_type"] == MALFORMED_USAGE, "error_body"], separator=None)
+
+
 # --- in words -----------------------------------------------------------------------------------------------------
 
 
@@ -209,13 +227,21 @@ def section(found: Ends) -> Section | None:
     return Section(
         "ends",
         "How answers ended",
-        f"{sentence(_answer(found))}.",
+        f"{sentence(_with_rest(found))}.",
         facts,
         tuple(table for table in listed if table.rows),
         notes=tuple(_notes(found)),
         computed=("Calls of the whole run without preflight that the target ended itself.", *MEANINGS),
-        brief=() if is_plain else (_answer(found),),
+        brief=() if is_plain else (_with_rest(found),),
     )
+
+
+def _with_rest(found: Ends) -> str:
+    """Return how answers ended, and how many calls had none: shares are of answers only."""
+    rest = found.calls - found.answers
+    if not rest:
+        return _answer(found)
+    return f"{_answer(found)}; {plural(rest, 'other call')} got no answer"
 
 
 def _answer(found: Ends) -> str:
@@ -226,13 +252,22 @@ def _answer(found: Ends) -> str:
         ended = next(iter(found.classes))
         if found.answers == 1:
             return f"the only answer: {ended}"
-        return f"all {count(found.answers)} answers {VERBS[ended]}"
+        return f"all {count(found.answers)} answers {_verb(found, ended)}"
     parts: list[str] = []
     by_number = sorted(found.classes.items(), key=lambda item: -item[1])
     for ended, number in by_number:
         of = f" of {plural(found.answers, 'answer')}" if not parts else ""
-        parts.append(f"{percent(number / found.answers)}{of} {VERBS[ended]}")
+        parts.append(f"{percent(number / found.answers)}{of} {_verb(found, ended)}")
     return ", ".join(parts)
+
+
+def _verb(found: Ends, ended: str) -> str:
+    """Return how answers ended; of aborted ones what was seen, where they are all alike."""
+    if ended != schema.ABORTED or not found.aborts or not found.aborts.keys() <= ABORT_VERBS.keys():
+        return VERBS[ended]
+    if len(found.aborts) > 1:
+        return "named no known finish reason"
+    return ABORT_VERBS[next(iter(found.aborts))]
 
 
 def _facts(found: Ends) -> Iterator[tuple[str, str]]:
@@ -242,10 +277,18 @@ def _facts(found: Ends) -> Iterator[tuple[str, str]]:
         texts = {TOLERATED.get(name, name): number for name, number in found.tolerated.items()}
         yield "Read as the SDK reads it", _of_each(texts, found.answers, "answer")
     if found.unused_counts:
-        texts = {MARKS.get(name, name): number for name, number in found.unused_counts.items()}
+        texts = {_unused_text(found, name): number for name, number in found.unused_counts.items()}
         yield "Token counts not used", f"{_of_each(texts, found.answers, 'answer')}; {UNUSED}"
     if found.not_understood:
         yield "Not understood", _of_each(found.not_understood, found.responses, "response")
+
+
+def _unused_text(found: Ends, name: str) -> str:
+    """Return why counts are not used; of a contradiction the most frequent one."""
+    text = MARKS.get(name, name)
+    if name != MALFORMED_USAGE or not found.contradictions:
+        return text
+    return f"{text} ({next(iter(found.contradictions))})"
 
 
 def _listed(counts: Mapping[str, int]) -> str:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
+from tailgauge.protocol_violations import MALFORMED_USAGE
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import Frames
@@ -92,7 +93,9 @@ def _accounts(counted: Conservation) -> Table:
 
 def _preflight(entry: Json) -> str:
     status = f" ({entry['status']})" if entry.get("status") else ""
-    message = f": {entry['message']}" if entry.get("message") else ""
+    is_usage = entry.get("error_type") == MALFORMED_USAGE
+    prefix = "usage contradicts the request or the answer: " if is_usage else ""
+    message = f": {prefix}{entry['message']}" if entry.get("message") else ""
     return plain(f"{entry['ended']}{status}{message}", 400)
 
 

@@ -108,9 +108,7 @@ def test_a_run_too_short_to_fail_names_what_it_saw(report):
     found = report(*[OK] * 5, REFUSED)
 
     assert found.exit_code == Exit.INCONCLUSIVE
-    assert first_line(found).startswith(
-        "INCONCLUSIVE  16.7% of 6 requests were refused: 83.3% of 6 requests"
-    )
+    assert first_line(found).startswith("INCONCLUSIVE  16.7% of 6 requests were refused: 83.3% of 6 requests")
 
 
 def test_nothing_but_refusals_is_no_answer_and_no_matter_of_address_or_key(report):
@@ -259,7 +257,8 @@ def test_stop_reasons_have_class_share_and_tokens(report):
     section = section_of(found, "ends")
 
     assert section.answer == (
-        "42.1% of 19 answers ended ok, 31.6% were cut, 21.1% were refused, 5.3% were aborted."
+        "42.1% of 19 answers ended ok, 31.6% were cut, 21.1% were refused, 5.3% named no finish reason; "
+        "1 other call got no answer."
     )
     assert cells(section.tables[0]) == [
         ("end_turn", "ok", "8", "42.1%", "asked 200, got 20"),
@@ -270,6 +269,19 @@ def test_stop_reasons_have_class_share_and_tokens(report):
     assert section.facts == (("Stop details", "cyber (4)"),)
     assert "How answers ended" in found.markdown.read_text(encoding="utf-8")
     assert "42.1% of 19 answers ended ok" in found.summary
+
+
+@pytest.mark.parametrize(
+    ("attempts", "answer"),
+    [
+        ([UNNAMED] * 3, "All 3 answers named no finish reason."),
+        ([UNKNOWN] * 3, "All 3 answers named an unknown finish reason."),
+        ([ABORTED] * 3, "All 3 answers were aborted."),
+        ([UNKNOWN, UNNAMED], "All 2 answers named no known finish reason."),
+    ],
+)
+def test_aborted_answers_are_named_by_what_was_seen(report, attempts, answer):
+    assert section_of(report(*attempts), "ends").answer == answer
 
 
 def test_errors_inside_a_200_are_listed_by_class_and_place(report):
@@ -325,7 +337,14 @@ def test_what_the_table_of_vendors_does_not_have_is_named_with_counts(report):
     [
         ({"usage_marks": "input"}, "input counts beyond what was sent: 12 of 20 answers"),
         ({"usage_marks": "output"}, "output counts beyond what was requested: 12 of 20 answers"),
-        ({"error_type": "malformed_usage"}, "token counts that cannot be: 12 of 20 answers"),
+        (
+            {"error_type": "malformed_usage"},
+            "usage contradicts the request or the answer: 12 of 20 answers",
+        ),
+        (
+            {"error_type": "malformed_usage", "error_body": "output_tokens = 0 beside content"},
+            "usage contradicts the request or the answer (output_tokens = 0 beside content): 12 of 20 answers",
+        ),
     ],
 )
 def test_counts_that_are_not_used_are_named_and_leave_the_run_valid(report, marked, text):
