@@ -27,6 +27,7 @@ from tailgauge.plan.spend_limit import Guard
 from tailgauge.plugins.plugin import fault
 from tailgauge.protocols import usage
 from tailgauge.protocols.additions import CACHES_BY_ITSELF, ENGINE_OF, OF_MODEL
+from tailgauge.protocols.decoder import MAX_NAME, StreamDecoder
 from tailgauge.protocols.errors import MAX_ERROR_TEXT
 from tailgauge.protocols.protocol import Adaptation, Opened
 from tailgauge.protocols.target import Endpoint
