@@ -19,6 +19,7 @@ from tailgauge_analysis.sections.rate_limits import refusals, retries
 from tailgauge_analysis.sections.rate_limits.buckets import (
     Bucket,
     Estimate,
+    FurtherWindow,
     find_buckets,
     further_windows,
     in_order,
@@ -284,17 +285,19 @@ def _buckets(found: RateLimits) -> Table:
          _estimate(one.rate), _estimate(one.burst), "unknown" if one.utilisation is None else share(one.utilisation), _growth_cell(one.growth))
         for one in sorted(found.buckets, key=lambda b: KINDS.index(b.kind))
     )  # fmt: skip
-    rows += tuple(
-        (
-            f"{kind_name(each.kind)} per {window_name(each.remaining.window_s)}"
-            + (f", {plain(each.model, 80)}" if several else ""),
-            "–", f"{each.remaining.least:,.0f} of {each.remaining.limit:,.0f}", "–", "–", "–", "–",
-        )
-        for each in found.further_windows
-    )  # fmt: skip
     whys = ((b.kind, one.why) for b in found.buckets for one in (b.rate, b.burst, b.growth))
     reasons = {f"{kind_name(kind)}: {why}" for kind, why in whys if why}
-    return Table("Buckets", header, rows, f"Unknown: {'; '.join(sorted(reasons))}." if reasons else "")
+    further = tuple(_further_row(window, several=several) for window in found.further_windows)
+    return Table("Buckets", header, (*rows, *further), f"Unknown: {'; '.join(sorted(reasons))}." if reasons else "")
+
+
+def _further_row(window: FurtherWindow, *, several: bool) -> tuple[str | Value, ...]:
+    """A limit of which only the headers are known."""
+    left = window.remaining
+    name = f"{kind_name(window.kind)} per {window_name(left.window_s)}"
+    if several:
+        name += f", {plain(window.model, 80)}"
+    return (name, "–", f"{left.least:,.0f} of {left.limit:,.0f}", "–", "–", "–", "–")
 
 
 def _bucket_name(bucket: Bucket) -> str:
