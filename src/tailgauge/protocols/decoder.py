@@ -382,8 +382,6 @@ class StreamDecoder:
 
     def text_delta(self, text: str) -> None:
         """Take text of an answer, which may begin with its thinking between tags, each cut anywhere."""
-        if not isinstance(text, str):
-            raise TypeError(f"content is no text but {type(text).__name__}")
         if self._closing_tag is not None:
             self._thinking_in_text(text)
         elif self.first_text is None or self._opening:

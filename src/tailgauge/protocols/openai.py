@@ -349,9 +349,8 @@ def _is_no_chunk(decoder: StreamDecoder, name: bytes, data: bytes) -> bool:
 
 def _has_error(chunk: Any) -> bool:
     """Return whether a chunk is an error, or has one beside its choices."""
-    if isinstance(chunk, dict) and chunk.get("choices") and chunk.keys().isdisjoint(_MAY_TELL_ERRORS):
-        return False
-    return looks_like_error(chunk, any_code=True)
+    is_usual = isinstance(chunk, dict) and chunk.get("choices") and _MAY_TELL_ERRORS.isdisjoint(chunk)
+    return not is_usual and looks_like_error(chunk, any_code=True)
 
 
 def _read_facts(decoder: StreamDecoder, chunk: dict[str, Any]) -> None:
@@ -394,7 +393,10 @@ def _delta(decoder: StreamDecoder, delta: dict[str, Any]) -> None:
         if not value:
             continue
         if name == "content":
-            _delta_content(decoder, value, is_thought=at(delta, _IS_THOUGHT) is True)
+            if isinstance(value, str) and "extra_content" not in delta:
+                decoder.text_delta(value)
+            else:
+                _unusual_content(decoder, value, is_thought=at(delta, _IS_THOUGHT) is True)
         elif name in _THOUGHTS:
             if not has_thought:
                 _thought(decoder, value)
@@ -405,7 +407,7 @@ def _delta(decoder: StreamDecoder, delta: dict[str, Any]) -> None:
             _read_provider_fields(decoder, value)
 
 
-def _delta_content(decoder: StreamDecoder, content: Any, *, is_thought: bool) -> None:
+def _unusual_content(decoder: StreamDecoder, content: Any, *, is_thought: bool) -> None:
     if not isinstance(content, str):
         _content_list(decoder, content)
     elif is_thought:
