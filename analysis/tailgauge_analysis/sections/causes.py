@@ -247,6 +247,14 @@ def _unknown(_f: Findings, found: Sequence[Failure]) -> str:
     return f"look up what the finish reason {_reasons(found)} means at this target: {why}"
 
 
+def _redirected(f: Findings, _found: Sequence[Failure]) -> str:
+    for failure in f.failures:
+        if failure.error_type == schema.REDIRECT and failure.excerpt:
+            seen = f"the target answers {failure.status} with location {plain(failure.excerpt, 200)}"
+            return f"{seen}: set target.url to it"
+    return "set target.url to the address that answers: this one redirects without a location"
+
+
 _ADVICE: dict[str, _Advice] = {
     CONTENT: _always(REFUSED_ADVICE),
     UNNAMED_END: _unnamed,
@@ -256,7 +264,7 @@ _ADVICE: dict[str, _Advice] = {
         "look at the prompts and the model: its answers have no content; raise output_tokens if it thinks first"
     ),
     KEY: _always("check the key and what it may use: target.api_key_env names its variable"),
-    REDIRECT: _always("set target.url to the location that the target redirects to: see Errors"),
+    REDIRECT: _redirected,
     ADDRESS: _always(CHECK_TARGET),
     REQUEST: _always("change what is sent: the target rejects these requests, and Errors has its reasons"),
     PROTOCOL: _always(

@@ -97,7 +97,11 @@ def test_a_rate_is_blamed_for_what_load_can_cause(result, attempt):
         (NO_STREAM, "look at the endpoint or the gateway before it"),
         (CUT_OFF, "look at the logs and the time limits"),
         (with_status(404), "check the target's address"),
-        (with_status(307), "set target.url to the location"),
+        (
+            {**with_status(307), "error_type": "redirect", "error_body": "https://b.example/v1"},
+            "the target answers 307 with location https://b.example/v1: set target.url to it",
+        ),
+        (with_status(307), "set target.url to the address that answers"),
     ],
 )
 def test_a_rate_is_not_blamed_for_anything_else(result, attempt, advice):
