@@ -19,6 +19,7 @@ from tailgauge.protocols import additions
 from tailgauge.protocols.additions import OF_A_CALL
 from tailgauge.protocols.decoder import KIND_CODE, MAX_NAME, StreamDecoder, tree_of
 from tailgauge.protocols.errors import calls_itself_error, looks_like_error
+from tailgauge.protocols.pointers import steps, value_at
 from tailgauge.protocols.protocol import Opened, TargetSettings, WireProtocol
 from tailgauge.protocols.sse_events import (
     UNNAMED,
@@ -31,8 +32,6 @@ from tailgauge.protocols.sse_events import (
     PhaseEvents,
     Pointer,
     content_matcher,
-    steps,
-    value_at,
 )
 from tailgauge.redaction import shown
 from tailgauge.rows.schema import TEXT

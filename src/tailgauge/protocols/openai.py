@@ -33,6 +33,7 @@ from tailgauge.protocols.decoder import (
     tree_of,
 )
 from tailgauge.protocols.errors import looks_like_error
+from tailgauge.protocols.pointers import steps, value_at
 from tailgauge.protocols.protocol import (
     TEXT_BLOCK,
     Adaptation,
@@ -43,7 +44,6 @@ from tailgauge.protocols.protocol import (
     WireProtocol,
 )
 from tailgauge.protocols.stencil import COUNT, FREE, SAME, Changing
-from tailgauge.protocols.usage import at, steps
 from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
 
 if TYPE_CHECKING:
@@ -366,7 +366,9 @@ def _choice(decoder: StreamDecoder, choice: dict[str, Any], message_id: Any) -> 
     if delta:
         before = decoder.chunks
         if decoder.names_role_once and delta.get("role") and message_id != decoder.message_id:
-            decoder.violate(violations.SECOND_MESSAGE, "another completion begins before the end of the first")
+            decoder.violate(
+                violations.SECOND_MESSAGE, "another completion begins before the end of the first"
+            )
         _delta(decoder, delta)
         if decoder.chunks > before and "role" not in delta:
             decoder.names_role_once = True
@@ -396,7 +398,7 @@ def _delta(decoder: StreamDecoder, delta: dict[str, Any]) -> None:
             if isinstance(value, str) and "extra_content" not in delta:
                 decoder.text_delta(value)
             else:
-                _unusual_content(decoder, value, is_thought=at(delta, _IS_THOUGHT) is True)
+                _unusual_content(decoder, value, is_thought=value_at(delta, _IS_THOUGHT) is True)
         elif name in _THOUGHTS:
             if not has_thought:
                 _thought(decoder, value)
@@ -526,7 +528,7 @@ def _is_whole(arguments: str) -> bool:
 def _usages(decoder: StreamDecoder, chunk: dict[str, Any]) -> None:
     """Read the usage of a chunk or an answer, wherever it stands."""
     for place in _USAGE_PLACES:
-        usage = at(chunk, place)
+        usage = value_at(chunk, place)
         if usage is not None:
             decoder.read_usage(usage)
     if tier := text_or_none(chunk.get("service_tier")):

@@ -14,11 +14,10 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, model_validator
 
+from tailgauge.protocols.pointers import look_up, steps, value_at
 from tailgauge.table import Table
 
 UNNAMED = b"message"  # the name of an event that has none, by the standard
-Path = tuple[str, ...]
-_ABSENT = object()
 _BAD_ESCAPE = re.compile(r"~(?![01])")
 
 
@@ -146,7 +145,7 @@ class Matcher:
         """Return whether an event of this name, with this JSON or None, is one."""
         if self.name is not None and name != self.name:
             return False
-        return all(_is_among(_lookup(tree, path), values) for path, values in self.conditions)
+        return all(_is_among(look_up(tree, path), values) for path, values in self.conditions)
 
     def is_same_as(self, other: Matcher) -> bool:
         """Return whether both match the same events, by the same conditions."""
@@ -157,27 +156,6 @@ class Matcher:
 def content_matcher(table: ContentEvents) -> Matcher:
     """Return the matcher of content: without a name and conditions, of events without a name."""
     return Matcher(table, default=None if table.where else UNNAMED)
-
-
-def steps(pointer: str) -> Path:
-    """Return the steps of a JSON pointer; none for the data itself."""
-    return tuple(step.replace("~1", "/").replace("~0", "~") for step in pointer.split("/")[1:])
-
-
-def value_at(tree: Any, path: Path) -> Any:
-    """Return the value at a path; None without one, as in the many events without a usage."""
-    value = _lookup(tree, path)
-    return None if value is _ABSENT else value
-
-
-def _lookup(tree: Any, path: Path) -> Any:
-    for step in path:
-        try:
-            key: Any = int(step) if isinstance(tree, list) else step
-            tree = tree[key]
-        except (ValueError, TypeError, LookupError):
-            return _ABSENT
-    return tree
 
 
 def _is_among(value: Any, alternatives: tuple[Any, ...]) -> bool:

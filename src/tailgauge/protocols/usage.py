@@ -14,6 +14,7 @@ from functools import cache
 from typing import Any
 
 from tailgauge import vendors
+from tailgauge.protocols.pointers import Path, steps, value_at
 from tailgauge.redaction import shown
 
 INPUT, OUTPUT = "input", "output"  # marks of counts beyond what was requested
@@ -23,8 +24,6 @@ _SHOWN = 200  # characters of a value that cannot be
 _INPUTS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
 _BYTES_PER_TOKEN = 100  # of text, at most: a prompt has at least so many tokens
 _NOT_COUNTS = frozenset({"places", "known"})
-
-Path = tuple[str | int, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +67,7 @@ class Usage:
             return
         for name, paths in self.table.counts.items():
             for path in paths:
-                self.count(name, at(usage, path))
+                self.count(name, value_at(usage, path))
         self._note_unknown(usage)
 
     def count(self, name: str, value: Any) -> None:
@@ -209,22 +208,6 @@ def _table(protocol: str) -> UsageTable:
         for name, pointers in rows.items()
         if name not in _NOT_COUNTS
     }
-    first_steps = {str(path[0]) for paths in counts.values() for path in paths}
+    first_steps = {path[0] for paths in counts.values() for path in paths}
     known = frozenset(first_steps | set(vendors.TABLE["usage"]["known"].get(protocol, ())))
     return UsageTable(counts, known)
-
-
-def steps(pointer: str) -> Path:
-    """Return the steps of a JSON pointer; digits are places of a list."""
-    parts = pointer.split("/")[1:]
-    return tuple(int(part) if part.isdigit() else part for part in parts)
-
-
-def at(tree: Any, path: Path) -> Any:
-    """Return the value at a path, None without one."""
-    for step in path:
-        try:
-            tree = tree[step]
-        except (LookupError, TypeError):
-            return None
-    return tree
