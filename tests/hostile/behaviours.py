@@ -133,8 +133,8 @@ HEADS = {
     "server_timing_without_sense": case(framed(head(b'server-timing: ,;=",;dur=1e999,a;dur=nan,b;dur=-1,' + b"c;dur=9" * 900)), OK),
 }
 STATUSES = {
-    "redirect": case(ended(307, b"", b"location: /redirect/v1/messages"), NOT_JSON),
-    "redirect_elsewhere": case(ended(301, b"", b"location: http://evil.invalid/"), NOT_JSON),
+    "redirect": case(ended(307, b"", b"location: /redirect/v1/messages"), "client_error:redirect"),
+    "redirect_elsewhere": case(ended(301, b"", b"location: http://evil.invalid/"), "client_error:redirect"),
     "no_content": case(once(b"HTTP/1.1 204 No\r\n\r\n"), NOT_JSON),
     "not_modified": case(once(b"HTTP/1.1 304 No\r\n\r\n"), NOT_JSON),
     "partial_content": case(ended(206, b"{}", b"content-range: bytes 0-1/9"), "client_error:error"),
