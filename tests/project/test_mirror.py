@@ -55,7 +55,6 @@ RUN_BY = {
     "analysis/sections/hedging": "analysis/sections/hedging/test_section.py",
     "analysis/sections/latency_under_load": "analysis/sections/latency_under_load/test_slopes.py",
     "analysis/sections/rate_limits": "analysis/sections/rate_limits/test_buckets.py",
-    "analysis/stats": "analysis/sections/hedging/test_pairs.py",
     "analysis/text": "analysis/report/test_published.py",
     "analysis/text/picture": "experiments/test_conduct.py",
     "analysis/verdict": "analysis/verdict/test_checks.py",
