@@ -9,6 +9,7 @@ import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import pandas as pd
 
@@ -151,7 +152,7 @@ def failures(f: Findings, fine: Iterable[str]) -> list[Failure]:
     return sorted(found, key=lambda failure: -failure.requests)
 
 
-def _failure(values: Sequence[object], requests: int) -> Failure:
+def _failure(values: Any, requests: int) -> Failure:
     ended, status, error_type, error_class, stop_reason = values
     return Failure(
         ended=str(ended),
