@@ -50,6 +50,7 @@ from tailgauge_analysis.verdict.checks import CHECKS
 
 DOCS = Path(__file__).parent
 PART = re.compile(r"(<!-- generated: ([a-z-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+VARIANT = re.compile(r"^# variant (\w+): (.+)$", re.MULTILINE)  # of a packaged scenario
 HELP_WIDTH = 80
 LONG_LIST = 7  # values of a choice; more of them are not listed in a table
 
@@ -114,6 +115,18 @@ def packaged_scenarios() -> str:
     return table(
         ("name", "what it sends"), [(f"`{name}`", tree["description"]) for name, tree in trees.items()]
     )
+
+
+def scenario_variants() -> str:
+    """The commented variants of the packaged scenarios, each by its first line."""
+    lines: list[tuple[str, str, str]] = []
+    for path in sorted(packaged("scenarios").glob("*.toml")):
+        headers = VARIANT.findall(path.read_text(encoding="utf-8"))
+        texts: dict[str, str] = {}
+        for name, text in headers:
+            texts.setdefault(name, text)
+        lines += [(f"`{path.stem}`", f"`{name}`", text) for name, text in texts.items()]
+    return table(("scenario", "variant", "what it shows"), lines)
 
 
 def _tables(tree: dict[str, Any], key: str, spec: dict[str, Any], known: set[str]) -> Iterator[str]:
@@ -299,22 +312,6 @@ def columns() -> str:
     return "\n".join(parts)
 
 
-def history() -> str:
-    """Version, release and change of every schema, from the docstring of rows/schema.py."""
-    found: list[list[str]] = []
-    for line in filter(str.strip, (rows.__doc__ or "").partition("Schema history")[2].splitlines()[1:]):
-        first, _, rest = line.strip().partition(" ")
-        if first.isdigit():
-            release, _, change = rest.strip().partition(" ")
-            found.append([first, release, change.strip()])
-        else:
-            found[-1][2] += f" {line.strip()}"
-    return table(("version", "release", "change"), found)
-
-
-# Make
-
-
 def make_targets() -> str:
     """Every target of the Makefile that has a description."""
     text = (DOCS.parent / "Makefile").read_text(encoding="utf-8")
@@ -423,12 +420,12 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "exit-codes": exit_codes,
     "scenario-keys": scenario_keys,
     "packaged-scenarios": packaged_scenarios,
+    "scenario-variants": scenario_variants,
     "schema-version": lambda: f"Schema version {rows.SCHEMA_VERSION}.\n",
     "columns": columns,
     "run-json": _model_keys(RunJson),
     "worker-json": _model_keys(WorkerJson),
     "report-stable": report_keys,
-    "schema-history": history,
     "metrics": metrics,
     "objectives": objectives,
     "fewest-samples": fewest_samples,

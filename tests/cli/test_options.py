@@ -114,7 +114,7 @@ def test_each_option_sets_its_key(tmp_path: Path) -> None:
 
 
 def test_concurrency_replaces_the_arrivals_by_users_who_do_not_pause(tmp_path: Path) -> None:
-    arrival = settings(tmp_path, "bursts", concurrency=12).scenario.arrival
+    arrival = settings(tmp_path, "trace", concurrency=12).scenario.arrival
 
     assert (arrival.process, arrival.closed.users, arrival.closed.think_s) == ("closed", 12, 0)
     assert arrival.rate_per_s is None

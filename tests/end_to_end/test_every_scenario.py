@@ -22,6 +22,7 @@ import pytest
 from project.words import in_report
 from run_folders.dry_runs import NOT_DRY
 from run_folders.run_data import RunData, RunRows, assert_conserved
+from scenario.variants import variant_file
 from starting.command import run_scenarios, variant
 
 from tailgauge.scenario.model import load
@@ -30,8 +31,17 @@ from tailgauge.scenario.packaged import packaged
 AT_ONCE = 3
 SHORT_S = "2"
 TOOK_PLACE = {0, 1, 3, 5}  # the verdict and the SLOs depend on the machine
-SHORT = ("batch", "cache_race", "custom_stream", "nonstreaming", "slow_reader", "thinking", "tools")
+SHORT = ("batch", "fan_out_cache_race", "custom_stream", "nonstreaming", "slow_reader", "thinking", "tools")
 IN_FULL = {"gateway": ("stages.duration_s=90",)}
+# Variants whose part in the worker a dry run does not have; tests/scenario/test_variants.py has all, as dry runs.
+VARIANTS = {
+    "structured_two_calls": ("structured", "two_calls"),
+    "fan_out_bounded": ("fan_out", "bounded"),
+    "hedged_adaptive": ("hedged", "adaptive"),
+    "cached_prewarmed": ("cached", "prewarmed"),
+    "cached_automatic": ("cached", "automatic"),
+    "fan_out_cache_race": ("fan_out", "cache_race"),
+}
 
 
 @dataclass(frozen=True)
@@ -64,11 +74,6 @@ def plain(seen: Result) -> bool:
     return set(seen.attempts.cause) == {"primary"} and seen.legs == {1}
 
 
-def cv_of_gaps(seen: Result) -> float:
-    gaps = seen.requests.scheduled_at_ns.sort_values().diff().dropna()
-    return float(gaps.std() / gaps.mean())
-
-
 def most_at_once(seen: Result) -> int:
     """Calls of one request in flight at the same time, by when they were dispatched and had ended."""
     most = 0
@@ -83,11 +88,7 @@ MARKS: dict[str, Callable[[Result], bool]] = {
     # arrivals
     "quickstart": plain,
     "streaming": plain,
-    "gamma": plain,
-    "bursts": plain,
-    "steps": plain,
-    "ramp": plain,
-    "spike": plain,
+    "arrivals": plain,
     "trace": lambda s: plain(s) and s.run.facts["trace"]["emitted"] >= len(s.requests),
     "closed": lambda s: s.run.facts["arrival"] == "closed",
     "sessions": lambda s: bool((s.requests.request_id % 65536 > 0).any()) and s.requests.session_id.notna().all(),
@@ -110,31 +111,23 @@ MARKS: dict[str, Callable[[Result], bool]] = {
     "mix": lambda s: s.requests.pattern.nunique() > 1,
     # fan-out
     "fan_out": lambda s: s.legs == {5} and s.requests.joined_at_ns.notna().any(),
-    "fan_out_sequential": lambda s: len(s.legs) == 1 and s.legs.pop() > 1,
-    "fan_out_bounded": lambda s: max(s.legs) >= 6 and 1 < most_at_once(s) <= 3,
+    "fan_out_bounded": lambda s: s.legs == {5} and 1 < most_at_once(s) <= 3,
     # hedging and retries
     "hedged": lambda s: len(s.causes("hedge")) > 0 and (s.attempts.ended == "cancelled").any(),
     "hedged_adaptive": lambda s: len(s.causes("hedge")) > 0,
-    "hedged_single_r": lambda s: len(s.causes("hedge")) > 0,
-    "hedged_immediate": lambda s: len(s.causes("hedge")) > 0,
     "retries": lambda s: len(s.causes("retry")) > 0 and (s.attempts.ended == "rate_limited").any(),
     "retry_storm": lambda s: len(s.causes("retry")) > len(s.causes("primary")) / 2,
     # caching
     "cached": lambda s: s.sum("cache_read_input_tokens") > 0,
-    "cached_1h": lambda s: s.sum("cache_creation_1h_input_tokens") > 0 and s.sum("cache_read_input_tokens") > 0,
     "cached_multi_turn": lambda s: s.sum("cache_read_input_tokens") > 0,
     "cached_prewarmed": lambda s: s.sum("cache_read_input_tokens") > 0 and s.sum("cache_creation_input_tokens") == 0,
-    "cached_cold": lambda s: s.sum("cache_read_input_tokens") == 0 and s.sum("cache_creation_input_tokens") > 0,
     "cached_automatic": lambda s: s.sum("cache_read_input_tokens") > 0,
-    "cache_race": lambda s: (s.ok.groupby("request_id").cache_creation_input_tokens.apply(lambda w: (w > 0).sum()) > 1).any(),
-    "cache_volatile_front": lambda s: s.sum("cache_read_input_tokens") == 0 and s.sum("cache_creation_input_tokens") > 0,
-    "cache_volatile_marked": lambda s: s.sum("cache_creation_input_tokens") > 0,
-    "cache_sparse": lambda s: s.sum("cache_creation_input_tokens") > 0,
-    "cache_below_minimum": lambda s: s.sum("cache_read_input_tokens") == s.sum("cache_creation_input_tokens") == 0,
+    "fan_out_cache_race": lambda s: (s.ok.groupby("request_id").cache_creation_input_tokens.apply(lambda w: (w > 0).sum()) > 1).any(),
 }  # fmt: skip
-NAMES = sorted(  # an experiment starts runs of its own, and takes minutes
+PLAIN = [  # an experiment starts runs of its own, and takes minutes
     path.stem for path in packaged("scenarios").glob("*.toml") if load(str(path)).experiment is None
-)
+]
+NAMES = sorted([*PLAIN, *VARIANTS])
 
 
 @pytest.fixture(scope="module")
@@ -153,6 +146,8 @@ def _run(names: Sequence[str], out: Path, full_size: bool) -> list[Any]:
     out.mkdir()
     settings = IN_FULL if full_size else {}
     changed = {name: variant(out, name, *sets) for name, sets in settings.items()}
+    for name, (scenario, uncommented) in VARIANTS.items():
+        changed[name] = str(variant_file(out, scenario, [uncommented]))
     files, shorter = (
         [changed.get(name, name) for name in names],
         [] if full_size else [f"--duration={SHORT_S}"],

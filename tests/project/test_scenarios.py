@@ -44,8 +44,8 @@ def test_the_command_of_each_locustfile_loads(checkout):
         text = path.read_text(encoding="utf-8")
         (command,) = re.findall(r"^locust (.+)$", text, re.MULTILINE)
         (default,) = re.findall(r'^    scenario = "(\w+)"$', text, re.MULTILINE)
-        words = command.split()
-        options = dict(itertools.pairwise(words))
+        arguments = command.split()
+        options = dict(itertools.pairwise(arguments))
         sets = [override(options["--set"])] if "--set" in options else []
 
         assert options["-f"] == f"locustfiles/{path.name}"

@@ -47,6 +47,7 @@ PLANS: dict[str, tuple[dict[str, int], list[str]]] = {
     "cached_automatic": (
         {"parallel": 1},
         [
+            *("target.protocol=openai", "traffic.assistant.cache.breakpoints=[]", "traffic.assistant.cache.tools=0"),
             *("arrival.rate_per_s=5", "traffic.assistant.prompt_tokens=40", "traffic.assistant.output_tokens=10"),
             *(f"traffic.assistant.cache.{key}={value}" for key, value in SMALL_PREFIX.items()),
         ],
@@ -62,6 +63,7 @@ PLANS: dict[str, tuple[dict[str, int], list[str]]] = {
 }  # fmt: skip
 FULL_SIZE = {"hedged": ["arrival.rate_per_s=0.25"]}  # two cores bear no more of these long answers for long
 CACHED = ["cached", "cached_automatic"]
+FROM = {"cached_automatic": "cached"}  # where the name is not that of the packaged scenario
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory, fresh_engine: Any, full_size:
         files = []
         for name, (_, differs) in PLANS.items():
             more = FULL_SIZE.get(name, []) if full_size else []
-            files.append(variant(folder, name, f"target.url={engines[name].url}", *differs, *more))
+            sets = (f"target.url={engines[name].url}", *differs, *more)
+            files.append(variant(folder, FROM.get(name, name), *sets, name=name))
         line = [TAILGAUGE, "run", *files, f"--duration={20 if full_size else 3}", "--seed=7", "--json"]
         running = Running([*line, f"--out={folder}"], folder, {}, folder)
         samples: list[tuple[int, int, int]] = []

@@ -174,7 +174,7 @@ def test_what_cannot_be_is_refused(pairs, message, tmp_path):
         "thinking",
         "tools",
         "mix",
-        "cached_automatic",
+        "cached",
         "custom_stream",
     ],
 )
