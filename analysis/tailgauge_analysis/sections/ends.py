@@ -273,6 +273,10 @@ def _verb(found: Ends, ended: str) -> str:
 def _facts(found: Ends) -> Iterator[tuple[str, str]]:
     if found.stop_details:
         yield "Stop details", _listed(found.stop_details)
+    unknown = _unknown_reasons(found)
+    if unknown:
+        why = "not in the table of vendors, so counted as aborted"
+        yield "Unknown finish reasons", f"{_listed(unknown)}: {why}"
     if found.tolerated:
         texts = {TOLERATED.get(name, name): number for name, number in found.tolerated.items()}
         yield "Read as the SDK reads it", _of_each(texts, found.answers, "answer")
@@ -289,6 +293,16 @@ def _unused_text(found: Ends, name: str) -> str:
     if name != MALFORMED_USAGE or not found.contradictions:
         return text
     return f"{text} ({next(iter(found.contradictions))})"
+
+
+def _unknown_reasons(found: Ends) -> dict[str, int]:
+    """Return the reasons of aborted answers that are not the name of their error, as a known one is."""
+    counts: dict[str, int] = {}
+    for row in found.stop_reasons:
+        is_named = row.ended == schema.ABORTED and row.stop_reason is not None
+        if is_named and UNKNOWN_FINISH_REASON in found.aborts and row.stop_reason not in found.aborts:
+            counts[repr(row.stop_reason)] = row.answers
+    return counts
 
 
 def _listed(counts: Mapping[str, int]) -> str:

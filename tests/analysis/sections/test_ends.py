@@ -284,6 +284,14 @@ def test_aborted_answers_are_named_by_what_was_seen(report, attempts, answer):
     assert section_of(report(*attempts), "ends").answer == answer
 
 
+def test_finish_reasons_that_nobody_knows_are_named(report):
+    facts = dict(section_of(report(*[OK] * 10, *[UNKNOWN] * 4, *[ABORTED] * 2, UNNAMED), "ends").facts)
+
+    assert facts == {
+        "Unknown finish reasons": "'paused' (4): not in the table of vendors, so counted as aborted"
+    }
+
+
 def test_errors_inside_a_200_are_listed_by_class_and_place(report):
     before = {
         "ended": "overloaded",
