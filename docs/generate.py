@@ -40,6 +40,7 @@ from tailgauge.scenario.packaged import packaged
 from tailgauge.simulator.engine.config import PROFILES, EngineConfig, StepTime
 from tailgauge_analysis.comparing.baseline import SCHEMA_VERSION as BASELINE_VERSION
 from tailgauge_analysis.comparing.baseline import BaselineRun
+from tailgauge_analysis.metrics.definitions import TOOLS
 from tailgauge_analysis.metrics.latency import PS
 from tailgauge_analysis.metrics.metrics import METRICS
 from tailgauge_analysis.reading.run_json import RunJson, WorkerJson
@@ -312,6 +313,17 @@ def columns() -> str:
     return "\n".join(parts)
 
 
+def other_tools() -> str:
+    """Every formula of each tool that `--as` takes."""
+    parts = []
+    for name, tool in TOOLS.items():
+        parts.append(f"### {tool.name}: `--as {name}`\n")
+        parts.append(f"Read in {tool.source}. A percentile is {tool.rule}.\n")
+        rows = [(f.name, f"`{f.ours}`" if f.ours else "", f.formula, f.why) for f in tool.formulas]
+        parts.append(table(("metric", "ours", "formula", "difference"), rows))
+    return "\n".join(parts)
+
+
 def make_targets() -> str:
     """Every target of the Makefile that has a description."""
     text = (DOCS.parent / "Makefile").read_text(encoding="utf-8")
@@ -432,6 +444,7 @@ PARTS: Mapping[str, Callable[[], str]] = {
     "checks": checks,
     "profiles": profiles,
     "make-targets": make_targets,
+    "other-tools": other_tools,
     "prometheus": _names("metric", NAMES),
     "vendor-ends": vendor_ends,
     "vendor-errors": vendor_errors,

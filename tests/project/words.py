@@ -131,7 +131,6 @@ EXCEPTIONS: list[tuple[str, str, str]] = [
     (r"HOME", r"tests/gateways/litellm_proxy\.py", "the variable of the environment"),
     (r"presence_penalty", r"src/tailgauge/plan/input_bound\.py", "a parameter of APIs"),
     (r"owned_by", r"tests/end_to_end/test_other_shapes\.py", "a field of a list of models"),
-    (r".*", r"analysis/tailgauge_analysis/reading/old_schemas\.py", "names of older schemas"),
     (r"arrow", r".*", "pyarrow"),
     (
         r"store_true|break_long_words|build_opener|OpenerDirector|tell|--quiet",
@@ -143,7 +142,6 @@ EXCEPTIONS: list[tuple[str, str, str]] = [
         r"(src|tests|src/tailgauge)/simulator/.*|src/tailgauge/protocols/additions\.py|tests/end_to_end/recorder\.py",
         "fields of the OpenAI protocol",
     ),
-    (r"home", r"(src/tailgauge|tests)/plan/(test_)?certificate\.py", "Path.home()"),
     (r"XDG_STATE_HOME", r".*", "the user's folder for state"),
 ]
 

@@ -400,7 +400,7 @@ def test_tools_of_messages_may_share_an_index_one_behind_the_other():
         ([{"index": 0, "name": "f"}, {"index": 1, "name": "g"}, {"index": 0}], 2),
     ],
 )
-def test_calls_are_told_apart_with_or_without_ids(calls, count):
+def test_calls_are_separate_with_or_without_ids(calls, count):
     pieces = [
         {**{key: call[key] for key in ("index", "id") if key in call}, "function": {"name": call.get("name"), "arguments": "{"}}
         for call in calls

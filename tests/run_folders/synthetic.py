@@ -25,6 +25,11 @@ ARROW = {
     "string": pa.string(), "list<int64>": pa.list_(pa.int64()),
 }  # fmt: skip
 
+PATTERNS = {
+    "fan_out": {"answer": "join"}, "progressive": {"answer": "earliest_leg"},
+    "batch": {"answer": "turnaround", "price_share": 0.5}, "hedged": {"like": "streaming"},
+}  # fmt: skip
+
 
 @dataclass
 class Spec:
@@ -278,7 +283,7 @@ def run_json(spec: Spec, tables: dict[str, Any], written: dict[tuple[str, int], 
         "start_at_ns": START_AT_NS, "admission_end_at_ns": START_AT_NS + round(spec.duration_s * 1e9),
         "ended_at_ns": START_AT_NS + round((spec.duration_s + 1) * 1e9), "seed": 1, "arrival": "open",
         "dry_run": False, "trace": None, "estimate": None, "engine_tokens": None, "certificate": {"id": None, "why": "no certificate found"}, "tokens_per_word": None, "overhead_tokens": None, "second_target": None,
-        "target": {"url": "http://127.0.0.1:8000", "simulated": True, "protocol": "anthropic"},
+        "target": {"url": "http://127.0.0.1:8000", "simulated": True, "protocol": "anthropic"}, "patterns": PATTERNS,
         "versions": {"tailgauge": "0.1.0", "python": "3.11.9"},
         "master": {"host": "loadgen", "pid": 3999, "kernel": "6.1.0", "cpu_count": 2, "python": "3.11.9"},
         "workers": workers,

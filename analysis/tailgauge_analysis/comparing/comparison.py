@@ -28,7 +28,7 @@ from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import plain_values
 from tailgauge_analysis.text.section import Cell, Measurement, Report, Result, Section, Table, Value
 
-SCHEMA_VERSION = 3
+SCHEMA_VERSION = 1
 MOST_DIFFERENCES = 8
 THRESHOLD = 0.05
 MOST_ROWS = 3  # in the sentence

@@ -3,10 +3,6 @@
 This module knows file names, footers and column types, not what the columns mean. A part or row group that cannot be read,
 or whose pages do not match their checksums, is a problem and left out; only a newer schema version is raised.
 
-A part of an older schema lacks the columns that came later: they are filled with the row class's own default (null, or
-what was always so before the column came), or made from those that it had instead (old_schemas.py). In a part of today's schema a missing
-column is damage.
-
 A compacted file names in its footer (`tailgauge.replaces`) the parts that it contains: if a crash left them behind,
 they are not read a second time. A part name counts once, in whichever of several folders it is found first.
 """
@@ -14,8 +10,8 @@ they are not read a second time. A part name counts once, in whichever of severa
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import MISSING, dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tailgauge.rows.parquet import schema
-from tailgauge.rows.schema import SCHEMA_VERSION, TABLES
 from tailgauge.rows.text_file import refusal
-from tailgauge_analysis.reading import old_schemas
 from tailgauge_analysis.reading.run_record import DAMAGED, NOTE, UNFINISHED, Problem, check_version
 
 _NAME = re.compile(r"part-(\d{1,6})-(\d{1,9}|all)\.parquet")
@@ -35,15 +29,6 @@ _MOST_ROWS = 10_000_000  # of a row group, which is read at once; the recorder w
 _LARGEST = 1e15  # of a number with a fraction; a larger one, or NaN, was not measured
 _VERSION = b"tailgauge.schema_version"
 _REPLACES = b"tailgauge.replaces"
-# What stands in the place of columns that older schemas did not have: of which of theirs, and how.
-_MADE: dict[str, dict[str, tuple[tuple[str, ...], Callable[..., Any]]]] = {
-    table: {now: ((old,), lambda column: column) for now, old in names.items()}
-    for table, names in old_schemas.COLUMNS.items()
-}
-_MADE["chunks"] = {
-    "lag_ns": (("read_at_ns", "arrived_at_ns"), lambda read, at: pc.subtract(read.cast(pa.int64()), at)),
-    "exact": (("low_at_ns",), pc.is_null),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,53 +125,35 @@ def pieces(part: Part, wanted: Sequence[str], problems: list[Problem]) -> Iterat
 
 
 class _Columns:
-    """How the columns `wanted` of a part are made from those that it holds."""
+    """Reads the columns `wanted` of a part."""
 
     def __init__(self, part: Part, wanted: Sequence[str], names: list[str]) -> None:
         described = schema(part.table)
-        self._wanted, self._kinds = wanted, {field.name: field.type for field in described}
+        self._wanted = wanted
+        self._kinds = {field.name: field.type for field in described}
         self._never_empty = [field.name for field in described if not field.nullable and field.name in wanted]
-        is_old = part.version < SCHEMA_VERSION
-        self._held = held = frozenset(names)
-        self._later = _defaults(part.table) if is_old else {}
-        made = _MADE.get(part.table, {}) if is_old else {}
-        self._made = {name: one for name, one in made.items() if name not in held and held.issuperset(one[0])}
-        needed = [one for name in wanted for one in (self._made[name][0] if name in self._made else (name,))]
-        lacking = [name for name in needed if name not in held and name not in self._later]
+        lacking = [name for name in wanted if name not in names]
         if lacking:
             raise pa.ArrowInvalid(f"column {lacking[0]} is missing")
-        if doubled := [name for name in needed if names.count(name) > 1]:
+        doubled = [name for name in wanted if names.count(name) > 1]
+        if doubled:
             raise pa.ArrowInvalid(f"column {doubled[0]} is there more than once")
-        self._has_gaps = is_old and old_schemas.GAP in held
-        needed += [old_schemas.GAP] if self._has_gaps else []
-        self._read = [name for name in dict.fromkeys(needed) if name in held]
 
     def read(self, file: pq.ParquetFile, number: int) -> pa.Table:
         """A row group."""
-        rows = file.read_row_group(number, columns=self._read)
-        rows = old_schemas.with_times(rows) if self._has_gaps else rows
-        whole = pa.table({name: self._column(rows, name) for name in self._wanted})
+        rows = file.read_row_group(number, columns=list(self._wanted))
+        whole = pa.table({name: self._column(rows[name], self._kinds[name]) for name in self._wanted})
         hollow = [name for name in self._never_empty if whole[name].null_count]
         if hollow:
             raise pa.ArrowInvalid(f"column {hollow[0]} has empty values")
         return whole
 
-    def _column(self, rows: pa.Table, name: str) -> Any:
-        if name in self._held:
-            column = rows[name].cast(self._kinds[name])
-            if not pa.types.is_floating(column.type):
-                return column
-            measured = pc.less_equal(pc.abs(column), _LARGEST)  # false for NaN
-            return pc.if_else(measured, column, pa.scalar(None, column.type))
-        if name in self._made:
-            sources, make = self._made[name]
-            return make(*(rows[one] for one in sources)).cast(self._kinds[name])
-        return pa.repeat(pa.scalar(self._later[name], self._kinds[name]), rows.num_rows)
-
-
-def _defaults(table: str) -> dict[str, Any]:
-    """Columns that a row may go without, and what stands in their place."""
-    return {field.name: field.default for field in fields(TABLES[table]) if field.default is not MISSING}
+    def _column(self, values: pa.ChunkedArray, kind: pa.DataType) -> Any:
+        column = values.cast(kind)
+        if not pa.types.is_floating(column.type):
+            return column
+        measured = pc.less_equal(pc.abs(column), _LARGEST)  # false for NaN
+        return pc.if_else(measured, column, pa.scalar(None, column.type))
 
 
 def shifted(rows: pa.Table, by_ns: int) -> pa.Table:

@@ -112,13 +112,6 @@ class PatternFacts(_Tolerant):
     """share of the list price that its tokens cost"""
 
 
-# Runs of schema 4 and older do not have them.
-_EARLIER_PATTERNS = {
-    "fan_out": PatternFacts(answer="join"), "progressive": PatternFacts(answer="earliest_leg"),
-    "batch": PatternFacts(answer="turnaround", price_share=0.5), "hedged": PatternFacts(like="streaming"),
-}  # fmt: skip
-
-
 class Precision(_Tolerant):
     """Looks at a run whose objectives ask for a precision."""
 
@@ -129,7 +122,7 @@ class Precision(_Tolerant):
 
 
 class RunJson(_Tolerant):
-    """run.json; older runs lack keys."""
+    """run.json; a damaged one may lack keys."""
 
     schema_version: Whole | None = None
     """version of this format"""
@@ -149,7 +142,7 @@ class RunJson(_Tolerant):
     """
     scenario: Json = {}
     """the resolved scenario with all defaults, without secrets"""
-    patterns: dict[str, OnErrorOmit[PatternFacts]] = _EARLIER_PATTERNS
+    patterns: dict[str, OnErrorOmit[PatternFacts]] = {}
     """by name, of the patterns in the scenario: answer, like, price_share; absent in older runs"""
     plugins: list[OnErrorOmit[Facts]] = []
     """name, file (without its folder) and sha256 of the plugins that were loaded; absent in older runs"""

@@ -25,7 +25,6 @@ from tailgauge.errors import RunDataError, UsageError
 from tailgauge.rows.run_folder import RunFolder, write_json
 from tailgauge.rows.schema import SCHEMA_VERSION
 from tailgauge.rows.text_file import FOLDER, LARGEST_JSON, MISSING, json_tree, read_text, refusal
-from tailgauge_analysis.reading.old_schemas import NEW_SINCE, renamed
 from tailgauge_analysis.reading.run_json import RunJson, WorkerJson
 from tailgauge_analysis.text.formatting import listed, plain, plural
 from tailgauge_analysis.text.json_values import Json, listing, table, text, whole
@@ -94,7 +93,7 @@ def load(path: Path, problems: list[Problem]) -> Json | None:
         problems.append(Problem(DAMAGED, f"{_named(path)} is not used: schema_version: {expected[:200]}"))
         return None
     check_version(path, version)
-    return renamed(tree) if version < NEW_SINCE else tree
+    return tree
 
 
 def check_version(path: Path, version: int) -> None:

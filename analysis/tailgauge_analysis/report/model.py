@@ -44,10 +44,10 @@ from tailgauge_analysis.verdict.conservation import Conservation, InFlight
 from tailgauge_analysis.verdict.timestamps import ServerLog
 from tailgauge_analysis.verdict.verdict import Reason
 
-SCHEMA_VERSION: Literal[3] = 3
+SCHEMA_VERSION: Literal[1] = 1
 STABLE = (
     "schema_version", "run", "result", "verdict", "conservation", "latency", "errors", "rate_limits", "cache", "fan_out", "hedging",
-    "slo", "definitions", "exit_code",
+    "slo", "exit_code",
 )  # fmt: skip
 METRIC_NAMES = tuple(dict.fromkeys(m.name.removesuffix("_sched").removesuffix("_sent") for m in METRICS))
 
@@ -158,7 +158,7 @@ class Latency(TypedDict):
 class Report(TypedDict):
     """report.json: the keys of STABLE first."""
 
-    schema_version: Literal[3]
+    schema_version: Literal[1]
     """version of these keys"""
     run: Run
     """which run it was"""
@@ -186,8 +186,6 @@ class Report(TypedDict):
     """by traffic table: gain and cost of hedges, controls first; see reports.md"""
     slo: list[ObjectiveResult]
     """objectives, in the scenario's order"""
-    definitions: list[ToolMetrics]
-    """metrics as other tools define them"""
     exit_code: Literal[0, 1, 3, 4, 5, 70, 130]
     """of `tailgauge run` and `tailgauge report`"""
     transports: list[Transport]
@@ -260,6 +258,8 @@ class Report(TypedDict):
     """
     environment: Environment
     """what produced the run, and the command that repeats it"""
+    definitions: ToolMetrics | None
+    """figures by the formulas of another tool; null without `tailgauge report --as`"""
     problems: list[Json]
     """kind and text of problems with the data"""
 
@@ -269,7 +269,13 @@ class Report(TypedDict):
 ALL = "all"
 
 
-def contents(findings: Findings, answer: Result, crossover: Comparison | None, added: Gateway | None) -> Json:
+def contents(
+    findings: Findings,
+    answer: Result,
+    crossover: Comparison | None,
+    added: Gateway | None,
+    translated: ToolMetrics | None,
+) -> Json:
     """Every key of Report: a finding as it is, unless it is put together here."""
     run, evidence = findings.frames.run, findings.evidence
     groups = {ALL: findings.latency} | {
@@ -292,6 +298,7 @@ def contents(findings: Findings, answer: Result, crossover: Comparison | None, a
         "remarks": remarks(findings),
         "crossover": crossover,
         "gateway": added,
+        "definitions": translated,
         "groups": [_group(group) for group in findings.groups],
         "stamps": _stamps(findings),
         "client": evidence.workers,

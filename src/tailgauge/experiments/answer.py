@@ -21,7 +21,7 @@ from tailgauge_analysis.text.picture import Picture
 from tailgauge_analysis.text.quantile import plain_values
 from tailgauge_analysis.text.section import Measurement, ObjectiveLine, Report, Result, Section, Table, Value
 
-SCHEMA_VERSION: Literal[2] = 2
+SCHEMA_VERSION: Literal[1] = 1
 NOTHING = "no answer: every run was INVALID, or there was no time for one"
 NONE = "–"
 Number = float | None  # None: not known
@@ -90,7 +90,7 @@ class RunRow:
 class AnswerFile:
     """report.json of an experiment; docs/reference/answer.schema.json is generated from it."""
 
-    schema_version: Literal[2] = SCHEMA_VERSION
+    schema_version: Literal[1] = SCHEMA_VERSION
     """version of these keys"""
     kind: ExperimentKind
     """of experiment"""

@@ -20,7 +20,7 @@ MAX_KIND = 90  # characters of the name of an error
 _MOST_WRAPPED = 3  # times that gateways put an error into another
 _MOST_TEXT = 20_000  # characters of a message that may be JSON
 _NO_NAMES = ("", "error", "None", "null")  # "error" is the type of an event; LiteLLM writes Python's None
-_OWN_MARKS = ("type", "object", "event")  # whose value may be "error"
+_ERROR_MARKS = ("type", "object", "event")  # whose value may be "error"
 _STATUS_KEYS = ("status_code", "statusCode", "http_status_code", "http_status", "http_code", "status", "code")
 _NAME_KEYS = ("type", "error_type", "code", "status")
 _TEXT_KEYS = ("message", "detail", "errorText", "msg")
@@ -29,7 +29,7 @@ _MINIMAX = "base_resp"  # its codes are no one else's: "base_resp 1002" in the t
 
 def calls_itself_error(tree: Any) -> bool:
     """Return whether an event says that it is an error."""
-    return isinstance(tree, dict) and any(tree.get(key) == "error" for key in _OWN_MARKS)
+    return isinstance(tree, dict) and any(tree.get(key) == "error" for key in _ERROR_MARKS)
 
 
 def looks_like_error(tree: Any, *, any_code: bool = False) -> bool:
@@ -124,9 +124,9 @@ def _name(inner: Any, tree: Any) -> str:
         return inner
     values = [part.get(key) for part in _objects(inner, tree) for key in _NAME_KEYS]
     names = [value for value in values if isinstance(value, str) and value not in _NO_NAMES]
-    words = [name for name in names if not name.isdigit()]
+    texts = [name for name in names if not name.isdigit()]
     numbers = [value for value in values if isinstance(value, int) and not isinstance(value, bool)]
-    return str(next(iter([*words, *names, *numbers]), "error"))
+    return str(next(iter([*texts, *names, *numbers]), "error"))
 
 
 def _text(inner: Any, tree: Any) -> str:

@@ -6,22 +6,7 @@ Times are `<event>_at_ns`: int64 nanoseconds of the worker's CLOCK_MONOTONIC (th
 `<event>_low_at_ns` marks a time that is only known to lie in (low, at]: several events shared one socket read, and the
 kernel timestamps its last byte. Null: did not happen, or the target does not report it.
 
-Schema history (docs/reference/data-format.md repeats it; every version has a fixture that must still load):
-  1  0.1.0  first version
-  2  0.1.0  target: engine, cancellation, bill, cache, limits and faults of the simulated endpoint
-  3  0.1.0  requests: name, tags, winner, join, suppressed hedges; attempts: target, streaming, thinking, tools, fields,
-            phases, slow readers, and what the client expected of the prompt cache
-  4  0.1.0  health: interval timestamps, quantiles of receive lag and dispatch delay, waits for connections, TCP
-            losses; attempts: the wait for a connection; chunks: exact, gap_ns and lag_ns, which are null where
-            they follow from the previous row
-  5  0.1.0  names only: handover_* -> receive_lag_*; run.json: owner -> master, virtual -> dry_run
-  6  0.1.0  attempts: last_thinking_at_ns; token counts that cannot be leave an answer ok
-  7  0.1.0  target: first_due_at_ns, last_due_at_ns; received_at_ns is the kernel's time of arrival
-  8  0.1.0  chunks: arrived_at_ns and lag_ns in every row, low_at_ns in every row that is not exact, no gap_ns;
-            health: read_wait_max_ns
-  9  0.1.0  classes refused, filtered, cut and aborted; attempts: error_class, service_tier, speed, inference_geo,
-            fallback, iterations, server_tool_calls, tool_ready, cache_miss_reason, cache_missed_input_tokens,
-            stop_details, usage_marks, tolerated, not_understood, retry_after_from
+Nothing is released: version 1 is today's schema, and the first release begins a history.
 """
 
 from __future__ import annotations
@@ -31,7 +16,7 @@ from dataclasses import dataclass, field, fields
 from functools import cache, partial
 from typing import Annotated, get_args, get_type_hints
 
-SCHEMA_VERSION = 9
+SCHEMA_VERSION = 1
 
 # How an attempt, a leg or a request ended. `client_drop` is a request only: it was never sent.
 OK = "ok"

@@ -43,14 +43,6 @@ def test_only_the_entries_of_a_list_or_table_that_are_damaged_are_left_out():
     assert (worker.rows, worker.unwritten) == ({"requests": 3}, {"b": 2})
 
 
-def test_runs_of_before_know_what_counts_as_the_answer_of_their_patterns():
-    earlier = RunJson.model_validate({"schema_version": 4}).patterns
-
-    assert {name: facts.answer for name, facts in earlier.items()} == {
-        "fan_out": "join", "progressive": "earliest_leg", "batch": "turnaround", "hedged": "single",
-    }  # fmt: skip
-
-
 def test_what_a_run_states_of_a_pattern_counts_and_a_damaged_value_does_not():
     tree = {
         "patterns": {"fan_out": {"answer": "single"}, "echo": {"answer": 7, "price_share": 0.5}, "odd": 3}
