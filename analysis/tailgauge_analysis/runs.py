@@ -24,7 +24,7 @@ from tailgauge.rows.object_store import is_remote, local
 from tailgauge.rows.schema import TABLES
 from tailgauge_analysis.comparing import comparison as pairs
 from tailgauge_analysis.comparing.comparison import Comparison
-from tailgauge_analysis.metrics import latency, slo
+from tailgauge_analysis.metrics import definitions, latency, slo
 from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
 from tailgauge_analysis.reading import frames, run_record
 from tailgauge_analysis.report.build import build
@@ -155,11 +155,16 @@ class Run:
         found = _percentile(marked.quantiles[0])
         return found if interval else found.value
 
-    def report(self, out: Folder | None = None) -> FinishedReport:
-        """Write the report below `out`/reports, else beside the folder runs/ that holds the run."""
+    def report(self, out: Folder | None = None, *, tool: str | None = None) -> FinishedReport:
+        """Write the report below `out`/reports, else beside the folder runs/ that holds the run.
+
+        `tool`: add the figures as this tool defines them (`tailgauge report --as`).
+        """
+        if tool:
+            _known("tool", tool, definitions.TOOLS)
         holder = self.folders[0].resolve().parent
         place = Path(out) if out is not None else holder.parent if holder.name == "runs" else Path()
-        return make(self.folders, place)
+        return make(self.folders, place, tool=tool)
 
     @cached_property
     def _findings(self) -> Findings:

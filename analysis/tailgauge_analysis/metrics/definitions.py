@@ -1,12 +1,11 @@
-"""Metrics of a run by the formulas of other tools.
+"""The figures of a run by the formulas of another tool: `tailgauge report --as TOOL`.
 
-Another tool is a row of TOOLS. A formula maps the answers of the steady stage to the tool's numbers; how the tool sends
+Another tool is an entry of TOOLS. A formula maps the answers of the steady stage to the tool's numbers; how the tool sends
 and warms up is not imitated. All leave failures out and give no intervals; so do these. Percentiles are by the tool's rule.
 
 Read in the tools' code, in November 2026:
 
 - vLLM bench: vllm-project/vllm, `vllm/benchmarks/serve.py` at 009e6d4a, `lib/endpoint_request_func.py` at 02cfb534.
-- vLLM's own metrics: the same repository, `vllm/v1/metrics/stats.py` at 28ed1fb8. The figures in its sentence on TPOT: vLLM 0.24.0, H100.
 - AIPerf: ai-dynamo/aiperf, `src/aiperf/metrics/types/ttft_metric.py` at 58028d5b, `inter_token_latency_metric.py` at 58dd5dea,
   `docs/metrics-reference.md` at 0176f594.
 - GuideLLM 0.7.3: vllm-project/guidellm, `src/guidellm/schemas/request_stats.py`, `statistics.py`, `benchmark/schemas/metrics.py`,
@@ -35,11 +34,9 @@ _OF_TOKENS = ("tpot", None)  # our metrics for formulas of time and tokens
 TOKENS, COMPLETED = "output_tokens_per_s", "completed_per_s"  # figures of ours that are no latency
 READ = "2026-11"  # all of them
 INTERPOLATED = "interpolated between two values"
-FROM_BUCKETS = "interpolated within the buckets of a histogram"
 WEIGHTED = (
     "the smallest value up to which the share is reached; of ITL and TPOT the share of tokens, not of answers"
 )
-ANSWER = "The same answers under the formulas of other tools, beside ours. Their figures have no intervals."
 RANKED = "the value behind the lowest int(p n)"
 
 
@@ -47,8 +44,8 @@ RANKED = "the value behind the lowest int(p n)"
 class Formula:
     """One number of a tool: its name, our metric for it (None: none), the formula, and why the two differ.
 
-    `values`: one per request or gap in ns or `unit`, NaN if the tool has none; a single one for a total. None: the rows
-    do not have what the formula needs. `weights`: of the values, in mean and percentiles.
+    `values`: one per request or gap in ns or `unit`, NaN if the tool has none; a single one for a total.
+    `weights`: of the values, in mean and percentiles.
     """
 
     name: str
@@ -56,7 +53,7 @@ class Formula:
     formula: str
     why: str
     unit: str
-    values: Callable[[Answers], Floats] | None = None
+    values: Callable[[Answers], Floats]
     weights: Callable[[Answers], Floats] | None = None
 
 
@@ -127,7 +124,6 @@ def _per_second(amount: float, start: Floats, end: Floats | float) -> Floats:
 
 _COORDINATED = "Their clock starts when the request is sent, so a client that cannot keep up looks fast; ours starts when it was due."
 _TO_THE_END = "Theirs ends with the stream, after usage and end mark; ours with the last content. "
-_NOT_HERE = "Not computable from the rows: "
 
 
 def _totals(tokens: str, requests: str) -> tuple[Formula, Formula]:
@@ -158,18 +154,6 @@ VLLM = Tool("vLLM bench", "vllm/benchmarks/serve.py, vllm/benchmarks/lib/endpoin
     *_totals("Output token throughput", "Request throughput"),
 ))  # fmt: skip
 
-VLLM_METRICS = Tool("vLLM /metrics", "vllm/v1/metrics/stats.py", FROM_BUCKETS, (
-    Formula("vllm:time_to_first_token_seconds", "ttft_sched", "first token at the API server - arrival at the API server",
-        _NOT_HERE + "the server's times. The way there and back, and any wait of the client, is missing: some ms less than a client sees.", MS),
-    Formula("vllm:request_time_per_output_token_seconds", "tpot", "(last token - first token, at the engine core) / (output tokens - 1)",
-        _NOT_HERE + "the engine core's times. They end before the API server, so under load it is too low: with 256 users on one GPU "
-        "it was 26.1 ms, (e2e - TTFT) / (tokens - 1) of the server's own sums 29.8, the client's 30.2.", MS),
-    Formula("vllm:inter_token_latency_seconds", "chunk_gap", "time between two outputs of a request at the engine core",
-        _NOT_HERE + "the engine core's times. Under load the API server sends several outputs as one chunk; one output may have several tokens.", MS),
-    Formula("vllm:e2e_request_latency_seconds", "e2e_sched", "last token at the API server - arrival at the API server",
-        _NOT_HERE + "the server's times, without the way there and back and without any wait of the client.", MS),
-))  # fmt: skip
-
 AIPERF = Tool("AIPerf", "src/aiperf/metrics/types/", INTERPOLATED, (
     Formula("Time to First Token", "ttft_sched", "first non-empty content of any kind - start of the request", _COORDINATED,
         MS, lambda a: a.content - a.sent),
@@ -177,11 +161,9 @@ AIPERF = Tool("AIPerf", "src/aiperf/metrics/types/", INTERPOLATED, (
         "The same event as our first text. " + _COORDINATED, MS, lambda a: a.text - a.sent),
     Formula("Time to Second Token", "chunk_gap", "second content - first content", "The first of our chunk gaps of each answer, not since the start.",
         MS, lambda a: a.first_gap),
-    Formula("Output Sequence Length", None, "tokens of the answer's text by AIPerf's own tokenizer",
-        _NOT_HERE + "they have no text. With `--use-server-token-count` AIPerf takes the target's usage, as all figures here do; "
-        "without it (its default) its ITL and token throughput differ by as much as the two counts.", "tokens"),
     Formula("Inter Token Latency", "tpot", "(last content - first content) / (output tokens - 1)",
-        "A mean per answer, as our TPOT, not a gap between tokens; whose tokens: see Output Sequence Length. vLLM bench uses ITL for something else.",
+        "A mean per answer, as our TPOT, not a gap between tokens. vLLM bench uses ITL for something else. Tokens are those of the target's usage, "
+        "as with `--use-server-token-count`; by default AIPerf counts them with a tokenizer of its own.",
         MS, lambda a: _tpot(a, a.content)),
     Formula("Inter Chunk Latency", "chunk_gap", "every gap between content chunks, all requests in one pool",
         "The same pool as our chunk gap. Long answers weigh more in both, but not in our worst chunk gap.", MS, lambda a: a.gaps),
@@ -232,7 +214,7 @@ MLPERF = Tool("MLPerf LoadGen", "6.0.17, scenario Server, loadgen/results.cc, lo
         PER_S, lambda a: _per_second(len(a.sent) - 1.0, a.due, a.last[-1])),
 ))  # fmt: skip
 
-TOOLS = (VLLM, VLLM_METRICS, AIPERF, GUIDELLM, GENAI_BENCH, MLPERF)
+TOOLS = {"vllm": VLLM, "aiperf": AIPERF, "guidellm": GUIDELLM, "genai-bench": GENAI_BENCH, "mlperf": MLPERF}
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +229,7 @@ class ToolMetric:
     """why the two differ"""
     unit: str
     n: int
-    """0: not computable from the rows, or no answer has it"""
+    """0: no answer has it"""
     mean: float | None
     percentiles: dict[str, float] | None
     our_value: float | None
@@ -266,43 +248,61 @@ class ToolMetrics:
     """how the tool takes a percentile"""
     answers: int
     metrics: tuple[ToolMetric, ...]
+    """empty without a streamed answer"""
 
 
-def definitions(of_target: Steady, ours: list[Row], rates: Throughput) -> list[ToolMetrics]:
-    """One for each tool; empty without a streamed answer."""
-    answers = Answers(of_target)
-    if not len(answers.sent):
-        return []
+def translate(name: str, stage: Steady, rows: Sequence[Row], rates: Throughput) -> ToolMetrics:
+    """Return the figures of the stage by the formulas of TOOLS[name], with ours beside them."""
+    tool = TOOLS[name]
+    answers = Answers(stage)
     totals = {TOKENS: rates.output_tokens_per_s, COMPLETED: rates.completed_per_s}
-    known = {}
-    for row in ours:
-        if row.view == SUCCESSES and (by_p := {q.p: q.value for q in row.quantiles}):
-            known[row.metric.name] = {percentile(p): by_p.get(p) for p in PS}
-    found = []
-    for tool in TOOLS:
-        numbers = tuple(_metric(formula, tool.rule, answers, known, totals) for formula in tool.formulas)
-        found.append(ToolMetrics(tool.name, tool.source, READ, tool.rule, len(answers.sent), numbers))
-    return found
+    percentiles: dict[str, dict[str, float | None]] = {}
+    for row in rows:
+        if row.view == SUCCESSES and row.quantiles:
+            by_p = {quantile.p: quantile.value for quantile in row.quantiles}
+            percentiles[row.metric.name] = {percentile(p): by_p.get(p) for p in PS}
+    metrics: list[ToolMetric] = []
+    if len(answers.sent):
+        metrics = [_metric(formula, tool.rule, answers, percentiles, totals) for formula in tool.formulas]
+    return ToolMetrics(tool.name, tool.source, READ, tool.rule, len(answers.sent), tuple(metrics))
 
 
 def _metric(
-    formula: Formula, rule: str, answers: Answers, known: dict[str, dict[str, float | None]], totals: dict[str, float | None],
-) -> ToolMetric:  # fmt: skip
-    values = formula.values(answers) if formula.values else np.empty(0)
+    formula: Formula,
+    rule: str,
+    answers: Answers,
+    our_percentiles: dict[str, dict[str, float | None]],
+    totals: dict[str, float | None],
+) -> ToolMetric:
+    values = formula.values(answers)
     weights = formula.weights(answers) if formula.weights else None
-    there = ~np.isnan(values)
-    if not there.all() or values is answers.gaps or values is answers.first_gap:  # quantiles sort in place
-        values, weights = values[there], None if weights is None else weights[there]
-    scale, total = 1e-6 if formula.unit == MS else 1.0, formula.ours in totals
-    mean = float(np.average(values, weights=weights)) * scale if len(values) else None
-    quantiles = _quantiles(values, weights, rule) if len(values) and not total else ()
-    by_p = {percentile(p): float(q) * scale for p, q in zip(PS, quantiles, strict=False)}
-    is_misled = formula.values is not None and formula.ours in _OF_TOKENS
+    has_value = ~np.isnan(values)
+    # The quantiles sort in place: a series that others read is copied.
+    if not has_value.all() or values is answers.gaps or values is answers.first_gap:
+        values = values[has_value]
+        if weights is not None:
+            weights = weights[has_value]
+    scale = 1e-6 if formula.unit == MS else 1.0
+    is_total = formula.ours in totals
+    mean = None
+    by_p: dict[str, float] = {}
+    if len(values):
+        mean = float(np.average(values, weights=weights)) * scale
+        if not is_total:
+            quantiles = _quantiles(values, weights, rule)
+            by_p = {percentile(p): float(q) * scale for p, q in zip(PS, quantiles, strict=True)}
     return ToolMetric(
-        formula.name, formula.ours, formula.formula, formula.why + (answers.misled if is_misled else ""), formula.unit,
-        len(answers.sent) if total else len(values), mean, by_p or None,
-        totals.get(formula.ours or ""), known.get(formula.ours or ""),
-    )  # fmt: skip
+        name=formula.name,
+        ours=formula.ours,
+        formula=formula.formula,
+        why=formula.why + answers.misled if formula.ours in _OF_TOKENS else formula.why,
+        unit=formula.unit,
+        n=len(answers.sent) if is_total else len(values),
+        mean=mean,
+        percentiles=by_p or None,
+        our_value=totals.get(formula.ours or ""),
+        our_percentiles=our_percentiles.get(formula.ours or ""),
+    )
 
 
 def _quantiles(values: Floats, weights: Floats | None, rule: str) -> Floats:
@@ -318,25 +318,37 @@ def _quantiles(values: Floats, weights: Floats | None, rule: str) -> Floats:
     return values[at]
 
 
-def section(found: Sequence[ToolMetrics]) -> Section | None:
-    """The section, folded; None without a streamed answer."""
-    if not found:
-        return None
+def section(translated: ToolMetrics) -> Section:
+    """The section of the report."""
+    tool = translated.tool
+    title = f"Metrics as {tool} defines them"
+    if not translated.metrics:
+        answer = f"No streamed answer is complete: {tool} has no figures for this run."
+        return Section("definitions", title, answer)
     header = ("their metric", "mean", "p50", "p99", "n", "our metric", "p50", "p99")
-    tables = tuple(Table(f"{one.tool} ({one.source}, {one.read})", header, tuple(map(_row, one.metrics)), prose=(5,)) for one in found)  # fmt: skip
-    formulas: list[str] = []
-    for one in found:
-        formulas.append(f"{one.tool}: a percentile is {one.rule}.")
-        formulas += (f"{one.tool}, {m.name}: {m.formula}. {m.why}" for m in one.metrics)
-    title, computed = "Metrics as other tools define them", tuple(formulas)
-    return Section("definitions", title, ANSWER, (), tables, computed=computed, is_folded=True)
+    rows = tuple(_row(metric) for metric in translated.metrics)
+    source = f"{tool} ({translated.source}, {translated.read})"
+    formulas = [f"{metric.name}: {metric.formula}. {metric.why}" for metric in translated.metrics]
+    return Section(
+        "definitions",
+        title,
+        f"The same answers under the formulas of {tool}, beside ours. Its figures have no intervals.",
+        tables=(Table(source, header, rows, prose=(5,)),),
+        computed=(f"A percentile is {translated.rule}.", *formulas),
+    )
 
 
-def _row(one: ToolMetric) -> tuple[str, ...]:
-    theirs, ours = one.percentiles or {}, one.our_percentiles or {}
-    total = "–" if one.our_value is None else ms(one.our_value)
+def _row(metric: ToolMetric) -> tuple[str, ...]:
+    theirs = metric.percentiles or {}
+    ours = metric.our_percentiles or {}
+    our_value = ms(metric.our_value)
     return (
-        f"{one.name} ({one.unit})", ms(one.mean), ms(theirs.get("p50")), ms(theirs.get("p99")),
-        count(one.n) if one.n else "–", one.ours or "–",
-        ms(ours.get("p50")) if ours else total, ms(ours.get("p99")),
-    )  # fmt: skip
+        f"{metric.name} ({metric.unit})",
+        ms(metric.mean),
+        ms(theirs.get("p50")),
+        ms(theirs.get("p99")),
+        count(metric.n) if metric.n else "–",
+        metric.ours or "–",
+        ms(ours.get("p50")) if ours else our_value,
+        ms(ours.get("p99")),
+    )

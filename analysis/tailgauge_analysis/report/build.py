@@ -68,14 +68,13 @@ LAST: tuple[Makes, ...] = (  # of the measurement, not of the target
         of.evidence, of.checks, of.certified, of.server_log, of.clocks, of.calls_between
     ),
     lambda of: environment.section(of.environment, of.frames.run),
-    lambda of: definitions.section(of.definitions),
 )
 
 _of_plugins: list[Makes] = []
 
 
-def build(findings: Findings) -> Report:
-    """The whole report."""
+def build(findings: Findings, tool: str | None = None) -> Report:
+    """The whole report. `tool`: an entry of TOOLS whose figures are added."""
     run, answer = findings.frames.run, result.result(findings)
     crossover = alternating_blocks(findings.frames, findings.of_target)
     made = (section(findings) for section in (*SECTIONS, *_of_plugins, *LAST))
@@ -86,7 +85,12 @@ def build(findings: Findings) -> Report:
     elif crossover is not None:
         answer = comparison.headline(crossover, answer)
         sections = (comparison.section(crossover), *sections)
-    data = contents(findings, answer, crossover, added)
+    translated = None
+    if tool:
+        rates = findings.evidence.throughput
+        translated = definitions.translate(tool, findings.of_target, findings.latency, rates)
+        sections = (*sections, definitions.section(translated))
+    data = contents(findings, answer, crossover, added, translated)
     lines = [("" if i else one.name, line) for one in sections for i, line in enumerate(one.brief)]
     return Report(
         run["run_id"], data["run"]["scenario"], tuple(_about(findings)), run["started_at"] or "", run["dry_run"], answer,

@@ -74,10 +74,15 @@ def _in_short(row: Json) -> Json:
     return {**row, "percentiles": short}
 
 
-def make(run_dirs: Sequence[Path], out: Path, width: int = 80, *, colours: bool = False) -> FinishedReport:
-    """Analyse one run, write its report, and note its verdict in its folders; `width`: of the summary."""
+def make(
+    run_dirs: Sequence[Path], out: Path, width: int = 80, *, colours: bool = False, tool: str | None = None
+) -> FinishedReport:
+    """Analyse one run, write its report, and note its verdict in its folders.
+
+    `width`: of the summary. `tool`: an entry of definitions.TOOLS whose figures are added.
+    """
     findings = find(load(run_dirs))
-    done = write(build(findings), figures(findings), out, width, colours=colours)
+    done = write(build(findings, tool), figures(findings), out, width, colours=colours)
     reasons = done.data["verdict"]["reasons"]
     verdict = {"verdict": findings.verdict, "reasons": reasons, "exit_code": int(done.exit_code)}
     unwritten = []

@@ -10,7 +10,6 @@ from dataclasses import replace
 from tailgauge import thresholds
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics import latency, pace, slo, stability, streams
-from tailgauge_analysis.metrics.definitions import definitions
 from tailgauge_analysis.metrics.stability import throughput
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.metrics.timeline import Timeline
@@ -72,7 +71,6 @@ class Findings:
         self.groups, self.smaller_groups = groups(stage)
         self.streams = streams.streams(of_target)
         self.tpot_missing = pace.missing(of_target.requests)
-        self.definitions = definitions(of_target, self.latency, evidence.throughput)
         self.timeline = Timeline(frames)
         self.slopes = slopes.fitted(frames.attempts, of_target, self.calls_between)
         self.diagnosis = diagnosis.diagnosis(of_target)

@@ -308,9 +308,14 @@ def _compare_curves(
 @options.out("reports/", remote=True)
 @options.plugins()
 @options.as_json()
+@click.option(
+    "--as", "tool", type=click.Choice(options.TOOLS), help="Add the figures as this tool defines them."
+)
 @click.option("--wait", is_flag=True, hidden=True, help="Read RUN_DIR after a line of input.")
 @click.option("--looks", is_flag=True, hidden=True, help="Answer each line of input with a look at a run.")
-def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool, wait: bool, looks: bool) -> None:
+def report(
+    run_dirs: tuple[Path, ...], out: Path, as_json: bool, tool: str | None, wait: bool, looks: bool
+) -> None:
     """Make the report of a run folder.
 
     Several folders are parts of one run: the master's, and those in which workers kept their rows. The exit code is
@@ -330,7 +335,7 @@ def report(run_dirs: tuple[Path, ...], out: Path, as_json: bool, wait: bool, loo
         from tailgauge_analysis.report.report import make
 
     try:
-        made = make(run_dirs, out, screen.columns(), colours=screen.has_colours())
+        made = make(run_dirs, out, screen.columns(), colours=screen.has_colours(), tool=tool)
     except OSError as error:
         raise UsageError(f"the report cannot be written: {error}") from error
     if as_json:

@@ -18,6 +18,9 @@ from tailgauge.rows.object_store import is_remote, local, staged
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
 
+# Keys of tailgauge_analysis.metrics.definitions.TOOLS, which the CLI does not import before it is used.
+TOOLS = ("vllm", "aiperf", "guidellm", "genai-bench", "mlperf")
+
 MEANINGS = {
     Exit.INTERNAL: "internal error; its traceback is in a file",
     Exit.USAGE: "wrong usage or scenario",
@@ -59,12 +62,13 @@ BASELINE = exit_codes(
     ok="every run was added",
 )
 CALIBRATE = exit_codes(
-    *(Exit.TARGET, Exit.INCONCLUSIVE),
+    Exit.INCONCLUSIVE,
     usage="wrong usage, or a run failed",
-    interrupted="interrupted; no certificate was stored",
-    invalid="no rate passed",
-    failed="the rate of --planned did not pass",
-    ok="the certificate states a rate",
+    interrupted="interrupted; the answer uses the completed runs",
+    target="the built-in endpoint could not be used",
+    invalid="no load was VALID",
+    failed="the load of --planned was not VALID",
+    ok="the answer states a load",
 )
 ENDPOINT = exit_codes(
     *(Exit.INTERRUPTED, Exit.TARGET, Exit.INVALID, Exit.FAILED, Exit.INCONCLUSIVE),
@@ -272,6 +276,7 @@ MORE = (
     Override("--max-cost", "guard.max_cost", Positive(), "AMOUNT", "Stop before this cost in the price file's currency."),
 )  # fmt: skip
 OVERRIDES = TRAFFIC + MORE
+CALIBRATED = tuple(row for row in OVERRIDES if row.option in {"--output-tokens", "--clock"})
 
 
 def scenario_options(table: Sequence[Override]) -> Callable[[_Command], _Command]:

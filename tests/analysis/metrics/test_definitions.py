@@ -3,20 +3,29 @@
 The expected figures are worked out below from the table alone, as the tools' own code does it, percentiles included.
 """
 
+import json
 import math
 from statistics import fmean
 from typing import NamedTuple
 
 import pytest
+from click.testing import CliRunner
 
+from tailgauge.cli import options
+from tailgauge.cli.main import cli
+from tailgauge.errors import UsageError
 from tailgauge_analysis.metrics.definitions import TOOLS
 from tailgauge_analysis.report.report import make
+from tailgauge_analysis.runs import load
 
 
-def restated(report):
-    return {
-        (tool["tool"], row["name"]): row for tool in report.data["definitions"] for row in tool["metrics"]
-    }
+def translated(folder, out):
+    """Every number of every tool over one run, by the names of tool and number."""
+    numbers = {}
+    for name in TOOLS:
+        tool = make([folder], out, tool=name).data["definitions"]
+        numbers |= {(tool["tool"], row["name"]): row for row in tool["metrics"]}
+    return numbers
 
 
 @pytest.fixture
@@ -36,7 +45,7 @@ def by_tool(mixed, tmp_path):
         }
         run.request(at, [attempt], ended="ok")
     run.request(2990, [{"sent": 4, "ended": "server_error"}], ended="server_error", winner=None)
-    return restated(make([run.write(tmp_path / "run")], tmp_path))
+    return translated(run.write(tmp_path / "run"), tmp_path)
 
 
 def test_vllm_bench_ends_the_ttft_at_the_empty_role_event(by_tool):
@@ -76,19 +85,47 @@ def test_failures_are_in_neither(by_tool):
     }
 
 
-def test_without_an_answer_there_is_nothing_to_restate(made):
-    report = made(n=100, ended=dict.fromkeys(range(100), "server_error"))
+def test_a_report_has_no_other_tool_unless_it_is_named(made):
+    report = made(n=100)
 
-    assert report.data["definitions"] == []
-    assert "Metrics as other tools define them" not in report.html.read_text() + report.markdown.read_text()
+    assert report.data["definitions"] is None
+    assert "vLLM" not in report.html.read_text() + report.markdown.read_text()
 
 
-def test_every_difference_has_a_reason_and_stands_on_the_page(made):
-    page = made(n=200).html.read_text()
+def test_without_an_answer_the_section_says_so(write, tmp_path):
+    folder = write(n=100, ended=dict.fromkeys(range(100), "server_error"))
+    report = make([folder], tmp_path, tool="vllm")
 
-    assert [f.name for tool in TOOLS for f in tool.formulas if len(f.why) < 30 or f.name not in page] == []
-    assert [page.count(f"<h3>{tool.name} (") for tool in TOOLS] == [1] * len(TOOLS)
-    assert [page.count(f"{tool.name}: a percentile is ") for tool in TOOLS] == [1] * len(TOOLS)
+    assert report.data["definitions"]["metrics"] == []
+    assert "No streamed answer is complete: vLLM bench has no figures" in report.markdown.read_text()
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_every_difference_has_a_reason_and_stands_on_the_page(write, tmp_path, name):
+    page = make([write(n=200)], tmp_path, tool=name).html.read_text()
+    tool = TOOLS[name]
+
+    assert [f.name for f in tool.formulas if len(f.why) < 30 or f.name not in page] == []
+    assert page.count(f"<h3>{tool.name} (") == 1
+    assert page.count(f"A percentile is {tool.rule}.") == 1
+
+
+def test_the_command_takes_the_tools_that_have_formulas(write, tmp_path):
+    folder = write(n=100)
+    done = CliRunner().invoke(cli, ["report", str(folder), "--out", str(tmp_path), "--as", "aiperf"])
+    (file,) = tmp_path.glob("reports/*/report.json")
+
+    assert tuple(TOOLS) == options.TOOLS
+    assert done.exit_code == 0
+    assert json.loads(file.read_text())["definitions"]["tool"] == "AIPerf"
+
+
+def test_python_takes_them_too(write, tmp_path):
+    run = load(write(n=100))
+
+    assert run.report(tmp_path, tool="mlperf").data["definitions"]["tool"] == "MLPerf LoadGen"
+    with pytest.raises(UsageError, match="tool='k6': choose from vllm, aiperf"):
+        run.report(tmp_path, tool="k6")
 
 
 class Answer(NamedTuple):
@@ -223,11 +260,10 @@ def of_table(mixed, tmp_path):
         }  # fmt: skip
         run.request(a.due, [attempt], ended="ok")
     run.request(2600, [{"sent": 4, "ended": "server_error"}], ended="server_error", winner=None)
-    return restated(make([run.write(tmp_path / "run")], tmp_path))
+    return translated(run.write(tmp_path / "run"), tmp_path)
 
 
 def test_every_figure_is_what_the_tool_would_have_said(of_table):
-    computed = {key: row for key, row in of_table.items() if row["n"]}
     expected = {
         **{key: (fmean(v), [interpolated(v, p) for p in (0.5, 0.9, 0.95, 0.99)]) for key, v in AS_NUMPY.items()},
         **{key: (fmean(v), [ranked(v, p) for p in (0.5, 0.9, 0.95, 0.99)]) for key, v in BY_RANK.items()},
@@ -240,20 +276,8 @@ def test_every_figure_is_what_the_tool_would_have_said(of_table):
         },
     }  # fmt: skip
 
-    assert computed.keys() == expected.keys() | PER_S.keys()
+    assert of_table.keys() == expected.keys() | PER_S.keys()
     for key, (mean, quantiles) in expected.items():
-        assert computed[key]["mean"] == pytest.approx(mean), key
-        assert list(computed[key]["percentiles"].values()) == pytest.approx(quantiles), key
-    assert {key: computed[key]["mean"] for key in PER_S} == pytest.approx(PER_S)
-
-
-def test_what_the_rows_do_not_have_says_so(of_table):
-    unknown = {key: row for key, row in of_table.items() if not row["n"]}
-
-    assert {tool for tool, _ in unknown} == {"vLLM /metrics", "AIPerf"}
-    assert len(unknown) == 5
-    assert all(row["why"].startswith("Not computable from the rows: ") for row in unknown.values())
-    assert {(row["mean"], row["percentiles"]) for row in unknown.values()} == {(None, None)}
-    histogram = unknown["vLLM /metrics", "vllm:request_time_per_output_token_seconds"]
-    assert "26.1" in histogram["why"]
-    assert histogram["our_percentiles"]["p50"] is not None
+        assert of_table[key]["mean"] == pytest.approx(mean), key
+        assert list(of_table[key]["percentiles"].values()) == pytest.approx(quantiles), key
+    assert {key: of_table[key]["mean"] for key in PER_S} == pytest.approx(PER_S)

@@ -8,7 +8,7 @@ import pytest
 from run_folders.by_request import START_AT_NS
 from run_folders.dry_runs import dry_run_report
 
-from tailgauge_analysis.metrics.definitions import definitions
+from tailgauge_analysis.metrics.definitions import TOOLS, translate
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.pace import REASONS, pieces
 from tailgauge_analysis.metrics.stability import Throughput
@@ -157,13 +157,13 @@ def test_what_hangs_on_the_pace_is_of_the_same_span(planted):
     assert BY_NAME["tpot_c"].ns(stage) / MS == pytest.approx(150)
     assert flow.stalls == 0
     assert flow.fluid_share == 0.0  # below ten tokens/s
-    definitions_of = {
+    reasons = {
         metric.name: metric.why
-        for tool in definitions(stage, [], Throughput())
-        for metric in tool.metrics
+        for tool in TOOLS
+        for metric in translate(tool, stage, [], Throughput()).metrics
         if "Misleading here for 40 of 40 answers" in metric.why
     }
-    assert set(definitions_of) == {
+    assert set(reasons) == {
         "TPOT", "ITL", "Inter Token Latency", "Time per Output Token", "Output Token Throughput Per User", "Output Inference Speed",
     }  # fmt: skip
 

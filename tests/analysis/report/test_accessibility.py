@@ -98,7 +98,7 @@ def named(page, element):
 def test_the_pages_are_of_one_plain_run_and_of_one_with_every_section(page):
     ids = {e["id"] for e in page.everything}
 
-    assert {"objectives", "requests", "latency", "errors", "measurement", "environment", "definitions"} <= ids
+    assert {"objectives", "requests", "latency", "errors", "measurement", "environment"} <= ids
     assert len(ids & {"hedging", "cache", "fan-out"}) in {0, 3}
 
 
