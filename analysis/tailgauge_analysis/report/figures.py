@@ -47,7 +47,7 @@ def figures(findings: Findings) -> list[Figure]:
     drawn = (
         _timeline(findings), _tail(findings), _gaps(findings), _classes(findings), _client(findings),
         _heat(findings.timeline.heat, findings.timeline.wait), _against(findings.slopes), _rate_limits(findings), _cache_over_time(findings), _cache(findings),
-        _tokens(findings.timeline), _last_leg(findings), _fan_out(findings), _hedging(findings),
+        _tokens(findings.timeline), _last_leg(findings), _hedging(findings),
     )  # fmt: skip
     return [figure for figure in drawn if figure is not None]
 
@@ -404,34 +404,7 @@ def _steps(values: Floats) -> tuple[Floats, Floats]:
     return values[ranks], 100 * (ranks + 1) / len(values)
 
 
-FAN_OUT_FEWEST, LAST_FEWEST = 100, 20  # requests, below which a tail, and the last legs, are not drawn
-
-
-def _fan_out(findings: Findings) -> Figure | None:
-    """One figure: of the traffic table with the most complete requests."""
-    drawn = [one for one in findings.fan_out if one.curves is not None and one.complete >= FAN_OUT_FEWEST]
-    if not drawn:
-        return None
-    one = max(drawn, key=lambda one: one.complete)
-    curves = one.curves
-    assert curves is not None
-    lines = []
-    for shares, name, colour, dash in (
-        (curves.measured, "measured", BLUE, "solid"),
-        (curves.conditional, "if legs shared only the load of the moment", ORANGE, "dash"),
-        (curves.naive, "if legs were independent", GREEN, "dot"),
-    ):
-        kept = (shares > 0.8 / one.complete) & (curves.at_ms > 0)
-        if kept.any():
-            lines.append(draw.curve(curves.at_ms[kept], shares[kept], name, colour, TOOK, dash=dash))
-    if not lines:
-        return None
-    plot = tails(lines, "share of requests whose slowest leg took longer", "slowest leg, since sent")
-    caption = (
-        f"{one.traffic}, {one.complete:,} requests. From dotted to dashed: drift of the load. From dashed to solid: "
-        "a cause shared by the legs of a request."
-    )
-    return draw.finish("fan-out-slowest", "Slowest leg, measured and predicted", caption, 380, plot)
+LAST_FEWEST = 20  # requests, below which the last legs are not drawn
 
 
 def _last_leg(findings: Findings) -> Figure | None:

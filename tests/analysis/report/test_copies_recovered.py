@@ -140,6 +140,7 @@ def test_joins_and_slowest_legs_are_the_logs(run, fan):
             assert q["value"] == pytest.approx(exact(joined, q["p"]), abs=1e-6)
     for key, values in (
         ("slowest", whole.max(axis=1)),
+        ("single", whole.stack()),
         ("spread", whole.max(axis=1) - whole.min(axis=1)),
         ("sums", whole.sum(axis=1)),
         ("one_less", np.sort(whole, axis=1)[:, -2]),
@@ -163,18 +164,3 @@ def test_the_critical_leg_and_the_failed_legs_are_the_logs(run, fan):
     assert section["partial"]["failed"] == refused.sum()
     assert section["partial"]["requests_with_failed"] == rows[refused]["request_id"].nunique()
     assert section["partial"]["closed"] == (rows["cancelled_at_ns"].notna()).sum()
-
-
-def test_slow_legs_and_their_closed_forms_are_the_logs(fan):
-    section, legs = fan
-    whole, found = legs.dropna(), section["siblings"]
-    slow = whole / 1e6 > section["slower_than_ms"][0] + 1e-9
-
-    assert found["slow_legs"] == slow.to_numpy().sum()
-    assert found["any"]["value"] == pytest.approx(slow.any(axis=1).mean())
-    assert found["slow_share"] == pytest.approx(slow.to_numpy().mean())
-    assert found["any_naive"] == pytest.approx(1 - (1 - slow.mean()).prod())
-    assert found["any"]["low"] <= found["any_conditional"] <= found["any"]["high"] or found["p_value"] < 0.05
-    assert found["k_eff"] == pytest.approx(
-        np.log(1 - found["any"]["value"]) / np.log(1 - found["slow_share"])
-    )

@@ -2,7 +2,7 @@
 
 Steady stage without requests that were read slowly on purpose. `join` is what a user waits, since scheduled, failures
 counted as slowest; everything about legs is of the complete requests (ok, with an answer of every leg) and of the legs'
-times since sent. Predictions need legs that ran to their end: only where the join waits for all of them.
+times since sent.
 """
 
 from __future__ import annotations
@@ -15,19 +15,10 @@ import numpy as np
 from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.sections.fan_out.dependence import (
-    FEWEST,
-    Siblings,
-    conditional,
-    curves,
-    naive,
-    siblings,
-    stretches,
-)
 from tailgauge_analysis.sections.fan_out.legs import ALL, SEQUENTIAL, Legs, legs
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.proportions import Proportion, Ratio, proportion, quantile_ratio
-from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Mask, Quantile, quantiles, rank
+from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Quantile, quantiles
 from tailgauge_analysis.text import cells
 from tailgauge_analysis.text.cells import share_cell, with_interval
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
@@ -36,16 +27,13 @@ from tailgauge_analysis.text.quantile import Finding
 from tailgauge_analysis.text.section import Section
 
 PS = (0.5, 0.95, 0.99)
-SLOWEST_SHARES = ((20_000, 0.01), (1000, 0.05), (0, 0.1))  # legs, and which share of them is called slow
 MOST_POSITIONS = 50
-SURE = 0.01  # p below which legs of one request are called slow together
 SHARED = (
     "both ran at the same time against one target and shared its load; run them in alternating blocks "
     "(tailgauge compare) to separate that"
 )
 COMPUTED = (
     "A join counts from the scheduled arrival, failures as slowest. Times of legs count from their first byte sent, in requests in which every leg answered.",
-    "A gap between “independent” and “load of the moment” is drift of the load. A gap from there to the measured latency is something that the legs of one request share.",
 )
 
 
@@ -95,15 +83,10 @@ def fan_outs(scenario: Json, of_target: Steady) -> list[FanOut]:
 class FanOut(Finding):
     """One traffic table."""
 
-    only_for_figures = frozenset({"curves"})
-
     def __init__(self, one: Legs, joined: latency.Row, serial: SequentialControl | None) -> None:
         times = one.times_ms[one.complete]
         several = len(one.kinds) > 1 and len(times) > 0
         ordered = np.sort(times, axis=1) if several else np.empty((0, 2))
-        predicted = several and one.join == ALL
-        stretch = stretches(len(times))
-        slow, limits = _slow(one, times)
         began = one.began_ms[~np.isnan(one.began_ms).all(axis=1)]
         self.traffic = plain(one.traffic, 80)
         self.join = one.join
@@ -116,12 +99,13 @@ class FanOut(Finding):
         self.without_answer = joined.without_answer
         self.slowest = _quantiles(ordered[:, -1])
         self.one_less = _quantiles(ordered[:, -2])
-        self.naive = tuple(naive(times, one.kinds, PS)) if predicted else ()
-        self.conditional = tuple(conditional(times, stretch, PS)) if predicted else ()
-        self.curves = curves(times, one.kinds, stretch) if predicted else None
-        self.not_predicted = _why_not(one, several=several)
-        self.siblings = siblings(slow) if predicted else None
-        self.slower_than_ms = limits if predicted else ()
+        self.single: tuple[Quantile, ...] = ()
+        self.cost: tuple[Ratio, ...] = ()
+        # Where late legs are closed at the join, the time of one leg is not known.
+        if several and one.join == ALL:
+            self.single = _quantiles(times.ravel())
+            pairs = zip(self.slowest, self.single, strict=True)
+            self.cost = tuple(quantile_ratio(slowest, single) for slowest, single in pairs)
         self.critical = _critical(one)
         self.spread = _quantiles(ordered[:, -1] - ordered[:, 0])
         self.sums = _quantiles(times.sum(axis=1)) if several else ()
@@ -138,27 +122,6 @@ class FanOut(Finding):
 
 def _quantiles(values: Floats) -> tuple[Quantile, ...]:
     return tuple(quantiles(values, PS)) if len(values) else ()
-
-
-def _why_not(one: Legs, *, several: bool) -> str:
-    if len(one.kinds) < 2:
-        return "a request has one leg"
-    if one.join != ALL:
-        return "late legs were closed at the join, so their latency is not known"
-    return "" if several else "no request was complete"
-
-
-def _slow(one: Legs, times: Floats) -> tuple[Mask, tuple[float, ...]]:
-    """Which legs are among the slowest of their kind, and slower than what each kind's are."""
-    slow = np.zeros(times.shape, np.bool_)
-    limits = []
-    part = next(part for least, part in SLOWEST_SHARES if times.size >= least)
-    for kind in np.unique(one.kinds) if times.size else ():
-        of_kind = one.kinds == kind
-        ordered = np.sort(times[:, of_kind], axis=None)
-        limits.append(float(ordered[rank(len(ordered), 1 - part) - 1]))
-        slow[:, of_kind] = times[:, of_kind] > limits[-1]
-    return slow, tuple(limits)
 
 
 def _critical(one: Legs) -> LastLegs | None:
@@ -228,31 +191,26 @@ def section(found: Sequence[FanOut]) -> Section | None:
     waits = (cells.quantile_table(f"Waits of {one.traffic}", "from", _waits(one)) for one in found)
     answer = cells.by_traffic([(one.traffic, _answer(one)) for one in found])
     return Section(
-        "fan-out", "Fan-out", answer, facts, (*waits, *tables), ("fan-out-last", "fan-out-slowest"), computed=COMPUTED,
+        "fan-out", "Fan-out", answer, facts, (*waits, *tables), ("fan-out-last",), computed=COMPUTED,
         brief=tuple(map(_brief, found)),
     )  # fmt: skip
 
 
 def _answer(one: FanOut) -> str:
-    """How long a join takes, and whether legs of one request are slow together."""
+    """How long a join takes, and what it costs against one call."""
     waits = [(percentile(q.p), cells.quantile_cell(q)) for q in one.joined]
     known = [(label, cell) for label, cell in waits if cell.interval]
     if not known:
         return "too few joined requests to report the latency of a join."
     label, cell = known[-1]
     joins = f"joins of {plural(one.legs, 'leg')} take {with_interval(cell, ' ms')} at {label}"
-    text, found = "; ".join(filter(None, [_awaited(one), joins])), one.siblings
-    if found is None:
-        return f"{text}; dependence between legs not estimated ({_why_no_siblings(one)})."
-    slow = f"{share(found.any.value)} of requests have a leg among the slowest {share(found.slow_share)}"
-    text += f"; {slow}, {share(found.any_naive)} if legs were independent"
-    if found.p_value < SURE:
-        return f"{text}. Legs of one request are slow together (p = {found.p_value:.3g})."
-    return f"{text}. Slow legs look independent (p = {found.p_value:.2g}, threshold {SURE:g})."
-
-
-def _why_no_siblings(one: FanOut) -> str:
-    return one.not_predicted or f"fewer than {FEWEST} slow legs, or every leg was slow"
+    parts = [_awaited(one), joins]
+    costs = [ratio for ratio in one.cost if ratio.value is not None]
+    if costs:
+        ratio = costs[-1]
+        text = f"{cells.ratio_text(ratio)} as long as one leg at {percentile(ratio.p)}"
+        parts.append(f"the slowest leg takes {text}")
+    return "; ".join(filter(None, parts)) + "."
 
 
 def _brief(one: FanOut) -> str:
@@ -279,8 +237,7 @@ def _waits(one: FanOut) -> list[tuple[str, tuple[Quantile, ...]]]:
     rows = [
         ("Join, since scheduled", one.joined),
         ("Slowest leg, measured", one.slowest),
-        ("Slowest leg if legs shared only the load of the moment", one.conditional),
-        ("Slowest leg if legs were independent", one.naive),
+        ("One leg", one.single),
         ("Second slowest leg", one.one_less),
         ("Slowest minus fastest leg", one.spread),
         ("Sum of all legs", one.sums),
@@ -293,12 +250,9 @@ def _waits(one: FanOut) -> list[tuple[str, tuple[Quantile, ...]]]:
 def _facts(one: FanOut) -> list[tuple[str, str]]:
     """The other results, as name and text."""
     rows = [("Legs", _legs_text(one))]
-    if one.not_predicted:
-        rows.append(("No prediction", one.not_predicted))
-    elif one.siblings is None:
-        rows.append(("Dependence between legs", _why_no_siblings(one)))
-    else:
-        rows += _siblings(one.siblings, one.slower_than_ms)
+    if one.cost:
+        costs = ", ".join(f"{percentile(ratio.p)} {cells.ratio_text(ratio)}" for ratio in one.cost)
+        rows.append(("Slowest leg over one leg", costs))
     if one.critical:
         rows.append(("Longest leg" if one.is_sequential else "Last leg", _critical_text(one.critical)))
     if one.gain and not one.is_sequential:
@@ -315,26 +269,6 @@ def _legs_text(one: FanOut) -> str:
     bounded = ", limited concurrency" if one.bounded else ""
     complete = f"{count(one.complete)} of {plural(one.requests, 'request')} complete"
     return f"{one.legs} per request, {one.order}, {joins.get(one.join, one.join)}{bounded}; {complete}"
-
-
-def _siblings(found: Siblings, slower_than_ms: Sequence[float]) -> list[tuple[str, str]]:
-    limits = ", ".join(f"{ms(limit)} ms" for limit in slower_than_ms)
-    moment = f"{share(found.any_conditional)} if legs shared only the load of the moment"
-    models = f"{share(found.any_naive)} if independent, {share(found.any_beta_binomial)} beta-binomial"
-    with_slow = f"{with_interval(share_cell(found.any))}; {moment}, {models}"
-    ends = f"95% CI {found.correlation_low:.3f} to {found.correlation_high:.3f}"
-    test = f"p = {found.p_value:.3g}: {count(found.pairs)} pairs of slow legs, {found.pairs_expected:.3g} expected by chance"
-    rows = [
-        ("Slow leg", f"over {limits}: the slowest {share(found.slow_share)} ({count(found.slow_legs)} legs)"),
-        ("Requests with a slow leg", with_slow),
-        ("Correlation of slow legs", f"{found.correlation:.3f} ({ends})"),
-        ("Permutation test", test),
-    ]
-    if found.k_eff is not None:
-        high = f"{found.k_eff_high:.3g}" if found.k_eff_high is not None else "?"
-        text = f"{found.k_eff:.3g} (95% CI {found.k_eff_low:.3g} – {high}) independent legs would be as slow"
-        rows.append(("Effective legs (K_eff)", text))
-    return rows
 
 
 def _critical_text(critical: LastLegs) -> str:
