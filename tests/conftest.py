@@ -37,7 +37,7 @@ ALONE = (
     "end_to_end/test_curve.py",
     "end_to_end/test_stalled_workers.py",
     "end_to_end/test_traces.py",
-    "experiments/calibrate/test_command.py::test_the_quick_form",
+    "experiments/test_calibrate.py::test_the_quick_form",
     "many_machines/test_hosts.py",
     "many_machines/test_kill_matrix.py",
     "real_engine/test_harness.py::test_latencies",
@@ -80,7 +80,7 @@ UNTIMED = (
 TIMED = (
     "analysis/report/test_browser.py",
     "analysis/report/test_speed.py",
-    "experiments/calibrate/test_command.py",
+    "experiments/test_calibrate.py::test_the_quick_form",
 )
 LONG = (
     "tests/docs",

@@ -65,10 +65,6 @@ WRONG_USAGE = {
     "a cost without a price": (["streaming", "--max-cost", "5"], "no price is known for model 'tiny'"),
     "a limit below the preflight": (["streaming", "--max-requests", "2"], "guard.max_requests: expected at"),
     "an unknown option": (["streaming", "--wrokers", "2"], "--wrokers"),
-    "a certificate that is none": (
-        ["streaming", "--certificate", "none.json"],
-        "--certificate none.json: no certificate found. Leave it out, or run `tailgauge calibrate` for a new one",
-    ),
     "no scenario": ([], "SCENARIO"),
     "a folder as scenario": (["."], ".: a folder, not a file: expected a scenario file"),
 }

@@ -8,7 +8,6 @@ import pytest
 
 from tailgauge.master import run_json
 from tailgauge.master.progress import not_whole, preflight_failure
-from tailgauge.plan import certificate
 from tailgauge.rows.schema import SCHEMA_VERSION
 
 URL = "http://127.0.0.1:8000"
@@ -140,6 +139,6 @@ def test_the_frame_of_run_json_names_versions_and_the_machine_and_is_plain_json(
         ["a note"],
         None,
     )
-    assert {"tailgauge", "python", "kernel", *certificate.PACKAGES} == set(tree["versions"])
+    assert {"tailgauge", "python", "kernel", *run_json.PACKAGES} == set(tree["versions"])
     assert "not installed" not in tree["versions"].values()
     assert json.loads(json.dumps(tree)) == tree

@@ -21,7 +21,6 @@ RUN_BY = {
     "dry_run": "dry_run/test_answers.py",
     "experiments": "end_to_end/test_headroom.py",
     "experiments/answer": "experiments/test_conduct.py",
-    "experiments/calibrate": "experiments/calibrate/test_command.py",
     "experiments/checkup": "experiments/checkup/test_planted_problems.py",
     "experiments/curve": "experiments/curve/test_plan.py",
     "experiments/headroom": "experiments/headroom/test_planted_limits.py",

@@ -102,14 +102,6 @@ def test_what_is_no_file_is_no_scenario_and_no_price_file(tmp_path, kind):
         assert str(caught.value).startswith(f"{odd}: {ODD[kind]}")
 
 
-@pytest.mark.parametrize("kind", ODD)
-def test_what_is_no_file_is_no_certificate(tmp_path, kind):
-    odd = put(kind, tmp_path / "odd.json")
-
-    with pytest.raises(UsageError, match=rf"--certificate {odd}: cannot be read: {ODD[kind]}"):
-        resolve("streaming", (), tmp_path, certificate=odd)
-
-
 @pytest.mark.parametrize(
     "name", ["run.json", "workers/0.json", "requests/part-0-0.parquet", "target/part-0-0.parquet"]
 )
@@ -140,7 +132,7 @@ def test_a_run_folder_with_a_fifo_is_reported_as_a_command(write, tmp_path, comm
 @pytest.mark.parametrize("argument", ["a" * 300, "a" * 5000, "é" * 200, "x/" * 3000], ids=len)
 @pytest.mark.parametrize(
     "line",
-    [["run"], ["report"], ["compare", "."], ["scenario", "show"], ["run", "streaming", "--certificate"]],
+    [["run"], ["report"], ["compare", "."], ["scenario", "show"]],
     ids="-".join,
 )
 def test_a_name_that_no_file_can_have_is_a_clear_error(tmp_path, monkeypatch, capsys, line, argument):

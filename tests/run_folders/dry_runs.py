@@ -34,7 +34,7 @@ def dry_run_folder(tree: dict[str, Any], out: Path) -> Path:
 
 def dry_run_of(scenario: str, pairs: Sequence[tuple[str, Any]], out: Path) -> Path:
     """The run folder of a dry run of a packaged scenario or a file, with some keys set otherwise."""
-    settings = resolve(scenario, pairs, out, workers=1, sends=False, certificate=None)
+    settings = resolve(scenario, pairs, out, workers=1, sends=False)
     return dry_run(settings.scenario, settings.schedule, settings.scenario_file, settings.overrides, out).path
 
 

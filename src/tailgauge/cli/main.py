@@ -47,9 +47,8 @@ if TYPE_CHECKING:
     from tailgauge_analysis.text.picture import Picture
     from tailgauge_analysis.text.section import Report
 
-CITE = "Cite this calibration certificate (default: the stored one)."
-PLANNED = "Planned rate per worker: test 50, 100 and 150%."
-STORE = "Store the certificate here (default: the state folder)."
+PLANNED = "Begin at this rate; fail if it is not VALID."
+CALIBRATE = "calibrate"  # the packaged scenario
 SIMULATED = "simulated"  # the table of `tailgauge endpoint`
 # Options of `tailgauge endpoint` by their parameters.
 NOT_REPLAYED = {"sets": "--set", "profile": "--profile", "seed": "--seed", "api_key_env": "--api-key-env"}
@@ -99,12 +98,11 @@ def cli() -> None:
 @options.plugins()
 @click.option("--allow-plugins", is_flag=True, help="Load the plugins that the scenario names.")
 @click.option("--dry-run", is_flag=True, help="Simulate the run in seconds; send nothing.")
-@click.option("--certificate", type=options.FILE, metavar="FILE", help=CITE)
 @options.out("runs/ and reports/", remote=True)
 @options.as_json("one JSON object per run")
 def run(
     scenarios: tuple[str, ...], duration: float | None, requests: int | None, workers: int | None, expect_workers: int,
-    bind: str | None, web: str | None, metrics: bool, dry_run: bool, certificate: Path | None, out: Path, as_json: bool,
+    bind: str | None, web: str | None, metrics: bool, dry_run: bool, out: Path, as_json: bool,
     sets: tuple[str, ...], **given: Any,
 ) -> None:  # fmt: skip
     """Run a scenario and report it.
@@ -116,22 +114,20 @@ def run(
         raise UsageError("--dry-run: a dry run has one worker: omit --workers and --expect-workers")
     if dry_run and web:
         raise UsageError("--web: a dry run has no web page: omit it")
-    if dry_run and certificate:
-        raise UsageError("--certificate: a dry run sends nothing: omit it")
     if dry_run and given["keep_answers"]:
         raise UsageError("--keep-answers: a dry run receives no answers: omit it")
     if duration and requests:
         raise UsageError("--duration and --requests: choose one")
     children, remote, address = run_command.worker_counts(workers, expect_workers, bind)
     page = run_command.page(web, metrics=metrics)
-    shared: dict[str, Any] = {"workers": children + remote, "certificate": certificate}
+    total = children + remote
     plan = {"duration_s": duration, "requests": requests, "out": out, "sends": not dry_run}
-    settings = [run_command.settings_of(name, given, sets, **plan, **shared) for name in scenarios]
+    settings = [run_command.settings_of(name, given, sets, workers=total, **plan) for name in scenarios]
     if any(each.scenario.experiment for each in settings):
         if remote or page or duration or requests or settings[1:]:
             how = "give one scenario, without --expect-workers and --web, and set experiment.minutes instead of a length"
             raise UsageError(f"an experiment plans its runs: {how}")
-        sys.exit(_answer(scenarios[0], settings[0], dry_run=dry_run, as_json=as_json, **shared))
+        sys.exit(_answer(scenarios[0], settings[0], workers=total, dry_run=dry_run, as_json=as_json))
     if dry_run:
         codes = (run_command.dry_run(each, _print, _print_error, as_json=as_json) for each in settings)
         sys.exit(Exit.worst(codes))
@@ -197,12 +193,10 @@ def checkup(
     if quick:
         sets = (*sets, "experiment.checkup.quick=true")
     settings = settings_of(scenario, given, sets, out=out, workers=workers, sends=not dry_run)
-    sys.exit(_answer(scenario, settings, workers=workers, certificate=None, dry_run=dry_run, as_json=as_json))
+    sys.exit(_answer(scenario, settings, workers=workers, dry_run=dry_run, as_json=as_json))
 
 
-def _answer(
-    argument: str, settings: Settings, *, workers: int, certificate: Path | None, dry_run: bool, as_json: bool
-) -> Exit:
+def _answer(argument: str, settings: Settings, *, workers: int, dry_run: bool, as_json: bool) -> Exit:
     """Conduct the experiment of the scenario and print its answer; returns the exit code."""
     from tailgauge.experiments.command import command
     from tailgauge.experiments.course import Base
@@ -210,7 +204,7 @@ def _answer(
     from tailgauge.scenario.packaged import find
 
     pairs = tuple(override(text) for text in settings.overrides)
-    base = Base(find(argument), settings.scenario, pairs, settings.out, workers, certificate)
+    base = Base(find(argument), settings.scenario, pairs, settings.out, workers)
     made = command(base, settings.overrides, _print_progress, dry_run=dry_run)
     paths = {kind: str(getattr(made, kind)) for kind in ("html", "markdown", "json", "junit")}
     text = json.dumps({**made.report.data, "report": paths}) if as_json else made.summary
@@ -466,34 +460,29 @@ def worker(master: str, out: Path, lifeline: bool) -> None:
 
 
 @click.command(epilog=options.CALIBRATE)
-@click.option("--quick", is_flag=True, help="Finish within a minute instead of five.")
-@click.option("--planned", type=Positive(), metavar="CHUNKS_PER_S", help=PLANNED)
-@click.option("--clock", type=options.CLOCK, default="kernel", show_default=True, help="Timestamp source.")
-@click.option("--certificate", type=options.FILE, metavar="FILE", help=STORE)
-@options.as_json("the certificate as JSON")
+@click.option("--quick", is_flag=True, help="Finish in about a minute instead of five.")
+@click.option("--planned", type=Positive(), metavar="PER_SECOND", help=PLANNED)
+@options.scenario_options(options.CALIBRATED)
+@click.option(
+    "--workers", type=Whole(1, 256), default=1, show_default=True, help="Worker processes on this machine."
+)
+@options.out("runs/ and reports/", remote=True)
+@options.as_json()
 def calibrate(
-    quick: bool, planned: float | None, clock: str, certificate: Path | None, as_json: bool
+    quick: bool, planned: float | None, workers: int, out: Path, as_json: bool, **given: Any
 ) -> None:
-    """Measure this machine's own error.
+    """Find the largest load that this machine measures.
 
-    A worker receives chunks at rising rates, with and without TLS, from a local endpoint that logs its send times.
-    The result is a certificate that later runs cite, stored as tailgauge/certificate.json in $XDG_STATE_HOME or
-    ~/.local/state; see `tailgauge docs calibration`. Run nothing else meanwhile.
+    The load at the built-in endpoint is doubled until the measurement is not VALID; then the gap is halved. Run
+    nothing else meanwhile; see `tailgauge docs calibration`.
     """
-    from tailgauge.experiments.calibrate import command as calibration
-    from tailgauge.experiments.calibrate.plan import plan as calibration_plan
-
-    plan, path = calibration_plan(planned, clock, quick=quick), calibration.store(certificate)
-    result = calibration.calibrate(plan, path, _print_progress)
-    made = calibration.report(result, path)
-    if as_json:
-        click.echo(json.dumps(result))
-    else:
-        from tailgauge_analysis.report.terminal import terminal
-
-        text = terminal(made, None, screen.columns(), colours=screen.has_colours())
-        click.echo(renamed(text), color=screen.has_colours())
-    sys.exit(made.exit_code)
+    sets: list[str] = []
+    if quick:
+        sets += ["experiment.minutes=1", "experiment.calibrate.step_s=5"]
+    if planned is not None:
+        sets.append(f"experiment.calibrate.planned={planned}")
+    settings = settings_of(CALIBRATE, given, sets, out=out, workers=workers)
+    sys.exit(_answer(CALIBRATE, settings, workers=workers, dry_run=False, as_json=as_json))
 
 
 for command in (scenario, runs, calibrate, docs):

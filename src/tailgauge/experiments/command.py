@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from tailgauge.clock import utc_now
 from tailgauge.errors import UsageError
-from tailgauge.experiments.answer import Answer, AnswerFile, RunRow, exit_code, measured, report
+from tailgauge.experiments.answer import Answer, AnswerFile, RunRow, exit_code, report
 from tailgauge.experiments.course import (
     RUN_S,
     Base,
@@ -50,19 +50,23 @@ if TYPE_CHECKING:  # its libraries take a second to load
 
 def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run: bool) -> FinishedReport:
     """Conduct it and write its answer; `overrides` as they were typed."""
+    kind = base.table.kind
+    planner = EXPERIMENTS[kind](base)
+    if dry_run and not planner.has_dry_run:
+        raise UsageError(f"--dry-run: {kind} measures this machine, and a dry run sends nothing: omit it")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: children are stopped
     started_at, run_id, began = utc_now(), new_run_id(base.scenario.name), time.monotonic()
     with tempfile.TemporaryDirectory(prefix="tailgauge-experiment-") as name:
         folder = Path(name)
         if dry_run:
-            done = conduct(EXPERIMENTS[base.table.kind](base), base, DryRunner(base.out), folder, progress)
+            done = conduct(planner, base, DryRunner(base.out), folder, progress)
             planned, expected = _plan(done.ledger, base), ""
         else:
-            planned, expected = _dry_run(base, folder, progress)
-            runner = RealRunner(base.out, base.workers, base.certificate, folder / "runs.log", progress)
-            done = conduct(EXPERIMENTS[base.table.kind](base), base, runner, folder, progress, began)
+            planned, expected = _dry_run(base, folder, progress) if planner.has_dry_run else ([], "")
+            runner = RealRunner(base.out, base.workers, folder / "runs.log", progress)
+            done = conduct(planner, base, runner, folder, progress, began)
     runs = tuple(RunRow(one.step.name, one.run_id, one.verdict, one.reason) for one in done.steps)
-    result, measurement, target = _result(done), measured(runs), base.scenario.target.url
+    result, measurement, target = _result(done), planner.measurement(runs), base.scenario.target.url
     if dry_run and target != SIMULATED:
         text = f"of the simulated endpoint, not of {target}: {result.sentence}"
         result = replace(result, sentence=text)

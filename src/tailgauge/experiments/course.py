@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tailgauge.errors import TailgaugeError, UsageError
-from tailgauge.experiments.answer import Answer
+from tailgauge.experiments.answer import Answer, RunRow, measured
 from tailgauge.plan.resolve import Settings, resolve
 from tailgauge.rows.text_file import locate
 from tailgauge.scenario import model as scenarios
@@ -26,6 +26,7 @@ from tailgauge.thresholds import INVALID
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.sections.findings import evidence_of
+from tailgauge_analysis.text.section import Measurement
 from tailgauge_analysis.verdict.checks import COMPARABLE
 from tailgauge_analysis.verdict.verdict import Check, reasons, worst
 
@@ -108,10 +109,11 @@ Course = Generator[Sequence[Step], Sequence[StepResult], Answer]
 class Planner(ABC):
     """One kind of experiment, constructed from its scenario. UsageError if that lacks what the experiment needs.
 
-    `checks` decide whether a run is used.
+    `checks` decide whether a run is used; `has_dry_run`: whether a dry run tells anything of its answer.
     """
 
     checks: Sequence[Check] = COMPARABLE
+    has_dry_run = True
 
     def __init__(self, base: Base) -> None:
         self._base, self._scenario = base, base.scenario
@@ -159,6 +161,10 @@ class Planner(ABC):
         """Whether to keep a result."""
         return result.valid
 
+    def measurement(self, runs: Sequence[RunRow]) -> Measurement:
+        """Judge whether the answer can be used, by the verdicts of its runs."""
+        return measured(runs)
+
     def seed(self) -> int:
         """The seed of the next step."""
         self._number += 1
@@ -184,7 +190,6 @@ class Base:
     pairs: tuple[tuple[str, Any], ...]
     out: Path
     workers: int = 1
-    certificate: Path | None = None
 
     @property
     def table(self) -> Table:
@@ -242,8 +247,7 @@ class Base:
         file = folder / f"{name}.toml"
         file.write_text(scenarios.toml_file(tree), encoding="utf-8")
         typed = [(key, value) for key, value in self.pairs if key.partition(".")[0] in _TARGETS]
-        cited = self.certificate if sends else None
-        settings = resolve(str(file), typed, self.out, workers=self.workers, sends=sends, certificate=cited)
+        settings = resolve(str(file), typed, self.out, workers=self.workers, sends=sends)
         options = tuple(f"--set={scenarios.spelled(key, value)}" for key, value in typed)
         return Prepared(step, file, settings, options)
 

@@ -60,11 +60,8 @@ class RealRunner:
 
     sends = True
 
-    def __init__(
-        self, out: Path, workers: int, certificate: Path | None, log: Path, progress: Progress
-    ) -> None:
+    def __init__(self, out: Path, workers: int, log: Path, progress: Progress) -> None:
         self._options = [f"--workers={workers}", "--json", f"--out={out}", *plugin.options()]
-        self._options += [f"--certificate={certificate}"] if certificate is not None else []
         self._log, self._progress = log, progress
         self._ended: float | None = None  # of the last run
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from tailgauge.experiments.calibrate import CalibratePlanner
 from tailgauge.experiments.checkup.plan import CheckupPlanner
 from tailgauge.experiments.course import Planner
 from tailgauge.experiments.curve.plan import CurvePlanner
@@ -17,4 +18,5 @@ EXPERIMENTS: Mapping[str, type[Planner]] = {
     "models": ModelsPlanner,
     "checkup": CheckupPlanner,
     "curve": CurvePlanner,
+    "calibrate": CalibratePlanner,
 }

@@ -491,7 +491,7 @@ class Run:
         scheduled = schedule.requests if self.scenario.arrival.is_open else None
         facts = run_json.frame(self._facts(), self.state, self.notes, self.preflight) | {
             "admission_end_at_ns": self.admission_end_at_ns, "ended_at_ns": monotonic_ns() if ended else None,
-            **self.engine_metrics.facts(), "certificate": self.settings.certificate, "trace": schedule.trace,
+            **self.engine_metrics.facts(), "trace": schedule.trace,
             "prompt_files": schedule.prompt_files,
             "conservation": self.workers.conservation(scheduled, self.folder, final=ended),
             "stopped": self.stopped, "precision": self.looks.facts, "not_leased": self.not_leased,

@@ -5,16 +5,22 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from pathlib import Path
 from typing import Any
 
+from tailgauge import __version__
 from tailgauge.clock import boot_id
 from tailgauge.patterns.table import facts as pattern_facts
-from tailgauge.plan.certificate import installed_versions, machine
 from tailgauge.plugins import plugin
 from tailgauge.protocols.protocol import SIMULATED
+from tailgauge.protocols.table import SDKS
 from tailgauge.rows.schema import SCHEMA_VERSION
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.sessions import loop
+
+PACKAGES = ("locust", "gevent", "greenlet", *SDKS, "httpx2", "pyarrow", "numpy")
 
 
 def scenario_facts(
@@ -44,3 +50,32 @@ def frame(
         "master": {**machine(), "pid": os.getpid(), **system}, "notes": list(notes), "preflight": list(preflight),
         "verdict": None,
     }  # fmt: skip
+
+
+def machine() -> dict[str, Any]:
+    """Return what identifies this machine."""
+    return {
+        "host": platform.node(), "system": platform.system(), "machine": platform.machine(),
+        "cpu_model": _cpu_model(), "cpu_count": os.cpu_count(),
+    }  # fmt: skip
+
+
+def installed_versions() -> dict[str, str]:
+    """Return the versions of what produces the numbers."""
+    versions = {"tailgauge": __version__, "python": platform.python_version(), "kernel": platform.release()}
+    for name in PACKAGES:
+        try:
+            versions[name] = version_of(name)
+        except PackageNotFoundError:
+            versions[name] = "not installed"
+    return versions
+
+
+def _cpu_model() -> str:
+    """Return the processor's name, or its architecture where the system has no name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        lines = []
+    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.processor() or platform.machine())

@@ -16,7 +16,6 @@ from typing import Any
 
 from tailgauge.clock import utc_today
 from tailgauge.errors import ScenarioError, UsageError
-from tailgauge.plan import certificate as certificates
 from tailgauge.plan import objectives
 from tailgauge.plan.estimate import Estimate, estimate
 from tailgauge.plan.objectives import looks
@@ -50,7 +49,6 @@ class Settings:
     schedule: Schedule
     prices: Prices
     estimate: Estimate
-    certificate: Mapping[str, Any] | None = None  # entry of run.json for this machine's measurement error
 
     @property
     def limit(self) -> Amount:
@@ -75,12 +73,11 @@ class Settings:
 def resolve(
     argument: str, pairs: Sequence[tuple[str, Any]], out: Path, *, duration_s: float | None = None,
     requests: int | None = None, spelt: Mapping[str, str] | None = None, workers: int = 1, sends: bool = True,
-    certificate: Path | None = None, of_tasks: bool = False,
+    of_tasks: bool = False,
 ) -> Settings:  # fmt: skip
     """Read and check everything; `pairs` are overrides by dotted key, `spelt`: how one was given if not by --set.
 
     `duration_s`, or else as long as about so many `requests` take, scales the stages.
-    `certificate`: a file that the user named; else the run cites what lies in the default place, if it holds.
     `of_tasks`: the tasks of a locustfile make the requests; that file may be the `argument`.
     """
     pairs = list(pairs)
@@ -109,12 +106,10 @@ def resolve(
         _prefixes_few(scenario)
         schedule = _schedule(scenario, scenario.stages.duration_s, path.parent)
         looks(scenario, schedule)
-    tls = scenario.target.url.startswith("https:")
-    cites = certificates.cited(certificate, scenario.clock, tls=tls) if sends else None
     writable(out, f"--out {out}:")
     shown = tuple(scenarios.spelled(key, value) for key, value in pairs)
     estimated = estimate(scenario, schedule, prices, utc_today(), workers)
-    return Settings(scenario, path.name, shown, out, schedule, prices, estimated, cites)
+    return Settings(scenario, path.name, shown, out, schedule, prices, estimated)
 
 
 @contextmanager

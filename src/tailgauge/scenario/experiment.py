@@ -13,7 +13,7 @@ from pydantic import Field, PlainValidator, model_validator
 
 from tailgauge.table import NonNegative, Positive, Share, Table
 
-ExperimentKind = Literal["headroom", "hedging", "models", "checkup", "curve"]
+ExperimentKind = Literal["headroom", "hedging", "models", "checkup", "curve", "calibrate"]
 ADAPTIVE: Literal["adaptive"] = "adaptive"
 
 
@@ -144,6 +144,15 @@ class Curve(Table):
     """GPUs of the target, for a figure of throughput per GPU"""
 
 
+class Calibrate(Table):
+    """The largest load at the built-in endpoint that this machine measures; with `kind = "calibrate"`."""
+
+    planned: Positive | None = None
+    """requests/s that must be VALID, else exit code 1; the search begins there instead of at arrival.rate_per_s"""
+    step_s: Annotated[float, Field(ge=5, le=3600)] = 10.0
+    """seconds per load; at least three times as long as an answer takes"""
+
+
 class Experiment(Table):
     """An experiment: several runs that answer one question."""
 
@@ -156,6 +165,7 @@ class Experiment(Table):
     models: Models = Models()
     checkup: Checkup = Checkup()
     curve: Curve = Curve()
+    calibrate: Calibrate = Calibrate()
 
     @model_validator(mode="after")
     def _of_this_kind(self) -> Experiment:

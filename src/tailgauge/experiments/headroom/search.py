@@ -11,9 +11,11 @@ fails: a target that does more with a short queue, or that misses an objective e
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
-from tailgauge.experiments.headroom.judge import JudgedRate, Rate, Tried
+from tailgauge.experiments.headroom.judge import Rate, Tried
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
 
 PER_MINUTE = 2.0  # providers refuse faster growth
@@ -38,6 +40,29 @@ class SearchPlan:
     narrow: float
 
 
+class JudgedLoad(Protocol):
+    """What a search needs of a rate that was run; `leans`: the more likely outcome of an inconclusive one."""
+
+    @property
+    def rate_per_s(self) -> float:
+        """Return the rate of its runs."""
+
+    @property
+    def runs(self) -> Sequence[Any]:
+        """Return its runs, at least one."""
+
+    @property
+    def outcome(self) -> str:
+        """Return PASS, FAIL or INCONCLUSIVE."""
+
+    @property
+    def leans(self) -> str:
+        """Return PASS or FAIL."""
+
+
+_Load = TypeVar("_Load", bound=JudgedLoad)
+
+
 @dataclass(frozen=True, slots=True)
 class NextRate:
     """A rate to run so many times; `above`: expected to fail, so it begins with a burst that empties the bucket."""
@@ -47,7 +72,7 @@ class NextRate:
     above: bool
 
 
-def ends(tried: Tried) -> tuple[JudgedRate | None, JudgedRate | None]:
+def ends(tried: Sequence[_Load]) -> tuple[_Load | None, _Load | None]:
     """Highest pass below the lowest fail, and that fail."""
     fails = [one for one in tried if one.outcome == FAIL]
     top = min(fails, key=lambda one: one.rate_per_s, default=None)
@@ -72,7 +97,7 @@ def attempts(
     if not tried:
         return [NextRate(plan.today, 1, above=False)]
     if known is None or (by_capacity and not agrees(known, tried)):
-        return _bisected(tried, plan, ceiling)
+        return bisect(tried, plan, ceiling)
     if high is None:
         return _up(tried, plan, ceiling)
     if low is None or high.rate_per_s / low.rate_per_s > plan.narrow:
@@ -84,11 +109,11 @@ def attempts(
     return [NextRate(one.rate_per_s, times, above=bursts and one is high) for one, times in left if times > 0]
 
 
-def _runs(tried: Tried, rate_per_s: float) -> int:
+def _runs(tried: Sequence[JudgedLoad], rate_per_s: float) -> int:
     return sum(len(one.runs) for one in tried if one.rate_per_s == rate_per_s)
 
 
-def _up(tried: Tried, plan: SearchPlan, ceiling: float | None) -> list[NextRate]:
+def _up(tried: Sequence[JudgedLoad], plan: SearchPlan, ceiling: float | None) -> list[NextRate]:
     last = max(one.rate_per_s for one in tried)
     if last >= plan.most:
         times = plan.confirm - _runs(tried, last)
@@ -121,8 +146,11 @@ def _around(tried: Tried, plan: SearchPlan, known: Rate, *, by_capacity: bool) -
     return [side for side, is_open in sides if is_open]
 
 
-def _bisected(tried: Tried, plan: SearchPlan, ceiling: float | None) -> list[NextRate]:
-    """Without a known limit: by the more likely outcome of each rate, until the gap is narrow; then both ends, confirmed."""
+def bisect(tried: Sequence[JudgedLoad], plan: SearchPlan, ceiling: float | None) -> list[NextRate]:
+    """Search without a known limit: by the more likely outcome of each rate, until the gap is narrow; then both ends, confirmed.
+
+    `tried`: one rate at least.
+    """
     top = min((one.rate_per_s for one in tried if one.leans == FAIL), default=None)
     if top is None:
         return _up(tried, plan, ceiling)
@@ -136,7 +164,9 @@ def _bisected(tried: Tried, plan: SearchPlan, ceiling: float | None) -> list[Nex
     return [*_confirmed(tried, plan, under, 1 / wide, PASS), *_confirmed(tried, plan, top, wide, FAIL)]
 
 
-def _confirmed(tried: Tried, plan: SearchPlan, rate: float, step: float, outcome: str) -> list[NextRate]:
+def _confirmed(
+    tried: Sequence[JudgedLoad], plan: SearchPlan, rate: float, step: float, outcome: str
+) -> list[NextRate]:
     """The nearest rate on this side that may still have this outcome; further out if one stayed inconclusive."""
     for _ in range(STEPS_OUT):
         here = [one for one in tried if math.isclose(one.rate_per_s, rate)]

@@ -1,0 +1,271 @@
+"""Calibrate: the largest load at the built-in endpoint at which the measurement is VALID, and what ends it there.
+
+The verdict of a run judges its load. A run that is not VALID is repeated once, because another process may have
+disturbed it; one VALID run is enough. The search is that of headroom without a known limit.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from tailgauge.experiments.answer import Answer, RunRow, answered, load_line, measured
+from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step, Steps
+from tailgauge.experiments.headroom import search
+from tailgauge.experiments.headroom.plan import DRAIN_S, MOST_IN_FLIGHT, of_queue
+from tailgauge.experiments.headroom.search import SearchPlan
+from tailgauge.master.run_json import machine
+from tailgauge.protocols.protocol import SIMULATED
+from tailgauge.rows import schema
+from tailgauge.scenario.model import Scenario
+from tailgauge.thresholds import INVALID, VALID, WORST_FIRST
+from tailgauge_analysis.text.formatting import figures, plural
+from tailgauge_analysis.text.section import (
+    FAIL,
+    PASS,
+    Column,
+    Measurement,
+    ObjectiveLine,
+    Result,
+    Table,
+    Value,
+)
+from tailgauge_analysis.verdict.checks import CHECKS
+
+ATTEMPTS = 2  # runs of a load, if the first is not VALID
+GROWTH = 2.0  # of the rate, until a load is not VALID
+NARROW = 1.25  # ratio of the lowest load that is not VALID to the highest that is: the search ends
+MOST = 1000.0  # times the first load
+LONGER = 1.25  # times the planned length of an answer: its times vary
+FILLS = 3.0  # times the length of an answer: the shortest run
+SPARE = 20  # connections beyond those of the requests in flight
+MORE = "Use more workers, one core each, or more machines: see `tailgauge docs many-machines`"
+NOTE = "One row per run, in the order in which they ran."
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRun:
+    """A run at one load. `chunks`: mean of the complete answers; `reason`: the first against its verdict."""
+
+    requests_per_s: float
+    chunks: float
+    requests: int
+    verdict: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The runs at one load, at least one."""
+
+    runs: tuple[LoadRun, ...]
+
+    @property
+    def rate_per_s(self) -> float:
+        """Return the planned requests/s."""
+        return self.runs[0].requests_per_s
+
+    @property
+    def best(self) -> LoadRun:
+        """Return the run with the best verdict."""
+        return max(self.runs, key=lambda run: WORST_FIRST.index(run.verdict))
+
+    @property
+    def outcome(self) -> str:
+        """Return PASS if a run is VALID."""
+        return PASS if self.best.verdict == VALID else FAIL
+
+    @property
+    def leans(self) -> str:
+        """Return the outcome: a load is never inconclusive."""
+        return self.outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Calibration:
+    """What was found; None where no load was VALID, or every load was."""
+
+    largest_valid: LoadRun | None
+    lowest_not_valid: LoadRun | None
+    planned_per_s: float | None
+    workers: int
+    clock: str
+    machine: dict[str, Any]
+    runs: tuple[LoadRun, ...]
+
+
+class CalibratePlanner(Planner):
+    """The course, and its results. What a step is given: its rate."""
+
+    checks = CHECKS  # those of the verdict of a run
+    has_dry_run = False
+
+    def __init__(self, base: Base) -> None:
+        super().__init__(base)
+        self._settings = base.table.calibrate
+        if any(target.url != SIMULATED for target in self._scenario.targets.values()):
+            text = f"calibrate measures this machine at the built-in endpoint: expected {SIMULATED!r}"
+            raise base.refused("target.url", text)
+        self._start = self._settings.planned or base.today()
+        self._all_s = base.table.minutes * 60
+        self._answer_s = LONGER * answer_s(self._scenario)
+        self._step_s = max(self._settings.step_s, FILLS * self._answer_s)
+        least_s = self._step_s + RUN_S
+        if least_s > self._all_s:
+            text = f"a run takes {least_s:.0f} s: raise it, or use shorter answers or experiment.calibrate.step_s"
+            raise base.refused("experiment.minutes", text)
+
+    def steps(self) -> Steps:
+        """Double the rate until a load is not VALID, then halve the gap; down where the first load is not VALID."""
+        plan = SearchPlan(
+            today=self._start,
+            most=MOST * self._start,
+            growth=GROWTH,
+            precision=NARROW - 1,
+            confirm=1,
+            period_s=self._step_s + RUN_S,
+            narrow=NARROW,
+        )
+        yield from self._attempt(self._start)
+        runs = 0
+        while len(self.results) > runs:
+            runs = len(self.results)
+            for load in search.bisect(loads(self.results), plan, None):
+                yield from self._attempt(float(f"{load.rate_per_s:.4g}"))
+
+    def _attempt(self, rate_per_s: float) -> Steps:
+        """Run a load until it is VALID, `ATTEMPTS` times at most, while there is time."""
+        for _ in range(ATTEMPTS):
+            step = self._step(rate_per_s)
+            if self.spent_s + step.takes_s > self._all_s:
+                return
+            yield from self.run([step])
+            verdicts = [run.verdict for run in self.results if run.requests_per_s == rate_per_s]
+            if VALID in verdicts:
+                return
+
+    def _step(self, rate_per_s: float) -> Step:
+        """Plan a run that begins to count when as many requests are in flight as at its end."""
+        queue = of_queue(self._scenario.limits, rate_per_s * self._step_s, self._answer_s)
+        connections = min(MOST_IN_FLIGHT, math.ceil(rate_per_s * self._answer_s) + SPARE)
+        overrides = [
+            ("arrival.rate_per_s", rate_per_s),
+            *queue,
+            ("limits.drain_s", max(DRAIN_S, 2 * self._answer_s)),
+            ("target.connections", max(connections, self._scenario.target.connections)),
+            ("target.preopened", connections),
+        ]
+        name = f"{rate_per_s:.4g} requests/s"
+        return Step(name, tuple(overrides), self._step_s, self.seed(), given=rate_per_s)
+
+    def measure(self, step: Step, reading: RunReading) -> LoadRun:
+        """Return the verdict of a run."""
+        attempts = reading.steady.sent
+        chunks = attempts.loc[attempts["ended"].isin(schema.COMPLETE), "chunks"]
+        mean = float(chunks.mean()) if len(chunks) else 0.0
+        return LoadRun(step.given, mean, len(reading.steady.requests), reading.verdict, reading.reason)
+
+    def usable(self, _: Any) -> bool:
+        """Keep every run: one that is not VALID ends the search."""
+        return True
+
+    def measurement(self, runs: Sequence[RunRow]) -> Measurement:
+        """Judge the answer: INVALID if no load was VALID; a load beyond the machine does not weaken it."""
+        if any(run.verdict == VALID for run in runs):
+            return Measurement(VALID, plural(len(runs), "run"))
+        return Measurement(INVALID, "no load was VALID", measured(runs).reasons)
+
+    def answer(self) -> Answer:
+        """Return the largest VALID load, with the reason of the first above it."""
+        low, high = search.ends(loads(self.results))
+        finding = Calibration(
+            largest_valid=_best_run(low),
+            lowest_not_valid=_best_run(high),
+            planned_per_s=self._settings.planned,
+            workers=self._base.workers,
+            clock=self._scenario.clock,
+            machine=machine(),
+            runs=tuple(self.results),
+        )
+        outcome = FAIL if low is None or low.rate_per_s < (self._settings.planned or 0.0) else PASS
+        text = sentence(finding.largest_valid, finding.lowest_not_valid)
+        advice = MORE if outcome == FAIL else ""
+        result = Result(outcome, text, _objective(finding, outcome), advice=advice)
+        table = Table.of("Loads", finding.runs, COLUMNS, NOTE, prose=(5,))
+        return answered("calibrate", "Calibration", result, finding, [table], _notes(finding))
+
+
+def answer_s(scenario: Scenario) -> float:
+    """Return the seconds that the longest answer of the traffic takes at the built-in endpoint."""
+    simulated = scenario.simulated
+    tokens = max(table.output_tokens for table in scenario.traffic.values())
+    chunks = math.ceil(tokens / simulated.tokens_per_chunk)
+    return (simulated.ttft_ms + chunks * simulated.chunk_gap_ms) / 1e3
+
+
+def loads(runs: Iterable[LoadRun]) -> list[Load]:
+    """Group runs by their load, ascending."""
+    ascending = sorted(runs, key=lambda run: run.requests_per_s)
+    return [Load(tuple(group)) for _, group in groupby(ascending, lambda run: run.requests_per_s)]
+
+
+def _best_run(load: Load | None) -> LoadRun | None:
+    return None if load is None else load.best
+
+
+def _rate(run: LoadRun | None) -> float | None:
+    return None if run is None else run.requests_per_s
+
+
+def sentence(largest: LoadRun | None, above: LoadRun | None) -> str:
+    """Say up to which load the measurement is VALID, and why not above."""
+    because = ""
+    if above is not None:
+        because = f"{above.verdict} at {figures(above.requests_per_s)}, because {_clause(above.reason)}"
+    if largest is None:
+        return f"This machine measures no tested load: {because}" if above else "No load was run"
+    rate, chunks = figures(largest.requests_per_s), f"{largest.chunks:,.0f} chunks"
+    if above is None:
+        return (
+            f"This machine measures {rate} requests/s with {chunks} each at least: no higher load was tested"
+        )
+    return f"This machine measures up to {rate} requests/s with {chunks} each: VALID up to there, {because}"
+
+
+def _clause(reason: str) -> str:
+    """Begin a sentence in lower case, unless it begins with an abbreviation or a number."""
+    is_word = reason[1:2].islower()
+    text = reason[:1].lower() + reason[1:] if is_word else reason
+    return text.removesuffix(".")
+
+
+def _objective(finding: Calibration, outcome: str) -> tuple[ObjectiveLine, ...]:
+    planned = finding.planned_per_s
+    if planned is None:
+        return ()
+    low = _rate(finding.largest_valid)
+    high = _rate(finding.lowest_not_valid)
+    name = f"planned {figures(planned)} requests/s"
+    return (load_line(name, outcome, planned, (low, low, high), "requests/s"),)
+
+
+def _notes(finding: Calibration) -> list[str]:
+    about = finding.machine
+    workers = plural(finding.workers, "worker")
+    return [
+        f"{about['host']}: {about['cpu_model']}, {about['cpu_count']} cores; {workers}, {finding.clock} clock, no TLS",
+        "the built-in endpoint takes its share of these cores: at a target elsewhere the machine may measure more",
+    ]
+
+
+COLUMNS: Sequence[Column[LoadRun]] = (
+    ("requests/s", lambda run: figures(run.requests_per_s)),
+    ("chunks each", lambda run: f"{run.chunks:,.0f}"),
+    ("chunks/s", lambda run: f"{run.requests_per_s * run.chunks:,.0f}"),
+    ("verdict", lambda run: Value(run.verdict, outcome=run.verdict)),
+    ("requests", lambda run: f"{run.requests:,}"),
+    ("first reason", lambda run: run.reason),
+)
