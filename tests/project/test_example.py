@@ -20,6 +20,8 @@ KEYED_BY_DATA = {
     "held",
     "classes",
     "stop_details",
+    "aborts",
+    "contradictions",
     "tolerated",
     "not_understood",
     "unused_counts",
