@@ -213,13 +213,12 @@ def test_too_few_requests_for_any_quantile_leave_the_objectives_and_a_tail_witho
     [
         (report.CANCEL, {}, {"cancelled": 0.2}),
         (report.LIMIT, {}, {"refused": (0.01, 0.2)}),
-        (report.TOGETHER, {}, {"correlation": (0.6, 0.4)}),
         (report.DELAY, {"hedged": 0.011}, {"hedged": 0.011}),
         (report.LOAD, {"hedged": 0.1}, {"hedged": 0.4}),
     ],
 )
 def test_every_reason_is_named_where_the_rows_show_it(name, low, high):
-    healthy = {"hedged": 0.1, "cancelled": 1.0, "refused": (0.0, 0.0), "correlation": (0.0, -0.1)}
+    healthy = {"hedged": 0.1, "cancelled": 1.0, "refused": (0.0, 0.0)}
     loads = [
         load(2.0, 0.5, 1, CopyStats(**{**healthy, **low})),
         load(8.0, 2.0, 2, CopyStats(**{**healthy, **high})),

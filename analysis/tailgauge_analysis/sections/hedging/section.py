@@ -21,7 +21,7 @@ from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.reading.frames import Frames, ended_as
 from tailgauge_analysis.sections.cache.cost import Tariff, spent, tariff, with_usage
 from tailgauge_analysis.sections.hedging import waste
-from tailgauge_analysis.sections.hedging.copies import KEYS, OF_COPY, Copies, Slowness, copies, slowness
+from tailgauge_analysis.sections.hedging.copies import KEYS, OF_COPY, Copies, copies
 from tailgauge_analysis.stats import proportions
 from tailgauge_analysis.stats.bootstrap import Timed, quantile_ratio_interval
 from tailgauge_analysis.stats.proportions import Proportion, Ratio, proportion
@@ -137,9 +137,7 @@ class _Table:
         self.attempts = attempts
         rows = (latency.row(BY_NAME[metric], self.stage, latency.OFFERED, PS) for metric in METRICS)
         self.latency = tuple(row for row in rows if row.n)
-        first = attempts["cause"] != schema.HEDGE
-        self.is_copy = ~first.to_numpy(np.bool_)
-        self.firsts = attempts[first].drop_duplicates(KEYS)
+        self.is_copy = (attempts["cause"] == schema.HEDGE).to_numpy(np.bool_)
 
     def limited(self) -> RefusedShares:
         """Attempts that were refused."""
@@ -176,7 +174,6 @@ class Variant(Finding):
         self.margin = _margin(found, server_log) if hedges else None
         self.waste = waste.waste(found.losers(), found.winners(), server_log) if hedges else None
         self.cost = cost_of(one.attempts, found.losers(), found.winners(), prices) if hedges else None
-        self.slowness = slowness(found, one.firsts, control.firsts if control else None) if hedges else None
         self.versus = _versus(one, control) if control and hedges else None
 
 
@@ -333,7 +330,6 @@ def _facts(one: Variant) -> list[tuple[str, str]]:
     if one.waste:
         rows += _waste(one.waste)
     rows += [("Cost of the losers", cost_text(one.cost)), *_limited(one.limited, one.versus)]
-    rows.append(("Correlation of slow calls", _slowness_text(one.slowness)))
     if one.versus:
         for metric, ratios in one.versus.ratios.items():
             rows.append((f"{METRICS[metric]} over control", _ratios(ratios, one.versus.paired[metric])))
@@ -402,18 +398,6 @@ def _limited(limited: RefusedShares, versus: ControlComparison | None) -> list[t
     rows.append(("429 and 529", f"{_counted(limited.of_all)} attempts"))
     rows.append(("429 and 529 of first calls", _counted(limited.of_first)))
     return [*rows, ("429 and 529 of hedges", _counted(limited.of_copies))]
-
-
-def _slowness_text(slow: Slowness | None) -> str:
-    if slow is None or slow.why:
-        return f"unknown: {slow.why}" if slow else "unknown"
-    shown = (slow.correlation, slow.correlation_low, slow.correlation_high)
-    value, low, high = ("?" if one is None else f"{one:.2f}" for one in shown)  # none: none is slow, or all
-    return (
-        f"{value} (95% CI {low} to {high}, n {count(slow.copies)}); {share(slow.slow_share)} of calls, and "
-        f"{share(slow.copy_slow_share)} of hedges of slow calls, take longer than {ms(slow.slower_than_ms)} ms; "
-        f"both: {share(slow.both_slow)}, {share(slow.product)} if independent"
-    )
 
 
 def _ratios(ratios: Sequence[Ratio], paired: Sequence[bool]) -> str:

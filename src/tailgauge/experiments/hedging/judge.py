@@ -52,8 +52,8 @@ LEAST, TINY = 1e-4, 1e-12  # variance: a smaller one would get too much weight
 @dataclass(frozen=True, slots=True)
 class CopyStats:
     """The hedges at one load; None if unknown. `cost`: of the losers, per request with hedging, least and most; `why`:
-    the reason if unknown. `cancelled`: the share of the remaining generation that closing saved. `correlation`: of slow
-    calls and their hedges, with its lower end. `refused`: share of the calls, off and on.
+    the reason if unknown. `cancelled`: the share of the remaining generation that closing saved.
+    `refused`: share of the calls, off and on.
     """
 
     hedged: float | None = None
@@ -62,7 +62,6 @@ class CopyStats:
     unit: str = ""
     why: str = ""
     cancelled: float | None = None
-    correlation: tuple[float | None, float | None] = (None, None)
     refused: tuple[float | None, float | None] = (None, None)
 
 

@@ -93,12 +93,12 @@ def _copies(frames: Frames, steady: Steady) -> CopyStats:
     if not len(found.copy):
         return CopyStats(hedged=0.0 if len(firsts) else None, refused=refused)
     ends = found.losers(), found.winners()
-    log, slow = waste.waste(*ends, frames.server_log).server_log, hedge_copies.slowness(found, firsts, None)
+    log = waste.waste(*ends, frames.server_log).server_log
     cost, unit, why = _cost(*ends, frames.run, len(stage.requests))
     return CopyStats(
         hedged=len(found.copy) / len(firsts), won=proportion(found.copy_won).value, cost=cost, unit=unit, why=why,
         cancelled=log.cancel_effectiveness if log else None,
-        correlation=(slow.correlation, slow.correlation_low), refused=refused,
+        refused=refused,
     )  # fmt: skip
 
 

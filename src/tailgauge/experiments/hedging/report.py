@@ -47,10 +47,9 @@ DRAWN_TO = 1.5  # of a logarithm: +348%; larger values are drawn there
 FIGURE_NOTE = "Bars are 95% intervals{}; below 0 hedging helps."
 SHADED = " Shaded: the interval of the crossover load."
 TAILS_NOTE = "At {} requests/s, the tested load nearest to today's {}. A line that ends level above the bottom shows the share of failed requests."
-CANCEL, LIMIT, DELAY, TOGETHER, LOAD = "cancel", "limit", "delay", "correlation", "load"
+CANCEL, LIMIT, DELAY, LOAD = "cancel", "limit", "delay", "load"
 SAVED = 0.5  # of the remaining generation: less is no effective cancel
 MORE_REFUSED = 0.005  # share of the calls
-TOGETHER_FROM = 0.2  # correlation
 GROWS = 1.5  # times the copies at the lowest load
 
 
@@ -227,7 +226,7 @@ def _causes(found: HedgingResult) -> list[Cause]:
     hurts = found.tail.hurts or (found.goodput is not None and found.goodput.hurts)
     if not found.loads or (not hurts and found.tail.helps):
         return []
-    return [one for one in causes(found) if hurts or one.name in {DELAY, TOGETHER}]
+    return [one for one in causes(found) if hurts or one.name == DELAY]
 
 
 def causes(found: HedgingResult) -> Iterator[Cause]:
@@ -235,7 +234,9 @@ def causes(found: HedgingResult) -> Iterator[Cause]:
     harmed = [one for one in found.loads if one.change is not None and one.change.low > 0]
     first, load = found.loads[0].load, (harmed or found.loads[-1:])[0].load
     of, few, p = load.copies, first.copies.hedged, found.quantile
-    saved, many, (off, on), (together, least) = of.cancelled, of.hedged, of.refused, of.correlation
+    saved = of.cancelled
+    many = of.hedged
+    off, on = of.refused
     at = f"at {_rate(load.rate_per_s)} requests/s"
     lowest = f"at {_rate(first.rate_per_s)}"
     if saved is not None and saved < SAVED:
@@ -243,9 +244,6 @@ def causes(found: HedgingResult) -> Iterator[Cause]:
     if off is not None and on is not None and on - off >= MORE_REFUSED:
         text = f"hedges use up a limit {at}: {share(on)} of calls refused, {share(off)} without"
         yield Cause(LIMIT, text)
-    if together is not None and least is not None and least >= TOGETHER_FROM:
-        text = f"the hedge of a slow call is slow too: correlation {together:.2f}, at least {least:.2f}"
-        yield Cause(TOGETHER, text)
     if p is not None and few is not None and few <= 2 * (1 - p):
         text = f"the delay lies among the slow calls: only {share(few)} got a hedge {lowest} requests/s"
         yield Cause(DELAY, text)

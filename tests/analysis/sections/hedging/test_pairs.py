@@ -1,10 +1,8 @@
 """A variant beside its control: paired stretches against a known ratio under a common drift; shares beside shares."""
 
 import numpy as np
-import pandas as pd
 import pytest
 
-from tailgauge_analysis.sections.hedging.copies import OF_COPY, Copies, slowness
 from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.stats.bootstrap import Timed, quantile_ratio_interval
 from tailgauge_analysis.stats.proportions import counted, difference, quantile_ratio
@@ -64,25 +62,3 @@ def test_the_difference_of_two_shares():
 def test_shares_of_legs_use_effective_n():
     assert (counted(5, 100).low, counted(5, 100).high) == clopper_pearson(5, 100)
     assert counted(5, 100, 20).high > counted(5, 100).high
-
-
-def test_copies_that_were_all_closed_early_give_no_correlation():
-    """Every copy was closed, or had content, before the delay of the copies had passed for it: 0% would be a guess."""
-    n, rows = 40, {}
-    for name, sent, content, end, ended in (
-        ("first", 0.0, 450.0, 460.0, "ok"),
-        ("copy", 400.0, np.nan, 450.0, "cancelled"),
-    ):
-        frame = pd.DataFrame({column: np.full(n, np.nan) for column in OF_COPY})
-        frame["sent_at_ns"], frame["first_content_at_ns"], frame["ended_at_ns"] = (
-            sent * 1e6,
-            content * 1e6,
-            end * 1e6,
-        )
-        rows[name] = frame.assign(ended=ended)
-    won = np.zeros(n, bool)
-    legs = pd.DataFrame({"request_id": range(n), "leg": 0, "asked_output_tokens": 5})
-    found = slowness(Copies(legs, rows["first"], rows["copy"], won, ~won), rows["first"], None)
-
-    assert found.why == "no hedge was open for 400 ms"
-    assert (found.copy_slow_share, found.correlation) == (None, None)

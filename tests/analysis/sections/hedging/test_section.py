@@ -1,9 +1,8 @@
-"""Hedging in the report: copies, what losers took, whether copies are slow together, variants and their control."""
+"""Hedging in the report: copies, what losers took, variants and their control."""
 
 from fractions import Fraction
 
 import numpy as np
-import pandas as pd
 import pytest
 from dry_run.in_memory import OPEN_BUDGET
 from run_folders.dry_runs import dry_run_folder
@@ -11,8 +10,6 @@ from run_folders.dry_runs import dry_run_folder
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.report import make
-from tailgauge_analysis.sections.hedging import section
-from tailgauge_analysis.sections.hedging.copies import KEYS, OF_COPY, Copies, Slowness, slowness
 from tailgauge_analysis.sections.hedging.section import variants
 
 COPY = {"attempt": 1, "cause": "hedge", "of_attempt": 0}
@@ -89,69 +86,6 @@ def test_the_margin_is_what_the_target_had_planned(three):
     assert variant.margin.n == variant.won.k
     (half, *_) = variant.margin.quantiles
     assert half.low <= np.median(saved) <= half.high
-
-
-def test_copies_that_draw_for_themselves_are_not_slow_together(three):
-    by = found(three)
-    first, _ = draws().T
-
-    for name in ("late", "immediate"):
-        slow = by[name].slowness
-        assert slow.why == ""
-        assert slow.slow_share == pytest.approx((first > slow.slower_than_ms).mean(), abs=0.08)
-        assert slow.correlation_low <= 0 <= slow.correlation_high
-    assert by["late"].slowness.slower_than_ms == pytest.approx(250)
-
-
-def copies_of(first_ms, copy_ms, delay_ms):
-    """Copies as they come about: the later of the two is closed when the earlier brings content."""
-    late = first_ms > delay_ms
-    x, y = first_ms[late], copy_ms[late]
-    at = np.minimum(x, delay_ms + y)
-    n = len(x)
-
-    def rows(sent, took, won):
-        frame = pd.DataFrame({name: np.full(n, np.nan) for name in OF_COPY})
-        frame["sent_at_ns"] = sent * 1e6
-        frame["first_content_at_ns"] = np.where(won, (sent + took) * 1e6, np.nan)
-        frame["ended_at_ns"] = np.where(won, sent + took + 5, at) * 1e6
-        frame["ended"] = np.where(won, "ok", "cancelled")
-        return frame
-
-    won = delay_ms + y < x
-    legs = pd.DataFrame({name: np.arange(n) for name in KEYS}).assign(asked_output_tokens=5)
-    found = Copies(legs, rows(np.zeros(n), x, ~won), rows(np.full(n, float(delay_ms)), y, won), won, ~won)
-    alone = pd.DataFrame({name: np.full(int((~late).sum()), np.nan) for name in OF_COPY})
-    alone["sent_at_ns"], alone["ended"] = 0.0, "ok"
-    alone["first_content_at_ns"] = alone["ended_at_ns"] = first_ms[~late] * 1e6
-    return found, pd.concat([found.first, alone], ignore_index=True)
-
-
-@pytest.mark.parametrize("shared", [0.0, 0.4, 1.0])
-def test_the_correlation_of_copies_is_recovered_although_losers_are_cut(full_size, shared):
-    """Calls slow with q = 0.1; a copy is as slow as its first call with a given chance, else drawn again."""
-    n, q, rng = 200_000 if full_size else 20_000, 0.1, np.random.default_rng(9)
-    is_slow = rng.random((n, 2)) < q
-    is_slow[:, 1] = np.where(rng.random(n) < shared, is_slow[:, 0], is_slow[:, 1])
-    times = np.where(is_slow, 2000.0, 50.0) + rng.random((n, 2))
-    seen = slowness(*copies_of(*times.T, 200.0), None)
-
-    assert seen.slow_share == pytest.approx(q, abs=0.01)
-    assert seen.product == pytest.approx(q * q, abs=0.003)
-    assert seen.both_slow == pytest.approx(q * (shared + (1 - shared) * q), abs=0.01)
-    assert seen.correlation_low - 0.001 <= shared <= seen.correlation_high + 0.001
-
-
-def test_copies_sent_at_once_need_a_control():
-    rng = np.random.default_rng(10)
-    times = rng.exponential(100, (2000, 2))
-    both, firsts = copies_of(*times.T, 0.0)
-    control = firsts.assign(first_content_at_ns=rng.exponential(100, len(firsts)) * 1e6, ended="ok")
-
-    assert "only a control can show" in slowness(both, firsts, None).why
-    seen = slowness(both, firsts, control)
-    assert seen.correlation_low <= 0 <= seen.correlation_high
-    assert seen.product == pytest.approx(0.01, abs=0.001)
 
 
 @pytest.mark.parametrize(
@@ -252,7 +186,6 @@ def test_each_hedged_leg_is_counted_for_what_it_was(recorded):
     assert (variant.limited.of_copies.k, variant.limited.of_copies.n) == (2, 4)
     assert (variant.limited.of_first.k, variant.limited.of_first.n) == (0, 20)
     assert variant.margin is None  # the only winning copy's loser brought no content
-    assert variant.slowness.why == "fewer than 20 hedges"
     assert variant.versus is None
 
 
@@ -320,11 +253,3 @@ def test_a_run_that_lost_its_record_still_reports_its_copies(recorded):
     variant = found(folder)["h"]
 
     assert (variant.policy, variant.versus, variant.hedged.k) == ("unknown", None, 4)
-
-
-def test_where_no_copy_was_slow_their_correlation_is_unknown():
-    slow = Slowness(
-        slower_than_ms=250.0, slow_share=0.1, copies=40, copy_slow_share=0.0, both_slow=0.0, product=0.0
-    )
-
-    assert "? (95% CI ? to ?, n 40)" in section._slowness_text(slow)
