@@ -386,7 +386,7 @@ USAGES = {  # output and thinking tokens of an answer for which 10 were requeste
     "as many as requested": (10, None, None),
     "the lie": (100_000, None, "mark"),
     "one too many": (11, None, "mark"),
-    "none": (0, None, "output_tokens = 0, thinking_tokens = 0 beside content"),
+    "none": (0, None, "output_tokens = 0 beside content"),
     "more thinking than output": (10, 11, "output_tokens = 10, thinking_tokens = 11 beside content"),
     "a limit without the thinking": (900, 895, None),
 }

@@ -336,3 +336,18 @@ def test_a_target_may_say_whether_to_try_again(printed, expected):
     headers = [] if printed is None else [(b"X-Should-Retry", printed)]
 
     assert should_retry(Result(429, headers)) is expected
+
+
+@pytest.mark.parametrize(
+    ("delay", "expected"),
+    [("2s", (2.0, "retryDelay")), ("0.5s", (0.5, "retryDelay")), ("soon", (None, None)), (7, (None, None))],
+)
+def test_google_names_the_wait_in_the_body(delay, expected):
+    details = [
+        {"@type": "type.googleapis.com/google.rpc.QuotaFailure"},
+        {"@type": "type.googleapis.com/google.rpc.RetryInfo", "retryDelay": delay},
+    ]
+    body = json.dumps([{"error": {"code": 429, "details": details}}]).encode()
+
+    assert retry_after(Result(429, list(JSON), body), "rate_limited") == expected
+    assert retry_after(Result(429, [(b"retry-after", b"9")], body), "rate_limited") == (9.0, "retry-after")

@@ -63,6 +63,16 @@ def class_of_error(tree: Any) -> str | None:
     return vendors.class_of_error(*_names(tree))
 
 
+def retry_delay_of(tree: Any) -> Any:
+    """Return the wait that Google names in the details of an error, such as "34.07s"; None without one."""
+    inner = _inner(tree)
+    details = inner.get("details") if isinstance(inner, dict) else None
+    for detail in details if isinstance(details, list) else ():
+        if isinstance(detail, dict) and "retryDelay" in detail:
+            return detail["retryDelay"]
+    return None
+
+
 def _first_of_list(tree: Any) -> Any:
     return tree[0] if isinstance(tree, list) and tree else tree
 

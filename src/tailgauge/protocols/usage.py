@@ -162,7 +162,8 @@ def _drop_output(tokens: dict[str, int]) -> str | None:
         return None
     _drop(tokens, OUTPUT)
     tokens.pop("thinking_tokens", None)
-    return f"output_tokens = {output:,}, thinking_tokens = {thinking:,} beside content"
+    thought = f", thinking_tokens = {thinking:,}" if thinking else ""
+    return f"output_tokens = {output:,}{thought} beside content"
 
 
 def _drop_input(tokens: dict[str, int], prompt_bytes: int) -> str | None:

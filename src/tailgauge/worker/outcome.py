@@ -18,7 +18,13 @@ from tailgauge import protocol_violations as violations
 from tailgauge.call import MESSAGE
 from tailgauge.ends import End, class_of_end
 from tailgauge.protocols.decoder import StreamDecoder
-from tailgauge.protocols.errors import MAX_ERROR_TEXT, class_of_error, error_of, looks_like_error
+from tailgauge.protocols.errors import (
+    MAX_ERROR_TEXT,
+    class_of_error,
+    error_of,
+    looks_like_error,
+    retry_delay_of,
+)
 from tailgauge.redaction import shown
 from tailgauge.rows import schema
 from tailgauge.transport.http1 import is_event_stream
@@ -200,7 +206,7 @@ def should_retry(exchange: Exchange) -> bool | None:
 def retry_after(
     exchange: Exchange, ended: str, now: datetime | None = None
 ) -> tuple[float | None, str | None]:
-    """Return how many seconds to wait before a retry, and which header says so; nothing of an answer.
+    """Return how many seconds to wait before a retry, and which header or field says so; nothing of an answer.
 
     `now`: of headers with a date, for whoever has a clock of its own. The reset of a limit says when to come back from
     that limit, and nothing of an overload.
@@ -211,8 +217,20 @@ def retry_after(
     headers = [(name, value) for name, value in waits if value]
     if ended == schema.RATE_LIMITED:
         headers += limit_headers(exchange)
-    found = limits.retry_after(headers, now)
+    found = limits.retry_after(headers, now) or _retry_delay(exchange)
     return (None, None) if found is None else (found[0], shown(found[1], MAX_HEADER))
+
+
+def _retry_delay(exchange: Exchange) -> tuple[float, str] | None:
+    """Return the wait that the body of an error names, and the field."""
+    if b"retryDelay" not in exchange.plain_body:
+        return None
+    try:
+        delay = retry_delay_of(json.loads(exchange.plain_body))
+    except (ValueError, RecursionError):
+        return None
+    seconds = limits.duration_of(delay) if isinstance(delay, str) else None
+    return None if seconds is None else (seconds, "retryDelay")
 
 
 def not_understood(headers: limits.Headers) -> str | None:
