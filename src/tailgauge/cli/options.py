@@ -98,7 +98,7 @@ def out(folders: str, *, remote: bool = False) -> Callable[[_Command], _Command]
 
     def folder(context: click.Context, _: click.Parameter, value: str) -> Path:
         if is_remote(value) and not remote:
-            how = "only run, checkup and report write to object storage"
+            how = "only run, checkup, calibrate and report write to object storage"
             raise UsageError(f"--out {value}: expected a folder: {how}")
         return context.with_resource(staged(value, lambda text: click.echo(f"tailgauge: {text}", err=True)))
 
