@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -74,7 +75,7 @@ class Rows(RunRows):
         return most
 
 
-EXPECTED: dict[tuple[str, str], Callable[[Rows], bool]] = {
+EXPECTED: dict[tuple[str, str], Callable[[Rows], Any]] = {
     ("arrivals", "gamma"): lambda rows: rows.cv_of_gaps > 1.4,
     ("arrivals", "bursts"): lambda rows: float(rows.arrivals.diff().max()) > 1.5,
     ("arrivals", "steps"): lambda rows: rows.share_between(13.4, 20) > 3 * rows.share_between(0, 6.6),
