@@ -66,9 +66,7 @@ def test_the_number_is_right_and_on_the_page(claims, sentence, value, bounds):
     assert bounds[0] <= value <= bounds[1]
 
 
-KINDS = (
-    "[{prompt_tokens = 80, output_tokens = 20, count = 6}, {prompt_tokens = 400, output_tokens = 40, count = 2}]"
-)
+KINDS = "[{prompt_tokens = 80, output_tokens = 20, count = 6}, {prompt_tokens = 400, output_tokens = 40, count = 2}]"
 FAN_OUT = (
     *("fan_out", "--dry-run", "--duration=60", "--set=traffic.search.retry.policy=polite"),
     "--set=traffic.search.fan_out.partial=accept",
