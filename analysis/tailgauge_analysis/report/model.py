@@ -217,8 +217,9 @@ class Report(TypedDict):
     diagnosis: Diagnosis
     """where the slowest requests lose their time"""
     slopes: list[Json]
-    """factors of ttft_sent and tpot: of, n, why (no slopes), left_out, confounded, slopes (name, p, value, low, high, mark) in ms; a
-    null value: the interval includes 0; see reports.md"""
+    """factors of ttft_sent and tpot: of, n, why (no slopes), left_out, confounded, together (pairs that cannot be separated), slopes
+    (name, p, value, low, high, mark, p_value) in ms; a null value: no effect that survives among all of the report; see reports.md
+    """
     crossover: Json | None
     """comparison in alternating blocks: a, b, block_s, washout_s, and the keys of `tailgauge compare --json` except exit_code; null
     without one

@@ -90,6 +90,7 @@ class Findings:
         self.hedging = hedging.variants(frames, of_target)
         self.fan_out = fan_out.fan_outs(scenario, of_target)
         self.cache = cache(frames)
+        slopes.keep_significant([*self.slopes, *(one.worth for one in self.cache)])
         self.rate_limits = rate_limits(frames)
 
 

@@ -166,8 +166,10 @@ def test_calls_in_flight_that_vary_less_than_the_clocks_blur_them_are_no_column(
     columns = {UNCACHED: tokens, IN_FLIGHT: flight}
     y = 20 + tokens / 10 + 3 * flight + drawn.normal(0, 1, 300)
 
-    assert IN_FLIGHT not in regress("ttft_sent", columns, y, UNCACHED, {IN_FLIGHT: 1.0}).left_out
-    assert IN_FLIGHT in regress("ttft_sent", columns, y, UNCACHED, {IN_FLIGHT: 9.0}).left_out
+    assert (
+        IN_FLIGHT not in regress("ttft_sent", columns, y, against=UNCACHED, unsure={IN_FLIGHT: 1.0}).left_out
+    )
+    assert IN_FLIGHT in regress("ttft_sent", columns, y, against=UNCACHED, unsure={IN_FLIGHT: 9.0}).left_out
 
 
 def test_errors_are_sums_of_the_two_largest():

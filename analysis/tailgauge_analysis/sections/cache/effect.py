@@ -18,9 +18,9 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.sections.latency_under_load.slopes import PS, Slope, evenly
+from tailgauge_analysis.sections.latency_under_load.slopes import Estimate, Slope, estimable, evenly
 from tailgauge_analysis.stats.bootstrap import SEED, blocks, draw
-from tailgauge_analysis.stats.quantile_regression import fit, independent, intervals
+from tailgauge_analysis.stats.quantile_regression import errors, fit, independent
 from tailgauge_analysis.stats.quantiles import BEYOND, ENDS, UNRELIABLE, Floats, Ints, Mask
 from tailgauge_analysis.text.quantile import Finding
 
@@ -60,12 +60,15 @@ class CacheEffect(Finding):
         y, hit = of["began_ns"].to_numpy(np.float64) / 1e6, of["hit"].to_numpy(np.bool_)
         self.hits, self.misses = int(hit.sum()), int((~hit).sum())
         self.hit_ms, self.miss_ms = np.sort(y[hit]), np.sort(y[~hit])
+        ps = estimable(y)
         of = evenly(of)
         self.n = len(of)
         size, parts = float(of["total"].mean()), (of["read"], of["total"] - of["read"])
         least = min(_smaller(one.to_numpy(np.float64), size) for one in parts) if len(of) else 0
         enough = least >= EACH
-        self.slopes = tuple(slope for p in PS for slope in _slopes(of, p, least)) if enough else ()
+        self.slopes: tuple[Slope, ...] = ()
+        if enough:
+            self.slopes = tuple(slope for p in ps for slope in _slopes(of, p, least))
         self.strata = _strata(of)
         self.why = "" if enough else f"needs {EACH} answers that read many tokens and {EACH} that read few"
 
@@ -86,10 +89,13 @@ def _smaller(values: Floats, size: float) -> int:
 def _slopes(of: pd.DataFrame, p: float, least: int) -> list[Slope]:
     names, x, combine = _design(of)
     y = of["began_ns"].to_numpy(np.float64) / 1e6
-    values, ends = combine @ fit(x, y, p), intervals(x, y, p, REPS, combine)
+    values = combine @ fit(x, y, p)
+    deviations, freedom = errors(x, y, p, REPS, combine)
     mark = UNRELIABLE if least * (1 - p) < BEYOND else ""
-    rows = zip(names, values, ends, strict=True)
-    return [Slope.seen(name, p, value, low, high, mark) for name, value, (low, high) in rows]
+    slopes = []
+    for name, value, error in zip(names, values, deviations, strict=True):
+        slopes.append(Slope.estimated(name, p, Estimate(float(value), float(error), freedom), mark))
+    return slopes
 
 
 def _design(of: pd.DataFrame) -> tuple[list[str], Floats, Floats]:

@@ -29,8 +29,7 @@ from tailgauge_analysis.sections.cache.misses import (
     first_bytes,
     misses,
 )
-from tailgauge_analysis.sections.latency_under_load.section import slope_cell
-from tailgauge_analysis.sections.latency_under_load.slopes import PS
+from tailgauge_analysis.sections.latency_under_load.section import NO_EFFECT, slope_cell
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.cells import side_by_side
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share, share_range
@@ -270,10 +269,12 @@ def _misses(one: Cache, of: str) -> Table:
 def _effect(worth: effect.CacheEffect, of: str) -> Table:
     rows: list[tuple[Cell, ...]] = []
     for name, title in EFFECTS:
-        cells = [slope_cell(slope) for slope in worth.slopes if slope.name == name]
-        rows += [(title, *cells)] if cells else []
+        slopes = [slope for slope in worth.slopes if slope.name == name]
+        if any(slope.value is not None for slope in slopes):
+            rows.append((title, *map(slope_cell, slopes)))
     title = f"Effect on TTFT: quantile regression over {plural(worth.n, 'answer')}{of}"
-    return Table(title, ("TTFT since sent", *map(percentile, PS)), tuple(rows))
+    ps = dict.fromkeys(slope.p for slope in worth.slopes)
+    return Table(title, ("TTFT since sent", *map(percentile, ps)), tuple(rows))
 
 
 def _facts(one: Cache) -> Iterator[tuple[str, str]]:
@@ -294,6 +295,8 @@ def _facts(one: Cache) -> Iterator[tuple[str, str]]:
         yield "Median TTFT saved by a hit", f"{text} among prompts of the same length ({calls})"
     if one.worth.why:
         yield "Effect on TTFT", f"not estimated: {one.worth.why}"
+    elif all(slope.value is None for slope in one.worth.slopes):
+        yield "Effect on TTFT", NO_EFFECT
     yield "Repeated prefixes", _expiry(one.expiry) if one.expiry else f"not estimated: {one.no_expiry}"
     yield from _cost(one.cost) if one.cost else [("Cost", f"unknown: {one.no_cost}")]
 

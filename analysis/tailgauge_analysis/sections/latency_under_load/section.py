@@ -5,47 +5,64 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from tailgauge_analysis.sections.latency_under_load.diagnosis import Diagnosis
-from tailgauge_analysis.sections.latency_under_load.slopes import PS, TITLES, UNITS, Regression, Slope
+from tailgauge_analysis.sections.latency_under_load.slopes import ALPHA, PS, TITLES, UNITS, Regression, Slope
 from tailgauge_analysis.text.formatting import count, ms, percentile
 from tailgauge_analysis.text.section import Section, Table, Value
 
-COMPUTED = "Quantile regression over the answers of the steady stage, with 95% intervals."
+COMPUTED = (
+    f"Quantile regression over the answers of the steady stage, with 95% intervals. Only effects that survive at {ALPHA:.0%} "
+    "among all effects of the report are shown (Holm)."
+)
+NO_EFFECT = "no effect seen"
 CONFOUNDED = "faster with more of it, or by the length of the answer: something else came with it"
 
 
 def section(diagnosis: Diagnosis, slopes: Sequence[Regression]) -> Section:
     """The bottleneck and the slopes."""
-    header = ("cost", *(f"{percentile(p)} (ms)" for p in PS), "n")
-    rows = tuple(row for one in slopes for row in _rows(one))
-    note = "Correlated factors cannot be separated in this run."
+    estimated = {slope.p for one in slopes for slope in one.slopes}
+    ps = [p for p in PS if p in estimated]
+    header = ("cost", *(f"{percentile(p)} (ms)" for p in ps), "n")
+    rows = tuple(row for one in slopes for row in _rows(one, ps))
     return Section(
         "latency-under-load", "Latency under load", diagnosis.sentence,
-        tables=(Table("Cost of tokens and concurrency", header, rows, note),) if rows else (),
+        tables=(Table("Cost of tokens and concurrency", header, rows),) if rows else (),
         figures=("against",),
         notes=tuple(text for one in slopes for text in _not_estimated(one)),
-        computed=(COMPUTED,) if rows else (),
+        computed=(COMPUTED,) if estimated else (),
     )  # fmt: skip
 
 
-def _rows(one: Regression) -> Iterator[tuple[str | Value, ...]]:
-    cells = {(slope.name, slope.p): slope_cell(slope) for slope in one.slopes}
-    for name in dict.fromkeys(slope.name for slope in one.slopes):
+def _rows(one: Regression, ps: Sequence[float]) -> Iterator[tuple[str | Value, ...]]:
+    """Rows of the effects that survive."""
+    cells = {(slope.name, slope.p): slope_cell(slope) for slope in one.slopes if slope.value is not None}
+    for name in dict.fromkeys(name for name, _ in cells):
         title = f"{TITLES[one.of]}: {UNITS[name][0]}"
-        yield title, *(cells.get((name, p), "–") for p in PS), count(one.n)
+        yield title, *(cells.get((name, p), "–") for p in ps), count(one.n)
 
 
 def slope_cell(slope: Slope) -> Value:
     """Its value, with the interval."""
-    low, high = (ms(round(one, 6) + 0.0) for one in (slope.low, slope.high))  # no -0
-    value = "no effect seen" if slope.value is None else ms(slope.value)
+    low, high = (ms(round(end, 6) + 0.0) for end in (slope.low, slope.high))  # no -0
+    value = NO_EFFECT if slope.value is None else ms(slope.value)
     return Value(value, f"{low} – {high}", slope.mark)
 
 
 def _not_estimated(one: Regression) -> Iterator[str]:
-    """What has no slope, and why."""
+    """What has no slope, and why; which factors cannot be separated."""
+    title = TITLES[one.of]
     if one.why:
-        yield f"{TITLES[one.of]}: not estimated ({one.why})."
+        yield f"{title}: not estimated ({one.why})."
         return
+    shown = {slope.name for slope in one.slopes if slope.value is not None}
+    without = [name for name in dict.fromkeys(slope.name for slope in one.slopes) if name not in shown]
+    if without:
+        yield f"{title}: {NO_EFFECT} of {_names(without)}."
     for why, names in (("no variation", one.left_out), (CONFOUNDED, one.confounded)):
         if names:
-            yield f"{TITLES[one.of]}: not estimated ({why}): {', '.join(UNITS[name][1] for name in names)}."
+            yield f"{title}: not estimated ({why}): {_names(names)}."
+    for pair in one.together:
+        yield f"{title}: the effects of {' and '.join(UNITS[name][1] for name in pair)} cannot be separated."
+
+
+def _names(columns: Sequence[str]) -> str:
+    return ", ".join(UNITS[name][1] for name in columns)

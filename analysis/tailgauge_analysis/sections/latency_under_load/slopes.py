@@ -3,8 +3,11 @@
 Of the steady stage without slow readers, quantile regression with intervals by the stationary bootstrap, of at most MOST
 values, evenly over the stage:
 
-    TTFT = a + u uncached / 1,000 + c cached / 1,000 + f calls in flight when sent + d new connection      (p50, p95)
-    TPOT = a + k context / 1,000 + s answers that arrive at the same time + b tokens before it             (p50)
+    TTFT = a + u uncached / 1,000 + c cached / 1,000 + f calls in flight when sent + d new connection
+    TPOT = a + k context / 1,000 + s answers that arrive at the same time + b tokens before it
+
+At p50; TTFT also at p95 if its n_eff there is at least MANY. All effects of a report, those of the cache on TTFT included,
+are one family (Holm): `value` is None where an effect does not survive at 5%.
 
 TTFT is since sent, of every answered call. TPOT is of gaps between chunks, for each of their tokens: of a whole answer it
 depends on the length, since a short answer that meets one foreign prompt has it in few gaps. What stands beside a gap is of
@@ -14,7 +17,8 @@ their mean is a column too: slow times have more arrivals, so that short answers
 
 Not estimated, and named: a column without variation, or that follows from the others; all of them where the latency itself
 has none; a slope whose sign turns when the length of the answer enters; a slope below 0, since no load makes a target
-faster, so that something else came with it. Where the interval includes 0 there is no effect: `value` is None.
+faster, so that something else came with it. Two columns whose correlation is beyond TOGETHER are named: their effects
+cannot be separated.
 
 How many calls were concurrent with one: when it was sent, and when it was decoded.
 
@@ -24,8 +28,10 @@ mapped to one, as precisely as they are known (verdict/timestamps.py has how man
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import combinations
+from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -34,11 +40,16 @@ from tailgauge.rows import schema
 from tailgauge_analysis.metrics.answers import prompt_tokens
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.dedup import CALL
-from tailgauge_analysis.stats.quantile_regression import fit, independent, intervals
-from tailgauge_analysis.stats.quantiles import BEYOND, UNRELIABLE, Floats, Ints
+from tailgauge_analysis.stats.binomial import student, student_beyond
+from tailgauge_analysis.stats.quantile_regression import errors, fit, independent
+from tailgauge_analysis.stats.quantiles import BEYOND, UNRELIABLE, Floats, Ints, quantiles
+from tailgauge_analysis.stats.sign_flips import holm
 from tailgauge_analysis.text.quantile import FOR_FIGURES
 
 PS = (0.5, 0.95)
+MANY = 2000  # effective samples of the p95, below which only the p50 is estimated
+ALPHA = 0.05
+TOGETHER = 0.9  # correlation of two columns
 MOST, REPS, POINTS = 2000, 200, 400
 EACH = 20  # answers that must lie apart from as many others in a column
 ALIKE = {"tokens": 50.0, "calls": 1.0, "new": 0.0}  # a column whose values lie closer has no variation
@@ -58,8 +69,17 @@ TITLES = {"ttft_sent": "TTFT since sent", "tpot": "TPOT"}
 
 
 @dataclass(frozen=True, slots=True)
+class Estimate:
+    """A coefficient, its standard error and the degrees of freedom of that."""
+
+    value: float
+    error: float
+    freedom: float
+
+
+@dataclass(frozen=True, slots=True)
 class Slope:
-    """A coefficient at one quantile, in ms, with its 95% interval; no value where that includes 0."""
+    """A coefficient at one quantile, in ms, with its 95% interval; no value where it does not survive in the family."""
 
     name: str
     p: float
@@ -67,17 +87,46 @@ class Slope:
     low: float
     high: float
     mark: str
+    p_value: float
 
     @classmethod
-    def seen(cls, name: str, p: float, value: float, low: float, high: float, mark: str) -> Slope:
-        """An effect only if its interval is on one side of 0."""
-        return cls(name, p, float(value) if low > 0 or high < 0 else None, float(low), float(high), mark)
+    def estimated(cls, name: str, p: float, estimate: Estimate, mark: str) -> Slope:
+        """A slope at quantile p."""
+        half = student(estimate.freedom) * estimate.error
+        p_value = 1.0
+        if estimate.value:
+            t = abs(estimate.value) / max(estimate.error, 1e-300)
+            p_value = 2 * student_beyond(t, estimate.freedom)
+        return cls(name, p, estimate.value, estimate.value - half, estimate.value + half, mark, p_value)
+
+    @property
+    def excludes_zero(self) -> bool:
+        """Whether its interval is on one side of 0."""
+        return self.low > 0 or self.high < 0
 
 
-@dataclass(frozen=True, slots=True)
+class HasSlopes(Protocol):
+    """A regression with slopes of the family."""
+
+    slopes: tuple[Slope, ...]
+
+
+def keep_significant(regressions: Iterable[HasSlopes]) -> None:
+    """Take the value from every slope that does not survive among all of them."""
+    regressions = list(regressions)
+    adjusted = iter(holm([slope.p_value for one in regressions for slope in one.slopes]))
+    for one in regressions:
+        slopes = []
+        for slope in one.slopes:
+            survives = next(adjusted) <= ALPHA
+            slopes.append(slope if survives else replace(slope, value=None))
+        one.slopes = tuple(slopes)
+
+
+@dataclass(slots=True)
 class Regression:
-    """One regression. `left_out`: columns without variation; `confounded`: with the length, or below 0. `why`: the reason without
-    slopes. Points for the figure: x, y in ms.
+    """One regression. `left_out`: columns without variation; `confounded`: with the length, or below 0; `together`: pairs of
+    columns that cannot be separated. `why`: the reason without slopes. Points for the figure: x, y in ms.
     """
 
     of: str
@@ -85,6 +134,7 @@ class Regression:
     slopes: tuple[Slope, ...]
     left_out: tuple[str, ...]
     confounded: tuple[str, ...]
+    together: tuple[tuple[str, str], ...]
     why: str
     against: str
     x: Floats = field(metadata=FOR_FIGURES)
@@ -101,7 +151,9 @@ def fitted(run: pd.DataFrame, stage: Steady, unsure_calls: float = 0.0) -> list[
 def _ttft(run: pd.DataFrame, calls: pd.DataFrame, unsure_calls: float) -> Regression:
     good = calls[calls["ended"].isin(schema.COMPLETE) & calls["reader_paused_ns"].isna()]
     good = good.dropna(subset=["input_tokens", "output_tokens", "first_content_at_ns", "sent_at_ns"])
-    of = evenly(good.sort_values("sent_at_ns", kind="stable"))
+    good = good.sort_values("sent_at_ns", kind="stable")
+    waits = ((good["first_content_at_ns"] - good["sent_at_ns"]) / 1e6).to_numpy(np.float64)
+    of = evenly(good)
     sent = of["sent_at_ns"].to_numpy(np.float64)
     uncached, cached = (tokens.to_numpy(np.float64) for tokens in prompt_tokens(of))
     y = (of["first_content_at_ns"].to_numpy(np.float64) - sent) / 1e6
@@ -110,7 +162,17 @@ def _ttft(run: pd.DataFrame, calls: pd.DataFrame, unsure_calls: float) -> Regres
         CONNECTION: of["connection_is_new"].to_numpy(np.float64),
     }  # fmt: skip
     output = of["output_tokens"].to_numpy(np.float64)
-    return regress("ttft_sent", columns, y, UNCACHED, {IN_FLIGHT: 2 * unsure_calls}, _models(of), output)
+    unsure = {IN_FLIGHT: 2 * unsure_calls}
+    return regress(
+        "ttft_sent", columns, y, against=UNCACHED, unsure=unsure, others=_models(of), length=output,
+        ps=estimable(waits),
+    )  # fmt: skip
+
+
+def estimable(waits: Floats) -> tuple[float, ...]:
+    """Return the quantiles of these waits, in order of time, that have enough effective samples."""
+    n_eff = quantiles(waits, PS[1:])[0].n_eff if len(waits) >= MANY else 0
+    return PS if n_eff >= MANY else PS[:1]
 
 
 def _tpot(run: pd.DataFrame, stage: Steady) -> Regression:
@@ -130,7 +192,7 @@ def _tpot(run: pd.DataFrame, stage: Steady) -> Regression:
     beside = (beside - mean * (arriving - 1)) / 1000
     others = {"before": before, "beside": beside, **_models(calls)}
     columns, others = ({name: values[known] for name, values in some.items()} for some in (columns, others))
-    return regress("tpot", columns, y[known], NEIGHBOURS, None, others, output[known], (0.5,))
+    return regress("tpot", columns, y[known], against=NEIGHBOURS, others=others, length=output[known])
 
 
 def _gaps(stage: Steady) -> tuple[pd.DataFrame, Floats, Floats, Ints]:
@@ -166,8 +228,8 @@ def evenly(rows: pd.DataFrame) -> pd.DataFrame:
 
 
 def regress(
-    of: str, columns: Mapping[str, Floats], y: Floats, against: str, unsure: Mapping[str, float] | None = None,
-    others: Mapping[str, Floats] | None = None, length: Floats | None = None, ps: Sequence[float] = PS,
+    of: str, columns: Mapping[str, Floats], y: Floats, *, against: str, unsure: Mapping[str, float] | None = None,
+    others: Mapping[str, Floats] | None = None, length: Floats | None = None, ps: Sequence[float] = PS[:1],
 ) -> Regression:  # fmt: skip
     """The slopes of y on those columns that vary enough, and more than by what they are `unsure`, beside `others`, which are not
     reported; `length`: tokens of each answer.
@@ -181,22 +243,35 @@ def regress(
     points = columns[against][few], y[few]
     why = _why(y, len(left_out) < len(columns))
     if why:
-        return Regression(of, len(y), (), tuple(columns), (), why, against, *points)
+        return Regression(of, len(y), (), tuple(columns), (), (), why, against, *points)
+    x = np.stack(list(kept.values()), axis=1)
     longer = kept if length is None else independent({**kept, "length": length})
-    x, with_length = (np.stack(list(some.values()), axis=1) for some in (kept, longer))
+    with_length = np.stack(list(longer.values()), axis=1)
     slopes: list[Slope] = []
     confounded: dict[str, None] = {}
     for p in ps:
-        found = zip(kept, fit(x, y, p), intervals(x, y, p, REPS), fit(with_length, y, p), strict=False)
-        for name, value, (low, high), again in found:
+        deviations, freedom = errors(x, y, p, REPS)
+        estimates = zip(kept, fit(x, y, p), deviations, fit(with_length, y, p), strict=False)
+        for name, value, error, again in estimates:
             if name not in columns:
                 continue
             mark = UNRELIABLE if _smaller(columns[name]) * (1 - p) < BEYOND else ""
-            slopes.append(Slope.seen(name, p, value, low, high, mark))
-            if slopes[-1].value is not None and (value < 0 or again * value < 0):
+            slope = Slope.estimated(name, p, Estimate(float(value), float(error), freedom), mark)
+            slopes.append(slope)
+            if slope.excludes_zero and (value < 0 or again * value < 0):
                 confounded[name] = None
     sure = tuple(slope for slope in slopes if slope.name not in confounded)
-    return Regression(of, len(y), sure, left_out, tuple(confounded), "", against, *points)
+    pairs = _together({name: kept[name] for name in columns if name in kept})
+    return Regression(of, len(y), sure, left_out, tuple(confounded), pairs, "", against, *points)
+
+
+def _together(columns: Mapping[str, Floats]) -> tuple[tuple[str, str], ...]:
+    """Return the pairs of columns that rise and fall together."""
+    correlated = []
+    for first, second in combinations(columns, 2):
+        if abs(np.corrcoef(columns[first], columns[second])[0, 1]) > TOGETHER:
+            correlated.append((first, second))
+    return tuple(correlated)
 
 
 def _why(y: Floats, some: bool) -> str:

@@ -365,7 +365,7 @@ class TestWorth:
         })  # fmt: skip
 
     def test_what_a_cached_token_saves_is_recovered(self):
-        found = CacheEffect(self.sample(2000, 5))
+        found = CacheEffect(self.sample(4000, 6))
         for p in (0.5, 0.95):
             effects = {one.name: one for one in found.slopes if one.p == p}
 
