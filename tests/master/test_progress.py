@@ -104,15 +104,15 @@ def test_only_a_streamed_call_has_a_stream(streamed, noun):
 
 
 @pytest.mark.parametrize(
-    ("wanted_whole", "streamed", "words", "is_said"),
+    ("wanted_whole", "streamed", "words", "is_named"),
     [(True, True, 32, True), (True, False, 32, False), (False, True, 32, False), (True, True, 0, False)],
 )
 def test_a_target_that_only_streams_is_named_where_whole_answers_are_wanted(
-    wanted_whole, streamed, words, is_said
+    wanted_whole, streamed, words, is_named
 ):
     call = {"request_id": -1, "wanted_whole": wanted_whole, "streamed": streamed, "words": words}
 
-    assert ("set stream = true" in not_whole(call)) == is_said
+    assert ("set stream = true" in not_whole(call)) == is_named
 
 
 def test_a_targets_long_words_are_cut():

@@ -111,7 +111,7 @@ def test_where_a_target_only_streams_the_call_is_sent_again_as_a_stream(facts):
     assert only_streams["call"]["wanted_whole"]
 
 
-def test_an_endpoint_that_only_answers_whole_is_told_from_another_api(facts):
+def test_an_endpoint_that_only_answers_whole_is_no_other_api(facts):
     call = facts["forms"]["only whole"]["call"]
 
     assert (call["ended"], call["error_type"]) == ("client_error", "not_an_event_stream")
