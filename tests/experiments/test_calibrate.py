@@ -110,7 +110,8 @@ def test_the_minutes_bound_the_runs(tmp_path: Path) -> None:
     assert machine.rates == [50, 100, 200, 400]
     assert planner.spent_s <= 60
     assert answer.result.sentence == (
-        "This machine measures 400 requests/s with 40 chunks each at least: no higher load was tested"
+        "This machine measures up to 400 requests/s with 40 chunks each: VALID up to there, "
+        "no higher load was tested"
     )
 
 
@@ -159,7 +160,7 @@ def test_a_planned_load_is_tried_first_and_decides(tmp_path: Path, planned: floa
     assert machine.rates[0] == planned
     assert exit_code(answer.result, planner.measurement(rows(planner)), interrupted=False) == code
     (objective,) = answer.result.objectives
-    assert objective.name == f"planned {planned:.0f} requests/s"
+    assert (objective.name, objective.bound) == ("largest VALID load", f"≥ {planned:.0f} requests/s")
 
 
 def test_the_sentence_names_both_loads_and_the_reason() -> None:

@@ -120,7 +120,7 @@ EXCEPTIONS: list[tuple[str, str, str]] = [
     (r".*", r"tests/project/(test_)?words\.py", "the table itself and its tests"),
     (
         r"words",
-        r"tests/(project/test_report_texts|end_to_end/test_every_scenario)\.py",
+        r"tests/(project/test_report_texts|end_to_end/test_every_scenario|experiments/test_calibrate)\.py",
         "the module of the table",
     ),
     (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
-from tailgauge.experiments.answer import Answer, RunRow, answered, load_line, measured
+from tailgauge.experiments.answer import NONE, Answer, RunRow, answered, measured
 from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step, Steps
 from tailgauge.experiments.headroom import search
 from tailgauge.experiments.headroom.plan import DRAIN_S, MOST_IN_FLIGHT, of_queue
@@ -216,23 +216,17 @@ def _best_run(load: Load | None) -> LoadRun | None:
     return None if load is None else load.best
 
 
-def _rate(run: LoadRun | None) -> float | None:
-    return None if run is None else run.requests_per_s
-
-
 def sentence(largest: LoadRun | None, above: LoadRun | None) -> str:
     """Say up to which load the measurement is VALID, and why not above."""
-    because = ""
+    beyond = "no higher load was tested"
     if above is not None:
-        because = f"{above.verdict} at {figures(above.requests_per_s)}, because {_clause(above.reason)}"
-    if largest is None:
-        return f"This machine measures no tested load: {because}" if above else "No load was run"
-    rate, chunks = figures(largest.requests_per_s), f"{largest.chunks:,.0f} chunks"
-    if above is None:
-        return (
-            f"This machine measures {rate} requests/s with {chunks} each at least: no higher load was tested"
-        )
-    return f"This machine measures up to {rate} requests/s with {chunks} each: VALID up to there, {because}"
+        beyond = f"{above.verdict} at {figures(above.requests_per_s)}, because {_clause(above.reason)}"
+    if largest is not None:
+        load = f"{figures(largest.requests_per_s)} requests/s with {largest.chunks:,.0f} chunks each"
+        return f"This machine measures up to {load}: VALID up to there, {beyond}"
+    if above is not None:
+        return f"This machine measures no tested load: {beyond}"
+    return "No load was run"
 
 
 def _clause(reason: str) -> str:
@@ -246,10 +240,10 @@ def _objective(finding: Calibration, outcome: str) -> tuple[ObjectiveLine, ...]:
     planned = finding.planned_per_s
     if planned is None:
         return ()
-    low = _rate(finding.largest_valid)
-    high = _rate(finding.lowest_not_valid)
-    name = f"planned {figures(planned)} requests/s"
-    return (load_line(name, outcome, planned, (low, low, high), "requests/s"),)
+    largest = finding.largest_valid
+    value = NONE if largest is None else f"{figures(largest.requests_per_s)} requests/s"
+    bound = f"≥ {figures(planned)} requests/s"
+    return (ObjectiveLine("largest VALID load", outcome, value, bound),)
 
 
 def _notes(finding: Calibration) -> list[str]:
