@@ -152,7 +152,7 @@ def test_a_bucket_s_level_is_held_against_headers_within_what_the_clocks_leave_o
     facts = HeaderReadings(100.0, 1, 100 - missing, missing, 0.0, np.arange(40), none)
 
     def agreeing(costs, between_s):
-        found = LevelSeries(costs, 1e-9, 100.0, facts, 1, 2.0, between_s)
+        found = LevelSeries(costs, 1e-9, 100.0, facts, width_s=1, end_s=2.0, between_s=between_s)
         return found.agreeing, found.compared
 
     assert agreeing(true, 0.0) == (40, 40)

@@ -12,9 +12,9 @@ A number that is not known is None, with the reason.
 - Burst: a bucket admits a call if what it lacks + the call's cost <= burst. So burst >= what is missing after an admitted
   call (limit - remaining, to rounding) and < what is missing at a refusal + its cost; and likewise with what the costs say is
   missing. The estimate is the middle of the interval, as a whole number if there is one.
-- Level: burst - what the costs say is missing after each call. Where a response's headers give it as an interval, the
-  level is the nearest point of it, and a point that had to move is counted: others use the same limit, or the costs are
-  counted differently. What was charged while the clocks of two workers may differ is allowed for. The minimum of a bin is
+- Level, where headers name the limit: burst - what the costs say is missing after each call. Where a response's headers give it
+  as an interval, the level is the nearest point of it, and a point that had to move is counted: others use the same limit, or
+  the costs are counted differently. What was charged while the clocks of two workers may differ is allowed for. The minimum of a bin is
   over its calls and its edges.
 """
 
@@ -58,7 +58,6 @@ from tailgauge_analysis.sections.rate_limits.token_bucket import (
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
 from tailgauge_analysis.text.quantile import Finding
 
-WINDOWS_S = (1, 10, 60)
 _WINDOW_NAMES = {float(seconds): str(name) for name, seconds in vendors.TABLE["limits"]["windows"].items()}
 _CLOSE = 1e-3
 HEADERS, DECISIONS, BOTH = "headers", "429s", "headers and 429s"
@@ -87,14 +86,6 @@ class HeaderReadings:
     attempt: Ints
     refused: Mask
     window_s: float = MINUTE_S
-
-
-@dataclass(frozen=True, slots=True)
-class Consumption:
-    """Mean and peak consumption per second; the peaks are over windows of WINDOWS_S."""
-
-    mean_per_s: float
-    peak_per_s: tuple[float, ...]
 
 
 def read_headers(attempts: pd.DataFrame, kind: str, refused: Mask) -> HeaderReadings | None:
@@ -212,7 +203,7 @@ class LevelSeries(Finding):
     """
 
     def __init__(
-        self, costs: Costs, rate: float, burst: float, headers: HeaderReadings | None, width_s: int, end_s: float,
+        self, costs: Costs, rate: float, burst: float, headers: HeaderReadings, *, width_s: int, end_s: float,
         between_s: float = 0.0,
     ) -> None:  # fmt: skip
         count = max(1, int(end_s // width_s) + 1)
@@ -223,15 +214,13 @@ class LevelSeries(Finding):
         charge = np.concatenate((costs.charge, np.zeros(len(edges))))[order]
         at = at[order]
         level = burst - lacking(at, charge, rate) - charge
-        compared = agreeing = 0
-        if headers is not None:
-            of = np.concatenate((np.where(costs.decided, costs.attempt, -1), np.full(len(edges), -1)))[order]
-            level, compared, agreeing = _clipped(level, of, burst, headers, _peak(costs, between_s))
+        attempt = np.concatenate((np.where(costs.decided, costs.attempt, -1), np.full(len(edges), -1)))[order]
+        blur = _most_within(costs, between_s)
+        level, self.compared, self.agreeing = _clipped(level, attempt, burst, headers, blur)
         self.lowest = np.full(count, np.inf)
         np.minimum.at(self.lowest, np.clip(at // width_s, 0, count - 1).astype(np.int64), level)
         least = int(np.argmin(np.where(at >= 0, level, np.inf)))
         self.least, self.least_at_s = float(level[least]), float(at[least])
-        self.compared, self.agreeing = compared, agreeing
 
 
 def _clipped(
@@ -251,16 +240,13 @@ def _clipped(
     return level, len(rows), int(agrees.sum())
 
 
-def consumption(costs: Costs) -> Consumption | None:
-    """How much of the limit was used; None where all calls were sent at one moment."""
-    span = float(costs.at_s[-1] - costs.at_s[0]) if len(costs.at_s) else 0.0
-    if span <= 0:
-        return None
-    peaks = tuple(_peak(costs, window) / window for window in WINDOWS_S)
-    return Consumption(float(costs.charge.sum()) / span, peaks)
+def mean_per_s(costs: Costs) -> float | None:
+    """Return the mean use of the limit; None where all calls were sent at one moment."""
+    span_s = float(costs.at_s[-1] - costs.at_s[0]) if len(costs.at_s) else 0.0
+    return float(costs.charge.sum()) / span_s if span_s > 0 else None
 
 
-def _peak(costs: Costs, window_s: float) -> float:
+def _most_within(costs: Costs, window_s: float) -> float:
     """The most that was charged within any window of that length."""
     if not window_s or not len(costs.at_s):
         return 0.0
@@ -322,16 +308,19 @@ class Bucket(Finding):
         fitted = fits[best] if best is not None else None
         self.rate = rate(headers, fitted, events, self.kind)
         self.burst = burst(self.rate, headers, fitted, events, self.counted, lag_s)
-        self.fit, self.use = fitted, consumption(events) if events is not None else None
+        self.fit = fitted
+        self.mean_per_s = mean_per_s(events) if events is not None else None
         self.levels: LevelSeries | None = None
         self.growth = Growth(why=self.burst.why or self.rate.why)
         per_s, size = self.rate.value, self.burst.value
         if events is None:
             self.growth = Growth(why="the record does not hold what the calls cost")
         elif per_s is not None and grows:
-            if size is not None and over_time is not None:
-                bins = over_time.width_s, float(over_time.at_s[-1])
-                self.levels = LevelSeries(events, per_s, size, headers, *bins, between_s)
+            if size is not None and over_time is not None and headers is not None:
+                self.levels = LevelSeries(
+                    events, per_s, size, headers, width_s=over_time.width_s, end_s=float(over_time.at_s[-1]),
+                    between_s=between_s,
+                )  # fmt: skip
             grown = _grown(events, rows, per_s, self.burst)
             # Nothing was refused: 1 is allowed.
             if not ours.any() and grown.low is not None and grown.low < 1:
@@ -341,7 +330,9 @@ class Bucket(Finding):
     @property
     def utilisation(self) -> float | None:
         """Mean use of the rate."""
-        return self.use.mean_per_s / self.rate.value if self.use and self.rate.value else None
+        if self.mean_per_s is None or not self.rate.value:
+            return None
+        return self.mean_per_s / self.rate.value
 
 
 def known_buckets(frames: Frames) -> tuple[Bucket, ...]:

@@ -10,7 +10,7 @@ from run_folders.limit_families import FAMILIES
 
 from tailgauge_analysis.reading import rate_limit_headers
 from tailgauge_analysis.sections.rate_limits import buckets, token_bucket
-from tailgauge_analysis.sections.rate_limits.buckets import LevelSeries, consumption
+from tailgauge_analysis.sections.rate_limits.buckets import LevelSeries, mean_per_s
 from tailgauge_analysis.sections.rate_limits.costs import Costs
 from tailgauge_analysis.sections.rate_limits.token_bucket import Growth, growth
 
@@ -283,7 +283,10 @@ def test_a_header_that_the_429s_contradict_is_not_believed():
 
 def test_the_level_over_time_is_the_buckets_own():
     costs = served(np.array([0.0, 0.1, 0.2, 2.5]), rate=1, burst=4)
-    found = LevelSeries(costs, 1.0, 4.0, None, 1, 3.0)
+    first = buckets.HeaderReadings(
+        60, 1, np.array([59.0]), np.array([1.0]), 0.0, np.array([0]), np.zeros(1, np.bool_)
+    )
+    found = LevelSeries(costs, 1.0, 4.0, first, width_s=1, end_s=3.0)
 
     assert found.lowest.tolist() == pytest.approx([1.2, 2.0, 2.5, 3.0])
     assert (found.least, found.least_at_s) == (pytest.approx(1.2), 0.2)
@@ -295,17 +298,17 @@ def test_a_level_that_the_headers_deny_is_moved_and_counted():
         60, 1, np.array([59.0, 50.0]), np.array([1.0, 10.0]), 0.0, np.array([0, 1]),
         np.zeros(2, np.bool_),
     )  # fmt: skip
-    found = LevelSeries(costs, 1.0, 10.0, found, 1, 2.0)
+    found = LevelSeries(costs, 1.0, 10.0, found, width_s=1, end_s=2.0)
 
     assert (found.compared, found.agreeing) == (2, 1)
     assert found.least == pytest.approx(1.0, abs=0.01)
 
 
-def test_peaks_are_over_windows_and_the_mean_over_the_trace():
-    found = consumption(served(np.array([0.0, 0.1, 0.2, 20.0]), rate=100, burst=100))
+def test_the_mean_use_is_over_the_trace():
+    costs = served(np.array([0.0, 0.1, 0.2, 20.0]), rate=100, burst=100)
 
-    assert found.mean_per_s == pytest.approx(4 / 20)
-    assert found.peak_per_s == pytest.approx((3.0, 0.3, 4 / 60))
+    assert mean_per_s(costs) == pytest.approx(4 / 20)
+    assert mean_per_s(costs.only(slice(1))) is None
 
 
 def test_the_growth_factor_is_where_the_bucket_first_refuses():
