@@ -57,12 +57,13 @@ NO_DELTA = "no_delta"
 THINKING_IN_TEXT = "thinking_in_text"
 NO_EVENT_NAME = "no_event_name"
 OTHER_CONTENT_TYPE = "other_content_type"
+CLOSED_BEHIND_END = "closed_behind_end"
 
 TOLERATED = {  # name -> what the answer has
     DONE_AFTER_STOP: "[DONE] behind message_stop",
     DATA_AFTER_DONE: "data behind [DONE], which no client reads",
     DONE_BY_PREFIX: "more text behind [DONE] on its line",
-    NO_DONE: "no [DONE] behind the finish reason",
+    NO_DONE: "no end mark behind the finish reason",
     NO_BLANK_LINE: "no blank line behind the end mark",
     EMPTY_DATA: "events with empty data",
     UNKNOWN_EVENT: "events of unknown types",
@@ -75,6 +76,7 @@ TOLERATED = {  # name -> what the answer has
     NO_DELTA: "message_delta without a delta",
     THINKING_IN_TEXT: "thinking in the text, between tags such as <think>",
     NO_EVENT_NAME: "events without a name",
+    CLOSED_BEHIND_END: "a connection that closes behind the end mark, before the end of the body",
     OTHER_CONTENT_TYPE: "an event stream under another content type",
 }
 

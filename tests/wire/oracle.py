@@ -75,7 +75,7 @@ TOLERATED = {
     "other_content_type": "other_content_type",
 }
 # Of these the notes do not tell for sure whether they come.
-MAYBE_TOLERATED = {"tools_of_equal_index", "no_done", "no_blank_line"}
+MAYBE_TOLERATED = {"closed_behind_end", "tools_of_equal_index", "no_done", "no_blank_line"}
 
 
 @dataclass

@@ -48,6 +48,7 @@ def read(stream: Stream, shapes: Stencils) -> Reading:
         obeys_max_tokens=True,
         protocol=stream.protocol,
         ends_naturally=stream.plan.ends_naturally,
+        ends_at_mark=wire.ends_at_mark,
     )
     exchange = Exchange(decoder)
     for number, piece in enumerate(stream.reads, 1):

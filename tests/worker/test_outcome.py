@@ -69,6 +69,7 @@ class Decoded:
     output: int | None = 8
     tolerated: list[str] = field(default_factory=list)
     events: int = 1
+    ends_at_mark: bool = False  # its SDK reads no further
 
     @property
     def usage(self):
@@ -129,6 +130,9 @@ CASES = {
                                             Outcome("overloaded", "overloaded_error", "y", None, "overloaded")),
     "a first line under the name of a stream that was cut": (Result(plain_body=b"dat", cut="connection_reset"), Decoded(finished=False, events=0),
                                                              Outcome("truncated", "connection_reset")),
+    "a connection that closes behind [DONE]": (Result(cut="connection_closed"), Decoded(ends_at_mark=True), Outcome("ok")),
+    "a connection that is reset behind [DONE]": (Result(cut="connection_reset"), Decoded(ends_at_mark=True), Outcome("ok")),
+    "a connection that closes without [DONE]": (Result(cut="connection_closed"), Decoded(ends_at_mark=True, stopped=None), Outcome("truncated", "connection_closed")),
     "comments alone": (Result(plain_body=b": ping\n\n"), Decoded(finished=False, events=0), Outcome("truncated", "no_end_mark")),
     "a stream under another name": (Result(headers=JSON), Decoded(), Outcome("ok")),
     "a stream without a name": (Result(headers=[]), Decoded(), Outcome("ok")),

@@ -401,6 +401,7 @@ def _on_message_delta(decoder: StreamDecoder, event: dict[str, Any]) -> None:
         decoder.tolerate(violations.NO_DELTA)
         delta = {}
     decoder.stop_reason = text_or_none(delta.get("stop_reason")) or decoder.stop_reason
+    decoder.finished = decoder.stop_reason is not None
     _read_stop_details(decoder, delta)
     _read_usage(decoder, event.get("usage") or {})
     _read_facts(decoder, event)

@@ -137,10 +137,12 @@ class StreamDecoder:
         keep_text: bool = False, watch_field: bool = False, watch_chunks: int = 0, max_tokens: int = 0,
         obeys_max_tokens: bool = False, kind: str = MESSAGE, event_ids: EventIds | None = None,
         protocol: str = "", ends_naturally: bool = False, takes_bare_names: bool = False,
+        ends_at_mark: bool = False,
     ) -> None:  # fmt: skip
         self.kind = kind  # of the call
         self.ends_naturally = ends_naturally
         self.protocol = protocol
+        self.ends_at_mark = ends_at_mark
         self.statuses = _OK if kind == MESSAGE else _OF_JOBS
         self._on_event = on_event
         self._splitter: Splitter

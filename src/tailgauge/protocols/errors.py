@@ -2,7 +2,7 @@
 
 `{"error": {...}}`, `{"error": "text"}`, both within another `error` or in a list (Gemini); `{"type": "error"}` and the like;
 `{"detail": ...}`; `{"message": ..., "code": 502}`; `{"base_resp": {"status_code": 1002}}` (MiniMax);
-`{"x_groq": {"error": "over_capacity"}}`. What the names mean is in `vendors.toml`.
+`{"x_groq": {"error": "over_capacity"}}`; `{"Response": {"Error": {"Code": ...}}}` (Tencent). What the names mean is in `vendors.toml`.
 """
 
 from __future__ import annotations
@@ -21,9 +21,18 @@ _MOST_WRAPPED = 3  # times that gateways put an error into another
 _MOST_TEXT = 20_000  # characters of a message that may be JSON
 _NO_NAMES = ("", "error", "None", "null")  # "error" is the type of an event; LiteLLM writes Python's None
 _ERROR_MARKS = ("type", "object", "event")  # whose value may be "error"
-_STATUS_KEYS = ("status_code", "statusCode", "http_status_code", "http_status", "http_code", "status", "code")
-_NAME_KEYS = ("type", "error_type", "code", "status")
-_TEXT_KEYS = ("message", "detail", "errorText", "msg")
+_STATUS_KEYS = (
+    "status_code",
+    "statusCode",
+    "http_status_code",
+    "http_status",
+    "http_code",
+    "status",
+    "code",
+    "error_code",
+)
+_NAME_KEYS = ("type", "error_type", "code", "error_code", "status")
+_TEXT_KEYS = ("message", "detail", "errorText", "error_msg", "msg")
 _MINIMAX = "base_resp"  # its codes are no one else's: "base_resp 1002" in the table
 
 
@@ -49,7 +58,8 @@ def looks_like_error(tree: Any, *, any_code: bool = False) -> bool:
     codes = [tree.get(key) for key in _STATUS_KEYS]
     is_known = vendors.class_of_error(*codes) is not None
     has_code = any(code is not None for code in codes)
-    return "message" in tree and (is_known or (any_code and has_code))
+    has_text = "message" in tree or "error_msg" in tree
+    return has_text and (is_known or (any_code and has_code))
 
 
 def error_of(tree: Any) -> tuple[str, str]:
@@ -91,6 +101,9 @@ def _error_within(tree: dict[str, Any]) -> Any:
     groq = tree.get("x_groq")
     if isinstance(groq, dict) and groq.get("error"):
         return groq["error"]
+    tencent = tree.get("Response")
+    if isinstance(tencent, dict) and isinstance(tencent.get("Error"), dict):
+        return {key.lower(): value for key, value in tencent["Error"].items()}
     minimax = tree.get(_MINIMAX)
     if isinstance(minimax, dict) and minimax.get("status_code"):
         return {"code": f"{_MINIMAX} {minimax['status_code']}", "message": minimax.get("status_msg")}

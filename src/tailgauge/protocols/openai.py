@@ -115,6 +115,7 @@ class OpenAI(WireProtocol):
     )
     limit_fields = (_MAX_TOKENS, _MAX_COMPLETION_TOKENS, "none")
     longest_wait_s = 120.0
+    ends_at_mark = True
     offers = frozenset({
         needs.EXACT_OUTPUT, needs.CACHE_MARKS, needs.SCHEMAS, needs.EXTENDED_THINKING, needs.THINKING_BUDGETS,
         needs.TOOLS, needs.WHOLE_ANSWERS,
@@ -230,6 +231,9 @@ class OpenAI(WireProtocol):
         _read_facts(decoder, answer)
         choice = answer["choices"][0]
         decoder.stop_reason = text_or_none(choice.get("finish_reason"))
+        if choice.get("error"):
+            decoder.error_event({"error": choice["error"]})
+            return
         _usages(decoder, answer)
         message = choice["message"]
         if message.get("refusal"):
@@ -376,6 +380,8 @@ def _choice(decoder: StreamDecoder, choice: dict[str, Any], message_id: Any) -> 
             _after_finish(decoder, message_id)
     reason = choice.get("finish_reason")
     if reason and reason != "null":  # DashScope has the text on every chunk
+        if choice.get("error"):  # OpenRouter
+            decoder.error_event({"error": choice["error"]})
         decoder.tools_done()
         if decoder.stop_reason != _REFUSAL:
             decoder.stop_reason = text_or_none(reason)

@@ -185,6 +185,7 @@ class WireProtocol(ABC):
     ] = ()  # choices of `target.max_tokens_field`; empty: it has one name for it
     obeys_max_tokens: bool = True  # an answer has no more tokens than the call allows
     takes_bare_names: ClassVar[bool] = False  # an event without data counts where it has a name
+    ends_at_mark: ClassVar[bool] = False  # its SDK reads nothing behind the end mark
     set_elsewhere: ClassVar[Mapping[str, str]] = {}  # keys of the body, with where the scenario sets them
     changing: ClassVar[Changing | None] = None  # of a content event, without a meaning; see `stencil`
     # What messages of a user's file may have: types of content blocks by role, keys, and the key that every tool has.

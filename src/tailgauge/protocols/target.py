@@ -187,7 +187,7 @@ class Endpoint:
             watch_field=call.watch_field, watch_chunks=call.watch_chunks,
             max_tokens=call.max_tokens, obeys_max_tokens=wire.obeys_max_tokens,
             protocol=wire.name, ends_naturally=call.ends_naturally,
-            takes_bare_names=wire.takes_bare_names,
+            takes_bare_names=wire.takes_bare_names, ends_at_mark=wire.ends_at_mark,
         )  # fmt: skip
 
 

@@ -129,6 +129,10 @@ class Usage:
         if not usage.keys() <= self.table.known:
             fresh = usage.keys() - self.table.known
             self.unknown.update(f"usage.{shown(str(name), 60)}" for name in sorted(fresh)[:10])
+        for place, details in usage.items():
+            if place.endswith("_details") and isinstance(details, dict):
+                fresh = {name for name in details.keys() - self.table.known if name.endswith("_tokens")}
+                self.unknown.update(f"usage.{place}.{shown(name, 60)}" for name in sorted(fresh)[:10])
 
 
 def _whole_number(value: Any) -> int | None:
@@ -209,6 +213,6 @@ def _table(protocol: str) -> UsageTable:
         for name, pointers in rows.items()
         if name not in _NOT_COUNTS
     }
-    first_steps = {path[0] for paths in counts.values() for path in paths}
-    known = frozenset(first_steps | set(vendors.TABLE["usage"]["known"].get(protocol, ())))
+    names = {step for paths in counts.values() for path in paths for step in path}
+    known = frozenset(names | set(vendors.TABLE["usage"]["known"].get(protocol, ())))
     return UsageTable(counts, known)

@@ -80,6 +80,9 @@ def _streamed(exchange: Exchange, decoder: StreamDecoder) -> Outcome:
         return _failed(exchange, decoder)
     if cut in violations.VIOLATIONS:
         return Outcome(schema.STREAM_ERROR, cut, exchange.cut_text)
+    if cut and decoder.streams and decoder.ends_at_mark and decoder.stopped is not None:
+        decoder.tolerate(violations.CLOSED_BEHIND_END)
+        cut = None
     if decoder.streams and not cut:
         decoder.end_of_body()
     if not decoder.finished or cut:
