@@ -76,6 +76,15 @@ def test_a_reset_is_a_time_in_any_unit_or_nothing(text, seconds):
              "anthropic-ratelimit-tokens-reset": "2026-11-28T12:00:03Z"},
             (3, "anthropic-ratelimit-tokens-reset"),
         ),
+        (
+            {"anthropic-ratelimit-unified-status": "rejected", "anthropic-ratelimit-unified-reset": str(int(NOW.timestamp()) + 6)},
+            (6, "anthropic-ratelimit-unified-reset"),
+        ),
+        ({"anthropic-ratelimit-unified-reset": "soon"}, None),
+        (
+            {"anthropic-ratelimit-unified-reset": str(int(NOW.timestamp()) + 6), "retry-after": "2"},
+            (2, "retry-after"),
+        ),
         ({"llm_provider-retry-after": "4"}, (4, "llm_provider-retry-after")),
         ({"llm_provider-retry-after": "4", "retry-after": "5"}, (5, "retry-after")),
         ({"retry-after-ms": "nan", "retry-after": "5"}, None),

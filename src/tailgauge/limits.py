@@ -248,7 +248,13 @@ def retry_after(headers: Headers, now: datetime | None = None) -> tuple[float, s
         stated = {one.kind for one in remaining}
         resets = [one for one in resets if one.kind not in stated]
     last = max(resets, key=lambda one: one.value, default=None)
-    return None if last is None else (last.value, last.header)
+    if last is not None:
+        return last.value, last.header
+    for name in (prefix + reset for prefix in _PREFIXES for reset in _TABLE["resets_alone"]):
+        seconds = _reset_s(by_name.get(name, ""), now)
+        if seconds is not None:
+            return min(seconds, _LONGEST_WAIT_S), name
+    return None
 
 
 def _wait(by_name: Mapping[str, str], prefix: str, now: datetime) -> tuple[float, str] | None:
