@@ -142,7 +142,6 @@ EXCEPTIONS: list[tuple[str, str, str]] = [
         r"(src|tests|src/tailgauge)/simulator/.*|src/tailgauge/protocols/additions\.py|tests/end_to_end/recorder\.py",
         "fields of the OpenAI protocol",
     ),
-    (r"XDG_STATE_HOME", r".*", "the user's folder for state"),
 ]
 
 

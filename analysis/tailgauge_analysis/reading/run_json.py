@@ -208,10 +208,6 @@ class RunJson(_Tolerant):
     """calls that the engine completed over the run, by vLLM's own counter; read where users cancel and the second target is a
     gateway; absent in dry runs and older runs
     """
-    certificate: Json = {}
-    """the cited certificate: id, made_at, host, transport (plain or tls), rates in chunks/s, errors in ms; or id null and why;
-    absent in dry runs
-    """
     notes: list[OnErrorOmit[str]] = []
     """incidents that the master noted"""
     preflight: list[OnErrorOmit[Facts]] = []

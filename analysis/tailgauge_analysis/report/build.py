@@ -65,7 +65,7 @@ Makes = Callable[[Findings], Section | None]
 LAST: tuple[Makes, ...] = (  # of the measurement, not of the target
     lambda of: environment.of_plugins(of.frames.run),
     lambda of: measurement.section(
-        of.evidence, of.checks, of.certified, of.server_log, of.clocks, of.calls_between
+        of.evidence, of.checks, of.server_log, of.clocks, of.calls_between
     ),
     lambda of: environment.section(of.environment, of.frames.run),
 )

@@ -37,7 +37,7 @@ from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json, number, table, text
 from tailgauge_analysis.text.quantile import plain_values, quantile
 from tailgauge_analysis.text.section import Result
-from tailgauge_analysis.verdict import certificate, timestamps
+from tailgauge_analysis.verdict import timestamps
 from tailgauge_analysis.verdict.client import BadSeconds
 from tailgauge_analysis.verdict.client_error import ClientError
 from tailgauge_analysis.verdict.conservation import Conservation, InFlight
@@ -253,10 +253,6 @@ class Report(TypedDict):
     """delay from the server log's write to the arrival of the first content; null without the log"""
     clocks: Json
     """clock error between_ms (two workers), to_target_ms, calls_in_flight (its effect on this count), unknown (workers), sentence"""
-    certificate: Json | None
-    """the cited certificate: id (null: none, and why), made_at, transport, rates and errors, busiest (worker), busiest_per_s, beyond,
-    text; null in dry runs
-    """
     environment: Environment
     """what produced the run, and the command that repeats it"""
     definitions: ToolMetrics | None
@@ -278,7 +274,7 @@ def contents(
     translated: ToolMetrics | None,
 ) -> Json:
     """Every key of Report: a finding as it is, unless it is put together here."""
-    run, evidence = findings.frames.run, findings.evidence
+    evidence = findings.evidence
     groups = {ALL: findings.latency} | {
         f"{name} (traffic)" if name == ALL else plain(name, 80): rows
         for name, rows in findings.by_traffic.items()
@@ -306,7 +302,6 @@ def contents(
         "bad_seconds": evidence.bad,
         "client_error": evidence.errors,
         "clocks": timestamps.clocks_json(findings.clocks, findings.calls_between),
-        "certificate": None if run["dry_run"] else certificate.to_json(findings.certified),
         "problems": [{"kind": p.kind, "text": plain(p.text, 500)} for p in findings.frames.problems],
     }
     keys = Report.__annotations__

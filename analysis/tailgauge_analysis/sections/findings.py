@@ -34,7 +34,7 @@ from tailgauge_analysis.sections.latency_under_load import diagnosis, slopes
 from tailgauge_analysis.sections.rate_limits.section import rate_limits
 from tailgauge_analysis.stats.quantiles import at_level
 from tailgauge_analysis.text.formatting import plural
-from tailgauge_analysis.verdict import certificate, client, client_error, timestamps
+from tailgauge_analysis.verdict import client, client_error, timestamps
 from tailgauge_analysis.verdict import conservation as losses
 from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.client import explanations
@@ -59,9 +59,8 @@ class Findings:
         self.reasons = reasons(CHECKS, evidence)
         self.verdict = worst(self.reasons)
         self.checks = measurement.check_results(evidence, self.reasons)
-        self.certified = certificate.Certified(frames, stage)
-        explained = [*losses.explanations(evidence.conservation.workers), *explanations(frames, stage)]
-        self.explanations = [*explained, *certificate.explanations(self.certified)]
+        lost = losses.explanations(evidence.conservation.workers)
+        self.explanations = [*lost, *explanations(frames, stage)]
         self.clocks = clocks(frames)
         self.calls_between = calls_between(frames, self.clocks)
         self.server_log = timestamps.compare_server_log(frames)

@@ -9,8 +9,7 @@ from dataclasses import dataclass
 from tailgauge.thresholds import VALID
 from tailgauge_analysis.text.formatting import clock, count, ms, percentile, plural, share
 from tailgauge_analysis.text.section import Cell, Section, Table, Value
-from tailgauge_analysis.verdict import certificate, client, timestamps
-from tailgauge_analysis.verdict.certificate import Certified
+from tailgauge_analysis.verdict import client, timestamps
 from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.client import Worker, connections
 from tailgauge_analysis.verdict.timestamps import Clocks, ServerLog
@@ -41,8 +40,12 @@ def check_results(evidence: Evidence, reasons: Sequence[Reason]) -> list[CheckRe
 
 
 def section(
-    evidence: Evidence, checks: Sequence[CheckResult], cited: Certified, log: ServerLog | None, apart: Clocks, unsure: float
-) -> Section:  # fmt: skip
+    evidence: Evidence,
+    checks: Sequence[CheckResult],
+    log: ServerLog | None,
+    apart: Clocks,
+    unsure: float,
+) -> Section:
     """The section."""
     is_dry = evidence.frames.run["dry_run"]
     figures, bad = _figures(evidence), evidence.bad
@@ -51,8 +54,6 @@ def section(
         text = f"The client may have moved {plural(len(figures.rows), 'figure')} by more than the limit."
     counts = ", ".join(f"{n} {name}" for name, n in Counter(one.verdict for one in checks).items())
     facts = [("Checks", counts), *_stamps(evidence, is_dry=is_dry)]
-    if not is_dry:
-        facts.append(("Calibration", certificate.sentence(cited)))
     if log is not None:
         facts.append(("Against the server log", _log(log)))
     if apart.between_ns or apart.unknown:

@@ -19,7 +19,7 @@ from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.reading.run_record import DAMAGED, MASTER
 from tailgauge_analysis.text.formatting import clock, count, listed, ms, plain, plural, sentence, share
 from tailgauge_analysis.text.json_values import table
-from tailgauge_analysis.verdict import certificate, cold_cache, conservation
+from tailgauge_analysis.verdict import cold_cache, conservation
 from tailgauge_analysis.verdict.client import bad_seconds, connections, explanations, more_workers
 from tailgauge_analysis.verdict.client_error import allowed
 from tailgauge_analysis.verdict.timestamps import clocks, endpoint_delays
@@ -399,7 +399,6 @@ CHECKS = (
     Check("client_error", _distorted, of_client=True),
     Check("clock_offset", _synchronized, of_client=True),
     Check("clock_step", _steady_clock, of_client=True),
-    Check("certificate", certificate.judge, of_client=True),
     Check("endpoint", _endpoint),
 )
 COMPARABLE = (*CHECKS, Check("answered", _answered))
