@@ -104,7 +104,10 @@ def test_the_wait_before_a_retry_is_read_in_the_order_of_the_sdks_and_then_from_
         ({}, "unknown"),
         ({"x-ratelimit-remaining-req-minute": "0"}, "requests"),
         ({"x-ratelimit-remaining-tokens-minute": "0", "x-ratelimit-remaining-req-minute": "4"}, "tokens"),
-        ({"x-ratelimit-remaining-tokens-per-minute": "0", "x-ratelimit-remaining-tokens-per-day": "4"}, "tokens"),
+        (
+            {"x-ratelimit-remaining-tokens-per-minute": "0", "x-ratelimit-remaining-tokens-per-day": "4"},
+            "tokens",
+        ),
         ({"llm_provider-anthropic-ratelimit-input-tokens-remaining": "0"}, "input_tokens"),
         ({"ratelimit": '"output-tokens";r=0;t=4'}, "output_tokens"),
         ({"anthropic-priority-output-tokens-remaining": "0"}, "output_tokens"),

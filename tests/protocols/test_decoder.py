@@ -335,7 +335,7 @@ def test_thinking_between_tags_is_no_text_wherever_its_tags_are_cut(pieces, thin
 
 def test_a_first_field_is_sought_behind_the_thinking_only():
     decoder = watching(watch_field=True)
-    for number, piece in enumerate(['<thi', 'nk>{"a": 1, "b": 2}', '</think>', '{"c": 3,', ' "d": 4}'], 1):
+    for number, piece in enumerate(["<thi", 'nk>{"a": 1, "b": 2}', "</think>", '{"c": 3,', ' "d": 4}'], 1):
         decoder.feed(deltas(content=piece), number - 1, number, number, number, at_rest=True)
 
     assert decoder.first_field.at == 4
@@ -356,7 +356,10 @@ def test_gemini_marks_its_thoughts_beside_the_content():
 
 
 def completion(number: int, **delta) -> bytes:
-    return b'data: {"id":"c%d","model":"m","choices":[{"index":0,"delta":%b}]}\n\n' % (number, json.dumps(delta).encode())
+    return b'data: {"id":"c%d","model":"m","choices":[{"index":0,"delta":%b}]}\n\n' % (
+        number,
+        json.dumps(delta).encode(),
+    )
 
 
 def fed(*events: bytes) -> StreamDecoder:
@@ -384,7 +387,10 @@ def test_tools_of_messages_may_share_an_index_one_behind_the_other():
     decoder = StreamDecoder(Anthropic.on_event)
     for at, call_id in enumerate(("a", "b"), 1):
         tool = {"type": "tool_use", "id": call_id, "name": "f", "input": {}}
-        events = event("content_block_start", index=0, content_block=tool), event("content_block_stop", index=0)
+        events = (
+            event("content_block_start", index=0, content_block=tool),
+            event("content_block_stop", index=0),
+        )
         decoder.feed(b"".join(events), at - 1, at, at, at, at_rest=True)
 
     assert decoder.tools.ready_at_ns == {"a": 1, "b": 2}
@@ -405,7 +411,10 @@ def test_tools_of_messages_may_share_an_index_one_behind_the_other():
 )
 def test_calls_are_separate_with_or_without_ids(calls, count):
     pieces = [
-        {**{key: call[key] for key in ("index", "id") if key in call}, "function": {"name": call.get("name"), "arguments": "{"}}
+        {
+            **{key: call[key] for key in ("index", "id") if key in call},
+            "function": {"name": call.get("name"), "arguments": "{"},
+        }
         for call in calls
     ]
     decoder = fed(*(deltas(tool_calls=[piece]) for piece in pieces))

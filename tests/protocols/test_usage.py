@@ -144,8 +144,14 @@ def test_fields_that_nobody_knows_are_named():
 
 
 def test_qwen_counts_what_it_wrote_among_the_details():
-    details = {"cached_tokens": 5, "cache_creation": {"ephemeral_5m_input_tokens": 80}, "cache_creation_input_tokens": 80}
-    found = tokens("openai", {"prompt_tokens": 100, "prompt_tokens_details": {**details, "cache_type": "ephemeral"}})
+    details = {
+        "cached_tokens": 5,
+        "cache_creation": {"ephemeral_5m_input_tokens": 80},
+        "cache_creation_input_tokens": 80,
+    }
+    found = tokens(
+        "openai", {"prompt_tokens": 100, "prompt_tokens_details": {**details, "cache_type": "ephemeral"}}
+    )
 
     assert found["input_tokens"] == 15
     assert found["cache_creation_input_tokens"] == found["cache_creation_5m_input_tokens"] == 80
@@ -153,6 +159,8 @@ def test_qwen_counts_what_it_wrote_among_the_details():
 
 def test_a_count_among_the_details_that_nobody_knows_is_named():
     usage = Usage("openai")
-    usage.read({"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 1, "dream_tokens": 4, "note": "x"}})
+    usage.read(
+        {"prompt_tokens": 9, "prompt_tokens_details": {"cached_tokens": 1, "dream_tokens": 4, "note": "x"}}
+    )
 
     assert usage.unknown == {"usage.prompt_tokens_details.dream_tokens"}

@@ -293,7 +293,10 @@ def test_a_folder_that_is_not_there_and_commands_without_object_storage_say_so(a
     for command in (("runs",), ("worker", "--master", "127.0.0.1:1")):
         done = tailgauge(*command, "--out", f"s3://{BUCKET}/x", endpoint=at_server, folder=tmp_path)
         assert done.returncode == Exit.USAGE
-        assert "expected a folder: only run, checkup, calibrate and report write to object storage" in done.stderr
+        assert (
+            "expected a folder: only run, checkup, calibrate and report write to object storage"
+            in done.stderr
+        )
 
 
 def test_plain_locust_refuses_it_in_one_line(tmp_path, checkout):

@@ -417,7 +417,9 @@ def deliver(draft: Draft, protocol: str, seed: str) -> Stream:
         end = _cut(rng, parts)
         if head == UNTIL_CLOSE and _hides_its_usage(draft.events, end):
             end = len(body)
-    kind = draft.choose({b"text/event-stream": 30, b"text/plain; charset=utf-8": 1, b"application/json": 1, b"": 1})
+    kind = draft.choose(
+        {b"text/event-stream": 30, b"text/plain; charset=utf-8": 1, b"application/json": 1, b"": 1}
+    )
     if is_cut and head == UNTIL_CLOSE:
         kind = b"text/event-stream"  # what has come of a stream may be nothing
     typed_head = head.replace(b"text/event-stream", kind)

@@ -419,7 +419,11 @@ def _least_of_window(rows: pd.DataFrame, kind: str, window_s: float) -> Remainin
     least = int(np.argmin(remaining))
     left = float(remaining[least])
     return Remaining(
-        limit=float(limit[least]), window_s=window_s, least=left, low=max(0.0, left - slack), high=left + slack
+        limit=float(limit[least]),
+        window_s=window_s,
+        least=left,
+        low=max(0.0, left - slack),
+        high=left + slack,
     )
 
 

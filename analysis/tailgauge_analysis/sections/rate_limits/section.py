@@ -288,7 +288,9 @@ def _buckets(found: RateLimits) -> Table:
     whys = ((b.kind, one.why) for b in found.buckets for one in (b.rate, b.burst, b.growth))
     reasons = {f"{kind_name(kind)}: {why}" for kind, why in whys if why}
     further = tuple(_further_row(window, several=several) for window in found.further_windows)
-    return Table("Buckets", header, (*rows, *further), f"Unknown: {'; '.join(sorted(reasons))}." if reasons else "")
+    return Table(
+        "Buckets", header, (*rows, *further), f"Unknown: {'; '.join(sorted(reasons))}." if reasons else ""
+    )
 
 
 def _further_row(window: FurtherWindow, *, several: bool) -> tuple[str | Value, ...]:
