@@ -245,7 +245,7 @@ WITHOUT = {
         "retry_after",
     },  # shown where they become rows; a number
     "protocols/openai.py": {"_is_no_chunk"},  # the decoder shows it
-    "worker/attempt_row.py": {"_phases"},  # `_durations` shows the names
+    "worker/attempt_row.py": {"_of_redirect", "_phases"},  # shown there; `_durations` shows the names
     "protocols/anthropic.py": {"on_event"},  # the name of an event, compared
     "worker/attempts.py": {"_ended"},  # where a job is: goes into the next call only
     "protocols/event_ids.py": {"id_of"},  # goes into the next call only, if a header can carry it

@@ -127,7 +127,8 @@ def waited_for_a_slot() -> Any:
 @case
 def at_once() -> Any:
     """Calls one after the other: two answered, one that is large, one never answered; one more, and one cut."""
-    whole, cut = SSE + chunk(CAPTURED["openai"]) + END, SSE + chunk(CAPTURED["openai"])
+    whole = SSE + chunk(CAPTURED["openai"]) + END
+    cut = SSE + chunk(CAPTURED["openai"].partition(b"data: [DONE]")[0])
     answers = iter((whole, whole, whole, b"", whole, cut))
     server: Server
 
