@@ -244,7 +244,7 @@ WITHOUT = {
         "limit_headers",
         "retry_after",
     },  # shown where they become rows; a number
-    "protocols/openai.py": {"_is_no_chunk"},  # the decoder shows it
+    "protocols/decoder.py": {"named_error"},  # `fail` shows it
     "worker/attempt_row.py": {"_of_redirect", "_phases"},  # shown there; `_durations` shows the names
     "protocols/anthropic.py": {"on_event"},  # the name of an event, compared
     "worker/attempts.py": {"_ended"},  # where a job is: goes into the next call only

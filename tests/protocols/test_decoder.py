@@ -300,6 +300,23 @@ def test_an_error_in_an_answer_has_the_class_of_its_status(tree, expected):
         assert class_of_error(tree) == expected
 
 
+@pytest.mark.parametrize("module", [Anthropic, OpenAI])
+@pytest.mark.parametrize(
+    ("data", "error_class", "text"),
+    [
+        (b'[{"error": {"code": 429, "message": "slow"}}]', "rate_limited", "slow"),
+        (b' {"error": {"type": "overloaded_error", "message": "full"}}', "overloaded", "full"),
+        (b"upstream gone", None, "upstream gone"),
+    ],
+)
+def test_an_event_named_error_is_one_as_json_and_as_text(module, data, error_class, text):
+    decoder = StreamDecoder(module.on_event)
+    decoder.feed(b"event: error\ndata: " + data + b"\n\n", 0, 1, 1, 0, at_rest=True)
+
+    assert (decoder.error.error_class, decoder.error.text) == (error_class, text)
+    assert decoder.first_event is not None
+
+
 # --- thinking between tags --------------------------------------------------------------------------------------
 
 TAGGED = {  # pieces -> number of the piece with the first thinking, and with the first text; the answer's text

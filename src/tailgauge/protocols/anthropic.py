@@ -149,8 +149,8 @@ class Anthropic(WireProtocol):
         if not data or data.startswith(_DONE):
             _on_no_event(decoder, data)
             return
-        if name == b"error" and not data.lstrip().startswith(b"{"):
-            decoder.fail("error", data.decode("utf-8", "replace"))
+        if name == b"error":
+            decoder.named_error(data)
             return
         event = tree_of(data)
         kind = event.get("type") or name.decode("ascii", "replace")
@@ -163,7 +163,7 @@ class Anthropic(WireProtocol):
         decoder.seen()
         if not name:
             decoder.tolerate(violations.NO_EVENT_NAME)
-        _on_landmark(decoder, "error" if name == b"error" else kind, event)
+        _on_landmark(decoder, kind, event)
 
     @staticmethod
     def on_whole(decoder: StreamDecoder, body: bytes) -> None:

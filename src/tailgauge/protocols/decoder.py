@@ -252,6 +252,17 @@ class StreamDecoder:
         kind, text = error_of(event)
         self._fail(kind, text, class_of_error(event))
 
+    def named_error(self, data: bytes) -> None:
+        """Note an error of the target's by the data of an event that is named so: JSON, or a plain text.
+
+        Raises ValueError for JSON that is broken.
+        """
+        self.seen()
+        if data.lstrip().startswith((b"{", b"[")):
+            self.error_event(tree_of(data))
+        else:
+            self.fail("error", data.decode("utf-8", "replace"))
+
     def fail(self, kind: str, text: str, status: int | None = None) -> None:
         """Note an error of the target's whose status is known, or its name alone; the first is kept."""
         kind = violations.quoted(shown(kind, MAX_KIND))
@@ -624,7 +635,7 @@ class ToolCalls:
 
     def __init__(self) -> None:
         self.open: dict[Any, str] = {}  # the call's id, where it has one
-        self.shares_index = False  # two calls have one index
+        self.shares_index = False  # two calls have had one index
         self._at_index: dict[Any, tuple[Any, Any]] = {}  # the key of the last call
         self.ready_at_ns: dict[str, int] = {}  # by id
         self.is_new = False  # the last piece began a call
@@ -640,7 +651,7 @@ class ToolCalls:
             self._at_index[index] = (index, call_id)
         elif has_name and not call_id and isinstance(last[1], int):
             # Without ids, a name begins a call: only its first piece has one.
-            self.shares_index = index is not None
+            self.shares_index |= index is not None
             self._at_index[index] = (index, last[1] + 1)
         return self._at_index[index]
 

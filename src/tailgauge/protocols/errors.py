@@ -124,11 +124,9 @@ def _inner(tree: Any) -> Any:
 
 def _error_in_text(message: Any) -> Any:
     """Return the error that a gateway has put as JSON into the message of its own, None without one."""
-    if (
-        not isinstance(message, str)
-        or len(message) > _MOST_TEXT
-        or not message.lstrip().startswith(("{", "["))
-    ):
+    if not isinstance(message, str) or len(message) > _MOST_TEXT:
+        return None
+    if not message.lstrip().startswith(("{", "[")):
         return None
     try:
         tree = _first_of_list(json.loads(message))

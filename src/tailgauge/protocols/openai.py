@@ -208,7 +208,7 @@ class OpenAI(WireProtocol):
         if _is_no_chunk(decoder, name, data):
             return
         chunk = tree_of(data)
-        if name == b"error" or _has_error(chunk):
+        if _has_error(chunk):
             decoder.error_event(chunk)
             return
         if decoder.model is None:
@@ -345,8 +345,8 @@ def _is_no_chunk(decoder: StreamDecoder, name: bytes, data: bytes) -> bool:
             decoder.tolerate(violations.DONE_BY_PREFIX)
         decoder.stop()
         return True
-    if name == b"error" and not data.lstrip().startswith(b"{"):
-        decoder.fail("error", data.decode("utf-8", "replace"))
+    if name == b"error":
+        decoder.named_error(data)
         return True
     return False
 
