@@ -12,7 +12,7 @@ from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
 from tailgauge.cli.main import cli
-from tailgauge.cli.options import Duration, Whole
+from tailgauge.cli.options import TOOLS, Duration, Whole
 from tailgauge.cli.run import settings_of
 from tailgauge.errors import UsageError
 from tailgauge.plan.resolve import Settings
@@ -199,3 +199,9 @@ def test_a_misspelt_command_or_option_is_answered_with_the_nearest(line: str, ne
 
     assert done.exit_code == 2
     assert near in done.output.partition("Did you mean")[2]
+
+
+def test_the_tools_of_a_report_are_those_that_have_formulas():
+    from tailgauge_analysis.metrics import definitions
+
+    assert tuple(definitions.TOOLS) == TOOLS

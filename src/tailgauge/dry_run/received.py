@@ -24,6 +24,8 @@ from tailgauge.worker.outcome import Outcome, outcome
 EVENT_STREAM = "text/event-stream"
 Pieces = Iterable[tuple[int, bytes]]  # when each piece arrived
 
+_BY_BYTES = InputBound()  # the simulated endpoint is not asked before
+
 
 @dataclass(slots=True, kw_only=True)
 class Response:
@@ -107,7 +109,7 @@ class Received:
     def fill(self, row: AttemptRow, result: Outcome) -> Chunks:
         """Complete the row of the ended call; returns the chunks."""
         call = self._call
-        most = InputBound().most(call, row.traffic, row.asked_model, self.decoder.usage.largest)
+        most = _BY_BYTES.most(call, row.traffic, row.asked_model, self.decoder.usage.largest)
         asked = Request(
             prompt_bytes=call.prompt.text_bytes,
             most_input_tokens=most,
