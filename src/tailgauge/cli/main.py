@@ -473,8 +473,8 @@ def calibrate(
 ) -> None:
     """Find the largest load that this machine measures.
 
-    The load at the built-in endpoint is doubled until the measurement is not VALID; then the gap is halved. Run
-    nothing else meanwhile; see `tailgauge docs calibration`.
+    Double the load at the built-in endpoint until the measurement is not VALID, then halve the gap. Run nothing else
+    meanwhile; see `tailgauge docs calibration`.
     """
     sets: list[str] = []
     if quick:
