@@ -159,7 +159,7 @@ def out_of_place(pair: Pair) -> list[str]:
         at, low, read_at = chunks.arrived[place], chunks.low[place], chunks.read_at[place]
         began_ns, ended_ns = pair.sent_at_ns[number]
         before = arrivals.get(number - 1, 0)
-        # The reader stamps a read behind it: its thread may be held up there while the socket is empty already.
+        # The reader stamps a read behind it: its thread may stall there while the socket is empty already.
         if not began_ns <= at <= min(read_at, ended_ns) or (low and not before <= low <= at):
             wrong.append(
                 f"chunk {place} of read {number}: {began_ns} <= {at} <= {read_at}, {ended_ns}; {before} <= {low}"
