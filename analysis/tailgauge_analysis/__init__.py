@@ -1,19 +1,19 @@
-"""Parquet in; tables, verdicts, figures and reports out. Never imports locust or gevent."""
+"""Parquet in; tables, verdicts, figures and reports out. Never imports locust or gevent.
+
+Everything public is listed in api.py, and imported from this package.
+"""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from tailgauge_analysis.runs import Percentile, Run, compare, list_runs, load
-
-__all__ = ["Percentile", "Run", "compare", "list_runs", "load"]
+    from tailgauge_analysis.api import *  # noqa: F403
 
 
 def __getattr__(name: str) -> Any:
-    """The Python API, loaded with pandas when it is asked for."""
-    if name not in __all__:
+    """Load a public name, with pandas, when it is first asked for."""
+    if name.startswith("_") or name == "api":  # "api": until the module below is loaded
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from tailgauge_analysis import runs
-
-    return getattr(runs, name)
+    return getattr(import_module("tailgauge_analysis.api"), name)

@@ -15,11 +15,21 @@ from pydantic import ConfigDict, Field, WithJsonSchema, with_config
 from tailgauge.errors import Exit
 from tailgauge.scenario.experiment import ExperimentKind
 from tailgauge.thresholds import DEGRADED, INVALID, VALID, WORST_FIRST
+from tailgauge_analysis import (
+    Measurement,
+    ObjectiveLine,
+    Picture,
+    Report,
+    Result,
+    Section,
+    Table,
+    Value,
+    figures,
+    plain_values,
+    plural,
+    sentence,
+)
 from tailgauge_analysis.text import section
-from tailgauge_analysis.text.formatting import figures, plural, sentence
-from tailgauge_analysis.text.picture import Picture
-from tailgauge_analysis.text.quantile import plain_values
-from tailgauge_analysis.text.section import Measurement, ObjectiveLine, Report, Result, Section, Table, Value
 
 SCHEMA_VERSION: Literal[1] = 1
 NOTHING = "no answer: every run was INVALID, or there was no time for one"

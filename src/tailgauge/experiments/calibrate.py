@@ -22,8 +22,8 @@ from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows import schema
 from tailgauge.scenario.model import Scenario
 from tailgauge.thresholds import INVALID, VALID, WORST_FIRST
-from tailgauge_analysis.text.formatting import figures, plural
-from tailgauge_analysis.text.section import (
+from tailgauge_analysis import (
+    CHECKS,
     FAIL,
     PASS,
     Column,
@@ -32,8 +32,9 @@ from tailgauge_analysis.text.section import (
     Result,
     Table,
     Value,
+    figures,
+    plural,
 )
-from tailgauge_analysis.verdict.checks import CHECKS
 
 ATTEMPTS = 2  # runs of a load, if the first is not VALID
 GROWTH = 2.0  # of the rate, until a load is not VALID

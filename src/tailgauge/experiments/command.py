@@ -41,8 +41,10 @@ from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import new_run_id
 from tailgauge.scenario.model import Guard
 from tailgauge.scenario.packaged import packaged
-from tailgauge_analysis.text.formatting import plural
-from tailgauge_analysis.text.section import Result
+from tailgauge_analysis import (
+    Result,
+    plural,
+)
 
 if TYPE_CHECKING:  # its libraries take a second to load
     from tailgauge_analysis.report.report import FinishedReport

@@ -23,12 +23,20 @@ from tailgauge.scenario.experiment import Experiment as Table
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.settings import CLOSED, TASKS
 from tailgauge.thresholds import INVALID
-from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.reading.frames import load
-from tailgauge_analysis.sections.findings import evidence_of
-from tailgauge_analysis.text.section import Measurement
-from tailgauge_analysis.verdict.checks import COMPARABLE
-from tailgauge_analysis.verdict.verdict import Check, reasons, worst
+from tailgauge_analysis import (
+    COMPARABLE,
+    Check,
+    Measurement,
+    Steady,
+    evidence_of,
+    reasons,
+)
+from tailgauge_analysis import (
+    load_frames as load,
+)
+from tailgauge_analysis import (
+    worst_verdict as worst,
+)
 
 RUN_S = 9.0  # of a real run beside its load: processes, connections, drain, report
 SEED_STEP = 7919  # between the seeds of two steps

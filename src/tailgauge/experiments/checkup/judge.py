@@ -22,14 +22,34 @@ import numpy as np
 from tailgauge.experiments.checkup.checks import CHECKS, GAINS, CheckSpec
 from tailgauge.experiments.course import RunReading
 from tailgauge.rows import schema
-from tailgauge_analysis.stats.binomial import beta_cdf
-from tailgauge_analysis.stats.bootstrap import SEED, blocks, draw, ratio
-from tailgauge_analysis.stats.proportions import Proportion, proportion
-from tailgauge_analysis.stats.quantiles import NORMAL_975, TOO_FEW, Floats, Mask, quantiles
-from tailgauge_analysis.stats.sign_flips import holm
-from tailgauge_analysis.text.cells import quantile_cell
-from tailgauge_analysis.text.formatting import ms, percentile, share
-from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
+from tailgauge_analysis import (
+    FAIL,
+    INCONCLUSIVE,
+    NORMAL_975,
+    PASS,
+    SEED,
+    TOO_FEW,
+    Floats,
+    Mask,
+    Proportion,
+    beta_cdf,
+    holm,
+    ms,
+    percentile,
+    proportion,
+    quantile_cell,
+    quantiles,
+    share,
+)
+from tailgauge_analysis import (
+    bootstrap_blocks as blocks,
+)
+from tailgauge_analysis import (
+    bootstrap_draw as draw,
+)
+from tailgauge_analysis import (
+    ratio_interval as ratio,
+)
 
 FEWEST = 10  # values of a sample
 REPS = 300

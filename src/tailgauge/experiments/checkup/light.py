@@ -28,14 +28,25 @@ from tailgauge.experiments.checkup.judge import NONE, REFUSED, Gain, Measured, P
 from tailgauge.experiments.course import RunReading
 from tailgauge.rows import schema
 from tailgauge.scenario.experiment import Checkup as Settings
-from tailgauge_analysis.metrics.metrics import BY_NAME
-from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
-from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.metrics.streams import coalescing, stalls
-from tailgauge_analysis.sections.latency_under_load.diagnosis import diagnosis
+from tailgauge_analysis import (
+    AT_ONCE,
+    BUFFERED,
+    BY_NAME,
+    FEW_EPISODES,
+    TOO_FEW,
+    Floats,
+    Mask,
+    Steady,
+    coalescing,
+    diagnosis,
+    ms,
+    n_min,
+    quantiles,
+    share,
+    share_range,
+    stalls,
+)
 from tailgauge_analysis.stats import quantile_regression
-from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Floats, Mask, n_min, quantiles
-from tailgauge_analysis.text.formatting import ms, share, share_range
 
 UNKNOWN = Gain(0.5, 0.0, 1.0)
 SLOW = ((3.0, 0.05), (5.0, 0.01))  # times the usual, and the share that may take longer: p95 and p99

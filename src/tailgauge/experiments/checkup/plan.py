@@ -30,7 +30,9 @@ from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.schema import JOIN, TURNAROUND
 from tailgauge.scenario.experiment import Checkup as Settings
 from tailgauge.scenario.packaged import packaged
-from tailgauge_analysis.stats.quantiles import Floats
+from tailgauge_analysis import (
+    Floats,
+)
 
 SKIP = "experiment.checkup.skip"
 QUICK_MINUTES = 3.0

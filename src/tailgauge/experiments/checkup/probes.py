@@ -37,20 +37,38 @@ from tailgauge.experiments.checkup.judge import Gain, Measured, Medians, ProbeCh
 from tailgauge.experiments.checkup.light import known
 from tailgauge.experiments.course import RunReading
 from tailgauge.rows import schema
-from tailgauge_analysis.reading.dedup import CALL
-from tailgauge_analysis.reading.frames import Frames, ended_as
+from tailgauge_analysis import (
+    CALL,
+    NO_READS,
+    NORMAL_975,
+    RELATIVE,
+    SEED,
+    CacheSettings,
+    Floats,
+    Frames,
+    Json,
+    Legs,
+    Mask,
+    count,
+    counted,
+    early_s,
+    ended_as,
+    fixed_hit,
+    has_retry_after,
+    legs,
+    ms,
+    number,
+    proportion,
+    share,
+    sliding_hit,
+)
+from tailgauge_analysis import (
+    cache_calls as calls,
+)
+from tailgauge_analysis import (
+    cache_settings as settings,
+)
 from tailgauge_analysis.sections.cache import misses
-from tailgauge_analysis.sections.cache.calls import CacheSettings, calls, settings
-from tailgauge_analysis.sections.cache.cost import RELATIVE
-from tailgauge_analysis.sections.cache.shares import fixed_hit, sliding_hit
-from tailgauge_analysis.sections.fan_out.legs import Legs, legs
-from tailgauge_analysis.sections.rate_limits.retries import early_s, has_retry_after
-from tailgauge_analysis.stats.bootstrap import SEED
-from tailgauge_analysis.stats.proportions import counted, proportion
-from tailgauge_analysis.stats.quantiles import NORMAL_975, Floats, Mask
-from tailgauge_analysis.text.formatting import count, ms, share
-from tailgauge_analysis.text.json_values import Json, number
-from tailgauge_analysis.verdict.cold_cache import SHARE as NO_READS
 
 PRICES = ("read", "write_5m", "write_1h", "output")
 READ, WRITE, WRITE_HOUR, OUTPUT = (float(RELATIVE[name]) for name in PRICES)

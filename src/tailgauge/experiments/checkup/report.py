@@ -10,10 +10,20 @@ from dataclasses import dataclass
 
 from tailgauge.experiments.answer import Answer
 from tailgauge.experiments.checkup.judge import ALPHA, JudgedCheck, Measured, ProbeCheck, findings, judged
-from tailgauge_analysis.comparing.comparison import p_text
+from tailgauge_analysis import (
+    FAIL,
+    INCONCLUSIVE,
+    PASS,
+    ObjectiveLine,
+    Result,
+    Section,
+    Table,
+    p_text,
+    plural,
+    sentence,
+    share,
+)
 from tailgauge_analysis.text import section
-from tailgauge_analysis.text.formatting import plural, sentence, share
-from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS, ObjectiveLine, Result, Section, Table
 
 OUTCOMES = {PASS: "ok", FAIL: "problem", INCONCLUSIVE: "inconclusive"}
 CHECKS_NOTE = (

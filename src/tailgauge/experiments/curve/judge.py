@@ -21,11 +21,20 @@ from tailgauge.experiments.curve.measure import LoadResult, described
 from tailgauge.experiments.headroom import limits
 from tailgauge.experiments.headroom.judge import Rate, is_limited
 from tailgauge.scenario.experiment import Curve as Settings
-from tailgauge_analysis.curves.curve import RATE, UNKNOWN, Ends, Objective
+from tailgauge_analysis import (
+    FAIL,
+    INCONCLUSIVE,
+    PASS,
+    RATE,
+    UNKNOWN,
+    Ends,
+    Floats,
+    Proportion,
+)
+from tailgauge_analysis import (
+    CurveObjective as Objective,
+)
 from tailgauge_analysis.metrics import slo
-from tailgauge_analysis.stats.proportions import Proportion
-from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
 
 REFUSALS, BACKLOG = "refusals", "backlog"
 WIDEST, USUAL_SLOPE, FLATTEST = 0.1, 14.0, 10.0  # distance of the spots of a round, as a logarithm

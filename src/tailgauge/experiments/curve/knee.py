@@ -22,7 +22,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from tailgauge.experiments.headroom.judge import Rate
-from tailgauge_analysis.stats.quantiles import NORMAL_975, Floats
+from tailgauge_analysis import (
+    NORMAL_975,
+    Floats,
+)
 
 PLACES = 800  # of the grid
 NEAR = 0.3  # of the logarithm of the load: how fast a run counts for less

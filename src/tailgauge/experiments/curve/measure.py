@@ -11,16 +11,44 @@ import numpy as np
 from tailgauge.experiments.course import RunReading
 from tailgauge.experiments.headroom import measure
 from tailgauge.experiments.headroom.judge import RateResult
-from tailgauge_analysis.comparing.block import answered, work
-from tailgauge_analysis.curves.curve import UNKNOWN, CurvePoint, Ends, Objective, Outcome, Quantile
+from tailgauge_analysis import (
+    FAIL,
+    INCONCLUSIVE,
+    OFFERED,
+    PASS,
+    UNKNOWN,
+    Criterion,
+    CurvePoint,
+    Ends,
+    Proportion,
+    percentile,
+)
+from tailgauge_analysis import (
+    CurveObjective as Objective,
+)
+from tailgauge_analysis import (
+    CurveOutcome as Outcome,
+)
+from tailgauge_analysis import (
+    CurveQuantile as Quantile,
+)
+from tailgauge_analysis import (
+    block_answered as answered,
+)
+from tailgauge_analysis import (
+    block_work as work,
+)
+from tailgauge_analysis import (
+    latency_row as row,
+)
+from tailgauge_analysis import (
+    quantile_values as quantile,
+)
+from tailgauge_analysis import (
+    worst_outcome as worst,
+)
 from tailgauge_analysis.metrics import slo
-from tailgauge_analysis.metrics.latency import OFFERED, row
-from tailgauge_analysis.metrics.slo import Criterion
 from tailgauge_analysis.stats import quantiles
-from tailgauge_analysis.stats.proportions import Proportion
-from tailgauge_analysis.text.formatting import percentile
-from tailgauge_analysis.text.quantile import quantile
-from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS, worst
 
 SHOWN = ("ttft", "e2e", "tpot")
 PS = (0.5, 0.9, 0.95, 0.99)

@@ -23,9 +23,11 @@ from tailgauge.experiments.headroom.judge import is_limited
 from tailgauge.experiments.headroom.plan import of_queue, planned_gaps
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.schedule.settings import CLOSED, TASKS
-from tailgauge_analysis.curves.curve import RATE
-from tailgauge_analysis.text.section import FAIL
-from tailgauge_analysis.verdict.checks import CHECKS
+from tailgauge_analysis import (
+    CHECKS,
+    FAIL,
+    RATE,
+)
 
 SHORTEST_S = 12.0  # of a run
 # Runs that the minutes would have time for, if all were as long as those of a search, or at the knee.

@@ -12,10 +12,31 @@ from tailgauge.experiments.answer import NONE, NOTHING, Answer, answered, betwee
 from tailgauge.experiments.course import Base
 from tailgauge.experiments.curve.judge import BACKLOG, REFUSALS, Judge, Knee
 from tailgauge.experiments.curve.measure import LoadResult
-from tailgauge_analysis.curves.curve import FILES_NOTE, Curve, CurvePoint, Ends, files
-from tailgauge_analysis.curves.pictures import objectives, pictures
-from tailgauge_analysis.text.formatting import figures, ms, share
-from tailgauge_analysis.text.section import INCONCLUSIVE, Cell, Column, ObjectiveLine, Result, Table, Value
+from tailgauge_analysis import (
+    FILES_NOTE,
+    INCONCLUSIVE,
+    Cell,
+    Column,
+    Curve,
+    CurvePoint,
+    Ends,
+    ObjectiveLine,
+    Result,
+    Table,
+    Value,
+    figures,
+    ms,
+    share,
+)
+from tailgauge_analysis import (
+    curve_files as files,
+)
+from tailgauge_analysis import (
+    curve_objectives as objectives,
+)
+from tailgauge_analysis import (
+    curve_pictures as pictures,
+)
 
 NO_SLO = "no objective on a latency in [slo], so there is no load up to which it holds; add one, as --slo 'ttft p95 < 800ms'"
 UNEQUAL = 1.02  # times the shortest answers: more is other work

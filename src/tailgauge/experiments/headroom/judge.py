@@ -21,11 +21,19 @@ from itertools import chain, groupby
 from operator import attrgetter
 
 from tailgauge.scenario.experiment import Headroom as Settings
-from tailgauge_analysis.sections.rate_limits.buckets import Bucket
-from tailgauge_analysis.sections.rate_limits.costs import Costs
-from tailgauge_analysis.stats.proportions import Proportion, counted
-from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS, worst
+from tailgauge_analysis import (
+    FAIL,
+    INCONCLUSIVE,
+    PASS,
+    Bucket,
+    Costs,
+    Floats,
+    Proportion,
+    counted,
+)
+from tailgauge_analysis import (
+    worst_outcome as worst,
+)
 
 Trace = tuple[str, str, bool]  # kind of limit, how it counts, with the cache or without
 

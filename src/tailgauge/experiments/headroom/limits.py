@@ -27,9 +27,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from tailgauge.experiments.headroom.judge import Rate, RateResult, Runs
-from tailgauge_analysis.sections.rate_limits.buckets import DECISIONS, Estimate
-from tailgauge_analysis.stats.bootstrap import SEED
-from tailgauge_analysis.stats.quantiles import Floats
+from tailgauge_analysis import (
+    DECISIONS,
+    SEED,
+    Estimate,
+    Floats,
+)
 
 CAPACITY, OBJECTIVES = "capacity", "objectives"
 FEWEST = 5  # 429s by which a limit is taken to bind

@@ -17,15 +17,32 @@ import pandas as pd
 from tailgauge.experiments.course import RunReading
 from tailgauge.experiments.headroom.judge import Charges, Met, Rate, RateResult, Trace
 from tailgauge.rows import schema
+from tailgauge_analysis import (
+    BACKLOG,
+    FEWEST_FOR_GROWTH,
+    INPUT,
+    KINDS,
+    OUTPUT,
+    REQUESTS,
+    TOKENS,
+    Costs,
+    Floats,
+    Frames,
+    Work,
+    counted,
+    countings,
+    ended_as,
+    known_buckets,
+    offered_load,
+    proportion,
+)
+from tailgauge_analysis import (
+    refusal_kinds as kinds,
+)
+from tailgauge_analysis import (
+    refused_attempts as refused,
+)
 from tailgauge_analysis.metrics import slo
-from tailgauge_analysis.metrics.stability import BACKLOG, FEWEST_FOR_GROWTH, Work
-from tailgauge_analysis.reading.frames import Frames, ended_as
-from tailgauge_analysis.reading.rate_limit_headers import INPUT, KINDS, OUTPUT, REQUESTS, TOKENS
-from tailgauge_analysis.sections.rate_limits.buckets import known_buckets, offered_load
-from tailgauge_analysis.sections.rate_limits.costs import Costs, countings
-from tailgauge_analysis.sections.rate_limits.refusals import kinds, refused
-from tailgauge_analysis.stats.proportions import counted, proportion
-from tailgauge_analysis.stats.quantiles import Floats
 
 LEFT = 0.1  # of the arrivals: more left waiting is more than the target can do
 WRITTEN, READ = ["input_tokens", "cache_creation_input_tokens"], "cache_read_input_tokens"

@@ -29,8 +29,10 @@ from tailgauge.scenario.model import Limits
 from tailgauge.scenario.objective import LATENCY
 from tailgauge.schedule.schedule import arrival_times, plan
 from tailgauge.schedule.settings import TRACE, Arrival
-from tailgauge_analysis.text.section import FAIL
-from tailgauge_analysis.verdict.checks import CHECKS
+from tailgauge_analysis import (
+    CHECKS,
+    FAIL,
+)
 
 STEPS, STEPS_FREE = 14, 7  # that `minutes` should have time for, and without limits
 BUSY_S = 6.0  # that a run may take beside its load more than planned

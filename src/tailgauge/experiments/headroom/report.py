@@ -15,13 +15,30 @@ from tailgauge.experiments.headroom import limits, search
 from tailgauge.experiments.headroom.judge import JudgedRate, Rate, RateResult, Runs, Tried
 from tailgauge.experiments.headroom.limits import CAPACITY, OBJECTIVES, Bound, Bounds, Limit, at_least, lowest
 from tailgauge.scenario.experiment import Headroom as Settings
-from tailgauge_analysis.sections.rate_limits.costs import Costs
-from tailgauge_analysis.sections.rate_limits.section import kind_name
-from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth, growth
-from tailgauge_analysis.text.cells import share_cell
-from tailgauge_analysis.text.formatting import figures, listed, share
-from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
-from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS, Cell, Result, Table, Value, worst
+from tailgauge_analysis import (
+    FAIL,
+    INCONCLUSIVE,
+    MOST_FACTOR,
+    PASS,
+    Cell,
+    Costs,
+    Growth,
+    Mark,
+    Picture,
+    PlotCurve,
+    Result,
+    Table,
+    Value,
+    figures,
+    growth,
+    kind_name,
+    listed,
+    share,
+    share_cell,
+)
+from tailgauge_analysis import (
+    worst_outcome as worst,
+)
 
 NO_HEADER = "no answer without a 429: no header of the target names a limit"
 RATES = (

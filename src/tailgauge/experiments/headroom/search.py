@@ -16,7 +16,11 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
 from tailgauge.experiments.headroom.judge import Rate, Tried
-from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
+from tailgauge_analysis import (
+    FAIL,
+    INCONCLUSIVE,
+    PASS,
+)
 
 PER_MINUTE = 2.0  # providers refuse faster growth
 SLACK = 1.2  # times the precision: so much wider an interval is narrow enough

@@ -19,9 +19,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from tailgauge_analysis.stats.bootstrap import SEED, weighted_quantiles
-from tailgauge_analysis.stats.quantiles import CONFIDENCE, NORMAL_975, Floats, Ints
-from tailgauge_analysis.text.quantile import FOR_FIGURES
+from tailgauge_analysis import (
+    CONFIDENCE,
+    FOR_FIGURES,
+    NORMAL_975,
+    SEED,
+    Floats,
+    Ints,
+    weighted_quantiles,
+)
 
 REPS = 1000
 FEWEST = 2  # pairs that vary at all

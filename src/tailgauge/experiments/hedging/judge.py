@@ -33,12 +33,18 @@ import numpy as np
 from tailgauge.experiments.hedging import contrast
 from tailgauge.experiments.hedging.contrast import Contrast
 from tailgauge.scenario.experiment import Delay
-from tailgauge_analysis.comparing.design import STABLE, Growing
-from tailgauge_analysis.stats.bootstrap import SEED
-from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats, n_min, rank
-from tailgauge_analysis.stats.sign_flips import holm
-from tailgauge_analysis.text.quantile import FOR_FIGURES
-from tailgauge_analysis.text.section import INCONCLUSIVE
+from tailgauge_analysis import (
+    CONFIDENCE,
+    FOR_FIGURES,
+    INCONCLUSIVE,
+    SEED,
+    STABLE,
+    Floats,
+    Growing,
+    holm,
+    n_min,
+    rank,
+)
 
 OFF, ON = "hedging_off", "hedging_on"  # traffic tables of the variants
 HELPS, HURTS = "helps", "hurts"

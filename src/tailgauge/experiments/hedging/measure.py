@@ -16,22 +16,27 @@ import pandas as pd
 from tailgauge.experiments.course import RunReading
 from tailgauge.experiments.hedging.judge import OFF, ON, CopyStats, LoadResult
 from tailgauge.rows import schema
+from tailgauge_analysis import (
+    BLOCK_E2E,
+    BY_NAME,
+    Floats,
+    Frames,
+    Json,
+    Steady,
+    ended_as,
+    offered_ms,
+    proportion,
+    stays_s,
+    tariff,
+    unequal_work,
+)
+from tailgauge_analysis import (
+    block_work as work,
+)
 from tailgauge_analysis.comparing import alternating
-from tailgauge_analysis.comparing.block import work
-from tailgauge_analysis.comparing.design import BLOCK_E2E
-from tailgauge_analysis.comparing.effects import unequal_work
 from tailgauge_analysis.metrics import slo
-from tailgauge_analysis.metrics.latency import offered_ms
-from tailgauge_analysis.metrics.metrics import BY_NAME
-from tailgauge_analysis.metrics.stability import stays_s
-from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.reading.frames import Frames, ended_as
-from tailgauge_analysis.sections.cache.cost import tariff
 from tailgauge_analysis.sections.hedging import copies as hedge_copies
 from tailgauge_analysis.sections.hedging import waste
-from tailgauge_analysis.stats.proportions import proportion
-from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.verdict import cold_cache
 
 THIRD = 1 / 3

@@ -29,8 +29,10 @@ from tailgauge.scenario.experiment import ADAPTIVE, Delay
 from tailgauge.scenario.experiment import Experiment as Table
 from tailgauge.scenario.experiment import Headroom as Search
 from tailgauge.schedule.settings import TRACE
-from tailgauge_analysis.comparing.design import BLOCK_E2E
-from tailgauge_analysis.text.formatting import figures
+from tailgauge_analysis import (
+    BLOCK_E2E,
+    figures,
+)
 
 BUSY_S = 6.0  # that a run may take beside its load more than planned
 SHORTEST_S, LONGEST_S = 2.0, 240.0  # of a block

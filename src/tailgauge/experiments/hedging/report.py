@@ -16,11 +16,25 @@ from tailgauge.experiments.answer import NONE, Answer, answered
 from tailgauge.experiments.hedging import judge
 from tailgauge.experiments.hedging.contrast import MOST, Contrast, per_cent
 from tailgauge.experiments.hedging.judge import HELPS, HURTS, ComparedLoad, CrossoverLoad, HedgingResult
-from tailgauge_analysis.comparing.design import STABLE
-from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.text.formatting import figures, ms_or_failed, percentile, share
-from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
-from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS, Cell, Column, Result, Table, Value
+from tailgauge_analysis import (
+    FAIL,
+    INCONCLUSIVE,
+    PASS,
+    STABLE,
+    Cell,
+    Column,
+    Floats,
+    Mark,
+    Picture,
+    PlotCurve,
+    Result,
+    Table,
+    Value,
+    figures,
+    ms_or_failed,
+    percentile,
+    share,
+)
 
 DETECTED = 2.8  # standard errors: 5% two-sided, 80% power
 NOTHING = "no answer: every run was INVALID, had too few requests, or there was no time for one"

@@ -16,16 +16,30 @@ import pandas as pd
 from tailgauge.experiments.course import RunReading
 from tailgauge.rows import schema
 from tailgauge.thresholds import FEWEST_PAIRS
-from tailgauge_analysis.metrics.latency import OFFERED, waits
-from tailgauge_analysis.metrics.metrics import BY_NAME
-from tailgauge_analysis.metrics.slo import criteria, decide
-from tailgauge_analysis.sections.cache.cost import no_price, spent, tariff, with_usage
-from tailgauge_analysis.stats.bootstrap import ratio
-from tailgauge_analysis.stats.quantiles import Quantile
-from tailgauge_analysis.stats.sign_flips import Flips, flips
-from tailgauge_analysis.stats.survival import Waits
-from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
+from tailgauge_analysis import (
+    BY_NAME,
+    FAIL,
+    INCONCLUSIVE,
+    OFFERED,
+    PASS,
+    Flips,
+    Json,
+    Quantile,
+    Waits,
+    criteria,
+    flips,
+    no_price,
+    spent,
+    tariff,
+    waits,
+    with_usage,
+)
+from tailgauge_analysis import (
+    decide_objective as decide,
+)
+from tailgauge_analysis import (
+    ratio_interval as ratio,
+)
 
 PS = (0.5, 0.95, 0.99)
 

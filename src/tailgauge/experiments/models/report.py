@@ -14,9 +14,25 @@ import numpy as np
 
 from tailgauge.experiments.answer import NONE, NOTHING, Answer, answered, estimate
 from tailgauge.experiments.models.judge import PS, ModelResult, cheapest
-from tailgauge_analysis.text.cells import quantile_cell, with_interval
-from tailgauge_analysis.text.formatting import figures, listed, ms, ms_or_failed, percentile, plural, share
-from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS, Cell, Column, Result, Table, Value
+from tailgauge_analysis import (
+    FAIL,
+    INCONCLUSIVE,
+    PASS,
+    Cell,
+    Column,
+    Result,
+    Table,
+    Value,
+    figures,
+    listed,
+    ms,
+    ms_or_failed,
+    percentile,
+    plural,
+    quantile_cell,
+    share,
+    with_interval,
+)
 
 NOTE = (
     "One row per model; all got the same traffic, in blocks in random order. p50 to p99: end to end since scheduled, failures "

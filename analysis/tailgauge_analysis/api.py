@@ -1,0 +1,252 @@
+"""The public API: what notebooks, experiments and the report take from the analysis."""
+
+from tailgauge_analysis.comparing.block import answered as block_answered
+from tailgauge_analysis.comparing.block import work as block_work
+from tailgauge_analysis.comparing.comparison import p_text
+from tailgauge_analysis.comparing.design import BLOCK_E2E, STABLE, Growing
+from tailgauge_analysis.comparing.effects import unequal_work
+from tailgauge_analysis.curves.curve import FILES_NOTE, RATE, UNKNOWN, Curve, CurvePoint, Ends
+from tailgauge_analysis.curves.curve import Objective as CurveObjective
+from tailgauge_analysis.curves.curve import Outcome as CurveOutcome
+from tailgauge_analysis.curves.curve import Quantile as CurveQuantile
+from tailgauge_analysis.curves.curve import files as curve_files
+from tailgauge_analysis.curves.pictures import objectives as curve_objectives
+from tailgauge_analysis.curves.pictures import pictures as curve_pictures
+from tailgauge_analysis.metrics.latency import OFFERED, offered_ms, waits
+from tailgauge_analysis.metrics.latency import row as latency_row
+from tailgauge_analysis.metrics.metrics import BY_NAME
+from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
+from tailgauge_analysis.metrics.slo import Criterion, criteria
+from tailgauge_analysis.metrics.slo import decide as decide_objective
+from tailgauge_analysis.metrics.stability import BACKLOG, FEWEST_FOR_GROWTH, Work, stays_s
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.metrics.streams import coalescing, stalls
+from tailgauge_analysis.reading.dedup import CALL
+from tailgauge_analysis.reading.frames import Frames, ended_as
+from tailgauge_analysis.reading.frames import load as load_frames
+from tailgauge_analysis.reading.rate_limit_headers import INPUT, KINDS, OUTPUT, REQUESTS, TOKENS
+from tailgauge_analysis.runs import Percentile, Run, compare, list_runs, load
+from tailgauge_analysis.sections.cache.calls import CacheSettings
+from tailgauge_analysis.sections.cache.calls import calls as cache_calls
+from tailgauge_analysis.sections.cache.calls import settings as cache_settings
+from tailgauge_analysis.sections.cache.cost import RELATIVE, no_price, spent, tariff, with_usage
+from tailgauge_analysis.sections.cache.shares import fixed_hit, sliding_hit
+from tailgauge_analysis.sections.fan_out.legs import Legs, legs
+from tailgauge_analysis.sections.findings import evidence_of
+from tailgauge_analysis.sections.latency_under_load.diagnosis import diagnosis
+from tailgauge_analysis.sections.rate_limits.buckets import (
+    DECISIONS,
+    Bucket,
+    Estimate,
+    known_buckets,
+    offered_load,
+)
+from tailgauge_analysis.sections.rate_limits.costs import Costs, countings
+from tailgauge_analysis.sections.rate_limits.refusals import kinds as refusal_kinds
+from tailgauge_analysis.sections.rate_limits.refusals import refused as refused_attempts
+from tailgauge_analysis.sections.rate_limits.retries import early_s, has_retry_after
+from tailgauge_analysis.sections.rate_limits.section import kind_name
+from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth, growth
+from tailgauge_analysis.stats.binomial import beta_cdf
+from tailgauge_analysis.stats.bootstrap import SEED, weighted_quantiles
+from tailgauge_analysis.stats.bootstrap import blocks as bootstrap_blocks
+from tailgauge_analysis.stats.bootstrap import draw as bootstrap_draw
+from tailgauge_analysis.stats.bootstrap import ratio as ratio_interval
+from tailgauge_analysis.stats.proportions import Proportion, counted, proportion
+from tailgauge_analysis.stats.quantiles import (
+    CONFIDENCE,
+    FEW_EPISODES,
+    NORMAL_975,
+    TOO_FEW,
+    Floats,
+    Ints,
+    Mask,
+    Quantile,
+    n_min,
+    quantiles,
+    rank,
+)
+from tailgauge_analysis.stats.sign_flips import Flips, flips, holm
+from tailgauge_analysis.stats.survival import Waits
+from tailgauge_analysis.text.cells import quantile_cell, share_cell, with_interval
+from tailgauge_analysis.text.formatting import (
+    count,
+    figures,
+    listed,
+    ms,
+    ms_or_failed,
+    percentile,
+    plural,
+    sentence,
+    share,
+    share_range,
+)
+from tailgauge_analysis.text.json_values import Json, number
+from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
+from tailgauge_analysis.text.quantile import FOR_FIGURES, plain_values
+from tailgauge_analysis.text.quantile import quantile as quantile_values
+from tailgauge_analysis.text.section import (
+    FAIL,
+    INCONCLUSIVE,
+    PASS,
+    Cell,
+    Column,
+    Measurement,
+    ObjectiveLine,
+    Report,
+    Result,
+    Section,
+    Table,
+    Value,
+)
+from tailgauge_analysis.text.section import worst as worst_outcome
+from tailgauge_analysis.verdict.checks import CHECKS, COMPARABLE
+from tailgauge_analysis.verdict.cold_cache import SHARE as NO_READS
+from tailgauge_analysis.verdict.verdict import Check, reasons
+from tailgauge_analysis.verdict.verdict import worst as worst_verdict
+
+__all__ = [
+    "AT_ONCE",
+    "BACKLOG",
+    "BLOCK_E2E",
+    "BUFFERED",
+    "BY_NAME",
+    "CALL",
+    "CHECKS",
+    "COMPARABLE",
+    "CONFIDENCE",
+    "DECISIONS",
+    "FAIL",
+    "FEWEST_FOR_GROWTH",
+    "FEW_EPISODES",
+    "FILES_NOTE",
+    "FOR_FIGURES",
+    "INCONCLUSIVE",
+    "INPUT",
+    "KINDS",
+    "MOST_FACTOR",
+    "NORMAL_975",
+    "NO_READS",
+    "OFFERED",
+    "OUTPUT",
+    "PASS",
+    "RATE",
+    "RELATIVE",
+    "REQUESTS",
+    "SEED",
+    "STABLE",
+    "TOKENS",
+    "TOO_FEW",
+    "UNKNOWN",
+    "Bucket",
+    "CacheSettings",
+    "Cell",
+    "Check",
+    "Column",
+    "Costs",
+    "Criterion",
+    "Curve",
+    "CurveObjective",
+    "CurveOutcome",
+    "CurvePoint",
+    "CurveQuantile",
+    "Ends",
+    "Estimate",
+    "Flips",
+    "Floats",
+    "Frames",
+    "Growing",
+    "Growth",
+    "Ints",
+    "Json",
+    "Legs",
+    "Mark",
+    "Mask",
+    "Measurement",
+    "ObjectiveLine",
+    "Percentile",
+    "Picture",
+    "PlotCurve",
+    "Proportion",
+    "Quantile",
+    "Report",
+    "Result",
+    "Run",
+    "Section",
+    "Steady",
+    "Table",
+    "Value",
+    "Waits",
+    "Work",
+    "beta_cdf",
+    "block_answered",
+    "block_work",
+    "bootstrap_blocks",
+    "bootstrap_draw",
+    "cache_calls",
+    "cache_settings",
+    "coalescing",
+    "compare",
+    "count",
+    "counted",
+    "countings",
+    "criteria",
+    "curve_files",
+    "curve_objectives",
+    "curve_pictures",
+    "decide_objective",
+    "diagnosis",
+    "early_s",
+    "ended_as",
+    "evidence_of",
+    "figures",
+    "fixed_hit",
+    "flips",
+    "growth",
+    "has_retry_after",
+    "holm",
+    "kind_name",
+    "known_buckets",
+    "latency_row",
+    "legs",
+    "list_runs",
+    "listed",
+    "load",
+    "load_frames",
+    "ms",
+    "ms_or_failed",
+    "n_min",
+    "no_price",
+    "number",
+    "offered_load",
+    "offered_ms",
+    "p_text",
+    "percentile",
+    "plain_values",
+    "plural",
+    "proportion",
+    "quantile_cell",
+    "quantile_values",
+    "quantiles",
+    "rank",
+    "ratio_interval",
+    "reasons",
+    "refusal_kinds",
+    "refused_attempts",
+    "sentence",
+    "share",
+    "share_cell",
+    "share_range",
+    "sliding_hit",
+    "spent",
+    "stalls",
+    "stays_s",
+    "tariff",
+    "unequal_work",
+    "waits",
+    "weighted_quantiles",
+    "with_interval",
+    "with_usage",
+    "worst_outcome",
+    "worst_verdict",
+]
