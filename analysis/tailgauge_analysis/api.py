@@ -14,12 +14,11 @@ from tailgauge_analysis.curves.pictures import objectives as curve_objectives
 from tailgauge_analysis.curves.pictures import pictures as curve_pictures
 from tailgauge_analysis.metrics.latency import OFFERED, offered_ms, waits
 from tailgauge_analysis.metrics.latency import row as latency_row
-from tailgauge_analysis.metrics.metrics import BY_NAME
+from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK
 from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
-from tailgauge_analysis.metrics.slo import Criterion, criteria
+from tailgauge_analysis.metrics.slo import Criterion, criteria, unknown_pace
 from tailgauge_analysis.metrics.slo import decide as decide_objective
 from tailgauge_analysis.metrics.slo import good_of as good_requests
-from tailgauge_analysis.metrics.slo import unknown_pace
 from tailgauge_analysis.metrics.stability import BACKLOG, FEWEST_FOR_GROWTH, Work, stays_s
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.streams import coalescing, stalls
@@ -115,6 +114,7 @@ __all__ = [
     "BY_NAME",
     "CALL",
     "CHECKS",
+    "CHUNK",
     "COMPARABLE",
     "CONFIDENCE",
     "DECISIONS",
