@@ -62,7 +62,6 @@ class Load:
     """The runs at one load, at least one."""
 
     runs: tuple[LoadRun, ...]
-    emptied = False
 
     @property
     def load(self) -> float:

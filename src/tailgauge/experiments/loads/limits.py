@@ -97,8 +97,6 @@ def _bound(limit: Limit, runs: Runs, planned: Planned, refused: float) -> Iterat
 
 def hides(run: LoadRun, found: Sequence[Bound], requests_per_arrival: float) -> bool:
     """Return whether a bucket that was full at first may carry more in this run than it does in the long run."""
-    if run.emptied:
-        return False
     for limit in (bound.limit for bound in found if bound.limit is not None):
         charges = run.charges.cached.get(limit.kind)
         if charges is None or not len(charges):

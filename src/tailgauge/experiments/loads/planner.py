@@ -40,9 +40,6 @@ FILLED = 15.0  # times the bound of an objective: a queue that began empty waits
 DRAIN_S = 5.0
 MOST_IN_FLIGHT = 8_000  # of a worker, where the scenario does not say
 GAPS = 40_000  # arrivals for the long-run estimate
-BURST = 2.0  # times the load, at the beginning of a run that is to confirm a failure
-MARGIN = 1.1  # times what the bucket holds
-QUEUE_S, LONGEST_BURST_S = 5.0, 90.0  # of the burst, if no bucket is known and at most
 ROUNDS = 60
 UNUSABLE = "the search ended at {}, where no run was valid: their reports name the causes"
 SPENT = "experiment.minutes: {:g} minutes left no time for more runs"
@@ -135,9 +132,7 @@ class SeriesPlanner(Planner):
             wanted = [load for load in self.search(series) for _ in range(load.times)]
             Random(self._scenario.seed + self._number).shuffle(wanted)
             lengths = self._lengths(series, wanted)
-            fitting = [
-                self._step(load, length, series) for load, length in zip(wanted, lengths, strict=False)
-            ]
+            fitting = [self._step(load, length) for load, length in zip(wanted, lengths, strict=False)]
             self.is_spent = len(fitting) < len(wanted)
             count = len(self._kept)
             if fitting:
@@ -213,7 +208,7 @@ class SeriesPlanner(Planner):
         """Return the seconds in which enough arrive."""
         return FEWEST / load
 
-    def _step(self, attempt: NextLoad, length_s: float, series: Series) -> Step:
+    def _step(self, attempt: NextLoad, length_s: float) -> Step:
         load = attempt.load
         warmup_s = max(
             WARMUP * length_s,
@@ -221,21 +216,9 @@ class SeriesPlanner(Planner):
             min(self._fills_s, MOST_WARMUP * length_s),
         )
         overrides = self.overrides_at(load)
-        name = self.name_of(load)
-        if attempt.emptied:
-            burst_s = _emptying_s(series.by)
-            warmup_s = burst_s
-            length_s = max(length_s, 2 * burst_s)
-            share = burst_s / length_s
-            points = [[0.0, BURST], [share, BURST], [share, 1.0], [1.0, 1.0]]
-            overrides += [
-                ("arrival.rate_per_s", load * (1 + (BURST - 1) * share)),
-                ("arrival.shape", {"kind": "piecewise", "points": points}),
-            ]
-            name += ", after a burst that empties the bucket"
         overrides += of_queue(self._scenario.limits, self.waiting(load, length_s), warmup_s)
         rest_s = self.rest() if self._kept else 0.0
-        return Step(name, tuple(overrides), length_s, self.seed(), rest_s, attempt)
+        return Step(self.name_of(load), tuple(overrides), length_s, self.seed(), rest_s, attempt)
 
     def waiting(self, load: float, length_s: float) -> float:
         """Return the requests that may all come to wait in a run."""
@@ -261,14 +244,6 @@ def _narrowed(rows: Series, bound: Bound, lowest: JudgedLoad | None, highest: Ju
         low = min(low, high)
     is_binding = low is not None and low <= bound.per_s.value <= high
     return replace(rows, low=low, high=high, by=bound if is_binding else None)
-
-
-def _emptying_s(bound: Bound | None) -> float:
-    """Return the seconds in which a burst empties the bucket."""
-    if bound is None or bound.limit is None:
-        return QUEUE_S
-    limit = bound.limit
-    return min(LONGEST_BURST_S, MARGIN * limit.burst.high / limit.rate.value + 1.0)
 
 
 def of_queue(given: Limits, requests: float, warmup_s: float) -> list[tuple[str, Any]]:
