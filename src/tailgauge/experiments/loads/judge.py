@@ -45,6 +45,16 @@ class JudgedLoad:
     unseen_per_s: float
 
     @property
+    def least(self) -> float:
+        """Return the load that holds for certain if this one does: as planned or as it arrived."""
+        return min(self.load, self.arrived)
+
+    @property
+    def most(self) -> float:
+        """Return the load that fails for certain if this one does."""
+        return max(self.load, self.arrived)
+
+    @property
     def refused(self) -> Proportion:
         """Return the share of refused attempts."""
         return self.shares[0].missed
@@ -116,10 +126,12 @@ def _judged(runs: Runs, above: Sequence[Shares], below: Sequence[Shares], *, is_
 
 
 def _backlog(runs: Runs, unseen_per_s: float) -> str:
-    """Return FAIL of a clear growth in most runs, INCONCLUSIVE of a smaller one, or where it could not be judged."""
+    """Return FAIL of a clear growth in most runs, INCONCLUSIVE of a smaller one, or where nothing else shows that it holds."""
     growing = [run for run in runs if run.growing]
     if len(growing) * 2 <= len(runs):
-        is_judged = any(run.growth_per_s is not None for run in runs)
+        is_judged = (
+            is_limited(runs) or runs[0].objectives or any(run.growth_per_s is not None for run in runs)
+        )
         return PASS if is_judged else INCONCLUSIVE
     growth = [run.growth_per_s for run in runs if run.growth_per_s is not None]
     is_clear = not growth or sum(growth) / len(growth) > CLEAR * unseen_per_s

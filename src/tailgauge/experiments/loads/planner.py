@@ -159,8 +159,8 @@ class SeriesPlanner(Planner):
         rows = Series(
             loads=loads,
             bounds=found,
-            low=None if lowest is None else lowest.arrived,
-            high=None if highest is None else highest.arrived,
+            low=None if lowest is None else lowest.least,
+            high=None if highest is None else highest.most,
         )
         bound = limits.known(found)
         return rows if bound is None else _narrowed(rows, bound, lowest, highest)
@@ -234,7 +234,7 @@ def _narrowed(rows: Series, bound: Bound, lowest: JudgedLoad | None, highest: Ju
     if (
         lowest is not None and bound.limit is None and not lowest.objectives
     ):  # an objective would show a backlog
-        low = max(0.0, lowest.arrived - lowest.unseen_per_s)
+        low = max(0.0, lowest.least - lowest.unseen_per_s)
     if (low or 0.0) > bound.per_s.high or limits.fails_below(bound, highest):
         return replace(rows, contradicted=bound)
     high = min(math.inf if rows.high is None else rows.high, bound.per_s.high)

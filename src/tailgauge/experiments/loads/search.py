@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 from tailgauge.experiments.loads.run import Interval
 from tailgauge_analysis import FAIL, INCONCLUSIVE, PASS
 
+BESIDE = 1.005  # ratio of a load to one that was run
 PER_MINUTE = 2.0  # providers refuse faster growth
 SAME = 1e-6  # relative difference of loads that are the same
 
@@ -122,8 +123,14 @@ class Search:
         else:
             wanted = [middle] if high / low > self.narrow else []
         taken = {load.load for load in tried}
-        loads = {self._rounded(load) for load in wanted}
-        return [NextLoad(load) for load in sorted(loads - taken)]
+        fresh = []
+        for load in map(self._rounded, wanted):
+            while load in taken and not self.whole:
+                load = self._rounded(load * BESIDE)
+            if load not in taken:
+                taken.add(load)
+                fresh.append(NextLoad(load))
+        return fresh
 
     def _confirmed(self, tried: Sequence[TriedLoad]) -> list[NextLoad]:
         """Repeat the ends and what is inconclusive between them."""
