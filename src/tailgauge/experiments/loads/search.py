@@ -124,7 +124,8 @@ class Search:
             wanted = [middle] if high / low > self.narrow else []
         taken = {load.load for load in tried}
         fresh = []
-        for load in map(self._rounded, wanted):
+        for middle in wanted:
+            load = self._rounded(middle)
             while load in taken and not self.whole:
                 load = self._rounded(load * BESIDE)
             if load not in taken:
