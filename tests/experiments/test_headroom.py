@@ -218,4 +218,4 @@ def test_an_objective_may_be_what_is_met_first(tmp_path):
     assert answer.facts["binding"] == "objectives"
     assert TODAY < answer.facts["low_per_s"] < answer.facts["high_per_s"] < 12.24  # what it answers a second
     assert answer.result.details[0].endswith("an objective of [slo] binds first")
-    assert "within [slo]" in answer.sections[0].tables[0].header
+    assert "beyond [slo]" in answer.sections[0].tables[0].header

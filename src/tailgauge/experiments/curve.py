@@ -94,6 +94,7 @@ class CurvePlanner(SeriesPlanner):
         super().__init__(base, refused=settings.refused, precision=NARROW - 1, rest_s=settings.rest_s)
         self._settings = settings
         self._wanted_s = settings.step_s
+        self._points = settings.points
         arrival = base.scenario.arrival
         self._is_open = settings.by == RATE
         if self._is_open and arrival.process == CLOSED:

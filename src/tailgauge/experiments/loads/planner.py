@@ -101,7 +101,8 @@ class SeriesPlanner(Planner):
         # The simulated endpoint resets with every run, and needs no rest.
         self._rest_s = 0.0 if base.scenario.target.url == SIMULATED else rest_s
         self._all_s = base.table.minutes * 60
-        self._wanted_s: float | None = None
+        self._wanted_s: float | None = None  # seconds of a run
+        self._points = 0  # fewest runs
         self._planned = Planned(np.empty(0))
         bounds_ms = [row.bound for row in base.scenario.slo.values() if row.figure.unit == LATENCY]
         self._fills_s = FILLED * max(bounds_ms, default=0.0) / 1000
@@ -192,8 +193,8 @@ class SeriesPlanner(Planner):
         elif length_s is None:
             usual_s = min(LONGEST_S, max(SHORTEST_S, self._all_s / REFINES))
             length_s = self._long_enough(slowest, usual_s)
-            fitting = max(1, int(left_s // (length_s + beside_s)))
-            length_s = max(length_s, min(left_s / fitting - beside_s, LONGER * length_s))
+            fitting = max(1, int(left_s // (length_s + beside_s)), self._points - len(self.runs))
+            length_s = max(SHORTEST_S, min(left_s / fitting - beside_s, LONGER * length_s))
         count = int((left_s + 0.01) // (length_s + beside_s))
         if not count and left_s >= SHORTEST_S + beside_s and self._wanted_s is None:
             return [left_s - beside_s]
