@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tailgauge import quantile_sketch
-from tailgauge.master.objectives import StopRules
+from tailgauge.master.stop_rules import StopRules
 from tailgauge.scenario.model import parse
 
 SLO = {"metric": "complete", "min": 0.1}

@@ -28,10 +28,11 @@ from tailgauge.master.embedded_endpoint import fetch_server_log, start_endpoint
 from tailgauge.master.engine_metrics import EngineMetrics
 from tailgauge.master.leases import Leases
 from tailgauge.master.looks import KNOWN, InterimLooks
-from tailgauge.master.objectives import LiveObjectives, StopRules
+from tailgauge.master.objectives import LiveObjectives
 from tailgauge.master.part_receiver import PartReceiver
+from tailgauge.master.stop_rules import StopRules
 from tailgauge.master.workers import RunWorker, RunWorkers, drain_workers, pace, request_ids
-from tailgauge.plan.objectives import looks
+from tailgauge.plan.looks import looks
 from tailgauge.plan.preflight import USABLE, Learnt, prefixes, preflight_calls
 from tailgauge.plan.resolve import Settings
 from tailgauge.plan.spend_limit import Amount

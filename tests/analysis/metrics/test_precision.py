@@ -7,7 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tailgauge_analysis.metrics.slo import half_width, is_known, looked, precision_text
+from tailgauge_analysis.objectives.precision import half_width, is_known, looked, precision_text
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Quantile, at_level
 

@@ -24,7 +24,9 @@ from tailgauge_analysis import (
     Json,
     Steady,
     ended_as,
+    good_requests,
     offered_ms,
+    on_latency,
     proportion,
     stays_s,
     tariff,
@@ -34,7 +36,6 @@ from tailgauge_analysis import (
     block_work as work,
 )
 from tailgauge_analysis.comparing import alternating
-from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.sections.hedging import copies as hedge_copies
 from tailgauge_analysis.sections.hedging import waste
 from tailgauge_analysis.verdict import cold_cache
@@ -83,8 +84,8 @@ def _p99_s(ms: Floats, block_s: float) -> float:
 
 def _bad(scenario: Mapping[str, object], stage: Steady, ours: Bools) -> Floats | None:
     """1.0 of each request that failed or missed an objective of [slo]; None if none is about the tested requests."""
-    wanted = [one for one in slo.on_latency(dict(scenario)) if one.of(stage.requests)[ours].any()]
-    return (~slo.good_of(wanted, stage)).astype(np.float64) if wanted else None
+    wanted = [one for one in on_latency(dict(scenario)) if one.of(stage.requests)[ours].any()]
+    return (~good_requests(wanted, stage)).astype(np.float64) if wanted else None
 
 
 def _copies(frames: Frames, steady: Steady) -> CopyStats:
