@@ -373,8 +373,7 @@ class Run:
 
     def _protect_target(self) -> None:
         """Stop if a rule of the scenario says so: nothing more is sent."""
-        counters = [worker.counters for worker in self.workers if worker.counters]
-        why = self._stop_rules.broken(self._passed_ns() / 1e9, counters)
+        why = self._stop_rules.broken(self._progress())
         if why is not None and self.state == "running":
             self.stopped = f"{self._at()}: {why}"
             self.notes.append(f"stopped {self.stopped}")
@@ -541,9 +540,12 @@ class Run:
 
     def snapshot(self) -> progress.Progress:
         """The run up to now, for the live display."""
-        found = self.workers.progress(self._passed_ns() / 1e9, self.scenario.stages.duration_s)
+        found = self._progress()
         found.objectives = self._objectives.judge(found.passed_s, found.traffic)
         return found
+
+    def _progress(self) -> progress.Progress:
+        return self.workers.progress(self._passed_ns() / 1e9, self.scenario.stages.duration_s)
 
 
 def lead_ns(workers: Sequence[RunWorker]) -> int:
