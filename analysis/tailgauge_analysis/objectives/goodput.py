@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics.latency import offered_waits
@@ -60,16 +59,14 @@ def unknown_pace(wanted: Sequence[Criterion], steady: Steady) -> str:
 
 
 def _by_traffic(wanted: Sequence[Criterion], good: Mask, steady: Steady) -> tuple[FeatureGoodput, ...]:
-    codes, names = pd.factorize(steady.requests["traffic"], sort=True)
-    if len(names) < 2:
+    places = steady.requests.groupby("traffic", observed=True).indices
+    if len(places) < 2:
         return ()
     judged = [criterion.of(steady.requests) for criterion in wanted]
-    tables = []
-    for code, name in enumerate(names):
-        mask = codes == code
-        objectives = sum(bool((mask & of_objective).any()) for of_objective in judged)
-        tables.append(FeatureGoodput(str(name), objectives, proportion(good[mask])))
-    return tuple(tables)
+    return tuple(
+        FeatureGoodput(str(name), sum(bool(mask[rows].any()) for mask in judged), proportion(good[rows]))
+        for name, rows in sorted(places.items())
+    )
 
 
 def good_requests(wanted: Sequence[Criterion], steady: Steady) -> Mask:

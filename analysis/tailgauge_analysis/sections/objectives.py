@@ -36,7 +36,7 @@ from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import Floats, Mask
 from tailgauge_analysis.text.formatting import count, plain, share, share_range
 from tailgauge_analysis.text.json_values import table
-from tailgauge_analysis.text.section import Column, ObjectiveLine, Section, Table, Value
+from tailgauge_analysis.text.section import Cell, ObjectiveLine, Section, Table, Value
 
 
 def objectives(frames: Frames, stage: Steady, throughput: Throughput) -> list[ObjectiveResult]:
@@ -192,7 +192,9 @@ def section(results: Sequence[ObjectiveResult], goodput: Goodput | None) -> Sect
     tables = [Table("", ("objective", "figure", "n", "n_eff"), rows, prose=(1,))]
     reported = [each.line for each in results if not each.gate]
     if reported:
-        tables.append(Table.of("Reported objectives", reported, REPORTED_COLUMNS, REPORTED, prose=(4,)))
+        header = ("objective", "measured", "bound", "outcome", "why")
+        cells = tuple(map(_cells, reported))
+        tables.append(Table("Reported objectives", header, cells, REPORTED, prose=(4,)))
     if goodput and goodput.by_traffic:
         tables.append(_by_traffic(goodput))
     return Section(
@@ -205,13 +207,9 @@ def section(results: Sequence[ObjectiveResult], goodput: Goodput | None) -> Sect
     )
 
 
-REPORTED_COLUMNS: tuple[Column[ObjectiveLine], ...] = (
-    ("objective", lambda line: line.name),
-    ("measured", lambda line: Value(line.value, line.interval)),
-    ("bound", lambda line: line.bound),
-    ("outcome", lambda line: Value(line.outcome, outcome=line.outcome)),
-    ("why", lambda line: line.why),
-)
+def _cells(line: ObjectiveLine) -> tuple[Cell, ...]:
+    outcome = Value(line.outcome, outcome=line.outcome)
+    return line.name, Value(line.value, line.interval), line.bound, outcome, line.why
 
 
 def _by_traffic(goodput: Goodput) -> Table:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from tailgauge import quantile_sketch
 from tailgauge.channel.traffic_counters import Key, TrafficCounters, combined, difference
-from tailgauge.rows import schema
-from tailgauge.scenario.figures import ATTEMPTS, MOST, PER_S, Figure
+from tailgauge.scenario.figures import ATTEMPTS, BY_NAME, MOST, PER_S, Figure
 from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.objective import Objective
 from tailgauge.thresholds import fewest_for
@@ -65,29 +64,29 @@ class LiveObjectives:
 
 def _judge(objective: Objective, steady: Mapping[Key, TrafficCounters], seconds: float) -> LiveObjective:
     counters = combined(now for (name, _), now in steady.items() if objective.traffic in {None, name})
-    state = IN_REPORT
-    value = None
-    is_counted = objective.tag is None
-    sketch = objective.figure.sketch if is_counted else ""
-    if sketch:
-        state, value = _latency(objective, counters)
-    elif is_counted:
-        state, value = _ratio(objective, counters, seconds)
+    figure = objective.figure
+    measured: Measured = (IN_REPORT, None)
+    if objective.tag is None:  # tags are not counted apart
+        measured = _latency(objective, counters) if figure.sketch else _ratio(objective, counters, seconds)
+    state, value = measured
     shown = ""
     if value is not None:
-        shown = "no answer" if value == math.inf else objective.figure.text(float(f"{value:.3g}"))
+        shown = "no answer" if value == math.inf else figure.text(float(f"{value:.3g}"))
     return LiveObjective(
         label=objective.label,
         bound_text=objective.bound_text,
         state=state,
         value=shown,
         bound=objective.bound,
-        sketch=sketch,
+        sketch="" if objective.tag else figure.sketch,
     )
 
 
-def _latency(objective: Objective, counters: TrafficCounters) -> tuple[str, float | None]:
-    """State and quantile; a request without an answer has no pace, but is slower than any bound on a wait."""
+Measured = tuple[str, float | None]  # state, and the figure in its unit
+
+
+def _latency(objective: Objective, counters: TrafficCounters) -> Measured:
+    """A request without an answer has no pace, but is slower than any bound on a wait."""
     bins = {"ttft": counters.ttft, "tpot": counters.tpot, "e2e": counters.e2e}[objective.figure.sketch]
     failed = 0 if bins is counters.tpot else _failed(counters)
     p = objective.quantile
@@ -96,13 +95,12 @@ def _latency(objective: Objective, counters: TrafficCounters) -> tuple[str, floa
     if n < fewest_for(p):
         return TOO_FEW, None
     slow = sum(count for key, count in bins.items() if quantile_sketch.middle(key) > objective.bound)
-    is_met = slow + failed <= objective.allowed * n + 1e-9
     value = quantile_sketch.quantile(bins, p * n / answers) if p * n <= answers else math.inf
-    return MET if is_met else MISSED, value
+    return MET if slow + failed <= objective.allowed * n + 1e-9 else MISSED, value
 
 
-def _ratio(objective: Objective, counters: TrafficCounters, seconds: float) -> tuple[str, float | None]:
-    """State and value of a share or a rate."""
+def _ratio(objective: Objective, counters: TrafficCounters, seconds: float) -> Measured:
+    """A share, or a rate."""
     figure = objective.figure
     if figure.ended:
         count, total = _share(figure, counters)
@@ -117,23 +115,19 @@ def _ratio(objective: Objective, counters: TrafficCounters, seconds: float) -> t
     return MET if is_met else MISSED, value
 
 
-def _share(figure: Figure, counters: TrafficCounters) -> tuple[int, int]:
+def _share(figure: Figure, counters: TrafficCounters) -> tuple[float, float]:
     ends = counters.attempts if figure.counted == ATTEMPTS else counters.requests
     total = sum(ends.values())
     counted = sum(ends.get(ended, 0) for ended in figure.ended)
     return total - counted if figure.others else counted, total
 
 
-def _failed(counters: TrafficCounters) -> int:
-    return sum(count for ended, count in counters.requests.items() if ended not in schema.NOT_FAILED)
-
-
-def _completed(counters: TrafficCounters) -> int:
-    return sum(counters.requests.get(ended, 0) for ended in schema.COMPLETE)
+def _failed(counters: TrafficCounters) -> float:
+    return _share(BY_NAME["error_rate"], counters)[0]
 
 
 _AMOUNTS: dict[str, Callable[[TrafficCounters, float], tuple[float, float]]] = {
     "cache_hit": lambda counters, _: (counters.cached_tokens, counters.input_tokens),
-    "requests_per_s": lambda counters, seconds: (_completed(counters), seconds),
+    "requests_per_s": lambda counters, seconds: (_share(BY_NAME["complete"], counters)[0], seconds),
     "output_tokens_per_s": lambda counters, seconds: (counters.output_tokens, seconds),
 }

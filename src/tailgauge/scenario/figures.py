@@ -142,9 +142,7 @@ FIGURES = (
     latency("tpot", sketch="tpot"),
     latency("tpot_c"),
     latency("chunk_gap", "chunk gaps"),
-    latency("chunk_gap_worst"),
-    latency("join_sched"),
-    latency("turnaround"),
+    *map(latency, ("chunk_gap_worst", "join_sched", "turnaround")),
     share("answered", LEAST, frozenset({schema.OK}), "requests whose answer is whole (ok), of all offered"),
     share(
         "complete", LEAST, schema.COMPLETE, "requests with a complete answer (ok or cut), of all offered"

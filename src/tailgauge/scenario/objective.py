@@ -125,11 +125,9 @@ class Objective(Table):
         """Independent values with which it can pass at all, none of them beyond its bound; None of a rate."""
         if self.figure.unit == LATENCY:
             return fewest(self.quantile)
-        if self.figure.fewest is not None:
-            return self.figure.fewest
-        if self.figure.unit != SHARE or self.bound in {0.0, 1.0}:
-            return None
-        return fewest(1 - self.allowed, 0.975)
+        if self.figure.unit == SHARE and self.figure.fewest is None and 0 < self.allowed < 1:
+            return fewest(1 - self.allowed, 0.975)
+        return self.figure.fewest
 
 
 def _add(name: Any) -> None:

@@ -1,7 +1,5 @@
 """An objective with `gate = false` is shown with its outcome; neither the result nor the exit code depends on it."""
 
-from xml.etree import ElementTree
-
 import pytest
 
 SLOW = {"metric": "ttft", "quantile": 0.5, "max_ms": 200.0, "gate": False}
@@ -25,8 +23,7 @@ def test_its_outcome_is_shown_beside_the_objectives(made):
     assert " 200 ms | FAIL |" in report.markdown.read_text()
     assert "Reported objectives" in report.html.read_text()
     assert "ttft p50 300 ms > 200 ms (95% CI" in " ".join(report.summary.split())
-    cases = ElementTree.parse(report.junit).iter("testcase")
-    assert "ttft p50" not in {case.get("name") for case in cases}
+    assert "ttft p50" not in report.junit.read_text()
 
 
 def test_it_replaces_no_default_and_judges_no_good_request(made):
