@@ -74,27 +74,46 @@ def _judged(f: Findings, lines: tuple[ObjectiveLine, ...]) -> Result:
             text += f", {percent(cut)} of the complete answers were cut"
         return Result(PASS, text, lines)
     deciding = [line for line in lines if line.outcome == outcome]
-    line = next((one for name in (STOPPED, COMPLETE) for one in deciding if one.name == name), deciding[0])
-    lines = (line, *(one for one in lines if one is not line))
-    details: tuple[str, ...] = ()
-    advice = ""
-    if outcome == INCONCLUSIVE:
-        details, advice = ((line.why,) if line.value else ()), _longer(f, line)
-    if outcome == FAIL and any(one.name in {STOPPED, COMPLETE, BACKLOG} for one in deciding):
-        details, advice = (*_stop(f), *_causes(f)), find_limit(f)
-    text, part = statement(line, cut), next((one for one in lines if one.name == COMPLETE), None)
-    if line.name == BACKLOG and part is not None and part.outcome == INCONCLUSIVE:
-        text = f"only {part.value} completed, and {text}"
-    cause = _cause_of_failure(f, line, cut) if outcome != PASS else None
+    decisive = _most_decisive(deciding)
+    lines = (decisive, *(line for line in lines if line is not decisive))
+    text = statement(decisive, cut)
+    if outcome == PASS:
+        return Result(PASS, text, lines)
+    cause = _cause_of_failure(f, decisive, cut)
     if cause is not None and cause.sentence:
         text = f"{cause.sentence}: {text}"
-    if cause is not None and outcome == FAIL:
-        advice = cause.advice
-        details = details or tuple(_causes(f))
-        details += tuple(statement(other) for other in deciding if other.name == BACKLOG)
-    elif outcome == FAIL and not advice:
-        advice = _advice_of(f, line)
-    return Result(outcome, text, lines, details, advice)
+    if outcome == INCONCLUSIVE:
+        why = (decisive.why,) if decisive.value else ()
+        return Result(INCONCLUSIVE, text, lines, why, _longer(f, decisive))
+    details, advice = _consequences(f, deciding, decisive, cause)
+    partly = [line for line in lines if line.name == COMPLETE and line.outcome == INCONCLUSIVE]
+    if decisive.name == BACKLOG and partly:
+        text = f"only {partly[0].value} completed, and {text}"
+    return Result(FAIL, text, lines, details, advice)
+
+
+def _most_decisive(lines: list[ObjectiveLine]) -> ObjectiveLine:
+    """A stop, then complete answers, then the first of the scenario."""
+    for name in (STOPPED, COMPLETE):
+        for line in lines:
+            if line.name == name:
+                return line
+    return lines[0]
+
+
+def _consequences(
+    f: Findings, failed: list[ObjectiveLine], decisive: ObjectiveLine, cause: Cause | None
+) -> tuple[tuple[str, ...], str]:
+    """Details of a failed run, and the advice."""
+    details: tuple[str, ...] = ()
+    advice = ""
+    if {STOPPED, COMPLETE, BACKLOG}.intersection(line.name for line in failed):
+        details = (*_stop(f), *_causes(f))
+        advice = find_limit(f)
+    if cause is None:
+        return details, advice or _advice_of(f, decisive)
+    grows = tuple(statement(line) for line in failed if line.name == BACKLOG)
+    return (*(details or _causes(f)), *grows), cause.advice
 
 
 def _figure(line: ObjectiveLine) -> str:
