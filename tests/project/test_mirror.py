@@ -45,6 +45,7 @@ RUN_BY = {
     "analysis/comparing": "analysis/comparing/test_compare.py",
     "analysis/reading": "analysis/reading/test_frames.py",
     "analysis/metrics": "analysis/metrics/test_metrics.py",
+    "analysis/objectives": "analysis/objectives/test_outcome.py",
     "analysis/metrics/timeline": "analysis/report/test_figures.py",
     "analysis/report": "analysis/report/test_report.py",
     "analysis/report/picture": "experiments/test_conduct.py",
