@@ -36,7 +36,7 @@ TINY = 1e-12  # rounding of a share
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A figure with its 95% interval; `why`: what is missing where it has none; `of`: the share that it is."""
+    """A figure with its 95% interval; `why`: what is missing where it has none; `share`: the share that it is."""
 
     value: float | None = None
     low: float | None = None
@@ -44,7 +44,7 @@ class Measured:
     n: int = 0
     n_eff: int = 0
     why: str = ""
-    of: Proportion | None = None
+    share: Proportion | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -188,22 +188,21 @@ def decide_figure(objective: Objective, measured: Measured, seconds: float) -> t
     """The outcome of a bound on a figure with an interval, and why it is inconclusive."""
     if measured.value is None or measured.low is None or measured.high is None:
         return INCONCLUSIVE, measured.why or "nothing was measured"
-    of = measured.of
-    if (
-        of is not None
-        and of.mark == FEW_EPISODES
-        and _is_near(_bad(objective, measured.value), objective.allowed)
-    ):
-        return INCONCLUSIVE, f"they came in few episodes ({of.episodes}): run longer"
-    ends = (measured.low, measured.high, objective.bound)
-    low, high, bound = ends if objective.figure.sign == MOST else (-ends[1], -ends[0], -ends[2])
-    outcome = _compare(low, high, bound)
+    figure = objective.figure
+    bad = measured.value if figure.sign == MOST else 1 - measured.value
+    counted = measured.share
+    if counted is not None and counted.mark == FEW_EPISODES and _is_near(bad, objective.allowed):
+        return INCONCLUSIVE, f"they came in few episodes ({counted.episodes}): run longer"
+    if figure.sign == MOST:
+        outcome = _compare(measured.low, measured.high, objective.bound)
+    else:
+        outcome = _compare(-measured.high, -measured.low, -objective.bound)
     if outcome != INCONCLUSIVE:
         return outcome, ""
-    if of is not None:
-        more = _samples(_bad(objective, measured.value), objective.allowed, measured.n_eff, 0.975)
-    else:
+    if counted is None:
         more = _seconds(objective, measured, seconds)
+    else:
+        more = _samples(bad, objective.allowed, measured.n_eff, 0.975)
     return INCONCLUSIVE, f"the interval includes the bound: run longer{more}"
 
 
@@ -216,11 +215,6 @@ def _compare(low: float, high: float, allowed: float) -> str:
 
 def _is_near(value: float, bound: float) -> bool:
     return value / NEAR <= bound <= value * NEAR
-
-
-def _bad(objective: Objective, value: float) -> float:
-    """The share that should be small."""
-    return value if objective.figure.sign == MOST else 1 - value
 
 
 def _samples(bad: float, allowed: float, n_eff: int, confidence: float) -> str:

@@ -69,7 +69,7 @@ class Measure:
             return Measured(why="no request is of it")
         figure = criterion.objective.figure
         if figure.ended:
-            return _share(_ended(figure, part))
+            return _share_of(_ended(figure, part))
         return FIGURES[figure.name](self, criterion, part)
 
     def good(self, part: Steady) -> Mask | str:
@@ -80,7 +80,7 @@ class Measure:
     def goodput(self, _criterion: Criterion, part: Steady) -> Measured:
         """The share of the good requests."""
         good = self.good(part)
-        return Measured(why=good) if isinstance(good, str) else _share(good)
+        return Measured(why=good) if isinstance(good, str) else _share_of(good)
 
     def cache_hit(self, criterion: Criterion, _part: Steady) -> Measured:
         """The share of the input tokens that were read from the cache."""
@@ -97,7 +97,7 @@ class Measure:
             # All calls are alike; of one that is not, no more than so many may come.
             most = clopper_pearson(0, hit.n)[1]
             low, high = hit.value * (1 - most), hit.value + (1 - hit.value) * most
-        return Measured(hit.value, low, high, hit.n, hit.n, hit.why)
+        return Measured(hit.value, low, high, hit.n, hit.n, why=hit.why)
 
     def rate(self, criterion: Criterion, work: Work | None, why: str) -> Measured:
         """What was done per second; `why`: what is missing without it."""
@@ -105,7 +105,7 @@ class Measure:
             return Measured(why=why)
         rate = work.rate(self._ids(criterion))
         few = f"not enough events: {rate.n} of the 20 needed" if rate.low is None else ""
-        return Measured(rate.value, rate.low, rate.high, rate.n, rate.n, few)
+        return Measured(rate.value, rate.low, rate.high, rate.n, rate.n, why=few)
 
     def _ids(self, criterion: Criterion) -> np.ndarray | None:
         """Ids of the requests of the whole run that an objective is about; None of all."""
@@ -163,9 +163,9 @@ FIGURES: dict[str, Callable[[Measure, Criterion, Steady], Measured]] = {
 }
 
 
-def _share(seen: Mask) -> Measured:
-    of = proportion(seen)
-    return Measured(of.value, of.low, of.high, of.n, of.n_eff, of=of)
+def _share_of(seen: Mask) -> Measured:
+    found = proportion(seen)
+    return Measured(found.value, found.low, found.high, found.n, found.n_eff, share=found)
 
 
 def _ended(figure: Figure, part: Steady) -> Mask:
@@ -188,9 +188,9 @@ def section(results: Sequence[ObjectiveResult], goodput: Goodput | None) -> Sect
     """What the outcomes before the sections rest on, and the objectives that decide nothing; None without an objective."""
     if not results:
         return None
-    rows = tuple((each.label, each.title, count(each.n), count(each.n_eff)) for each in results)
+    rows = tuple((result.label, result.title, count(result.n), count(result.n_eff)) for result in results)
     tables = [Table("", ("objective", "figure", "n", "n_eff"), rows, prose=(1,))]
-    reported = [each.line for each in results if not each.gate]
+    reported = [result.line for result in results if not result.gate]
     if reported:
         header = ("objective", "measured", "bound", "outcome", "why")
         cells = tuple(map(_cells, reported))
@@ -215,11 +215,12 @@ def _cells(line: ObjectiveLine) -> tuple[Cell, ...]:
 def _by_traffic(goodput: Goodput) -> Table:
     header = ("traffic", "latency objectives", "offered", "good", "good, share of offered")
     rows = [
-        (plain(each.traffic, 80), count(each.objectives), *_good(each.good)) for each in goodput.by_traffic
+        (plain(part.traffic, 80), count(part.objectives), *_good(part.good)) for part in goodput.by_traffic
     ]
     rows.append(("all", "", *_good(goodput.good)))
     return Table("Goodput by traffic", header, tuple(rows))
 
 
-def _good(of: Proportion) -> tuple[str, str, Value]:
-    return count(of.n), count(of.k), Value(share(of.value), share_range(of.low, of.high), share=of.value)
+def _good(good: Proportion) -> tuple[str, str, Value]:
+    interval = share_range(good.low, good.high)
+    return count(good.n), count(good.k), Value(share(good.value), interval, share=good.value)

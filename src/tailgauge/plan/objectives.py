@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tailgauge.plan.looks import looks, needed
-from tailgauge.scenario.figures import LATENCY, LEAST, SHARE
+from tailgauge.scenario.figures import CHUNK_GAPS, LATENCY, LEAST, SHARE
 from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.objective import Objective, fewest
 from tailgauge.schedule.schedule import Schedule
@@ -94,7 +94,7 @@ class _Plan:
             if objective.traffic not in {None, name} or objective.tag not in tags:
                 is_counted &= np.asarray(self.schedule.traffic) != index
         values = np.asarray(self.schedule.turns, np.int64)
-        if objective.metric == "chunk_gap":
+        if objective.figure.counted == CHUNK_GAPS:
             values = values * np.maximum(np.asarray(self.schedule.output_tokens, np.int64) - 1, 0)
         return int(values[is_counted].sum())
 

@@ -14,7 +14,7 @@ from tailgauge.table import by_name
 
 LATENCY, SHARE, PER_S, COST = "ms", "share", "per second", "cost"
 MOST, LEAST = "<", ">"
-REQUESTS, ATTEMPTS = "requests", "attempts"
+REQUESTS, ATTEMPTS, CHUNK_GAPS = "requests", "attempts", "chunk gaps"
 FEWEST_RATIO = 20  # values, for the interval of a ratio
 _SUFFIXES = {LATENCY: " ms", SHARE: "%", PER_S: "/s", COST: ""}
 
@@ -141,7 +141,7 @@ FIGURES = (
     *LAST_CONTENT,
     latency("tpot", sketch="tpot"),
     latency("tpot_c"),
-    latency("chunk_gap", "chunk gaps"),
+    latency("chunk_gap", CHUNK_GAPS),
     *map(latency, ("chunk_gap_worst", "join_sched", "turnaround")),
     share("answered", LEAST, frozenset({schema.OK}), "requests whose answer is whole (ok), of all offered"),
     share(

@@ -252,7 +252,7 @@ def test_what_came_in_few_bursts_does_not_decide_a_bound_near_it():
     errors = np.zeros(4000, bool)
     errors[1000:1040] = True
     of = proportion(errors)
-    measured = Measured(of.value, of.low, of.high, of.n, of.n_eff, of=of)
+    measured = Measured(of.value, of.low, of.high, of.n, of.n_eff, share=of)
 
     assert decide_figure(Objective.model_validate("error_rate < 1.9%"), measured, 60.0)[0] == INCONCLUSIVE
     assert "in few episodes (1)" in decide_figure(Objective.model_validate("error_rate < 1.9%"), measured, 60.0)[1]
