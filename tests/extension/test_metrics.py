@@ -29,6 +29,8 @@ rate_per_s = 10.0
 duration_s = 20.0
 [traffic.chat]
 """
+
+
 @pytest.fixture
 def reported(scratch):
     """The folder of the report of a dry run on the copy."""
