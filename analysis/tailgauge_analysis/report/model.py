@@ -37,10 +37,10 @@ from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json, number, table, text
 from tailgauge_analysis.text.quantile import plain_values, quantile
 from tailgauge_analysis.text.section import Result
-from tailgauge_analysis.verdict import timestamps
-from tailgauge_analysis.verdict.client import BadSeconds
 from tailgauge_analysis.verdict.client_error import ClientError
-from tailgauge_analysis.verdict.conservation import Conservation, InFlight
+from tailgauge_analysis.verdict.clocks import clocks_json
+from tailgauge_analysis.verdict.conservation import Conservation
+from tailgauge_analysis.verdict.stalls import BadSeconds
 from tailgauge_analysis.verdict.timestamps import ServerLog
 from tailgauge_analysis.verdict.verdict import Reason
 
@@ -243,8 +243,6 @@ class Report(TypedDict):
     """failed attempts of rarer kinds"""
     client: list[Json]
     """health of each worker in the steady stage: mean and worst second of each column"""
-    in_flight: InFlight | None
-    """attempts in flight, live (counted by the workers) and by Little's law on the rows; null without health rows"""
     bad_seconds: BadSeconds
     """client stalls in the steady stage"""
     client_error: list[ClientError]
@@ -287,7 +285,7 @@ def contents(
             "status": findings.verdict,
             **{key: getattr(findings, key) for key in ("reasons", "explanations", "checks")},
         },
-        **{key: getattr(evidence, key) for key in ("conservation", "stability", "in_flight")},
+        **{key: getattr(evidence, key) for key in ("conservation", "stability")},
         "latency": [_latency(group, row) for group, rows in groups.items() for row in rows if row.n],
         "errors": findings.failures,
         "slo": findings.slos,
@@ -301,7 +299,7 @@ def contents(
         "client": evidence.workers,
         "bad_seconds": evidence.bad,
         "client_error": evidence.errors,
-        "clocks": timestamps.clocks_json(findings.clocks, findings.calls_between),
+        "clocks": clocks_json(findings.clocks, findings.calls_between),
         "problems": [{"kind": p.kind, "text": plain(p.text, 500)} for p in findings.frames.problems],
     }
     keys = Report.__annotations__

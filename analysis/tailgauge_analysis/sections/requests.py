@@ -24,7 +24,8 @@ from tailgauge_analysis.text.cells import share_cell
 from tailgauge_analysis.text.formatting import clock, count, plain, plural, share
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.section import Section, Table, Value
-from tailgauge_analysis.verdict.conservation import Conservation, due
+from tailgauge_analysis.verdict.conservation import Conservation
+from tailgauge_analysis.verdict.losses import due
 
 MOST_PROBLEMS = 20
 COMPUTED = (

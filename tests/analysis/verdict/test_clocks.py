@@ -16,15 +16,8 @@ from tailgauge_analysis.sections.latency_under_load.slopes import IN_FLIGHT, UNC
 from tailgauge_analysis.sections.rate_limits import section
 from tailgauge_analysis.sections.rate_limits.buckets import HeaderReadings, LevelSeries
 from tailgauge_analysis.sections.rate_limits.costs import Costs
-from tailgauge_analysis.verdict.conservation import in_flight
-from tailgauge_analysis.verdict.timestamps import (
-    Clocks,
-    calls_between,
-    clocks,
-    clocks_json,
-    clocks_sentence,
-    compare_server_log,
-)
+from tailgauge_analysis.verdict.clocks import Clocks, calls_between, clocks, clocks_json, clocks_sentence
+from tailgauge_analysis.verdict.timestamps import compare_server_log
 
 MS = 1_000_000
 S = 1_000_000_000
@@ -67,15 +60,6 @@ def test_a_clock_that_was_never_compared_is_named(write):
 
     assert found.unknown == (1,)
     assert "The clock offset of worker 1 is unknown" in clocks_sentence(found, 0.0)
-
-
-def test_in_flight_is_counted_within_one_worker_so_that_no_offset_is_between(write):
-    """Offsets wrong by seconds move both counts alike: this check needs no wider tolerance."""
-    folder = write(n=60, rate_per_s=20, ttft_ms=900.0)
-    right = in_flight(load([folder]))
-    entry(folder, 1, offset_ns=-5_000_000_000 + 3 * S)
-
-    assert in_flight(load([folder])) == right
 
 
 # --- which of two workers' calls came first -----------------------------------------------------------------------

@@ -16,7 +16,7 @@ from tailgauge_analysis.report.page import html
 from tailgauge_analysis.report.terminal import terminal
 from tailgauge_analysis.sections.findings import find
 from tailgauge_analysis.sections.result import exit_code, result
-from tailgauge_analysis.verdict import conservation as losses
+from tailgauge_analysis.verdict import losses
 from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.conservation import Conservation, conservation
 from tailgauge_analysis.verdict.verdict import Reason, reasons, worst
@@ -125,6 +125,7 @@ def test_what_such_a_worker_held_and_did_not_send_is_not_reached(lost):
         (worker_dir / table / "part-1-3.parquet").unlink()
     record = json.loads((worker_dir / "workers" / "1.json").read_text())
     record["rows"] |= {"requests": 60, "attempts": 60, "chunks": 120}
+    record["counts"] |= {"dispatched": 60, "not_reached": 20}
     (worker_dir / "workers" / "1.json").write_text(json.dumps(record))
     word, checks, found = judged(master_dir, worker_dir)
 
@@ -194,7 +195,7 @@ def test_a_silence_with_nothing_missing_and_a_late_joiner_are_explanations(whole
         "worker 1 was silent from 00:04 to 00:14 (10.2 s); none of its requests is missing",
         "worker 2 joined at 00:06 and got a share of the load from then on",
     ]
-    assert [losses.kept(one) for one in found.conservation.workers] == [
+    assert [losses.notes(one) for one in found.conservation.workers] == [
         [],
         ["silent from 00:04 to 00:14"],
         ["joined at 00:06"],
