@@ -34,12 +34,13 @@ from tailgauge_analysis.sections.latency_under_load import diagnosis, slopes
 from tailgauge_analysis.sections.rate_limits.section import rate_limits
 from tailgauge_analysis.stats.quantiles import at_level
 from tailgauge_analysis.text.formatting import plural
-from tailgauge_analysis.verdict import client_error, losses, timestamps
+from tailgauge_analysis.verdict import client_error, losses
 from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.clocks import calls_between, clocks
 from tailgauge_analysis.verdict.conservation import conservation
 from tailgauge_analysis.verdict.explanations import explanations
 from tailgauge_analysis.verdict.stalls import bad_seconds
+from tailgauge_analysis.verdict.timestamps import stamps
 from tailgauge_analysis.verdict.verdict import Evidence, reasons, worst
 from tailgauge_analysis.verdict.workers import workers
 
@@ -64,7 +65,6 @@ class Findings:
         self.explanations = [*lost, *explanations(frames, stage)]
         self.clocks = clocks(frames)
         self.calls_between = calls_between(frames, self.clocks)
-        self.server_log = timestamps.compare_server_log(frames)
         self.environment = environment(frames, stage, evidence.conservation.workers)
         self.latency = evidence.latency
         self.by_traffic = latency.by_traffic(of_target, self.latency)
@@ -127,7 +127,7 @@ def evidence_of(frames: Frames) -> Evidence:
         throughput=rates,
         stability=stability.stability(frames, of_target, rates),
         conservation=conservation(frames),
-        stamps=timestamps.Stamps(frames, of_target),
+        stamps=stamps(frames, of_target),
         workers=workers(frames, stage),
         bad=bad_seconds(frames, stage, thresholds.STALL_NS),
         latency=marked,

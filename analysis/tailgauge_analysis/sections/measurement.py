@@ -14,7 +14,6 @@ from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.client_error import ClientError
 from tailgauge_analysis.verdict.clocks import Clocks, clocks_sentence
 from tailgauge_analysis.verdict.stalls import BadSeconds
-from tailgauge_analysis.verdict.timestamps import ServerLog
 from tailgauge_analysis.verdict.verdict import Evidence, Reason
 from tailgauge_analysis.verdict.workers import Worker
 
@@ -48,19 +47,11 @@ def check_results(evidence: Evidence, reasons: Sequence[Reason]) -> list[CheckRe
     return results
 
 
-def section(
-    evidence: Evidence,
-    checks: Sequence[CheckResult],
-    log: ServerLog | None,
-    apart: Clocks,
-    unsure: float,
-) -> Section:
+def section(evidence: Evidence, checks: Sequence[CheckResult], apart: Clocks, unsure: float) -> Section:
     """The section."""
     counts = Counter(result.verdict for result in checks)
     facts = [("Checks", ", ".join(f"{n} {verdict}" for verdict, n in counts.items()))]
     facts += _stamps(evidence)
-    if log is not None:
-        facts.append(("Against the server log", _log(log)))
     if sentence := clocks_sentence(apart, unsure):
         facts.append(("Clocks", sentence))
     text = "The client moved no figure by more than its limit."
@@ -98,26 +89,17 @@ def _stamps(evidence: Evidence) -> Facts:
     facts.append(("Timestamps", f"{by_user}kernel in {plural(stamps.kernel_attempts, 'attempt')}"))
     if stamps.connected:
         part = share(stamps.new_connections / stamps.connected)
-        opened = f"{count(stamps.new_connections)} of {plural(stamps.connected, 'attempt')} ({part}) opened one"
+        opened = (
+            f"{count(stamps.new_connections)} of {plural(stamps.connected, 'attempt')} ({part}) opened one"
+        )
         advice = f"; {connections(evidence.frames)}" if stamps.new_connections else ""
         facts.append(("Connections", f"{opened}; their times since scheduled include it{advice}"))
-    if stamps.receive_lag_ms:
-        p50, p99, most = map(ms, stamps.receive_lag_ms)
-        facts.append(("Receive lag", f"p50 {p50} ms, p99 {p99} ms, maximum {most} ms"))
     return facts
 
 
 def _exact(n: int, ranges: int) -> str:
     part = share(ranges / n if n else 0.0)
     return f"{count(n - ranges)} exact, {count(ranges)} with a time range ({part})"
-
-
-def _log(log: ServerLog) -> str:
-    within = f", within ± {ms(log.within_ms)} ms by the workers’ clocks" if log.within_ms else ""
-    unknown = f"; {plural(log.unknown_to_target, 'call')} not in its log" if log.unknown_to_target else ""
-    added = f"p50 {ms(log.added_p50_ms)} ms, p99 {ms(log.added_p99_ms)} ms, at most {ms(log.added_max_ms)} ms"
-    wrote = f"after the endpoint wrote it{within}, over {plural(log.joined, 'call')}{unknown}"
-    return f"first content arrived {added} {wrote}"
 
 
 def _figures(errors: Sequence[ClientError]) -> Table:

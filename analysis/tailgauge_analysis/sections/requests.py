@@ -84,7 +84,7 @@ def _accounts(counted: Conservation) -> Table:
         ("+ still open at the end (censored)", count(counted.censored)),
     ]
     missing = [
-        f"{plural(one.requests, 'request')}{'' if one.worker is None else f' of worker {one.worker}'}{due([one])}"
+        f"{plural(one.requests, 'request')} of worker {one.worker}{due([one])}"
         for one in counted.missing
     ]
     more = f" and {len(missing) - 5} more intervals" if len(missing) > 5 else ""

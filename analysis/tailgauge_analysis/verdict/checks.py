@@ -5,7 +5,7 @@ Only what can distort a reported number is a check; what made the client's work 
 
 from __future__ import annotations
 
-from tailgauge_analysis.verdict import cold_cache, completeness, distortion
+from tailgauge_analysis.verdict import cold_cache, completeness, distortion, endpoint
 from tailgauge_analysis.verdict.losses import SEE_LOG
 from tailgauge_analysis.verdict.verdict import Check
 
@@ -152,7 +152,7 @@ CHECKS = (
         " ms",
         cause="an endpoint that shares its core",
         advice="Lower the load, start fewer users at once, or give the simulated endpoint its own core: these times are its own.",
-        judge=distortion.punctual_endpoint,
+        judge=endpoint.punctual,
     ),
 )
 COMPARABLE = (

@@ -1,7 +1,7 @@
 """How far the clocks of a run may be apart, and what that does to figures that mix them.
 
 A latency lies within one worker's clock; no offset touches it. Times of two workers compare within the sum of both
-offsets' errors, those of a worker and of the server log within the worker's error: the endpoint has the master's clock.
+offsets' errors.
 """
 
 from __future__ import annotations
@@ -28,11 +28,6 @@ class Clocks:
     def between_ns(self) -> int:
         """Between two workers: the sum of the two largest errors."""
         return sum(sorted(self.errors_ns.values())[-2:]) if len(self.errors_ns) > 1 else 0
-
-    @property
-    def to_target_ns(self) -> int:
-        """Between a worker and the target's log: the largest error."""
-        return max(self.errors_ns.values(), default=0)
 
 
 def clocks(frames: Frames) -> Clocks:
@@ -63,7 +58,6 @@ def clocks_json(apart: Clocks, calls: float) -> Json:
     """The key `clocks` of report.json."""
     return {
         "between_ms": apart.between_ns / 1e6,
-        "to_target_ms": apart.to_target_ns / 1e6,
         "calls_in_flight": round(calls, 3),
         "unknown": list(apart.unknown),
         "sentence": clocks_sentence(apart, calls),
@@ -78,7 +72,9 @@ def clocks_sentence(apart: Clocks, calls: float) -> str:
         consequence = "comparisons of its times with other workers' are not usable"
         sentences.append(f"The clock offset of {workers} is unknown: {consequence}.")
     if apart.between_ns:
-        flight = f", attempts in flight over all workers within ± {calls:,.2g}" if calls >= LEAST_CALLS else ""
+        flight = (
+            f", attempts in flight over all workers within ± {calls:,.2g}" if calls >= LEAST_CALLS else ""
+        )
         sentences.append(
             "Each latency is measured by one worker's clock. "
             f"Times of two workers compare within ± {ms(apart.between_ns / 1e6)} ms{flight}; "

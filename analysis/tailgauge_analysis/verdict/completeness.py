@@ -27,7 +27,9 @@ def finished(evidence: Evidence) -> Fault | None:
     run = evidence.frames.run
     state = run["state"]
     if state == "unusable":
-        return _unusable([plain(str(call["message"]), 300) for call in run["preflight"] if call.get("message")])
+        return _unusable(
+            [plain(str(call["message"]), 300) for call in run["preflight"] if call.get("message")]
+        )
     if state in {"failed", "error"}:
         whys = [f": {plain(loss.why, 300).rstrip('.')}" for loss in evidence.conservation.workers if loss.why]
         text = f"The run failed before its end{whys[0] if whys else ''}."
@@ -85,19 +87,15 @@ def _and_more(texts: list[str] | tuple[str, ...], shown: int) -> str:
 def nothing_lost(evidence: Evidence) -> Fault | None:
     """Whether no worker and no scheduled request is lost."""
     counted = evidence.conservation
-    closed = evidence.frames.run["closed"]
-    missing = losses.sentences(counted.workers, closed=closed)
+    missing = losses.sentences(counted.workers)
     others = counted.lost - sum(loss.lost for loss in counted.workers)
-    due = losses.due(counted.unseen)
     if others > 0:
         which = "other scheduled request" if missing and others < counted.lost else "scheduled request"
-        missing.append(f"{plural(others, which)}{due} have no row")
-    elif due:
-        missing.append(f"requests without a row were{due}")
+        missing.append(f"{plural(others, which)} have no row")
     if not missing:
         return _confirmed(counted)
     texts = [missing[0], *map(sentence, missing[1:])]
-    return Fault(INVALID, f"Missing: {'. '.join(texts)}.", losses.advice(counted.workers, closed=closed))
+    return Fault(INVALID, f"Missing: {'. '.join(texts)}.", losses.advice(counted.workers))
 
 
 def _confirmed(counted: Conservation) -> Fault | None:

@@ -11,6 +11,7 @@ is what is left over: requests that a worker was given and that left no row (los
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
@@ -24,16 +25,14 @@ from tailgauge_analysis.reading.run_json import Stretch
 from tailgauge_analysis.reading.run_record import PLANNED
 from tailgauge_analysis.text.json_values import Json, one_of, table, whole
 from tailgauge_analysis.text.quantile import FOR_FIGURES
-from tailgauge_analysis.verdict.losses import Loss, due_without_row, losses
+from tailgauge_analysis.verdict.losses import Loss, losses
 
 
 @dataclass(frozen=True, slots=True)
 class Missing(Stretch):
-    """An interval of the run whose leased arrivals left no row, lost or never sent; seconds of the run clock. `worker`: null if
-    unknown.
-    """
+    """An interval of the run whose arrivals, leased to a worker, left no row: lost or never sent; seconds of the run clock."""
 
-    worker: int | None = None
+    worker: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,14 +61,9 @@ class Conservation:
     broken: tuple[str, ...]
     """contradictions between counts and rows"""
     missing: tuple[Missing, ...]
-    """when leased requests without a row were due, as far as known"""
+    """when leased requests without a row were due, as far as the master recorded it"""
     workers: SkipJsonSchema[tuple[Loss, ...]] = field(default=(), metadata=FOR_FIGURES)
     """each worker's share"""
-
-    @property
-    def unseen(self) -> list[Missing]:
-        """Those that the master did not record."""
-        return [stretch for stretch in self.missing if stretch.worker is None]
 
 
 def conservation(frames: Frames) -> Conservation:
@@ -85,8 +79,12 @@ def conservation(frames: Frames) -> Conservation:
     lost = max(0, rest)
     lost_by_master = whole(run["conservation"].get("lost")) or 0
     found = max(0, lost_by_master - lost - _not_sent(workers))
-    unwritten = _unwritten(workers)
-    missing_rows, broken = _missing_rows(frames, unwritten.get("chunks", 0))
+    missing: list[Missing] = []
+    unwritten = Counter[str]()
+    for loss in workers:
+        unwritten.update(loss.unwritten)
+        missing += [Missing(gap.from_s, gap.to_s, gap.requests, loss.worker) for gap in loss.missing]
+    missing_rows, broken = _missing_rows(frames, unwritten["chunks"])
     for name in counts.keys() - {*ended, schema.CLIENT_DROP, schema.CENSORED}:
         broken.append(f"{counts[name]} requests ended as {name!r}, which is not a known class")
     if rest < 0:
@@ -104,9 +102,9 @@ def conservation(frames: Frames) -> Conservation:
         duplicates=int(requests["request_id"].duplicated().sum()),
         missing_rows=missing_rows,
         found=found,
-        unwritten=unwritten,
+        unwritten=dict(sorted(unwritten.items())),
         broken=tuple(broken),
-        missing=_missing(run, requests, lost, workers),
+        missing=tuple(missing),
         workers=workers,
     )
 
@@ -121,14 +119,6 @@ def _unsent(run: Json, not_reached: int, workers: Sequence[Loss]) -> int:
     if run["state"] != "complete" or run["rebuilt"]:
         return 0
     return max(0, not_reached - sum(loss.not_due for loss in workers))
-
-
-def _unwritten(workers: Sequence[Loss]) -> dict[str, int]:
-    rows: dict[str, int] = {}
-    for loss in workers:
-        for name, n in loss.unwritten.items():
-            rows[name] = rows.get(name, 0) + n
-    return dict(sorted(rows.items()))
 
 
 def _planned(run: Json, requests: pd.DataFrame, workers: Sequence[Loss]) -> tuple[int | None, int]:
@@ -151,18 +141,6 @@ def _planned(run: Json, requests: pd.DataFrame, workers: Sequence[Loss]) -> tupl
         return None, not_reached
     last = int(requests["request_id"].max()) // schema.TURNS if is_planned and len(requests) else -1
     return max(sum(leased), last + 1), not_reached
-
-
-def _missing(run: Json, requests: pd.DataFrame, lost: int, workers: Sequence[Loss]) -> tuple[Missing, ...]:
-    """When requests without a row were due: as the master recorded it, else from their neighbours' times."""
-    missing = []
-    for loss in workers:
-        for stretch in loss.missing:
-            missing.append(Missing(stretch.from_s, stretch.to_s, stretch.requests, loss.worker))
-    if not missing and lost and run["arrival"] in PLANNED:
-        for stretch in due_without_row(requests, lost):
-            missing.append(Missing(stretch.from_s, stretch.to_s, stretch.requests))
-    return tuple(missing)
 
 
 def _missing_rows(frames: Frames, unwritten_chunks: int) -> tuple[int, list[str]]:
@@ -192,7 +170,11 @@ def _differences(master: Json, rows: Mapping[str, int], lost: int, found: int) -
     ended = table(master, "ended")
     if not ended:
         return []
-    counted = {**ended, schema.CLIENT_DROP: master.get("client_drop"), schema.CENSORED: master.get("censored")}
+    counted = {
+        **ended,
+        schema.CLIENT_DROP: master.get("client_drop"),
+        schema.CENSORED: master.get("censored"),
+    }
     differences = []
     for name in sorted({*counted, *rows}):
         more = (whole(counted.get(name)) or 0) - rows.get(name, 0)

@@ -1,5 +1,5 @@
 """Judge whether something moved the figures: damaged times, a target or a cache that is not what it should be, the client,
-its clocks, the simulated endpoint.
+its clocks.
 """
 
 from __future__ import annotations
@@ -15,15 +15,12 @@ from tailgauge_analysis.metrics.stability import WARMUP
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.text.formatting import clock, count, listed, ms, plural, sentence, share
 from tailgauge_analysis.verdict.advice import more_workers
-from tailgauge_analysis.verdict.client_error import allowed_ms
 from tailgauge_analysis.verdict.clocks import clocks
 from tailgauge_analysis.verdict.explanations import explanations
 from tailgauge_analysis.verdict.stalls import bad_seconds
-from tailgauge_analysis.verdict.timestamps import endpoint_delays
 from tailgauge_analysis.verdict.verdict import Evidence, Fault
 
 DISORDERED = 0.01  # of the attempts
-ENDPOINT_MS = 2.0
 STALLS_LISTED = 3
 FIGURES_LISTED = 3
 STATIONS = (
@@ -134,7 +131,9 @@ def synchronized(evidence: Evidence) -> Fault | None:
     unknown = clocks(evidence.frames).unknown
     if unknown:
         offsets.append(f"unknown for worker {', '.join(map(str, unknown))}")
-    errors_ms = [(entry["worker"], (entry["error_ns"] or 0) / 1e6) for entry in evidence.frames.run["workers"]]
+    errors_ms = [
+        (entry["worker"], (entry["error_ns"] or 0) / 1e6) for entry in evidence.frames.run["workers"]
+    ]
     wide = [f"worker {worker} ± {ms(error_ms)} ms" for worker, error_ms in errors_ms if error_ms > CLOCK_MS]
     if wide:
         offsets.append(f"known only within {', '.join(wide)}")
@@ -150,22 +149,7 @@ def steady_clock(evidence: Evidence) -> Fault | None:
     stepped = [f"worker {worker} by {ms(step_ms)} ms" for worker, step_ms in steps if step_ms > CLOCK_MS]
     if not stepped:
         return None
-    text = f"The wall clock stepped within a second: {', '.join(stepped)}. Kernel timestamps use the wall clock."
+    text = (
+        f"The wall clock stepped within a second: {', '.join(stepped)}. Kernel timestamps use the wall clock."
+    )
     return Fault(DEGRADED, text)
-
-
-def punctual_endpoint(evidence: Evidence) -> Fault | None:
-    """Whether the simulated endpoint's own lateness moved no figure by more than its limit."""
-    worst_excess = 1.0
-    fault = None
-    for delay in endpoint_delays(evidence.frames, evidence.of_target):
-        limit_ms = allowed_ms(delay.measured, ENDPOINT_MS)
-        excess = delay.moved_ms / limit_ms
-        if excess > worst_excess:
-            worst_excess = excess
-            late = f"chunks up to {ms(delay.late_max_ms)} ms after they were due"
-            figure = f"{delay.label} ({ms(delay.measured.value)} ms)"
-            moved = f"{figure} by {ms(delay.moved_ms)} ms (limit {ms(limit_ms)} ms)"
-            text = f"Endpoint saturated: the simulated endpoint sent {late}, which moved {moved}."
-            fault = Fault(DEGRADED, text)
-    return fault

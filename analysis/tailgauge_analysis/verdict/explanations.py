@@ -20,10 +20,8 @@ from tailgauge_analysis.verdict.advice import SHORT_OF_CORES, connections, more_
 from tailgauge_analysis.verdict.workers import growth, steady_health
 
 LOSSES = 0.001  # of the reads
-GARBAGE_MS = 50.0  # of one pause
 RETRANSMISSION_MS = 200.0
 WAITED = 0.5  # of a lag, or of a second
-GREW_BYTES = 500_000_000
 
 Delay = tuple[float, str]
 """The largest delay in ms that an explanation stands for, and its text."""
@@ -38,10 +36,8 @@ def explanations(frames: Frames, stage: Steady) -> list[str]:
         of_worker = [
             *_busy(frames, stage, rows),
             *_late(rows, silent[0] if silent else ()),
-            *_garbage(rows),
             *_opened(frames, rows, whole_run),
             *_network(rows, whole_run),
-            *_memory(rows),
         ]
         delays += [(delay_ms, f"worker {worker} {text}") for delay_ms, text in of_worker]
     return [text for _, text in sorted(delays, key=lambda delay: -delay[0])]
@@ -97,12 +93,6 @@ def _froze(at_s: float, lag_s: float, silent: Stretch) -> bool:
     return overlaps and lag_s > WAITED * (until_s - silent.from_s)
 
 
-def _garbage(rows: pd.DataFrame) -> Iterator[Delay]:
-    pause_ms = rows["gc_pause_ns"].max() / 1e6
-    if pause_ms > GARBAGE_MS:
-        yield pause_ms, f"paused for {ms(pause_ms)} ms for Python's garbage collector"
-
-
 def _opened(frames: Frames, rows: pd.DataFrame, whole_run: pd.DataFrame) -> Iterator[Delay]:
     """Attempts that waited for a new connection."""
     opened = growth("pool_waits", rows, whole_run)
@@ -121,13 +111,6 @@ def _network(rows: pd.DataFrame, whole_run: pd.DataFrame) -> Iterator[Delay]:
         lost = f"{plural(again, 'segment')} retransmitted, {plural(jumbled, 'packet')} out of order"
         text = f"lost packets on the network: {lost}; a retransmission costs 200 ms or a round trip"
         yield RETRANSMISSION_MS if again else 0.0, text
-
-
-def _memory(rows: pd.DataFrame) -> Iterator[Delay]:
-    grew = float(rows["rss_bytes"].iloc[-1]) - float(rows["rss_bytes"].iloc[0])
-    if grew > GREW_BYTES:
-        more = f"{grew / 1e6:,.0f} MB more memory at the end of the stage"
-        yield 0.0, f"used {more}: a longer run may exhaust it"
 
 
 def _worst(rows: pd.DataFrame, column: str) -> pd.Series[float]:

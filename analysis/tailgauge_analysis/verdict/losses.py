@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
@@ -21,7 +20,6 @@ from tailgauge_analysis.text.formatting import clock, count, listed, plain, plur
 from tailgauge_analysis.text.json_values import Json, whole
 
 NEAR_S = 1.0  # missing arrivals that are closer than this are one stretch
-MOST_ARRIVALS = 10_000_000  # whose due times are estimated
 MOST_WORKERS = 3  # in a sentence
 MOST_STRETCHES = 3
 SEE_LOG = "See the worker's log (memory, disk, machine, network), then run again."
@@ -31,7 +29,7 @@ SEE_LOG = "See the worker's log (memory, disk, machine, network), then run again
 class Loss:
     """One worker's share. `leased` is None if unknown; `lost`: its requests without a row; `found`: rows in another folder
     than the master's; `not_sent`: held and not sent; `not_due`: of these, later turns of sessions that were not to be
-    sent; `came_late`: of these, overdue when they arrived from the master.
+    sent; `came_late`: of these, overdue when they arrived from the master. `is_closed`: the master recorded the end.
     """
 
     worker: int
@@ -49,6 +47,7 @@ class Loss:
     silent: tuple[Stretch, ...]
     late_s: float | None
     unwritten: dict[str, int]
+    is_closed: bool
 
     @property
     def unsent(self) -> int:
@@ -74,22 +73,23 @@ class Loss:
 
     @property
     def is_absent(self) -> bool:
-        """Neither a record nor a row of it is here."""
-        return not self.recorded_state and not self.rows
+        """The master died, and neither a record nor a row of it is here."""
+        return not self.is_closed and not self.recorded_state and not self.rows
 
-    def is_bad(self, *, closed: bool) -> bool:
-        """Requests of it have no row, or it did not finish. `closed`: the master recorded the end."""
-        if self.lost or (self.is_absent and not closed):
-            return True
+    @property
+    def is_bad(self) -> bool:
+        """Requests of it have no row, or it did not finish."""
         is_gone = self.state == "failed" or (self.state == "lost" and not self.has_ended)
-        return is_gone and not self.is_unconfirmed
+        return bool(self.lost) or self.is_absent or (is_gone and not self.is_unconfirmed)
 
 
 def losses(frames: Frames, requests: pd.DataFrame) -> tuple[Loss, ...]:
     """Return one entry per worker. `requests`: without the preflight."""
     by_worker = dict(iter(requests.drop_duplicates("request_id").groupby("worker")))
     none = requests[:0]
-    return tuple(_loss(frames, worker, by_worker.get(worker["worker"], none)) for worker in frames.run["workers"])
+    return tuple(
+        _loss(frames, worker, by_worker.get(worker["worker"], none)) for worker in frames.run["workers"]
+    )
 
 
 def _loss(frames: Frames, worker: Json, rows: pd.DataFrame) -> Loss:
@@ -119,6 +119,7 @@ def _loss(frames: Frames, worker: Json, rows: pd.DataFrame) -> Loss:
         silent=tuple(worker["silent"]),
         late_s=worker["late_s"],
         unwritten=worker["unwritten"],
+        is_closed=is_closed,
     )
 
 
@@ -139,14 +140,10 @@ def _not_sent(worker: Json, leased: int) -> int:
     return max(0, leased - dispatched - dropped)
 
 
-def _arrivals(requests: pd.DataFrame) -> pd.DataFrame:
-    """First turns of sessions: later ones have no planned time."""
-    return requests[requests["request_id"] % schema.TURNS == 0]
-
-
 def _without(missing: Sequence[Stretch], found: pd.DataFrame) -> tuple[Stretch, ...]:
     """The master's stretches less the arrivals that were found."""
-    at_s = _arrivals(found)["scheduled_at_ns"] / 1e9
+    arrivals = found[found["request_id"] % schema.TURNS == 0]  # later turns of sessions have no planned time
+    at_s = arrivals["scheduled_at_ns"] / 1e9
     rest = []
     for stretch in missing:
         until_s = stretch.from_s if stretch.to_s is None else stretch.to_s
@@ -156,31 +153,14 @@ def _without(missing: Sequence[Stretch], found: pd.DataFrame) -> tuple[Stretch, 
     return tuple(rest)
 
 
-def due_without_row(requests: pd.DataFrame, lost: int) -> list[Stretch]:
-    """When arrivals without a row were due, from their neighbours; those after the last row have no end."""
-    arrivals = _arrivals(requests).drop_duplicates("request_id").sort_values("request_id")
-    numbers = np.append(-1, arrivals["request_id"].to_numpy() // schema.TURNS)
-    at_s = np.append(0.0, arrivals["scheduled_at_ns"].to_numpy() / 1e9)
-    last = min(int(numbers[-1]), len(arrivals) + lost, MOST_ARRIVALS)
-    absent = np.setdiff1d(np.arange(last), numbers)
-    due_s = np.interp(absent, numbers, at_s).round(3)
-    stretches = []
-    for stretch in np.split(due_s, np.flatnonzero(np.diff(due_s) > NEAR_S) + 1):
-        if len(stretch):
-            stretches.append(Stretch(float(stretch[0]), float(stretch[-1]), len(stretch)))
-    if lost > len(absent):
-        stretches.append(Stretch(round(float(at_s[-1]), 3), None, lost - len(absent)))
-    return stretches
-
-
 # --- in sentences -------------------------------------------------------------------------------------------------
 
 
-def sentences(workers: Sequence[Loss], *, closed: bool) -> list[str]:
-    """What is missing, worker by worker, the most first. `closed`: the master recorded the end."""
-    bad = [loss for loss in workers if loss.is_bad(closed=closed)]
+def sentences(workers: Sequence[Loss]) -> list[str]:
+    """What is missing, worker by worker, the most first."""
+    bad = [loss for loss in workers if loss.is_bad]
     bad.sort(key=lambda loss: (-loss.lost, loss.worker))
-    texts = [_sentence(loss, closed=closed) for loss in bad[:MOST_WORKERS]]
+    texts = [_sentence(loss) for loss in bad[:MOST_WORKERS]]
     others = bad[MOST_WORKERS:]
     if others:
         lost = sum(loss.lost for loss in others)
@@ -189,8 +169,8 @@ def sentences(workers: Sequence[Loss], *, closed: bool) -> list[str]:
     return texts
 
 
-def _sentence(loss: Loss, *, closed: bool) -> str:
-    outcome = _outcome(loss, closed=closed)
+def _sentence(loss: Loss) -> str:
+    outcome = _outcome(loss)
     if not loss.lost:
         return f"{outcome}, but all its requests have rows" if loss.state == "lost" else outcome
     requests = plural(loss.lost, "request")
@@ -199,12 +179,12 @@ def _sentence(loss: Loss, *, closed: bool) -> str:
     return f"{subject}{due(loss.missing)} have no row{found}"
 
 
-def _outcome(loss: Loss, *, closed: bool) -> str:
+def _outcome(loss: Loss) -> str:
     """How the worker ended; empty for a regular end."""
     name = _name(loss)
-    if not closed:
-        if loss.is_absent:
-            return f"{name} has neither a record nor rows here"
+    if loss.is_absent:
+        return f"{name} has neither a record nor rows here"
+    if not loss.is_closed:
         return "" if loss.has_ended else f"{name} left no final report"
     if loss.state == "lost" and loss.lost_at_s is not None:
         return f"{name} was lost at {loss.lost_at_s:,.0f} s"
@@ -235,12 +215,12 @@ def _between(stretch: Stretch) -> str:
     return f"at {since} s" if since == until else f"between {since} and {until} s"
 
 
-def advice(workers: Sequence[Loss], *, closed: bool) -> str:
+def advice(workers: Sequence[Loss]) -> str:
     """What to do about it."""
     away = []
     for loss in workers:
         has_folder = loss.found or loss.recorded_state or loss.state == "failed"
-        if loss.is_bad(closed=closed) and (loss.lost or loss.is_absent) and not has_folder:
+        if (loss.lost or loss.is_absent) and not has_folder:
             away.append(loss)
     if not away:
         return SEE_LOG

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.text.formatting import clock, count, ms, share
@@ -52,28 +50,28 @@ class BadSeconds:
 
 def bad_seconds(frames: Frames, stage: Steady, over_ns: float) -> BadSeconds:
     """Those with a lag above `over_ns` that could move a figure."""
-    seconds = 0.0
-    bad = 0.0
-    spells: list[Spell] = []
-    by_user = {entry["worker"] for entry in frames.run["workers"] if entry["stamps"] == "user"}
-    for worker, health in frames.health.sort_values("at_ns").groupby("worker"):
-        to_s = health["at_ns"].to_numpy(np.float64) / 1e9
-        from_s = np.concatenate([to_s[:1] - 1, to_s[:-1]])
-        middle_s = (from_s + to_s) / 2
-        is_inside = (middle_s > stage.from_s) & (middle_s <= stage.to_s)
-        lags_ns = health[[*CAUSES]].to_numpy(np.float64)
-        is_late = lags_ns > over_ns
-        has_ranges = np.diff(health["chunk_intervals"].to_numpy(np.float64), prepend=0) != 0
-        is_moved = is_late[:, 2] | (is_late.any(axis=1) & (has_ranges | (worker in by_user)))
-        is_bad = is_inside & is_moved
-        seconds += float((to_s - from_s)[is_inside].sum())
-        bad += float((to_s - from_s)[is_bad].sum())
-        rows = np.flatnonzero(is_bad)
-        for spell in np.split(rows, np.flatnonzero(np.diff(rows) > 1) + 1):
-            if not len(spell):
-                continue
-            worst_ns = lags_ns[spell].max(axis=0)
-            cause = [*CAUSES.values()][int(worst_ns.argmax())]
-            times_s = (float(from_s[spell[0]]), float(to_s[spell[-1]]))
-            spells.append(Spell(int(worker), *times_s, float(worst_ns.max()) / 1e6, cause))
-    return BadSeconds(seconds, bad, tuple(sorted(spells, key=lambda spell: -spell.worst_ms)))
+    health = frames.health.sort_values(["worker", "at_ns"], ignore_index=True)
+    by_worker = health.groupby("worker")
+    to_s = health["at_ns"] / 1e9
+    from_s = by_worker["at_ns"].shift().div(1e9).fillna(to_s - 1)
+    is_inside = ((from_s + to_s) / 2).between(stage.from_s, stage.to_s, inclusive="right")
+    lags_ns = health[[*CAUSES]]
+    is_late = lags_ns > over_ns
+    intervals = health["chunk_intervals"]
+    by_user = [entry["worker"] for entry in frames.run["workers"] if entry["stamps"] == "user"]
+    has_ranges = by_worker["chunk_intervals"].diff().fillna(intervals).ne(0) | health["worker"].isin(by_user)
+    is_bad = is_inside & (is_late["dispatch_late_max_ns"] | (is_late.any(axis=1) & has_ranges))
+    spells = []
+    for (worker, _), rows in health[is_bad].groupby(["worker", (~is_bad).cumsum()[is_bad]]):
+        worst_ns = lags_ns.loc[rows.index].max()
+        spell = Spell(
+            worker=int(worker),
+            from_s=float(from_s[rows.index[0]]),
+            to_s=float(to_s[rows.index[-1]]),
+            worst_ms=float(worst_ns.max()) / 1e6,
+            cause=CAUSES[str(worst_ns.idxmax())],
+        )
+        spells.append(spell)
+    seconds = to_s - from_s
+    spells.sort(key=lambda spell: -spell.worst_ms)
+    return BadSeconds(float(seconds[is_inside].sum()), float(seconds[is_bad].sum()), tuple(spells))

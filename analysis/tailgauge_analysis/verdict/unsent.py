@@ -50,7 +50,9 @@ def _held(master_stalled: Sequence[Stretch], loss: Loss) -> Cause:
         held += f", of which {count(loss.came_late)} arrived too late"
         if master_stalled and not away:
             return Cause(loss.unsent, f"{held}: {_stalled(master_stalled)}", SEE_MASTER)
-        return Cause(loss.unsent, f"{held}: the link between the master and {name} was away{away}", SEE_NETWORK)
+        return Cause(
+            loss.unsent, f"{held}: the link between the master and {name} was away{away}", SEE_NETWORK
+        )
     if away:
         return Cause(loss.unsent, f"{held}: it was silent{away}", SEE_NETWORK)
     return Cause(loss.unsent, f"{held}, and could not send them in time", "")

@@ -65,7 +65,9 @@ def _worker(worker: Any, rows: pd.DataFrame, whole_run: pd.DataFrame) -> Worker:
         in_flight_max=int(most["in_flight"]),
         clock_step_max_ms=float(whole_run["clock_step_ns"].abs().max()) / 1e6,
         pool_waits=growth("pool_waits", rows, whole_run),
-        tcp_losses=None if retransmits is None else retransmits + (growth("out_of_order", rows, whole_run) or 0),
+        tcp_losses=None
+        if retransmits is None
+        else retransmits + (growth("out_of_order", rows, whole_run) or 0),
     )
 
 
