@@ -62,10 +62,10 @@ def bad_seconds(frames: Frames, stage: Steady, over_ns: float) -> BadSeconds:
     has_ranges = by_worker["chunk_intervals"].diff().fillna(intervals).ne(0) | health["worker"].isin(by_user)
     is_bad = is_inside & (is_late["dispatch_late_max_ns"] | (is_late.any(axis=1) & has_ranges))
     spells = []
-    for (worker, _), rows in health[is_bad].groupby(["worker", (~is_bad).cumsum()[is_bad]]):
+    for _, rows in health[is_bad].groupby(["worker", (~is_bad).cumsum()[is_bad]]):
         worst_ns = lags_ns.loc[rows.index].max()
         spell = Spell(
-            worker=int(worker),
+            worker=int(rows["worker"].iloc[0]),
             from_s=float(from_s[rows.index[0]]),
             to_s=float(to_s[rows.index[-1]]),
             worst_ms=float(worst_ns.max()) / 1e6,
