@@ -12,15 +12,17 @@ from tailgauge_analysis.curves.curve import Quantile as CurveQuantile
 from tailgauge_analysis.curves.curve import files as curve_files
 from tailgauge_analysis.curves.pictures import objectives as curve_objectives
 from tailgauge_analysis.curves.pictures import pictures as curve_pictures
+from tailgauge_analysis.metrics.backlog import FEWEST_FOR_GROWTH, stays_s
 from tailgauge_analysis.metrics.latency import OFFERED, offered_ms, waits
 from tailgauge_analysis.metrics.latency import row as latency_row
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
 from tailgauge_analysis.metrics.slo import Criterion, criteria
 from tailgauge_analysis.metrics.slo import decide as decide_objective
-from tailgauge_analysis.metrics.stability import BACKLOG, FEWEST_FOR_GROWTH, Work, stays_s
+from tailgauge_analysis.metrics.stability import BACKLOG
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.streams import coalescing, stalls
+from tailgauge_analysis.metrics.throughput import Work
 from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.reading.frames import Frames, ended_as
 from tailgauge_analysis.reading.frames import load as load_frames

@@ -16,8 +16,8 @@ import numpy as np
 from pydantic import TypeAdapter
 
 from tailgauge_analysis.metrics.latency import SUCCESSES, Row
-from tailgauge_analysis.metrics.stability import Throughput
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.metrics.throughput import Throughput
 from tailgauge_analysis.stats.quantiles import Floats, Ints
 from tailgauge_analysis.text.formatting import count, ms, percentile, plural
 from tailgauge_analysis.text.section import Column, Section, Table

@@ -10,8 +10,8 @@ from dataclasses import replace
 from tailgauge import thresholds
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics import latency, pace, slo, stability, streams
-from tailgauge_analysis.metrics.stability import throughput
 from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.metrics.throughput import throughput
 from tailgauge_analysis.metrics.timeline import Timeline
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.sections import (

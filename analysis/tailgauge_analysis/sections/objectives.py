@@ -22,8 +22,8 @@ from tailgauge.rows import schema
 from tailgauge.scenario.objective import FEWEST_RATIO, MOST, Objective
 from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, NEAR, PASS, Criterion, Goodput, ObjectiveResult
-from tailgauge_analysis.metrics.stability import Rate, Throughput, Work
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.metrics.throughput import Rate, Throughput, Work
 from tailgauge_analysis.reading.frames import Frames, ended_as
 from tailgauge_analysis.sections.cache import shares
 from tailgauge_analysis.sections.cache.calls import calls, settings

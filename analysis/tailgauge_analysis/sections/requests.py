@@ -84,8 +84,7 @@ def _accounts(counted: Conservation) -> Table:
         ("+ still open at the end (censored)", count(counted.censored)),
     ]
     missing = [
-        f"{plural(one.requests, 'request')} of worker {one.worker}{due([one])}"
-        for one in counted.missing
+        f"{plural(one.requests, 'request')} of worker {one.worker}{due([one])}" for one in counted.missing
     ]
     more = f" and {len(missing) - 5} more intervals" if len(missing) > 5 else ""
     note = f"Without a row: {'; '.join(missing[:5])}{more}." if missing else ""

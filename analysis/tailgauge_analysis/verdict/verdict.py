@@ -11,8 +11,9 @@ from typing import Annotated
 
 from tailgauge.thresholds import VALID, WORST_FIRST
 from tailgauge_analysis.metrics.latency import Row
-from tailgauge_analysis.metrics.stability import Stability, Throughput
+from tailgauge_analysis.metrics.stability import Stability
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.metrics.throughput import Throughput
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.text.json_values import one_of
 from tailgauge_analysis.verdict.client_error import ClientError

@@ -11,7 +11,7 @@ from run_folders.run_data import RunData
 from tailgauge.errors import Exit
 from tailgauge.scenario.objective import Objective
 from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS
-from tailgauge_analysis.metrics.stability import Work
+from tailgauge_analysis.metrics.throughput import Work
 from tailgauge_analysis.report.report import make
 from tailgauge_analysis.sections.objectives import Measured, decide
 from tailgauge_analysis.stats.bootstrap import ratio
