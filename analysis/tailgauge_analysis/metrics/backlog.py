@@ -65,9 +65,9 @@ def piled_per_s(frames: Frames, stage: Steady) -> float | None:
     if stationarity.rising(waits) < PILES or last < 2 * first or still < 0.5:
         return None
     begun_s, ended_s = stays_s(frames)
-    arrived = np.sum((begun_s > stage.from_s) & (begun_s <= stage.to_s))
-    left = np.sum((ended_s > stage.from_s) & (ended_s <= stage.to_s))
-    return float(arrived - left) / stage.seconds
+    arrived = int(((begun_s > stage.from_s) & (begun_s <= stage.to_s)).sum())
+    left = int(((ended_s > stage.from_s) & (ended_s <= stage.to_s)).sum())
+    return (arrived - left) / stage.seconds
 
 
 def stays_s(frames: Frames) -> tuple[Floats, Floats]:
