@@ -12,13 +12,15 @@ from tailgauge_analysis.curves.curve import Quantile as CurveQuantile
 from tailgauge_analysis.curves.curve import files as curve_files
 from tailgauge_analysis.curves.pictures import objectives as curve_objectives
 from tailgauge_analysis.curves.pictures import pictures as curve_pictures
+from tailgauge_analysis.metrics.backlog import FEWEST_FOR_GROWTH, stays_s
 from tailgauge_analysis.metrics.latency import OFFERED, offered_ms, waits
 from tailgauge_analysis.metrics.latency import row as latency_row
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
-from tailgauge_analysis.metrics.stability import BACKLOG, FEWEST_FOR_GROWTH, Work, stays_s
+from tailgauge_analysis.metrics.stability import BACKLOG
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.streams import coalescing, stalls
+from tailgauge_analysis.metrics.throughput import Work
 from tailgauge_analysis.objectives.goodput import good_requests, goodput, unknown_pace
 from tailgauge_analysis.objectives.objective import Criterion, criteria, on_latency
 from tailgauge_analysis.objectives.outcome import decide as decide_objective

@@ -62,7 +62,7 @@ def load_result(
         for off, on in blocks
     ]
     unequal = [f"not the same work: with hedging {text}" for text in unequal_work(works)]
-    warm = cold_cache.judge(reading.evidence)
+    warm = cold_cache.cold(reading.evidence)
     stays = stays_s(reading.frames)
     growing, whole = alternating.growths(stays, blocks), alternating.grows_throughout(stays, blocks)
     if growing[0] is None and whole is not None:  # loads are below what is sustained without hedging
@@ -73,7 +73,7 @@ def load_result(
         tuple(bad[off.requests] for off, _ in blocks) if bad is not None else (),
         tuple(bad[on.requests] for _, on in blocks) if bad is not None else (),
         _copies(reading.frames, reading.steady), used_s, block_s < BLOCK_E2E * p99_s, p99_s,
-        growing, whole is not None or p99_s > block_s, (*unequal, *([warm[1]] if warm else [])),
+        growing, whole is not None or p99_s > block_s, (*unequal, *([warm.text] if warm else [])),
     )  # fmt: skip
 
 
