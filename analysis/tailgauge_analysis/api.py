@@ -52,6 +52,7 @@ from tailgauge_analysis.stats.bootstrap import SEED, weighted_quantiles
 from tailgauge_analysis.stats.bootstrap import blocks as bootstrap_blocks
 from tailgauge_analysis.stats.bootstrap import draw as bootstrap_draw
 from tailgauge_analysis.stats.bootstrap import ratio as ratio_interval
+from tailgauge_analysis.stats.contrast import Contrast, mean_contrast, quantile_contrast
 from tailgauge_analysis.stats.proportions import Proportion, counted, proportion
 from tailgauge_analysis.stats.quantiles import (
     CONFIDENCE,
@@ -143,6 +144,7 @@ __all__ = [
     "Cell",
     "Check",
     "Column",
+    "Contrast",
     "Costs",
     "Criterion",
     "Curve",
@@ -213,6 +215,7 @@ __all__ = [
     "listed",
     "load",
     "load_frames",
+    "mean_contrast",
     "ms",
     "ms_or_failed",
     "n_min",
@@ -226,6 +229,7 @@ __all__ = [
     "plural",
     "proportion",
     "quantile_cell",
+    "quantile_contrast",
     "quantile_values",
     "quantiles",
     "rank",
