@@ -1,5 +1,8 @@
 """The public API: what notebooks, experiments and the report take from the analysis."""
 
+from tailgauge_analysis.comparing.alternating import grows_throughout
+from tailgauge_analysis.comparing.alternating import growths as block_growths
+from tailgauge_analysis.comparing.alternating import parts as block_pairs
 from tailgauge_analysis.comparing.block import answered as block_answered
 from tailgauge_analysis.comparing.block import work as block_work
 from tailgauge_analysis.comparing.comparison import p_text
@@ -16,10 +19,9 @@ from tailgauge_analysis.metrics.latency import OFFERED, offered_ms, waits
 from tailgauge_analysis.metrics.latency import row as latency_row
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
-from tailgauge_analysis.metrics.slo import Criterion, criteria
+from tailgauge_analysis.metrics.slo import Criterion, criteria, unknown_pace
 from tailgauge_analysis.metrics.slo import decide as decide_objective
 from tailgauge_analysis.metrics.slo import good_of as good_requests
-from tailgauge_analysis.metrics.slo import unknown_pace
 from tailgauge_analysis.metrics.stability import BACKLOG, FEWEST_FOR_GROWTH, Work, stays_s
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.streams import coalescing, stalls
@@ -35,6 +37,7 @@ from tailgauge_analysis.sections.cache.cost import RELATIVE, no_price, spent, ta
 from tailgauge_analysis.sections.cache.shares import fixed_hit, sliding_hit
 from tailgauge_analysis.sections.fan_out.legs import Legs, legs
 from tailgauge_analysis.sections.findings import evidence_of
+from tailgauge_analysis.sections.hedging.section import variants as hedging_variants
 from tailgauge_analysis.sections.latency_under_load.diagnosis import diagnosis
 from tailgauge_analysis.sections.rate_limits.buckets import (
     DECISIONS,
@@ -184,6 +187,8 @@ __all__ = [
     "Work",
     "beta_cdf",
     "block_answered",
+    "block_growths",
+    "block_pairs",
     "block_work",
     "bootstrap_blocks",
     "bootstrap_draw",
@@ -207,8 +212,10 @@ __all__ = [
     "fixed_hit",
     "flips",
     "good_requests",
+    "grows_throughout",
     "growth",
     "has_retry_after",
+    "hedging_variants",
     "holm",
     "kind_name",
     "known_buckets",

@@ -66,16 +66,14 @@ class Hedging(Table):
     """the table of [traffic] whose `hedge` is tested; default the only one that hedges"""
     sustainable_per_s: Positive | None = None
     """rate that `loads` are relative to; default measured first"""
-    loads: Annotated[tuple[_Load, ...], Field(strict=False, min_length=1)] = (0.25, 0.35, 0.7)
-    """tested loads, relative to the sustainable rate"""
+    loads: Annotated[tuple[_Load, ...], Field(strict=False)] = (0.3, 0.7)
+    """loads tested beside today's, relative to the sustainable rate"""
     quantile: float | None = Field(None, ge=0.5, lt=1)
     """quantile of end-to-end times to compare; default p99, or p95 if a variant has too few requests"""
     delays_ms: Annotated[tuple[Delay, ...], Field(strict=False)] = ()
-    """hedge delays tested at the lowest load, of which the best is used; `"adaptive"`: a quantile of recent TTFTs, see `hedge`;
+    """hedge delays tested at today's load, of which the best is used; `"adaptive"`: a quantile of recent TTFTs, see `hedge`;
     `[]`: the hedge of the table
     """
-    more_loads: int = Field(1, ge=0, le=10)
-    """loads added close to the crossover"""
     pairs: int = Field(10, ge=6, le=500)
     """pairs of blocks, off and on, per load; fewer where blocks must be longer"""
     block_s: Positive | None = None

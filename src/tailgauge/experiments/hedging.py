@@ -1,0 +1,739 @@
+"""Hedging: does it help at today's load, up to which load, and at which cost?
+
+Each load is one run in which two copies of the tested traffic table, one of them without hedging, alternate in blocks: never at
+the same time, because they would share capacity. Today's load runs first; its p99 sets how long the blocks of the others last.
+
+A load is judged by its own run. Hedging helps where the tail, or the share of requests that failed or missed an objective,
+improves by what is worth a change, its whole interval on that side, and neither gets worse. Nothing is compared where the
+requests in flight grow: both variants wait for one backlog, whose size depends on the length of the run. If they grow with
+hedging only, it hurts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from tailgauge.experiments.answer import NONE, Answer, answered
+from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step, Steps, warm_up
+from tailgauge.experiments.headroom import HeadroomPlanner
+from tailgauge.experiments.loads.planner import planned_traffic, rate_unit
+from tailgauge.experiments.loads.search import NextLoad
+from tailgauge.patterns.table import pattern_of
+from tailgauge.rows import schema
+from tailgauge.scenario.experiment import ADAPTIVE, Delay
+from tailgauge.scenario.experiment import Experiment as ExperimentTable
+from tailgauge.scenario.experiment import Headroom as Search
+from tailgauge.schedule.settings import TRACE
+from tailgauge_analysis import (
+    BLOCK_E2E,
+    BY_NAME,
+    FAIL,
+    FOR_FIGURES,
+    INCONCLUSIVE,
+    PASS,
+    STABLE,
+    Cell,
+    Column,
+    Contrast,
+    Floats,
+    Growing,
+    Mark,
+    Picture,
+    PlotCurve,
+    Result,
+    Steady,
+    Table,
+    Value,
+    block_growths,
+    block_pairs,
+    block_work,
+    criteria,
+    ended_as,
+    figures,
+    good_requests,
+    grows_throughout,
+    hedging_variants,
+    mean_contrast,
+    ms_or_failed,
+    n_min,
+    offered_ms,
+    percentile,
+    proportion,
+    quantile_contrast,
+    share,
+    stays_s,
+    unequal_work,
+)
+
+OFF, ON = "hedging_off", "hedging_on"  # traffic tables of the variants
+PS = (0.99, 0.95)
+SEARCH_SHARE = 1 / 5  # of the minutes, for the sustainable rate
+SHORTEST_S, LONGEST_S = 2.0, 240.0  # of a block
+FEWEST_PAIRS = 7  # of blocks: one may have no request
+LONGEST_WARMUP_S = 10.0
+BESIDE_S = RUN_S + LONGEST_WARMUP_S + 6.0  # that a run takes beside its blocks, about
+SAME_LOAD = 0.05  # relative distance from today's load, within which it is the same
+WORTH_LOG = math.log1p(0.05)  # smallest change of the tail that is worth one
+WORTH_SHARE = 0.01  # and of the share of missed requests
+
+# Labels of a load.
+HELPS, HURTS, NO_EFFECT = "helps", "hurts", "no clear effect"
+UNSTABLE_ON = "unstable with hedging"
+UNSTABLE = "unstable without hedging too"
+NO_HEDGES = "no hedges were sent"
+SHORT_BLOCKS = "blocks too short"
+TOO_FEW = "too few requests"
+NO_RUN = "no run was valid, or there was no time for one"
+HARM = (HURTS, UNSTABLE_ON)
+EFFECTS = {HELPS: HELPS, HURTS: HURTS, UNSTABLE_ON: HURTS, NO_EFFECT: "has no clear effect"}
+OUTCOMES = {HELPS: PASS, HURTS: FAIL, UNSTABLE_ON: FAIL}
+ADVICE = {
+    HELPS: "switch it on at today's load",
+    HURTS: "leave it off at today's load",
+    UNSTABLE_ON: "leave it off at today's load",
+    NO_EFFECT: "leave it off at today's load, or measure again: four times the minutes show half the effect",
+}
+
+P95 = "too few requests for a p99 of each variant: the p95 is used"
+LOADS_NOTE = (
+    "One row per load; hedging off and on in alternating blocks. End to end since scheduled, failures slowest; the interval "
+    "is a bootstrap over pairs of blocks. Missed: requests that failed or missed an objective."
+)
+COSTS_NOTE = "Refused: of the attempts. Cost: of the losing attempts, least to most"
+DELAYS_NOTE = "At today's load; the delay with the lowest quantile was used at all loads."
+TAILS_NOTE = "At {} requests/s. A line that ends level above the bottom shows the share of failed requests."
+CHANGES_NOTE = "Bars are 95% intervals; below 0 hedging helps."
+LARGEST_DRAWN = 1.5  # of a logarithm: +348%; larger changes are drawn there
+
+SAVED = 0.5  # of the remaining generation: less is no effective cancel
+MORE_REFUSED = 0.005  # share of the attempts
+GROWS = 1.5  # times the hedges at the lowest load
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What a step tries; `delay`: None for the tested hedge as it is."""
+
+    rate_per_s: float
+    block_s: float
+    delay: Delay | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hedges:
+    """The hedges at one load; None if unknown. `cost`: of the losers, per request with hedging, least and most, in `unit`;
+    `cancelled`: share of the remaining generation that closing saved; `refused`: share of the attempts, off and on.
+    """
+
+    hedged: float | None = None
+    won: float | None = None
+    cost: tuple[float, float] | None = None
+    unit: str = ""
+    no_cost: str = ""
+    cancelled: float | None = None
+    refused: tuple[float | None, float | None] = (None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """One variant by pair of blocks: latency in ms, +inf of failures, and 1.0 of requests that failed or missed an objective."""
+
+    ms: tuple[Floats, ...]
+    missed: tuple[Floats, ...]
+
+    @property
+    def requests(self) -> int:
+        """Count the requests."""
+        return sum(map(len, self.ms))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HedgedRun:
+    """A run at one load. `p99_s`: without hedging; `growth_per_s`: of the requests in flight, off and on; `outlasts`: the
+    backlog outlasts a block; `unequal`: why the variants did not do the same work.
+    """
+
+    attempt: Attempt
+    off: Blocks = field(metadata=FOR_FIGURES)
+    on: Blocks = field(metadata=FOR_FIGURES)
+    hedges: Hedges
+    p99_s: float
+    growth_per_s: Growing = STABLE
+    outlasts: bool = False
+    unequal: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedLoad:
+    """A load with what hedging changes; `tail`, `missed`: None where nothing is compared. `cost_per_ms`: least and most that
+    each millisecond gained costs per 1,000 requests.
+    """
+
+    rate_per_s: float
+    label: str
+    tail: Contrast | None
+    missed: Contrast | None
+    cost_per_ms: tuple[float, float] | None
+    run: HedgedRun
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hedging:
+    """What was found. `label`: of today's load; `quantile`: None if there are too few requests for any; `helps_up_to_per_s`,
+    `hurts_from_per_s`: the largest tested load that helps and the smallest that hurts; `crossover`: both, in this order.
+    """
+
+    hedge: str
+    unit: str
+    today_per_s: float
+    sustainable_per_s: float | None
+    quantile: float | None
+    label: str
+    helps_up_to_per_s: float | None
+    hurts_from_per_s: float | None
+    crossover: tuple[float, float] | None
+    loads: tuple[ComparedLoad, ...]
+    delays: tuple[ComparedLoad, ...]
+
+    @property
+    def today(self) -> ComparedLoad | None:
+        """Return today's load; None without a valid run."""
+        return next((load for load in self.loads if load.rate_per_s == self.today_per_s), None)
+
+    @property
+    def tail(self) -> str:
+        """Name the compared quantile."""
+        return "tail" if self.quantile is None else percentile(self.quantile)
+
+
+class HedgingPlanner(Planner):
+    """Search the sustainable rate unless it is given, try the delays, run today's load and the others."""
+
+    def __init__(self, base: Base) -> None:
+        super().__init__(base)
+        self._settings = base.table.hedging
+        self._today = base.today(TRACE)
+        self._tested = _tested(base)
+        self._unit = rate_unit(planned_traffic(base))
+        tree = base.tree()
+        self._traffic: dict[str, Any] = tree["traffic"]
+        self._hedge: dict[str, Any] = self._traffic[self._tested]["hedge"]
+        self._slo = _objectives(tree.get("slo", {}), self._tested)
+        self._sustainable = self._settings.sustainable_per_s
+        self._minutes = base.table.minutes
+        self._notes: list[str] = []
+        self._search: HeadroomPlanner | None = None
+        if self._sustainable is None:
+            off = {**self._traffic[self._tested], "hedge": {"policy": "off"}}
+            without = (("traffic", {**self._traffic, self._tested: off}), ("slo", None))
+            self._minutes *= 1 - SEARCH_SHARE
+            self._search = HeadroomPlanner(_searching(base), without)
+
+    def steps(self) -> Steps:
+        """Search, try the delays, run the loads."""
+        if self._search is not None:
+            yield from self._search.steps()
+            answer = self._search.answer()
+            finding = answer.finding
+            self._sustainable = finding.sustained_per_s or finding.low_per_s or finding.high_per_s
+            self._notes.append(f"without hedging {answer.result.sentence}")
+        rates = [part * (self._sustainable or 0.0) for part in self._settings.loads]
+        others = [rate for rate in rates if rate and abs(rate / self._today - 1) > SAME_LOAD]
+        Random(self._scenario.seed).shuffle(others)
+        delays = list(self._settings.delays_ms)
+        if delays:
+            Random(self._scenario.seed).shuffle(delays)
+            runs = len(delays) + 1 + len(others)
+            yield from self.run([self._step(self._today, runs, delay) for delay in delays])
+            tried = [load for load in self._compared() if load.tail is not None]
+            best = min(tried, key=_tail_value, default=None)
+            self._hedge = self._with(best.run.attempt.delay if best else None)
+        yield from self.run([self._step(self._today, 1 + len(others))])
+        if others:
+            yield from self.run([self._step(rate, len(others)) for rate in others])
+
+    def measure(self, step: Step, reading: RunReading) -> Any:
+        """Return the result at a load, or that of the search for the sustainable rate."""
+        if isinstance(step.given, NextLoad):
+            assert self._search is not None  # only its steps are given these
+            return self._search.measure(step, reading)
+        is_joined = pattern_of(self._scenario.traffic[self._tested]).answer == schema.JOIN
+        metric = "join_sched" if is_joined else "e2e_sched"
+        return hedged_run(step.given, reading, metric, self._settings.washout_s)
+
+    def answer(self) -> Answer:
+        """Answer from what was kept."""
+        compared = self._compared()
+        loads = [load for load in compared if load.run.attempt.delay is None]
+        helping = [load.rate_per_s for load in loads if load.label == HELPS]
+        harming = [load.rate_per_s for load in loads if load.label in HARM]
+        labels = {load.rate_per_s: load.label for load in loads}
+        low = max(helping, default=None)
+        high = min(harming, default=None)
+        finding = Hedging(
+            hedge=_described(self._hedge),
+            unit=self._unit.name,
+            today_per_s=self._today,
+            sustainable_per_s=self._sustainable,
+            quantile=quantile_for(self.results, self._settings.quantile),
+            label=labels.get(self._today, NO_RUN),
+            helps_up_to_per_s=low,
+            hurts_from_per_s=high,
+            crossover=(low, high) if low and high and low < high else None,
+            loads=tuple(sorted(loads, key=_rate)),
+            delays=tuple(load for load in compared if load not in loads),
+        )
+        return answer(finding, self._unit.text(self._today), [*self._notes, *self._short_blocks()])
+
+    def _compared(self) -> list[ComparedLoad]:
+        p = quantile_for(self.results, self._settings.quantile)
+        return [compare(run, p, self._sustainable) for run in self.results]
+
+    def _with(self, delay: Delay | None) -> dict[str, Any]:
+        """The hedge with this delay in the place of its own."""
+        if delay is None:
+            return self._hedge
+        if delay == ADAPTIVE:
+            return {**self._hedge, "policy": ADAPTIVE}
+        policy = "single_r" if self._hedge["policy"] == "single_r" else "fixed"
+        return {**self._hedge, "policy": policy, "delay_ms": delay}
+
+    def _step(self, rate: float, runs: int, delay: Delay | None = None) -> Step:
+        """A run at a rate, where so many are still to come."""
+        pairs, block_s = self._blocks(runs)
+        warmup_s = min(LONGEST_WARMUP_S, block_s)
+        washout_s = block_s / 3 if self._settings.washout_s is None else self._settings.washout_s
+        hedge = self._with(delay)
+        overrides = (
+            ("arrival.rate_per_s", rate),
+            ("arrival.shape", None),
+            ("traffic", self._variants(hedge)),
+            ("slo", self._slo),
+            ("alert", None),
+            ("use_case", None),
+            ("crossover", {"a": OFF, "b": ON, "block_s": block_s, "washout_s": washout_s}),
+            *warm_up(warmup_s),
+        )
+        name = f"{rate:.4g} {self._unit.name}"
+        if delay is not None:
+            name += f", {_described(hedge)}"
+        attempt = Attempt(rate_per_s=rate, block_s=block_s, delay=delay)
+        return Step(name, overrides, warmup_s + 2 * pairs * block_s, self.seed(), given=attempt)
+
+    def _blocks(self, runs: int) -> tuple[int, float]:
+        """Pairs of blocks, and the seconds of a block, where so many runs share what is left of the minutes."""
+        if self._settings.block_s:
+            return self._settings.pairs, self._settings.block_s
+        load_s = (self._minutes * 60 - self.spent_s) / runs - BESIDE_S
+        p99_s = max((run.p99_s for run in self.results), default=0.0)
+        least_s = max(SHORTEST_S, BLOCK_E2E * p99_s)
+        pairs = min(self._settings.pairs, max(FEWEST_PAIRS, int(load_s / (2 * least_s))))
+        return pairs, min(LONGEST_S, max(SHORTEST_S, load_s / (2 * pairs)))
+
+    def _short_blocks(self) -> Iterator[str]:
+        """Say where blocks are too short for the waits, and what to set."""
+        for run in self.results:
+            block_s = run.attempt.block_s
+            needed_s = BLOCK_E2E * run.p99_s
+            if block_s < needed_s:
+                text = f"at {run.attempt.rate_per_s:.3g} {self._unit.name} blocks of {figures(block_s)} s are shorter"
+                minutes = math.ceil(self._base.table.minutes * needed_s / block_s)
+                longer = f"experiment.minutes = {minutes}"
+                if self._settings.block_s:
+                    longer = f"experiment.hedging.block_s = {math.ceil(needed_s)}"
+                yield f"{text} than {BLOCK_E2E} end-to-end p99, which hides part of the difference: set {longer}"
+
+    def _variants(self, hedge: dict[str, Any]) -> dict[str, Any]:
+        """The tables of [traffic]; the tested one as two variants with half its weight each, because they alternate."""
+        tested = self._traffic[self._tested]
+        half = {**tested, "weight": float(tested.get("weight", 1.0)) / 2}
+        others = {name: table for name, table in self._traffic.items() if name != self._tested}
+        return {OFF: {**half, "hedge": {**hedge, "policy": "off"}}, ON: {**half, "hedge": hedge}, **others}
+
+
+# --- plan ---------------------------------------------------------------------------------------------------------
+
+
+def _tested(base: Base) -> str:
+    """The traffic table that hedges. UsageError if there is none."""
+    wanted = base.table.hedging.traffic
+    hedging = [name for name, traffic in base.scenario.traffic.items() if traffic.hedge.policy != "off"]
+    if wanted in hedging:
+        return wanted
+    if wanted is None and len(hedging) == 1:
+        return hedging[0]
+    names = ", ".join(hedging) or "there is none; set hedge.policy in one"
+    text = f"expected one of the tables of [traffic] that hedge: {names}"
+    raise base.refused("experiment.hedging.traffic", text)
+
+
+def _objectives(slo: dict[str, Any], tested: str) -> dict[str, Any]:
+    """The objectives; one on the tested table becomes one on each of its variants."""
+    objectives: dict[str, Any] = {}
+    for name, objective in slo.items():
+        if objective.get("traffic") == tested:
+            objectives |= {f"{name} ({variant})": {**objective, "traffic": variant} for variant in (OFF, ON)}
+        else:
+            objectives[name] = objective
+    return objectives
+
+
+def _searching(base: Base) -> Base:
+    """The scenario as a short search for headroom."""
+    search = Search(growth=1.6, precision=0.1, confirm=1)
+    table = ExperimentTable(kind="headroom", minutes=base.table.minutes * SEARCH_SHARE, headroom=search)
+    return replace(base, scenario=base.scenario.model_copy(update={"experiment": table}))
+
+
+def _described(hedge: dict[str, Any]) -> str:
+    policy = hedge["policy"]
+    if policy == "immediate":
+        return "hedging every call at once"
+    if policy == ADAPTIVE:
+        return f"hedging after the {100 * float(hedge.get('quantile', 0.9)):g}% quantile of recent waits"
+    text = f"hedging after {float(hedge.get('delay_ms', 1000.0)):g} ms"
+    if policy == "single_r":
+        text += f" with probability {float(hedge.get('probability', 0.5)):g}"
+    return text
+
+
+# --- one run ------------------------------------------------------------------------------------------------------
+
+
+def hedged_run(
+    attempt: Attempt, reading: RunReading, metric: str, washout_s: float | None = None
+) -> HedgedRun:
+    """Read a run. A block counts after its wash-out: an end-to-end p99 of the run, at most a third of the block."""
+    stage = reading.steady
+    ms = offered_ms(BY_NAME[metric], stage)
+    counts = ~np.isnan(ms) & (stage.requests["ended"] != schema.CANCELLED).to_numpy(np.bool_)
+    stage = stage.only(counts)
+    ms = ms[counts]
+    block_s = attempt.block_s
+    if washout_s is None:
+        washout_s = min(_p99_s(ms, block_s), block_s / 3)
+    pairs = block_pairs(stage, (OFF, ON), block_s, washout_s)
+    objectives = [row for row in criteria(reading.frames.run["scenario"]) if row.metric is not None]
+    missed = (~good_requests(objectives, stage)).astype(np.float64)
+    p99_s = _p99_s(ms[(stage.requests["traffic"] == OFF).to_numpy(np.bool_)], block_s)
+    works = [(_work(stage, off.requests), _work(stage, on.requests)) for off, on in pairs]
+    stays = stays_s(reading.frames)
+    off_growth, on_growth = block_growths(stays, pairs)
+    growth = grows_throughout(stays, pairs)
+    variants = []
+    for side in (0, 1):
+        requests = [pair[side].requests for pair in pairs]
+        variants.append(
+            Blocks(tuple(ms[mask] for mask in requests), tuple(missed[mask] for mask in requests))
+        )
+    return HedgedRun(
+        attempt=attempt,
+        off=variants[0],
+        on=variants[1],
+        hedges=_hedges(reading),
+        p99_s=p99_s,
+        growth_per_s=(off_growth, growth if on_growth is None else on_growth),
+        outlasts=growth is not None or p99_s > block_s,
+        unequal=tuple(f"not the same work: with hedging {text}" for text in unequal_work(works)),
+    )
+
+
+def _p99_s(ms: Floats, block_s: float) -> float:
+    known = ms[np.isfinite(ms)]
+    return float(np.quantile(known, 0.99, method="inverted_cdf")) / 1e3 if len(known) else block_s
+
+
+def _work(stage: Steady, requests: Any) -> Any:
+    return block_work(stage.only(requests, gaps=False))
+
+
+def _hedges(reading: RunReading) -> Hedges:
+    """What the hedges did in the whole steady stage, as in the report of any run with hedging."""
+    refused = (_refused(reading.steady, OFF), _refused(reading.steady, ON))
+    variants = hedging_variants(reading.frames, reading.steady)
+    variant = next((variant for variant in variants if variant.traffic == ON), None)
+    if variant is None or variant.waste is None or variant.cost is None:
+        return Hedges(refused=refused)
+    cost = None
+    if variant.cost.low is not None and variant.cost.high is not None:
+        cost = (variant.cost.low / variant.requests, variant.cost.high / variant.requests)
+    log = variant.waste.server_log
+    return Hedges(
+        hedged=variant.hedged.value,
+        won=variant.won.value,
+        cost=cost,
+        unit=variant.cost.unit,
+        no_cost=variant.cost.why,
+        cancelled=log.cancel_effectiveness if log else None,
+        refused=refused,
+    )
+
+
+def _refused(stage: Steady, traffic: str) -> float | None:
+    """Share of the attempts that got a 429, a 529 or a 503."""
+    attempts = stage.attempts[stage.attempts["traffic"] == traffic]
+    return proportion(ended_as(attempts, schema.RATE_LIMITED, schema.OVERLOADED)).value
+
+
+# --- one load -----------------------------------------------------------------------------------------------------
+
+
+def quantile_for(runs: Sequence[HedgedRun], quantile: float | None = None) -> float | None:
+    """`quantile`, or the highest of PS, if the variants of all loads have enough requests for it."""
+    fewest = min((min(run.off.requests, run.on.requests) for run in runs), default=0)
+    quantiles = (quantile,) if quantile else PS
+    return next((p for p in quantiles if fewest >= n_min(p)), None)
+
+
+def compare(run: HedgedRun, p: float | None, sustainable_per_s: float | None) -> ComparedLoad:
+    """Compare the variants at quantile `p` and by missed requests, and label the load."""
+    tail = quantile_contrast(run.off.ms, run.on.ms, p) if p is not None else None
+    missed = mean_contrast(run.off.missed, run.on.missed)
+    label = _not_compared(run, tail, sustainable_per_s)
+    if label:
+        tail = None
+        missed = None
+    else:
+        label = _effect(tail, missed)
+    cost = run.hedges.cost
+    cost_per_ms = None
+    if cost is not None and tail is not None and tail.b < tail.a < math.inf:
+        cost_per_ms = (1000 * cost[0] / (tail.a - tail.b), 1000 * cost[1] / (tail.a - tail.b))
+    return ComparedLoad(
+        rate_per_s=run.attempt.rate_per_s,
+        label=label,
+        tail=tail,
+        missed=missed,
+        cost_per_ms=cost_per_ms,
+        run=run,
+    )
+
+
+def _not_compared(run: HedgedRun, tail: Contrast | None, sustainable_per_s: float | None) -> str:
+    """Why the variants are not compared; empty if they are."""
+    if run.hedges.hedged == 0:
+        return NO_HEDGES
+    off, on = run.growth_per_s
+    is_overload = sustainable_per_s is not None and run.attempt.rate_per_s > sustainable_per_s
+    if off is not None or (on is not None and is_overload):
+        return UNSTABLE
+    # Without a slower tail the growth is a wave of load by chance.
+    if on is not None and (run.outlasts or (tail is not None and tail.low > 0)):
+        return UNSTABLE_ON
+    return SHORT_BLOCKS if run.outlasts else ""
+
+
+def _effect(tail: Contrast | None, missed: Contrast | None) -> str:
+    """Label a load by the intervals of both measures."""
+    measures = [(tail, WORTH_LOG), (missed, WORTH_SHARE)]
+    known = [(contrast, worth) for contrast, worth in measures if contrast is not None]
+    if any(contrast.low > 0 and contrast.value >= worth for contrast, worth in known):
+        return HURTS
+    if any(contrast.high < 0 and contrast.value <= -worth for contrast, worth in known):
+        return HELPS
+    return NO_EFFECT if tail is not None else TOO_FEW
+
+
+def causes(finding: Hedging) -> Iterator[str]:
+    """Say why hedging hurts at the smallest load where it does, or why it gains nothing."""
+    harmed = [load for load in finding.loads if load.label in HARM]
+    if not finding.loads or (not harmed and finding.helps_up_to_per_s is not None):
+        return
+    lowest = finding.loads[0]
+    few = lowest.run.hedges.hedged or 0.0
+    first = f"{share(few)} at {_rate_text(lowest)}"
+    if finding.quantile is not None and 0 < few <= 2 * (1 - finding.quantile):
+        yield f"the delay lies among the slow calls: a hedge for only {first} {finding.unit}"
+    if not harmed:
+        return
+    place = f"at {_rate_text(harmed[0])} {finding.unit}"
+    hedges = harmed[0].run.hedges
+    if hedges.cancelled is not None and hedges.cancelled < SAVED:
+        yield f"the target keeps generating for closed attempts: closing saves {share(hedges.cancelled)}"
+    off, on = hedges.refused
+    if off is not None and on is not None and on - off >= MORE_REFUSED:
+        yield f"hedges use up a limit {place}: {share(on)} of calls refused, {share(off)} without"
+    if few and (hedges.hedged or 0.0) >= GROWS * few:
+        yield f"slower calls get more hedges: {first}, {share(hedges.hedged)} {place}"
+
+
+# --- answer -------------------------------------------------------------------------------------------------------
+
+
+def answer(finding: Hedging, today: str, notes: Sequence[str]) -> Answer:
+    """Answer for today's load, `today` with its unit."""
+    reasons = list(causes(finding))
+    unequal = dict.fromkeys(text for load in finding.loads for text in load.run.unequal)
+    details = [*unequal, *_details(finding), *reasons[:1]]
+    outcome = OUTCOMES.get(finding.label, INCONCLUSIVE)
+    result = Result(outcome, _sentence(finding, today), details=tuple(details))
+    if not finding.loads:
+        return Answer("hedging", replace(result, details=tuple(notes)), finding)
+    tables = [_loads(finding), _costs(finding.loads)]
+    if finding.delays:
+        tables.append(_delays(finding.delays))
+    prices = {load.run.hedges.no_cost: None for load in finding.loads if load.run.hedges.no_cost}
+    remarks = [*reasons[1:], *notes, *(f"cost of the losing attempts unknown: {text}" for text in prices)]
+    if finding.quantile == PS[1]:
+        remarks.append(P95)
+    smallest = ""
+    if finding.today is not None and finding.today.tail is not None:
+        size = share(math.expm1(finding.today.tail.smallest))
+        smallest = f"a {finding.tail} that differs by {size} at today's load"
+    pictures = list(_pictures(finding))
+    return answered("hedging", "Hedging by load", result, finding, tables, remarks, smallest, pictures)
+
+
+def _sentence(finding: Hedging, today: str) -> str:
+    """`hedging after 200 ms helps at today's 4.2 requests/s, hurts at 9`."""
+    effect = EFFECTS.get(finding.label, "was not compared")
+    text = f"{finding.hedge} {effect} at today's {today}"
+    low = finding.helps_up_to_per_s
+    high = finding.hurts_from_per_s
+    if low is not None and effect != HELPS:
+        text += f", helps at {low:.3g}"
+    if high is not None and effect != HURTS:
+        text += f", hurts at {high:.3g}"
+    return text if finding.label in {HELPS, HURTS, NO_EFFECT} else f"{text}: {finding.label}"
+
+
+def _details(finding: Hedging) -> Iterator[str]:
+    """What to do, what hedging changes at today's load, and where it turns."""
+    if finding.label in ADVICE:
+        yield ADVICE[finding.label]
+    load = finding.today
+    if load is not None and load.tail is not None and load.missed is not None:
+        tail = f"{finding.tail} {_relative(load.tail.value)}"
+        missed = f"missed requests {share(load.missed.a)} to {share(load.missed.b)}"
+        yield f"at today's load {tail}, {missed}, {share(load.run.hedges.hedged)} of the calls hedged"
+    if load is not None and load.cost_per_ms is not None:
+        yield f"each ms gained costs {_span(load.cost_per_ms)} {load.run.hedges.unit} per 1,000 requests"
+    if finding.crossover is not None:
+        low, high = finding.crossover
+        yield f"it turns from help to harm between {low:.3g} and {high:.3g} {finding.unit}"
+
+
+# --- tables and figures -------------------------------------------------------------------------------------------
+
+
+def _rate(load: ComparedLoad) -> float:
+    return load.rate_per_s
+
+
+def _tail_value(load: ComparedLoad) -> float:
+    return load.tail.value if load.tail else 0.0
+
+
+def _rate_text(load: ComparedLoad) -> str:
+    return f"{load.rate_per_s:.3g}"
+
+
+def _points(value: float) -> str:
+    """A difference of shares: −1.2%, +30%."""
+    text = share(abs(value))
+    if value == 0:
+        return text
+    return f"+{text}" if value > 0 else f"−{text}"
+
+
+def _relative(value: float) -> str:
+    """A difference of logarithms as a relative change: −32%, +150%."""
+    return _points(math.expm1(value))
+
+
+def _span(ends: tuple[float, float] | None, times: float = 1.0) -> str:
+    """Least to most; one number if both read the same."""
+    return NONE if ends is None else " – ".join(dict.fromkeys(figures(times * end) for end in ends))
+
+
+def _change(load: ComparedLoad) -> Cell:
+    contrast = load.tail
+    if contrast is None:
+        return NONE
+    return Value(_relative(contrast.value), f"{_relative(contrast.low)} – {_relative(contrast.high)}")
+
+
+def _more_missed(load: ComparedLoad) -> Cell:
+    contrast = load.missed
+    if contrast is None:
+        return NONE
+    return Value(_points(contrast.value), f"{_points(contrast.low)} – {_points(contrast.high)}")
+
+
+HEDGED: Column[ComparedLoad] = ("calls hedged", lambda load: share(load.run.hedges.hedged))
+WON: Column[ComparedLoad] = ("hedges won", lambda load: share(load.run.hedges.won))
+
+
+def _loads(finding: Hedging) -> Table:
+    columns: tuple[Column[ComparedLoad], ...] = (
+        (finding.unit, _rate_text),
+        (f"{finding.tail} off, ms", lambda load: ms_or_failed(load.tail.a) if load.tail else NONE),
+        (f"{finding.tail} on, ms", lambda load: ms_or_failed(load.tail.b) if load.tail else NONE),
+        ("change", _change),
+        ("missed off", lambda load: share(load.missed.a) if load.missed else NONE),
+        ("missed on", lambda load: share(load.missed.b) if load.missed else NONE),
+        ("change", _more_missed),
+        ("hedging", lambda load: Value(load.label, outcome=OUTCOMES.get(load.label, INCONCLUSIVE))),
+    )
+    return Table.of("Loads", finding.loads, columns, LOADS_NOTE)
+
+
+def _costs(loads: Sequence[ComparedLoad]) -> Table:
+    unit = next((load.run.hedges.unit for load in loads if load.run.hedges.unit), "")
+    columns: tuple[Column[ComparedLoad], ...] = (
+        ("load", _rate_text),
+        ("requests off", lambda load: f"{load.run.off.requests:,}"),
+        ("on", lambda load: f"{load.run.on.requests:,}"),
+        HEDGED,
+        WON,
+        ("refused off", lambda load: share(load.run.hedges.refused[0])),
+        ("refused on", lambda load: share(load.run.hedges.refused[1])),
+        ("extra cost per 1,000", lambda load: _span(load.run.hedges.cost, 1000)),
+        ("per ms gained", lambda load: _span(load.cost_per_ms)),
+    )
+    priced = f", in {unit}." if unit else ", if prices are known."
+    return Table.of("Hedges and their cost", loads, columns, f"{COSTS_NOTE}{priced}")
+
+
+def _delays(delays: Sequence[ComparedLoad]) -> Table:
+    delay: Column[ComparedLoad] = ("delay, ms", lambda load: str(load.run.attempt.delay))
+    return Table.of("Delays", delays, (delay, ("change", _change), HEDGED, WON), DELAYS_NOTE)
+
+
+def _pictures(finding: Hedging) -> Iterator[Picture]:
+    """The change by load, and the tail with hedging and without at today's load."""
+    compared = [(load.rate_per_s, load.tail) for load in finding.loads if load.tail]
+    if len(compared) > 1:
+        ends = (compared[0][0], compared[-1][0])
+        curves = (
+            PlotCurve.of("each load", compared, _drawn, joined=False),
+            PlotCurve("no change", ends, (0.0, 0.0), dashed="grey"),
+        )
+        marks = () if finding.crossover is None else (Mark("crossover", *finding.crossover),)
+        title = f"{finding.tail} with hedging, relative to without"
+        y = f"change of the {finding.tail}, %"
+        yield Picture("hedging", title, CHANGES_NOTE, finding.unit, y, curves, marks)
+    if finding.today is not None and finding.today.run.off.ms:
+        run = finding.today.run
+        curves = (_tail_curve("without hedging", run.off), _tail_curve("with hedging", run.on))
+        note = TAILS_NOTE.format(_rate_text(finding.today))
+        title = "Latency tail at today's load"
+        y = "share of requests that took longer"
+        yield Picture("tails", title, note, "latency (ms)", y, curves, tails=True)
+
+
+def _drawn(value: float) -> float:
+    return 100 * math.expm1(min(value, LARGEST_DRAWN))
+
+
+def _tail_curve(name: str, blocks: Blocks) -> PlotCurve:
+    ms = np.sort(np.concatenate(blocks.ms))
+    known = ms[np.isfinite(ms)]
+    longer = 1 - np.arange(1, len(known) + 1) / len(ms)
+    return PlotCurve(name, tuple(known.tolist()), tuple(longer.tolist()))
