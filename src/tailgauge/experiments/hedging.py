@@ -1,7 +1,8 @@
 """Hedging: does it help at today's load, up to which load, and at which cost?
 
 Each load is one run in which two copies of the tested traffic table, one of them without hedging, alternate in blocks: never at
-the same time, because they would share capacity. Today's load runs first; its p99 sets how long the blocks of the others last.
+the same time, because they would share capacity. Today's load runs first, then higher ones until hedging hurts or the target is full,
+lower ones if today's is too much, then those between.
 
 A load is judged by its own run. Hedging helps where the tail, or the share of requests that failed or missed an objective,
 improves by what is worth a change, its whole interval on that side, and neither gets worse. Nothing is compared where the
@@ -12,8 +13,8 @@ hedging only, it hurts.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
@@ -21,14 +22,11 @@ import numpy as np
 
 from tailgauge.experiments.answer import NONE, Answer, answered
 from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step, Steps, warm_up
-from tailgauge.experiments.headroom import HeadroomPlanner
 from tailgauge.experiments.loads.planner import planned_traffic, rate_unit
-from tailgauge.experiments.loads.search import NextLoad
+from tailgauge.experiments.loads.search import Search
 from tailgauge.patterns.table import pattern_of
 from tailgauge.rows import schema
 from tailgauge.scenario.experiment import ADAPTIVE, Delay
-from tailgauge.scenario.experiment import Experiment as ExperimentTable
-from tailgauge.scenario.experiment import Headroom as Search
 from tailgauge.schedule.settings import TRACE
 from tailgauge_analysis import (
     BLOCK_E2E,
@@ -73,12 +71,11 @@ from tailgauge_analysis import (
 
 OFF, ON = "hedging_off", "hedging_on"  # traffic tables of the variants
 PS = (0.99, 0.95)
-SEARCH_SHARE = 1 / 5  # of the minutes, for the sustainable rate
+GROWTH, NARROW, FARTHEST = 1.5, 1.1, 16.0  # of the search, as ratios of two loads; from today's
 SHORTEST_S, LONGEST_S = 2.0, 240.0  # of a block
 FEWEST_PAIRS = 7  # of blocks: one may have no request
 LONGEST_WARMUP_S = 10.0
 BESIDE_S = RUN_S + LONGEST_WARMUP_S + 6.0  # that a run takes beside its blocks, about
-SAME_LOAD = 0.05  # relative distance from today's load, within which it is the same
 WORTH_LOG = math.log1p(0.05)  # smallest change of the tail that is worth one
 WORTH_SHARE = 0.01  # and of the share of missed requests
 
@@ -91,6 +88,7 @@ SHORT_BLOCKS = "blocks too short"
 TOO_FEW = "too few requests"
 NO_RUN = "no run was valid, or there was no time for one"
 HARM = (HURTS, UNSTABLE_ON)
+TOO_HIGH = (*HARM, UNSTABLE, SHORT_BLOCKS)  # lower loads are tried
 EFFECTS = {HELPS: HELPS, HURTS: HURTS, UNSTABLE_ON: HURTS, NO_EFFECT: "has no clear effect"}
 OUTCOMES = {HELPS: PASS, HURTS: FAIL, UNSTABLE_ON: FAIL}
 ADVICE = {
@@ -100,6 +98,7 @@ ADVICE = {
     NO_EFFECT: "leave it off at today's load, or measure again: four times the minutes show half the effect",
 }
 
+SHORT = f"blocks are shorter than {BLOCK_E2E} end-to-end p99, which hides part of the difference: allow {{}} s each"
 P95 = "too few requests for a p99 of each variant: the p95 is used"
 LOADS_NOTE = (
     "One row per load; hedging off and on in alternating blocks. End to end since scheduled, failures slowest; the interval "
@@ -113,7 +112,6 @@ LARGEST_DRAWN = 1.5  # of a logarithm: +348%; larger changes are drawn there
 
 SAVED = 0.5  # of the remaining generation: less is no effective cancel
 MORE_REFUSED = 0.005  # share of the attempts
-GROWS = 1.5  # times the hedges at the lowest load
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,12 +173,25 @@ class ComparedLoad:
     each millisecond gained costs per 1,000 requests.
     """
 
-    rate_per_s: float
+    load: float
     label: str
     tail: Contrast | None
     missed: Contrast | None
     cost_per_ms: tuple[float, float] | None
     run: HedgedRun
+    emptied = False
+
+    @property
+    def runs(self) -> tuple[HedgedRun]:
+        """Return its run."""
+        return (self.run,)
+
+    @property
+    def outcome(self) -> str:
+        """Return FAIL where lower loads are to be tried."""
+        return FAIL if self.label in TOO_HIGH else PASS
+
+    leans = outcome
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,7 +203,6 @@ class Hedging:
     hedge: str
     unit: str
     today_per_s: float
-    sustainable_per_s: float | None
     quantile: float | None
     label: str
     helps_up_to_per_s: float | None
@@ -204,7 +214,7 @@ class Hedging:
     @property
     def today(self) -> ComparedLoad | None:
         """Return today's load; None without a valid run."""
-        return next((load for load in self.loads if load.rate_per_s == self.today_per_s), None)
+        return next((load for load in self.loads if load.load == self.today_per_s), None)
 
     @property
     def tail(self) -> str:
@@ -213,7 +223,7 @@ class Hedging:
 
 
 class HedgingPlanner(Planner):
-    """Search the sustainable rate unless it is given, try the delays, run today's load and the others."""
+    """Try the delays at today's load, run it, and search where hedging turns from help to harm."""
 
     def __init__(self, base: Base) -> None:
         super().__init__(base)
@@ -225,75 +235,60 @@ class HedgingPlanner(Planner):
         self._traffic: dict[str, Any] = tree["traffic"]
         self._hedge: dict[str, Any] = self._traffic[self._tested]["hedge"]
         self._slo = _objectives(tree.get("slo", {}), self._tested)
-        self._sustainable = self._settings.sustainable_per_s
-        self._minutes = base.table.minutes
-        self._notes: list[str] = []
-        self._search: HeadroomPlanner | None = None
-        if self._sustainable is None:
-            off = {**self._traffic[self._tested], "hedge": {"policy": "off"}}
-            without = (("traffic", {**self._traffic, self._tested: off}), ("slo", None))
-            self._minutes *= 1 - SEARCH_SHARE
-            self._search = HeadroomPlanner(_searching(base), without)
 
     def steps(self) -> Steps:
-        """Search, try the delays, run the loads."""
-        if self._search is not None:
-            yield from self._search.steps()
-            answer = self._search.answer()
-            finding = answer.finding
-            self._sustainable = finding.sustained_per_s or finding.low_per_s or finding.high_per_s
-            self._notes.append(f"without hedging {answer.result.sentence}")
-        rates = [part * (self._sustainable or 0.0) for part in self._settings.loads]
-        others = [rate for rate in rates if rate and abs(rate / self._today - 1) > SAME_LOAD]
-        Random(self._scenario.seed).shuffle(others)
+        """Try the delays, run the loads."""
+        loads = self._settings.loads
         delays = list(self._settings.delays_ms)
         if delays:
             Random(self._scenario.seed).shuffle(delays)
-            runs = len(delays) + 1 + len(others)
-            yield from self.run([self._step(self._today, runs, delay) for delay in delays])
-            tried = [load for load in self._compared() if load.tail is not None]
-            best = min(tried, key=_tail_value, default=None)
-            self._hedge = self._with(best.run.attempt.delay if best else None)
-        yield from self.run([self._step(self._today, 1 + len(others))])
-        if others:
-            yield from self.run([self._step(rate, len(others)) for rate in others])
+            yield from self.run([self._step(self._today, len(delays) + loads, delay) for delay in delays])
+            tried = [(load.tail.value, load.run.attempt) for load in self._compared() if load.tail]
+            _, best = min(tried, key=lambda pair: pair[0], default=(0.0, None))
+            self._hedge = self._with(best.delay if best else None)
+        search = Search(
+            start=self._today,
+            least=self._today / FARTHEST,
+            most=self._today * FARTHEST,
+            growth=GROWTH,
+            narrow=NARROW,
+        )
+        for runs in range(loads, 0, -1):
+            tried_loads = [load for load in self._compared() if load.run.attempt.delay is None]
+            yield from self.run([self._step(found.load, runs) for found in search.next_loads(tried_loads)])
 
     def measure(self, step: Step, reading: RunReading) -> Any:
         """Return the result at a load, or that of the search for the sustainable rate."""
-        if isinstance(step.given, NextLoad):
-            assert self._search is not None  # only its steps are given these
-            return self._search.measure(step, reading)
         is_joined = pattern_of(self._scenario.traffic[self._tested]).answer == schema.JOIN
         metric = "join_sched" if is_joined else "e2e_sched"
-        return hedged_run(step.given, reading, metric, self._settings.washout_s)
+        return hedged_run(step.given, reading, metric)
 
     def answer(self) -> Answer:
         """Answer from what was kept."""
         compared = self._compared()
         loads = [load for load in compared if load.run.attempt.delay is None]
-        helping = [load.rate_per_s for load in loads if load.label == HELPS]
-        harming = [load.rate_per_s for load in loads if load.label in HARM]
-        labels = {load.rate_per_s: load.label for load in loads}
+        helping = [load.load for load in loads if load.label == HELPS]
+        harming = [load.load for load in loads if load.label in HARM]
+        labels = {load.load: load.label for load in loads}
         low = max(helping, default=None)
         high = min(harming, default=None)
         finding = Hedging(
             hedge=_described(self._hedge),
             unit=self._unit.name,
             today_per_s=self._today,
-            sustainable_per_s=self._sustainable,
             quantile=quantile_for(self.results, self._settings.quantile),
             label=labels.get(self._today, NO_RUN),
             helps_up_to_per_s=low,
             hurts_from_per_s=high,
             crossover=(low, high) if low and high and low < high else None,
-            loads=tuple(sorted(loads, key=_rate)),
+            loads=tuple(sorted(loads, key=lambda load: load.load)),
             delays=tuple(load for load in compared if load not in loads),
         )
-        return answer(finding, self._unit.text(self._today), [*self._notes, *self._short_blocks()])
+        return answer(finding, self._unit.text(self._today))
 
     def _compared(self) -> list[ComparedLoad]:
         p = quantile_for(self.results, self._settings.quantile)
-        return [compare(run, p, self._sustainable) for run in self.results]
+        return [compare(run, p) for run in self.results]
 
     def _with(self, delay: Delay | None) -> dict[str, Any]:
         """The hedge with this delay in the place of its own."""
@@ -308,7 +303,6 @@ class HedgingPlanner(Planner):
         """A run at a rate, where so many are still to come."""
         pairs, block_s = self._blocks(runs)
         warmup_s = min(LONGEST_WARMUP_S, block_s)
-        washout_s = block_s / 3 if self._settings.washout_s is None else self._settings.washout_s
         hedge = self._with(delay)
         overrides = (
             ("arrival.rate_per_s", rate),
@@ -317,7 +311,7 @@ class HedgingPlanner(Planner):
             ("slo", self._slo),
             ("alert", None),
             ("use_case", None),
-            ("crossover", {"a": OFF, "b": ON, "block_s": block_s, "washout_s": washout_s}),
+            ("crossover", {"a": OFF, "b": ON, "block_s": block_s, "washout_s": block_s / 3}),
             *warm_up(warmup_s),
         )
         name = f"{rate:.4g} {self._unit.name}"
@@ -330,24 +324,11 @@ class HedgingPlanner(Planner):
         """Pairs of blocks, and the seconds of a block, where so many runs share what is left of the minutes."""
         if self._settings.block_s:
             return self._settings.pairs, self._settings.block_s
-        load_s = (self._minutes * 60 - self.spent_s) / runs - BESIDE_S
+        load_s = (self._base.table.minutes * 60 - self.spent_s) / runs - BESIDE_S
         p99_s = max((run.p99_s for run in self.results), default=0.0)
         least_s = max(SHORTEST_S, BLOCK_E2E * p99_s)
         pairs = min(self._settings.pairs, max(FEWEST_PAIRS, int(load_s / (2 * least_s))))
         return pairs, min(LONGEST_S, max(SHORTEST_S, load_s / (2 * pairs)))
-
-    def _short_blocks(self) -> Iterator[str]:
-        """Say where blocks are too short for the waits, and what to set."""
-        for run in self.results:
-            block_s = run.attempt.block_s
-            needed_s = BLOCK_E2E * run.p99_s
-            if block_s < needed_s:
-                text = f"at {run.attempt.rate_per_s:.3g} {self._unit.name} blocks of {figures(block_s)} s are shorter"
-                minutes = math.ceil(self._base.table.minutes * needed_s / block_s)
-                longer = f"experiment.minutes = {minutes}"
-                if self._settings.block_s:
-                    longer = f"experiment.hedging.block_s = {math.ceil(needed_s)}"
-                yield f"{text} than {BLOCK_E2E} end-to-end p99, which hides part of the difference: set {longer}"
 
     def _variants(self, hedge: dict[str, Any]) -> dict[str, Any]:
         """The tables of [traffic]; the tested one as two variants with half its weight each, because they alternate."""
@@ -362,15 +343,14 @@ class HedgingPlanner(Planner):
 
 def _tested(base: Base) -> str:
     """The traffic table that hedges. UsageError if there is none."""
-    wanted = base.table.hedging.traffic
     hedging = [name for name, traffic in base.scenario.traffic.items() if traffic.hedge.policy != "off"]
-    if wanted in hedging:
-        return wanted
-    if wanted is None and len(hedging) == 1:
-        return hedging[0]
-    names = ", ".join(hedging) or "there is none; set hedge.policy in one"
-    text = f"expected one of the tables of [traffic] that hedge: {names}"
-    raise base.refused("experiment.hedging.traffic", text)
+    wanted = base.table.hedging.traffic
+    tested = hedging if wanted is None else [name for name in hedging if name == wanted]
+    if len(tested) != 1:
+        names = ", ".join(hedging) or "there is none; set hedge.policy in one"
+        text = f"expected one of the tables of [traffic] that hedge: {names}"
+        raise base.refused("experiment.hedging.traffic", text)
+    return tested[0]
 
 
 def _objectives(slo: dict[str, Any], tested: str) -> dict[str, Any]:
@@ -382,13 +362,6 @@ def _objectives(slo: dict[str, Any], tested: str) -> dict[str, Any]:
         else:
             objectives[name] = objective
     return objectives
-
-
-def _searching(base: Base) -> Base:
-    """The scenario as a short search for headroom."""
-    search = Search(growth=1.6, precision=0.1, confirm=1)
-    table = ExperimentTable(kind="headroom", minutes=base.table.minutes * SEARCH_SHARE, headroom=search)
-    return replace(base, scenario=base.scenario.model_copy(update={"experiment": table}))
 
 
 def _described(hedge: dict[str, Any]) -> str:
@@ -406,9 +379,7 @@ def _described(hedge: dict[str, Any]) -> str:
 # --- one run ------------------------------------------------------------------------------------------------------
 
 
-def hedged_run(
-    attempt: Attempt, reading: RunReading, metric: str, washout_s: float | None = None
-) -> HedgedRun:
+def hedged_run(attempt: Attempt, reading: RunReading, metric: str) -> HedgedRun:
     """Read a run. A block counts after its wash-out: an end-to-end p99 of the run, at most a third of the block."""
     stage = reading.steady
     ms = offered_ms(BY_NAME[metric], stage)
@@ -416,8 +387,7 @@ def hedged_run(
     stage = stage.only(counts)
     ms = ms[counts]
     block_s = attempt.block_s
-    if washout_s is None:
-        washout_s = min(_p99_s(ms, block_s), block_s / 3)
+    washout_s = min(_p99_s(ms, block_s), block_s / 3)
     pairs = block_pairs(stage, (OFF, ON), block_s, washout_s)
     objectives = [row for row in criteria(reading.frames.run["scenario"]) if row.metric is not None]
     missed = (~good_requests(objectives, stage)).astype(np.float64)
@@ -426,6 +396,10 @@ def hedged_run(
     stays = stays_s(reading.frames)
     off_growth, on_growth = block_growths(stays, pairs)
     growth = grows_throughout(stays, pairs)
+    if growth is not None and _rise(stays, [off for off, _ in pairs]) > 0:
+        off_growth = growth
+    elif growth is not None:  # by hedging alone: without it the backlog shrinks
+        on_growth = growth
     variants = []
     for side in (0, 1):
         requests = [pair[side].requests for pair in pairs]
@@ -438,10 +412,18 @@ def hedged_run(
         on=variants[1],
         hedges=_hedges(reading),
         p99_s=p99_s,
-        growth_per_s=(off_growth, growth if on_growth is None else on_growth),
+        growth_per_s=(off_growth, on_growth),
         outlasts=growth is not None or p99_s > block_s,
         unequal=tuple(f"not the same work: with hedging {text}" for text in unequal_work(works)),
     )
+
+
+def _rise(stays: tuple[Floats, Floats], blocks: Sequence[Any]) -> float:
+    """By how much the requests in flight grow in these blocks, together."""
+    begun, ended = (np.sort(times) for times in stays)
+    ends = np.array([(block.from_s, block.to_s) for block in blocks])
+    in_flight = np.searchsorted(begun, ends) - np.searchsorted(ended, ends)
+    return float(np.diff(in_flight).sum())
 
 
 def _p99_s(ms: Floats, block_s: float) -> float:
@@ -491,11 +473,11 @@ def quantile_for(runs: Sequence[HedgedRun], quantile: float | None = None) -> fl
     return next((p for p in quantiles if fewest >= n_min(p)), None)
 
 
-def compare(run: HedgedRun, p: float | None, sustainable_per_s: float | None) -> ComparedLoad:
+def compare(run: HedgedRun, p: float | None) -> ComparedLoad:
     """Compare the variants at quantile `p` and by missed requests, and label the load."""
     tail = quantile_contrast(run.off.ms, run.on.ms, p) if p is not None else None
     missed = mean_contrast(run.off.missed, run.on.missed)
-    label = _not_compared(run, tail, sustainable_per_s)
+    label = _not_compared(run, tail)
     if label:
         tail = None
         missed = None
@@ -506,7 +488,7 @@ def compare(run: HedgedRun, p: float | None, sustainable_per_s: float | None) ->
     if cost is not None and tail is not None and tail.b < tail.a < math.inf:
         cost_per_ms = (1000 * cost[0] / (tail.a - tail.b), 1000 * cost[1] / (tail.a - tail.b))
     return ComparedLoad(
-        rate_per_s=run.attempt.rate_per_s,
+        load=run.attempt.rate_per_s,
         label=label,
         tail=tail,
         missed=missed,
@@ -515,13 +497,12 @@ def compare(run: HedgedRun, p: float | None, sustainable_per_s: float | None) ->
     )
 
 
-def _not_compared(run: HedgedRun, tail: Contrast | None, sustainable_per_s: float | None) -> str:
+def _not_compared(run: HedgedRun, tail: Contrast | None) -> str:
     """Why the variants are not compared; empty if they are."""
     if run.hedges.hedged == 0:
         return NO_HEDGES
     off, on = run.growth_per_s
-    is_overload = sustainable_per_s is not None and run.attempt.rate_per_s > sustainable_per_s
-    if off is not None or (on is not None and is_overload):
+    if off is not None:
         return UNSTABLE
     # Without a slower tail the growth is a wave of load by chance.
     if on is not None and (run.outlasts or (tail is not None and tail.low > 0)):
@@ -531,13 +512,21 @@ def _not_compared(run: HedgedRun, tail: Contrast | None, sustainable_per_s: floa
 
 def _effect(tail: Contrast | None, missed: Contrast | None) -> str:
     """Label a load by the intervals of both measures."""
-    measures = [(tail, WORTH_LOG), (missed, WORTH_SHARE)]
-    known = [(contrast, worth) for contrast, worth in measures if contrast is not None]
-    if any(contrast.low > 0 and contrast.value >= worth for contrast, worth in known):
+    signs = {_sign(tail, WORTH_LOG), _sign(missed, WORTH_SHARE)}
+    if 1 in signs:
         return HURTS
-    if any(contrast.high < 0 and contrast.value <= -worth for contrast, worth in known):
+    if -1 in signs:
         return HELPS
-    return NO_EFFECT if tail is not None else TOO_FEW
+    return TOO_FEW if tail is None else NO_EFFECT
+
+
+def _sign(contrast: Contrast | None, worth: float) -> int:
+    """1 if more is shown, -1 if less, 0 if neither is."""
+    if contrast is None:
+        return 0
+    if contrast.low > 0 and contrast.value >= worth:
+        return 1
+    return -1 if contrast.high < 0 and contrast.value <= -worth else 0
 
 
 def causes(finding: Hedging) -> Iterator[str]:
@@ -547,9 +536,9 @@ def causes(finding: Hedging) -> Iterator[str]:
         return
     lowest = finding.loads[0]
     few = lowest.run.hedges.hedged or 0.0
-    first = f"{share(few)} at {_rate_text(lowest)}"
     if finding.quantile is not None and 0 < few <= 2 * (1 - finding.quantile):
-        yield f"the delay lies among the slow calls: a hedge for only {first} {finding.unit}"
+        place = f"at {_rate_text(lowest)} {finding.unit}"
+        yield f"the delay lies among the slow calls: only {share(few)} got a hedge {place}"
     if not harmed:
         return
     place = f"at {_rate_text(harmed[0])} {finding.unit}"
@@ -559,14 +548,12 @@ def causes(finding: Hedging) -> Iterator[str]:
     off, on = hedges.refused
     if off is not None and on is not None and on - off >= MORE_REFUSED:
         yield f"hedges use up a limit {place}: {share(on)} of calls refused, {share(off)} without"
-    if few and (hedges.hedged or 0.0) >= GROWS * few:
-        yield f"slower calls get more hedges: {first}, {share(hedges.hedged)} {place}"
 
 
 # --- answer -------------------------------------------------------------------------------------------------------
 
 
-def answer(finding: Hedging, today: str, notes: Sequence[str]) -> Answer:
+def answer(finding: Hedging, today: str) -> Answer:
     """Answer for today's load, `today` with its unit."""
     reasons = list(causes(finding))
     unequal = dict.fromkeys(text for load in finding.loads for text in load.run.unequal)
@@ -574,14 +561,18 @@ def answer(finding: Hedging, today: str, notes: Sequence[str]) -> Answer:
     outcome = OUTCOMES.get(finding.label, INCONCLUSIVE)
     result = Result(outcome, _sentence(finding, today), details=tuple(details))
     if not finding.loads:
-        return Answer("hedging", replace(result, details=tuple(notes)), finding)
+        return Answer("hedging", result, finding)
     tables = [_loads(finding), _costs(finding.loads)]
     if finding.delays:
         tables.append(_delays(finding.delays))
     prices = {load.run.hedges.no_cost: None for load in finding.loads if load.run.hedges.no_cost}
-    remarks = [*reasons[1:], *notes, *(f"cost of the losing attempts unknown: {text}" for text in prices)]
+    remarks = [*reasons[1:], *(f"cost of the losing attempts unknown: {text}" for text in prices)]
     if finding.quantile == PS[1]:
         remarks.append(P95)
+    runs = [load.run for load in finding.loads]
+    short = [run for run in runs if run.attempt.block_s < BLOCK_E2E * run.p99_s]
+    if short:
+        remarks.append(SHORT.format(math.ceil(BLOCK_E2E * max(run.p99_s for run in short))))
     smallest = ""
     if finding.today is not None and finding.today.tail is not None:
         size = share(math.expm1(finding.today.tail.smallest))
@@ -608,12 +599,13 @@ def _details(finding: Hedging) -> Iterator[str]:
     if finding.label in ADVICE:
         yield ADVICE[finding.label]
     load = finding.today
-    if load is not None and load.tail is not None and load.missed is not None:
-        tail = f"{finding.tail} {_relative(load.tail.value)}"
-        missed = f"missed requests {share(load.missed.a)} to {share(load.missed.b)}"
-        yield f"at today's load {tail}, {missed}, {share(load.run.hedges.hedged)} of the calls hedged"
-    if load is not None and load.cost_per_ms is not None:
-        yield f"each ms gained costs {_span(load.cost_per_ms)} {load.run.hedges.unit} per 1,000 requests"
+    if load is not None and load.tail is not None:
+        hedges = load.run.hedges
+        tail = f"{finding.tail} {_relative(load.tail.value)}, missed requests {_sides(load.missed, share)}"
+        cost = (
+            f"{_span(hedges.cost, 1000)} {hedges.unit} per 1,000 requests" if hedges.unit else "cost unknown"
+        )
+        yield f"at today's load {tail}, {share(hedges.hedged)} of the calls hedged, {cost}"
     if finding.crossover is not None:
         low, high = finding.crossover
         yield f"it turns from help to harm between {low:.3g} and {high:.3g} {finding.unit}"
@@ -622,16 +614,8 @@ def _details(finding: Hedging) -> Iterator[str]:
 # --- tables and figures -------------------------------------------------------------------------------------------
 
 
-def _rate(load: ComparedLoad) -> float:
-    return load.rate_per_s
-
-
-def _tail_value(load: ComparedLoad) -> float:
-    return load.tail.value if load.tail else 0.0
-
-
 def _rate_text(load: ComparedLoad) -> str:
-    return f"{load.rate_per_s:.3g}"
+    return f"{load.load:.3g}"
 
 
 def _points(value: float) -> str:
@@ -652,20 +636,18 @@ def _span(ends: tuple[float, float] | None, times: float = 1.0) -> str:
     return NONE if ends is None else " – ".join(dict.fromkeys(figures(times * end) for end in ends))
 
 
-def _change(load: ComparedLoad) -> Cell:
-    contrast = load.tail
+def _sides(contrast: Contrast | None, text_of: Callable[[float], str]) -> str:
+    """The figure without hedging and with it."""
+    return NONE if contrast is None else f"{text_of(contrast.a)} → {text_of(contrast.b)}"
+
+
+def _change(contrast: Contrast | None, text_of: Callable[[float], str]) -> Cell:
     if contrast is None:
         return NONE
-    return Value(_relative(contrast.value), f"{_relative(contrast.low)} – {_relative(contrast.high)}")
+    return Value(text_of(contrast.value), f"{text_of(contrast.low)} – {text_of(contrast.high)}")
 
 
-def _more_missed(load: ComparedLoad) -> Cell:
-    contrast = load.missed
-    if contrast is None:
-        return NONE
-    return Value(_points(contrast.value), f"{_points(contrast.low)} – {_points(contrast.high)}")
-
-
+TAIL_CHANGE: Column[ComparedLoad] = ("change", lambda load: _change(load.tail, _relative))
 HEDGED: Column[ComparedLoad] = ("calls hedged", lambda load: share(load.run.hedges.hedged))
 WON: Column[ComparedLoad] = ("hedges won", lambda load: share(load.run.hedges.won))
 
@@ -673,13 +655,11 @@ WON: Column[ComparedLoad] = ("hedges won", lambda load: share(load.run.hedges.wo
 def _loads(finding: Hedging) -> Table:
     columns: tuple[Column[ComparedLoad], ...] = (
         (finding.unit, _rate_text),
-        (f"{finding.tail} off, ms", lambda load: ms_or_failed(load.tail.a) if load.tail else NONE),
-        (f"{finding.tail} on, ms", lambda load: ms_or_failed(load.tail.b) if load.tail else NONE),
-        ("change", _change),
-        ("missed off", lambda load: share(load.missed.a) if load.missed else NONE),
-        ("missed on", lambda load: share(load.missed.b) if load.missed else NONE),
-        ("change", _more_missed),
         ("hedging", lambda load: Value(load.label, outcome=OUTCOMES.get(load.label, INCONCLUSIVE))),
+        (f"{finding.tail} off → on, ms", lambda load: _sides(load.tail, ms_or_failed)),
+        TAIL_CHANGE,
+        ("missed off → on", lambda load: _sides(load.missed, share)),
+        ("change", lambda load: _change(load.missed, _points)),
     )
     return Table.of("Loads", finding.loads, columns, LOADS_NOTE)
 
@@ -688,12 +668,10 @@ def _costs(loads: Sequence[ComparedLoad]) -> Table:
     unit = next((load.run.hedges.unit for load in loads if load.run.hedges.unit), "")
     columns: tuple[Column[ComparedLoad], ...] = (
         ("load", _rate_text),
-        ("requests off", lambda load: f"{load.run.off.requests:,}"),
-        ("on", lambda load: f"{load.run.on.requests:,}"),
+        ("requests off, on", lambda load: f"{load.run.off.requests:,}, {load.run.on.requests:,}"),
         HEDGED,
         WON,
-        ("refused off", lambda load: share(load.run.hedges.refused[0])),
-        ("refused on", lambda load: share(load.run.hedges.refused[1])),
+        ("refused off → on", lambda load: " → ".join(map(share, load.run.hedges.refused))),
         ("extra cost per 1,000", lambda load: _span(load.run.hedges.cost, 1000)),
         ("per ms gained", lambda load: _span(load.cost_per_ms)),
     )
@@ -703,12 +681,12 @@ def _costs(loads: Sequence[ComparedLoad]) -> Table:
 
 def _delays(delays: Sequence[ComparedLoad]) -> Table:
     delay: Column[ComparedLoad] = ("delay, ms", lambda load: str(load.run.attempt.delay))
-    return Table.of("Delays", delays, (delay, ("change", _change), HEDGED, WON), DELAYS_NOTE)
+    return Table.of("Delays", delays, (delay, TAIL_CHANGE, HEDGED, WON), DELAYS_NOTE)
 
 
 def _pictures(finding: Hedging) -> Iterator[Picture]:
     """The change by load, and the tail with hedging and without at today's load."""
-    compared = [(load.rate_per_s, load.tail) for load in finding.loads if load.tail]
+    compared = [(load.load, load.tail) for load in finding.loads if load.tail]
     if len(compared) > 1:
         ends = (compared[0][0], compared[-1][0])
         curves = (

@@ -28,7 +28,6 @@ Delay = Annotated[
     float | Literal["adaptive"],
     PlainValidator(_delay, json_schema_input_type=NonNegative | Literal["adaptive"]),
 ]
-_Load = Annotated[float, Field(gt=0, le=2)]
 KINDS: tuple[ExperimentKind, ...] = get_args(ExperimentKind)
 
 
@@ -64,10 +63,8 @@ class Hedging(Table):
 
     traffic: str | None = None
     """the table of [traffic] whose `hedge` is tested; default the only one that hedges"""
-    sustainable_per_s: Positive | None = None
-    """rate that `loads` are relative to; default measured first"""
-    loads: Annotated[tuple[_Load, ...], Field(strict=False)] = (0.3, 0.7)
-    """loads tested beside today's, relative to the sustainable rate"""
+    loads: int = Field(3, ge=1, le=20)
+    """loads to test: today's, higher ones until hedging hurts, then those between"""
     quantile: float | None = Field(None, ge=0.5, lt=1)
     """quantile of end-to-end times to compare; default p99, or p95 if a variant has too few requests"""
     delays_ms: Annotated[tuple[Delay, ...], Field(strict=False)] = ()
@@ -78,8 +75,6 @@ class Hedging(Table):
     """pairs of blocks, off and on, per load; fewer where blocks must be longer"""
     block_s: Positive | None = None
     """seconds per block, at least 5 end-to-end p99; default: as long as fits into `minutes`"""
-    washout_s: NonNegative | None = None
-    """excluded start of each block; default one end-to-end p99, at most a third of the block"""
 
 
 class Model(Table):
