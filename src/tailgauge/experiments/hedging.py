@@ -166,6 +166,11 @@ class HedgedRun:
     outlasts: bool = False
     unequal: tuple[str, ...] = ()
 
+    @property
+    def is_short(self) -> bool:
+        """Return whether blocks are too short to show the whole difference."""
+        return self.attempt.block_s < BLOCK_E2E * self.p99_s
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedLoad:
@@ -254,11 +259,13 @@ class HedgingPlanner(Planner):
             narrow=NARROW,
         )
         for runs in range(loads, 0, -1):
-            tried_loads = [load for load in self._compared() if load.run.attempt.delay is None]
-            yield from self.run([self._step(found.load, runs) for found in search.next_loads(tried_loads)])
+            found = search.next_loads([load for load in self._compared() if load.run.attempt.delay is None])
+            if not found:
+                return
+            yield from self.run([self._step(found[0].load, runs)])
 
-    def measure(self, step: Step, reading: RunReading) -> Any:
-        """Return the result at a load, or that of the search for the sustainable rate."""
+    def measure(self, step: Step, reading: RunReading) -> HedgedRun:
+        """Return the run at a load."""
         is_joined = pattern_of(self._scenario.traffic[self._tested]).answer == schema.JOIN
         metric = "join_sched" if is_joined else "e2e_sched"
         return hedged_run(step.given, reading, metric)
@@ -565,14 +572,12 @@ def answer(finding: Hedging, today: str) -> Answer:
     tables = [_loads(finding), _costs(finding.loads)]
     if finding.delays:
         tables.append(_delays(finding.delays))
-    prices = {load.run.hedges.no_cost: None for load in finding.loads if load.run.hedges.no_cost}
-    remarks = [*reasons[1:], *(f"cost of the losing attempts unknown: {text}" for text in prices)]
+    remarks = reasons[1:]
     if finding.quantile == PS[1]:
         remarks.append(P95)
-    runs = [load.run for load in finding.loads]
-    short = [run for run in runs if run.attempt.block_s < BLOCK_E2E * run.p99_s]
-    if short:
-        remarks.append(SHORT.format(math.ceil(BLOCK_E2E * max(run.p99_s for run in short))))
+    needed = [BLOCK_E2E * load.run.p99_s for load in finding.loads if load.run.is_short]
+    if needed:
+        remarks.append(SHORT.format(math.ceil(max(needed))))
     smallest = ""
     if finding.today is not None and finding.today.tail is not None:
         size = share(math.expm1(finding.today.tail.smallest))
@@ -583,15 +588,14 @@ def answer(finding: Hedging, today: str) -> Answer:
 
 def _sentence(finding: Hedging, today: str) -> str:
     """`hedging after 200 ms helps at today's 4.2 requests/s, hurts at 9`."""
-    effect = EFFECTS.get(finding.label, "was not compared")
-    text = f"{finding.hedge} {effect} at today's {today}"
-    low = finding.helps_up_to_per_s
-    high = finding.hurts_from_per_s
-    if low is not None and effect != HELPS:
-        text += f", helps at {low:.3g}"
-    if high is not None and effect != HURTS:
-        text += f", hurts at {high:.3g}"
-    return text if finding.label in {HELPS, HURTS, NO_EFFECT} else f"{text}: {finding.label}"
+    text = f"{finding.hedge} {EFFECTS.get(finding.label, 'was not compared')} at today's {today}"
+    if finding.label not in {HELPS, HURTS, NO_EFFECT}:
+        text += f" ({finding.label})"
+    if finding.helps_up_to_per_s is not None and finding.label != HELPS:
+        text += f", helps at {finding.helps_up_to_per_s:.3g}"
+    if finding.hurts_from_per_s is not None and finding.label not in HARM:
+        text += f", hurts at {finding.hurts_from_per_s:.3g}"
+    return text
 
 
 def _details(finding: Hedging) -> Iterator[str]:
@@ -665,7 +669,7 @@ def _loads(finding: Hedging) -> Table:
 
 
 def _costs(loads: Sequence[ComparedLoad]) -> Table:
-    unit = next((load.run.hedges.unit for load in loads if load.run.hedges.unit), "")
+    hedges = loads[0].run.hedges
     columns: tuple[Column[ComparedLoad], ...] = (
         ("load", _rate_text),
         ("requests off, on", lambda load: f"{load.run.off.requests:,}, {load.run.on.requests:,}"),
@@ -675,8 +679,8 @@ def _costs(loads: Sequence[ComparedLoad]) -> Table:
         ("extra cost per 1,000", lambda load: _span(load.run.hedges.cost, 1000)),
         ("per ms gained", lambda load: _span(load.cost_per_ms)),
     )
-    priced = f", in {unit}." if unit else ", if prices are known."
-    return Table.of("Hedges and their cost", loads, columns, f"{COSTS_NOTE}{priced}")
+    priced = f"in {hedges.unit}" if hedges.unit else f"unknown: {hedges.no_cost}"
+    return Table.of("Hedges and their cost", loads, columns, f"{COSTS_NOTE}, {priced}.")
 
 
 def _delays(delays: Sequence[ComparedLoad]) -> Table:

@@ -24,7 +24,6 @@ from tailgauge.rows import schema
 from tailgauge.schedule.settings import TRACE
 from tailgauge.thresholds import FEWEST_PAIRS
 from tailgauge_analysis import (
-    BY_NAME,
     FAIL,
     INCONCLUSIVE,
     OFFERED,
@@ -42,10 +41,7 @@ from tailgauge_analysis import (
     figures,
     listed,
     ms,
-    ms_or_failed,
     no_price,
-    percentile,
-    plural,
     quantile_cell,
     ratio_interval,
     share,
@@ -57,29 +53,25 @@ from tailgauge_analysis import (
     worst_outcome,
 )
 
-PS = (0.5, 0.95, 0.99)
 FEWEST = 2  # models
 TOGETHER = 2  # rounds that one child runs
 STARTS_S = 8.0  # of a child beside that of its runs
 SHORTEST_S, LONGEST_S = 4.0, 120.0  # of a block
 WARMUP_SHARE = 0.2  # of a block, before it
-NOTE = (
-    "One row per model; all got the same traffic, in blocks in random order. p50 to p99: end to end since scheduled, failures "
-    "slowest. Each objective: its quantile and its outcome."
-)
+NOTE = "One row per model; all got the same traffic, in blocks in random order. Each objective: its quantile and its outcome."
+NONE_MEETS = "no model was shown to meet every objective"
 Interval = tuple[float, float, float]  # value, low, high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelBlock:
-    """One run of one model. `waits`: those of each objective's metric, by the objective's name; `took`: end to end.
-    `cost` in `unit`, None if a model has no price, and why.
+    """One run of one model. `waits`: those of each objective's metric, by the objective's name. `cost` in `unit`, None if a
+    model has no price, and why.
     """
 
     round: int
     name: str
     waits: Mapping[str, Waits]
-    took: Waits
     requests: int
     answered: int
     cost: float | None
@@ -108,7 +100,6 @@ class ModelResult:
     blocks: int
     requests: int
     answered: int
-    took: tuple[Quantile, ...]
     objectives: tuple[ModelObjective, ...]
     per_1000: Interval | None
     unit: str
@@ -220,7 +211,6 @@ def model_block(number: int, name: str, reading: RunReading, *, price: float) ->
         round=number,
         name=name,
         waits={row.name: waits(row.metric, row.part(stage), OFFERED) for row in objectives if row.metric},
-        took=waits(BY_NAME["e2e_sched"], stage, OFFERED),
         requests=len(ended),
         answered=int(ended.isin(schema.COMPLETE).sum()),
         cost=cost,
@@ -236,18 +226,19 @@ def choice(names: Sequence[str], blocks: Sequence[ModelBlock], slo: Json) -> lis
     best = cheapest(models)
     if best is None:
         return models
-    compared = []
-    for model in models:
-        ratio = None if model is best else _relative_cost(by_name[model.name], by_name[best.name])
-        compared.append(replace(model, relative_cost=ratio))
-    return compared
+    best_costs = {block.round: block.cost for block in by_name[best.name]}
+    for place, model in enumerate(models):
+        common = [block for block in by_name[model.name] if block.round in best_costs]
+        if model is not best and len(common) >= FEWEST_PAIRS:
+            costs = _ratio([block.cost for block in common], [best_costs[block.round] for block in common])
+            models[place] = replace(model, relative_cost=costs)
+    return models
 
 
 def cheapest(models: Sequence[ModelResult]) -> ModelResult | None:
     """The cheapest of those that meet every objective; None if none does or costs are unknown."""
-    costs = [(model.per_1000, model) for model in models if model.outcome == PASS]
-    known = [(cost, model) for cost, model in costs if cost is not None]
-    return min(known, key=lambda pair: pair[0], default=(None, None))[1]
+    priced = [model for model in models if model.outcome == PASS and model.per_1000 is not None]
+    return min(priced, key=lambda model: model.per_1000 or (), default=None)
 
 
 def _result(name: str, blocks: Sequence[ModelBlock], slo: Json) -> ModelResult:
@@ -261,38 +252,26 @@ def _result(name: str, blocks: Sequence[ModelBlock], slo: Json) -> ModelResult:
             label=row.objective.label, max_ms=bound, quantile=quantile, outcome=outcome.upper()
         )
         objectives.append(objective)
-    requests = [float(block.requests) for block in blocks]
-    per_request = _ratio([block.cost for block in blocks], requests)
+    per_1000 = _ratio([block.cost for block in blocks], [block.requests / 1000 for block in blocks])
     return ModelResult(
         name=name,
         outcome=worst_outcome(objective.outcome for objective in objectives),
         blocks=len(blocks),
         requests=sum(block.requests for block in blocks),
         answered=sum(block.answered for block in blocks),
-        took=tuple(Waits.joined([block.took for block in blocks]).quantiles(PS)),
         objectives=tuple(objectives),
-        per_1000=None if per_request is None else tuple(1000 * end for end in per_request),
+        per_1000=per_1000,
         unit=blocks[0].unit,
         no_cost=next((block.no_cost for block in blocks if block.no_cost), ""),
     )
 
 
-def _relative_cost(blocks: Sequence[ModelBlock], best: Sequence[ModelBlock]) -> Interval | None:
-    """The cost over that of the cheapest, in the rounds of both."""
-    costs = {block.round: block.cost for block in best}
-    common = [block for block in blocks if block.round in costs]
-    if len(common) < FEWEST_PAIRS:
+def _ratio(over: Sequence[Any], under: Sequence[Any]) -> Interval | None:
+    """Ratio of the sums with its interval over blocks; None where one is unknown."""
+    if None in over or None in under:
         return None
-    return _ratio([block.cost for block in common], [costs[block.round] for block in common])
-
-
-def _ratio(over: Sequence[float | None], under: Sequence[float | None]) -> Interval | None:
-    """Ratio of the sums with its interval over blocks; None where one is unknown, or there is nothing to divide by."""
-    known = np.array([over, under], np.float64)
-    if np.isnan(known).any() or not known[1].sum():
-        return None
-    low, high = ratio_interval(known[0], known[1], block=1.0)
-    return float(known[0].sum() / known[1].sum()), low, high
+    low, high = ratio_interval(np.array(over, np.float64), np.array(under, np.float64), block=1.0)
+    return sum(over) / sum(under), low, high
 
 
 # --- answer -------------------------------------------------------------------------------------------------------
@@ -301,25 +280,21 @@ def _ratio(over: Sequence[float | None], under: Sequence[float | None]) -> Inter
 def answer(models: Sequence[ModelResult]) -> Answer:
     """Answer from all models."""
     best = cheapest(models)
-    by_outcome = {outcome: _names(models, outcome) for outcome in (PASS, INCONCLUSIVE, FAIL)}
-    meet = by_outcome[PASS]
+    meet = [model.name for model in models if model.outcome == PASS]
+    unsure = [model.name for model in models if model.outcome == INCONCLUSIVE]
     finding = Models(tuple(models), tuple(meet), best.name if best else None)
     if not models:
         return Answer("models", Result(INCONCLUSIVE, NOTHING), finding)
-    sentence = "no model was shown to meet every objective"
+    details = [*_savings(models, best), *_misses(models)]
+    if unsure:
+        details.append(f"inconclusive: {listed(unsure, None)}")
     if meet:
         sentence = f"{listed(meet, None)} {'meets' if len(meet) == 1 else 'meet'} every objective"
-    details = [*_savings(models, best), *_misses(models)]
-    if by_outcome[INCONCLUSIVE]:
-        details.append(f"inconclusive: {listed(by_outcome[INCONCLUSIVE], None)}")
-    outcome = next(outcome for outcome, names in by_outcome.items() if names)
-    result = Result(outcome, sentence, details=tuple(details))
-    tables = [_table(models)]
-    return answered("models", "Models", result, finding, tables, _notes(models), _smallest(models))
-
-
-def _names(models: Sequence[ModelResult], outcome: str) -> list[str]:
-    return [model.name for model in models if model.outcome == outcome]
+        result = Result(PASS, sentence, details=tuple(details))
+    else:
+        result = Result(INCONCLUSIVE if unsure else FAIL, NONE_MEETS, details=tuple(details))
+    notes = [f"cost of {model.name} unknown: {model.no_cost}" for model in models if model.no_cost]
+    return answered("models", "Models", result, finding, [_table(models)], notes, _smallest(models))
 
 
 def _savings(models: Sequence[ModelResult], best: ModelResult | None) -> Iterator[str]:
@@ -351,12 +326,9 @@ def _table(models: Sequence[ModelResult]) -> Table:
     ]
     for place, objective in enumerate(models[0].objectives):
         columns.append((f"{objective.label}, ms", partial(_objective, place)))
-    for place, p in enumerate(PS):
-        columns.append((f"{percentile(p)}, ms", partial(_took, place)))
     columns += [
         ("answered", lambda model: share(model.answered / model.requests if model.requests else None)),
         ("requests", lambda model: f"{model.requests:,}"),
-        ("blocks", lambda model: f"{model.blocks}"),
     ]
     unit = next((model.unit for model in models if model.unit), "")
     return Table.of("", models, columns, f"{NOTE} Cost: in {unit}." if unit else NOTE)
@@ -371,10 +343,6 @@ def _objective(place: int, model: ModelResult) -> Value:
     return replace(quantile_cell(objective.quantile), outcome=objective.outcome)
 
 
-def _took(place: int, model: ModelResult) -> str:
-    return ms_or_failed(model.took[place].value)
-
-
 def _smallest(models: Sequence[ModelResult]) -> str:
     """How far from its bound an objective must be to be decided: half the width of the intervals."""
     halves = []
@@ -384,10 +352,3 @@ def _smallest(models: Sequence[ModelResult]) -> str:
             if q.value and q.low is not None and q.high is not None and math.isfinite(q.high):
                 halves.append((q.high - q.low) / 2 / q.value)
     return f"an objective whose bound is {share(float(np.median(halves)))} away" if halves else ""
-
-
-def _notes(models: Sequence[ModelResult]) -> Iterator[str]:
-    yield from (f"cost of {model.name} unknown: {model.no_cost}" for model in models if model.no_cost)
-    blocks = [model.blocks for model in models]
-    if min(blocks) < max(blocks):
-        yield f"some runs were INVALID: the fewest valid blocks of a model are {plural(min(blocks), 'block')}"

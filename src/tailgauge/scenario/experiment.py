@@ -19,8 +19,10 @@ ADAPTIVE: Literal["adaptive"] = "adaptive"
 
 def _delay(given: Any) -> float | Literal["adaptive"]:
     """One message for both kinds: pydantic's union would tell each by the name of its type."""
-    if given == ADAPTIVE or (type(given) in {int, float} and 0 <= given < math.inf):
-        return given  # type: ignore[no-any-return]
+    if given == ADAPTIVE:
+        return ADAPTIVE
+    if type(given) in {int, float} and 0 <= given < math.inf:
+        return float(given)
     raise ValueError(f'expected ms, a number >= 0, or "{ADAPTIVE}"')
 
 
