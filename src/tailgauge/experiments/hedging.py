@@ -22,7 +22,7 @@ import numpy as np
 
 from tailgauge.experiments.answer import NONE, Answer, answered
 from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step, Steps, warm_up
-from tailgauge.experiments.loads.planner import planned_traffic, rate_unit
+from tailgauge.experiments.loads.planner import MOST_IN_FLIGHT, planned_traffic, rate_unit
 from tailgauge.experiments.loads.search import Search
 from tailgauge.patterns.table import pattern_of
 from tailgauge.rows import schema
@@ -311,7 +311,7 @@ class HedgingPlanner(Planner):
         pairs, block_s = self._blocks(runs)
         warmup_s = min(LONGEST_WARMUP_S, block_s)
         hedge = self._with(delay)
-        overrides = (
+        overrides = [
             ("arrival.rate_per_s", rate),
             ("arrival.shape", None),
             ("traffic", self._variants(hedge)),
@@ -320,12 +320,14 @@ class HedgingPlanner(Planner):
             ("use_case", None),
             ("crossover", {"a": OFF, "b": ON, "block_s": block_s, "washout_s": block_s / 3}),
             *warm_up(warmup_s),
-        )
+        ]
+        if "in_flight_per_worker" not in self._scenario.limits.model_fields_set:  # a backlog is a finding
+            overrides.append(("limits.in_flight_per_worker", MOST_IN_FLIGHT))
         name = f"{rate:.4g} {self._unit.name}"
         if delay is not None:
             name += f", {_described(hedge)}"
         attempt = Attempt(rate_per_s=rate, block_s=block_s, delay=delay)
-        return Step(name, overrides, warmup_s + 2 * pairs * block_s, self.seed(), given=attempt)
+        return Step(name, tuple(overrides), warmup_s + 2 * pairs * block_s, self.seed(), given=attempt)
 
     def _blocks(self, runs: int) -> tuple[int, float]:
         """Pairs of blocks, and the seconds of a block, where so many runs share what is left of the minutes."""
@@ -512,7 +514,7 @@ def _not_compared(run: HedgedRun, tail: Contrast | None) -> str:
     if off is not None:
         return UNSTABLE
     # Without a slower tail the growth is a wave of load by chance.
-    if on is not None and (run.outlasts or (tail is not None and tail.low > 0)):
+    if on is not None and (run.outlasts or run.is_short or (tail is not None and tail.low > 0)):
         return UNSTABLE_ON
     return SHORT_BLOCKS if run.outlasts else ""
 
