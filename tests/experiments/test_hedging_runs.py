@@ -26,7 +26,7 @@ from tailgauge.experiments.hedging import ON as HEDGING
 from tailgauge.scenario import model as scenarios
 from tailgauge_analysis import COMPARABLE
 
-PILES_UP, LATE = saturated.ON, saturated.ON.replace("110", "100000")
+PILES_UP = saturated.ON
 STRAGGLERS = {"policy": "fixed", "delay_ms": 800, "budget_share": 0.3}
 CROSSES_PER_S = 2.6  # their p95, by runs of 40,000 calls: -64% at 1/s, -23% at 2/s, -3% at 2.5/s, +6% at 2.75/s, +126% at 4/s
 # Where long runs cross, in requests/s: by brute force at full size, which this is held to there.
@@ -80,23 +80,23 @@ def test_a_hedge_that_is_never_due_is_no_harm(tmp_path):
     assert answer.facts["hurts_from_per_s"] is None
 
 
-@pytest.mark.parametrize("hedge", [PILES_UP, LATE], ids=["copies", "no copies"])
 def test_near_saturation_what_hedging_piles_up_is_unstable_also_where_it_slows_both_down(
-    full_size, tmp_path_factory, hedge
+    full_size, tmp_path_factory
 ):
     """Its backlog outlasts a block, so that both variants wait half a minute."""
-    seeds = range(401, 421) if full_size else (402,)
     labels = []
-    for seed in seeds:
-        wanted = {**tomllib.loads(saturated.scenario(seed, 12.7, 60, {"chat": hedge})), "name": "saturated"}
+    for seed in range(401, 421) if full_size else (402,):
+        wanted = {
+            **tomllib.loads(saturated.scenario(seed, 12.7, 60, {"chat": PILES_UP})),
+            "name": "saturated",
+        }
         wanted["stages"] = {}
         asked = {"loads": 1, "quantile": 0.95}
         wanted["experiment"] = {"kind": "hedging", "minutes": 20.0, "hedging": asked}
         answer = conducted(wanted, tmp_path_factory.mktemp("saturated")).answer
         labels.append(answer.facts["label"])
 
-    expected = "unstable with hedging" if hedge == PILES_UP else "no hedges were sent"
-    assert labels.count(expected) >= 0.9 * len(labels), labels
+    assert labels.count("unstable with hedging") >= 0.9 * len(labels), labels
 
 
 def test_a_target_that_is_too_full_without_hedging_is_not_blamed_on_it(full_size, tmp_path_factory):
