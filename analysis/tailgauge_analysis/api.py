@@ -17,7 +17,7 @@ from tailgauge_analysis.curves.pictures import objectives as curve_objectives
 from tailgauge_analysis.curves.pictures import pictures as curve_pictures
 from tailgauge_analysis.metrics.latency import OFFERED, offered_ms, waits
 from tailgauge_analysis.metrics.latency import row as latency_row
-from tailgauge_analysis.metrics.metrics import BY_NAME
+from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK
 from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
 from tailgauge_analysis.metrics.slo import Criterion, criteria, unknown_pace
 from tailgauge_analysis.metrics.slo import decide as decide_objective
@@ -119,6 +119,7 @@ __all__ = [
     "BY_NAME",
     "CALL",
     "CHECKS",
+    "CHUNK",
     "COMPARABLE",
     "CONFIDENCE",
     "DECISIONS",

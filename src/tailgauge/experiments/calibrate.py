@@ -70,6 +70,11 @@ class Load:
         return self.runs[0].requests_per_s
 
     @property
+    def arrived(self) -> float:
+        """Return the planned requests/s: the schedule is exact."""
+        return self.load
+
+    @property
     def best(self) -> LoadRun:
         """Return the run with the best verdict."""
         return max(self.runs, key=lambda run: WORST_FIRST.index(run.verdict))

@@ -69,7 +69,6 @@ from tailgauge_analysis import (
 
 LEAST = 1 / 16  # of today's load
 NARROW = 1.01  # ratio of two loads between which there is no other
-AT_ONCE = 3  # loads of a round around the knee
 GAINS = 1.1  # times the requests/s of half the users: less is no gain
 MANY_REFUSED = 0.3  # of the calls: what is answered beside them is about all that there is
 SHOWN = ("ttft", "e2e", "tpot")
@@ -143,7 +142,7 @@ class CurvePlanner(SeriesPlanner):
             most=self._settings.most * start,
             growth=2.0,
             narrow=NARROW,
-            at_once=AT_ONCE,
+            on_both_sides=True,
             whole=not self._is_open,
         )
         if self.runs and not self._is_full() and self._highest().load * 2 <= search.most:
@@ -185,7 +184,12 @@ class CurvePlanner(SeriesPlanner):
 
     def measure(self, step: Step, reading: RunReading) -> CurveRun:
         """Measure a run."""
-        run = measure(step.given.load, reading, requests_per_arrival=self._planned.requests_per_arrival)
+        run = measure(
+            step.given.load,
+            reading,
+            requests_per_arrival=self._planned.requests_per_arrival,
+            is_open=self._is_open,
+        )
         return CurveRun(run, _point(run, reading))
 
     def answer(self) -> Answer:

@@ -22,8 +22,6 @@ from tailgauge_analysis import FAIL, INCONCLUSIVE, PASS, Proportion, counted, wo
 
 REFUSALS, BACKLOG = "refusals", "backlog"
 CLEAR = 0.5  # of the growth that is seen in nine of ten runs: more fails a load
-FEW = 5  # late requests from which a run shows how they depend on each other
-DECISIVE = 0.5  # share of late requests; beyond it a run says little of those near the bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,6 +32,7 @@ class JudgedLoad:
     """
 
     load: float
+    arrived: float
     emptied: bool
     runs: tuple[LoadRun, ...]
     shares: tuple[Exceedance, ...]
@@ -64,22 +63,27 @@ def is_limited(runs: Runs) -> bool:
 
 
 def judge(runs: Runs, refused: float, hides: Hides = lambda _: False) -> list[JudgedLoad]:
-    """Judge every load, ascending; `refused`: allowed share, `hides`: whether a full bucket may have hidden a failure."""
-    ascending = sorted(runs, key=_key)
-    groups = [list(group) for _, group in groupby(ascending, _key)]
+    """Judge every load, ascending, with its neighbours by what arrived; `refused`: allowed share, `hides`: whether a full bucket may have hidden a failure."""
+    groups = sorted((list(group) for _, group in groupby(sorted(runs, key=_key), _key)), key=_arrived)
     refuses = is_limited(runs) or any(run.refused.k for run in runs)
-    shares = [_shares(group, ascending, refused if refuses else 1.0) for group in groups]
+    shares = [_shares(group, refused if refuses else 1.0) for group in groups]
     judged = []
     for number, group in enumerate(groups):
         comparable = [place for place, other in enumerate(groups) if other[0].emptied == group[0].emptied]
         above = [shares[place] for place in comparable if place >= number]
         below = [shares[place] for place in reversed(comparable) if place <= number]
         judged.append(_judged(group, shares[number], above, below, hidden=any(map(hides, group))))
-    return judged
+    return sorted(judged, key=lambda load: (load.load, load.emptied))
 
 
 def _key(run: LoadRun) -> tuple[float, bool]:
     return run.load, run.emptied
+
+
+def _arrived(runs: Runs) -> float:
+    """Return the mean of the loads that arrived."""
+    seconds = sum(run.seconds for run in runs)
+    return sum(run.arrived * run.seconds for run in runs) / seconds if seconds else runs[0].load
 
 
 def _judged(
@@ -106,6 +110,7 @@ def _judged(
     leans = FAIL if outcome == FAIL or (outcome == INCONCLUSIVE and (missed or grows)) else PASS
     return JudgedLoad(
         load=runs[0].load,
+        arrived=_arrived(runs),
         emptied=runs[0].emptied,
         runs=tuple(runs),
         shares=shares,
@@ -140,31 +145,13 @@ def _share_outcome(with_higher: Sequence[Exceedance], with_lower: Sequence[Excee
     return INCONCLUSIVE
 
 
-def _shares(runs: Runs, every: Runs, refused: float) -> tuple[Exceedance, ...]:
+def _shares(runs: Runs, refused: float) -> tuple[Exceedance, ...]:
     """Pool the refused attempts and the requests beyond each bound over the runs at one load."""
     shares = [Exceedance(REFUSALS, _sum([run.refused for run in runs]), refused)]
     for number, objective in enumerate(runs[0].objectives):
-        missed = [_dependent(run, number, every) for run in runs]
+        missed = [run.objectives[number].missed for run in runs]
         shares.append(Exceedance(objective.name, _sum(missed), objective.allowed))
     return tuple(shares)
-
-
-def _dependent(run: LoadRun, number: int, every: Runs) -> Proportion:
-    """Return the missed requests; a run with few of them takes their dependence from the nearest run that shows it."""
-    missed = run.objectives[number].missed
-    if _shows_dependence(missed):
-        return missed
-    others = [other for other in every if _shows_dependence(other.objectives[number].missed)]
-    if not others:
-        return missed
-    nearest = min(others, key=lambda other: abs(math.log(other.load / run.load)))
-    shown = nearest.objectives[number].missed
-    n_eff = max(1, round(missed.n * shown.n_eff / shown.n))
-    return counted(missed.k, missed.n, min(missed.n_eff, n_eff))
-
-
-def _shows_dependence(missed: Proportion) -> bool:
-    return missed.k >= FEW and missed.k <= DECISIVE * missed.n
 
 
 def pooled(shares: Sequence[Exceedance]) -> Proportion:

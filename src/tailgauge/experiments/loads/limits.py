@@ -118,7 +118,7 @@ def known(found: Sequence[Bound]) -> Bound | None:
 
 def fails_below(bound: Bound, high: JudgedLoad | None) -> bool:
     """Return whether a load below the limit was refused too often, or its backlog grew."""
-    return high is not None and high.load < bound.per_s.low and high.cause in {REFUSALS, BACKLOG}
+    return high is not None and high.arrived < bound.per_s.low and high.cause in {REFUSALS, BACKLOG}
 
 
 def binding(failed: Sequence[JudgedLoad]) -> str | None:

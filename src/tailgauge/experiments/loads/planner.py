@@ -164,8 +164,8 @@ class SeriesPlanner(Planner):
         rows = Series(
             loads=loads,
             bounds=found,
-            low=None if lowest is None else lowest.load,
-            high=None if highest is None else highest.load,
+            low=None if lowest is None else lowest.arrived,
+            high=None if highest is None else highest.arrived,
         )
         bound = limits.known(found)
         return rows if bound is None else _narrowed(rows, bound, lowest, highest)
@@ -250,11 +250,11 @@ def _narrowed(rows: Series, bound: Bound, lowest: JudgedLoad | None, highest: Ju
     """
     low = rows.low
     if lowest is not None and bound.limit is None:
-        low = max(0.0, lowest.load - lowest.unseen_per_s)
+        low = max(0.0, lowest.arrived - lowest.unseen_per_s)
     if (low or 0.0) > bound.per_s.high or limits.fails_below(bound, highest):
         return replace(rows, contradicted=bound)
     high = min(math.inf if rows.high is None else rows.high, bound.per_s.high)
-    if any(load.met == PASS and load.load >= bound.per_s.low for load in rows.loads):
+    if any(load.met == PASS and load.arrived >= bound.per_s.low for load in rows.loads):
         low = max(low or 0.0, bound.per_s.low)
     if low is not None:
         low = min(low, high)

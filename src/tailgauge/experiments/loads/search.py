@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
 from tailgauge.experiments.loads.run import Interval
@@ -29,6 +28,10 @@ class TriedLoad(Protocol):
     @property
     def emptied(self) -> bool:
         """Return whether its runs began with a burst that empties the bucket."""
+
+    @property
+    def arrived(self) -> float:
+        """Return the load that arrived, which varies around the planned one."""
 
     @property
     def runs(self) -> Sequence[Any]:
@@ -56,19 +59,19 @@ class NextLoad:
 
 
 def bracket(tried: Sequence[_Load]) -> tuple[_Load | None, _Load | None]:
-    """Return the largest load that holds below the smallest that fails, and that one."""
+    """Return the largest load that holds below the smallest that fails, and that one, by what arrived."""
     fails = [load for load in tried if load.outcome == FAIL]
-    high = min(fails, key=lambda load: load.load, default=None)
-    limit = math.inf if high is None else high.load
-    below = [load for load in tried if load.outcome == PASS and load.load < limit]
-    return max(below, key=lambda load: load.load, default=None), high
+    high = min(fails, key=lambda load: load.arrived, default=None)
+    limit = math.inf if high is None else high.arrived
+    below = [load for load in tried if load.outcome == PASS and load.arrived < limit]
+    return max(below, key=lambda load: load.arrived, default=None), high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
     """How loads are chosen: `least` and `most` bound them, `growth` is the ratio of two steps upwards.
 
-    The gaps are halved until they are `narrow`, a ratio. `at_once`: so many loads of a round. Both ends, and loads that stay
+    The gap is halved until it is `narrow`, a ratio; or loads are run `on_both_sides` of it, ever closer. Both ends, and loads that stay
     inconclusive between them, are run `confirm` times. `period_s`: from the start of one run to the next.
     """
 
@@ -77,7 +80,7 @@ class Search:
     most: float
     growth: float
     narrow: float
-    at_once: int = 1
+    on_both_sides: bool = False
     confirm: int = 1
     period_s: float = 0.0
     whole: bool = False
@@ -112,22 +115,20 @@ class Search:
         return [NextLoad(self._rounded(min(load, self.most)))]
 
     def _between(self, tried: Sequence[TriedLoad]) -> list[NextLoad]:
-        """Halve the widest gaps between the ends."""
-        low, high = bracket(tried)
-        loads = sorted({load.load for load in tried})
-        lowest = loads[0] if low is None else low.load
-        highest = loads[-1] if high is None else high.load
-        inside = [load for load in loads if lowest <= load <= highest]
-        chosen: list[float] = []
-        for _ in range(self.at_once):
-            gaps = [(upper / lower, lower, upper) for lower, upper in pairwise(inside)]
-            ratio, lower, upper = max(gaps, default=(1.0, 0.0, 0.0))
-            middle = self._rounded(math.sqrt(lower * upper))
-            if ratio <= self.narrow or middle in inside:
-                break
-            chosen.append(middle)
-            inside = sorted([*inside, middle])
-        return [NextLoad(load) for load in chosen]
+        """Halve the gap between the loads that rather hold and rather fail, or run one load on each side of it."""
+        high = min(load.load for load in tried if load.leans == FAIL)
+        low = max(load.load for load in tried if load.leans == PASS and load.load < high)
+        middle = math.sqrt(low * high)
+        if self.on_both_sides:
+            holds, fails = bracket(tried)
+            lowest = min(low, *(load.load for load in tried)) if holds is None else min(low, holds.load)
+            highest = max(high, *(load.load for load in tried)) if fails is None else max(high, fails.load)
+            wanted = [math.sqrt(lowest * middle), math.sqrt(middle * highest)]
+        else:
+            wanted = [middle] if high / low > self.narrow else []
+        taken = {load.load for load in tried}
+        loads = {self._rounded(load) for load in wanted}
+        return [NextLoad(load) for load in sorted(loads - taken)]
 
     def _confirmed(self, tried: Sequence[TriedLoad]) -> list[NextLoad]:
         """Repeat the ends and what is inconclusive between them."""
