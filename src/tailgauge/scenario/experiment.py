@@ -61,7 +61,7 @@ class Headroom(Table):
 
 
 class Hedging(Table):
-    """The load below which hedging helps and above which it hurts; with `kind = "hedging"`."""
+    """Whether hedging helps at today's load, and where it turns to harm; with `kind = "hedging"`."""
 
     traffic: str | None = None
     """the table of [traffic] whose `hedge` is tested; default the only one that hedges"""
