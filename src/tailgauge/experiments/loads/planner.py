@@ -188,11 +188,10 @@ class SeriesPlanner(Planner):
         beside_s = RUN_S + self.rest()
         left_s = self.left_s()
         slowest = min(load.load for load in wanted)
-        doubles = all(load.leans == PASS for load in series.loads) or all(
-            load.leans == FAIL for load in series.loads
-        )
+        tried = [load.load for load in series.loads]
+        is_outside = not tried or slowest > max(tried) or slowest < min(tried)
         length_s = self._wanted_s
-        if length_s is None and doubles:
+        if length_s is None and is_outside:
             usual_s = min(LONGEST_SEARCH_S, max(SHORTEST_S, self._all_s / SEARCHES))
             length_s = self._long_enough(slowest, usual_s)
         elif length_s is None:
@@ -249,7 +248,9 @@ def _narrowed(rows: Series, bound: Bound, lowest: JudgedLoad | None, highest: Ju
     The limit says nothing of the objectives: it raises the low end only where they were met at that load.
     """
     low = rows.low
-    if lowest is not None and bound.limit is None:
+    if (
+        lowest is not None and bound.limit is None and not lowest.objectives
+    ):  # an objective would show a backlog
         low = max(0.0, lowest.arrived - lowest.unseen_per_s)
     if (low or 0.0) > bound.per_s.high or limits.fails_below(bound, highest):
         return replace(rows, contradicted=bound)

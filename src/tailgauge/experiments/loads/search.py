@@ -123,7 +123,7 @@ class Search:
             holds, fails = bracket(tried)
             lowest = min(low, *(load.load for load in tried)) if holds is None else min(low, holds.load)
             highest = max(high, *(load.load for load in tried)) if fails is None else max(high, fails.load)
-            wanted = [math.sqrt(lowest * middle), math.sqrt(middle * highest)]
+            wanted = [math.sqrt(lowest * middle), middle, math.sqrt(middle * highest)]
         else:
             wanted = [middle] if high / low > self.narrow else []
         taken = {load.load for load in tried}
