@@ -187,6 +187,11 @@ class ComparedLoad:
     emptied = False
 
     @property
+    def arrived(self) -> float:
+        """Return the planned load."""
+        return self.load
+
+    @property
     def runs(self) -> tuple[HedgedRun]:
         """Return its run."""
         return (self.run,)
