@@ -174,15 +174,12 @@ class HedgedRun:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComparedLoad:
-    """A load with what hedging changes; `tail`, `missed`: None where nothing is compared. `cost_per_ms`: least and most that
-    each millisecond gained costs per 1,000 requests.
-    """
+    """A load with what hedging changes; `tail`, `missed`: None where nothing is compared."""
 
     load: float
     label: str
     tail: Contrast | None
     missed: Contrast | None
-    cost_per_ms: tuple[float, float] | None
     run: HedgedRun
     emptied = False
 
@@ -264,10 +261,10 @@ class HedgingPlanner(Planner):
             narrow=NARROW,
         )
         for runs in range(loads, 0, -1):
-            found = search.next_loads([load for load in self._compared() if load.run.attempt.delay is None])
-            if not found:
+            next_loads = search.next_loads(self._loads())
+            if not next_loads:
                 return
-            yield from self.run([self._step(found[0].load, runs)])
+            yield from self.run([self._step(next_loads[0].load, runs)])
 
     def measure(self, step: Step, reading: RunReading) -> HedgedRun:
         """Return the run at a load."""
@@ -277,8 +274,7 @@ class HedgingPlanner(Planner):
 
     def answer(self) -> Answer:
         """Answer from what was kept."""
-        compared = self._compared()
-        loads = [load for load in compared if load.run.attempt.delay is None]
+        loads = self._loads()
         helping = [load.load for load in loads if load.label == HELPS]
         harming = [load.load for load in loads if load.label in HARM]
         labels = {load.load: load.label for load in loads}
@@ -294,13 +290,16 @@ class HedgingPlanner(Planner):
             hurts_from_per_s=high,
             crossover=(low, high) if low and high and low < high else None,
             loads=tuple(sorted(loads, key=lambda load: load.load)),
-            delays=tuple(load for load in compared if load not in loads),
+            delays=tuple(load for load in self._compared() if load.run.attempt.delay is not None),
         )
         return answer(finding, self._unit.text(self._today))
 
     def _compared(self) -> list[ComparedLoad]:
         p = quantile_for(self.results, self._settings.quantile)
         return [compare(run, p) for run in self.results]
+
+    def _loads(self) -> list[ComparedLoad]:
+        return [load for load in self._compared() if load.run.attempt.delay is None]
 
     def _with(self, delay: Delay | None) -> dict[str, Any]:
         """The hedge with this delay in the place of its own."""
@@ -497,18 +496,7 @@ def compare(run: HedgedRun, p: float | None) -> ComparedLoad:
         missed = None
     else:
         label = _effect(tail, missed)
-    cost = run.hedges.cost
-    cost_per_ms = None
-    if cost is not None and tail is not None and tail.b < tail.a < math.inf:
-        cost_per_ms = (1000 * cost[0] / (tail.a - tail.b), 1000 * cost[1] / (tail.a - tail.b))
-    return ComparedLoad(
-        load=run.attempt.rate_per_s,
-        label=label,
-        tail=tail,
-        missed=missed,
-        cost_per_ms=cost_per_ms,
-        run=run,
-    )
+    return ComparedLoad(load=run.attempt.rate_per_s, label=label, tail=tail, missed=missed, run=run)
 
 
 def _not_compared(run: HedgedRun, tail: Contrast | None) -> str:
@@ -684,7 +672,6 @@ def _costs(loads: Sequence[ComparedLoad]) -> Table:
         WON,
         ("refused off → on", lambda load: " → ".join(map(share, load.run.hedges.refused))),
         ("extra cost per 1,000", lambda load: _span(load.run.hedges.cost, 1000)),
-        ("per ms gained", lambda load: _span(load.cost_per_ms)),
     )
     priced = f"in {hedges.unit}" if hedges.unit else f"unknown: {hedges.no_cost}"
     return Table.of("Hedges and their cost", loads, columns, f"{COSTS_NOTE}, {priced}.")

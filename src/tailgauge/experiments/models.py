@@ -294,7 +294,7 @@ def answer(models: Sequence[ModelResult]) -> Answer:
     else:
         result = Result(INCONCLUSIVE if unsure else FAIL, NONE_MEETS, details=tuple(details))
     notes = [f"cost of {model.name} unknown: {model.no_cost}" for model in models if model.no_cost]
-    return answered("models", "Models", result, finding, [_table(models)], notes, _smallest(models))
+    return answered("models", "Models", result, finding, [_table(models)], notes)
 
 
 def _savings(models: Sequence[ModelResult], best: ModelResult | None) -> Iterator[str]:
@@ -341,14 +341,3 @@ def _interval(ends: Interval | None, text_of: Any) -> Cell:
 def _objective(place: int, model: ModelResult) -> Value:
     objective = model.objectives[place]
     return replace(quantile_cell(objective.quantile), outcome=objective.outcome)
-
-
-def _smallest(models: Sequence[ModelResult]) -> str:
-    """How far from its bound an objective must be to be decided: half the width of the intervals."""
-    halves = []
-    for model in models:
-        for objective in model.objectives:
-            q = objective.quantile
-            if q.value and q.low is not None and q.high is not None and math.isfinite(q.high):
-                halves.append((q.high - q.low) / 2 / q.value)
-    return f"an objective whose bound is {share(float(np.median(halves)))} away" if halves else ""
