@@ -84,7 +84,7 @@ def test_equal_variants_are_hardly_ever_called_different():
     assert sum(one != "no clear effect" for one in labels) <= 9  # of 60 at 7.5%: more have a chance of 1.5%
 
 
-def test_where_no_hedge_was_sent_nothing_is_said_of_hedging():
+def test_where_no_hedge_was_sent_the_load_is_not_compared():
     answer = answer_to([run(4.0, 2.0, hedges=Hedges(hedged=0.0))])
 
     assert answer.result.outcome == "INCONCLUSIVE"
@@ -95,18 +95,20 @@ def test_where_no_hedge_was_sent_nothing_is_said_of_hedging():
 
 
 @pytest.mark.parametrize(
-    ("factor", "growth_per_s", "outlasts", "expected"),
+    ("factor", "given", "sustained", "expected"),
     [
-        (1.0, (None, 0.3), True, "unstable with hedging"),
-        (9.0, (None, 0.3), False, "unstable with hedging"),
-        (1.0, (None, 0.3), False, "no clear effect"),  # a wave of load by chance
-        (9.0, (1.4, 1.5), False, "unstable without hedging too"),
-        (1.0, (1.0, None), True, "unstable without hedging too"),
-        (1.0, (None, None), True, "blocks too short"),
+        (9.0, {"growth_per_s": (None, 0.3)}, None, "unstable with hedging"),
+        (1.0, {"growth_per_s": (None, 0.3), "p99_s": 8.0}, None, "unstable with hedging"),
+        (1.0, {"growth_per_s": (None, 0.3)}, None, "no clear effect"),  # a wave of load by chance
+        (9.0, {"growth_per_s": (1.4, 1.5)}, None, "unstable, with hedging or without"),
+        (1.0, {"backlog_per_s": 1.0}, None, "unstable, with hedging or without"),
+        (1.0, {"backlog_per_s": 1.0}, True, "unstable with hedging"),
+        (1.0, {"backlog_per_s": 1.0}, False, "unstable without hedging too"),
+        (1.0, {"p99_s": 11.0}, None, "blocks too short"),
     ],
 )
-def test_where_a_backlog_grows_nothing_is_compared(factor, growth_per_s, outlasts, expected):
-    one = compare(run(4.0, factor, 22, growth_per_s=growth_per_s, outlasts=outlasts), 0.95)
+def test_where_a_backlog_grows_nothing_is_compared(factor, given, sustained, expected):
+    one = compare(run(4.0, factor, 22, **given), 0.95, sustained)
 
     assert one.label == expected
     assert (one.tail is None) == (expected != "no clear effect")
@@ -133,7 +135,7 @@ def test_the_outcome_is_that_at_todays_load_and_other_loads_stand_beside_it(toda
 
 
 def test_a_target_that_only_hedging_makes_unstable_is_harmed():
-    answer = answer_to([run(2.0, 0.4, 2), run(4.0, 9.0, growth_per_s=(None, 1.5), outlasts=True)])
+    answer = answer_to([run(2.0, 0.4, 2), run(4.0, 9.0, growth_per_s=(None, 1.5))])
 
     assert answer.result.outcome == "FAIL"
     assert answer.result.sentence == (

@@ -91,8 +91,8 @@ def test_near_saturation_what_hedging_piles_up_is_unstable_also_where_it_slows_b
             "name": "saturated",
         }
         wanted["stages"] = {}
-        asked = {"loads": 1, "quantile": 0.95}
-        wanted["experiment"] = {"kind": "hedging", "minutes": 20.0, "hedging": asked}
+        asked = {"loads": 2, "quantile": 0.95}
+        wanted["experiment"] = {"kind": "hedging", "minutes": 40.0, "hedging": asked}
         answer = conducted(wanted, tmp_path_factory.mktemp("saturated")).answer
         labels.append(answer.facts["label"])
 
@@ -104,7 +104,7 @@ def test_a_target_that_is_too_full_without_hedging_is_not_blamed_on_it(full_size
     for seed in range(421, 441) if full_size else (421,):
         wanted = {**tomllib.loads(saturated.scenario(seed, 17.0, 60, {"chat": PILES_UP})), "name": "full"}
         wanted["stages"] = {}
-        wanted["experiment"] = {"kind": "hedging", "minutes": 8.0, "hedging": {"loads": 1}}
+        wanted["experiment"] = {"kind": "hedging", "minutes": 16.0, "hedging": {"loads": 2}}
         labels.append(conducted(wanted, tmp_path_factory.mktemp("full")).answer.facts["label"])
 
     assert labels.count("unstable without hedging too") >= 0.9 * len(labels), labels
@@ -190,8 +190,11 @@ def base(folder, **hedging):
     return Base(folder / "planted.toml", scenarios.parse(tree(ON, 1, **hedging), "planted"), (), folder)
 
 
-def planned(folder, hurts_from=np.inf, p99_s=1.0, **hedging):
-    """The steps where hedging halves the tail below this load, and doubles it from there; and the answer."""
+def planned(folder, hurts_from=np.inf, p99_s=1.0, backlog_from=np.inf, **hedging):
+    """The steps where hedging halves the tail below this load, and doubles it from there; and the answer.
+
+    `backlog_from`: where the requests in flight grow with hedging.
+    """
     course = HedgingPlanner(base(folder, **hedging)).course()
     steps = []
     results = None
@@ -209,7 +212,15 @@ def planned(folder, hurts_from=np.inf, p99_s=1.0, **hedging):
                 Blocks(tuple(by * rng.lognormal(5, 0.2, 60) for _ in range(10)), (np.zeros(60),) * 10)
                 for by in (1.0, factor)
             )
-            run = HedgedRun(attempt=step.given, off=off, on=on, hedges=Hedges(hedged=0.2), p99_s=p99_s)
+            grows = step.given.hedged and step.given.rate_per_s >= backlog_from
+            run = HedgedRun(
+                attempt=step.given,
+                off=off,
+                on=on,
+                hedges=Hedges(hedged=0.2),
+                p99_s=p99_s,
+                backlog_per_s=1.0 if grows else None,
+            )
             results.append(StepResult(step, "run", "VALID", "", run))
 
 
@@ -230,6 +241,20 @@ def test_loads_rise_until_it_hurts_or_fall_until_it_does_not_then_close_in(
     assert answer.facts["hurts_from_per_s"] == bracket[1]
     if bracket[1]:
         assert answer.facts["crossover"] == bracket
+
+
+def test_a_load_at_which_a_backlog_grows_is_run_without_hedging_too(tmp_path):
+    steps, answer = planned(tmp_path, backlog_from=5.0, loads=4)
+
+    assert [(step.given.rate_per_s, step.given.hedged) for step in steps] == [
+        (4.0, True),
+        (6.0, True),
+        (6.0, False),
+        (4.899, True),
+    ]
+    assert dict(steps[2].overrides)["traffic"][HEDGING]["hedge"] == {"policy": "off"}
+    assert answer.facts["loads"][-1]["label"] == "unstable with hedging"
+    assert answer.facts["hurts_from_per_s"] == 6.0
 
 
 def test_loads_share_the_minutes_and_blocks_last_five_p99(tmp_path):

@@ -6,8 +6,8 @@ lower ones if today's is too much, then those between.
 
 A load is judged by its own run. Hedging helps where the tail, or the share of requests that failed or missed an objective,
 improves by what is worth a change, its whole interval on that side, and neither gets worse. Nothing is compared where the
-requests in flight grow: both variants wait for one backlog, whose size depends on the length of the run. If they grow with
-hedging only, it hurts.
+requests in flight grow: both variants wait for one backlog, whose size depends on the length of the run. The same load is then
+run without hedging; if it is sustained there, hedging hurts.
 """
 
 from __future__ import annotations
@@ -83,12 +83,13 @@ WORTH_SHARE = 0.01  # and of the share of missed requests
 HELPS, HURTS, NO_EFFECT = "helps", "hurts", "no clear effect"
 UNSTABLE_ON = "unstable with hedging"
 UNSTABLE = "unstable without hedging too"
+BACKLOG = "unstable, with hedging or without"  # until the load is run without
 NO_HEDGES = "no hedges were sent"
 SHORT_BLOCKS = "blocks too short"
 TOO_FEW = "too few requests"
 NO_RUN = "no run was valid, or there was no time for one"
 HARM = (HURTS, UNSTABLE_ON)
-TOO_HIGH = (*HARM, UNSTABLE, SHORT_BLOCKS)  # lower loads are tried
+TOO_HIGH = (*HARM, UNSTABLE, BACKLOG, SHORT_BLOCKS)  # lower loads are tried
 EFFECTS = {HELPS: HELPS, HURTS: HURTS, UNSTABLE_ON: HURTS, NO_EFFECT: "has no clear effect"}
 OUTCOMES = {HELPS: PASS, HURTS: FAIL, UNSTABLE_ON: FAIL}
 ADVICE = {
@@ -116,11 +117,12 @@ MORE_REFUSED = 0.005  # share of the attempts
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempt:
-    """What a step tries; `delay`: None for the tested hedge as it is."""
+    """What a step tries; `delay`: None for the tested hedge as it is; `hedged`: False of a load that neither variant hedges."""
 
     rate_per_s: float
     block_s: float
     delay: Delay | None = None
+    hedged: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,8 +155,8 @@ class Blocks:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HedgedRun:
-    """A run at one load. `p99_s`: without hedging; `growth_per_s`: of the requests in flight, off and on; `outlasts`: the
-    backlog outlasts a block; `unequal`: why the variants did not do the same work.
+    """A run at one load. `p99_s`: without hedging; `growth_per_s`: of the requests in flight, in the blocks off and on, and
+    `backlog_per_s` through the whole run; `unequal`: why the variants did not do the same work.
     """
 
     attempt: Attempt
@@ -163,7 +165,7 @@ class HedgedRun:
     hedges: Hedges
     p99_s: float
     growth_per_s: Growing = STABLE
-    outlasts: bool = False
+    backlog_per_s: float | None = None
     unequal: tuple[str, ...] = ()
 
     @property
@@ -250,8 +252,8 @@ class HedgingPlanner(Planner):
         if delays:
             Random(self._scenario.seed).shuffle(delays)
             yield from self.run([self._step(self._today, len(delays) + loads, delay) for delay in delays])
-            tried = [(load.tail.value, load.run.attempt) for load in self._compared() if load.tail]
-            _, best = min(tried, key=lambda pair: pair[0], default=(0.0, None))
+            gains = [(load.tail.value, load.run.attempt) for load in self._compared() if load.tail]
+            _, best = min(gains, key=lambda pair: pair[0], default=(0.0, None))
             self._hedge = self._with(best.delay if best else None)
         search = Search(
             start=self._today,
@@ -261,10 +263,13 @@ class HedgingPlanner(Planner):
             narrow=NARROW,
         )
         for runs in range(loads, 0, -1):
-            next_loads = search.next_loads(self._loads())
-            if not next_loads:
-                return
-            yield from self.run([self._step(next_loads[0].load, runs)])
+            tried = self._loads()
+            unknown = [load.load for load in tried if load.label == BACKLOG]
+            next_loads = search.next_loads(tried)
+            if unknown:
+                yield from self.run([self._step(unknown[0], runs, hedged=False)])
+            elif next_loads:
+                yield from self.run([self._step(next_loads[0].load, runs)])
 
     def measure(self, step: Step, reading: RunReading) -> HedgedRun:
         """Return the run at a load."""
@@ -296,7 +301,10 @@ class HedgingPlanner(Planner):
 
     def _compared(self) -> list[ComparedLoad]:
         p = quantile_for(self.results, self._settings.quantile)
-        return [compare(run, p) for run in self.results]
+        controls = [run for run in self.results if not run.attempt.hedged]
+        sustained = {run.attempt.rate_per_s: run.backlog_per_s is None for run in controls}
+        hedged = [run for run in self.results if run.attempt.hedged]
+        return [compare(run, p, sustained.get(run.attempt.rate_per_s)) for run in hedged]
 
     def _loads(self) -> list[ComparedLoad]:
         return [load for load in self._compared() if load.run.attempt.delay is None]
@@ -310,11 +318,11 @@ class HedgingPlanner(Planner):
         policy = "single_r" if self._hedge["policy"] == "single_r" else "fixed"
         return {**self._hedge, "policy": policy, "delay_ms": delay}
 
-    def _step(self, rate: float, runs: int, delay: Delay | None = None) -> Step:
+    def _step(self, rate: float, runs: int, delay: Delay | None = None, *, hedged: bool = True) -> Step:
         """A run at a rate, where so many are still to come."""
         pairs, block_s = self._blocks(runs)
         warmup_s = min(LONGEST_WARMUP_S, block_s)
-        hedge = self._with(delay)
+        hedge = self._with(delay) if hedged else {"policy": "off"}
         overrides = [
             ("arrival.rate_per_s", rate),
             ("arrival.shape", None),
@@ -330,7 +338,9 @@ class HedgingPlanner(Planner):
         name = f"{rate:.4g} {self._unit.name}"
         if delay is not None:
             name += f", {_described(hedge)}"
-        attempt = Attempt(rate_per_s=rate, block_s=block_s, delay=delay)
+        if not hedged:
+            name += ", without hedging"
+        attempt = Attempt(rate_per_s=rate, block_s=block_s, delay=delay, hedged=hedged)
         return Step(name, tuple(overrides), warmup_s + 2 * pairs * block_s, self.seed(), given=attempt)
 
     def _blocks(self, runs: int) -> tuple[int, float]:
@@ -407,12 +417,6 @@ def hedged_run(attempt: Attempt, reading: RunReading, metric: str) -> HedgedRun:
     p99_s = _p99_s(ms[(stage.requests["traffic"] == OFF).to_numpy(np.bool_)], block_s)
     works = [(_work(stage, off.requests), _work(stage, on.requests)) for off, on in pairs]
     stays = stays_s(reading.frames)
-    off_growth, on_growth = block_growths(stays, pairs)
-    growth = grows_throughout(stays, pairs)
-    if growth is not None and _rise(stays, [off for off, _ in pairs]) > 0:
-        off_growth = growth
-    elif growth is not None:  # by hedging alone: without it the backlog shrinks
-        on_growth = growth
     variants = []
     for side in (0, 1):
         requests = [pair[side].requests for pair in pairs]
@@ -425,18 +429,10 @@ def hedged_run(attempt: Attempt, reading: RunReading, metric: str) -> HedgedRun:
         on=variants[1],
         hedges=_hedges(reading),
         p99_s=p99_s,
-        growth_per_s=(off_growth, on_growth),
-        outlasts=growth is not None or p99_s > block_s,
+        growth_per_s=block_growths(stays, pairs),
+        backlog_per_s=grows_throughout(stays, pairs),
         unequal=tuple(f"not the same work: with hedging {text}" for text in unequal_work(works)),
     )
-
-
-def _rise(stays: tuple[Floats, Floats], blocks: Sequence[Any]) -> float:
-    """By how much the requests in flight grow in these blocks, together."""
-    begun, ended = (np.sort(times) for times in stays)
-    ends = np.array([(block.from_s, block.to_s) for block in blocks])
-    in_flight = np.searchsorted(begun, ends) - np.searchsorted(ended, ends)
-    return float(np.diff(in_flight).sum())
 
 
 def _p99_s(ms: Floats, block_s: float) -> float:
@@ -486,11 +482,13 @@ def quantile_for(runs: Sequence[HedgedRun], quantile: float | None = None) -> fl
     return next((p for p in quantiles if fewest >= n_min(p)), None)
 
 
-def compare(run: HedgedRun, p: float | None) -> ComparedLoad:
-    """Compare the variants at quantile `p` and by missed requests, and label the load."""
+def compare(run: HedgedRun, p: float | None, sustained: bool | None = None) -> ComparedLoad:
+    """Compare the variants at quantile `p` and by missed requests, and label the load; `sustained`: whether it is without
+    hedging.
+    """
     tail = quantile_contrast(run.off.ms, run.on.ms, p) if p is not None else None
     missed = mean_contrast(run.off.missed, run.on.missed)
-    label = _not_compared(run, tail)
+    label = _not_compared(run, tail, sustained)
     if label:
         tail = None
         missed = None
@@ -499,17 +497,17 @@ def compare(run: HedgedRun, p: float | None) -> ComparedLoad:
     return ComparedLoad(load=run.attempt.rate_per_s, label=label, tail=tail, missed=missed, run=run)
 
 
-def _not_compared(run: HedgedRun, tail: Contrast | None) -> str:
+def _not_compared(run: HedgedRun, tail: Contrast | None, sustained: bool | None) -> str:
     """Why the variants are not compared; empty if they are."""
     if run.hedges.hedged == 0:
         return NO_HEDGES
     off, on = run.growth_per_s
-    if off is not None:
-        return UNSTABLE
+    if off is not None or run.backlog_per_s is not None:
+        return {True: UNSTABLE_ON, False: UNSTABLE}.get(sustained, BACKLOG)
     # Without a slower tail the growth is a wave of load by chance.
-    if on is not None and (run.outlasts or run.is_short or (tail is not None and tail.low > 0)):
+    if on is not None and (run.is_short or (tail is not None and tail.low > 0)):
         return UNSTABLE_ON
-    return SHORT_BLOCKS if run.outlasts else ""
+    return SHORT_BLOCKS if run.p99_s > run.attempt.block_s else ""
 
 
 def _effect(tail: Contrast | None, missed: Contrast | None) -> str:

@@ -66,7 +66,7 @@ class Hedging(Table):
     traffic: str | None = None
     """the table of [traffic] whose `hedge` is tested; default the only one that hedges"""
     loads: int = Field(3, ge=1, le=20)
-    """loads to test: today's, higher ones until hedging hurts, then those between"""
+    """runs: today's load, higher ones until hedging hurts, then those between"""
     quantile: float | None = Field(None, ge=0.5, lt=1)
     """quantile of end-to-end times to compare; default p99, or p95 if a variant has too few requests"""
     delays_ms: Annotated[tuple[Delay, ...], Field(strict=False)] = ()
