@@ -1,5 +1,8 @@
 """The public API: what notebooks, experiments and the report take from the analysis."""
 
+from tailgauge_analysis.comparing.alternating import grows_throughout
+from tailgauge_analysis.comparing.alternating import growths as block_growths
+from tailgauge_analysis.comparing.alternating import parts as block_pairs
 from tailgauge_analysis.comparing.block import answered as block_answered
 from tailgauge_analysis.comparing.block import work as block_work
 from tailgauge_analysis.comparing.comparison import p_text
@@ -15,7 +18,7 @@ from tailgauge_analysis.curves.pictures import pictures as curve_pictures
 from tailgauge_analysis.metrics.backlog import FEWEST_FOR_GROWTH, stays_s
 from tailgauge_analysis.metrics.latency import OFFERED, offered_ms, waits
 from tailgauge_analysis.metrics.latency import row as latency_row
-from tailgauge_analysis.metrics.metrics import BY_NAME
+from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK
 from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
 from tailgauge_analysis.metrics.stability import BACKLOG
 from tailgauge_analysis.metrics.steady import Steady
@@ -37,6 +40,7 @@ from tailgauge_analysis.sections.cache.cost import RELATIVE, no_price, spent, ta
 from tailgauge_analysis.sections.cache.shares import fixed_hit, sliding_hit
 from tailgauge_analysis.sections.fan_out.legs import Legs, legs
 from tailgauge_analysis.sections.findings import evidence_of
+from tailgauge_analysis.sections.hedging.section import variants as hedging_variants
 from tailgauge_analysis.sections.latency_under_load.diagnosis import diagnosis
 from tailgauge_analysis.sections.rate_limits.buckets import (
     DECISIONS,
@@ -56,6 +60,7 @@ from tailgauge_analysis.stats.bootstrap import SEED, weighted_quantiles
 from tailgauge_analysis.stats.bootstrap import blocks as bootstrap_blocks
 from tailgauge_analysis.stats.bootstrap import draw as bootstrap_draw
 from tailgauge_analysis.stats.bootstrap import ratio as ratio_interval
+from tailgauge_analysis.stats.contrast import Contrast, mean_contrast, quantile_contrast
 from tailgauge_analysis.stats.proportions import Proportion, counted, proportion
 from tailgauge_analysis.stats.quantiles import (
     CONFIDENCE,
@@ -117,6 +122,7 @@ __all__ = [
     "BY_NAME",
     "CALL",
     "CHECKS",
+    "CHUNK",
     "COMPARABLE",
     "CONFIDENCE",
     "DECISIONS",
@@ -147,6 +153,7 @@ __all__ = [
     "Cell",
     "Check",
     "Column",
+    "Contrast",
     "Costs",
     "Criterion",
     "Curve",
@@ -184,6 +191,8 @@ __all__ = [
     "Work",
     "beta_cdf",
     "block_answered",
+    "block_growths",
+    "block_pairs",
     "block_work",
     "bootstrap_blocks",
     "bootstrap_draw",
@@ -209,8 +218,10 @@ __all__ = [
     "flips",
     "good_requests",
     "goodput",
+    "grows_throughout",
     "growth",
     "has_retry_after",
+    "hedging_variants",
     "holm",
     "kind_name",
     "known_buckets",
@@ -220,6 +231,7 @@ __all__ = [
     "listed",
     "load",
     "load_frames",
+    "mean_contrast",
     "ms",
     "ms_or_failed",
     "n_min",
@@ -234,6 +246,7 @@ __all__ = [
     "plural",
     "proportion",
     "quantile_cell",
+    "quantile_contrast",
     "quantile_values",
     "quantiles",
     "rank",

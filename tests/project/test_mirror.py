@@ -24,8 +24,6 @@ RUN_BY = {
     "experiments/checkup": "experiments/checkup/test_planted_problems.py",
     "experiments/curve": "experiments/curve/test_plan.py",
     "experiments/headroom": "experiments/headroom/test_planted_limits.py",
-    "experiments/hedging": "experiments/hedging/test_plan.py",
-    "experiments/models": "experiments/models/test_plan.py",
     "live": "end_to_end/test_live_view.py",
     "locust_app": "end_to_end/test_plain_locust.py",
     "master": "end_to_end/test_conservation.py",

@@ -14,10 +14,10 @@ from experiments.headroom.planted import (
     sustained_by_capacity,
     tree,
 )
+from tailgauge.experiments.headroom.plan import HeadroomPlanner
 
 from tailgauge.errors import UsageError
 from tailgauge.experiments.course import Base
-from tailgauge.experiments.headroom.plan import HeadroomPlanner
 from tailgauge.scenario import model as scenarios
 
 BINDING = ("requests", "input_tokens", "output_tokens", "capacity")

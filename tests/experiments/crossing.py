@@ -15,8 +15,6 @@ from experiments import by_dry_run
 
 from tailgauge.experiments.command import Conducted
 
-RATE = 12.0  # requests/s that one slot answers, about
-LOADS = (0.25, 0.3, 0.35, 0.4, 0.5, 0.55, 0.6)
 OFF: Mapping[str, Any] = {"policy": "off"}
 ON: Mapping[str, Any] = {"policy": "fixed", "delay_ms": 150, "budget_share": 0.7}
 NEVER: Mapping[str, Any] = {**ON, "delay_ms": 100_000.0}  # equal variants: no copy is ever due
@@ -42,14 +40,7 @@ def plain(hedge: Mapping[str, Any], seed: int, rate_per_s: float) -> dict[str, A
 
 def tree(hedge: Mapping[str, Any], seed: int, **hedging: Any) -> dict[str, Any]:
     """The scenario with its experiment."""
-    asked = {
-        "sustainable_per_s": RATE,
-        "loads": LOADS,
-        "quantile": 0.95,
-        "pairs": 10,
-        "block_s": 10.0,
-        **hedging,
-    }
+    asked = {"loads": 4, "quantile": 0.95, "pairs": 12, "block_s": 12.0, **hedging}
     experiment = {"kind": "hedging", "minutes": 25.0, "hedging": asked}
     return {**plain(hedge, seed, 4.0), "experiment": experiment}
 

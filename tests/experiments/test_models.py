@@ -1,14 +1,16 @@
-"""The model choice in dry runs: the models that meet the objectives, the cheapest of them; and what is refused."""
+"""The model choice: the models that meet the objectives, the cheapest of them, in dry runs and from blocks; what is refused."""
 
 import json
 
+import numpy as np
 import pytest
 from experiments import by_dry_run
 
 from tailgauge.errors import UsageError
-from tailgauge.experiments.course import Base, SpentError, StepResult
-from tailgauge.experiments.models.plan import ModelsPlanner
+from tailgauge.experiments.course import Base, RunReading, SpentError, StepResult
+from tailgauge.experiments.models import ModelBlock, ModelsPlanner, answer, choice, model_block
 from tailgauge.scenario import model as scenarios
+from tailgauge_analysis import COMPARABLE, Waits
 
 # `tiny` waits 56 ms in the median and then 30 ms; `haiku` 245 ms and then 120 ms; `opus` 1,320 ms and then 500 ms.
 AMONG = {
@@ -73,7 +75,6 @@ def test_every_model_has_a_row_and_plain_facts(answers):
         json.dumps(one.facts, allow_nan=False)
         (table,) = one.sections[0].tables
         assert {len(row) for row in table.rows} == {len(table.header)}
-        assert one.smallest.startswith("an objective whose bound is")
 
 
 def test_all_models_of_a_round_have_the_same_arrivals_and_come_in_random_order(tmp_path):
@@ -121,3 +122,78 @@ def test_runs_that_do_not_count_and_time_that_ends_leave_no_answer(tmp_path):
 def test_what_cannot_be_chosen_is_refused(tmp_path, change, message):
     with pytest.raises(UsageError, match=message):
         ModelsPlanner(base(tmp_path, tree(1, **change)))
+
+
+# --- from blocks ---------------------------------------------------------------------------------------------------
+
+ASKED = {"answered": {"metric": "e2e_sched", "quantile": 0.95, "max_ms": 1000.0}}
+
+
+def block(number, name, median_ms, cost, no_cost=""):
+    rng = np.random.default_rng(100 * number + len(name))
+    ms = median_ms * rng.lognormal(0, 0.2, 100)
+    waits = {"answered": Waits(ms, np.ones(100, bool), np.zeros(100, bool))}
+    return ModelBlock(
+        round=number,
+        name=name,
+        waits=waits,
+        requests=100,
+        answered=100,
+        cost=cost,
+        unit="units",
+        no_cost=no_cost,
+    )
+
+
+def answer_to(**models):
+    blocks = [block(number, name, *values) for number in range(8) for name, values in models.items()]
+    return answer(choice(list(models), blocks, ASKED))
+
+
+def test_the_cheapest_that_meets_the_objectives_is_named_with_what_it_saves():
+    found = answer_to(large=(300.0, 500.0), small=(400.0, 200.0), late=(2000.0, 100.0))
+
+    assert found.facts["meet"] == ["large", "small"]
+    assert (found.result.outcome, found.result.sentence) == ("PASS", "large and small meet every objective")
+    cost, late = found.result.details
+    assert cost == "small costs least, 60.0% less than large"
+    assert late.startswith("late misses e2e_sched p95 < 1,000 ms: ")
+    (table,) = found.sections[0].tables
+    assert {row[0]: row[2].text for row in table.rows} == {
+        "large": "5,000",
+        "small": "2,000",
+        "late": "1,000",
+    }
+    assert table.note.endswith("Cost: in units.")
+
+
+@pytest.mark.parametrize(("median_ms", "outcome"), [(2000.0, "FAIL"), (715.0, "INCONCLUSIVE")])
+def test_where_none_meets_them_or_it_is_inconclusive_the_outcome_shows_it(median_ms, outcome):
+    found = answer_to(one=(median_ms, 1.0), other=(2000.0, 1.0))
+
+    assert found.result.outcome == outcome
+    assert found.facts["cheapest"] is None
+    assert found.result.sentence == "no model was shown to meet every objective"
+
+
+def test_without_a_price_costs_are_unknown():
+    found = answer_to(one=(300.0, None, "no price for one"), other=(300.0, None, "no price for other"))
+
+    assert found.facts["cheapest"] is None
+    assert found.result.sentence == "one and other meet every objective"
+    assert found.sections[0].notes[0] == "Cost of one unknown: no price for one."
+
+
+def test_nothing_at_all_is_no_answer():
+    assert answer([]).result.outcome == "INCONCLUSIVE"
+
+
+def test_who_left_was_offered_and_not_answered(mixed, tmp_path):
+    run = mixed()
+    for i in range(6):
+        run.request(i * 100, [{"first": 100}])
+    for ended in ("cancelled", "censored"):
+        run.request(1000, [{"ended": ended}], ended=ended, winner=None)
+    found = model_block(0, "small", RunReading(run.write(tmp_path / "run"), COMPARABLE), price=1.0)
+
+    assert (found.answered, found.requests) == (6, 8)
