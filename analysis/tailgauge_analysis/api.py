@@ -1,5 +1,8 @@
 """The public API: what notebooks, experiments and the report take from the analysis."""
 
+from tailgauge_analysis.comparing.alternating import grows_throughout
+from tailgauge_analysis.comparing.alternating import growths as block_growths
+from tailgauge_analysis.comparing.alternating import parts as block_pairs
 from tailgauge_analysis.comparing.block import answered as block_answered
 from tailgauge_analysis.comparing.block import work as block_work
 from tailgauge_analysis.comparing.comparison import p_text
@@ -12,16 +15,19 @@ from tailgauge_analysis.curves.curve import Quantile as CurveQuantile
 from tailgauge_analysis.curves.curve import files as curve_files
 from tailgauge_analysis.curves.pictures import objectives as curve_objectives
 from tailgauge_analysis.curves.pictures import pictures as curve_pictures
+from tailgauge_analysis.metrics.backlog import FEWEST_FOR_GROWTH, stays_s
 from tailgauge_analysis.metrics.latency import OFFERED, offered_ms, waits
 from tailgauge_analysis.metrics.latency import row as latency_row
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
-from tailgauge_analysis.metrics.slo import Criterion, criteria, unknown_pace
-from tailgauge_analysis.metrics.slo import decide as decide_objective
-from tailgauge_analysis.metrics.slo import good_of as good_requests
-from tailgauge_analysis.metrics.stability import BACKLOG, FEWEST_FOR_GROWTH, Work, stays_s
+from tailgauge_analysis.metrics.stability import BACKLOG
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.streams import coalescing, stalls
+from tailgauge_analysis.metrics.throughput import Work
+from tailgauge_analysis.objectives.goodput import good_requests, goodput, unknown_pace
+from tailgauge_analysis.objectives.objective import Criterion, criteria, on_latency
+from tailgauge_analysis.objectives.outcome import decide as decide_objective
+from tailgauge_analysis.objectives.outcome import decided_latency
 from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.reading.frames import Frames, ended_as
 from tailgauge_analysis.reading.frames import load as load_frames
@@ -34,6 +40,7 @@ from tailgauge_analysis.sections.cache.cost import RELATIVE, no_price, spent, ta
 from tailgauge_analysis.sections.cache.shares import fixed_hit, sliding_hit
 from tailgauge_analysis.sections.fan_out.legs import Legs, legs
 from tailgauge_analysis.sections.findings import evidence_of
+from tailgauge_analysis.sections.hedging.section import variants as hedging_variants
 from tailgauge_analysis.sections.latency_under_load.diagnosis import diagnosis
 from tailgauge_analysis.sections.rate_limits.buckets import (
     DECISIONS,
@@ -53,6 +60,7 @@ from tailgauge_analysis.stats.bootstrap import SEED, weighted_quantiles
 from tailgauge_analysis.stats.bootstrap import blocks as bootstrap_blocks
 from tailgauge_analysis.stats.bootstrap import draw as bootstrap_draw
 from tailgauge_analysis.stats.bootstrap import ratio as ratio_interval
+from tailgauge_analysis.stats.contrast import Contrast, mean_contrast, quantile_contrast
 from tailgauge_analysis.stats.proportions import Proportion, counted, proportion
 from tailgauge_analysis.stats.quantiles import (
     CONFIDENCE,
@@ -144,6 +152,7 @@ __all__ = [
     "Cell",
     "Check",
     "Column",
+    "Contrast",
     "Costs",
     "Criterion",
     "Curve",
@@ -181,6 +190,8 @@ __all__ = [
     "Work",
     "beta_cdf",
     "block_answered",
+    "block_growths",
+    "block_pairs",
     "block_work",
     "bootstrap_blocks",
     "bootstrap_draw",
@@ -196,6 +207,7 @@ __all__ = [
     "curve_objectives",
     "curve_pictures",
     "decide_objective",
+    "decided_latency",
     "diagnosis",
     "early_s",
     "ended_as",
@@ -204,8 +216,11 @@ __all__ = [
     "fixed_hit",
     "flips",
     "good_requests",
+    "goodput",
+    "grows_throughout",
     "growth",
     "has_retry_after",
+    "hedging_variants",
     "holm",
     "kind_name",
     "known_buckets",
@@ -215,6 +230,7 @@ __all__ = [
     "listed",
     "load",
     "load_frames",
+    "mean_contrast",
     "ms",
     "ms_or_failed",
     "n_min",
@@ -222,12 +238,14 @@ __all__ = [
     "number",
     "offered_load",
     "offered_ms",
+    "on_latency",
     "p_text",
     "percentile",
     "plain_values",
     "plural",
     "proportion",
     "quantile_cell",
+    "quantile_contrast",
     "quantile_values",
     "quantiles",
     "rank",

@@ -9,8 +9,8 @@ from tailgauge.experiments.checkup.plan import CheckupPlanner
 from tailgauge.experiments.course import Planner
 from tailgauge.experiments.curve import CurvePlanner
 from tailgauge.experiments.headroom import HeadroomPlanner
-from tailgauge.experiments.hedging.plan import HedgingPlanner
-from tailgauge.experiments.models.plan import ModelsPlanner
+from tailgauge.experiments.hedging import HedgingPlanner
+from tailgauge.experiments.models import ModelsPlanner
 
 EXPERIMENTS: Mapping[str, type[Planner]] = {
     "headroom": HeadroomPlanner,
