@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,23 +20,23 @@ from tailgauge.rows.disk import writable
 from tailgauge.rows.object_store import is_remote, local, remove, store
 from tailgauge.rows.run_folder import write_json
 from tailgauge.rows.text_file import FOLDER, MISSING, json_tree, no_number, read_text, refusal
-from tailgauge_analysis.comparing.block import METRICS, Block, block, primary
 from tailgauge_analysis.comparing.comparability import SHOWN, TARGET, facts_of
-from tailgauge_analysis.comparing.effects import ANSWERED_SHARE
+from tailgauge_analysis.comparing.effect import ANSWERED_SHARE
+from tailgauge_analysis.comparing.run_summary import METRICS, RunSummary, primary, summarize
 from tailgauge_analysis.reading import run_record
 from tailgauge_analysis.stats.quantiles import NORMAL_975, TOO_FEW
 from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json, number
 
 SCHEMA_VERSION: Literal[1] = 1
-HERE = "the master's"  # a host: build machines have a new name each time
+MASTERS_HOST = "the master's"  # build machines have a new name each time
 _STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 NotNegative = Annotated[float, Field(ge=0)]
 
 
 @with_config(_STRICT)
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
+class BaselineFigure:
     """A percentile of a latency of all offered requests, in ms, or the share of them that was answered."""
 
     metric: str
@@ -88,43 +89,46 @@ class BaselineRun:
     """by how much the backlog grew; null: the target sustained the rate"""
     primary: tuple[str, float]
     """metric and percentile that decide"""
-    figures: tuple[Figure, ...]
+    figures: tuple[BaselineFigure, ...]
     """what is compared"""
     work: dict[str, Annotated[float, Field(gt=0)]]
     """tokens of a completed call, as the target counts them"""
     facts: dict[str, dict[str, str]]
     """scenario, target, versions and machine: what must be equal, and other versions"""
 
-    def figure(self, metric: str, p: float | None) -> Figure | None:
+    def figure(self, metric: str, p: float | None) -> BaselineFigure | None:
         """The figure with this name, if the run has it."""
-        return next((one for one in self.figures if (one.metric, one.p) == (metric, p)), None)
+        return next((figure for figure in self.figures if (figure.metric, figure.p) == (metric, p)), None)
 
 
 _FILE = TypeAdapter(BaselineRun)
 
 
 def of_run(folder: Path) -> BaselineRun:
-    """What a baseline holds of a run. RunDataError where the folder has none, or no request in its steady stage."""
+    """Return what a baseline holds of a run. RunDataError where the folder has none, or no request in its steady stage."""
     run_record.check(folder)
     run, _ = run_record.read([folder])
-    of = block(folder, METRICS)
+    summary = summarize(folder, METRICS)
     return BaselineRun(
-        run_id=of.run_id, started_at=run["started_at"], dry_run=of.dry_run, seed=of.seed, verdict=of.verdict,
-        reason=plain(of.reason, 200), growth_per_s=of.growth_per_s, primary=primary(run["scenario"], METRICS),
-        figures=_figures(of), work={name: float(f"{value:.6g}") for name, value in of.work.items()},
-        facts=_facts(run, of.model),
-    )  # fmt: skip
-
-
-def _figures(of: Block) -> tuple[Figure, ...]:
-    known = {key: q for key, q in of.quantiles.items() if q.mark != TOO_FEW}
-    rows = [(*key, (q.value, q.low, q.high), q.n) for key, q in known.items()]
-    answered = (ANSWERED_SHARE, None, (of.answered, *of.answered_ends), of.offered)
-    return tuple(
-        Figure(metric=metric, p=p, value=value, low=low, high=high, n=n)
-        for metric, p, numbers, n in (*rows, answered)
-        for value, low, high in [map(_rounded, numbers)]
+        run_id=summary.run_id,
+        started_at=run["started_at"],
+        dry_run=summary.dry_run,
+        seed=summary.seed,
+        verdict=summary.verdict,
+        reason=plain(summary.reason, 200),
+        growth_per_s=summary.growth_per_s,
+        primary=primary(run["scenario"], METRICS),
+        figures=tuple(_figures(summary)),
+        work={name: float(f"{value:.6g}") for name, value in summary.work.items()},
+        facts=_facts(run, summary.model),
     )
+
+
+def _figures(run: RunSummary) -> Iterator[BaselineFigure]:
+    known = {key: quantile for key, quantile in run.quantiles.items() if quantile.mark != TOO_FEW}
+    for (metric, p), figure in (*known.items(), ((ANSWERED_SHARE, None), run.share)):
+        value, low, high = map(_rounded, (figure.value, figure.low, figure.high))
+        yield BaselineFigure(metric=metric, p=p, value=value, low=low, high=high, n=figure.n)
 
 
 def _rounded(value: float | None) -> float | None:
@@ -134,23 +138,26 @@ def _rounded(value: float | None) -> float | None:
 def _facts(run: Json, model: str) -> dict[str, dict[str, str]]:
     """By group; the master's host has no name."""
     host = run["master"].get("host")
-    workers = [{**one, "host": HERE if one["host"] == host else one["host"]} for one in run["workers"]]
-    found = facts_of({**run, "master": {**run["master"], "host": HERE}, "workers": workers})
-    facts: dict[str, dict[str, str]] = {group: {} for group, _ in found}
-    for (group, key), value in (*found.items(), ((TARGET, "answering model"), plain(model, SHOWN))):
-        facts[group][key] = value
+    master = {**run["master"], "host": MASTERS_HOST}
+    workers = [
+        {**worker, "host": MASTERS_HOST} if worker["host"] == host else worker for worker in run["workers"]
+    ]
+    facts: dict[str, dict[str, str]] = {}
+    for (group, key), value in facts_of({**run, "master": master, "workers": workers}).items():
+        facts.setdefault(group, {})[key] = value
+    facts[TARGET]["answering model"] = plain(model, SHOWN)
     return facts
 
 
 def load(place: str, *, may_be_new: bool = False) -> list[BaselineRun]:
-    """The runs of a baseline, the oldest first. UsageError for a missing folder, or a file that is none of a baseline."""
+    """Return the runs of a baseline, the oldest first. UsageError for a missing folder, or a file that is none of a baseline."""
     folder = local(place, suffix=".json")
-    why = refusal(folder)
-    if why == MISSING and may_be_new:
+    problem = refusal(folder)
+    if problem == MISSING and may_be_new:
         return []
-    if why != FOLDER:
+    if problem != FOLDER:
         expected = "expected a folder, as `tailgauge baseline add` makes it"
-        raise UsageError(f"{place}: {why or 'a file'}: {expected}")
+        raise UsageError(f"{place}: {problem or 'a file'}: {expected}")
     runs = [_read(path, _named(place, path.name)) for path in folder.glob("*.json")]
     return sorted(runs, key=lambda run: (run.started_at, run.run_id))
 
@@ -163,11 +170,12 @@ def _read(path: Path, name: str) -> BaselineRun:
     try:
         return _parsed(path.stem, json_tree(read_text(path), no_number))
     except ValidationError as error:
-        where = ".".join(map(str, error.errors()[0]["loc"])) or "the file"
-        why = f"{plain(where, 80)}: {error.errors()[0]['msg']}"
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"])) or "the file"
+        problem = f"{plain(key, 80)}: {first['msg']}"
     except ValueError as error:
-        why = str(error)
-    raise UsageError(f"{name}: not a run of a baseline: {why}. Move it elsewhere, or add the run again")
+        problem = str(error)
+    raise UsageError(f"{name}: not a run of a baseline: {problem}. Move it elsewhere, or add the run again")
 
 
 def _parsed(name: str, tree: Any) -> BaselineRun:
@@ -176,30 +184,32 @@ def _parsed(name: str, tree: Any) -> BaselineRun:
         raise ValueError(f"schema_version: expected {SCHEMA_VERSION}, got {version}")
     run = _FILE.validate_python(tree)
     if run.run_id != name:  # else a copy would count as another run
-        expected, got = plain(name, 80), plain(run.run_id, 80)
-        raise ValueError(f"run_id: expected {expected} as the file is named, got {got}")
+        expected = f"expected {plain(name, 80)} as the file is named"
+        raise ValueError(f"run_id: {expected}, got {plain(run.run_id, 80)}")
     return run
 
 
 def save(place: str, run: BaselineRun) -> str:
     """Write the file of a run and return its name. UsageError where that is not possible, or it is there already."""
-    folder, name = local(place, suffix=".json"), f"{run.run_id}.json"
-    if (folder / name).exists():
-        raise UsageError(f"{_named(place, name)}: the run is in this baseline already")
+    folder = local(place, suffix=".json")
+    path = folder / f"{run.run_id}.json"
+    name = _named(place, path.name)
+    if path.exists():
+        raise UsageError(f"{name}: the run is in this baseline already")
     writable(folder, place)
-    write_json(folder / name, json.loads(json.dumps(asdict(run), sort_keys=True)))
+    write_json(path, json.loads(json.dumps(asdict(run), sort_keys=True)))
     if is_remote(place):
-        store(folder / name, _named(place, name))
-    return _named(place, name)
+        store(path, name)
+    return name
 
 
 def delete(place: str, run: BaselineRun) -> None:
     """Delete the file of a run. UsageError where that is not possible."""
-    name = f"{run.run_id}.json"
+    name = _named(place, f"{run.run_id}.json")
     if is_remote(place):
-        return remove(_named(place, name))
+        remove(name)
+        return
     try:
-        (Path(place) / name).unlink()
+        Path(name).unlink()
     except OSError as error:
-        raise UsageError(f"{_named(place, name)}: cannot be deleted: {error.strerror}") from error
-    return None
+        raise UsageError(f"{name}: cannot be deleted: {error.strerror}") from error

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from tailgauge.cli.main import cli
-from tailgauge_analysis.comparing.baseline import BaselineRun, Figure, load, of_run, save
+from tailgauge_analysis.comparing.baseline import BaselineFigure, BaselineRun, load, of_run, save
 from tailgauge_analysis.comparing.history import judge, refused
 from tailgauge_analysis.report.junit import junit
 from tailgauge_analysis.report.markdown import markdown
@@ -37,7 +37,7 @@ OTHER_ROWS = (
 
 
 def run_of(
-    number: int, ttft: float, *more: Figure, within: float = WITHIN, n: int = 1500, **changes: Any
+    number: int, ttft: float, *more: BaselineFigure, within: float = WITHIN, n: int = 1500, **changes: Any
 ) -> BaselineRun:
     """A run with this TTFT p95 in ms; `within`: standard error of its logarithm."""
     of_run = BaselineRun(
@@ -48,15 +48,17 @@ def run_of(
     return replace(of_run, **changes)
 
 
-def latency(metric: str, p: float, ms: float, within: float = WITHIN, n: int = 1500) -> Figure:
+def latency(metric: str, p: float, ms: float, within: float = WITHIN, n: int = 1500) -> BaselineFigure:
     ends = (ms * math.exp(side * 1.96 * within) for side in (-1, 1))
     low, high = (end if math.isfinite(end) else None for end in ends)
-    return Figure(metric=metric, p=p, value=ms if math.isfinite(ms) else None, low=low, high=high, n=n)
+    return BaselineFigure(
+        metric=metric, p=p, value=ms if math.isfinite(ms) else None, low=low, high=high, n=n
+    )
 
 
-def share(value: float, n: int = 1500) -> Figure:
+def share(value: float, n: int = 1500) -> BaselineFigure:
     error = 1.96 * math.sqrt(max(value * (1 - value), 1 / n) / n)
-    return Figure(
+    return BaselineFigure(
         metric="answered", p=None, value=value, low=max(0.0, value - error), high=min(1.0, value + error), n=n
     )
 

@@ -10,7 +10,7 @@ from tailgauge.experiments.curve.measure import LoadResult
 from tailgauge.experiments.curve.plan import CurvePlanner
 from tailgauge.experiments.headroom.judge import Charges, Rate, RateResult
 from tailgauge.scenario import model as scenarios
-from tailgauge_analysis.curves.curve import UNKNOWN, CurvePoint, Ends
+from tailgauge_analysis.comparing.curve import UNKNOWN, CurvePoint, Ends
 from tailgauge_analysis.stats.proportions import counted
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
 

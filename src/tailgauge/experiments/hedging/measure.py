@@ -1,6 +1,6 @@
 """One run as the result at one load: hedging off and on in alternating blocks.
 
-The logical request since scheduled, failures slowest, by pair of blocks (comparing/alternating.py). A block counts after its
+The logical request since scheduled, failures slowest, by pair of blocks (comparing/variant_blocks.py). A block counts after its
 wash-out: an end-to-end p99 of the run, at most a third of the block, unless the scenario sets it. What the copies did is
 computed as in the report of any run with hedging, over the whole steady stage.
 """
@@ -23,7 +23,10 @@ from tailgauge_analysis import (
     Frames,
     Json,
     Steady,
+    block_growths,
+    block_pairs,
     ended_as,
+    grows_throughout,
     offered_ms,
     proportion,
     stays_s,
@@ -33,7 +36,6 @@ from tailgauge_analysis import (
 from tailgauge_analysis import (
     block_work as work,
 )
-from tailgauge_analysis.comparing import alternating
 from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.sections.hedging import copies as hedge_copies
 from tailgauge_analysis.sections.hedging import waste
@@ -53,7 +55,7 @@ def load_result(
     stage, ms = stage.only(wanted & ~np.isnan(ms)), ms[wanted & ~np.isnan(ms)]
     used_s = min(_p99_s(ms, block_s), block_s * THIRD) if washout_s is None else washout_s
     is_off, is_on = ((stage.requests["traffic"] == name).to_numpy(np.bool_) for name in (OFF, ON))
-    blocks = alternating.parts(stage, (OFF, ON), block_s, used_s)
+    blocks = block_pairs(stage, (OFF, ON), block_s, used_s)
     bad = _bad(reading.frames.run["scenario"], stage, is_off | is_on)
     p99_s = _p99_s(ms[is_off], block_s)
     works = [
@@ -63,7 +65,7 @@ def load_result(
     unequal = [f"not the same work: with hedging {text}" for text in unequal_work(works)]
     warm = cold_cache.judge(reading.evidence)
     stays = stays_s(reading.frames)
-    growing, whole = alternating.growths(stays, blocks), alternating.grows_throughout(stays, blocks)
+    growing, whole = block_growths(stays, blocks), grows_throughout(stays, blocks)
     if growing[0] is None and whole is not None:  # loads are below what is sustained without hedging
         growing = (None, growing[1] or whole)
     return LoadResult(
