@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -11,17 +12,17 @@ from tailgauge_analysis.comparing import gateway
 from tailgauge_analysis.comparing.comparison import STABLE, Comparison, Kind, conclude
 from tailgauge_analysis.comparing.effect import (
     Compared,
-    answered_row,
     decide,
     deciding_first,
-    latency_row,
+    row_templates,
     unequal_work,
     with_power,
 )
 from tailgauge_analysis.comparing.pairs import THRESHOLD, few_pairs
-from tailgauge_analysis.comparing.run_summary import METRICS, PS, primary, work
+from tailgauge_analysis.comparing.run_summary import ANSWERED_SHARE, METRICS, primary, work
 from tailgauge_analysis.comparing.variant_blocks import (
     BlockPairs,
+    VariantBlock,
     block_pairs,
     compared,
     growths,
@@ -70,27 +71,24 @@ def in_blocks(frames: Frames, stage: Steady) -> Comparison | None:
     against = reasons_against(stays, stage, pairs, block_s)
     if against:
         return conclude(replace(found, against=tuple(against)))
-    found = replace(found, unequal=tuple(_unequal(stage, pairs)))
+    works = ((_work(stage, a), _work(stage, b)) for a, b in pairs)
+    found = replace(found, unequal=tuple(unequal_work(works)))
     if settings.get("gateway") is True:
         return conclude(gateway.compared_through(found, frames, stage, pairs))
-    rows = deciding_first(_rows(stage, pairs, found.threshold), primary(scenario, METRICS), METRICS)
+    rows = deciding_first(list(_rows(stage, pairs, found.threshold)), primary(scenario, METRICS))
     rows[0] = with_power(rows[0])
     return conclude(replace(found, rows=tuple(decide(rows))))
 
 
-def _unequal(stage: Steady, pairs: BlockPairs) -> list[str]:
-    works = []
-    for a, b in pairs:
-        works.append((work(stage.only(a.requests, gaps=False)), work(stage.only(b.requests, gaps=False))))
-    return unequal_work(works)
+def _work(stage: Steady, block: VariantBlock) -> dict[str, float]:
+    return work(stage.only(block.requests, gaps=False))
 
 
-def _rows(stage: Steady, pairs: BlockPairs, threshold: float) -> list[Compared]:
-    """Return every metric that the run has at every quantile, then the share answered."""
-    rows = []
-    for name in METRICS:
-        values = wait_values(BY_NAME[name], stage)
+def _rows(stage: Steady, pairs: BlockPairs, threshold: float) -> Iterator[Compared]:
+    """Yield every metric that the run has at every percentile, then the share answered."""
+    answered = stage.requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_).astype(np.float64)
+    for row in row_templates(METRICS, threshold):
+        is_share = row.metric == ANSWERED_SHARE
+        values = answered if is_share else wait_values(BY_NAME[row.metric], stage)
         if not np.isnan(values).all():
-            rows += [compared(latency_row(name, p, threshold), pairs, values) for p in PS]
-    answered = stage.requests["ended"].isin(schema.COMPLETE).to_numpy(np.float64)
-    return [*rows, compared(answered_row(), pairs, answered)]
+            yield compared(row, pairs, values)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -23,11 +23,13 @@ SCENARIO = "scenario"
 GROUPS = (SCHEMA, HOSTS, VERSIONS, TARGET, SEED)  # what --allow knows beside the scenario's keys
 LABELS = ("name", "description", "slo")
 TARGETS = ("target", "second_target")
+MASTERS = "the master's"  # host
 MACHINE = ("host", "machine", "cpu_model", "cpu_count")
 ABSENT = "-"
 SHOWN = 80  # characters of a value
 
-Facts = Mapping[tuple[str, str], str]
+Facts = dict[str, dict[str, str]]
+"""What must be equal, as text, by group and key."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -44,43 +46,35 @@ class Difference:
     mixed: bool = False
     allowed: bool
 
-    @property
-    def name(self) -> str:
-        """What --allow takes."""
-        return self.key if self.group == SCENARIO else self.group
-
-    def values(self, sides: tuple[str, str]) -> str:
+    def text(self, sides: tuple[str, str]) -> str:
         """The first values of each side, by its name."""
-        texts = []
-        for values, side in zip((self.a, self.b), sides, strict=True):
-            more = " and more" if len(values) > 3 else ""
-            texts.append(f"{' and '.join(values[:3])}{more} in {side}")
-        return ", ".join(texts)
+        a, b = (f"{' and '.join(values[:3])}{' and more' * (len(values) > 3)}" for values in (self.a, self.b))
+        return f"{self.key}: {a} in {sides[0]}, {b} in {sides[1]}"
 
     def refusal(self, sides: tuple[str, str]) -> str:
         """Why runs that differ so may not be compared."""
-        values = self.values(sides)
-        label = self.key if self.group == SCENARIO else f"{self.group}, {self.key}"
         if self.group == CLOCK:
             return "some runs are dry runs, others are real"
+        is_key = self.group == SCENARIO
+        text = self.text(sides) if is_key else f"{self.group}, {self.text(sides)}"
         if self.mixed:
-            return f"a variant must be the same in all its runs; {label}: {values}"
-        return f"{label}: {values}. To allow this difference: --allow {self.name}"
+            return f"a variant must be the same in all its runs; {text}"
+        return f"{text}. To allow this difference: --allow {self.key if is_key else self.group}"
 
 
-def differences(pairs: Sequence[tuple[Facts, Facts]], allow: Sequence[str]) -> list[Difference]:
-    """Return everything in which the runs differ; UsageError for an unknown name in `allow`."""
-    keys = list(dict.fromkeys(key for pair in pairs for side in pair for key in side))
+def differences(a_facts: Sequence[Facts], b_facts: Sequence[Facts], allow: Sequence[str]) -> list[Difference]:
+    """Return everything in which the runs A1 A2 ... and B1 B2 ... differ; UsageError for an unknown name in `allow`."""
+    keys = dict.fromkeys(
+        (group, key) for facts in (*a_facts, *b_facts) for group in facts for key in facts[group]
+    )
     _check_names(allow, [key for group, key in keys if group == SCENARIO])
     found = []
     for group, key in keys:
-        a = [facts.get((group, key), ABSENT) for facts, _ in pairs]
-        b = [facts.get((group, key), ABSENT) for _, facts in pairs]
-        is_within = a != b
-        if not is_within and (group == SEED or len({*a, *b}) == 1):
+        a, b = ([facts.get(group, {}).get(key, ABSENT) for facts in side] for side in (a_facts, b_facts))
+        if a == b and (group == SEED or len(set(a)) == 1):
             continue
-        is_between = is_within and len(set(a)) == len(set(b)) == 1
-        is_mixed = is_within and not is_between and group in {SCENARIO, TARGET}
+        is_between = len(set(a)) == len(set(b)) == 1
+        is_mixed = a != b and not is_between and group in {SCENARIO, TARGET}
         difference = Difference(
             group=group,
             key=key,
@@ -94,28 +88,30 @@ def differences(pairs: Sequence[tuple[Facts, Facts]], allow: Sequence[str]) -> l
     return found
 
 
-def facts_of(run: Json) -> Facts:
-    """Return what must be equal, as text, by group and key."""
-    hosts = Counter(f"{worker['host']} ({worker['stamps'] or 'no'} stamps)" for worker in run["workers"])
-    facts: dict[tuple[str, str], Any] = {
-        (CLOCK, "dry_run"): run["dry_run"],
-        (SCHEMA, "schema_version"): run["schema_version"],
-        (HOSTS, "workers"): ", ".join(f"{n} on {host}" for host, n in sorted(hosts.items())),
+def facts_of(run: Json, model: str = "") -> Facts:
+    """Return what must be equal, as text; `model`: which most answers name."""
+    host = run["master"].get("host")
+    workers = Counter(
+        f"{MASTERS if worker['host'] == host else worker['host']} ({worker['stamps'] or 'no'} stamps)"
+        for worker in run["workers"]
+    )
+    scenario = {key: value for key, value in run["scenario"].items() if key not in {*LABELS, *TARGETS, SEED}}
+    targets = {name: run["scenario"].get(name) for name in TARGETS}
+    facts: dict[str, dict[str, Any]] = {
+        CLOCK: {"dry_run": run["dry_run"]},
+        SCHEMA: {"schema_version": run["schema_version"]},
+        HOSTS: {f"master.{key}": run["master"].get(key) for key in MACHINE},
+        VERSIONS: run["versions"],
+        SEED: {"seed": run["seed"]},
+        TARGET: dict(_flat(targets, "")),
+        SCENARIO: dict(_flat(scenario, "")),
     }
-    for key in MACHINE:
-        facts[HOSTS, f"master.{key}"] = run["master"].get(key)
-    for key, value in run["versions"].items():
-        facts[VERSIONS, key] = value
-    facts[SEED, "seed"] = run["seed"]
+    facts[HOSTS]["workers"] = ", ".join(f"{n} on {name}" for name, n in sorted(workers.items()))
+    facts[TARGET]["answering model"] = plain(model, SHOWN)
     for name in TARGETS:
-        for key, value in _flat(run["scenario"].get(name), name):
-            facts[TARGET, key] = value
         if not run[name].get("simulated"):  # a simulated endpoint takes any free port
-            facts[TARGET, f"{name}.called"] = run[name].get("url")
-    scenario = {key: run["scenario"][key] for key in run["scenario"] if key not in {*LABELS, *TARGETS, SEED}}
-    for key, value in _flat(scenario, ""):
-        facts[SCENARIO, key] = value
-    return {key: _text(value) for key, value in facts.items()}
+            facts[TARGET][f"{name}.called"] = run[name].get("url")
+    return {group: {key: _text(value) for key, value in values.items()} for group, values in facts.items()}
 
 
 def _flat(tree: Any, key: str) -> Iterator[tuple[str, Any]]:

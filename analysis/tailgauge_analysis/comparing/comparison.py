@@ -54,18 +54,10 @@ class Kind:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RunPair:
-    """One run of each variant."""
-
-    a: RunSummary
-    b: RunSummary
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
     """`against` rules out any conclusion; `remarks` are for the reader to weigh. `growth_per_s`: of the requests in flight of
     A and B, where the target does not sustain their rate; that is the verdict then. `a`, `b`, `block_s` and `washout_s` are
-    those of alternating blocks.
+    those of alternating blocks. `runs`: A1 B1 A2 B2 ...
     """
 
     kind: Kind = field(metadata=FOR_FIGURES)
@@ -78,7 +70,7 @@ class Comparison:
     threshold: float
     confidence: float = CONFIDENCE
     pairs: int = 0
-    runs: tuple[RunPair, ...] = ()
+    runs: tuple[RunSummary, ...] = ()
     rows: tuple[Effect, ...] = ()
     unequal: tuple[str, ...] = ()
     growth_per_s: Growing = STABLE
@@ -225,30 +217,30 @@ def p_text(value: float | None) -> str:
 def _note(found: Comparison) -> str:
     if found.block_s is not None:
         return f"{plural(found.pairs, 'pair')} of blocks of {found.block_s:g} s, the first {found.washout_s:g} s not counted."
-    if not found.runs:
-        return ""
     if found.pairs == 1:
-        return f"A is {found.runs[0].a.run_id}, B is {found.runs[0].b.run_id}."
-    a = sum(pair.a.offered for pair in found.runs)
-    b = sum(pair.b.offered for pair in found.runs)
-    return f"{found.pairs} pairs; {count(a)} requests offered in A, {count(b)} in B."
+        return f"A is {found.runs[0].run_id}, B is {found.runs[1].run_id}."
+    offered = sum(run.offered for run in found.runs)
+    return f"{found.pairs} pairs; {count(offered)} requests offered." if offered else ""
 
 
 def _pairs(found: Comparison) -> tuple[Table, ...]:
     """Return the change in each pair of runs."""
     shown = [row for row in found.rows if row.changes]
-    if len(found.runs) < 2 or not shown:
+    if found.pairs < 2 or not shown:
         return ()
     rows = []
-    for place, pair in enumerate(found.runs):
-        changes = [row.change_text(row.changes[place]) for row in shown]
-        rows.append((str(place + 1), pair.a.run_id, pair.b.run_id, *changes))
+    for pair in range(found.pairs):
+        a, b = found.runs[2 * pair : 2 * pair + 2]
+        changes = [row.change_text(row.changes[pair]) for row in shown]
+        rows.append((str(pair + 1), a.run_id, b.run_id, *changes))
     header = ("pair", "A", "B", *(row.name for row in shown))
     return (Table("Change from A to B, pair by pair", header, tuple(rows)),)
 
 
-def report(found: Comparison, verdicts: Sequence[str] = (), *, dry_run: bool = False) -> Report:
-    """Return the report of `tailgauge compare`; `verdicts`: of the measurement of what is compared."""
+def report(
+    found: Comparison, verdicts: Sequence[str], *, dry_run: bool, figures: tuple[str, ...] = ()
+) -> Report:
+    """Return the report of `tailgauge compare`; `verdicts`: of the measurement of what is compared; `figures`: their names."""
     result = Result(
         found.outcome, found.sentence, details=(*found.remarks, *_power(found), *_differing(found))
     )
@@ -262,8 +254,9 @@ def report(found: Comparison, verdicts: Sequence[str] = (), *, dry_run: bool = F
         result=result,
         measurement=_measurement(found, verdicts),
         summary=(),
-        sections=(section(found),),
+        sections=(section(found, figures),),
         exit_code=found.exit_code,
+        figure=figures[0] if figures else "",
         data=data,
     )
 
@@ -283,8 +276,8 @@ def _measurement(found: Comparison, verdicts: Sequence[str]) -> Measurement:
 def _differing(found: Comparison) -> list[str]:
     if found.runs and not found.differs:
         return ["nothing differs between A and B"]
-    known = [difference for difference in found.differs if difference.allowed]
-    texts = [f"differs: {difference.key}: {difference.values(found.kind.sides)}" for difference in known]
+    sides = found.kind.sides
+    texts = [f"differs: {difference.text(sides)}" for difference in found.differs if difference.allowed]
     return _shortened(texts, "allowed difference")
 
 

@@ -11,18 +11,18 @@ from dataclasses import replace
 from pathlib import Path
 
 from tailgauge.errors import UsageError
-from tailgauge.thresholds import DEGRADED, INVALID, VALID
+from tailgauge.thresholds import INVALID
 from tailgauge_analysis.comparing import comparison
 from tailgauge_analysis.comparing.comparability import SHOWN, Difference
 from tailgauge_analysis.comparing.comparison import Comparison, Kind, conclude
 from tailgauge_analysis.comparing.curve import Curve, CurvePoint, Ends, read
 from tailgauge_analysis.comparing.curve_pictures import objectives, pictures
 from tailgauge_analysis.comparing.effect import Compared, Effect, decide, unequal_work
-from tailgauge_analysis.stats.estimate import Bounds, log_ratio
+from tailgauge_analysis.stats.estimate import log_ratio
 from tailgauge_analysis.text.formatting import figures, plain
-from tailgauge_analysis.text.json_values import Json, table, text
+from tailgauge_analysis.text.json_values import table, text
 from tailgauge_analysis.text.picture import Picture
-from tailgauge_analysis.text.section import Measurement, Report
+from tailgauge_analysis.text.section import Report
 
 FREEDOM = 4  # of Student's t: runs are few
 SAME_LOAD = 0.01
@@ -44,8 +44,15 @@ def compare(paths: Sequence[Path], threshold: float, run_id: str) -> tuple[Repor
     if run_ids[0] == run_ids[1]:
         raise UsageError(f"{paths[0]} and {paths[1]} are the same curve: give each curve once")
     verdicts = [text(table(tree, "measurement").get("verdict")) for tree in (a_tree, b_tree)]
-    against = list(_against(a, b, [a_tree, b_tree], verdicts))
-    pairs = _common(a, b) or list(zip(a.points, b.points, strict=False))
+    dry_runs = {bool(tree.get("dry_run")) for tree in (a_tree, b_tree)}
+    against = [
+        f"{name} is INVALID" for name, verdict in zip("AB", verdicts, strict=True) if verdict == INVALID
+    ]
+    if a.by != b.by:
+        against.append(f"A is by {a.by}, B by {b.by}: measure both by the same")
+    if len(dry_runs) > 1:
+        against.append("one is a dry run, the other is real")
+    common = _common(a, b) or zip(a.points, b.points, strict=False)
     found = Comparison(
         kind=KIND,
         threshold=threshold,
@@ -53,33 +60,12 @@ def compare(paths: Sequence[Path], threshold: float, run_id: str) -> tuple[Repor
         remarks=(REMARK, f"A is {run_ids[0]}, B is {run_ids[1]}"),
         differs=tuple(_differences(a, b)),
         rows=() if against else tuple(decide(list(_rows(a, b, threshold)))),
-        unequal=tuple(unequal_work([(_work(point), _work(other)) for point, other in pairs])),
+        unequal=tuple(unequal_work((_work(point), _work(other)) for point, other in common)),
     )
-    found = conclude(found)
     drawn = () if against else pictures(a, b)
     names = tuple(picture.name for picture in drawn)
-    made = comparison.report(found, dry_run=bool(a_tree.get("dry_run") or b_tree.get("dry_run")))
-    if not against:
-        verdict = DEGRADED if DEGRADED in verdicts else VALID
-        made = replace(made, measurement=Measurement(verdict, "2 load curves"))
-    made = replace(
-        made,
-        run_id=run_id,
-        title="Comparison of load curves",
-        sections=(comparison.section(found, names),),
-        figure=names[0] if names else "",
-    )
-    return made, drawn
-
-
-def _against(a: Curve, b: Curve, trees: Sequence[Json], verdicts: Sequence[str]) -> Iterator[str]:
-    if a.by != b.by:
-        yield f"A is by {a.by}, B by {b.by}: measure both by the same"
-    if len({bool(tree.get("dry_run")) for tree in trees}) > 1:
-        yield "one is a dry run, the other is real"
-    for name, verdict in zip("AB", verdicts, strict=True):
-        if verdict == INVALID:
-            yield f"{name} is INVALID"
+    made = comparison.report(conclude(found), verdicts, figures=names, dry_run=True in dry_runs)
+    return replace(made, run_id=run_id, title="Comparison of load curves"), drawn
 
 
 def _differences(a: Curve, b: Curve) -> Iterator[Difference]:
@@ -114,36 +100,47 @@ def _work(point: CurvePoint) -> dict[str, float]:
 
 def _rows(a: Curve, b: Curve, threshold: float) -> Iterator[Compared]:
     """Yield what can be compared, the most important first; figures without any interval are left out."""
-    knee = Effect(metric="knee", title="Knee", unit=a.unit, more_is_worse=False, threshold=threshold)
-    knees = _compared(knee, a.knee, b.knee)
-    if a.objectives == b.objectives and knees[1]:
-        yield knees
+    for row, a_ends, b_ends in _figures(a, b, threshold):
+        estimate = log_ratio(b_ends, a_ends, FREEDOM)
+        if estimate is not None:
+            yield _with_ends(row, a_ends, b_ends, estimate.value), estimate
+
+
+def _with_ends(row: Effect, a: Ends, b: Ends, difference: float | None) -> Effect:
+    return replace(
+        row,
+        a=a.value,
+        b=b.value,
+        a_interval=(a.low, a.high),
+        b_interval=(b.low, b.high),
+        change=row.change_of(difference),
+    )
+
+
+def _figures(a: Curve, b: Curve, threshold: float) -> Iterator[tuple[Effect, Ends, Ends]]:
+    if a.objectives == b.objectives:
+        knee = Effect(metric="knee", title="Knee", unit=a.unit, more_is_worse=False, threshold=threshold)
+        yield knee, a.knee, b.knee
     for point, other in _points(a, b):
         for objective in objectives(a):
-            quantile = objective.quantile
+            metric, quantile = objective.metric, objective.quantile
             row = Effect(
-                metric=objective.metric,
-                title=objective.metric.upper(),
+                metric=metric,
+                title=metric.upper(),
                 label=f"{quantile} at {figures(point.load)} {a.unit}",
                 p=float(quantile[1:]) / 100,
                 threshold=threshold,
             )
-            ends = point.quantile(objective.metric, quantile), other.quantile(objective.metric, quantile)
-            latencies = _compared(row, *ends)
-            if latencies[1]:
-                yield latencies
+            yield row, point.quantile(metric, quantile), other.quantile(metric, quantile)
     saturation = Effect(
         metric="saturation",
         title="Saturation",
         unit="output tokens/s",
-        more_is_worse=False,
         threshold=threshold,
         counts=False,
         why=UNTESTED,
     )
-    saturations = _compared(saturation, a.saturation, b.saturation)
-    if saturations[1]:
-        yield saturations
+    yield saturation, a.saturation, b.saturation
 
 
 def _points(a: Curve, b: Curve) -> list[tuple[CurvePoint, CurvePoint]]:
@@ -153,9 +150,3 @@ def _points(a: Curve, b: Curve) -> list[tuple[CurvePoint, CurvePoint]]:
     stable = [pair for pair in _common(a, b) if pair[0].stable is not False and pair[1].stable is not False]
     first = [pair for pair in stable if abs(pair[0].load - today) <= SAME_LOAD * today]
     return [*first, *(pair for pair in stable if pair not in first and pair[0].load <= knee)]
-
-
-def _compared(row: Effect, a: Ends, b: Ends) -> Compared:
-    estimate = log_ratio(Bounds(b.value, b.low, b.high), Bounds(a.value, a.low, a.high), FREEDOM)
-    row = replace(row, a=a.value, b=b.value, a_interval=(a.low, a.high), b_interval=(b.low, b.high))
-    return replace(row, change=row.change_of(estimate.value) if estimate else None), estimate

@@ -13,31 +13,33 @@ against the threshold t (a factor 1 + t or its inverse, or a difference of t):
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
 
 from tailgauge.thresholds import FEWEST_PAIRS
+from tailgauge_analysis.comparing.run_summary import ANSWERED_SHARE, METRICS, PS, Primary, RunFigure
 from tailgauge_analysis.metrics.metrics import BY_NAME, UNIT
 from tailgauge_analysis.stats.estimate import Estimate, paired
-from tailgauge_analysis.stats.quantiles import CONFIDENCE
+from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats
 from tailgauge_analysis.stats.sign_flips import holm
-from tailgauge_analysis.text.formatting import ms, percentile, share
+from tailgauge_analysis.text.formatting import ms, percentile, plural, share
 
 WORSE, BETTER, SAME, NO_WORSE = "worse", "better", "no difference", "no worse"
 INCONCLUSIVE = "inconclusive"
-ANSWERED_SHARE = "answered"
 SHARE_THRESHOLD = 0.01
 UNEQUAL = 0.01  # tokens
 LARGEST_LOG = 20.0  # beyond, a factor says nothing
 FALLBACKS = (0.95, 0.5)  # where the primary row has too few requests
 
-RATIO, SHARE, MS = "ratio", "share", "ms"
 Scale = Literal["ratio", "share", "ms"]
+RATIO: Scale = "ratio"
+SHARE: Scale = "share"
+MS: Scale = "ms"
+Size = TypeVar("Size", float, Floats)
 Interval = tuple[float | None, float | None]
-Primary = tuple[str, float]  # metric and quantile
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,9 +92,13 @@ class Effect:
         """The threshold on the scale of an estimate."""
         return math.log1p(self.threshold) if self.scale == RATIO else self.threshold
 
-    def harm(self, difference: float) -> float:
+    def harm(self, difference: Size) -> Size:
         """A difference with the sign with which more is worse."""
         return difference if self.more_is_worse else -difference
+
+    def value_of(self, size: float) -> float:
+        """A figure from its size on the scale of a difference."""
+        return math.exp(size) if self.scale == RATIO else size
 
     def change_of(self, difference: float | None) -> float | None:
         """A difference as a change: of a logarithm, relative; None if it is too large to say anything."""
@@ -131,9 +137,9 @@ def latency_row(metric: str, p: float, threshold: float) -> Effect:
     return Effect(metric=metric, title=title, label=percentile(p), p=p, unit=unit, threshold=threshold)
 
 
-def answered_row() -> Effect:
-    """The share answered, without figures."""
-    return Effect(
+def row_templates(metrics: Sequence[str], threshold: float) -> list[Effect]:
+    """Return rows without figures: every metric at every percentile, then the share answered."""
+    answered = Effect(
         metric=ANSWERED_SHARE,
         title="Complete answers, of all offered",
         unit="share",
@@ -141,14 +147,29 @@ def answered_row() -> Effect:
         more_is_worse=False,
         threshold=SHARE_THRESHOLD,
     )
+    return [*(latency_row(metric, p, threshold) for metric in metrics for p in PS), answered]
 
 
-def deciding_first(rows: list[Compared], primary: Primary, metrics: Sequence[str]) -> list[Compared]:
+def without_comparison(row: Effect, figures: Sequence[RunFigure | None]) -> Effect:
+    """Return the row with why figures of runs cannot be compared; as it is where they can."""
+    known = [figure for figure in figures if figure]
+    lost = sum(figure.value is None for figure in known)
+    if len(known) < len(figures):
+        return replace(row, why="too few requests in a run", counts=False)
+    if lost:
+        why = f"falls among unanswered requests in {lost} of {plural(len(known), 'run')}"
+        return replace(row, why=why, counts=lost < len(known))
+    if any(figure.value == 0 and figure.p for figure in known):
+        return replace(row, why="is 0 in a run", counts=False)
+    return row
+
+
+def deciding_first(rows: Sequence[Compared], primary: Primary) -> list[Compared]:
     """Put the row that decides first: the primary one, the next of its kind where that has no figure, else the last."""
-    wanted = [primary, *((metric, p) for metric in metrics for p in FALLBACKS)]
-    places = {(row.metric, row.p): place for place, (row, _) in enumerate(rows) if row.counts}
-    place = next((places[key] for key in wanted if key in places), len(rows) - 1)
-    return [rows[place], *rows[:place], *rows[place + 1 :]]
+    wanted = [primary, *((metric, p) for metric in METRICS for p in FALLBACKS)]
+    known = {(row.metric, row.p): row for row, _ in rows if row.counts}
+    first = next((known[key] for key in wanted if key in known), rows[-1][0])
+    return sorted(rows, key=lambda compared: compared[0] is not first)
 
 
 def with_power(compared: Compared) -> Compared:
@@ -216,13 +237,14 @@ def overall(rows: Sequence[Effect]) -> str:
     return next(row.verdict for row in rows if row.counts) or INCONCLUSIVE
 
 
-def unequal_work(pairs: Sequence[tuple[Mapping[str, float], Mapping[str, float]]]) -> list[str]:
+def unequal_work(pairs: Iterable[tuple[Mapping[str, float], Mapping[str, float]]]) -> list[str]:
     """`5.0% more output tokens a call`: what B got more or less of than A, where the interval of pairs excludes 0."""
+    sides = [side for pair in pairs for side in pair]
     texts = []
-    for kind in dict.fromkeys(name for pair in pairs for side in pair for name in side):
-        if not all(kind in side for pair in pairs for side in pair):
+    for kind in dict.fromkeys(kind for side in sides for kind in side):
+        if not all(kind in side for side in sides):
             continue
-        logs = np.array([math.log(b[kind] / a[kind]) for a, b in pairs])
+        logs = np.diff(np.log([side[kind] for side in sides]))[::2]
         change = math.expm1(logs.mean())
         estimate = paired(logs)
         is_chance = estimate is not None and estimate.low <= 0 <= estimate.high

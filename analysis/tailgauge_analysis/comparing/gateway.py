@@ -7,7 +7,7 @@ are left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +15,7 @@ import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.comparing.comparison import MEASURED, Comparison, Kind
-from tailgauge_analysis.comparing.effect import MS, SAME, SHARE, Compared, Effect, decide
+from tailgauge_analysis.comparing.effect import BETTER, MS, SAME, SHARE, WORSE, Compared, Effect, decide
 from tailgauge_analysis.comparing.run_summary import PS
 from tailgauge_analysis.comparing.variant_blocks import BlockPairs, compared, wait_values
 from tailgauge_analysis.metrics.answers import prompt_tokens
@@ -43,6 +43,21 @@ KIND = Kind(
     "point. TTFT and end to end are since scheduled, failures slowest; a user who left before is left out. Cancelled calls: by the "
     "endpoint's log, or by vLLM's counter of completed calls.",
 )
+BEHIND = "passes chunks on in bunches ({b} come with the one before, {a} directly)"
+# What is said of a share by its verdict.
+CLAIMS = {
+    HELD: {WORSE: "holds {b} of the answers back until they end"},
+    BUNCHED: {WORSE: BEHIND, SAME: "passes chunks on one by one"},
+    FAILED: {
+        WORSE: "fails {b} of the requests ({a} directly)",
+        BETTER: "fails {b} of the requests ({a} directly)",
+    },
+    PROMPT: {
+        WORSE: "counts {size} more prompt tokens",
+        BETTER: "counts {size} fewer prompt tokens",
+        SAME: "counts the same tokens",
+    },
+}
 Rows = Mapping[tuple[str, float | None], Effect]
 
 
@@ -158,19 +173,23 @@ def _calls(attempts: pd.DataFrame) -> pd.MultiIndex:
 
 
 def _claims(rows: Rows, pairs: int) -> Iterator[str]:
-    yield from _waits(rows, pairs)
-    yield from _chunks(rows)
-    failed = rows[FAILED, None]
-    if failed.is_different:
-        yield f"fails {share(failed.b)} of the requests ({share(failed.a)} directly)"
-    yield from _counts(rows[PROMPT, None])
+    yield from _waits([rows[TTFT, p] for p in (0.5, 0.99) if rows[TTFT, p].change is not None], pairs)
+    for title, texts in CLAIMS.items():
+        row = rows.get((title, None))
+        if row is None or row.a is None or row.change is None:
+            continue
+        text = texts.get(row.verdict or "")
+        size = share(abs(row.change) / row.a) if row.a else ""
+        if text:
+            yield text.format(a=share(row.a), b=share(row.b), size=size)
+    if rows[PROMPT, None].why:
+        yield "reports no tokens"
     lost = rows[LOST, None]
     if lost.b:
         yield f"does not pass on {lost.why} cancellations"
 
 
-def _waits(rows: Rows, pairs: int) -> Iterator[str]:
-    known = [rows[TTFT, p] for p in (0.5, 0.99) if rows[TTFT, p].change is not None]
+def _waits(known: Sequence[Effect], pairs: int) -> Iterator[str]:
     added = [f"{ms(row.change)} ms to {row.label} ({_ends(row)})" for row in known if row.is_different]
     if added:
         yield f"adds {' and '.join(added)}".replace(" to p", " to TTFT p", 1)
@@ -183,26 +202,3 @@ def _waits(rows: Rows, pairs: int) -> Iterator[str]:
 def _ends(row: Effect) -> str:
     """`1.6-2.1`, `-0.3 to 0.2`."""
     return f"{ms(row.low)}{'-' if (row.low or 0.0) >= 0 else ' to '}{ms(row.high)}"
-
-
-def _chunks(rows: Rows) -> Iterator[str]:
-    if (HELD, None) not in rows:
-        return
-    held = rows[HELD, None]
-    bunched = rows[BUNCHED, None]
-    if held.is_different and (held.change or 0.0) > 0:
-        yield f"holds {share(held.b)} of the answers back until they end"
-    elif bunched.is_different and (bunched.change or 0.0) > 0:
-        yield f"passes chunks on in bunches ({share(bunched.b)} come with the one before, {share(bunched.a)} directly)"
-    elif bunched.high is not None and bunched.high < 5 * LEAST_SHARE:
-        yield "passes chunks on one by one"
-
-
-def _counts(row: Effect) -> Iterator[str]:
-    if row.change is None or not row.a:
-        if row.why:
-            yield "reports no tokens"
-    elif row.is_different:
-        yield f"counts {share(abs(row.change) / row.a)} {'more' if row.change > 0 else 'fewer'} prompt tokens"
-    elif row.verdict == SAME:
-        yield "counts the same tokens"

@@ -1,9 +1,8 @@
 """Rows of a run (B) against the runs of its baseline (A): regression, no regression beyond x%, or not enough history.
 
 The spread between the earlier runs is the noise: by logarithms, an unchanged run lies within Student's t times s sqrt(1 + 1/n) of
-their mean. Where the run's own interval is wider than theirs, the difference of the variances is added. From 20 runs on, a
-slower run must also lie beyond all but one in twenty of them, whatever their distribution. The primary row is held against
-the threshold at 5%, the others at 1% for all of them together.
+their mean. Where the run's own interval is wider than theirs, the difference of the variances is added. The primary row is held
+against the threshold at 5%, the others at 1% for all of them together.
 """
 
 from __future__ import annotations
@@ -18,8 +17,8 @@ import numpy as np
 
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.comparing import comparison
-from tailgauge_analysis.comparing.baseline import BaselineFigure, BaselineRun, load, of_run
-from tailgauge_analysis.comparing.comparability import SEED, VERSIONS, Difference, Facts, differences
+from tailgauge_analysis.comparing.baseline import load
+from tailgauge_analysis.comparing.comparability import HOSTS, SEED, VERSIONS, Difference, Facts, differences
 from tailgauge_analysis.comparing.comparison import (
     NO_REGRESSION,
     REGRESSION,
@@ -33,21 +32,21 @@ from tailgauge_analysis.comparing.effect import (
     UNEQUAL,
     WORSE,
     Effect,
-    answered_row,
     deciding_first,
     latency_row,
+    row_templates,
+    without_comparison,
 )
 from tailgauge_analysis.comparing.pairs import THRESHOLD
-from tailgauge_analysis.comparing.run_summary import METRICS, PS
-from tailgauge_analysis.stats.prediction import Prediction, step
-from tailgauge_analysis.text.formatting import figures, listed, ms, plain, plural, text_table
+from tailgauge_analysis.comparing.run_summary import METRICS, RunSummary, summarize
+from tailgauge_analysis.stats.prediction import Prediction
+from tailgauge_analysis.text.formatting import figures, ms, plain, plural, text_table
 from tailgauge_analysis.text.section import FAIL, PASS, ObjectiveLine, Report
 
 FEWEST = 5  # runs of a history
 LEVEL, OTHERS = 0.95, 0.01  # of the primary row, one-sided; of all others together
 FOUND = 0.9  # of the runs that are worse by the smallest detectable change
 WORK = 0.995  # share of the runs with equal work that pass for such, on one side
-DRIFT_FROM, DRIFT = 8, 0.01
 TITLE = "Run against its baseline"
 SIDES = ("the baseline", "this run")
 KIND = Kind(
@@ -57,16 +56,15 @@ KIND = Kind(
     computed="History: geometric mean of the runs. A change has its 90% prediction interval: one unchanged build in twenty lies above it, "
     "one below. p: chance of a run so slow if it is worse by the threshold. The first row decides at 5%, the others at 1% together.",
 )
-Runs = Sequence[BaselineRun]
-Figures = Sequence[BaselineFigure]
+Runs = Sequence[RunSummary]
 
 
 def compare(place: str, folder: Path, threshold: float, allow: Sequence[str]) -> Report:
     """Return the answer on a run by the baseline in a folder or at a URL."""
-    return judge(load(place, may_be_new=True), of_run(folder), threshold, allow)
+    return judge(load(place, may_be_new=True), summarize(folder), threshold, allow)
 
 
-def judge(runs: Runs, new: BaselineRun, threshold: float = THRESHOLD, allow: Sequence[str] = ()) -> Report:
+def judge(runs: Runs, new: RunSummary, threshold: float = THRESHOLD, allow: Sequence[str] = ()) -> Report:
     """Return the answer on a run by others, which are in order of time; worse by more than `threshold` is a regression."""
     others = [run for run in runs if run.run_id != new.run_id]
     differs = _differences(others, new, allow)
@@ -74,8 +72,7 @@ def judge(runs: Runs, new: BaselineRun, threshold: float = THRESHOLD, allow: Seq
     rows = _rows(others, new, threshold) if others and not against else []
     remarks = [f"{new.run_id} is in the baseline itself: left out"] if len(others) < len(runs) else []
     if rows:
-        remarks += [f"differs: {one.key}: {one.values(SIDES)}" for one in differs]
-        remarks += _drift(others, rows[0])
+        remarks += [f"differs: {difference.text(SIDES)}" for difference in differs]
     verdict, sentence = _answer(others, new, rows)
     found = Comparison(
         kind=KIND,
@@ -100,40 +97,41 @@ def judge(runs: Runs, new: BaselineRun, threshold: float = THRESHOLD, allow: Seq
     )
 
 
-def _answer(runs: Runs, new: BaselineRun, rows: Sequence[Effect]) -> tuple[str, str]:
+def _answer(runs: Runs, new: RunSummary, rows: Sequence[Effect]) -> tuple[str, str]:
     """Return the verdict, and the sentence that says it."""
     if not any(row.verdict for row in rows):
         reason = rows[0].why if rows and len(runs) >= FEWEST else f"{len(runs)} of {FEWEST} runs"
         return TOO_SHORT, f"Not enough history: {reason}"
     if new.growth_per_s is not None:
-        grows = f"the backlog grows by {figures(new.growth_per_s)} requests/s"
-        return REGRESSION, f"Regression: not stable at this rate: {grows}"
+        return REGRESSION, f"Regression: not stable at this rate: {_grows(new)}"
     worse = [row for row in rows if row.verdict == WORSE]
+    first = (worse or rows)[0]
+    change = f"{first.name} {first.why or first.change_text(first.change)}"
     if worse:
-        row = worse[0]
         more = f" and {plural(len(worse) - 1, 'other figure')}" if len(worse) > 1 else ""
-        return REGRESSION, f"Regression: {row.name} {row.why or row.change_text(row.change)}{more}"
-    row = rows[0]
-    end = row.high if row.more_is_worse else row.low
-    percent = math.ceil(max(row.threshold, row.harm(end or 0.0)) * 100 - 1e-9)
-    size = f"{percent}%" if row.more_is_worse else f"{percent} points"
-    return NO_REGRESSION, f"No regression beyond {size}: {row.name} {row.change_text(row.change)}"
+        return REGRESSION, f"Regression: {change}{more}"
+    end = first.high if first.more_is_worse else first.low
+    percent = math.ceil(max(first.threshold, first.harm(end or 0.0)) * 100 - 1e-9)
+    return NO_REGRESSION, f"No regression beyond {percent}{'%' if first.p else ' points'}: {change}"
+
+
+def _grows(run: RunSummary) -> str:
+    return f"the backlog grows by {figures(run.growth_per_s or 0.0)} requests/s"
 
 
 # --- what must be equal ---------------------------------------------------------------------------------------------
 
 
-def refused(runs: Runs, new: BaselineRun, allow: Sequence[str]) -> list[str]:
+def refused(runs: Runs, new: RunSummary, allow: Sequence[str]) -> list[str]:
     """Return why the run cannot join the others."""
     if new.growth_per_s is not None:
-        grows = f"the backlog grows by {figures(new.growth_per_s)} requests/s"
-        return [f"the target does not sustain the rate: {grows}"]
+        return [f"the target does not sustain the rate: {_grows(new)}"]
     if new.dry_run and any(run.seed == new.seed for run in runs if run.run_id != new.run_id):
         return [f"it repeats a dry run of the baseline with seed {new.seed}: use another --seed"]
     return _against(runs, new, _differences(runs, new, allow))
 
 
-def _against(runs: Runs, new: BaselineRun, differs: Sequence[Difference]) -> list[str]:
+def _against(runs: Runs, new: RunSummary, differs: Sequence[Difference]) -> list[str]:
     """Return why the run cannot be held against the others: INVALID, another scenario, target, machine or version, other work."""
     if new.verdict == INVALID:
         return [f"{new.run_id} is INVALID: {new.reason}"]
@@ -141,34 +139,31 @@ def _against(runs: Runs, new: BaselineRun, differs: Sequence[Difference]) -> lis
     return refusals or list(_other_work(runs, new))
 
 
-def _differences(runs: Runs, new: BaselineRun, allow: Sequence[str]) -> list[Difference]:
+def _differences(runs: Runs, new: RunSummary, allow: Sequence[str]) -> list[Difference]:
     """The seed counts where all runs have the same."""
     if not runs:
         return []
-    found = differences([(_equal(run), _equal(new)) for run in runs], allow)
+    found = differences([_equal(run) for run in runs], [_equal(new)] * len(runs), allow)
     has_one_seed = len(runs) > 1 and len({run.seed for run in runs}) == 1
     return [difference for difference in found if difference.group != SEED or has_one_seed]
 
 
-def _equal(run: BaselineRun) -> Facts:
-    """Versions of what the harness uses may differ."""
-    facts = {}
-    for group, values in run.facts.items():
-        for key, value in values.items():
-            if group != VERSIONS or key == "tailgauge":
-                facts[group, key] = value
-    return facts
+def _equal(run: RunSummary) -> Facts:
+    """Versions of what the harness uses may differ, and the name of a build machine."""
+    versions = {"tailgauge": run.facts[VERSIONS].get("tailgauge", "")}
+    hosts = {key: value for key, value in run.facts[HOSTS].items() if key != "master.host"}
+    return {**run.facts, VERSIONS: versions, HOSTS: hosts}
 
 
-def _other_work(runs: Runs, new: BaselineRun) -> Iterator[str]:
+def _other_work(runs: Runs, new: RunSummary) -> Iterator[str]:
     """Yield tokens of a call beyond what the lengths of answers and prompts vary between runs."""
     for kind, tokens in new.work.items():
         logs = np.log([run.work[kind] for run in runs if kind in run.work])
         if len(logs) < 2:
             continue
-        prediction = Prediction(logs)
+        prediction = Prediction.of(logs)
         more = math.log(tokens) - prediction.mean
-        if abs(more) > max(math.log1p(UNEQUAL), prediction.margin(WORK)):
+        if abs(more) > max(math.log1p(UNEQUAL), prediction.reach(WORK)):
             size = f"{abs(math.expm1(more)):.1%} {'more' if more > 0 else 'fewer'}"
             yield f"other work: {size} {kind} a call than the baseline"
 
@@ -176,100 +171,56 @@ def _other_work(runs: Runs, new: BaselineRun) -> Iterator[str]:
 # --- rows -----------------------------------------------------------------------------------------------------------
 
 
-def _rows(runs: Runs, new: BaselineRun, threshold: float) -> list[Effect]:
+def _rows(runs: Runs, new: RunSummary, threshold: float) -> list[Effect]:
     """Return the primary row first; metrics that no run has are left out."""
-    rows = [latency_row(metric, p, threshold) for metric in METRICS for p in PS]
     known = []
-    for row in (*rows, answered_row()):
-        earlier = [figure for run in runs if (figure := run.figure(row.metric, row.p))]
-        figure = new.figure(row.metric, row.p)
-        if earlier or figure:
-            why = _lacks(earlier, figure, len(runs))
-            known.append((replace(row, why=why, counts=not why), None))
-    ordered = [row for row, _ in deciding_first(known, new.primary, METRICS)]
-    tests = sum(row.counts for row in ordered[1:])
-    judged = []
-    for place, row in enumerate(ordered):
-        level = 1 - OTHERS / max(1, tests) if place else LEVEL
-        judged.append(_judged(row, runs, new, level, tests if place else 1) if row.counts else row)
-    return judged
+    for template in row_templates(METRICS, threshold):
+        *earlier, figure = [run.figure(template.metric, template.p) for run in (*runs, new)]
+        is_lost = figure is not None and figure.value is None  # that is a regression
+        row = without_comparison(template, earlier if is_lost else [*earlier, figure])
+        if figure and figure.value and math.isnan(figure.error):
+            row = replace(row, why="too few effective requests")
+        if figure or any(earlier):
+            known.append((replace(row, counts=not row.why), None))
+    first, *others = [row for row, _ in deciding_first(known, new.primary)]
+    tests = max(1, sum(row.counts for row in others))
+    judged = [_judged(first, runs, new, LEVEL, 1)]
+    return [*judged, *(_judged(row, runs, new, 1 - OTHERS / tests, tests) for row in others)]
 
 
-def _lacks(earlier: Figures, new: BaselineFigure | None, runs: int) -> str:
-    """Return why the figures cannot be compared."""
-    lost = sum(figure.value is None for figure in earlier)
-    if new is None or len(earlier) < runs:
-        return "too few requests in a run"
-    if lost:
-        return f"falls among unanswered requests in {lost} of {plural(runs, 'earlier run')}"
-    if any(figure.value == 0 and figure.p for figure in (*earlier, new)):
-        return "is 0 in a run"
-    return "too few effective requests" if new.value is not None and math.isnan(new.error) else ""
-
-
-def _judged(row: Effect, runs: Runs, new: BaselineRun, level: float, tests: int) -> Effect:
+def _judged(row: Effect, runs: Runs, new: RunSummary, level: float, tests: int) -> Effect:
     """Return the row with its figures, and with a verdict where there are enough runs."""
-    *earlier, figure = [run.figure(row.metric, row.p) for run in (*runs, new)]
-    known = [other for other in earlier if other]
-    if figure is None:
+    *earlier, figure = [found for run in (*runs, new) if (found := run.figure(row.metric, row.p))]
+    if not row.counts:
         return row
-    harms = np.array([other.harm for other in known])
-    errors = np.nan_to_num([other.error for other in known])
-    own = max(0.0, float(np.nan_to_num(figure.error) ** 2 - np.square(errors).mean()))
+    harms = row.harm(np.array([other.size for other in earlier]))
+    harm = row.harm(figure.size)
+    n = len(harms)
     mean = float(harms.mean())
-    by = figure.harm - mean
     row = replace(
-        row, a=_value(row, mean), b=figure.value, pairs=len(known), worse_in=int((harms < figure.harm).sum())
+        row, a=row.value_of(row.harm(mean)), b=figure.value, pairs=n, worse_in=int((harms < harm).sum())
     )
     if figure.value is None:
         row = replace(row, why="falls among unanswered requests")
     else:
-        row = replace(row, change=row.change_of(row.harm(by)))
-    if len(known) < FEWEST:
+        row = replace(row, change=row.change_of(row.harm(harm - mean)))
+    if n < FEWEST:
         return row
-    prediction = Prediction(harms, math.sqrt(own))
+    errors = np.nan_to_num([other.error for other in earlier])
+    prediction = Prediction.of(harms, np.nan_to_num(figure.error) ** 2 - np.square(errors).mean())
     needed = row.margin + prediction.reach(level)
     row = replace(
         row,
-        verdict=WORSE if by > needed else NO_WORSE,
-        limit=_value(row, mean + needed),
-        smallest=row.change_of(row.harm(needed + prediction.margin(FOUND))),
+        verdict=WORSE if harm - mean > needed else NO_WORSE,
+        limit=row.value_of(row.harm(mean + needed)),
+        smallest=row.change_of(row.harm(needed + prediction.reach(FOUND))),
     )
     if figure.value is None:
         return row
-    p_value = prediction.chance(by - row.margin)
-    ends = (by - prediction.reach(LEVEL), by + prediction.reach(LEVEL, -1))
-    low, high = sorted(row.harm(end) for end in ends)
-    return replace(
-        row,
-        low=row.change_of(low),
-        high=row.change_of(high),
-        p_value=p_value,
-        p_family=min(1.0, tests * p_value),
-    )
-
-
-def _value(row: Effect, harm: float) -> float:
-    return math.exp(harm) if row.p else -harm
-
-
-def _drift(runs: Runs, row: Effect) -> Iterator[str]:
-    """Yield the step at which the later runs differ most, if neither chance nor the threshold explains it."""
-    harms = [figure.harm for run in runs if (figure := run.figure(row.metric, row.p))]
-    found = step(np.array(harms), DRIFT) if row.counts and len(harms) >= DRIFT_FROM else None
-    if found is None:
-        return
-    place, harm = found
-    change = row.change_of(row.harm(harm)) or 0.0
-    if abs(change) <= row.threshold:
-        return
-    before = runs[place - 1].facts.get(VERSIONS, {})
-    since = runs[place].facts.get(VERSIONS, {})
-    newer = [f"{name} {old} -> {since[name]}" for name, old in before.items() if since.get(name, old) != old]
-    cause = f" ({plain(listed(newer, 3), 120)})" if newer else ""
-    size = f"{row.name} {row.change_text(change)}"
-    hides = "Drop the runs before, else their spread hides a change"
-    yield f"the baseline drifts: {size} from {runs[place].run_id} on{cause}. {hides}"
+    low, high = sorted(row.harm(harm - mean + side * prediction.reach(LEVEL)) for side in (-1, 1))
+    p_value = prediction.chance(harm - mean - row.margin)
+    p_family = min(1.0, tests * p_value)
+    return replace(row, low=row.change_of(low), high=row.change_of(high), p_value=p_value, p_family=p_family)
 
 
 # --- texts ----------------------------------------------------------------------------------------------------------
@@ -305,17 +256,22 @@ def _summary(runs: Runs, rows: Sequence[Effect]) -> tuple[tuple[str, str], ...]:
 def listing(runs: Runs, width: int) -> list[str]:
     """Return a line for each run of a baseline, and what it finds."""
     metric, p = runs[-1].primary
-    row = latency_row(metric if metric in METRICS else METRICS[0], p, THRESHOLD)
+    title = latency_row(metric, p, THRESHOLD).name
     lines = []
     for run in runs:
-        figure = run.figure(row.metric, p)
-        cells = ("–", "–")
-        if figure:
-            cells = (f"{ms(figure.value)} ({ms(figure.low)} – {ms(figure.high)})", f"{figure.n:,}")
+        figure = run.figure(metric, p)
+        cells = (
+            (ms(figure.value), f"{ms(figure.low)} – {ms(figure.high)}", f"{figure.n:,}")
+            if figure
+            else ("–",) * 3
+        )
         lines.append((plain(run.run_id, 48), run.verdict, *cells))
     found = judge(runs, replace(runs[-1], run_id=""))
     notes = [f"{label:<10}{plain(text)}" for label, text in found.summary]
     for text in (*found.data["against"], *found.result.details):
         notes += textwrap.wrap(plain(text), width)
-    header = ("run", "measured", f"{row.name}, ms", "requests")
-    return [*text_table(header, lines, width), "", *notes]
+    return [
+        *text_table(("run", "measured", f"{title}, ms", "95% interval", "requests"), lines, width),
+        "",
+        *notes,
+    ]

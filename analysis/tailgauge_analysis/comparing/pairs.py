@@ -3,14 +3,12 @@
 A pair's difference is ln q_p(B) - ln q_p(A), read as a relative change; for the share of answered requests it is that of the
 shares. Mean, interval and p-value are those of the paired t-test.
 
-Runs that are not comparable are not read: their differences are the answer. UsageError for wrong arguments, RunDataError for
-a folder without a run.
+UsageError for wrong arguments, RunDataError for a folder without a run.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -21,25 +19,21 @@ import numpy as np
 from tailgauge.errors import UsageError
 from tailgauge.thresholds import FEWEST_PAIRS, INVALID
 from tailgauge_analysis.comparing import comparison
-from tailgauge_analysis.comparing.comparability import differences, facts_of
-from tailgauge_analysis.comparing.comparison import STABLE, Comparison, Kind, RunPair, conclude
+from tailgauge_analysis.comparing.comparability import differences
+from tailgauge_analysis.comparing.comparison import STABLE, Comparison, Kind, conclude
 from tailgauge_analysis.comparing.effect import (
     Compared,
-    Primary,
-    answered_row,
+    Effect,
     decide,
     deciding_first,
-    latency_row,
-    paired,
+    row_templates,
     unequal_work,
     with_power,
+    without_comparison,
 )
-from tailgauge_analysis.comparing.run_summary import METRICS, PS, RunSummary, primary, summarize
+from tailgauge_analysis.comparing.run_summary import METRICS, RunFigure, RunSummary, summarize
 from tailgauge_analysis.metrics.metrics import BY_NAME, UNIT
-from tailgauge_analysis.reading import run_record
-from tailgauge_analysis.stats.quantiles import TOO_FEW
-from tailgauge_analysis.text.formatting import plain
-from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.stats.estimate import paired
 from tailgauge_analysis.text.section import Report
 
 THRESHOLD = 0.05
@@ -76,127 +70,96 @@ def compare(
         if BY_NAME[name].unit != UNIT:
             raise UsageError(f"--metric {name}: rates are not compared; use its inverse, tpot")
 
-    def read() -> list[RunSummary]:
-        return [summarize(folder, metrics) for folder in folders]
-
-    return weigh(_records(folders), read, allow, threshold, metrics)
+    if len(folders) < 2 or len(folders) % 2:
+        raise UsageError(f"compare takes runs in pairs, as A B or A1 B1 A2 B2; {len(folders)} given")
+    runs = [summarize(folder, metrics) for folder in folders]
+    by_run: dict[str, Path] = {}
+    for folder, run in zip(folders, runs, strict=True):
+        if run.run_id in by_run:
+            both = f"{folder} and {by_run[run.run_id]}"
+            raise UsageError(f"{both} are the same run, {run.run_id}: give each run once")
+        by_run[run.run_id] = folder
+    return weigh(runs, allow, threshold, metrics)
 
 
 def weigh(
-    records: Sequence[Json],
-    read: Callable[[], Sequence[RunSummary]],
-    allow: Sequence[str],
-    threshold: float,
-    metrics: Sequence[str],
+    runs: Sequence[RunSummary],
+    allow: Sequence[str] = (),
+    threshold: float = THRESHOLD,
+    metrics: Sequence[str] = METRICS,
 ) -> Comparison:
-    """Compare the runs of these records; rows are read if the records are comparable."""
-    facts = [facts_of(record) for record in records]
-    differs = differences(list(zip(facts[::2], facts[1::2], strict=True)), allow)
-    found = Comparison(kind=KIND, threshold=threshold, differs=tuple(differs))
-    refused = [difference.refusal(KIND.sides) for difference in differs if not difference.allowed]
-    if refused:
-        return conclude(replace(found, against=tuple(refused)))
-    runs = read()
-    pairs = [RunPair(a=a, b=b) for a, b in zip(runs[::2], runs[1::2], strict=True)]
-    work = unequal_work([(pair.a.work, pair.b.work) for pair in pairs])
-    found = replace(found, pairs=len(pairs), runs=tuple(pairs), unequal=tuple(work))
-    invalid = [f"{run.run_id} is INVALID: {plain(run.reason, 200)}" for run in runs if run.verdict == INVALID]
-    growth = (_growth([pair.a for pair in pairs]), _growth([pair.b for pair in pairs]))
-    if growth != STABLE and not invalid:
+    """Compare these runs, A1 B1 A2 B2 ..., as far as their design allows."""
+    a_runs, b_runs = runs[::2], runs[1::2]
+    differs = differences([run.facts for run in a_runs], [run.facts for run in b_runs], allow)
+    found = Comparison(
+        kind=KIND, threshold=threshold, differs=tuple(differs), pairs=len(a_runs), runs=tuple(runs)
+    )
+    against = [difference.refusal(KIND.sides) for difference in differs if not difference.allowed]
+    if against:
+        return conclude(replace(found, against=tuple(against)))
+    against += [f"{run.run_id} is INVALID: {run.reason}" for run in runs if run.verdict == INVALID]
+    growth = (_growth(a_runs), _growth(b_runs))
+    if growth != STABLE and not against:
         return conclude(replace(found, growth_per_s=growth))
-    against = [*invalid, *_against(pairs)]
-    rows = _rows(pairs, metrics, primary(records[0]["scenario"], metrics), threshold)
-    decided = [row for row, _ in rows] if against else decide(rows)
-    remarks = tuple(_remarks(pairs))
-    return conclude(replace(found, against=tuple(against), remarks=remarks, rows=tuple(decided)))
+    against += _against(runs)
+    rows = deciding_first(list(_rows(runs, metrics, threshold)), runs[0].primary)
+    rows[0] = with_power(rows[0])
+    found = replace(
+        found,
+        against=tuple(against),
+        remarks=tuple(_remarks(runs)),
+        rows=tuple(row for row, _ in rows) if against else tuple(decide(rows)),
+        unequal=tuple(unequal_work((a.work, b.work) for a, b in zip(a_runs, b_runs, strict=True))),
+    )
+    return conclude(found)
 
 
 def report(found: Comparison) -> Report:
     """Return the report of `tailgauge compare`."""
-    runs = [run for pair in found.runs for run in (pair.a, pair.b)]
-    return comparison.report(found, [run.verdict for run in runs], dry_run=any(run.dry_run for run in runs))
-
-
-def _records(folders: Sequence[Path]) -> list[Json]:
-    """Return the record of each run; each run once."""
-    if len(folders) < 2 or len(folders) % 2:
-        raise UsageError(f"compare takes runs in pairs, as A B or A1 B1 A2 B2; {len(folders)} given")
-    by_run: dict[str, Path] = {}
-    records = []
-    for folder in folders:
-        run_record.check(folder)
-        run, _ = run_record.read([folder])
-        if run["run_id"] in by_run:
-            both = f"{folder} and {by_run[run['run_id']]}"
-            raise UsageError(f"{both} are the same run, {run['run_id']}: give each run once")
-        by_run[run["run_id"]] = folder
-        records.append(run)
-    return records
+    is_dry_run = any(run.dry_run for run in found.runs)
+    return comparison.report(found, [run.verdict for run in found.runs], dry_run=is_dry_run)
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------
 
 
-def _rows(
-    pairs: Sequence[RunPair], metrics: Sequence[str], primary: Primary, threshold: float
-) -> list[Compared]:
-    """Return every metric at every quantile, then the share answered; the deciding row first."""
-    rows = []
-    for metric in metrics:
-        if any(run.quantiles[metric, p].n for p in PS for pair in pairs for run in (pair.a, pair.b)):
-            rows += [_latency(pairs, metric, p, threshold) for p in PS]
-    rows.append(_answered(pairs))
-    first, *others = deciding_first(rows, primary, metrics)
-    return [with_power(first), *others]
+def _rows(runs: Sequence[RunSummary], metrics: Sequence[str], threshold: float) -> Iterator[Compared]:
+    """Yield every metric that a run has at every percentile, then the share answered."""
+    seen = {figure.metric for run in runs for figure in run.figures}
+    for row in row_templates(metrics, threshold):
+        if row.metric in seen:
+            yield _compared(row, [run.figure(row.metric, row.p) for run in runs])
 
 
-def _latency(pairs: Sequence[RunPair], metric: str, p: float, threshold: float) -> Compared:
-    """Return the row, compared if all runs have a number."""
-    row = latency_row(metric, p, threshold)
-    quantiles = [run.quantiles[metric, p] for pair in pairs for run in (pair.a, pair.b)]
-    if len(pairs) == 1:
-        a, b = quantiles
+def _compared(row: Effect, figures: Sequence[RunFigure | None]) -> Compared:
+    """Return the row with the figures of A1 B1 A2 B2 ..., compared if all have a number."""
+    known = [figure for figure in figures if figure]
+    if len(known) == 2:
+        a, b = known
         row = replace(row, a=a.value, b=b.value, a_interval=(a.low, a.high), b_interval=(b.low, b.high))
-    sizes = [quantile.n for quantile in quantiles]
-    is_uneven = max(sizes) > UNEVEN * min(sizes) and min(sizes) * (1 - p) < BEYOND
-    if is_uneven or any(quantile.mark == TOO_FEW for quantile in quantiles):
-        return replace(row, why=f"too few requests: a run has {min(sizes)}", counts=False), None
-    failed = sum(quantile.value == math.inf for quantile in quantiles)
-    if failed:
-        is_every = failed == len(quantiles)
-        place = "every run" if is_every else f"{failed} of {len(quantiles)} runs"
-        return replace(row, why=f"falls among unanswered requests in {place}", counts=not is_every), None
-    if not all(quantile.value for quantile in quantiles):
-        return replace(row, why="is 0 in a run"), None
-    logs = np.log([quantile.value for quantile in quantiles]).reshape(-1, 2)
-    a, b = np.exp(logs.mean(axis=0)).tolist()
-    changes = logs[:, 1] - logs[:, 0]
+    row = without_comparison(row, figures)
+    fewest = min((figure.n for figure in known), default=0)
+    if (
+        row.p
+        and fewest * UNEVEN < max((figure.n for figure in known), default=0)
+        and fewest * (1 - row.p) < BEYOND
+    ):
+        row = replace(row, why=f"too few requests for runs of unequal size: a run has {fewest}", counts=False)
+    if row.why:
+        return row, None
+    sizes = np.array([figure.size for figure in known])
+    a_sizes, b_sizes = sizes[::2], sizes[1::2]
+    differences = b_sizes - a_sizes
     row = replace(
         row,
-        a=a,
-        b=b,
-        change=math.expm1(changes.mean()),
-        changes=tuple(np.expm1(changes).tolist()),
-        pairs=len(pairs),
-        worse_in=int((changes > 0).sum()),
+        a=row.value_of(float(a_sizes.mean())),
+        b=row.value_of(float(b_sizes.mean())),
+        change=row.change_of(float(differences.mean())),
+        changes=tuple(row.change_of(difference) or 0.0 for difference in differences.tolist()),
+        pairs=len(differences),
+        worse_in=int((row.harm(differences) > 0).sum()),
     )
-    return row, paired(changes)
-
-
-def _answered(pairs: Sequence[RunPair]) -> Compared:
-    shares = np.array([(pair.a.answered, pair.b.answered) for pair in pairs])
-    a, b = shares.mean(axis=0).tolist()
-    changes = shares[:, 1] - shares[:, 0]
-    row = replace(
-        answered_row(),
-        a=a,
-        b=b,
-        change=b - a,
-        changes=tuple(changes.tolist()),
-        pairs=len(pairs),
-        worse_in=int((changes < 0).sum()),
-    )
-    return row, paired(changes)
+    return row, paired(differences)
 
 
 # --- the design: what order, number and verdicts of the runs allow to conclude ------------------------------------------
@@ -208,17 +171,17 @@ def _growth(runs: Sequence[RunSummary]) -> float | None:
     return median(growths) if 2 * len(growths) >= len(runs) else None
 
 
-def _against(pairs: Sequence[RunPair]) -> list[str]:
-    runs = [run for pair in pairs for run in (pair.a, pair.b)]
+def _against(runs: Sequence[RunSummary]) -> list[str]:
+    pairs = len(runs) // 2
     dry_run = all(run.dry_run for run in runs)
     reasons = []
-    if len(pairs) == 1:
+    if pairs == 1:
         reasons.append(ONE_DRY_RUN_EACH if dry_run else ONE_EACH)
-    elif len(pairs) < FEWEST_PAIRS:
-        reasons.append(f"{len(pairs)} pairs, {NEEDED}")
+    elif pairs < FEWEST_PAIRS:
+        reasons.append(f"{pairs} pairs, {NEEDED}")
     if not dry_run:
         reasons += _order(runs)
-    elif len({pair.a.seed for pair in pairs}) < len(pairs):
+    elif len({run.seed for run in runs[::2]}) < pairs:
         reasons.append(
             "pairs have the same seed: a dry run repeats itself exactly. Give each pair its own seed"
         )
@@ -227,18 +190,14 @@ def _against(pairs: Sequence[RunPair]) -> list[str]:
 
 def _order(runs: Sequence[RunSummary]) -> list[str]:
     """Runs of a pair must follow each other, and none may run beside another."""
-    times = [
-        (run.began, run.ended, place // 2, run.run_id)
-        for place, run in enumerate(runs)
-        if run.began is not None and run.ended is not None
-    ]
-    if len(times) < len(runs):
+    if any(run.began is None or run.ended is None for run in runs):
         return ["a run does not record when it began and ended, so the order of A and B is unknown"]
-    times.sort()
-    for (_, ended, _, earlier), (began, _, _, later) in pairwise(times):
-        if began < ended:
-            return [f"{earlier} and {later} ran at the same time: each loaded the other"]
-    order = [pair for _, _, pair, _ in times]
+    ordered = sorted(runs, key=lambda run: run.began or 0.0)
+    for earlier, later in pairwise(ordered):
+        if (later.began or 0.0) < (earlier.ended or 0.0):
+            return [f"{earlier.run_id} and {later.run_id} ran at the same time: each loaded the other"]
+    pair_of = {run.run_id: place // 2 for place, run in enumerate(runs)}
+    order = [pair_of[run.run_id] for run in ordered]
     if order[::2] != order[1::2]:
         return ["the runs of a pair did not follow each other: drift between them looks like a difference"]
     return []
@@ -249,16 +208,17 @@ def few_pairs(pairs: int) -> list[str]:
     return [f"{pairs} pairs; {ENOUGH} or more narrow the interval"] if FEWEST_PAIRS <= pairs < ENOUGH else []
 
 
-def _remarks(pairs: Sequence[RunPair]) -> list[str]:
-    runs = [run for pair in pairs for run in (pair.a, pair.b)]
-    remarks = few_pairs(len(pairs))
+def _remarks(runs: Sequence[RunSummary]) -> list[str]:
+    a_runs, b_runs = runs[::2], runs[1::2]
+    pairs = len(a_runs)
+    remarks = few_pairs(pairs)
     if all(run.dry_run for run in runs):
         return remarks
-    a_first = {(pair.a.began or 0.0) < (pair.b.began or 0.0) for pair in pairs}
-    if len(pairs) >= FEWEST_PAIRS and len(a_first) == 1:
+    a_first = {(a.began or 0.0) < (b.began or 0.0) for a, b in zip(a_runs, b_runs, strict=True)}
+    if pairs >= FEWEST_PAIRS and len(a_first) == 1:
         drift = "drift within a pair counts as a difference. Randomize the order"
         remarks.append(f"{'A' if a_first == {True} else 'B'} came first in every pair: {drift}")
-    if len(pairs) > 1 and len({pair.a.seed for pair in pairs}) == 1:
+    if pairs > 1 and len({run.seed for run in a_runs}) == 1:
         remarks.append("all pairs have the same seed, so the same prompts: a cache may hold them")
     short = sum(run.seconds < BLOCK_E2E * (run.e2e_p99_s or 0.0) for run in runs)
     if short:

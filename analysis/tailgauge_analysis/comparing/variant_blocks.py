@@ -101,25 +101,30 @@ def reasons_against(stays: Stays, stage: Steady, pairs: BlockPairs, block_s: flo
 
 def carried_over(stays: Stays, pairs: BlockPairs) -> str:
     """Return how the begin of a variant's blocks differs from their end; empty if it does not."""
-    begun, ended = (np.sort(times) for times in stays)
-    in_flight = np.empty((len(pairs), 2, 2))  # by pair, variant, first and last tenth
-    for number, side, is_last in np.ndindex(in_flight.shape):
-        block = pairs[number][side]
-        tenth_s = (block.to_s - block.from_s) / TENTHS
-        from_s = block.to_s - tenth_s if is_last else block.from_s
-        points = np.linspace(from_s, from_s + tenth_s, POINTS)
-        open_then = np.searchsorted(begun, points, "right") - np.searchsorted(ended, points, "right")
-        in_flight[number, side, is_last] = open_then.mean()
-    falls = in_flight[:, :, 0] - in_flight[:, :, 1]
+    times = [np.sort(times) for times in stays]
+    from_s = np.array([[block.from_s for block in pair] for pair in pairs])
+    to_s = np.array([[block.to_s for block in pair] for pair in pairs])
+    tenth_s = (to_s - from_s) / TENTHS
+    first = _in_flight(times, from_s, from_s + tenth_s)
+    last = _in_flight(times, to_s - tenth_s, to_s)
+    falls = first - last
     estimate = paired(falls[:, 0] - falls[:, 1])
     if estimate is None or estimate.p_value > 1 - CONFIDENCE:
         return ""
-    side = int(np.abs(falls.mean(axis=0)).argmax())
-    first, last = in_flight[:, side].mean(axis=0)
-    if abs(first - last) < 1 or max(first, last) <= MATTERS * min(first, last):
+    variant = int(np.abs(falls.mean(axis=0)).argmax())
+    begins = first[:, variant].mean()
+    ends = last[:, variant].mean()
+    if abs(begins - ends) < 1 or max(begins, ends) <= MATTERS * min(begins, ends):
         return ""
-    name = "AB"[side]
-    return f"{name} begins its blocks with {figures(first)} requests in flight and ends them with {figures(last)}"
+    return f"{'AB'[variant]} begins its blocks with {figures(begins)} requests in flight and ends them with {figures(ends)}"
+
+
+def _in_flight(times: Sequence[Floats], from_s: Floats, to_s: Floats) -> Floats:
+    """Return the mean requests in flight between these times; `times`: when requests began and ended, ascending."""
+    points = np.linspace(from_s, to_s, POINTS)
+    begun, ended = (np.searchsorted(at_s, points, "right") for at_s in times)
+    mean: Floats = (begun - ended).mean(axis=0)
+    return mean
 
 
 def wait_values(metric: Metric, stage: Steady) -> Floats:

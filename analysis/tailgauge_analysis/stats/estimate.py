@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Protocol
 
 from tailgauge_analysis.stats.binomial import student, student_beyond
 from tailgauge_analysis.stats.quantiles import Floats
@@ -28,13 +29,20 @@ class Estimate:
         return error * math.sqrt(pairs / planned) * bounds
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Protocol):
     """A value with its 95% interval; None where it is not known."""
 
-    value: float | None
-    low: float | None
-    high: float | None
+    @property
+    def value(self) -> float | None:
+        """The estimate."""
+
+    @property
+    def low(self) -> float | None:
+        """Its lower end."""
+
+    @property
+    def high(self) -> float | None:
+        """Its upper end."""
 
 
 def by_student(value: float, low: float, high: float, freedom: int) -> Estimate:

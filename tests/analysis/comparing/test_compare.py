@@ -11,14 +11,15 @@ from click.testing import CliRunner
 from tailgauge.cli.main import cli
 from tailgauge.errors import RunDataError, UsageError
 from tailgauge.thresholds import FEWEST_PAIRS
+from tailgauge_analysis.comparing.comparability import facts_of
 from tailgauge_analysis.comparing.effect import judge
 from tailgauge_analysis.comparing.pairs import compare, report, weigh
-from tailgauge_analysis.comparing.run_summary import PS, RunSummary, summarize
+from tailgauge_analysis.comparing.run_summary import PS, RunFigure, RunSummary, primary, summarize
 from tailgauge_analysis.reading import run_record
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.report.terminal import terminal
 from tailgauge_analysis.stats.proportions import proportion
-from tailgauge_analysis.stats.quantiles import quantiles
+from tailgauge_analysis.stats.quantiles import TOO_FEW, quantiles
 
 VARIANT = "traffic.chat.hedge.policy"
 METRICS = ("ttft_sched", "tpot")
@@ -70,25 +71,44 @@ def block_of(ttft, name, seed, began):
 def summary_of(values, name, seed, began):
     """A run with these values of its metrics in ms."""
     is_answered = np.isfinite(next(iter(values.values())))
+    known = {
+        (metric, q.p): q for metric, of in values.items() for q in quantiles(of, PS) if q.mark != TOO_FEW
+    }
+    known["answered", None] = proportion(is_answered)
     return RunSummary(
         run_id=name,
+        started_at="",
+        began=began,
+        ended=began + 58,
         seconds=50.0,
         offered=len(is_answered),
-        answered=float(is_answered.mean()),
         dry_run=False,
         seed=seed,
         verdict="VALID",
         reason="",
-        began=began,
-        ended=began + 58,
+        work={},
         e2e_p99_s=0.5,
-        share=proportion(is_answered),
-        quantiles={(metric, q.p): q for metric, of in values.items() for q in quantiles(of, PS)},
+        primary=("ttft_sched", 0.95),
+        figures=tuple(
+            RunFigure(
+                metric=metric, p=p, n=q.n, value=finite(q.value), low=finite(q.low), high=finite(q.high)
+            )
+            for (metric, p), q in known.items()
+        ),
+        facts={},
     )
 
 
-def weighed(records, blocks, allow=(VARIANT,), threshold=0.05):
-    return report(weigh(records[: len(blocks)], lambda: blocks, allow, threshold, METRICS))
+def finite(value):
+    return None if value is None or np.isinf(value) else float(value)
+
+
+def weighed(records, runs, allow=(VARIANT,), threshold=0.05):
+    runs = [
+        replace(run, facts=facts_of(record), primary=primary(record["scenario"], METRICS))
+        for run, record in zip(runs, records, strict=False)
+    ]
+    return report(weigh(runs, allow, threshold, METRICS))
 
 
 def row(made, metric="ttft_sched", label="p50"):
@@ -152,7 +172,8 @@ def test_few_requests_of_runs_of_unequal_size_are_not_compared(records):
     """p95 of 61 requests is a higher rank than that of 600: B would be 5% and more better."""
     small, large = (row(weighed(records, unequal(5, 1.0, (n, 10 * n))), label="p95") for n in (61, 200))
 
-    assert (small["why"], small["change"], small["counts"]) == ("too few requests: a run has 61", None, False)
+    assert (small["change"], small["counts"]) == (None, False)
+    assert small["why"] == "too few requests for runs of unequal size: a run has 61"
     assert large["change"] is not None
 
 
@@ -308,9 +329,9 @@ def test_dry_runs_need_no_order(records):
         ("seed", 99, "seed, seed: 0 and 1 and 2 and more in A, 99 and 1 and 2 and more in B", "seed"),
     ],
 )
-def test_unlike_runs_are_refused_unread_unless_allowed(records, key, value, remark, allow):
+def test_unlike_runs_are_refused_unless_allowed(records, key, value, remark, allow):
     records[1][key] = value
-    refused = report(weigh(records, lambda: pytest.fail("rows were read"), [VARIANT], 0.05, METRICS))
+    refused = weighed(records, experiment())
 
     assert (refused.exit_code, refused.data["verdict"], refused.data["rows"]) == (3, "not comparable", [])
     assert f"{remark}. To allow this difference: --allow {allow}" in refused.data["against"]
@@ -402,10 +423,11 @@ def test_a_dry_run_is_never_compared_with_a_real_run(records):
 def test_a_block_holds_the_figures_of_its_run(two):
     (folder, _), ttft = two
     read = summarize(folder, ["ttft_sched"])
-    values = [read.quantiles["ttft_sched", p].value for p in PS]
+    values = [read.figure("ttft_sched", p).value for p in PS[:2]]
 
-    assert values == pytest.approx(np.quantile(ttft, PS, method="inverted_cdf"), rel=1e-5)
-    assert (read.offered, read.answered, read.verdict) == (N, 1.0, "VALID")
+    assert values == pytest.approx(np.quantile(ttft, PS[:2], method="inverted_cdf"), rel=1e-5)
+    assert read.figure("ttft_sched", 0.99) is None
+    assert (read.offered, read.figure("answered", None).value, read.verdict) == (N, 1.0, "VALID")
 
 
 def test_who_left_and_what_was_open_at_the_end_was_offered_and_not_answered(synthetic, tmp_path):
@@ -415,7 +437,7 @@ def test_who_left_and_what_was_open_at_the_end_was_offered_and_not_answered(synt
         synthetic.write(tmp_path / "run", n=100, warmup_s=0.0, chunks=2, ended=ended), ["ttft_sched"]
     )
 
-    assert (read.offered, read.answered) == (100, 0.4)
+    assert (read.offered, read.figure("answered", None).value) == (100, 0.4)
 
 
 def test_wrong_arguments_are_refused(two, synthetic, tmp_path):
@@ -432,7 +454,7 @@ def test_wrong_arguments_are_refused(two, synthetic, tmp_path):
         ([a, tmp_path / "nothing"], (), RunDataError, "neither run.json"),
         ([a, newer], (), RunDataError, "schema version 99 is newer"),
         ([a, b], ("hots",), UsageError, "--allow hots"),
-        ([a, empty], ("traffic", "arrival", "stages", "pattern"), UsageError, "--allow pattern"),
+        ([a, b], ("traffic", "arrival", "stages", "pattern"), UsageError, "--allow pattern"),
         ([empty, a], ("traffic", "stages", "hosts"), RunDataError, "no request in the steady stage"),
     ):
         with pytest.raises(error, match=text):
