@@ -21,7 +21,7 @@ from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.objective import LATENCY, LEAST, SHARE, Objective, fewest, text_of
 from tailgauge.schedule.schedule import Schedule
 from tailgauge.schedule.settings import Crossover
-from tailgauge.thresholds import FEWEST_PAIRS, GATEWAY_PAIRS
+from tailgauge.thresholds import FEWEST_PAIRS
 
 PERCENTILES = (0.99, 0.95, 0.9, 0.5)
 
@@ -56,11 +56,10 @@ def _pairs(scenario: Scenario, blocks: Crossover) -> list[str]:
     stages, pair_s = scenario.stages, 2 * blocks.block_s
     steady_s = stages.duration_s - stages.warmup - stages.cooldown_s
     has = int((steady_s + 1e-6) // pair_s)
-    needs = GATEWAY_PAIRS if blocks.gateway else FEWEST_PAIRS
-    text = f"comparison: needs {needs} pairs of blocks"
-    if has >= needs:
+    text = f"comparison: needs {FEWEST_PAIRS} pairs of blocks"
+    if has >= FEWEST_PAIRS:
         return [f"{text}, has {has}"]
-    return [f"{text}, this plan has {has}", f"  run {_longer(scenario, needs * pair_s / steady_s)} s"]
+    return [f"{text}, this plan has {has}", f"  run {_longer(scenario, FEWEST_PAIRS * pair_s / steady_s)} s"]
 
 
 def _lines(objective: Objective, scenario: Scenario, schedule: Schedule) -> list[str]:
