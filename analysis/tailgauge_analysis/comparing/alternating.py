@@ -9,7 +9,7 @@ import numpy as np
 
 from tailgauge.rows import schema
 from tailgauge_analysis.comparing import gateway
-from tailgauge_analysis.comparing.comparison import STABLE, Comparison, Kind, conclude
+from tailgauge_analysis.comparing.comparison import STABLE, Comparison, Method, conclude
 from tailgauge_analysis.comparing.effect import (
     Compared,
     decide,
@@ -35,7 +35,7 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.text.json_values import number, table, text
 
-KIND = Kind(
+METHOD = Method(
     name="comparison",
     title="A/B comparison in alternating blocks",
     computed="Figures are those of all blocks of a variant; the 95% interval draws pairs of blocks again, and p follows from it "
@@ -56,7 +56,7 @@ def in_blocks(frames: Frames, stage: Steady) -> Comparison | None:
     stays = stays_s(frames)
     pairs = block_pairs(stage, (a, b), block_s, washout_s)
     found = Comparison(
-        kind=KIND,
+        method=METHOD,
         threshold=number(settings.get("threshold")) or THRESHOLD,
         pairs=len(pairs),
         remarks=tuple(few_pairs(len(pairs))),

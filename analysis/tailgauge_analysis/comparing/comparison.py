@@ -44,7 +44,7 @@ STABLE: Growing = (None, None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kind:
+class Method:
     """What makes a comparison's rows: anchor and title of its section, how its figures are computed, names of its sides."""
 
     name: str
@@ -60,7 +60,7 @@ class Comparison:
     those of alternating blocks. `runs`: A1 B1 A2 B2 ...
     """
 
-    kind: Kind = field(metadata=FOR_FIGURES)
+    method: Method = field(metadata=FOR_FIGURES)
     schema_version: int = SCHEMA_VERSION
     verdict: str = ""
     sentence: str = ""
@@ -94,7 +94,7 @@ class Comparison:
     @property
     def names(self) -> tuple[str, str]:
         """`A (chat)` and `B (chat_hedged)`."""
-        a, b = self.kind.sides
+        a, b = self.method.sides
         return _named(a, self.a), _named(b, self.b)
 
 
@@ -164,19 +164,19 @@ def section(found: Comparison, figures: tuple[str, ...] = ()) -> Section:
     table = Table.of(f"{b} against {a}", found.rows, columns, _note(found), prose)
     known = [row for row in found.rows[:SHOWN_ROWS] if row.low is not None or row.high is not None]
     return Section(
-        name=found.kind.name,
-        title=found.kind.title,
+        name=found.method.name,
+        title=found.method.title,
         answer=found.sentence,
         tables=(table, *_pairs(found)) if found.rows else (),
         figures=figures,
         notes=found.remarks,
-        computed=(found.kind.computed,),
+        computed=(found.method.computed,),
         brief=tuple(f"{row.name} {row.change_text(row.change)} ({_ends(row)})" for row in known),
     )
 
 
 def _columns(found: Comparison) -> list[Column[Effect]]:
-    a, b = found.kind.sides
+    a, b = found.method.sides
     return [
         ("offered requests, ms", lambda row: row.name),
         ("verdict", _verdict_cell),
@@ -276,7 +276,7 @@ def _measurement(found: Comparison, verdicts: Sequence[str]) -> Measurement:
 def _differing(found: Comparison) -> list[str]:
     if found.runs and not found.differs:
         return ["nothing differs between A and B"]
-    sides = found.kind.sides
+    sides = found.method.sides
     texts = [f"differs: {difference.text(sides)}" for difference in found.differs if difference.allowed]
     return _shortened(texts, "allowed difference")
 

@@ -14,7 +14,7 @@ from tailgauge.errors import UsageError
 from tailgauge.thresholds import INVALID
 from tailgauge_analysis.comparing import comparison
 from tailgauge_analysis.comparing.comparability import SHOWN, Difference
-from tailgauge_analysis.comparing.comparison import Comparison, Kind, conclude
+from tailgauge_analysis.comparing.comparison import Comparison, Method, conclude
 from tailgauge_analysis.comparing.curve import Curve, CurvePoint, Ends, read
 from tailgauge_analysis.comparing.curve_pictures import objectives, pictures
 from tailgauge_analysis.comparing.effect import Compared, Effect, decide, unequal_work
@@ -28,7 +28,7 @@ FREEDOM = 4  # of Student's t: runs are few
 SAME_LOAD = 0.01
 UNTESTED = "from one load of each: how much it varies between runs is unknown"
 REMARK = "one curve each: a change of the target between them counts as a difference"
-KIND = Kind(
+METHOD = Method(
     name="comparison",
     title="Load curves",
     computed="Knee: the largest load at which every objective holds. Latency: at today's load, and at loads of both up to the lower "
@@ -54,7 +54,7 @@ def compare(paths: Sequence[Path], threshold: float, run_id: str) -> tuple[Repor
         against.append("one is a dry run, the other is real")
     common = _common(a, b) or zip(a.points, b.points, strict=False)
     found = Comparison(
-        kind=KIND,
+        method=METHOD,
         threshold=threshold,
         against=tuple(against),
         remarks=(REMARK, f"A is {run_ids[0]}, B is {run_ids[1]}"),

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.comparing.comparison import MEASURED, Comparison, Kind
+from tailgauge_analysis.comparing.comparison import MEASURED, Comparison, Method
 from tailgauge_analysis.comparing.effect import BETTER, MS, SAME, SHARE, WORSE, Compared, Effect, decide
 from tailgauge_analysis.comparing.run_summary import PS
 from tailgauge_analysis.comparing.variant_blocks import BlockPairs, compared, wait_values
@@ -35,7 +35,7 @@ HELD = "answers that arrive whole"
 PROMPT, OUTPUT = "prompt tokens, of those asked for", "output tokens, of those asked for"
 LOST = "cancelled calls that the endpoint went on with"
 UNKNOWN = "not known: the endpoint does not tell which calls it went on with"
-KIND = Kind(
+METHOD = Method(
     name="gateway",
     title="Gateway",
     computed="Figures are those of all requests of a variant; the 95% interval of a change draws pairs of blocks again, and p follows "
@@ -44,7 +44,7 @@ KIND = Kind(
     "endpoint's log, or by vLLM's counter of completed calls.",
 )
 BEHIND = "passes chunks on in bunches ({b} come with the one before, {a} directly)"
-# What is said of a share by its verdict.
+# The sentence on a share, by its verdict.
 CLAIMS = {
     HELD: {WORSE: "holds {b} of the answers back until they end"},
     BUNCHED: {WORSE: BEHIND, SAME: "passes chunks on one by one"},
@@ -77,7 +77,7 @@ def compared_through(found: Comparison, frames: Frames, stage: Steady, pairs: Bl
     sentence = f"The {plain(found.b, 80)} {claimed}"
     # Other counts of the prompt tokens are what is looked for.
     unequal = tuple(text for text in found.unequal if "output" in text)
-    return replace(found, kind=KIND, verdict=MEASURED, sentence=sentence, rows=rows, unequal=unequal)
+    return replace(found, method=METHOD, verdict=MEASURED, sentence=sentence, rows=rows, unequal=unequal)
 
 
 # --- rows -----------------------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from tailgauge_analysis.comparing.comparison import (
     REGRESSION,
     TOO_SHORT,
     Comparison,
-    Kind,
+    Method,
     conclude,
 )
 from tailgauge_analysis.comparing.effect import (
@@ -49,7 +49,7 @@ FOUND = 0.9  # of the runs that are worse by the smallest detectable change
 WORK = 0.995  # share of the runs with equal work that pass for such, on one side
 TITLE = "Run against its baseline"
 SIDES = ("the baseline", "this run")
-KIND = Kind(
+METHOD = Method(
     name="baseline",
     title=TITLE,
     sides=("history", "run"),
@@ -75,7 +75,7 @@ def judge(runs: Runs, new: RunSummary, threshold: float = THRESHOLD, allow: Sequ
         remarks += [f"differs: {difference.text(SIDES)}" for difference in differs]
     verdict, sentence = _answer(others, new, rows)
     found = Comparison(
-        kind=KIND,
+        method=METHOD,
         threshold=threshold,
         against=tuple(against),
         remarks=tuple(remarks),

@@ -20,7 +20,7 @@ from tailgauge.errors import UsageError
 from tailgauge.thresholds import FEWEST_PAIRS, INVALID
 from tailgauge_analysis.comparing import comparison
 from tailgauge_analysis.comparing.comparability import differences
-from tailgauge_analysis.comparing.comparison import STABLE, Comparison, Kind, conclude
+from tailgauge_analysis.comparing.comparison import STABLE, Comparison, Method, conclude
 from tailgauge_analysis.comparing.effect import (
     Compared,
     Effect,
@@ -42,7 +42,7 @@ ENOUGH = 20  # pairs
 UNEVEN, BEYOND = 1.1, 10
 BLOCK_E2E = 5  # a run or block lasts at least so many end-to-end p99
 NEEDED = f"{FEWEST_PAIRS} are needed to distinguish a difference from chance at 5%"
-KIND = Kind(
+METHOD = Method(
     name="comparison",
     title="A/B comparison",
     computed="Figures of a variant are geometric means over its runs, so that B / A is the change. Interval and p are those of "
@@ -92,12 +92,12 @@ def weigh(
     a_runs, b_runs = runs[::2], runs[1::2]
     differs = differences([run.facts for run in a_runs], [run.facts for run in b_runs], allow)
     found = Comparison(
-        kind=KIND, threshold=threshold, differs=tuple(differs), pairs=len(a_runs), runs=tuple(runs)
+        method=METHOD, threshold=threshold, differs=tuple(differs), pairs=len(a_runs), runs=tuple(runs)
     )
-    against = [difference.refusal(KIND.sides) for difference in differs if not difference.allowed]
-    if against:
-        return conclude(replace(found, against=tuple(against)))
-    against += [f"{run.run_id} is INVALID: {run.reason}" for run in runs if run.verdict == INVALID]
+    against = [f"{run.run_id} is INVALID: {run.reason}" for run in runs if run.verdict == INVALID]
+    refusals = [difference.refusal(METHOD.sides) for difference in differs if not difference.allowed]
+    if refusals:
+        return conclude(replace(found, against=(*against, *refusals)))
     growth = (_growth(a_runs), _growth(b_runs))
     if growth != STABLE and not against:
         return conclude(replace(found, growth_per_s=growth))

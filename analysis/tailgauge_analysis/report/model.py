@@ -272,7 +272,7 @@ def contents(
 ) -> Json:
     """Every key of Report: a finding as it is, unless it is put together here."""
     evidence = findings.evidence
-    is_gateway = blocks is not None and blocks.kind is gateway.KIND
+    is_gateway = blocks is not None and blocks.method is gateway.METHOD
     groups = {ALL: findings.latency} | {
         f"{name} (traffic)" if name == ALL else plain(name, 80): rows
         for name, rows in findings.by_traffic.items()
