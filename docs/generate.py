@@ -35,7 +35,7 @@ from tailgauge.live.prometheus import NAMES
 from tailgauge.protocol_violations import TOLERATED, VIOLATIONS
 from tailgauge.rows import schema as rows
 from tailgauge.scenario.model import Scenario
-from tailgauge.scenario.objective import FIGURES, LATENCY
+from tailgauge.scenario.figures import FIGURES, LATENCY
 from tailgauge.scenario.packaged import packaged
 from tailgauge.simulator.engine.config import PROFILES, EngineConfig, StepTime
 from tailgauge_analysis.comparing.run_summary import SCHEMA_VERSION as BASELINE_VERSION

@@ -25,11 +25,13 @@ from tailgauge_analysis.metrics.latency import OFFERED, offered_ms, waits
 from tailgauge_analysis.metrics.latency import row as latency_row
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
-from tailgauge_analysis.metrics.slo import Criterion, criteria
-from tailgauge_analysis.metrics.slo import decide as decide_objective
 from tailgauge_analysis.metrics.stability import BACKLOG, FEWEST_FOR_GROWTH, Work, stays_s
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.streams import coalescing, stalls
+from tailgauge_analysis.objectives.goodput import good_requests, goodput, unknown_pace
+from tailgauge_analysis.objectives.objective import Criterion, criteria, on_latency
+from tailgauge_analysis.objectives.outcome import decide as decide_objective
+from tailgauge_analysis.objectives.outcome import decided_latency
 from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.reading.frames import Frames, ended_as
 from tailgauge_analysis.reading.frames import load as load_frames
@@ -208,6 +210,7 @@ __all__ = [
     "curve_objectives",
     "curve_pictures",
     "decide_objective",
+    "decided_latency",
     "diagnosis",
     "early_s",
     "ended_as",
@@ -215,6 +218,8 @@ __all__ = [
     "figures",
     "fixed_hit",
     "flips",
+    "good_requests",
+    "goodput",
     "grows_throughout",
     "growth",
     "has_retry_after",
@@ -235,6 +240,7 @@ __all__ = [
     "number",
     "offered_load",
     "offered_ms",
+    "on_latency",
     "p_text",
     "percentile",
     "plain_values",
@@ -259,6 +265,7 @@ __all__ = [
     "stays_s",
     "tariff",
     "unequal_work",
+    "unknown_pace",
     "waits",
     "weighted_quantiles",
     "with_interval",

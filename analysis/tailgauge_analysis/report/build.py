@@ -38,7 +38,6 @@ from tailgauge_analysis.text.section import Report, Section
 # The order of the page. A section is None where the run has nothing for it.
 SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
     lambda of: objectives.section(of.slos, of.goodput),
-    lambda of: objectives.fits(of.use_cases),
     lambda of: patterns.section(of.patterns),
     lambda of: requests.section(
         of.evidence.conservation, of.outcomes, of.steady, of.frames.problems, of.frames.run["preflight"]

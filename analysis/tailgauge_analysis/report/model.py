@@ -17,9 +17,11 @@ from tailgauge_analysis.comparing.comparison import Comparison
 from tailgauge_analysis.metrics.definitions import ToolMetrics
 from tailgauge_analysis.metrics.latency import OFFERED, Row
 from tailgauge_analysis.metrics.metrics import METRICS, NEITHER
-from tailgauge_analysis.metrics.slo import Goodput, Health, ObjectiveResult
 from tailgauge_analysis.metrics.stability import Stability
 from tailgauge_analysis.metrics.streams import Streams
+from tailgauge_analysis.objectives.goodput import Goodput
+from tailgauge_analysis.objectives.health import Health
+from tailgauge_analysis.objectives.outcome import ObjectiveResult
 from tailgauge_analysis.sections import result
 from tailgauge_analysis.sections.ends import Ends
 from tailgauge_analysis.sections.environment import Environment
@@ -27,7 +29,6 @@ from tailgauge_analysis.sections.findings import Findings, remarks
 from tailgauge_analysis.sections.latency import Group
 from tailgauge_analysis.sections.latency_under_load.diagnosis import Diagnosis
 from tailgauge_analysis.sections.measurement import CheckResult
-from tailgauge_analysis.sections.objectives import UseCase
 from tailgauge_analysis.sections.patterns import Answer
 from tailgauge_analysis.sections.requests import Failure, Outcome
 from tailgauge_analysis.sections.served import Served
@@ -185,7 +186,7 @@ class Report(TypedDict):
     hedging: list[Json]
     """by traffic table: gain and cost of hedges, controls first; see reports.md"""
     slo: list[ObjectiveResult]
-    """objectives, in the scenario's order"""
+    """objectives, in the scenario's order; `gate`: whether the result depends on it"""
     exit_code: Literal[0, 1, 3, 4, 5, 70, 130]
     """of `tailgauge run` and `tailgauge report`"""
     transports: list[Transport]
@@ -226,8 +227,6 @@ class Report(TypedDict):
     """what a gateway adds to each figure, in the same keys: change (through it, b, less direct, a), in ms or as a share; null without
     one or where its blocks are not comparable
     """
-    use_cases: list[UseCase]
-    """use cases and alerts that the scenario asks for"""
     goodput: Goodput | None
     """null without objectives on latencies"""
     groups: list[Json]

@@ -246,10 +246,10 @@ def test_off_and_on_alternate_in_every_run_and_loads_come_in_random_order(tmp_pa
 def test_an_objective_on_the_tested_table_judges_both_variants_and_one_on_another_none(tmp_path):
     wanted = tree(ON, 3, loads=(0.3,), more_loads=0, pairs=6, block_s=12.0)
     wanted["traffic"]["other"] = {"prompt_tokens": 10, "output_tokens": 2, "weight": 0.1}
-    wanted["alert"] = {"late": {"metric": "e2e", "max_ms": 5000.0, "traffic": "chat"}}
+    late = {"metric": "e2e", "max_ms": 1.0, "traffic": "chat", "gate": False}
     seen = {}
     for table in ("chat", "other"):
-        wanted["slo"] = {"answered": {"metric": "e2e", "max_ms": BOUND_MS, "traffic": table}}
+        wanted["slo"] = {"answered": {"metric": "e2e", "max_ms": BOUND_MS, "traffic": table}, "late": late}
         (load,) = conducted(wanted, tmp_path / table).answer.facts["found"]["loads"]
         seen[table] = load["missed"]
 

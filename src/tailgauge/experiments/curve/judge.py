@@ -30,11 +30,11 @@ from tailgauge_analysis import (
     Ends,
     Floats,
     Proportion,
+    on_latency,
 )
 from tailgauge_analysis import (
     CurveObjective as Objective,
 )
-from tailgauge_analysis.metrics import slo
 
 REFUSALS, BACKLOG = "refusals", "backlog"
 WIDEST, USUAL_SLOPE, FLATTEST = 0.1, 14.0, 10.0  # distance of the spots of a round, as a logarithm
@@ -72,7 +72,7 @@ class Judge:
     ) -> None:
         self.settings, self.today, self._gaps = settings, today, gaps
         self.is_open = settings.by == RATE
-        self.wanted = slo.on_latency(dict(scenario))
+        self.wanted = on_latency(dict(scenario))
         self.objectives: tuple[Objective, ...] = tuple(map(described, self.wanted))
 
     def knee(self, runs: Sequence[LoadResult]) -> Knee:

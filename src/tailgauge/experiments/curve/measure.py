@@ -21,7 +21,11 @@ from tailgauge_analysis import (
     CurvePoint,
     Ends,
     Proportion,
+    decided_latency,
+    good_requests,
+    on_latency,
     percentile,
+    unknown_pace,
 )
 from tailgauge_analysis import (
     CurveObjective as Objective,
@@ -47,7 +51,6 @@ from tailgauge_analysis import (
 from tailgauge_analysis import (
     worst_outcome as worst,
 )
-from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.stats import quantiles
 
 SHOWN = ("ttft", "e2e", "tpot")
@@ -82,8 +85,8 @@ def load_result(load: float, reading: RunReading, *, today: bool, refused: float
     """The point of a run; `refused`: allowed share of its calls."""
     evidence, stage = reading.evidence, reading.steady
     rate = measure.rate_result(load, reading, emptied=False, today=today, good=0.0)
-    wanted = slo.on_latency(reading.frames.run["scenario"])
-    decided = [slo.decided_latency(one, stage).outcome.upper() for one in wanted]
+    wanted = on_latency(reading.frames.run["scenario"])
+    decided = [decided_latency(one, stage).outcome.upper() for one in wanted]
     done, tokens = evidence.throughput, work(stage)
     latency = {name: _latency(reading, name) for name in SHOWN}
     over = rate.refused.low is not None and rate.refused.low > refused
@@ -125,8 +128,8 @@ def _quantiles(every: Sequence[quantiles.Quantile]) -> dict[Quantile, Ends]:
 def _good(reading: RunReading, wanted: Sequence[Criterion]) -> Ends:
     """Good requests that ended per second."""
     work, warmup = reading.evidence.throughput.requests, reading.evidence.warmup
-    if work is None or warmup is None or slo.unknown_pace(wanted, reading.steady):
+    if work is None or warmup is None or unknown_pace(wanted, reading.steady):
         return UNKNOWN
     stages = reading.steady, warmup
-    ids = [of.requests["request_id"].to_numpy(np.int64)[slo.good_of(wanted, of)] for of in stages]
+    ids = [of.requests["request_id"].to_numpy(np.int64)[good_requests(wanted, of)] for of in stages]
     return Ends.of(work.rate(np.concatenate(ids)))

@@ -26,14 +26,18 @@ from tailgauge_analysis import (
     REQUESTS,
     TOKENS,
     Costs,
+    Criterion,
     Floats,
     Frames,
+    Steady,
     Work,
     counted,
     countings,
     ended_as,
+    goodput,
     known_buckets,
     offered_load,
+    on_latency,
     proportion,
 )
 from tailgauge_analysis import (
@@ -42,7 +46,6 @@ from tailgauge_analysis import (
 from tailgauge_analysis import (
     refused_attempts as refused,
 )
-from tailgauge_analysis.metrics import slo
 
 LEFT = 0.1  # of the arrivals: more left waiting is more than the target can do
 WRITTEN, READ = ["input_tokens", "cache_creation_input_tokens"], "cache_read_input_tokens"
@@ -79,11 +82,16 @@ def _objectives(reading: RunReading, good: float) -> tuple[Met, ...]:
     """The share of good requests, if one is required; else each objective on a latency."""
     scenario, stage = reading.frames.run["scenario"], reading.steady
     if good:
-        found = slo.goodput_of(scenario, stage, reading.evidence.warmup)
+        found = goodput(scenario, stage, reading.evidence.warmup)
         return (Met(found.good if found else counted(0, 0), good),)
-    latencies = [slo.decided_latency(one, stage) for one in slo.on_latency(scenario)]
-    rules = [(one.stopping, one.p or 0.0) for one in latencies]
-    return tuple(Met(counted(of.n_eff - of.beyond, of.n_eff) if of else counted(0, 0), p) for of, p in rules)
+    return tuple(_met(one, stage) for one in on_latency(scenario))
+
+
+def _met(one: Criterion, stage: Steady) -> Met:
+    """The share within the bound of one; requests that are slow together count as few."""
+    beyond = one.beyond(one.part(stage))
+    late = math.ceil(beyond.k * beyond.n_eff / beyond.n) if beyond.n else 0
+    return Met(counted(beyond.n_eff - late, beyond.n_eff), one.objective.quantile)
 
 
 def _served(completed: Work | None) -> Rate:

@@ -25,8 +25,8 @@ from tailgauge.experiments.headroom.judge import JudgedRate, RateResult, is_limi
 from tailgauge.experiments.headroom.limits import Bound, bounds, by_capacity, ceiling, lowest
 from tailgauge.experiments.headroom.search import NextRate, SearchPlan
 from tailgauge.protocols.protocol import SIMULATED
+from tailgauge.scenario.figures import LATENCY
 from tailgauge.scenario.model import Limits
-from tailgauge.scenario.objective import LATENCY
 from tailgauge.schedule.schedule import arrival_times, plan
 from tailgauge.schedule.settings import TRACE, Arrival
 from tailgauge_analysis import (

@@ -26,8 +26,10 @@ from tailgauge_analysis import (
     block_growths,
     block_pairs,
     ended_as,
+    good_requests,
     grows_throughout,
     offered_ms,
+    on_latency,
     proportion,
     stays_s,
     tariff,
@@ -36,7 +38,6 @@ from tailgauge_analysis import (
 from tailgauge_analysis import (
     block_work as work,
 )
-from tailgauge_analysis.metrics import slo
 from tailgauge_analysis.sections.hedging import copies as hedge_copies
 from tailgauge_analysis.sections.hedging import waste
 from tailgauge_analysis.verdict import cold_cache
@@ -85,8 +86,8 @@ def _p99_s(ms: Floats, block_s: float) -> float:
 
 def _bad(scenario: Mapping[str, object], stage: Steady, ours: Bools) -> Floats | None:
     """1.0 of each request that failed or missed an objective of [slo]; None if none is about the tested requests."""
-    wanted = [one for one in slo.on_latency(dict(scenario)) if one.of(stage.requests)[ours].any()]
-    return (~slo.good_of(wanted, stage)).astype(np.float64) if wanted else None
+    wanted = [one for one in on_latency(dict(scenario)) if one.of(stage.requests)[ours].any()]
+    return (~good_requests(wanted, stage)).astype(np.float64) if wanted else None
 
 
 def _copies(frames: Frames, steady: Steady) -> CopyStats:

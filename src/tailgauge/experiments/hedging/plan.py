@@ -140,7 +140,7 @@ class HedgingPlanner(Planner):
         blocks = {"a": OFF, "b": ON, "block_s": block_s, "washout_s": washout_s}
         overrides = (
             ("arrival.rate_per_s", rate), ("arrival.shape", None), ("traffic", self._variants(hedge)), ("slo", self._slo),
-            ("alert", None), ("use_case", None), ("crossover", blocks), *warm_up(warmup_s),
+            ("crossover", blocks), *warm_up(warmup_s),
         )  # fmt: skip
         name = f"{rate:.4g} requests/s" + (f", {_described(hedge)}" if delay is not None else "")
         return Step(name, overrides, whole_s, self.seed(), given=(rate, delay, block_s))
