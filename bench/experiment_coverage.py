@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import math
 import tempfile
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
@@ -213,11 +212,6 @@ def ends(done: Conducted) -> tuple[float, float]:
     return (0.0 if low is None else low), (math.inf if high is None else high)
 
 
-def seeds_of(args: argparse.Namespace) -> Iterator[int]:
-    """Yield the seeds."""
-    yield from range(args.first, args.first + args.seeds)
-
-
 def main() -> None:
     """Run the experiments and count."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
@@ -234,7 +228,7 @@ def main() -> None:
             continue
         with tempfile.TemporaryDirectory() as name:
             truth = endpoint.truth(args.requests, Path(name))
-        for seed in seeds_of(args):
+        for seed in range(args.first, args.first + args.seeds):
             with tempfile.TemporaryDirectory() as name:
                 done = endpoint.conducted(seed, Path(name), MINUTES[endpoint.experiment])
             low, high = ends(done)

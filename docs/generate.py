@@ -35,7 +35,7 @@ from tailgauge.live.prometheus import NAMES
 from tailgauge.protocol_violations import TOLERATED, VIOLATIONS
 from tailgauge.rows import schema as rows
 from tailgauge.scenario.model import Scenario
-from tailgauge.scenario.objective import FIGURES, LATENCY
+from tailgauge.scenario.figures import FIGURES, LATENCY
 from tailgauge.scenario.packaged import packaged
 from tailgauge.simulator.engine.config import PROFILES, EngineConfig, StepTime
 from tailgauge_analysis.comparing.baseline import SCHEMA_VERSION as BASELINE_VERSION
@@ -356,8 +356,10 @@ def fewest_samples() -> str:
 
 
 def checks() -> str:
-    """The checks of the verdict."""
-    return table(("check", "passes if"), [(f"`{check.name}`", check.passes_if) for check in CHECKS])
+    """The table of trust."""
+    header = ("check", "figures", "passes if", "usual cause", "what to do")
+    rows = [(f"`{row.name}`", row.figures, row.passes_if, row.cause, row.advice) for row in CHECKS]
+    return table(header, rows)
 
 
 def vendor_ends() -> str:

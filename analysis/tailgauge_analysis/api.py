@@ -15,16 +15,19 @@ from tailgauge_analysis.curves.curve import Quantile as CurveQuantile
 from tailgauge_analysis.curves.curve import files as curve_files
 from tailgauge_analysis.curves.pictures import objectives as curve_objectives
 from tailgauge_analysis.curves.pictures import pictures as curve_pictures
+from tailgauge_analysis.metrics.backlog import FEWEST_FOR_GROWTH, stays_s
 from tailgauge_analysis.metrics.latency import OFFERED, offered_ms, waits
 from tailgauge_analysis.metrics.latency import row as latency_row
-from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK
+from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
-from tailgauge_analysis.metrics.slo import Criterion, criteria, unknown_pace
-from tailgauge_analysis.metrics.slo import decide as decide_objective
-from tailgauge_analysis.metrics.slo import good_of as good_requests
-from tailgauge_analysis.metrics.stability import BACKLOG, FEWEST_FOR_GROWTH, Work, stays_s
+from tailgauge_analysis.metrics.stability import BACKLOG
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.streams import coalescing, stalls
+from tailgauge_analysis.metrics.throughput import Work
+from tailgauge_analysis.objectives.goodput import good_requests, goodput, unknown_pace
+from tailgauge_analysis.objectives.objective import Criterion, criteria, on_latency
+from tailgauge_analysis.objectives.outcome import decide as decide_objective
+from tailgauge_analysis.objectives.outcome import decided_latency
 from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.reading.frames import Frames, ended_as
 from tailgauge_analysis.reading.frames import load as load_frames
@@ -119,7 +122,6 @@ __all__ = [
     "BY_NAME",
     "CALL",
     "CHECKS",
-    "CHUNK",
     "COMPARABLE",
     "CONFIDENCE",
     "DECISIONS",
@@ -205,6 +207,7 @@ __all__ = [
     "curve_objectives",
     "curve_pictures",
     "decide_objective",
+    "decided_latency",
     "diagnosis",
     "early_s",
     "ended_as",
@@ -213,6 +216,7 @@ __all__ = [
     "fixed_hit",
     "flips",
     "good_requests",
+    "goodput",
     "grows_throughout",
     "growth",
     "has_retry_after",
@@ -234,6 +238,7 @@ __all__ = [
     "number",
     "offered_load",
     "offered_ms",
+    "on_latency",
     "p_text",
     "percentile",
     "plain_values",

@@ -24,8 +24,9 @@ from tailgauge.rows.object_store import is_remote, local
 from tailgauge.rows.schema import TABLES
 from tailgauge_analysis.comparing import comparison as pairs
 from tailgauge_analysis.comparing.comparison import Comparison
-from tailgauge_analysis.metrics import definitions, latency, slo
+from tailgauge_analysis.metrics import definitions, latency
 from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
+from tailgauge_analysis.objectives import precision
 from tailgauge_analysis.reading import frames, run_record
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.sections.findings import Findings, find
@@ -151,7 +152,7 @@ class Run:
             of = of.only((tables == traffic).to_numpy(bool))
         if view not in latency.views(named):
             raise UsageError(f"{metric}: known of completed requests only")
-        with at_level(slo.level(self._findings.frames.run)):
+        with at_level(precision.level(self._findings.frames.run)):
             row = latency.row(named, of, view, (p,))
         (marked,) = client_error.marked([row], client_error.client_errors(of, [row], set()))
         found = _percentile(marked.quantiles[0])

@@ -24,7 +24,8 @@ from tailgauge_analysis.comparing import block as blocks
 from tailgauge_analysis.comparing.block import METRICS, Block
 from tailgauge_analysis.comparing.comparison import Comparison, comparison
 from tailgauge_analysis.comparing.design import BLOCK_E2E, STABLE, TOO_FEW, Design, Growing, few_pairs
-from tailgauge_analysis.metrics.stability import compared, growth_within, stays_s, waits_ms
+from tailgauge_analysis.metrics.backlog import growth_within, stays_s
+from tailgauge_analysis.metrics.stability import compared, waits_ms
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats import stationarity

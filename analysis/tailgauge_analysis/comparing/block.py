@@ -19,9 +19,9 @@ from tailgauge.rows import schema
 from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.answers import prompt_tokens
 from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
-from tailgauge_analysis.metrics.slo import criteria
 from tailgauge_analysis.metrics.stability import BACKLOG
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.objectives.objective import criteria
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.sections.findings import evidence_of
 from tailgauge_analysis.stats.proportions import proportion

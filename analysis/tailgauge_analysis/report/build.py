@@ -38,7 +38,6 @@ from tailgauge_analysis.text.section import Report, Section
 # The order of the page. A section is None where the run has nothing for it.
 SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
     lambda of: objectives.section(of.slos, of.goodput),
-    lambda of: objectives.fits(of.use_cases),
     lambda of: patterns.section(of.patterns),
     lambda of: requests.section(
         of.evidence.conservation, of.outcomes, of.steady, of.frames.problems, of.frames.run["preflight"]
@@ -64,7 +63,7 @@ SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
 Makes = Callable[[Findings], Section | None]
 LAST: tuple[Makes, ...] = (  # of the measurement, not of the target
     lambda of: environment.of_plugins(of.frames.run),
-    lambda of: measurement.section(of.evidence, of.checks, of.server_log, of.clocks, of.calls_between),
+    lambda of: measurement.section(of.evidence, of.checks, of.clocks, of.calls_between),
     lambda of: environment.section(of.environment, of.frames.run),
 )
 

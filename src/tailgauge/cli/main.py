@@ -319,7 +319,7 @@ def report(
     with loading():
         if looks:
             os.nice(LOW_PRIORITY)
-            from tailgauge_analysis.metrics.slo import look_answers
+            from tailgauge_analysis.objectives.live import look_answers
 
             for line in look_answers(run_dirs[0], sys.stdin):
                 sys.stdout.write(f"{line}\n")

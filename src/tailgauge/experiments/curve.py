@@ -94,6 +94,7 @@ class CurvePlanner(SeriesPlanner):
         super().__init__(base, refused=settings.refused, precision=NARROW - 1, rest_s=settings.rest_s)
         self._settings = settings
         self._wanted_s = settings.step_s
+        self._points = settings.points
         arrival = base.scenario.arrival
         self._is_open = settings.by == RATE
         if self._is_open and arrival.process == CLOSED:
@@ -131,7 +132,7 @@ class CurvePlanner(SeriesPlanner):
         for number, load in enumerate(loads):
             length_s = self.left_s() / (len(loads) - number) - RUN_S - self.rest()
             length_s = max(SHORTEST_S, self._settings.step_s or length_s)
-            yield from self.run([self._step(NextLoad(load), length_s, self.series())])
+            yield from self.run([self._step(NextLoad(load), length_s)])
 
     def search(self, series: Series) -> list[NextLoad]:
         """Choose the next loads; above the first load that fails only until the target is full."""

@@ -47,9 +47,9 @@ class Headroom(Table):
     most: float = Field(20.0, gt=1, le=1000)
     """highest tested rate, relative to arrival.rate_per_s"""
     precision: float = Field(0.05, gt=0, le=0.5)
-    """relative distance of the confirmation runs from the sustainable rate"""
+    """relative gap between a rate that holds and one that fails, at which the search ends"""
     confirm: int = Field(3, ge=1, le=20)
-    """runs that confirm each side at the end"""
+    """runs that confirm a rate at the end: just below a known limit, else at both ends"""
     step_s: Positive | None = None
     """seconds per level; default: as long as fits into `minutes`"""
     rest_s: NonNegative = 60.0

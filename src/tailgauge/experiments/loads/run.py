@@ -18,7 +18,6 @@ from tailgauge.rows import schema
 from tailgauge.rows.schema import TURNS
 from tailgauge_analysis import (
     BACKLOG,
-    CHUNK,
     FEWEST_FOR_GROWTH,
     INPUT,
     OUTPUT,
@@ -29,7 +28,6 @@ from tailgauge_analysis import (
     Floats,
     Json,
     Proportion,
-    Steady,
     counted,
     criteria,
     ended_as,
@@ -39,13 +37,11 @@ from tailgauge_analysis import (
     refusal_kinds,
     refused_attempts,
     unknown_pace,
-    waits,
 )
 
 OVERFLOW = 0.1  # growth of the backlog, as a share of the arrivals, that only a full target shows
 WRITTEN = ["input_tokens", "cache_creation_input_tokens"]
 READ = "cache_read_input_tokens"
-FEW = 5  # late requests from which a run shows how they depend on each other
 GOOD = "within [slo]"
 
 
@@ -82,14 +78,13 @@ class Charges:
 class LoadRun:
     """A run at one load: arrivals per second, or requests in flight.
 
-    `load` is the planned one, `arrived` what came of it. `emptied`: it began with a burst that emptied the bucket. `kinds`: 429s by kind of limit. `served`, `growth_per_s` (of the
+    `load` is the planned one, `arrived` what came of it. `kinds`: 429s by kind of limit. `served`, `growth_per_s` (of the
     backlog; None if not judged) and `detectable_per_s` (growth that would have been seen) in arrivals. `saturated`: the backlog
     grew by much, so what was served is all that the target can do. `stay_s`: nine in ten arrivals stay no longer.
     """
 
     load: float
     arrived: float
-    emptied: bool = False
     seconds: float
     requests: int
     refused: Proportion
@@ -112,7 +107,6 @@ def measure(
     *,
     requests_per_arrival: float,
     is_open: bool = True,
-    emptied: bool = False,
     good: float = 0.0,
 ) -> LoadRun:
     """Measure a run; `good`: required share of good requests, 0 where each objective is judged by itself."""
@@ -133,7 +127,6 @@ def measure(
     return LoadRun(
         load=load,
         arrived=len(stage.requests) / stage.seconds / requests_per_arrival if is_open else load,
-        emptied=emptied,
         seconds=stage.seconds,
         requests=len(stage.requests),
         refused=proportion(refused_attempts(stage.sent) | overloads),
@@ -173,18 +166,6 @@ def exceedances(reading: RunReading, good: float) -> tuple[Exceedance, ...]:
         Exceedance(objective_text(row), row.beyond(row.part(stage)), 1 - row.objective.quantile)
         for row in wanted
     )
-
-
-def _missed(row: Criterion, part: Steady) -> Proportion:
-    """Count the requests beyond a bound; few of them depend on each other as the slowest of the run do."""
-    missed = row.beyond(part)
-    if missed.k >= FEW or row.metric is None or row.metric.level == CHUNK:
-        return missed
-    quantile_ms = row.row(part).quantiles[0].value
-    if quantile_ms is None:
-        return missed
-    slowest = waits(row.metric, part, row.view).beyond(quantile_ms)
-    return counted(missed.k, missed.n, min(missed.n_eff, slowest.n_eff))
 
 
 def _served(reading: RunReading) -> Interval:

@@ -1,7 +1,7 @@
 """Which loads to run next: pure, from the loads judged until now.
 
 Double until a load fails, halve while the first one does, then halve the widest gap between the largest load that holds and
-the smallest that fails. Where a limit is known, both sides of it are run instead.
+the smallest that fails. Where a limit is known, a load just below it is confirmed instead.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeVar
 from tailgauge.experiments.loads.run import Interval
 from tailgauge_analysis import FAIL, INCONCLUSIVE, PASS
 
+BESIDE = 1.005  # ratio of a load to one that was run
 PER_MINUTE = 2.0  # providers refuse faster growth
 SAME = 1e-6  # relative difference of loads that are the same
 
@@ -24,10 +25,6 @@ class TriedLoad(Protocol):
     @property
     def load(self) -> float:
         """Return its arrivals/s, or requests in flight."""
-
-    @property
-    def emptied(self) -> bool:
-        """Return whether its runs began with a burst that empties the bucket."""
 
     @property
     def arrived(self) -> float:
@@ -51,11 +48,10 @@ _Load = TypeVar("_Load", bound=TriedLoad)
 
 @dataclass(frozen=True, slots=True)
 class NextLoad:
-    """A load to run so many times; `emptied`: begin with a burst that empties the bucket."""
+    """A load to run so many times."""
 
     load: float
     times: int = 1
-    emptied: bool = False
 
 
 def bracket(tried: Sequence[_Load]) -> tuple[_Load | None, _Load | None]:
@@ -102,7 +98,7 @@ class Search:
             lower = min(loads) / min(self.growth**2, PER_MINUTE)
             return [NextLoad(self._rounded(lower))] if lower >= self.least else []
         if known is not None:
-            return self._beside(tried, known)
+            return self._repeated(tried, min(known.value / self.narrow, known.low))
         return self._between(tried) or self._confirmed(tried)
 
     def _upwards(self, tried: Sequence[TriedLoad], highest: float, ceiling: float | None) -> list[NextLoad]:
@@ -127,8 +123,15 @@ class Search:
         else:
             wanted = [middle] if high / low > self.narrow else []
         taken = {load.load for load in tried}
-        loads = {self._rounded(load) for load in wanted}
-        return [NextLoad(load) for load in sorted(loads - taken)]
+        fresh = []
+        for middle in wanted:
+            load = self._rounded(middle)
+            while load in taken and not self.whole:
+                load = self._rounded(load * BESIDE)
+            if load not in taken:
+                taken.add(load)
+                fresh.append(NextLoad(load))
+        return fresh
 
     def _confirmed(self, tried: Sequence[TriedLoad]) -> list[NextLoad]:
         """Repeat the ends and what is inconclusive between them."""
@@ -140,24 +143,15 @@ class Search:
         ends = {end.load for end in (low, high) if end is not None}
         return [again for load in sorted(inside | ends) for again in self._repeated(tried, load)]
 
-    def _beside(self, tried: Sequence[TriedLoad], known: Interval) -> list[NextLoad]:
-        """Run both sides of a known limit: below it, and above it with an empty bucket."""
-        below = self._rounded(min(known.value / self.narrow, known.low))
-        above = self._rounded(max(known.value * self.narrow, known.high))
-        sides = [*self._repeated(tried, below), *self._repeated(tried, above, emptied=True)]
-        low, _ = bracket(tried)
-        if low is not None and below < low.load <= known.high:
-            return [side for side in sides if side.emptied]
-        return sides
-
-    def _repeated(self, tried: Sequence[TriedLoad], load: float, *, emptied: bool = False) -> list[NextLoad]:
+    def _repeated(self, tried: Sequence[TriedLoad], load: float) -> list[NextLoad]:
+        """Run a load, or the one that was run close to it, until it has `confirm` runs."""
         near = math.sqrt(self.narrow)
-        alike = [other for other in tried if other.emptied == emptied and 1 / near < other.load / load < near]
-        same = sorted(alike, key=lambda other: abs(other.load - load))[:1]
-        times = self.confirm - sum(len(other.runs) for other in same)
-        if times <= 0:
-            return []
-        return [NextLoad(same[0].load if same else load, times, emptied)]
+        alike = [other for other in tried if 1 / near < other.load / load < near]
+        nearest = min(alike, key=lambda other: abs(other.load - load), default=None)
+        if nearest is None:
+            return [NextLoad(self._rounded(load), self.confirm)]
+        times = self.confirm - len(nearest.runs)
+        return [NextLoad(nearest.load, times)] if times > 0 else []
 
     def _rounded(self, load: float) -> float:
         if self.whole:

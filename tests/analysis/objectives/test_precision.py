@@ -7,8 +7,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from tailgauge_analysis.metrics.slo import half_width, is_known, looked, precision_text
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.objectives.precision import half_width, is_known, looked, precision_text
 from tailgauge_analysis.stats.quantiles import FEW_EPISODES, TOO_FEW, Quantile, at_level
 
 Q = Quantile(0.95, 10_000, 9_000, 500.0, 480.0, 526.0, "", 400)

@@ -8,8 +8,10 @@ import pytest
 from run_folders.dry_runs import dry_run_folder
 
 from tailgauge.errors import Exit
-from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS, criteria, decide, good_of
 from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.objectives.goodput import good_requests
+from tailgauge_analysis.objectives.objective import criteria
+from tailgauge_analysis.objectives.outcome import FAIL, INCONCLUSIVE, PASS, decide
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.report import make
 from tailgauge_analysis.stats.proportions import Proportion, counted
@@ -106,23 +108,6 @@ def test_users_who_leave_because_they_wait_pass_no_objective(patient, full_size)
         assert [one["good"]["value"] for one in good] == pytest.approx([within] * 3, abs=0.02)
         assert [one["good"]["n"] for one in good] == [none.data["health"]["complete"]["n"]] * 3
         assert [r.exit_code for r in (none, half, everyone)] == [Exit.FAILED] * 3
-
-
-def test_early_stopping_counts_effective_requests():
-    from tailgauge_analysis.stats.binomial import stopping
-
-    assert [stopping(k, 10_000, 10_000, 0.99).needed for k in (0, 1, 5, 10, 50)] == [
-        459,
-        662,
-        1307,
-        2010,
-        6898,
-    ]
-    together = stopping(40, 8000, 800, 0.99)  # ten slow ones at a time
-    assert (together.beyond, together.needed, together.met) == (4, 1157, False)
-    assert stopping(0, 459, 459, 0.99).met
-    assert not stopping(0, 458, 458, 0.99).met
-    assert stopping(0, 0, 0, 0.99) is None
 
 
 def objective(max_ms, metric="ttft_sched", quantile=0.99):
@@ -244,6 +229,6 @@ def test_a_user_who_left_was_served_well_if_every_bound_was_met_before(mixed, tm
     run.request(1200, [{"ended": "cancelled", "end": 150}], ended="cancelled", winner=None)
     run.request(1300, [{"first": 100, "ended": "censored", "end": None}], ended="censored", winner=None)
     stage = steady(load([run.write(tmp_path / "run")]))
-    assert good_of(criteria({"slo": slo}), stage).tolist() == [True] * 7 + [False] * 3
+    assert good_requests(criteria({"slo": slo}), stage).tolist() == [True] * 7 + [False] * 3
     both = slo | {"whole": {"metric": "e2e_sched", "max_ms": 500.0}}
-    assert good_of(criteria({"slo": both}), stage).tolist() == [True] * 6 + [False] * 4
+    assert good_requests(criteria({"slo": both}), stage).tolist() == [True] * 6 + [False] * 4
