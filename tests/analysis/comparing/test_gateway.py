@@ -201,7 +201,9 @@ def test_the_report_shows_it_in_every_format(folder, tmp_path):
 
 
 def test_the_objectives_still_decide():
-    found = Comparison(method=gateway.METHOD, threshold=0.05, verdict=MEASURED, sentence="The gateway adds 1 ms")
+    found = Comparison(
+        method=gateway.METHOD, threshold=0.05, verdict=MEASURED, sentence="The gateway adds 1 ms"
+    )
     of_run = Result(FAIL, "an objective")
 
     assert headline(found, of_run).outcome == FAIL
