@@ -20,7 +20,7 @@ from tailgauge.experiments.loads.planner import Series, SeriesPlanner, Unit, pla
 from tailgauge.experiments.loads.run import Interval, LoadRun, measure
 from tailgauge.experiments.loads.search import NextLoad, Search
 from tailgauge.scenario.experiment import Headroom as Settings
-from tailgauge.scenario.objective import LATENCY
+from tailgauge.scenario.figures import LATENCY
 from tailgauge.schedule.settings import TRACE
 from tailgauge_analysis import (
     FAIL,
@@ -237,7 +237,7 @@ def _answer(
 ) -> Answer:
     today = found.today_per_s
     text, details = (NO_HEADER, []) if unknown else _text(found, series, first, unit)
-    problems = []
+    problems: list[str] = []
     if found.without_cache is not None:
         breaks = found.without_cache.high_per_s < today
         cache = _cache_text(found.without_cache, today, breaks=breaks)
