@@ -183,7 +183,6 @@ class ComparedLoad:
     tail: Contrast | None
     missed: Contrast | None
     run: HedgedRun
-    emptied = False
 
     @property
     def arrived(self) -> float:
