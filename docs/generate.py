@@ -38,8 +38,8 @@ from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.figures import FIGURES, LATENCY
 from tailgauge.scenario.packaged import packaged
 from tailgauge.simulator.engine.config import PROFILES, EngineConfig, StepTime
-from tailgauge_analysis.comparing.baseline import SCHEMA_VERSION as BASELINE_VERSION
-from tailgauge_analysis.comparing.baseline import BaselineRun
+from tailgauge_analysis.comparing.run_summary import SCHEMA_VERSION as BASELINE_VERSION
+from tailgauge_analysis.comparing.run_summary import RunSummary
 from tailgauge_analysis.metrics.definitions import TOOLS
 from tailgauge_analysis.metrics.latency import PS
 from tailgauge_analysis.metrics.metrics import METRICS
@@ -464,7 +464,7 @@ FILES: Mapping[str, Callable[[], str]] = {
         AnswerFile, "answer", ANSWER_VERSION, "report.json of a Tailgauge experiment"
     ),
     "reference/baseline.schema.json": lambda: schema_file(
-        BaselineRun, "baseline", BASELINE_VERSION, "A run of a Tailgauge baseline"
+        RunSummary, "baseline", BASELINE_VERSION, "A run of a Tailgauge baseline"
     ),
 }
 

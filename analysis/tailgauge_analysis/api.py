@@ -1,20 +1,26 @@
 """The public API: what notebooks, experiments and the report take from the analysis."""
 
-from tailgauge_analysis.comparing.alternating import grows_throughout
-from tailgauge_analysis.comparing.alternating import growths as block_growths
-from tailgauge_analysis.comparing.alternating import parts as block_pairs
-from tailgauge_analysis.comparing.block import answered as block_answered
-from tailgauge_analysis.comparing.block import work as block_work
-from tailgauge_analysis.comparing.comparison import p_text
-from tailgauge_analysis.comparing.design import BLOCK_E2E, STABLE, Growing
-from tailgauge_analysis.comparing.effects import unequal_work
-from tailgauge_analysis.curves.curve import FILES_NOTE, RATE, UNKNOWN, Curve, CurvePoint, Ends
-from tailgauge_analysis.curves.curve import Objective as CurveObjective
-from tailgauge_analysis.curves.curve import Outcome as CurveOutcome
-from tailgauge_analysis.curves.curve import Quantile as CurveQuantile
-from tailgauge_analysis.curves.curve import files as curve_files
-from tailgauge_analysis.curves.pictures import objectives as curve_objectives
-from tailgauge_analysis.curves.pictures import pictures as curve_pictures
+from tailgauge_analysis.comparing.comparison import STABLE, Growing, p_text
+from tailgauge_analysis.comparing.curve import (
+    RATE,
+    UNKNOWN,
+    Curve,
+    CurveObjective,
+    CurveOutcome,
+    CurvePoint,
+    CurveQuantile,
+    Ends,
+)
+from tailgauge_analysis.comparing.curve_files import FILES_NOTE
+from tailgauge_analysis.comparing.curve_files import files as curve_files
+from tailgauge_analysis.comparing.curve_pictures import objectives as curve_objectives
+from tailgauge_analysis.comparing.curve_pictures import pictures as curve_pictures
+from tailgauge_analysis.comparing.effect import unequal_work
+from tailgauge_analysis.comparing.pairs import BLOCK_E2E
+from tailgauge_analysis.comparing.run_summary import answered as block_answered
+from tailgauge_analysis.comparing.run_summary import work as block_work
+from tailgauge_analysis.comparing.variant_blocks import block_pairs, grows_throughout
+from tailgauge_analysis.comparing.variant_blocks import growths as block_growths
 from tailgauge_analysis.metrics.backlog import FEWEST_FOR_GROWTH, stays_s
 from tailgauge_analysis.metrics.latency import OFFERED, offered_ms, waits
 from tailgauge_analysis.metrics.latency import row as latency_row

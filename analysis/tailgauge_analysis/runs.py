@@ -22,7 +22,7 @@ import pandas as pd
 from tailgauge.errors import RunDataError, UsageError
 from tailgauge.rows.object_store import is_remote, local
 from tailgauge.rows.schema import TABLES
-from tailgauge_analysis.comparing import comparison as pairs
+from tailgauge_analysis.comparing import pairs
 from tailgauge_analysis.comparing.comparison import Comparison
 from tailgauge_analysis.metrics import definitions, latency
 from tailgauge_analysis.metrics.metrics import BY_NAME, Metric

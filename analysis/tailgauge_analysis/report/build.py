@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tailgauge.plugins import plugin
-from tailgauge_analysis.comparing import comparison, gateway
-from tailgauge_analysis.comparing.alternating import alternating_blocks
+from tailgauge_analysis.comparing import comparison
+from tailgauge_analysis.comparing.alternating import in_blocks
 from tailgauge_analysis.metrics import definitions
 from tailgauge_analysis.report.model import contents
 from tailgauge_analysis.sections import (
@@ -73,21 +73,18 @@ _of_plugins: list[Makes] = []
 def build(findings: Findings, tool: str | None = None) -> Report:
     """The whole report. `tool`: an entry of TOOLS whose figures are added."""
     run, answer = findings.frames.run, result.result(findings)
-    crossover = alternating_blocks(findings.frames, findings.of_target)
+    blocks = in_blocks(findings.frames, findings.of_target)
     made = (section(findings) for section in (*SECTIONS, *_of_plugins, *LAST))
     sections = tuple(one for one in made if one is not None)
-    added = gateway.gateway(findings.frames, findings.of_target, crossover)
-    if added is not None:
-        answer, sections = gateway.headline(added, answer), (gateway.section(added), *sections)
-    elif crossover is not None:
-        answer = comparison.headline(crossover, answer)
-        sections = (comparison.section(crossover), *sections)
+    if blocks is not None:
+        answer = comparison.headline(blocks, answer)
+        sections = (comparison.section(blocks), *sections)
     translated = None
     if tool:
         rates = findings.evidence.throughput
         translated = definitions.translate(tool, findings.of_target, findings.latency, rates)
         sections = (*sections, definitions.section(translated))
-    data = contents(findings, answer, crossover, added, translated)
+    data = contents(findings, answer, blocks, translated)
     lines = [("" if i else one.name, line) for one in sections for i, line in enumerate(one.brief)]
     return Report(
         run["run_id"], data["run"]["scenario"], tuple(_about(findings)), run["started_at"] or "", run["dry_run"], answer,

@@ -12,8 +12,8 @@ from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
 from tailgauge.rows import schema
+from tailgauge_analysis.comparing import gateway
 from tailgauge_analysis.comparing.comparison import Comparison
-from tailgauge_analysis.comparing.gateway import Gateway
 from tailgauge_analysis.metrics.definitions import ToolMetrics
 from tailgauge_analysis.metrics.latency import OFFERED, Row
 from tailgauge_analysis.metrics.metrics import METRICS, NEITHER
@@ -222,12 +222,10 @@ class Report(TypedDict):
     (name, p, value, low, high, mark, p_value) in ms; a null value: no effect that survives among all of the report; see reports.md
     """
     crossover: Json | None
-    """comparison in alternating blocks: a, b, block_s, washout_s, and the keys of `tailgauge compare --json` except exit_code; null
-    without one
-    """
-    gateway: Gateway | None
-    """what a gateway adds to each figure: added (through it less direct) with its 95% interval, in ms or as a share; p over all of
-    them; cancelled calls, and lost: those that the engine went on with; null without one or where its blocks are not comparable
+    """comparison in alternating blocks: the keys of `tailgauge compare --json` except exit_code; null without one, or with a gateway"""
+    gateway: Json | None
+    """what a gateway adds to each figure, in the same keys: change (through it, b, less direct, a), in ms or as a share; null without
+    one or where its blocks are not comparable
     """
     goodput: Goodput | None
     """null without objectives on latencies"""
@@ -264,12 +262,12 @@ ALL = "all"
 def contents(
     findings: Findings,
     answer: Result,
-    crossover: Comparison | None,
-    added: Gateway | None,
+    blocks: Comparison | None,
     translated: ToolMetrics | None,
 ) -> Json:
     """Every key of Report: a finding as it is, unless it is put together here."""
     evidence = findings.evidence
+    is_gateway = blocks is not None and blocks.method is gateway.METHOD
     groups = {ALL: findings.latency} | {
         f"{name} (traffic)" if name == ALL else plain(name, 80): rows
         for name, rows in findings.by_traffic.items()
@@ -288,8 +286,8 @@ def contents(
         "slo": findings.slos,
         "exit_code": int(result.exit_code(findings, answer)),
         "remarks": remarks(findings),
-        "crossover": crossover,
-        "gateway": added,
+        "crossover": None if is_gateway else blocks,
+        "gateway": blocks if is_gateway else None,
         "definitions": translated,
         "groups": [_group(group) for group in findings.groups],
         "stamps": evidence.stamps,

@@ -20,7 +20,7 @@ from tailgauge.experiments.loads.planner import Series, SeriesPlanner, Unit, pla
 from tailgauge.experiments.loads.run import Interval, LoadRun, measure
 from tailgauge.experiments.loads.search import NextLoad, Search
 from tailgauge.scenario.experiment import Headroom as Settings
-from tailgauge.scenario.objective import LATENCY
+from tailgauge.scenario.figures import LATENCY
 from tailgauge.schedule.settings import TRACE
 from tailgauge_analysis import (
     FAIL,

@@ -19,8 +19,8 @@ from run_folders.dry_runs import dry_run_folder
 
 from tailgauge.errors import UsageError
 from tailgauge.rows.schema import columns
-from tailgauge_analysis.comparing.comparison import compare
-from tailgauge_analysis.comparing.comparison import report as compared_report
+from tailgauge_analysis.comparing.pairs import compare
+from tailgauge_analysis.comparing.pairs import report as compared_report
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.reading.run_record import DAMAGED
 from tailgauge_analysis.report.build import build

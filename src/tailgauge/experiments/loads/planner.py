@@ -23,8 +23,8 @@ from tailgauge.experiments.loads.limits import Bound, Planned
 from tailgauge.experiments.loads.run import LoadRun
 from tailgauge.experiments.loads.search import NextLoad, bracket
 from tailgauge.protocols.protocol import SIMULATED
+from tailgauge.scenario.figures import LATENCY
 from tailgauge.scenario.model import Limits
-from tailgauge.scenario.objective import LATENCY
 from tailgauge.schedule.schedule import Schedule, plan
 from tailgauge.schedule.settings import TRACE
 from tailgauge_analysis import CHECKS, FAIL, PASS, figures
