@@ -32,7 +32,6 @@ from tailgauge_analysis.sections.cache.calls import settings as cache_settings
 from tailgauge_analysis.sections.cache.cost import RELATIVE, no_price, spent, tariff, with_usage
 from tailgauge_analysis.sections.cache.shares import fixed_hit, sliding_hit
 from tailgauge_analysis.sections.fan_out.legs import Legs, legs
-from tailgauge_analysis.sections.findings import evidence_of
 from tailgauge_analysis.sections.latency_under_load.diagnosis import diagnosis
 from tailgauge_analysis.sections.rate_limits.buckets import (
     DECISIONS,
@@ -83,7 +82,8 @@ from tailgauge_analysis.text.formatting import (
 )
 from tailgauge_analysis.text.json_values import Json, number
 from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
-from tailgauge_analysis.text.quantile import FOR_FIGURES, plain_values
+from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
+from tailgauge_analysis.text.quantile import UNPUBLISHED as FOR_FIGURES
 from tailgauge_analysis.text.quantile import quantile as quantile_values
 from tailgauge_analysis.text.section import (
     FAIL,
@@ -138,6 +138,7 @@ __all__ = [
     "TOKENS",
     "TOO_FEW",
     "UNKNOWN",
+    "UNPUBLISHED",
     "Bucket",
     "CacheSettings",
     "Cell",
@@ -198,7 +199,6 @@ __all__ = [
     "diagnosis",
     "early_s",
     "ended_as",
-    "evidence_of",
     "figures",
     "fixed_hit",
     "flips",

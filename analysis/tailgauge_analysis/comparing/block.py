@@ -22,12 +22,11 @@ from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
 from tailgauge_analysis.metrics.slo import criteria
 from tailgauge_analysis.metrics.stability import BACKLOG
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.reading.frames import load
-from tailgauge_analysis.sections.findings import evidence_of
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.proportions import proportion
 from tailgauge_analysis.stats.quantiles import Floats, Quantile
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.text.quantile import FOR_FIGURES
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.verdict.checks import COMPARABLE
 from tailgauge_analysis.verdict.verdict import reasons, worst
 
@@ -43,7 +42,7 @@ class Block:
     seconds: float
     offered: int
     answered: float
-    quantiles: dict[tuple[str, float], Quantile] = field(metadata=FOR_FIGURES)
+    quantiles: dict[tuple[str, float], Quantile] = field(metadata=UNPUBLISHED)
     dry_run: bool = False
     seed: int | None = None
     verdict: str = ""
@@ -55,28 +54,27 @@ class Block:
     """By how much its requests in flight grow, if the target did not sustain the rate."""
     work: dict[str, float] = field(default_factory=dict)
     """Output and prompt tokens of a completed call, in the mean, as the target counts them; absent where it does not."""
-    answered_ends: tuple[float, float] = field(default=(0.0, 1.0), metadata=FOR_FIGURES)
+    answered_ends: tuple[float, float] = field(default=(0.0, 1.0), metadata=UNPUBLISHED)
     """The 95% interval of `answered`."""
-    model: str = field(default="", metadata=FOR_FIGURES)
+    model: str = field(default="", metadata=UNPUBLISHED)
     """Which most answers name."""
-    ordered: dict[str, Floats] = field(default_factory=dict, metadata=FOR_FIGURES)
+    ordered: dict[str, Floats] = field(default_factory=dict, metadata=UNPUBLISHED)
     """Each metric's values in ms, ascending, +inf without an answer; not where waits were cut short."""
 
 
 def block(folder: Path, metrics: Sequence[str]) -> Block:
     """Read one run; RunDataError where it has no request in its steady stage."""
-    frames = load([folder])
-    evidence = evidence_of(frames)
-    stage = evidence.of_target
+    run = Run([folder])
+    record, evidence, stage = run.record, run.evidence, run.of_target
     offered = len(stage.requests)
     if not offered:
         raise RunDataError(f"{folder}: no request in the steady stage, nothing to compare")
     against = reasons(COMPARABLE, evidence)
-    began, ended = _when(frames.run)
+    began, ended = _when(record)
     steady = evidence.stability
     share = proportion(stage.requests["ended"].isin(schema.COMPLETE).to_numpy(np.bool_))
     return Block(
-        run_id=frames.run["run_id"], dry_run=frames.run["dry_run"], seed=frames.run["seed"], verdict=worst(against),
+        run_id=record["run_id"], dry_run=record["dry_run"], seed=record["seed"], verdict=worst(against),
         reason=against[0].text if against else "", began=began, ended=ended, seconds=stage.seconds, offered=offered,
         answered=answered(stage), e2e_p99_s=e2e_p99_s(stage), work=work(stage),
         growth_per_s=steady.growth_per_s if steady.of(BACKLOG) else None,

@@ -54,7 +54,7 @@ from tailgauge_analysis.stats.quantiles import (
 )
 from tailgauge_analysis.text.formatting import ms, plain, plural, share, share_range
 from tailgauge_analysis.text.json_values import Json, one_of, parsed, table, text
-from tailgauge_analysis.text.quantile import FOR_FIGURES, VALUE, quantile
+from tailgauge_analysis.text.quantile import UNPUBLISHED, VALUE, quantile
 from tailgauge_analysis.text.section import ObjectiveLine
 
 PASS = "pass"  # noqa: S105 - an outcome, not a password
@@ -170,7 +170,7 @@ class ObjectiveResult:
     high: float | None = None
     n: int = 0
     n_eff: int = 0
-    quantile: SkipJsonSchema[Quantile | None] = field(default=None, metadata=FOR_FIGURES)
+    quantile: SkipJsonSchema[Quantile | None] = field(default=None, metadata=UNPUBLISHED)
     stopping: Stopping | None = None
     half_width: float | None = None
     precision: str = ""

@@ -32,7 +32,7 @@ from tailgauge_analysis.stats.quantiles import Floats, Ints
 from tailgauge_analysis.stats.stationarity import Growth, Stretch, differs_at
 from tailgauge_analysis.text.formatting import clock, count, figures, ms, percentile, sentence, share
 from tailgauge_analysis.text.json_values import number, one_of, table
-from tailgauge_analysis.text.quantile import FOR_FIGURES
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 
 WINDOWS = 200
 FEWEST_EVENTS = 20  # for an interval
@@ -100,8 +100,8 @@ class Throughput:
     accepted_per_s: float | None = None
     completed_per_s: float | None = None
     output_tokens_per_s: float | None = None
-    requests: Work | None = field(default=None, metadata=FOR_FIGURES)
-    tokens: Work | None = field(default=None, metadata=FOR_FIGURES)
+    requests: Work | None = field(default=None, metadata=UNPUBLISHED)
+    tokens: Work | None = field(default=None, metadata=UNPUBLISHED)
 
 
 def throughput(frames: Frames, stage: Steady) -> Throughput:

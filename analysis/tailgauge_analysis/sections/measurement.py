@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Annotated
 
-from tailgauge.thresholds import VALID
+from tailgauge.thresholds import DEGRADED, INVALID, VALID
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.text.formatting import clock, count, ms, percentile, plural, share
+from tailgauge_analysis.text.json_values import Json, one_of
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Cell, Section, Table, Value
 from tailgauge_analysis.verdict import client, timestamps
+from tailgauge_analysis.verdict import conservation as losses
 from tailgauge_analysis.verdict.checks import CHECKS
-from tailgauge_analysis.verdict.client import Worker, connections
-from tailgauge_analysis.verdict.timestamps import Clocks, ServerLog
+from tailgauge_analysis.verdict.client import BadSeconds, Worker, connections
+from tailgauge_analysis.verdict.client_error import ClientError
+from tailgauge_analysis.verdict.conservation import InFlight
+from tailgauge_analysis.verdict.timestamps import ServerLog, Stamps
 from tailgauge_analysis.verdict.verdict import Evidence, Reason, applies
 
+KEY = ""
 NOT_APPLICABLE, PASSED = "not applicable", "passed"
 SPELLS = 8
 COMPUTED = (
@@ -32,21 +40,88 @@ class CheckResult:
     verdict: str
 
 
-def check_results(evidence: Evidence, reasons: Sequence[Reason]) -> list[CheckResult]:
-    """Every check."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether the numbers can be trusted."""
+
+    status: Annotated[str, one_of(VALID, DEGRADED, INVALID)]
+    reasons: list[Reason]
+    """worst first; empty if VALID"""
+    explanations: list[str]
+    """difficulties of the client that explain failed checks"""
+    checks: list[CheckResult]
+    """all checks"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """How well the client measured."""
+
+    verdict: Verdict
+    """whether the numbers can be trusted"""
+    stamps: Json
+    """exact and interval timestamps, kernel and user timestamps, attempts that opened a connection, receive lag"""
+    client: list[Worker]
+    """health of each worker in the steady stage: mean and worst second of each column"""
+    in_flight: InFlight | None
+    """attempts in flight, live (counted by the workers) and by Little's law on the rows; null without health rows"""
+    bad_seconds: BadSeconds
+    """client stalls in the steady stage"""
+    client_error: list[ClientError]
+    """error of each reported percentile because of the client"""
+    server_log: ServerLog | None
+    """delay from the server log's write to the arrival of the first content; null without the log"""
+    clocks: Json
+    """clock error between_ms (two workers), to_target_ms, calls_in_flight (its effect on this count), unknown (workers), sentence"""
+    evidence: Evidence = field(metadata=UNPUBLISHED)
+
+
+def compute(run: Run) -> Quality:
+    """Return what the measurement of a run rests on."""
+    evidence = run.evidence
+    return Quality(
+        verdict=Verdict(
+            status=run.verdict,
+            reasons=run.reasons,
+            explanations=explanations(run),
+            checks=_checks(evidence, run.reasons),
+        ),
+        stamps=_stamp_counts(evidence.stamps),
+        client=evidence.workers,
+        in_flight=evidence.in_flight,
+        bad_seconds=evidence.bad,
+        client_error=evidence.errors,
+        server_log=timestamps.compare_server_log(run.frames),
+        clocks=timestamps.clocks_json(run.clocks, timestamps.calls_between(run.frames, run.clocks)),
+        evidence=evidence,
+    )
+
+
+def explanations(run: Run) -> list[str]:
+    """Return the difficulties of workers and client that explain failed checks."""
+    lost = losses.explanations(run.evidence.conservation.workers)
+    return [*lost, *client.explanations(run.frames, run.steady)]
+
+
+def _checks(evidence: Evidence, reasons: Sequence[Reason]) -> list[CheckResult]:
     verdicts = {one.name: PASSED if applies(one, evidence) else NOT_APPLICABLE for one in CHECKS}
     verdicts |= {reason.check: reason.verdict for reason in reasons}
     return [CheckResult(one.name, one.passes_if, verdicts[one.name]) for one in CHECKS]
 
 
-def section(
-    evidence: Evidence,
-    checks: Sequence[CheckResult],
-    log: ServerLog | None,
-    apart: Clocks,
-    unsure: float,
-) -> Section:
-    """The section."""
+def _stamp_counts(stamps: Stamps) -> Json:
+    lags = stamps.receive_lag_ms or (None, None, None)
+    return {
+        **{key: value for key, value in vars(stamps).items() if key != "receive_lag_ms"},
+        "first_interval_share": stamps.first_interval_share,
+        "chunk_interval_share": stamps.chunk_intervals / stamps.chunks if stamps.chunks else 0.0,
+        **{f"receive_lag_{name}_ms": lag for name, lag in zip(("p50", "p99", "max"), lags, strict=True)},
+    }
+
+
+def section(found: Quality) -> Section:
+    """Return by how much the client may have moved a figure, and its state."""
+    evidence, checks = found.evidence, found.verdict.checks
     is_dry = evidence.frames.run["dry_run"]
     figures, bad = _figures(evidence), evidence.bad
     text = "The client moved no figure by more than its limit."
@@ -54,16 +129,15 @@ def section(
         text = f"The client may have moved {plural(len(figures.rows), 'figure')} by more than the limit."
     counts = ", ".join(f"{n} {name}" for name, n in Counter(one.verdict for one in checks).items())
     facts = [("Checks", counts), *_stamps(evidence, is_dry=is_dry)]
-    if log is not None:
-        facts.append(("Against the server log", _log(log)))
-    if apart.between_ns or apart.unknown:
-        facts.append(("Clocks", timestamps.clocks_sentence(apart, unsure)))
+    if found.server_log is not None:
+        facts.append(("Against the server log", _log(found.server_log)))
+    if found.clocks["sentence"]:
+        facts.append(("Clocks", found.clocks["sentence"]))
     if bad.spells:
         facts.append(("Stalls", client.sentence(bad)))
     tables = [figures] if figures else []
     tables += [_stalls(bad)] if bad.spells else []
     tables += [_workers(evidence.workers)] if evidence.workers and not is_dry else []
-    computed = (COMPUTED, *(f"{one.verdict}: {one.passes_if}" for one in checks))
     is_sound = all(one.verdict in {PASSED, NOT_APPLICABLE} for one in checks)  # the page says so at its top
     return Section(
         "measurement",
@@ -71,9 +145,8 @@ def section(
         text,
         tuple(facts),
         tuple(tables),
-        ("client",),
-        (),
-        computed,
+        figures=("client",),
+        computed=(COMPUTED, *(f"{one.verdict}: {one.passes_if}" for one in checks)),
         is_folded=is_sound,
     )
 

@@ -21,10 +21,20 @@ import pandas as pd
 from tailgauge.rows import schema
 from tailgauge.scenario.objective import FEWEST_RATIO, MOST, Objective
 from tailgauge_analysis.metrics import slo
-from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, NEAR, PASS, Criterion, Goodput, ObjectiveResult
+from tailgauge_analysis.metrics.slo import (
+    FAIL,
+    INCONCLUSIVE,
+    NEAR,
+    PASS,
+    Criterion,
+    Goodput,
+    Health,
+    ObjectiveResult,
+)
 from tailgauge_analysis.metrics.stability import Rate, Throughput, Work
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import Frames, ended_as
+from tailgauge_analysis.run import Run as RecordedRun
 from tailgauge_analysis.sections.cache import shares
 from tailgauge_analysis.sections.cache.calls import calls, settings
 from tailgauge_analysis.sections.cache.cost import each, no_price, tariff, with_usage
@@ -222,8 +232,9 @@ DECIDED = (
 GOOD = "A good request is complete and meets every objective on a latency that is about it."
 
 
-def section(decided: Sequence[ObjectiveResult], goodput: Goodput | None) -> Section | None:
+def section(judged: Judged) -> Section | None:
     """What the outcomes before the sections rest on; None without an objective."""
+    decided, goodput = judged.slo, judged.goodput
     if not decided:
         return None
     rows = tuple((one.label, one.title, count(one.n), count(one.n_eff)) for one in decided)
@@ -309,3 +320,36 @@ def _firing(alerts: Sequence[UseCase]) -> str:
         return f"{len(firing)} of {len(alerts)} alerts fire: {listed(firing)}."
     conclusive = sum(one.outcome == PASS for one in alerts)
     return f"No alert fires ({conclusive} of {len(alerts)} conclusive)." if alerts else ""
+
+
+# --- of a recorded run --------------------------------------------------------------------------------------------
+
+KEY = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """The objectives of a run, goodput and the health of the target."""
+
+    slo: list[ObjectiveResult]
+    """objectives, in the scenario's order"""
+    goodput: Goodput | None
+    """null without objectives on latencies"""
+    health: Health | None
+    """offered requests with a complete answer; null if none was offered"""
+
+
+def compute(run: RecordedRun) -> Judged:
+    """Decide the objectives of a run."""
+    scenario, warmup = run.record["scenario"], run.evidence.warmup
+    return Judged(
+        slo=objectives(judged_part(run)),
+        goodput=slo.goodput_of(scenario, run.of_target, warmup and warmup.of_target),
+        health=slo.health(scenario, run.steady),
+    )
+
+
+def judged_part(run: RecordedRun) -> Run:
+    """Return what the figures of objectives are computed from."""
+    criteria = slo.criteria(run.record["scenario"])
+    return Run(run.frames, run.of_target, run.evidence.throughput, criteria)

@@ -17,7 +17,7 @@ VALUE = "value"
 NONE = "none"
 FAILED = "failed"  # among requests without an answer
 NOT_OBSERVABLE = "not observable"  # nobody waited that long
-FOR_FIGURES = {"is_published": False}  # metadata of a field that only figures need: report.json leaves it out
+UNPUBLISHED = {"exclude": True}  # metadata of a field that report.json and its schema leave out
 
 
 def quantile(q: Quantile) -> Json:
@@ -63,7 +63,7 @@ def plain_values(tree: Any) -> Any:
     if isinstance(tree, Quantile):
         return quantile(tree)
     if is_dataclass(tree) and not isinstance(tree, type):
-        shown = (field.name for field in fields(tree) if field.metadata.get("is_published", True))
+        shown = (field.name for field in fields(tree) if not field.metadata.get("exclude"))
         tree = {name: getattr(tree, name) for name in shown}
     if isinstance(tree, Finding):
         tree = {name: value for name, value in vars(tree).items() if name not in tree.only_for_figures}

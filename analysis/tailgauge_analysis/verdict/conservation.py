@@ -42,7 +42,7 @@ from tailgauge_analysis.reading.run_record import ENDED, PLANNED
 from tailgauge_analysis.stats.quantiles import Floats, Ints
 from tailgauge_analysis.text.formatting import clock, count, listed, plain, plural
 from tailgauge_analysis.text.json_values import Json, one_of, table, whole
-from tailgauge_analysis.text.quantile import FOR_FIGURES
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 
 IN_FLIGHT_SLACK_NS = 100_000_000
 
@@ -83,7 +83,7 @@ class Conservation:
     """contradictions between counts and rows"""
     missing: tuple[Missing, ...]
     """when leased requests without a row were due, as far as known"""
-    workers: SkipJsonSchema[tuple[Loss, ...]] = field(default=(), metadata=FOR_FIGURES)
+    workers: SkipJsonSchema[tuple[Loss, ...]] = field(default=(), metadata=UNPUBLISHED)
     """each worker's share"""
 
     @property

@@ -30,7 +30,7 @@ from tailgauge_analysis.stats.quantiles import Floats, Ints
 from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json, table, whole
 from tailgauge_analysis.text.json_values import text as text_of
-from tailgauge_analysis.text.quantile import FOR_FIGURES
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 
 UNIT = "input-token equivalents"
 MILLION = 1_000_000
@@ -87,8 +87,8 @@ class Cost:
     """calls at the price of the model that was asked for, because the one that answered has none"""
     at_list_price: tuple[str, ...]
     """service tiers and speeds of these calls that the price file does not have"""
-    saved_each: Floats = field(metadata=FOR_FIGURES)  # of each call, as its input would cost without a cache
-    without_each: Floats = field(metadata=FOR_FIGURES)
+    saved_each: Floats = field(metadata=UNPUBLISHED)  # of each call, as its input would cost without a cache
+    without_each: Floats = field(metadata=UNPUBLISHED)
 
 
 def tariff(run: Json) -> Tariff:

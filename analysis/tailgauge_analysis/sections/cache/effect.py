@@ -12,17 +12,17 @@ read, or in those that they did not, nothing is estimated.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.sections.latency_under_load.slopes import Estimate, Slope, estimable, evenly
+from tailgauge_analysis.sections.slopes import Estimate, Slope, estimable, evenly
 from tailgauge_analysis.stats.bootstrap import SEED, blocks, draw
 from tailgauge_analysis.stats.quantile_regression import errors, fit, independent
 from tailgauge_analysis.stats.quantiles import BEYOND, ENDS, UNRELIABLE, Floats, Ints, Mask
-from tailgauge_analysis.text.quantile import Finding
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 
 EACH = 10  # calls that read much, and that read little, from which an effect is estimated
 IN_STRATUM = 5
@@ -43,34 +43,52 @@ class EqualLengthEffect:
     high: float
 
 
-class CacheEffect(Finding):
-    """What reading from the cache does to TTFT, by `n` of the answers among these calls. `why`: the reason without slopes,
-    which are in ms per 1,000 tokens, per call in flight, per new connection. TTFTs since sent, for the figure.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheEffect:
+    """What reading from the cache does to TTFT since sent, by `n` of the answers among these calls.
+
+    Slopes are in ms per 1,000 tokens, per call in flight, per new connection.
     """
 
-    only_for_figures = frozenset({"hit_ms", "miss_ms"})
+    hits: int
+    misses: int
+    n: int
+    slopes: tuple[Slope, ...]
+    strata: EqualLengthEffect | None
+    why: str
+    """the reason without slopes"""
+    hit_ms: Floats = field(metadata=UNPUBLISHED)
+    miss_ms: Floats = field(metadata=UNPUBLISHED)
 
-    def __init__(self, calls: pd.DataFrame) -> None:
-        of = calls[
-            (calls["stage"] == schema.STEADY)
-            & calls["ended"].isin(schema.COMPLETE)
-            & calls["began_ns"].notna()
-        ]
-        of = of[of["reader_paused_ns"].isna()]
-        y, hit = of["began_ns"].to_numpy(np.float64) / 1e6, of["hit"].to_numpy(np.bool_)
-        self.hits, self.misses = int(hit.sum()), int((~hit).sum())
-        self.hit_ms, self.miss_ms = np.sort(y[hit]), np.sort(y[~hit])
-        ps = estimable(y)
-        of = evenly(of)
-        self.n = len(of)
-        size, parts = float(of["total"].mean()), (of["read"], of["total"] - of["read"])
-        least = min(_smaller(one.to_numpy(np.float64), size) for one in parts) if len(of) else 0
-        enough = least >= EACH
-        self.slopes: tuple[Slope, ...] = ()
-        if enough:
-            self.slopes = tuple(slope for p in ps for slope in _slopes(of, p, least))
-        self.strata = _strata(of)
-        self.why = "" if enough else f"needs {EACH} answers that read many tokens and {EACH} that read few"
+
+def cache_effect(calls: pd.DataFrame) -> CacheEffect:
+    """Estimate it from the calls of one traffic table."""
+    is_answer = (calls["stage"] == schema.STEADY) & calls["ended"].isin(schema.COMPLETE)
+    answers = calls[is_answer & calls["began_ns"].notna() & calls["reader_paused_ns"].isna()]
+    ttft_ms = answers["began_ns"].to_numpy(np.float64) / 1e6
+    hit = answers["hit"].to_numpy(np.bool_)
+    ps = estimable(ttft_ms)
+    sample = evenly(answers)
+    least = 0
+    if len(sample):
+        size = float(sample["total"].mean())
+        parts = (sample["read"], sample["total"] - sample["read"])
+        least = min(_smaller(part.to_numpy(np.float64), size) for part in parts)
+    is_enough = least >= EACH
+    slopes: list[Slope] = []
+    if is_enough:
+        for p in ps:
+            slopes += _slopes(sample, p, least)
+    return CacheEffect(
+        hits=int(hit.sum()),
+        misses=int((~hit).sum()),
+        n=len(sample),
+        slopes=tuple(slopes),
+        strata=_strata(sample),
+        why="" if is_enough else f"needs {EACH} answers that read many tokens and {EACH} that read few",
+        hit_ms=np.sort(ttft_ms[hit]),
+        miss_ms=np.sort(ttft_ms[~hit]),
+    )
 
 
 SAVED, UNCACHED_TOKENS, CACHED_TOKENS = "saved_ms_per_1k", "uncached_ms_per_1k", "cached_ms_per_1k"

@@ -23,7 +23,6 @@ import pandas as pd
 from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.text.quantile import Finding
 
 FEW = 20
 REPS = 500
@@ -115,23 +114,19 @@ def _floats(values: pd.Series) -> Floats:
     return values.to_numpy(np.float64)
 
 
-class Expiry(Finding):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expiry:
     """Shares of the calls whose text came back; `life_s` None where lives differ."""
 
-    def __init__(self, calls: pd.DataFrame, back: pd.DataFrame, *, sliding: bool) -> None:
-        life = back["life_ns"].to_numpy(np.float64)
-        expected = per_text(calls, back) * life
-        fresh = (back["gap_ns"] < back["life_ns"]).to_numpy(np.bool_)
-        lives = np.unique(life)
-        self.calls = len(back)
-        self.texts = int(back["entry"].nunique())
-        self.life_s = float(lives[0]) / 1e9 if len(lives) == 1 else None
-        self.sliding = sliding
-        self.observed = request_hit(back)
-        self.by_gaps = float(fresh.mean())
-        self.by_rate_sliding = float(np.mean(sliding_hit(expected)))
-        self.by_rate_fixed = float(np.mean(fixed_hit(expected)))
-        self.excess_misses = int((fresh & ~back["hit"].to_numpy(np.bool_)).sum())
+    calls: int
+    texts: int
+    life_s: float | None
+    sliding: bool
+    observed: Share
+    by_gaps: float
+    by_rate_sliding: float
+    by_rate_fixed: float
+    excess_misses: int
 
 
 def expiry(calls: pd.DataFrame, *, sliding: bool) -> Expiry | None:
@@ -139,7 +134,21 @@ def expiry(calls: pd.DataFrame, *, sliding: bool) -> Expiry | None:
     back = calls[calls["gap_ns"].notna() & calls["life_ns"].notna() & calls["counted"]]
     if not len(back) or not (calls["read"] + calls["created"]).any():
         return None
-    return Expiry(calls, back, sliding=sliding)
+    life = back["life_ns"].to_numpy(np.float64)
+    lives = np.unique(life)
+    expected = per_text(calls, back) * life
+    fresh = (back["gap_ns"] < back["life_ns"]).to_numpy(np.bool_)
+    return Expiry(
+        calls=len(back),
+        texts=int(back["entry"].nunique()),
+        life_s=float(lives[0]) / 1e9 if len(lives) == 1 else None,
+        sliding=sliding,
+        observed=request_hit(back),
+        by_gaps=float(fresh.mean()),
+        by_rate_sliding=float(np.mean(sliding_hit(expected))),
+        by_rate_fixed=float(np.mean(fixed_hit(expected))),
+        excess_misses=int((fresh & ~back["hit"].to_numpy(np.bool_)).sum()),
+    )
 
 
 def why_not(calls: pd.DataFrame) -> str:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.metrics import BY_NAME
-from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.fan_out.legs import ALL, SEQUENTIAL, Legs, legs
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.proportions import Proportion, Ratio, proportion, quantile_ratio
@@ -23,9 +23,9 @@ from tailgauge_analysis.text import cells
 from tailgauge_analysis.text.cells import share_cell, with_interval
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import Json, table, tables
-from tailgauge_analysis.text.quantile import Finding
 from tailgauge_analysis.text.section import Section
 
+KEY = "fan_out"
 PS = (0.5, 0.95, 0.99)
 MOST_POSITIONS = 50
 SHARED = (
@@ -70,54 +70,99 @@ class SequentialControl:
     ratios: tuple[Ratio, ...]
 
 
-def fan_outs(scenario: Json, of_target: Steady) -> list[FanOut]:
-    """Every traffic table with fan-outs; none without."""
-    found, joined = legs(scenario, of_target), {}
-    for one in found:
-        part = of_target.of_traffic(one.traffic)
-        joined[one.traffic] = latency.row(BY_NAME["join_sched"], part, latency.OFFERED, PS)
-    traffic = tables(scenario, "traffic")
-    return [FanOut(one, joined[one.traffic], _serial(one, found, traffic, joined)) for one in found]
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialFailures:
+    """Legs without an answer, and the outcomes of their requests."""
+
+    legs: int
+    failed: int
+    closed: int
+    never_sent: int
+    failed_share: Proportion
+    """with effective n: the legs of one request fail together"""
+    requests_with_failed: int
+    ok_with_failed: int
+    retries: int
+    copies: int
 
 
-class FanOut(Finding):
-    """One traffic table."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FanOut:
+    """One traffic table. Quantiles in ms, empty without several legs or a complete request."""
 
-    def __init__(self, one: Legs, joined: latency.Row, serial: SequentialControl | None) -> None:
-        times = one.times_ms[one.complete]
-        several = len(one.kinds) > 1 and len(times) > 0
-        ordered = np.sort(times, axis=1) if several else np.empty((0, 2))
-        began = one.began_ms[~np.isnan(one.began_ms).all(axis=1)]
-        self.traffic = plain(one.traffic, 80)
-        self.join = one.join
-        self.order = SEQUENTIAL if one.is_sequential else "parallel"
-        self.bounded = one.is_bounded
-        self.legs = len(one.kinds)
-        self.requests = len(one.requests)
-        self.complete = len(times)
-        self.joined = joined.quantiles
-        self.without_answer = joined.without_answer
-        self.slowest = _quantiles(ordered[:, -1])
-        self.one_less = _quantiles(ordered[:, -2])
-        self.single: tuple[Quantile, ...] = ()
-        self.cost: tuple[Ratio, ...] = ()
-        # Where late legs are closed at the join, the time of one leg is not known.
-        if several and one.join == ALL:
-            self.single = _quantiles(times.ravel())
-            pairs = zip(self.slowest, self.single, strict=True)
-            self.cost = tuple(quantile_ratio(slowest, single) for slowest, single in pairs)
-        self.critical = _critical(one)
-        self.spread = _quantiles(ordered[:, -1] - ordered[:, 0])
-        self.sums = _quantiles(times.sum(axis=1)) if several else ()
-        self.gain = _gain(times) if several else None
-        self.last_began = _quantiles(np.nanmax(began, axis=1)) if len(began) else ()
-        self.partial = PartialFailures(one)
-        self.serial = serial
+    traffic: str
+    join: str
+    order: str
+    bounded: bool
+    legs: int
+    requests: int
+    complete: int
+    joined: tuple[Quantile, ...]
+    without_answer: int
+    slowest: tuple[Quantile, ...]
+    one_less: tuple[Quantile, ...]
+    single: tuple[Quantile, ...]
+    """empty where late legs are closed at the join: there the time of one leg is not known"""
+    cost: tuple[Ratio, ...]
+    critical: LastLegs | None
+    spread: tuple[Quantile, ...]
+    sums: tuple[Quantile, ...]
+    gain: SpeedUp | None
+    last_began: tuple[Quantile, ...]
+    partial: PartialFailures
+    serial: SequentialControl | None
 
     @property
     def is_sequential(self) -> bool:
         """One leg after the other."""
         return self.order == SEQUENTIAL
+
+
+def compute(run: Run) -> list[FanOut]:
+    """Return every traffic table with fan-outs."""
+    scenario, of_target = run.record["scenario"], run.of_target
+    found = legs(scenario, of_target)
+    joined: dict[str, latency.Row] = {}
+    for one in found:
+        part = of_target.of_traffic(one.traffic)
+        joined[one.traffic] = latency.row(BY_NAME["join_sched"], part, latency.OFFERED, PS)
+    traffic = tables(scenario, "traffic")
+    return [_fan_out(one, joined[one.traffic], _serial(one, found, traffic, joined)) for one in found]
+
+
+def _fan_out(one: Legs, joined: latency.Row, serial: SequentialControl | None) -> FanOut:
+    times = one.times_ms[one.complete]
+    several = len(one.kinds) > 1 and len(times) > 0
+    ordered = np.sort(times, axis=1) if several else np.empty((0, 2))
+    began = one.began_ms[~np.isnan(one.began_ms).all(axis=1)]
+    slowest = _quantiles(ordered[:, -1])
+    single: tuple[Quantile, ...] = ()
+    cost: tuple[Ratio, ...] = ()
+    if several and one.join == ALL:
+        single = _quantiles(times.ravel())
+        cost = tuple(quantile_ratio(slow, leg) for slow, leg in zip(slowest, single, strict=True))
+    return FanOut(
+        traffic=plain(one.traffic, 80),
+        join=one.join,
+        order=SEQUENTIAL if one.is_sequential else "parallel",
+        bounded=one.is_bounded,
+        legs=len(one.kinds),
+        requests=len(one.requests),
+        complete=len(times),
+        joined=joined.quantiles,
+        without_answer=joined.without_answer,
+        slowest=slowest,
+        one_less=_quantiles(ordered[:, -2]),
+        single=single,
+        cost=cost,
+        critical=_critical(one),
+        spread=_quantiles(ordered[:, -1] - ordered[:, 0]),
+        sums=_quantiles(times.sum(axis=1)) if several else (),
+        gain=_gain(times) if several else None,
+        last_began=_quantiles(np.nanmax(began, axis=1)) if len(began) else (),
+        partial=_partial(one),
+        serial=serial,
+    )
 
 
 def _quantiles(values: Floats) -> tuple[Quantile, ...]:
@@ -146,21 +191,20 @@ def _gain(times: Floats) -> SpeedUp | None:
     return SpeedUp(float(whole.sum() / longest.sum()), *ratio(whole, longest, reps=500))
 
 
-class PartialFailures(Finding):
-    """Legs without an answer, and the outcomes of their requests."""
-
-    def __init__(self, one: Legs) -> None:
-        failed, known = one.failed.any(axis=1), ~np.isnan(one.times_ms) | one.failed
-        self.legs = one.times_ms.size
-        self.failed = int(one.failed.sum())
-        self.closed = int(one.closed.sum())
-        self.never_sent = int((~known & ~one.closed).sum())
-        # Legs of one request fail together: effective n.
-        self.failed_share = proportion(one.failed[known], known.sum(axis=1))
-        self.requests_with_failed = int(failed.sum())
-        self.ok_with_failed = int((failed & one.ok).sum())
-        self.retries = one.retries
-        self.copies = one.copies
+def _partial(one: Legs) -> PartialFailures:
+    failed = one.failed.any(axis=1)
+    known = ~np.isnan(one.times_ms) | one.failed
+    return PartialFailures(
+        legs=one.times_ms.size,
+        failed=int(one.failed.sum()),
+        closed=int(one.closed.sum()),
+        never_sent=int((~known & ~one.closed).sum()),
+        failed_share=proportion(one.failed[known], known.sum(axis=1)),
+        requests_with_failed=int(failed.sum()),
+        ok_with_failed=int((failed & one.ok).sum()),
+        retries=one.retries,
+        copies=one.copies,
+    )
 
 
 def _serial(

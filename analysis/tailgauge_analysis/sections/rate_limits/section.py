@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.reading.rate_limit_headers import KINDS, MINUTE_S, REMAINING, column
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.rate_limits import refusals, retries
 from tailgauge_analysis.sections.rate_limits.buckets import (
     Bucket,
@@ -29,10 +29,10 @@ from tailgauge_analysis.sections.rate_limits.refusals import Acceleration, refus
 from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth
 from tailgauge_analysis.text.cells import share_cell, with_interval
 from tailgauge_analysis.text.formatting import plain, plural, share, share_range
-from tailgauge_analysis.text.quantile import FOR_FIGURES, Finding
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Section, Table, Value
-from tailgauge_analysis.verdict.timestamps import clocks
 
+KEY = "rate_limits"
 COMPUTED = (
     "Shares and retries: steady stage. Buckets: whole run with preflight, full at the start.",
     "Growth: how often the same traffic can be repeated before the bucket refuses a call. It depends on the busiest moment of the run.",
@@ -44,46 +44,63 @@ MUCH = 1.5  # attempts per call, above which the answer mentions them
 class Binding:
     """The limit that is met first; None with the reason."""
 
-    bucket: Bucket | None = field(metadata=FOR_FIGURES)
+    bucket: Bucket | None = field(metadata=UNPUBLISHED)
     kind: str | None
     how: str | None
     why: str | None
 
 
-class RateLimits(Finding):
-    """The findings; `run_attempts` and `run_refused` are of the whole run, `growth` of the limit that binds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateLimits:
+    """429s of a run, and the limits behind them; `run_attempts` and `run_refused` are of the whole run."""
 
-    def __init__(self, frames: Frames, attempts: pd.DataFrame, run: pd.DataFrame) -> None:
-        by_kind = refusals.kinds(attempts)
-        steady = run[run["stage"] == schema.STEADY]
-        over_time = refusals.bins(run, by_kind)
-        found = find_buckets(attempts, by_kind, over_time, clocks(frames).between_ns / 1e9)
-        first = run.loc[refused(run), "sent_at_ns"].min()
-        bound = binding(found, by_kind.loc[by_kind.index.isin(run.index), "kind"])
-        self.shares = refusals.Shares(frames.requests.drop_duplicates("request_id"), attempts, by_kind)
-        self.run_attempts = int(over_time.attempts.sum()) if over_time else 0
-        self.run_refused = int(over_time.refused.sum()) if over_time else 0
-        self.bins = over_time
-        self.first_at_s = None if np.isnan(first) else float(first) / 1e9
-        self.buckets = found
-        self.further_windows = further_windows(attempts)
-        self.binding = bound
-        self.growth = _growth_of(bound)
-        self.acceleration = refusals.acceleration(run, by_kind)
-        self.retry_after = retries.RetryAfter(steady)
-        self.amplification = retries.amplification(steady, frames.run["scenario"])
-        self.synchrony = retries.synchrony(steady)
+    shares: refusals.Shares
+    run_attempts: int
+    run_refused: int
+    bins: refusals.Bins | None
+    first_at_s: float | None
+    """when the first 429 came"""
+    buckets: tuple[Bucket, ...]
+    further_windows: tuple[FurtherWindow, ...]
+    binding: Binding
+    growth: Growth
+    """of the limit that binds"""
+    acceleration: Acceleration
+    retry_after: retries.RetryAfter
+    amplification: tuple[retries.Amplification, ...]
+    synchrony: retries.Synchrony
 
 
-def rate_limits(frames: Frames) -> RateLimits | None:
-    """The section of a run; None if the run has nothing to do with limits."""
-    attempts = in_order(frames)
-    run = attempts[attempts["stage"] != schema.PREFLIGHT]
-    headed = any(column(kind, REMAINING) in attempts.columns for kind in KINDS)
-    retried = (run["cause"] == schema.RETRY).any()
-    if not (refused(run).any() or headed or retried) or not len(run):
+def compute(run: Run) -> RateLimits | None:
+    """Return what a run shows of limits; None without 429s, limit headers and retries."""
+    attempts = in_order(run.frames)
+    sent = attempts[attempts["stage"] != schema.PREFLIGHT]
+    has_headers = any(column(kind, REMAINING) in attempts.columns for kind in KINDS)
+    has_retried = (sent["cause"] == schema.RETRY).any()
+    if not (refused(sent).any() or has_headers or has_retried) or not len(sent):
         return None
-    return RateLimits(frames, attempts, run)
+    by_kind = refusals.kinds(attempts)
+    steady = sent[sent["stage"] == schema.STEADY]
+    over_time = refusals.bins(sent, by_kind)
+    buckets = find_buckets(attempts, by_kind, over_time, run.clocks.between_ns / 1e9)
+    first = sent.loc[refused(sent), "sent_at_ns"].min()
+    bound = binding(buckets, by_kind.loc[by_kind.index.isin(sent.index), "kind"])
+    requests = run.frames.requests.drop_duplicates("request_id")
+    return RateLimits(
+        shares=refusals.Shares(requests, attempts, by_kind),
+        run_attempts=int(over_time.attempts.sum()) if over_time else 0,
+        run_refused=int(over_time.refused.sum()) if over_time else 0,
+        bins=over_time,
+        first_at_s=None if np.isnan(first) else float(first) / 1e9,
+        buckets=buckets,
+        further_windows=further_windows(attempts),
+        binding=bound,
+        growth=_growth_of(bound),
+        acceleration=refusals.acceleration(sent, by_kind),
+        retry_after=retries.RetryAfter(steady),
+        amplification=retries.amplification(steady, run.record["scenario"]),
+        synchrony=retries.synchrony(steady),
+    )
 
 
 def binding(found: tuple[Bucket, ...], by_kind: pd.Series[str]) -> Binding:

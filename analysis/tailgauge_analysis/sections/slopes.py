@@ -28,10 +28,9 @@ mapped to one, as precisely as they are known (verdict/timestamps.py has how man
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -44,7 +43,9 @@ from tailgauge_analysis.stats.binomial import student, student_beyond
 from tailgauge_analysis.stats.quantile_regression import errors, fit, independent
 from tailgauge_analysis.stats.quantiles import BEYOND, UNRELIABLE, Floats, Ints, quantiles
 from tailgauge_analysis.stats.sign_flips import holm
-from tailgauge_analysis.text.quantile import FOR_FIGURES
+from tailgauge_analysis.text.formatting import ms
+from tailgauge_analysis.text.quantile import UNPUBLISHED
+from tailgauge_analysis.text.section import Value
 
 PS = (0.5, 0.95)
 MANY = 2000  # effective samples of the p95, below which only the p50 is estimated
@@ -65,6 +66,7 @@ UNITS = {  # title, name, scale
     CONTEXT: ("ms per output token and 1,000 tokens of context", "context", "tokens"),
     NEIGHBOURS: ("ms per output token and concurrent answer", "concurrent answers", "calls"),
 }
+NO_EFFECT = "no effect seen"
 TITLES = {"ttft_sent": "TTFT since sent", "tpot": "TPOT"}
 
 
@@ -105,25 +107,21 @@ class Slope:
         return self.low > 0 or self.high < 0
 
 
-class HasSlopes(Protocol):
-    """A regression with slopes of the family."""
-
-    slopes: tuple[Slope, ...]
-
-
-def keep_significant(regressions: Iterable[HasSlopes]) -> None:
-    """Take the value from every slope that does not survive among all of them."""
-    regressions = list(regressions)
-    adjusted = iter(holm([slope.p_value for one in regressions for slope in one.slopes]))
-    for one in regressions:
-        slopes = []
-        for slope in one.slopes:
+def significant(regressions: Sequence[Sequence[Slope]]) -> list[tuple[Slope, ...]]:
+    """Return the slopes of each regression, without a value where one does not survive among all of them."""
+    p_values = [slope.p_value for slopes in regressions for slope in slopes]
+    adjusted = iter(holm(p_values))
+    family = []
+    for slopes in regressions:
+        judged = []
+        for slope in slopes:
             survives = next(adjusted) <= ALPHA
-            slopes.append(slope if survives else replace(slope, value=None))
-        one.slopes = tuple(slopes)
+            judged.append(slope if survives else replace(slope, value=None))
+        family.append(tuple(judged))
+    return family
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Regression:
     """One regression. `left_out`: columns without variation; `confounded`: with the length, or below 0; `together`: pairs of
     columns that cannot be separated. `why`: the reason without slopes. Points for the figure: x, y in ms.
@@ -137,8 +135,8 @@ class Regression:
     together: tuple[tuple[str, str], ...]
     why: str
     against: str
-    x: Floats = field(metadata=FOR_FIGURES)
-    y: Floats = field(metadata=FOR_FIGURES)
+    x: Floats = field(metadata=UNPUBLISHED)
+    y: Floats = field(metadata=UNPUBLISHED)
 
 
 def fitted(run: pd.DataFrame, stage: Steady, unsure_calls: float = 0.0) -> list[Regression]:
@@ -297,6 +295,13 @@ def _smaller(values: Floats) -> int:
     """How many lie on the less crowded side of the mean."""
     above = int((values > values.mean()).sum())
     return min(above, len(values) - above)
+
+
+def slope_cell(slope: Slope) -> Value:
+    """Return its value, with the interval."""
+    low, high = (ms(round(end, 6) + 0.0) for end in (slope.low, slope.high))  # no -0
+    value = NO_EFFECT if slope.value is None else ms(slope.value)
+    return Value(value, f"{low} – {high}", slope.mark)
 
 
 # --- how many calls were concurrent with one ----------------------------------------------------------------------
