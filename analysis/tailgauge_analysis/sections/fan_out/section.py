@@ -88,7 +88,10 @@ class PartialFailures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FanOut:
-    """One traffic table. Quantiles in ms, empty without several legs or a complete request."""
+    """Joins and legs of one traffic table; see reports.md.
+
+    Quantiles are in ms, empty without several legs or a complete request.
+    """
 
     traffic: str
     join: str

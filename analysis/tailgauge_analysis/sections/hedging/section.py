@@ -23,6 +23,7 @@ from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.cache.cost import Tariff, spent, tariff, with_usage
 from tailgauge_analysis.sections.hedging import waste
 from tailgauge_analysis.sections.hedging.copies import KEYS, OF_COPY, Copies, copies
+from tailgauge_analysis.sections.hedging.waste import Waste
 from tailgauge_analysis.stats import proportions
 from tailgauge_analysis.stats.bootstrap import Timed, quantile_ratio_interval
 from tailgauge_analysis.stats.proportions import Proportion, Ratio, proportion
@@ -95,7 +96,7 @@ class ControlComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """One traffic table. What is of hedging is None for a control."""
+    """Gain and cost of the hedges of one traffic table, controls first; see reports.md. What is of hedging is null for a control."""
 
     traffic: str
     policy: str
@@ -114,7 +115,7 @@ class Variant:
     """prompt tokens of the hedges over those of all other attempts that were served"""
     delay: tuple[Quantile, ...]
     margin: Margin | None
-    waste: waste.Waste | None
+    waste: Waste | None
     cost: Cost | None
     versus: ControlComparison | None
     waits: dict[str, Waits] = field(metadata=UNPUBLISHED)

@@ -21,10 +21,9 @@ from tailgauge.limits import WAITS
 from tailgauge.rows import schema
 from tailgauge_analysis.sections.rate_limits.refusals import refused
 from tailgauge_analysis.stats import bootstrap
-from tailgauge_analysis.stats.proportions import proportion
-from tailgauge_analysis.stats.quantiles import Floats, Mask, rank
+from tailgauge_analysis.stats.proportions import Proportion, proportion
+from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask, rank
 from tailgauge_analysis.text.json_values import Json, table, tables
-from tailgauge_analysis.text.quantile import Finding
 
 EDGES_S = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # of the histogram of early margins
 FEWEST = 10  # retries, for an estimate of synchrony
@@ -34,24 +33,44 @@ FAILED = (
 )  # fmt: skip
 
 
-class RetryAfter(Finding):
-    """The retry-after headers of 429s, and whether they were respected, over attempts in order of sending."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryAfter:
+    """The retry-after headers of 429s, and whether they were respected."""
 
-    def __init__(self, attempts: pd.DataFrame) -> None:
-        is_429 = refused(attempts)
-        is_named = has_retry_after(attempts)
-        by_reset = attempts["retry_after_s"].notna().to_numpy() & ~is_named
-        named_s = attempts.loc[is_429 & is_named, "retry_after_s"]
-        # Of the 429s.
-        self.with_header = proportion(is_named[is_429])
-        self.with_reset = proportion(by_reset[is_429])
-        self.asked_p50_s, self.asked_max_s = _middle_and_last(np.sort(named_s.dropna().to_numpy(np.float64)))
-        early = early_s(attempts)
-        # Of the attempts after a 429 of the same call that named a time.
-        self.violations = proportion(early > 0)
-        wrong = np.sort(early[early > 0])
-        self.early_p50_s, self.early_max_s = _middle_and_last(wrong)
-        self.early_counts = np.histogram(wrong, [*EDGES_S, np.inf])[0]  # the last open
+    with_header: Proportion
+    """of the 429s"""
+    with_reset: Proportion
+    """of the 429s: no such header, but when a limit is reset"""
+    asked_p50_s: float | None
+    asked_max_s: float | None
+    violations: Proportion
+    """of the attempts after a 429 of the same call that named a time"""
+    early_p50_s: float | None
+    early_max_s: float | None
+    early_counts: Ints
+    """by EDGES_S, the last open"""
+
+
+def retry_after(attempts: pd.DataFrame) -> RetryAfter:
+    """Compare attempts in order of sending with the headers of those before."""
+    is_429 = refused(attempts)
+    is_named = has_retry_after(attempts)
+    by_reset = attempts["retry_after_s"].notna().to_numpy() & ~is_named
+    named_s = np.sort(attempts.loc[is_429 & is_named, "retry_after_s"].dropna().to_numpy(np.float64))
+    early = early_s(attempts)
+    wrong = np.sort(early[early > 0])
+    asked_p50_s, asked_max_s = _middle_and_last(named_s)
+    early_p50_s, early_max_s = _middle_and_last(wrong)
+    return RetryAfter(
+        with_header=proportion(is_named[is_429]),
+        with_reset=proportion(by_reset[is_429]),
+        asked_p50_s=asked_p50_s,
+        asked_max_s=asked_max_s,
+        violations=proportion(early > 0),
+        early_p50_s=early_p50_s,
+        early_max_s=early_max_s,
+        early_counts=np.histogram(wrong, [*EDGES_S, np.inf])[0],
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,10 +52,13 @@ class Binding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimits:
-    """429s of a run, and the limits behind them; `run_attempts` and `run_refused` are of the whole run."""
+    """429s by limit and over time, buckets, binding limit, growth, retry-after, retries; null without 429s, limit headers and
+    retries. See reports.md.
+    """
 
     shares: refusals.Shares
     run_attempts: int
+    """of the whole run, as run_refused"""
     run_refused: int
     bins: refusals.Bins | None
     first_at_s: float | None
@@ -87,7 +90,7 @@ def compute(run: Run) -> RateLimits | None:
     bound = binding(buckets, by_kind.loc[by_kind.index.isin(sent.index), "kind"])
     requests = run.frames.requests.drop_duplicates("request_id")
     return RateLimits(
-        shares=refusals.Shares(requests, attempts, by_kind),
+        shares=refusals.shares(requests, attempts, by_kind),
         run_attempts=int(over_time.attempts.sum()) if over_time else 0,
         run_refused=int(over_time.refused.sum()) if over_time else 0,
         bins=over_time,
@@ -97,7 +100,7 @@ def compute(run: Run) -> RateLimits | None:
         binding=bound,
         growth=_growth_of(bound),
         acceleration=refusals.acceleration(sent, by_kind),
-        retry_after=retries.RetryAfter(steady),
+        retry_after=retries.retry_after(steady),
         amplification=retries.amplification(steady, run.record["scenario"]),
         synchrony=retries.synchrony(steady),
     )

@@ -18,7 +18,7 @@ from tailgauge_analysis.sections.cache.effect import (
     IN_FLIGHT,
     SAVED,
     UNCACHED_TOKENS,
-    CacheEffect,
+    cache_effect,
 )
 from tailgauge_analysis.sections.cache.misses import Miss, causes, misses
 from tailgauge_analysis.sections.cache.section import _cost as facts_of_cost
@@ -365,7 +365,7 @@ class TestWorth:
         })  # fmt: skip
 
     def test_what_a_cached_token_saves_is_recovered(self):
-        found = CacheEffect(self.sample(4000, 6))
+        found = cache_effect(self.sample(4000, 6))
         for p in (0.5, 0.95):
             effects = {one.name: one for one in found.slopes if one.p == p}
 
@@ -378,7 +378,7 @@ class TestWorth:
     def test_medians_of_hits_and_misses_alone_would_mislead_and_strata_do_not(self):
         calls = self.sample(2000, 7)
         raw = calls.groupby("hit")["began_ns"].median() / 1e6
-        found = CacheEffect(calls).strata
+        found = cache_effect(calls).strata
 
         mean_read = 0.036 * 0.8 * calls["total"].mean()
         assert found.strata == 10
@@ -386,7 +386,7 @@ class TestWorth:
         assert abs(raw[False] - raw[True] - mean_read) > 2 * abs(found.value - mean_read)
 
     def test_prompts_of_one_length_tell_what_is_saved_and_not_what_a_token_costs(self):
-        found = CacheEffect(self.sample(1000, 9, total=4000.0)).slopes
+        found = cache_effect(self.sample(1000, 9, total=4000.0)).slopes
         effects = {one.name: one for one in found if one.p == 0.5}
 
         assert effects[SAVED].value == pytest.approx(36, rel=0.1)
@@ -394,11 +394,11 @@ class TestWorth:
 
     def test_where_all_calls_read_alike_nothing_is_estimated(self):
         calls = self.sample(500, 11)
-        found = CacheEffect(calls[calls["hit"]].assign(read=3200.0, total=4000.0))
+        found = cache_effect(calls[calls["hit"]].assign(read=3200.0, total=4000.0))
 
         assert (found.slopes, found.strata, found.misses) == ((), None, 0)
         assert "needs 10 answers" in found.why
-        assert CacheEffect(calls.iloc[:0]).why
+        assert cache_effect(calls.iloc[:0]).why
 
 
 def test_why_there_is_no_expiry():

@@ -4,18 +4,16 @@ import numpy as np
 import pytest
 from run_folders.dry_runs import dry_run_folder
 
-from tailgauge_analysis.metrics.steady import steady
-from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.report import make
-from tailgauge_analysis.sections.fan_out.section import fan_outs, section
+from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections.fan_out.section import compute, section
 
 SEARCH = {"pattern": "fan_out", "prompt_tokens": 10, "output_tokens": 5}
 SIMULATED = {"ttft_ms": 150, "ttft_sigma": 0.6, "chunk_gap_ms": 8}
 
 
 def found(folder):
-    frames = load([folder])
-    return {one.traffic: one for one in fan_outs(frames.run["scenario"], steady(frames).of_target)}
+    return {one.traffic: one for one in compute(Run([folder]))}
 
 
 def values(quantiles):

@@ -7,18 +7,16 @@ import pytest
 from dry_run.in_memory import OPEN_BUDGET
 from run_folders.dry_runs import dry_run_folder
 
-from tailgauge_analysis.metrics.steady import steady
-from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.report import make
-from tailgauge_analysis.sections.hedging.section import variants
+from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections.hedging.section import compute
 
 COPY = {"attempt": 1, "cause": "hedge", "of_attempt": 0}
 USAGE = {"input_tokens": 10, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
 
 
 def found(folder):
-    frames = load([folder])
-    return {one.traffic: one for one in variants(frames, steady(frames).of_target)}
+    return {one.traffic: one for one in compute(Run([folder]))}
 
 
 def hedged(policy, **more):

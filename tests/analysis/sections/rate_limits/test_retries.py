@@ -4,16 +4,16 @@ import numpy as np
 import pandas as pd
 import pytest
 from run_folders.dry_runs import dry_run_frames, limited
-from run_folders.planted_frames import calls
+from run_folders.planted_frames import calls, run_of
 
 from tailgauge_analysis.sections.rate_limits.retries import (
-    RetryAfter,
     amplification,
     early_s,
     expected,
+    retry_after,
     synchrony,
 )
-from tailgauge_analysis.sections.rate_limits.section import rate_limits
+from tailgauge_analysis.sections.rate_limits.section import compute
 
 
 def tries(*requests):
@@ -36,7 +36,7 @@ def test_an_attempt_before_the_named_time_is_a_violation_by_its_margin():
         [(0.0, 0.1, 2), (2.2, 2.3, None)],  # 0.1 s late
         [(0.0, 0.1, 2), (0.3, 0.4, 1), (2.0, 2.1, None)],  # 1.8 s early; then 0.1 s early by the first 429
     )
-    found = RetryAfter(run)
+    found = retry_after(run)
 
     assert sorted(early_s(run).round(6)) == [-0.1, 0.1, 0.5, 1.8]
     assert (found.with_header.n, found.with_header.k, found.violations.n, found.violations.k) == (4, 4, 4, 3)
@@ -68,7 +68,7 @@ def test_an_immediate_retry_is_early_even_in_the_moment_of_the_429():
 def test_the_reset_of_a_limit_is_no_retry_after():
     run = tries([(0.0, 0.1, 30), (1.6, 1.7, None)], [(0.0, 0.1, 2), (2.2, 2.3, None)])
     run["retry_after_from"] = np.where(run["retry_after_s"] == 30, "x-ratelimit-reset-tokens", "retry-after")
-    found = RetryAfter(run)
+    found = retry_after(run)
 
     assert (found.with_header.k, found.with_reset.k, found.with_header.n) == (1, 1, 2)
     assert found.asked_max_s == 2
@@ -76,7 +76,7 @@ def test_the_reset_of_a_limit_is_no_retry_after():
 
 
 def test_a_429_without_the_header_asks_for_nothing():
-    found = RetryAfter(tries([(0.0, 0.1, 0), (0.2, 0.3, None)], [(0.0, 0.1, 4)]))
+    found = retry_after(tries([(0.0, 0.1, 0), (0.2, 0.3, None)], [(0.0, 0.1, 4)]))
 
     assert (found.with_header.n, found.with_header.k, found.with_header.value) == (2, 1, 0.5)
     assert (found.violations.n, found.violations.value) == (0, None)
@@ -159,7 +159,7 @@ def with_retry(policy, **more):
 
 def test_polite_retries_respect_retry_after():
     run = dry_run_frames(limited({"rpm": 300, "burst": 3}, traffic=with_retry("polite")))
-    found = rate_limits(run.frames)
+    found = compute(run_of(run.frames))
 
     assert found.retry_after.with_header.value == 1.0
     assert found.retry_after.violations.n == (run.frames.attempts["cause"] == "retry").sum() > 50
@@ -168,7 +168,7 @@ def test_polite_retries_respect_retry_after():
 
 def test_naive_retries_do_not_and_each_is_found():
     run = dry_run_frames(limited({"rpm": 300, "burst": 3}, traffic=with_retry("naive", naive_wait_s=0.1)))
-    found = rate_limits(run.frames)
+    found = compute(run_of(run.frames))
     attempts = run.frames.attempts.sort_values(["request_id", "attempt"])
     before = attempts.groupby("request_id").shift()
     named_ns = before["headers_at_ns"] + before["retry_after_s"] * 1e9
