@@ -105,8 +105,8 @@ def test_each_kind_of_traffic_prompt_and_tag_has_its_latency(everything, tmp_pat
     assert by["tag", "tenant = a"].requests == 10
     assert by["tag", "tier = free"].requests == 20
     assert by["name", "greeting"].requests == 10
-    assert [row.metric.name for row in by["traffic", "fan"].latency] == ["join_sched"]
-    assert by["slow reader", "slow"].latency[0].quantiles[0].value == 500
+    assert [row.metric for row in by["traffic", "fan"].latency] == ["join"]
+    assert by["slow reader", "slow"].latency[0].percentiles["p50"].value == 500
 
 
 def test_users_who_left_and_what_was_open_at_the_end_are_offered_requests_of_their_group(mixed, tmp_path):

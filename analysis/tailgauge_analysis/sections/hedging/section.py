@@ -61,7 +61,7 @@ class Margin:
 
 
 @dataclass(frozen=True, slots=True)
-class Cost:
+class LoserCost:
     """What the losers cost, as an interval, absolute and relative to all that answered; `why` where there is no price."""
 
     unit: str
@@ -116,7 +116,7 @@ class Variant:
     delay: tuple[Quantile, ...]
     margin: Margin | None
     waste: Waste | None
-    cost: Cost | None
+    cost: LoserCost | None
     versus: ControlComparison | None
     waits: dict[str, Waits] = field(metadata=UNPUBLISHED)
     in_blocks: bool = field(metadata=UNPUBLISHED)
@@ -221,15 +221,15 @@ def _extra_input(one: _Table, found: Copies) -> float | None:
     return _over(float(copy.fillna(first).sum()), float(others))
 
 
-def cost_of(attempts: pd.DataFrame, losers: pd.DataFrame, winners: pd.DataFrame, prices: Tariff) -> Cost:
+def cost_of(attempts: pd.DataFrame, losers: pd.DataFrame, winners: pd.DataFrame, prices: Tariff) -> LoserCost:
     """What losers cost beside the answers among these attempts."""
     ends, why = waste.cost(losers, winners, prices.price, prices.why)
     if ends is None:
-        return Cost("", None, None, None, None, None, why)
+        return LoserCost("", None, None, None, None, None, why)
     good = with_usage(attempts[attempts["ended"].isin(schema.COMPLETE)])
     total, _ = spent(good, prices.price)
     low, high, answered = float(ends[0]), float(ends[1]), float(total or 0)
-    return Cost(
+    return LoserCost(
         prices.unit, low, high, None if total is None else answered, _over(low, answered), _over(high, answered), "",
     )  # fmt: skip
 
@@ -371,7 +371,7 @@ def _counted(one: Proportion) -> str:
     return f"{with_interval(share_cell(one))}, {count(one.k)} of {count(one.n)}" if one.n else "none sent"
 
 
-def added(cost: Cost) -> str:
+def added(cost: LoserCost) -> str:
     """`+4.1% to +12%`."""
     return f"{change_text(cost.low_share)} to {change_text(cost.high_share)}"
 
@@ -410,7 +410,7 @@ def _waste(one: waste.Waste) -> list[tuple[str, str]]:
     return [*rows, ("Server log", text), ("Cancellation", f"{cancelled} ({extra})")]
 
 
-def cost_text(cost: Cost | None) -> str:
+def cost_text(cost: LoserCost | None) -> str:
     """`45 – 120 (USD), +4.1% to +12% of the cost of the answers`, or why it is not known."""
     if cost is None or cost.low is None:
         return f"unknown: {plain(cost.why, 200)}" if cost else "unknown"
