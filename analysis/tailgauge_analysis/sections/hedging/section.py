@@ -40,24 +40,12 @@ KEY = "hedging"
 PS = (0.5, 0.95, 0.99)
 METRICS = {"ttft_sched": "TTFT", "e2e_sched": "end to end", "join_sched": "join"}
 OFF = "off"
-CONTENT, PLANNED = "content", "target"
 IN_BLOCKS = "what that changes is the comparison in alternating blocks"
 NO_CONTROL = "gain not measured: no other traffic table of the run is equal except that it does not hedge"
 INTERFERENCE = (
     "Variant and control ran at the same time against one target, so that the hedges of one load the other. The ratios are not "
     "the effect of switching hedging on. To measure that, run both in alternating blocks and compare them (tailgauge compare)."
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Margin:
-    """How much later the loser's content would have come, in ms, of the legs that the hedge won. `basis`: the simulated
-    target's plan of it, or that both copies got content, which only those do that were about as fast.
-    """
-
-    basis: str
-    n: int
-    quantiles: tuple[Quantile, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +102,6 @@ class Variant:
     extra_input_tokens: float | None
     """prompt tokens of the hedges over those of all other attempts that were served"""
     delay: tuple[Quantile, ...]
-    margin: Margin | None
     waste: Waste | None
     cost: LoserCost | None
     versus: ControlComparison | None
@@ -202,7 +189,6 @@ def _variant(run: Run, one: _Table, control: _Table | None) -> Variant:
         extra_requests=_over(int(one.is_copy.sum()), int((~one.is_copy).sum())),
         extra_input_tokens=_extra_input(one, found),
         delay=tuple(quantiles(found.delay_ms, PS)) if len(found.copy) else (),
-        margin=_margin(found, log) if is_hedged else None,
         waste=waste.waste(losers, winners, log) if is_hedged else None,
         cost=cost_of(one.attempts, losers, winners, prices) if is_hedged else None,
         versus=_versus(one, control) if control and is_hedged else None,
@@ -261,21 +247,6 @@ def _within(one: Ratio, end: tuple[float, float] | None) -> Ratio:
     if end is None:
         return one
     return replace(one, low=min(end[0], one.value or end[0]), high=max(end[1], one.value or end[1]))
-
-
-def _margin(found: Copies, server_log: pd.DataFrame) -> Margin | None:
-    """None where no loser's content is known: it is closed when the winner's comes."""
-    losers, winners = found.losers(), found.winners()
-    copy_won = found.copy_won[found.decided]
-    at = winners["first_content_at_ns"].to_numpy(np.float64)
-    later: Floats = losers["first_content_at_ns"].to_numpy(np.float64) - at
-    basis, planned = CONTENT, planned_at_ns(losers, server_log) - at
-    if not np.isnan(planned[copy_won]).all():  # of every loser, not only of those that were nearly as fast
-        basis, later = PLANNED, planned
-    known = copy_won & ~np.isnan(later)
-    if not known.any():
-        return None
-    return Margin(basis, int(known.sum()), tuple(quantiles(later[known] / 1e6, PS)))
 
 
 def planned_at_ns(losers: pd.DataFrame, server_log: pd.DataFrame) -> Floats:
@@ -356,7 +327,6 @@ def _facts(one: Variant) -> list[tuple[str, str]]:
     rows.append(("Extra input tokens", change_text(one.extra_input_tokens)))
     if one.delay and one.delay[0].mark != TOO_FEW:
         rows.append(("Delay of the hedges", f"p50 {ms(one.delay[0].value)} ms"))
-    rows.append(("Time saved by winning hedges", _margin_text(one.margin)))
     if one.waste:
         rows += _waste(one.waste)
     rows += [("Cost of the losers", cost_text(one.cost)), *_limited(one.limited, one.versus)]
@@ -379,14 +349,6 @@ def added(cost: LoserCost) -> str:
 def change_text(value: float | None) -> str:
     """`+4.1%`."""
     return "unknown" if value is None else f"{value * 100:+.1f}%"
-
-
-def _margin_text(margin: Margin | None) -> str:
-    if margin is None:
-        return "unknown: losers are closed when the winner's content arrives"
-    by = "losers that got content too" if margin.basis == CONTENT else "as planned by the simulated target"
-    known = cells.quantiles_text(*(q for q in margin.quantiles if q.mark != TOO_FEW))
-    return f"{known or 'too few'}, of {plural(margin.n, 'leg')} ({by})"
 
 
 def _waste(one: waste.Waste) -> list[tuple[str, str]]:

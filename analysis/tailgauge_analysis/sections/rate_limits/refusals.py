@@ -138,8 +138,6 @@ class Bins:
     low: Floats
     high: Floats
     by_kind: dict[str, Ints]
-    by_kind_low: dict[str, Floats]
-    by_kind_high: dict[str, Floats]
 
     @property
     def share(self) -> Floats:
@@ -197,9 +195,7 @@ def bins(attempts: pd.DataFrame, kinds: pd.DataFrame) -> Bins | None:
     present = [kind for kind in ALL if (of == kind).any()]
     by_kind = {kind: np.bincount(number[of == kind], minlength=count) for kind in present}
     at = (np.arange(count) + 0.5).astype(np.float64) * step
-    bands = {kind: _band(of == kind, number, count) for kind in present}
-    lows, highs = ({kind: ends[i] for kind, ends in bands.items()} for i in (0, 1))
-    return Bins(step, at, n, k, *_band(is_429, number, count), by_kind, lows, highs)
+    return Bins(step, at, n, k, *_band(is_429, number, count), by_kind)
 
 
 def _band(seen: Mask, number: Ints, count: int) -> tuple[Floats, Floats]:

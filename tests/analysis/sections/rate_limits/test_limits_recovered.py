@@ -141,7 +141,6 @@ def test_the_packaged_scenario_of_polite_retries():
     assert amplified["observed"] == pytest.approx(
         len(run.server_log) / run.server_log["request_id"].nunique()
     )
-    assert amplified["observed"] < amplified["predicted_low"]  # its budget holds it
 
 
 def test_the_packaged_retry_storm_with_a_limit():
