@@ -497,7 +497,7 @@ def _rate_limits(run: Run) -> Figure | None:
         kind = kind_name(one.kind)
         line = draw.curve(one.levels.at_s, one.levels.lowest, f"{kind} left at least", BLUE, "%{y:,.4~g}")
         panels.append(Panel(f"{kind}<br>left in the bucket", [line]))
-        about = " Below: the lowest level of the bucket in each bin, by the cost of calls and the headers."
+        about = " Below: the lowest level of the bucket in each bin, by the headers."
     caption = f"One point per {_seconds(per)}, by the time of sending, the whole run; the band is the exact 95% interval.{about}"
     return draw.finish(
         "refusals", "429s over time", caption, 160 * len(panels) + 60, draw.stacked(panels, gap=0.08)
