@@ -1,4 +1,4 @@
-"""The section on rate limits: its findings and its text.
+"""The section on rate limits: 429s, the limits behind them, and retries.
 
 Shares and retries are of the steady stage, buckets of the whole run. There is a section if the run met a 429, saw a
 rate-limit header or retried.
