@@ -8,6 +8,7 @@ import pytest
 from tailgauge.errors import Exit
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections.measurement import explanations
 from tailgauge_analysis.sections.result import exit_code, result
 from tailgauge_analysis.verdict.checks import CHECKS
 
@@ -178,7 +179,7 @@ def test_a_busy_worker_is_the_explanation(write):
 
     assert (
         "worker 1 was at 97% of its core from 00:05 to 00:13: use 3 workers, on more machines (this one has 2 cores)"
-        in found.explanations
+        in explanations(found)
     )
 
 

@@ -216,7 +216,7 @@ def test_waiting_for_a_slot_that_the_scenario_limits_is_no_delay_by_the_client(t
         "traffic": {"search": {"pattern": "fan_out", "prompt_tokens": 10, "output_tokens": 4, "fan_out": fan_out}},
     }  # fmt: skip
     found = Run([dry_run_folder(tree, tmp_path)])
-    rows = {row.metric.name: row for row in found.latency if row.view == latency.SUCCESSES}
+    rows = {row.metric.name: row for row in found.evidence.latency if row.view == latency.SUCCESSES}
 
     assert (found.steady.requests["first_sent_at_ns"] - found.steady.requests["scheduled_at_ns"]).max() > 1e9
     assert {(one.late_shift, one.verdict) for one in found.evidence.errors} == {(0.0, VALID)}
