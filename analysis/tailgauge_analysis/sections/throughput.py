@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from tailgauge_analysis.metrics.slo import Goodput
-from tailgauge_analysis.metrics.stability import Stability, Throughput
+from tailgauge_analysis.metrics.stability import Stability
+from tailgauge_analysis.metrics.throughput import Throughput
+from tailgauge_analysis.objectives.goodput import Goodput
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import objectives
 from tailgauge_analysis.text.formatting import figures, plural, share, share_range
