@@ -28,7 +28,6 @@ from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
 from tailgauge_analysis.metrics.stability import BACKLOG
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.metrics.streams import coalescing, stalls
 from tailgauge_analysis.metrics.throughput import Work
 from tailgauge_analysis.objectives.goodput import good_requests, goodput, unknown_pace
 from tailgauge_analysis.objectives.objective import Criterion, criteria, on_latency
@@ -45,8 +44,7 @@ from tailgauge_analysis.sections.cache.calls import settings as cache_settings
 from tailgauge_analysis.sections.cache.cost import RELATIVE, no_price, spent, tariff, with_usage
 from tailgauge_analysis.sections.cache.shares import fixed_hit, sliding_hit
 from tailgauge_analysis.sections.fan_out.legs import Legs, legs
-from tailgauge_analysis.sections.findings import evidence_of
-from tailgauge_analysis.sections.hedging.section import variants as hedging_variants
+from tailgauge_analysis.sections.hedging.section import compute as hedging_variants
 from tailgauge_analysis.sections.latency_under_load.diagnosis import diagnosis
 from tailgauge_analysis.sections.rate_limits.buckets import (
     DECISIONS,
@@ -61,6 +59,7 @@ from tailgauge_analysis.sections.rate_limits.refusals import refused as refused_
 from tailgauge_analysis.sections.rate_limits.retries import early_s, has_retry_after
 from tailgauge_analysis.sections.rate_limits.section import kind_name
 from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth, growth
+from tailgauge_analysis.sections.streaming import coalescing, stalls
 from tailgauge_analysis.stats.binomial import beta_cdf
 from tailgauge_analysis.stats.bootstrap import SEED, weighted_quantiles
 from tailgauge_analysis.stats.bootstrap import blocks as bootstrap_blocks
@@ -98,7 +97,8 @@ from tailgauge_analysis.text.formatting import (
 )
 from tailgauge_analysis.text.json_values import Json, number
 from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
-from tailgauge_analysis.text.quantile import FOR_FIGURES, plain_values
+from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
+from tailgauge_analysis.text.quantile import UNPUBLISHED as FOR_FIGURES
 from tailgauge_analysis.text.quantile import quantile as quantile_values
 from tailgauge_analysis.text.section import (
     FAIL,
@@ -153,6 +153,7 @@ __all__ = [
     "TOKENS",
     "TOO_FEW",
     "UNKNOWN",
+    "UNPUBLISHED",
     "Bucket",
     "CacheSettings",
     "Cell",
@@ -217,7 +218,6 @@ __all__ = [
     "diagnosis",
     "early_s",
     "ended_as",
-    "evidence_of",
     "figures",
     "fixed_hit",
     "flips",

@@ -444,7 +444,7 @@ def _work(stage: Steady, requests: Any) -> Any:
 def _hedges(reading: RunReading) -> Hedges:
     """What the hedges did in the whole steady stage, as in the report of any run with hedging."""
     refused = (_refused(reading.steady, OFF), _refused(reading.steady, ON))
-    variants = hedging_variants(reading.frames, reading.steady)
+    variants = reading.run.result(hedging_variants)
     variant = next((variant for variant in variants if variant.traffic == ON), None)
     if variant is None or variant.waste is None or variant.cost is None:
         return Hedges(refused=refused)
