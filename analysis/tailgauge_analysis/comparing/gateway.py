@@ -36,7 +36,10 @@ from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats.quantiles import Floats, Mask
 from tailgauge_analysis.text.formatting import ms, percentile, plain, plural, share
 
-LEAST_MS, LEAST_SHARE, LEAST_CHUNKS = 0.1, 0.01, 0.05  # differences below are not stated
+# Differences below are not stated.
+LEAST_MS = 0.1
+LEAST_SHARE = 0.01
+LEAST_CHUNKS = 0.05
 TOGETHER, TOGETHER_MS = 0.1, (0.05, 0.5)  # of the direct median gap, and bounds: so close is together
 WHOLE = 0.1  # of the direct median time from first to last content: an answer so short arrives whole
 HEADERS, TTFT, E2E = "time to headers", "TTFT", "end to end"
