@@ -356,8 +356,10 @@ def fewest_samples() -> str:
 
 
 def checks() -> str:
-    """The checks of the verdict."""
-    return table(("check", "passes if"), [(f"`{check.name}`", check.passes_if) for check in CHECKS])
+    """The table of trust."""
+    header = ("check", "figures", "passes if", "usual cause", "what to do")
+    rows = [(f"`{row.name}`", row.figures, row.passes_if, row.cause, row.advice) for row in CHECKS]
+    return table(header, rows)
 
 
 def vendor_ends() -> str:

@@ -21,13 +21,15 @@ from tailgauge_analysis.comparing.run_summary import answered as block_answered
 from tailgauge_analysis.comparing.run_summary import work as block_work
 from tailgauge_analysis.comparing.variant_blocks import block_pairs, grows_throughout
 from tailgauge_analysis.comparing.variant_blocks import growths as block_growths
+from tailgauge_analysis.metrics.backlog import FEWEST_FOR_GROWTH, stays_s
 from tailgauge_analysis.metrics.latency import OFFERED, offered_ms, waits
 from tailgauge_analysis.metrics.latency import row as latency_row
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
-from tailgauge_analysis.metrics.stability import BACKLOG, FEWEST_FOR_GROWTH, Work, stays_s
+from tailgauge_analysis.metrics.stability import BACKLOG
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.streams import coalescing, stalls
+from tailgauge_analysis.metrics.throughput import Work
 from tailgauge_analysis.objectives.goodput import good_requests, goodput, unknown_pace
 from tailgauge_analysis.objectives.objective import Criterion, criteria, on_latency
 from tailgauge_analysis.objectives.outcome import decide as decide_objective
@@ -44,6 +46,7 @@ from tailgauge_analysis.sections.cache.cost import RELATIVE, no_price, spent, ta
 from tailgauge_analysis.sections.cache.shares import fixed_hit, sliding_hit
 from tailgauge_analysis.sections.fan_out.legs import Legs, legs
 from tailgauge_analysis.sections.findings import evidence_of
+from tailgauge_analysis.sections.hedging.section import variants as hedging_variants
 from tailgauge_analysis.sections.latency_under_load.diagnosis import diagnosis
 from tailgauge_analysis.sections.rate_limits.buckets import (
     DECISIONS,
@@ -223,6 +226,7 @@ __all__ = [
     "grows_throughout",
     "growth",
     "has_retry_after",
+    "hedging_variants",
     "holm",
     "kind_name",
     "known_buckets",

@@ -29,8 +29,8 @@ from tailgauge_analysis.comparing.variant_blocks import (
     reasons_against,
     wait_values,
 )
+from tailgauge_analysis.metrics.backlog import stays_s
 from tailgauge_analysis.metrics.metrics import BY_NAME
-from tailgauge_analysis.metrics.stability import stays_s
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.text.json_values import number, table, text

@@ -22,9 +22,9 @@ from tailgauge_analysis.comparing.comparison import Growing
 from tailgauge_analysis.comparing.effect import RATIO, Compared, Effect
 from tailgauge_analysis.comparing.pairs import BLOCK_E2E, NEEDED
 from tailgauge_analysis.comparing.run_summary import e2e_p99_s
+from tailgauge_analysis.metrics.backlog import growth_within
 from tailgauge_analysis.metrics.latency import offered_waits
 from tailgauge_analysis.metrics.metrics import Metric
-from tailgauge_analysis.metrics.stability import growth_within
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.stats.contrast import Contrast, mean_contrast, quantile_contrast
 from tailgauge_analysis.stats.estimate import by_student, paired

@@ -63,7 +63,7 @@ SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
 Makes = Callable[[Findings], Section | None]
 LAST: tuple[Makes, ...] = (  # of the measurement, not of the target
     lambda of: environment.of_plugins(of.frames.run),
-    lambda of: measurement.section(of.evidence, of.checks, of.server_log, of.clocks, of.calls_between),
+    lambda of: measurement.section(of.evidence, of.checks, of.clocks, of.calls_between),
     lambda of: environment.section(of.environment, of.frames.run),
 )
 

@@ -38,11 +38,11 @@ from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json, number, table, text
 from tailgauge_analysis.text.quantile import plain_values, quantile
 from tailgauge_analysis.text.section import Result
-from tailgauge_analysis.verdict import timestamps
-from tailgauge_analysis.verdict.client import BadSeconds
 from tailgauge_analysis.verdict.client_error import ClientError
-from tailgauge_analysis.verdict.conservation import Conservation, InFlight
-from tailgauge_analysis.verdict.timestamps import ServerLog
+from tailgauge_analysis.verdict.clocks import clocks_json
+from tailgauge_analysis.verdict.conservation import Conservation
+from tailgauge_analysis.verdict.stalls import BadSeconds
+from tailgauge_analysis.verdict.timestamps import Stamps
 from tailgauge_analysis.verdict.verdict import Reason
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -234,22 +234,18 @@ class Report(TypedDict):
     above, offered)"""
     smaller_groups: Count
     """number of groups that are not shown"""
-    stamps: Json
-    """exact and interval timestamps, kernel and user timestamps, attempts that opened a connection, receive lag"""
+    stamps: Stamps
+    """exact and interval timestamps, kernel and user timestamps, attempts that opened a connection"""
     other_failures: Count
     """failed attempts of rarer kinds"""
     client: list[Json]
     """health of each worker in the steady stage: mean and worst second of each column"""
-    in_flight: InFlight | None
-    """attempts in flight, live (counted by the workers) and by Little's law on the rows; null without health rows"""
     bad_seconds: BadSeconds
     """client stalls in the steady stage"""
     client_error: list[ClientError]
     """error of each reported percentile because of the client"""
-    server_log: ServerLog | None
-    """delay from the server log's write to the arrival of the first content; null without the log"""
     clocks: Json
-    """clock error between_ms (two workers), to_target_ms, calls_in_flight (its effect on this count), unknown (workers), sentence"""
+    """clock error between_ms (two workers), calls_in_flight (its effect on this count), unknown (workers), sentence"""
     environment: Environment
     """what produced the run, and the command that repeats it"""
     definitions: ToolMetrics | None
@@ -284,7 +280,7 @@ def contents(
             "status": findings.verdict,
             **{key: getattr(findings, key) for key in ("reasons", "explanations", "checks")},
         },
-        **{key: getattr(evidence, key) for key in ("conservation", "stability", "in_flight")},
+        **{key: getattr(evidence, key) for key in ("conservation", "stability")},
         "latency": [_latency(group, row) for group, rows in groups.items() for row in rows if row.n],
         "errors": findings.failures,
         "slo": findings.slos,
@@ -294,11 +290,11 @@ def contents(
         "gateway": blocks if is_gateway else None,
         "definitions": translated,
         "groups": [_group(group) for group in findings.groups],
-        "stamps": _stamps(findings),
+        "stamps": evidence.stamps,
         "client": evidence.workers,
         "bad_seconds": evidence.bad,
         "client_error": evidence.errors,
-        "clocks": timestamps.clocks_json(findings.clocks, findings.calls_between),
+        "clocks": clocks_json(findings.clocks, findings.calls_between),
         "problems": [{"kind": p.kind, "text": plain(p.text, 500)} for p in findings.frames.problems],
     }
     keys = Report.__annotations__
@@ -343,14 +339,3 @@ def _latency(group: str, row: Row) -> Json:
         "population": "offered" if row.view == OFFERED else "completed", "unit": metric.unit,
         "n": row.n, "n_eff": cells["p99"]["n_eff"], "mean": row.mean, "percentiles": cells,
     }  # fmt: skip
-
-
-def _stamps(findings: Findings) -> Json:
-    facts = findings.evidence.stamps
-    lags = facts.receive_lag_ms or (None, None, None)
-    return {
-        **{key: value for key, value in vars(facts).items() if key != "receive_lag_ms"},
-        "first_interval_share": facts.first_interval_share,
-        "chunk_interval_share": facts.chunk_intervals / facts.chunks if facts.chunks else 0.0,
-        **{f"receive_lag_{name}_ms": lag for name, lag in zip(("p50", "p99", "max"), lags, strict=True)},
-    }

@@ -14,8 +14,8 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.scenario.figures import ATTEMPTS, FEWEST_RATIO, Figure
-from tailgauge_analysis.metrics.stability import Throughput, Work
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.metrics.throughput import Throughput, Work
 from tailgauge_analysis.objectives import objective
 from tailgauge_analysis.objectives.goodput import Goodput, good_requests, unknown_pace
 from tailgauge_analysis.objectives.objective import Criterion, on_latency

@@ -10,7 +10,7 @@ from run_folders.run_data import RunData
 
 from tailgauge.errors import Exit
 from tailgauge.scenario.objective import Objective
-from tailgauge_analysis.metrics.stability import Work
+from tailgauge_analysis.metrics.throughput import Work
 from tailgauge_analysis.objectives.outcome import FAIL, INCONCLUSIVE, PASS, Measured, decide_figure
 from tailgauge_analysis.report.report import make
 from tailgauge_analysis.stats.bootstrap import ratio
