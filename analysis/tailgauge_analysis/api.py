@@ -66,6 +66,7 @@ from tailgauge_analysis.stats.bootstrap import blocks as bootstrap_blocks
 from tailgauge_analysis.stats.bootstrap import draw as bootstrap_draw
 from tailgauge_analysis.stats.bootstrap import ratio as ratio_interval
 from tailgauge_analysis.stats.contrast import Contrast, mean_contrast, quantile_contrast
+from tailgauge_analysis.stats.estimate import holm
 from tailgauge_analysis.stats.proportions import Proportion, counted, proportion
 from tailgauge_analysis.stats.quantiles import (
     CONFIDENCE,
@@ -80,7 +81,6 @@ from tailgauge_analysis.stats.quantiles import (
     quantiles,
     rank,
 )
-from tailgauge_analysis.stats.sign_flips import Flips, flips, holm
 from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text.cells import quantile_cell, share_cell, with_interval
 from tailgauge_analysis.text.formatting import (
@@ -169,7 +169,6 @@ __all__ = [
     "CurveQuantile",
     "Ends",
     "Estimate",
-    "Flips",
     "Floats",
     "Frames",
     "Growing",
@@ -220,7 +219,6 @@ __all__ = [
     "ended_as",
     "figures",
     "fixed_hit",
-    "flips",
     "good_requests",
     "goodput",
     "grows_throughout",

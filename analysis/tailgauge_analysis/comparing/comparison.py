@@ -31,7 +31,8 @@ from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
 from tailgauge_analysis.text.section import Cell, Column, Measurement, Report, Result, Section, Table, Value
 
 SCHEMA_VERSION = 1
-SHOWN_TEXTS, SHOWN_ROWS = 8, 3
+SHOWN_TEXTS = 8
+SHOWN_ROWS = 3
 NOT_COMPARABLE = "not comparable"
 MEASURED = "measured"  # a difference is an answer, not a failure
 REGRESSION, NO_REGRESSION, TOO_SHORT = "regression", "no regression", "not enough history"

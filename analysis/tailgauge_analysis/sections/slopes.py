@@ -41,9 +41,9 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.binomial import student, student_beyond
+from tailgauge_analysis.stats.estimate import holm
 from tailgauge_analysis.stats.quantile_regression import errors, fit, independent
 from tailgauge_analysis.stats.quantiles import BEYOND, UNRELIABLE, Floats, Ints, quantiles
-from tailgauge_analysis.stats.sign_flips import holm
 from tailgauge_analysis.text.formatting import ms
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Value
