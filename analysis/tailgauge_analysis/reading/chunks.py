@@ -159,14 +159,6 @@ class Fold:
         self._ranges: list[Ranges] = []
         self._runs: list[Runs] = []
 
-    def mark(self) -> int:
-        """Where we are."""
-        return len(self._runs)
-
-    def since(self, mark: int) -> Runs:
-        """The runs that came after."""
-        return _joined(self._runs[mark:])
-
     def add(self, table: pa.Table, shift_ns: int) -> None:
         """Rows of a worker; `shift_ns` leads from its clock to the run's."""
         n = table.num_rows

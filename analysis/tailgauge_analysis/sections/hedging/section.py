@@ -17,8 +17,7 @@ from tailgauge.rows import schema
 from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.reading.dedup import CALL
-from tailgauge_analysis.reading.frames import ended_as
+from tailgauge_analysis.reading.frames import CALL, ended_as
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.cache.cost import Tariff, spent, tariff, with_usage
 from tailgauge_analysis.sections.hedging import waste
