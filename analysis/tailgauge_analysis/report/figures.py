@@ -14,7 +14,7 @@ from tailgauge.rows import schema
 from tailgauge.thresholds import fewest_for
 from tailgauge_analysis.metrics.latency import OFFERED, waits
 from tailgauge_analysis.metrics.metrics import BY_NAME
-from tailgauge_analysis.metrics.timeline import FEWEST_WINDOWS, PS, WAITS, Heat, Timeline, width
+from tailgauge_analysis.metrics.timeline import FEWEST_WINDOWS, PS, WAITS, Timeline, width
 from tailgauge_analysis.objectives.outcome import FAIL, ObjectiveResult
 from tailgauge_analysis.reading.chunks import BLOCK
 from tailgauge_analysis.report import plot as draw
@@ -52,7 +52,7 @@ def figures(run: Run) -> list[Figure]:
     """Every figure that the run has data for, in the order of the page."""
     drawn = (
         _timeline(run), _tail(run), _gaps(run), _classes(run), _client(run),
-        _heat(run.result(_over_time).heat, run.result(_over_time).wait), _against(run.result(latency_under_load.compute).slopes), _rate_limits(run), _cache_over_time(run), _cache(run),
+        _against(run.result(latency_under_load.compute).slopes), _rate_limits(run), _cache_over_time(run), _cache(run),
         _tokens(run.result(_over_time)), _last_leg(run), _hedging(run),
     )  # fmt: skip
     return [figure for figure in drawn if figure is not None]
@@ -309,27 +309,6 @@ AXES = {
         "%{x:,.3~g} arriving: %{y:,.4~g} ms",
     ),
 }
-SCALE = [[0.0, "#dce9f5"], [0.35, "#7fb2dc"], [0.7, "#3f7fbf"], [1.0, "#12365c"]]
-
-
-def _heat(heat: Heat | None, name: str) -> Figure | None:
-    if heat is None:
-        return None
-    shares = heat.counts / np.maximum(1, heat.counts.sum(axis=0))
-    tiles = {
-        "type": "heatmap", "x": draw.numbers(heat.at_s), "y": draw.numbers(heat.middle_ms),
-        "z": [[round(float(v) * 100, 1) if v else None for v in row] for row in shares],
-        "colorscale": SCALE, "zmin": 0, "hovertemplate": "%{x:,.0f} s, about %{y:,.3~g} ms: %{z:.3~g}%<extra></extra>",
-        "colorbar": {**draw.titled("% of the<br>requests"), "thickness": 10, "outlinewidth": 0},
-    }  # fmt: skip
-    axis = {"type": "log", **log_ticks(float(heat.edges_ms[0]), float(heat.edges_ms[-1]))}
-    panel = Panel(f"{name} since<br>scheduled (ms, logarithmic)", [tiles], axis)
-    plot = draw.stacked([panel], hovermode=CLOSEST)
-    caption = (
-        f"One column per {_seconds(heat.width_s)}, by scheduled time, warm-up included: the share of answered requests by waiting time. "
-        "Two bands are two kinds of answers; a band that rises is a growing queue."
-    )
-    return draw.finish("heat", f"{name} over time", caption, 300, plot)
 
 
 def _against(found: list[Regression]) -> Figure | None:

@@ -170,7 +170,7 @@ def section(found: Latencies) -> Section:
         cut = f"{share(found.cut_share)} of the complete answers were cut by a limit"
         notes.append(f"{cut}: their end to end is that of a shorter answer.")
     answer = _answer((everything or successes)[0])
-    return Section("latency", "Latency", answer, (), tuple(tables), ("tail", "heat"), tuple(notes), COMPUTED)
+    return Section("latency", "Latency", answer, (), tuple(tables), ("tail",), tuple(notes), COMPUTED)
 
 
 def shown(rows: Sequence[Row], view: str, tokens_per_chunk: float | None) -> list[Row]:
