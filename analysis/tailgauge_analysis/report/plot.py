@@ -1,41 +1,47 @@
-"""A figure of the page and what all of them are drawn with: panels, lines, intervals, as Plotly JSON.
+"""Draws figures as Plotly JSON; knows no section.
 
-Colours and grid that depend on light or dark are set by the page. Lines are plain values: Plotly's classes would look at
+Colours and grid that depend on light or dark are set by the page. Traces are plain values: Plotly's classes would look at
 each of them, which takes longer than all else about a figure; the tests have them do it.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+import math
+from collections import Counter
+from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import plotly.io
-from plotly.subplots import make_subplots
 
-from tailgauge_analysis.stats.quantiles import Floats
+from tailgauge_analysis.text.formatting import percentile
+from tailgauge_analysis.text.picture import (
+    BLUE,
+    GREEN,
+    GREY,
+    ORANGE,
+    PURPLE,
+    TIME,
+    Band,
+    Mark,
+    Panel,
+    Picture,
+    PlotCurve,
+    Scale,
+    Tiles,
+    Values,
+)
 
-BLUE, ORANGE, GREEN, PURPLE, GREY = "#3f7fbf", "#d9822b", "#2f9e6e", "#9067c6", "#8a8f98"
-LINES = (BLUE, ORANGE, GREEN, PURPLE, "#c2577b", "#3aa6b9", "#a08530", GREY)
+COLOURS = (BLUE, ORANGE, GREEN, PURPLE, "#c2577b", "#3aa6b9", "#a08530", GREY)
+HEAT = [[0.0, "#dce9f5"], [0.35, "#7fb2dc"], [0.7, "#3f7fbf"], [1.0, "#12365c"]]
+MODES = {"line": "lines", "dots": "markers", "points": "markers", "line and points": "lines+markers"}
+PERCENTILES = (0.0, 0.5, 0.9, 0.99, 0.999, 0.9999, 0.99999)
+GAP = 0.07  # between panels, of the height; more where each has an x axis
+GAP_WITH_AXIS = 0.2
 LIBRARY = Path(__file__).parent / "plotly" / "plotly-cartesian.min.js"
-# The page has looks of its own: Plotly's would be loaded to be thrown away.
-plotly.io.templates.default = None
-Tree = dict[str, Any]  # of Plotly: a trace, or a plot with its data and layout
-
-
-@dataclass(frozen=True, slots=True)
-class Figure:
-    """One figure: its caption says what is seen, `plot` is Plotly JSON."""
-
-    name: str
-    title: str
-    caption: str
-    height: int
-    plot: str
+Tree = dict[str, Any]  # of Plotly: a trace, an axis, a layout
 
 
 def library() -> str:
@@ -43,95 +49,194 @@ def library() -> str:
     return LIBRARY.read_text(encoding="utf-8")
 
 
-@dataclass(frozen=True, slots=True)
-class Panel:
-    """Lines over one y axis; `x`: the title of its x axis, where panels do not share theirs."""
-
-    y: str
-    lines: Sequence[Tree]
-    axis: Mapping[str, Any] = field(default_factory=lambda: {"rangemode": "tozero"})
-    x: str = ""
-
-
-def titled(text: str) -> Tree:
-    """An axis with a title."""
-    return {"title": {"text": text}}
+def plot(picture: Picture) -> str:
+    """Return the figure as JSON."""
+    traces = list[Tree]()
+    for number, panel in enumerate(picture.panels, 1):
+        axes = {"xaxis": f"x{_suffix(number)}", "yaxis": f"y{_suffix(number)}"}
+        for curve, colour in zip(panel.curves, cycle(COLOURS), strict=False):
+            traces += [axes | trace for trace in _traces(curve, colour)]
+    _name_once(traces)
+    return json.dumps({"data": traces, "layout": _layout(picture)}, allow_nan=False, separators=(",", ":"))
 
 
-TIME = titled("time since the start of the run (s)")
+def _suffix(number: int) -> str:
+    """Return what Plotly adds to the names of the axes of a panel."""
+    return "" if number == 1 else str(number)
 
 
-def stacked(
-    panels: Sequence[Panel], x: Mapping[str, Any] = TIME, *, gap: float = 0.07,
-    heights: tuple[float, ...] | None = None, **layout: Any,
-) -> Tree:  # fmt: skip
-    """Panels below each other, the x axis `x` below the last."""
-    shared = not any(panel.x for panel in panels)
-    layout |= json.loads(_grid(len(panels), gap, heights, shared=shared))
-    data = list[Tree]()
-    if shared and len(panels) > 1:
-        layout["hoversubplots"] = "axis"
-    for row, panel in enumerate(panels, 1):
-        number = str(row) if row > 1 else ""
-        data += [{**line, "xaxis": f"x{number}", "yaxis": f"y{number}"} for line in panel.lines]
-        layout[f"yaxis{number}"] |= titled(panel.y) | {**panel.axis}
-        if panel.x or row == len(panels):
-            layout[f"xaxis{number}"] |= titled(panel.x) if panel.x else x
-    return {"data": data, "layout": layout}
+def _traces(curve: PlotCurve | Band | Tiles, colour: str) -> Sequence[Tree]:
+    match curve:
+        case PlotCurve():
+            return (_curve(curve, curve.colour or colour),)
+        case Band():
+            return _band(curve)
+        case Tiles():
+            return (_tiles(curve),)
 
 
-@cache
-def _grid(rows: int, gap: float, heights: tuple[float, ...] | None, *, shared: bool) -> str:
-    """The layout of so many panels, as JSON that each figure reads anew; Plotly makes it once, which takes long."""
-    grid = make_subplots(rows, 1, shared_xaxes=shared, vertical_spacing=gap, row_heights=heights)
-    return json.dumps(grid.to_plotly_json()["layout"])
+def _curve(curve: PlotCurve, colour: str) -> Tree:
+    trace: Tree = {"x": numbers(curve.x), "y": numbers(curve.y), "name": curve.name}
+    if curve.hover == "skip":
+        trace["hoverinfo"] = "skip"
+    elif curve.hover:
+        trace["hovertemplate"] = curve.hover if curve.name else f"{curve.hover}<extra></extra>"
+    if len(curve.low):
+        value = np.asarray(curve.y)
+        above = numbers(np.asarray(curve.high) - value)
+        below = numbers(value - np.asarray(curve.low))
+        trace["error_y"] = {"symmetric": False, "array": above, "arrayminus": below, "thickness": 1.5}
+    if curve.style == "bars":
+        trace.get("error_y", {})["color"] = GREY
+        return trace | {"type": "bar", "marker": {"color": colour, "line": {"width": 0}}}
+    is_short = curve.style == "line" and curve.dash != "dash" and len(curve.x) < 3  # one point is no line
+    mode = MODES["line and points" if is_short else curve.style]
+    if curve.labels:
+        mode += "+text"
+        trace |= {"text": curve.labels, "textposition": "top right", "cliponaxis": False}
+    if curve.is_filled:
+        trace["fill"] = "tozeroy"
+    line = {"color": colour, "width": 1.8, "dash": curve.dash or "solid", "shape": curve.steps or "linear"}
+    marker: Tree = {"color": colour, "size": 5}
+    if curve.style == "dots":
+        marker = {"color": colour, "size": 4, "opacity": 0.5}
+    return trace | {"type": "scatter", "mode": mode, "line": line, "marker": marker}
 
 
-def mark(plot: Tree, low: float, high: float, **style: Any) -> None:
-    """A shape over an interval of x, as high as each panel."""
-    for name in [name for name in plot["layout"] if name.startswith("yaxis")]:
-        of = name.removeprefix("yaxis")
-        at = {"x0": low, "x1": high, "xref": f"x{of}", "y0": 0, "y1": 1, "yref": f"y{of} domain"}
-        plot["layout"].setdefault("shapes", []).append(at | style)
+def _band(band: Band) -> tuple[Tree, Tree]:
+    edge = {
+        "type": "scatter",
+        "x": numbers(band.x),
+        "mode": "lines",
+        "line": {"width": 0},
+        "hoverinfo": "skip",
+    }
+    low = {"y": numbers(band.low), "name": ""}
+    high = {"y": numbers(band.high), "name": band.name, "fill": "tonexty", "fillcolor": f"{band.colour}38"}
+    return edge | low, edge | high
 
 
-def points(x: Floats, y: Floats, name: str, mode: str, **more: Any) -> Tree:
-    """Points of a panel, as markers or lines."""
-    return {"type": "scatter", "x": numbers(x), "y": numbers(y), "name": name, "mode": mode, **more}
+def _tiles(tiles: Tiles) -> Tree:
+    return {
+        "type": "heatmap",
+        "x": numbers(tiles.x),
+        "y": numbers(tiles.y),
+        "z": [numbers(row) for row in tiles.values],
+        "name": "",
+        "hovertemplate": f"{tiles.hover}<extra></extra>",
+        "colorscale": HEAT,
+        "zmin": 0,
+        "colorbar": {"title": {"text": tiles.title}, "thickness": 10, "outlinewidth": 0},
+    }
 
 
-def curve(x: Floats, y: Floats, name: str, colour: str, hover: str, **more: Any) -> Tree:
-    """A line of a panel; of one or two points, with markers."""
-    line: Tree = {"color": colour, "width": 1.8}
-    line |= {key: more.pop(key) for key in ("shape", "dash") if key in more}
-    mode = "lines+markers" if len(x) < 3 else "lines"
-    return points(x, y, name, mode, line=line, hovertemplate=hover, **more)
+def numbers(values: Values) -> list[float | None]:
+    """Return plain numbers of six figures; None, where there is no value, breaks a line."""
+    return [float(f"{value:.6g}") if math.isfinite(value) else None for value in values]
 
 
-def numbers(values: Floats) -> list[float | None]:
-    """Plain numbers of six figures; None breaks a line where there is no value."""
-    return [float(f"{v:.6g}") if np.isfinite(v) else None for v in values]
+def _name_once(traces: Sequence[Tree]) -> None:
+    """Name each curve once in the legend, which then switches all that have the name."""
+    counts = Counter(trace["name"] for trace in traces)
+    named = {""}
+    for trace in traces:
+        name = trace["name"]
+        if counts[name] > 1 or not name:
+            trace.update({"legendgroup": name, "showlegend": name not in named})
+        named.add(name)
 
 
-def error_bars(value: Floats, low: Floats, high: Floats) -> Tree:
-    """Both ends of intervals."""
-    ends = {"array": numbers(high - value), "arrayminus": numbers(value - low)}
-    return {"type": "data", "symmetric": False, **ends}
-
-
-def finish(name: str, title: str, caption: str, height: int, plot: Tree) -> Figure:
-    """The figure, with what all have in common. In JSON, a number that is not finite is null."""
-    layout = plot["layout"]
-    layout |= {
-        "template": {}, "height": height, "margin": {"l": 64, "r": 12, "t": 8, "b": 48},
-        "hovermode": layout.get("hovermode", "x unified"),
+def _layout(picture: Picture) -> Tree:
+    is_over_time = picture.x == TIME
+    has_tiles = any(isinstance(curve, Tiles) for panel in picture.panels for curve in panel.curves)
+    layout: Tree = {
+        "height": picture.height,
+        "margin": {"l": 64, "r": 12, "t": 8, "b": 48},
+        "hovermode": "x unified" if is_over_time and not has_tiles else "closest",
+        "hoversubplots": "axis",
         "legend": {"orientation": "h", "x": 0, "y": 1.02, "yanchor": "bottom", "xanchor": "left"},
-        "paper_bgcolor": "rgba(0,0,0,0)", "plot_bgcolor": "rgba(0,0,0,0)",
-    }  # fmt: skip
-    for key, axis in layout.items():
-        if key.startswith("xaxis"):
-            axis |= {"automargin": True, "zeroline": False, "ticks": "outside", "ticklen": 4}
-        elif key.startswith("yaxis"):
-            axis |= {"automargin": True, "zeroline": False}
-            axis["title"]["standoff"] = 10
-    return Figure(name, title, caption, height, str(plotly.io.to_json(plot, validate=False)))
+        "paper_bgcolor": "rgba(0,0,0,0)",
+        "plot_bgcolor": "rgba(0,0,0,0)",
+        "barmode": "stack",
+        "bargap": 0 if is_over_time else 0.2,
+        "shapes": [],
+    }
+    has_axes = any(panel.x for panel in picture.panels)
+    gap = GAP_WITH_AXIS if has_axes else GAP
+    share = 1 - gap * (len(picture.panels) - 1)
+    share /= sum(panel.height for panel in picture.panels)
+    top = 1.0
+    for number, panel in enumerate(picture.panels, 1):
+        suffix = _suffix(number)
+        bottom = max(0.0, top - share * panel.height)
+        layout[f"xaxis{suffix}"] = _x_axis(picture, panel, number) | {"anchor": f"y{suffix}"}
+        layout[f"yaxis{suffix}"] = _y_axis(panel) | {"anchor": f"x{suffix}", "domain": [bottom, top]}
+        layout["shapes"] += [_shape(mark, suffix) for mark in picture.marks]
+        top = bottom - gap
+    return layout
+
+
+def _x_axis(picture: Picture, panel: Panel, number: int) -> Tree:
+    """Return an x axis: of the panel, or the one that all share, whose title and labels stand below the last."""
+    axis: Tree = {"automargin": True, "zeroline": False, "ticks": "outside", "ticklen": 4}
+    if panel.x:
+        return axis | {"title": {"text": panel.x}}
+    axis |= _scale(picture.x_scale, [curve.x for each in picture.panels for curve in each.curves])
+    last = len(picture.panels)
+    if number < last:
+        return axis | {"matches": f"x{last}", "showticklabels": False}
+    return axis | {"title": {"text": picture.x}}
+
+
+def _y_axis(panel: Panel) -> Tree:
+    title = {"text": panel.title, "standoff": 10}
+    axis: Tree = {"automargin": True, "zeroline": False, "rangemode": "tozero", "title": title}
+    return axis | _scale(panel.scale, [curve.y for curve in panel.curves if not isinstance(curve, Band)])
+
+
+def _shape(mark: Mark, suffix: str) -> Tree:
+    """Return a mark as high as its panel; the one in the first panel is named in the legend."""
+    x = {"x0": mark.low, "x1": mark.high, "xref": f"x{suffix}"}
+    y = {"y0": 0, "y1": 1, "yref": f"y{suffix} domain"}
+    shape = x | y | {"name": mark.name, "showlegend": bool(mark.name) and not suffix, "layer": "below"}
+    if mark.low == mark.high:
+        return shape | {"type": "line", "line": {"color": mark.colour, "dash": "dot"}}
+    return shape | {"type": "rect", "line": {"width": 0}, "fillcolor": mark.colour, "opacity": 0.16}
+
+
+def _scale(scale: Scale, values: Sequence[Values]) -> Tree:
+    """Return the settings of an axis of these values."""
+    if scale == "linear":
+        return {}
+    if scale == "percent":
+        return {"range": [0, 103]}
+    shown = np.concatenate([np.asarray(some, np.float64) for some in values])
+    low = float(np.nanmin(shown))
+    high = float(np.nanmax(shown))
+    if scale == "whole":
+        return {"dtick": max(1, int(high) // 10)}
+    if scale == "log":
+        return {"type": "log", **_ticks(low, high)}
+    steps = [p for p in PERCENTILES if p == 0 or 1 - p >= low * 0.99]
+    labels = [_tail_label(p) for p in steps]
+    ends = [math.log10(min(low, 0.5)) - 0.1, 0.05]
+    return {
+        "type": "log",
+        "range": ends,
+        "tickmode": "array",
+        "tickvals": [1 - p for p in steps],
+        "ticktext": labels,
+    }
+
+
+def _ticks(low: float, high: float) -> Tree:
+    """Return ticks at 1, 2 and 5 of each power of ten; at every power alone where that would be many."""
+    digits = (1, 2, 5) if high / low < 300 else (1,)
+    ticks = [digit * 10.0**power for power in range(-5, 9) for digit in digits]
+    shown = [tick for tick in ticks if low / 2 <= tick <= high * 2]
+    return {"tickmode": "array", "tickvals": shown, "ticktext": [f"{tick:,g}" for tick in shown]}
+
+
+def _tail_label(p: float) -> str:
+    name = f" ({percentile(p)})" if p else ""
+    return f"{100 * (1 - p):.4g}%{name}"

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.cache import family
 from tailgauge_analysis.sections.latency_under_load.diagnosis import Diagnosis, diagnosis
+from tailgauge_analysis.sections.latency_under_load.figure import against_size_and_load
 from tailgauge_analysis.sections.slopes import ALPHA, NO_EFFECT, PS, TITLES, UNITS, Regression, slope_cell
 from tailgauge_analysis.text.formatting import count, percentile
 from tailgauge_analysis.text.section import Section, Table, Value
@@ -48,7 +49,7 @@ def section(found: LatencyUnderLoad) -> Section:
     return Section(
         "latency-under-load", "Latency under load", found.diagnosis.sentence,
         tables=(Table("Cost of tokens and concurrency", header, rows),) if rows else (),
-        figures=("against",),
+        figures=tuple(against_size_and_load(slopes)),
         notes=tuple(text for one in slopes for text in _not_estimated(one)),
         computed=(COMPUTED,) if estimated else (),
     )  # fmt: skip
