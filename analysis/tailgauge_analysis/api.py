@@ -18,6 +18,8 @@ from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
 from tailgauge_analysis.metrics.slo import Criterion, criteria
 from tailgauge_analysis.metrics.slo import decide as decide_objective
+from tailgauge_analysis.metrics.slo import good_of as good_requests
+from tailgauge_analysis.metrics.slo import unknown_pace
 from tailgauge_analysis.metrics.stability import BACKLOG, FEWEST_FOR_GROWTH, Work, stays_s
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.streams import coalescing, stalls
@@ -202,6 +204,7 @@ __all__ = [
     "figures",
     "fixed_hit",
     "flips",
+    "good_requests",
     "growth",
     "has_retry_after",
     "holm",
@@ -243,6 +246,7 @@ __all__ = [
     "stays_s",
     "tariff",
     "unequal_work",
+    "unknown_pace",
     "waits",
     "weighted_quantiles",
     "with_interval",

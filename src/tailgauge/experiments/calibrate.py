@@ -14,9 +14,8 @@ from typing import Any
 
 from tailgauge.experiments.answer import NONE, Answer, RunRow, answered, measured
 from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step, Steps
-from tailgauge.experiments.headroom import search
-from tailgauge.experiments.headroom.plan import DRAIN_S, MOST_IN_FLIGHT, of_queue
-from tailgauge.experiments.headroom.search import SearchPlan
+from tailgauge.experiments.loads.planner import DRAIN_S, MOST_IN_FLIGHT, of_queue
+from tailgauge.experiments.loads.search import NextLoad, Search, bracket
 from tailgauge.master.run_json import machine
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows import schema
@@ -39,7 +38,7 @@ from tailgauge_analysis import (
 ATTEMPTS = 2  # runs of a load, if the first is not VALID
 GROWTH = 2.0  # of the rate, until a load is not VALID
 NARROW = 1.25  # ratio of the lowest load that is not VALID to the highest that is: the search ends
-MOST = 1000.0  # times the first load
+LEAST, MOST = 1 / 64, 1000.0  # times the first load
 LONGER = 1.25  # times the planned length of an answer: its times vary
 FILLS = 3.0  # times the length of an answer: the shortest run
 SPARE = 20  # connections beyond those of the requests in flight
@@ -63,9 +62,10 @@ class Load:
     """The runs at one load, at least one."""
 
     runs: tuple[LoadRun, ...]
+    emptied = False
 
     @property
-    def rate_per_s(self) -> float:
+    def load(self) -> float:
         """Return the planned requests/s."""
         return self.runs[0].requests_per_s
 
@@ -121,21 +121,19 @@ class CalibratePlanner(Planner):
 
     def steps(self) -> Steps:
         """Double the rate until a load is not VALID, then halve the gap; down where the first load is not VALID."""
-        plan = SearchPlan(
-            today=self._start,
+        search = Search(
+            start=self._start,
+            least=LEAST * self._start,
             most=MOST * self._start,
             growth=GROWTH,
-            precision=NARROW - 1,
-            confirm=1,
-            period_s=self._step_s + RUN_S,
             narrow=NARROW,
         )
-        yield from self._attempt(self._start)
-        runs = 0
-        while len(self.results) > runs:
-            runs = len(self.results)
-            for load in search.bisect(loads(self.results), plan, None):
-                yield from self._attempt(float(f"{load.rate_per_s:.4g}"))
+        attempts = [NextLoad(self._start)]
+        while attempts:
+            count = len(self.results)
+            for attempt in attempts:
+                yield from self._attempt(attempt.load)
+            attempts = search.next_loads(loads(self.results)) if len(self.results) > count else []
 
     def _attempt(self, rate_per_s: float) -> Steps:
         """Run a load until it is VALID, `ATTEMPTS` times at most, while there is time."""
@@ -181,7 +179,7 @@ class CalibratePlanner(Planner):
 
     def answer(self) -> Answer:
         """Return the largest VALID load, with the reason of the first above it."""
-        low, high = search.ends(loads(self.results))
+        low, high = bracket(loads(self.results))
         finding = Calibration(
             largest_valid=_best_run(low),
             lowest_not_valid=_best_run(high),
@@ -191,7 +189,7 @@ class CalibratePlanner(Planner):
             machine=machine(),
             runs=tuple(self.results),
         )
-        outcome = FAIL if low is None or low.rate_per_s < (self._settings.planned or 0.0) else PASS
+        outcome = FAIL if low is None or low.load < (self._settings.planned or 0.0) else PASS
         text = sentence(finding.largest_valid, finding.lowest_not_valid)
         advice = MORE if outcome == FAIL else ""
         result = Result(outcome, text, _objective(finding, outcome), advice=advice)

@@ -18,11 +18,11 @@ from typing import Any
 
 from tailgauge.experiments.answer import Answer
 from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step, Steps, warm_up
-from tailgauge.experiments.headroom.plan import HeadroomPlanner
-from tailgauge.experiments.headroom.search import NextRate
+from tailgauge.experiments.headroom import HeadroomPlanner
 from tailgauge.experiments.hedging import contrast, report
 from tailgauge.experiments.hedging.judge import OFF, ON, LoadResult, TriedDelay, closer, quantile_for, result
 from tailgauge.experiments.hedging.measure import load_result
+from tailgauge.experiments.loads.search import NextLoad
 from tailgauge.patterns.table import pattern_of
 from tailgauge.rows.schema import JOIN
 from tailgauge.scenario.experiment import ADAPTIVE, Delay
@@ -80,7 +80,7 @@ class HedgingPlanner(Planner):
 
     def measure(self, step: Step, reading: RunReading) -> Any:
         """The result at a load, or of the search for the sustainable rate."""
-        if isinstance(step.given, NextRate):
+        if isinstance(step.given, NextLoad):
             assert self._search is not None  # only its steps are given these
             return self._search.measure(step, reading)
         joined = pattern_of(self._scenario.traffic[self._tested]).answer == JOIN
