@@ -16,10 +16,9 @@ from tailgauge_analysis.metrics.latency import OFFERED, offered_ms, waits
 from tailgauge_analysis.metrics.latency import row as latency_row
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
-from tailgauge_analysis.metrics.slo import Criterion, criteria
+from tailgauge_analysis.metrics.slo import Criterion, criteria, unknown_pace
 from tailgauge_analysis.metrics.slo import decide as decide_objective
 from tailgauge_analysis.metrics.slo import good_of as good_requests
-from tailgauge_analysis.metrics.slo import unknown_pace
 from tailgauge_analysis.metrics.stability import BACKLOG, FEWEST_FOR_GROWTH, Work, stays_s
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.streams import coalescing, stalls
@@ -83,7 +82,7 @@ from tailgauge_analysis.text.formatting import (
     share_range,
 )
 from tailgauge_analysis.text.json_values import Json, number
-from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
+from tailgauge_analysis.text.picture import RED, Mark, Panel, Picture, PlotCurve, estimate_curve, tail_curve
 from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
 from tailgauge_analysis.text.quantile import UNPUBLISHED as FOR_FIGURES
 from tailgauge_analysis.text.quantile import quantile as quantile_values
@@ -133,6 +132,7 @@ __all__ = [
     "OUTPUT",
     "PASS",
     "RATE",
+    "RED",
     "RELATIVE",
     "REQUESTS",
     "SEED",
@@ -167,6 +167,7 @@ __all__ = [
     "Mask",
     "Measurement",
     "ObjectiveLine",
+    "Panel",
     "Percentile",
     "Picture",
     "PlotCurve",
@@ -201,6 +202,7 @@ __all__ = [
     "diagnosis",
     "early_s",
     "ended_as",
+    "estimate_curve",
     "figures",
     "fixed_hit",
     "flips",
@@ -244,6 +246,7 @@ __all__ = [
     "spent",
     "stalls",
     "stays_s",
+    "tail_curve",
     "tariff",
     "unequal_work",
     "unknown_pace",

@@ -26,7 +26,6 @@ from tailgauge_analysis.stats.quantiles import CONFIDENCE
 from tailgauge_analysis.stats.sign_flips import Flips, holm
 from tailgauge_analysis.text.formatting import figures, ms, plain
 from tailgauge_analysis.text.json_values import table, text
-from tailgauge_analysis.text.picture import Picture
 from tailgauge_analysis.text.section import Cell, Measurement, Report, Table, Value
 
 SHARE = 0.5  # of the 5%, for the row that decides, and for all others
@@ -42,8 +41,8 @@ HEADER = ("", "verdict", "change", "A", "B", "p", "why")
 Figure = tuple[Effect, int, Ends, Ends]  # 1 where more is worse, else -1; of A, of B
 
 
-def compare(paths: Sequence[Path], threshold: float, run_id: str) -> tuple[Report, tuple[Picture, ...]]:
-    """The report of `tailgauge compare` on two report.json of curves, and its figures; `run_id`: its name."""
+def compare(paths: Sequence[Path], threshold: float, run_id: str) -> Report:
+    """The report of `tailgauge compare` on two report.json of curves; `run_id`: its name."""
     (a, of_a), (b, of_b) = map(read, paths)
     run_ids = [plain(text(tree.get("run_id")), SHOWN) for tree in (of_a, of_b)]
     if run_ids[0] == run_ids[1]:
@@ -64,16 +63,15 @@ def compare(paths: Sequence[Path], threshold: float, run_id: str) -> tuple[Repor
     found = Comparison(
         SCHEMA_VERSION, verdict, against, (REMARK,), tuple(_differs(a, b)), threshold, CONFIDENCE, 0, (), rows, work
     )  # fmt: skip
-    made, names = comparison.report(found), tuple(one.name for one in drawn)
+    made = comparison.report(found)
     cells, note = tuple(_cells(*one) for one in known), NOTE.format(*run_ids)
     tables = (Table("B against A", HEADER, cells, note, prose=(1, 6)),) if known else ()
-    section = replace(made.sections[0], title="Load curves", tables=tables, figures=names, computed=())
+    section = replace(made.sections[0], title="Load curves", tables=tables, figures=drawn, computed=())
     quality = Measurement(DEGRADED if DEGRADED in measured else VALID, "2 load curves")
-    made = replace(
-        made, run_id=run_id, title="Comparison of load curves", dry_run=True in dry_runs, sections=(section,), figure=names[0] if names else "",
+    return replace(
+        made, run_id=run_id, title="Comparison of load curves", dry_run=True in dry_runs, sections=(section,), figure=drawn[0] if drawn else None,
         measurement=made.measurement if against else quality,
     )  # fmt: skip
-    return made, drawn
 
 
 def _differs(a: Curve, b: Curve) -> Iterator[Difference]:

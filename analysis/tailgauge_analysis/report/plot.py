@@ -68,7 +68,8 @@ def _suffix(number: int) -> str:
 def _traces(curve: PlotCurve | Band | Tiles, colour: str) -> Sequence[Tree]:
     match curve:
         case PlotCurve():
-            return (_curve(curve, curve.colour or colour),)
+            by_place = GREY if curve.dash == "dash" else colour
+            return (_curve(curve, curve.colour or by_place),)
         case Band():
             return _band(curve)
         case Tiles():
@@ -89,8 +90,8 @@ def _curve(curve: PlotCurve, colour: str) -> Tree:
     if curve.style == "bars":
         trace.get("error_y", {})["color"] = GREY
         return trace | {"type": "bar", "marker": {"color": colour, "line": {"width": 0}}}
-    is_short = curve.style == "line" and curve.dash != "dash" and len(curve.x) < 3  # one point is no line
-    mode = MODES["line and points" if is_short else curve.style]
+    is_point = curve.style == "line" and len(curve.x) == 1
+    mode = MODES["line and points" if is_point else curve.style]
     if curve.labels:
         mode += "+text"
         trace |= {"text": curve.labels, "textposition": "top right", "cliponaxis": False}

@@ -33,7 +33,7 @@ from tailgauge_analysis.stats.quantiles import TOO_FEW, Mask, Quantile
 from tailgauge_analysis.text.cells import quantile_cell, quantiles_text, share_cell
 from tailgauge_analysis.text.formatting import count, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import one_of, parsed
-from tailgauge_analysis.text.picture import BLUE, GREEN, ORANGE, PURPLE, Dash, Panel, Picture, tail
+from tailgauge_analysis.text.picture import BLUE, GREEN, ORANGE, PURPLE, Dash, Panel, Picture, tail_curve
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Cell, Section, Table, Value
 
@@ -314,7 +314,7 @@ def _tail(rows: Sequence[Row], judged: Sequence[ObjectiveResult]) -> Iterator[Pi
         name = row.metric.name
         if name not in TAILS or row.waits is None:
             continue
-        curve = tail(*row.waits.tail(), row.metric.title, *TAILS[name])
+        curve = tail_curve(*row.waits.tail(), row.metric.title, *TAILS[name])
         if len(curve.x) == 0:
             continue
         curves.append(curve)

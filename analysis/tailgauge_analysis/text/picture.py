@@ -5,7 +5,7 @@ Titles of axes have their unit. A curve has few enough points for any size of ru
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -27,7 +27,7 @@ Style = Literal["line", "dots", "points", "line and points", "bars"]  # dots: ma
 class PlotCurve:
     """Points (x, y); NaN breaks a line. Bars of several curves are stacked.
 
-    `colour`: without one, by the place in the panel. `low`, `high`: intervals of y. `labels`: beside the points.
+    `colour`: without one, by the place in the panel; grey of a dashed line. `low`, `high`: intervals of y. `labels`: beside the points.
     `steps`: hv from each point, hvh around it. `hover`: in d3's formats, `%{y:,.4~g} ms`, or `skip`.
     """
 
@@ -102,7 +102,7 @@ class Picture:
     height: int = 360
 
 
-def tail(at_ms: Floats, beyond: Floats, name: str, colour: str = "", dash: Dash = "") -> PlotCurve:
+def tail_curve(at_ms: Floats, beyond: Floats, name: str, colour: str = "", dash: Dash = "") -> PlotCurve:
     """The share that took longer than each time, ascending; few points, dense in the tail, none without a time above 0.
 
     Where some have no answer the line runs on, level. A logarithmic axis has no zero: else it ends before the last value.
@@ -130,3 +130,21 @@ def _tail_ranks(n: int) -> Ints:
     evenly = np.linspace(0, n - 1, POINTS // 2)
     late = n - np.geomspace(1, n, POINTS // 2)
     return np.unique(np.clip(np.append(evenly, late).astype(int), 0, n - 1))
+
+
+def estimate_curve(
+    name: str,
+    rows: Iterable[tuple[float, float | None, float | None, float | None]],
+    shown: Callable[[float], float] = float,
+) -> PlotCurve:
+    """Return the estimates (x, value, low, high) that have a value; an end that is not known is the value."""
+    known = np.array([row for row in rows if row[1] is not None], np.float64).reshape(-1, 4)
+    x, value, low, high = known.T
+    return PlotCurve(
+        x,
+        [shown(number) for number in value],
+        name,
+        style="line and points",
+        low=[shown(number) for number in np.where(np.isnan(low), value, low)],
+        high=[shown(number) for number in np.where(np.isnan(high), value, high)],
+    )

@@ -138,7 +138,7 @@ class Report:
     """A report as every renderer gets it.
 
     `about` is the line under the result (scenario, target, time, load); `summary` the labelled lines of the terminal
-    (`target`, `latency`, `cache`, ...) between result and measurement; `figure` stands beside it, over the sections; `data` is the contents of report.json.
+    (`target`, `latency`, `cache`, ...) between result and measurement; `figure` stands beside it, and not again in its section; `data` is the contents of report.json.
     """
 
     run_id: str

@@ -29,18 +29,21 @@ from tailgauge_analysis import (
     KINDS,
     MOST_FACTOR,
     PASS,
+    RED,
     Cell,
     Column,
     Costs,
     Frames,
     Growth,
     Mark,
+    Panel,
     Picture,
     PlotCurve,
     Result,
     Table,
     Value,
     countings,
+    estimate_curve,
     figures,
     growth,
     kind_name,
@@ -545,23 +548,24 @@ def _pictures(series: Series, found: Sustained, unit: Unit) -> tuple[Picture, ..
     known = [load for load in series.loads if load.refused.value is not None]
     curves = []
     for name, emptied in (("from rest", False), ("after a burst that empties the bucket", True)):
-        points = [(load.load, load.refused) for load in known if load.emptied == emptied]
-        if points:
-            curves.append(PlotCurve.of(name, points, lambda value: 100 * value, joined=not emptied))
+        loads = [load for load in known if load.emptied == emptied]
+        if loads:
+            rows = [(load.load, load.refused.value, load.refused.low, load.refused.high) for load in loads]
+            curve = estimate_curve(name, rows, lambda value: 100 * value)
+            curves.append(replace(curve, style="points") if emptied else curve)
     ends = (series.loads[0].load, series.loads[-1].load)
     allowed = 100 * found.refused_at_most
-    curves.append(PlotCurve("allowed", ends, (allowed, allowed), dashed="red"))
+    curves.append(PlotCurve(ends, (allowed, allowed), "allowed", colour=RED, dash="dash"))
     marks: tuple[Mark, ...] = ()
     if found.low_per_s is not None and found.high_per_s is not None:
-        marks = (Mark("sustainable rate", found.low_per_s, found.high_per_s),)
+        marks = (Mark(found.low_per_s, found.high_per_s, "sustainable rate"),)
     return (
         Picture(
-            "headroom",
-            "Calls refused at each rate",
-            FIGURE_NOTE,
-            unit.name,
-            "refused, %",
-            tuple(curves),
-            marks,
+            name="headroom",
+            title="Calls refused at each rate",
+            caption=FIGURE_NOTE,
+            panels=(Panel("refused, %", curves),),
+            x=unit.name,
+            marks=marks,
         ),
     )

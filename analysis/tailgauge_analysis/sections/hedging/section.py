@@ -32,7 +32,7 @@ from tailgauge_analysis.text import cells
 from tailgauge_analysis.text.cells import ratio_text, share_cell, with_interval
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import Json, table, tables
-from tailgauge_analysis.text.picture import GREY, Panel, Picture, tail
+from tailgauge_analysis.text.picture import GREY, Panel, Picture, tail_curve
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Section
 
@@ -449,7 +449,7 @@ def _tails(found: Sequence[Variant]) -> Iterator[Picture]:
     curves = []
     for one in drawn:
         name = f"{one.traffic} ({'no hedges' if one.is_control else 'hedged'})"
-        curves.append(tail(*one.waits[metric].tail(), name, GREY if one.is_control else ""))
+        curves.append(tail_curve(*one.waits[metric].tail(), name, GREY if one.is_control else ""))
     curves = [curve for curve in curves if len(curve.x)]
     if len(curves) > 1:
         yield Picture(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -25,15 +25,18 @@ from tailgauge_analysis import (
     Column,
     Floats,
     Mark,
+    Panel,
     Picture,
     PlotCurve,
     Result,
     Table,
     Value,
+    estimate_curve,
     figures,
     ms_or_failed,
     percentile,
     share,
+    tail_curve,
 )
 
 DETECTED = 2.8  # standard errors: 5% two-sided, 80% power
@@ -378,24 +381,35 @@ def _tails(found: HedgingResult, today_per_s: float) -> Picture:
     for name, blocks in (("without hedging", load.off), ("with hedging", load.on)):
         ms = np.sort(np.concatenate(blocks))
         known = ms[np.isfinite(ms)]
-        beyond = 1 - np.arange(1, len(known) + 1) / len(ms)
-        curves.append(PlotCurve(name, tuple(known.tolist()), tuple(beyond.tolist())))
-    note = TAILS_NOTE.format(_rate(load.rate_per_s), figures(today_per_s))
-    title, y = "Latency tail with hedging and without", "share of requests that took longer"
-    return Picture("tails", title, note, "latency (ms)", y, tuple(curves), tails=True)
+        curves.append(tail_curve(known, 1 - np.arange(1, len(known) + 1) / len(ms), name))
+    return Picture(
+        name="tails",
+        title="Latency tail with hedging and without",
+        caption=TAILS_NOTE.format(_rate(load.rate_per_s), figures(today_per_s)),
+        panels=(Panel("share of requests that took longer", curves, scale="tail"),),
+        x="latency (ms, logarithmic)",
+        x_scale="log",
+    )
 
 
 def _picture(
     name: str, title: str, y: str, known: Sequence[tuple[float, Contrast]], of: CrossoverLoad, shown: Callable[[float], float],
     drawn: str,
 ) -> Picture:  # fmt: skip
-    at = tuple(rate for rate, _ in known)
+    rates = [rate for rate, _ in known]
+    rows = [(rate, change.value, change.low, change.high) for rate, change in known]
     curves = (
-        PlotCurve.of("each load", known, shown, joined=False),
-        PlotCurve("fit", at, tuple(map(shown, of.fit))),
-        PlotCurve("no change", (at[0], at[-1]), (0.0, 0.0), dashed="grey"),
+        replace(estimate_curve("each load", rows, shown), style="points"),
+        PlotCurve(rates, [shown(value) for value in of.fit], "fit", style="line and points"),
+        PlotCurve((rates[0], rates[-1]), (0.0, 0.0), "no change", dash="dash"),
     )
     low, high = of.helps_below_per_s, of.hurts_above_per_s
-    marks = (Mark("crossover", low, high),) if low is not None and high is not None else ()
-    note = FIGURE_NOTE.format(drawn) + (SHADED if marks else "")
-    return Picture(name, title, note, "requests/s", y, curves, marks)
+    marks = (Mark(low, high, "crossover"),) if low is not None and high is not None else ()
+    return Picture(
+        name=name,
+        title=title,
+        caption=FIGURE_NOTE.format(drawn) + (SHADED if marks else ""),
+        panels=(Panel(y, curves),),
+        x="requests/s",
+        marks=marks,
+    )
