@@ -11,7 +11,7 @@ from typing import Literal
 
 import numpy as np
 
-from tailgauge_analysis.stats.quantiles import Floats, Ints
+from tailgauge_analysis.stats.quantiles import Floats
 
 BLUE, ORANGE, GREEN, PURPLE, GREY, RED = "#3f7fbf", "#d9822b", "#2f9e6e", "#9067c6", "#8a8f98", "#c94f4f"
 TIME = "time since the start of the run (s)"
@@ -19,7 +19,7 @@ POINTS = 400  # of a distribution
 TOOK = "%{y:.3~%} took longer than %{x:,.4~g} ms"
 Values = Sequence[float] | Floats
 Dash = Literal["", "dot", "dash"]
-Scale = Literal["linear", "log", "percent", "whole", "tail"]  # tail: logarithmic, percentiles as ticks
+Scale = Literal["linear", "log", "percent", "category", "tail"]  # tail: logarithmic, percentiles as ticks
 Style = Literal["line", "dots", "points", "line and points", "bars"]  # dots: many and pale
 
 
@@ -79,12 +79,11 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """Curves over one y axis with a title. `x`: the title of an x axis of its own; `height`: relative to other panels."""
+    """Curves over one y axis with a title; `height` is relative to other panels."""
 
     title: str
     curves: Sequence[PlotCurve | Band | Tiles]
     scale: Scale = "linear"
-    x: str = ""
     height: float = 1.0
 
 
@@ -103,33 +102,17 @@ class Picture:
 
 
 def tail_curve(at_ms: Floats, beyond: Floats, name: str, colour: str = "", dash: Dash = "") -> PlotCurve:
-    """The share that took longer than each time, ascending; few points, dense in the tail, none without a time above 0.
+    """Return the share that took longer than each time, ascending, at few points, dense in the tail.
 
-    Where some have no answer the line runs on, level. A logarithmic axis has no zero: else it ends before the last value.
+    Where some have no answer the line runs on, level. A logarithmic axis has no zero: neither a time nor a share.
     """
-    positive = at_ms > 0
-    x = at_ms[positive]
-    y = beyond[positive]
-    if len(x):
-        ranks = _tail_ranks(len(x))
-        first = x[:1]
-        x = x[ranks]
-        y = y[ranks]
-        if y[-1] > 0:
-            x = np.append(x, x[-1] * 1.5)
-            y = np.append(y, y[-1])
-        else:
-            x = x[:-1]
-            y = y[:-1]
-        x = np.append(first, x)
-        y = np.append(1.0, y)
-    return PlotCurve(x, y, name, colour=colour, dash=dash, steps="hv", hover=TOOK)
-
-
-def _tail_ranks(n: int) -> Ints:
-    evenly = np.linspace(0, n - 1, POINTS // 2)
-    late = n - np.geomspace(1, n, POINTS // 2)
-    return np.unique(np.clip(np.append(evenly, late).astype(int), 0, n - 1))
+    x = at_ms[at_ms > 0]
+    y = beyond[at_ms > 0]
+    n = len(x)
+    ranks = np.unique(n - np.geomspace(1, n, POINTS).astype(int)) if n else []
+    x = np.concatenate((x[:1], x[ranks], 1.5 * x[-1:]))
+    y = np.concatenate((np.ones(len(x[:1])), y[ranks], y[-1:]))
+    return PlotCurve(x[y > 0], y[y > 0], name, colour=colour, dash=dash, steps="hv", hover=TOOK)
 
 
 def estimate_curve(

@@ -355,8 +355,7 @@ def _last_legs(found: Sequence[FanOut]) -> Iterator[Picture]:
     bars = PlotCurve(
         legs, shares, low=low, high=high, colour=BLUE, style="bars", hover="leg %{x}: %{y:.3~g}%"
     )
-    x = (-0.5, len(shares) - 0.5)
-    even = PlotCurve(x, (100 * last.even, 100 * last.even), colour=ORANGE, dash="dash", hover="skip")
+    even = PlotCurve(legs, [100 * last.even] * len(legs), colour=ORANGE, dash="dash", hover="skip")
     word = "longest" if fan_out.is_sequential else "last"
     yield Picture(
         name="fan-out-last",
@@ -364,6 +363,6 @@ def _last_legs(found: Sequence[FanOut]) -> Iterator[Picture]:
         caption=f"{fan_out.traffic}, {last.n:,} requests, with 95% intervals. Dashed: every leg alike.",
         panels=(Panel(f"requests in which the leg is {word} (%)", (bars, even)),),
         x="leg (number)",
-        x_scale="whole",
+        x_scale="category",
         height=300,
     )
