@@ -21,7 +21,6 @@ from tailgauge_analysis.metrics.slo import decide as decide_objective
 from tailgauge_analysis.metrics.slo import good_of as good_requests
 from tailgauge_analysis.metrics.stability import BACKLOG, FEWEST_FOR_GROWTH, Work, stays_s
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.metrics.streams import coalescing, stalls
 from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.reading.frames import Frames, ended_as
 from tailgauge_analysis.reading.frames import load as load_frames
@@ -47,6 +46,7 @@ from tailgauge_analysis.sections.rate_limits.refusals import refused as refused_
 from tailgauge_analysis.sections.rate_limits.retries import early_s, has_retry_after
 from tailgauge_analysis.sections.rate_limits.section import kind_name
 from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth, growth
+from tailgauge_analysis.sections.streaming import coalescing, stalls
 from tailgauge_analysis.stats.binomial import beta_cdf
 from tailgauge_analysis.stats.bootstrap import SEED, weighted_quantiles
 from tailgauge_analysis.stats.bootstrap import blocks as bootstrap_blocks

@@ -6,6 +6,7 @@ Sections, comparisons, experiments and notebooks take everything from here.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -129,12 +130,16 @@ class Run:
         result: Result = self._results[compute]
         return result
 
-    def _level(self) -> Any:
+    def _level(self) -> AbstractContextManager[None]:
+        """Return what sets the confidence of the run's intervals."""
         return at_level(slo.level(self.record))
+
+    def _read(self) -> Frames:
+        return frames.load(self.folders)
 
     @cached_property
     def _loaded(self) -> _Loaded:
-        loaded = frames.load(self.folders)
+        loaded = self._read()
         needs_warmup = bool(slo.on_latency(loaded.run["scenario"]))
         with self._level():
             stage = steady(loaded)

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import pandas as pd
 
@@ -28,10 +28,12 @@ from tailgauge_analysis.metrics import definitions, latency, slo
 from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
 from tailgauge_analysis.reading import run_record
 from tailgauge_analysis.report.build import build
-from tailgauge_analysis.report.report import FinishedReport, make
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile, at_level
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.verdict import client_error
+
+if TYPE_CHECKING:  # plotly and Jinja take a second to load
+    from tailgauge_analysis.report.report import FinishedReport
 
 Folder = str | os.PathLike[str]
 Since = Literal["scheduled", "sent"]
@@ -124,6 +126,8 @@ class Run(run.Run):
 
         `tool`: add the figures as this tool defines them (`tailgauge report --as`).
         """
+        from tailgauge_analysis.report.report import make
+
         if tool:
             _known("tool", tool, definitions.TOOLS)
         holder = self.folders[0].resolve().parent

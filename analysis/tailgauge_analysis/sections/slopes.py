@@ -6,7 +6,7 @@ values, evenly over the stage:
     TTFT = a + u uncached / 1,000 + c cached / 1,000 + f calls in flight when sent + d new connection
     TPOT = a + k context / 1,000 + s answers that arrive at the same time + b tokens before it
 
-At p50; TTFT also at p95 if its n_eff there is at least MANY. All effects of a report, those of the cache on TTFT included,
+At p50; TTFT also at p95 if its n_eff there is at least MANY. All effects of a report
 are one family (Holm): `value` is None where an effect does not survive at 5%.
 
 TTFT is since sent, of every answered call. TPOT is of gaps between chunks, for each of their tokens: of a whole answer it
@@ -39,6 +39,7 @@ from tailgauge.rows import schema
 from tailgauge_analysis.metrics.answers import prompt_tokens
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.dedup import CALL
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.binomial import student, student_beyond
 from tailgauge_analysis.stats.quantile_regression import errors, fit, independent
 from tailgauge_analysis.stats.quantiles import BEYOND, UNRELIABLE, Floats, Ints, quantiles
@@ -46,6 +47,7 @@ from tailgauge_analysis.stats.sign_flips import holm
 from tailgauge_analysis.text.formatting import ms
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Value
+from tailgauge_analysis.verdict.timestamps import calls_between
 
 PS = (0.5, 0.95)
 MANY = 2000  # effective samples of the p95, below which only the p50 is estimated
@@ -137,6 +139,14 @@ class Regression:
     against: str
     x: Floats = field(metadata=UNPUBLISHED)
     y: Floats = field(metadata=UNPUBLISHED)
+
+
+def compute(run: Run) -> list[Regression]:
+    """Estimate all effects of a report; one that does not survive among them has no value."""
+    unsure_calls = calls_between(run.frames, run.clocks)
+    regressions = fitted(run.frames.attempts, run.of_target, unsure_calls)
+    family = significant([regression.slopes for regression in regressions])
+    return [replace(one, slopes=slopes) for one, slopes in zip(regressions, family, strict=True)]
 
 
 def fitted(run: pd.DataFrame, stage: Steady, unsure_calls: float = 0.0) -> list[Regression]:

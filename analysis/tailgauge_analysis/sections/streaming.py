@@ -1,4 +1,8 @@
-"""Streaming: how evenly the answers came, and how fast (metrics/streams.py)."""
+"""Streaming: how evenly the answers came, and how fast.
+
+Answers of the steady stage without slow readers; shares are of the answers that were, or should have been, streamed in two
+chunks or more. Nothing here is an objective.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
+import pandas as pd
 
-from tailgauge_analysis.metrics import pace, streams
-from tailgauge_analysis.metrics.streams import Streams
-from tailgauge_analysis.reading.chunks import BLOCK
+from tailgauge_analysis.metrics import pace
+from tailgauge_analysis.metrics.metrics import BY_NAME
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.reading.chunks import BLOCK, blocks
 from tailgauge_analysis.run import Run
-from tailgauge_analysis.stats.quantiles import Ints
+from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask, rank
 from tailgauge_analysis.text.formatting import count, ms, plural, share
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.picture import Panel, Picture, PlotCurve, Scale
@@ -19,8 +25,28 @@ from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Section
 
 KEY = ""
+DUE_FIRST_MS, DUE_EACH_MS = 1000.0, 100.0  # a reader of ten tokens/s who waits 1 s for the first
+FLUID = 0.9
+STALL_MS = 1000.0
+STALL_TIMES = 10.0
 BUFFERED = 0.01  # of the answers, from which a proxy is suspected
 COLLECTED = "Something between client and target collects the stream: TTFT is not that of the target, and TPOT is unknown."
+
+
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """How the answers flowed. A rate or share is None where no answer could have it."""
+
+    answers: int
+    tokens_per_chunk_p50: float | None
+    buffered: int
+    buffered_share: float | None
+    stalls: int
+    stalled_share: float | None
+    stall_time_share: float | None
+    fluid_share: float | None
+    user_tokens_per_s_p50: float | None
+    user_tokens_per_s_p1: float | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,7 +64,7 @@ def compute(run: Run) -> Streaming:
     """Measure the streams of the steady stage."""
     of_target = run.of_target
     return Streaming(
-        streams=streams.streams(of_target),
+        streams=streams(of_target),
         tpot_missing=pace.missing(of_target.requests),
         gaps_ns=of_target.gaps_ns,
     )
@@ -75,6 +101,114 @@ def _facts(found: Streams) -> list[tuple[str, str]]:
     return rows
 
 
+def streams(of_target: Steady) -> Streams:
+    """Measure the flow of a stage."""
+    requests, sizes = of_target.requests, of_target.gap_counts
+    per_chunk = coalescing(requests)
+    first = ((requests["pace_from_ns"] - requests["sent_at_ns"]) / 1e6).to_numpy(np.float64)
+    skip, held = requests["pace_skip"].to_numpy(np.int64), requests["buffered"].to_numpy(np.bool_)
+    fluid = np.zeros(len(requests))
+    late_gaps = stalled = 0
+    late_ms = all_ms = 0.0
+    begin = np.cumsum(sizes) - sizes
+    for some in blocks(sizes):
+        counts = sizes[some]
+        gaps_ms = of_target.gaps_ns[begin[some.start] : begin[some.start] + int(counts.sum())] / 1e6
+        of = np.repeat(np.arange(len(counts)), counts)
+        if skip[some].any():  # a pause of thinking is no stall
+            visible = np.arange(len(of)) - (np.cumsum(counts) - counts)[of] >= skip[some][of]
+            gaps_ms, of = gaps_ms[visible], of[visible]
+        each = np.nan_to_num(per_chunk[some], nan=1.0)
+        fluid[some] = fluidity(np.nan_to_num(first[some]), gaps_ms, of, each, DUE_FIRST_MS, DUE_EACH_MS)
+        late = stalls(gaps_ms, of)
+        late_gaps += int(late.sum())
+        stalled += len(np.unique(of[late]))
+        late_ms, all_ms = late_ms + float(gaps_ms[late].sum()), all_ms + float(gaps_ms.sum())
+    flowed = (sizes > 0) | held
+    answers = int(flowed.sum())
+    return Streams(
+        answers=answers,
+        tokens_per_chunk_p50=_quantile(per_chunk, 0.5),
+        buffered=int(held.sum()),
+        buffered_share=float(held[flowed].mean()) if answers else None,
+        stalls=late_gaps,
+        stalled_share=stalled / answers if answers else None,
+        stall_time_share=late_ms / all_ms if all_ms > 0 else None,
+        fluid_share=float((fluid[flowed] >= FLUID).mean()) if answers else None,
+        user_tokens_per_s_p50=_rate(of_target, 0.5),
+        user_tokens_per_s_p1=_rate(of_target, 0.99),
+    )
+
+
+def _rate(stage: Steady, p: float) -> float | None:
+    """Tokens per second of the user whose TPOT is the quantile p."""
+    tpot = _quantile(BY_NAME["tpot"].ns(stage), p)
+    return 1e9 / tpot if tpot else None
+
+
+def _quantile(values: Floats, p: float) -> float | None:
+    known = np.sort(values[~np.isnan(values)])
+    return float(known[rank(len(known), p) - 1]) if len(known) else None
+
+
+def coalescing(requests: pd.DataFrame) -> Floats:
+    """Tokens per chunk of each answer; NaN if unknown."""
+    known = requests["pace_missing"].isna() | requests["buffered"]
+    tokens = requests["pace_tokens"].where(known & (requests["pace_chunks"] > 0))
+    return (tokens / requests["pace_chunks"]).to_numpy(np.float64)
+
+
+def fluidity(
+    first_ms: Floats, gaps_ms: Floats, of: Ints, tokens: Floats, due_first_ms: float, due_each_ms: float
+) -> Floats:
+    """Share of its token deadlines that each answer met: does it keep up with its reader?
+
+    The first token is due `due_first_ms` after the start, each later one `due_each_ms` after the one before; time that a
+    token comes early may be used by those after it. A late token misses every deadline that passes while it is awaited,
+    then the count starts again:
+
+        gap <= each + slack    met;  slack becomes slack + each - gap
+        else                   missed 1 + floor((gap - each - slack) / each) deadlines;  slack becomes 0
+
+    Tokens of one chunk come together. After the fluidity-index of Etalon (Agrawal et al. 2024). `first_ms`: wait for the
+    first chunk; `gaps_ms`: between chunks, `of` the answer of each, ascending; `tokens`: mean tokens per chunk.
+    """
+    n = len(first_ms)
+    more = np.maximum(tokens - 1, 0) * due_each_ms  # a chunk's further tokens are there at once
+    late = first_ms - due_first_ms
+    missed = np.where(late > 0, 1 + np.floor(late / due_each_ms), 0.0)
+    met = np.where(late > 0, 0.0, 1.0) + np.maximum(tokens - 1, 0)
+    slack = np.maximum(-late, 0) + more
+    sizes = np.bincount(of, minlength=n)
+    begin = np.cumsum(sizes) - sizes
+    for k in range(int(sizes.max()) if n and len(of) else 0):  # the k-th gap of every answer that has one
+        rows = np.flatnonzero(sizes > k)
+        over = gaps_ms[begin[rows] + k] - due_each_ms - slack[rows]
+        in_time = over <= 1e-9
+        missed[rows] += np.where(in_time, 0, 1 + np.floor(np.maximum(over, 0) / due_each_ms))
+        met[rows] += np.where(in_time, 1, 0) + np.maximum(tokens[rows] - 1, 0)
+        slack[rows] = np.where(in_time, np.maximum(-over, 0), 0) + more[rows]
+    index: Floats = met / (met + missed)
+    return index
+
+
+def stalls(gaps_ms: Floats, of: Ints) -> Mask:
+    """Which gaps are stalls: above 1 s and above 10 times the median gap of the answer, so that a slow but even one has none."""
+    late = gaps_ms > STALL_MS
+    if late.any():  # only their answers' medians matter
+        suspect = np.zeros(int(of[-1]) + 1, np.bool_)
+        suspect[of[late]] = True
+        some = suspect[of]
+        late[some] &= gaps_ms[some] > STALL_TIMES * medians(gaps_ms[some], of[some])[of[some]]
+    return late
+
+
+def medians(gaps_ms: Floats, of: Ints) -> Floats:
+    """Lower median gap of each answer; 0 where it has none."""
+    found = pd.Series(gaps_ms).groupby(of).quantile(0.5, interpolation="lower")
+    return np.asarray(found.reindex(np.arange(of.max() + 1), fill_value=0.0), np.float64)
+
+
 # --- figure -------------------------------------------------------------------------------------------------------
 
 WIDE = 20  # the largest gap, in smallest drawn ones, from which their axis is logarithmic
@@ -82,12 +216,12 @@ WIDE = 20  # the largest gap, in smallest drawn ones, from which their axis is l
 
 def _gaps(gaps_ns: Ints) -> Iterator[Picture]:
     """Draw the share of the gaps by length. There may be a hundred million: they are counted in blocks."""
-    blocks = [gaps_ns[start : start + BLOCK] for start in range(0, len(gaps_ns), BLOCK)]
-    positive = sum(int((block > 0).sum()) for block in blocks)
+    parts = [gaps_ns[start : start + BLOCK] for start in range(0, len(gaps_ns), BLOCK)]
+    positive = sum(int((block > 0).sum()) for block in parts)
     if not positive:
         return
     sample = gaps_ns[:: max(1, len(gaps_ns) // BLOCK)]
-    shortest = min(block[block > 0].min(initial=gaps_ns.max()) for block in blocks) / 1e6
+    shortest = min(block[block > 0].min(initial=gaps_ns.max()) for block in parts) / 1e6
     median = np.median(sample[sample > 0]) / 1e6 if (sample > 0).any() else shortest
     low = max(shortest, median / 100)
     high = gaps_ns.max() / 1e6
@@ -97,7 +231,7 @@ def _gaps(gaps_ns: Ints) -> Iterator[Picture]:
         scale = "log"
         edges = np.geomspace(low, high, 81)
     counts = np.zeros(len(edges) - 1, np.int64)
-    for block in blocks:
+    for block in parts:
         counts += np.histogram(np.clip(block[block > 0] / 1e6, edges[0], edges[-1]), edges)[0]
     shares = 100 * np.append(counts, counts[-1]) / len(gaps_ns)
     curve = PlotCurve(edges, shares, steps="hv", is_filled=True, hover="%{y:.3~g}%")

@@ -252,7 +252,8 @@ def compare(
 
     if as_json and as_markdown:
         raise UsageError("--json and --markdown: choose one")
-    curves, page = [find(one, out) for one in run_dirs], None
+    curves = [find(one, out) for one in run_dirs]
+    page = None
     if baseline is not None:
         if run_dirs[1:] or metrics:
             raise UsageError("--baseline: give one run, without --metric: its first objective decides")
@@ -447,7 +448,8 @@ def worker(master: str, out: Path, lifeline: bool) -> None:
 
     Master and worker need the same TAILGAUGE_TOKEN; see `tailgauge docs many-machines`.
     """
-    address, folder = parse(master, "--master"), writable(out, f"--out {out}:").resolve()
+    address = parse(master, "--master")
+    folder = writable(out, f"--out {out}:").resolve()
     gc.disable()  # saves a quarter of the time to load Locust and an SDK; Health enables it again after a run
     from tailgauge.locust_app.launch import work
 

@@ -7,14 +7,13 @@ import pytest
 
 from tailgauge.errors import Exit
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
-from tailgauge_analysis.reading.frames import load
-from tailgauge_analysis.sections.findings import find
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.result import exit_code, result
 from tailgauge_analysis.verdict.checks import CHECKS
 
 
 def judged(folder):
-    found = find(load([folder]))
+    found = Run([folder])
     return found.verdict, [reason.check for reason in found.reasons], found
 
 

@@ -7,15 +7,15 @@ import numpy as np
 import pandas as pd
 import pytest
 from run_folders.planted_frames import calls as calls_of
-from run_folders.planted_frames import frames_of
+from run_folders.planted_frames import frames_of, run_of
 
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.sections.cache.calls import calls, settings
 from tailgauge_analysis.sections.cache.misses import causes
-from tailgauge_analysis.sections.latency_under_load.slopes import IN_FLIGHT, UNCACHED, regress
 from tailgauge_analysis.sections.rate_limits import section
-from tailgauge_analysis.sections.rate_limits.buckets import HeaderReadings, LevelSeries
+from tailgauge_analysis.sections.rate_limits.buckets import HeaderReadings, level_series
 from tailgauge_analysis.sections.rate_limits.costs import Costs
+from tailgauge_analysis.sections.slopes import IN_FLIGHT, UNCACHED, regress
 from tailgauge_analysis.verdict.conservation import in_flight
 from tailgauge_analysis.verdict.timestamps import (
     Clocks,
@@ -152,7 +152,7 @@ def test_a_bucket_s_level_is_held_against_headers_within_what_the_clocks_leave_o
     facts = HeaderReadings(100.0, 1, 100 - missing, missing, 0.0, np.arange(40), none)
 
     def agreeing(costs, between_s):
-        found = LevelSeries(costs, 1e-9, 100.0, facts, width_s=1, end_s=2.0, between_s=between_s)
+        found = level_series(costs, 1e-9, 100.0, facts, width_s=1, end_s=2.0, between_s=between_s)
         return found.agreeing, found.compared
 
     assert agreeing(true, 0.0) == (40, 40)
@@ -177,7 +177,7 @@ def test_errors_are_sums_of_the_two_largest():
     assert Clocks({}, ()).to_target_ns == 0
 
 
-def test_a_bucket_found_from_several_clocks_is_known_less_closely(monkeypatch):
+def test_a_bucket_found_from_several_clocks_is_known_less_closely():
     """Fifteen calls a second at a limit of ten: the interval of the burst is wider by what comes back meanwhile."""
     at = np.arange(300) / 15
     level, refused = 5.0, []
@@ -190,8 +190,8 @@ def test_a_bucket_found_from_several_clocks_is_known_less_closely(monkeypatch):
     frames = frames_of(calls_of(300, at_s=at, refused=refused, limit_kind="requests"))
 
     def burst(error_ns):
-        monkeypatch.setattr(section, "clocks", lambda _: Clocks({0: error_ns, 1: error_ns}, ()))
-        (bucket,) = section.rate_limits(frames).buckets
+        clocks = Clocks({0: error_ns, 1: error_ns}, ())
+        (bucket,) = section.compute(run_of(frames, clocks)).buckets
         return bucket.burst
 
     one, several = burst(0), burst(50 * MS)

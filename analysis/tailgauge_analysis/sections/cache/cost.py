@@ -17,9 +17,11 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from fractions import Fraction
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
+from pydantic import WithJsonSchema
 
 from tailgauge.errors import UsageError
 from tailgauge.protocol_violations import MALFORMED_USAGE
@@ -45,6 +47,9 @@ RELATIVE = {"input": "1", "write_5m": "1.25", "write_1h": "2", "read": "0.1", "o
 PriceOf = Callable[[str], pricing.Price | None]
 
 
+Exact = Annotated[Fraction, WithJsonSchema({"type": "number"})]  # report.json has it as a number
+
+
 @dataclass(frozen=True, slots=True)
 class Tariff:
     """Prices by model; `why` where there are none."""
@@ -60,9 +65,9 @@ class BreakEven:
 
     model: str
     ttl: str
-    write: Fraction
-    read: Fraction
-    hit_share: Fraction | None
+    write: Exact
+    read: Exact
+    hit_share: Exact | None
     uses: int | None
 
 
@@ -74,10 +79,10 @@ class Cost:
     calls: int
     unpriced: int
     without_usage: int
-    total: Fraction
-    input: Fraction
-    input_without_cache: Fraction
-    saved: Fraction
+    total: Exact
+    input: Exact
+    input_without_cache: Exact
+    saved: Exact
     saved_share: shares.Share
     break_even: tuple[BreakEven, ...]
     hit_share_of_cached: float | None

@@ -17,7 +17,7 @@ from tailgauge.rows import schema
 from tailgauge_analysis.metrics.timeline import MOST_BINS, width
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.cache import calls as cache_calls
-from tailgauge_analysis.sections.cache import effect, family, shares
+from tailgauge_analysis.sections.cache import effect, shares
 from tailgauge_analysis.sections.cache.cost import UNIT, Cost, Tariff, cost, tariff
 from tailgauge_analysis.sections.cache.misses import (
     ADVICE,
@@ -29,19 +29,9 @@ from tailgauge_analysis.sections.cache.misses import (
     first_bytes,
     misses,
 )
-from tailgauge_analysis.sections.slopes import NO_EFFECT, slope_cell
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.cells import side_by_side
-from tailgauge_analysis.text.formatting import (
-    bin_name,
-    count,
-    ms,
-    percentile,
-    plain,
-    plural,
-    share,
-    share_range,
-)
+from tailgauge_analysis.text.formatting import bin_name, count, ms, plain, plural, share, share_range
 from tailgauge_analysis.text.json_values import Json, number, table, tables
 from tailgauge_analysis.text.picture import POINTS, Panel, Picture, PlotCurve
 from tailgauge_analysis.text.quantile import UNPUBLISHED
@@ -61,13 +51,6 @@ RATES = (
     ("Call hit rate", "calls that read something"),
     ("Full hit rate", "calls that read something and wrote nothing"),
     (AMPLIFICATION, "tokens written / tokens of different texts"),
-)
-EFFECTS = (
-    (effect.SAVED, "1,000 tokens read instead of uncached (ms saved)"),
-    (effect.UNCACHED_TOKENS, "1,000 uncached tokens (ms)"),
-    (effect.CACHED_TOKENS, "1,000 cached tokens (ms)"),
-    (effect.IN_FLIGHT, "another call in flight (ms)"),
-    (effect.CONNECTION, "a new connection (ms)"),
 )
 MOST_CAUSES = 3  # in a sentence
 BY_TARGET = "the target says so"
@@ -175,7 +158,7 @@ def _entry(run: Run, name: str, rows: pd.DataFrame, causes: pd.Series[str], pric
         first_bytes=first_bytes(counted, cause),
         expiry=aged,
         no_expiry="" if aged else shares.why_not(rows),
-        worth=run.result(family.compute).of_cache[name],
+        worth=effect.cache_effect(counted),
         cost=spent,
         no_cost="" if spent else prices.why or "no price for the models of these calls",
         over_time=_over_time(counted, spent),
@@ -229,7 +212,7 @@ def section(use: CacheUse) -> Section | None:
     facts, listed = side_by_side("By traffic", {plain(one.traffic, 80): list(_facts(one)) for one in found})
     for one in found:
         of = f" ({plain(one.traffic, 80)})" if len(found) > 1 else ""
-        listed += (_rates(one, of), _misses(one, of), _effect(one.worth, of))
+        listed += (_rates(one, of), _misses(one, of))
     kept = tuple(one for one in listed if one.rows)
     return Section(
         "cache", "Prompt cache", " ".join(map(sentence, found)), facts, kept, (*_reads_over_time(found), *_ttft(found)),
@@ -328,17 +311,6 @@ def _misses(one: Cache, of: str) -> Table:
     return Table(f"Misses by cause{of}", header, tuple(rows), prose=(4, 5))
 
 
-def _effect(worth: effect.CacheEffect, of: str) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for name, title in EFFECTS:
-        slopes = [slope for slope in worth.slopes if slope.name == name]
-        if any(slope.value is not None for slope in slopes):
-            rows.append((title, *map(slope_cell, slopes)))
-    title = f"Effect on TTFT: quantile regression over {plural(worth.n, 'answer')}{of}"
-    ps = dict.fromkeys(slope.p for slope in worth.slopes)
-    return Table(title, ("TTFT since sent", *map(percentile, ps)), tuple(rows))
-
-
 def _facts(one: Cache) -> Iterator[tuple[str, str]]:
     parts = ((one.read_tokens, "read"), (one.creation_tokens, "written"), (one.uncached_tokens, "uncached"))
     tokens = ", ".join(f"{count(n)} {name}" for n, name in parts)
@@ -355,10 +327,6 @@ def _facts(one: Cache) -> Iterator[tuple[str, str]]:
         calls = f"{plural(gain.hits, 'hit')} and {_misses_of(gain.misses)} in {classes}"
         text = f"{ms(gain.value)} ms (95% CI {ms(gain.low)} to {ms(gain.high)})"
         yield "Median TTFT saved by a hit", f"{text} among prompts of the same length ({calls})"
-    if one.worth.why:
-        yield "Effect on TTFT", f"not estimated: {one.worth.why}"
-    elif all(slope.value is None for slope in one.worth.slopes):
-        yield "Effect on TTFT", NO_EFFECT
     yield "Repeated prefixes", _expiry(one.expiry) if one.expiry else f"not estimated: {one.no_expiry}"
     yield from _cost(one.cost) if one.cost else [("Cost", f"unknown: {one.no_cost}")]
 
@@ -368,8 +336,7 @@ def _expiry(one: shares.Expiry) -> str:
     excess = f". {plural(one.excess_misses, 'call')} read nothing within {life} of the last use"
     here = f"The TTL is {'sliding' if one.sliding else 'fixed'} here{excess if one.excess_misses else ''}"
     hits = f"{share(one.observed.value)} of {plural(one.calls, 'call')} read from the cache{_between(one.observed)}"
-    ttls = f"{share(one.by_rate_sliding)} with a sliding TTL, {share(one.by_rate_fixed)} with a fixed one"
-    return f"{hits}. Expected: {share(one.by_gaps)} from their gaps; for Poisson arrivals {ttls}. {here}"
+    return f"{hits}, {share(one.by_gaps)} expected from their gaps. {here}"
 
 
 def _cost(cost: Cost) -> Iterator[tuple[str, str]]:
@@ -440,7 +407,7 @@ def _ttft(found: Sequence[Cache]) -> Iterator[Picture]:
         title="TTFT with and without the cache",
         caption=(
             f"{plain(one.traffic, 80)}, answers of the steady stage. The gap between the lines is not the effect of the cache "
-            "alone: hits and misses may differ in length and time. The regression accounts for that."
+            "alone: hits and misses may differ in length and time."
         ),
         panels=(
             Panel(

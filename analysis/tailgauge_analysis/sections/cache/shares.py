@@ -4,13 +4,8 @@ A rate is a ratio of sums over calls in order of time, its interval by the stati
 0 or 1, where every resample is alike, the Clopper-Pearson interval. Below FEW calls there is none.
 
 Expiry compares how often an entry should still be there when its text is requested again with how often it was, over the
-calls whose text was requested before. With l the calls of the text per second over the run and T the life that its mark sets:
-
-    sliding    1 - exp(-lT)       Poisson calls, each read renews the life
-    fixed      lT / (1 + lT)      Poisson calls, only a write does
-    renewal    share of the gaps between calls of the same text that were shorter than T: no assumption on arrivals
-
-Renewal is for sliding lives. Its excess over what was observed are misses that expiry does not explain.
+calls whose text was requested before: the share of the gaps between calls of the same text that were shorter than the life
+that its mark sets. That is for sliding lives. Its excess over what was observed are misses that expiry does not explain.
 """
 
 from __future__ import annotations
@@ -124,8 +119,6 @@ class Expiry:
     sliding: bool
     observed: Share
     by_gaps: float
-    by_rate_sliding: float
-    by_rate_fixed: float
     excess_misses: int
 
 
@@ -136,7 +129,6 @@ def expiry(calls: pd.DataFrame, *, sliding: bool) -> Expiry | None:
         return None
     life = back["life_ns"].to_numpy(np.float64)
     lives = np.unique(life)
-    expected = per_text(calls, back) * life
     fresh = (back["gap_ns"] < back["life_ns"]).to_numpy(np.bool_)
     return Expiry(
         calls=len(back),
@@ -145,8 +137,6 @@ def expiry(calls: pd.DataFrame, *, sliding: bool) -> Expiry | None:
         sliding=sliding,
         observed=request_hit(back),
         by_gaps=float(fresh.mean()),
-        by_rate_sliding=float(np.mean(sliding_hit(expected))),
-        by_rate_fixed=float(np.mean(fixed_hit(expected))),
         excess_misses=int((fresh & ~back["hit"].to_numpy(np.bool_)).sum()),
     )
 
@@ -160,19 +150,11 @@ def why_not(calls: pd.DataFrame) -> str:
     return "the TTL of the entries is not known"
 
 
-def per_text(calls: pd.DataFrame, back: pd.DataFrame) -> Floats:
-    """Calls of each one's text per nanosecond, over the time in which the run sent calls."""
-    sent = calls["sent_at_ns"]
-    span = max(float(sent.max() - sent.min()), 1.0)
-    counts = calls.loc[calls["known"], "entry"].value_counts()
-    return back["entry"].map(counts).to_numpy(np.float64) / span
-
-
 def sliding_hit(expected: Floats) -> Floats:
-    """1 - exp(-lT), `expected` being lT."""
+    """Share of Poisson calls that hit where each read renews the life: 1 - exp(-lT), `expected` being lT."""
     return -np.expm1(-expected)
 
 
 def fixed_hit(expected: Floats) -> Floats:
-    """lT / (1 + lT)."""
+    """Share of Poisson calls that hit where only a write renews the life: lT / (1 + lT)."""
     return expected / (1 + expected)

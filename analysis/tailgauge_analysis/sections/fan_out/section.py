@@ -16,59 +16,34 @@ from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.fan_out.legs import ALL, SEQUENTIAL, Legs, legs
-from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.proportions import Proportion, Ratio, proportion, quantile_ratio
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Quantile, quantiles
 from tailgauge_analysis.text import cells
 from tailgauge_analysis.text.cells import share_cell, with_interval
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
-from tailgauge_analysis.text.json_values import Json, table, tables
 from tailgauge_analysis.text.picture import BLUE, ORANGE, Panel, Picture, PlotCurve
 from tailgauge_analysis.text.section import Section
 
 KEY = "fan_out"
 PS = (0.5, 0.95, 0.99)
 MOST_POSITIONS = 50
-SHARED = (
-    "both ran at the same time against one target and shared its load; run them in alternating blocks "
-    "(tailgauge compare) to separate that"
-)
 COMPUTED = (
     "A join counts from the scheduled arrival, failures as slowest. Times of legs count from their first byte sent, in requests in which every leg answered.",
 )
 
 
 @dataclass(frozen=True, slots=True)
-class SpeedUp:
-    """Mean sum of a request's legs over the mean of its slowest: what running them in parallel saves at most."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
 class LastLegs:
-    """Which legs requests waited for last, by leg number and by kind; `even` is each share if all legs were alike."""
+    """Which legs requests waited for last, by leg number; `even` is each share if all legs were alike."""
 
     n: int
     even: float
     positions: tuple[Proportion, ...]
-    kinds: tuple[Proportion, ...]
-    kinds_even: tuple[float, ...]
 
     @property
     def most(self) -> int:
         """The leg that was waited for most often."""
         return max(range(len(self.positions)), key=lambda i: self.positions[i].k)
-
-
-@dataclass(frozen=True, slots=True)
-class SequentialControl:
-    """Another traffic table of the run that sends these legs one after the other: its join over this one's."""
-
-    traffic: str
-    ratios: tuple[Ratio, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,7 +64,10 @@ class PartialFailures:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FanOut:
-    """One traffic table. Quantiles in ms, empty without several legs or a complete request."""
+    """Joins and legs of one traffic table; see reports.md.
+
+    Quantiles are in ms, empty without several legs or a complete request.
+    """
 
     traffic: str
     join: str
@@ -106,12 +84,8 @@ class FanOut:
     """empty where late legs are closed at the join: there the time of one leg is not known"""
     cost: tuple[Ratio, ...]
     critical: LastLegs | None
-    spread: tuple[Quantile, ...]
-    sums: tuple[Quantile, ...]
-    gain: SpeedUp | None
     last_began: tuple[Quantile, ...]
     partial: PartialFailures
-    serial: SequentialControl | None
 
     @property
     def is_sequential(self) -> bool:
@@ -121,17 +95,16 @@ class FanOut:
 
 def compute(run: Run) -> list[FanOut]:
     """Return every traffic table with fan-outs."""
-    scenario, of_target = run.record["scenario"], run.of_target
-    found = legs(scenario, of_target)
-    joined: dict[str, latency.Row] = {}
-    for one in found:
+    of_target = run.of_target
+    fan_outs = []
+    for one in legs(run.record["scenario"], of_target):
         part = of_target.of_traffic(one.traffic)
-        joined[one.traffic] = latency.row(BY_NAME["join_sched"], part, latency.OFFERED, PS)
-    traffic = tables(scenario, "traffic")
-    return [_fan_out(one, joined[one.traffic], _serial(one, found, traffic, joined)) for one in found]
+        joined = latency.row(BY_NAME["join_sched"], part, latency.OFFERED, PS)
+        fan_outs.append(_fan_out(one, joined))
+    return fan_outs
 
 
-def _fan_out(one: Legs, joined: latency.Row, serial: SequentialControl | None) -> FanOut:
+def _fan_out(one: Legs, joined: latency.Row) -> FanOut:
     times = one.times_ms[one.complete]
     several = len(one.kinds) > 1 and len(times) > 0
     ordered = np.sort(times, axis=1) if several else np.empty((0, 2))
@@ -157,12 +130,8 @@ def _fan_out(one: Legs, joined: latency.Row, serial: SequentialControl | None) -
         single=single,
         cost=cost,
         critical=_critical(one),
-        spread=_quantiles(ordered[:, -1] - ordered[:, 0]),
-        sums=_quantiles(times.sum(axis=1)) if several else (),
-        gain=_gain(times) if several else None,
         last_began=_quantiles(np.nanmax(began, axis=1)) if len(began) else (),
         partial=_partial(one),
-        serial=serial,
     )
 
 
@@ -179,17 +148,9 @@ def _critical(one: Legs) -> LastLegs | None:
     known = known[(known == known.max(axis=1)[:, None]).sum(axis=1) == 1]  # none is last where two are
     if not len(known):
         return None
-    last, by_kind = known.argmax(axis=1), np.bincount(one.kinds)
+    last = known.argmax(axis=1)
     positions = tuple(proportion(last == i) for i in range(min(legs, MOST_POSITIONS)))
-    of_kind = tuple(proportion(one.kinds[last] == i) for i in range(len(by_kind)))
-    return LastLegs(len(known), 1 / legs, positions, of_kind, tuple(float(k / legs) for k in by_kind))
-
-
-def _gain(times: Floats) -> SpeedUp | None:
-    whole, longest = times.sum(axis=1), times.max(axis=1)
-    if longest.sum() <= 0:
-        return None
-    return SpeedUp(float(whole.sum() / longest.sum()), *ratio(whole, longest, reps=500))
+    return LastLegs(len(known), 1 / legs, positions)
 
 
 def _partial(one: Legs) -> PartialFailures:
@@ -206,26 +167,6 @@ def _partial(one: Legs) -> PartialFailures:
         retries=one.retries,
         copies=one.copies,
     )
-
-
-def _serial(
-    one: Legs, found: list[Legs], traffic: dict[str, Json], joined: dict[str, latency.Row]
-) -> SequentialControl | None:
-    """The sequential table with the same legs as this parallel one."""
-    shape = {} if one.is_sequential else _shape(traffic.get(one.traffic, {}))
-    for other in found:
-        if other.is_sequential and shape and _shape(traffic.get(other.traffic, {})) == shape:
-            pairs = zip(joined[other.traffic].quantiles, joined[one.traffic].quantiles, strict=True)
-            return SequentialControl(plain(other.traffic, 80), tuple(quantile_ratio(a, b) for a, b in pairs))
-    return None
-
-
-def _shape(traffic: Json) -> Json:
-    """What two tables must have alike to differ by the order of their legs alone."""
-    order = {"order", "at_once", "at_once_per_worker"}
-    legs_of = {k: v for k, v in table(traffic, "fan_out").items() if k not in order}
-    kept = {k: v for k, v in traffic.items() if k not in {"fan_out", "weight", "tags"}}
-    return {**kept, "fan_out": legs_of} if legs_of else {}
 
 
 def section(found: Sequence[FanOut]) -> Section | None:
@@ -284,8 +225,6 @@ def _waits(one: FanOut) -> list[tuple[str, tuple[Quantile, ...]]]:
         ("Slowest leg, measured", one.slowest),
         ("One leg", one.single),
         ("Second slowest leg", one.one_less),
-        ("Slowest minus fastest leg", one.spread),
-        ("Sum of all legs", one.sums),
     ]
     if one.bounded or one.is_sequential or any(q.value and q.value > 1 for q in one.last_began):
         rows.append(("Last leg sent, since scheduled", one.last_began))
@@ -300,12 +239,6 @@ def _facts(one: FanOut) -> list[tuple[str, str]]:
         rows.append(("Slowest leg over one leg", costs))
     if one.critical:
         rows.append(("Longest leg" if one.is_sequential else "Last leg", _critical_text(one.critical)))
-    if one.gain and not one.is_sequential:
-        text = f"{one.gain.value:.3g}x (95% CI {one.gain.low:.3g} – {one.gain.high:.3g})"
-        rows.append(("Speed-up by running legs in parallel", f"{text}, mean sum of legs / mean slowest leg"))
-    if one.serial:
-        text = ", ".join(f"{percentile(r.p)} {cells.ratio_text(r)}" for r in one.serial.ratios)
-        rows.append((f"Join of {one.serial.traffic} (sequential) over this one", f"{text}; {SHARED}"))
     return [*rows, ("Partial failures", _partial_text(one.partial, one.requests))]
 
 
@@ -319,10 +252,7 @@ def _legs_text(one: FanOut) -> str:
 def _critical_text(critical: LastLegs) -> str:
     last = with_interval(share_cell(critical.positions[critical.most]))
     of = f"{plural(critical.n, 'request')}; {share(critical.even)} if legs were alike"
-    text = f"leg {critical.most} (0 to {len(critical.positions) - 1}) in {last} of {of}"
-    for i, (k, even) in enumerate(zip(critical.kinds, critical.kinds_even, strict=True)):
-        text += f"; kind {i} in {share(k.value)} ({share(even)} of legs)" if len(critical.kinds) > 1 else ""
-    return text
+    return f"leg {critical.most} (0 to {len(critical.positions) - 1}) in {last} of {of}"
 
 
 def _partial_text(partial: PartialFailures, requests: int) -> str:

@@ -23,6 +23,7 @@ from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.cache.cost import Tariff, spent, tariff, with_usage
 from tailgauge_analysis.sections.hedging import waste
 from tailgauge_analysis.sections.hedging.copies import KEYS, OF_COPY, Copies, copies
+from tailgauge_analysis.sections.hedging.waste import Waste
 from tailgauge_analysis.stats import proportions
 from tailgauge_analysis.stats.bootstrap import Timed, quantile_ratio_interval
 from tailgauge_analysis.stats.proportions import Proportion, Ratio, proportion
@@ -40,7 +41,6 @@ KEY = "hedging"
 PS = (0.5, 0.95, 0.99)
 METRICS = {"ttft_sched": "TTFT", "e2e_sched": "end to end", "join_sched": "join"}
 OFF = "off"
-CONTENT, PLANNED = "content", "target"
 IN_BLOCKS = "what that changes is the comparison in alternating blocks"
 NO_CONTROL = "gain not measured: no other traffic table of the run is equal except that it does not hedge"
 INTERFERENCE = (
@@ -50,18 +50,7 @@ INTERFERENCE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Margin:
-    """How much later the loser's content would have come, in ms, of the legs that the hedge won. `basis`: the simulated
-    target's plan of it, or that both copies got content, which only those do that were about as fast.
-    """
-
-    basis: str
-    n: int
-    quantiles: tuple[Quantile, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
+class LoserCost:
     """What the losers cost, as an interval, absolute and relative to all that answered; `why` where there is no price."""
 
     unit: str
@@ -96,7 +85,7 @@ class ControlComparison:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Variant:
-    """One traffic table. What is of hedging is None for a control."""
+    """Gain and cost of the hedges of one traffic table, controls first; see reports.md. What is of hedging is null for a control."""
 
     traffic: str
     policy: str
@@ -114,9 +103,8 @@ class Variant:
     extra_input_tokens: float | None
     """prompt tokens of the hedges over those of all other attempts that were served"""
     delay: tuple[Quantile, ...]
-    margin: Margin | None
-    waste: waste.Waste | None
-    cost: Cost | None
+    waste: Waste | None
+    cost: LoserCost | None
     versus: ControlComparison | None
     waits: dict[str, Waits] = field(metadata=UNPUBLISHED)
     in_blocks: bool = field(metadata=UNPUBLISHED)
@@ -202,7 +190,6 @@ def _variant(run: Run, one: _Table, control: _Table | None) -> Variant:
         extra_requests=_over(int(one.is_copy.sum()), int((~one.is_copy).sum())),
         extra_input_tokens=_extra_input(one, found),
         delay=tuple(quantiles(found.delay_ms, PS)) if len(found.copy) else (),
-        margin=_margin(found, log) if is_hedged else None,
         waste=waste.waste(losers, winners, log) if is_hedged else None,
         cost=cost_of(one.attempts, losers, winners, prices) if is_hedged else None,
         versus=_versus(one, control) if control and is_hedged else None,
@@ -221,15 +208,15 @@ def _extra_input(one: _Table, found: Copies) -> float | None:
     return _over(float(copy.fillna(first).sum()), float(others))
 
 
-def cost_of(attempts: pd.DataFrame, losers: pd.DataFrame, winners: pd.DataFrame, prices: Tariff) -> Cost:
+def cost_of(attempts: pd.DataFrame, losers: pd.DataFrame, winners: pd.DataFrame, prices: Tariff) -> LoserCost:
     """What losers cost beside the answers among these attempts."""
     ends, why = waste.cost(losers, winners, prices.price, prices.why)
     if ends is None:
-        return Cost("", None, None, None, None, None, why)
+        return LoserCost("", None, None, None, None, None, why)
     good = with_usage(attempts[attempts["ended"].isin(schema.COMPLETE)])
     total, _ = spent(good, prices.price)
     low, high, answered = float(ends[0]), float(ends[1]), float(total or 0)
-    return Cost(
+    return LoserCost(
         prices.unit, low, high, None if total is None else answered, _over(low, answered), _over(high, answered), "",
     )  # fmt: skip
 
@@ -261,21 +248,6 @@ def _within(one: Ratio, end: tuple[float, float] | None) -> Ratio:
     if end is None:
         return one
     return replace(one, low=min(end[0], one.value or end[0]), high=max(end[1], one.value or end[1]))
-
-
-def _margin(found: Copies, server_log: pd.DataFrame) -> Margin | None:
-    """None where no loser's content is known: it is closed when the winner's comes."""
-    losers, winners = found.losers(), found.winners()
-    copy_won = found.copy_won[found.decided]
-    at = winners["first_content_at_ns"].to_numpy(np.float64)
-    later: Floats = losers["first_content_at_ns"].to_numpy(np.float64) - at
-    basis, planned = CONTENT, planned_at_ns(losers, server_log) - at
-    if not np.isnan(planned[copy_won]).all():  # of every loser, not only of those that were nearly as fast
-        basis, later = PLANNED, planned
-    known = copy_won & ~np.isnan(later)
-    if not known.any():
-        return None
-    return Margin(basis, int(known.sum()), tuple(quantiles(later[known] / 1e6, PS)))
 
 
 def planned_at_ns(losers: pd.DataFrame, server_log: pd.DataFrame) -> Floats:
@@ -356,7 +328,6 @@ def _facts(one: Variant) -> list[tuple[str, str]]:
     rows.append(("Extra input tokens", change_text(one.extra_input_tokens)))
     if one.delay and one.delay[0].mark != TOO_FEW:
         rows.append(("Delay of the hedges", f"p50 {ms(one.delay[0].value)} ms"))
-    rows.append(("Time saved by winning hedges", _margin_text(one.margin)))
     if one.waste:
         rows += _waste(one.waste)
     rows += [("Cost of the losers", cost_text(one.cost)), *_limited(one.limited, one.versus)]
@@ -371,7 +342,7 @@ def _counted(one: Proportion) -> str:
     return f"{with_interval(share_cell(one))}, {count(one.k)} of {count(one.n)}" if one.n else "none sent"
 
 
-def added(cost: Cost) -> str:
+def added(cost: LoserCost) -> str:
     """`+4.1% to +12%`."""
     return f"{change_text(cost.low_share)} to {change_text(cost.high_share)}"
 
@@ -379,14 +350,6 @@ def added(cost: Cost) -> str:
 def change_text(value: float | None) -> str:
     """`+4.1%`."""
     return "unknown" if value is None else f"{value * 100:+.1f}%"
-
-
-def _margin_text(margin: Margin | None) -> str:
-    if margin is None:
-        return "unknown: losers are closed when the winner's content arrives"
-    by = "losers that got content too" if margin.basis == CONTENT else "as planned by the simulated target"
-    known = cells.quantiles_text(*(q for q in margin.quantiles if q.mark != TOO_FEW))
-    return f"{known or 'too few'}, of {plural(margin.n, 'leg')} ({by})"
 
 
 def _waste(one: waste.Waste) -> list[tuple[str, str]]:
@@ -410,7 +373,7 @@ def _waste(one: waste.Waste) -> list[tuple[str, str]]:
     return [*rows, ("Server log", text), ("Cancellation", f"{cancelled} ({extra})")]
 
 
-def cost_text(cost: Cost | None) -> str:
+def cost_text(cost: LoserCost | None) -> str:
     """`45 – 120 (USD), +4.1% to +12% of the cost of the answers`, or why it is not known."""
     if cost is None or cost.low is None:
         return f"unknown: {plain(cost.why, 200)}" if cost else "unknown"

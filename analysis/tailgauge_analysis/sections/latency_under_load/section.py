@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from tailgauge_analysis.run import Run
-from tailgauge_analysis.sections.cache import family
+from tailgauge_analysis.sections import slopes
 from tailgauge_analysis.sections.latency_under_load.diagnosis import Diagnosis, diagnosis
 from tailgauge_analysis.sections.slopes import ALPHA, NO_EFFECT, PS, TITLES, UNITS, Regression, slope_cell
 from tailgauge_analysis.text.formatting import count, percentile
@@ -37,22 +37,20 @@ class LatencyUnderLoad:
 
 def compute(run: Run) -> LatencyUnderLoad:
     """Diagnose the tail, and take the slopes of the report."""
-    slopes = run.result(family.compute).regressions
-    return LatencyUnderLoad(diagnosis=diagnosis(run.of_target), slopes=slopes)
+    return LatencyUnderLoad(diagnosis=diagnosis(run.of_target), slopes=slopes.compute(run))
 
 
 def section(found: LatencyUnderLoad) -> Section:
     """Return the bottleneck and the slopes."""
-    slopes = found.slopes
-    estimated = {slope.p for one in slopes for slope in one.slopes}
+    estimated = {slope.p for one in found.slopes for slope in one.slopes}
     ps = [p for p in PS if p in estimated]
     header = ("cost", *(f"{percentile(p)} (ms)" for p in ps), "n")
-    rows = tuple(row for one in slopes for row in _rows(one, ps))
+    rows = tuple(row for one in found.slopes for row in _rows(one, ps))
     return Section(
         "latency-under-load", "Latency under load", found.diagnosis.sentence,
         tables=(Table("Cost of tokens and concurrency", header, rows),) if rows else (),
-        figures=tuple(picture for one in slopes for picture in _scatter(one)),
-        notes=tuple(text for one in slopes for text in _not_estimated(one)),
+        figures=tuple(picture for one in found.slopes for picture in _scatter(one)),
+        notes=tuple(text for one in found.slopes for text in _not_estimated(one)),
         computed=(COMPUTED,) if estimated else (),
     )  # fmt: skip
 

@@ -56,7 +56,6 @@ from tailgauge_analysis.sections.rate_limits.token_bucket import (
     stretch,
 )
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
-from tailgauge_analysis.text.quantile import Finding
 
 _WINDOW_NAMES = {float(seconds): str(name) for name, seconds in vendors.TABLE["limits"]["windows"].items()}
 _CLOSE = 1e-3
@@ -197,30 +196,47 @@ def _burst_by_headers(headers: HeaderReadings, costs: Costs | None, counted: str
     return min(max(0.0, low), high), high
 
 
-class LevelSeries(Finding):
-    """Lowest level by bin of `width_s` seconds from 0 to `end_s`; `agreeing` of `compared` header readings contain the level
-    that the costs give. `between_s`: the error between two workers' clocks.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelSeries:
+    """Lowest level of a bucket by bin of `width_s` seconds."""
 
-    def __init__(
-        self, costs: Costs, rate: float, burst: float, headers: HeaderReadings, *, width_s: int, end_s: float,
-        between_s: float = 0.0,
-    ) -> None:  # fmt: skip
-        count = max(1, int(end_s // width_s) + 1)
-        edges: Floats = np.arange(count + 1, dtype=np.float64) * width_s
-        self.width_s, self.at_s = width_s, edges[:-1] + width_s / 2
-        at = np.concatenate((costs.at_s, edges))
-        order = np.argsort(at, kind="stable")
-        charge = np.concatenate((costs.charge, np.zeros(len(edges))))[order]
-        at = at[order]
-        level = burst - lacking(at, charge, rate) - charge
-        attempt = np.concatenate((np.where(costs.decided, costs.attempt, -1), np.full(len(edges), -1)))[order]
-        blur = _most_within(costs, between_s)
-        level, self.compared, self.agreeing = _clipped(level, attempt, burst, headers, blur)
-        self.lowest = np.full(count, np.inf)
-        np.minimum.at(self.lowest, np.clip(at // width_s, 0, count - 1).astype(np.int64), level)
-        least = int(np.argmin(np.where(at >= 0, level, np.inf)))
-        self.least, self.least_at_s = float(level[least]), float(at[least])
+    width_s: int
+    at_s: Floats
+    lowest: Floats
+    least: float
+    least_at_s: float
+    compared: int
+    """header readings"""
+    agreeing: int
+    """of these, readings that contain the level that the costs give"""
+
+
+def level_series(
+    costs: Costs, rate: float, burst: float, headers: HeaderReadings, *, width_s: int, end_s: float, between_s: float = 0.0
+) -> LevelSeries:  # fmt: skip
+    """Follow the level from 0 to `end_s`; `between_s`: the error between two workers' clocks."""
+    count = max(1, int(end_s // width_s) + 1)
+    edges: Floats = np.arange(count + 1, dtype=np.float64) * width_s
+    at = np.concatenate((costs.at_s, edges))
+    order = np.argsort(at, kind="stable")
+    charge = np.concatenate((costs.charge, np.zeros(len(edges))))[order]
+    at = at[order]
+    level = burst - lacking(at, charge, rate) - charge
+    attempt = np.concatenate((np.where(costs.decided, costs.attempt, -1), np.full(len(edges), -1)))[order]
+    blur = _most_within(costs, between_s)
+    level, compared, agreeing = _clipped(level, attempt, burst, headers, blur)
+    lowest = np.full(count, np.inf)
+    np.minimum.at(lowest, np.clip(at // width_s, 0, count - 1).astype(np.int64), level)
+    least = int(np.argmin(np.where(at >= 0, level, np.inf)))
+    return LevelSeries(
+        width_s=width_s,
+        at_s=edges[:-1] + width_s / 2,
+        lowest=lowest,
+        least=float(level[least]),
+        least_at_s=float(at[least]),
+        compared=compared,
+        agreeing=agreeing,
+    )
 
 
 def _clipped(
@@ -287,45 +303,23 @@ class FurtherWindow:
     remaining: Remaining
 
 
-class Bucket(Finding):
-    """One limit of one model of one target, by these attempts; `name`: target, model, kind. `ours`: its 429s."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """One limit of one model of one target."""
 
-    def __init__(
-        self, rows: pd.DataFrame, name: tuple[str, str, str], headers: HeaderReadings | None, ours: pd.Series[bool],
-        over_time: Bins | None, between_s: float, *, grows: bool,
-    ) -> None:  # fmt: skip
-        self.target, self.model, self.kind = name
-        countable = countings(self.kind)
-        tried = [(by, events) for by in countable if (events := costs(rows, self.kind, ours, by)) is not None]
-        # Calls of two workers are ordered no better than `between_s`.
-        lag_s = _decision_lag_s(rows, ours) + between_s
-        fits = [fit(events, lag_s) for _, events in tried]
-        unexplained = [one.unexplained if one is not None else 0 for one in fits]
-        best = min(range(len(tried)), key=unexplained.__getitem__, default=None)
-        # `counted`: when its cost is counted, see costs.
-        self.counted, events = tried[best] if best is not None else (countable[0], None)
-        self.refused, self.remaining = int(ours.sum()), _remaining(headers)
-        fitted = fits[best] if best is not None else None
-        self.rate = rate(headers, fitted, events, self.kind)
-        self.burst = burst(self.rate, headers, fitted, events, self.counted, lag_s)
-        self.fit = fitted
-        self.mean_per_s = mean_per_s(events) if events is not None else None
-        self.levels: LevelSeries | None = None
-        self.growth = Growth(why=self.burst.why or self.rate.why)
-        per_s, size = self.rate.value, self.burst.value
-        if events is None:
-            self.growth = Growth(why="the record does not hold what the calls cost")
-        elif per_s is not None and grows:
-            if size is not None and over_time is not None and headers is not None:
-                self.levels = LevelSeries(
-                    events, per_s, size, headers, width_s=over_time.width_s, end_s=float(over_time.at_s[-1]),
-                    between_s=between_s,
-                )  # fmt: skip
-            grown = _grown(events, rows, per_s, self.burst)
-            # Nothing was refused: 1 is allowed.
-            if not ours.any() and grown.low is not None and grown.low < 1:
-                grown = replace(grown, low=1.0, value=None if grown.value is None else max(1.0, grown.value))
-            self.growth = grown
+    target: str
+    model: str
+    kind: str
+    counted: str
+    """when the cost of a call is counted, see costs.py"""
+    refused: int
+    remaining: Remaining | None
+    rate: Estimate
+    burst: Estimate
+    fit: Fit | None
+    mean_per_s: float | None
+    levels: LevelSeries | None
+    growth: Growth
 
     @property
     def utilisation(self) -> float | None:
@@ -333,6 +327,69 @@ class Bucket(Finding):
         if self.mean_per_s is None or not self.rate.value:
             return None
         return self.mean_per_s / self.rate.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limit:
+    """What the rows show of one limit of one model; `is_429`: its own 429s."""
+
+    target: str
+    model: str
+    kind: str
+    rows: pd.DataFrame
+    headers: HeaderReadings | None
+    is_429: pd.Series[bool]
+
+    def bucket(self, over_time: Bins | None, between_s: float, *, grows: bool) -> Bucket:
+        """Fit the bucket. Calls of two workers are ordered no better than `between_s`."""
+        lag_s = _decision_lag_s(self.rows, self.is_429) + between_s
+        counted, events, fitted = self._best_counting(lag_s)
+        refill = rate(self.headers, fitted, events, self.kind)
+        size = burst(refill, self.headers, fitted, events, counted, lag_s)
+        levels = None
+        grown = Growth(why=size.why or refill.why)
+        if events is None:
+            grown = Growth(why="the record does not hold what the calls cost")
+        elif refill.value is not None and grows:
+            grown = self._growth(events, refill.value, size)
+            if size.value is not None and over_time is not None and self.headers is not None:
+                levels = level_series(
+                    events, refill.value, size.value, self.headers, width_s=over_time.width_s, end_s=float(over_time.at_s[-1]),
+                    between_s=between_s,
+                )  # fmt: skip
+        return Bucket(
+            target=self.target,
+            model=self.model,
+            kind=self.kind,
+            counted=counted,
+            refused=int(self.is_429.sum()),
+            remaining=_remaining(self.headers),
+            rate=refill,
+            burst=size,
+            fit=fitted,
+            mean_per_s=mean_per_s(events) if events is not None else None,
+            levels=levels,
+            growth=grown,
+        )
+
+    def _best_counting(self, lag_s: float) -> tuple[str, Costs | None, Fit | None]:
+        """Return how calls are counted so that the fewest decisions stay unexplained."""
+        countable = countings(self.kind)
+        tried: list[tuple[str, Costs, Fit | None]] = []
+        for counting in countable:
+            events = costs(self.rows, self.kind, self.is_429, counting)
+            if events is not None:
+                tried.append((counting, events, fit(events, lag_s)))
+        if not tried:
+            return countable[0], None, None
+        return min(tried, key=lambda one: one[2].unexplained if one[2] is not None else 0)
+
+    def _growth(self, events: Costs, per_s: float, size: Estimate) -> Growth:
+        grown = _grown(events, self.rows, per_s, size)
+        # Nothing was refused: 1 is allowed.
+        if not self.is_429.any() and grown.low is not None and grown.low < 1:
+            grown = replace(grown, low=1.0, value=None if grown.value is None else max(1.0, grown.value))
+        return grown
 
 
 def known_buckets(frames: Frames) -> tuple[Bucket, ...]:
@@ -389,8 +446,10 @@ def find_buckets(
             if kind in ONE_OF and not _has_headers(rows, kind) and not (by.isin(ONE_OF) & ~ours).any():
                 header = TOKENS  # OpenAI's name for whichever limit on tokens is the tighter
             headers = read_headers(rows, header, ours.to_numpy(np.bool_) & rejected(rows))
-            name = (str(target), str(model), kind)
-            out.append(Bucket(rows, name, headers, ours, over_time, between_s, grows=grows))
+            limit = _Limit(
+                target=str(target), model=str(model), kind=kind, rows=rows, headers=headers, is_429=ours
+            )
+            out.append(limit.bucket(over_time, between_s, grows=grows))
     return tuple(out)
 
 

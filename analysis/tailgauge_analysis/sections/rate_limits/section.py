@@ -53,10 +53,13 @@ class Binding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RateLimits:
-    """429s of a run, and the limits behind them; `run_attempts` and `run_refused` are of the whole run."""
+    """429s by limit and over time, buckets, binding limit, growth, retry-after, retries; null without 429s, limit headers and
+    retries. See reports.md.
+    """
 
     shares: refusals.Shares
     run_attempts: int
+    """of the whole run, as run_refused"""
     run_refused: int
     bins: refusals.Bins | None
     first_at_s: float | None
@@ -69,7 +72,6 @@ class RateLimits:
     acceleration: Acceleration
     retry_after: retries.RetryAfter
     amplification: tuple[retries.Amplification, ...]
-    synchrony: retries.Synchrony
 
 
 def compute(run: Run) -> RateLimits | None:
@@ -88,7 +90,7 @@ def compute(run: Run) -> RateLimits | None:
     bound = binding(buckets, by_kind.loc[by_kind.index.isin(sent.index), "kind"])
     requests = run.frames.requests.drop_duplicates("request_id")
     return RateLimits(
-        shares=refusals.Shares(requests, attempts, by_kind),
+        shares=refusals.shares(requests, attempts, by_kind),
         run_attempts=int(over_time.attempts.sum()) if over_time else 0,
         run_refused=int(over_time.refused.sum()) if over_time else 0,
         bins=over_time,
@@ -98,9 +100,8 @@ def compute(run: Run) -> RateLimits | None:
         binding=bound,
         growth=_growth_of(bound),
         acceleration=refusals.acceleration(sent, by_kind),
-        retry_after=retries.RetryAfter(steady),
-        amplification=retries.amplification(steady, run.record["scenario"]),
-        synchrony=retries.synchrony(steady),
+        retry_after=retries.retry_after(steady),
+        amplification=retries.amplification(steady),
     )
 
 
@@ -186,7 +187,7 @@ def _brief(found: RateLimits) -> Iterator[str]:
 
 
 def _facts(found: RateLimits) -> Iterator[tuple[str, str]]:
-    of, wave = found.shares, found.synchrony
+    of = found.shares
     yield from _rate(found)
     yield "Growth to the first 429", _growth(found.growth)
     if of.refused.k or found.acceleration.coded:
@@ -198,11 +199,6 @@ def _facts(found: RateLimits) -> Iterator[tuple[str, str]]:
         yield "Nearest to empty", _nearest_to_empty(found)
     if (capped := _capped_burst(found.buckets)) is not None:
         yield "Burst is capped below the limit", capped
-    if wave.retries:
-        index = f"{_short(wave.index)} ({_short(wave.low)} – {_short(wave.high)})"
-        spread = wave.why or f"variance / mean per second {index}, 1 if independent"
-        n = f"{wave.retries:,} {'retry' if wave.retries == 1 else 'retries'}"
-        yield "Synchrony of retries", f"{spread} ({n})"
 
 
 def _rate(found: RateLimits) -> Iterator[tuple[str, str]]:
@@ -261,13 +257,9 @@ def _retry_after(after: retries.RetryAfter) -> Iterator[tuple[str, str]]:
 
 
 def _amplification(one: retries.Amplification) -> str:
-    ends = f"{one.low:.3f} – {one.high:.3f}"
-    text = f"{one.observed:.3f} attempts per call (95% CI {ends}, {one.calls:,} calls)"
-    if one.predicted is None:
-        return f"{text}; no prediction: {one.why}"
-    predicted = f"{one.predicted:.3f} ({one.predicted_low:.3f} – {one.predicted_high:.3f}) predicted"
-    failures = f"independent failures of {share(one.failed_share)} and at most {one.most_retries} retries"
-    return f"{text}; {predicted} for {failures}"
+    return (
+        f"{one.observed:.3f} attempts per call (95% CI {one.low:.3f} – {one.high:.3f}, {one.calls:,} calls)"
+    )
 
 
 def _acceleration(one: Acceleration) -> str:

@@ -10,7 +10,7 @@ from run_folders.limit_families import FAMILIES
 
 from tailgauge_analysis.reading import rate_limit_headers
 from tailgauge_analysis.sections.rate_limits import buckets, token_bucket
-from tailgauge_analysis.sections.rate_limits.buckets import LevelSeries, mean_per_s
+from tailgauge_analysis.sections.rate_limits.buckets import level_series, mean_per_s
 from tailgauge_analysis.sections.rate_limits.costs import Costs
 from tailgauge_analysis.sections.rate_limits.token_bucket import Growth, growth
 
@@ -286,7 +286,7 @@ def test_the_level_over_time_is_the_buckets_own():
     first = buckets.HeaderReadings(
         60, 1, np.array([59.0]), np.array([1.0]), 0.0, np.array([0]), np.zeros(1, np.bool_)
     )
-    found = LevelSeries(costs, 1.0, 4.0, first, width_s=1, end_s=3.0)
+    found = level_series(costs, 1.0, 4.0, first, width_s=1, end_s=3.0)
 
     assert found.lowest.tolist() == pytest.approx([1.2, 2.0, 2.5, 3.0])
     assert (found.least, found.least_at_s) == (pytest.approx(1.2), 0.2)
@@ -298,7 +298,7 @@ def test_a_level_that_the_headers_deny_is_moved_and_counted():
         60, 1, np.array([59.0, 50.0]), np.array([1.0, 10.0]), 0.0, np.array([0, 1]),
         np.zeros(2, np.bool_),
     )  # fmt: skip
-    found = LevelSeries(costs, 1.0, 10.0, found, width_s=1, end_s=2.0)
+    found = level_series(costs, 1.0, 10.0, found, width_s=1, end_s=2.0)
 
     assert (found.compared, found.agreeing) == (2, 1)
     assert found.least == pytest.approx(1.0, abs=0.01)
