@@ -40,7 +40,7 @@ def html(report: Report) -> str:
     """The whole page."""
     tone = TONES.get(report.state, "idle")
     sources = ("", "")
-    if report.figure or any(section.figures for section in report.sections):
+    if report.figures:
         sources = (library(), (TEMPLATES / "report.js").read_text(encoding="utf-8"))
     return _environment().get_template("report.html.jinja").render(
         report=report, tone=tone, signs=SIGNS,

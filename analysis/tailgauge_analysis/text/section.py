@@ -155,6 +155,13 @@ class Report:
     data: dict[str, Any] = field(default_factory=dict)
 
     @property
+    def figures(self) -> list[Picture]:
+        """All of the page, in their order."""
+        first = [] if self.figure is None else [self.figure]
+        others = [picture for section in self.sections for picture in section.figures]
+        return [*first, *(picture for picture in others if picture is not self.figure)]
+
+    @property
     def state(self) -> str:
         """What comes first: NO ANSWER, else an INVALID measurement, else the outcome."""
         is_invalid = self.measurement.verdict == INVALID and self.result.outcome != NO_ANSWER

@@ -4,10 +4,10 @@ import math
 
 import numpy as np
 import pytest
-
-from tailgauge.experiments.curve import knee
 from tailgauge.experiments.curve.knee import Sample
 from tailgauge.experiments.headroom.judge import Rate
+
+from tailgauge.experiments.curve import knee
 
 KNEE, SLOPE, ALLOWED = 10.0, 16.0, 0.05
 LOADS = (2.5, 5.0, 10.0, 20.0, 9.0, 9.6, 10.4, 11.2)

@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-
-from tailgauge.errors import UsageError
-from tailgauge.experiments.course import RUN_S, Base, StepResult
 from tailgauge.experiments.curve.measure import LoadResult
 from tailgauge.experiments.curve.plan import CurvePlanner
 from tailgauge.experiments.headroom.judge import Charges, Rate, RateResult
+
+from tailgauge.errors import UsageError
+from tailgauge.experiments.course import RUN_S, Base, StepResult
 from tailgauge.scenario import model as scenarios
 from tailgauge_analysis.curves.curve import UNKNOWN, CurvePoint, Ends
 from tailgauge_analysis.stats.proportions import counted

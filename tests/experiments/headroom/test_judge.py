@@ -5,7 +5,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from experiments.headroom.planted import sustained_by_bucket
-
 from tailgauge.experiments.headroom.judge import Charges, Met, Rate, RateResult, judged
 from tailgauge.experiments.headroom.limits import (
     CAPACITY,
@@ -19,6 +18,7 @@ from tailgauge.experiments.headroom.limits import (
     sustained,
 )
 from tailgauge.experiments.headroom.search import NextRate, SearchPlan, attempts, ends
+
 from tailgauge.scenario.experiment import Headroom
 from tailgauge_analysis.stats.proportions import counted
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS

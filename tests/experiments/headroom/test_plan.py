@@ -5,11 +5,11 @@ from dataclasses import replace
 
 import pytest
 from experiments.headroom.planted import TODAY, conducted, tree
+from tailgauge.experiments.headroom.judge import Charges, Rate, RateResult
+from tailgauge.experiments.headroom.plan import HeadroomPlanner
 
 from tailgauge.experiments.course import RUN_S, Base, SpentError, StepResult
 from tailgauge.experiments.headroom import measure
-from tailgauge.experiments.headroom.judge import Charges, Rate, RateResult
-from tailgauge.experiments.headroom.plan import HeadroomPlanner
 from tailgauge.scenario import model as scenarios
 from tailgauge_analysis.stats.proportions import counted
 

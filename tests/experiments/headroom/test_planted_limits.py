@@ -14,10 +14,10 @@ from experiments.headroom.planted import (
     sustained_by_capacity,
     tree,
 )
+from tailgauge.experiments.headroom.plan import HeadroomPlanner
 
 from tailgauge.errors import UsageError
 from tailgauge.experiments.course import Base
-from tailgauge.experiments.headroom.plan import HeadroomPlanner
 from tailgauge.scenario import model as scenarios
 
 BINDING = ("requests", "input_tokens", "output_tokens", "capacity")
@@ -186,7 +186,7 @@ def test_facts_are_plain_and_every_tried_rate_has_its_row(cached):
     rates, limits = cached.sections[0].tables
     assert {row[4].outcome for row in rates.rows} <= {"PASS", "FAIL", "INCONCLUSIVE"}
     assert {"requests", "input tokens"} <= {row[0] for row in limits.rows}
-    assert cached.pictures[0].marks[0].low == cached.facts["low_per_s"]
+    assert cached.sections[0].figures[0].marks[0].low == cached.facts["low_per_s"]
 
 
 def test_a_closed_loop_has_no_rate_that_could_grow(tmp_path):

@@ -74,7 +74,7 @@ def test_it_says_where_it_helps_where_it_hurts_what_it_costs_and_why(found):
         assert any("each ms gained costs" in text for text in one.sections[0].notes)
         assert one.facts["why"][0]["name"] == "cancel"
         assert len(one.sections[0].tables[0].rows) >= len(LOADS)
-        assert [picture.name for picture in one.pictures] == ["hedging", "goodput", "tails"]
+        assert [figure.name for figure in one.sections[0].figures] == ["hedging", "goodput", "tails"]
         json.dumps(one.facts, allow_nan=False)
 
 
