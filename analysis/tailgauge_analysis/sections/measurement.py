@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated
 
+import numpy as np
 import pandas as pd
 
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
@@ -243,7 +244,7 @@ def _client_state(health: pd.DataFrame) -> Iterator[Picture]:
     for column, factor, title, hover in STATES:
         curves = []
         for worker, values in worst[column].groupby(level=0):
-            at = values.index.get_level_values(1)
+            at = values.index.get_level_values(1).to_numpy(np.float64)
             curves.append(PlotCurve(at, values.to_numpy() * factor, f"worker {worker}", hover=hover))
         panels.append(Panel(title, curves))
     yield Picture(

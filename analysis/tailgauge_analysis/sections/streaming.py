@@ -57,7 +57,7 @@ class Streaming:
     """evenness of streams: tokens per chunk, buffered streams, stalls, fluidity, tokens per second; see metrics.md"""
     tpot_missing: Json
     """answers without TPOT: of (streamed answers), answers, reasons (reason, answers, text), sentence (empty: none); see metrics.md"""
-    gaps_ns: Ints = field(metadata=UNPUBLISHED)
+    gaps_ns: Floats = field(metadata=UNPUBLISHED)
 
 
 def compute(run: Run) -> Streaming:
@@ -214,7 +214,7 @@ def medians(gaps_ms: Floats, of: Ints) -> Floats:
 WIDE = 20  # the largest gap, in smallest drawn ones, from which their axis is logarithmic
 
 
-def _gaps(gaps_ns: Ints) -> Iterator[Picture]:
+def _gaps(gaps_ns: Floats) -> Iterator[Picture]:
     """Draw the share of the gaps by length. There may be a hundred million: they are counted in blocks."""
     parts = [gaps_ns[start : start + BLOCK] for start in range(0, len(gaps_ns), BLOCK)]
     positive = sum(int((block > 0).sum()) for block in parts)

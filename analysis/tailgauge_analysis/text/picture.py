@@ -109,7 +109,7 @@ def tail_curve(at_ms: Floats, beyond: Floats, name: str, colour: str = "", dash:
     x = at_ms[at_ms > 0]
     y = beyond[at_ms > 0]
     n = len(x)
-    ranks = np.unique(n - np.geomspace(1, n, POINTS).astype(int)) if n else []
+    ranks = np.unique(n - np.geomspace(max(n, 1), 1, POINTS).astype(int))[:n]
     x = np.concatenate((x[:1], x[ranks], 1.5 * x[-1:]))
     y = np.concatenate((np.ones(len(x[:1])), y[ranks], y[-1:]))
     return PlotCurve(x[y > 0], y[y > 0], name, colour=colour, dash=dash, steps="hv", hover=TOOK)

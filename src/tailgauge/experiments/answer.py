@@ -93,7 +93,7 @@ class RunRow:
     reason: str
 
 
-@with_config(ConfigDict(use_attribute_docstrings=True))
+@with_config(ConfigDict(use_attribute_docstrings=True, arbitrary_types_allowed=True))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnswerFile:
     """report.json of an experiment; docs/reference/answer.schema.json is generated from it."""
