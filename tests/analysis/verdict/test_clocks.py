@@ -13,8 +13,6 @@ from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.sections.cache.calls import calls, settings
 from tailgauge_analysis.sections.cache.misses import causes
 from tailgauge_analysis.sections.rate_limits import section
-from tailgauge_analysis.sections.rate_limits.buckets import HeaderReadings, level_series
-from tailgauge_analysis.sections.rate_limits.costs import Costs
 from tailgauge_analysis.sections.slopes import IN_FLIGHT, UNCACHED, regress
 from tailgauge_analysis.verdict.conservation import in_flight
 from tailgauge_analysis.verdict.timestamps import (
@@ -138,26 +136,6 @@ def test_the_latest_writer_is_the_one_that_counts():
 
 
 # --- what a limit saw first, and what was in flight -----------------------------------------------------------------
-
-
-def test_a_bucket_s_level_is_held_against_headers_within_what_the_clocks_leave_open():
-    """Two workers, 10 calls/s each; the second one's clock is 40 ms off, so that its calls sit beside other ones."""
-    at = np.arange(40) * 0.05
-    none = np.zeros(40, np.bool_)
-    true = Costs(at, np.ones(40), np.ones(40), none, np.arange(40))
-    missing = np.asarray([float(i + 1) for i in range(40)])
-    shifted = at + np.where(np.arange(40) % 2, 0.07, 0.0)
-    order = np.argsort(shifted)
-    seen = Costs(shifted[order], np.ones(40), np.ones(40), none, order)
-    facts = HeaderReadings(100.0, 1, 100 - missing, missing, 0.0, np.arange(40), none)
-
-    def agreeing(costs, between_s):
-        found = level_series(costs, 1e-9, 100.0, facts, width_s=1, end_s=2.0, between_s=between_s)
-        return found.agreeing, found.compared
-
-    assert agreeing(true, 0.0) == (40, 40)
-    assert agreeing(seen, 0.0)[0] < 40  # which would say that somebody else uses the limit
-    assert agreeing(seen, 0.08) == (40, 40)
 
 
 def test_calls_in_flight_that_vary_less_than_the_clocks_blur_them_are_no_column():

@@ -1,4 +1,4 @@
-"""The section on the prompt cache: its findings by traffic table and its text.
+"""The section on the prompt cache: what it did by traffic table, in numbers and text.
 
 The whole run except preflight, but TTFT of the steady stage. A traffic table without marks, shared prefixes, reads or
 writes has no entry.

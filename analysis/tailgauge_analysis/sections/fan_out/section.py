@@ -1,4 +1,4 @@
-"""The section on fan-outs: its findings by traffic table, and its text.
+"""The section on fan-outs: joins and legs by traffic table.
 
 Steady stage without requests that were read slowly on purpose. `join` is what a user waits, since scheduled, failures
 counted as slowest; everything about legs is of the complete requests (ok, with an answer of every leg) and of the legs'

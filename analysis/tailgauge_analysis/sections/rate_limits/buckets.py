@@ -12,10 +12,8 @@ A number that is not known is None, with the reason.
 - Burst: a bucket admits a call if what it lacks + the call's cost <= burst. So burst >= what is missing after an admitted
   call (limit - remaining, to rounding) and < what is missing at a refusal + its cost; and likewise with what the costs say is
   missing. The estimate is the middle of the interval, as a whole number if there is one.
-- Level, where headers name the limit: burst - what the costs say is missing after each call. Where a response's headers give it
-  as an interval, the level is the nearest point of it, and a point that had to move is counted: others use the same limit, or
-  the costs are counted differently. What was charged while the clocks of two workers may differ is allowed for. The minimum of a bin is
-  over its calls and its edges.
+- Level, where headers name the limit: burst - what is missing by the headers (limit - remaining). The minimum of a bin is over
+  the responses that came in it.
 """
 
 from __future__ import annotations
@@ -52,7 +50,6 @@ from tailgauge_analysis.sections.rate_limits.token_bucket import (
     bursts,
     envelope,
     fit,
-    lacking,
     stretch,
 )
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
@@ -198,77 +195,26 @@ def _burst_by_headers(headers: HeaderReadings, costs: Costs | None, counted: str
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LevelSeries:
-    """Lowest level of a bucket by bin of `width_s` seconds."""
+    """Lowest level of a bucket that headers showed, by bin of `width_s` seconds; null where none came."""
 
     width_s: int
     at_s: Floats
     lowest: Floats
-    least: float
-    least_at_s: float
-    compared: int
-    """header readings"""
-    agreeing: int
-    """of these, readings that contain the level that the costs give"""
 
 
-def level_series(
-    costs: Costs, rate: float, burst: float, headers: HeaderReadings, *, width_s: int, end_s: float, between_s: float = 0.0
-) -> LevelSeries:  # fmt: skip
-    """Follow the level from 0 to `end_s`; `between_s`: the error between two workers' clocks."""
-    count = max(1, int(end_s // width_s) + 1)
-    edges: Floats = np.arange(count + 1, dtype=np.float64) * width_s
-    at = np.concatenate((costs.at_s, edges))
-    order = np.argsort(at, kind="stable")
-    charge = np.concatenate((costs.charge, np.zeros(len(edges))))[order]
-    at = at[order]
-    level = burst - lacking(at, charge, rate) - charge
-    attempt = np.concatenate((np.where(costs.decided, costs.attempt, -1), np.full(len(edges), -1)))[order]
-    blur = _most_within(costs, between_s)
-    level, compared, agreeing = _clipped(level, attempt, burst, headers, blur)
-    lowest = np.full(count, np.inf)
-    np.minimum.at(lowest, np.clip(at // width_s, 0, count - 1).astype(np.int64), level)
-    least = int(np.argmin(np.where(at >= 0, level, np.inf)))
-    return LevelSeries(
-        width_s=width_s,
-        at_s=edges[:-1] + width_s / 2,
-        lowest=lowest,
-        least=float(level[least]),
-        least_at_s=float(at[least]),
-        compared=compared,
-        agreeing=agreeing,
-    )
-
-
-def _clipped(
-    level: Floats, attempt: Ints, burst: float, headers: HeaderReadings, blur: float
-) -> tuple[Floats, int, int]:
-    """Levels moved into what the headers show, give or take `blur`; how many were compared, and how many agreed."""
-    by_attempt = np.full(int(max(attempt.max(), headers.attempt.max())) + 1, -1)
-    by_attempt[headers.attempt] = np.arange(len(headers.attempt))
-    reading = np.where(attempt >= 0, by_attempt[attempt], -1)
-    rows = np.flatnonzero(reading >= 0)
-    shown = burst - headers.missing[reading[rows]]
-    slack = headers.slack + blur + _CLOSE
-    low, high = shown - slack, shown + slack + 1  # `remaining` is rounded down
-    agrees = (level[rows] >= low) & (level[rows] <= high)
-    level = level.copy()
-    level[rows] = np.clip(level[rows], low, high)
-    return level, len(rows), int(agrees.sum())
+def level_series(headers: HeaderReadings, came_at_s: Floats, burst: float, over_time: Bins) -> LevelSeries:
+    """Take the level that each response shows to the bin in which it came; `came_at_s` by attempt."""
+    count = len(over_time.at_s)
+    bins = np.nan_to_num(came_at_s[headers.attempt]) // over_time.width_s
+    lowest = np.full(count, np.nan)
+    np.fmin.at(lowest, np.clip(bins, 0, count - 1).astype(np.int64), burst - headers.missing)
+    return LevelSeries(width_s=over_time.width_s, at_s=over_time.at_s, lowest=lowest)
 
 
 def mean_per_s(costs: Costs) -> float | None:
     """Return the mean use of the limit; None where all calls were sent at one moment."""
     span_s = float(costs.at_s[-1] - costs.at_s[0]) if len(costs.at_s) else 0.0
     return float(costs.charge.sum()) / span_s if span_s > 0 else None
-
-
-def _most_within(costs: Costs, window_s: float) -> float:
-    """The most that was charged within any window of that length."""
-    if not window_s or not len(costs.at_s):
-        return 0.0
-    total = np.concatenate(([0.0], np.cumsum(costs.charge)))
-    until = np.searchsorted(costs.at_s, costs.at_s + window_s, side="left")
-    return float((total[until] - total[:-1]).max())
 
 
 # --- the buckets of a run -----------------------------------------------------------------------------------------
@@ -353,10 +299,8 @@ class _Limit:
         elif refill.value is not None and grows:
             grown = self._growth(events, refill.value, size)
             if size.value is not None and over_time is not None and self.headers is not None:
-                levels = level_series(
-                    events, refill.value, size.value, self.headers, width_s=over_time.width_s, end_s=float(over_time.at_s[-1]),
-                    between_s=between_s,
-                )  # fmt: skip
+                came_at_s = self.rows["headers_at_ns"].to_numpy(np.float64) / 1e9
+                levels = level_series(self.headers, came_at_s, size.value, over_time)
         return Bucket(
             target=self.target,
             model=self.model,

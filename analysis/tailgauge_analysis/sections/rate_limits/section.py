@@ -1,4 +1,4 @@
-"""The section on rate limits: its findings and its text.
+"""The section on rate limits: 429s, the limits behind them, and retries.
 
 Shares and retries are of the steady stage, buckets of the whole run. There is a section if the run met a 429, saw a
 rate-limit header or retried.
@@ -381,7 +381,7 @@ def _refusals_over_time(found: RateLimits) -> Iterator[Picture]:
         name = f"{kind} left at least"
         level = PlotCurve(bucket.levels.at_s, bucket.levels.lowest, name, colour=BLUE, hover="%{y:,.4~g}")
         panels.append(Panel(f"{kind}<br>left in the bucket", (level,)))
-        caption += " Below: the lowest level of the bucket in each bin, by the cost of calls and the headers."
+        caption += " Below: the lowest level of the bucket in each bin, by the headers."
     yield Picture(
         name="refusals", title="429s over time", caption=caption, panels=panels, height=160 * len(panels) + 60
     )
