@@ -35,12 +35,12 @@ from tailgauge.experiments.answer import AnswerFile
 from tailgauge.live.prometheus import NAMES
 from tailgauge.protocol_violations import TOLERATED, VIOLATIONS
 from tailgauge.rows import schema as rows
+from tailgauge.scenario.figures import FIGURES, LATENCY
 from tailgauge.scenario.model import Scenario
-from tailgauge.scenario.objective import FIGURES, LATENCY
 from tailgauge.scenario.packaged import packaged
 from tailgauge.simulator.engine.config import PROFILES, EngineConfig, StepTime
-from tailgauge_analysis.comparing.baseline import SCHEMA_VERSION as BASELINE_VERSION
-from tailgauge_analysis.comparing.baseline import BaselineRun
+from tailgauge_analysis.comparing.run_summary import SCHEMA_VERSION as BASELINE_VERSION
+from tailgauge_analysis.comparing.run_summary import RunSummary
 from tailgauge_analysis.metrics.definitions import TOOLS
 from tailgauge_analysis.metrics.latency import PS
 from tailgauge_analysis.metrics.metrics import METRICS
@@ -248,8 +248,8 @@ class _Untitled(GenerateJsonSchema):
 
 
 def json_schema(model: Any) -> dict[str, Any]:
-    """The JSON Schema of a type as it is written, without a title for each key."""
-    return TypeAdapter(model).json_schema(schema_generator=_Untitled, mode="serialization")
+    """The JSON Schema of a type, without a title for each key."""
+    return TypeAdapter(model).json_schema(schema_generator=_Untitled)
 
 
 def report_schema() -> dict[str, Any]:
@@ -402,8 +402,10 @@ def fewest_samples() -> str:
 
 
 def checks() -> str:
-    """The checks of the verdict."""
-    return table(("check", "passes if"), [(f"`{check.name}`", check.passes_if) for check in CHECKS])
+    """The table of trust."""
+    header = ("check", "figures", "passes if", "usual cause", "what to do")
+    rows = [(f"`{row.name}`", row.figures, row.passes_if, row.cause, row.advice) for row in CHECKS]
+    return table(header, rows)
 
 
 def vendor_ends() -> str:
@@ -508,7 +510,7 @@ FILES: Mapping[str, Callable[[], str]] = {
         json_schema(AnswerFile), "answer", ANSWER_VERSION, "report.json of a Tailgauge experiment"
     ),
     "reference/baseline.schema.json": lambda: schema_file(
-        json_schema(BaselineRun), "baseline", BASELINE_VERSION, "A run of a Tailgauge baseline"
+        json_schema(RunSummary), "baseline", BASELINE_VERSION, "A run of a Tailgauge baseline"
     ),
 }
 

@@ -1,26 +1,38 @@
 """The public API: what notebooks, experiments and the report take from the analysis."""
 
-from tailgauge_analysis.comparing.block import answered as block_answered
-from tailgauge_analysis.comparing.block import work as block_work
-from tailgauge_analysis.comparing.comparison import p_text
-from tailgauge_analysis.comparing.design import BLOCK_E2E, STABLE, Growing
-from tailgauge_analysis.comparing.effects import unequal_work
-from tailgauge_analysis.curves.curve import FILES_NOTE, RATE, UNKNOWN, Curve, CurvePoint, Ends
-from tailgauge_analysis.curves.curve import Objective as CurveObjective
-from tailgauge_analysis.curves.curve import Outcome as CurveOutcome
-from tailgauge_analysis.curves.curve import Quantile as CurveQuantile
-from tailgauge_analysis.curves.curve import files as curve_files
-from tailgauge_analysis.curves.pictures import objectives as curve_objectives
-from tailgauge_analysis.curves.pictures import pictures as curve_pictures
+from tailgauge_analysis.comparing.comparison import STABLE, Growing, p_text
+from tailgauge_analysis.comparing.curve import (
+    RATE,
+    UNKNOWN,
+    Curve,
+    CurveObjective,
+    CurveOutcome,
+    CurvePoint,
+    CurveQuantile,
+    Ends,
+)
+from tailgauge_analysis.comparing.curve_files import FILES_NOTE
+from tailgauge_analysis.comparing.curve_files import files as curve_files
+from tailgauge_analysis.comparing.curve_pictures import objectives as curve_objectives
+from tailgauge_analysis.comparing.curve_pictures import pictures as curve_pictures
+from tailgauge_analysis.comparing.effect import unequal_work
+from tailgauge_analysis.comparing.pairs import BLOCK_E2E
+from tailgauge_analysis.comparing.run_summary import answered as block_answered
+from tailgauge_analysis.comparing.run_summary import work as block_work
+from tailgauge_analysis.comparing.variant_blocks import block_pairs, grows_throughout
+from tailgauge_analysis.comparing.variant_blocks import growths as block_growths
+from tailgauge_analysis.metrics.backlog import FEWEST_FOR_GROWTH, stays_s
 from tailgauge_analysis.metrics.latency import OFFERED, offered_ms, waits
 from tailgauge_analysis.metrics.latency import row as latency_row
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
-from tailgauge_analysis.metrics.slo import Criterion, criteria, unknown_pace
-from tailgauge_analysis.metrics.slo import decide as decide_objective
-from tailgauge_analysis.metrics.slo import good_of as good_requests
-from tailgauge_analysis.metrics.stability import BACKLOG, FEWEST_FOR_GROWTH, Work, stays_s
+from tailgauge_analysis.metrics.stability import BACKLOG
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.metrics.throughput import Work
+from tailgauge_analysis.objectives.goodput import good_requests, goodput, unknown_pace
+from tailgauge_analysis.objectives.objective import Criterion, criteria, on_latency
+from tailgauge_analysis.objectives.outcome import decide as decide_objective
+from tailgauge_analysis.objectives.outcome import decided_latency
 from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.reading.frames import Frames, ended_as
 from tailgauge_analysis.reading.frames import load as load_frames
@@ -32,6 +44,7 @@ from tailgauge_analysis.sections.cache.calls import settings as cache_settings
 from tailgauge_analysis.sections.cache.cost import RELATIVE, no_price, spent, tariff, with_usage
 from tailgauge_analysis.sections.cache.shares import fixed_hit, sliding_hit
 from tailgauge_analysis.sections.fan_out.legs import Legs, legs
+from tailgauge_analysis.sections.hedging.section import compute as hedging_variants
 from tailgauge_analysis.sections.latency_under_load.diagnosis import diagnosis
 from tailgauge_analysis.sections.rate_limits.buckets import (
     DECISIONS,
@@ -52,6 +65,8 @@ from tailgauge_analysis.stats.bootstrap import SEED, weighted_quantiles
 from tailgauge_analysis.stats.bootstrap import blocks as bootstrap_blocks
 from tailgauge_analysis.stats.bootstrap import draw as bootstrap_draw
 from tailgauge_analysis.stats.bootstrap import ratio as ratio_interval
+from tailgauge_analysis.stats.contrast import Contrast, mean_contrast, quantile_contrast
+from tailgauge_analysis.stats.estimate import holm
 from tailgauge_analysis.stats.proportions import Proportion, counted, proportion
 from tailgauge_analysis.stats.quantiles import (
     CONFIDENCE,
@@ -66,7 +81,6 @@ from tailgauge_analysis.stats.quantiles import (
     quantiles,
     rank,
 )
-from tailgauge_analysis.stats.sign_flips import Flips, flips, holm
 from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text.cells import quantile_cell, share_cell, with_interval
 from tailgauge_analysis.text.formatting import (
@@ -146,6 +160,7 @@ __all__ = [
     "Cell",
     "Check",
     "Column",
+    "Contrast",
     "Costs",
     "Criterion",
     "Curve",
@@ -155,7 +170,6 @@ __all__ = [
     "CurveQuantile",
     "Ends",
     "Estimate",
-    "Flips",
     "Floats",
     "Frames",
     "Growing",
@@ -184,6 +198,8 @@ __all__ = [
     "Work",
     "beta_cdf",
     "block_answered",
+    "block_growths",
+    "block_pairs",
     "block_work",
     "bootstrap_blocks",
     "bootstrap_draw",
@@ -199,16 +215,19 @@ __all__ = [
     "curve_objectives",
     "curve_pictures",
     "decide_objective",
+    "decided_latency",
     "diagnosis",
     "early_s",
     "ended_as",
     "estimate_curve",
     "figures",
     "fixed_hit",
-    "flips",
     "good_requests",
+    "goodput",
+    "grows_throughout",
     "growth",
     "has_retry_after",
+    "hedging_variants",
     "holm",
     "kind_name",
     "known_buckets",
@@ -218,6 +237,7 @@ __all__ = [
     "listed",
     "load",
     "load_frames",
+    "mean_contrast",
     "ms",
     "ms_or_failed",
     "n_min",
@@ -225,12 +245,14 @@ __all__ = [
     "number",
     "offered_load",
     "offered_ms",
+    "on_latency",
     "p_text",
     "percentile",
     "plain_values",
     "plural",
     "proportion",
     "quantile_cell",
+    "quantile_contrast",
     "quantile_values",
     "quantiles",
     "rank",

@@ -18,21 +18,25 @@ from tailgauge import thresholds
 from tailgauge.errors import RunDataError
 from tailgauge.rows import schema
 from tailgauge.rows.schema import TABLES
-from tailgauge_analysis.metrics import latency, slo, stability
+from tailgauge_analysis.metrics import latency, stability
 from tailgauge_analysis.metrics.latency import Row
-from tailgauge_analysis.metrics.slo import Criterion
-from tailgauge_analysis.metrics.stability import Throughput, throughput
 from tailgauge_analysis.metrics.steady import Steady, steady
+from tailgauge_analysis.metrics.throughput import Throughput, throughput
+from tailgauge_analysis.objectives import precision
+from tailgauge_analysis.objectives.objective import Criterion, on_latency
 from tailgauge_analysis.reading import frames, run_record
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats.quantiles import at_level
 from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.verdict import client, client_error, timestamps
+from tailgauge_analysis.verdict import client_error, clocks
 from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.client_error import ClientError
-from tailgauge_analysis.verdict.conservation import conservation, in_flight
-from tailgauge_analysis.verdict.timestamps import Clocks
+from tailgauge_analysis.verdict.clocks import Clocks
+from tailgauge_analysis.verdict.conservation import conservation
+from tailgauge_analysis.verdict.stalls import bad_seconds
+from tailgauge_analysis.verdict.timestamps import stamps
 from tailgauge_analysis.verdict.verdict import Evidence, Reason, reasons, worst
+from tailgauge_analysis.verdict.workers import workers
 
 Result = TypeVar("Result")
 
@@ -103,7 +107,7 @@ class Run:
     @cached_property
     def clocks(self) -> Clocks:
         """How far the clocks of the workers may be apart."""
-        return timestamps.clocks(self.frames)
+        return clocks.clocks(self.frames)
 
     @cached_property
     def evidence(self) -> Evidence:
@@ -132,7 +136,7 @@ class Run:
 
     def _level(self) -> AbstractContextManager[None]:
         """Return what sets the confidence of the run's intervals."""
-        return at_level(slo.level(self.record))
+        return at_level(precision.level(self.record))
 
     def _read(self) -> Frames:
         return frames.load(self.folders)
@@ -140,7 +144,7 @@ class Run:
     @cached_property
     def _loaded(self) -> _Loaded:
         loaded = self._read()
-        needs_warmup = bool(slo.on_latency(loaded.run["scenario"]))
+        needs_warmup = bool(on_latency(loaded.run["scenario"]))
         with self._level():
             stage = steady(loaded)
             return _Loaded(
@@ -156,7 +160,6 @@ class Run:
 def _evidence(loaded: _Loaded) -> Evidence:
     run, stage = loaded.frames, loaded.steady
     of_target = stage.of_target
-    counted = conservation(run)
     rows, errors = _client_errors(run, of_target)
     return Evidence(
         frames=run,
@@ -165,11 +168,10 @@ def _evidence(loaded: _Loaded) -> Evidence:
         warmup=loaded.warmup,
         throughput=loaded.throughput,
         stability=stability.stability(run, of_target, loaded.throughput),
-        conservation=counted,
-        stamps=timestamps.Stamps(run, of_target),
-        workers=client.workers(run, stage),
-        in_flight=in_flight(run, counted.workers),
-        bad=client.bad_seconds(run, stage, thresholds.STALL_NS),
+        conservation=conservation(run),
+        stamps=stamps(run, of_target),
+        workers=workers(run, stage),
+        bad=bad_seconds(run, stage, thresholds.STALL_NS),
         latency=rows,
         errors=errors,
     )
@@ -178,7 +180,7 @@ def _evidence(loaded: _Loaded) -> Evidence:
 def _client_errors(run: Frames, of_target: Steady) -> tuple[list[Row], list[ClientError]]:
     """Return the latencies, marked where the client moved them too far, and the errors: also of what objectives bound."""
     rows = latency.table(of_target)
-    criteria = slo.on_latency(run.run["scenario"])
+    criteria = on_latency(run.run["scenario"])
     used = client_error.of_headline(rows, closed=run.run["arrival"] == "closed")
     used |= {_figure(criterion) for criterion in criteria}
     listed = {(row.metric.name, quantile.p) for row in rows for quantile in row.quantiles}
@@ -190,7 +192,7 @@ def _client_errors(run: Frames, of_target: Steady) -> tuple[list[Row], list[Clie
         if not criterion.is_of_all:
             part = criterion.part(of_target)
             for error in client_error.client_errors(part, [criterion.row(part)], used):
-                errors.append(replace(error, title=f"{error.title} ({criterion.objective.of})"))
+                errors.append(replace(error, title=f"{error.title} ({criterion.objective.subset})"))
     return marked, errors
 
 

@@ -22,10 +22,11 @@ import pandas as pd
 from tailgauge.errors import UsageError
 from tailgauge.rows.object_store import is_remote, local
 from tailgauge_analysis import run
-from tailgauge_analysis.comparing import comparison as pairs
+from tailgauge_analysis.comparing import pairs
 from tailgauge_analysis.comparing.comparison import Comparison
-from tailgauge_analysis.metrics import definitions, latency, slo
+from tailgauge_analysis.metrics import definitions, latency
 from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
+from tailgauge_analysis.objectives import precision
 from tailgauge_analysis.reading import run_record
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile, at_level
@@ -115,7 +116,7 @@ class Run(run.Run):
             of = of.only((tables == traffic).to_numpy(bool))
         if view not in latency.views(named):
             raise UsageError(f"{metric}: known of completed requests only")
-        with at_level(slo.level(self.record)):
+        with at_level(precision.level(self.record)):
             row = latency.row(named, of, view, (p,))
         (marked,) = client_error.marked([row], client_error.client_errors(of, [row], set()))
         found = _percentile(marked.quantiles[0])

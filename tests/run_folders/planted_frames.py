@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from tailgauge_analysis.reading.frames import Frames
-from tailgauge_analysis.verdict.timestamps import Clocks
+from tailgauge_analysis.verdict.clocks import Clocks
 
 ONE_CLOCK = Clocks({}, ())
 ROUND_TRIP_NS = 50_000_000

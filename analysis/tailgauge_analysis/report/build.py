@@ -7,7 +7,7 @@ from typing import Any, Protocol, cast
 
 from tailgauge.plugins import plugin
 from tailgauge_analysis.comparing import comparison, gateway
-from tailgauge_analysis.comparing.alternating import alternating_blocks
+from tailgauge_analysis.comparing.alternating import in_blocks
 from tailgauge_analysis.metrics import definitions
 from tailgauge_analysis.report.model import SCHEMA_VERSION, Facts, run_facts
 from tailgauge_analysis.run import Run
@@ -29,7 +29,6 @@ from tailgauge_analysis.sections import (
     throughput,
     traffic,
     transports,
-    use_cases,
 )
 from tailgauge_analysis.sections.cache import section as cache
 from tailgauge_analysis.sections.fan_out import section as fan_out
@@ -57,7 +56,6 @@ class SectionModule(Protocol):
 # The order of the page.
 SECTIONS: tuple[SectionModule, ...] = (
     objectives,
-    use_cases,
     patterns,
     requests,
     ends,
@@ -85,14 +83,11 @@ def build(run: Run, tool: str | None = None) -> Report:
     """Build the whole report. `tool`: an entry of TOOLS whose figures are added."""
     record, answer = run.record, result.result(run)
     sections = tuple(_sections(run))
-    crossover = alternating_blocks(run.frames, run.of_target)
-    added = gateway.gateway(run.frames, run.of_target, crossover)
-    if added is not None:
-        answer = gateway.headline(added, answer)
-        sections = (gateway.section(added), *sections)
-    elif crossover is not None:
-        answer = comparison.headline(crossover, answer)
-        sections = (comparison.section(crossover), *sections)
+    blocks = in_blocks(run.frames, run.of_target)
+    is_gateway = blocks is not None and blocks.method is gateway.METHOD
+    if blocks is not None:
+        answer = comparison.headline(blocks, answer)
+        sections = (comparison.section(blocks), *sections)
     translated = None
     if tool:
         evidence = run.evidence
@@ -105,8 +100,8 @@ def build(run: Run, tool: str | None = None) -> Report:
         result=answer,
         exit_code=cast("Any", int(exit_code)),
         remarks=result.remarks(run),
-        crossover=crossover,
-        gateway=added,
+        crossover=None if is_gateway else blocks,
+        gateway=blocks if is_gateway else None,
         definitions=translated,
     )
     lines = [("" if i else one.name, line) for one in sections for i, line in enumerate(one.brief)]

@@ -14,7 +14,6 @@ from pydantic import Field
 
 from tailgauge.rows import schema
 from tailgauge_analysis.comparing.comparison import Comparison
-from tailgauge_analysis.comparing.gateway import Gateway
 from tailgauge_analysis.metrics.definitions import ToolMetrics
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import environment
@@ -89,12 +88,10 @@ class Facts:
     remarks: list[str]
     """properties of the traffic that affect the numbers: closed loop, slow readers"""
     crossover: Comparison | None
-    """comparison in alternating blocks: a, b, block_s, washout_s, and the keys of `tailgauge compare --json` except exit_code; null
-    without one
-    """
-    gateway: Gateway | None
-    """what a gateway adds to each figure: added (through it less direct) with its 95% interval, in ms or as a share; p over all of
-    them; cancelled calls, and lost: those that the engine went on with; null without one or where its blocks are not comparable
+    """comparison in alternating blocks: the keys of `tailgauge compare --json` except exit_code; null without one, or with a gateway"""
+    gateway: Comparison | None
+    """what a gateway adds to each figure, in the same keys: change (through it, b, less direct, a), in ms or as a share; null without
+    one or where its blocks are not comparable
     """
     definitions: ToolMetrics | None
     """figures by the formulas of another tool; null without `tailgauge report --as`"""

@@ -14,8 +14,8 @@ from tailgauge_analysis.text.formatting import clock, count, ms, plain, plural
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
 from tailgauge_analysis.text.section import Section, Table, Value
-from tailgauge_analysis.verdict import conservation
-from tailgauge_analysis.verdict.conservation import Loss
+from tailgauge_analysis.verdict import losses
+from tailgauge_analysis.verdict.losses import Loss
 
 KEY = "environment"
 MOST_MODELS = 10
@@ -98,12 +98,12 @@ def _worker(frames: Frames, entry: Json, of: Loss) -> WorkerEntry:
         **{name: entry[name] for name in names},
         requests=rows.get(("requests", worker), 0),
         chunks=rows.get(("chunks", worker), 0),
-        missing_requests=of.left,
+        missing_requests=of.lost,
         missing=of.missing,
         found=of.found,
         not_sent=of.not_sent,
         rows_lost=lacks + sum(of.unwritten.values()),
-        kept=conservation.kept(of),
+        kept=losses.notes(of),
     )
 
 

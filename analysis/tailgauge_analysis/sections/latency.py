@@ -22,9 +22,9 @@ from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row
 from tailgauge_analysis.metrics.metrics import BY_NAME, NEITHER, UNIT
 from tailgauge_analysis.metrics.metrics import METRICS as KNOWN
-from tailgauge_analysis.metrics.slo import ObjectiveResult
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.timeline import Timeline
+from tailgauge_analysis.objectives.outcome import ObjectiveResult
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import objectives, over_time, streaming
 from tailgauge_analysis.sections.ends import cut_share

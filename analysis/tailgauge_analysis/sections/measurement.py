@@ -17,23 +17,28 @@ from tailgauge_analysis.text.formatting import clock, count, ms, percentile, plu
 from tailgauge_analysis.text.json_values import Json, one_of
 from tailgauge_analysis.text.picture import Panel, Picture, PlotCurve
 from tailgauge_analysis.text.quantile import UNPUBLISHED
-from tailgauge_analysis.text.section import Cell, Section, Table, Value
-from tailgauge_analysis.verdict import client, timestamps
-from tailgauge_analysis.verdict import conservation as losses
+from tailgauge_analysis.text.section import Section, Table, Value
+from tailgauge_analysis.verdict import losses
+from tailgauge_analysis.verdict.advice import connections
 from tailgauge_analysis.verdict.checks import CHECKS
-from tailgauge_analysis.verdict.client import BadSeconds, Worker, connections
 from tailgauge_analysis.verdict.client_error import ClientError
-from tailgauge_analysis.verdict.conservation import InFlight
-from tailgauge_analysis.verdict.timestamps import ServerLog, Stamps
-from tailgauge_analysis.verdict.verdict import Evidence, Reason, applies
+from tailgauge_analysis.verdict.clocks import calls_between, clocks_json
+from tailgauge_analysis.verdict.explanations import explanations as of_client
+from tailgauge_analysis.verdict.stalls import BadSeconds
+from tailgauge_analysis.verdict.timestamps import Stamps
+from tailgauge_analysis.verdict.verdict import Evidence, Reason
+from tailgauge_analysis.verdict.workers import Worker
 
 KEY = ""
-NOT_APPLICABLE, PASSED = "not applicable", "passed"
+NOT_APPLICABLE = "not applicable"
+PASSED = "passed"
 SPELLS = 8
 COMPUTED = (
     "Several events in one read share a timestamp: the earlier ones have a time range, whose end is used. "
     "Receive lag: from the kernel’s timestamp to the read; it moves no kernel timestamp."
 )
+
+Facts = list[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +48,16 @@ class CheckResult:
     check: str
     passes_if: str
     verdict: str
+
+
+def check_results(evidence: Evidence, reasons: Sequence[Reason]) -> list[CheckResult]:
+    """Every check."""
+    verdicts = {reason.check: reason.verdict for reason in reasons}
+    results = []
+    for check in CHECKS:
+        otherwise = PASSED if check.applies(evidence) else NOT_APPLICABLE
+        results.append(CheckResult(check.name, check.passes_if, verdicts.get(check.name, otherwise)))
+    return results
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,40 +79,35 @@ class Quality:
 
     verdict: Verdict
     """whether the numbers can be trusted"""
-    stamps: Json
-    """exact and interval timestamps, kernel and user timestamps, attempts that opened a connection, receive lag"""
+    stamps: Stamps
+    """exact and interval timestamps, kernel and user timestamps, attempts that opened a connection"""
     client: list[Worker]
     """health of each worker in the steady stage: mean and worst second of each column"""
-    in_flight: InFlight | None
-    """attempts in flight, live (counted by the workers) and by Little's law on the rows; null without health rows"""
     bad_seconds: BadSeconds
     """client stalls in the steady stage"""
     client_error: list[ClientError]
     """error of each reported percentile because of the client"""
-    server_log: ServerLog | None
-    """delay from the server log's write to the arrival of the first content; null without the log"""
     clocks: Json
-    """clock error between_ms (two workers), to_target_ms, calls_in_flight (its effect on this count), unknown (workers), sentence"""
+    """clock error between_ms (two workers), calls_in_flight (its effect on this count), unknown (workers), sentence"""
     evidence: Evidence = field(metadata=UNPUBLISHED)
 
 
 def compute(run: Run) -> Quality:
     """Return what the measurement of a run rests on."""
     evidence = run.evidence
+    verdict = Verdict(
+        status=run.verdict,
+        reasons=run.reasons,
+        explanations=explanations(run),
+        checks=check_results(evidence, run.reasons),
+    )
     return Quality(
-        verdict=Verdict(
-            status=run.verdict,
-            reasons=run.reasons,
-            explanations=explanations(run),
-            checks=_checks(evidence, run.reasons),
-        ),
-        stamps=_stamp_counts(evidence.stamps),
+        verdict=verdict,
+        stamps=evidence.stamps,
         client=evidence.workers,
-        in_flight=evidence.in_flight,
         bad_seconds=evidence.bad,
         client_error=evidence.errors,
-        server_log=timestamps.compare_server_log(run.frames),
-        clocks=timestamps.clocks_json(run.clocks, timestamps.calls_between(run.frames, run.clocks)),
+        clocks=clocks_json(run.clocks, calls_between(run.frames, run.clocks)),
         evidence=evidence,
     )
 
@@ -105,123 +115,108 @@ def compute(run: Run) -> Quality:
 def explanations(run: Run) -> list[str]:
     """Return the difficulties of workers and client that explain failed checks."""
     lost = losses.explanations(run.evidence.conservation.workers)
-    return [*lost, *client.explanations(run.frames, run.steady)]
-
-
-def _checks(evidence: Evidence, reasons: Sequence[Reason]) -> list[CheckResult]:
-    verdicts = {one.name: PASSED if applies(one, evidence) else NOT_APPLICABLE for one in CHECKS}
-    verdicts |= {reason.check: reason.verdict for reason in reasons}
-    return [CheckResult(one.name, one.passes_if, verdicts[one.name]) for one in CHECKS]
-
-
-def _stamp_counts(stamps: Stamps) -> Json:
-    lags = stamps.receive_lag_ms or (None, None, None)
-    return {
-        **{key: value for key, value in vars(stamps).items() if key != "receive_lag_ms"},
-        "first_interval_share": stamps.first_interval_share,
-        "chunk_interval_share": stamps.chunk_intervals / stamps.chunks if stamps.chunks else 0.0,
-        **{f"receive_lag_{name}_ms": lag for name, lag in zip(("p50", "p99", "max"), lags, strict=True)},
-    }
+    return [*lost, *of_client(run.frames, run.steady)]
 
 
 def section(found: Quality) -> Section:
     """Return by how much the client may have moved a figure, and its state."""
     evidence, checks = found.evidence, found.verdict.checks
-    is_dry = evidence.frames.run["dry_run"]
-    figures, bad = _figures(evidence), evidence.bad
-    text = "The client moved no figure by more than its limit."
-    if figures:
-        text = f"The client may have moved {plural(len(figures.rows), 'figure')} by more than the limit."
-    counts = ", ".join(f"{n} {name}" for name, n in Counter(one.verdict for one in checks).items())
-    facts = [("Checks", counts), *_stamps(evidence, is_dry=is_dry)]
-    if found.server_log is not None:
-        facts.append(("Against the server log", _log(found.server_log)))
+    counts = Counter(result.verdict for result in checks)
+    facts = [("Checks", ", ".join(f"{n} {verdict}" for verdict, n in counts.items()))]
+    facts += _stamps(evidence)
     if found.clocks["sentence"]:
         facts.append(("Clocks", found.clocks["sentence"]))
-    if bad.spells:
-        facts.append(("Stalls", client.sentence(bad)))
-    tables = [figures] if figures else []
-    tables += [_stalls(bad)] if bad.spells else []
-    tables += [_workers(evidence.workers)] if evidence.workers and not is_dry else []
-    is_sound = all(one.verdict in {PASSED, NOT_APPLICABLE} for one in checks)  # the page says so at its top
+    text = "The client moved no figure by more than its limit."
+    tables = []
+    beyond = [error for error in evidence.errors if error.verdict != VALID]
+    if beyond:
+        text = f"The client may have moved {plural(len(beyond), 'figure')} by more than the limit."
+        tables.append(_figures(beyond))
+    if evidence.bad.spells:
+        facts.append(("Stalls", evidence.bad.sentence))
+        tables.append(_stalls(evidence.bad))
+    if evidence.workers and not evidence.frames.run["dry_run"]:
+        tables.append(_workers(evidence.workers))
     return Section(
-        "measurement",
-        "Measurement",
-        text,
-        tuple(facts),
-        tuple(tables),
+        name="measurement",
+        title="Measurement",
+        answer=text,
+        facts=tuple(facts),
+        tables=tuple(tables),
         figures=tuple(_client_state(evidence.frames.health)),
-        computed=(COMPUTED, *(f"{one.verdict}: {one.passes_if}" for one in checks)),
-        is_folded=is_sound,
+        computed=(COMPUTED, *(f"{result.verdict}: {result.passes_if}" for result in checks)),
+        is_folded=counts.keys() <= {PASSED, NOT_APPLICABLE},  # else the page says so at its top
     )
 
 
-def _stamps(evidence: Evidence, *, is_dry: bool) -> list[tuple[str, str]]:
-    of = evidence.stamps
-
-    def exact(n: int, ranges: int) -> str:
-        return f"{count(n - ranges)} exact, {count(ranges)} with a time range ({share(ranges / n if n else 0.0)})"
-
+def _stamps(evidence: Evidence) -> Facts:
+    stamps = evidence.stamps
     facts = [
-        ("First chunks", exact(of.first_chunks, of.first_intervals)),
-        ("All chunks", exact(of.chunks, of.chunk_intervals)),
+        ("First chunks", _exact(stamps.first_chunks, stamps.first_intervals)),
+        ("All chunks", _exact(stamps.chunks, stamps.chunk_intervals)),
     ]
-    if is_dry:
+    if evidence.frames.run["dry_run"]:
         return facts
-    by_user = f"user space in {plural(of.user_attempts, 'attempt')}, " if of.user_attempts else ""
-    facts.append(("Timestamps", f"{by_user}kernel in {plural(of.kernel_attempts, 'attempt')}"))
-    if of.connected:
-        opened = f"{count(of.new_connections)} of {plural(of.connected, 'attempt')} ({share(of.new_connections / of.connected)}) opened one; their times since scheduled include it"
-        opened += f"; {connections(evidence.frames)}" if of.new_connections else ""
-        facts.append(("Connections", opened))
-    if of.receive_lag_ms:
-        p50, p99, worst = map(ms, of.receive_lag_ms)
-        facts.append(("Receive lag", f"p50 {p50} ms, p99 {p99} ms, maximum {worst} ms"))
+    by_user = f"user space in {plural(stamps.user_attempts, 'attempt')}, " if stamps.user_attempts else ""
+    facts.append(("Timestamps", f"{by_user}kernel in {plural(stamps.kernel_attempts, 'attempt')}"))
+    if stamps.connected:
+        part = share(stamps.new_connections / stamps.connected)
+        opened = (
+            f"{count(stamps.new_connections)} of {plural(stamps.connected, 'attempt')} ({part}) opened one"
+        )
+        advice = f"; {connections(evidence.frames)}" if stamps.new_connections else ""
+        facts.append(("Connections", f"{opened}; their times since scheduled include it{advice}"))
     return facts
 
 
-def _log(log: ServerLog) -> str:
-    within = f", within ± {ms(log.within_ms)} ms by the workers’ clocks" if log.within_ms else ""
-    unknown = f"; {plural(log.unknown_to_target, 'call')} not in its log" if log.unknown_to_target else ""
-    added = f"p50 {ms(log.added_p50_ms)} ms, p99 {ms(log.added_p99_ms)} ms, at most {ms(log.added_max_ms)} ms"
-    wrote = f"after the endpoint wrote it{within}, over {plural(log.joined, 'call')}{unknown}"
-    return f"first content arrived {added} {wrote}"
+def _exact(n: int, ranges: int) -> str:
+    part = share(ranges / n if n else 0.0)
+    return f"{count(n - ranges)} exact, {count(ranges)} with a time range ({part})"
 
 
-def _figures(evidence: Evidence) -> Table | None:
+def _figures(errors: Sequence[ClientError]) -> Table:
     """A row for each figure whose error is above its limit, the worst first."""
-    above = [one for one in evidence.errors if one.verdict != VALID]
-    rows: list[tuple[Cell, ...]] = []
-    for one in sorted(above, key=lambda one: -one.error_ms / one.limit_ms):
-        numbers = (one.lows_value, one.highs_value, one.late_shift, one.error_ms, one.limit_ms)
-        verdict = Value(one.verdict, outcome=one.verdict)
-        rows.append((one.title, one.view, percentile(one.quantile), *map(ms, numbers), verdict))
-    header = ("figure, ms", "view", "percentile", "from lows", "from highs", "late sending", "error", "limit", "verdict")  # fmt: skip
-    return Table("Client error above the limit", header, tuple(rows), prose=(1,)) if rows else None
+    rows = sorted(errors, key=lambda error: -error.excess)
+    columns = (
+        ("figure, ms", lambda error: error.title),
+        ("view", lambda error: error.view),
+        ("percentile", lambda error: percentile(error.quantile)),
+        ("from lows", lambda error: ms(error.lows_value)),
+        ("from highs", lambda error: ms(error.highs_value)),
+        ("late sending", lambda error: ms(error.late_shift)),
+        ("error", lambda error: ms(error.error_ms)),
+        ("limit", lambda error: ms(error.limit_ms)),
+        ("verdict", lambda error: Value(error.verdict, outcome=error.verdict)),
+    )
+    return Table.of("Client error above the limit", rows, columns, prose=(1,))
 
 
-def _stalls(bad: client.BadSeconds) -> Table:
-    rows = tuple(
-        (f"{clock(one.from_s)} to {clock(one.to_s)}", str(one.worker), one.cause, ms(one.worst_ms))
-        for one in bad.spells[:SPELLS]
+def _stalls(bad: BadSeconds) -> Table:
+    columns = (
+        ("when", lambda spell: f"{clock(spell.from_s)} to {clock(spell.to_s)}"),
+        ("worker", lambda spell: str(spell.worker)),
+        ("cause", lambda spell: spell.cause),
+        ("by up to (ms)", lambda spell: ms(spell.worst_ms)),
     )
     more = f"{len(bad.spells) - SPELLS:,} more in report.json." if len(bad.spells) > SPELLS else ""
-    return Table("Stalls", ("when", "worker", "cause", "by up to (ms)"), rows, more, (2,))
+    return Table.of("Stalls", bad.spells[:SPELLS], columns, more, (2,))
 
 
 def _workers(workers: Sequence[Worker]) -> Table:
-    header = (
-        "worker", "CPU mean (of a core)", "CPU (of a core)", "loop lag (ms)", "receive lag p99 (ms)", "receive lag (ms)",
-        "dispatch late (ms)", "time ranges (of first chunks)", "waits for a connection", "TCP losses", "GC (ms)", "memory (MB)", "in flight",
-    )  # fmt: skip
-    rows = tuple(
-        (str(w.worker), share(w.cpu_mean), share(w.cpu_max), ms(w.loop_lag_max_ms), ms(w.receive_lag_p99_ms), ms(w.receive_lag_max_ms),
-         ms(w.dispatch_late_max_ms), share(w.first_interval_share), count(w.pool_waits),
-         "–" if w.retransmits is None else count(w.retransmits + (w.out_of_order or 0)), ms(w.gc_max_ms), count(w.rss_max_bytes / 1e6),
-         count(w.in_flight_max))
-        for w in workers
-    )  # fmt: skip
-    return Table("Workers in the steady stage, worst second", header, rows)
+    columns = (
+        ("worker", lambda worker: str(worker.worker)),
+        ("CPU mean (of a core)", lambda worker: share(worker.cpu_mean)),
+        ("CPU (of a core)", lambda worker: share(worker.cpu_max)),
+        ("loop lag (ms)", lambda worker: ms(worker.loop_lag_max_ms)),
+        ("receive lag (ms)", lambda worker: ms(worker.receive_lag_max_ms)),
+        ("dispatch late (ms)", lambda worker: ms(worker.dispatch_late_max_ms)),
+        ("waits for a connection", lambda worker: count(worker.pool_waits)),
+        ("TCP losses", lambda worker: count(worker.tcp_losses)),
+        ("GC (ms)", lambda worker: ms(worker.gc_max_ms)),
+        ("memory (MB)", lambda worker: count(worker.rss_max_bytes / 1e6)),
+        ("in flight", lambda worker: count(worker.in_flight_max)),
+    )
+    return Table.of("Workers in the steady stage, worst second", workers, columns)
 
 
 # --- figure -------------------------------------------------------------------------------------------------------

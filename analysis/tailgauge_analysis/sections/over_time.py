@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from tailgauge.thresholds import fewest_for
-from tailgauge_analysis.metrics.slo import FAIL, ObjectiveResult
 from tailgauge_analysis.metrics.timeline import FEWEST_WINDOWS, PS, WAITS, Timeline
+from tailgauge_analysis.objectives.outcome import FAIL, ObjectiveResult
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import objectives
 from tailgauge_analysis.text.formatting import bin_name, percentile, plain, plural

@@ -41,13 +41,13 @@ from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.binomial import student, student_beyond
+from tailgauge_analysis.stats.estimate import holm
 from tailgauge_analysis.stats.quantile_regression import errors, fit, independent
 from tailgauge_analysis.stats.quantiles import BEYOND, UNRELIABLE, Floats, Ints, quantiles
-from tailgauge_analysis.stats.sign_flips import holm
 from tailgauge_analysis.text.formatting import ms
 from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Value
-from tailgauge_analysis.verdict.timestamps import calls_between
+from tailgauge_analysis.verdict.clocks import calls_between
 
 PS = (0.5, 0.95)
 MANY = 2000  # effective samples of the p95, below which only the p50 is estimated

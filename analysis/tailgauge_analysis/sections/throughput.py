@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from tailgauge_analysis.metrics.slo import Goodput
-from tailgauge_analysis.metrics.stability import Stability, Throughput
+from tailgauge_analysis.metrics.stability import Stability
+from tailgauge_analysis.metrics.throughput import Throughput
 from tailgauge_analysis.metrics.timeline import Timeline
+from tailgauge_analysis.objectives.goodput import Goodput
 from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import objectives, over_time
 from tailgauge_analysis.text.formatting import figures, plural, share, share_range

@@ -245,8 +245,8 @@ def compare(
     --allow takes schema, hosts, versions, target, seed, or a key of the scenario with everything below it.
     """
     with loading():
-        from tailgauge_analysis.comparing import comparison
-        from tailgauge_analysis.curves.curve import find
+        from tailgauge_analysis.comparing import pairs
+        from tailgauge_analysis.comparing.curve import find
         from tailgauge_analysis.report.markdown import markdown
         from tailgauge_analysis.report.terminal import terminal
 
@@ -265,7 +265,7 @@ def compare(
             raise UsageError("--allow and --metric: load curves are compared as they are: omit them")
         made = _compare_curves(run_dirs, curves, threshold / 100)
     else:
-        made = comparison.report(comparison.compare(run_dirs, allow, threshold / 100, metrics))
+        made = pairs.report(pairs.compare(run_dirs, allow, threshold / 100, metrics))
     if baseline is not None or any(curves):
         from tailgauge_analysis.report.report import write
 
@@ -283,7 +283,7 @@ cli.add_command(baseline_command)
 
 def _compare_curves(given: tuple[Path, ...], files: list[Path | None], threshold: float) -> Report:
     """The comparison of two load curves."""
-    from tailgauge_analysis.curves.comparison import compare
+    from tailgauge_analysis.comparing.curves import compare
 
     known = [file for file in files if file]
     if len(given) != 2 or len(known) != 2:
@@ -314,7 +314,7 @@ def report(
     with loading():
         if looks:
             os.nice(LOW_PRIORITY)
-            from tailgauge_analysis.metrics.slo import look_answers
+            from tailgauge_analysis.objectives.live import look_answers
 
             for line in look_answers(run_dirs[0], sys.stdin):
                 sys.stdout.write(f"{line}\n")

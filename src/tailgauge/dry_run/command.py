@@ -31,7 +31,7 @@ from tailgauge.master.looks import EVERY_S, KNOWN, InterimLooks
 from tailgauge.master.workers import Share, conserve
 from tailgauge.patterns.events import Send
 from tailgauge.patterns.table import PATTERNS, Traffic, pattern_of
-from tailgauge.plan.objectives import looks
+from tailgauge.plan.looks import looks
 from tailgauge.plan.preflight import writes
 from tailgauge.prompts import Maker, prompt
 from tailgauge.protocols.protocol import SIMULATED

@@ -47,7 +47,7 @@ NOTE = "One row per run, in the order in which they ran."
 
 
 @dataclass(frozen=True, slots=True)
-class LoadRun:
+class CalibrationRun:
     """A run at one load. `chunks`: mean of the complete answers; `reason`: the first against its verdict."""
 
     requests_per_s: float
@@ -58,11 +58,10 @@ class LoadRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class CalibratedLoad:
     """The runs at one load, at least one."""
 
-    runs: tuple[LoadRun, ...]
-    emptied = False
+    runs: tuple[CalibrationRun, ...]
 
     @property
     def load(self) -> float:
@@ -70,7 +69,12 @@ class Load:
         return self.runs[0].requests_per_s
 
     @property
-    def best(self) -> LoadRun:
+    def arrived(self) -> float:
+        """Return the planned requests/s: the schedule is exact."""
+        return self.load
+
+    @property
+    def best(self) -> CalibrationRun:
         """Return the run with the best verdict."""
         return max(self.runs, key=lambda run: WORST_FIRST.index(run.verdict))
 
@@ -89,13 +93,13 @@ class Load:
 class Calibration:
     """What was found; None where no load was VALID, or every load was."""
 
-    largest_valid: LoadRun | None
-    lowest_not_valid: LoadRun | None
+    largest_valid: CalibrationRun | None
+    lowest_not_valid: CalibrationRun | None
     planned_per_s: float | None
     workers: int
     clock: str
     machine: dict[str, Any]
-    runs: tuple[LoadRun, ...]
+    runs: tuple[CalibrationRun, ...]
 
 
 class CalibratePlanner(Planner):
@@ -160,12 +164,12 @@ class CalibratePlanner(Planner):
         name = f"{rate_per_s:.4g} requests/s"
         return Step(name, tuple(overrides), self._step_s, self.seed(), given=rate_per_s)
 
-    def measure(self, step: Step, reading: RunReading) -> LoadRun:
+    def measure(self, step: Step, reading: RunReading) -> CalibrationRun:
         """Return the verdict of a run."""
         attempts = reading.steady.sent
         chunks = attempts.loc[attempts["ended"].isin(schema.COMPLETE), "chunks"]
         mean = float(chunks.mean()) if len(chunks) else 0.0
-        return LoadRun(step.given, mean, len(reading.steady.requests), reading.verdict, reading.reason)
+        return CalibrationRun(step.given, mean, len(reading.steady.requests), reading.verdict, reading.reason)
 
     def usable(self, _: Any) -> bool:
         """Keep every run: one that is not VALID ends the search."""
@@ -205,17 +209,17 @@ def answer_s(scenario: Scenario) -> float:
     return (simulated.ttft_ms + chunks * simulated.chunk_gap_ms) / 1e3
 
 
-def loads(runs: Iterable[LoadRun]) -> list[Load]:
+def loads(runs: Iterable[CalibrationRun]) -> list[CalibratedLoad]:
     """Group runs by their load, ascending."""
     ascending = sorted(runs, key=lambda run: run.requests_per_s)
-    return [Load(tuple(group)) for _, group in groupby(ascending, lambda run: run.requests_per_s)]
+    return [CalibratedLoad(tuple(group)) for _, group in groupby(ascending, lambda run: run.requests_per_s)]
 
 
-def _best_run(load: Load | None) -> LoadRun | None:
+def _best_run(load: CalibratedLoad | None) -> CalibrationRun | None:
     return None if load is None else load.best
 
 
-def sentence(largest: LoadRun | None, above: LoadRun | None) -> str:
+def sentence(largest: CalibrationRun | None, above: CalibrationRun | None) -> str:
     """Say up to which load the measurement is VALID, and why not above."""
     beyond = "no higher load was tested"
     if above is not None:
@@ -254,7 +258,7 @@ def _notes(finding: Calibration) -> list[str]:
     ]
 
 
-COLUMNS: Sequence[Column[LoadRun]] = (
+COLUMNS: Sequence[Column[CalibrationRun]] = (
     ("requests/s", lambda run: figures(run.requests_per_s)),
     ("chunks each", lambda run: f"{run.chunks:,.0f}"),
     ("chunks/s", lambda run: f"{run.requests_per_s * run.chunks:,.0f}"),

@@ -48,7 +48,7 @@ class RunReading:
     """
 
     def __init__(self, folder: Path, checks: Sequence[Check]) -> None:
-        run = Run([folder])
+        self.run = run = Run([folder])
         self.evidence, self.frames = run.evidence, run.frames
         self.run_id: str = run.record["run_id"]
         against, attempts = reasons(checks, self.evidence), self.frames.attempts

@@ -69,7 +69,6 @@ from tailgauge_analysis import (
 
 LEAST = 1 / 16  # of today's load
 NARROW = 1.01  # ratio of two loads between which there is no other
-AT_ONCE = 3  # loads of a round around the knee
 GAINS = 1.1  # times the requests/s of half the users: less is no gain
 MANY_REFUSED = 0.3  # of the calls: what is answered beside them is about all that there is
 SHOWN = ("ttft", "e2e", "tpot")
@@ -95,6 +94,7 @@ class CurvePlanner(SeriesPlanner):
         super().__init__(base, refused=settings.refused, precision=NARROW - 1, rest_s=settings.rest_s)
         self._settings = settings
         self._wanted_s = settings.step_s
+        self._points = settings.points
         arrival = base.scenario.arrival
         self._is_open = settings.by == RATE
         if self._is_open and arrival.process == CLOSED:
@@ -132,7 +132,7 @@ class CurvePlanner(SeriesPlanner):
         for number, load in enumerate(loads):
             length_s = self.left_s() / (len(loads) - number) - RUN_S - self.rest()
             length_s = max(SHORTEST_S, self._settings.step_s or length_s)
-            yield from self.run([self._step(NextLoad(load), length_s, self.series())])
+            yield from self.run([self._step(NextLoad(load), length_s)])
 
     def search(self, series: Series) -> list[NextLoad]:
         """Choose the next loads; above the first load that fails only until the target is full."""
@@ -143,7 +143,7 @@ class CurvePlanner(SeriesPlanner):
             most=self._settings.most * start,
             growth=2.0,
             narrow=NARROW,
-            at_once=AT_ONCE,
+            on_both_sides=True,
             whole=not self._is_open,
         )
         if self.runs and not self._is_full() and self._highest().load * 2 <= search.most:
@@ -185,7 +185,12 @@ class CurvePlanner(SeriesPlanner):
 
     def measure(self, step: Step, reading: RunReading) -> CurveRun:
         """Measure a run."""
-        run = measure(step.given.load, reading, requests_per_arrival=self._planned.requests_per_arrival)
+        run = measure(
+            step.given.load,
+            reading,
+            requests_per_arrival=self._planned.requests_per_arrival,
+            is_open=self._is_open,
+        )
         return CurveRun(run, _point(run, reading))
 
     def answer(self) -> Answer:
@@ -283,7 +288,7 @@ def _point(run: LoadRun, reading: RunReading) -> CurvePoint:
         refused=Ends.of(run.refused),
         growth_per_s=run.growth_per_s if run.growing else None,
         stable=False if run.growing else evidence.stability.stable,
-        meets=INCONCLUSIVE,
+        meets=cast("CurveOutcome", INCONCLUSIVE),
         requests_per_s=Ends.of(done.requests and done.requests.rate()),
         output_tokens_per_s=Ends.of(done.tokens and done.tokens.rate()),
         good_per_s=_good_per_s(reading, wanted),

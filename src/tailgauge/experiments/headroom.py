@@ -7,7 +7,7 @@ INCONCLUSIVE if that lies inside the interval, or nothing was found.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,21 +20,16 @@ from tailgauge.experiments.loads.planner import Series, SeriesPlanner, Unit, pla
 from tailgauge.experiments.loads.run import Interval, LoadRun, measure
 from tailgauge.experiments.loads.search import NextLoad, Search
 from tailgauge.scenario.experiment import Headroom as Settings
-from tailgauge.scenario.objective import LATENCY
+from tailgauge.scenario.figures import LATENCY
 from tailgauge.schedule.settings import TRACE
 from tailgauge_analysis import (
     FAIL,
     INCONCLUSIVE,
-    INPUT,
-    KINDS,
     MOST_FACTOR,
     PASS,
     RED,
     Cell,
     Column,
-    Costs,
-    Frames,
-    Growth,
     Mark,
     Panel,
     Picture,
@@ -42,13 +37,10 @@ from tailgauge_analysis import (
     Result,
     Table,
     Value,
-    countings,
     estimate_curve,
     figures,
-    growth,
     kind_name,
     listed,
-    offered_load,
     share,
     share_cell,
     worst_outcome,
@@ -61,29 +53,11 @@ SAME_TRACE = (
     "a trace has fixed arrivals: every rate was run once, without a burst that empties the bucket first"
 )
 CONTRADICTED = "the rows contradict {}, which by itself sustains {}: the answer is based on the rows alone"
-RATES_NOTE = "One row per rate, its runs pooled. Refused: 429, 529 and 503. *: began with a burst that empties the bucket."
+RATES_NOTE = "One row per rate, its runs pooled. Refused: 429, 529 and 503."
 LIMITS_NOTE = (
     "One row per limit, the tightest first. Sustained: the rate at which it refuses the allowed share."
 )
 FIGURE_NOTE = "Bars are 95% intervals. Shaded: from the highest rate that passes to the lowest that fails."
-Trace = tuple[str, str, bool]  # kind of limit, how it counts, with the cache or without
-
-
-@dataclass(frozen=True, slots=True)
-class HeadroomRun:
-    """A run, and what today's traffic asked of each limit; that of the first run only, at today's rate."""
-
-    run: LoadRun
-    offered: Mapping[Trace, Costs]
-
-
-@dataclass(frozen=True, slots=True)
-class FoundLimit:
-    """A limit, and how many times today's traffic meets its first 429, with the cache and without."""
-
-    bound: Bound
-    first_429: Growth | None
-    uncached_first_429: Growth | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +67,6 @@ class WithoutCache:
     low_per_s: float
     high_per_s: float
     binding: str
-    first_429: Growth | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,9 +86,8 @@ class Sustained:
     high_per_s: float | None = None
     growth: float | None = None
     binding: str | None = None
-    first_429: Growth | None = None
     without_cache: WithoutCache | None = None
-    limits: tuple[FoundLimit, ...] = ()
+    limits: tuple[Bound, ...] = ()
 
 
 class HeadroomPlanner(SeriesPlanner):
@@ -138,7 +110,7 @@ class HeadroomPlanner(SeriesPlanner):
     @property
     def runs(self) -> list[LoadRun]:
         """Return the runs until now."""
-        return [result.run for result in self.results]
+        return self.results
 
     def search(self, series: Series) -> list[NextLoad]:
         """Search, or run today's rate once."""
@@ -170,17 +142,15 @@ class HeadroomPlanner(SeriesPlanner):
         """Name the load, for readers."""
         return f"{load:.4g} {self._unit.name}"
 
-    def measure(self, step: Step, reading: RunReading) -> HeadroomRun:
+    def measure(self, step: Step, reading: RunReading) -> LoadRun:
         """Measure a run."""
         attempt: NextLoad = step.given
-        run = measure(
+        return measure(
             attempt.load,
             reading,
             requests_per_arrival=self._planned.requests_per_arrival,
-            emptied=attempt.emptied,
             good=self._settings.good,
         )
-        return HeadroomRun(run, {} if self._kept else _offered(reading.frames))
 
     def answer(self) -> Answer:
         """Return what was found."""
@@ -200,44 +170,28 @@ class HeadroomPlanner(SeriesPlanner):
                 [],
             )
         series = self.series()
-        first: HeadroomRun = self.results[0]
-        if self._settings.no_429:
-            known = _by_headers(found, series, first)
-        else:
-            known = _by_search(found, series, first)
+        known = _by_headers(found, series) if self._settings.no_429 else _by_search(found, series)
         remarks = [SAME_TRACE] if self._is_trace else []
         return _answer(
             self._settings,
             known or found,
             series,
-            first.run,
+            self.runs[0],
             self._unit,
             [*remarks, *self.remarks],
             known is None,
         )
 
 
-def _offered(frames: Frames) -> dict[Trace, Costs]:
-    traces: dict[Trace, Costs] = {}
-    for kind in KINDS:
-        for when in countings(kind):
-            for cached in (True, False) if kind == INPUT else (True,):
-                costs = offered_load(frames, kind, when, cached=cached)
-                if costs is not None:
-                    traces[kind, when, cached] = costs
-    return traces
-
-
 # --- what was found -------------------------------------------------------------------------------------------------
 
 
-def _by_search(found: Sustained, series: Series, first: HeadroomRun) -> Sustained:
-    bounds = [limits.raised(bound, series.low or 0.0) for bound in series.bounds]
-    known = [_found_limit(first, bound) for bound in bounds]
+def _by_search(found: Sustained, series: Series) -> Sustained:
     failed = [load for load in series.loads if load.outcome == FAIL]
-    binding = limits.binding(failed) if failed else None
+    binding = limits.binding(failed)
     if series.by is not None and not failed:
         binding = series.by.kind
+    bounds = [limits.raised(bound, series.low or 0.0) for bound in series.bounds]
     return replace(
         found,
         sustained_per_s=series.value,
@@ -245,83 +199,31 @@ def _by_search(found: Sustained, series: Series, first: HeadroomRun) -> Sustaine
         high_per_s=series.high,
         growth=None if series.value is None else series.value / found.today_per_s,
         binding=binding,
-        first_429=_least([limit.first_429 for limit in known if limit.bound.is_known]),
-        without_cache=_without_cache(known),
-        limits=tuple(known),
+        without_cache=_without_cache(bounds),
+        limits=tuple(bounds),
     )
 
 
-def _by_headers(found: Sustained, series: Series, first: HeadroomRun) -> Sustained | None:
+def _by_headers(found: Sustained, series: Series) -> Sustained | None:
     """Return what one run without a 429 shows; None if no header names a limit and today's rate is not shown to hold."""
     holds = all(load.leans == PASS and not load.refused.k for load in series.loads)
     least = found.today_per_s if holds else 0.0
     bounds = [limits.raised(bound, least) for bound in series.bounds if bound.limit is not None]
-    if not bounds and any(load.outcome != PASS for load in series.loads):
+    if bounds:
+        found = replace(found, high_per_s=bounds[0].per_s.high, binding=bounds[0].kind)
+    elif any(load.outcome != PASS for load in series.loads):
         return None
-    known = [_found_limit(first, bound) for bound in bounds]
-    tightest = min(bounds, key=lambda bound: bound.per_s.high, default=None)
-    return replace(
-        found,
-        low_per_s=min((bound.per_s.low for bound in bounds), default=found.today_per_s),
-        high_per_s=None if tightest is None else tightest.per_s.high,
-        binding=None if tightest is None else tightest.kind,
-        first_429=_least([limit.first_429 for limit in known]),
-        without_cache=_without_cache(known),
-        limits=tuple(known),
-    )
+    low = min((bound.per_s.low for bound in bounds), default=found.today_per_s)
+    return replace(found, low_per_s=low, without_cache=_without_cache(bounds), limits=tuple(bounds))
 
 
-def _found_limit(first: HeadroomRun, bound: Bound) -> FoundLimit:
-    """Repeat the trace of today's run at the bucket that all runs together show.
-
-    A bucket that is full at first carries a short trace beyond the sustained rate, so the trace's length belongs to the
-    answer. The capacity has no first refusal: its growth is the sustained rate over today's.
-    """
-    limit = bound.limit
-    if limit is None:
-        per_s = bound.per_s
-        today = first.run.load
-        ratio = Growth(per_s.value / today, per_s.low / today, per_s.high / today, first.run.requests, None)
-        return FoundLimit(bound, ratio, ratio)
-    is_free = not first.run.kinds.get(bound.kind)
-    cached = _growth(first.offered.get((bound.kind, limit.counted, True)), limit, is_free=is_free)
-    uncached = _growth(first.offered.get((bound.kind, limit.counted, False)), limit, is_free=False)
-    return FoundLimit(bound, cached, uncached or cached)
-
-
-def _growth(trace: Costs | None, limit: limits.Limit, *, is_free: bool) -> Growth | None:
-    """Return bounds only if the bucket is only bounded; at least 1 if today's traffic met no 429."""
-    if trace is None:
-        return None
-    burst = limit.burst
-    found = growth(trace, limit.rate.value, (burst.low, burst.value, burst.high))
-    if found.low is None:
-        return found
-    floor = 1.0 if is_free else 0.0
-    value = None if found.value is None or not limit.seen else max(floor, found.value)
-    high = None if found.high is None else max(floor, found.high)
-    return replace(found, value=value, low=max(floor, found.low), high=high)
-
-
-def _least(growths: Sequence[Growth | None]) -> Growth | None:
-    """Return the growth until the first limit refuses."""
-    known = [
-        found for found in growths if found is not None and (found.value is not None or found.low is not None)
-    ]
-    return min(
-        known, key=lambda found: found.low or 0.0 if found.value is None else found.value, default=None
-    )
-
-
-def _without_cache(known: Sequence[FoundLimit]) -> WithoutCache | None:
+def _without_cache(bounds: Sequence[Bound]) -> WithoutCache | None:
     """Return None if nothing was read from the cache, or nothing is known."""
-    bounds = [limit.bound for limit in known if limit.bound.uncached is not None]
-    if all(bound.uncached == bound.per_s for bound in bounds):
+    if not any(map(_differs, bounds)):
         return None
-    rates = [(bound.uncached, bound.kind) for bound in bounds if bound.uncached is not None]
+    rates = [(bound.uncached or bound.per_s, bound.kind) for bound in bounds]
     tightest, kind = min(rates, key=lambda pair: pair[0].high)
-    first = _least([limit.uncached_first_429 for limit in known])
-    return WithoutCache(min(rate.low for rate, _ in rates), tightest.high, kind, first)
+    return WithoutCache(min(rate.low for rate, _ in rates), tightest.high, kind)
 
 
 # --- the answer -----------------------------------------------------------------------------------------------------
@@ -338,7 +240,7 @@ def _answer(
 ) -> Answer:
     today = found.today_per_s
     text, details = (NO_HEADER, []) if unknown else _text(found, series, first, unit)
-    problems = []
+    problems: list[str] = []
     if found.without_cache is not None:
         breaks = found.without_cache.high_per_s < today
         cache = _cache_text(found.without_cache, today, breaks=breaks)
@@ -361,7 +263,7 @@ def _answer(
     smallest = ""
     if found.low_per_s and found.high_per_s:
         smallest = f"a change of the sustainable rate by {share(found.high_per_s / found.low_per_s - 1)}"
-    notes = [*_first_429(found, first), *_notes(settings, found, series, unit)]
+    notes = _notes(settings, found, series, unit)
     return answered(
         "headroom", "Sustained rate", result, found, tables, notes, smallest, _pictures(series, found, unit)
     )
@@ -402,17 +304,6 @@ def _text(found: Sustained, series: Series, first: LoadRun, unit: Unit) -> tuple
     return f"{unit.text(value)} can be sustained (CI {ends})", [f"{times} {today}; {binds}"]
 
 
-def _first_429(found: Sustained, first: LoadRun) -> Iterator[str]:
-    """Say when the first 429 is expected."""
-    grown = found.first_429
-    if grown is None or found.low_per_s is None or found.high_per_s is None:
-        return
-    if found.binding not in {CAPACITY, OBJECTIVES, None}:
-        ends = _between(grown.low, grown.high)
-        times = ends if grown.value is None else f"{_times(grown.value)} ({ends})"
-        yield f"first 429 expected at {times} today's traffic, in a test of {first.seconds:.0f} s"
-
-
 def _cache_text(without: WithoutCache, today: float, *, breaks: bool) -> str:
     """Say what a cold cache leaves of today's traffic; `breaks`: less than all of it."""
     ends = _between(without.low_per_s / today, without.high_per_s / today)
@@ -422,7 +313,7 @@ def _cache_text(without: WithoutCache, today: float, *, breaks: bool) -> str:
 
 def _notes(settings: Settings, found: Sustained, series: Series, unit: Unit) -> Iterator[str]:
     if settings.no_429:
-        unseen = [limit.bound.kind for limit in found.limits if not limit.bound.is_known]
+        unseen = [bound.kind for bound in found.limits if not bound.is_known]
         if unseen:
             yield f"the interval is wide: nothing was refused, so the burst size of {listed(map(limit_name, unseen))} is unknown"
         return
@@ -462,7 +353,7 @@ def _between(low: float | None, high: float | None) -> str:
 
 
 def _rate_columns(loads: Sequence[JudgedLoad], today: float, unit: Unit) -> Iterator[Column[JudgedLoad]]:
-    yield unit.name, lambda load: figures(load.load) + ("*" if load.emptied else "")
+    yield unit.name, lambda load: figures(load.load)
     yield "times today", lambda load: f"{load.load / today:.3g}"
     yield "refused of attempts", lambda load: share_cell(load.refused)
     yield f"answered {unit.name}", _served
@@ -497,22 +388,17 @@ def _grows(load: JudgedLoad) -> str:
     return f"{growing} of {len(load.runs)}" if growing else "no"
 
 
-def _limit_columns(unit: Unit) -> Iterator[Column[FoundLimit]]:
-    yield "limit", lambda found: kind_name(found.bound.kind)
-    yield "429s", lambda found: NONE if found.bound.limit is None else f"{found.bound.limit.refused:,}"
-    yield "per second", lambda found: NONE if found.bound.limit is None else _rate(found.bound.limit.rate)
+def _limit_columns(unit: Unit) -> Iterator[Column[Bound]]:
+    yield "limit", lambda bound: kind_name(bound.kind)
+    yield "429s", lambda bound: NONE if bound.limit is None else f"{bound.limit.refused:,}"
+    yield "per second", lambda bound: NONE if bound.limit is None else _rate(bound.limit.rate)
     yield "burst", _burst
-    yield f"sustained {unit.name}", lambda found: _rate(found.bound.per_s, is_exact=found.bound.is_known)
+    yield f"sustained {unit.name}", lambda bound: _rate(bound.per_s, is_exact=bound.is_known)
     yield "without cache", _uncached
-    yield "growth to the first 429", lambda found: _growth_cell(found.first_429)
-    yield (
-        "without cache",
-        lambda found: _growth_cell(found.uncached_first_429) if _differs(found.bound) else "the same",
-    )
 
 
-def _burst(found: FoundLimit) -> Cell:
-    limit = found.bound.limit
+def _burst(bound: Bound) -> Cell:
+    limit = bound.limit
     if limit is None:
         return NONE
     return replace(_rate(limit.burst, is_exact=limit.seen), mark="" if limit.seen else "never seen empty")
@@ -522,8 +408,7 @@ def _differs(bound: Bound) -> bool:
     return bound.uncached is not None and bound.uncached != bound.per_s
 
 
-def _uncached(found: FoundLimit) -> Cell:
-    bound = found.bound
+def _uncached(bound: Bound) -> Cell:
     if bound.uncached is None or not _differs(bound):
         return "the same"
     return _rate(bound.uncached, is_exact=bound.is_known)
@@ -534,38 +419,24 @@ def _rate(rate: Interval, *, is_exact: bool = True) -> Value:
     return cell if is_exact else Value(cell.interval or cell.text)
 
 
-def _growth_cell(found: Growth | None) -> Value:
-    if found is None or (found.value is None and found.low is None):
-        return Value("unknown" if found is None or found.why is None else f"unknown: {found.why}")
-    ends = _between(found.low, found.high)
-    return Value(ends) if found.value is None else Value(_times(found.value), ends)
-
-
 def _pictures(series: Series, found: Sustained, unit: Unit) -> tuple[Picture, ...]:
     """Draw the refused share by rate, and where the sustainable rate lies."""
     if len(series.loads) < 2:
         return ()
-    known = [load for load in series.loads if load.refused.value is not None]
-    curves = []
-    for name, emptied in (("from rest", False), ("after a burst that empties the bucket", True)):
-        loads = [load for load in known if load.emptied == emptied]
-        if loads:
-            rows = [(load.load, load.refused.value, load.refused.low, load.refused.high) for load in loads]
-            curve = estimate_curve(name, rows, lambda value: 100 * value)
-            curves.append(replace(curve, style="points") if emptied else curve)
+    rows = [(load.load, load.refused.value, load.refused.low, load.refused.high) for load in series.loads]
+    curve = estimate_curve("refused", rows, lambda value: 100 * value)
     ends = (series.loads[0].load, series.loads[-1].load)
     allowed = 100 * found.refused_at_most
-    curves.append(PlotCurve(ends, (allowed, allowed), "allowed", colour=RED, dash="dash"))
+    bound = PlotCurve(ends, (allowed, allowed), "allowed", colour=RED, dash="dash")
     marks: tuple[Mark, ...] = ()
     if found.low_per_s is not None and found.high_per_s is not None:
         marks = (Mark(found.low_per_s, found.high_per_s, "sustainable rate"),)
-    return (
-        Picture(
-            name="headroom",
-            title="Calls refused at each rate",
-            caption=FIGURE_NOTE,
-            panels=(Panel("refused, %", curves),),
-            x=unit.name,
-            marks=marks,
-        ),
+    picture = Picture(
+        name="headroom",
+        title="Calls refused at each rate",
+        caption=FIGURE_NOTE,
+        panels=(Panel("refused, %", (curve, bound)),),
+        x=unit.name,
+        marks=marks,
     )
+    return (picture,)

@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tailgauge import interpreter
-from tailgauge.plan.objectives import InterimLook
+from tailgauge.plan.looks import InterimLook
 from tailgauge.plugins import plugin
 from tailgauge.redaction import environment
 from tailgauge.rows.run_folder import RunFolder

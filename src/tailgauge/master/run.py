@@ -28,10 +28,11 @@ from tailgauge.master.embedded_endpoint import fetch_server_log, start_endpoint
 from tailgauge.master.engine_metrics import EngineMetrics
 from tailgauge.master.leases import Leases
 from tailgauge.master.looks import KNOWN, InterimLooks
-from tailgauge.master.objectives import LiveObjectives, StopRules
+from tailgauge.master.objectives import LiveObjectives
 from tailgauge.master.part_receiver import PartReceiver
+from tailgauge.master.stop_rules import StopRules
 from tailgauge.master.workers import RunWorker, RunWorkers, drain_workers, pace, request_ids
-from tailgauge.plan.objectives import looks
+from tailgauge.plan.looks import looks
 from tailgauge.plan.preflight import USABLE, Learnt, prefixes, preflight_calls
 from tailgauge.plan.resolve import Settings
 from tailgauge.plan.spend_limit import Amount
@@ -381,8 +382,7 @@ class Run:
 
     def _protect_target(self) -> None:
         """Stop if a rule of the scenario says so: nothing more is sent."""
-        counters = [worker.counters for worker in self.workers if worker.counters]
-        why = self._stop_rules.broken(self._passed_ns() / 1e9, counters)
+        why = self._stop_rules.broken(self._progress())
         if why is not None and self.state == "running":
             self.stopped = f"{self._at()}: {why}"
             self.notes.append(f"stopped {self.stopped}")
@@ -550,9 +550,12 @@ class Run:
 
     def snapshot(self) -> progress.Progress:
         """The run up to now, for the live display."""
-        found = self.workers.progress(self._passed_ns() / 1e9, self.scenario.stages.duration_s)
+        found = self._progress()
         found.objectives = self._objectives.judge(found.passed_s, found.traffic)
         return found
+
+    def _progress(self) -> progress.Progress:
+        return self.workers.progress(self._passed_ns() / 1e9, self.scenario.stages.duration_s)
 
 
 def lead_ns(workers: Sequence[RunWorker]) -> int:

@@ -18,7 +18,7 @@ from tailgauge.clock import utc_today
 from tailgauge.errors import ScenarioError, UsageError
 from tailgauge.plan import objectives
 from tailgauge.plan.estimate import Estimate, estimate
-from tailgauge.plan.objectives import looks
+from tailgauge.plan.looks import looks
 from tailgauge.plan.preflight import MAX_PREFIXES, prefixes, preflight_calls
 from tailgauge.plan.spend_limit import Amount, Sizing, need
 from tailgauge.protocols.additions import from_environment, variables

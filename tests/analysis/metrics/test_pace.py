@@ -12,8 +12,8 @@ from run_folders.loaded import LoadedRun
 from tailgauge_analysis.metrics.definitions import TOOLS, translate
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.pace import REASONS, pieces
-from tailgauge_analysis.metrics.stability import Throughput
 from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.metrics.throughput import Throughput
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.sections import objectives
 from tailgauge_analysis.sections.streaming import streams

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from tailgauge_analysis.metrics.stability import throughput
 from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.metrics.throughput import throughput
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.sections.streaming import fluidity, medians, stalls, streams
 

@@ -8,6 +8,7 @@ import pytest
 from tailgauge.errors import Exit
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections.measurement import explanations
 from tailgauge_analysis.sections.result import exit_code, result
 from tailgauge_analysis.verdict.checks import CHECKS
 
@@ -80,17 +81,6 @@ def test_the_warm_up_that_would_do_is_named(write):
         "The first 3 s of the steady stage look like warm-up: they have a median TTFT of 900 ms, the rest 200 ms."
     )
     assert found.reasons[0].advice == "Set stages.warmup_s to 4 or more."
-
-
-def test_attempts_that_left_no_row_are_missed_by_the_live_count(write):
-    """Nothing tells of the missing part: no counts, no chunks."""
-    folder = write(n=N, chunks=1, offsets_ns=(0,), ttft_ms=2000.0)
-    run = json.loads((folder / "run.json").read_text())
-    run["workers"][0]["rows"] = {}
-    (folder / "run.json").write_text(json.dumps(run))
-    (folder / "attempts" / "part-0-1.parquet").unlink()
-
-    assert "in_flight" in judged(folder)[1]
 
 
 def test_damaged_parts_make_a_run_invalid(write):
@@ -178,7 +168,7 @@ def test_a_busy_worker_is_the_explanation(write):
 
     assert (
         "worker 1 was at 97% of its core from 00:05 to 00:13: use 3 workers, on more machines (this one has 2 cores)"
-        in found.explanations
+        in explanations(found)
     )
 
 

@@ -52,7 +52,7 @@ def read(base, seed, *, freeze=(), poll_ms=0.5, gap_ms=20.0, chunks=20):
     zero = np.zeros(N, np.int64)
     at = np.flatnonzero(~np.isnan(low.ravel()))
     width = np.round((seen - low).ravel()[at] * MS).astype(np.int64)
-    folded = Chunks(ids, zero, zero, np.full(N, chunks), zero, zero, zero, np.round(seen.ravel() * MS).astype(np.int64), None, Ranges(at, width), None)  # fmt: skip
+    folded = Chunks(ids, zero, zero, np.full(N, chunks), zero, zero, zero, np.round(seen.ravel() * MS).astype(np.int64), None, Ranges(at, width))  # fmt: skip
     ns = {"first_content_at_ns": seen[:, 0], "first_at_ns": seen[:, 0], "first_low_at_ns": low[:, 0], "first_content_low_at_ns": low[:, 0], "last_content_at_ns": seen[:, -1], "pace_from_ns": seen[:, 0], "whole_at_ns": seen[:, -1]}  # fmt: skip
     requests = base.requests.assign(
         **{name: value * MS for name, value in ns.items()}, last_content_low_at_ns=np.nan
@@ -216,7 +216,7 @@ def test_waiting_for_a_slot_that_the_scenario_limits_is_no_delay_by_the_client(t
         "traffic": {"search": {"pattern": "fan_out", "prompt_tokens": 10, "output_tokens": 4, "fan_out": fan_out}},
     }  # fmt: skip
     found = Run([dry_run_folder(tree, tmp_path)])
-    rows = {row.metric.name: row for row in found.latency if row.view == latency.SUCCESSES}
+    rows = {row.metric.name: row for row in found.evidence.latency if row.view == latency.SUCCESSES}
 
     assert (found.steady.requests["first_sent_at_ns"] - found.steady.requests["scheduled_at_ns"]).max() > 1e9
     assert {(one.late_shift, one.verdict) for one in found.evidence.errors} == {(0.0, VALID)}

@@ -146,7 +146,7 @@ class CheckupPlanner(Planner):
             arrival["shape"] = {"kind": "piecewise", "points": sent.points}
             warmup_s, rest_s = 0.0, REST_S
         overrides = (
-            ("arrival", arrival), ("traffic", sent.traffic), ("slo", None), ("alert", None), ("use_case", None),
+            ("arrival", arrival), ("traffic", sent.traffic), ("slo", None),
             ("crossover", None), *warm_up(warmup_s),
         )  # fmt: skip
         return Step(sent.title, overrides, duration_s, seed, rest_s, name)

@@ -16,14 +16,15 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from operator import attrgetter
 
 from tailgauge.experiments.loads.run import Exceedance, LoadRun
 from tailgauge_analysis import FAIL, INCONCLUSIVE, PASS, Proportion, counted, worst_outcome
 
 REFUSALS, BACKLOG = "refusals", "backlog"
+FEW = 20  # late requests from which a run shows how they depend on each other
+CLOSE = 1.1  # ratio of loads at which late requests depend on each other alike
 CLEAR = 0.5  # of the growth that is seen in nine of ten runs: more fails a load
-FEW = 5  # late requests from which a run shows how they depend on each other
-DECISIVE = 0.5  # share of late requests; beyond it a run says little of those near the bound
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +35,7 @@ class JudgedLoad:
     """
 
     load: float
-    emptied: bool
+    arrived: float
     runs: tuple[LoadRun, ...]
     shares: tuple[Exceedance, ...]
     outcome: str
@@ -44,17 +45,28 @@ class JudgedLoad:
     unseen_per_s: float
 
     @property
+    def least(self) -> float:
+        """Return the load that holds for certain if this one does: as planned or as it arrived."""
+        return min(self.load, self.arrived)
+
+    @property
+    def most(self) -> float:
+        """Return the load that fails for certain if this one does."""
+        return max(self.load, self.arrived)
+
+    @property
     def refused(self) -> Proportion:
         """Return the share of refused attempts."""
         return self.shares[0].missed
 
     @property
-    def objectives(self) -> tuple[Exceedance, ...]:
+    def objectives(self) -> Shares:
         """Return the shares of requests that missed an objective."""
         return self.shares[1:]
 
 
 Runs = Sequence[LoadRun]
+Shares = tuple[Exceedance, ...]
 Hides = Callable[[LoadRun], bool]
 
 
@@ -64,32 +76,28 @@ def is_limited(runs: Runs) -> bool:
 
 
 def judge(runs: Runs, refused: float, hides: Hides = lambda _: False) -> list[JudgedLoad]:
-    """Judge every load, ascending; `refused`: allowed share, `hides`: whether a full bucket may have hidden a failure."""
-    ascending = sorted(runs, key=_key)
-    groups = [list(group) for _, group in groupby(ascending, _key)]
+    """Judge every load, ascending, with its neighbours by what arrived; `refused`: allowed share, `hides`: whether a full bucket may have hidden a failure."""
+    groups = sorted((list(group) for _, group in groupby(sorted(runs, key=_planned), _planned)), key=_arrived)
     refuses = is_limited(runs) or any(run.refused.k for run in runs)
-    shares = [_shares(group, ascending, refused if refuses else 1.0) for group in groups]
+    shares = [_shares(group, runs, refused if refuses else 1.0) for group in groups]
     judged = []
     for number, group in enumerate(groups):
-        comparable = [place for place, other in enumerate(groups) if other[0].emptied == group[0].emptied]
-        above = [shares[place] for place in comparable if place >= number]
-        below = [shares[place] for place in reversed(comparable) if place <= number]
-        judged.append(_judged(group, shares[number], above, below, hidden=any(map(hides, group))))
-    return judged
+        is_hidden = any(map(hides, group))
+        judged.append(_judged(group, shares[number:], shares[number::-1], is_hidden=is_hidden))
+    return sorted(judged, key=_planned)
 
 
-def _key(run: LoadRun) -> tuple[float, bool]:
-    return run.load, run.emptied
+_planned = attrgetter("load")
 
 
-def _judged(
-    runs: Runs,
-    shares: tuple[Exceedance, ...],
-    above: Sequence[tuple[Exceedance, ...]],
-    below: Sequence[tuple[Exceedance, ...]],
-    *,
-    hidden: bool,
-) -> JudgedLoad:
+def _arrived(runs: Runs) -> float:
+    """Return the mean of the loads that arrived."""
+    seconds = sum(run.seconds for run in runs)
+    return sum(run.arrived * run.seconds for run in runs) / seconds if seconds else runs[0].load
+
+
+def _judged(runs: Runs, above: Sequence[Shares], below: Sequence[Shares], *, is_hidden: bool) -> JudgedLoad:
+    shares = above[0]
     unseen_per_s = sum(run.detectable_per_s for run in runs) / len(runs) / math.sqrt(len(runs))
     backlog = _backlog(runs, unseen_per_s)
     outcomes = {BACKLOG: backlog}
@@ -98,7 +106,7 @@ def _judged(
         with_lower = [pooled[number] for pooled in below]
         outcomes[share.name] = _share_outcome(with_higher, with_lower)
     outcome = worst_outcome(outcomes.values())
-    if outcome == PASS and hidden:
+    if outcome == PASS and is_hidden:
         outcome = INCONCLUSIVE
     exceeded = [name for name, found in outcomes.items() if found == FAIL]
     missed = any((share.missed.value or 0.0) > share.allowed for share in shares)
@@ -106,7 +114,7 @@ def _judged(
     leans = FAIL if outcome == FAIL or (outcome == INCONCLUSIVE and (missed or grows)) else PASS
     return JudgedLoad(
         load=runs[0].load,
-        emptied=runs[0].emptied,
+        arrived=_arrived(runs),
         runs=tuple(runs),
         shares=shares,
         outcome=outcome,
@@ -118,10 +126,12 @@ def _judged(
 
 
 def _backlog(runs: Runs, unseen_per_s: float) -> str:
-    """Return FAIL of a clear growth in most runs, INCONCLUSIVE of a smaller one, or where it could not be judged."""
+    """Return FAIL of a clear growth in most runs, INCONCLUSIVE of a smaller one, or where nothing else shows that it holds."""
     growing = [run for run in runs if run.growing]
     if len(growing) * 2 <= len(runs):
-        is_judged = any(run.growth_per_s is not None for run in runs)
+        is_judged = (
+            is_limited(runs) or runs[0].objectives or any(run.growth_per_s is not None for run in runs)
+        )
         return PASS if is_judged else INCONCLUSIVE
     growth = [run.growth_per_s for run in runs if run.growth_per_s is not None]
     is_clear = not growth or sum(growth) / len(growth) > CLEAR * unseen_per_s
@@ -140,7 +150,7 @@ def _share_outcome(with_higher: Sequence[Exceedance], with_lower: Sequence[Excee
     return INCONCLUSIVE
 
 
-def _shares(runs: Runs, every: Runs, refused: float) -> tuple[Exceedance, ...]:
+def _shares(runs: Runs, every: Runs, refused: float) -> Shares:
     """Pool the refused attempts and the requests beyond each bound over the runs at one load."""
     shares = [Exceedance(REFUSALS, _sum([run.refused for run in runs]), refused)]
     for number, objective in enumerate(runs[0].objectives):
@@ -150,21 +160,17 @@ def _shares(runs: Runs, every: Runs, refused: float) -> tuple[Exceedance, ...]:
 
 
 def _dependent(run: LoadRun, number: int, every: Runs) -> Proportion:
-    """Return the missed requests; a run with few of them takes their dependence from the nearest run that shows it."""
+    """Return the missed requests; where they are few they depend on each other as in the nearest run that shows it."""
     missed = run.objectives[number].missed
-    if _shows_dependence(missed):
+    if missed.k >= FEW or not missed.n:
         return missed
-    others = [other for other in every if _shows_dependence(other.objectives[number].missed)]
-    if not others:
+    near = [other for other in every if 1 / CLOSE < other.arrived / run.arrived < CLOSE]
+    showing = [other for other in near if FEW <= other.objectives[number].missed.k <= other.requests / 2]
+    if not showing:
         return missed
-    nearest = min(others, key=lambda other: abs(math.log(other.load / run.load)))
+    nearest = min(showing, key=lambda other: abs(other.arrived - run.arrived))
     shown = nearest.objectives[number].missed
-    n_eff = max(1, round(missed.n * shown.n_eff / shown.n))
-    return counted(missed.k, missed.n, min(missed.n_eff, n_eff))
-
-
-def _shows_dependence(missed: Proportion) -> bool:
-    return missed.k >= FEW and missed.k <= DECISIVE * missed.n
+    return counted(missed.k, missed.n, min(missed.n_eff, max(1, round(missed.n * shown.n_eff / shown.n))))
 
 
 def pooled(shares: Sequence[Exceedance]) -> Proportion:

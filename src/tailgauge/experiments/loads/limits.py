@@ -97,8 +97,6 @@ def _bound(limit: Limit, runs: Runs, planned: Planned, refused: float) -> Iterat
 
 def hides(run: LoadRun, found: Sequence[Bound], requests_per_arrival: float) -> bool:
     """Return whether a bucket that was full at first may carry more in this run than it does in the long run."""
-    if run.emptied:
-        return False
     for limit in (bound.limit for bound in found if bound.limit is not None):
         charges = run.charges.cached.get(limit.kind)
         if charges is None or not len(charges):
@@ -118,21 +116,21 @@ def known(found: Sequence[Bound]) -> Bound | None:
 
 def fails_below(bound: Bound, high: JudgedLoad | None) -> bool:
     """Return whether a load below the limit was refused too often, or its backlog grew."""
-    return high is not None and high.load < bound.per_s.low and high.cause in {REFUSALS, BACKLOG}
+    return high is not None and high.most < bound.per_s.low and high.cause in {REFUSALS, BACKLOG}
 
 
 def binding(failed: Sequence[JudgedLoad]) -> str | None:
-    """Name what failed these loads: the limit that refused most calls, the capacity, or the objectives."""
+    """Name what failed the lowest of these loads: the limit that refused most calls, the capacity, or the objectives."""
+    if not failed:
+        return None
+    cause = min(failed, key=lambda load: load.arrived).cause
+    if cause != REFUSALS:
+        return CAPACITY if cause == BACKLOG else OBJECTIVES
     runs = [run for load in failed for run in load.runs]
     counts = by_kind(runs)
-    overloads = sum(run.overloaded for run in runs)
     kind = max(counts, key=counts.__getitem__, default=None)
-    if kind is not None and counts[kind] >= max(overloads, FEWEST):
-        return kind
-    causes = {load.cause for load in failed}
-    if overloads or BACKLOG in causes:
-        return CAPACITY
-    return OBJECTIVES if causes - {REFUSALS} else kind
+    overloads = sum(run.overloaded for run in runs)
+    return CAPACITY if kind is None or overloads > counts[kind] else kind
 
 
 def by_kind(runs: Runs) -> Counter[str]:
@@ -164,15 +162,20 @@ def _limits(runs: Runs) -> Iterator[Limit]:
 
 def _common(estimates: Sequence[Estimate]) -> Interval | None:
     """Intersect the intervals; where they have nothing in common, cover all."""
-    known_ones = [estimate for estimate in estimates if estimate.value is not None]
-    if not known_ones:
+    ends: list[tuple[float, float, float]] = []
+    for estimate in estimates:
+        if estimate.value is not None:
+            low = estimate.value if estimate.low is None else estimate.low
+            high = estimate.value if estimate.high is None else estimate.high
+            ends.append((estimate.value, low, high))
+    if not ends:
         return None
-    values = sorted(estimate.value for estimate in known_ones)
-    lows = [estimate.value if estimate.low is None else estimate.low for estimate in known_ones]
-    highs = [estimate.value if estimate.high is None else estimate.high for estimate in known_ones]
-    low, high = max(lows), min(highs)
+    values = sorted(value for value, _, _ in ends)
+    low = max(low for _, low, _ in ends)
+    high = min(high for _, _, high in ends)
     if low > high:
-        low, high = min(lows), max(highs)
+        low = min(low for _, low, _ in ends)
+        high = max(high for _, _, high in ends)
     return Interval(min(max(values[len(values) // 2], low), high), low, high)
 
 

@@ -23,8 +23,8 @@ from tailgauge.experiments.loads.limits import Bound, Planned
 from tailgauge.experiments.loads.run import LoadRun
 from tailgauge.experiments.loads.search import NextLoad, bracket
 from tailgauge.protocols.protocol import SIMULATED
+from tailgauge.scenario.figures import LATENCY
 from tailgauge.scenario.model import Limits
-from tailgauge.scenario.objective import LATENCY
 from tailgauge.schedule.schedule import Schedule, plan
 from tailgauge.schedule.settings import TRACE
 from tailgauge_analysis import CHECKS, FAIL, PASS, figures
@@ -40,9 +40,6 @@ FILLED = 15.0  # times the bound of an objective: a queue that began empty waits
 DRAIN_S = 5.0
 MOST_IN_FLIGHT = 8_000  # of a worker, where the scenario does not say
 GAPS = 40_000  # arrivals for the long-run estimate
-BURST = 2.0  # times the load, at the beginning of a run that is to confirm a failure
-MARGIN = 1.1  # times what the bucket holds
-QUEUE_S, LONGEST_BURST_S = 5.0, 90.0  # of the burst, if no bucket is known and at most
 ROUNDS = 60
 UNUSABLE = "the search ended at {}, where no run was valid: their reports name the causes"
 SPENT = "experiment.minutes: {:g} minutes left no time for more runs"
@@ -104,7 +101,8 @@ class SeriesPlanner(Planner):
         # The simulated endpoint resets with every run, and needs no rest.
         self._rest_s = 0.0 if base.scenario.target.url == SIMULATED else rest_s
         self._all_s = base.table.minutes * 60
-        self._wanted_s: float | None = None
+        self._wanted_s: float | None = None  # seconds of a run
+        self._points = 0  # fewest runs
         self._planned = Planned(np.empty(0))
         bounds_ms = [row.bound for row in base.scenario.slo.values() if row.figure.unit == LATENCY]
         self._fills_s = FILLED * max(bounds_ms, default=0.0) / 1000
@@ -135,9 +133,7 @@ class SeriesPlanner(Planner):
             wanted = [load for load in self.search(series) for _ in range(load.times)]
             Random(self._scenario.seed + self._number).shuffle(wanted)
             lengths = self._lengths(series, wanted)
-            fitting = [
-                self._step(load, length, series) for load, length in zip(wanted, lengths, strict=False)
-            ]
+            fitting = [self._step(load, length) for load, length in zip(wanted, lengths, strict=False)]
             self.is_spent = len(fitting) < len(wanted)
             count = len(self._kept)
             if fitting:
@@ -164,8 +160,8 @@ class SeriesPlanner(Planner):
         rows = Series(
             loads=loads,
             bounds=found,
-            low=None if lowest is None else lowest.load,
-            high=None if highest is None else highest.load,
+            low=None if lowest is None else lowest.least,
+            high=None if highest is None else highest.most,
         )
         bound = limits.known(found)
         return rows if bound is None else _narrowed(rows, bound, lowest, highest)
@@ -188,18 +184,17 @@ class SeriesPlanner(Planner):
         beside_s = RUN_S + self.rest()
         left_s = self.left_s()
         slowest = min(load.load for load in wanted)
-        doubles = all(load.leans == PASS for load in series.loads) or all(
-            load.leans == FAIL for load in series.loads
-        )
+        tried = [load.load for load in series.loads]
+        is_outside = not tried or slowest > max(tried) or slowest < min(tried)
         length_s = self._wanted_s
-        if length_s is None and doubles:
+        if length_s is None and is_outside:
             usual_s = min(LONGEST_SEARCH_S, max(SHORTEST_S, self._all_s / SEARCHES))
             length_s = self._long_enough(slowest, usual_s)
         elif length_s is None:
             usual_s = min(LONGEST_S, max(SHORTEST_S, self._all_s / REFINES))
             length_s = self._long_enough(slowest, usual_s)
-            fitting = max(1, int(left_s // (length_s + beside_s)))
-            length_s = max(length_s, min(left_s / fitting - beside_s, LONGER * length_s))
+            fitting = max(1, int(left_s // (length_s + beside_s)), self._points - len(self.runs))
+            length_s = max(SHORTEST_S, min(left_s / fitting - beside_s, LONGER * length_s))
         count = int((left_s + 0.01) // (length_s + beside_s))
         if not count and left_s >= SHORTEST_S + beside_s and self._wanted_s is None:
             return [left_s - beside_s]
@@ -214,7 +209,7 @@ class SeriesPlanner(Planner):
         """Return the seconds in which enough arrive."""
         return FEWEST / load
 
-    def _step(self, attempt: NextLoad, length_s: float, series: Series) -> Step:
+    def _step(self, attempt: NextLoad, length_s: float) -> Step:
         load = attempt.load
         warmup_s = max(
             WARMUP * length_s,
@@ -222,21 +217,9 @@ class SeriesPlanner(Planner):
             min(self._fills_s, MOST_WARMUP * length_s),
         )
         overrides = self.overrides_at(load)
-        name = self.name_of(load)
-        if attempt.emptied:
-            burst_s = _emptying_s(series.by)
-            warmup_s = burst_s
-            length_s = max(length_s, 2 * burst_s)
-            share = burst_s / length_s
-            points = [[0.0, BURST], [share, BURST], [share, 1.0], [1.0, 1.0]]
-            overrides += [
-                ("arrival.rate_per_s", load * (1 + (BURST - 1) * share)),
-                ("arrival.shape", {"kind": "piecewise", "points": points}),
-            ]
-            name += ", after a burst that empties the bucket"
         overrides += of_queue(self._scenario.limits, self.waiting(load, length_s), warmup_s)
         rest_s = self.rest() if self._kept else 0.0
-        return Step(name, tuple(overrides), length_s, self.seed(), rest_s, attempt)
+        return Step(self.name_of(load), tuple(overrides), length_s, self.seed(), rest_s, attempt)
 
     def waiting(self, load: float, length_s: float) -> float:
         """Return the requests that may all come to wait in a run."""
@@ -249,25 +232,19 @@ def _narrowed(rows: Series, bound: Bound, lowest: JudgedLoad | None, highest: Ju
     The limit says nothing of the objectives: it raises the low end only where they were met at that load.
     """
     low = rows.low
-    if lowest is not None and bound.limit is None:
-        low = max(0.0, lowest.load - lowest.unseen_per_s)
+    if (
+        lowest is not None and bound.limit is None and not lowest.objectives
+    ):  # an objective would show a backlog
+        low = max(0.0, lowest.least - lowest.unseen_per_s)
     if (low or 0.0) > bound.per_s.high or limits.fails_below(bound, highest):
         return replace(rows, contradicted=bound)
     high = min(math.inf if rows.high is None else rows.high, bound.per_s.high)
-    if any(load.met == PASS and load.load >= bound.per_s.low for load in rows.loads):
+    if any(load.met == PASS and load.arrived >= bound.per_s.low for load in rows.loads):
         low = max(low or 0.0, bound.per_s.low)
     if low is not None:
         low = min(low, high)
     is_binding = low is not None and low <= bound.per_s.value <= high
     return replace(rows, low=low, high=high, by=bound if is_binding else None)
-
-
-def _emptying_s(bound: Bound | None) -> float:
-    """Return the seconds in which a burst empties the bucket."""
-    if bound is None or bound.limit is None:
-        return QUEUE_S
-    limit = bound.limit
-    return min(LONGEST_BURST_S, MARGIN * limit.burst.high / limit.rate.value + 1.0)
 
 
 def of_queue(given: Limits, requests: float, warmup_s: float) -> list[tuple[str, Any]]:

@@ -78,13 +78,13 @@ class Charges:
 class LoadRun:
     """A run at one load: arrivals per second, or requests in flight.
 
-    `emptied`: it began with a burst that emptied the bucket. `kinds`: 429s by kind of limit. `served`, `growth_per_s` (of the
+    `load` is the planned one, `arrived` what came of it. `kinds`: 429s by kind of limit. `served`, `growth_per_s` (of the
     backlog; None if not judged) and `detectable_per_s` (growth that would have been seen) in arrivals. `saturated`: the backlog
     grew by much, so what was served is all that the target can do. `stay_s`: nine in ten arrivals stay no longer.
     """
 
     load: float
-    emptied: bool = False
+    arrived: float
     seconds: float
     requests: int
     refused: Proportion
@@ -102,7 +102,12 @@ class LoadRun:
 
 
 def measure(
-    load: float, reading: RunReading, *, requests_per_arrival: float, emptied: bool = False, good: float = 0.0
+    load: float,
+    reading: RunReading,
+    *,
+    requests_per_arrival: float,
+    is_open: bool = True,
+    good: float = 0.0,
 ) -> LoadRun:
     """Measure a run; `good`: required share of good requests, 0 where each objective is judged by itself."""
     stage = reading.steady
@@ -121,7 +126,7 @@ def measure(
     growing = growing or stability.of(BACKLOG) is not None
     return LoadRun(
         load=load,
-        emptied=emptied,
+        arrived=len(stage.requests) / stage.seconds / requests_per_arrival if is_open else load,
         seconds=stage.seconds,
         requests=len(stage.requests),
         refused=proportion(refused_attempts(stage.sent) | overloads),

@@ -1,7 +1,7 @@
 """Which loads to run next: pure, from the loads judged until now.
 
 Double until a load fails, halve while the first one does, then halve the widest gap between the largest load that holds and
-the smallest that fails. Where a limit is known, both sides of it are run instead.
+the smallest that fails. Where a limit is known, a load just below it is confirmed instead.
 """
 
 from __future__ import annotations
@@ -9,12 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Protocol, TypeVar
 
 from tailgauge.experiments.loads.run import Interval
 from tailgauge_analysis import FAIL, INCONCLUSIVE, PASS
 
+BESIDE = 1.005  # ratio of a load to one that was run
 PER_MINUTE = 2.0  # providers refuse faster growth
 SAME = 1e-6  # relative difference of loads that are the same
 
@@ -27,8 +27,8 @@ class TriedLoad(Protocol):
         """Return its arrivals/s, or requests in flight."""
 
     @property
-    def emptied(self) -> bool:
-        """Return whether its runs began with a burst that empties the bucket."""
+    def arrived(self) -> float:
+        """Return the load that arrived, which varies around the planned one."""
 
     @property
     def runs(self) -> Sequence[Any]:
@@ -48,27 +48,26 @@ _Load = TypeVar("_Load", bound=TriedLoad)
 
 @dataclass(frozen=True, slots=True)
 class NextLoad:
-    """A load to run so many times; `emptied`: begin with a burst that empties the bucket."""
+    """A load to run so many times."""
 
     load: float
     times: int = 1
-    emptied: bool = False
 
 
 def bracket(tried: Sequence[_Load]) -> tuple[_Load | None, _Load | None]:
-    """Return the largest load that holds below the smallest that fails, and that one."""
+    """Return the largest load that holds below the smallest that fails, and that one, by what arrived."""
     fails = [load for load in tried if load.outcome == FAIL]
-    high = min(fails, key=lambda load: load.load, default=None)
-    limit = math.inf if high is None else high.load
-    below = [load for load in tried if load.outcome == PASS and load.load < limit]
-    return max(below, key=lambda load: load.load, default=None), high
+    high = min(fails, key=lambda load: load.arrived, default=None)
+    limit = math.inf if high is None else high.arrived
+    below = [load for load in tried if load.outcome == PASS and load.arrived < limit]
+    return max(below, key=lambda load: load.arrived, default=None), high
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Search:
     """How loads are chosen: `least` and `most` bound them, `growth` is the ratio of two steps upwards.
 
-    The gaps are halved until they are `narrow`, a ratio. `at_once`: so many loads of a round. Both ends, and loads that stay
+    The gap is halved until it is `narrow`, a ratio; or loads are run `on_both_sides` of it, ever closer. Both ends, and loads that stay
     inconclusive between them, are run `confirm` times. `period_s`: from the start of one run to the next.
     """
 
@@ -77,7 +76,7 @@ class Search:
     most: float
     growth: float
     narrow: float
-    at_once: int = 1
+    on_both_sides: bool = False
     confirm: int = 1
     period_s: float = 0.0
     whole: bool = False
@@ -99,7 +98,7 @@ class Search:
             lower = min(loads) / min(self.growth**2, PER_MINUTE)
             return [NextLoad(self._rounded(lower))] if lower >= self.least else []
         if known is not None:
-            return self._beside(tried, known)
+            return self._repeated(tried, min(known.value / self.narrow, known.low))
         return self._between(tried) or self._confirmed(tried)
 
     def _upwards(self, tried: Sequence[TriedLoad], highest: float, ceiling: float | None) -> list[NextLoad]:
@@ -112,22 +111,27 @@ class Search:
         return [NextLoad(self._rounded(min(load, self.most)))]
 
     def _between(self, tried: Sequence[TriedLoad]) -> list[NextLoad]:
-        """Halve the widest gaps between the ends."""
-        low, high = bracket(tried)
-        loads = sorted({load.load for load in tried})
-        lowest = loads[0] if low is None else low.load
-        highest = loads[-1] if high is None else high.load
-        inside = [load for load in loads if lowest <= load <= highest]
-        chosen: list[float] = []
-        for _ in range(self.at_once):
-            gaps = [(upper / lower, lower, upper) for lower, upper in pairwise(inside)]
-            ratio, lower, upper = max(gaps, default=(1.0, 0.0, 0.0))
-            middle = self._rounded(math.sqrt(lower * upper))
-            if ratio <= self.narrow or middle in inside:
-                break
-            chosen.append(middle)
-            inside = sorted([*inside, middle])
-        return [NextLoad(load) for load in chosen]
+        """Halve the gap between the loads that rather hold and rather fail, or run one load on each side of it."""
+        high = min(load.load for load in tried if load.leans == FAIL)
+        low = max(load.load for load in tried if load.leans == PASS and load.load < high)
+        middle = math.sqrt(low * high)
+        if self.on_both_sides:
+            holds, fails = bracket(tried)
+            lowest = min(low, *(load.load for load in tried)) if holds is None else min(low, holds.load)
+            highest = max(high, *(load.load for load in tried)) if fails is None else max(high, fails.load)
+            wanted = [math.sqrt(lowest * middle), middle, math.sqrt(middle * highest)]
+        else:
+            wanted = [middle] if high / low > self.narrow else []
+        taken = {load.load for load in tried}
+        fresh = []
+        for middle in wanted:
+            load = self._rounded(middle)
+            while load in taken and not self.whole:
+                load = self._rounded(load * BESIDE)
+            if load not in taken:
+                taken.add(load)
+                fresh.append(NextLoad(load))
+        return fresh
 
     def _confirmed(self, tried: Sequence[TriedLoad]) -> list[NextLoad]:
         """Repeat the ends and what is inconclusive between them."""
@@ -139,24 +143,15 @@ class Search:
         ends = {end.load for end in (low, high) if end is not None}
         return [again for load in sorted(inside | ends) for again in self._repeated(tried, load)]
 
-    def _beside(self, tried: Sequence[TriedLoad], known: Interval) -> list[NextLoad]:
-        """Run both sides of a known limit: below it, and above it with an empty bucket."""
-        below = self._rounded(min(known.value / self.narrow, known.low))
-        above = self._rounded(max(known.value * self.narrow, known.high))
-        sides = [*self._repeated(tried, below), *self._repeated(tried, above, emptied=True)]
-        low, _ = bracket(tried)
-        if low is not None and below < low.load <= known.high:
-            return [side for side in sides if side.emptied]
-        return sides
-
-    def _repeated(self, tried: Sequence[TriedLoad], load: float, *, emptied: bool = False) -> list[NextLoad]:
+    def _repeated(self, tried: Sequence[TriedLoad], load: float) -> list[NextLoad]:
+        """Run a load, or the one that was run close to it, until it has `confirm` runs."""
         near = math.sqrt(self.narrow)
-        alike = [other for other in tried if other.emptied == emptied and 1 / near < other.load / load < near]
-        same = sorted(alike, key=lambda other: abs(other.load - load))[:1]
-        times = self.confirm - sum(len(other.runs) for other in same)
-        if times <= 0:
-            return []
-        return [NextLoad(same[0].load if same else load, times, emptied)]
+        alike = [other for other in tried if 1 / near < other.load / load < near]
+        nearest = min(alike, key=lambda other: abs(other.load - load), default=None)
+        if nearest is None:
+            return [NextLoad(self._rounded(load), self.confirm)]
+        times = self.confirm - len(nearest.runs)
+        return [NextLoad(nearest.load, times)] if times > 0 else []
 
     def _rounded(self, load: float) -> float:
         if self.whole:

@@ -1,0 +1,180 @@
+"""The figures of a load curve, or of two in the same figures: latency and throughput by load, and what a user gets of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+
+from tailgauge_analysis.comparing.curve import RATE, Curve, CurveObjective, CurveQuantile, Ends
+from tailgauge_analysis.text.formatting import figures, ms
+from tailgauge_analysis.text.picture import (
+    BLUE,
+    GREY,
+    ORANGE,
+    RED,
+    Mark,
+    Panel,
+    Picture,
+    PlotCurve,
+    Values,
+    estimate_curve,
+)
+
+DRAWN: tuple[CurveQuantile, ...] = ("p50", "p95", "p99")
+TTFT = CurveObjective("ttft", "p95", math.inf, "")  # drawn and compared where no objective is on a latency
+WIDE = 32.0  # the largest load, in smallest loads, from which their axis is logarithmic
+APART = 0.05  # of the range of tokens/s per user, between points with labels
+BARS = "Bars are 95% intervals."
+KNEE = "Shaded: the 95% interval of the knee, the largest load at which every objective holds."
+FAILED = "at least (failures)"
+COLOURS = {"": "", "A": BLUE, "B": ORANGE}
+Named = Sequence[tuple[str, Curve]]
+
+
+def pictures(*curves: Curve) -> tuple[Picture, ...]:
+    """Draw one curve; or A and B, named so. None of a single point."""
+    if any(len(curve.points) < 2 for curve in curves):
+        return ()
+    named = list(zip("AB", curves, strict=False)) if len(curves) > 1 else [("", curves[0])]
+    marks = tuple(_marks(named))
+    loads = [point.load for curve in curves for point in curve.points]
+    by_load = partial(
+        Picture,
+        x="offered requests/s" if curves[0].by == RATE else "requests in flight",
+        x_scale="log" if max(loads) / min(loads) >= WIDE else "linear",
+        marks=marks,
+    )
+    drawn = []
+    first = {objective.metric: objective for objective in reversed(objectives(curves[0]))}
+    for metric, objective in reversed(first.items()):
+        title = f"{metric.upper()} {objective.quantile}" if len(named) > 1 else metric.upper()
+        latency = by_load(
+            name=f"{metric}-by-load",
+            title=f"{title} by load",
+            caption=f"{BARS} {KNEE}" if marks else BARS,
+            panels=(Panel(f"{metric.upper()}, ms", _drawn(_latency(named, objective)), scale="log"),),
+        )
+        drawn.append(latency)
+    tokens = Panel("output tokens/s", _drawn(_tokens(named)))
+    requests = Panel("requests/s", _drawn(_requests(named)))
+    drawn += [
+        by_load(name="tokens-by-load", title="Output tokens/s by load", caption=BARS, panels=(tokens,)),
+        by_load(name="requests-by-load", title="Requests/s by load", caption=BARS, panels=(requests,)),
+        _per_user(named),
+    ]
+    return tuple(picture for picture in drawn if _is_measured(picture.panels[0]))
+
+
+def objectives(curve: Curve) -> tuple[CurveObjective, ...]:
+    """Those on a latency that was measured."""
+    known = {metric for point in curve.points for metric in point.latency}
+    return tuple(one for one in curve.objectives if one.metric in known) or (TTFT,)
+
+
+def _is_measured(panel: Panel) -> bool:
+    """Whether it has more than lines to compare with."""
+    return not all(isinstance(curve, PlotCurve) and curve.dash for curve in panel.curves)
+
+
+def _drawn(curves: Iterable[PlotCurve]) -> list[PlotCurve]:
+    return [curve for curve in curves if len(curve.x)]
+
+
+def _marks(named: Named) -> Iterator[Mark]:
+    for name, curve in named:
+        low, high = curve.knee.low, curve.knee.high
+        if low is not None and high is not None:
+            yield Mark(low, high, f"knee {name}".strip(), COLOURS[name] or GREY)
+    today = named[0][1].today
+    if today and len(named) == 1:
+        yield Mark(today, today, "today")
+
+
+def _latency(named: Named, objective: CurveObjective) -> Iterator[PlotCurve]:
+    """Yield percentiles of one curve, or the objective's of several; then the bounds, and where a percentile has none."""
+    quantiles = sorted({*DRAWN, objective.quantile}) if len(named) == 1 else [objective.quantile]
+    beyond = []
+    for name, curve in named:
+        for quantile in quantiles:
+            points = [(point.load, point.quantile(objective.metric, quantile)) for point in curve.points]
+            yield _line(name, quantile, points)
+            beyond += [(load, ends.low) for load, ends in points if ends.value is None and ends.low]
+    yield PlotCurve([load for load, _ in beyond], [low for _, low in beyond], FAILED, style="points")
+    for each in named[0][1].objectives:
+        if each.metric == objective.metric and (len(named) == 1 or each == objective):
+            yield _level(named, each.bound_ms, f"{each.quantile} < {ms(each.bound_ms)} ms", RED)
+
+
+def _tokens(named: Named) -> Iterator[PlotCurve]:
+    for name, curve in named:
+        points = [(point.load, point.output_tokens_per_s) for point in curve.points]
+        yield _line(name, "output tokens/s", points)
+    saturation = named[0][1].saturation.value
+    if saturation and len(named) == 1:
+        yield _level(named, saturation, "saturation", GREY)
+
+
+def _requests(named: Named) -> Iterator[PlotCurve]:
+    for name, curve in named:
+        yield _line(name, "answered", [(point.load, point.requests_per_s) for point in curve.points])
+        if not name:
+            yield _line(name, "within [slo]", [(point.load, point.good_per_s) for point in curve.points])
+    if named[0][1].by == RATE:
+        loads = _loads(named)
+        yield PlotCurve(loads, loads, "offered", colour=GREY, dash="dash")
+
+
+def _per_user(named: Named) -> Picture:
+    """Draw what a user gets against what the system gives; per GPU where their number is known."""
+    per_gpu = all(curve.gpus for _, curve in named)
+    curves = []
+    for name, curve in named:
+        gpus = curve.gpus if per_gpu else None
+        points = []
+        loads = []
+        for point in curve.points:
+            pace = point.user_tokens_per_s.value
+            if pace and point.output_tokens_per_s.value is not None:
+                points.append((pace, point.output_tokens_per_s))
+                loads.append(point.load)
+        line = _line(name, "each load", points, 1 / (gpus or 1))
+        curves.append(replace(line, labels=_labels(line.x, loads)))
+    y = "output tokens/s per GPU" if per_gpu else "output tokens/s of the system"
+    unit = named[0][1].unit
+    return Picture(
+        name="tokens-per-user",
+        title="Tokens/s per user and of the system",
+        caption=f"{BARS} Beside points their load in {unit}. Better is further up and to the right.",
+        panels=(Panel(y, _drawn(curves)),),
+        x="tokens/s per user (1000 / TPOT p50)",
+    )
+
+
+def _labels(paces: Values, loads: Sequence[float]) -> list[str]:
+    """Return the loads of points that lie apart."""
+    width = max(paces, default=0.0) - min(paces, default=0.0)
+    labels = []
+    last = math.inf
+    for pace, load in zip(paces, loads, strict=True):
+        is_apart = abs(pace - last) > APART * width
+        labels.append(figures(load) if is_apart else "")
+        last = pace if is_apart else last
+    return labels
+
+
+def _line(name: str, title: str, points: Iterable[tuple[float, Ends]], factor: float = 1.0) -> PlotCurve:
+    """Return a line of the curve of this name, or of the only curve with this title."""
+    rows = [(x, ends.value, ends.low, ends.high) for x, ends in points]
+    line = estimate_curve(name or title, rows, lambda value: factor * value)
+    return replace(line, colour=COLOURS[name])
+
+
+def _level(named: Named, value: float, name: str, colour: str) -> PlotCurve:
+    loads = _loads(named)
+    return PlotCurve((loads[0], loads[-1]), (value, value), name, colour=colour, dash="dash")
+
+
+def _loads(named: Named) -> list[float]:
+    return sorted(point.load for _, curve in named for point in curve.points)
