@@ -1,9 +1,9 @@
-"""How often headroom and curve cover the truth, in dry runs at endpoints whose truth is found by brute force.
+"""How often headroom and curve cover the ground truth, in dry runs at endpoints where it is found by brute force.
 
     .venv/bin/python bench/experiment_coverage.py [--seeds N] [--first N] [--requests N] [--only NAME ...]
 
 Prints a line per experiment: endpoint, seed, truth, interval, inside or not; then the counts. Rates of today are drawn by
-seed, from an eighth of the truth to four fifths of it.
+seed, from an eighth of the ground truth to four fifths of it.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ Tree = dict[str, Any]
 
 @dataclass(frozen=True, kw_only=True)
 class Endpoint:
-    """An endpoint with its traffic. `near`: requests/s, about where the truth is; `max_ms`: the objective, TTFT p95.
+    """An endpoint with its traffic. `near`: requests/s, about where the ground truth is; `max_ms`: the objective, TTFT p95.
 
     `bucket`: requests/s and requests at once, if a limit ends it.
     """
