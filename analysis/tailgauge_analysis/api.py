@@ -1,20 +1,26 @@
 """The public API: what notebooks, experiments and the report take from the analysis."""
 
-from tailgauge_analysis.comparing.alternating import grows_throughout
-from tailgauge_analysis.comparing.alternating import growths as block_growths
-from tailgauge_analysis.comparing.alternating import parts as block_pairs
-from tailgauge_analysis.comparing.block import answered as block_answered
-from tailgauge_analysis.comparing.block import work as block_work
-from tailgauge_analysis.comparing.comparison import p_text
-from tailgauge_analysis.comparing.design import BLOCK_E2E, STABLE, Growing
-from tailgauge_analysis.comparing.effects import unequal_work
-from tailgauge_analysis.curves.curve import FILES_NOTE, RATE, UNKNOWN, Curve, CurvePoint, Ends
-from tailgauge_analysis.curves.curve import Objective as CurveObjective
-from tailgauge_analysis.curves.curve import Outcome as CurveOutcome
-from tailgauge_analysis.curves.curve import Quantile as CurveQuantile
-from tailgauge_analysis.curves.curve import files as curve_files
-from tailgauge_analysis.curves.pictures import objectives as curve_objectives
-from tailgauge_analysis.curves.pictures import pictures as curve_pictures
+from tailgauge_analysis.comparing.comparison import STABLE, Growing, p_text
+from tailgauge_analysis.comparing.curve import (
+    RATE,
+    UNKNOWN,
+    Curve,
+    CurveObjective,
+    CurveOutcome,
+    CurvePoint,
+    CurveQuantile,
+    Ends,
+)
+from tailgauge_analysis.comparing.curve_files import FILES_NOTE
+from tailgauge_analysis.comparing.curve_files import files as curve_files
+from tailgauge_analysis.comparing.curve_pictures import objectives as curve_objectives
+from tailgauge_analysis.comparing.curve_pictures import pictures as curve_pictures
+from tailgauge_analysis.comparing.effect import unequal_work
+from tailgauge_analysis.comparing.pairs import BLOCK_E2E
+from tailgauge_analysis.comparing.run_summary import answered as block_answered
+from tailgauge_analysis.comparing.run_summary import work as block_work
+from tailgauge_analysis.comparing.variant_blocks import block_pairs, grows_throughout
+from tailgauge_analysis.comparing.variant_blocks import growths as block_growths
 from tailgauge_analysis.metrics.backlog import FEWEST_FOR_GROWTH, stays_s
 from tailgauge_analysis.metrics.latency import OFFERED, offered_ms, waits
 from tailgauge_analysis.metrics.latency import row as latency_row
@@ -22,7 +28,6 @@ from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
 from tailgauge_analysis.metrics.stability import BACKLOG
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.metrics.streams import coalescing, stalls
 from tailgauge_analysis.metrics.throughput import Work
 from tailgauge_analysis.objectives.goodput import good_requests, goodput, unknown_pace
 from tailgauge_analysis.objectives.objective import Criterion, criteria, on_latency
@@ -39,8 +44,7 @@ from tailgauge_analysis.sections.cache.calls import settings as cache_settings
 from tailgauge_analysis.sections.cache.cost import RELATIVE, no_price, spent, tariff, with_usage
 from tailgauge_analysis.sections.cache.shares import fixed_hit, sliding_hit
 from tailgauge_analysis.sections.fan_out.legs import Legs, legs
-from tailgauge_analysis.sections.findings import evidence_of
-from tailgauge_analysis.sections.hedging.section import variants as hedging_variants
+from tailgauge_analysis.sections.hedging.section import compute as hedging_variants
 from tailgauge_analysis.sections.latency_under_load.diagnosis import diagnosis
 from tailgauge_analysis.sections.rate_limits.buckets import (
     DECISIONS,
@@ -55,12 +59,14 @@ from tailgauge_analysis.sections.rate_limits.refusals import refused as refused_
 from tailgauge_analysis.sections.rate_limits.retries import early_s, has_retry_after
 from tailgauge_analysis.sections.rate_limits.section import kind_name
 from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth, growth
+from tailgauge_analysis.sections.streaming import coalescing, stalls
 from tailgauge_analysis.stats.binomial import beta_cdf
 from tailgauge_analysis.stats.bootstrap import SEED, weighted_quantiles
 from tailgauge_analysis.stats.bootstrap import blocks as bootstrap_blocks
 from tailgauge_analysis.stats.bootstrap import draw as bootstrap_draw
 from tailgauge_analysis.stats.bootstrap import ratio as ratio_interval
 from tailgauge_analysis.stats.contrast import Contrast, mean_contrast, quantile_contrast
+from tailgauge_analysis.stats.estimate import holm
 from tailgauge_analysis.stats.proportions import Proportion, counted, proportion
 from tailgauge_analysis.stats.quantiles import (
     CONFIDENCE,
@@ -75,7 +81,6 @@ from tailgauge_analysis.stats.quantiles import (
     quantiles,
     rank,
 )
-from tailgauge_analysis.stats.sign_flips import Flips, flips, holm
 from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text.cells import quantile_cell, share_cell, with_interval
 from tailgauge_analysis.text.formatting import (
@@ -92,7 +97,8 @@ from tailgauge_analysis.text.formatting import (
 )
 from tailgauge_analysis.text.json_values import Json, number
 from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
-from tailgauge_analysis.text.quantile import FOR_FIGURES, plain_values
+from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
+from tailgauge_analysis.text.quantile import UNPUBLISHED as FOR_FIGURES
 from tailgauge_analysis.text.quantile import quantile as quantile_values
 from tailgauge_analysis.text.section import (
     FAIL,
@@ -147,6 +153,7 @@ __all__ = [
     "TOKENS",
     "TOO_FEW",
     "UNKNOWN",
+    "UNPUBLISHED",
     "Bucket",
     "CacheSettings",
     "Cell",
@@ -162,7 +169,6 @@ __all__ = [
     "CurveQuantile",
     "Ends",
     "Estimate",
-    "Flips",
     "Floats",
     "Frames",
     "Growing",
@@ -211,10 +217,8 @@ __all__ = [
     "diagnosis",
     "early_s",
     "ended_as",
-    "evidence_of",
     "figures",
     "fixed_hit",
-    "flips",
     "good_requests",
     "goodput",
     "grows_throughout",

@@ -29,5 +29,4 @@ def fewest_for(p: float) -> int:
     return math.ceil(3 / (1 - p) - 1e-6)
 
 
-GATEWAY_PAIRS = 8  # of what a gateway adds: with fewer, none is rare enough for 1%
-FEWEST_PAIRS = 6  # of a comparison: with five, no pattern of signs is rare enough for 5%
+FEWEST_PAIRS = 6  # of a comparison: with fewer, one odd pair makes the interval

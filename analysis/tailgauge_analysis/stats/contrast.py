@@ -24,7 +24,7 @@ POWER = 2.8  # standard errors that are found in 80% of repetitions at 5%
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contrast:
-    """`a`, `b`: the figure of each variant, over all its blocks. `value`: log(b / a) of quantiles, b - a of means, with
+    """`a`, `b`: the figure of each variant, over all its blocks. `value`: log(b / a) of relative quantiles, else b - a, with
     its 95% interval.
     """
 
@@ -40,10 +40,12 @@ class Contrast:
         return POWER * (self.high - self.low) / (2 * NORMAL_975)
 
 
-def quantile_contrast(a: Sequence[Floats], b: Sequence[Floats], p: float) -> Contrast | None:
-    """Compare quantile p of all blocks, on the logarithm. Failures are +inf.
+def quantile_contrast(
+    a: Sequence[Floats], b: Sequence[Floats], p: float, *, relative: bool = True
+) -> Contrast | None:
+    """Compare quantile p of all blocks, on the logarithm or, if not `relative`, as it is. Failures are +inf.
 
-    None for fewer than `FEWEST_PAIRS`, or where the quantile is a failure in both variants.
+    None for fewer than `FEWEST_PAIRS`, or where the quantile is a failure in both variants; if not `relative`, in either.
     """
     if len(a) < FEWEST_PAIRS:
         return None
@@ -52,6 +54,9 @@ def quantile_contrast(a: Sequence[Floats], b: Sequence[Floats], p: float) -> Con
     b_values = _quantiles(b, p, weights)
     if math.isinf(a_values[0]) and math.isinf(b_values[0]):
         return None
+    if not relative:
+        is_failure = np.isinf(a_values) | np.isinf(b_values)
+        return None if is_failure.any() else _contrast(a_values, b_values, b_values - a_values, pairs=len(a))
     both_failed = np.isinf(a_values) & np.isinf(b_values)
     with np.errstate(divide="ignore", invalid="ignore"):
         changes = np.clip(np.log(b_values) - np.log(a_values), -LARGEST_LOG, LARGEST_LOG)

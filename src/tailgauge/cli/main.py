@@ -246,8 +246,8 @@ def compare(
     --allow takes schema, hosts, versions, target, seed, or a key of the scenario with everything below it.
     """
     with loading():
-        from tailgauge_analysis.comparing import comparison
-        from tailgauge_analysis.curves.curve import find
+        from tailgauge_analysis.comparing import pairs
+        from tailgauge_analysis.comparing.curve import find
         from tailgauge_analysis.report.markdown import markdown
         from tailgauge_analysis.report.terminal import terminal
 
@@ -267,7 +267,7 @@ def compare(
             raise UsageError("--allow and --metric: load curves are compared as they are: omit them")
         made, pictures = _compare_curves(run_dirs, curves, threshold / 100)
     else:
-        made = comparison.report(comparison.compare(run_dirs, allow, threshold / 100, metrics))
+        made = pairs.report(pairs.compare(run_dirs, allow, threshold / 100, metrics))
     if baseline is not None or any(curves):
         from tailgauge_analysis.report.picture import figure
         from tailgauge_analysis.report.report import write
@@ -288,7 +288,7 @@ def _compare_curves(
     given: tuple[Path, ...], files: list[Path | None], threshold: float
 ) -> tuple[Report, Sequence[Picture]]:
     """The comparison of two load curves, and its figures."""
-    from tailgauge_analysis.curves.comparison import compare
+    from tailgauge_analysis.comparing.curves import compare
 
     known = [file for file in files if file]
     if len(given) != 2 or len(known) != 2:

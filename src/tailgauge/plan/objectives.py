@@ -13,7 +13,7 @@ from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.objective import Objective, fewest
 from tailgauge.schedule.schedule import Schedule
 from tailgauge.schedule.settings import Crossover
-from tailgauge.thresholds import FEWEST_PAIRS, GATEWAY_PAIRS
+from tailgauge.thresholds import FEWEST_PAIRS
 
 PERCENTILES = (0.99, 0.95, 0.9, 0.5)
 
@@ -73,11 +73,10 @@ class _Plan:
         pair_s = 2 * blocks.block_s
         steady_s = stages.duration_s - stages.warmup - stages.cooldown_s
         has = int((steady_s + 1e-6) // pair_s)
-        needs = GATEWAY_PAIRS if blocks.gateway else FEWEST_PAIRS
-        text = f"comparison: needs {needs} pairs of blocks"
-        if has >= needs:
+        text = f"comparison: needs {FEWEST_PAIRS} pairs of blocks"
+        if has >= FEWEST_PAIRS:
             return [f"{text}, has {has}"]
-        return [f"{text}, this plan has {has}", f"  run {self.longer(needs * pair_s / steady_s)} s"]
+        return [f"{text}, this plan has {has}", f"  run {self.longer(FEWEST_PAIRS * pair_s / steady_s)} s"]
 
     def values(self, objective: Objective) -> int | None:
         """How many values the steady stage has if each request gets an answer; None where the plan does not tell."""

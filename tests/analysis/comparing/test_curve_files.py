@@ -5,9 +5,10 @@ import json
 
 import pandas as pd
 import pytest
-from analysis.curves.planted import curve, with_latency
+from analysis.comparing.planted_curves import curve, with_latency
 
-from tailgauge_analysis.curves.curve import Ends, files
+from tailgauge_analysis.comparing.curve import Ends
+from tailgauge_analysis.comparing.curve_files import files
 
 
 @pytest.fixture(scope="module")

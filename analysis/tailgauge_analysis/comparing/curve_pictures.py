@@ -5,12 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 
-from tailgauge_analysis.curves.curve import RATE, Curve, Ends, Objective, Quantile
+from tailgauge_analysis.comparing.curve import RATE, Curve, CurveObjective, CurveQuantile, Ends
 from tailgauge_analysis.text.formatting import figures, ms
 from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
 
-DRAWN: tuple[Quantile, ...] = ("p50", "p95", "p99")
-TTFT = Objective("ttft", "p95", math.inf, "")  # drawn and compared where no objective is on a latency
+DRAWN: tuple[CurveQuantile, ...] = ("p50", "p95", "p99")
+TTFT = CurveObjective("ttft", "p95", math.inf, "")  # drawn and compared where no objective is on a latency
 WIDE = 32.0  # the largest load, in smallest loads, from which their axis is logarithmic
 APART = 0.05  # of the range of tokens/s per user, between points with labels
 BARS = "Bars are 95% intervals."
@@ -44,7 +44,7 @@ def pictures(*curves: Curve) -> tuple[Picture, ...]:
     return tuple(one for one in made if any(not line.dashed for line in one.curves))
 
 
-def objectives(curve: Curve) -> tuple[Objective, ...]:
+def objectives(curve: Curve) -> tuple[CurveObjective, ...]:
     """Those on a latency that was measured."""
     known = {metric for point in curve.points for metric in point.latency}
     return tuple(one for one in curve.objectives if one.metric in known) or (TTFT,)
@@ -60,7 +60,7 @@ def _marks(of: Named) -> Iterator[Mark]:
         yield Mark("today", first.today, first.today)
 
 
-def _latency(of: Named, one: Objective) -> Iterator[PlotCurve]:
+def _latency(of: Named, one: CurveObjective) -> Iterator[PlotCurve]:
     """Percentiles of one curve, or the objective's of several; then the bounds, and where a percentile has none."""
     quantiles = tuple(dict.fromkeys((*DRAWN, one.quantile))) if len(of) == 1 else (one.quantile,)
     beyond = []

@@ -3,10 +3,10 @@
 import json
 
 import pytest
-from analysis.curves.planted import curve, tree_of, with_latency, written
+from analysis.comparing.planted_curves import curve, tree_of, with_latency, written
 
 from tailgauge.errors import UsageError
-from tailgauge_analysis.curves.curve import Ends, find, read
+from tailgauge_analysis.comparing.curve import Ends, find, read
 
 
 def test_a_curve_comes_back_as_it_was(tmp_path):

@@ -1,12 +1,9 @@
-"""The sign-flip test against brute force, and how often it is wrong on blocks of a queue that drifts."""
-
-import itertools
+"""The paired t-test on blocks of a queue that drifts, and the size that it finds."""
 
 import numpy as np
 import pytest
 
-from tailgauge.thresholds import FEWEST_PAIRS
-from tailgauge_analysis.stats.sign_flips import flips
+from tailgauge_analysis.stats.estimate import by_student, paired
 
 BLOCK_S, WASHOUT_S, PAIRS = 60.0, 10.0, 30
 
@@ -37,56 +34,43 @@ def crossover(seed, effect=1.0, p=0.99):
     return np.where(b_first, first - second, second - first)
 
 
-def brute(values):
-    """Two-sided p-value by writing out every pattern of signs."""
-    seen = abs(values.mean())
-    patterns = np.array(list(itertools.product((-1, 1), repeat=len(values))))
-    return float((np.abs((patterns * values).mean(axis=1)) >= seen - 1e-12).mean())
+def test_the_interval_is_that_of_students_t():
+    found = paired(np.array([1.0, 2.0, 3.0, 6.0]))
+
+    assert (found.value, found.low, found.high) == pytest.approx((3.0, -0.4374, 6.4374), abs=1e-4)
+    assert found.p_value == pytest.approx(0.0691, abs=1e-3)
 
 
-@pytest.mark.parametrize("seed", range(6))
-def test_p_value_is_the_share_of_all_patterns(seed):
-    values = np.random.default_rng(seed).normal(0.3, 1, 8)
-
-    assert flips(values).p_value == pytest.approx(brute(values))
-
-
-@pytest.mark.parametrize("seed", range(6))
-def test_ends_of_the_interval_are_where_the_test_turns(seed):
-    values = np.random.default_rng(seed).normal(0.1, 1, 9)
-    found = flips(values)
-
-    for end, outwards in ((found.low, -1e-6), (found.high, 1e-6)):
-        assert brute(values - (end + outwards)) <= 0.05
-        assert brute(values - (end - outwards)) > 0.05
+def test_a_single_pair_has_no_interval_and_no_spread_is_no_chance():
+    assert paired(np.array([0.3])) is None
+    assert paired(np.zeros(6)).p_value == 1
+    assert by_student(0.1, 0.1, 0.1, 5).p_value == 0
 
 
-def test_drawn_patterns_say_nearly_what_all_of_them_say():
-    """16 pairs: 9,999 drawn patterns against all 65,536."""
-    values = np.random.default_rng(3).normal(0.6, 1, 16)
+@pytest.mark.parametrize("noise", ["normal", "t3"])
+@pytest.mark.parametrize("pairs", [6, 20])
+def test_equal_pairs_are_called_different_in_one_of_twenty(noise, pairs, full_size):
+    rng, reps = np.random.default_rng([pairs, len(noise)]), 4000 if full_size else 800
+    draw = rng.standard_normal if noise == "normal" else lambda size: rng.standard_t(3, size)
+    wrong = np.mean([paired(draw(pairs)).p_value <= 0.05 for _ in range(reps)])
 
-    assert flips(values).p_value == pytest.approx(brute(values), abs=0.01)
-
-
-def test_with_fewer_than_six_pairs_there_is_no_interval():
-    few, enough = (flips(np.linspace(0.5, 0.6, n)) for n in (FEWEST_PAIRS - 1, FEWEST_PAIRS))
-
-    assert (few.low, few.high) == (None, None)
-    assert few.p_value > 0.05
-    assert (enough.low, enough.high) == (0.5, 0.6)
-    assert enough.p_value == 2 / 2**FEWEST_PAIRS
+    assert wrong <= (0.06 if full_size else 0.075)
 
 
-def test_differences_that_are_no_numbers_are_refused():
-    for bad in ([], [0.1, np.inf], [np.nan]):
-        with pytest.raises(ValueError, match="finite differences"):
-            flips(np.array(bad))
+def test_the_smallest_change_is_found_in_eight_of_ten_repetitions():
+    """Of 8 pairs, and of the 6 that are needed where only 3 are known."""
+    rng = np.random.default_rng(4)
+    for known, planned in ((8, 8), (3, 6)):
+        sizes = [paired(rng.standard_normal(known)).smallest(known, 6) for _ in range(400)]
+        smallest = np.sqrt(np.mean(np.square(sizes)))
+        found = [paired(smallest + rng.standard_normal(planned)).low > 0 for _ in range(800)]
+        assert np.mean(found) == pytest.approx(0.8, abs=0.12)
 
 
 def test_equal_variants_seldom_differ_though_the_server_drifts(full_size):
     """p99 of a queue at 80% load that slows down by a tenth: 5% false positives are asked for."""
     reps, low, high = (200, 0.02, 0.09) if full_size else (40, 0.0, 0.15)
-    found = [flips(crossover(seed)) for seed in range(reps)]
+    found = [paired(crossover(seed)) for seed in range(reps)]
     wrong = float(np.mean([one.p_value <= 0.05 for one in found]))
 
     assert low <= wrong <= high
@@ -96,7 +80,7 @@ def test_equal_variants_seldom_differ_though_the_server_drifts(full_size):
 
 def test_the_interval_contains_the_effect_and_a_large_effect_is_found(full_size):
     """B's times are 1.5 times as long, exactly."""
-    found = [flips(crossover(seed, effect=1.5)) for seed in range(200 if full_size else 40)]
+    found = [paired(crossover(seed, effect=1.5)) for seed in range(200 if full_size else 40)]
     planted = np.log(1.5)
 
     assert np.mean([one.low <= planted <= one.high for one in found]) >= (0.91 if full_size else 0.85)

@@ -5,12 +5,12 @@ from collections import Counter
 from dataclasses import replace
 
 import pytest
-from analysis.curves.planted import LOADS, curve, with_latency, written
+from analysis.comparing.planted_curves import LOADS, curve, with_latency, written
 from click.testing import CliRunner
 
 from tailgauge.cli.main import cli
-from tailgauge_analysis.curves.comparison import compare
-from tailgauge_analysis.curves.curve import UNKNOWN, Ends
+from tailgauge_analysis.comparing.curve import UNKNOWN, Ends
+from tailgauge_analysis.comparing.curves import compare
 
 IDS = ("20261123T120000Z-chat-000a", "20261123T130000Z-chat-000b")
 
@@ -136,7 +136,7 @@ def test_other_objectives_leave_the_knee_out(compared):
 def test_latency_is_compared_at_loads_of_both_where_no_backlog_grows(compared):
     made = compared(curve(1, loads=(3, 6, 9, 24)), curve(2, loads=(3.01, 6, 12, 24)))
 
-    assert list(rows(made)) == ["Knee", "Saturation", "TTFT p95 at 6 requests/s", "TTFT p95 at 3 requests/s"]
+    assert list(rows(made)) == ["Knee", "TTFT p95 at 6 requests/s", "TTFT p95 at 3 requests/s", "Saturation"]
 
 
 REFUSED = {

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import plotly.graph_objects as go
 import pytest
-from analysis.curves.planted import curve, with_latency
+from analysis.comparing.planted_curves import curve, with_latency
 
-from tailgauge_analysis.curves.curve import UNKNOWN, Ends
-from tailgauge_analysis.curves.pictures import FAILED, pictures
+from tailgauge_analysis.comparing.curve import UNKNOWN, Ends
+from tailgauge_analysis.comparing.curve_pictures import FAILED, pictures
 from tailgauge_analysis.report.picture import figure
 
 

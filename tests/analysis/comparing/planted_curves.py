@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from tailgauge_analysis.curves.curve import Curve, CurvePoint, Ends, Objective
+from tailgauge_analysis.comparing.curve import Curve, CurveObjective, CurvePoint, Ends
 from tailgauge_analysis.text.quantile import plain_values
 
 SPREAD = {"p50": 1.0, "p90": 2.3, "p95": 3.0, "p99": 4.6}
@@ -47,7 +47,7 @@ def curve(
             user_tokens_per_s=seen(1000 / tpot), prompt_tokens=512.0, output_tokens=tokens,
         ))  # fmt: skip
     return Curve(
-        by=by, objectives=(Objective("ttft", "p95", bound_ms, label),), points=tuple(points), knee=seen(knee), binds=label,
+        by=by, objectives=(CurveObjective("ttft", "p95", bound_ms, label),), points=tuple(points), knee=seen(knee), binds=label,
         saturation=seen(capacity * tokens), saturation_load=seen(capacity),
         **{"today": 6.0, "gpus": None, "scenario": "chat", "target": "simulated", "model": "planted", **of},
     )  # fmt: skip
