@@ -16,11 +16,13 @@ from tailgauge_analysis.metrics.latency import OFFERED, offered_ms, waits
 from tailgauge_analysis.metrics.latency import row as latency_row
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
+from tailgauge_analysis.metrics.pace import missing as tpot_missing
 from tailgauge_analysis.metrics.slo import Criterion, criteria
 from tailgauge_analysis.metrics.slo import decide as decide_objective
 from tailgauge_analysis.metrics.stability import BACKLOG, FEWEST_FOR_GROWTH, Work, stays_s
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.streams import coalescing, stalls
+from tailgauge_analysis.metrics.streams import streams as stream_flow
 from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.reading.frames import Frames, ended_as
 from tailgauge_analysis.reading.frames import load as load_frames
@@ -30,8 +32,11 @@ from tailgauge_analysis.sections.cache.calls import CacheSettings
 from tailgauge_analysis.sections.cache.calls import calls as cache_calls
 from tailgauge_analysis.sections.cache.calls import settings as cache_settings
 from tailgauge_analysis.sections.cache.cost import RELATIVE, no_price, spent, tariff, with_usage
+from tailgauge_analysis.sections.cache.section import Cache as CacheResult
+from tailgauge_analysis.sections.cache.section import cache as cache_results
 from tailgauge_analysis.sections.cache.shares import fixed_hit, sliding_hit
 from tailgauge_analysis.sections.fan_out.legs import Legs, legs
+from tailgauge_analysis.sections.fan_out.section import fan_outs
 from tailgauge_analysis.sections.findings import evidence_of
 from tailgauge_analysis.sections.latency_under_load.diagnosis import diagnosis
 from tailgauge_analysis.sections.rate_limits.buckets import (
@@ -45,7 +50,7 @@ from tailgauge_analysis.sections.rate_limits.costs import Costs, countings
 from tailgauge_analysis.sections.rate_limits.refusals import kinds as refusal_kinds
 from tailgauge_analysis.sections.rate_limits.refusals import refused as refused_attempts
 from tailgauge_analysis.sections.rate_limits.retries import early_s, has_retry_after
-from tailgauge_analysis.sections.rate_limits.section import kind_name
+from tailgauge_analysis.sections.rate_limits.section import RateLimits, kind_name, rate_limits
 from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth, growth
 from tailgauge_analysis.stats.binomial import beta_cdf
 from tailgauge_analysis.stats.bootstrap import SEED, weighted_quantiles
@@ -62,6 +67,7 @@ from tailgauge_analysis.stats.quantiles import (
     Ints,
     Mask,
     Quantile,
+    at_level,
     n_min,
     quantiles,
     rank,
@@ -139,6 +145,7 @@ __all__ = [
     "TOO_FEW",
     "UNKNOWN",
     "Bucket",
+    "CacheResult",
     "CacheSettings",
     "Cell",
     "Check",
@@ -169,6 +176,7 @@ __all__ = [
     "PlotCurve",
     "Proportion",
     "Quantile",
+    "RateLimits",
     "Report",
     "Result",
     "Run",
@@ -178,12 +186,14 @@ __all__ = [
     "Value",
     "Waits",
     "Work",
+    "at_level",
     "beta_cdf",
     "block_answered",
     "block_work",
     "bootstrap_blocks",
     "bootstrap_draw",
     "cache_calls",
+    "cache_results",
     "cache_settings",
     "coalescing",
     "compare",
@@ -199,6 +209,7 @@ __all__ = [
     "early_s",
     "ended_as",
     "evidence_of",
+    "fan_outs",
     "figures",
     "fixed_hit",
     "flips",
@@ -229,6 +240,7 @@ __all__ = [
     "quantile_values",
     "quantiles",
     "rank",
+    "rate_limits",
     "ratio_interval",
     "reasons",
     "refusal_kinds",
@@ -241,7 +253,9 @@ __all__ = [
     "spent",
     "stalls",
     "stays_s",
+    "stream_flow",
     "tariff",
+    "tpot_missing",
     "unequal_work",
     "waits",
     "weighted_quantiles",
