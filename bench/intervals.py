@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from tailgauge_analysis.metrics.slo import PASS, decide
+from tailgauge_analysis.objectives.outcome import PASS, decide
 from tailgauge_analysis.stats.proportions import proportion
 from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
 from tailgauge_analysis.text.formatting import percentile

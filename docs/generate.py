@@ -35,11 +35,11 @@ from tailgauge.live.prometheus import NAMES
 from tailgauge.protocol_violations import TOLERATED, VIOLATIONS
 from tailgauge.rows import schema as rows
 from tailgauge.scenario.model import Scenario
-from tailgauge.scenario.objective import FIGURES, LATENCY
+from tailgauge.scenario.figures import FIGURES, LATENCY
 from tailgauge.scenario.packaged import packaged
 from tailgauge.simulator.engine.config import PROFILES, EngineConfig, StepTime
-from tailgauge_analysis.comparing.baseline import SCHEMA_VERSION as BASELINE_VERSION
-from tailgauge_analysis.comparing.baseline import BaselineRun
+from tailgauge_analysis.comparing.run_summary import SCHEMA_VERSION as BASELINE_VERSION
+from tailgauge_analysis.comparing.run_summary import RunSummary
 from tailgauge_analysis.metrics.definitions import TOOLS
 from tailgauge_analysis.metrics.latency import PS
 from tailgauge_analysis.metrics.metrics import METRICS
@@ -356,8 +356,10 @@ def fewest_samples() -> str:
 
 
 def checks() -> str:
-    """The checks of the verdict."""
-    return table(("check", "passes if"), [(f"`{check.name}`", check.passes_if) for check in CHECKS])
+    """The table of trust."""
+    header = ("check", "figures", "passes if", "usual cause", "what to do")
+    rows = [(f"`{row.name}`", row.figures, row.passes_if, row.cause, row.advice) for row in CHECKS]
+    return table(header, rows)
 
 
 def vendor_ends() -> str:
@@ -462,7 +464,7 @@ FILES: Mapping[str, Callable[[], str]] = {
         AnswerFile, "answer", ANSWER_VERSION, "report.json of a Tailgauge experiment"
     ),
     "reference/baseline.schema.json": lambda: schema_file(
-        BaselineRun, "baseline", BASELINE_VERSION, "A run of a Tailgauge baseline"
+        RunSummary, "baseline", BASELINE_VERSION, "A run of a Tailgauge baseline"
     ),
 }
 

@@ -82,6 +82,41 @@ TIMED = (
     "analysis/report/test_speed.py",
     "experiments/test_calibrate.py::test_the_quick_form",
 )
+# Tests of `make verify` only, by the beginning of their names: each is long, and a shorter one of its kind always runs.
+AT_FULL_SIZE = (
+    "docs/test_tutorials.py::test_a_tutorial_works_as_written[gate-in-ci]",
+    "docs/test_tutorials.py::test_the_tutorial_of_engines",
+    "docs/test_tutorials.py::test_the_tutorial_of_locustfiles",
+    "end_to_end/test_clients_that_leave.py::test_what_the_engine_counts_says_whether_it_goes_on[never]",
+    "end_to_end/test_cold_cache.py",
+    "end_to_end/test_conservation.py::test_a_second_ctrl_c",
+    "end_to_end/test_internal_errors.py::test_an_internal_error_in_the_middle_of_a_run_exits_70[a call",
+    "end_to_end/test_internal_errors.py::test_an_internal_error_in_the_middle_of_a_run_exits_70[a s",
+    "end_to_end/test_kept_answers.py",
+    "end_to_end/test_load_not_sent.py::test_a_worker_whose_hub_is_blocked",
+    "end_to_end/test_locustfile_of_a_user.py::test_tasks_a_shape",
+    "end_to_end/test_locustfile_of_a_user.py::test_the_run_time_counts",
+    "end_to_end/test_machine_limits.py::test_a_soft_limit",
+    "end_to_end/test_overloads_in_band.py",
+    "end_to_end/test_pauses.py::test_a_worker_that_was_stopped",
+    "end_to_end/test_plain_locust.py::test_master_and_workers",
+    "end_to_end/test_profile.py",
+    "end_to_end/test_should_retry.py::test_the_policy_of_the_sdks_obeys_the_header[real, false]",
+    "end_to_end/test_slow_output.py",
+    "end_to_end/test_user_space_clock.py::test_every_row_says_who_stamped_it[chosen]",
+    "extension/test_faults.py::test_a_behaviour_is_a_file_with_settings_and_the_places_that_call_it[real]",
+    "extension/test_faults.py::test_a_fault_is_one_row_and_one_name[real]",
+    "extension/test_protocols.py::test_a_protocol_touches_six_files_at_most[real]",
+    "many_machines/test_random_kills.py",
+    "project/test_action.py::test_a_run_is_judged_by_the_baseline",
+    "project/test_distribution.py::test_a_wheel_without_the_compiled_reader",
+    "project/test_kubernetes.py::test_the_command_lines",
+    "project/test_supply_chain.py::test_a_vulnerable_pin",
+    "real_engine/test_harness.py::test_a_second_run",
+    "real_engine/test_patterns.py",
+    "rows/test_object_store.py::test_an_upload_that_fails_for_good",
+    "transport/test_reader.py::test_no_byte_is_lost_doubled_or_moved_to_another_stream[python-many]",
+)
 LONG = (
     "tests/docs",
     "tests/end_to_end",
@@ -153,6 +188,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark the tests; those that wait for whole runs come first, so that no core is idle at the end."""
     for item in items:
         name = item.nodeid.removeprefix("tests/")
+        if not FULL and name.startswith(AT_FULL_SIZE):
+            item.add_marker(pytest.mark.skip(reason="make verify: long, and a shorter test of its kind runs"))
         if name.startswith(alone()):
             item.add_marker("alone")
         elif is_untimed(name):

@@ -1,28 +1,41 @@
 """The public API: what notebooks, experiments and the report take from the analysis."""
 
-from tailgauge_analysis.comparing.block import answered as block_answered
-from tailgauge_analysis.comparing.block import work as block_work
-from tailgauge_analysis.comparing.comparison import p_text
-from tailgauge_analysis.comparing.design import BLOCK_E2E, STABLE, Growing
-from tailgauge_analysis.comparing.effects import unequal_work
-from tailgauge_analysis.curves.curve import FILES_NOTE, RATE, UNKNOWN, Curve, CurvePoint, Ends
-from tailgauge_analysis.curves.curve import Objective as CurveObjective
-from tailgauge_analysis.curves.curve import Outcome as CurveOutcome
-from tailgauge_analysis.curves.curve import Quantile as CurveQuantile
-from tailgauge_analysis.curves.curve import files as curve_files
-from tailgauge_analysis.curves.pictures import objectives as curve_objectives
-from tailgauge_analysis.curves.pictures import pictures as curve_pictures
+from tailgauge_analysis.comparing.comparison import STABLE, Growing, p_text
+from tailgauge_analysis.comparing.curve import (
+    RATE,
+    UNKNOWN,
+    Curve,
+    CurveObjective,
+    CurveOutcome,
+    CurvePoint,
+    CurveQuantile,
+    Ends,
+)
+from tailgauge_analysis.comparing.curve_files import FILES_NOTE
+from tailgauge_analysis.comparing.curve_files import files as curve_files
+from tailgauge_analysis.comparing.curve_pictures import objectives as curve_objectives
+from tailgauge_analysis.comparing.curve_pictures import pictures as curve_pictures
+from tailgauge_analysis.comparing.effect import unequal_work
+from tailgauge_analysis.comparing.pairs import BLOCK_E2E
+from tailgauge_analysis.comparing.run_summary import answered as block_answered
+from tailgauge_analysis.comparing.run_summary import work as block_work
+from tailgauge_analysis.comparing.variant_blocks import block_pairs, grows_throughout
+from tailgauge_analysis.comparing.variant_blocks import growths as block_growths
+from tailgauge_analysis.metrics.backlog import FEWEST_FOR_GROWTH, stays_s
 from tailgauge_analysis.metrics.latency import OFFERED, offered_ms, waits
 from tailgauge_analysis.metrics.latency import row as latency_row
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
 from tailgauge_analysis.metrics.pace import missing as tpot_missing
-from tailgauge_analysis.metrics.slo import Criterion, criteria
-from tailgauge_analysis.metrics.slo import decide as decide_objective
-from tailgauge_analysis.metrics.stability import BACKLOG, FEWEST_FOR_GROWTH, Work, stays_s
+from tailgauge_analysis.metrics.stability import BACKLOG
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.streams import coalescing, stalls
 from tailgauge_analysis.metrics.streams import streams as stream_flow
+from tailgauge_analysis.metrics.throughput import Work
+from tailgauge_analysis.objectives.goodput import good_requests, goodput, unknown_pace
+from tailgauge_analysis.objectives.objective import Criterion, criteria, on_latency
+from tailgauge_analysis.objectives.outcome import decide as decide_objective
+from tailgauge_analysis.objectives.outcome import decided_latency
 from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.reading.frames import Frames, ended_as
 from tailgauge_analysis.reading.frames import load as load_frames
@@ -38,6 +51,7 @@ from tailgauge_analysis.sections.cache.shares import fixed_hit, sliding_hit
 from tailgauge_analysis.sections.fan_out.legs import Legs, legs
 from tailgauge_analysis.sections.fan_out.section import fan_outs
 from tailgauge_analysis.sections.findings import evidence_of
+from tailgauge_analysis.sections.hedging.section import variants as hedging_variants
 from tailgauge_analysis.sections.latency_under_load.diagnosis import diagnosis
 from tailgauge_analysis.sections.rate_limits.buckets import (
     DECISIONS,
@@ -57,6 +71,7 @@ from tailgauge_analysis.stats.bootstrap import SEED, weighted_quantiles
 from tailgauge_analysis.stats.bootstrap import blocks as bootstrap_blocks
 from tailgauge_analysis.stats.bootstrap import draw as bootstrap_draw
 from tailgauge_analysis.stats.bootstrap import ratio as ratio_interval
+from tailgauge_analysis.stats.contrast import Contrast, mean_contrast, quantile_contrast
 from tailgauge_analysis.stats.proportions import Proportion, counted, proportion
 from tailgauge_analysis.stats.quantiles import (
     CONFIDENCE,
@@ -150,6 +165,7 @@ __all__ = [
     "Cell",
     "Check",
     "Column",
+    "Contrast",
     "Costs",
     "Criterion",
     "Curve",
@@ -189,6 +205,8 @@ __all__ = [
     "at_level",
     "beta_cdf",
     "block_answered",
+    "block_growths",
+    "block_pairs",
     "block_work",
     "bootstrap_blocks",
     "bootstrap_draw",
@@ -205,6 +223,7 @@ __all__ = [
     "curve_objectives",
     "curve_pictures",
     "decide_objective",
+    "decided_latency",
     "diagnosis",
     "early_s",
     "ended_as",
@@ -213,8 +232,12 @@ __all__ = [
     "figures",
     "fixed_hit",
     "flips",
+    "good_requests",
+    "goodput",
+    "grows_throughout",
     "growth",
     "has_retry_after",
+    "hedging_variants",
     "holm",
     "kind_name",
     "known_buckets",
@@ -224,6 +247,7 @@ __all__ = [
     "listed",
     "load",
     "load_frames",
+    "mean_contrast",
     "ms",
     "ms_or_failed",
     "n_min",
@@ -231,12 +255,14 @@ __all__ = [
     "number",
     "offered_load",
     "offered_ms",
+    "on_latency",
     "p_text",
     "percentile",
     "plain_values",
     "plural",
     "proportion",
     "quantile_cell",
+    "quantile_contrast",
     "quantile_values",
     "quantiles",
     "rank",
@@ -257,6 +283,7 @@ __all__ = [
     "tariff",
     "tpot_missing",
     "unequal_work",
+    "unknown_pace",
     "waits",
     "weighted_quantiles",
     "with_interval",

@@ -15,24 +15,27 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 import pandas as pd
 
 from tailgauge.errors import RunDataError, UsageError
 from tailgauge.rows.object_store import is_remote, local
 from tailgauge.rows.schema import TABLES
-from tailgauge_analysis.comparing import comparison as pairs
+from tailgauge_analysis.comparing import pairs
 from tailgauge_analysis.comparing.comparison import Comparison
-from tailgauge_analysis.metrics import definitions, latency, slo
+from tailgauge_analysis.metrics import definitions, latency
 from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
+from tailgauge_analysis.objectives import precision
 from tailgauge_analysis.reading import frames, run_record
 from tailgauge_analysis.report.build import build
-from tailgauge_analysis.report.report import FinishedReport, make
 from tailgauge_analysis.sections.findings import Findings, find
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile, at_level
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.verdict import client_error
+
+if TYPE_CHECKING:  # plotly and Jinja take a second to load
+    from tailgauge_analysis.report.report import FinishedReport
 
 Folder = str | os.PathLike[str]
 Since = Literal["scheduled", "sent"]
@@ -149,7 +152,7 @@ class Run:
             of = of.only((tables == traffic).to_numpy(bool))
         if view not in latency.views(named):
             raise UsageError(f"{metric}: known of completed requests only")
-        with at_level(slo.level(self._findings.frames.run)):
+        with at_level(precision.level(self._findings.frames.run)):
             row = latency.row(named, of, view, (p,))
         (marked,) = client_error.marked([row], client_error.client_errors(of, [row], set()))
         found = _percentile(marked.quantiles[0])
@@ -160,6 +163,8 @@ class Run:
 
         `tool`: add the figures as this tool defines them (`tailgauge report --as`).
         """
+        from tailgauge_analysis.report.report import make
+
         if tool:
             _known("tool", tool, definitions.TOOLS)
         holder = self.folders[0].resolve().parent

@@ -24,7 +24,8 @@ def parse(text: str, option: str, *, port: int | None = None) -> Address:
     """Parse HOST:PORT; with `port` HOST alone is enough. IPv6 addresses need brackets."""
     host, colon, tail = text.rpartition(":")
     if (not colon or text.endswith("]")) and port is not None:
-        host, tail = text, str(port)
+        host = text
+        tail = str(port)
     bare = host.removeprefix("[").removesuffix("]")
     if not bare or any(c.isspace() or c in "/@" for c in bare) or (":" in bare and bare == host):
         raise UsageError(f"{option} {text}: expected HOST:PORT")

@@ -9,10 +9,17 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-MAIN, SECOND = "main", "second"  # targets
+# Names of a run's targets.
+MAIN = "main"
+SECOND = "second"
 MESSAGE = "message"
-JOB_SUBMIT, JOB_POLL, JOB_FETCH, JOB_CANCEL = "job_submit", "job_poll", "job_fetch", "job_cancel"
-USER, ASSISTANT, SYSTEM = "user", "assistant", "system"
+JOB_SUBMIT = "job_submit"
+JOB_POLL = "job_poll"
+JOB_FETCH = "job_fetch"
+JOB_CANCEL = "job_cancel"
+USER = "user"
+ASSISTANT = "assistant"
+SYSTEM = "system"
 
 # What a call may need of its protocol.
 BATCHES = "message batches"

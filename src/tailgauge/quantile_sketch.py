@@ -38,7 +38,8 @@ def quantile(bins: Bins, p: float) -> float | None:
     total = sum(bins.values())
     if not total:
         return None
-    rank, seen = max(1, math.ceil(p * total)), 0
+    rank = max(1, math.ceil(p * total))
+    seen = 0
     for key in sorted(bins):
         seen += bins[key]
         if seen >= rank:

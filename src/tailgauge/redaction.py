@@ -26,8 +26,12 @@ MIN_BEGINNING = 6  # first characters of a secret at the end of a text
 _PIECE = 4  # bytes; every run holds a whole one, counted from the beginning of its text
 _LEVELS = 4  # at which a text is searched: as it is, and with 1, 2 and 3 levels of its escapes undone
 _REMEMBERED = 256  # texts that were shown last: models, stop reasons, names of headers
-MIN_RANDOM, MAX_RANDOM = 20, 250  # characters of a value that may be a key
-_WORD, _LONG = 12, 16  # characters of a part of it: longer than words with digits in them, than words
+# How long a value is that may be a key, in characters.
+MIN_RANDOM = 20
+MAX_RANDOM = 250
+# Characters of a part of it: longer than words with digits in them, and longer than words.
+_WORD = 12
+_LONG = 16
 _WORK = 1000  # characters beyond those shown that are redacted too, so that no cut is near what is shown
 _NAMES = re.compile(r"(?i)(?:^|_)KEYS?(?:$|_)|API_?KEY|TOKEN|SECRET|PASSWORD|CREDENTIAL|CUSTOM_HEADERS")
 _LOOKS = re.compile(r"\b(sk-[A-Za-z0-9_-]{8,}|Bearer\s+[A-Za-z0-9._~+/=-]{8,})")
@@ -234,7 +238,9 @@ def _is_random(form: str) -> bool:
 
 def _unescaped(text: str, places: Sequence[int]) -> tuple[str, list[int]]:
     """Text with one level of its escapes undone; `places`: where each character begins in the original, and its end."""
-    out, at, end = [], [], 0
+    out = []
+    at = []
+    end = 0
     for found in _ESCAPE.finditer(text):
         begin = found.start()
         *codes, escaped, entity = found.groups()

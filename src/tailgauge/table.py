@@ -79,7 +79,8 @@ def add_class(
     missing += [name for name in ("name", "summary") if not isinstance(getattr(row, name, None), str)]
     if missing:
         raise ValueError(f"{row.__name__}: lacks {', '.join(missing)}")
-    name, table = row.name, getattr(row, "settings_type", None)  # type: ignore[attr-defined]
+    name = row.name  # type: ignore[attr-defined]
+    table = getattr(row, "settings_type", None)
     if not _NAME.fullmatch(name):
         raise ValueError(f"{row.__name__}: expected a name of lower-case letters, digits and _, got {name!r}")
     if name in rows:
@@ -113,7 +114,9 @@ _BOUNDS = {
 
 def problem(error: Any, names: Collection[str], elsewhere: str = "") -> str:
     """What one of pydantic's errors expected and got; `names`: keys of its table, `elsewhere`: where an unknown key belongs."""
-    kind, context, given = error["type"], error.get("ctx", {}), error.get("input")
+    kind = error["type"]
+    context = error.get("ctx", {})
+    given = error.get("input")
     got = f", got {(str(given) if isinstance(given, Decimal) else repr(given))[:200]}"
     if kind == "extra_forbidden":
         near = elsewhere or nearest(str(error["loc"][-1]), names)

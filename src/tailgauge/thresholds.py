@@ -16,7 +16,9 @@ DROPS = 0.01  # of the scheduled requests: INVALID above, DEGRADED above none
 CLOCK_MS = 1.0
 STALL_NS = 50_000_000  # longer than two or three chunk gaps: listed as a stall
 LAG_NS = 5_000_000  # of the event loop: explained
-LATE_SHARE, LATE_MS = 0.1, 1.0  # of the TTFT median: the live verdict speaks of a median lateness above both
+# The live verdict speaks of a median lateness above both: a share of the TTFT median, and milliseconds.
+LATE_SHARE = 0.1
+LATE_MS = 1.0
 
 BUSY_CPU = 0.9  # of one core: a worker is one process
 PLANNED_CPU = 0.7  # what a worker's core should be at
@@ -27,5 +29,4 @@ def fewest_for(p: float) -> int:
     return math.ceil(3 / (1 - p) - 1e-6)
 
 
-GATEWAY_PAIRS = 8  # of what a gateway adds: with fewer, none is rare enough for 1%
-FEWEST_PAIRS = 6  # of a comparison: with five, no pattern of signs is rare enough for 5%
+FEWEST_PAIRS = 6  # of a comparison: with fewer, one odd pair makes the interval

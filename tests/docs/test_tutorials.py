@@ -32,7 +32,6 @@ START_S, COMMAND_S, TRIES = 180, 300, 2  # START_S: a vLLM loads its model
 # Experiments of fewer runs, for `make test`.
 FEWER = {
     "run headroom.toml": "--set experiment.minutes=5 --set experiment.headroom.confirm=1",
-    "run hedging": "--set experiment.hedging.loads=[0.3,0.6] --set experiment.hedging.more_loads=0 --set experiment.hedging.pairs=6",
 }
 TUTORIALS = Path(__file__).parents[2] / "docs" / "tutorials"
 

@@ -24,7 +24,7 @@ compiled = pytest.mark.skipif(
     reason="the reader is not compiled here: that needs Linux, a C compiler and Python's headers",
 )
 HERE = Path(__file__).parent
-MACHINE = {"client_error", "in_flight"}  # what a busy machine may bring about
+MACHINE = {"client_error"}  # what a busy machine may bring about
 BUSY_NS = 20_000_000  # of a second, that the worker waited for a core
 TRIES = 2
 

@@ -15,7 +15,9 @@ from run_folders.dry_runs import NOT_DRY, dry_run_of
 from run_folders.run_data import RunData, assert_conserved
 from starting.command import Start
 
-from tailgauge.master.objectives import StopRules
+from tailgauge.channel.traffic_counters import TrafficCounters
+from tailgauge.master.progress import Progress
+from tailgauge.master.stop_rules import StopRules
 from tailgauge.scenario.model import load
 from tailgauge.scenario.packaged import packaged
 
@@ -131,9 +133,8 @@ def test_no_rule_ends_a_packaged_scenario_whatever_it_plants(
             rows[rows.ended_at_ns < second * 1e9].ended.value_counts().to_dict()
             for rows in (requests, attempts)
         )
-        traffic = {"attempts": calls, "ttft": b""}
-        counters = {"counts": {"ended": ended}, "traffic": [["all", "main", traffic]], "in_flight": 1}
-        assert rules.broken(second, [counters]) is None
+        progress = Progress(second, 1000.0, in_flight=1, all=TrafficCounters(ended, calls))
+        assert rules.broken(progress) is None
 
 
 def test_a_planted_retry_storm_runs_to_its_end(start: Start, full_size: bool) -> None:

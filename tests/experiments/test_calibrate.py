@@ -12,7 +12,7 @@ from project.words import in_report
 
 from tailgauge.errors import Exit, UsageError
 from tailgauge.experiments.answer import Answer, RunRow, exit_code
-from tailgauge.experiments.calibrate import CalibratePlanner, LoadRun, sentence
+from tailgauge.experiments.calibrate import CalibratePlanner, CalibrationRun, sentence
 from tailgauge.experiments.command import command as conduct_and_write
 from tailgauge.experiments.course import Base, SpentError, StepResult
 from tailgauge.scenario import model as scenarios
@@ -61,7 +61,7 @@ class PlantedMachine:
                 (step,) = steps
                 verdict = self.verdict(step.given)
                 reason = "" if verdict == VALID else REASON
-                run = LoadRun(step.given, 40.0, 300, verdict, reason)
+                run = CalibrationRun(step.given, 40.0, 300, verdict, reason)
                 steps = course.send([StepResult(step, "run", verdict, reason, run)])
         except StopIteration as end:
             answer: Answer = end.value
@@ -164,14 +164,14 @@ def test_a_planned_load_is_tried_first_and_decides(tmp_path: Path, planned: floa
 
 
 def test_the_sentence_names_both_loads_and_the_reason() -> None:
-    largest = LoadRun(141.4, 40.0, 300, VALID, "")
-    above = LoadRun(176.8, 40.0, 300, DEGRADED, REASON)
+    largest = CalibrationRun(141.4, 40.0, 300, VALID, "")
+    above = CalibrationRun(176.8, 40.0, 300, DEGRADED, REASON)
 
     assert sentence(largest, above) == (
         "This machine measures up to 141 requests/s with 40 chunks each: VALID up to there, DEGRADED at 177, "
         "because endpoint saturated: it sent chunks up to 70 ms late"
     )
-    assert "because TTFT is off" in sentence(largest, LoadRun(1.0, 1.0, 1, DEGRADED, "TTFT is off."))
+    assert "because TTFT is off" in sentence(largest, CalibrationRun(1.0, 1.0, 1, DEGRADED, "TTFT is off."))
     assert sentence(None, None) == "No load was run"
 
 

@@ -1,17 +1,25 @@
-"""A metric is one row, an objective on it one more name, a number of the report two places: where it is made and shown."""
+"""A metric is one row, so is a figure that an objective bounds; a number of the report is made in one place and shown in another."""
 
 import json
 
 import pytest
 
 METRICS = "analysis/tailgauge_analysis/metrics/metrics.py"
-OBJECTIVES = "src/tailgauge/scenario/objective.py"
+FIGURES = "src/tailgauge/scenario/figures.py"
 ROW = """    Metric(
         "decode", "Decoding", NEITHER, REQUEST, True,
         "last content - first content",
         "Time from the first content to the last.",
         _between("first_content_at_ns", "last_content_at_ns"),
     ),
+"""
+LATENCY = """    EventLatency(
+        name="decode", unit=LATENCY, title="Decoding", since="neither",
+        start="first_content_at_ns", end="last_content_at_ns",
+        formula="last content - first content", meaning="Time from the first content to the last.",
+    ),
+"""
+SHARE = """    share("kept", LEAST, frozenset({schema.OK, schema.REFUSED}), "requests that ended by the model"),
 """
 SCENARIO = """
 description = "Ten seconds of chat"
@@ -20,11 +28,6 @@ rate_per_s = 10.0
 [stages]
 duration_s = 20.0
 [traffic.chat]
-"""
-OBJECTIVE = """[slo.decode]
-metric = "decode"
-quantile = 0.5
-max_ms = 60000
 """
 
 
@@ -53,13 +56,20 @@ def test_a_metric_is_one_row(scratch, reported):
     assert scratch.changed == {METRICS}
 
 
-def test_an_objective_on_it_is_one_more_name(scratch, reported):
-    scratch.insert(METRICS, "METRICS = (\n", ROW)
-    scratch.insert(OBJECTIVES, "_LATENCIES = (\n", '    "decode",\n')
-    (objective,) = json.loads((reported(SCENARIO + OBJECTIVE) / "report.json").read_text())["slo"]
+@pytest.mark.parametrize(
+    ("place", "row", "text", "metric"),
+    [
+        ("LAST_CONTENT = (\n", LATENCY, "decode p50 < 60s", "decode"),
+        ("FIGURES = (\n", SHARE, "kept > 50%", "kept"),
+    ],
+)
+def test_a_figure_that_an_objective_bounds_is_one_row(scratch, reported, place, row, text, metric):
+    scratch.insert(FIGURES, place, row)
+    folder = reported(f"{SCENARIO}[slo]\nnew = {text!r}\n")
+    (objective,) = json.loads((folder / "report.json").read_text())["slo"]
 
-    assert (objective["metric"], objective["outcome"]) == ("decode", "pass")
-    assert len(scratch.changed) == 2
+    assert (objective["metric"], objective["outcome"]) == (metric, "pass")
+    assert scratch.changed == {FIGURES}
 
 
 def test_a_number_of_the_report_is_made_in_one_file_and_shown_in_another(scratch, reported):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tailgauge.master.looks import EVERY_S, WRITTEN_S, InterimLooks
-from tailgauge.plan.objectives import InterimLook
+from tailgauge.plan.looks import InterimLook
 from tailgauge.rows.run_folder import RunFolder
 
 PLAN = (InterimLook(100.0, 500, 0.9875), InterimLook(200.0, 1000, 0.9875), InterimLook(400.0, 2000, 0.975))

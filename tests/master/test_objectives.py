@@ -60,7 +60,7 @@ def test_a_latency_is_judged_by_the_share_beyond_its_bound(
     ("objective", "expected"),
     [
         ("complete > 80%", (MISSED, "70%")),
-        ("error_rate < 30%", (MET, "22.2%")),  # 20 of the 90 whose user did not leave
+        ("error_rate < 30%", (MET, "20%")),  # 20 of 100: those whose user left are offered, and no errors
         ("abandoned < 5%", (MISSED, "10%")),
         ("429_rate < 10%", (MISSED, "25%")),
         ("529_rate < 10%", (MET, "0%")),

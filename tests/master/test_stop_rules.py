@@ -1,4 +1,4 @@
-"""When a run stops to protect its target, on counters as workers send them."""
+"""When a run stops to protect its target, on counters of the workers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from tailgauge import quantile_sketch
-from tailgauge.master.objectives import StopRules
+from tailgauge.channel.traffic_counters import TrafficCounters, combined
+from tailgauge.master.progress import Progress
+from tailgauge.master.stop_rules import StopRules
 from tailgauge.scenario.model import parse
 
 SLO = {"metric": "complete", "min": 0.1}
@@ -35,16 +37,11 @@ class Workers:
         if ttft_ms is not None:
             quantile_sketch.add(self._ttft, ttft_ms)
         self.second += 1
-        return self.rules.broken(self.second, [self._message(i) for i in range(len(self._ended))])
-
-    def _message(self, number: int) -> dict[str, Any]:
-        ttft = quantile_sketch.packed(self._ttft if not number else {})
-        traffic = {"attempts": dict(self._calls[number]), "ttft": ttft}
-        return {
-            "counts": {"ended": dict(self._ended[number])},
-            "traffic": [["chat", "main", traffic]],
-            "in_flight": self.open,
-        }
+        progress = Progress(self.second, 1000.0, in_flight=self.open)
+        counters = (TrafficCounters(*each) for each in zip(self._ended, self._calls, strict=True))
+        progress.all = combined(counters)
+        progress.all.ttft = dict(self._ttft)
+        return self.rules.broken(progress)
 
     def until_stopped(self, most: int, **second: Any) -> tuple[int, str]:
         """Seconds until a rule is broken, at most so many, and why."""

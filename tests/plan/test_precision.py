@@ -4,7 +4,7 @@ import pytest
 
 from tailgauge.errors import ScenarioError
 from tailgauge.plan import objectives
-from tailgauge.plan.objectives import looks, needed
+from tailgauge.plan.looks import looks, needed
 from tailgauge.plan.resolve import resolve
 from tailgauge.scenario.model import parse
 from tailgauge.scenario.objective import Objective

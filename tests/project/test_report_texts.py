@@ -23,7 +23,7 @@ EXPERIMENTS = {name for name, scenario in SCENARIOS.items() if scenario.experime
 # Experiments of fewer runs, for `make test`.
 SHORTER = {
     "headroom": ("experiment.minutes=5", "experiment.headroom.confirm=1"),
-    "hedging": ("experiment.hedging.loads=[0.3, 0.6]", "experiment.hedging.more_loads=0", "experiment.hedging.pairs=6"),
+    "hedging": ("experiment.hedging.loads=2", "experiment.hedging.pairs=6"),
     "models": ("experiment.minutes=6",),
     "curve": ("experiment.minutes=4",),
 }  # fmt: skip

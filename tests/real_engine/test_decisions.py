@@ -91,9 +91,7 @@ protocol = "anthropic"
 kind = "hedging"
 minutes = 10
 [experiment.hedging]
-sustainable_per_s = 8
-loads = [0.3, 0.5]
-more_loads = 0
+loads = 2
 pairs = 6
 block_s = 4
 [arrival]

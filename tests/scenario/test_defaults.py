@@ -128,8 +128,6 @@ DEFAULTS = {
     },
     "report": {"first_token": "any"},
     "slo": {},
-    "use_case": {},
-    "alert": {},
     "crossover": None,
     "experiment": None,
 }  # fmt: skip

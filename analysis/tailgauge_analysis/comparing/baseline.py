@@ -7,150 +7,32 @@ shows what changed. Files with other endings are left alone.
 from __future__ import annotations
 
 import json
-import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic import TypeAdapter, ValidationError
 
 from tailgauge.errors import UsageError
 from tailgauge.rows.disk import writable
 from tailgauge.rows.object_store import is_remote, local, remove, store
 from tailgauge.rows.run_folder import write_json
 from tailgauge.rows.text_file import FOLDER, MISSING, json_tree, no_number, read_text, refusal
-from tailgauge_analysis.comparing.block import METRICS, Block, block, primary
-from tailgauge_analysis.comparing.comparability import SHOWN, TARGET, facts_of
-from tailgauge_analysis.comparing.effects import ANSWERED_SHARE
-from tailgauge_analysis.reading import run_record
-from tailgauge_analysis.stats.quantiles import NORMAL_975, TOO_FEW
+from tailgauge_analysis.comparing.run_summary import SCHEMA_VERSION, RunSummary
 from tailgauge_analysis.text.formatting import plain
-from tailgauge_analysis.text.json_values import Json, number
 
-SCHEMA_VERSION: Literal[1] = 1
-HERE = "the master's"  # a host: build machines have a new name each time
-_STRICT = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
-NotNegative = Annotated[float, Field(ge=0)]
+_FILE = TypeAdapter(RunSummary)
 
 
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Figure:
-    """A percentile of a latency of all offered requests, in ms, or the share of them that was answered."""
-
-    metric: str
-    """a name of docs/reference/metrics.md, or answered"""
-    p: Annotated[float, Field(gt=0, lt=1)] | None
-    """0.95 for the p95; null of the share"""
-    value: NotNegative | None
-    """null where it falls among requests without an answer"""
-    low: NotNegative | None
-    """of the 95% interval within the run; null where it has no such bound"""
-    high: NotNegative | None
-    """the same"""
-    n: Annotated[int, Field(ge=1)]
-    """values"""
-
-    @property
-    def harm(self) -> float:
-        """The larger the worse: a logarithm, or a share with the other sign."""
-        if self.value is None:
-            return math.inf
-        return -self.value if self.p is None else math.log(self.value)
-
-    @property
-    def error(self) -> float:
-        """Standard error of `harm` within the run; NaN where it has no interval."""
-        ends = [replace(self, value=end).harm for end in (self.low, self.high) if end]
-        return sum(abs(end - self.harm) for end in ends) / len(ends) / NORMAL_975 if ends else math.nan
-
-
-@with_config(_STRICT)
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BaselineRun:
-    """A file of a baseline; docs/reference/baseline.schema.json is generated from it."""
-
-    schema_version: Literal[1] = SCHEMA_VERSION
-    """version of these keys"""
-    run_id: str
-    """of the run"""
-    started_at: str
-    """UTC, ISO 8601"""
-    dry_run: bool
-    """whether nothing was sent"""
-    seed: int | None
-    """of arrivals, sizes and prompts"""
-    verdict: str
-    """of the measurement: VALID or DEGRADED"""
-    reason: str
-    """the first one; may be empty"""
-    growth_per_s: float | None = None
-    """by how much the backlog grew; null: the target sustained the rate"""
-    primary: tuple[str, float]
-    """metric and percentile that decide"""
-    figures: tuple[Figure, ...]
-    """what is compared"""
-    work: dict[str, Annotated[float, Field(gt=0)]]
-    """tokens of a completed call, as the target counts them"""
-    facts: dict[str, dict[str, str]]
-    """scenario, target, versions and machine: what must be equal, and other versions"""
-
-    def figure(self, metric: str, p: float | None) -> Figure | None:
-        """The figure with this name, if the run has it."""
-        return next((one for one in self.figures if (one.metric, one.p) == (metric, p)), None)
-
-
-_FILE = TypeAdapter(BaselineRun)
-
-
-def of_run(folder: Path) -> BaselineRun:
-    """What a baseline holds of a run. RunDataError where the folder has none, or no request in its steady stage."""
-    run_record.check(folder)
-    run, _ = run_record.read([folder])
-    of = block(folder, METRICS)
-    return BaselineRun(
-        run_id=of.run_id, started_at=run["started_at"], dry_run=of.dry_run, seed=of.seed, verdict=of.verdict,
-        reason=plain(of.reason, 200), growth_per_s=of.growth_per_s, primary=primary(run["scenario"], METRICS),
-        figures=_figures(of), work={name: float(f"{value:.6g}") for name, value in of.work.items()},
-        facts=_facts(run, of.model),
-    )  # fmt: skip
-
-
-def _figures(of: Block) -> tuple[Figure, ...]:
-    known = {key: q for key, q in of.quantiles.items() if q.mark != TOO_FEW}
-    rows = [(*key, (q.value, q.low, q.high), q.n) for key, q in known.items()]
-    answered = (ANSWERED_SHARE, None, (of.answered, *of.answered_ends), of.offered)
-    return tuple(
-        Figure(metric=metric, p=p, value=value, low=low, high=high, n=n)
-        for metric, p, numbers, n in (*rows, answered)
-        for value, low, high in [map(_rounded, numbers)]
-    )
-
-
-def _rounded(value: float | None) -> float | None:
-    return None if number(value) is None else float(f"{value:.6g}")
-
-
-def _facts(run: Json, model: str) -> dict[str, dict[str, str]]:
-    """By group; the master's host has no name."""
-    host = run["master"].get("host")
-    workers = [{**one, "host": HERE if one["host"] == host else one["host"]} for one in run["workers"]]
-    found = facts_of({**run, "master": {**run["master"], "host": HERE}, "workers": workers})
-    facts: dict[str, dict[str, str]] = {group: {} for group, _ in found}
-    for (group, key), value in (*found.items(), ((TARGET, "answering model"), plain(model, SHOWN))):
-        facts[group][key] = value
-    return facts
-
-
-def load(place: str, *, may_be_new: bool = False) -> list[BaselineRun]:
-    """The runs of a baseline, the oldest first. UsageError for a missing folder, or a file that is none of a baseline."""
+def load(place: str, *, may_be_new: bool = False) -> list[RunSummary]:
+    """Return the runs of a baseline, the oldest first. UsageError for a missing folder, or a file that is none of a baseline."""
     folder = local(place, suffix=".json")
-    why = refusal(folder)
-    if why == MISSING and may_be_new:
+    problem = refusal(folder)
+    if problem == MISSING and may_be_new:
         return []
-    if why != FOLDER:
+    if problem != FOLDER:
         expected = "expected a folder, as `tailgauge baseline add` makes it"
-        raise UsageError(f"{place}: {why or 'a file'}: {expected}")
+        raise UsageError(f"{place}: {problem or 'a file'}: {expected}")
     runs = [_read(path, _named(place, path.name)) for path in folder.glob("*.json")]
     return sorted(runs, key=lambda run: (run.started_at, run.run_id))
 
@@ -159,47 +41,50 @@ def _named(place: str, name: str) -> str:
     return f"{place.rstrip('/')}/{name}"
 
 
-def _read(path: Path, name: str) -> BaselineRun:
+def _read(path: Path, name: str) -> RunSummary:
     try:
         return _parsed(path.stem, json_tree(read_text(path), no_number))
     except ValidationError as error:
-        where = ".".join(map(str, error.errors()[0]["loc"])) or "the file"
-        why = f"{plain(where, 80)}: {error.errors()[0]['msg']}"
+        first = error.errors()[0]
+        key = ".".join(map(str, first["loc"])) or "the file"
+        problem = f"{plain(key, 80)}: {first['msg']}"
     except ValueError as error:
-        why = str(error)
-    raise UsageError(f"{name}: not a run of a baseline: {why}. Move it elsewhere, or add the run again")
+        problem = str(error)
+    raise UsageError(f"{name}: not a run of a baseline: {problem}. Move it elsewhere, or add the run again")
 
 
-def _parsed(name: str, tree: Any) -> BaselineRun:
+def _parsed(name: str, tree: Any) -> RunSummary:
     version = tree.get("schema_version") if isinstance(tree, dict) else None
     if isinstance(version, int) and version != SCHEMA_VERSION:
         raise ValueError(f"schema_version: expected {SCHEMA_VERSION}, got {version}")
     run = _FILE.validate_python(tree)
     if run.run_id != name:  # else a copy would count as another run
-        expected, got = plain(name, 80), plain(run.run_id, 80)
-        raise ValueError(f"run_id: expected {expected} as the file is named, got {got}")
+        expected = f"expected {plain(name, 80)} as the file is named"
+        raise ValueError(f"run_id: {expected}, got {plain(run.run_id, 80)}")
     return run
 
 
-def save(place: str, run: BaselineRun) -> str:
+def save(place: str, run: RunSummary) -> str:
     """Write the file of a run and return its name. UsageError where that is not possible, or it is there already."""
-    folder, name = local(place, suffix=".json"), f"{run.run_id}.json"
-    if (folder / name).exists():
-        raise UsageError(f"{_named(place, name)}: the run is in this baseline already")
+    folder = local(place, suffix=".json")
+    path = folder / f"{run.run_id}.json"
+    name = _named(place, path.name)
+    if path.exists():
+        raise UsageError(f"{name}: the run is in this baseline already")
     writable(folder, place)
-    write_json(folder / name, json.loads(json.dumps(asdict(run), sort_keys=True)))
+    write_json(path, json.loads(json.dumps(asdict(run), sort_keys=True)))
     if is_remote(place):
-        store(folder / name, _named(place, name))
-    return _named(place, name)
+        store(path, name)
+    return name
 
 
-def delete(place: str, run: BaselineRun) -> None:
+def delete(place: str, run: RunSummary) -> None:
     """Delete the file of a run. UsageError where that is not possible."""
-    name = f"{run.run_id}.json"
+    name = _named(place, f"{run.run_id}.json")
     if is_remote(place):
-        return remove(_named(place, name))
+        remove(name)
+        return
     try:
-        (Path(place) / name).unlink()
+        Path(name).unlink()
     except OSError as error:
-        raise UsageError(f"{_named(place, name)}: cannot be deleted: {error.strerror}") from error
-    return None
+        raise UsageError(f"{name}: cannot be deleted: {error.strerror}") from error

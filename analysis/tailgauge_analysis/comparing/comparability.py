@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from typing import Any
@@ -18,77 +18,100 @@ from tailgauge.errors import UsageError
 from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json
 
-SCHEMA, HOSTS, VERSIONS, TARGET, SEED, SCENARIO = "schema", "hosts", "versions", "target", "seed", "scenario"
-CLOCK = "clock"
+CLOCK, SCHEMA, HOSTS, VERSIONS, TARGET, SEED = "clock", "schema", "hosts", "versions", "target", "seed"
+SCENARIO = "scenario"
 GROUPS = (SCHEMA, HOSTS, VERSIONS, TARGET, SEED)  # what --allow knows beside the scenario's keys
 LABELS = ("name", "description", "slo")
 TARGETS = ("target", "second_target")
+MASTERS = "the master's"  # host
+MACHINE = ("host", "machine", "cpu_model", "cpu_count")
 ABSENT = "-"
 SHOWN = 80  # characters of a value
 
-Facts = Mapping[tuple[str, str], str]
+Facts = dict[str, dict[str, str]]
+"""What must be equal, as text, by group and key."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Difference:
-    """One difference. `a` and `b` are the values of each side, in order of appearance."""
+    """One difference. `a` and `b`: the values of each side, in order of appearance. `between_variants`: one value throughout
+    A, another throughout B; `mixed`: differs within pairs in another pattern.
+    """
 
     group: str
     key: str
     a: tuple[str, ...]
     b: tuple[str, ...]
-    between_variants: bool  # one value throughout A, another throughout B
-    mixed: bool  # differs within pairs in another pattern
+    between_variants: bool = True
+    mixed: bool = False
     allowed: bool
 
-    @property
-    def name(self) -> str:
-        """What --allow takes."""
-        return self.key if self.group == SCENARIO else self.group
+    def text(self, sides: tuple[str, str]) -> str:
+        """The first values of each side, by its name."""
+        a, b = (f"{' and '.join(values[:3])}{' and more' * (len(values) > 3)}" for values in (self.a, self.b))
+        return f"{self.key}: {a} in {sides[0]}, {b} in {sides[1]}"
 
-    def values(self, a: str, b: str) -> str:
-        """The first values of each side, which `a` and `b` name."""
-        of_a, of_b = (" and ".join(of[:3]) + " and more" * (len(of) > 3) for of in (self.a, self.b))
-        return f"{of_a} in {a}, {of_b} in {b}"
+    def refusal(self, sides: tuple[str, str]) -> str:
+        """Why runs that differ so may not be compared."""
+        if self.group == CLOCK:
+            return "some runs are dry runs, others are real"
+        is_key = self.group == SCENARIO
+        text = self.text(sides) if is_key else f"{self.group}, {self.text(sides)}"
+        if self.mixed:
+            return f"a variant must be the same in all its runs; {text}"
+        return f"{text}. To allow this difference: --allow {self.key if is_key else self.group}"
 
 
-def differences(pairs: Sequence[tuple[Facts, Facts]], allow: Sequence[str]) -> list[Difference]:
-    """Everything in which the runs differ; UsageError for an unknown name in `allow`."""
-    keys = list(dict.fromkeys(key for pair in pairs for side in pair for key in side))
-    _known(allow, [key for group, key in keys if group == SCENARIO])
+def differences(a_facts: Sequence[Facts], b_facts: Sequence[Facts], allow: Sequence[str]) -> list[Difference]:
+    """Return everything in which the runs A1 A2 ... and B1 B2 ... differ; UsageError for an unknown name in `allow`."""
+    keys = dict.fromkeys(
+        (group, key) for facts in (*a_facts, *b_facts) for group in facts for key in facts[group]
+    )
+    _check_names(allow, [key for group, key in keys if group == SCENARIO])
     found = []
     for group, key in keys:
-        a, b = ([pair[side].get((group, key), ABSENT) for pair in pairs] for side in (0, 1))
-        within = any(x != y for x, y in zip(a, b, strict=True))
-        if within or (group != SEED and len({*a, *b}) > 1):
-            between = within and len(set(a)) == len(set(b)) == 1
-            mixed = within and not between and group in {SCENARIO, TARGET}
-            sides = tuple(dict.fromkeys(a)), tuple(dict.fromkeys(b))
-            allowed = _allowed(group, key, allow) and not mixed
-            found.append(Difference(group, key, *sides, between, mixed, allowed))
+        a, b = ([facts.get(group, {}).get(key, ABSENT) for facts in side] for side in (a_facts, b_facts))
+        if a == b and (group == SEED or len(set(a)) == 1):
+            continue
+        is_between = len(set(a)) == len(set(b)) == 1
+        is_mixed = a != b and not is_between and group in {SCENARIO, TARGET}
+        difference = Difference(
+            group=group,
+            key=key,
+            a=tuple(dict.fromkeys(a)),
+            b=tuple(dict.fromkeys(b)),
+            between_variants=is_between,
+            mixed=is_mixed,
+            allowed=not is_mixed and _is_allowed(group, key, allow),
+        )
+        found.append(difference)
     return found
 
 
-def facts_of(run: Json) -> Facts:
-    """What must be equal, as text, by group and key."""
-    scenario = {k: v for k, v in run["scenario"].items() if k not in {*LABELS, *TARGETS, "seed"}}
-    hosts = Counter(f"{worker['host']} ({worker['stamps'] or 'no'} stamps)" for worker in run["workers"])
-    machine = {key: run["master"].get(key) for key in ("host", "machine", "cpu_model", "cpu_count")}
-    facts: dict[tuple[str, str], Any] = {
-        (CLOCK, "dry_run"): run["dry_run"],
-        (SCHEMA, "schema_version"): run["schema_version"],
-        (HOSTS, "workers"): ", ".join(f"{n} on {host}" for host, n in sorted(hosts.items())),
-        **{(HOSTS, f"master.{key}"): value for key, value in machine.items()},
-        **{(VERSIONS, key): value for key, value in run["versions"].items()},
-        (SEED, "seed"): run["seed"],
+def facts_of(run: Json, model: str = "") -> Facts:
+    """Return what must be equal, as text; `model`: which most answers name."""
+    host = run["master"].get("host")
+    workers = Counter(
+        f"{MASTERS if worker['host'] == host else worker['host']} ({worker['stamps'] or 'no'} stamps)"
+        for worker in run["workers"]
+    )
+    scenario = {key: value for key, value in run["scenario"].items() if key not in {*LABELS, *TARGETS, SEED}}
+    targets = {name: run["scenario"].get(name) for name in TARGETS}
+    facts: dict[str, dict[str, Any]] = {
+        CLOCK: {"dry_run": run["dry_run"]},
+        SCHEMA: {"schema_version": run["schema_version"]},
+        HOSTS: {f"master.{key}": run["master"].get(key) for key in MACHINE},
+        VERSIONS: run["versions"],
+        SEED: {"seed": run["seed"]},
+        TARGET: dict(_flat(targets, "")),
+        SCENARIO: dict(_flat(scenario, "")),
     }
+    facts[HOSTS]["workers"] = ", ".join(f"{n} on {name}" for name, n in sorted(workers.items()))
+    facts[TARGET]["answering model"] = plain(model, SHOWN)
     for name in TARGETS:
-        seen = run[name]
-        facts |= {(TARGET, key): value for key, value in _flat(run["scenario"].get(name), name)}
-        if not seen.get("simulated"):  # a simulated endpoint takes any free port
-            facts[TARGET, f"{name}.called"] = seen.get("url")
-    facts |= {(SCENARIO, key): value for key, value in _flat(scenario, "")}
-    return {key: _text(value) for key, value in facts.items()}
+        if not run[name].get("simulated"):  # a simulated endpoint takes any free port
+            facts[TARGET][f"{name}.called"] = run[name].get("url")
+    return {group: {key: _text(value) for key, value in values.items()} for group, values in facts.items()}
 
 
 def _flat(tree: Any, key: str) -> Iterator[tuple[str, Any]]:
@@ -111,35 +134,14 @@ def _text(value: Any) -> str:
     return shown if shown == text else f"{shown} #{sha256(text.encode()).hexdigest()[:8]}"
 
 
-def _allowed(group: str, key: str, allow: Sequence[str]) -> bool:
+def _is_allowed(group: str, key: str, allow: Sequence[str]) -> bool:
     if group == SCENARIO:
         return any(key == name or key.startswith(f"{name}.") for name in allow)
     return group in allow
 
 
-def _known(allow: Sequence[str], keys: Sequence[str]) -> None:
+def _check_names(allow: Sequence[str], keys: Sequence[str]) -> None:
     for name in allow:
-        if name not in GROUPS and not any(_allowed(SCENARIO, key, [name]) for key in keys):
+        if name not in GROUPS and not any(_is_allowed(SCENARIO, key, [name]) for key in keys):
             key = "a key of these runs' scenario, as traffic.chat.hedge"
             raise UsageError(f"--allow {name}: expected {', '.join(GROUPS)}, or {key}")
-
-
-def refusals(found: Sequence[Difference], a: str = "A", b: str = "B") -> list[str]:
-    """Why the runs may not be compared; `a` and `b` name the sides."""
-    reasons = []
-    for one in found:
-        if one.allowed:
-            continue
-        values, label = one.values(a, b), one.key if one.group == SCENARIO else f"{one.group}, {one.key}"
-        if one.group == CLOCK:
-            reasons.append("some runs are dry runs, others are real")
-        elif one.mixed:
-            reasons.append(f"a variant must be the same in all its runs; {label}: {values}")
-        else:
-            reasons.append(f"{label}: {values}. To allow this difference: --allow {one.name}")
-    return reasons
-
-
-def allowed(found: Sequence[Difference], a: str = "A", b: str = "B") -> list[str]:
-    """What differs, though it may; `a` and `b` name the sides."""
-    return [f"differs: {one.key}: {one.values(a, b)}" for one in found if one.allowed]

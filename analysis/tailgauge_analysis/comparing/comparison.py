@@ -1,71 +1,77 @@
-"""`tailgauge compare`: B against A, in pairs of runs or in alternating blocks of one run; what was found, and its section.
+"""One comparison: rows of an effect with interval and verdict, its answer in a sentence, its section and its report.
 
-The fields of a `Comparison` are the keys of `tailgauge compare --json`. Changes and shares are fractions. Runs that are not
-comparable are not read: their differences are the answer. UsageError for wrong arguments, RunDataError for a folder without a
-run.
+Makers of rows: pairs of runs (pairs.py), alternating blocks of one run (alternating.py), direct and through a gateway
+(gateway.py), a run against earlier ones (history.py), two load curves (curves.py). The published fields of a `Comparison` are
+the keys of `tailgauge compare --json`, and of `crossover` and `gateway` in report.json. Changes and shares are fractions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
-from tailgauge.errors import Exit, UsageError
+from tailgauge.errors import Exit
 from tailgauge.thresholds import DEGRADED, FEWEST_PAIRS, INVALID, VALID
-from tailgauge_analysis.comparing import effects
-from tailgauge_analysis.comparing.block import METRICS, Block, block, pair_of, primary
-from tailgauge_analysis.comparing.comparability import Difference, allowed, differences, facts_of, refusals
-from tailgauge_analysis.comparing.design import NOT_COMPARABLE, STABLE, Design, Growing, design
-from tailgauge_analysis.comparing.effects import BETTER, INCONCLUSIVE, NO_WORSE, SAME, WORSE, Effect
-from tailgauge_analysis.metrics.metrics import BY_NAME, UNIT
-from tailgauge_analysis.reading import run_record
-from tailgauge_analysis.stats.quantiles import CONFIDENCE, Quantile
+from tailgauge_analysis.comparing.comparability import Difference
+from tailgauge_analysis.comparing.effect import (
+    BETTER,
+    INCONCLUSIVE,
+    NO_WORSE,
+    SAME,
+    WORSE,
+    Effect,
+    Interval,
+    overall,
+)
+from tailgauge_analysis.comparing.run_summary import RunSummary
+from tailgauge_analysis.stats.quantiles import CONFIDENCE
 from tailgauge_analysis.text import section as outcomes
-from tailgauge_analysis.text.cells import quantile_cell
-from tailgauge_analysis.text.formatting import count, figures, ms, plain, plural, share
-from tailgauge_analysis.text.json_values import Json
-from tailgauge_analysis.text.quantile import plain_values
-from tailgauge_analysis.text.section import Cell, Measurement, Report, Result, Section, Table, Value
+from tailgauge_analysis.text.formatting import count, figures, ms, plain, plural
+from tailgauge_analysis.text.quantile import FOR_FIGURES, plain_values
+from tailgauge_analysis.text.section import Cell, Column, Measurement, Report, Result, Section, Table, Value
 
 SCHEMA_VERSION = 1
-MOST_DIFFERENCES = 8
-THRESHOLD = 0.05
-MOST_ROWS = 3  # in the sentence
-UNSTABLE = {(False, True): WORSE, (True, False): BETTER, (True, True): INCONCLUSIVE}  # A, B
-OUTCOMES = {WORSE: outcomes.FAIL, **dict.fromkeys((BETTER, SAME, NO_WORSE), outcomes.PASS)}
-HEADER = ("offered requests, ms", "verdict", "change", "A", "B", "p", "worse in", "why")
-COMPUTED = (
-    "Figures of a variant are geometric means over its blocks, so that B / A is the change. p is that of the sign-flip test: "
-    "the first row is tested alone, the others as a family, each against the largest of all. Percentiles with too few requests "
-    "in a block are not compared."
-)
+SHOWN_TEXTS, SHOWN_ROWS = 8, 3
+NOT_COMPARABLE = "not comparable"
+MEASURED = "measured"  # a difference is an answer, not a failure
+REGRESSION, NO_REGRESSION, TOO_SHORT = "regression", "no regression", "not enough history"
+FAILURES = {WORSE, REGRESSION}
+SUCCESSES = {BETTER, SAME, NO_WORSE, NO_REGRESSION, MEASURED}
+
+Growing = tuple[float | None, float | None]
+"""Of A and of B: requests/s by which its requests in flight grow, None of a variant that is stable."""
+STABLE: Growing = (None, None)
 
 
-@dataclass(frozen=True, slots=True)
-class Pair:
-    """One run or block of each variant."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """What makes a comparison's rows: anchor and title of its section, how its figures are computed, names of its sides."""
 
-    a: Block
-    b: Block
+    name: str
+    title: str
+    computed: str
+    sides: tuple[str, str] = ("A", "B")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """`a`, `b`, `block_s` and `washout_s` are those of alternating blocks. `growth_per_s`: of the requests in flight of A and B,
-    where the target does not sustain their rate; that is the verdict then, and there are no rows.
+    """`against` rules out any conclusion; `remarks` are for the reader to weigh. `growth_per_s`: of the requests in flight of
+    A and B, where the target does not sustain their rate; that is the verdict then. `a`, `b`, `block_s` and `washout_s` are
+    those of alternating blocks. `runs`: A1 B1 A2 B2 ...
     """
 
-    schema_version: int
-    verdict: str
-    against: tuple[str, ...]
-    remarks: tuple[str, ...]
-    differs: tuple[Difference, ...]
+    method: Method = field(metadata=FOR_FIGURES)
+    schema_version: int = SCHEMA_VERSION
+    verdict: str = ""
+    sentence: str = ""
+    against: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+    differs: tuple[Difference, ...] = ()
     threshold: float
-    confidence: float
-    pairs: int
-    runs: tuple[Pair, ...]
-    rows: tuple[Effect, ...]
+    confidence: float = CONFIDENCE
+    pairs: int = 0
+    runs: tuple[RunSummary, ...] = ()
+    rows: tuple[Effect, ...] = ()
     unequal: tuple[str, ...] = ()
     growth_per_s: Growing = STABLE
     a: str = ""
@@ -76,237 +82,220 @@ class Comparison:
     @property
     def outcome(self) -> str:
         """Worse is a FAIL."""
-        return OUTCOMES.get(self.verdict, outcomes.INCONCLUSIVE)
+        if self.verdict in FAILURES:
+            return outcomes.FAIL
+        return outcomes.PASS if self.verdict in SUCCESSES else outcomes.INCONCLUSIVE
 
     @property
     def exit_code(self) -> Exit:
         """INVALID of what cannot be compared."""
         return Exit.INVALID if self.against else outcomes.EXITS[self.outcome]
 
-
-def compare(
-    folders: Sequence[Path],
-    allow: Sequence[str] = (),
-    threshold: float = THRESHOLD,
-    metrics: Sequence[str] = (),
-) -> Comparison:
-    """Compare the runs A1 B1 A2 B2 ...; `threshold` is the smallest change to report, 0.05 for 5%."""
-    metrics = metrics or METRICS
-    for name in metrics:
-        if name not in BY_NAME:
-            raise UsageError(f"--metric {name}: no such metric; choose from {', '.join(BY_NAME)}")
-        if BY_NAME[name].unit != UNIT:
-            raise UsageError(f"--metric {name}: rates are not compared; use its inverse, tpot")
-
-    def read() -> list[Block]:
-        pairs = zip(folders[::2], folders[1::2], strict=True)
-        return [one for a, b in pairs for one in pair_of(block(a, metrics), block(b, metrics))]
-
-    return weigh(_records(folders), read, allow, threshold, metrics)
+    @property
+    def names(self) -> tuple[str, str]:
+        """`A (chat)` and `B (chat_hedged)`."""
+        a, b = self.method.sides
+        return _named(a, self.a), _named(b, self.b)
 
 
-def weigh(
-    records: Sequence[Json], read: Callable[[], Sequence[Block]], allow: Sequence[str], threshold: float,
-    metrics: Sequence[str],
-) -> Comparison:  # fmt: skip
-    """The comparison of runs A1 B1 A2 B2 ... by their records; rows are read if these are comparable."""
-    first = primary(records[0]["scenario"], metrics)
-    facts = [facts_of(record) for record in records]
-    found = differences(list(zip(facts[::2], facts[1::2], strict=True)), allow)
-    refused = refusals(found)
-    if refused:
-        return comparison([], metrics, first, threshold, Design(refused, []), found)
-    blocks = read()
-    pairs = list(zip(blocks[::2], blocks[1::2], strict=True))
-    return comparison(pairs, metrics, first, threshold, design(pairs), found)
+def _named(side: str, traffic: str) -> str:
+    return f"{side} ({plain(traffic, 80)})" if traffic else side
 
 
-def _records(folders: Sequence[Path]) -> list[Json]:
-    """The record of each run; each run once."""
-    if len(folders) < 2 or len(folders) % 2:
-        raise UsageError(f"compare takes runs in pairs, as A B or A1 B1 A2 B2; {len(folders)} given")
-    seen: dict[str, Path] = {}
-    found = []
-    for folder in folders:
-        run_record.check(folder)
-        run, _ = run_record.read([folder])
-        if run["run_id"] in seen:
-            both = f"{folder} and {seen[run['run_id']]}"
-            raise UsageError(f"{both} are the same run, {run['run_id']}: give each run once")
-        seen[run["run_id"]] = folder
-        found.append(run)
-    return found
+def conclude(found: Comparison) -> Comparison:
+    """Add verdict and sentence, unless its maker gave them; unequal work comes first."""
+    a, b = found.names
+    verdict = found.verdict or _verdict(found)
+    sentence = found.sentence or _sentence(found, verdict)
+    if found.against:
+        sentence = f"{b} against {a}: not comparable, {found.against[0]}"
+    elif found.unequal:
+        sentence = f"Not the same work, {b} got {' and '.join(found.unequal)}. {sentence}"
+    return replace(found, verdict=verdict, sentence=sentence)
 
 
-def comparison(
-    pairs: Sequence[tuple[Block, Block]], metrics: Sequence[str], primary: effects.Primary, threshold: float, design: Design,
-    differs: Sequence[Difference] = (),
-) -> Comparison:  # fmt: skip
-    """Compare the pairs, as far as their design allows; `primary` decides."""
-    a_grows, b_grows = (growth is not None for growth in design.growth)
-    unstable = UNSTABLE.get((a_grows, b_grows))
-    rows: list[Effect] = []
-    if pairs and unstable is None:
-        rows = effects.effects(pairs, metrics, primary, threshold, decide=not design.against)
-    return Comparison(
-        SCHEMA_VERSION, unstable or (NOT_COMPARABLE if design.against else effects.overall(rows)), tuple(design.against),
-        tuple(design.remarks), tuple(differs), threshold, CONFIDENCE, len(pairs), tuple(Pair(a, b) for a, b in pairs),
-        tuple(rows), tuple(effects.unequal_work([(a.work, b.work) for a, b in pairs])), design.growth,
-    )  # fmt: skip
+def _verdict(found: Comparison) -> str:
+    if found.against:
+        return NOT_COMPARABLE
+    a_grows, b_grows = (growth is not None for growth in found.growth_per_s)
+    if a_grows and b_grows:
+        return INCONCLUSIVE
+    if a_grows or b_grows:
+        return WORSE if b_grows else BETTER
+    return overall(found.rows)
 
 
-def report(found: Comparison) -> Report:
-    """The report of `tailgauge compare`."""
-    runs = [block for pair in found.runs for block in (pair.a, pair.b)]
-    measurement = measured([block.verdict for block in runs], found.against)
-    return Report(
-        run_id="comparison", title="Comparison", about=(), started_at="", dry_run=any(block.dry_run for block in runs),
-        result=Result(found.outcome, sentence(found), details=_details(found)), measurement=measurement, summary=(),
-        sections=(section(found),), exit_code=found.exit_code,
-        data={**plain_values(found), "outcome": found.outcome, "exit_code": int(found.exit_code)},
-    )  # fmt: skip
-
-
-def measured(verdicts: Sequence[str], against: Sequence[str]) -> Measurement:
-    """Of runs that are compared: the reasons against that, else the worst of their verdicts."""
-    if against:
-        reasons = tuple((text, "") for text in _shortened(against, "reason"))
-        return Measurement(INVALID, "not comparable", reasons)
-    degraded, of = verdicts.count(DEGRADED), plural(len(verdicts), "run")
-    if degraded:
-        return Measurement(DEGRADED, f"{degraded} of {of} DEGRADED: see their reports")
-    return Measurement(VALID, f"{of}, all VALID")
+def _sentence(found: Comparison, verdict: str) -> str:
+    a, b = found.names
+    growing = [
+        f"{name} is not stable at this rate: the backlog grows by {figures(growth)} requests/s"
+        for name, growth in zip((a, b), found.growth_per_s, strict=True)
+        if growth is not None
+    ]
+    if growing:
+        return "; ".join(growing)
+    least = f"{found.threshold * 100:g}%"
+    if verdict == SAME:
+        return f"No difference of {least} or more between {a} and {b}"
+    starts = {INCONCLUSIVE: f"{b} against {a}", NO_WORSE: f"{b} is at most {least} worse than {a}"}
+    start = starts.get(verdict, f"{b} is {verdict} than {a}")
+    rows = [row for row in found.rows if row.verdict == verdict]
+    if not rows:
+        return start
+    listed = ", ".join(f"{row.name} {row.change_text(row.change)}" for row in rows[:SHOWN_ROWS])
+    more = f" and {len(rows) - SHOWN_ROWS} more" if len(rows) > SHOWN_ROWS else ""
+    return f"{start}: {listed}{more}"
 
 
 def headline(found: Comparison, of_run: Result) -> Result:
-    """The answer of a run in blocks: the comparison, behind it what the run says of its objectives."""
+    """Return the answer of a run in blocks: the comparison, behind it what the run says of its objectives."""
     if of_run.outcome == outcomes.NO_ANSWER:
         return of_run
     outcome = outcomes.worst((of_run.outcome, found.outcome))
     details = (*found.remarks, *_power(found), *of_run.details)
-    return replace(of_run, outcome=outcome, sentence=sentence(found), details=details)
+    return replace(of_run, outcome=outcome, sentence=found.sentence, details=details)
 
 
-def section(found: Comparison) -> Section:
-    """B against A, metric by metric, then pair by pair."""
-    title = f"{_name('B', found.b)} against {_name('A', found.a)}"
-    table = Table(title, HEADER, tuple(map(cells, found.rows)), _runs(found), prose=(1, 7))
+def section(found: Comparison, figures: tuple[str, ...] = ()) -> Section:
+    """Return B against A row by row, then pair by pair."""
+    a, b = found.names
+    columns = _columns(found)
+    prose = tuple(place for place, (name, _) in enumerate(columns) if name in {"verdict", "why"})
+    table = Table.of(f"{b} against {a}", found.rows, columns, _note(found), prose)
+    known = [row for row in found.rows[:SHOWN_ROWS] if row.low is not None or row.high is not None]
     return Section(
-        "comparison", "A/B comparison" + (" in alternating blocks" if found.a else ""), sentence(found),
-        tables=(table, *_pairs(found)) if found.rows else (), notes=found.remarks if found.a else (), computed=(COMPUTED,),
-    )  # fmt: skip
+        name=found.method.name,
+        title=found.method.title,
+        answer=found.sentence,
+        tables=(table, *_pairs(found)) if found.rows else (),
+        figures=figures,
+        notes=found.remarks,
+        computed=(found.method.computed,),
+        brief=tuple(f"{row.name} {row.change_text(row.change)} ({_ends(row)})" for row in known),
+    )
 
 
-def sentence(found: Comparison) -> str:
-    """The answer."""
-    a, b, by = _name("A", found.a), _name("B", found.b), f"{found.threshold * 100:g}%"
-    if found.against:
-        return f"{b} against {a}: not comparable, {found.against[0]}"
-    if found.unequal:
-        return f"Not the same work, {b} got {' and '.join(found.unequal)}. {_answer(found, a, b, by)}"
-    return _answer(found, a, b, by)
+def _columns(found: Comparison) -> list[Column[Effect]]:
+    a, b = found.method.sides
+    return [
+        ("offered requests, ms", lambda row: row.name),
+        ("verdict", _verdict_cell),
+        ("change", lambda row: Value(row.change_text(row.change), _ends(row))),
+        (a, lambda row: _side(row, row.a, row.a_interval)),
+        (b, lambda row: _side(row, row.b, row.b_interval)),
+        ("p", lambda row: p_text(row.p_family)),
+        ("worse in", lambda row: f"{row.worse_in}/{row.pairs}" if row.pairs else "–"),
+        ("why", lambda row: row.why),
+    ]
 
 
-def _answer(found: Comparison, a: str, b: str, least: str) -> str:
-    unstable = [(name, by) for name, by in zip((a, b), found.growth_per_s, strict=True) if by is not None]
-    if unstable:
-        grows = "is not stable at this rate: the backlog grows by"
-        return "; ".join(f"{name} {grows} {figures(by)} requests/s" for name, by in unstable)
-    if found.verdict == SAME:
-        return f"No difference of {least} or more between {a} and {b}"
-    rows = [row for row in found.rows if row.verdict == found.verdict]
-    listed = ", ".join(f"{name_of(row)} {change(row, row.change)}" for row in rows[:MOST_ROWS])
-    more = f" and {len(rows) - MOST_ROWS} more" if len(rows) > MOST_ROWS else ""
-    text = {INCONCLUSIVE: f"{b} against {a}", NO_WORSE: f"{b} is at most {least} worse than {a}"}
-    first = text.get(found.verdict, f"{b} is {found.verdict} than {a}")
-    return f"{first}: {listed}{more}" if rows else first
+def _verdict_cell(row: Effect) -> Cell:
+    if row.verdict is None:
+        return "not compared" if row.why else ""
+    outcome = outcomes.PASS if row.verdict in SUCCESSES else ""
+    return Value(row.verdict, outcome=outcomes.FAIL if row.verdict == WORSE else outcome)
 
 
-def _name(variant: str, traffic: str) -> str:
-    return f"{variant} ({plain(traffic, 80)})" if traffic else variant
-
-
-def _details(found: Comparison) -> tuple[str, ...]:
-    """Remarks, and what differs between A and B."""
-    texts = _shortened(allowed(found.differs), "allowed difference")
-    same = ["nothing differs between A and B"] if found.pairs and not found.differs else []
-    return (*found.remarks, *_power(found), *texts, *same)
-
-
-def _power(found: Comparison) -> tuple[str, ...]:
-    """What so many pairs can show of the row that decides, and what more of them could."""
-    if found.pairs < 2 or not found.rows:
-        return ()
-    (first, *_), spread = found.rows, ""
-    if first.smallest is not None:
-        few = found.pairs < FEWEST_PAIRS
-        find = f"{FEWEST_PAIRS} pairs would find" if few else f"{found.pairs} pairs find"
-        spread = f": {find} {change(first, first.smallest)} or more in 8 of 10 repetitions"
-    return (f"{name_of(first)} decides{spread}",)
-
-
-def _shortened(texts: Sequence[str], what: str) -> list[str]:
-    more = len(texts) - MOST_DIFFERENCES
-    return list(texts[:MOST_DIFFERENCES]) + ([f"and {plural(more, f'more {what}')}"] if more > 0 else [])
-
-
-def _runs(found: Comparison) -> str:
-    if found.block_s is not None:
-        return f"{plural(found.pairs, 'pair')} of blocks of {found.block_s:g} s, the first {found.washout_s:g} s not counted."
-    if found.pairs == 1:
-        return f"A is {found.runs[0].a.run_id}, B is {found.runs[0].b.run_id}."
-    if not found.runs:
+def _ends(row: Effect) -> str:
+    if row.low is None and row.high is None:
         return ""
-    a, b = (sum(getattr(pair, side).offered for pair in found.runs) for side in "ab")
-    return f"{found.pairs} pairs; {count(a)} requests offered in A, {count(b)} in B."
+    return f"{row.change_text(row.low)} to {row.change_text(row.high)}"
 
 
-def cells(row: Effect) -> tuple[Cell, ...]:
-    """A row under HEADER; of a single pair, each side has its own interval."""
-    word = row.verdict or ("not compared" if row.why else "")
-    ends = "" if row.low is row.high is None else f"{change(row, row.low)} to {change(row, row.high)}"
-    return (
-        name_of(row), Value(word, outcome=OUTCOMES.get(word, "")), Value(change(row, row.change), ends), *_sides(row),
-        p_text(row.p_family), f"{row.worse_in}/{row.pairs}" if row.pairs else "–", row.why,
-    )  # fmt: skip
-
-
-def _sides(row: Effect) -> tuple[Cell, Cell]:
-    if len(row.blocks) == 1:
-        (one,) = row.blocks
-        if isinstance(one.a, Quantile) and isinstance(one.b, Quantile):
-            return quantile_cell(one.a), quantile_cell(one.b)
-    shown = share if row.is_share else ms
-    return shown(row.a), shown(row.b)
-
-
-def name_of(row: Effect) -> str:
-    """`TTFT since scheduled p99`."""
-    return f"{row.title} {row.label}".strip()
+def _side(row: Effect, value: float | None, interval: Interval | None) -> Cell:
+    text = row.value_text(value)
+    return Value(text, f"{ms(interval[0])} – {ms(interval[1])}") if interval else text
 
 
 def p_text(value: float | None) -> str:
     """A p-value."""
-    return "–" if value is None else "< 0.001" if value < 0.001 else f"{value:.3f}"
-
-
-def change(row: Effect, value: float | None) -> str:
-    """`+12.3%`; for a share `-1.2 pt`, percentage points."""
     if value is None:
         return "–"
-    unit = " pt" if row.is_share else "%"
-    if abs(value) < 5e-5:
-        return f"0{unit}"
-    return f"{value * 100:+.1f}{unit}" if abs(value) >= 0.0095 else f"{value * 100:+.2f}{unit}"
+    return "< 0.001" if value < 0.001 else f"{value:.3f}"
+
+
+def _note(found: Comparison) -> str:
+    if found.block_s is not None:
+        return f"{plural(found.pairs, 'pair')} of blocks of {found.block_s:g} s, the first {found.washout_s:g} s not counted."
+    if found.pairs == 1:
+        return f"A is {found.runs[0].run_id}, B is {found.runs[1].run_id}."
+    offered = sum(run.offered for run in found.runs)
+    return f"{found.pairs} pairs; {count(offered)} requests offered." if offered else ""
 
 
 def _pairs(found: Comparison) -> tuple[Table, ...]:
-    """The change in each pair of runs."""
-    shown = [row for row in found.rows if any(one.change is not None for one in row.blocks)]
-    if found.pairs < 2 or found.a or not shown:
+    """Return the change in each pair of runs."""
+    shown = [row for row in found.rows if row.changes]
+    if found.pairs < 2 or not shown:
         return ()
-    rows = tuple(
-        (str(i + 1), pair.a.run_id, pair.b.run_id, *(change(row, row.blocks[i].change) for row in shown))
-        for i, pair in enumerate(found.runs)
+    rows = []
+    for pair in range(found.pairs):
+        a, b = found.runs[2 * pair : 2 * pair + 2]
+        changes = [row.change_text(row.changes[pair]) for row in shown]
+        rows.append((str(pair + 1), a.run_id, b.run_id, *changes))
+    header = ("pair", "A", "B", *(row.name for row in shown))
+    return (Table("Change from A to B, pair by pair", header, tuple(rows)),)
+
+
+def report(
+    found: Comparison, verdicts: Sequence[str], *, dry_run: bool, figures: tuple[str, ...] = ()
+) -> Report:
+    """Return the report of `tailgauge compare`; `verdicts`: of the measurement of what is compared; `figures`: their names."""
+    result = Result(
+        found.outcome, found.sentence, details=(*found.remarks, *_power(found), *_differing(found))
     )
-    return (Table("Change from A to B, pair by pair", ("pair", "A", "B", *map(name_of, shown)), rows),)
+    data = {**plain_values(found), "outcome": found.outcome, "exit_code": int(found.exit_code)}
+    return Report(
+        run_id="comparison",
+        title="Comparison",
+        about=(),
+        started_at="",
+        dry_run=dry_run,
+        result=result,
+        measurement=_measurement(found, verdicts),
+        summary=(),
+        sections=(section(found, figures),),
+        exit_code=found.exit_code,
+        figure=figures[0] if figures else "",
+        data=data,
+    )
+
+
+def _measurement(found: Comparison, verdicts: Sequence[str]) -> Measurement:
+    """Return the reasons against the comparison, else the worst verdict of what is compared."""
+    if found.against:
+        reasons = tuple((text, "") for text in _shortened(found.against, "reason"))
+        return Measurement(INVALID, NOT_COMPARABLE, reasons)
+    degraded = verdicts.count(DEGRADED)
+    total = plural(len(verdicts), "run")
+    if degraded:
+        return Measurement(DEGRADED, f"{degraded} of {total} DEGRADED: see their reports")
+    return Measurement(VALID, f"{total}, all VALID")
+
+
+def _differing(found: Comparison) -> list[str]:
+    if found.runs and not found.differs:
+        return ["nothing differs between A and B"]
+    sides = found.method.sides
+    texts = [f"differs: {difference.text(sides)}" for difference in found.differs if difference.allowed]
+    return _shortened(texts, "allowed difference")
+
+
+def _power(found: Comparison) -> tuple[str, ...]:
+    """Return what so many pairs can show of the row that decides, and what more of them could."""
+    if found.pairs < 2 or not found.rows or found.verdict == MEASURED:
+        return ()
+    first = found.rows[0]
+    if first.smallest is None:
+        return (f"{first.name} decides",)
+    is_few = found.pairs < FEWEST_PAIRS
+    find = f"{FEWEST_PAIRS} pairs would find" if is_few else f"{found.pairs} pairs find"
+    return (
+        f"{first.name} decides: {find} {first.change_text(first.smallest)} or more in 8 of 10 repetitions",
+    )
+
+
+def _shortened(texts: Sequence[str], what: str) -> list[str]:
+    more = len(texts) - SHOWN_TEXTS
+    shown = list(texts[:SHOWN_TEXTS])
+    return [*shown, f"and {plural(more, f'more {what}')}"] if more > 0 else shown

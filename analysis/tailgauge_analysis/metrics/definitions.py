@@ -1,63 +1,55 @@
 """The figures of a run by the formulas of another tool: `tailgauge report --as TOOL`.
 
-Another tool is an entry of TOOLS. A formula maps the answers of the steady stage to the tool's numbers; how the tool sends
-and warms up is not imitated. All leave failures out and give no intervals; so do these. Percentiles are by the tool's rule.
-
-Read in the tools' code, in November 2026:
-
-- vLLM bench: vllm-project/vllm, `vllm/benchmarks/serve.py` at 009e6d4a, `lib/endpoint_request_func.py` at 02cfb534.
-- AIPerf: ai-dynamo/aiperf, `src/aiperf/metrics/types/ttft_metric.py` at 58028d5b, `inter_token_latency_metric.py` at 58dd5dea,
-  `docs/metrics-reference.md` at 0176f594.
-- GuideLLM 0.7.3: vllm-project/guidellm, `src/guidellm/schemas/request_stats.py`, `statistics.py`, `benchmark/schemas/metrics.py`,
-  `backends/openai/http.py` at ee7a7745.
-- genai-bench 0.0.5: sgl-project/genai-bench, `genai_bench/metrics/`, `user/openai_user.py` at 7fd04d82.
-- MLPerf LoadGen 6.0.17, scenario Server: mlcommons/inference, `loadgen/results.cc`, `logging.cc`, `loadgen.cc` at b66003e1.
+The tools and the texts of their formulas are in definitions.toml; a formula names its function here. It maps the answers of
+the steady stage to the tool's numbers; how the tool sends and warms up is not imitated. All leave failures out and give no
+intervals; so do these. Percentiles are by the tool's rule.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import tomllib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
+from pydantic import TypeAdapter
 
 from tailgauge_analysis.metrics.latency import SUCCESSES, Row
-from tailgauge_analysis.metrics.stability import Throughput
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.metrics.throughput import Throughput
 from tailgauge_analysis.stats.quantiles import Floats, Ints
 from tailgauge_analysis.text.formatting import count, ms, percentile, plural
-from tailgauge_analysis.text.section import Section, Table
+from tailgauge_analysis.text.section import Column, Section, Table
 
+EVENTS = ("scheduled", "sent", "first_event", "first_content", "first_text", "last_content", "ended")
 PS = (0.5, 0.9, 0.95, 0.99)
-MS, RATE, PER_S = "ms", "tokens/s", "requests/s"
-_OF_TOKENS = ("tpot", None)  # our metrics for formulas of time and tokens
-TOKENS, COMPLETED = "output_tokens_per_s", "completed_per_s"  # figures of ours that are no latency
+OF_TOKENS = ("tpot", None)  # our metrics for formulas of time and tokens
+TOKENS = "output_tokens_per_s"  # figures of ours that are no latency
+COMPLETED = "completed_per_s"
 READ = "2026-11"  # all of them
 INTERPOLATED = "interpolated between two values"
-WEIGHTED = (
-    "the smallest value up to which the share is reached; of ITL and TPOT the share of tokens, not of answers"
-)
 RANKED = "the value behind the lowest int(p n)"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Formula:
     """One number of a tool: its name, our metric for it (None: none), the formula, and why the two differ.
 
-    `values`: one per request or gap in ns or `unit`, NaN if the tool has none; a single one for a total.
-    `weights`: of the values, in mean and percentiles.
+    `values`, a name in VALUES: one per request or gap in ns or `unit`, NaN if the tool has none; a single one for a total.
+    `weights`, likewise: of the values, in mean and percentiles.
     """
 
     name: str
-    ours: str | None
     formula: str
     why: str
     unit: str
-    values: Callable[[Answers], Floats]
-    weights: Callable[[Answers], Floats] | None = None
+    values: str
+    ours: str | None = None
+    weights: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
     """A tool, where its formulas were read, and its rule for percentiles."""
 
@@ -65,6 +57,10 @@ class Tool:
     source: str
     rule: str
     formulas: tuple[Formula, ...]
+
+
+TABLE = tomllib.loads(Path(__file__).with_suffix(".toml").read_text(encoding="utf-8"))
+TOOLS = TypeAdapter(dict[str, Tool]).validate_python(TABLE)
 
 
 class Answers:
@@ -75,39 +71,45 @@ class Answers:
 
     def __init__(self, of_target: Steady) -> None:
         requests = of_target.requests
-        kept = requests["streamed"] == True  # noqa: E712 - null where unanswered
-        kept &= requests["first_content_at_ns"].notna() & requests["sent_at_ns"].notna()
-        rows = requests[kept]
-
-        def at_ns(name: str) -> Floats:
-            return rows[f"{name}_at_ns"].to_numpy(np.float64)
-
-        self.due, self.sent, self.end = at_ns("scheduled"), at_ns("sent"), at_ns("ended")
-        self.content, self.last = at_ns("first_content"), at_ns("last_content")
-        self.text = at_ns("first_text")
-        self.event = np.where(np.isnan(at_ns("first_event")), self.content, at_ns("first_event"))
-        of = np.repeat(kept.to_numpy(np.bool_), of_target.gap_counts)
-        self.gaps = of_target.gaps_ns if of.all() else of_target.gaps_ns[of]  # there may be a hundred million
-        counts = of_target.gap_counts[kept.to_numpy(np.bool_)]
+        has_times = requests["first_content_at_ns"].notna() & requests["sent_at_ns"].notna()
+        is_answer = (requests["streamed"].eq(True) & has_times).to_numpy(np.bool_)
+        rows = requests[is_answer]
+        times = {name: rows[f"{name}_at_ns"].to_numpy(np.float64) for name in EVENTS}
+        self.due = times["scheduled"]
+        self.sent = times["sent"]
+        self.content = times["first_content"]
+        self.text = times["first_text"]
+        self.event = np.where(np.isnan(times["first_event"]), self.content, times["first_event"])
+        self.last = times["last_content"]
+        self.end = times["ended"]
+        has_gap = np.repeat(is_answer, of_target.gap_counts)
+        # There may be a hundred million gaps: they are not copied if all count.
+        self.gaps = of_target.gaps_ns if has_gap.all() else of_target.gaps_ns[has_gap]
+        counts = of_target.gap_counts[is_answer]
         self.first_gap = np.full(len(rows), np.nan)
         self.first_gap[counts > 0] = self.gaps[(np.cumsum(counts) - counts)[counts > 0]]
         self.tokens = rows["output_tokens"].to_numpy(np.float64)
         misled = int((rows["pace_missing"].notna() | (rows["pace_tokens"] != self.tokens)).sum())
-        why = f" Misleading here for {count(misled)} of {plural(len(rows), 'answer')}: not all counted tokens arrived one by one in this time."
+        affected = f"{count(misled)} of {plural(len(rows), 'answer')}"
+        why = f" Misleading here for {affected}: not all counted tokens arrived one by one in this time."
         self.misled = why if misled else ""
 
 
-def _tpot(answers: Answers, first: Floats) -> Floats:
-    return (answers.last - first) / np.where(answers.tokens >= 2, answers.tokens - 1, np.nan)
+def _tpot(answers: Answers, span: Floats) -> Floats:
+    return span / np.where(answers.tokens >= 2, answers.tokens - 1, np.nan)
+
+
+def _our_tpot(answers: Answers) -> Floats:
+    return _tpot(answers, answers.last - answers.content)
 
 
 def _tpot_to_end(answers: Answers) -> Floats:
     """To the end of the stream; unknown where that is less than 1 ms after the first content."""
-    spent = answers.end - answers.content
-    return np.where(spent >= 1e6, spent, np.nan) / np.where(answers.tokens >= 2, answers.tokens - 1, np.nan)
+    span = answers.end - answers.content
+    return _tpot(answers, np.where(span >= 1e6, span, np.nan))
 
 
-def _rate(tpot: Floats) -> Floats:
+def _speed(tpot: Floats) -> Floats:
     return 1e9 / np.where(tpot > 0, tpot, np.nan)
 
 
@@ -117,104 +119,43 @@ def _role_gaps(answers: Answers) -> Floats:
     return np.concatenate((first[first > 0], answers.gaps))
 
 
-def _per_second(amount: float, start: Floats, end: Floats | float) -> Floats:
+def _per_s(amount: float, start: Floats, end: Floats | float) -> Floats:
     seconds = (np.nanmax(end) - np.nanmin(start)) / 1e9
     return np.array([amount / seconds]) if seconds > 0 else np.empty(0)
 
 
-_COORDINATED = "Their clock starts when the request is sent, so a client that cannot keep up looks fast; ours starts when it was due."
-_TO_THE_END = "Theirs ends with the stream, after usage and end mark; ours with the last content. "
+def _tokens(answers: Answers) -> float:
+    return float(np.nansum(answers.tokens))
 
 
-def _totals(tokens: str, requests: str) -> tuple[Formula, Formula]:
-    """The clients compute them alike, under names of their own."""
-    return (
-        Formula(tokens, TOKENS, "output tokens of the answers / (end of the last - start of the first)",
-            "From the first request to the last content, the slow end included. Ours counts tokens that arrived in the steady stage.",
-            RATE, lambda a: _per_second(float(np.nansum(a.tokens)), a.sent, a.last)),
-        Formula(requests, COMPLETED, "answers / (end of the last - start of the first)",
-            "Theirs divides by a time that the slowest answer extends; ours counts those that ended in the steady stage, over its length. "
-            "Failed requests are in neither; our offered view has them.",
-            PER_S, lambda a: _per_second(float(len(a.sent)), a.sent, a.last)),
-    )  # fmt: skip
-
-
-VLLM = Tool("vLLM bench", "vllm/benchmarks/serve.py, vllm/benchmarks/lib/endpoint_request_func.py", INTERPOLATED, (
-    Formula("TTFT", "ttft_sched", "first event with a choice (an empty one counts) - sent",
-        "Chat streams open with an event that has a role and no text: their TTFT ends there, ours at the first content. " + _COORDINATED,
-        MS, lambda a: a.event - a.sent),
-    Formula("TPOT", "tpot", "(end of the answer - TTFT) / (output tokens - 1), left out below 2 tokens",
-        "Their time starts at the role event, so part of the wait for the first token counts for the later ones.",
-        MS, lambda a: _tpot(a, a.event)),
-    Formula("ITL", "chunk_gap", "every gap between events with a choice, all requests in one pool",
-        "A gap between chunks, as ours, but it includes the gap from the role event to the first content. "
-        "The last event (finish reason, no text) counts as arriving with the last content, because its time is not recorded.",
-        MS, _role_gaps),
-    Formula("E2EL", "e2e_sched", "last event with a choice - sent", _COORDINATED, MS, lambda a: a.last - a.sent),
-    *_totals("Output token throughput", "Request throughput"),
-))  # fmt: skip
-
-AIPERF = Tool("AIPerf", "src/aiperf/metrics/types/", INTERPOLATED, (
-    Formula("Time to First Token", "ttft_sched", "first non-empty content of any kind - start of the request", _COORDINATED,
-        MS, lambda a: a.content - a.sent),
-    Formula("Time to First Output Token", "ttft_text", "first content other than thinking - start of the request",
-        "The same event as our first text. " + _COORDINATED, MS, lambda a: a.text - a.sent),
-    Formula("Time to Second Token", "chunk_gap", "second content - first content", "The first of our chunk gaps of each answer, not since the start.",
-        MS, lambda a: a.first_gap),
-    Formula("Inter Token Latency", "tpot", "(last content - first content) / (output tokens - 1)",
-        "A mean per answer, as our TPOT, not a gap between tokens. vLLM bench uses ITL for something else. Tokens are those of the target's usage, "
-        "as with `--use-server-token-count`; by default AIPerf counts them with a tokenizer of its own.",
-        MS, lambda a: _tpot(a, a.content)),
-    Formula("Inter Chunk Latency", "chunk_gap", "every gap between content chunks, all requests in one pool",
-        "The same pool as our chunk gap. Long answers weigh more in both, but not in our worst chunk gap.", MS, lambda a: a.gaps),
-    Formula("Request Latency", "e2e_sched", "last content - start of the request", _COORDINATED, MS, lambda a: a.last - a.sent),
-    Formula("Output Token Throughput Per User", None, "1 / Inter Token Latency",
-        "Our user tokens per second. A high percentile is a fast user; slow users are at the low end.",
-        RATE, lambda a: _rate(_tpot(a, a.content))),
-    *_totals("Output Token Throughput", "Request Throughput"),
-))  # fmt: skip
-
-GUIDELLM = Tool("GuideLLM", "0.7.3, src/guidellm/schemas/request_stats.py, statistics.py", WEIGHTED, (
-    Formula("TTFT", "ttft_sched", "first content of any kind - start of the request", _COORDINATED, MS, lambda a: a.content - a.sent),
-    Formula("TTFOT", "ttft_text", "first content other than thinking - start of the request",
-        "The same event as our first text. " + _COORDINATED, MS, lambda a: a.text - a.sent),
-    Formula("TPOT", "tpot", "(last content - start of the request) / output tokens, weighted by output tokens",
-        "It includes the wait for the first token: a long prompt raises it. Our TPOT is their ITL. Long answers weigh more.",
-        MS, lambda a: (a.last - a.sent) / np.where(a.tokens > 0, a.tokens, np.nan), lambda a: a.tokens),
-    Formula("ITL", "tpot", "(last content - first content) / (output tokens - 1), weighted by output tokens - 1",
-        "A mean per answer, as our TPOT, but long answers weigh more: its mean is all time over all tokens.",
-        MS, lambda a: _tpot(a, a.content), lambda a: a.tokens - 1),
-    Formula("Request Latency", "e2e_sched", "end of the stream - start of the request", _TO_THE_END + _COORDINATED, MS, lambda a: a.end - a.sent),
-    *_totals("Output Tokens Per Second (mean)", "Requests Per Second (mean)"),
-))  # fmt: skip
-
-GENAI_BENCH = Tool("genai-bench", "0.0.5, genai_bench/metrics/, genai_bench/user/openai_user.py", INTERPOLATED, (
-    Formula("TTFT", "ttft_sched", "first content or thinking - start of the request",
-        "It opens a connection for each request, within its TTFT; here are the connections of this run. " + _COORDINATED,
-        MS, lambda a: a.content - a.sent),
-    Formula("TPOT", "tpot", "(end of the stream - first content) / (output tokens - 1), left out below 2 tokens or 1 ms",
-        _TO_THE_END + "A slow usage event or a short answer makes theirs larger.", MS, _tpot_to_end),
-    Formula("Output Inference Speed", None, "1 / TPOT", "Our user tokens per second, but to the end of the stream.",
-        RATE, lambda a: _rate(_tpot_to_end(a))),
-    Formula("End-to-End Latency", "e2e_sched", "end of the stream - start of the request", _TO_THE_END + _COORDINATED, MS, lambda a: a.end - a.sent),
-    *_totals("Mean Output Throughput", "Requests Per Second"),
-))  # fmt: skip
-
-MLPERF = Tool("MLPerf LoadGen", "6.0.17, scenario Server, loadgen/results.cc, logging.cc", RANKED, (
-    Formula("First Token latency", "ttft_sched", "first content - scheduled",
-        "The same time as ours, since scheduled. LoadGen trusts the system under test to report its first token.", MS, lambda a: a.content - a.due),
-    Formula("Time per Output Token", "tpot", "(last content - first content) / (output tokens - 1)",
-        "The same number as our TPOT. An answer of one token is an error in LoadGen, here it is left out.", MS, lambda a: _tpot(a, a.content)),
-    Formula("Latency", "e2e_sched", "last content - scheduled", "The same time as ours, since scheduled.", MS, lambda a: a.last - a.due),
-    Formula("Completed tokens per second", TOKENS, "output tokens of the answers / (end of the request that was due last - start)",
-        "It ends with the request that was due last, not with the one that ended last, and starts with the test (here: when the first was due). "
-        "Ours counts tokens that arrived in the steady stage.", RATE, lambda a: _per_second(float(np.nansum(a.tokens)), a.due, a.last[-1])),
-    Formula("Completed samples per second", COMPLETED, "(answers - 1) / (end of the request that was due last - start)",
-        "Of n answers n - 1 count, to the same end. Ours counts those that ended in the steady stage, over its length.",
-        PER_S, lambda a: _per_second(len(a.sent) - 1.0, a.due, a.last[-1])),
-))  # fmt: skip
-
-TOOLS = {"vllm": VLLM, "aiperf": AIPERF, "guidellm": GUIDELLM, "genai-bench": GENAI_BENCH, "mlperf": MLPERF}
+VALUES: Mapping[str, Callable[[Answers], Floats]] = {
+    "content_since_due": lambda answers: answers.content - answers.due,
+    "last_since_due": lambda answers: answers.last - answers.due,
+    "event_since_sent": lambda answers: answers.event - answers.sent,
+    "content_since_sent": lambda answers: answers.content - answers.sent,
+    "text_since_sent": lambda answers: answers.text - answers.sent,
+    "last_since_sent": lambda answers: answers.last - answers.sent,
+    "end_since_sent": lambda answers: answers.end - answers.sent,
+    "last_since_sent_per_token": lambda answers: (
+        (answers.last - answers.sent) / np.where(answers.tokens > 0, answers.tokens, np.nan)
+    ),
+    "first_gap": lambda answers: answers.first_gap,
+    "gaps": lambda answers: answers.gaps,
+    "role_gaps": _role_gaps,
+    "tpot": _our_tpot,
+    "tpot_from_event": lambda answers: _tpot(answers, answers.last - answers.event),
+    "tpot_to_end": _tpot_to_end,
+    "speed": lambda answers: _speed(_our_tpot(answers)),
+    "speed_to_end": lambda answers: _speed(_tpot_to_end(answers)),
+    "tokens": lambda answers: answers.tokens,
+    "later_tokens": lambda answers: answers.tokens - 1,
+    "tokens_per_s": lambda answers: _per_s(_tokens(answers), answers.sent, answers.last),
+    "answers_per_s": lambda answers: _per_s(len(answers.sent), answers.sent, answers.last),
+    "tokens_per_s_until_last_due": lambda answers: _per_s(_tokens(answers), answers.due, answers.last[-1]),
+    "answers_per_s_until_last_due": lambda answers: _per_s(
+        len(answers.sent) - 1.0, answers.due, answers.last[-1]
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,15 +215,15 @@ def _metric(
     our_percentiles: dict[str, dict[str, float | None]],
     totals: dict[str, float | None],
 ) -> ToolMetric:
-    values = formula.values(answers)
-    weights = formula.weights(answers) if formula.weights else None
+    values = VALUES[formula.values](answers)
+    weights = VALUES[formula.weights](answers) if formula.weights else None
     has_value = ~np.isnan(values)
     # The quantiles sort in place: a series that others read is copied.
     if not has_value.all() or values is answers.gaps or values is answers.first_gap:
         values = values[has_value]
         if weights is not None:
             weights = weights[has_value]
-    scale = 1e-6 if formula.unit == MS else 1.0
+    scale = 1e-6 if formula.unit == "ms" else 1.0
     is_total = formula.ours in totals
     mean = None
     by_p: dict[str, float] = {}
@@ -295,7 +236,7 @@ def _metric(
         name=formula.name,
         ours=formula.ours,
         formula=formula.formula,
-        why=formula.why + answers.misled if formula.ours in _OF_TOKENS else formula.why,
+        why=formula.why + answers.misled if formula.ours in OF_TOKENS else formula.why,
         unit=formula.unit,
         n=len(answers.sent) if is_total else len(values),
         mean=mean,
@@ -314,8 +255,8 @@ def _quantiles(values: Floats, weights: Floats | None, rule: str) -> Floats:
         return values[[int(len(values) * p) for p in PS]]
     order = np.argsort(values)
     reached = np.cumsum(np.ones(len(values)) if weights is None else weights[order])
-    at: Ints = order[np.searchsorted(reached, np.array(PS) * reached[-1])]
-    return values[at]
+    indexes: Ints = order[np.searchsorted(reached, np.array(PS) * reached[-1])]
+    return values[indexes]
 
 
 def section(translated: ToolMetrics) -> Section:
@@ -325,30 +266,26 @@ def section(translated: ToolMetrics) -> Section:
     if not translated.metrics:
         answer = f"No streamed answer is complete: {tool} has no figures for this run."
         return Section("definitions", title, answer)
-    header = ("their metric", "mean", "p50", "p99", "n", "our metric", "p50", "p99")
-    rows = tuple(_row(metric) for metric in translated.metrics)
+    columns: tuple[Column[ToolMetric], ...] = (
+        ("their metric", lambda metric: f"{metric.name} ({metric.unit})"),
+        ("mean", lambda metric: ms(metric.mean)),
+        ("p50", lambda metric: _of(metric.percentiles, "p50")),
+        ("p99", lambda metric: _of(metric.percentiles, "p99")),
+        ("n", lambda metric: count(metric.n) if metric.n else "–"),
+        ("our metric", lambda metric: metric.ours or "–"),
+        ("p50", lambda metric: _of(metric.our_percentiles, "p50", metric.our_value)),
+        ("p99", lambda metric: _of(metric.our_percentiles, "p99")),
+    )
     source = f"{tool} ({translated.source}, {translated.read})"
     formulas = [f"{metric.name}: {metric.formula}. {metric.why}" for metric in translated.metrics]
     return Section(
         "definitions",
         title,
         f"The same answers under the formulas of {tool}, beside ours. Its figures have no intervals.",
-        tables=(Table(source, header, rows, prose=(5,)),),
+        tables=(Table.of(source, translated.metrics, columns, prose=(5,)),),
         computed=(f"A percentile is {translated.rule}.", *formulas),
     )
 
 
-def _row(metric: ToolMetric) -> tuple[str, ...]:
-    theirs = metric.percentiles or {}
-    ours = metric.our_percentiles or {}
-    our_value = ms(metric.our_value)
-    return (
-        f"{metric.name} ({metric.unit})",
-        ms(metric.mean),
-        ms(theirs.get("p50")),
-        ms(theirs.get("p99")),
-        count(metric.n) if metric.n else "–",
-        metric.ours or "–",
-        ms(ours.get("p50")) if ours else our_value,
-        ms(ours.get("p99")),
-    )
+def _of(percentiles: Mapping[str, float | None] | None, p: str, total: float | None = None) -> str:
+    return ms(percentiles.get(p) if percentiles else total)

@@ -16,6 +16,7 @@ import pandas as pd
 
 from tailgauge.plugins import plugin
 from tailgauge.rows import schema
+from tailgauge.scenario.figures import FIRST_CONTENT, LAST_CONTENT, EventLatency
 from tailgauge.table import by_name
 from tailgauge_analysis.metrics.answers import ONE_ANSWER
 from tailgauge_analysis.metrics.steady import Steady
@@ -108,14 +109,23 @@ def _event(name: str, title: str, column: str, formula: str, meaning: str) -> Me
     return Metric(name, title, SCHEDULED, REQUEST, False, f"{formula} - scheduled", meaning, ns)
 
 
+def _of_events(row: EventLatency) -> Metric:
+    """A latency that an objective can bound, by its row in the table of figures."""
+    return Metric(
+        name=row.name,
+        title=row.title,
+        since=row.since,
+        level=REQUEST,
+        offered=True,
+        formula=row.formula,
+        meaning=row.meaning,
+        ns=_between(row.start, row.end),
+        before_leaving=_between(*row.left) if row.left else None,
+    )
+
+
 METRICS = (
-    Metric("ttft_sched", "TTFT since scheduled", SCHEDULED, REQUEST, True, "first content - scheduled",
-        "Wait of a user for the first content (with `[report] first_token = \"text\"`: the first text), "
-        "including the wait before sending.",
-        _between("scheduled_at_ns", "first_at_ns"), before_leaving=_between("scheduled_at_ns", "left_first_at_ns")),
-    Metric("ttft_sent", "TTFT since sent", SENT, REQUEST, True, "first content - sent",
-        "Time of the network and the target until the first content of the attempt that answered.",
-        _between("shown_sent_at_ns", "first_at_ns"), before_leaving=_between("left_sent_at_ns", "left_first_at_ns")),
+    *map(_of_events, FIRST_CONTENT),
     Metric("tpot", "TPOT", NEITHER, REQUEST, True, "(last content - first content) / (output tokens - 1)",
         "Time per output token after the first. With thinking: (last content - first text) / (output tokens - thinking tokens - 1), "
         "unless each token has a chunk. Undefined below 2 tokens (n tokens have n - 1 gaps) and for non-streamed answers. "
@@ -137,13 +147,7 @@ METRICS = (
     Metric("chunk_gap_worst", "Worst chunk gap", NEITHER, REQUEST, True, "largest chunk gap of the request's answer",
         "Longest pause in an answer. Undefined below 2 chunks.",
         lambda steady: steady.requests["worst_gap_ns"].to_numpy(np.float64)),
-    Metric("e2e_sched", "End to end since scheduled", SCHEDULED, REQUEST, True, "last content - scheduled",
-        "Wait of a user for the whole answer; with several legs, for the last one. "
-        "Usage events after the last content do not count.",
-        _between("scheduled_at_ns", "whole_at_ns")),
-    Metric("e2e_sent", "End to end since sent", SENT, REQUEST, True, "last content - sent",
-        "Time of the network and the target for the whole answer.",
-        _between("sent_at_ns", "last_content_at_ns")),
+    *map(_of_events, LAST_CONTENT),
     Metric("join_sched", "Join since scheduled", SCHEDULED, REQUEST, True, "legs joined - scheduled",
         "Wait of a user for a fan-out: until all legs, the first k, or those before the deadline have answered; "
         "events after a leg's last content do not count. "

@@ -18,7 +18,7 @@ import pandas as pd
 from tailgauge.rows import schema
 from tailgauge.thresholds import fewest_for
 from tailgauge_analysis.metrics.answers import answered, first_token_of, whole_at_ns
-from tailgauge_analysis.metrics.stability import received
+from tailgauge_analysis.metrics.throughput import received
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
 

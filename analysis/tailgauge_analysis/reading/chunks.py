@@ -16,11 +16,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from tailgauge.rows.schema import CHUNK_KINDS
-from tailgauge_analysis.stats.quantiles import Floats, Ints, rank
+from tailgauge_analysis.stats.quantiles import Floats, Ints
 
-_NUMBERS = ("request_id", "leg", "attempt", "chunk_index", "arrived_at_ns", "lag_ns", "chars")
+_NUMBERS = ("request_id", "leg", "attempt", "chunk_index", "arrived_at_ns", "chars")
 WANTED = (*_NUMBERS, "kind", "exact", "low_at_ns")
-LAG_PS = (0.5, 0.99, 1.0)
 BLOCK = 2_000_000  # chunks that are worked on at once
 
 
@@ -93,7 +92,6 @@ class Chunks:
     arrived_at_ns: Ints
     kinds: pd.DataFrame
     ranges: Ranges
-    lags_ns: tuple[int, ...] | None  # read - arrived at LAG_PS
 
     @property
     def intervals(self) -> int:
@@ -157,8 +155,6 @@ class Fold:
 
     def __init__(self, most: int) -> None:
         self._arrived = np.empty(most, np.int64)
-        self._lags = np.empty(most, np.int32)
-        self._wide = False
         self._rows = 0
         self._ranges: list[Ranges] = []
         self._runs: list[Runs] = []
@@ -180,10 +176,6 @@ class Fold:
         kind = pc.fill_null(pc.index_in(table["kind"], pa.array(CHUNK_KINDS)), -1).to_numpy()
         place = slice(self._rows, self._rows + n)
         np.add(column["arrived_at_ns"], shift_ns, out=self._arrived[place])
-        lags = column["lag_ns"]
-        if not self._wide and (lags.max() >= 1 << 31 or lags.min() < -(1 << 31)):  # longer than two seconds
-            self._wide, self._lags = True, self._lags.astype(np.int64)
-        self._lags[place] = lags
         self._rows += n
         at = np.flatnonzero(~table["exact"].to_numpy())
         if len(at):
@@ -193,12 +185,6 @@ class Fold:
 
     def done(self) -> Chunks:
         """The chunks in order; empties this object."""
-        lags_ns = None
-        if self._rows:
-            lags, at = self._lags[: self._rows], [rank(self._rows, p) - 1 for p in LAG_PS]
-            lags.partition(at)
-            lags_ns = tuple(int(lag) for lag in lags[at])
-        del self._lags
         arrived = self._arrived[: self._rows]
         del self._arrived
         runs = _joined(self._runs)
@@ -224,7 +210,7 @@ class Fold:
         )
         calls = (runs.request_id[new], runs.leg[new], runs.attempt[new])
         first_chars, kinds = runs.first_chars[new], _other_kinds(runs)
-        return Chunks(*calls, length, chars, thinking, first_chars, arrived, kinds, ranges, lags_ns)
+        return Chunks(*calls, length, chars, thinking, first_chars, arrived, kinds, ranges)
 
 
 def blocks(sizes: Ints) -> Iterator[slice]:

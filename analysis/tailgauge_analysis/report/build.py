@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from tailgauge.plugins import plugin
-from tailgauge_analysis.comparing import comparison, gateway
-from tailgauge_analysis.comparing.alternating import alternating_blocks
+from tailgauge_analysis.comparing import comparison
+from tailgauge_analysis.comparing.alternating import in_blocks
 from tailgauge_analysis.metrics import definitions
 from tailgauge_analysis.report.model import contents
 from tailgauge_analysis.sections import (
@@ -38,7 +38,6 @@ from tailgauge_analysis.text.section import Report, Section
 # The order of the page. A section is None where the run has nothing for it.
 SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
     lambda of: objectives.section(of.slos, of.goodput),
-    lambda of: objectives.fits(of.use_cases),
     lambda of: patterns.section(of.patterns),
     lambda of: requests.section(
         of.evidence.conservation, of.outcomes, of.steady, of.frames.problems, of.frames.run["preflight"]
@@ -64,7 +63,7 @@ SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
 Makes = Callable[[Findings], Section | None]
 LAST: tuple[Makes, ...] = (  # of the measurement, not of the target
     lambda of: environment.of_plugins(of.frames.run),
-    lambda of: measurement.section(of.evidence, of.checks, of.server_log, of.clocks, of.calls_between),
+    lambda of: measurement.section(of.evidence, of.checks, of.clocks, of.calls_between),
     lambda of: environment.section(of.environment, of.frames.run),
 )
 
@@ -74,21 +73,18 @@ _of_plugins: list[Makes] = []
 def build(findings: Findings, tool: str | None = None) -> Report:
     """The whole report. `tool`: an entry of TOOLS whose figures are added."""
     run, answer = findings.frames.run, result.result(findings)
-    crossover = alternating_blocks(findings.frames, findings.of_target)
+    blocks = in_blocks(findings.frames, findings.of_target)
     made = (section(findings) for section in (*SECTIONS, *_of_plugins, *LAST))
     sections = tuple(one for one in made if one is not None)
-    added = gateway.gateway(findings.frames, findings.of_target, crossover)
-    if added is not None:
-        answer, sections = gateway.headline(added, answer), (gateway.section(added), *sections)
-    elif crossover is not None:
-        answer = comparison.headline(crossover, answer)
-        sections = (comparison.section(crossover), *sections)
+    if blocks is not None:
+        answer = comparison.headline(blocks, answer)
+        sections = (comparison.section(blocks), *sections)
     translated = None
     if tool:
         rates = findings.evidence.throughput
         translated = definitions.translate(tool, findings.of_target, findings.latency, rates)
         sections = (*sections, definitions.section(translated))
-    data = contents(findings, answer, crossover, added, translated)
+    data = contents(findings, answer, blocks, translated)
     lines = [("" if i else one.name, line) for one in sections for i, line in enumerate(one.brief)]
     return Report(
         run["run_id"], data["run"]["scenario"], tuple(_about(findings)), run["started_at"] or "", run["dry_run"], answer,

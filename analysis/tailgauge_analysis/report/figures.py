@@ -14,8 +14,8 @@ from tailgauge.rows import schema
 from tailgauge.thresholds import fewest_for
 from tailgauge_analysis.metrics.latency import OFFERED, waits
 from tailgauge_analysis.metrics.metrics import BY_NAME
-from tailgauge_analysis.metrics.slo import FAIL, ObjectiveResult
 from tailgauge_analysis.metrics.timeline import FEWEST_WINDOWS, PS, WAITS, Heat, Timeline, width
+from tailgauge_analysis.objectives.outcome import FAIL, ObjectiveResult
 from tailgauge_analysis.reading.chunks import BLOCK
 from tailgauge_analysis.report import plot as draw
 from tailgauge_analysis.report.plot import BLUE, GREEN, GREY, LINES, ORANGE, PURPLE, Figure, Panel, Tree

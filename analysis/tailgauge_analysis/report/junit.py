@@ -25,8 +25,7 @@ def junit(report: Report) -> str:
     if result.outcome == NO_ANSWER or not result.objectives:
         cases.append(("result", FAIL if result.outcome == NO_ANSWER else result.outcome, details))
     for one in result.objectives:
-        ends = f" (95% CI {one.interval})" if one.interval else ""
-        text = f"{one.value} {one.bound}{ends}: {one.why}".strip(": ")
+        text = f"{one.measured}: {one.why}".strip(": ")
         is_stated = result.states(one) and result.outcome not in {PASS, NO_ANSWER}
         cases.append((one.name, one.outcome, f"{details}\n{one.why}" if is_stated else text))
     facts = {"run_id": report.run_id, "result": result.outcome, "measurement": measurement.verdict}

@@ -12,14 +12,16 @@ from pydantic import ConfigDict, Field, with_config
 from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
 from tailgauge.rows import schema
+from tailgauge_analysis.comparing import gateway
 from tailgauge_analysis.comparing.comparison import Comparison
-from tailgauge_analysis.comparing.gateway import Gateway
 from tailgauge_analysis.metrics.definitions import ToolMetrics
 from tailgauge_analysis.metrics.latency import OFFERED, Row
 from tailgauge_analysis.metrics.metrics import METRICS, NEITHER
-from tailgauge_analysis.metrics.slo import Goodput, Health, ObjectiveResult
 from tailgauge_analysis.metrics.stability import Stability
 from tailgauge_analysis.metrics.streams import Streams
+from tailgauge_analysis.objectives.goodput import Goodput
+from tailgauge_analysis.objectives.health import Health
+from tailgauge_analysis.objectives.outcome import ObjectiveResult
 from tailgauge_analysis.sections import result
 from tailgauge_analysis.sections.ends import Ends
 from tailgauge_analysis.sections.environment import Environment
@@ -27,7 +29,6 @@ from tailgauge_analysis.sections.findings import Findings, remarks
 from tailgauge_analysis.sections.latency import Group
 from tailgauge_analysis.sections.latency_under_load.diagnosis import Diagnosis
 from tailgauge_analysis.sections.measurement import CheckResult
-from tailgauge_analysis.sections.objectives import UseCase
 from tailgauge_analysis.sections.patterns import Answer
 from tailgauge_analysis.sections.requests import Failure, Outcome
 from tailgauge_analysis.sections.served import Served
@@ -37,11 +38,11 @@ from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json, number, table, text
 from tailgauge_analysis.text.quantile import plain_values, quantile
 from tailgauge_analysis.text.section import Result
-from tailgauge_analysis.verdict import timestamps
-from tailgauge_analysis.verdict.client import BadSeconds
 from tailgauge_analysis.verdict.client_error import ClientError
-from tailgauge_analysis.verdict.conservation import Conservation, InFlight
-from tailgauge_analysis.verdict.timestamps import ServerLog
+from tailgauge_analysis.verdict.clocks import clocks_json
+from tailgauge_analysis.verdict.conservation import Conservation
+from tailgauge_analysis.verdict.stalls import BadSeconds
+from tailgauge_analysis.verdict.timestamps import Stamps
 from tailgauge_analysis.verdict.verdict import Reason
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -185,7 +186,7 @@ class Report(TypedDict):
     hedging: list[Json]
     """by traffic table: gain and cost of hedges, controls first; see reports.md"""
     slo: list[ObjectiveResult]
-    """objectives, in the scenario's order"""
+    """objectives, in the scenario's order; `gate`: whether the result depends on it"""
     exit_code: Literal[0, 1, 3, 4, 5, 70, 130]
     """of `tailgauge run` and `tailgauge report`"""
     transports: list[Transport]
@@ -221,15 +222,11 @@ class Report(TypedDict):
     (name, p, value, low, high, mark, p_value) in ms; a null value: no effect that survives among all of the report; see reports.md
     """
     crossover: Json | None
-    """comparison in alternating blocks: a, b, block_s, washout_s, and the keys of `tailgauge compare --json` except exit_code; null
-    without one
+    """comparison in alternating blocks: the keys of `tailgauge compare --json` except exit_code; null without one, or with a gateway"""
+    gateway: Json | None
+    """what a gateway adds to each figure, in the same keys: change (through it, b, less direct, a), in ms or as a share; null without
+    one or where its blocks are not comparable
     """
-    gateway: Gateway | None
-    """what a gateway adds to each figure: added (through it less direct) with its 95% interval, in ms or as a share; p over all of
-    them; cancelled calls, and lost: those that the engine went on with; null without one or where its blocks are not comparable
-    """
-    use_cases: list[UseCase]
-    """use cases and alerts that the scenario asks for"""
     goodput: Goodput | None
     """null without objectives on latencies"""
     groups: list[Json]
@@ -237,22 +234,18 @@ class Report(TypedDict):
     above, offered)"""
     smaller_groups: Count
     """number of groups that are not shown"""
-    stamps: Json
-    """exact and interval timestamps, kernel and user timestamps, attempts that opened a connection, receive lag"""
+    stamps: Stamps
+    """exact and interval timestamps, kernel and user timestamps, attempts that opened a connection"""
     other_failures: Count
     """failed attempts of rarer kinds"""
     client: list[Json]
     """health of each worker in the steady stage: mean and worst second of each column"""
-    in_flight: InFlight | None
-    """attempts in flight, live (counted by the workers) and by Little's law on the rows; null without health rows"""
     bad_seconds: BadSeconds
     """client stalls in the steady stage"""
     client_error: list[ClientError]
     """error of each reported percentile because of the client"""
-    server_log: ServerLog | None
-    """delay from the server log's write to the arrival of the first content; null without the log"""
     clocks: Json
-    """clock error between_ms (two workers), to_target_ms, calls_in_flight (its effect on this count), unknown (workers), sentence"""
+    """clock error between_ms (two workers), calls_in_flight (its effect on this count), unknown (workers), sentence"""
     environment: Environment
     """what produced the run, and the command that repeats it"""
     definitions: ToolMetrics | None
@@ -269,12 +262,12 @@ ALL = "all"
 def contents(
     findings: Findings,
     answer: Result,
-    crossover: Comparison | None,
-    added: Gateway | None,
+    blocks: Comparison | None,
     translated: ToolMetrics | None,
 ) -> Json:
     """Every key of Report: a finding as it is, unless it is put together here."""
     evidence = findings.evidence
+    is_gateway = blocks is not None and blocks.method is gateway.METHOD
     groups = {ALL: findings.latency} | {
         f"{name} (traffic)" if name == ALL else plain(name, 80): rows
         for name, rows in findings.by_traffic.items()
@@ -287,21 +280,21 @@ def contents(
             "status": findings.verdict,
             **{key: getattr(findings, key) for key in ("reasons", "explanations", "checks")},
         },
-        **{key: getattr(evidence, key) for key in ("conservation", "stability", "in_flight")},
+        **{key: getattr(evidence, key) for key in ("conservation", "stability")},
         "latency": [_latency(group, row) for group, rows in groups.items() for row in rows if row.n],
         "errors": findings.failures,
         "slo": findings.slos,
         "exit_code": int(result.exit_code(findings, answer)),
         "remarks": remarks(findings),
-        "crossover": crossover,
-        "gateway": added,
+        "crossover": None if is_gateway else blocks,
+        "gateway": blocks if is_gateway else None,
         "definitions": translated,
         "groups": [_group(group) for group in findings.groups],
-        "stamps": _stamps(findings),
+        "stamps": evidence.stamps,
         "client": evidence.workers,
         "bad_seconds": evidence.bad,
         "client_error": evidence.errors,
-        "clocks": timestamps.clocks_json(findings.clocks, findings.calls_between),
+        "clocks": clocks_json(findings.clocks, findings.calls_between),
         "problems": [{"kind": p.kind, "text": plain(p.text, 500)} for p in findings.frames.problems],
     }
     keys = Report.__annotations__
@@ -346,14 +339,3 @@ def _latency(group: str, row: Row) -> Json:
         "population": "offered" if row.view == OFFERED else "completed", "unit": metric.unit,
         "n": row.n, "n_eff": cells["p99"]["n_eff"], "mean": row.mean, "percentiles": cells,
     }  # fmt: skip
-
-
-def _stamps(findings: Findings) -> Json:
-    facts = findings.evidence.stamps
-    lags = facts.receive_lag_ms or (None, None, None)
-    return {
-        **{key: value for key, value in vars(facts).items() if key != "receive_lag_ms"},
-        "first_interval_share": facts.first_interval_share,
-        "chunk_interval_share": facts.chunk_intervals / facts.chunks if facts.chunks else 0.0,
-        **{f"receive_lag_{name}_ms": lag for name, lag in zip(("p50", "p99", "max"), lags, strict=True)},
-    }

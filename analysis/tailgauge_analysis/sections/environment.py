@@ -18,8 +18,8 @@ from tailgauge_analysis.text.formatting import clock, count, ms, plain, plural
 from tailgauge_analysis.text.json_values import Json, text
 from tailgauge_analysis.text.quantile import plain_values
 from tailgauge_analysis.text.section import Section, Table, Value
-from tailgauge_analysis.verdict import conservation
-from tailgauge_analysis.verdict.conservation import Loss
+from tailgauge_analysis.verdict import losses
+from tailgauge_analysis.verdict.losses import Loss
 
 MOST_MODELS = 10
 NOTE = "Missing: leased requests without a row, and when they were due. Rows lost: recorded, but in no part."
@@ -90,12 +90,12 @@ def _worker(frames: Frames, entry: Json, of: Loss) -> WorkerEntry:
         **{name: entry[name] for name in names},
         requests=rows.get(("requests", worker), 0),
         chunks=rows.get(("chunks", worker), 0),
-        missing_requests=of.left,
+        missing_requests=of.lost,
         missing=of.missing,
         found=of.found,
         not_sent=of.not_sent,
         rows_lost=lacks + sum(of.unwritten.values()),
-        kept=conservation.kept(of),
+        kept=losses.notes(of),
     )
 
 

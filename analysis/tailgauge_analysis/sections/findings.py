@@ -9,10 +9,14 @@ from dataclasses import replace
 
 from tailgauge import thresholds
 from tailgauge.rows import schema
-from tailgauge_analysis.metrics import latency, pace, slo, stability, streams
-from tailgauge_analysis.metrics.stability import throughput
+from tailgauge_analysis.metrics import latency, pace, stability, streams
 from tailgauge_analysis.metrics.steady import steady
+from tailgauge_analysis.metrics.throughput import throughput
 from tailgauge_analysis.metrics.timeline import Timeline
+from tailgauge_analysis.objectives.goodput import goodput
+from tailgauge_analysis.objectives.health import health
+from tailgauge_analysis.objectives.objective import on_latency
+from tailgauge_analysis.objectives.precision import level
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.sections import (
     ends,
@@ -34,13 +38,15 @@ from tailgauge_analysis.sections.latency_under_load import diagnosis, slopes
 from tailgauge_analysis.sections.rate_limits.section import rate_limits
 from tailgauge_analysis.stats.quantiles import at_level
 from tailgauge_analysis.text.formatting import plural
-from tailgauge_analysis.verdict import client, client_error, timestamps
-from tailgauge_analysis.verdict import conservation as losses
+from tailgauge_analysis.verdict import client_error, losses
 from tailgauge_analysis.verdict.checks import CHECKS
-from tailgauge_analysis.verdict.client import explanations
-from tailgauge_analysis.verdict.conservation import conservation, in_flight
-from tailgauge_analysis.verdict.timestamps import calls_between, clocks
+from tailgauge_analysis.verdict.clocks import calls_between, clocks
+from tailgauge_analysis.verdict.conservation import conservation
+from tailgauge_analysis.verdict.explanations import explanations
+from tailgauge_analysis.verdict.stalls import bad_seconds
+from tailgauge_analysis.verdict.timestamps import stamps
 from tailgauge_analysis.verdict.verdict import Evidence, reasons, worst
+from tailgauge_analysis.verdict.workers import workers
 
 # How requests arrive (arrival of run.json), where it changes the meaning of the numbers.
 ARRIVAL = {
@@ -63,7 +69,6 @@ class Findings:
         self.explanations = [*lost, *explanations(frames, stage)]
         self.clocks = clocks(frames)
         self.calls_between = calls_between(frames, self.clocks)
-        self.server_log = timestamps.compare_server_log(frames)
         self.environment = environment(frames, stage, evidence.conservation.workers)
         self.latency = evidence.latency
         self.by_traffic = latency.by_traffic(of_target, self.latency)
@@ -74,11 +79,9 @@ class Findings:
         self.slopes = slopes.fitted(frames.attempts, of_target, self.calls_between)
         self.diagnosis = diagnosis.diagnosis(of_target)
         self.phases = phases.phases(frames, of_target)
-        judged = objectives.Run(frames, of_target, evidence.throughput, slo.criteria(scenario))
-        self.slos = objectives.objectives(judged)
-        self.use_cases = objectives.use_cases(judged)
-        self.health = slo.health(scenario, stage)
-        self.goodput = slo.goodput_of(scenario, of_target, evidence.warmup and evidence.warmup.of_target)
+        self.slos = objectives.objectives(frames, of_target, evidence.throughput)
+        self.health = health(scenario, stage)
+        self.goodput = goodput(scenario, of_target, evidence.warmup and evidence.warmup.of_target)
         self.outcomes = requests.outcomes(stage)
         self.ends = ends.ends(frames)
         self.served = served.served(frames, of_target)
@@ -95,20 +98,20 @@ class Findings:
 
 def find(frames: Frames) -> Findings:
     """Analyse a loaded run."""
-    with at_level(slo.level(frames.run)):
+    with at_level(level(frames.run)):
         return Findings(frames)
 
 
 def evidence_of(frames: Frames) -> Evidence:
     """What the checks judge."""
     stage = steady(frames)
-    warmup = steady(frames, schema.WARMUP) if slo.on_latency(frames.run["scenario"]) else None
+    warmup = steady(frames, schema.WARMUP) if on_latency(frames.run["scenario"]) else None
     rates = throughput(frames, stage)
     frames = replace(frames, chunks=frames.chunks.without_arrivals())  # a hundred million take 800 MB
-    of_target, counted = stage.of_target, conservation(frames)
+    of_target = stage.of_target
     rows = latency.table(of_target)
-    criteria = slo.criteria(frames.run["scenario"])
-    asked = [(one, (one.metric.name, one.objective.quantile)) for one in criteria if one.metric]
+    wanted = on_latency(frames.run["scenario"])
+    asked = [(one, (one.metric.name, one.objective.quantile)) for one in wanted if one.metric]
     used = client_error.of_headline(rows, closed=frames.run["arrival"] == "closed") | {of for _, of in asked}
     listed = {(row.metric.name, q.p) for row in rows for q in row.quantiles}
     more = [one.row(of_target) for one, of in asked if one.is_of_all and of not in listed]
@@ -117,12 +120,21 @@ def evidence_of(frames: Frames) -> Evidence:
     for one in (one for one, _ in asked if not one.is_of_all):
         part = one.part(of_target)
         found = client_error.client_errors(part, [one.row(part)], used)
-        errors += [replace(error, title=f"{error.title} ({one.objective.of})") for error in found]
+        errors += [replace(error, title=f"{error.title} ({one.objective.subset})") for error in found]
     return Evidence(
-        frames, stage, of_target, warmup, rates, stability.stability(frames, of_target, rates), counted,
-        timestamps.Stamps(frames, of_target), client.workers(frames, stage), in_flight(frames, counted.workers),
-        client.bad_seconds(frames, stage, thresholds.STALL_NS), marked, errors,
-    )  # fmt: skip
+        frames=frames,
+        steady=stage,
+        of_target=of_target,
+        warmup=warmup,
+        throughput=rates,
+        stability=stability.stability(frames, of_target, rates),
+        conservation=conservation(frames),
+        stamps=stamps(frames, of_target),
+        workers=workers(frames, stage),
+        bad=bad_seconds(frames, stage, thresholds.STALL_NS),
+        latency=marked,
+        errors=errors,
+    )
 
 
 def remarks(findings: Findings) -> list[str]:

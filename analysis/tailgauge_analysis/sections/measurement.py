@@ -8,19 +8,24 @@ from dataclasses import dataclass
 
 from tailgauge.thresholds import VALID
 from tailgauge_analysis.text.formatting import clock, count, ms, percentile, plural, share
-from tailgauge_analysis.text.section import Cell, Section, Table, Value
-from tailgauge_analysis.verdict import client, timestamps
+from tailgauge_analysis.text.section import Section, Table, Value
+from tailgauge_analysis.verdict.advice import connections
 from tailgauge_analysis.verdict.checks import CHECKS
-from tailgauge_analysis.verdict.client import Worker, connections
-from tailgauge_analysis.verdict.timestamps import Clocks, ServerLog
-from tailgauge_analysis.verdict.verdict import Evidence, Reason, applies
+from tailgauge_analysis.verdict.client_error import ClientError
+from tailgauge_analysis.verdict.clocks import Clocks, clocks_sentence
+from tailgauge_analysis.verdict.stalls import BadSeconds
+from tailgauge_analysis.verdict.verdict import Evidence, Reason
+from tailgauge_analysis.verdict.workers import Worker
 
-NOT_APPLICABLE, PASSED = "not applicable", "passed"
+NOT_APPLICABLE = "not applicable"
+PASSED = "passed"
 SPELLS = 8
 COMPUTED = (
     "Several events in one read share a timestamp: the earlier ones have a time range, whose end is used. "
     "Receive lag: from the kernel’s timestamp to the read; it moves no kernel timestamp."
 )
+
+Facts = list[tuple[str, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,113 +39,109 @@ class CheckResult:
 
 def check_results(evidence: Evidence, reasons: Sequence[Reason]) -> list[CheckResult]:
     """Every check."""
-    verdicts = {one.name: PASSED if applies(one, evidence) else NOT_APPLICABLE for one in CHECKS}
-    verdicts |= {reason.check: reason.verdict for reason in reasons}
-    return [CheckResult(one.name, one.passes_if, verdicts[one.name]) for one in CHECKS]
+    verdicts = {reason.check: reason.verdict for reason in reasons}
+    results = []
+    for check in CHECKS:
+        otherwise = PASSED if check.applies(evidence) else NOT_APPLICABLE
+        results.append(CheckResult(check.name, check.passes_if, verdicts.get(check.name, otherwise)))
+    return results
 
 
-def section(
-    evidence: Evidence,
-    checks: Sequence[CheckResult],
-    log: ServerLog | None,
-    apart: Clocks,
-    unsure: float,
-) -> Section:
+def section(evidence: Evidence, checks: Sequence[CheckResult], apart: Clocks, unsure: float) -> Section:
     """The section."""
-    is_dry = evidence.frames.run["dry_run"]
-    figures, bad = _figures(evidence), evidence.bad
+    counts = Counter(result.verdict for result in checks)
+    facts = [("Checks", ", ".join(f"{n} {verdict}" for verdict, n in counts.items()))]
+    facts += _stamps(evidence)
+    if sentence := clocks_sentence(apart, unsure):
+        facts.append(("Clocks", sentence))
     text = "The client moved no figure by more than its limit."
-    if figures:
-        text = f"The client may have moved {plural(len(figures.rows), 'figure')} by more than the limit."
-    counts = ", ".join(f"{n} {name}" for name, n in Counter(one.verdict for one in checks).items())
-    facts = [("Checks", counts), *_stamps(evidence, is_dry=is_dry)]
-    if log is not None:
-        facts.append(("Against the server log", _log(log)))
-    if apart.between_ns or apart.unknown:
-        facts.append(("Clocks", timestamps.clocks_sentence(apart, unsure)))
-    if bad.spells:
-        facts.append(("Stalls", client.sentence(bad)))
-    tables = [figures] if figures else []
-    tables += [_stalls(bad)] if bad.spells else []
-    tables += [_workers(evidence.workers)] if evidence.workers and not is_dry else []
-    computed = (COMPUTED, *(f"{one.verdict}: {one.passes_if}" for one in checks))
-    is_sound = all(one.verdict in {PASSED, NOT_APPLICABLE} for one in checks)  # the page says so at its top
+    tables = []
+    beyond = [error for error in evidence.errors if error.verdict != VALID]
+    if beyond:
+        text = f"The client may have moved {plural(len(beyond), 'figure')} by more than the limit."
+        tables.append(_figures(beyond))
+    if evidence.bad.spells:
+        facts.append(("Stalls", evidence.bad.sentence))
+        tables.append(_stalls(evidence.bad))
+    if evidence.workers and not evidence.frames.run["dry_run"]:
+        tables.append(_workers(evidence.workers))
     return Section(
-        "measurement",
-        "Measurement",
-        text,
-        tuple(facts),
-        tuple(tables),
-        ("client",),
-        (),
-        computed,
-        is_folded=is_sound,
+        name="measurement",
+        title="Measurement",
+        answer=text,
+        facts=tuple(facts),
+        tables=tuple(tables),
+        figures=("client",),
+        computed=(COMPUTED, *(f"{result.verdict}: {result.passes_if}" for result in checks)),
+        is_folded=counts.keys() <= {PASSED, NOT_APPLICABLE},  # else the page says so at its top
     )
 
 
-def _stamps(evidence: Evidence, *, is_dry: bool) -> list[tuple[str, str]]:
-    of = evidence.stamps
-
-    def exact(n: int, ranges: int) -> str:
-        return f"{count(n - ranges)} exact, {count(ranges)} with a time range ({share(ranges / n if n else 0.0)})"
-
+def _stamps(evidence: Evidence) -> Facts:
+    stamps = evidence.stamps
     facts = [
-        ("First chunks", exact(of.first_chunks, of.first_intervals)),
-        ("All chunks", exact(of.chunks, of.chunk_intervals)),
+        ("First chunks", _exact(stamps.first_chunks, stamps.first_intervals)),
+        ("All chunks", _exact(stamps.chunks, stamps.chunk_intervals)),
     ]
-    if is_dry:
+    if evidence.frames.run["dry_run"]:
         return facts
-    by_user = f"user space in {plural(of.user_attempts, 'attempt')}, " if of.user_attempts else ""
-    facts.append(("Timestamps", f"{by_user}kernel in {plural(of.kernel_attempts, 'attempt')}"))
-    if of.connected:
-        opened = f"{count(of.new_connections)} of {plural(of.connected, 'attempt')} ({share(of.new_connections / of.connected)}) opened one; their times since scheduled include it"
-        opened += f"; {connections(evidence.frames)}" if of.new_connections else ""
-        facts.append(("Connections", opened))
-    if of.receive_lag_ms:
-        p50, p99, worst = map(ms, of.receive_lag_ms)
-        facts.append(("Receive lag", f"p50 {p50} ms, p99 {p99} ms, maximum {worst} ms"))
+    by_user = f"user space in {plural(stamps.user_attempts, 'attempt')}, " if stamps.user_attempts else ""
+    facts.append(("Timestamps", f"{by_user}kernel in {plural(stamps.kernel_attempts, 'attempt')}"))
+    if stamps.connected:
+        part = share(stamps.new_connections / stamps.connected)
+        opened = (
+            f"{count(stamps.new_connections)} of {plural(stamps.connected, 'attempt')} ({part}) opened one"
+        )
+        advice = f"; {connections(evidence.frames)}" if stamps.new_connections else ""
+        facts.append(("Connections", f"{opened}; their times since scheduled include it{advice}"))
     return facts
 
 
-def _log(log: ServerLog) -> str:
-    within = f", within ± {ms(log.within_ms)} ms by the workers’ clocks" if log.within_ms else ""
-    unknown = f"; {plural(log.unknown_to_target, 'call')} not in its log" if log.unknown_to_target else ""
-    added = f"p50 {ms(log.added_p50_ms)} ms, p99 {ms(log.added_p99_ms)} ms, at most {ms(log.added_max_ms)} ms"
-    wrote = f"after the endpoint wrote it{within}, over {plural(log.joined, 'call')}{unknown}"
-    return f"first content arrived {added} {wrote}"
+def _exact(n: int, ranges: int) -> str:
+    part = share(ranges / n if n else 0.0)
+    return f"{count(n - ranges)} exact, {count(ranges)} with a time range ({part})"
 
 
-def _figures(evidence: Evidence) -> Table | None:
+def _figures(errors: Sequence[ClientError]) -> Table:
     """A row for each figure whose error is above its limit, the worst first."""
-    above = [one for one in evidence.errors if one.verdict != VALID]
-    rows: list[tuple[Cell, ...]] = []
-    for one in sorted(above, key=lambda one: -one.error_ms / one.limit_ms):
-        numbers = (one.lows_value, one.highs_value, one.late_shift, one.error_ms, one.limit_ms)
-        verdict = Value(one.verdict, outcome=one.verdict)
-        rows.append((one.title, one.view, percentile(one.quantile), *map(ms, numbers), verdict))
-    header = ("figure, ms", "view", "percentile", "from lows", "from highs", "late sending", "error", "limit", "verdict")  # fmt: skip
-    return Table("Client error above the limit", header, tuple(rows), prose=(1,)) if rows else None
+    rows = sorted(errors, key=lambda error: -error.excess)
+    columns = (
+        ("figure, ms", lambda error: error.title),
+        ("view", lambda error: error.view),
+        ("percentile", lambda error: percentile(error.quantile)),
+        ("from lows", lambda error: ms(error.lows_value)),
+        ("from highs", lambda error: ms(error.highs_value)),
+        ("late sending", lambda error: ms(error.late_shift)),
+        ("error", lambda error: ms(error.error_ms)),
+        ("limit", lambda error: ms(error.limit_ms)),
+        ("verdict", lambda error: Value(error.verdict, outcome=error.verdict)),
+    )
+    return Table.of("Client error above the limit", rows, columns, prose=(1,))
 
 
-def _stalls(bad: client.BadSeconds) -> Table:
-    rows = tuple(
-        (f"{clock(one.from_s)} to {clock(one.to_s)}", str(one.worker), one.cause, ms(one.worst_ms))
-        for one in bad.spells[:SPELLS]
+def _stalls(bad: BadSeconds) -> Table:
+    columns = (
+        ("when", lambda spell: f"{clock(spell.from_s)} to {clock(spell.to_s)}"),
+        ("worker", lambda spell: str(spell.worker)),
+        ("cause", lambda spell: spell.cause),
+        ("by up to (ms)", lambda spell: ms(spell.worst_ms)),
     )
     more = f"{len(bad.spells) - SPELLS:,} more in report.json." if len(bad.spells) > SPELLS else ""
-    return Table("Stalls", ("when", "worker", "cause", "by up to (ms)"), rows, more, (2,))
+    return Table.of("Stalls", bad.spells[:SPELLS], columns, more, (2,))
 
 
 def _workers(workers: Sequence[Worker]) -> Table:
-    header = (
-        "worker", "CPU mean (of a core)", "CPU (of a core)", "loop lag (ms)", "receive lag p99 (ms)", "receive lag (ms)",
-        "dispatch late (ms)", "time ranges (of first chunks)", "waits for a connection", "TCP losses", "GC (ms)", "memory (MB)", "in flight",
-    )  # fmt: skip
-    rows = tuple(
-        (str(w.worker), share(w.cpu_mean), share(w.cpu_max), ms(w.loop_lag_max_ms), ms(w.receive_lag_p99_ms), ms(w.receive_lag_max_ms),
-         ms(w.dispatch_late_max_ms), share(w.first_interval_share), count(w.pool_waits),
-         "–" if w.retransmits is None else count(w.retransmits + (w.out_of_order or 0)), ms(w.gc_max_ms), count(w.rss_max_bytes / 1e6),
-         count(w.in_flight_max))
-        for w in workers
-    )  # fmt: skip
-    return Table("Workers in the steady stage, worst second", header, rows)
+    columns = (
+        ("worker", lambda worker: str(worker.worker)),
+        ("CPU mean (of a core)", lambda worker: share(worker.cpu_mean)),
+        ("CPU (of a core)", lambda worker: share(worker.cpu_max)),
+        ("loop lag (ms)", lambda worker: ms(worker.loop_lag_max_ms)),
+        ("receive lag (ms)", lambda worker: ms(worker.receive_lag_max_ms)),
+        ("dispatch late (ms)", lambda worker: ms(worker.dispatch_late_max_ms)),
+        ("waits for a connection", lambda worker: count(worker.pool_waits)),
+        ("TCP losses", lambda worker: count(worker.tcp_losses)),
+        ("GC (ms)", lambda worker: ms(worker.gc_max_ms)),
+        ("memory (MB)", lambda worker: count(worker.rss_max_bytes / 1e6)),
+        ("in flight", lambda worker: count(worker.in_flight_max)),
+    )
+    return Table.of("Workers in the steady stage, worst second", workers, columns)

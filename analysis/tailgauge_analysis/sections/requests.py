@@ -24,7 +24,8 @@ from tailgauge_analysis.text.cells import share_cell
 from tailgauge_analysis.text.formatting import clock, count, plain, plural, share
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.section import Section, Table, Value
-from tailgauge_analysis.verdict.conservation import Conservation, due
+from tailgauge_analysis.verdict.conservation import Conservation
+from tailgauge_analysis.verdict.losses import due
 
 MOST_PROBLEMS = 20
 COMPUTED = (
@@ -83,8 +84,7 @@ def _accounts(counted: Conservation) -> Table:
         ("+ still open at the end (censored)", count(counted.censored)),
     ]
     missing = [
-        f"{plural(one.requests, 'request')}{'' if one.worker is None else f' of worker {one.worker}'}{due([one])}"
-        for one in counted.missing
+        f"{plural(one.requests, 'request')} of worker {one.worker}{due([one])}" for one in counted.missing
     ]
     more = f" and {len(missing) - 5} more intervals" if len(missing) > 5 else ""
     note = f"Without a row: {'; '.join(missing[:5])}{more}." if missing else ""

@@ -12,11 +12,14 @@ from collections.abc import Iterator
 
 from tailgauge.errors import Exit
 from tailgauge.rows import schema
-from tailgauge.scenario.objective import ERRORS
+from tailgauge.scenario.figures import ERRORS
 from tailgauge.thresholds import INVALID
-from tailgauge_analysis.metrics import slo, stability
+from tailgauge_analysis.metrics import stability
 from tailgauge_analysis.metrics.latency import OFFERED
-from tailgauge_analysis.metrics.slo import share_interval
+from tailgauge_analysis.objectives import health
+from tailgauge_analysis.objectives.health import COMPLETE
+from tailgauge_analysis.objectives.precision import looked
+from tailgauge_analysis.objectives.text import share_interval
 from tailgauge_analysis.sections.cache.cost import no_price, spent, tariff, with_usage
 from tailgauge_analysis.sections.causes import (
     CHECK_TARGET,
@@ -36,7 +39,7 @@ from tailgauge_analysis.text.json_values import number, table
 from tailgauge_analysis.text.quantile import VALUE, quantile, value_text
 from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, NO_ANSWER, PASS, ObjectiveLine, Result
 
-ANSWERED, COMPLETE, BACKLOG, STOPPED = "answered", "complete", "backlog", "stopped"
+ANSWERED, BACKLOG, STOPPED = "answered", "backlog", "stopped"
 ERROR_RATE = "error_rate"
 REJECTIONS = ("429_rate", "529_rate")
 STATES = {"interrupted": Exit.INTERRUPTED, "unusable": Exit.TARGET, "error": Exit.INTERNAL}  # of a run
@@ -71,27 +74,46 @@ def _judged(f: Findings, lines: tuple[ObjectiveLine, ...]) -> Result:
             text += f", {percent(cut)} of the complete answers were cut"
         return Result(PASS, text, lines)
     deciding = [line for line in lines if line.outcome == outcome]
-    line = next((one for name in (STOPPED, COMPLETE) for one in deciding if one.name == name), deciding[0])
-    lines = (line, *(one for one in lines if one is not line))
-    details: tuple[str, ...] = ()
-    advice = ""
-    if outcome == INCONCLUSIVE:
-        details, advice = ((line.why,) if line.value else ()), _longer(f, line)
-    if outcome == FAIL and any(one.name in {STOPPED, COMPLETE, BACKLOG} for one in deciding):
-        details, advice = (*_stop(f), *_causes(f)), find_limit(f)
-    text, part = statement(line, cut), next((one for one in lines if one.name == COMPLETE), None)
-    if line.name == BACKLOG and part is not None and part.outcome == INCONCLUSIVE:
-        text = f"only {part.value} completed, and {text}"
-    cause = _cause_of_failure(f, line, cut) if outcome != PASS else None
+    decisive = _most_decisive(deciding)
+    lines = (decisive, *(line for line in lines if line is not decisive))
+    text = statement(decisive, cut)
+    if outcome == PASS:
+        return Result(PASS, text, lines)
+    cause = _cause_of_failure(f, decisive, cut)
     if cause is not None and cause.sentence:
         text = f"{cause.sentence}: {text}"
-    if cause is not None and outcome == FAIL:
-        advice = cause.advice
-        details = details or tuple(_causes(f))
-        details += tuple(statement(other) for other in deciding if other.name == BACKLOG)
-    elif outcome == FAIL and not advice:
-        advice = _advice_of(f, line)
-    return Result(outcome, text, lines, details, advice)
+    if outcome == INCONCLUSIVE:
+        why = (decisive.why,) if decisive.value else ()
+        return Result(INCONCLUSIVE, text, lines, why, _longer(f, decisive))
+    details, advice = _consequences(f, deciding, decisive, cause)
+    partly = [line for line in lines if line.name == COMPLETE and line.outcome == INCONCLUSIVE]
+    if decisive.name == BACKLOG and partly:
+        text = f"only {partly[0].value} completed, and {text}"
+    return Result(FAIL, text, lines, details, advice)
+
+
+def _most_decisive(lines: list[ObjectiveLine]) -> ObjectiveLine:
+    """A stop, then complete answers, then the first of the scenario."""
+    for name in (STOPPED, COMPLETE):
+        for line in lines:
+            if line.name == name:
+                return line
+    return lines[0]
+
+
+def _consequences(
+    f: Findings, failed: list[ObjectiveLine], decisive: ObjectiveLine, cause: Cause | None
+) -> tuple[tuple[str, ...], str]:
+    """Details of a failed run, and the advice."""
+    details: tuple[str, ...] = ()
+    advice = ""
+    if {STOPPED, COMPLETE, BACKLOG}.intersection(line.name for line in failed):
+        details = (*_stop(f), *_causes(f))
+        advice = find_limit(f)
+    if cause is None:
+        return details, advice or _advice_of(f, decisive)
+    grows = tuple(statement(line) for line in failed if line.name == BACKLOG)
+    return (*(details or _causes(f)), *grows), cause.advice
 
 
 def _figure(line: ObjectiveLine) -> str:
@@ -142,20 +164,15 @@ def statement(line: ObjectiveLine, cut: float = 0.0) -> str:
         return f"the target does not sustain this rate: backlog {line.value}"
     if not line.value:
         return f"{line.name}: {line.why}"
-    ends = f" (95% CI {line.interval})" if line.interval else ""
-    return f"{line.name} {line.value} {line.bound}{ends}"
+    return f"{line.name} {line.measured}"
 
 
 def objectives(f: Findings) -> tuple[ObjectiveLine, ...]:
     """Those of the scenario, the default one, and a backlog that grows."""
-    lines = [one.line for one in f.slos]
-    h = f.health
-    if h is not None and h.judged.value is not None:
-        bound = f"{'<' if h.judged.value < h.bound else '>='} {100 * h.bound:g}%"
-        interval = share_interval(h.judged.low, h.judged.high)
-        value = f"{share(h.judged.value)} of {plural(h.judged.n, 'request')}"
-        why = "the interval includes the bound: run longer" if h.outcome.upper() == INCONCLUSIVE else ""
-        lines.append(ObjectiveLine(COMPLETE, h.outcome.upper(), value, bound, interval, why))
+    lines = [objective.line for objective in f.slos if objective.gate]
+    complete = None if f.health is None else health.line(f.health)
+    if complete is not None:
+        lines.append(complete)
     if f.frames.run["state"] == STOPPED:
         when, _, why = plain(f.frames.run["stopped"], 300).partition(": ")
         lines.append(ObjectiveLine(STOPPED, FAIL, when, "", "", why))
@@ -218,7 +235,7 @@ def summary(f: Findings) -> Iterator[tuple[str, str]]:
     if parts:
         yield "latency", " | ".join(parts)
     known = (f"{one.label} {one.precision}" for one in f.slos if one.precision)
-    yield from (("precision", text) for text in (*known, slo.looked(f.frames.run)) if text)
+    yield from (("precision", text) for text in (*known, looked(f.frames.run)) if text)
     if f.evidence.stability.of(stability.BACKLOG) is None:  # else it is the result
         yield from (("steady", text) for text in stability.remarks(f.evidence.stability, f.steady.seconds))
     if f.frames.run["arrival"] in ARRIVAL:

@@ -5,9 +5,10 @@ The section on streaming: how evenly the answers came, and how fast (metrics/str
 
 from __future__ import annotations
 
-from tailgauge_analysis.metrics.slo import Goodput
-from tailgauge_analysis.metrics.stability import Stability, Throughput
+from tailgauge_analysis.metrics.stability import Stability
 from tailgauge_analysis.metrics.streams import Streams
+from tailgauge_analysis.metrics.throughput import Throughput
+from tailgauge_analysis.objectives.goodput import Goodput
 from tailgauge_analysis.text.formatting import count, figures, ms, plural, share, share_range
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.section import Section

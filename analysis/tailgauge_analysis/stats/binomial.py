@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_left
-from dataclasses import dataclass
 from functools import cache, lru_cache
 
 _TINY = 1e-300
@@ -93,32 +92,7 @@ def student_beyond(t: float, freedom: float) -> float:
     return outside if t > 0 else 1 - outside
 
 
-CONFIDENCE = 0.99
-
-
-@dataclass(frozen=True, slots=True)
-class Stopping:
-    """The rule on one bound. `beyond` and `n_eff` are effective requests, `needed` those with which it would be met."""
-
-    beyond: int
-    n_eff: int
-    needed: int
-
-    @property
-    def met(self) -> bool:
-        """Whether the run could have stopped here with a pass."""
-        return self.n_eff >= self.needed
-
-
-def stopping(beyond: int, n: int, n_eff: int, p: float) -> Stopping | None:
-    """The rule on `beyond` of n requests that say as much as n_eff; None without a request."""
-    if not n:
-        return None
-    worth = math.ceil(beyond * n_eff / n)  # requests that are slow together count as few
-    return Stopping(worth, n_eff, needed(worth, p))
-
-
-def needed(beyond: int, p: float, confidence: float = CONFIDENCE) -> int:
+def needed(beyond: int, p: float, confidence: float) -> int:
     """Fewest requests with which a bound on quantile p is met although `beyond` of them are beyond it."""
 
     def is_enough(n: int) -> bool:

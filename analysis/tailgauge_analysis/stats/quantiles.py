@@ -159,25 +159,6 @@ def rank(n: int, p: float) -> int:
     return min(n, max(1, math.ceil(n * p - 1e-9)))
 
 
-def log_at_size(ordered: Floats, p: float, n: int) -> float:
-    """The expected logarithm of quantile p among n of these ascending values, drawn without replacement.
-
-    The rank of a quantile jumps with the number of values: p95 of 61 is exceeded by three, of 60 too. So figures of
-    unequal samples differ without a difference, unless the larger one is thinned to the size of the smaller.
-    """
-    of, k = len(ordered), rank(n, p)
-    log_factorial = np.concatenate(([0.0], np.cumsum(np.log(np.arange(1, of + 1)))))
-
-    def choose(a: Ints | int, b: int) -> Floats:
-        return np.asarray(log_factorial[a] - log_factorial[b] - log_factorial[a - b])
-
-    at = np.arange(k, of - n + k + 1)  # the ranks that can become the k-th of n
-    weights = np.exp(choose(at - 1, k - 1) + choose(of - at, n - k) - choose(of, n))
-    likely = weights > 1e-12
-    with np.errstate(divide="ignore"):
-        return float(weights[likely] @ np.log(ordered[at[likely] - 1]) / weights[likely].sum())
-
-
 @cache
 def normal(level: float) -> float:
     """The bound that a standard normal variable exceeds on neither side with this confidence."""

@@ -8,10 +8,6 @@ pattern that was seen).
 A value v belongs to the interval if the differences less v pass the test at 5%. Flipping the signs of a subset S of the
 pairs brings the mean up to the one seen or above exactly where the mean of S is v or less. So the ends of the interval
 are order statistics of the means of all subsets (Hartigan 1969), without a search.
-
-Several figures of the same pairs are a family: they are flipped together, and each is held against the largest of all
-under each pattern (Westfall and Young 1993). The chance that any is called different without a difference is 5%, and
-figures that go together cost each other nothing, where Holm's correction would need more patterns than six pairs have.
 """
 
 from __future__ import annotations
@@ -19,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import lru_cache
 
 import numpy as np
 
@@ -28,7 +24,6 @@ from tailgauge_analysis.stats.quantiles import MISSED, Floats, Ints
 
 ALL_UP_TO = 12  # pairs; beyond, patterns are drawn
 DRAWN = 9_999
-POWER, REPETITIONS = 0.8, 400
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,31 +49,6 @@ def flips(differences: Floats) -> Flips:
     p_value = min(1.0, 2 * (1 + int(min((means <= 0).sum(), (means >= 0).sum()))) / patterns)
     low, high = (float(means[k - 1]), float(means[-k])) if k else (None, None)
     return Flips(n, float(differences.mean()), low, high, p_value)
-
-
-def family(rows: Sequence[Floats]) -> list[float]:
-    """P-values of figures with the same pairs: n finite differences each, none of them all 0."""
-    if not rows:
-        return []
-    of = np.stack(rows)
-    scaled = of / np.sqrt(np.square(of).sum(axis=1, keepdims=True))
-    whole = scaled.sum(axis=1)
-    # Flipping a subset turns the sum d into d - 2 (sum over the subset).
-    sums = np.abs(whole - 2 * _chosen(of.shape[1]).astype(np.float64) @ scaled.T)
-    largest = np.append(sums.max(axis=1), np.abs(whole).max())
-    return [float((largest >= one - 1e-9).mean()) for one in np.abs(whole)]
-
-
-@cache
-def detectable(n: int) -> float:
-    """The mean, in standard deviations of a pair, that n pairs of normal differences show in 80% of repetitions."""
-    draws = np.random.default_rng(SEED).standard_normal((REPETITIONS, n))
-    chosen = _chosen(n)
-    k = _outside(len(chosen) + 1)
-    if not k:
-        return math.inf
-    means = chosen.astype(np.float64) @ draws.T / chosen.sum(axis=1, keepdims=True)
-    return -float(np.quantile(np.partition(means, k - 1, axis=0)[k - 1], 1 - POWER))
 
 
 def _outside(patterns: int) -> int:

@@ -41,8 +41,10 @@ class Waits:
     @staticmethod
     def joined(parts: Sequence[Waits]) -> Waits:
         """One after the other."""
-        ms, seen, cut = zip(*((one.ms, one.seen, one.cut) for one in parts), strict=True)
-        return Waits(np.concatenate(ms), np.concatenate(seen), np.concatenate(cut))
+        ms = np.concatenate([part.ms for part in parts])
+        seen = np.concatenate([part.seen for part in parts])
+        cut = np.concatenate([part.cut for part in parts])
+        return Waits(ms, seen, cut)
 
     def only(self, which: Mask) -> Waits:
         """Some of them."""
@@ -62,89 +64,120 @@ class Waits:
             return _of_none(proportion(late))
         if self.trusted is not self:
             return self.trusted.beyond(bound)
-        c = self._curve
-        at = int(np.searchsorted(c.at, bound, side="right")) - 1
-        share = max(0.0, 1 - float(c.answered[at]))
+        curve = self._curve
+        last = curve.last_until(bound)
+        share = max(0.0, 1 - float(curve.answered[last]))
         n = len(self.ms)
-        n_eff = self._n_eff(at, share) or max(1, int(c.waiting[at] / c.before[at]))
+        n_eff = self._n_eff(last, share)
         low, high = clopper_pearson(share * n_eff, n_eff, confidence())
-        found = _of_none(Proportion(round(share * n), n, n_eff, share, low, high))
-        if c.at[-1] >= reached or c.open[-1] <= 0:
-            return found
-        least = max(0.0, share - float(c.open[-1]))  # of those still open then, any number
+        estimate = _of_none(Proportion(round(share * n), n, n_eff, share, low, high))
+        if curve.ms[-1] >= reached or curve.open[-1] <= 0:
+            return estimate
+        least = max(0.0, share - float(curve.open[-1]))  # of those still open then, any number
         low, _ = clopper_pearson(least * n_eff, n_eff, confidence())
-        return Proportion(found.k, n, n_eff, None, low, found.high)
+        return Proportion(estimate.k, n, n_eff, None, low, estimate.high)
 
     def quantiles(self, ps: Sequence[float]) -> list[Quantile]:
         """Quantiles `ps`; +inf where the answers end before, with `seen_to` if those that were cut short might go on."""
         if not self.cut.any():
             return quantiles.quantiles(self.values, ps)
-        return [self._quantile(p) for p in ps] if self.trusted is self else self.trusted.quantiles(ps)
+        if self.trusted is not self:
+            return self.trusted.quantiles(ps)
+        return [self._quantile(p) for p in ps]
 
     def tail(self) -> tuple[Floats, Floats]:
         """When answers came, ascending, and the share beyond each of these times."""
-        c = self._curve
-        beyond = 1 - c.answered[c.answers > 0]
-        return c.at[c.answers > 0], np.where(beyond < TINY, 0.0, beyond)
+        curve = self._curve
+        has_answer = curve.answers > 0
+        beyond = 1 - curve.answered[has_answer]
+        return curve.ms[has_answer], np.where(beyond < TINY, 0.0, beyond)
 
     def _quantile(self, p: float) -> Quantile:
-        n, c = len(self.ms), self._curve
-        value = c.when(p)
-        last = int(np.searchsorted(c.at, value, side="right")) - 1
-        share = 1 - float(c.answered[last])
-        n_eff = self._n_eff(last, share) or max(1, int(c.waiting[last] / c.before[last]))
-        end = float(c.at[last])
-        slow = (self.ms > end) | ~(self.seen | self.cut) | (~self.seen & (self.ms >= end * (1 - SLACK)))
-        found = quantiles.worth(slow)
-        sure = max(1, n_eff * found.sure // found.n_eff)
+        n = len(self.ms)
+        curve = self._curve
+        value = curve.time_of(p)
+        last = curve.last_until(value)
+        n_eff = self._n_eff(last, 1 - float(curve.answered[last]))
+        end_ms = float(curve.ms[last])
+        is_slow = (self.ms > end_ms) | ~(self.seen | self.cut)
+        is_slow |= ~self.seen & (self.ms >= end_ms * (1 - SLACK))
+        episodes = quantiles.worth(is_slow)
+        sure = max(1, n_eff * episodes.sure // episodes.n_eff)
         ranks = quantiles.ranks(sure, sure, p, confidence())
-        low, high = (None if rank is None else c.when(rank / sure) for rank in ranks)
-        is_open = c.open[-1] > 0 and c.answered[-1] + c.open[-1] >= p and math.inf in (value, low, high)
-        mark, seen_to = quantiles.mark(n, n_eff, p, found.episodes), float(c.at[-1]) if is_open else None
-        return Quantile(p, n, n_eff, value, low, high, mark, found.episodes, seen_to)
+        low, high = (None if rank is None else curve.time_of(rank / sure) for rank in ranks)
+        may_go_on = curve.open[-1] > 0 and curve.answered[-1] + curve.open[-1] >= p
+        return Quantile(
+            p=p,
+            n=n,
+            n_eff=n_eff,
+            value=value,
+            low=low,
+            high=high,
+            mark=quantiles.mark(n, n_eff, p, episodes.episodes),
+            episodes=episodes.episodes,
+            seen_to=float(curve.ms[-1]) if may_go_on and math.inf in (value, low, high) else None,
+        )
 
     @cached_property
     def trusted(self) -> Waits:
         """Cut short where so many have left that fewer than ten effective waits are open: one stands for all who left."""
-        c = self._curve
-        few = np.flatnonzero(c.waiting < min(BEYOND, len(self.ms) / 2) * c.before)
+        curve = self._curve
+        few = np.flatnonzero(curve.waiting < min(BEYOND, len(self.ms) / 2) * curve.before)
         if not len(few) or not few[0]:
             return self
-        last = c.at[few[0] - 1]
-        return Waits(np.minimum(self.ms, last), self.seen & (self.ms <= last), self.cut | (self.ms > last))
+        last_ms = curve.ms[few[0] - 1]
+        is_later = self.ms > last_ms
+        return Waits(np.minimum(self.ms, last_ms), self.seen & ~is_later, self.cut | is_later)
 
     @cached_property
     def _curve(self) -> _Curve:
-        at, place = np.unique(self.ms, return_inverse=True)
+        times_ms, index = np.unique(self.ms, return_inverse=True)
         # At a tie, ends come before cuts.
-        gone, answers, ends = (np.bincount(place, each, len(at)) for each in (None, self.seen, ~self.cut))
+        gone = np.bincount(index, minlength=len(times_ms))
+        answers = np.bincount(index, self.seen, len(times_ms))
+        ends = np.bincount(index, ~self.cut, len(times_ms))
         waiting = len(self.ms) - np.concatenate(([0], gone.cumsum()[:-1]))
-        still = np.cumprod(1 - ends / waiting)
-        before = np.concatenate(([1.0], still[:-1]))
-        answered = np.cumsum(before * answers / waiting)
-        return _Curve(at, place, waiting, answers, ends, before, still, answered)
+        is_open = np.cumprod(1 - ends / waiting)
+        before = np.concatenate(([1.0], is_open[:-1]))
+        return _Curve(
+            ms=times_ms,
+            index=index,
+            waiting=waiting,
+            answers=answers,
+            ends=ends,
+            before=before,
+            open=is_open,
+            answered=np.cumsum(before * answers / waiting),
+        )
 
-    def _n_eff(self, at: int, share: float) -> int | None:
-        """None where all or none were answered by then."""
-        n, c = len(self.ms), self._curve
-        weight = n * c.before / c.waiting
-        lost = n * (c.answered[at] - c.answered) / c.waiting
-        paid = np.cumsum(weight * c.answers / c.waiting) - np.cumsum(lost * c.ends / c.waiting)
-        until = np.minimum(c.place, at)
-        here = c.place <= at
-        influence = (here & self.seen) * weight[until] - (here & ~self.cut) * lost[until] - paid[until]
+    def _n_eff(self, last: int, share: float) -> int:
+        """How many independent waits would know the share as well; where all or none were answered, how many were open."""
+        n = len(self.ms)
+        curve = self._curve
+        weight = n * curve.before / curve.waiting
+        lost = n * (curve.answered[last] - curve.answered) / curve.waiting
+        paid = np.cumsum(weight * curve.answers / curve.waiting) - np.cumsum(
+            lost * curve.ends / curve.waiting
+        )
+        until = np.minimum(curve.index, last)
+        has_ended = curve.index <= last
+        influence = (
+            (has_ended & self.seen) * weight[until] - (has_ended & ~self.cut) * lost[until] - paid[until]
+        )
         variance = float(np.square(influence).sum()) * quantiles.correlation_time(influence) / n**2
         if variance <= 0 or not TINY < share < 1 - TINY:
-            return None
+            return max(1, int(curve.waiting[last] / curve.before[last]))
         return max(1, min(n, math.floor(share * (1 - share) / variance + 1e-6)))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class _Curve:
-    """What happened at each of the times `at`. `place`: that of each wait; `open`: share without an end after it."""
+    """What happened at each of the times `ms`; of each: how many were `waiting`, got `answers` and ended in any way, the shares
+    `open` before and after it, and the share `answered` by then. `index`: the time of each wait.
+    """
 
-    at: Floats
-    place: Ints
+    ms: Floats
+    index: Ints
     waiting: Floats | Ints
     answers: Floats | Ints
     ends: Floats | Ints
@@ -152,10 +185,14 @@ class _Curve:
     open: Floats
     answered: Floats
 
-    def when(self, share: float) -> float:
+    def last_until(self, ms: float) -> int:
+        """The place of the last of the times up to this one; -1 before the first."""
+        return int(np.searchsorted(self.ms, ms, side="right")) - 1
+
+    def time_of(self, share: float) -> float:
         """When so many were answered; +inf if they never were."""
         reached = np.flatnonzero(self.answered >= share - 1e-9)
-        return float(self.at[reached[0]]) if len(reached) else math.inf
+        return float(self.ms[reached[0]]) if len(reached) else math.inf
 
 
 def _of_none(share: Proportion) -> Proportion:

@@ -101,6 +101,12 @@ class ObjectiveLine:
     interval: str = ""
     why: str = ""
 
+    @property
+    def measured(self) -> str:
+        """`1,298 ms > 800 ms (95% CI 1,136-1,647)`."""
+        interval = f" (95% CI {self.interval})" if self.interval else ""
+        return f"{self.value} {self.bound}{interval}"
+
 
 @dataclass(frozen=True, slots=True)
 class Result:

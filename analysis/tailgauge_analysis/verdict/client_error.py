@@ -11,32 +11,34 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, sample
-from tailgauge_analysis.metrics.metrics import ATTEMPT, BY_NAME, CHUNK, NEITHER, RATE, SCHEDULED, Metric
+from tailgauge_analysis.metrics.metrics import ATTEMPT, BY_NAME, CHUNK, NEITHER, RATE, SCHEDULED
 from tailgauge_analysis.metrics.steady import Steady, worst_of
 from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.stats.quantiles import CLIENT, TOO_FEW, Floats, Quantile, rank
 from tailgauge_analysis.text.formatting import percentile
 
 HEADLINE = ("join_sched", "turnaround")  # what a user waits for who has no TTFT
-SHARE, OF_HALF_WIDTH, FLOOR_MS = 0.05, 0.25, 0.5
-SHARE_MOST, MOST_MS = 0.10, 1.0
-LONG_GAP_MS, LONG_GAP_MOST_MS = 100.0, 10.0
+SHARE = 0.05
+OF_HALF_WIDTH = 0.25
+FLOOR_MS = 0.5
+SHARE_MOST = 0.10
+MOST_MS = 1.0
+LONG_GAP_MS = 100.0
+LONG_GAP_MOST_MS = 10.0
 LATE = 3  # requests that were sent late by more than the limit; fewer shift nothing
-_RANGES = {  # times that have a lower end, and it
-    f"{event}_at_ns": f"{event}_low_at_ns"
-    for event in ("first", "first_content", "first_text", "last_content")
-}
+RANGES = ("first", "first_content", "first_text", "last_content")  # events whose time has a lower end
+
+Columns = dict[str, "pd.Series[float]"]
+Used = set[tuple[str, float]]  # metric, quantile
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ClientError:
     """One reported percentile, in ms."""
 
@@ -57,92 +59,113 @@ class ClientError:
         """`TTFT since scheduled p99`."""
         return f"{self.title} {percentile(self.quantile)}"
 
-
-Used = set[tuple[str, float]]  # metric, quantile
+    @property
+    def excess(self) -> float:
+        """The error as a multiple of its limit."""
+        return self.error_ms / self.limit_ms
 
 
 def client_errors(stage: Steady, rows: Sequence[Row], used: Used) -> list[ClientError]:
     """The error of every percentile that has a value."""
-    variants = _Variants.of(stage)
+    variants = _Variants(stage)
     of_successes = {(row.metric.name, q.p) for row in rows if row.view == SUCCESSES for q in row.quantiles}
-    out = []
+    errors = []
     for row in rows:
-        if row.metric.level == ATTEMPT or row.metric.unit == RATE or row.metric.name == "client_delay":
+        name = row.metric.name
+        if row.metric.level == ATTEMPT or row.metric.unit == RATE or name == "client_delay":
             continue
-        again = of_successes if row.view == OFFERED and not row.without_answer else set()  # the same numbers
-        known = [q for q in row.quantiles if q.mark != TOO_FEW and (row.metric.name, q.p) not in again]
-        known = [q for q in known if q.value is not None and np.isfinite(q.value)]
+        has_same_numbers = row.view == OFFERED and not row.without_answer
+        known = []
+        for q in row.quantiles:
+            has_value = q.mark != TOO_FEW and q.value is not None and np.isfinite(q.value)
+            if has_value and not (has_same_numbers and (name, q.p) in of_successes):
+                known.append(q)
         if known:
-            out += _errors(row, known, variants, used)
-    return out
+            errors += _errors(row, known, variants, used)
+    return errors
 
 
 def of_headline(rows: Sequence[Row], *, closed: bool) -> Used:
     """The percentiles that the headline may show; a user of a closed loop waits since sending."""
-    names = ("ttft_sent" if closed else "ttft_sched", *HEADLINE)
-    shown = next((name for name in names for row in rows if row.metric.name == name and row.n), "")
-    known = [row.quantiles for row in rows if row.metric.name == shown]
-    ps = [[q.p for q in of if q.mark != TOO_FEW and q.p <= 0.99] for of in known]
-    return {(shown, p) for of in ps for p in (*of[:1], *of[-1:])}
+    by_name: dict[str, list[Row]] = {}
+    for row in rows:
+        if row.n:
+            by_name.setdefault(row.metric.name, []).append(row)
+    for name in ("ttft_sent" if closed else "ttft_sched", *HEADLINE):
+        if name in by_name:
+            return {(name, p) for row in by_name[name] for p in _outermost(row)}
+    return set()
+
+
+def _outermost(row: Row) -> list[float]:
+    """The lowest percentile of a row and the highest up to p99."""
+    ps = [q.p for q in row.quantiles if q.mark != TOO_FEW and q.p <= 0.99]
+    return [*ps[:1], *ps[-1:]]
 
 
 def marked(rows: Sequence[Row], errors: Sequence[ClientError]) -> list[Row]:
     """The rows, each figure marked whose error is above its limit."""
-    bad = {(e.metric, e.view, e.quantile) for e in errors if e.verdict != VALID}
-
-    def mark(row: Row, q: Quantile) -> Quantile:
+    bad = {(error.metric, error.view, error.quantile) for error in errors if error.verdict != VALID}
+    rows_marked = []
+    for row in rows:
         name = "tpot" if row.metric.unit == RATE else row.metric.name
         view = row.view if row.without_answer else SUCCESSES
-        return replace(q, mark=CLIENT) if (name, view, q.p) in bad and q.mark != TOO_FEW else q
+        quantiles = []
+        for q in row.quantiles:
+            is_moved = (name, view, q.p) in bad and q.mark != TOO_FEW
+            quantiles.append(replace(q, mark=CLIENT) if is_moved else q)
+        rows_marked.append(replace(row, quantiles=tuple(quantiles)))
+    return rows_marked
 
-    return [replace(row, quantiles=tuple(mark(row, q) for q in row.quantiles)) for row in rows]
 
-
-@dataclass(frozen=True, slots=True)
 class _Variants:
-    """The stage as it was timed; with every range at its low end; with the shortest and the longest time between two
-    ranges; and with every range at its low end as if nothing had been sent late, with the lateness of each request."""
+    """The stage as it was `timed`; with every range at its low end (`early`); with the `shortest` and the `longest` time
+    between two ranges; and with every range at its low end as if nothing had been sent late (`punctual`).
+    """
 
-    timed: Steady
-    early: Steady
-    shortest: Steady
-    longest: Steady
-    punctual: Steady
-    late_ns: npt.NDArray[Any]
-
-    @classmethod
-    def of(cls, stage: Steady) -> _Variants:
-        requests, ranges = stage.requests, stage.gap_ranges
-        width = {at: (requests[at] - requests[low]).fillna(0.0) for at, low in _RANGES.items()}
-        alone = (requests["legs"] <= 1).astype(float)
-        low = {at: requests[at] - by for at, by in width.items()}
-        low["whole_at_ns"] = requests["whole_at_ns"] - width["last_content_at_ns"] * alone
-        ends = ("last_content_at_ns", "whole_at_ns")
-        begins = ("first_at_ns", "first_content_at_ns", "first_text_at_ns", "pace_from_ns")
-        is_first = requests["pace_from_ns"] == requests["first_content_at_ns"]
-        widths = width["first_content_at_ns"].where(is_first, width["first_text_at_ns"])
-        low["pace_from_ns"] = requests["pace_from_ns"] - widths
-        short_gaps = long_gaps = stage.gaps_ns
-        if len(ranges.at):
-            short_gaps, long_gaps = stage.gaps_ns.copy(), stage.gaps_ns.copy()
-            short_gaps[ranges.at[~ranges.begins]] -= ranges.ns[~ranges.begins]
-            np.maximum(short_gaps, 0, out=short_gaps)
-            long_gaps[ranges.at[ranges.begins]] += ranges.ns[ranges.begins]
-
-        def stage_with(gaps: Floats, columns: dict[str, pd.Series[float]]) -> Steady:
-            worst = worst_of(gaps, stage.gap_counts)
-            return replace(stage, requests=requests.assign(**columns, worst_gap_ns=worst), gaps_ns=gaps)
-
+    def __init__(self, stage: Steady) -> None:
+        requests = stage.requests
         late_ns = _late_ns(stage)
+        lows = _lows(requests)
+        ends = {name: lows[name] for name in ("last_content_at_ns", "whole_at_ns")}
+        begins = {name: low for name, low in lows.items() if name not in ends}
+        short_ns = stage.gaps_ns
+        long_ns = stage.gaps_ns
+        ranges = stage.gap_ranges
+        if len(ranges.at):
+            short_ns = stage.gaps_ns.copy()
+            short_ns[ranges.at[~ranges.begins]] -= ranges.ns[~ranges.begins]
+            np.maximum(short_ns, 0, out=short_ns)
+            long_ns = stage.gaps_ns.copy()
+            long_ns[ranges.at[ranges.begins]] += ranges.ns[ranges.begins]
+        self.late_ns = late_ns.to_numpy(np.float64)
+        self.timed = stage
+        self.early = replace(stage, requests=requests.assign(**lows))
+        self.shortest = _with_gaps(stage, short_ns, ends)
+        self.longest = _with_gaps(stage, long_ns, begins)
         as_sent = requests["scheduled_at_ns"] + late_ns
-        return cls(
-            timed=stage,
-            early=replace(stage, requests=requests.assign(**low)),
-            shortest=stage_with(short_gaps, {at: low[at] for at in ends}),
-            longest=stage_with(long_gaps, {at: low[at] for at in begins}),
-            punctual=replace(stage, requests=requests.assign(**low, scheduled_at_ns=as_sent)),
-            late_ns=late_ns.to_numpy(np.float64),
-        )
+        self.punctual = replace(stage, requests=requests.assign(**lows, scheduled_at_ns=as_sent))
+
+
+def _lows(requests: pd.DataFrame) -> Columns:
+    """Every time at the low end of its range."""
+    lows = {f"{event}_at_ns": _low(requests, event) for event in RANGES}
+    is_alone = requests["legs"] <= 1
+    last = requests["last_content_at_ns"] - lows["last_content_at_ns"]
+    lows["whole_at_ns"] = requests["whole_at_ns"] - last.fillna(0.0).where(is_alone, 0.0)
+    is_first = requests["pace_from_ns"] == requests["first_content_at_ns"]
+    pace_from = lows["first_content_at_ns"].where(is_first, lows["first_text_at_ns"])
+    lows["pace_from_ns"] = pace_from.where(requests["pace_from_ns"].notna())
+    return lows
+
+
+def _low(requests: pd.DataFrame, event: str) -> pd.Series[float]:
+    return requests[f"{event}_low_at_ns"].fillna(requests[f"{event}_at_ns"])
+
+
+def _with_gaps(stage: Steady, gaps_ns: Floats, columns: Columns) -> Steady:
+    worst_ns = worst_of(gaps_ns, stage.gap_counts)
+    return replace(stage, requests=stage.requests.assign(**columns, worst_gap_ns=worst_ns), gaps_ns=gaps_ns)
 
 
 def _late_ns(stage: Steady) -> pd.Series[float]:
@@ -158,46 +181,69 @@ def _late_ns(stage: Steady) -> pd.Series[float]:
     return both
 
 
-def _errors(row: Row, known: list[Quantile], variants: _Variants, used: Used) -> list[ClientError]:
-    metric, ps = row.metric, [q.p for q in known]
+def _errors(row: Row, known: Sequence[Quantile], variants: _Variants, used: Used) -> list[ClientError]:
+    metric = row.metric
+    is_scheduled = metric.since == SCHEDULED
     low, high = variants.early, variants.timed
     if metric.since == NEITHER:
         low, high = variants.shortest, variants.longest
-    on_time = variants.punctual if metric.since == SCHEDULED else low
-    lows, highs, punctual = (_values(metric, stage, row.view, ps) for stage in (low, high, on_time))
-    out = []
-    for q, least, most, due in zip(known, lows, highs, punctual, strict=True):
-        if not np.isfinite((least, most, due)).all():  # among requests without answer
+    lows = _values(row, low, known)
+    highs = _values(row, high, known)
+    punctual = _values(row, variants.punctual, known) if is_scheduled else lows
+    errors = []
+    for q, low_ms, high_ms, punctual_ms in zip(known, lows, highs, punctual, strict=True):
+        if not np.isfinite((low_ms, high_ms, punctual_ms)).all():  # among requests without answer
             continue
-        limit, too_much = _limits(metric, q)
-        late = int((variants.late_ns > limit * 1e6).sum()) >= LATE
-        shift = max(0.0, least - due) if metric.since == SCHEDULED and late else 0.0
-        error = max(0.0, most - least) + shift
-        verdict = VALID if error <= limit else INVALID if error > too_much else DEGRADED
-        of, is_used = (metric.name, metric.title, row.view, q.p), (metric.name, q.p) in used
-        out.append(ClientError(*of, least, most, shift, error, limit, verdict, is_used))
-    return out
+        limit_ms, most_ms = _limits_ms(metric.name, q)
+        shift_ms = 0.0
+        if is_scheduled and (variants.late_ns > limit_ms * 1e6).sum() >= LATE:
+            shift_ms = max(0.0, low_ms - punctual_ms)
+        error_ms = max(0.0, high_ms - low_ms) + shift_ms
+        error = ClientError(
+            metric=metric.name,
+            title=metric.title,
+            view=row.view,
+            quantile=q.p,
+            lows_value=low_ms,
+            highs_value=high_ms,
+            late_shift=shift_ms,
+            error_ms=error_ms,
+            limit_ms=limit_ms,
+            verdict=_verdict(error_ms, limit_ms, most_ms),
+            is_used=(metric.name, q.p) in used,
+        )
+        errors.append(error)
+    return errors
 
 
-def allowed(q: Quantile, least_ms: float) -> float:
+def _verdict(error_ms: float, limit_ms: float, most_ms: float) -> str:
+    if error_ms <= limit_ms:
+        return VALID
+    return INVALID if error_ms > most_ms else DEGRADED
+
+
+def allowed_ms(q: Quantile, least_ms: float) -> float:
     """By how much a percentile may be off: 5% of it, a quarter of the half width of its interval, or `least_ms`."""
     value = q.value or 0.0
-    ends = [abs(end - value) for end in (q.low, q.high) if end is not None and np.isfinite(end)]
-    return max(SHARE * value, OF_HALF_WIDTH * (sum(ends) / len(ends) if ends else 0.0), least_ms)
+    sides = [abs(end - value) for end in (q.low, q.high) if end is not None and np.isfinite(end)]
+    half_width = sum(sides) / len(sides) if sides else 0.0
+    return max(SHARE * value, OF_HALF_WIDTH * half_width, least_ms)
 
 
-def _limits(metric: Metric, q: Quantile) -> tuple[float, float]:
+def _limits_ms(metric: str, q: Quantile) -> tuple[float, float]:
     """Above the first a figure is DEGRADED, above the second INVALID."""
-    value, limit = q.value or 0.0, allowed(q, FLOOR_MS)
+    value = q.value or 0.0
+    limit = allowed_ms(q, FLOOR_MS)
     most = max(SHARE_MOST * value, MOST_MS)
-    if metric.name.startswith("chunk_gap") and value > LONG_GAP_MS:
+    if metric.startswith("chunk_gap") and value > LONG_GAP_MS:
         return min(limit, LONG_GAP_MOST_MS), min(most, LONG_GAP_MOST_MS)
     return limit, most
 
 
-def _values(metric: Metric, stage: Steady, view: str, ps: Sequence[float]) -> list[float]:
+def _values(row: Row, stage: Steady, known: Sequence[Quantile]) -> list[float]:
     """The percentiles of one variant, in ms."""
-    values = stage.gaps_ns if metric.level == CHUNK else sample(metric, stage, view)[0]
-    at = [rank(len(values), p) - 1 for p in ps]
-    scale = 1e6 if metric.level == CHUNK else 1.0
-    return [float(value) / scale for value in np.partition(values, at)[at]]
+    is_gap = row.metric.level == CHUNK  # there may be a hundred million: they stay in ns
+    values = stage.gaps_ns if is_gap else sample(row.metric, stage, row.view)[0]
+    ranks = [rank(len(values), q.p) - 1 for q in known]
+    scale = 1e6 if is_gap else 1.0
+    return [float(value) / scale for value in np.partition(values, ranks)[ranks]]

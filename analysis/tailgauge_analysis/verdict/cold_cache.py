@@ -11,16 +11,15 @@ from tailgauge.thresholds import DEGRADED
 from tailgauge_analysis.metrics.answers import prompt_tokens
 from tailgauge_analysis.text.formatting import count, share
 from tailgauge_analysis.text.json_values import Json, number, table
-from tailgauge_analysis.verdict.verdict import Evidence, Judgement
+from tailgauge_analysis.verdict.verdict import Evidence, Fault
 
 MAY_REPEAT = ("trace", "tasks")  # blocks of a trace, prompts of a user's tasks
 SHARE = 0.02  # of the prompt tokens
 NEW_TOKENS = 128  # of each request: the template, the salt, and a block of the engine's cache
-ADVICE = "Leave repeat_prompts off, or restart the engine before the run."
 
 
-def judge(evidence: Evidence) -> Judgement | None:
-    """where the plan expects no cached tokens, at most 2% of the prompt tokens came out of a cache"""
+def cold(evidence: Evidence) -> Fault | None:
+    """Whether no prompt was read out of a cache that another run has warmed."""
     frames = evidence.frames
     scenario = frames.run["scenario"]
     if table(scenario, "arrival").get("process") in MAY_REPEAT:
@@ -29,33 +28,34 @@ def judge(evidence: Evidence) -> Judgement | None:
     new = [name for name in tables if _is_new(table(tables, name))]
     attempts = frames.attempts
     is_first = (attempts["cause"] == schema.PRIMARY) & (attempts["leg"] == 0)
-    measured = (attempts["stage"] != schema.PREFLIGHT) & attempts["input_tokens"].notna()
-    first = attempts[attempts["traffic"].isin(new) & is_first & measured]
-    if not len(first):
-        return None
+    is_counted = (attempts["stage"] != schema.PREFLIGHT) & attempts["input_tokens"].notna()
+    first = attempts[attempts["traffic"].isin(new) & is_first & is_counted]
     if first["cache_read_input_tokens"].notna().any():
-        computed, cached = (float(tokens.sum()) for tokens in prompt_tokens(first))
-        return _judged(cached, computed + cached, len(first), "")
+        computed, cached = prompt_tokens(first)
+        return _judged(float(cached.sum()), float(computed.sum() + cached.sum()), len(first), "")
     # The engine's counters have every prompt, also one that was sent again.
     repeats = (attempts["cause"] != schema.PRIMARY).any() or scenario.get("second_target")
-    if len(new) < len(tables) or repeats:
+    if len(first) == 0 or len(new) < len(tables) or repeats:
         return None
     counted = frames.run["engine_cache"]
-    read, every = (number(counted.get(key)) for key in ("cached", "prompt"))
-    engine = f", by {counted['engine']}'s own counters" if counted else ""
-    return None if read is None or every is None else _judged(read, every, len(attempts), engine)
-
-
-def _judged(read: float, every: float, calls: int, by: str) -> Judgement | None:
-    if read <= SHARE * every or read <= NEW_TOKENS * calls:
+    cached_tokens = number(counted.get("cached"))
+    tokens = number(counted.get("prompt"))
+    if cached_tokens is None or tokens is None:
         return None
-    text = f"The cache was not cold: {share(read / every)} of the prompt tokens ({count(read)} of {count(every)}) came out of it{by}, and not from this run."
-    return DEGRADED, text, ADVICE
+    return _judged(cached_tokens, tokens, len(attempts), f", by {counted['engine']}'s own counters")
+
+
+def _judged(cached: float, tokens: float, calls: int, source: str) -> Fault | None:
+    if cached <= SHARE * tokens or cached <= NEW_TOKENS * calls:
+        return None
+    part = f"{share(cached / tokens)} of the prompt tokens ({count(cached)} of {count(tokens)})"
+    return Fault(DEGRADED, f"The cache was not cold: {part} came out of it{source}, and not from this run.")
 
 
 def _is_new(traffic: Json) -> bool:
     """Whether every prompt of a traffic table is its own."""
-    session, prompts = table(traffic, "session"), table(traffic, "prompts")
+    session = table(traffic, "session")
+    prompts = table(traffic, "prompts")
     grows = session.get("grow") is True and (number(session.get("turns_mean")) or 1) > 1
-    given = any(value for key, value in prompts.items() if key in {"file", "source", "trace"})
-    return not (traffic.get("cache") or traffic.get("tools") or grows or given)
+    is_given = any(prompts.get(key) for key in ("file", "source", "trace"))
+    return not (traffic.get("cache") or traffic.get("tools") or grows or is_given)

@@ -11,19 +11,19 @@ from typing import Annotated
 
 from tailgauge.thresholds import VALID, WORST_FIRST
 from tailgauge_analysis.metrics.latency import Row
-from tailgauge_analysis.metrics.stability import Stability, Throughput
+from tailgauge_analysis.metrics.stability import Stability
 from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.metrics.throughput import Throughput
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.text.json_values import one_of
-from tailgauge_analysis.verdict.client import BadSeconds, Worker
 from tailgauge_analysis.verdict.client_error import ClientError
-from tailgauge_analysis.verdict.conservation import Conservation, InFlight
+from tailgauge_analysis.verdict.conservation import Conservation
+from tailgauge_analysis.verdict.stalls import BadSeconds
 from tailgauge_analysis.verdict.timestamps import Stamps
+from tailgauge_analysis.verdict.workers import Worker
 
-Judgement = tuple[str, str, str]  # verdict, problem, advice
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
     """What the checks judge: the steady stage, `of_target` without slow readers; `warmup`: before it, if objectives need it."""
 
@@ -36,10 +36,18 @@ class Evidence:
     conservation: Conservation
     stamps: Stamps
     workers: list[Worker]
-    in_flight: InFlight | None
     bad: BadSeconds
     latency: list[Row]
     errors: list[ClientError]
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """What a check found: the verdict that it forces, and the problem. `advice` takes the place of the check's."""
+
+    verdict: str
+    text: str
+    advice: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,32 +60,37 @@ class Reason:
     advice: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Check:
-    """One condition on a run, in the docstring of `judge`. One `of_client` does not apply to a dry run, which has no client."""
+    """A row of the table of trust.
+
+    `figures` are wrong by the error that `passes_if` bounds: DEGRADED beyond it, or as its parenthesis says. `cause`: what
+    usually brings it about. A check `of_client` does not apply to a dry run, which has no client.
+    """
 
     name: str
-    judge: Callable[[Evidence], Judgement | None]
+    figures: str
+    passes_if: str
+    cause: str
+    advice: str
+    judge: Callable[[Evidence], Fault | None]
     of_client: bool = False
 
-    @property
-    def passes_if(self) -> str:
-        """The condition."""
-        return " ".join((self.judge.__doc__ or "").split())
+    def applies(self, evidence: Evidence) -> bool:
+        """Whether the check has a meaning for this run."""
+        return not (self.of_client and evidence.frames.run["dry_run"])
 
 
 def reasons(checks: Sequence[Check], evidence: Evidence) -> list[Reason]:
     """One for each failed check, worst first."""
-    judged = [(check.name, check.judge(evidence)) for check in checks if applies(check, evidence)]
-    found = [Reason(name, *judgement) for name, judgement in judged if judgement is not None]
-    return sorted(found, key=lambda reason: WORST_FIRST.index(reason.verdict))
+    failed = []
+    for check in checks:
+        fault = check.judge(evidence) if check.applies(evidence) else None
+        if fault is not None:
+            failed.append(Reason(check.name, fault.verdict, fault.text, fault.advice or check.advice))
+    return sorted(failed, key=lambda reason: WORST_FIRST.index(reason.verdict))
 
 
-def applies(check: Check, evidence: Evidence) -> bool:
-    """Whether the check has a meaning for this run."""
-    return not (check.of_client and evidence.frames.run["dry_run"])
-
-
-def worst(found: list[Reason]) -> str:
+def worst(found: Sequence[Reason]) -> str:
     """The worst verdict of the reasons."""
     return found[0].verdict if found else VALID

@@ -54,7 +54,8 @@ class Seal:
         """The message inside. Raises SealError for an invalid mark before reading any content."""
         if not isinstance(sealed, dict):
             raise SealError("no mark")
-        body, mark = sealed.get("body"), sealed.get("mark")
+        body = sealed.get("body")
+        mark = sealed.get("mark")
         if not isinstance(body, bytes) or not isinstance(mark, bytes):
             raise SealError("no mark")
         if not hmac.compare_digest(mark, self._mark(kind, worker, body)):

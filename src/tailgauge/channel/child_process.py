@@ -116,7 +116,8 @@ class _Forked:
     stdout = None
 
     def __init__(self, pid: int, stdin: Any) -> None:
-        self.pid, self.stdin = pid, stdin
+        self.pid = pid
+        self.stdin = stdin
         self.returncode: int | None = None
 
     def poll(self) -> int | None:
@@ -124,7 +125,8 @@ class _Forked:
             try:
                 pid, status = os.waitpid(self.pid, os.WNOHANG)
             except ChildProcessError:  # gevent forgets how it ended after a minute
-                pid, status = self.pid, 0
+                pid = self.pid
+                status = 0
             self.returncode = os.waitstatus_to_exitcode(status) if pid else None
         return self.returncode
 

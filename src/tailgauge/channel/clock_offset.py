@@ -74,7 +74,8 @@ class MasterClock:
     """The master's clock from the worker's side; `send` sends a ping, `its_boot_id` identifies the master's kernel."""
 
     def __init__(self, send: Callable[[int], object], its_boot_id: str) -> None:
-        self._send, self._its_boot_id = send, its_boot_id
+        self._send = send
+        self._its_boot_id = its_boot_id
         self._pings: list[Ping] = []
         self._answered = Event()
 

@@ -82,7 +82,8 @@ class Link:
     """Sends and receives messages through a Locust runner: master, worker, or local (which is both)."""
 
     def __init__(self, runner: Any, seal: Seal) -> None:
-        self._runner, self._seal = runner, seal
+        self._runner = runner
+        self._seal = seal
         self._sent_ns = monotonic_ns()
 
     def subscribe(self, kind: str, handler: Handler) -> None:

@@ -121,7 +121,8 @@ def protect(socket: Any, most: int) -> bool:
         return False
     secret = hashlib.blake2b(token.encode(), digest_size=32, person=b"tailgauge curve").digest()
     if socket.type == zmq.ROUTER:
-        socket.curve_server, socket.curve_secretkey = True, z85.encode(secret)
+        socket.curve_server = True
+        socket.curve_secretkey = z85.encode(secret)
     else:
         socket.curve_serverkey = zmq.curve_public(z85.encode(secret))
         socket.curve_publickey, socket.curve_secretkey = zmq.curve_keypair()
@@ -152,7 +153,8 @@ def _refusal(socket: Any, is_encrypted: bool) -> str | None:
 
 # --- Locust's sockets -------------------------------------------------------------------------------------------
 
-_create, _send_to_master = zmqrpc.BaseSocket.__init__, zmqrpc.BaseSocket.send
+_create = zmqrpc.BaseSocket.__init__
+_send_to_master = zmqrpc.BaseSocket.send
 
 
 def _init(self: Any, sock_type: int, ipv4_only: bool) -> None:
@@ -220,7 +222,8 @@ def _message(*frames: bytes) -> tuple[str, Message]:
 
 def _guarded(runner: Any) -> Callable[..., None]:
     """A runner's handler of messages, which drops those that it cannot handle."""
-    handle, shapes = runner.handle_message, _LOCUSTS[runner]
+    handle = runner.handle_message
+    shapes = _LOCUSTS[runner]
 
     def handle_message(self: Any, *sender_and_message: Any) -> None:
         message = sender_and_message[-1]
@@ -259,7 +262,8 @@ def beat(
 
     def run() -> None:
         with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-            socket.linger, socket.ipv6 = 0, by_ipv6
+            socket.linger = 0
+            socket.ipv6 = by_ipv6
             socket.identity = f"{sealed.node_id}-{monotonic_ns()}".encode()
             protect(socket, TO_WORKER)
             connected = False

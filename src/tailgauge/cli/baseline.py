@@ -29,11 +29,12 @@ def add(folder: str, run_dirs: tuple[Path, ...], allow: tuple[str, ...]) -> None
 
     Runs of one baseline share scenario, target, model, machine and version. INVALID runs are refused.
     """
-    from tailgauge_analysis.comparing.baseline import load, of_run, save
+    from tailgauge_analysis.comparing.baseline import load, save
     from tailgauge_analysis.comparing.history import refused
+    from tailgauge_analysis.comparing.run_summary import summarize
 
     for run_dir in run_dirs:
-        run = of_run(run_dir)
+        run = summarize(run_dir)
         runs = load(folder, may_be_new=True)
         why = refused(runs, run, allow)
         if why:

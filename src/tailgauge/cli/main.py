@@ -246,14 +246,15 @@ def compare(
     --allow takes schema, hosts, versions, target, seed, or a key of the scenario with everything below it.
     """
     with loading():
-        from tailgauge_analysis.comparing import comparison
-        from tailgauge_analysis.curves.curve import find
+        from tailgauge_analysis.comparing import pairs
+        from tailgauge_analysis.comparing.curve import find
         from tailgauge_analysis.report.markdown import markdown
         from tailgauge_analysis.report.terminal import terminal
 
     if as_json and as_markdown:
         raise UsageError("--json and --markdown: choose one")
-    curves, page = [find(one, out) for one in run_dirs], None
+    curves = [find(one, out) for one in run_dirs]
+    page = None
     pictures: Sequence[Picture] = ()
     if baseline is not None:
         if run_dirs[1:] or metrics:
@@ -266,7 +267,7 @@ def compare(
             raise UsageError("--allow and --metric: load curves are compared as they are: omit them")
         made, pictures = _compare_curves(run_dirs, curves, threshold / 100)
     else:
-        made = comparison.report(comparison.compare(run_dirs, allow, threshold / 100, metrics))
+        made = pairs.report(pairs.compare(run_dirs, allow, threshold / 100, metrics))
     if baseline is not None or any(curves):
         from tailgauge_analysis.report.picture import figure
         from tailgauge_analysis.report.report import write
@@ -287,7 +288,7 @@ def _compare_curves(
     given: tuple[Path, ...], files: list[Path | None], threshold: float
 ) -> tuple[Report, Sequence[Picture]]:
     """The comparison of two load curves, and its figures."""
-    from tailgauge_analysis.curves.comparison import compare
+    from tailgauge_analysis.comparing.curves import compare
 
     known = [file for file in files if file]
     if len(given) != 2 or len(known) != 2:
@@ -318,7 +319,7 @@ def report(
     with loading():
         if looks:
             os.nice(LOW_PRIORITY)
-            from tailgauge_analysis.metrics.slo import look_answers
+            from tailgauge_analysis.objectives.live import look_answers
 
             for line in look_answers(run_dirs[0], sys.stdin):
                 sys.stdout.write(f"{line}\n")
@@ -452,7 +453,8 @@ def worker(master: str, out: Path, lifeline: bool) -> None:
 
     Master and worker need the same TAILGAUGE_TOKEN; see `tailgauge docs many-machines`.
     """
-    address, folder = parse(master, "--master"), writable(out, f"--out {out}:").resolve()
+    address = parse(master, "--master")
+    folder = writable(out, f"--out {out}:").resolve()
     gc.disable()  # saves a quarter of the time to load Locust and an SDK; Health enables it again after a run
     from tailgauge.locust_app.launch import work
 

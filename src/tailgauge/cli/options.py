@@ -202,7 +202,8 @@ class Whole(click.ParamType[int]):
     name = "whole number"
 
     def __init__(self, least: int = 1, most: int = 1_000_000_000) -> None:
-        self.least, self.most = least, most
+        self.least = least
+        self.most = most
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:  # noqa: ARG002 - click's signature
         """How the help shows it."""

@@ -81,7 +81,8 @@ class StoredRun:
     """A run's folder and its report; an experiment has a report only."""
 
     def __init__(self, run_id: str, folders: tuple[Path, ...]) -> None:
-        self.run_id, self.folders = run_id, folders
+        self.run_id = run_id
+        self.folders = folders
         stats = {
             path: path.stat() for folder in folders for path in folder.rglob("*") if refusal(path) is None
         }

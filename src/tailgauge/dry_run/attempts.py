@@ -61,8 +61,11 @@ class Attempts:
         book: CacheBook | None = None, gateways: Collection[str] = (),
     ) -> None:  # fmt: skip
         self.gateways = gateways  # targets whose calls pass the simulated gateway
-        self.targets, self.endpoint, self.queue = targets, endpoint, queue
-        self.store, self.book = store, book
+        self.targets = targets
+        self.endpoint = endpoint
+        self.queue = queue
+        self.store = store
+        self.book = book
         self.wires = {name: PROTOCOLS[one.protocol](one, _NOWHERE) for name, one in targets.items()}
         any_target = next(iter(targets.values()))
         self._protocols = {wire.NAME: PROTOCOLS[wire.NAME](any_target, _NOWHERE) for wire in WIRES}
@@ -90,10 +93,14 @@ class Attempt:
     """One call: what its client knows of it. A `Client` of the dry run's driver, a `Closable` of the worker's."""
 
     def __init__(self, attempts: Attempts, origin: RequestRef, send: Send, number: int, post: Post) -> None:
-        self._attempts, self._send, self._post = attempts, send, post
-        self._leg, self._number = send.leg, number
+        self._attempts = attempts
+        self._send = send
+        self._post = post
+        self._leg = send.leg
+        self._number = number
         self._key = (origin.request_id, send.leg, number)
-        target, now_ns = attempts.targets[send.call.target], attempts.queue.now_ns()
+        target = attempts.targets[send.call.target]
+        now_ns = attempts.queue.now_ns()
         self._exchange: Exchange = attempts.endpoint.exchange(self._key, target.protocol)
         self._delivery: Delivery | None = None
         self._model = send.call.model or target.model
@@ -107,11 +114,15 @@ class Attempt:
         self._row = row = begun(
             origin, send, number, protocol=target.protocol, model=target.model, at_ns=now_ns
         )
-        row.sent_at_ns, row.stamps, row.streamed = now_ns, STAMPS, send.call.stream
+        row.sent_at_ns = now_ns
+        row.stamps = STAMPS
+        row.streamed = send.call.stream
 
     def begin(self) -> None:
         """Send it."""
-        attempts, row, now_ns = self._attempts, self._row, self._attempts.queue.now_ns()
+        attempts = self._attempts
+        row = self._row
+        now_ns = self._attempts.queue.now_ns()
         attempts.open[self._key] = self
         if attempts.book is not None:
             note = attempts.book.sent(self._send.call, self._key, now_ns, row.traffic)
@@ -179,7 +190,8 @@ class Attempt:
 
     def on_end(self) -> None:
         """The response is over."""
-        exchange, fault = self._exchange, self._exchange.fault
+        exchange = self._exchange
+        fault = self._exchange.fault
         if fault.ending == ERROR_EVENT and not exchange.request.stream:
             self._refuse(exchange.failure(fault.status))
         elif fault.ending in {END_MARK, ERROR_EVENT} and not exchange.is_plain:
@@ -229,24 +241,33 @@ class Attempt:
     # --- the end ----------------------------------------------------------------------------------------------
 
     def _headers(self, status: int) -> None:
-        row, now_ns = self._row, self._attempts.queue.now_ns()
-        row.status, row.headers_at_ns, row.first_byte_at_ns = status, now_ns, now_ns
+        row = self._row
+        now_ns = self._attempts.queue.now_ns()
+        row.status = status
+        row.headers_at_ns = now_ns
+        row.first_byte_at_ns = now_ns
         response = response_of(status, self._exchange.headers)
         row.rate_limit_headers = rate_limit_headers(limit_headers(response))
         self._response = response
 
     def _about_job(self, body: bytes) -> None:
         """An answer in one piece, which the protocol reads."""
-        exchange, row, call = self._exchange, self._row, self._send.call
-        now_ns, status = self._attempts.queue.now_ns(), exchange.row.status
+        exchange = self._exchange
+        row = self._row
+        call = self._send.call
+        now_ns = self._attempts.queue.now_ns()
+        status = exchange.row.status
         wire = self._attempts.wires[call.target]
         decoder = StreamDecoder(wire.on_event, on_whole=wire.on_job, kind=call.kind)
         decoder.whole(body, now_ns, now_ns, 0)
         self._headers(status)
-        row.stop_reason, row.streamed = decoder.stop_reason, False
+        row.stop_reason = decoder.stop_reason
+        row.streamed = False
         if call.kind == JOB_FETCH:
-            row.input_tokens, row.output_tokens = exchange.row.input_tokens, exchange.row.output_tokens
-        self._text, self._location = decoder.text, exchange.headers.get("location")
+            row.input_tokens = exchange.row.input_tokens
+            row.output_tokens = exchange.row.output_tokens
+        self._text = decoder.text
+        self._location = exchange.headers.get("location")
         self._end(outcome(response_of(status, exchange.headers, body), decoder))
 
     def _refuse(self, refused: Refused) -> None:
@@ -263,7 +284,9 @@ class Attempt:
         self._end(outcome(response, cast("StreamDecoder", None)))
 
     def _end(self, result: Outcome, *, finished: bool = False) -> None:
-        attempts, row, now_ns = self._attempts, self._row, self._attempts.queue.now_ns()
+        attempts = self._attempts
+        row = self._row
+        now_ns = self._attempts.queue.now_ns()
         if self._send.call.event_ids is not None and self._delivery is not None:
             result = self._of_pieces(self._send.call.event_ids, self._delivery, result)
         self._ended = True
@@ -274,9 +297,11 @@ class Attempt:
             attempts.book.ended(self._key, now_ns)
         row.ended = result.ended
         row.ended_at_ns = None if result.ended == schema.CENSORED else now_ns
-        row.error_type, row.error_body = result.error_type, result.error_body
+        row.error_type = result.error_type
+        row.error_body = result.error_body
         row.limit_kind = result.limit_kind
-        self._until_ns, self._finished = now_ns, finished
+        self._until_ns = now_ns
+        self._finished = finished
         row.error_class = result.error_class
         advice: bool | None = None
         if self._response is not None:
@@ -315,7 +340,9 @@ class Attempt:
         if self._written or not (self._ended and self._is_over):
             return
         self._written = True
-        store, delivery, exchange = self._attempts.store, self._delivery, self._exchange
+        store = self._attempts.store
+        delivery = self._delivery
+        exchange = self._exchange
         is_unread = self._received is None and self._row.status == 200 and not exchange.is_plain
         if delivery is not None and is_unread:
             self._received = self._new_received()
@@ -347,7 +374,8 @@ def fill(
         row.first_content_at_ns = row.first_content_read_at_ns = times[0]
         row.last_content_at_ns = times[-1]
         first = dict(zip(reversed(kinds), reversed(times), strict=True))
-        row.first_text_at_ns, row.first_thinking_at_ns = first.get(TEXT), first.get(THINKING)
+        row.first_text_at_ns = first.get(TEXT)
+        row.first_thinking_at_ns = first.get(THINKING)
         row.first_tool_json_at_ns = first.get(TOOL_JSON)
         row.last_thinking_at_ns = dict(zip(kinds, times, strict=True)).get(THINKING)
     if row.headers_at_ns is not None and row.status == 200:
@@ -362,7 +390,8 @@ def fill(
 
 def chunks_of(times: list[int], sizes: list[int], kinds: list[str]) -> ChunkColumns:
     """Chunk columns as a decoder would have collected them."""
-    arrived, n = array("q", times), len(times)
+    arrived = array("q", times)
+    n = len(times)
     return ChunkColumns(
         bytearray(map(KIND_CODE.__getitem__, kinds)), arrived, array("q", bytes(8 * n)), arrived,
         array("i", range(n)), array("i", [size * tokens.BYTES_PER_TOKEN for size in sizes]),

@@ -31,7 +31,7 @@ from tailgauge.master.looks import EVERY_S, KNOWN, InterimLooks
 from tailgauge.master.workers import Share, conserve
 from tailgauge.patterns.events import Send
 from tailgauge.patterns.table import PATTERNS, Traffic, pattern_of
-from tailgauge.plan.objectives import looks
+from tailgauge.plan.looks import looks
 from tailgauge.plan.preflight import writes
 from tailgauge.prompts import Maker, prompt
 from tailgauge.protocols.protocol import SIMULATED
@@ -88,7 +88,8 @@ def dry_run(
 def _conclude(
     folder: RunFolder, state: str, facts: dict[str, Any], notes: list[str], run: DryRun, store: Store
 ) -> None:
-    counts, leased = run.counters.as_message(), run.counters.leased
+    counts = run.counters.as_message()
+    leased = run.counters.leased
     facts = facts | {"start_at_ns": run.start_at_ns}
     worker = {
         "worker": 0, "name": STAMPS, "host": platform.node(), "pid": os.getpid(), "state": "drained", "why": None,
@@ -151,7 +152,8 @@ class DryRun(Requests):
     def __init__(
         self, scenario: Scenario, schedule: Schedule, store: Store, *, engine: EngineConfig | None = None
     ) -> None:
-        self._schedule, self.queue = schedule, EventQueue(_BEGIN_NS)
+        self._schedule = schedule
+        self.queue = EventQueue(_BEGIN_NS)
         self._store = store
         watched = any(pattern_of(traffic).watches_chunks for traffic in scenario.traffic.values())
         self.endpoint = DryEndpoint(
@@ -210,7 +212,8 @@ class DryRun(Requests):
 
     def _look(self, looks: InterimLooks) -> None:
         """Look, once every request that was due before has ended, whether the objectives are known."""
-        look, now_ns = looks.next, self.queue.now_ns()
+        look = looks.next
+        now_ns = self.queue.now_ns()
         if look is None or now_ns >= self.end_ns:
             return
         is_due = looks.is_due((now_ns - self.start_at_ns) / 1e9)

@@ -77,7 +77,8 @@ class EventQueue:
             due_ns = beside.next_due_ns()
             if heap and (due_ns is None or heap[0][0] < due_ns):
                 self._now_ns, _, timer = heappop(heap)
-                call, timer.call = timer.call, None
+                call = timer.call
+                timer.call = None
                 assert call is not None
                 call()
             elif due_ns is not None:
@@ -115,11 +116,15 @@ class Delivery:
     def __init__(self, answer: Answer, client: Client, queue: EventQueue, watch: int) -> None:
         self._holds = answer.exchange.proxy.buffer_all  # a gateway keeps the answer back until it ends
         self._held: list[Callable[[], None]] = []  # what the client has not learned yet
-        self.answer, self._client, self._queue, self._watch = answer, client, queue, watch
+        self.answer = answer
+        self._client = client
+        self._queue = queue
+        self._watch = watch
         self._planned = self._contents = 0  # chunks looked at, and those of content among them
         self._begins = self._ends = self._opened = self._left = self._ended = False
         self._starting = True  # the caller is not ready yet: nothing happens at once
-        answer.on_change, answer.on_over = self._plan, client.on_over
+        answer.on_change = self._plan
+        answer.on_over = client.on_over
         if answer.headers_at_once:
             self._open()
         self._plan()
@@ -262,7 +267,9 @@ class DryEndpoint:
     def __init__(
         self, table: Simulated, seed: int, queue: EventQueue, *, watched: bool = False, engine: EngineConfig | None = None
     ) -> None:  # fmt: skip
-        self._queue, self._changed, self._number = queue, False, 0
+        self._queue = queue
+        self._changed = False
+        self._number = 0
         self.now_ns = queue.now_ns
         self._wires = {wire.NAME: wire for wire in WIRES}
         self.core = Endpoint(table, seed, self, watched=watched, engine=engine)

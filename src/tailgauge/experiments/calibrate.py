@@ -14,9 +14,8 @@ from typing import Any
 
 from tailgauge.experiments.answer import NONE, Answer, RunRow, answered, measured
 from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step, Steps
-from tailgauge.experiments.headroom import search
-from tailgauge.experiments.headroom.plan import DRAIN_S, MOST_IN_FLIGHT, of_queue
-from tailgauge.experiments.headroom.search import SearchPlan
+from tailgauge.experiments.loads.planner import DRAIN_S, MOST_IN_FLIGHT, of_queue
+from tailgauge.experiments.loads.search import NextLoad, Search, bracket
 from tailgauge.master.run_json import machine
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows import schema
@@ -39,7 +38,7 @@ from tailgauge_analysis import (
 ATTEMPTS = 2  # runs of a load, if the first is not VALID
 GROWTH = 2.0  # of the rate, until a load is not VALID
 NARROW = 1.25  # ratio of the lowest load that is not VALID to the highest that is: the search ends
-MOST = 1000.0  # times the first load
+LEAST, MOST = 1 / 64, 1000.0  # times the first load
 LONGER = 1.25  # times the planned length of an answer: its times vary
 FILLS = 3.0  # times the length of an answer: the shortest run
 SPARE = 20  # connections beyond those of the requests in flight
@@ -48,7 +47,7 @@ NOTE = "One row per run, in the order in which they ran."
 
 
 @dataclass(frozen=True, slots=True)
-class LoadRun:
+class CalibrationRun:
     """A run at one load. `chunks`: mean of the complete answers; `reason`: the first against its verdict."""
 
     requests_per_s: float
@@ -59,18 +58,23 @@ class LoadRun:
 
 
 @dataclass(frozen=True, slots=True)
-class Load:
+class CalibratedLoad:
     """The runs at one load, at least one."""
 
-    runs: tuple[LoadRun, ...]
+    runs: tuple[CalibrationRun, ...]
 
     @property
-    def rate_per_s(self) -> float:
+    def load(self) -> float:
         """Return the planned requests/s."""
         return self.runs[0].requests_per_s
 
     @property
-    def best(self) -> LoadRun:
+    def arrived(self) -> float:
+        """Return the planned requests/s: the schedule is exact."""
+        return self.load
+
+    @property
+    def best(self) -> CalibrationRun:
         """Return the run with the best verdict."""
         return max(self.runs, key=lambda run: WORST_FIRST.index(run.verdict))
 
@@ -89,13 +93,13 @@ class Load:
 class Calibration:
     """What was found; None where no load was VALID, or every load was."""
 
-    largest_valid: LoadRun | None
-    lowest_not_valid: LoadRun | None
+    largest_valid: CalibrationRun | None
+    lowest_not_valid: CalibrationRun | None
     planned_per_s: float | None
     workers: int
     clock: str
     machine: dict[str, Any]
-    runs: tuple[LoadRun, ...]
+    runs: tuple[CalibrationRun, ...]
 
 
 class CalibratePlanner(Planner):
@@ -121,21 +125,19 @@ class CalibratePlanner(Planner):
 
     def steps(self) -> Steps:
         """Double the rate until a load is not VALID, then halve the gap; down where the first load is not VALID."""
-        plan = SearchPlan(
-            today=self._start,
+        search = Search(
+            start=self._start,
+            least=LEAST * self._start,
             most=MOST * self._start,
             growth=GROWTH,
-            precision=NARROW - 1,
-            confirm=1,
-            period_s=self._step_s + RUN_S,
             narrow=NARROW,
         )
-        yield from self._attempt(self._start)
-        runs = 0
-        while len(self.results) > runs:
-            runs = len(self.results)
-            for load in search.bisect(loads(self.results), plan, None):
-                yield from self._attempt(float(f"{load.rate_per_s:.4g}"))
+        attempts = [NextLoad(self._start)]
+        while attempts:
+            count = len(self.results)
+            for attempt in attempts:
+                yield from self._attempt(attempt.load)
+            attempts = search.next_loads(loads(self.results)) if len(self.results) > count else []
 
     def _attempt(self, rate_per_s: float) -> Steps:
         """Run a load until it is VALID, `ATTEMPTS` times at most, while there is time."""
@@ -162,12 +164,12 @@ class CalibratePlanner(Planner):
         name = f"{rate_per_s:.4g} requests/s"
         return Step(name, tuple(overrides), self._step_s, self.seed(), given=rate_per_s)
 
-    def measure(self, step: Step, reading: RunReading) -> LoadRun:
+    def measure(self, step: Step, reading: RunReading) -> CalibrationRun:
         """Return the verdict of a run."""
         attempts = reading.steady.sent
         chunks = attempts.loc[attempts["ended"].isin(schema.COMPLETE), "chunks"]
         mean = float(chunks.mean()) if len(chunks) else 0.0
-        return LoadRun(step.given, mean, len(reading.steady.requests), reading.verdict, reading.reason)
+        return CalibrationRun(step.given, mean, len(reading.steady.requests), reading.verdict, reading.reason)
 
     def usable(self, _: Any) -> bool:
         """Keep every run: one that is not VALID ends the search."""
@@ -181,7 +183,7 @@ class CalibratePlanner(Planner):
 
     def answer(self) -> Answer:
         """Return the largest VALID load, with the reason of the first above it."""
-        low, high = search.ends(loads(self.results))
+        low, high = bracket(loads(self.results))
         finding = Calibration(
             largest_valid=_best_run(low),
             lowest_not_valid=_best_run(high),
@@ -191,7 +193,7 @@ class CalibratePlanner(Planner):
             machine=machine(),
             runs=tuple(self.results),
         )
-        outcome = FAIL if low is None or low.rate_per_s < (self._settings.planned or 0.0) else PASS
+        outcome = FAIL if low is None or low.load < (self._settings.planned or 0.0) else PASS
         text = sentence(finding.largest_valid, finding.lowest_not_valid)
         advice = MORE if outcome == FAIL else ""
         result = Result(outcome, text, _objective(finding, outcome), advice=advice)
@@ -207,17 +209,17 @@ def answer_s(scenario: Scenario) -> float:
     return (simulated.ttft_ms + chunks * simulated.chunk_gap_ms) / 1e3
 
 
-def loads(runs: Iterable[LoadRun]) -> list[Load]:
+def loads(runs: Iterable[CalibrationRun]) -> list[CalibratedLoad]:
     """Group runs by their load, ascending."""
     ascending = sorted(runs, key=lambda run: run.requests_per_s)
-    return [Load(tuple(group)) for _, group in groupby(ascending, lambda run: run.requests_per_s)]
+    return [CalibratedLoad(tuple(group)) for _, group in groupby(ascending, lambda run: run.requests_per_s)]
 
 
-def _best_run(load: Load | None) -> LoadRun | None:
+def _best_run(load: CalibratedLoad | None) -> CalibrationRun | None:
     return None if load is None else load.best
 
 
-def sentence(largest: LoadRun | None, above: LoadRun | None) -> str:
+def sentence(largest: CalibrationRun | None, above: CalibrationRun | None) -> str:
     """Say up to which load the measurement is VALID, and why not above."""
     beyond = "no higher load was tested"
     if above is not None:
@@ -256,7 +258,7 @@ def _notes(finding: Calibration) -> list[str]:
     ]
 
 
-COLUMNS: Sequence[Column[LoadRun]] = (
+COLUMNS: Sequence[Column[CalibrationRun]] = (
     ("requests/s", lambda run: figures(run.requests_per_s)),
     ("chunks each", lambda run: f"{run.chunks:,.0f}"),
     ("chunks/s", lambda run: f"{run.requests_per_s * run.chunks:,.0f}"),

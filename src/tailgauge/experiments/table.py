@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from tailgauge.experiments.calibrate import CalibratePlanner
 from tailgauge.experiments.checkup.plan import CheckupPlanner
 from tailgauge.experiments.course import Planner
-from tailgauge.experiments.curve.plan import CurvePlanner
-from tailgauge.experiments.headroom.plan import HeadroomPlanner
-from tailgauge.experiments.hedging.plan import HedgingPlanner
-from tailgauge.experiments.models.plan import ModelsPlanner
+from tailgauge.experiments.curve import CurvePlanner
+from tailgauge.experiments.headroom import HeadroomPlanner
+from tailgauge.experiments.hedging import HedgingPlanner
+from tailgauge.experiments.models import ModelsPlanner
 
 EXPERIMENTS: Mapping[str, type[Planner]] = {
     "headroom": HeadroomPlanner,

@@ -27,7 +27,9 @@ from tailgauge.thresholds import VALID, fewest_for
 
 PLAIN_EVERY_S = 5.0
 RECENT_S = 10.0  # of which tokens/s are
-WIDTH, PLAIN_WIDTH = 80, 1000  # of a terminal that does not say, and where there is none
+# Columns: of a terminal that does not say how wide it is, and where there is no terminal.
+WIDTH = 80
+PLAIN_WIDTH = 1000
 NARROW = 60  # columns: below, there is one line
 BAR = (6, 31)  # columns of the bar, fewest and most
 FOLDED = 2  # lines of one message
@@ -41,7 +43,8 @@ def announcement(settings: Settings, workers: int) -> list[str]:
     scenario = settings.scenario
     is_simulated = scenario.target.url == SIMULATED
     target = "simulated endpoint" if is_simulated else plain(scenario.target.url)
-    load, stages = scenario.arrival.load, scenario.stages
+    load = scenario.arrival.load
+    stages = scenario.stages
     load += "" if stages.is_endless else f" for {span(stages.duration_s)}"
     title = f"{scenario.name}  {workers} worker{'' if workers == 1 else 's'}  {target}  {load}"
     expected = settings.estimate.lines()
@@ -73,7 +76,8 @@ def lines(progress: Progress, tokens_per_s: float, phase: str, width: int) -> li
 def _counts(progress: Progress, phase: str, width: int) -> list[Part]:
     """Time, what was sent, what is open, errors, 429s."""
     passed = min(max(0.0, progress.passed_s), progress.duration_s)
-    begin, end = f"{span(passed):>4} ", f" {span(progress.duration_s)}"
+    begin = f"{span(passed):>4} "
+    end = f" {span(progress.duration_s)}"
     parts: list[Part] = [(f"  {phase}", "cyan")] if phase else []
     parts += [
         (f"  {progress.sent:,} sent", ""), (f"  {progress.in_flight:,} open", ""),
@@ -202,7 +206,8 @@ class Display:
 
     def _tokens_per_s(self, progress: Progress) -> float:
         """Output tokens a second of the answers that ended in the last seconds."""
-        recent, at_s = self._recent, progress.passed_s
+        recent = self._recent
+        at_s = progress.passed_s
         recent.append((at_s, progress.all.output_tokens))
         while recent[1][0] <= at_s - RECENT_S:
             recent.popleft()

@@ -73,7 +73,8 @@ class Watcher:
         if run is None or (run is self._run and self._over):
             return
         if run is not self._run:
-            self._run, self.live = run, Live()
+            self._run = run
+            self.live = Live()
         self._over = run.over.is_set()
         self._progress = progress = run.snapshot()
         if run.start_at_ns is not None and progress.passed_s > 0:
@@ -91,7 +92,8 @@ class Watcher:
         """The last sampled run with all workers, for a scrape that accepts these types."""
         from tailgauge.live.prometheus import exposed
 
-        run, progress = self._run, self._progress
+        run = self._run
+        progress = self._progress
         if run is None or progress is None:
             return exposed(None, accept)
         view = partial(_view, run, progress, list(run.workers), len(run.workers))
@@ -194,7 +196,8 @@ def attach(
 
     `refuses_start`: why a start with the form's host is not possible; "" where it is.
     """
-    watcher, page = Watcher(run), environment.web_ui
+    watcher = Watcher(run)
+    page = environment.web_ui
     base = getattr(environment.parsed_options, "web_base_path", None)
     pages = Blueprint("tailgauge", __name__, url_prefix=base)
     guarded = page.auth_required_if_enabled
@@ -235,7 +238,8 @@ def _plotly() -> Path:
 
 def _figures(watcher: Watcher) -> Response:
     """Points after `since`, or all if the page shows another run or finer steps."""
-    live, view = watcher.live, watcher.view()
+    live = watcher.live
+    view = watcher.view()
     run_id = view.run["run_id"] if view else None
     known = request.args.get("run") == run_id and request.args.get("every") == str(live.every_s)
     since_s = request.args.get("since", -1.0, float) if known else -1.0

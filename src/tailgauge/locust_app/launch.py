@@ -124,8 +124,10 @@ class Launch:
     def __init__(
         self, scenarios: Sequence[Settings], setup: WorkerSetup, page: Page | None, *, shows_progress: bool
     ) -> None:
-        self._scenarios, self._setup = scenarios, setup
-        self._page, self._shows_progress = page, shows_progress
+        self._scenarios = scenarios
+        self._setup = setup
+        self._page = page
+        self._shows_progress = shows_progress
         self._token = given("a remote worker" if setup.remote else "") or fresh()
         os.environ[TOKEN] = self._token  # of the sockets here and in the workers
         self._interrupts = 0
@@ -206,7 +208,9 @@ class Launch:
         try:
             for line in announcement(settings, workers):
                 display.print_line(line)
-            master.settings, master.run, self._report = settings, None, None
+            master.settings = settings
+            master.run = None
+            self._report = None
             self._await_workers(master, display)
             starting = gevent.spawn(master.runner.start, workers, workers)
             return self._watch(self._begun(master, starting), display)
@@ -223,8 +227,10 @@ class Launch:
 
     def _await_workers(self, master: Master, display: Display) -> None:
         self._await_stopped(master.runner)
-        patience_s, wanted = REMOTE_S if self._setup.remote else CONNECT_S, self._setup.number
-        since, printed_s = monotonic_ns(), 0.0
+        patience_s = REMOTE_S if self._setup.remote else CONNECT_S
+        wanted = self._setup.number
+        since = monotonic_ns()
+        printed_s = 0.0
         while (connected := self._connected(master)) < wanted:
             waited_s = (monotonic_ns() - since) / 1e9
             if self._interrupts:
@@ -274,7 +280,10 @@ class Launch:
     def _watch(self, run: Run, display: Display) -> Run:
         if self._interrupts:  # it came before there was a run
             run.interrupt()
-        printed, shown_ns, called, is_over = 0, 0, False, False
+        printed = 0
+        shown_ns = 0
+        called = False
+        is_over = False
         while not is_over:
             is_over = run.over.wait(TICK_S)
             if run.called and not called:
@@ -390,7 +399,8 @@ def work(master: Address, out: Path, *, lifeline: bool) -> Exit:
 
 def _listen(runner: Any, end: Callable[[], None]) -> None:
     """End after a long silence of the master, counted in checks, so that a stall of this worker does not count."""
-    last, silent = None, 0
+    last = None
+    silent = 0
     while silent < MASTER_S:
         gevent.sleep(1)
         silent = 0 if runner.last_heartbeat_timestamp != last else silent + 1

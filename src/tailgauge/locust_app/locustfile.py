@@ -106,7 +106,8 @@ def _target(
         return [(URL, host)], {URL: "--host"}
     if by_set is not None:
         return [], {}
-    of_class, where = _same(classes, "host"), f"{classes[0].__name__}.host"
+    of_class = _same(classes, "host")
+    where = f"{classes[0].__name__}.host"
     if of_class:
         if by_scenario not in {None, SIMULATED, of_class}:
             both = f"{of_class} by {where} and {by_scenario} by the scenario"

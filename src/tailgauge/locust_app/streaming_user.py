@@ -128,7 +128,9 @@ class StreamingUser(User):
             while not (start_at_ns := run.dispatcher.start_at_ns):
                 gevent.sleep(POLL_S)
             gevent.sleep(max(0, start_at_ns - monotonic_ns()) / 1e9)
-            self._run, self._next_id, self._rules = run, _first_id(run), _rules(run)
+            self._run = run
+            self._next_id = _first_id(run)
+            self._rules = _rules(run)
         return self._run
 
     def _report(self, name: str, answer: Answer) -> None:
@@ -176,7 +178,8 @@ def _row(rules: RowRules, **given: Any) -> dict[str, Any]:
 def _answer(drive: Drive | None, asked_at_ns: int) -> Answer:
     if drive is None or drive.done is None:
         return Answer("", CLIENT_DROP, None, None, 0.0, {})
-    done, calls = drive.done, drive.calls.get(0, [])
+    done = drive.done
+    calls = drive.calls.get(0, [])
     call = calls[-1 if done.winner is None else done.winner] if calls else None
     ended_at_ns = getattr(call, "ended_at_ns", None) or monotonic_ns()
     e2e_ms = (ended_at_ns - asked_at_ns) / 1e6

@@ -59,7 +59,9 @@ class Master:
     """
 
     def __init__(self, environment: Any, settings: Settings | None, seal: Seal, *, stays: bool) -> None:
-        self.runner, self.settings, self._stays = environment.runner, settings, stays
+        self.runner = environment.runner
+        self.settings = settings
+        self._stays = stays
         self._link = link = Link(self.runner, seal)
         self.roster: dict[str, dict[str, Any]] = {}  # nodes that sent hello with the run's token
         self.refused: dict[str, str] = {}  # node and reason
@@ -128,7 +130,8 @@ class Master:
             self.run.notice_life(node)
 
     def _on_test_start(self, **_: Any) -> None:
-        self.settings, self.run = self.before_start(), None
+        self.settings = self.before_start()
+        self.run = None
         if self.settings is None:
             return
         self.run = run = Run(self._link, self.settings, self.workers, self.is_alive)
@@ -231,7 +234,8 @@ def _options(parser: Any) -> None:
 
 @events.init.add_listener  # type: ignore[untyped-decorator]
 def _init(environment: Any, **_: Any) -> None:
-    runner, page = environment.runner, environment.web_ui
+    runner = environment.runner
+    page = environment.web_ui
     if not of_tailgauge(environment):
         return  # users of Locust's own only
     settings: Settings | None = None
@@ -301,7 +305,8 @@ def _before_start(environment: Any, options: Options, master: Master) -> Setting
 
 def _announce(environment: Any, settings: Settings | None) -> None:
     """Say what will be run, and which of Locust's options mean something else here."""
-    options, classes = environment.parsed_options, of_tailgauge(environment)
+    options = environment.parsed_options
+    classes = of_tailgauge(environment)
     lines = ["no target is named yet: the start form asks for it"]
     if settings is not None:
         lines = announcement(settings, getattr(options, "expect_workers", 1))

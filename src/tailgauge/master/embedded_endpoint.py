@@ -33,7 +33,8 @@ def fetch_server_log(url: str, run_id: str, folder: RunFolder, authority: str | 
     page = f"{url}/tailgauge/server-log?run={run_id}&settled"
     try:
         with http_client(authority).open(page, timeout=FETCH_S) as answer:
-            body, headers = answer.read(), answer.headers
+            body = answer.read()
+            headers = answer.headers
     except OSError as error:
         return [f"the endpoint's server log could not be fetched: {error}"]
     path = folder.part("target", 0, "all")

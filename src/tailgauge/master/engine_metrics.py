@@ -25,7 +25,9 @@ from tailgauge.protocols.table import Target, is_self_hosted
 from tailgauge.scenario.model import Scenario
 
 ANSWER_S = 5.0  # for the whole page
-BEFORE_S, AFTER_S = 5.0, 60.0  # until nothing runs any more
+# How long to wait until the target runs nothing any more, before the run and after it.
+BEFORE_S = 5.0
+AFTER_S = 60.0
 POLL_S = 0.2
 MAX_BYTES = 4 << 20
 LINE = re.compile(r"([a-z]+:\w+)(\{.*\})?\s+(\S+)(?:\s+\d+)?\s*")
@@ -96,7 +98,8 @@ class EngineMetrics:
         self._target = scenario.target if is_alone and is_self_hosted(scenario.target.url) else None
         self._before: TokenCount | None = None
         self._after: TokenCount | None = None
-        self._hurried, self._pause = False, pause
+        self._hurried = False
+        self._pause = pause
 
     def begin(self, note: Callable[[str], None], preflight: Sequence[Mapping[str, Any]]) -> None:
         """Before the first request. The results of the preflight show whether the target's usage has its cached tokens."""
@@ -116,7 +119,8 @@ class EngineMetrics:
 
     def facts(self) -> dict[str, Any]:
         """The entries in run.json: what was made where users cancel; the prompt tokens, and those out of the cache."""
-        before, after = self._before, self._after
+        before = self._before
+        after = self._after
         if before is None or after is None or after.tokens < before.tokens:
             return {"engine_tokens": None}
         if self._has_gateway:
@@ -126,7 +130,8 @@ class EngineMetrics:
         made = {"engine": before.engine, "before": before.tokens, "after": after.tokens}
         found: dict[str, Any] = {"engine_tokens": made if self._cancels else None}
         if before.prompt is not None and after.prompt is not None:
-            prompt, cached = after.prompt - before.prompt, (after.cached or 0) - (before.cached or 0)
+            prompt = after.prompt - before.prompt
+            cached = (after.cached or 0) - (before.cached or 0)
             if prompt >= cached >= 0:
                 found["engine_cache"] = {"engine": before.engine, "prompt": prompt, "cached": cached}
         return found
@@ -157,7 +162,8 @@ def read(target: Target) -> TokenCount | None:
 
 def _bounded(answer: Any) -> bytes | None:
     """The body; None if it is too long or too slow."""
-    until_ns, page = monotonic_ns() + int(ANSWER_S * 1e9), b""
+    until_ns = monotonic_ns() + int(ANSWER_S * 1e9)
+    page = b""
     while piece := answer.read1(1 << 16):
         page += piece
         if len(page) > MAX_BYTES or monotonic_ns() > until_ns:

@@ -26,7 +26,10 @@ class Leases:
     def __init__(
         self, schedule: Schedule, until_ns: int, workers: RunWorkers, give: Give, *, leaves_out: bool
     ) -> None:
-        self._schedule, self._until_ns, self._workers, self._give = schedule, until_ns, workers, give
+        self._schedule = schedule
+        self._until_ns = until_ns
+        self._workers = workers
+        self._give = give
         self._leaves_out = leaves_out
         self._leased_ns = 0
         self._skipped: list[tuple[int, int]] = []  # leased to nobody

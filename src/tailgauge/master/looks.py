@@ -13,7 +13,7 @@ from dataclasses import asdict
 from typing import Any
 
 from tailgauge import interpreter
-from tailgauge.plan.objectives import InterimLook
+from tailgauge.plan.looks import InterimLook
 from tailgauge.plugins import plugin
 from tailgauge.redaction import environment
 from tailgauge.rows.run_folder import RunFolder
@@ -27,8 +27,12 @@ class InterimLooks:
     """The looks of one run, one after the other; `is_known`: whether the last one ends it."""
 
     def __init__(self, looks: tuple[InterimLook, ...], folder: RunFolder) -> None:
-        self._looks, self._folder, self.is_known = looks, folder, False
-        self._done, self._tried_s, self._is_whole = 0, 0.0, False
+        self._looks = looks
+        self._folder = folder
+        self.is_known = False
+        self._done = 0
+        self._tried_s = 0.0
+        self._is_whole = False
         self._child: subprocess.Popen[str] | None = None
 
     @property
@@ -67,7 +71,8 @@ class InterimLooks:
             self._done = len(self._looks) - 1
             return ["no look at the run is possible: it goes on to its end"]
         if found["texts"]:
-            self._done, self.is_known = self._done + 1, found["known"]
+            self._done = self._done + 1
+            self.is_known = found["known"]
         texts: list[str] = found["texts"]
         return texts
 
@@ -83,7 +88,8 @@ class InterimLooks:
 def reader(folder: RunFolder, *options: str, shown: Mapping[str, str] | None = None) -> subprocess.Popen[str]:
     """A process that reads a run with pandas, which is never loaded into a process of a run. `shown`: see ReportProcess."""
     command = interpreter.tailgauge("report", str(folder.path), *options, *plugin.options())
-    env, pipe = {**environment(with_keys=False), **(shown or {"NO_COLOR": "1"})}, subprocess.PIPE
+    env = {**environment(with_keys=False), **(shown or {"NO_COLOR": "1"})}
+    pipe = subprocess.PIPE
     # In a session of its own, so that Ctrl-C reaches the master only.
     return subprocess.Popen(
         command, stdin=pipe, stdout=pipe, stderr=pipe, text=True, env=env, start_new_session=True

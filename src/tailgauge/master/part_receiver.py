@@ -53,7 +53,8 @@ class PartReceiver:
     """Parts of all workers of a run. `rows` are the rows received: worker -> table -> rows."""
 
     def __init__(self, folder: RunFolder, reserve: int = RESERVE) -> None:
-        self._folder, self._reserve = folder, reserve
+        self._folder = folder
+        self._reserve = reserve
         self._incoming: dict[int, dict[_Key, _Incoming]] = defaultdict(dict)
         self._whole: dict[int, dict[_Key, str]] = defaultdict(dict)
         self._folded: set[int] = set()
@@ -61,7 +62,10 @@ class PartReceiver:
 
     def take(self, worker: int, data: Any) -> dict[str, Any]:
         """Take a piece from `worker`; returns the answer, to which the caller adds the run. Never raises."""
-        key, why, upto, state = ("", ""), None, 0, "refused"
+        key = ("", "")
+        why = None
+        upto = 0
+        state = "refused"
         try:
             key = _checked_key(worker, data)
             _check_rest(data)
@@ -187,7 +191,8 @@ def _checked_key(worker: int, data: Any) -> _Key:
     """Table and name of a part of this worker."""
     if type(data) is not dict:
         raise _RefusedError("a piece must be a table of keys")
-    table, name = data.get("table"), data.get("name")
+    table = data.get("table")
+    name = data.get("name")
     if type(table) is not str or table not in RECORDED:
         raise _RefusedError(f"table: expected one of {', '.join(RECORDED)}")
     match = _NAME.fullmatch(name) if type(name) is str and len(name) < 40 else None

@@ -28,10 +28,11 @@ from tailgauge.master.embedded_endpoint import fetch_server_log, start_endpoint
 from tailgauge.master.engine_metrics import EngineMetrics
 from tailgauge.master.leases import Leases
 from tailgauge.master.looks import KNOWN, InterimLooks
-from tailgauge.master.objectives import LiveObjectives, StopRules
+from tailgauge.master.objectives import LiveObjectives
 from tailgauge.master.part_receiver import PartReceiver
+from tailgauge.master.stop_rules import StopRules
 from tailgauge.master.workers import RunWorker, RunWorkers, drain_workers, pace, request_ids
-from tailgauge.plan.objectives import looks
+from tailgauge.plan.looks import looks
 from tailgauge.plan.preflight import USABLE, Learnt, prefixes, preflight_calls
 from tailgauge.plan.resolve import Settings
 from tailgauge.plan.spend_limit import Amount
@@ -67,7 +68,9 @@ class Run:
         self, link: Link, settings: Settings, expected: Callable[[], int], is_alive: Callable[[str], bool]
     ) -> None:
         """`expected`: with how many workers it begins; `is_alive`: whether one is still connected."""
-        self._link, self.settings, self._expected = link, settings, expected
+        self._link = link
+        self.settings = settings
+        self._expected = expected
         self.scenario = settings.scenario
         self.run_id = new_run_id(self.scenario.name)
         self.folder = RunFolder((settings.out / "runs" / self.run_id).resolve())
@@ -140,12 +143,14 @@ class Run:
             worker.state = "lost" if self.finishing else "running"
 
     def _on_ready(self, worker: RunWorker, data: dict[str, Any]) -> None:
-        worker.ready, worker.record = True, {k: data[k] for k in ("clock", "shared", "folder")}
+        worker.ready = True
+        worker.record = {k: data[k] for k in ("clock", "shared", "folder")}
         if worker.state == "starting":
             self._join(worker)
 
     def _on_tried(self, _: RunWorker, data: dict[str, Any]) -> None:
-        self.preflight_result, self.preflight = data, data["calls"]
+        self.preflight_result = data
+        self.preflight = data["calls"]
 
     def _on_opened(self, worker: RunWorker, data: dict[str, Any]) -> None:
         worker.opened = True
@@ -162,7 +167,8 @@ class Run:
     def _on_drained(self, worker: RunWorker, data: dict[str, Any]) -> None:
         self._on_counters(worker, data)
         record = data["record"]
-        worker.state, worker.record = record["state"], record
+        worker.state = record["state"]
+        worker.record = record
         who = f"worker {worker.number}"
         faults = [plain(text, MAX_NOTE) for text in record["faults"][: plugin.MAX_FAULTS]]
         self.notes.extend(f"{who}: plugin {text}" for text in faults)
@@ -170,7 +176,8 @@ class Run:
             self._note_answers(worker)
         if worker.has_left:
             self.notes.append(f"{who} on {worker.hello['host']} ended {self._at()}: {record['why']}")
-        received, written = self.part_receiver.rows.get(worker.number, {}), record["rows"]
+        received = self.part_receiver.rows.get(worker.number, {})
+        written = record["rows"]
         if not record["shared"] and all(received.get(name, 0) == rows for name, rows in written.items()):
             worker.delivered = True
             self._send("delivered", worker)
@@ -186,7 +193,8 @@ class Run:
 
     def _join(self, worker: RunWorker) -> None:
         """A late joiner is ready: it begins with the next slice, on the common start time."""
-        worker.state, worker.late_ns = "running", self._passed_ns()
+        worker.state = "running"
+        worker.late_ns = self._passed_ns()
         self._send_go(worker, Amount(None, None, None))
         self.notes.append(f"worker {worker.number} joined {self._at()}")
 
@@ -329,7 +337,8 @@ class Run:
         left = self.settings.limit.less(Amount.of_plain(self.preflight_result["spent"]))
         workers = self.workers.living()
         shares = left.shares(len(workers)) if workers else []
-        schedule, leaves_out = self.settings.schedule, self.scenario.limits.lost_share == "leave_out"
+        schedule = self.settings.schedule
+        leaves_out = self.scenario.limits.lost_share == "leave_out"
         until_ns = int(self.scenario.stages.duration_s * 1e9)
         self.engine_metrics.begin(self.notes.append, self.preflight)
         self._leases = Leases(schedule, until_ns, self.workers, self._give, leaves_out=leaves_out)
@@ -350,7 +359,8 @@ class Run:
 
     def _lease_slices(self) -> None:
         assert self._leases is not None
-        duration_ns, looks = int(self.scenario.stages.duration_s * 1e9), 0
+        duration_ns = int(self.scenario.stages.duration_s * 1e9)
+        looks = 0
         while self._passed_ns() < duration_ns and not self._draining:
             self._leases.up_to(self._passed_ns())
             self._notice_losses()
@@ -372,8 +382,7 @@ class Run:
 
     def _protect_target(self) -> None:
         """Stop if a rule of the scenario says so: nothing more is sent."""
-        counters = [worker.counters for worker in self.workers if worker.counters]
-        why = self._stop_rules.broken(self._passed_ns() / 1e9, counters)
+        why = self._stop_rules.broken(self._progress())
         if why is not None and self.state == "running":
             self.stopped = f"{self._at()}: {why}"
             self.notes.append(f"stopped {self.stopped}")
@@ -477,7 +486,8 @@ class Run:
 
     def _facts(self) -> dict[str, Any]:
         """Facts that master and workers both write, so that either record identifies the run."""
-        settings, origin = self.settings, (self.settings.scenario_file, self.settings.overrides)
+        settings = self.settings
+        origin = (self.settings.scenario_file, self.settings.overrides)
         learnt = Learnt(*self.preflight_result["learnt"]) if self.preflight_result else Learnt()
         return {
             "run_id": self.run_id, "started_at": self._started_at, "start_at_ns": self.start_at_ns,
@@ -540,9 +550,12 @@ class Run:
 
     def snapshot(self) -> progress.Progress:
         """The run up to now, for the live display."""
-        found = self.workers.progress(self._passed_ns() / 1e9, self.scenario.stages.duration_s)
+        found = self._progress()
         found.objectives = self._objectives.judge(found.passed_s, found.traffic)
         return found
+
+    def _progress(self) -> progress.Progress:
+        return self.workers.progress(self._passed_ns() / 1e9, self.scenario.stages.duration_s)
 
 
 def lead_ns(workers: Sequence[RunWorker]) -> int:

@@ -167,7 +167,9 @@ class RunWorkers:
 
     def newly_lost(self, start_at_ns: int) -> list[RunWorker]:
         """Mark and return workers that are gone or silent for too long, counted from the start of the run."""
-        lost, patience_s, now_ns = [], SILENT_S + pace(len(self)) - 1, self.look()
+        lost = []
+        patience_s = SILENT_S + pace(len(self)) - 1
+        now_ns = self.look()
         for worker in self.living():
             since_ns = start_at_ns + (worker.late_ns or 0)
             if self.silent_s(worker, since_ns, now_ns) > patience_s or self.is_gone(worker):
@@ -188,7 +190,8 @@ class RunWorkers:
         progress = describe.Progress(passed_s, duration_s)
         messages: dict[traffic_counters.Key, list[dict[str, Any]]] = {}
         for worker in [worker for worker in self if worker.counters]:
-            counters, counts = worker.counters, worker.counters["counts"]
+            counters = worker.counters
+            counts = worker.counters["counts"]
             progress.sent += counts["dispatched"]
             progress.dropped += counts["client_drop"]
             progress.in_flight += 0 if self.is_gone(worker) else counters["in_flight"]
@@ -322,9 +325,11 @@ class Share:
 
 def conserve(scheduled: int, shares: Sequence[Share]) -> dict[str, Any]:
     """The conservation counts of run.json."""
-    every, names = [share.counts or {} for share in shares], ("dispatched", "client_drop", "censored")
+    every = [share.counts or {} for share in shares]
+    names = ("dispatched", "client_drop", "censored")
     dispatched, dropped, censored = (sum(counts.get(name, 0) for counts in every) for name in names)
-    lost, ended = sum(share.lost for share in shares), Counter[str]()
+    lost = sum(share.lost for share in shares)
+    ended = Counter[str]()
     for counts in every:
         ended.update(counts.get("ended", {}))
     return {
@@ -336,7 +341,8 @@ def conserve(scheduled: int, shares: Sequence[Share]) -> dict[str, Any]:
 def count_rows(folder: RunFolder, worker: int, drop: str) -> dict[str, Any]:
     """Counts of a lost worker, from its request rows; unreadable parts count nothing."""
     ended = Counter(name for table in _left(folder, worker, "ended") for name in table["ended"].to_pylist())
-    dropped, censored = ended.pop(drop, 0), ended.pop(CENSORED, 0)
+    dropped = ended.pop(drop, 0)
+    censored = ended.pop(CENSORED, 0)
     dispatched = ended.total() + censored
     return {"dispatched": dispatched, "client_drop": dropped, "ended": dict(ended), "censored": censored}
 

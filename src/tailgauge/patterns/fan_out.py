@@ -93,7 +93,9 @@ class FanOut(Pattern):
 
     def steps(self, request: Request) -> Steps:
         """Start legs as places allow, until the join is met or cannot be met any more."""
-        table, legs, begun = self.settings, Legs(), 0
+        table = self.settings
+        legs = Legs()
+        begun = 0
         deadline_ns = None
         if table.join == "deadline":
             deadline_ns = request.scheduled_at_ns + round(table.deadline_s * 1e9)
@@ -128,7 +130,8 @@ class FanOut(Pattern):
     def demand(self, requests: int, input_tokens: int, output_tokens: int) -> Demand:
         """Every leg is a call."""
         table = self.settings
-        prompts, answers = input_tokens * table.legs, output_tokens * table.legs
+        prompts = input_tokens * table.legs
+        answers = output_tokens * table.legs
         if table.kinds:
             prompts = requests * sum(kind.count * kind.prompt_tokens for kind in table.kinds)
             answers = requests * sum(self._sizes)

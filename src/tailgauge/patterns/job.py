@@ -72,7 +72,9 @@ class Job(Pattern):
 
     def steps(self, request: Request) -> Steps:
         """Submit, poll, fetch."""
-        table, cancel, policies = self.settings, self.traffic.cancel, self.policies
+        table = self.settings
+        cancel = self.traffic.cancel
+        policies = self.policies
         submit = self.call(request.prompt, request.output_tokens)
         submit = replace(submit, kind=JOB_SUBMIT, batch=self.prompts(request))
         end = yield from leg(submit, request, policies)
@@ -82,10 +84,12 @@ class Job(Pattern):
         if state.name is None:
             return Done(CLIENT_ERROR)  # an answer that is not the protocol
         call = replace(submit, kind=JOB_POLL, batch=(), job=state.name)
-        until_ns, given_up = request.scheduled_at_ns + round(table.deadline_s * 1e9), TIMEOUT
+        until_ns = request.scheduled_at_ns + round(table.deadline_s * 1e9)
+        given_up = TIMEOUT
         leaves_ns = request.scheduled_at_ns + round((cancel.after_s or 0) * 1e9)
         if request.draw < cancel.share and leaves_ns < until_ns:
-            until_ns, given_up = leaves_ns, CANCELLED
+            until_ns = leaves_ns
+            given_up = CANCELLED
         interval_s = min(table.poll_s, table.poll_max_s)
         while state.ended is None:
             wait_s = interval_s if end.retry_after_s is None else max(LEAST_WAIT_S, end.retry_after_s)

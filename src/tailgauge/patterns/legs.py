@@ -78,10 +78,15 @@ def _only(call: Call, number: int, cause: str, of_attempt: int | None) -> Leg:
 
 class _Leg:
     def __init__(self, call: Call, request: Request, policies: Policies, number: int) -> None:
-        self.call, self.request, self.number = call, request, number
-        self.retrier, self.hedger = policies.retrier, policies.hedger
+        self.call = call
+        self.request = request
+        self.number = number
+        self.retrier = policies.retrier
+        self.hedger = policies.hedger
         self.open: dict[int, Call] = {}
-        self.first, self.sent_at_ns = -1, 0  # the latest non-hedge attempt
+        # Of the latest attempt that is no hedge.
+        self.first = -1
+        self.sent_at_ns = 0
         self.due_at_ns: int | None = None
         self.winner: int | None = None
         self.held: str | None = None
@@ -112,7 +117,8 @@ class _Leg:
         assert isinstance(sent, events.Sent)
         self.open[sent.attempt] = call
         if cause != schema.HEDGE:
-            self.first, self.sent_at_ns = sent.attempt, sent.at_ns
+            self.first = sent.attempt
+            self.sent_at_ns = sent.at_ns
             draw = self._draw("hedge", self.retries) if self.hedger.draws else 0.0
             self.due_at_ns = self.hedger.due_at_ns(sent.at_ns, draw)
 
@@ -133,7 +139,8 @@ class _Leg:
         yield from self._commit(event.attempt, event.at_ns)
 
     def _commit(self, winner: int, now_ns: int) -> Generator[Step, Event, None]:
-        self.winner, self.due_at_ns = winner, None
+        self.winner = winner
+        self.due_at_ns = None
         for attempt in [a for a in self.open if a != winner]:
             del self.open[attempt]
             if attempt == self.first:
@@ -163,7 +170,8 @@ class _Leg:
         self.due_at_ns = None
         if self.hedged:
             return False
-        retries, scheduled_at_ns = self.retries, self.request.scheduled_at_ns
+        retries = self.retries
+        scheduled_at_ns = self.request.scheduled_at_ns
         draw = self._draw("retry", retries)
         at_ns = self.retrier.begins_at_ns(
             event,

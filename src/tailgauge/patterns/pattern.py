@@ -43,7 +43,8 @@ class Pattern(ABC):
     settings: Any
 
     def __init__(self, traffic: TrafficSettings) -> None:
-        self.traffic, self.policies = traffic, Policies(traffic)
+        self.traffic = traffic
+        self.policies = Policies(traffic)
         # Its steps do something at a call's first content or at its end, which must not be late.
         self.acts = True
         self.settings = getattr(traffic, self.name, None)
@@ -68,7 +69,8 @@ class Pattern(ABC):
 
     def needs(self) -> Iterator[tuple[str, str]]:
         """What the calls need of the protocol, with the key of the traffic table that makes it so."""
-        traffic, cache = self.traffic, self.traffic.cache
+        traffic = self.traffic
+        cache = self.traffic.cache
         yield from (("pattern", need) for need in sorted(self.protocol_needs))
         asked = (
             (traffic.thinking != "off", "thinking", needs.EXTENDED_THINKING),

@@ -68,7 +68,8 @@ class Budget:
     __slots__ = ("_burst", "_level", "_share")
 
     def __init__(self, share: float, burst: float) -> None:
-        self._share, self._burst = round(share * _TOKEN), round(burst * _TOKEN)
+        self._share = round(share * _TOKEN)
+        self._burst = round(burst * _TOKEN)
         self._level = self._burst
 
     def give(self) -> None:
@@ -223,8 +224,10 @@ class Recent:
     """A quantile of the times seen in the current window and the one before."""
 
     def __init__(self, window_ns: int, quantile: float) -> None:
-        self._window_ns, self._p = window_ns, quantile
-        self._now, self._before = quantile_sketch.Bins(), quantile_sketch.Bins()
+        self._window_ns = window_ns
+        self._p = quantile
+        self._now = quantile_sketch.Bins()
+        self._before = quantile_sketch.Bins()
         self._number = 0  # of the current window since time 0
         self._known_ns: tuple[int, int] | None = None  # when the quantile was worked out, and its value
 
@@ -251,7 +254,9 @@ class Recent:
         number = now_ns // self._window_ns
         if number > self._number:
             self._before = self._now if number == self._number + 1 else {}
-            self._now, self._number, self._known_ns = {}, number, None
+            self._now = {}
+            self._number = number
+            self._known_ns = None
 
 
 class Policies:

@@ -19,7 +19,8 @@ from tailgauge.patterns.pattern import Demand, Pattern
 from tailgauge.rows.schema import COMPLETED, EARLIEST_LEG
 from tailgauge.table import Table, Tokens
 
-LARGE, FAST = 0, 1
+LARGE = 0
+FAST = 1
 
 
 class ProgressiveSettings(Table):
@@ -45,7 +46,8 @@ class Progressive(Pattern):
 
     def steps(self, request: Request) -> Steps:
         """The request is over with the large model's answer."""
-        table, large = self.settings, self.call(request.prompt, request.output_tokens)
+        table = self.settings
+        large = self.call(request.prompt, request.output_tokens)
         fast = replace(
             large, model=table.fast_model, target=table.target, max_tokens=table.fast_tokens, keep_text=False
         )

@@ -57,7 +57,9 @@ class Resume(Pattern):
 
     def steps(self, request: Request) -> Steps:
         """Read, and read on, until the end mark."""
-        table, legs, ids = self.settings, Legs(), EventIds()
+        table = self.settings
+        legs = Legs()
+        ids = EventIds()
         call = replace(self.call(request.prompt, request.output_tokens), event_ids=ids)
         cause: str = PRIMARY
         last: int | None = None
@@ -66,7 +68,9 @@ class Resume(Pattern):
             connected = replace(call, watch_chunks=chunks)
             yield from legs.start(0, leg(connected, request, self.policies, 0, cause, last))
             end = yield from _until_cut(legs, after_ns)
-            cut, last, cause = end.ended in {CANCELLED, TRUNCATED}, legs.last[0], RESUME
+            cut = end.ended in {CANCELLED, TRUNCATED}
+            last = legs.last[0]
+            cause = RESUME
             if not cut or (ids.problem is not None and end.ended != CANCELLED):
                 break
             if connection < table.reconnections:

@@ -296,7 +296,8 @@ class TrafficSettings(Table):
 
     def check(self) -> None:
         """Raise ValueError for settings that exclude each other, whatever the pattern."""
-        cache, answer_differs = self.cache, self.thinking != "off" or self.tools > 0
+        cache = self.cache
+        answer_differs = self.thinking != "off" or self.tools > 0
         if answer_differs and cache is not None and cache.pre_warm and "few_shot" in cache.breakpoints:
             why = "with thinking or tools a mark at few_shot is another cache entry, which the calls before the run do not write"
             raise ValueError(f"cache.pre_warm: {why}: mark tools or system instead")

@@ -42,7 +42,9 @@ class Streaming(Pattern):
 
     def steps(self, request: Request) -> Steps:
         """One call, unless its user may leave or be given another."""
-        fallback, cancel, policies = self.traffic.fallback, self.traffic.cancel, self.policies
+        fallback = self.traffic.fallback
+        cancel = self.traffic.cancel
+        policies = self.policies
         call = self.call(request.prompt, request.output_tokens)
         if self._is_patient:
             return done((yield from leg(call, request, policies)))
@@ -57,7 +59,8 @@ class Streaming(Pattern):
         while True:
             waits = [at for at in (leaves_at_ns, patient_to_ns) if at is not None]
             event = yield from legs.receive(min(waits, default=None))
-            end, read = legs.ends.get(0), 0 in legs.with_content
+            end = legs.ends.get(0)
+            read = 0 in legs.with_content
             if patient_to_ns is not None and read:
                 patient_to_ns = None
             is_enough = isinstance(event, Chunks) and legs.is_open(event)
@@ -65,12 +68,16 @@ class Streaming(Pattern):
                 yield from legs.close(0, CANCELLED)
                 if not cancel.resubmit:
                     return Done(CANCELLED, winner=legs.last[0] if read else None)
-                leaves, falls_back, leaves_at_ns, patient_to_ns = False, False, None, None
+                leaves = False
+                falls_back = False
+                leaves_at_ns = None
+                patient_to_ns = None
                 call = replace(call, watch_chunks=0)
                 yield from legs.start(0, leg(call, request, policies, 0, RESUBMIT, legs.last[0]))
             elif falls_back and (_has_come(patient_to_ns, event) if end is None else _failed(end)):
                 yield from legs.close(0, TIMEOUT)
-                falls_back, patient_to_ns = False, None
+                falls_back = False
+                patient_to_ns = None
                 call = replace(call, target=fallback.target, model=fallback.model)
                 yield from legs.start(0, leg(call, request, self._without_retries, 0, FALLBACK, legs.last[0]))
             elif end is not None:

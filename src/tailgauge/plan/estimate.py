@@ -64,7 +64,8 @@ class Estimate:
 def short_prefixes(scenario: Scenario) -> Iterator[str]:
     """Marked prefixes that their models do not cache, a line each: there would be no error, and no cached token."""
     for name, traffic in scenario.traffic.items():
-        cache, model = traffic.cache, scenario.model_of(traffic)
+        cache = traffic.cache
+        model = scenario.model_of(traffic)
         least = cached_from(model) or 0
         if cache is None or not cache.breakpoints:
             continue
@@ -90,7 +91,8 @@ def estimate(scenario: Scenario, schedule: Schedule, prices: Prices, day: date, 
     if not scenario.arrival.is_open:
         users = len(schedule)
         return Estimate(users, None, None, None, None, None, None, prices.currency, without, prices.source)
-    sums, cost = [], Fraction(0)
+    sums = []
+    cost = Fraction(0)
     for index, (name, traffic) in enumerate(scenario.traffic.items()):
         one = _sum(traffic, schedule, index, workers)
         sums.append(one)
@@ -108,7 +110,8 @@ def _sum(traffic: Traffic, schedule: Schedule, index: int, workers: int) -> _Sum
     sizes = np.array([schedule.prompt_tokens, schedule.output_tokens, schedule.turns], np.int64)
     prompts, outputs, turns = sizes[:, schedule.traffic == index]
     requests = int(turns.sum())
-    asked, answered = prompts * turns, outputs * turns
+    asked = prompts * turns
+    answered = outputs * turns
     if traffic.session.grow:  # turn k carries the k turns and answers before it
         before = turns * (turns - 1) // 2
         asked = asked + (prompts + outputs) * before
@@ -128,7 +131,9 @@ def _sum(traffic: Traffic, schedule: Schedule, index: int, workers: int) -> _Sum
 
 def _additional(traffic: Traffic, calls: int, requests: int, workers: int) -> float:
     """Calls that trouble or lateness may add."""
-    more, retry, hedge = 0.0, traffic.retry, traffic.hedge
+    more = 0.0
+    retry = traffic.retry
+    hedge = traffic.hedge
     if hedge.policy != "off":
         budget = hedge.budget_share * calls + hedge.budget_burst * workers
         more += min(calls, budget) if hedge.budget_share < 1 else calls

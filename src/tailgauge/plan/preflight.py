@@ -24,7 +24,8 @@ from tailgauge.rows.schema import OVERLOADED, RATE_LIMITED, SERVED
 from tailgauge.scenario.model import Scenario
 from tailgauge.schedule.settings import TASKS, TRACE
 
-SHORT_WORDS, LONG_WORDS = 32, 232
+SHORT_WORDS = 32
+LONG_WORDS = 232
 MAX_PREFIXES = 1000  # that are written before a run
 OUTPUT_TOKENS = 16
 USABLE = SERVED | {RATE_LIMITED, OVERLOADED}  # outcomes with which a run makes sense
@@ -194,7 +195,8 @@ def writes(
     for name, traffic in scenario.traffic.items():
         if traffic.cache is None or not traffic.cache.pre_warm:
             continue
-        model, protocol = scenario.model_of(traffic), scenario.target_of(traffic.target).protocol
+        model = scenario.model_of(traffic)
+        protocol = scenario.target_of(traffic.target).protocol
         tokens = PROTOCOLS[protocol].least_output_tokens
         for prompt in prefixes_of(name):
             call = Call(prompt, tokens, model=model, target=traffic.target, stream=False)

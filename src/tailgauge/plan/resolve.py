@@ -18,7 +18,7 @@ from tailgauge.clock import utc_today
 from tailgauge.errors import ScenarioError, UsageError
 from tailgauge.plan import objectives
 from tailgauge.plan.estimate import Estimate, estimate
-from tailgauge.plan.objectives import looks
+from tailgauge.plan.looks import looks
 from tailgauge.plan.preflight import MAX_PREFIXES, prefixes, preflight_calls
 from tailgauge.plan.spend_limit import Amount, Sizing, need
 from tailgauge.protocols.additions import from_environment, variables
@@ -35,7 +35,9 @@ from tailgauge.schedule.schedule import Schedule, plan
 from tailgauge.schedule.settings import TASKS, TRACE
 
 _HOW = {"target": "--target URL, or --host URL under Locust", "second_target": "--set second_target.url=URL"}
-_LENGTHS, _CLOSE = 20, 0.001  # tried for a number of requests; share of it that may be missing
+# How many lengths are tried for a number of requests, and the share of it that may be missing.
+_LENGTHS = 20
+_CLOSE = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,8 @@ def resolve(
     `of_tasks`: the tasks of a locustfile make the requests; that file may be the `argument`.
     """
     pairs = list(pairs)
-    scenario, path = scenarios.load(argument, pairs, spelt, of_tasks=of_tasks), find(argument)
+    scenario = scenarios.load(argument, pairs, spelt, of_tasks=of_tasks)
+    path = find(argument)
     if scenario.arrival.process == TASKS and not of_tasks:
         how = f"a locustfile with a StreamingUser makes these requests: locust -f FILE --scenario {argument}"
         raise ScenarioError(f"{path}: arrival.process: {how}")
@@ -135,7 +138,8 @@ def _length(scenario: Scenario, requests: int, folder: Path) -> float:
     """Seconds in which about so many requests are planned, every turn of a session counted."""
     if not scenario.arrival.is_open:
         raise UsageError("--requests: in a closed loop the target decides their number: use --duration")
-    length, found = scenario.stages.duration_s, dict[int, float]()
+    length = scenario.stages.duration_s
+    found = dict[int, float]()
     for _ in range(_LENGTHS):
         planned = _schedule(scenario, length, folder).requests
         if scenario.arrival.process == TRACE and planned == max(found, default=-1) < requests:
@@ -186,7 +190,8 @@ def _priced(scenario: Scenario, prices: Prices) -> None:
 def _guard_suffices(scenario: Scenario, workers: int) -> None:
     """A limit that the preflight alone would use up is a mistake."""
     calls = preflight_calls(scenario)
-    tried, written = len(calls), prefixes(scenario)
+    tried = len(calls)
+    written = prefixes(scenario)
     limit = scenario.guard.max_requests
     if limit is not None and limit < tried + written + workers:
         least = f"expected at least {tried + written + workers}, got {limit}"

@@ -20,7 +20,9 @@ from tailgauge.scenario.prices import RATES, Price, Usage
 FRAME_TOKENS = 64  # what a chat template adds to a prompt, and to each of its messages a quarter
 TOOL_TOKENS = 600  # what a provider adds once there are tools
 MARGIN = 1.5  # of what was measured, for seeded words
-REQUESTS, TOKENS, COST = "max_requests", "max_tokens", "max_cost"
+REQUESTS = "max_requests"
+TOKENS = "max_tokens"
+COST = "max_cost"
 
 
 _FREE = Fraction(0)  # known by its identity, because sums of fractions are slow and most runs have no price
@@ -124,7 +126,8 @@ def used(row: AttemptRow, price: Price | None) -> Amount | None:
         return Amount(1)
     if row.ended not in SERVED or row.input_tokens is None or row.output_tokens is None:
         return None
-    hour, read = row.cache_creation_1h_input_tokens or 0, row.cache_read_input_tokens or 0
+    hour = row.cache_creation_1h_input_tokens or 0
+    read = row.cache_read_input_tokens or 0
     short = (row.cache_creation_input_tokens or 0) - hour
     usage = Usage(row.input_tokens, short, hour, read, row.output_tokens)
     return Amount(1, usage.prompt + usage.output, None if price is None else price.cost(usage))
@@ -139,7 +142,10 @@ class Guard:
     def __init__(
         self, limit: Amount, sizing: Sizing, prices: Mapping[str, Price], on_refused: Callable[[str], object]
     ) -> None:
-        self._limit, self._sizing, self._prices, self._on_refused = limit, sizing, prices, on_refused
+        self._limit = limit
+        self._sizing = sizing
+        self._prices = prices
+        self._on_refused = on_refused
         # Then nothing needs to be sized or held: a call that was taken counts, whatever becomes of it.
         self.is_of_calls_only = limit.tokens is None and limit.cost is None
         self._held: dict[Hashable, Amount] = {}

@@ -37,8 +37,12 @@ from tailgauge.table import nearest
 
 log = logging.getLogger("tailgauge")
 GROUP = "tailgauge.plugins"  # of entry points
-PATTERNS, PROMPT_SOURCES, PROTOCOLS, OBJECTIVES = "PATTERNS", "PROMPT_SOURCES", "PROTOCOLS", "OBJECTIVES"
-METRICS, SECTIONS = "metrics", "sections"
+PATTERNS = "PATTERNS"
+PROMPT_SOURCES = "PROMPT_SOURCES"
+PROTOCOLS = "PROTOCOLS"
+OBJECTIVES = "OBJECTIVES"
+METRICS = "metrics"
+SECTIONS = "sections"
 KINDS = (PATTERNS, PROMPT_SOURCES, PROTOCOLS, OBJECTIVES, METRICS, SECTIONS)
 SHOWN = 12  # characters of a hash
 MAX_FAULTS = 10  # of one worker that are kept
@@ -205,7 +209,9 @@ NOTED = Faults()  # of reports made here
 
 
 def _file(path: Path) -> Plugin:
-    text, name, full = read_text(path, LARGEST_TOML), path.stem, str(path.resolve())
+    text = read_text(path, LARGEST_TOML)
+    name = path.stem
+    full = str(path.resolve())
     sha256 = hashlib.sha256(text.encode()).hexdigest()
     if name in LOADED and LOADED[name].sha256 == sha256:
         return LOADED[name]

@@ -49,8 +49,11 @@ class Maker:
         self, seed: int, traffic: Traffic, name: str, words_per_token: float = 1.0, overhead_tokens: int = 0,
         *, marks: Marks = ALL_MARKS, run: str = "", words: Sequence[str] = (),
     ) -> None:  # fmt: skip
-        self._seed, self._traffic, self._name = seed, traffic, name
-        self._words, self._overhead = Vocabulary(words_per_token, words or WORDS), overhead_tokens
+        self._seed = seed
+        self._traffic = traffic
+        self._name = name
+        self._words = Vocabulary(words_per_token, words or WORDS)
+        self._overhead = overhead_tokens
         self._marks = marks
         self._run = run or (WORDS[0] if words and traffic.prompts.is_generated else "")
         self._sizes = pattern_of(traffic).prompt_sizes
@@ -119,7 +122,8 @@ class Maker:
                 messages = (opened(messages[0], words), *messages[1:])
         elif self._run and not (shared.system or shared.messages or earlier):  # the first turn keeps its salt
             messages = (opened(messages[0], self._run), *messages[1:])
-        count, messages = len(shared.messages), (*shared.messages, *messages)
+        count = len(shared.messages)
+        messages = (*shared.messages, *messages)
         return Prompt(
             messages, shared.system, shared.tools, number, count, self._is_unique, asked.tokens,
             automatic=self._automatic, cache_key=self._cache_key(number),
@@ -187,7 +191,9 @@ class Prefix:
 
         Where templates put tools differs by model: each section that can come first begins with them.
         """
-        tools, system, messages = self.tools, self.system, self.messages
+        tools = self.tools
+        system = self.system
+        messages = self.messages
         if tools:
             tools = (replace(tools[0], name=f"{phrase}_{tools[0].name}"), *tools[1:])
         if system:

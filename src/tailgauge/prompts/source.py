@@ -38,7 +38,10 @@ class PromptSource(ABC):
     def __init__(
         self, seed: int, traffic: TrafficSettings, words: Vocabulary, overhead_tokens: int = 0
     ) -> None:
-        self.seed, self.traffic, self.words, self.overhead_tokens = seed, traffic, words, overhead_tokens
+        self.seed = seed
+        self.traffic = traffic
+        self.words = words
+        self.overhead_tokens = overhead_tokens
 
     @abstractmethod
     def make(self, planned: Planned, use: str, tokens: int) -> str | Prompt:
@@ -124,7 +127,8 @@ class FileRows(Generated):
             return str(row["text"])
         messages = row.get("messages") or [{"role": USER, "content": row["text"]}]
         tools = tuple(Tool(tool_name(tool), "", "", given=json.dumps(tool)) for tool in row.get("tools", ()))
-        system, size = _parts(row.get("system")), row["prompt_tokens"]
+        system = _parts(row.get("system"))
+        size = row["prompt_tokens"]
         return Prompt(tuple(map(_message, messages)), system, tools, tokens=size)
 
 

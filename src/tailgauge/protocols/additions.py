@@ -123,7 +123,8 @@ def names_key(headers: Mapping[str, Any]) -> bool:
 def check_headers(value: Mapping[str, Any]) -> Mapping[str, Any]:
     """Raise ValueError for what cannot be added as a header."""
     for name, given in value.items():
-        low, text = name.lower(), "" if variable_of(given, name) else given
+        low = name.lower()
+        text = "" if variable_of(given, name) else given
         if not isinstance(text, str):
             raise ValueError(f'{name}: expected text in quotes, or {{env = "NAME"}}')  # noqa: TRY004 - pydantic's
         if not re.fullmatch(HEADER, name) or not re.fullmatch(r"[ -~]*", text):
@@ -157,7 +158,8 @@ Body = Annotated[Mapping[str, Any], AfterValidator(check_body)]
 def refuse_fields(body: Mapping[str, Any], set_elsewhere: Mapping[str, str], table: str) -> None:
     """Raise ValueError for a key, dotted where it is within another, that the harness sets; `set_elsewhere`: what to use instead."""
     for key, instead in set_elsewhere.items():
-        at, names = body, key.split(".")
+        at = body
+        names = key.split(".")
         while names and isinstance(at, Mapping) and names[0] in at:
             at = at[names.pop(0)]
         if not names or not isinstance(at, Mapping):
@@ -215,7 +217,8 @@ class Additions:
             lambda found: f"%({found[1]})s" if found[1] else found[0][0], lines.replace("%", "%%")
         )
         self._has_names = "%(traffic)s" in self._lines or "%(model)s" in self._lines
-        self._body, self._is_fixed = body, not any(map(_MARK.search, texts(body)))
+        self._body = body
+        self._is_fixed = not any(map(_MARK.search, texts(body)))
 
     def lines(self, values: Mapping[str, Any]) -> bytes:
         """The headers, each behind a line's end."""

@@ -36,7 +36,9 @@ from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
 if TYPE_CHECKING:
     import anthropic
 
-_TEXT, _THINKING, _TOOL = KIND_CODE[TEXT], KIND_CODE[THINKING], KIND_CODE[TOOL_JSON]
+_TEXT = KIND_CODE[TEXT]
+_THINKING = KIND_CODE[THINKING]
+_TOOL = KIND_CODE[TOOL_JSON]
 _SERVER_TOOLS = (
     "web_search", "web_fetch", "code_execution", "bash_code_execution", "text_editor_code_execution", "tool_search",
 )  # fmt: skip
@@ -115,7 +117,8 @@ class Anthropic(WireProtocol):
 
     def send(self, sdk: anthropic.Anthropic, call: Call, model: str, call_id: str) -> Opened:
         """One Messages call, or one call of a batch: submit, poll, fetch."""
-        headers, batches = {"x-client-request-id": call_id}, sdk.messages.batches.with_streaming_response
+        headers = {"x-client-request-id": call_id}
+        batches = sdk.messages.batches.with_streaming_response
         if call.kind == JOB_SUBMIT:
             every = [body(call, prompt, model) for prompt in call.batch]
             requests: Any = [{"custom_id": str(number), "params": one} for number, one in enumerate(every)]
@@ -198,11 +201,14 @@ class Anthropic(WireProtocol):
 
         `answer` becomes the state as it came, or the lines without the messages, which may be many megabytes.
         """
-        results, usages, model = [], [], None
+        results = []
+        usages = []
+        model = None
         lines = list(filter(bytes.strip, body.splitlines()))
         for line in map(tree_of, lines):  # one at a time: each may be large
             if len(lines) == 1 and "processing_status" in line:
-                decoder.message_id, decoder.answer = text_or_none(line["id"]), json.dumps(line)
+                decoder.message_id = text_or_none(line["id"])
+                decoder.answer = json.dumps(line)
                 decoder.stop_reason = "ended" if line["processing_status"] == "ended" else None
                 return
             result = line["result"]
@@ -211,7 +217,8 @@ class Anthropic(WireProtocol):
             if result["type"] == "succeeded":
                 usages.append(_counters(result["message"]["usage"]))
                 model = model or text_or_none(result["message"]["model"])
-        decoder.answer, decoder.model = "\n".join(results), model
+        decoder.answer = "\n".join(results)
+        decoder.model = model
         for name, count in _total(usages).items():
             decoder.count(**{name: count})
 

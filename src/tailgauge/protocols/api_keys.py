@@ -25,7 +25,8 @@ def at_provider(url: str, protocol: str) -> bool:
 
 def key_for(url: str, protocol: str, named_variable: str | None) -> str:
     """The key to send to `url`. Raises TargetError naming the variable that is missing."""
-    variable, host = named_variable, urlsplit(url).hostname
+    variable = named_variable
+    host = urlsplit(url).hostname
     if variable is None and at_provider(url, protocol):
         variable = PROVIDERS[protocol].variable
     if variable is None:

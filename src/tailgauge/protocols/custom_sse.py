@@ -155,9 +155,12 @@ class CustomSse(WireProtocol):
         headers = {"x-client-request-id": call_id} | ({} if call.kind == MESSAGE else _OF_JOBS)
         if call.event_ids is not None and call.event_ids.last_id:
             headers["last-event-id"] = call.event_ids.last_id
-        method, url, more = "POST", self._path, {}
+        method = "POST"
+        url = self._path
+        more = {}
         if call.kind in _METHODS:
-            method, url = _METHODS[call.kind], self._job_url(str(sdk.base_url), call.job or "")
+            method = _METHODS[call.kind]
+            url = self._job_url(str(sdk.base_url), call.job or "")
         else:
             more = {"json": additions.filled(self._body, {**values, "prompt": flat(call.prompt)})}
         opened: Opened = sdk.stream(method, url, headers=headers, **more)
@@ -175,7 +178,8 @@ class CustomSse(WireProtocol):
 
     def on_job(self, decoder: StreamDecoder, body: bytes) -> None:
         """Decode the answer of a call about a job; `answer` becomes the fields of the pattern's `JobState`."""
-        jobs, tree = self.settings.jobs, _tree(body)
+        jobs = self.settings.jobs
+        tree = _tree(body)
         for counter, path in self._counts.items():
             decoder.count(**{counter: value_at(tree, path)})
         if decoder.kind in {JOB_FETCH, JOB_CANCEL}:

@@ -28,7 +28,9 @@ from tailgauge.redaction import shown
 from tailgauge.rows.schema import CHUNK_KINDS, STREAM_ERROR, TEXT, THINKING, TOOL_JSON, Chunks
 
 KIND_CODE = {kind: code for code, kind in enumerate(CHUNK_KINDS)}
-_TEXT, _THINKING, _TOOL = KIND_CODE[TEXT], KIND_CODE[THINKING], KIND_CODE[TOOL_JSON]
+_TEXT = KIND_CODE[TEXT]
+_THINKING = KIND_CODE[THINKING]
+_TOOL = KIND_CODE[TOOL_JSON]
 
 MANY_EVENTS = 50_000  # of one answer, whose application may ignore `max_tokens`, and
 EVENTS_PER_TOKEN = 64  # so many more for each token of `max_tokens`; the widest honest streams have some ten
@@ -205,7 +207,9 @@ class StreamDecoder:
             self._give_up(violations.EVENT_TOO_LARGE, f"over {most}")
             return
         exact = len(events) - 1 if at_rest and self._splitter.ended_with_event else -1
-        self._at, self._read_at, self._read_index = arrived, read_at, read_index
+        self._at = arrived
+        self._read_at = read_at
+        self._read_index = read_index
         whole = exact == 0 and rested and self._splitter.resting and self._is_plain
         for number, (name, data) in enumerate(events):
             self._low = 0 if number == exact else low
@@ -299,8 +303,10 @@ class StreamDecoder:
             return 0
         texts = self._texts(self._stencils, reads, begin)
         if texts and self._stencil is not None:
-            end, kind = begin + len(texts), self._stencil.kind
-            exact, numbers = array("q", bytes(8 * len(texts))), range(read_index, read_index + len(texts))
+            end = begin + len(texts)
+            kind = self._stencil.kind
+            exact = array("q", bytes(8 * len(texts)))
+            numbers = range(read_index, read_index + len(texts))
             self._add(map(len, texts), arrived[begin:end], exact, read_at[begin:end], numbers)
             if kind != _THINKING and self._kept is not None:
                 self._keep(self._kept[kind], "".join(texts))
@@ -353,7 +359,9 @@ class StreamDecoder:
     ) -> None:  # fmt: skip
         """Content deltas of the last stencil; the last of them ended a read."""
         assert self._stencil is not None
-        fresh, count, kind = self.fresh, len(arrived), self._stencil.kind
+        fresh = self.fresh
+        count = len(arrived)
+        kind = self._stencil.kind
         fresh.kind.extend(bytes((kind,)) * count)
         fresh.arrived.extend(arrived)
         fresh.low.extend(low)
@@ -362,7 +370,9 @@ class StreamDecoder:
         fresh.chars.extend(iter(chars))
         self.events += count
         self.chunks += count
-        self._at, self._low, self._read_at = arrived[-1], 0, read_at[-1]
+        self._at = arrived[-1]
+        self._low = 0
+        self._read_at = read_at[-1]
         self._read_index = read_index[-1]
         self.last_content = self.stamp()
         if kind == _THINKING:
@@ -373,7 +383,10 @@ class StreamDecoder:
     def whole(self, body: bytes, arrived: int, read_at: int, read_index: int, low: int = 0) -> None:
         """The whole answer, with the times of the read that completed it. Never raises for what the peer sent."""
         assert self._on_whole is not None
-        self._at, self._low, self._read_at, self._read_index = arrived, low, read_at, read_index
+        self._at = arrived
+        self._low = low
+        self._read_at = read_at
+        self._read_index = read_index
         try:
             check_values(body)
             self._on_whole(self, body)
@@ -470,13 +483,15 @@ class StreamDecoder:
         elif kind == _TOOL:
             self.first_tool_json = self.first_tool_json or stamp
         else:
-            self.first_thinking, self.last_thinking = self.first_thinking or stamp, stamp
+            self.first_thinking = self.first_thinking or stamp
+            self.last_thinking = stamp
         if kind != _THINKING and is_answer:
             self._read(kind, text, stamp)
 
     def _watch(self, stamp: Stamp) -> None:
         if self.first_content is None:
-            self.first_content, self.has_content = stamp, True
+            self.first_content = stamp
+            self.has_content = True
         if self.chunks == self._watch_chunks:
             self.watched = stamp
         self.watching = self.chunks < self._watch_chunks
@@ -485,7 +500,8 @@ class StreamDecoder:
         if self._kept is not None:
             self._keep(self._kept[kind], text)
         if self._field is not None and self._field.feed(kind, text):
-            self.first_field, self._field = stamp, None
+            self.first_field = stamp
+            self._field = None
 
     def _keep(self, kept: bytearray, text: str) -> None:
         kept += text.encode("utf-8", "replace")  # pieces would take ten times as much as their characters
@@ -574,7 +590,8 @@ def _noting(event_ids: EventIds, splitter: IdSplitter, on_event: OnEvent) -> OnE
     """`on_event`, which then notes the id of the event, and what that shows."""
 
     def noted(decoder: StreamDecoder, name: bytes, data: Any) -> None:
-        had, value = decoder.chunks, splitter.ids.popleft()
+        had = decoder.chunks
+        value = splitter.ids.popleft()
         try:
             on_event(decoder, name, data)
         finally:
@@ -720,7 +737,8 @@ class FirstField:
 
 def _has_value(tree: Any, last: str) -> bool:
     """Whether the first plain value is complete; `last` is the last character that came."""
-    first, second = next(leaves := _leaves(tree), _NONE), next(leaves, _NONE)
+    first = next(leaves := _leaves(tree), _NONE)
+    second = next(leaves, _NONE)
     number = isinstance(first, int | float) and not isinstance(first, bool)
     return first is not _NONE and not (number and second is _NONE and last in _NUMBER_GOES_ON)
 

@@ -45,7 +45,8 @@ class EventIds:
 
     def receive(self, event_id: str | None, *, has_content: bool) -> None:
         """An event has come, with an id or without."""
-        is_new, self._is_new = self._is_new and self.connections > 1, False
+        is_new = self._is_new and self.connections > 1
+        self._is_new = False
         if event_id is None:
             if is_new and has_content and self.count and not self.last_id:
                 self._note(STREAM_RESTARTED, "content after a reconnection, and the events have no ids")
@@ -63,7 +64,8 @@ class EventIds:
         self.count += has_content
 
     def _follow(self, now: Split, before: Split, event_id: str, *, is_new: bool) -> None:
-        (name, number), (name_before, number_before) = now, before
+        (name, number) = now
+        (name_before, number_before) = before
         if not is_new:
             grows = name == name_before and number == number_before + 1
             self._by_one = self._by_one is not False and grows

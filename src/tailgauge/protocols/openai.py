@@ -66,7 +66,9 @@ _REFUSED = {  # by the provider, of what engines take
     needs.EXACT_OUTPUT: "this provider ends each answer where the model does: leave `output` out",
     needs.THINKING_BUDGETS: "this provider takes no budget for it: use 'adaptive'",
 }
-_TEXT, _THINKING, _TOOL = KIND_CODE[TEXT], KIND_CODE[THINKING], KIND_CODE[TOOL_JSON]
+_TEXT = KIND_CODE[TEXT]
+_THINKING = KIND_CODE[THINKING]
+_TOOL = KIND_CODE[TOOL_JSON]
 _DONE = b"[DONE]"
 _THOUGHTS = frozenset(
     {"reasoning_content", "reasoning", "reasoning_details", "reasoning_text", "thinking", "thinking_blocks"}
@@ -312,7 +314,8 @@ def _engine_thinking(call: Call) -> dict[str, Any]:
     """The names that engines know: a variable of the chat template, and for a budget vLLM's field beside it."""
     if call.thinking == "off":
         return {}
-    template, budget = {"enable_thinking": True}, call.thinking_tokens
+    template = {"enable_thinking": True}
+    budget = call.thinking_tokens
     if call.thinking != "enabled":
         return {"chat_template_kwargs": template}
     return {"chat_template_kwargs": {**template, "thinking_budget": budget}, "thinking_token_budget": budget}

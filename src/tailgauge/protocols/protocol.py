@@ -215,7 +215,8 @@ class WireProtocol(ABC):
         chosen = f"with target.protocol = {cls.name!r}"
         contents = [("system", row.get("system"), TEXT_BLOCK)]
         for i, message in enumerate(row.get("messages", ())):
-            at, role = f"messages[{i}]", message["role"]
+            at = f"messages[{i}]"
+            role = message["role"]
             if role not in cls.content:
                 return f"{at}.role: expected one of {', '.join(cls.content)} {chosen}, got {role[:40]!r}"
             if more := message.keys() - {"role", "content"} - cls.message_keys:

@@ -64,7 +64,8 @@ class Splitter:
             self.pending = b""
             raise EventSizeError
         if not self._begun and blocks:
-            self._begun, blocks[0] = True, blocks[0].removeprefix(_MARK)
+            self._begun = True
+            blocks[0] = blocks[0].removeprefix(_MARK)
         if len(text) > _FEW:
             for block in blocks:
                 check_values(block)
@@ -74,7 +75,8 @@ class Splitter:
 
     def _with_pending(self, payload: bytes) -> bytes | None:
         """What waited and what came, if an event ends in it; None: it waits on. Each byte is looked at once."""
-        waited, seen = self.pending, len(self.pending) - 1
+        waited = self.pending
+        seen = len(self.pending) - 1
         if isinstance(waited, bytes):
             self.pending = waited = bytearray(waited)
         waited += payload

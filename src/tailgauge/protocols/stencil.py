@@ -84,10 +84,14 @@ class Stencil:
     ) -> None:  # fmt: skip
         """`head` is the pattern of what is before the text, and `rest` reads the rest; `tail` is what follows it, where
         that never changes. What the groups of `head` match must not change. `shape` is all of it; see `_shape`."""
-        self.kind, self._counts, self._shape = kind, counts, shape
+        self.kind = kind
+        self._counts = counts
+        self._shape = shape
         self.same: tuple[bytes, ...] = ()  # what must not change, in the read that it served last
         first = re.compile(head)
-        self._match_head, self._match_rest, self._fixed = first.match, rest, first.groups > 0
+        self._match_head = first.match
+        self._match_rest = rest
+        self._fixed = first.groups > 0
         self._tail = None if tail is None else b'"%b' % tail + _ENDS
         self._head: bytes | None = None  # that served last, and what must not change of it
         self._of_head: tuple[bytes, ...] = ()
@@ -95,7 +99,9 @@ class Stencil:
     def plain(self, same: Sequence[bytes]) -> Plain:
         """What its reads have in common where these values do not change."""
         kinds, (first, *parts) = self._shape
-        values, left, around = iter(same), "", [first]
+        values = iter(same)
+        left = ""
+        around = [first]
         for kind, part in zip(kinds, parts, strict=True):
             if kind.isupper():
                 around[-1] += next(values) + part
@@ -107,8 +113,13 @@ class Stencil:
     def texts(self, reads: Sequence[bytes], begin: int) -> list[str]:
         """The texts of the reads from number `begin` on, as long as they are of this stencil; none is empty."""
         found: list[str] = []
-        sizes, known, match_rest, tail, head = _SIZES, _TEXTS, self._match_rest, self._tail, self._head
-        end, same = -len(tail or b""), list[bytes]()
+        sizes = _SIZES
+        known = _TEXTS
+        match_rest = self._match_rest
+        tail = self._tail
+        head = self._head
+        end = -len(tail or b"")
+        same = list[bytes]()
         others = same
         for read in islice(reads, begin, None):
             size = sizes.get(len(read)) or _size(len(read))
@@ -245,7 +256,8 @@ class Stencils:
     """The stencils of a target, shared by its streams. `changing` is what they leave open."""
 
     def __init__(self, on_event: OnEvent, changing: Changing) -> None:
-        self._on_event, self._changing = on_event, changing
+        self._on_event = on_event
+        self._changing = changing
         self._known: dict[tuple[bytes, bytes], Stencil] = {}  # by their patterns
         self._recent: list[Stencil] = []  # those learnt last
         self._looks = _LOOKS
@@ -287,7 +299,9 @@ class Stencils:
         """The stencil of an event whose text is this value, if that is confirmed."""
         kind, _, counts = content
         place = payload.index(data)
-        begin, end = place + text.begin + 1, place + text.end - 1  # of the text
+        # Where the text begins and ends.
+        begin = place + text.begin + 1
+        end = place + text.end - 1
         moved = [leaf._replace(begin=leaf.begin + place, end=leaf.end + place) for leaf in leaves]
         holes = [(one, change) for one in moved if (change := self._change(one)) and one.begin != begin - 1]
         before = [hole for hole in holes if hole[0].begin < begin]
@@ -338,7 +352,8 @@ def _leaves(data: bytes) -> Iterator[_Leaf]:
 
 def _pattern(event: bytes, holes: list[tuple[_Leaf, str]], begin: int) -> bytes:
     """The pattern of a part of an event that begins at `begin`."""
-    out, at = b"", 0
+    out = b""
+    at = 0
     for leaf, change in holes:
         now = event[leaf.begin - begin : leaf.end - begin]
         hole = _BYTES if re.fullmatch(_BYTES, now) else _HOLES[leaf.kind]
@@ -350,7 +365,9 @@ def _pattern(event: bytes, holes: list[tuple[_Leaf, str]], begin: int) -> bytes:
 
 def _shape(event: bytes, holes: list[tuple[_Leaf, str]]) -> tuple[str, tuple[bytes, ...]]:
     """The kinds of the holes, of which the text is one, and what is before, between and behind them; capitals must not change."""
-    kinds, parts, at = "", [], 0
+    kinds = ""
+    parts = []
+    at = 0
     for leaf, change in holes:
         kind = {_TEXT: "t", COUNT: "c"}.get(change) or _KINDS[leaf.kind]
         kinds += kind.upper() if change == SAME else kind
@@ -361,7 +378,8 @@ def _shape(event: bytes, holes: list[tuple[_Leaf, str]]) -> tuple[str, tuple[byt
 
 def _filled(event: bytes, holes: list[tuple[_Leaf, str]]) -> bytes:
     """The event with other values that may change, and another text."""
-    out, at = b"", 0
+    out = b""
+    at = 0
     for leaf, change in holes:
         other = {FREE: _OTHERS[leaf.kind], COUNT: b"7", _TEXT: _OTHER.encode()}.get(change)
         out += event[at : leaf.begin] + (event[leaf.begin : leaf.end] if other is None else other)

@@ -32,7 +32,8 @@ from tailgauge.transport.stopwatch import Stopwatch, origin_of
 Made = Callable[[str], tuple[Mapping[str, Any], bytes]]
 # What an engine calls the text and the tokens around it in `POST /tokenize`, at the root of its host. Sources: vLLM's
 # `entrypoints/serve/tokenize/protocol.py`, SGLang's `entrypoints/openai/serving_tokenize.py`, llama.cpp's server README.
-_OF_VLLM, _OF_LLAMA = ("prompt", "add_special_tokens"), ("content", "add_special")
+_OF_VLLM = ("prompt", "add_special_tokens")
+_OF_LLAMA = ("content", "add_special")
 _IDS = ("a/0/0/0", "another/12/3/4")
 _BLANK = b"\r\n\r\n"
 _SDK_KEY_HEADERS = (b"authorization", b"x-api-key")
@@ -46,13 +47,17 @@ class Endpoint:
         self, url: str, target: TargetSettings, transport: Stopwatch,
         tables: Mapping[str, TableAdds] | None = None,
     ) -> None:  # fmt: skip
-        self.protocol, self.model = target.protocol, target.model
-        self._target, self._tables, self._url = target, tables or {}, httpx2.URL(url)
+        self.protocol = target.protocol
+        self.model = target.model
+        self._target = target
+        self._tables = tables or {}
+        self._url = httpx2.URL(url)
         self.engine(target.engine)
         self._wire = PROTOCOLS[target.protocol](target, url)
         self.longest_wait_s = self._wire.longest_wait_s
         self.obeys_max_tokens = self._wire.obeys_max_tokens
-        self._transport, self._origin = transport, origin_of(httpx2.URL(url))
+        self._transport = transport
+        self._origin = origin_of(httpx2.URL(url))
         wire = self._wire
         self._stencils = None if wire.changing is None else Stencils(wire.on_event, wire.changing)
         self._capture = Capture()
@@ -129,7 +134,8 @@ class Endpoint:
 
     def prepared(self, call: Call, call_id: str, request_id: int = 0, traffic: str = "") -> bytes | None:
         """A request by its template; None where there is none."""
-        model, added = call.model or self.model, self._added_of(traffic)
+        model = call.model or self.model
+        added = self._added_of(traffic)
         body = self._wire.body(call, model) if call.kind == MESSAGE else None
         if body is None:
             return None
@@ -259,7 +265,8 @@ class Capture(httpx2.BaseTransport):
 
     def handle_request(self, request: httpx2.Request) -> httpx2.Response:
         """Keep it; to the SDK it was not sent."""
-        path, headers = request.url.raw_path, request.headers.raw
+        path = request.url.raw_path
+        headers = request.headers.raw
         self.captured = request_bytes(request.method, path, headers, request.read())
         raise httpx2.ConnectError("captured, not sent", request=request)
 
@@ -273,7 +280,8 @@ class Capture(httpx2.BaseTransport):
 
 def load_sdks(targets: Iterable[TargetSettings]) -> None:
     """Import the SDKs of these targets and build a request with each: up to a second, once for all workers forked later."""
-    nowhere, capture = "http://127.0.0.1", Capture()
+    nowhere = "http://127.0.0.1"
+    capture = Capture()
     for target in {target.protocol: target for target in targets}.values():
         wire = PROTOCOLS[target.protocol](target, nowhere)
         with only_for_the_provider(nowhere, target.protocol):
@@ -304,7 +312,8 @@ def template(capture: Callable[[str], bytes | None], made: Made) -> Template | N
         return None
     head, _, text = first.partition(_BLANK)
     before, call_id, behind = head.partition(_IDS[0].encode())
-    behind, length = behind.removesuffix(made(_IDS[0])[1]), b"%d" % len(text)
+    behind = behind.removesuffix(made(_IDS[0])[1])
+    length = b"%d" % len(text)
     if not call_id or not behind.lower().endswith(b"\r\ncontent-length: " + length):
         return None
     try:

@@ -17,7 +17,9 @@ from tailgauge import vendors
 from tailgauge.protocols.pointers import Path, steps, value_at
 from tailgauge.redaction import shown
 
-INPUT, OUTPUT = "input", "output"  # marks of counts beyond what was requested
+# Marks of token counts beyond what was requested.
+INPUT = "input"
+OUTPUT = "output"
 _MOST = 1 << 40  # tokens
 _DIGITS = re.compile(r"[0-9]{1,12}")
 _SHOWN = 200  # characters of a value that cannot be

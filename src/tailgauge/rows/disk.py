@@ -35,7 +35,8 @@ class FreeSpace:
 
     def __str__(self) -> str:
         mount = next(one for one in (self.path, *self.path.parents) if os.path.ismount(one))
-        free, size = self.free / MEGABYTE, self.size / MEGABYTE
+        free = self.free / MEGABYTE
+        size = self.size / MEGABYTE
         return f"the file system at {mount} has {free:,.1f} of {size:,.0f} MB free"
 
 

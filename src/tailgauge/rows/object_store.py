@@ -25,7 +25,9 @@ from tailgauge.redaction import name_secret
 from tailgauge.rows.run_folder import RunFolder
 
 SCHEMES = ("s3", "gs", "abfs")
-ATTEMPTS, WAIT_S = 4, 1.0  # of a copy; the wait doubles
+# Attempts to copy, and the first wait between two of them, which doubles.
+ATTEMPTS = 4
+WAIT_S = 1.0
 _URL = re.compile(r"([a-z][a-z0-9+.-]*)://([^/]*)/*([^?#]*)(.*)")
 _SECRETS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AZURE_STORAGE_KEY")
 _PIECE = 1 << 22
@@ -160,7 +162,8 @@ def _repeated(copy: Callable[..., None], *arguments: Any) -> None:
 def _put(files: Any, path: Path, name: str) -> None:
     with path.open("rb") as source, files.open_output_stream(name) as stream:
         shutil.copyfileobj(source, stream, _PIECE)
-    size, stored = path.stat().st_size, files.get_file_info(name).size
+    size = path.stat().st_size
+    stored = files.get_file_info(name).size
     if stored != size:
         raise OSError(f"{name} has {stored} bytes there, {size} here")
 

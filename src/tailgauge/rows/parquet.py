@@ -50,7 +50,8 @@ class Segments:
     """
 
     def __init__(self) -> None:
-        self.keys, self.chunks = array("q"), Chunks()
+        self.keys = array("q")
+        self.chunks = Chunks()
 
     def __len__(self) -> int:
         return len(self.chunks)
@@ -163,9 +164,11 @@ def checked_rows(path: Path, table: str) -> int:
         raise ValueError("it is not a Parquet file, or has an enormous footer")
     try:
         footer = pq.read_metadata(path)
-        kept, metadata = footer.schema.to_arrow_schema(), footer.metadata or {}
+        kept = footer.schema.to_arrow_schema()
+        metadata = footer.metadata or {}
         groups = [footer.row_group(number) for number in range(footer.num_row_groups)]
-        rows, sizes = [group.num_rows for group in groups], [group.total_byte_size for group in groups]
+        rows = [group.num_rows for group in groups]
+        sizes = [group.total_byte_size for group in groups]
     except Exception as error:
         raise ValueError("its footer cannot be read") from error
     if metadata.get(f"{MARK}.schema_version".encode()) != str(SCHEMA_VERSION).encode():
@@ -185,7 +188,8 @@ def _has_plain_footer(path: Path) -> bool:
         if file.seek(0, 2) < 12:
             return False
         file.seek(-8, 2)
-        length, magic = int.from_bytes(file.read(4), "little"), file.read(4)
+        length = int.from_bytes(file.read(4), "little")
+        magic = file.read(4)
     return magic == b"PAR1" and length <= _FOOTER
 
 
@@ -261,7 +265,8 @@ def chunk_table(segments: Segments) -> pa.Table:
     def column(name: str, kind: type[np.generic]) -> Any:
         return np.frombuffer(getattr(segments.chunks, name), kind)[place]
 
-    low, arrived = column("low", np.int64), column("arrived", np.int64)
+    low = column("low", np.int64)
+    arrived = column("arrived", np.int64)
     exact = low == 0
     kinds = pa.array(CHUNK_KINDS, pa.string()).take(pa.array(column("kind", np.uint8), pa.uint8()))
     cells = {

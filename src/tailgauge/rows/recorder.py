@@ -73,8 +73,10 @@ class Recorder:
     def __init__(
         self, folder: RunFolder, worker: int, on_part: OnPart | None = None, *, compacts: bool = True
     ) -> None:
-        self._folder, self._worker = folder, worker
-        self._on_part, self._compacts = on_part, compacts
+        self._folder = folder
+        self._worker = worker
+        self._on_part = on_part
+        self._compacts = compacts
         self._rows = _no_rows()
         self.text_size = 0  # characters of the target's in rows that wait
         self._numbers = dict.fromkeys(RECORDED, 0)
@@ -186,7 +188,8 @@ class Recorder:
     def _taken(self) -> Batch:
         """All buffered rows."""
         taken = Batch(self._rows)
-        self._rows, self.text_size = _no_rows(), 0
+        self._rows = _no_rows()
+        self.text_size = 0
         return taken
 
     def _start_writing(self) -> None:
@@ -199,7 +202,8 @@ class Recorder:
         """Wait for the writer, unless it is stuck."""
         while self._writing is not None:
             if self._writing.ready():
-                writing, self._writing = self._writing, None
+                writing = self._writing
+                self._writing = None
                 writing.get()  # errors were caught on the thread; this only joins it
                 self._batches = [batch for batch in self._batches if len(batch)]
             elif self._is_stuck():
@@ -261,7 +265,9 @@ def _lower_priority() -> None:
 
 
 def _write_once() -> None:
-    kind, numbers, few = bytearray(1), array("q", [1]), array("i", [1])
+    kind = bytearray(1)
+    numbers = array("q", [1])
+    few = array("i", [1])
     segments = Segments()
     segments.add(0, 0, 0, 0, Chunks(kind, numbers, numbers, numbers, few, few))
     for table in (chunk_table(segments), row_table("health", [HealthRow(*[0] * 16)])):

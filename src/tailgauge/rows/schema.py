@@ -86,7 +86,9 @@ ANSWERS = (SINGLE, PIECES, EARLIEST_LEG, JOIN, TURNAROUND)
 HEDGE_HELD = ("budget", "throttle", "pushback", "retry")
 
 # What the client expects of a prompt cache.
-COLD, WARM, UNKNOWN = "cold", "warm", "unknown"
+COLD = "cold"
+WARM = "warm"
+UNKNOWN = "unknown"
 
 TURNS = 65536  # request_id = arrival index * TURNS + session turn
 

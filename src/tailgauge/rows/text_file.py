@@ -35,7 +35,8 @@ LARGEST_JSON = 64 * MEBI
 LARGEST_TABLE = 4096 * MEBI  # of traces and prompts
 LONGEST_LINE = 64 * MEBI
 DEEPEST = 40  # levels of tables and lists
-MISSING, FOLDER = "no such file", "a folder, not a file"
+MISSING = "no such file"
+FOLDER = "a folder, not a file"
 FLAT = f"expected at most {DEEPEST} levels of tables and lists"
 WHOLE = "expected a whole number of 64 bits"
 _WHOLE = range(-(2**63), 2**63)
@@ -293,7 +294,9 @@ def _first(path: Path) -> str:
 
 def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """Rows under the names of the first line; a quoted cell may have several lines."""
-    limit, names, number = csv.field_size_limit(_LONGEST_HEADER), list[str](), 0
+    limit = csv.field_size_limit(_LONGEST_HEADER)
+    names = list[str]()
+    number = 0
     cells = csv.reader((f"{text}\n" for _, text in text_lines(path, blank=True)), strict=True)
     try:
         while True:
@@ -318,26 +321,33 @@ def _csv(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
 
 def _array(path: Path) -> Iterator[tuple[int, Any]]:
     """The values of an array, however many and on however many lines."""
-    line, size = 1, _PIECE
+    line = 1
+    size = _PIECE
     with opened_text(path) as file:
         while "[" not in (text := file.read(_PIECE)):
             line += text.count("\n")
-        begin, at = 0, text.index("[") + 1
+        begin = 0
+        at = text.index("[") + 1
         while True:
             end = _between(text, at)
-            line, at = line + text.count("\n", begin, end), end
+            line = line + text.count("\n", begin, end)
+            at = end
             begin = at
             if text[at : at + 1] == "]":
                 return
             found = json_item(path, line, text, at) if at < len(text) else None
             if found is not None:
                 yield line, found[0]
-                at, size = found[1], _PIECE
+                at = found[1]
+                size = _PIECE
             else:  # it goes on
                 more = file.read(size)
                 if not more or len(text) - at > LONGEST_LINE:
                     raise ScenarioError(f"{path}:{line}: {_fault(text[at:])}")
-                text, begin, at, size = text[at:] + more, 0, 0, size * 2
+                text = text[at:] + more
+                begin = 0
+                at = 0
+                size = size * 2
 
 
 def _between(text: str, at: int) -> int:

@@ -19,8 +19,10 @@ ADAPTIVE: Literal["adaptive"] = "adaptive"
 
 def _delay(given: Any) -> float | Literal["adaptive"]:
     """One message for both kinds: pydantic's union would tell each by the name of its type."""
-    if given == ADAPTIVE or (type(given) in {int, float} and 0 <= given < math.inf):
-        return given  # type: ignore[no-any-return]
+    if given == ADAPTIVE:
+        return ADAPTIVE
+    if type(given) in {int, float} and 0 <= given < math.inf:
+        return float(given)
     raise ValueError(f'expected ms, a number >= 0, or "{ADAPTIVE}"')
 
 
@@ -28,7 +30,6 @@ Delay = Annotated[
     float | Literal["adaptive"],
     PlainValidator(_delay, json_schema_input_type=NonNegative | Literal["adaptive"]),
 ]
-_Load = Annotated[float, Field(gt=0, le=2)]
 KINDS: tuple[ExperimentKind, ...] = get_args(ExperimentKind)
 
 
@@ -46,9 +47,9 @@ class Headroom(Table):
     most: float = Field(20.0, gt=1, le=1000)
     """highest tested rate, relative to arrival.rate_per_s"""
     precision: float = Field(0.05, gt=0, le=0.5)
-    """relative distance of the confirmation runs from the sustainable rate"""
+    """relative gap between a rate that holds and one that fails, at which the search ends"""
     confirm: int = Field(3, ge=1, le=20)
-    """runs that confirm each side at the end"""
+    """runs that confirm a rate at the end: just below a known limit, else at both ends"""
     step_s: Positive | None = None
     """seconds per level; default: as long as fits into `minutes`"""
     rest_s: NonNegative = 60.0
@@ -60,28 +61,22 @@ class Headroom(Table):
 
 
 class Hedging(Table):
-    """The load below which hedging helps and above which it hurts; with `kind = "hedging"`."""
+    """Whether hedging helps at today's load, and where it turns to harm; with `kind = "hedging"`."""
 
     traffic: str | None = None
     """the table of [traffic] whose `hedge` is tested; default the only one that hedges"""
-    sustainable_per_s: Positive | None = None
-    """rate that `loads` are relative to; default measured first"""
-    loads: Annotated[tuple[_Load, ...], Field(strict=False, min_length=1)] = (0.25, 0.35, 0.7)
-    """tested loads, relative to the sustainable rate"""
+    loads: int = Field(3, ge=1, le=20)
+    """runs: today's load, higher ones until hedging hurts, then those between"""
     quantile: float | None = Field(None, ge=0.5, lt=1)
     """quantile of end-to-end times to compare; default p99, or p95 if a variant has too few requests"""
     delays_ms: Annotated[tuple[Delay, ...], Field(strict=False)] = ()
-    """hedge delays tested at the lowest load, of which the best is used; `"adaptive"`: a quantile of recent TTFTs, see `hedge`;
+    """hedge delays tested at today's load, of which the best is used; `"adaptive"`: a quantile of recent TTFTs, see `hedge`;
     `[]`: the hedge of the table
     """
-    more_loads: int = Field(1, ge=0, le=10)
-    """loads added close to the crossover"""
     pairs: int = Field(10, ge=6, le=500)
     """pairs of blocks, off and on, per load; fewer where blocks must be longer"""
     block_s: Positive | None = None
     """seconds per block, at least 5 end-to-end p99; default: as long as fits into `minutes`"""
-    washout_s: NonNegative | None = None
-    """excluded start of each block; default one end-to-end p99, at most a third of the block"""
 
 
 class Model(Table):

@@ -38,6 +38,7 @@ NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,47}")
 _KEY = re.compile(r"[A-Za-z0-9_-]+(\.\*)?(\.[A-Za-z0-9_-]+)*")  # `traffic.*.model`: of every traffic table
 _OF_PLANS = ("pattern", "weight", "prompt_tokens", "prompt_sigma", "output_sigma", "prompts", "session")
 _OF_ONE_TARGET = {"url", "api_key_env", "auth_header", "headers"}  # of each target: secrets go nowhere else
+_REPORTED = {"alert", "use_case"}  # tables of objectives that decided nothing
 _TABLE_LEVELS = 3  # parts of a key that name tables and keys of the model; names below are the user's
 _INSTEAD = {
     "name": 'write {env = "NAME"} in headers or body, and set that variable',
@@ -165,9 +166,6 @@ class Scenario(Table):
     simulated: Simulated = Simulated()
     report: Report = Report()
     slo: Mapping[str, Objective] = {}
-    use_case: Mapping[str, Annotated[tuple[Objective, ...], Field(strict=False, min_length=1)]] = {}
-    """lists of objectives by name: which use cases the run fits; no effect on the exit code"""
-    alert: Mapping[str, Objective] = {}
     crossover: Crossover | None = None
     experiment: Experiment | None = None
 
@@ -256,17 +254,10 @@ class Scenario(Table):
 
     @model_validator(mode="after")
     def _objectives(self) -> Scenario:
-        bounds = [(f"slo.{name}.traffic", one) for name, one in self.slo.items()]
-        others = [(f"alert.{name}.traffic", one) for name, one in self.alert.items()]
-        others += [(f"use_case.{name}", one) for name, of in self.use_case.items() for one in of]
-        for where, objective in others:
-            if objective.precision is not None:
-                key = where.removesuffix(".traffic")
-                raise ValueError(f"{key}.precision: only an objective of [slo] has one")
-        for where, objective in [*bounds, *others]:
+        for name, objective in self.slo.items():
             if objective.traffic is not None and objective.traffic not in self.traffic:
                 near = nearest(objective.traffic, list(self.traffic))
-                raise ValueError(f"{where}: there is no traffic.{objective.traffic}{near}")
+                raise ValueError(f"slo.{name}.traffic: there is no traffic.{objective.traffic}{near}")
         return self
 
     @model_validator(mode="after")
@@ -580,6 +571,8 @@ def _tables_in(annotation: Any) -> list[type[BaseModel]]:
 
 def _elsewhere(loc: Sequence[str]) -> str:
     """The suggestion of the key in another table, if its table was left out or shortened; else empty."""
+    if loc[0] in _REPORTED:
+        return "; write each bound as a table [slo.NAME] with gate = false"
     found = {
         path: _shared(path, loc)
         for path in _keys(Scenario)

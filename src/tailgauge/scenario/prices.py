@@ -61,7 +61,8 @@ class Usage(NamedTuple):
         written = counts.get("cache_creation_input_tokens") or 0
         short = counts.get("cache_creation_5m_input_tokens")
         short = max(written - hour, 0) if short is None else short
-        read, output = counts.get("cache_read_input_tokens") or 0, counts.get("output_tokens") or 0
+        read = counts.get("cache_read_input_tokens") or 0
+        output = counts.get("output_tokens") or 0
         return cls(counts.get("input_tokens") or 0, short, hour, read, output)
 
 
@@ -188,7 +189,8 @@ def read(path: Path = PACKAGED) -> Prices:
 
 def _explain(error: Any, tree: Any) -> str:
     """The entry, the key and what was expected of a validation error."""
-    keys, place = list(error["loc"]), ""
+    keys = list(error["loc"])
+    place = ""
     table: type[Table] = _File
     if keys[0] == "price" and keys[1:]:
         row = tree["price"][keys[1]]

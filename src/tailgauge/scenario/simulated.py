@@ -367,7 +367,9 @@ class Simulated(Table):
             raise ValueError("`engine` needs a profile other than `fixed`, which has none")
         if self.ttft_exponential and self.ttft_sigma:
             raise ValueError("ttft_sigma does not apply with ttft_exponential")
-        jobs, resumed, content = self.jobs, self.resumption, self.content
+        jobs = self.jobs
+        resumed = self.resumption
+        content = self.content
         shares = {
             "the shares of all `faults`": sum(fault.share for fault in self.faults.values()),
             "jobs: lost, gone, expired and failed": jobs.lost + jobs.gone + jobs.expired + jobs.failed,

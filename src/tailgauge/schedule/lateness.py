@@ -49,7 +49,8 @@ class Overload:
         stalled = now_ns - self._seen_at_ns > STALLED_S * 1e9
         self._seen_at_ns = now_ns
         if late_ns <= LATE_S * 1e9:
-            self._since, self._is_on = None, False
+            self._since = None
+            self._is_on = False
         elif self._since is None or stalled:
             self._since = now_ns, late_ns
         elif now_ns - self._since[0] > BEHIND_S * 1e9:

@@ -66,7 +66,8 @@ def _weibull(cv: float, until: float, rng: np.random.Generator, beginning: np.ra
 
 def weibull_shape(cv: float) -> float:
     """Shape parameter with which Weibull gaps have this coefficient of variation; cv in [0.001, 50]."""
-    low, high = math.log(0.05), math.log(1e5)
+    low = math.log(0.05)
+    high = math.log(1e5)
     for _ in range(100):
         middle = (low + high) / 2
         k = math.exp(middle)
@@ -85,7 +86,9 @@ def _on_off(
     rates = np.array([1.0, burst.off_share])
     rates *= mean.sum() / (mean * rates).sum()
     state = int(bursts.random() * mean.sum() >= mean[0])  # 0: within a burst
-    edges, states, last = [np.zeros(1)], [], 0.0
+    edges = [np.zeros(1)]
+    states = []
+    last = 0.0
     while last < until:
         # An even number of phases: the next begins with `state`.
         pairs = int((until - last) / mean.sum() * 1.1) + 16
@@ -128,7 +131,8 @@ class Course:
         wanted = np.asarray(shares, dtype=float) * total
         piece = busy[np.clip(np.searchsorted(before[busy], wanted, side="right") - 1, 0, None)]
         left = np.maximum(wanted - before[piece], 0.0)
-        rate, width = self.first[piece], self.widths[piece]
+        rate = self.first[piece]
+        width = self.widths[piece]
         slope = (self.last[piece] - rate) / width
         root = np.sqrt(np.maximum(rate * rate + 2 * slope * left, 0.0))
         steep = rate + root  # of the two forms of the root, the one that does not cancel
@@ -147,7 +151,9 @@ def course(shape: Shape) -> Course:
 
 def _points(shape: Shape) -> Sequence[tuple[float, float]]:
     """Corners (share of the run, relative rate) in order; two at one place are a jump."""
-    at, factor, end = shape.at, shape.factor, min(1.0, shape.at + shape.width)
+    at = shape.at
+    factor = shape.factor
+    end = min(1.0, shape.at + shape.width)
     return {
         "flat": ((0.0, 1.0), (1.0, 1.0)),
         "step": ((0.0, 1.0), (at, 1.0), (at, factor), (1.0, factor)),

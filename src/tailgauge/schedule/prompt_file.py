@@ -115,7 +115,9 @@ class PromptRows:
     """The rows of a file by number, and their sizes: the mean of its turns, where a row has several."""
 
     def __init__(self, path: Path, rules: RowRules) -> None:
-        self.prompt_tokens, self.output_tokens, self.turns = array("i"), array("i"), array("i")
+        self.prompt_tokens = array("i")
+        self.output_tokens = array("i")
+        self.turns = array("i")
         self.dropped = DroppedRows()
         self._ends = array("q", [0])
         self._file = tempfile.TemporaryFile()  # noqa: SIM115 - as long as the rows
@@ -157,7 +159,8 @@ class PromptRows:
         }
 
     def __getitem__(self, number: int) -> PromptRow:
-        begin, end = self._ends[number], self._ends[number + 1]
+        begin = self._ends[number]
+        end = self._ends[number + 1]
         row: PromptRow = json.loads(os.pread(self._file.fileno(), end - begin, begin))
         return row
 
@@ -408,7 +411,8 @@ class DealtRows:
 
     def source(self, arrival: int, turns: int) -> PromptRow:
         """The row of the first turn; under `later` those of the turns after it, where there are any."""
-        count, start = len(self.order), int(self.first[arrival])
+        count = len(self.order)
+        start = int(self.first[arrival])
         first = self.rows[self.order[start]]
         if "later" in first:
             return first
@@ -425,7 +429,9 @@ def deal(rows: PromptRows, order: Any, mine: Any, turns: Any) -> tuple[DealtRows
     without repeating. Users of a closed loop (no turns) begin with a row each and go on with those that the others leave; what
     is sent with a user stays small, however many users and rows there are.
     """
-    count, arrivals, closed = len(rows), int(mine.sum()), not turns.any()
+    count = len(rows)
+    arrivals = int(mine.sum())
+    closed = not turns.any()
     in_one = max(rows.turns) > 1
     taken = mine.astype(np.int64) * (1 if closed or in_one else turns)
     ends = np.cumsum(taken)

@@ -89,7 +89,9 @@ class Schedule:
             row = source or {}  # its own sizes: those of the schedule are the mean of a conversation's turns
             prompt_tokens = int(row.get("prompt_tokens", self.prompt_tokens[i]))
             output_tokens = int(row.get("output_tokens", self.output_tokens[i]))
-            at_ns, name, turns = int(self.at_ns[i]), self.names[self.traffic[i]], int(self.turns[i])
+            at_ns = int(self.at_ns[i])
+            name = self.names[self.traffic[i]]
+            turns = int(self.turns[i])
             yield Planned(i * TURNS, at_ns, name, prompt_tokens, output_tokens, turns, source)
 
     def _source(self, i: int) -> dict[str, Any] | None:
@@ -155,7 +157,8 @@ def _drawn(
     at_ns: Any, traffic: Mapping[str, TrafficSettings], seed: int, alternating: Alternating | None = None
 ) -> Schedule:
     """Everything but the times from the traffic tables; each from a stream of its own."""
-    n, tables = len(at_ns), tuple(traffic.values())
+    n = len(at_ns)
+    tables = tuple(traffic.values())
     _bounded(n)
     weights = np.array([t.weight for t in tables])
     chosen = stream(seed, Purpose.TRAFFIC).choice(len(tables), size=n, p=weights / weights.sum())
@@ -191,12 +194,16 @@ def _with_files(
     schedule: Schedule, traffic: Mapping[str, TrafficSettings], seed: int, folder: Path, rules: RowRules
 ) -> Schedule:
     """The rows of prompt files, and the sizes and turns that they state."""
-    prompts, outputs = schedule.prompt_tokens.copy(), schedule.output_tokens.copy()
-    turns, kept = schedule.turns.copy(), np.ones(len(schedule), bool)
-    dealt, notes = {}, list(schedule.notes)
+    prompts = schedule.prompt_tokens.copy()
+    outputs = schedule.output_tokens.copy()
+    turns = schedule.turns.copy()
+    kept = np.ones(len(schedule), bool)
+    dealt = {}
+    notes = list(schedule.notes)
     prompt_files = {}
     for index, (name, table) in enumerate(traffic.items()):
-        settings, session = table.prompts, table.session
+        settings = table.prompts
+        session = table.session
         if settings.file is None:
             continue
         path = locate(settings.file, folder, f"traffic.{name}.prompts.file")
@@ -204,7 +211,8 @@ def _with_files(
         columns = tuple(sorted(settings.columns.items()))
         of_table = replace(rules, columns=columns, sessions=several, grows=several and session.grow)
         rows = read_prompts(path, of_table)
-        count, mine = len(rows), schedule.traffic == index
+        count = len(rows)
+        mine = schedule.traffic == index
         is_shuffled = settings.order == "shuffled"
         order = stream(seed, Purpose.ROWS).permutation(count) if is_shuffled else np.arange(count)
         dealt[index], beyond = deal(rows, order, mine, turns)

@@ -13,7 +13,9 @@ from tailgauge.table import NonNegative, Positive, Share, Sigma, Table
 
 DEFAULT_RATE = 10.0
 MAX_TOKENS = 10_000_000
-CLOSED, TASKS, TRACE = "closed", "tasks", "trace"
+CLOSED = "closed"
+TASKS = "tasks"
+TRACE = "trace"
 
 
 Process = Literal["poisson", "constant", "gamma", "weibull", "on_off", "trace", "closed", "tasks"]
@@ -118,7 +120,8 @@ class Arrival(Table):
     @model_validator(mode="after")
     def _consistent(self) -> Arrival:
         if not self.is_open and self.rate_per_s is not None:
-            of_users, of_tasks = "closed.users and closed.think_s", "Locust's -u and wait_time"
+            of_users = "closed.users and closed.think_s"
+            of_tasks = "Locust's -u and wait_time"
             keys = of_users if self.process == CLOSED else of_tasks
             raise ValueError(f"rate_per_s: a closed loop has no rate: set {keys}")
         if self.process == TRACE and self.trace.file is None:

@@ -40,8 +40,10 @@ _BLOCK_SIZES = tuple(2**power for power in range(14))  # that are tried, to say 
 # written with a fraction and milliseconds without one.
 _TOO_LONG_NS = 30 * _SECOND
 _TOO_SHORT_NS = 10_000_000
-NO_RESPONSE, NO_PROMPT = "without a response", "without a prompt"
-THINNED, BEYOND = "thinned out", "beyond the duration"
+NO_RESPONSE = "without a response"
+NO_PROMPT = "without a prompt"
+THINNED = "thinned out"
+BEYOND = "beyond the duration"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,9 @@ class Unit:
     slack_ns: int = 0
 
 
-DATES, SECONDS, MILLISECONDS = "date", "s", "ms"
+DATES = "date"
+SECONDS = "s"
+MILLISECONDS = "ms"
 _UNITS = {
     DATES: Unit("dates and times", _date),
     SECONDS: Unit("seconds", _seconds),
@@ -172,10 +176,14 @@ class _Columns:
     """What was read so far."""
 
     def __init__(self, path: Path, kind: str, options: Trace) -> None:
-        self._path, self._kind, self._shape = path, kind, FORMATS[kind]
+        self._path = path
+        self._kind = kind
+        self._shape = FORMATS[kind]
         self._options = options
         self._unit = _UNITS[options.time_unit or self._shape.unit]
-        self._at, self._prompt, self._output = array("q"), array("q"), array("q")
+        self._at = array("q")
+        self._prompt = array("q")
+        self._output = array("q")
         self._lines = array("q")
         self._blocks: list[array[int]] = []
         self._begin: int | None = None
@@ -407,7 +415,8 @@ def replay(
         "block_tokens": recorded.block_tokens or None, "odd_blocks": recorded.odd_blocks,
     }  # fmt: skip
     blocks = recorded.blocks and tuple(recorded.blocks[row] for row in kept)
-    prompts, outputs = recorded.prompt_tokens[kept], recorded.output_tokens[kept]
+    prompts = recorded.prompt_tokens[kept]
+    outputs = recorded.output_tokens[kept]
     times = at_ns[kept].astype(np.int64)
     sent = replace(recorded, at_ns=times, prompt_tokens=prompts, output_tokens=outputs, blocks=blocks)
     ends_s = None if BEYOND in dropped else float(at_ns[-1]) / 1e9

@@ -37,7 +37,8 @@ from tailgauge.transport.tls import Read, Sealed, Tls, reads_of
 
 KERNEL_STAMPS = sys.platform == "linux"
 READ_SIZE = 65_536
-_READ, _WRITE = 1, 2
+_READ = 1
+_WRITE = 2
 Origin = tuple[str, str, int]  # scheme, host, port
 NO_DESCRIPTOR = "no_descriptor"  # a failure of this machine, not of the target
 SPARE_DESCRIPTORS = 48  # left for parts, name look-ups and the master's channel
@@ -79,7 +80,8 @@ class Connection:
     """A connected socket with its watcher, for one exchange at a time."""
 
     def __init__(self, number: int, raw: _socket.socket, *, kernel_stamps: bool, in_hub: bool = True) -> None:
-        self.number, self.kernel_stamps = number, kernel_stamps
+        self.number = number
+        self.kernel_stamps = kernel_stamps
         self.dns_ns = self.connect_ns = self.tls_ns = 0
         self.listener: Listener | None = None
         self.keep: Callable[[Read], None] | None = None  # takes reads of a stream that no one waits for
@@ -94,9 +96,11 @@ class Connection:
         self._resume: Any = None
         self._is_slow = False
         self._seen_from = 0  # the number of the first poll that counts for this socket
-        self._in_hub, self._may_wait = in_hub, False
+        self._in_hub = in_hub
+        self._may_wait = False
         self._reading: int | None = None  # its number at the compiled reader
-        self._raw, self._recvmsg = raw, raw.recvmsg
+        self._raw = raw
+        self._recvmsg = raw.recvmsg
         self._tls: Tls | None = None
         self._sealed = Sealed()  # of a stream that no one waits for, not decrypted yet
         self._watcher: Any = None
@@ -127,7 +131,8 @@ class Connection:
             if listener is not None and may_wait != self._may_wait:
                 self._may_wait = may_wait
                 READER.may_wait(self._reading, may_wait)
-        self.listener, self.keep = listener, None
+        self.listener = listener
+        self.keep = None
         if self._sealed:
             self._deliver_sealed()  # to nobody
 
@@ -171,7 +176,8 @@ class Connection:
         if self.closed or self._paused_at_ns:
             return
         self._watcher.stop()
-        self._is_slow, self._read_size = True, min(READ_SIZE, read_size)
+        self._is_slow = True
+        self._read_size = min(READ_SIZE, read_size)
         self._paused_at_ns = monotonic_ns()
         self._resume = get_hub().loop.timer(seconds)
         self._resume.start(self.start)
@@ -185,7 +191,8 @@ class Connection:
 
     def send(self, data: bytes, timeout_s: float) -> None:
         """Pass all of `data` to the kernel; waits only while the socket buffer is full."""
-        self.sending, self.sent_at_ns = True, None
+        self.sending = True
+        self.sent_at_ns = None
         if self._tls:
             data = self._tls.sealed(data)
         view = memoryview(data)
@@ -257,7 +264,8 @@ class Connection:
     def handshake(self, context: ssl.SSLContext, host: str, timeout_s: float) -> None:
         """TLS over memory buffers, so that reads keep their timestamps."""
         started = monotonic_ns()
-        self._tls, data = Tls(context, host), b""
+        self._tls = Tls(context, host)
+        data = b""
         deadline = started + int(timeout_s * 1e9)
         try:
             while not self._tls.handshake(data):
@@ -519,7 +527,8 @@ class Pool:
 
     def take(self, origin: Origin) -> Connection | None:
         """The last released connection that has rested and is alive; None if a new one is needed."""
-        origin_pool, now = self._pools[origin], monotonic_ns()
+        origin_pool = self._pools[origin]
+        now = monotonic_ns()
         for place in range(len(origin_pool.idle) - 1, -1, -1):
             item = origin_pool.idle[place]
             if now - item.since_ns < origin_pool.rest_ns:
@@ -534,7 +543,8 @@ class Pool:
         self, origin: Origin, connection: Connection, hint: bytes, since_ns: int | None = None, *, answered: bool = True
     ) -> None:  # fmt: skip
         """Keep a connection for later; `hint` is the response's Keep-Alive header, `since_ns` when it ended."""
-        origin_pool, now = self._pools[origin], monotonic_ns()
+        origin_pool = self._pools[origin]
+        now = monotonic_ns()
         if connection.closed or len(origin_pool.idle) >= self._limit:
             connection.close()
             return

@@ -156,13 +156,15 @@ class Exchange:
     def __init__(
         self, decoder: Decoder | None = None, bytes_per_s: float | None = None, held: HeldBytes | None = None
     ) -> None:
-        self.decoder, self.bytes_per_s = decoder, bytes_per_s
+        self.decoder = decoder
+        self.bytes_per_s = bytes_per_s
         self.on_content: Callable[[], None] = _nothing
         self.on_watched: Callable[[], None] = _nothing  # the decoder has what it watched for
         self.on_over: Callable[[], None] = _nothing  # the end, where no greenlet waits for it
         self.on_decoded: OnDecoded = _uncounted
         self._named: dict[bytes, bytes] = {}  # the first header of each name in lower case
-        self._head, self._plain = Head(), bytearray()
+        self._head = Head()
+        self._plain = bytearray()
         self._all_held = held or HeldBytes()
         self._kept: list[Read] = []  # not yet decoded
         self._common: Plain | None = None  # of plain reads, while what comes may be some
@@ -170,7 +172,8 @@ class Exchange:
 
     def begin(self, connection: Connection, *, is_new: bool, release: Release) -> None:
         """Listen to a connection; `release` returns it, with whether it may be reused."""
-        self.connection, self.connection_is_new = connection, is_new
+        self.connection = connection
+        self.connection_is_new = is_new
         self.user_stamps = self._user_clock = not connection.kernel_stamps
         self._release = release
         connection.listen(self, may_wait=self.may_wait)
@@ -238,7 +241,8 @@ class Exchange:
             return
         (size, self.status, self.headers, self._named, framing), rest = started
         assert framing is not None
-        self._body, self._keep = framing.body(), framing.keep
+        self._body = framing.body()
+        self._keep = framing.keep
         self._held_by_head = size + HEADER_BYTES * len(self.headers)
         self._hold_bytes(self._held_by_head)
         self.headers_at_ns = arrived
@@ -255,11 +259,13 @@ class Exchange:
 
     def _choose(self) -> None:
         """Select the receiver of the body: the decoder (stream or whole), or none for errors and compressed bodies."""
-        decoder, coding = self.decoder, self.header(b"content-encoding")
+        decoder = self.decoder
+        coding = self.header(b"content-encoding")
         if decoder is None or self.status not in decoder.statuses:
             return
         if coding.lower() not in {b"", b"identity"}:  # never decompressed: its size has no limit
-            self.cut, self.cut_text = COMPRESSED, f"content-encoding {shown(coding, 100)}"
+            self.cut = COMPRESSED
+            self.cut_text = f"content-encoding {shown(coding, 100)}"
         elif not decoder.streams:
             self._whole = decoder
         else:  # whatever its content type: SDKs do not look at it
@@ -286,7 +292,8 @@ class Exchange:
 
     def _take_texts(self) -> None:
         """Decode the plain reads, of which it is known what is to be known."""
-        stream, numbers = self._stream, array("q", bytes(self._texts))
+        stream = self._stream
+        numbers = array("q", bytes(self._texts))
         assert stream is not None
         del self._texts[:]
         arrived, read_at, empty_at, chars, sizes = (numbers[first::5] for first in range(5))
@@ -294,11 +301,13 @@ class Exchange:
         read_index = array("i", range(self._decoded, self._decoded + len(sizes)))
         reads = [arrived, read_at]
         if 0 in sizes:  # reads with several texts, of which the last is exact
-            number, before = self._decoded, self._low
+            number = self._decoded
+            before = self._low
             for place, size in enumerate(sizes):
                 read_index[place] = number
                 if size:
-                    number, before = number + 1, arrived[place]
+                    number = number + 1
+                    before = arrived[place]
                 else:
                     low[place] = self._lower(before, empty_at[place], arrived[place])
             last = [place for place, size in enumerate(sizes) if size]
@@ -314,7 +323,9 @@ class Exchange:
 
     def _take_kept(self, body: Body) -> None:
         """Decode the reads kept so far; the last may end the response."""
-        kept, stream, self._common = self._kept, self._stream, None
+        kept = self._kept
+        stream = self._stream
+        self._common = None
         last, last_arrived_at, last_read_at, _ = kept[-1]
         if self._at_leisure:
             self.reads += len(kept)
@@ -369,7 +380,8 @@ class Exchange:
 
     def _hold_bytes(self, held: int) -> bool:
         """It holds so many bytes now; returns whether that is too much."""
-        before, self._held = self._held, held
+        before = self._held
+        self._held = held
         return self._all_held.change(before, held)
 
     def _too_much(self) -> str:
@@ -388,7 +400,8 @@ class Exchange:
             self._drop(TOO_LARGE, self._too_much())
 
     def _drop(self, kind: str, text: str) -> None:
-        self.cut, self.cut_text = kind, text
+        self.cut = kind
+        self.cut_text = text
         self._close_and_finish()
 
     def _relax(self, stream: Decoder | None, body: Body) -> None:
@@ -402,7 +415,8 @@ class Exchange:
 
     def _store_texts(self, body: Body, last: bytes) -> None:
         """Let the reader decode what comes, as long as it is plain; `last` was decoded last."""
-        stream, connection = self._stream, self.connection
+        stream = self._stream
+        connection = self.connection
         if self.capture is not None:
             return  # it takes the bytes of each read
         if not self._at_leisure or stream is None or connection is None or connection.listener is not self:
@@ -417,7 +431,8 @@ class Exchange:
         self._note_lag(max(lags))
         self.user_stamps |= 0 in lags
         self.body_bytes += size
-        self._low, self._last_read_at = arrived[-1], read_at[-1]
+        self._low = arrived[-1]
+        self._last_read_at = read_at[-1]
         self._decoded += len(lags)
 
     def _notify(self, decoder: Decoder, *, had_content: bool) -> None:
@@ -488,7 +503,8 @@ class Exchange:
             self.catch_up()  # its end may be there
         if self.done or self.aborted:
             return
-        self.aborted, self.aborted_at_ns = reason, monotonic_ns()
+        self.aborted = reason
+        self.aborted_at_ns = monotonic_ns()
         if self._at_leisure:
             READER.collect()
         self.advance()
@@ -508,10 +524,12 @@ class Exchange:
     def _finish(self, *, keep: bool, at_ns: int) -> None:
         if self.done:
             return
-        self.done, self.ended_at_ns = True, at_ns
+        self.done = True
+        self.ended_at_ns = at_ns
         self._hold_bytes(0)
         del self._plain[ERROR_KEPT:]
-        connection, release = self.connection, self._release
+        connection = self.connection
+        release = self._release
         if connection is not None and release is not None:
             connection.listen(None)
             release(connection, keep)

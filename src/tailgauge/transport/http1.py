@@ -148,7 +148,9 @@ class ChunkedBody(Body):
 
     def _pieces(self, data: bytes) -> bytes:
         """The same, wherever chunks and their framing were split."""
-        out, at, end = [], 0, len(data)
+        out = []
+        at = 0
+        end = len(data)
         if self.between:  # chunks that came whole, as most do, and the usual end
             while (stop := data.find(b"\r\n", at)) >= 0:
                 begin = stop + 2
@@ -174,7 +176,9 @@ class ChunkedBody(Body):
                 if len(self._line) > MAX_HEAD:
                     raise WireError("a chunk size line without an end")
                 break
-            line, self._line, at = self._line + data[at:stop], b"", stop + 1
+            line = self._line + data[at:stop]
+            self._line = b""
+            at = stop + 1
             if len(line) > MAX_HEAD:
                 raise WireError(f"a line of {len(line)} bytes in chunked framing")
             self._on_line(line.strip())
@@ -304,7 +308,8 @@ class Head:
     __slots__ = ("_data", "_interim")
 
     def __init__(self) -> None:
-        self._data, self._interim = b"", 0
+        self._data = b""
+        self._interim = 0
 
     @property
     def held(self) -> int:

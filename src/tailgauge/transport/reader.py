@@ -105,7 +105,8 @@ class Reader:
             self._waiting.clear()
             self._waiting.extend(others)
         reads += self._thread.drain_one(number, WALL.offset_ns)
-        before, self._is_ahead = self._is_ahead, True
+        before = self._is_ahead
+        self._is_ahead = True
         try:
             for item in reads:
                 connection.take(*item[1:])
@@ -128,7 +129,8 @@ class Reader:
 
     def longest_wait_ns(self) -> int:
         """For how long a read waited for the event loop at most, since the last call."""
-        longest, self._wait_max_ns = self._wait_max_ns, 0
+        longest = self._wait_max_ns
+        self._wait_max_ns = 0
         return longest
 
     def _on_reads(self) -> None:
@@ -138,7 +140,8 @@ class Reader:
 
     def _pass_on(self) -> None:
         """For a few milliseconds: then others of the hub have their turn."""
-        waiting, now_ns = self._waiting, monotonic_ns()
+        waiting = self._waiting
+        now_ns = monotonic_ns()
         until_ns = now_ns + AT_ONCE_NS
         if waiting:  # the first is the oldest
             self._wait_max_ns = max(self._wait_max_ns, now_ns - waiting[0][3])
@@ -195,7 +198,8 @@ class Polls:
         loop = get_hub().loop
         backend = get_original("select", "poll")()  # that of gevent waits for the loop
         backend.register(loop.fileno(), select.POLLIN)
-        self._ready, self._ticks = backend.poll, ticks(POLL_EVERY_NS)
+        self._ready = backend.poll
+        self._ticks = ticks(POLL_EVERY_NS)
         self._last_ns = 0
         self._prepare = loop.prepare(ref=False)
         self._prepare.priority = loop.MINPRI  # after the greenlets' turn

@@ -68,8 +68,11 @@ class Stopwatch(httpx2.BaseTransport):
         self, *, idle_connections: int, connect_timeout_s: float, send_timeout_s: float, ca_file: str | None,
         user_clock: bool = False, reader: str = "compiled",
     ) -> None:  # fmt: skip
-        self._pool, self._ca_file, self._user_clock = Pool(idle_connections), ca_file, user_clock
-        self._connect_timeout_s, self._send_timeout_s = connect_timeout_s, send_timeout_s
+        self._pool = Pool(idle_connections)
+        self._ca_file = ca_file
+        self._user_clock = user_clock
+        self._connect_timeout_s = connect_timeout_s
+        self._send_timeout_s = send_timeout_s
         self._in_hub = reader == "python" or not COMPILED
         self._tls: ssl.SSLContext | None = None
         self._addresses: dict[tuple[str, int], tuple[int, list[Any]]] = {}
@@ -172,7 +175,8 @@ class Stopwatch(httpx2.BaseTransport):
 
     def _connection(self, exchange: Exchange, origin: Origin) -> Connection:
         # A slow reader has a connection of its own, with a small buffer.
-        slow, began_ns = exchange.bytes_per_s is not None, monotonic_ns()
+        slow = exchange.bytes_per_s is not None
+        began_ns = monotonic_ns()
         connection = None if slow else self._pool.take(origin)
         is_new = connection is None
         if connection is None:

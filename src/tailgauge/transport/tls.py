@@ -20,7 +20,8 @@ class Sealed:
     __slots__ = ("data", "times")
 
     def __init__(self) -> None:
-        self.data, self.times = bytearray(), bytearray()
+        self.data = bytearray()
+        self.times = bytearray()
 
     def __len__(self) -> int:
         return len(self.times) // 32
@@ -53,7 +54,8 @@ class Tls:
     """State of TLS, without a socket."""
 
     def __init__(self, context: ssl.SSLContext, host: str) -> None:
-        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._incoming = ssl.MemoryBIO()
+        self._outgoing = ssl.MemoryBIO()
         self._state = context.wrap_bio(self._incoming, self._outgoing, server_hostname=host)
         self.over: str | None = None  # no more can be decrypted: why, or empty after a regular end
 
@@ -80,7 +82,10 @@ class Tls:
 
         A record belongs to the read in which it ends.
         """
-        decrypt, incoming, records, lefts = self._state.read, self._incoming, [], []
+        decrypt = self._state.read
+        incoming = self._incoming
+        records = []
+        lefts = []
         incoming.write(data)
         left = incoming.pending  # bytes that are to be decrypted
         try:

@@ -47,7 +47,8 @@ def request_row(
 ) -> RequestRow:
     """Times on the worker's clock, in ns; `dispatched` is None for a drop."""
     asked = turn.asked
-    traffic, source = scenario.traffic[asked.traffic], asked.source or {}
+    traffic = scenario.traffic[asked.traffic]
+    source = asked.source or {}
     tags = {**traffic.tags, **source.get("tags", {})}
     in_session = turn.is_closed or traffic.session.turns_mean > 1
     return RequestRow(
@@ -88,7 +89,9 @@ def fill(
     """Complete the row of an ended attempt."""
     row.ended = result.ended
     row.ended_at_ns = None if result.ended == CENSORED else exchange.ended_at_ns
-    row.error_type, row.error_body, row.limit_kind = result.error_type, result.error_body, result.limit_kind
+    row.error_type = result.error_type
+    row.error_body = result.error_body
+    row.limit_kind = result.limit_kind
     row.status = exchange.status
     row.retry_after_s, row.retry_after_from = retry_after(exchange, result.ended)
     headers = limit_headers(exchange)
@@ -125,33 +128,50 @@ def _without_secrets(location: str) -> str:
 
 
 def _of_exchange(row: AttemptRow, exchange: Exchange) -> None:
-    row.sent_at_ns, row.cancelled_at_ns = exchange.sent_at_ns, exchange.aborted_at_ns
-    row.first_byte_at_ns, row.headers_at_ns = exchange.first_byte_at_ns, exchange.headers_at_ns
-    row.reads, row.body_bytes = exchange.reads, exchange.body_bytes
+    row.sent_at_ns = exchange.sent_at_ns
+    row.cancelled_at_ns = exchange.aborted_at_ns
+    row.first_byte_at_ns = exchange.first_byte_at_ns
+    row.headers_at_ns = exchange.headers_at_ns
+    row.reads = exchange.reads
+    row.body_bytes = exchange.body_bytes
     has_lag = exchange.reads and not exchange.bytes_per_s
     row.receive_lag_max_ns = exchange.receive_lag_max_ns if has_lag else None
-    row.reader_paused_ns, row.pool_wait_ns = exchange.paused_ns, exchange.pool_wait_ns
+    row.reader_paused_ns = exchange.paused_ns
+    row.pool_wait_ns = exchange.pool_wait_ns
     row.stamps = "user" if exchange.user_stamps else "kernel"
     if (made := exchange.connection) is not None:
-        row.connection, row.connection_is_new = made.number, exchange.connection_is_new
+        row.connection = made.number
+        row.connection_is_new = exchange.connection_is_new
         if exchange.connection_is_new:
-            row.dns_ns, row.connect_ns, row.tls_ns = made.dns_ns, made.connect_ns, made.tls_ns
+            row.dns_ns = made.dns_ns
+            row.connect_ns = made.connect_ns
+            row.tls_ns = made.tls_ns
 
 
 def _of_decoder(row: AttemptRow, decoder: StreamDecoder) -> None:
-    row.stop_reason, row.model, row.streamed = decoder.stop_reason, decoder.model, decoder.streams
-    row.chunks, row.events, row.citations = decoder.chunks, decoder.events, decoder.citations
-    row.first_event_at_ns, row.stopped_at_ns = _at(decoder.first_event), _at(decoder.stopped)
-    row.first_thinking_at_ns, row.first_field_at_ns = _at(decoder.first_thinking), _at(decoder.first_field)
+    row.stop_reason = decoder.stop_reason
+    row.model = decoder.model
+    row.streamed = decoder.streams
+    row.chunks = decoder.chunks
+    row.events = decoder.events
+    row.citations = decoder.citations
+    row.first_event_at_ns = _at(decoder.first_event)
+    row.stopped_at_ns = _at(decoder.stopped)
+    row.first_thinking_at_ns = _at(decoder.first_thinking)
+    row.first_field_at_ns = _at(decoder.first_field)
     row.last_thinking_at_ns = _at(decoder.last_thinking)
-    row.first_tool_json_at_ns, row.tool_ready_at_ns = _at(decoder.first_tool_json), _at(decoder.tool_ready)
+    row.first_tool_json_at_ns = _at(decoder.first_tool_json)
+    row.tool_ready_at_ns = _at(decoder.tool_ready)
     if (first := decoder.first_content) is not None:
-        row.first_content_at_ns, row.first_content_low_at_ns = first.at, first.low
+        row.first_content_at_ns = first.at
+        row.first_content_low_at_ns = first.low
         row.first_content_read_at_ns = first.read_at
     if (text := decoder.first_text) is not None:
-        row.first_text_at_ns, row.first_text_low_at_ns = text.at, text.low
+        row.first_text_at_ns = text.at
+        row.first_text_low_at_ns = text.low
     if (last := decoder.last_content) is not None:
-        row.last_content_at_ns, row.last_content_low_at_ns = last.at, last.low
+        row.last_content_at_ns = last.at
+        row.last_content_low_at_ns = last.low
 
 
 def _of_counts(row: AttemptRow, decoder: StreamDecoder, counts: Counts) -> None:

@@ -91,9 +91,14 @@ class Attempts:
         self.on_exhausted: Callable[[str], None] = lambda _: None  # no descriptor was left for a call
         self.on_bug: Callable[[Exception], None] = lambda _: None  # our own code could not prepare a call
         self.input_bound = InputBound()  # until the preflight has learnt what the target counts
-        self._run_id, self._endpoints, self._deadline_s = run_id, endpoints, deadline_s
-        self._recorder, self._counters, self._cache = recorder, counters, cache
-        self._held, self.later = HeldBytes(), Later()
+        self._run_id = run_id
+        self._endpoints = endpoints
+        self._deadline_s = deadline_s
+        self._recorder = recorder
+        self._counters = counters
+        self._cache = cache
+        self._held = HeldBytes()
+        self.later = Later()
         self.diagnostics: CacheDiagnostics | None = None  # where the target is asked why its cache missed
         self.answers: KeptAnswers | None = None  # where raw answers are to be kept
         self.last_row: AttemptRow | None = None
@@ -120,7 +125,8 @@ class Attempts:
         exchange = Exchange(decoder, call.bytes_per_s, self._held)
         if self.answers is not None:
             exchange.capture = self.answers.capture()
-        leg, key = send.leg, (origin.request_id, send.leg, attempt)
+        leg = send.leg
+        key = (origin.request_id, send.leg, attempt)
         started = _Open(origin, send, attempt, endpoint, exchange, decoder, post, monotonic_ns(), key)
         bounded = self.guard is not None and not self.guard.is_of_calls_only
         exchange.may_wait = not (origin.acts or bounded or self._cache is not None)
@@ -168,16 +174,21 @@ class Attempts:
 
     def _note_reads(self, one: _Open) -> None:
         """Count what was decoded since the last call."""
-        counters, exchange, decoder = self._counters, one.exchange, one.decoder
+        counters = self._counters
+        exchange = one.exchange
+        decoder = one.decoder
         counters.receive_lag_max_ns = max(counters.receive_lag_max_ns, exchange.receive_lag_recent_ns)
         exchange.receive_lag_recent_ns = 0
         counters.chunks += decoder.chunks - one.chunks
         counters.chunk_intervals += decoder.intervals - one.intervals
-        one.chunks, one.intervals = decoder.chunks, decoder.intervals
+        one.chunks = decoder.chunks
+        one.intervals = decoder.intervals
 
     def _note_first(self, one: _Open, at_ns: int) -> None:
         """Count a first chunk."""
-        counters, origin, first = self._counters, one.origin, one.decoder.first_content
+        counters = self._counters
+        origin = one.origin
+        first = one.decoder.first_content
         interval = first is not None and first.low is not None
         counters.first_chunks += 1
         counters.first_intervals += interval
@@ -190,7 +201,8 @@ class Attempts:
             quantile_sketch.add(counters.delays, late_ns / 1e6)
 
     def _on_content(self, one: _Open) -> None:
-        exchange, decoder = one.exchange, one.decoder
+        exchange = one.exchange
+        decoder = one.decoder
         at_ns = decoder.first_content.at if decoder.first_content else monotonic_ns()
         if self._cache is not None:
             self._cache.begun(one.key, at_ns)
@@ -201,7 +213,9 @@ class Attempts:
 
     def _send(self, one: _Open) -> None:
         """Send it here, where nothing has to be waited for, else on a greenlet."""
-        endpoint, exchange, request = one.endpoint, one.exchange, None
+        endpoint = one.endpoint
+        exchange = one.exchange
+        request = None
         if not exchange.aborted and getcurrent() is not get_hub() and endpoint.rests():
             request = self._prepared(one)
             exchange.on_over = partial(self._ended, one)
@@ -212,7 +226,8 @@ class Attempts:
 
     def _prepared(self, one: _Open) -> bytes | None:
         """The request by its template; None where there is none, or where our code fails, which `_run` will report."""
-        call, origin = one.send.call, one.origin
+        call = one.send.call
+        origin = one.origin
         try:
             return one.endpoint.prepared(call, self._call_id(one), origin.request_id, origin.traffic)
         except Exception:  # noqa: BLE001 - raised again by `_run`
@@ -230,7 +245,8 @@ class Attempts:
 
     def _ended(self, one: _Open, bug: Exception | None = None) -> None:
         """A call is over; its pattern hears of it now."""
-        exchange, key = one.exchange, one.key
+        exchange = one.exchange
+        key = one.key
         if bug is None:
             result = outcome(exchange, one.decoder)
         else:
@@ -251,7 +267,10 @@ class Attempts:
             self._record(one, result)  # the next call may depend on what this one has used
         if exchange.failure is not None and exchange.failure[0] == NO_DESCRIPTOR:
             self.on_exhausted(exchange.failure[1])
-        leg, attempt, text, kind = one.send.leg, one.attempt, one.decoder.text, one.send.call.kind
+        leg = one.send.leg
+        attempt = one.attempt
+        text = one.decoder.text
+        kind = one.send.call.kind
         after_s, after_from = retry_after(exchange, result.ended)
         location = exchange.header(b"location").decode("latin-1") if kind == JOB_SUBMIT else None
         had_content = one.decoder.has_content
@@ -266,8 +285,12 @@ class Attempts:
 
     def _record(self, one: _Open, result: Outcome) -> None:
         """The row, chunks and counters of an ended call."""
-        exchange, decoder, key, call = one.exchange, one.decoder, one.key, one.send.call
-        protocol, model = one.endpoint.protocol, one.endpoint.model
+        exchange = one.exchange
+        decoder = one.decoder
+        key = one.key
+        call = one.send.call
+        protocol = one.endpoint.protocol
+        model = one.endpoint.model
         row = begun(one.origin, one.send, one.attempt, protocol=protocol, model=model, at_ns=one.begun_at_ns)
         if one.note is not None:
             one.note.fill(row)

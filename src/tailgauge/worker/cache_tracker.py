@@ -44,7 +44,9 @@ _EVERYWHERE = 1_000_000  # blocks, of targets that look at all of them
 _KEY_FIELDS = (
     "speed", "thinking", "output_config", "tool_choice", "reasoning_effort", "response_format", "chat_template_kwargs",
 )  # fmt: skip
-_ENTRIES, _TEXTS, _DIGESTS = 65_536, 256, 256
+_ENTRIES = 65_536
+_TEXTS = 256
+_DIGESTS = 256
 _HEX = 16  # letters of a hash in the rows
 
 CallKey = tuple[int, int, int]  # request_id, leg, attempt
@@ -165,7 +167,8 @@ class CacheBook:
         """The response begins: entries that it writes or reads are in use. A second call does nothing."""
         if key not in self._open:
             return
-        (written, read), entries = self._open[key], self._entries
+        (written, read) = self._open[key]
+        entries = self._entries
         self.ended(key, now_ns)
         for entry_key, ttl in written:
             entries[entry_key] = _Entry(now_ns, None if ttl is None else self._ttl_ns[ttl])
@@ -242,11 +245,13 @@ def _block(*texts: str) -> bytes:
 
 def _spots(call: Call, model: str | None, params: str) -> list[_Spot]:
     """Every block's end."""
-    prompt, shared = call.prompt, call.prompt.messages[: call.prompt.shared]
+    prompt = call.prompt
+    shared = call.prompt.messages[: call.prompt.shared]
     # A shared prefix is hashed once; a unique one would only fill the memory.
     digest = _digests.__wrapped__ if prompt.unique else _digests
     before, known = digest(prompt.tools, prompt.system, shared)
-    hashed, ends = before.copy(), list(known)
+    hashed = before.copy()
+    ends = list(known)
     for raw, ttl in _blocks((), (), prompt.messages[prompt.shared :]):
         hashed.update(raw)
         ends.append((hashed.hexdigest(), ttl))
@@ -265,7 +270,8 @@ def _digests(
     tools: tuple[Tool, ...], system: tuple[Part, ...], messages: tuple[Message, ...]
 ) -> tuple[Any, tuple[tuple[str, str | None], ...]]:
     """The hash state after a prefix, and the digest at each block's end."""
-    hashed, ends = sha256(), []
+    hashed = sha256()
+    ends = []
     for raw, ttl in _blocks(tools, system, messages):
         hashed.update(raw)
         ends.append((hashed.hexdigest(), ttl))
@@ -301,7 +307,8 @@ def _params_hash(call: Call, model: str | None, added: str = "") -> str:
 
 def _first_difference(one: bytes, other: bytes) -> int:
     """First index at which two different texts differ; the length of the shorter if it begins the longer."""
-    low, high = 0, min(len(one), len(other))
+    low = 0
+    high = min(len(one), len(other))
     while low < high:  # the first `low` bytes agree, the first `high + 1` do not
         middle = (low + high + 1) // 2
         if one[low:middle] == other[low:middle]:

@@ -28,7 +28,9 @@ class Second:
     """Timestamps of the current second, kept as arrays and evaluated once at its end."""
 
     def __init__(self) -> None:
-        self._arrived, self._read_at, self._late = array("q"), array("q"), array("q")
+        self._arrived = array("q")
+        self._read_at = array("q")
+        self._late = array("q")
 
     def reads(self, arrived: Sequence[int], read_at: Sequence[int]) -> None:
         """Some reads were decoded."""
@@ -42,7 +44,9 @@ class Second:
     def close(self) -> tuple[Quantiles, Quantiles]:
         """Receive lag and late dispatch in ns; the next second begins."""
         arrived, read_at, late = (np.array(of, np.int64) for of in (self._arrived, self._read_at, self._late))
-        self._arrived, self._read_at, self._late = array("q"), array("q"), array("q")
+        self._arrived = array("q")
+        self._read_at = array("q")
+        self._late = array("q")
         return _quantiles(read_at - arrived), _quantiles(late)
 
 

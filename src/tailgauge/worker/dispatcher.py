@@ -48,12 +48,15 @@ class Dispatcher(Requests):
         on_bug: Callable[[BaseException], None],
     ) -> None:  # fmt: skip
         super().__init__(scenario, makers, attempts, recorder.request, counters, HubTime(), on_bug)
-        self._calls, self._on_ended = attempts, on_ended
+        self._calls = attempts
+        self._on_ended = on_ended
         # By time and request: numbers are compared in a tenth of the time of turns.
         self._waiting: list[tuple[int, int, Turn]] = []
         self._coming: deque[Turn] = deque()  # later turns without prompts yet
-        self._timer, self._more = WaitTimer(), Signal()
-        self._later, self._notices = attempts.later, Later()
+        self._timer = WaitTimer()
+        self._more = Signal()
+        self._later = attempts.later
+        self._notices = Later()
         self.stopped = self._hurried = False
         self._awaited: dict[int, Signal] = {}  # by request: set at its end, for its task
         self._overload = Overload()
@@ -81,7 +84,8 @@ class Dispatcher(Requests):
         self.start_at_ns = start_at_ns
         in_a_row = 0
         while not self.stopped:
-            due, now = start_at_ns + self._waiting[0][0] if self._waiting else None, monotonic_ns()
+            due = start_at_ns + self._waiting[0][0] if self._waiting else None
+            now = monotonic_ns()
             is_open = due is None or not self._waiting[0][2].is_closed
             if self._coming:
                 self._make_one(self._coming.popleft())
@@ -132,7 +136,8 @@ class Dispatcher(Requests):
 
     def send_due(self) -> None:
         """Send what is due by now, if it is not far behind: the end of the run comes between two arrivals."""
-        now_ns, late_ns = monotonic_ns(), int(LATE_S * 1e9)
+        now_ns = monotonic_ns()
+        late_ns = int(LATE_S * 1e9)
         while not self.stopped and monotonic_ns() - now_ns < late_ns:
             due_ns = self.start_at_ns + self._waiting[0][0] if self._waiting else 0
             if not (now_ns - late_ns < due_ns <= now_ns or self._coming):

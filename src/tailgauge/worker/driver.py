@@ -79,8 +79,12 @@ class Drive:
         self.calls: dict[int, list[Closable]] = {}
         self.target = MAIN  # of the first call
         self.last_at_ns = 0  # of the event that was received last
-        self._steps, self.origin, self._attempts = steps, origin, attempts
-        self._gates, self._on_over, self._timing = gates, on_over, timing
+        self._steps = steps
+        self.origin = origin
+        self._attempts = attempts
+        self._gates = gates
+        self._on_over = on_over
+        self._timing = timing
         self._events: deque[Event] = deque()
         self._until_ns: int | None = None  # what a wait ends with, if nothing happens
         self._timer: Timer | None = None

@@ -42,12 +42,15 @@ class Health:
     """Samples a worker; `row` closes the current second."""
 
     def __init__(self, counters: Counters, transports: Sequence[Stopwatch] = ()) -> None:
-        self._counters, self._transports = counters, transports
+        self._counters = counters
+        self._transports = transports
         counters.second.close()  # drop what came before this run
         self._process = psutil.Process()
         self._lag_max_ns = self._rows = 0
-        self._probed_ns, self._stalled_ns = monotonic_ns(), 0
-        self._cpu_s, self._at_ns = time.process_time(), monotonic_ns()
+        self._probed_ns = monotonic_ns()
+        self._stalled_ns = 0
+        self._cpu_s = time.process_time()
+        self._at_ns = monotonic_ns()
         self._core_wait_ns = _core_wait_ns()
         self._gc_began_ns = self._gc_ns = 0
         self._thresholds = gc.get_threshold()
@@ -73,7 +76,8 @@ class Health:
         receive_lag, late = counters.second.close()
         lost = [transport.losses.look() for transport in self._transports]
         core_wait_ns = _core_wait_ns()
-        now, cpu_s = monotonic_ns(), time.process_time()
+        now = monotonic_ns()
+        cpu_s = time.process_time()
         row = HealthRow(
             at_ns=now, queued_rows=queued_rows, clock_step_ns=step_ns,
             in_flight=in_flight, scheduled=counters.leased, dispatched=counters.dispatched,
@@ -92,7 +96,9 @@ class Health:
             core_wait_ns=None if core_wait_ns is None else core_wait_ns - (self._core_wait_ns or 0),
             read_wait_max_ns=READER.longest_wait_ns(),
         )  # fmt: skip
-        self._cpu_s, self._at_ns, self._core_wait_ns = cpu_s, now, core_wait_ns
+        self._cpu_s = cpu_s
+        self._at_ns = now
+        self._core_wait_ns = core_wait_ns
         self._lag_max_ns = counters.receive_lag_max_ns = self._gc_ns = 0
         for transport in self._transports:
             transport.wait_max_ns = 0

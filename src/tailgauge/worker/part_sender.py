@@ -45,7 +45,9 @@ class PartSender:
     def __init__(
         self, send: Send, read: Read | None = None, now_ns: Callable[[], int] = monotonic_ns
     ) -> None:
-        self._send, self._read, self._now_ns = send, read or read_piece, now_ns
+        self._send = send
+        self._read = read or read_piece
+        self._now_ns = now_ns
         self._parts: deque[_Part] = deque()  # the first is in transfer; any thread appends, the hub removes
         self._kept: list[_Part] = []  # refused
         self._moved_at_ns = 0  # the last progress, or the first piece sent after it
@@ -103,7 +105,8 @@ class PartSender:
         part.reported = upto
         if upto > part.acknowledged:
             part.acknowledged, part.sent = upto, max(part.sent, upto)
-            self._moved_at_ns, self._probing = self._now_ns(), False
+            self._moved_at_ns = self._now_ns()
+            self._probing = False
 
     def _next(self) -> dict[str, Any] | None:
         """The next message that may go now."""
@@ -138,7 +141,8 @@ class PartSender:
             data = self._read(part.path, begin, wanted)
             why = "it is shorter than when it was written"
         except OSError as error:
-            data, why = b"", f"it cannot be read: {error.strerror}"
+            data = b""
+            why = f"it cannot be read: {error.strerror}"
         if len(data) == wanted:
             return data
         self._parts.popleft()

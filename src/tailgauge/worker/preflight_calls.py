@@ -88,7 +88,8 @@ def try_out(
     learnt = preflight.learn(counted)
     exact = preflight.exact_targets(scenario)
     engines = {target: named or attempts.engine(target) for target, named in exact.items()}
-    name, target = sized[0], scenario.target_of(sized[0])
+    name = sized[0]
+    target = scenario.target_of(sized[0])
     if learnt.known and preflight.sized_tables(scenario) and is_self_hosted(target.url):
         engine = engines.get(name) or target.engine or attempts.engine(name)
         counts = token_counts(attempts.tokens(name, engine, COUNTED)) if engine else {}

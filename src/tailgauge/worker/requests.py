@@ -35,9 +35,15 @@ class Requests(ABC):
         write: Callable[[RequestRow], None], counters: Counters, timing: Timing,
         on_bug: Callable[[Exception], None],
     ) -> None:  # fmt: skip
-        self.scenario, self.attempts, self.counters = scenario, attempts, counters
-        self.start_at_ns, self._makers, self.faults = 0, makers, Faults()
-        self._write, self._timing, self._on_bug = write, timing, on_bug
+        self.scenario = scenario
+        self.attempts = attempts
+        self.counters = counters
+        self.start_at_ns = 0
+        self._makers = makers
+        self.faults = Faults()
+        self._write = write
+        self._timing = timing
+        self._on_bug = on_bug
         self._gates = {name: Gates(timing.now_ns) for name in scenario.traffic}
         self._patterns = {name: pattern_of(traffic) for name, traffic in scenario.traffic.items()}
         for pattern in self._patterns.values():
@@ -51,7 +57,9 @@ class Requests(ABC):
 
     def _dispatch(self, turn: Turn) -> Drive | None:
         """Begin a request, or drop it at the in-flight cap."""
-        scenario, counters, now_ns = self.scenario, self.counters, self._timing.now_ns()
+        scenario = self.scenario
+        counters = self.counters
+        now_ns = self._timing.now_ns()
         scheduled = self.start_at_ns + turn.at_ns
         stage = scenario.stages.stage_at(turn.at_ns / 1e9)
         counters.leased += turn.is_closed
@@ -63,7 +71,9 @@ class Requests(ABC):
         counters.dispatched += 1
         counters.in_flight += 1
         self._begins(turn, now_ns - scheduled)
-        traffic, request_id, seed = turn.asked.traffic, turn.request_id, scenario.seed
+        traffic = turn.asked.traffic
+        request_id = turn.request_id
+        seed = scenario.seed
         pattern = self._patterns[traffic]
         drawn = draw(seed, request_id) if pattern.acts else 0.0  # else nothing happens to a share of them
         request = Request(request_id, scheduled, turn.prompts, turn.asked.output_tokens, drawn, seed)
@@ -99,7 +109,9 @@ class Requests(ABC):
 
     def _over(self, turn: Turn, stage: str, dispatched: int, drive: Drive) -> int:
         """A request has ended: write its row, and plan the next turn; returns the time."""
-        done, now_ns, counters = drive.done, self._timing.now_ns(), self.counters
+        done = drive.done
+        now_ns = self._timing.now_ns()
+        counters = self.counters
         assert done is not None
         if not drive.origin.acts and done.ended != CENSORED:
             now_ns = drive.last_at_ns or now_ns  # it may have waited
@@ -119,8 +131,11 @@ class Requests(ABC):
     def _record(self, turn: Turn, stage: str, dispatched: int, drive: Drive, done: Done, at_ns: int) -> None:
         """Write the row of a request that has ended."""
         row = request_row(self.scenario, turn, stage, self.start_at_ns + turn.at_ns, dispatched, done.ended)
-        row.legs, row.attempts, row.winner = len(drive.calls), drive.attempts, done.winner
-        row.joined_at_ns, row.hedge_held = done.joined_at_ns, done.hedge_held
+        row.legs = len(drive.calls)
+        row.attempts = drive.attempts
+        row.winner = done.winner
+        row.joined_at_ns = done.joined_at_ns
+        row.hedge_held = done.hedge_held
         row.ended_at_ns = None if done.ended == CENSORED else at_ns
         self._write(row)
 
@@ -128,7 +143,8 @@ class Requests(ABC):
         """Plan the turn after this one; what would be due after the end of the run is never sent."""
         if turn.planned.turns == 1:
             return  # as most requests
-        scenario, traffic = self.scenario, self.scenario.traffic[turn.planned.traffic]
+        scenario = self.scenario
+        traffic = self.scenario.traffic[turn.planned.traffic]
         since_start_ns = ended_at_ns - self.start_at_ns
         coming = following(turn, ended, since_start_ns, scenario.seed, scenario.arrival, traffic)
         if coming is None or coming.at_ns >= self._until_ns:

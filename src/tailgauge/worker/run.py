@@ -55,7 +55,9 @@ from tailgauge.worker.preflight_calls import try_out
 
 log = logging.getLogger("tailgauge")
 FLUSH_EVERY = 4  # seconds between parts, writing included at most 5 s; multiplied by the pace
-MANY_CHUNKS, MUCH_TEXT = 1_000_000, 8 << 20  # since the last part: another is due, whatever the pace
+# Since the last part: from either on another part is due, whatever the pace.
+MANY_CHUNKS = 1_000_000
+MUCH_TEXT = 8 << 20
 LOG_EVERY_S = 10
 PARTING_S = 10.0  # a stopped worker takes to transfer its rows
 _POLL_S = 0.05  # between checks of a transfer
@@ -65,7 +67,10 @@ class Task:
     """The run's endpoint, dispatcher, recorder and clock in this worker."""
 
     def __init__(self, link: Link, name: str, plan: dict[str, Any], out: Path, on_ended: Any) -> None:
-        self._link, self._name, self._plan, run = link, name, plan, plan["run"]
+        self._link = link
+        self._name = name
+        self._plan = plan
+        run = plan["run"]
         self.run_id: str = run["run_id"]
         self.number: int = plan["worker"]
         self.scenario = parse(run["scenario"], "the plan")
@@ -75,7 +80,8 @@ class Task:
         self.part_sender = part_sender.PartSender(partial(self._send, "part"))
         on_part = None if self._shared else self.part_sender.add
         self.recorder = Recorder(self.folder, self.number, on_part, compacts=self._shared)
-        target, limits = self.scenario.target, self.scenario.limits
+        target = self.scenario.target
+        limits = self.scenario.limits
         self._reader = self.scenario.reader if COMPILED else "python"
         self._transports: list[Stopwatch] = []
         self._urls: list[str] = []
@@ -85,9 +91,7 @@ class Task:
         deadline_s = limits.attempt_deadline_s
         self.attempts = Attempts(self.run_id, endpoints, self.recorder, self.counters, deadline_s, cache)
         self.attempts.diagnostics = CacheDiagnostics.of(self.scenario)
-        if self.scenario.keep_answers is not None:
-            path = self.folder.answers(self.number)
-            self.attempts.answers = KeptAnswers(path, self.scenario.keep_answers)
+        self._keep_answers()
         self._prices = {model: Price.of_plain(price) for model, price in plan["prices"].items()}
         self.attempts.on_exhausted = self._on_exhausted
         self.attempts.on_bug = self._on_bug
@@ -101,7 +105,8 @@ class Task:
         )
         self.clock = MasterClock(lambda t0: self._send("ping", {"t0": t0}), plan["boot_id"])
         self._clock_now: dict[str, int | None] = {}
-        self.finished, self._delivered = Event(), Event()
+        self.finished = Event()
+        self._delivered = Event()
         self._draining = False
         self._closing = False  # nothing more is recorded
         self.master_gone = False
@@ -109,9 +114,16 @@ class Task:
         self._why: str | None = None
         self._reporter: Any = None
         self._health: health.Health | None = None
-        self._cpu_share, self._chunks_recorded = 0.0, 0
+        self._cpu_share = 0.0
+        self._chunks_recorded = 0
         self._master_start_ns: int | None = None
         self._cpu_s: dict[str, float] = {}
+
+    def _keep_answers(self) -> None:
+        if self.scenario.keep_answers is None:
+            return
+        path = self.folder.answers(self.number)
+        self.attempts.answers = KeptAnswers(path, self.scenario.keep_answers)
 
     def _endpoint(self, url: str, target: Target) -> Endpoint:
         """A target at its address with a separate connection pool."""
@@ -151,7 +163,9 @@ class Task:
         """Makers that size prompts by the tokens that the target counts; `unmarked`: targets that get no cache marks."""
         if unmarked is not None:
             self._unmarked = frozenset(unmarked)
-        seed, words, overhead = self.scenario.seed, 1 / learnt.tokens_per_word, learnt.overhead_tokens
+        seed = self.scenario.seed
+        words = 1 / learnt.tokens_per_word
+        overhead = learnt.overhead_tokens
         make = partial(Maker, run=self._salt, words=learnt.words)
         for name, traffic in self.scenario.traffic.items():
             marks = self.scenario.marks(traffic, self._unmarked)
@@ -174,7 +188,8 @@ class Task:
 
     def preopen(self) -> None:
         """Open the scenario's number of connections before the run and report failures."""
-        targets, missing = self.scenario.targets.values(), []
+        targets = self.scenario.targets.values()
+        missing = []
         for transport, url, target in zip(self._transports, self._urls, targets, strict=True):
             if wanted := target.preopened:
                 opened, why = transport.preopen(url, wanted)
@@ -185,7 +200,8 @@ class Task:
 
     def go(self, data: dict[str, Any]) -> None:
         """Begin at an absolute time of the master's clock, with the results of the preflight."""
-        learnt, limit = Learnt(*data["learnt"]), Amount.of_plain(data["limit"])
+        learnt = Learnt(*data["learnt"])
+        limit = Amount.of_plain(data["limit"])
         adaptations = {name: Adaptation(*plain) for name, plain in data["adaptations"].items()}
         self._learn(learnt, preflight.unmarked(adaptations))
         self.attempts.adapt(adaptations)
@@ -195,7 +211,8 @@ class Task:
         self._plan["run"] |= learnt.facts(self.scenario)
         log.info("joined run %s as worker %d", self.run_id, self.number)
         names = ", ".join(f"{name} ({each.pattern})" for name, each in self.scenario.traffic.items())
-        load, stages = self.scenario.arrival.load, self.scenario.stages
+        load = self.scenario.arrival.load
+        stages = self.scenario.stages
         load += "" if stages.is_endless else f" for {stages.duration_s:g} s"
         sends = "sends" if self._plan["alone"] else "sends a share of"
         log.info("%s %s to %s: %s", sends, load, ", ".join(self._urls), names)
@@ -216,7 +233,8 @@ class Task:
         """Keep to this worker's share of the limits: the guard decides about each call."""
         if limit == Amount(None, None, None):
             return
-        size, on_limit = sizing(self.scenario, learnt), partial(gevent.spawn, self._on_guarded)
+        size = sizing(self.scenario, learnt)
+        on_limit = partial(gevent.spawn, self._on_guarded)
         self.attempts.guard = guard = Guard(limit, size, self._prices, on_limit)
         self.dispatcher.admits = begins(self.scenario, guard)
 
@@ -231,7 +249,9 @@ class Task:
 
     def _report(self) -> None:
         """Every second until the end of the drain; a worker without this message or a pulse counts as lost."""
-        second, due, pace = 0, monotonic_ns(), self._plan["pace"]
+        second = 0
+        due = monotonic_ns()
+        pace = self._plan["pace"]
         while not self.finished.is_set():
             due += 1_000_000_000
             gevent.sleep(max(0.0, (due - monotonic_ns()) / 1e9))
@@ -314,7 +334,8 @@ class Task:
 
     def _fail(self, why: str, *, is_internal: bool = False) -> None:
         if self._state == "running":
-            self._state, self._why = "failed", why
+            self._state = "failed"
+            self._why = why
             self.dispatcher.stop()
             self._send("failed", {"why": why, "target": False, "internal": is_internal})
 
@@ -410,7 +431,8 @@ class Task:
             log.warning("the master refused %s: %s", ", ".join(self.part_sender.unshipped), why)
 
     def _record(self) -> dict[str, Any]:
-        sender, recorder = self.part_sender, self.recorder
+        sender = self.part_sender
+        recorder = self.recorder
         answers = self.attempts.answers
         return {
             "schema_version": SCHEMA_VERSION,

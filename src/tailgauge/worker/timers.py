@@ -21,7 +21,9 @@ from gevent.hub import Waiter
 
 from tailgauge.clock import monotonic_ns
 
-_CLOCK_MONOTONIC, _ABSOLUTE, _NONBLOCK = 1, 1, 0o4000
+_CLOCK_MONOTONIC = 1
+_ABSOLUTE = 1
+_NONBLOCK = 0o4000
 _EARLY_NS = 2_000_000
 _SOON_S = 1e-6  # a timer: the hub looks at its sockets before it is due
 DELAY_S = 0.1

@@ -62,7 +62,10 @@ class Worker:
     """One worker process, in one run at a time. `out`: folder of rows that the master does not have yet."""
 
     def __init__(self, link: Link, name: str, out: Path, on_ended: Any, *, is_child: bool = False) -> None:
-        self._link, self._name, self._out, self._on_ended = link, name, out, on_ended
+        self._link = link
+        self._name = name
+        self._out = out
+        self._on_ended = on_ended
         self._is_child = is_child
         self.task: Task | None = None
         self._welcome = False

@@ -1,7 +1,8 @@
 """Alternating blocks in one run: a planted difference is found, two equal variants do not differ."""
 
 import pytest
-from analysis.comparing.saturated import OFF, ON, in_blocks, scenario
+from analysis.comparing.saturated import OFF, ON, scenario
+from analysis.comparing.saturated import in_blocks as crossover_of
 from run_folders.dry_runs import dry_run_of
 
 BOTH = {"plain": OFF, "hedged": ON}
@@ -64,30 +65,30 @@ def test_a_run_without_a_crossover_has_none(made):
 def saturated(folder, rate_per_s, block_s, seed=5, hedges=BOTH, pairs=8, washed=1 / 6):
     """The run folder of a dry run at one replica."""
     path = folder / "saturated.toml"
-    path.write_text(scenario(seed, rate_per_s, 10 + 2 * pairs * block_s, hedges, in_blocks(block_s, washed)))
+    path.write_text(
+        scenario(seed, rate_per_s, 10 + 2 * pairs * block_s, hedges, crossover_of(block_s, washed))
+    )
     return dry_run_of(str(path), [], folder)
 
 
 def compared(run):
     """Its comparison, without the rest of the report."""
-    from tailgauge_analysis.comparing.alternating import alternating_blocks
+    from tailgauge_analysis.comparing.alternating import in_blocks
     from tailgauge_analysis.reading.frames import load
     from tailgauge_analysis.sections.findings import evidence_of
 
     evidence = evidence_of(load([run]))
-    return alternating_blocks(evidence.frames, evidence.of_target)
+    return in_blocks(evidence.frames, evidence.of_target)
 
 
 def test_a_variant_that_the_target_does_not_sustain_is_the_answer_and_no_percentage(tmp_path):
-    from tailgauge_analysis.comparing.comparison import sentence
-
     found = compared(saturated(tmp_path, 13.0, 20.0))
 
     assert (found.verdict, found.outcome, found.rows) == ("worse", "FAIL", ())
     assert found.growth_per_s[0] is None
     assert found.growth_per_s[1] > 1
-    assert sentence(found).startswith("B (hedged) is not stable at this rate: the backlog grows by ")
-    assert "%" not in sentence(found)
+    assert found.sentence.startswith("B (hedged) is not stable at this rate: the backlog grows by ")
+    assert "%" not in found.sentence
 
 
 def test_a_run_in_blocks_has_one_result_and_it_is_the_headline(tmp_path):

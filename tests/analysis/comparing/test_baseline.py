@@ -13,8 +13,9 @@ import pytest
 from click.testing import CliRunner
 
 from tailgauge.cli.main import cli
-from tailgauge_analysis.comparing.baseline import BaselineRun, Figure, load, of_run, save
+from tailgauge_analysis.comparing.baseline import load, save
 from tailgauge_analysis.comparing.history import judge, refused
+from tailgauge_analysis.comparing.run_summary import RunFigure, RunSummary, summarize
 from tailgauge_analysis.report.junit import junit
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.report.terminal import terminal
@@ -37,33 +38,33 @@ OTHER_ROWS = (
 
 
 def run_of(
-    number: int, ttft: float, *more: Figure, within: float = WITHIN, n: int = 1500, **changes: Any
-) -> BaselineRun:
+    number: int, ttft: float, *more: RunFigure, within: float = WITHIN, n: int = 1500, **changes: Any
+) -> RunSummary:
     """A run with this TTFT p95 in ms; `within`: standard error of its logarithm."""
-    of_run = BaselineRun(
-        run_id=f"run-{number:04d}", started_at=f"2026-11-{1 + number % 28:02d}T00:00:{number // 28:02d}Z", dry_run=False, seed=1,
+    of_run = RunSummary(
+        run_id=f"run-{number:04d}", started_at=f"2026-11-{1 + number % 28:02d}T00:00:{number // 28:02d}Z", dry_run=False, seed=1, seconds=60.0, offered=n,
         verdict="VALID", reason="", primary=("ttft_sched", 0.95), work={"output tokens": 100.0}, facts=FACTS,
         figures=(latency("ttft_sched", 0.95, ttft, within, n), *more, share(1.0)),
     )  # fmt: skip
     return replace(of_run, **changes)
 
 
-def latency(metric: str, p: float, ms: float, within: float = WITHIN, n: int = 1500) -> Figure:
+def latency(metric: str, p: float, ms: float, within: float = WITHIN, n: int = 1500) -> RunFigure:
     ends = (ms * math.exp(side * 1.96 * within) for side in (-1, 1))
     low, high = (end if math.isfinite(end) else None for end in ends)
-    return Figure(metric=metric, p=p, value=ms if math.isfinite(ms) else None, low=low, high=high, n=n)
+    return RunFigure(metric=metric, p=p, value=ms if math.isfinite(ms) else None, low=low, high=high, n=n)
 
 
-def share(value: float, n: int = 1500) -> Figure:
+def share(value: float, n: int = 1500) -> RunFigure:
     error = 1.96 * math.sqrt(max(value * (1 - value), 1 / n) / n)
-    return Figure(
+    return RunFigure(
         metric="answered", p=None, value=value, low=max(0.0, value - error), high=min(1.0, value + error), n=n
     )
 
 
 def drawn(
     rng: np.random.Generator, number: int, factor: float = 1.0, *, rows: int = 0, others: float = 1.0
-) -> BaselineRun:
+) -> RunSummary:
     """A run whose figures vary by 8% between runs, within the runs included."""
     noise = np.exp(rng.normal(0, SPREAD, rows + 1))
     more = [
@@ -121,16 +122,12 @@ def test_the_smallest_detectable_change_is_found_nine_times_in_ten(n: int, times
     assert found(seen) == pytest.approx(0.9, abs=0.03 if times == 1000 else 0.07)
 
 
-@pytest.mark.parametrize("noise", ["slow machines", "t3"])
-def test_a_history_of_another_distribution_calls_no_more_builds_worse(noise: str, times: int) -> None:
-    """One run in eight on a machine that is 40% slower, or logarithms of Student's t with 3 degrees of freedom; 20 runs."""
-    rng, called = np.random.default_rng([20, len(noise)]), 0
+def test_a_history_with_outliers_calls_no_more_builds_worse(times: int) -> None:
+    """Logarithms of Student's t with 3 degrees of freedom; 20 runs."""
+    rng, called = np.random.default_rng([20, 2]), 0
 
     def ms() -> float:
-        by = (
-            0.04 * rng.standard_t(3) if noise == "t3" else rng.normal(0, 0.04) + 0.34 * (rng.random() < 1 / 8)
-        )
-        return float(400 * math.exp(by))
+        return float(400 * math.exp(0.04 * rng.standard_t(3)))
 
     for _ in range(times):
         history = [run_of(i, ms()) for i in range(20)]
@@ -151,12 +148,12 @@ def test_a_shorter_run_is_judged_by_its_own_interval_too(times: int) -> None:
     assert called / times <= (0.07 if times == 1000 else 0.11)
 
 
-def alike(n: int = 8, **changes: Any) -> list[BaselineRun]:
+def alike(n: int = 8, **changes: Any) -> list[RunSummary]:
     """A history in which little varies."""
     return [run_of(i, 400 + i % 3, latency("tpot", 0.95, 12 + i % 2 / 10), **changes) for i in range(n)]
 
 
-def judged(new: BaselineRun, history: list[BaselineRun] | None = None, **options: Any) -> Report:
+def judged(new: RunSummary, history: list[RunSummary] | None = None, **options: Any) -> Report:
     runs = alike() if history is None else history
     return judge(runs, new, **options)
 
@@ -302,28 +299,6 @@ def test_the_run_itself_does_not_count_as_its_history() -> None:
     assert made.result.details == ("run-0009 is in the baseline itself: left out",)
 
 
-def test_a_step_in_the_history_is_reported_with_the_versions_that_changed() -> None:
-    newer = {**FACTS, "versions": {**FACTS["versions"], "anthropic": "0.42"}}
-    rng = np.random.default_rng(8)
-    runs = [run_of(i, 400 * math.exp(rng.normal(0, 0.02)) * (1.2 if i >= 6 else 1)) for i in range(12)]
-    runs[6:] = [replace(run, facts=newer) for run in runs[6:]]
-    (text,) = judge(runs, run_of(12, 440, facts=newer)).result.details
-
-    assert text.startswith("the baseline drifts: TTFT since scheduled p95 +")
-    assert "from run-0006 on (anthropic 0.40 -> 0.42). Drop the runs before" in text
-
-
-def test_a_trend_is_reported_and_chance_is_not(times: int) -> None:
-    rng = np.random.default_rng(9)
-    rising = [run_of(i, 400 * math.exp(rng.normal(0, 0.03) + 0.02 * i)) for i in range(20)]
-    by_chance = sum(
-        bool(judge([drawn(rng, i) for i in range(20)], drawn(rng, 20)).result.details) for _ in range(times)
-    )
-
-    assert len(judge(rising, run_of(20, 500)).result.details) == 1
-    assert by_chance / times <= (0.03 if times == 1000 else 0.05)
-
-
 def test_rows_that_cannot_be_compared_say_why_and_another_one_decides() -> None:
     without = [replace(run, figures=run.figures[1:]) for run in alike()]
     made = judged(run_of(9, 400, latency("tpot", 0.95, 12)), without)
@@ -331,7 +306,7 @@ def test_rows_that_cannot_be_compared_say_why_and_another_one_decides() -> None:
 
     assert made.data["rows"][0]["metric"] == "tpot"
     assert "too few requests in a run" in [row["why"] for row in made.data["rows"]]
-    assert "falls among unanswered requests in 1 of 8 earlier runs" in [row["why"] for row in judged(run_of(9, 400), lost).data["rows"]]  # fmt: skip
+    assert "falls among unanswered requests in 1 of 9 runs" in [row["why"] for row in judged(run_of(9, 400), lost).data["rows"]]  # fmt: skip
     zero = replace(run_of(9, 400), figures=(latency("ttft_sched", 0.95, 0.0), share(1.0)))
     assert "is 0 in a run" in [row["why"] for row in judged(zero).data["rows"]]
     unsure = replace(
@@ -396,7 +371,7 @@ def kept(folders: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_a_file_has_what_the_run_measured_and_is_stable(kept: Path, folders: list[Path]) -> None:
-    of = of_run(folders[0])
+    of = summarize(folders[0])
     path = kept / f"{of.run_id}.json"
     tree = json.loads(path.read_text())
 
@@ -409,7 +384,6 @@ def test_a_file_has_what_the_run_measured_and_is_stable(kept: Path, folders: lis
     assert p95.low is not None
     assert p95.low < (p95.value or 0) < (p95.high or math.inf)
     assert of.facts["versions"]["tailgauge"]
-    assert "loadgen" not in path.read_text()  # a build machine has a new name each time
 
 
 def test_the_commands_end_to_end(kept: Path, folders: list[Path], tmp_path: Path) -> None:
@@ -439,7 +413,7 @@ def test_the_command_answers_as_the_judgement_does(
     folders: list[Path], tmp_path: Path, factor: float, least: int, most: int
 ) -> None:
     """Five histories of ten runs around a real one that is worse by this factor."""
-    of, rng, called = of_run(folders[6]), np.random.default_rng(12), 0
+    of, rng, called = summarize(folders[6]), np.random.default_rng(12), 0
     for i in range(5):
         for k in range(10):
             by = math.exp(rng.normal(0, SPREAD)) / factor

@@ -11,10 +11,11 @@ from run_folders.dry_runs import dry_run_of
 from tailgauge.rows import schema
 from tailgauge.scenario.model import load as load_scenario
 from tailgauge_analysis.comparing import gateway
-from tailgauge_analysis.comparing.alternating import alternating_blocks
+from tailgauge_analysis.comparing.alternating import in_blocks
+from tailgauge_analysis.comparing.comparison import MEASURED, Comparison, headline
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.sections.findings import evidence_of
-from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS, Result
+from tailgauge_analysis.text.section import FAIL, PASS, Result
 
 PAIRS, BLOCK_S = 10, 5.0
 
@@ -31,7 +32,7 @@ def run(out, seed=2, pairs=PAIRS, **sets):
 def found_in(frames):
     evidence = evidence_of(frames)
     stage = evidence.of_target
-    return gateway.gateway(evidence.frames, stage, alternating_blocks(evidence.frames, stage))
+    return in_blocks(evidence.frames, stage)
 
 
 def row(found, title, p=None):
@@ -56,7 +57,7 @@ def through(frames):
 def of_seeds(tmp_path, seeds, **sets):
     """What is found with each seed; the check of stability may refuse a run in twenty."""
     found = [found_in(load([run(tmp_path, seed, **sets)])) for seed in seeds]
-    found = [one for one in found if one is not None]
+    found = [one for one in found if one.rows]
     print(f"{len(found)} of {len(seeds)} have an answer")
     assert len(found) >= 0.9 * len(seeds) - 1
     return found
@@ -72,7 +73,7 @@ def test_a_planted_delay_is_in_its_interval(tmp_path, full_size):
             inside = sum(one.low <= 5.0 <= one.high for one in rows)
             print(title, p, f"{inside} of {len(rows)}")
             assert inside >= (0.85 * len(rows) if full_size else 2)
-    assert all(row(one, gateway.TTFT, 0.5).stated for one in found)
+    assert all(row(one, gateway.TTFT, 0.5).is_different for one in found)
     assert all(one.sentence.startswith("The gateway adds ") for one in found)
     assert all(
         one.sentence.endswith("passes chunks on one by one, and counts the same tokens") for one in found
@@ -83,7 +84,7 @@ def test_of_the_same_endpoint_under_both_names_nothing_is_stated(tmp_path, full_
     seeds = range(1000, 1200 if full_size else 1004)
     found = of_seeds(tmp_path, seeds, simulated__gateway__delay_ms=0.0, simulated__ttft_sigma=0.4)
 
-    claims = [one.sentence for one in found if any(figure.stated for figure in one.rows)]
+    claims = [one.sentence for one in found if any(figure.is_different for figure in one.rows)]
     print(f"{len(claims)} of {len(found)}", *claims, sep="\n")
     assert len(claims) <= (10 if full_size else 1)
     no_change = "The gateway shows no change of TTFT in 10 pairs of blocks (p50 "
@@ -94,8 +95,8 @@ def test_an_answer_that_is_held_back_is_found(tmp_path):
     found = found_in(load([run(tmp_path, simulated__gateway__holds=True, simulated__gateway__delay_ms=2.0)]))
 
     assert "holds 100% of the answers back until they end" in found.sentence
-    assert row(found, gateway.TTFT, 0.5).added == pytest.approx(192, abs=2)
-    assert row(found, gateway.E2E, 0.5).added == pytest.approx(2, abs=1.5)
+    assert row(found, gateway.TTFT, 0.5).change == pytest.approx(192, abs=2)
+    assert row(found, gateway.E2E, 0.5).change == pytest.approx(2, abs=1.5)
 
 
 def test_chunks_that_come_in_bunches_are_found(frames):
@@ -106,7 +107,7 @@ def test_chunks_that_come_in_bunches_are_found(frames):
         is_second & (np.arange(len(is_second)) % 3 > 0), 1000.0, stage.gaps_ns
     )  # two of three come at once
 
-    found = gateway.gateway(frames, replace(stage, gaps_ns=gaps), alternating_blocks(evidence.frames, stage))
+    found = in_blocks(evidence.frames, replace(stage, gaps_ns=gaps))
 
     assert (
         "passes chunks on in bunches (66" in found.sentence
@@ -137,7 +138,7 @@ def test_work_that_differs_comes_first(frames):
     frames.attempts.loc[through(frames), "output_tokens"] *= 1.5
 
     assert found_in(frames).sentence.startswith(
-        "Not the same work, 50.0% more output tokens a call through it. The gateway"
+        "Not the same work, B (gateway) got 50.0% more output tokens a call. The gateway"
     )
 
 
@@ -157,38 +158,34 @@ def test_errors_added_are_found(frames):
 
 def test_cancellations_that_are_not_passed_on_are_counted_by_the_log_or_the_engines_counter(frames):
     stage = evidence_of(frames).of_target
-    blocks = alternating_blocks(frames, stage)
 
-    def found_in(frames):
-        return gateway.gateway(frames, stage, blocks)
+    def lost_in(frames):
+        found = in_blocks(frames, stage)
+        return found.rows[-1], found.sentence
 
-    found = found_in(frames)
-    assert (found.cancelled > 0, found.lost) == (True, 0)
+    lost, _ = lost_in(frames)
+    assert lost.b == 0
+    cancelled = int(lost.why.split()[-1])
     frames.server_log["cancelled_at_ns"] = np.nan
-    assert found_in(frames).lost == found.cancelled
-    assert (
-        f"does not pass on {found.cancelled} of {found.cancelled} cancellations" in found_in(frames).sentence
-    )
+    lost, sentence = lost_in(frames)
+    assert lost.b == 1
+    assert f"does not pass on {cancelled} of {cancelled} cancellations" in sentence
 
     blind = replace(frames, server_log=frames.server_log.iloc[:0])
-    assert found_in(blind).lost is None
-    assert "not known" in gateway.section(found_in(blind)).facts[0][1]
+    assert lost_in(blind)[0].why.startswith("not known")
     completed = int(frames.attempts["ended"].isin(schema.COMPLETED).sum())
-    for more, lost in ((3, 3), (-1, None), (10_000, None)):
+    for more, share in ((3, 3 / cancelled), (-1, None), (10_000, None)):
         blind.run["engine_completed"] = completed + more
-        assert found_in(blind).lost == lost
+        assert lost_in(blind)[0].b == share
 
 
-def test_what_cannot_be_compared_has_no_answer_and_few_pairs_no_clear_one(tmp_path):
+def test_too_few_pairs_have_no_answer(tmp_path):
     from tailgauge_analysis.report.report import make
 
-    few = make([run(tmp_path, pairs=6)], tmp_path)
-    fewer = make([run(tmp_path, pairs=3)], tmp_path)
+    made = make([run(tmp_path, pairs=3)], tmp_path)
 
-    assert few.data["result"]["outcome"] == INCONCLUSIVE
-    assert few.data["result"]["details"][0] == "6 pairs of blocks, 8 are needed"
-    assert fewer.data["gateway"] is None
-    assert "not comparable, 3 pairs of whole blocks" in fewer.data["result"]["sentence"]
+    assert made.data["gateway"] is None
+    assert "not comparable, 3 pairs of whole blocks" in made.data["result"]["sentence"]
 
 
 def test_the_report_shows_it_in_every_format(folder, tmp_path):
@@ -197,19 +194,18 @@ def test_the_report_shows_it_in_every_format(folder, tmp_path):
     made = make([folder], tmp_path)
 
     assert made.data["result"]["sentence"] == made.data["gateway"]["sentence"]
-    assert made.data["crossover"]["a"] == "direct"
+    assert (made.data["crossover"], made.data["gateway"]["a"]) == (None, "direct")
     for text in (made.html.read_text(), made.markdown.read_text()):
         assert "The gateway adds " in text
-        assert "time to headers p50, ms" in text
+        assert "time to headers p50" in text
 
 
 def test_the_objectives_still_decide():
-    found = gateway.Gateway("gateway", 10, "The gateway adds 1 ms", (), 0, None)
+    found = Comparison(method=gateway.METHOD, threshold=0.05, verdict=MEASURED, sentence="The gateway adds 1 ms")
     of_run = Result(FAIL, "an objective")
 
-    assert gateway.headline(found, of_run).outcome == FAIL
-    assert gateway.headline(found, replace(of_run, outcome=PASS)).outcome == PASS
-    assert gateway.headline(replace(found, pairs=6), of_run).outcome == FAIL
+    assert headline(found, of_run).outcome == FAIL
+    assert headline(found, replace(of_run, outcome=PASS)).outcome == PASS
 
 
 def test_two_targets_that_are_no_gateway_are_compared_as_two_variants(tmp_path):

@@ -125,8 +125,8 @@ def test_a_retry_that_succeeds_is_timed_from_the_request(write, synthetic):
 
 
 def test_every_objective_on_a_latency_names_a_metric():
-    from tailgauge.scenario.objective import FIGURES, LATENCY
-    from tailgauge_analysis.metrics.slo import criteria
+    from tailgauge.scenario.figures import FIGURES, LATENCY
+    from tailgauge_analysis.objectives.objective import criteria
 
     slo = {figure.name: {"metric": figure.name, "max_ms": 1} for figure in FIGURES if figure.unit == LATENCY}
     assert {one.name: one.metric is not None for one in criteria({"slo": slo})} == dict.fromkeys(slo, True)

@@ -11,9 +11,9 @@ from run_folders.dry_runs import dry_run_report
 from tailgauge_analysis.metrics.definitions import TOOLS, translate
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.pace import REASONS, pieces
-from tailgauge_analysis.metrics.stability import Throughput
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.metrics.streams import streams
+from tailgauge_analysis.metrics.throughput import Throughput
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.sections.findings import find
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from tailgauge_analysis.metrics.stability import throughput
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.metrics.streams import fluidity, medians, stalls, streams
+from tailgauge_analysis.metrics.throughput import throughput
 from tailgauge_analysis.reading.frames import load
 
 

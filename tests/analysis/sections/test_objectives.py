@@ -10,10 +10,9 @@ from run_folders.run_data import RunData
 
 from tailgauge.errors import Exit
 from tailgauge.scenario.objective import Objective
-from tailgauge_analysis.metrics.slo import FAIL, INCONCLUSIVE, PASS
-from tailgauge_analysis.metrics.stability import Work
+from tailgauge_analysis.metrics.throughput import Work
+from tailgauge_analysis.objectives.outcome import FAIL, INCONCLUSIVE, PASS, Measured, decide_figure
 from tailgauge_analysis.report.report import make
-from tailgauge_analysis.sections.objectives import Measured, decide
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.proportions import proportion
 
@@ -246,21 +245,21 @@ def test_the_default_objective_is_on_what_no_objective_of_the_scenario_is(mixed,
     ],
 )
 def test_the_whole_interval_decides(text, ends, outcome):
-    assert decide(Objective.model_validate(text), Measured(*ends), 60.0)[0] == outcome
+    assert decide_figure(Objective.model_validate(text), Measured(*ends), 60.0)[0] == outcome
 
 
 def test_what_came_in_few_bursts_does_not_decide_a_bound_near_it():
     errors = np.zeros(4000, bool)
     errors[1000:1040] = True
     of = proportion(errors)
-    measured = Measured(of.value, of.low, of.high, of.n, of.n_eff, of=of)
+    measured = Measured(of.value, of.low, of.high, of.n, of.n_eff, share=of)
 
-    assert decide(Objective.model_validate("error_rate < 1.9%"), measured, 60.0)[0] == INCONCLUSIVE
-    assert "in few episodes (1)" in decide(Objective.model_validate("error_rate < 1.9%"), measured, 60.0)[1]
+    assert decide_figure(Objective.model_validate("error_rate < 1.9%"), measured, 60.0)[0] == INCONCLUSIVE
+    assert "in few episodes (1)" in decide_figure(Objective.model_validate("error_rate < 1.9%"), measured, 60.0)[1]
 
 
 def test_an_inconclusive_rate_says_how_long_a_run_would_decide_it():
-    outcome, why = decide(Objective.model_validate("requests_per_s > 40"), Measured(44, 36, 52, 500), 60.0)
+    outcome, why = decide_figure(Objective.model_validate("requests_per_s > 40"), Measured(44, 36, 52, 500), 60.0)
 
     assert outcome == INCONCLUSIVE
     assert "(about 240 s needed, 60 s measured)" in why  # half as wide: four times as long

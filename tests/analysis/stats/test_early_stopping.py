@@ -1,4 +1,4 @@
-"""Early stopping and Holm's correction against their tables."""
+"""The fewest samples of a bound, and Holm's correction, against their tables."""
 
 import numpy as np
 import pytest
@@ -9,13 +9,13 @@ from tailgauge_analysis.stats.sign_flips import holm
 
 @pytest.mark.parametrize(("beyond", "n"), [(0, 459), (1, 662), (5, 1307), (10, 2010), (50, 6898)])
 def test_the_requests_that_mlperf_asks_for(beyond, n):
-    assert needed(beyond, 0.99) == n
+    assert needed(beyond, 0.99, 0.99) == n
 
 
 def test_other_quantiles_and_confidences():
     assert needed(0, 0.95, 0.95) == 59
     assert needed(0, 0.999, 0.95) == 2995
-    assert needed(0, 0.5) == 7
+    assert needed(0, 0.5, 0.99) == 7
 
 
 def test_holm_by_hand():

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
-from tailgauge.plan.objectives import HALVINGS, MISSES
-from tailgauge_analysis.metrics.slo import half_width, is_known
+from tailgauge.plan.looks import HALVINGS, MISSES
+from tailgauge_analysis.objectives.precision import half_width, is_known
 from tailgauge_analysis.stats.quantiles import at_level, quantiles
 
 P, Z = 0.95, 1.6448536

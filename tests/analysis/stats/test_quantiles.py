@@ -1,6 +1,5 @@
 """Quantiles and their intervals, against processes whose quantiles are known."""
 
-import itertools
 import math
 
 import numpy as np
@@ -12,7 +11,6 @@ from tailgauge_analysis.stats.quantiles import (
     TOO_FEW,
     UNRELIABLE,
     correlation_time,
-    log_at_size,
     n_min,
     quantiles,
     rank,
@@ -206,11 +204,3 @@ def test_odd_orders_have_an_interval_or_a_mark(made):
     found = one(made(2000), 0.95)
 
     assert found.mark == FEW_EPISODES or found.low <= found.value <= found.high
-
-
-def test_the_quantile_among_fewer_is_the_mean_over_all_ways_to_draw_them():
-    ordered = np.sort(np.random.default_rng(77).lognormal(3, 1, 11))
-    for n, p in ((4, 0.5), (5, 0.95), (7, 0.1), (11, 0.9)):
-        drawn = [np.log(one[rank(n, p) - 1]) for one in itertools.combinations(ordered, n)]
-        assert log_at_size(ordered, p, n) == pytest.approx(np.mean(drawn), rel=1e-9)
-    assert log_at_size(np.append(ordered, np.inf), 0.95, 5) == np.inf

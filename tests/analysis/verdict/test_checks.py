@@ -83,17 +83,6 @@ def test_the_warm_up_that_would_do_is_named(write):
     assert found.reasons[0].advice == "Set stages.warmup_s to 4 or more."
 
 
-def test_attempts_that_left_no_row_are_missed_by_the_live_count(write):
-    """Nothing tells of the missing part: no counts, no chunks."""
-    folder = write(n=N, chunks=1, offsets_ns=(0,), ttft_ms=2000.0)
-    run = json.loads((folder / "run.json").read_text())
-    run["workers"][0]["rows"] = {}
-    (folder / "run.json").write_text(json.dumps(run))
-    (folder / "attempts" / "part-0-1.parquet").unlink()
-
-    assert "in_flight" in judged(folder)[1]
-
-
 def test_damaged_parts_make_a_run_invalid(write):
     folder = write(n=N)
     (folder / "requests" / "part-0-0.parquet").write_bytes(b"PAR1")

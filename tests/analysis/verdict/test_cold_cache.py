@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from tailgauge.thresholds import DEGRADED
-from tailgauge_analysis.verdict.cold_cache import judge
+from tailgauge_analysis.verdict.cold_cache import cold
 
 N, PROMPT = 50, 600
 
@@ -24,14 +24,14 @@ def judged(read=0.0, process="poisson", engine=None, first=None, **traffic):
         "traffic": {"chat": {"session": {}, "prompts": {}, **traffic}},
     }
     frames = SimpleNamespace(attempts=attempts, run={"scenario": scenario, "engine_cache": engine or {}})
-    return judge(SimpleNamespace(frames=frames))
+    return cold(SimpleNamespace(frames=frames))
 
 
 def test_a_warm_cache_is_named_with_its_share_and_a_cold_one_is_not():
-    verdict, text, _ = judged(0.9)
+    warm = judged(0.9)
 
-    assert verdict == DEGRADED
-    assert "90.0% of the prompt tokens (27,000 of 30,000)" in text
+    assert warm.verdict == DEGRADED
+    assert "90.0% of the prompt tokens (27,000 of 30,000)" in warm.text
     assert judged(0.0) is judged(0.2) is None  # 120 tokens: template, salt and a block
 
 
@@ -52,9 +52,9 @@ def test_copies_and_retries_may_read_what_their_request_wrote():
 
 def test_the_engines_counters_decide_where_usage_does_not_tell():
     engine = {"engine": "vLLM", "prompt": 30_000, "cached": 29_000}
-    _, text, _ = judged(None, engine=engine)
+    warm = judged(None, engine=engine)
 
-    assert "by vLLM's own counters" in text
+    assert "by vLLM's own counters" in warm.text
     assert judged(None, engine={**engine, "cached": 300}) is judged(None) is None
     assert (
         judged(None, engine=engine, first={"cause": "retry"}) is None

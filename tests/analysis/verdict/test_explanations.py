@@ -10,7 +10,8 @@ import pytest
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.reading.run_json import Stretch
-from tailgauge_analysis.verdict.client import connections, explanations
+from tailgauge_analysis.verdict.advice import connections
+from tailgauge_analysis.verdict.explanations import explanations
 
 MS = 1_000_000
 ROWS = 6  # 100 requests at 20 a second on one worker; from 1 s on steady
@@ -59,15 +60,11 @@ def lag(lag_ms, **more):
         (lag(80.0, core_wait_ns=41 * MS), "it waited 41.0 ms of that second for a core that other processes used"),
         (lag(80.0, core_wait_ns=40 * MS), "the event loop was blocked"),
         (lag(80.0, gc_pause_ns=41 * MS), "(Python's garbage collector)"),
-        ({"gc_pause_ns": at(4, 50 * MS)}, None),
-        ({"gc_pause_ns": at(4, 51 * MS)}, "paused for 51.0 ms for Python's garbage collector"),
         ({"pool_waits": from_on(4, 7), "pool_wait_max_ns": at(4, 5 * MS)}, None),
         ({"pool_waits": from_on(4, 7), "pool_wait_max_ns": at(4, 6 * MS)}, "opened connections for 7 attempts, which waited up to 6.00 ms (at 00:04): open them before the run with target.preopened"),
         ({"pool_waits": from_on(1, 7), "pool_wait_max_ns": at(1, 60 * MS)}, None),  # before the steady stage
         ({"reads": from_on(3, 1000), "retransmits": from_on(3, 1)}, None),
         ({"reads": from_on(3, 1000), "retransmits": from_on(3, 1), "out_of_order": from_on(4, 2)}, "lost packets on the network: 1 segment retransmitted, 2 packets out of order"),
-        ({"rss_bytes": from_on(4, 500_000_000)}, None),
-        ({"rss_bytes": from_on(4, 600_000_000)}, "used 600 MB more memory at the end of the stage"),
     ],
 )  # fmt: skip
 def test_difficulties_are_explained(explained, health, text):
@@ -99,24 +96,15 @@ def test_a_late_loop_on_a_full_core_blames_no_plug_in(explained):
     assert sentences[0].endswith("above 5 ms in 1 of 4 seconds")
 
 
-def test_rows_of_older_runs_explain_what_they_can(explained):
-    later = ("pool_waits", "pool_wait_max_ns", "retransmits", "out_of_order", "core_wait_ns")
-
-    assert len(explained(**lag(80.0, cpu_share=0.95), **dict.fromkeys(later, np.nan))) == 2
-
-
 def test_the_largest_comes_first_whichever_worker_it_was(synthetic, tmp_path):
-    """Worker 0 was 20 ms late, worker 1 for 300 ms; it also paused for 60 ms."""
+    """Worker 0 was 20 ms late, worker 1 for 300 ms."""
     frames = load([synthetic.write(tmp_path / "run", n=100, rate_per_s=20.0, chunks=1, offsets_ns=(0, 7))])
     first = (frames.health["worker"] == 0).to_numpy()
-    health = frames.health.assign(
-        loop_lag_max_ns=np.where(first, 20 * MS, 300 * MS), gc_pause_ns=np.where(first, 0, 60 * MS)
-    )
+    health = frames.health.assign(loop_lag_max_ns=np.where(first, 20 * MS, 300 * MS))
     found = explanations(replace(frames, health=health), steady(frames))
 
-    assert [text[:8] for text in found] == ["worker 1", "worker 1", "worker 0"]
+    assert [text[:8] for text in found] == ["worker 1", "worker 0"]
     assert "300 ms late" in found[0]
-    assert "paused for 60.0 ms" in found[1]
 
 
 def calls(every_ms, lasts_ms, n=200, opens=lambda _: True, ended=lambda _: "ok"):

@@ -3,7 +3,7 @@
 from tailgauge.protocol_violations import MALFORMED_USAGE, VIOLATIONS
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.sections.findings import find
-from tailgauge_analysis.verdict.checks import violations
+from tailgauge_analysis.verdict.distortion import violations
 
 OTHERS = {  # failures that are no violation
     "overloaded_error": "stream_error", "not_json": "client_error", "no_end_mark": "truncated", None: "timeout",

@@ -10,7 +10,7 @@ from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.sections.findings import find
-from tailgauge_analysis.verdict.client import bad_seconds
+from tailgauge_analysis.verdict.stalls import bad_seconds
 
 N = 1000  # 20 s on two workers, from 1 s on steady: 38 seconds of workers
 MS = 1_000_000
@@ -60,10 +60,6 @@ def test_a_second_is_bad_where_a_lag_could_move_a_figure(seconds, changes, bad):
     seen = seconds(**changes)
 
     assert (seen.seconds, seen.bad) == (38.0, bad)
-
-
-def test_older_rows_do_not_tell_of_intervals_so_there_may_have_been_some(seconds):
-    assert seconds({"loop_lag_max_ns": lags([5], 80.0), "chunk_intervals": np.full(21, np.nan)}).bad == 2
 
 
 def test_seconds_in_a_row_are_one_spell_with_its_worst_lag(seconds):

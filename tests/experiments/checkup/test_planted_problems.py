@@ -177,7 +177,7 @@ def test_what_cannot_be_is_refused(pairs, message, tmp_path):
 )
 def test_other_traffic_is_looked_at_too(name, tmp_path):
     late = {"metric": "e2e", "max_ms": 5000.0, "traffic": next(iter(scenarios.load(name).traffic))}
-    pairs = (("experiment", {"kind": "checkup"}), ("slo.late", late), ("alert.late", late))
+    pairs = (("experiment", {"kind": "checkup"}), ("slo.late", late))
     path = find(name)
     whole = Base(path, scenarios.load(str(path), pairs), pairs, tmp_path)
     steps = next(CheckupPlanner(whole).course())

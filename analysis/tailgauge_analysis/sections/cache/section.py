@@ -36,7 +36,7 @@ from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plu
 from tailgauge_analysis.text.json_values import Json, number, table, tables
 from tailgauge_analysis.text.quantile import Finding
 from tailgauge_analysis.text.section import Cell, Section, Table, Value
-from tailgauge_analysis.verdict.timestamps import clocks
+from tailgauge_analysis.verdict.clocks import clocks
 
 COMPUTED = (
     "Whole run without preflight, by call; TTFT of the steady stage.",

@@ -31,7 +31,7 @@ from tailgauge_analysis.text.cells import share_cell, with_interval
 from tailgauge_analysis.text.formatting import plain, plural, share, share_range
 from tailgauge_analysis.text.quantile import FOR_FIGURES, Finding
 from tailgauge_analysis.text.section import Section, Table, Value
-from tailgauge_analysis.verdict.timestamps import clocks
+from tailgauge_analysis.verdict.clocks import clocks
 
 COMPUTED = (
     "Shares and retries: steady stage. Buckets: whole run with preflight, full at the start.",

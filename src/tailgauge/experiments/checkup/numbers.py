@@ -51,6 +51,7 @@ SLOW = ((3.0, 0.05), (5.0, 0.01))  # times the usual, and the share that may tak
 LEAST_USUAL = 0.2  # of the median
 NEW_TOKENS = ["input_tokens", "cache_creation_input_tokens"]
 BUFFERED_GAIN = 0.5  # how early a buffered answer could begin is not known
+BELOW = (0.4, 0.3, 0.2, 0.1, 0.05, 0.02, 0.0)  # of the values, for an end of a median
 LUMP = 4.0  # tokens per chunk
 EARLY = 0.5  # of the time to the first content
 LEAST_S = 1.0  # a shorter silence is no idle timeout
@@ -159,9 +160,29 @@ def wait_ms(steady: Steady, streams: Collection[str]) -> Floats:
 
 
 def quantile_of(values: Floats, p: float = 0.5) -> Quantile | None:
-    """Return a quantile of the known values; None of none."""
+    """Return a quantile of the known values; None of none.
+
+    While a queue grows, so few waits are independent that order statistics have no ends. Then an end is a value that
+    surely enough of the waits are beyond.
+    """
     known = values[~np.isnan(values)]
-    return quantiles(known, (p,))[0] if len(known) else None
+    if not len(known):
+        return None
+    found = quantiles(known, (p,))[0]
+    low = _surely_at_least(known, 1 - p) if found.low is None else found.low
+    mirrored = _surely_at_least(-known, p) if found.high is None else None
+    high = found.high if mirrored is None else -mirrored
+    return replace(found, low=low, high=high)
+
+
+def _surely_at_least(values: Floats, part: float) -> float | None:
+    """Return a value that more than this part of the values surely reach."""
+    ordered = np.sort(values)
+    for place in BELOW:
+        value = float(ordered[int(place * len(ordered))])
+        if (proportion(values >= value).low or 0.0) > part:
+            return value
+    return None
 
 
 # --- the user's own traffic --------------------------------------------------------------------------------------------

@@ -88,7 +88,7 @@ class CheckupPlanner(Planner):
             warmup_s = 0.0
             rest_s = REST_S
         overrides = (
-            ("arrival", arrival), ("traffic", sent.traffic), ("slo", None), ("alert", None), ("use_case", None),
+            ("arrival", arrival), ("traffic", sent.traffic), ("slo", None),
             ("crossover", None), *warm_up(warmup_s),
         )  # fmt: skip
         return Step(sent.title, overrides, duration_s, seed, rest_s, name)

@@ -24,8 +24,10 @@ from tailgauge.rows.schema import TEXT, THINKING, TOOL_JSON
 from tailgauge.scenario.simulated import ContentTable
 from tailgauge.simulator.behaviours import tokens
 
-TEXT_DELTA, THINKING_DELTA = "text_delta", "thinking_delta"
-JSON_DELTA, SIGNATURE_DELTA = "input_json_delta", "signature_delta"
+TEXT_DELTA = "text_delta"
+THINKING_DELTA = "thinking_delta"
+JSON_DELTA = "input_json_delta"
+SIGNATURE_DELTA = "signature_delta"
 SUMMARISED = 10  # tokens of thinking for each of its summary
 _LEAST_PAIR = 3  # tokens of the shortest key and value: 12 bytes
 _MERGED = {TEXT_DELTA, THINKING_DELTA}
@@ -71,7 +73,8 @@ def plan(
     called = min(round(output_tokens * table.tool_share), output_tokens - thought) if tools else 0
     called = called if called >= _LEAST_PAIR else 0
     texts = output_tokens - thought - called
-    blocks, made = [_thinking(table, thought, tokens_per_chunk)] if thought else [], thought
+    blocks = [_thinking(table, thought, tokens_per_chunk)] if thought else []
+    made = thought
     fields = schema and texts >= _LEAST_PAIR
     for size in _parts(texts, 1 if fields else table.text_blocks):
         blocks.append(Block(TEXT, size, tuple(_stream(TEXT_DELTA, size, made, tokens_per_chunk)), fields))
@@ -125,7 +128,8 @@ class TextPieces:
     """One text in chunks of `per_chunk` tokens, the last with the rest."""
 
     def __init__(self, tokens: int, per_chunk: int) -> None:
-        self.tokens, self.per_chunk = tokens, per_chunk
+        self.tokens = tokens
+        self.per_chunk = per_chunk
         self.count = -(-tokens // per_chunk)
 
     def ready(self, made: int) -> int:
@@ -158,7 +162,8 @@ class PlanPieces:
     """
 
     def __init__(self, answer: Plan, *, signatures: bool) -> None:
-        self._blocks, self._signatures = answer.blocks, signatures
+        self._blocks = answer.blocks
+        self._signatures = signatures
         self._steps = [(i, chunk) for i, block in enumerate(answer.blocks) for chunk in block.chunks]
         self._at = 0  # index of the next step of the plan
         self._taken = [0] * len(answer.blocks)  # tokens of each block that are in pieces

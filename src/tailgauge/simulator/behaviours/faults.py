@@ -20,7 +20,11 @@ from tailgauge.simulator.behaviours.draws import draws, pick
 END_MARK, ERROR_EVENT, CUT, RESET = ENDINGS = ("end_mark", "error_event", "cut", "reset")
 
 # Why an answer ends, in neutral terms; each protocol has names of its own.
-BY_ITSELF, BY_LIMIT, REFUSAL, FILTER, ABORT = "end_turn", "max_tokens", "refusal", "content_filter", "abort"
+BY_ITSELF = "end_turn"
+BY_LIMIT = "max_tokens"
+REFUSAL = "refusal"
+FILTER = "content_filter"
+ABORT = "abort"
 NO_REASON = "no_reason"  # it ends without naming any
 
 

@@ -90,6 +90,8 @@ class Buffer:
         return [*self.due(at_ns), *self._flush(at_ns)]
 
     def _flush(self, at_ns: int) -> list[Flush]:
-        first, self._first = self._first, self._behind
-        self._bytes, self.due_at_ns = 0, None
+        first = self._first
+        self._first = self._behind
+        self._bytes = 0
+        self.due_at_ns = None
         return [Flush(at_ns, first, self._behind)] if first < self._behind else []

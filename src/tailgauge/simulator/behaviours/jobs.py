@@ -13,8 +13,14 @@ from random import Random
 from tailgauge.scenario.simulated import JobsTable
 from tailgauge.simulator.behaviours.draws import draws, pick
 
-RUNNING, SUCCEEDED, FAILED, EXPIRED, CANCELLED = "running", "succeeded", "failed", "expired", "cancelled"
-LOST, GONE = "lost", "gone"  # nothing but a status says so: 404, 410
+RUNNING = "running"
+SUCCEEDED = "succeeded"
+FAILED = "failed"
+EXPIRED = "expired"
+CANCELLED = "cancelled"
+# Why a job cannot be asked for any more: a status of 404, or of 410.
+LOST = "lost"
+GONE = "gone"
 
 
 @dataclass(slots=True)
@@ -37,7 +43,8 @@ class Job:
     def cancel(self, now_ns: int) -> None:
         """End it, unless it has ended."""
         if now_ns < self.ends_ns:
-            self.outcome, self.ends_ns = CANCELLED, now_ns
+            self.outcome = CANCELLED
+            self.ends_ns = now_ns
 
 
 def turnaround_s(table: JobsTable, random: Random) -> float:
@@ -49,7 +56,8 @@ class Jobs:
     """The jobs that an endpoint holds by their ids; the oldest ended ones go first."""
 
     def __init__(self, table: JobsTable, seed: int) -> None:
-        self.table, self._seed = table, seed
+        self.table = table
+        self._seed = seed
         self._number = 0
         self._jobs: dict[str, Job] = {}  # in the order of their creation
 

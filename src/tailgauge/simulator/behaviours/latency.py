@@ -42,7 +42,8 @@ class TokenTimes:
     def __init__(
         self, table: Simulated, seed: int, key: str, tokens: int, start_ns: int, factor: float
     ) -> None:
-        self.per_chunk, self.tokens = table.tokens_per_chunk, tokens
+        self.per_chunk = table.tokens_per_chunk
+        self.tokens = tokens
         delays = delays_ns(table, seed, key, max(1, -(-tokens // self.per_chunk)))
         if factor != 1.0:
             delays = [round(delay * factor) for delay in delays]

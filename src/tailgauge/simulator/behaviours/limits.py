@@ -49,7 +49,8 @@ class Bucket:
     def __init__(self, rate_per_s: int | Fraction, burst: int | Fraction, now_ns: int = 0) -> None:
         if rate_per_s <= 0 or burst <= 0:
             raise ValueError(f"a bucket needs a rate and a burst above 0, not {rate_per_s} and {burst}")
-        rate, depth = Fraction(rate_per_s), Fraction(burst)
+        rate = Fraction(rate_per_s)
+        depth = Fraction(burst)
         # One token is `_unit` units: divisible by the denominators of the burst and of the rate per nanosecond.
         self._unit = rate.denominator * depth.denominator * NS_PER_S
         self._per_ns = rate.numerator * depth.denominator
@@ -107,9 +108,13 @@ class Bucket:
             self._at_ns = now_ns
 
 
-REQUESTS, INPUT_TOKENS, OUTPUT_TOKENS = "requests", "input_tokens", "output_tokens"
-RAMP, SPEND = "ramp", "spend"
-RAMP_CODE, SPEND_CODE = "ramp_limit_exceeded", "enforced_spend_limit_reached"
+REQUESTS = "requests"
+INPUT_TOKENS = "input_tokens"
+OUTPUT_TOKENS = "output_tokens"
+RAMP = "ramp"
+SPEND = "spend"
+RAMP_CODE = "ramp_limit_exceeded"
+SPEND_CODE = "enforced_spend_limit_reached"
 MINUTE_S = 60
 
 
@@ -159,7 +164,8 @@ class Limits:
             for kind, limit in self._per_minute.items()
         }
         self._ramp = Ramp(table.ramp_growth, table.ramp_window_s, table.ramp_floor)
-        self._reserves, self._reads_count = table.otpm_mode == "reserve", table.reads_count
+        self._reserves = table.otpm_mode == "reserve"
+        self._reads_count = table.reads_count
         self._budget = None if table.spend is None else exact(table.spend)
         self._spent: Fraction | int = 0
         self.any = bool(self._buckets or table.ramp_growth)  # the spend limit has no headers and no level
@@ -208,7 +214,8 @@ class Limits:
 
     def _reading(self, kind: str, now_ns: int) -> Reading:
         # With a burst below the limit the header still counts from the limit, so that reset - now = (limit - remaining) / rate.
-        limit, bucket = self._per_minute[kind], self._buckets[kind]
+        limit = self._per_minute[kind]
+        bucket = self._buckets[kind]
         remaining = int((limit - bucket.burst + bucket.level(now_ns)) // 1)
         return Reading(kind, limit, max(0, remaining), max(0, bucket.full_at_ns(now_ns) - now_ns))
 
@@ -262,7 +269,8 @@ class Ramp:
     """
 
     def __init__(self, growth: float = 0.0, window_s: float = 60.0, floor: int = 100) -> None:
-        self._growth, self._floor = growth, floor
+        self._growth = growth
+        self._floor = floor
         self._bin_ns = max(1, round(window_s * 1e9 / _BINS))
         self._counts: dict[int, int] = {}  # requests by bin, oldest first
 

@@ -122,7 +122,8 @@ class PrefixCache:
     """The entries of an endpoint."""
 
     def __init__(self, table: CacheTable, seed: int) -> None:
-        self._table, self._seed = table, seed
+        self._table = table
+        self._seed = seed
         self._stores: dict[int, _Store] = {}
         self._open: set[int] = set()
         self._number = 0
@@ -179,7 +180,8 @@ class PrefixCache:
         return True
 
     def _marked(self, prompt: Prompt, store: _Store, away: bool, machine: int, now_ns: int) -> Lookup:
-        positions, least = prompt.positions, self._table.least_tokens(prompt.model)
+        positions = prompt.positions
+        least = self._table.least_tokens(prompt.model)
         marks = [mark for mark in prompt.breakpoints if positions[mark.position].tokens >= least]
         if not marks:
             reason = BELOW_MINIMUM if prompt.breakpoints else NO_MARKER
@@ -190,7 +192,8 @@ class PrefixCache:
         there = next((p for p in looked_at if store.has(positions[p].key, now_ns)), -1)
         hit = -1 if away else there
         done = read = positions[hit].tokens if hit >= 0 else 0
-        created, writes = {"5m": 0, "1h": 0}, []
+        created = {"5m": 0, "1h": 0}
+        writes = []
         for mark in marks:
             position = positions[mark.position]
             if mark.position > hit:
@@ -208,7 +211,8 @@ class PrefixCache:
             before = range(min(looked_at))
             far = any(store.has(positions[p].key, now_ns) for p in before)
             reason = store.why_not([positions[p].key for p in looked_at], now_ns, LOOKBACK if far else COLD)
-        rest, written = prompt.total_tokens - done, () if away else tuple(writes)
+        rest = prompt.total_tokens - done
+        written = () if away else tuple(writes)
         return Lookup(read, created["5m"], created["1h"], rest, reason, machine, tuple(used), written)
 
     def _automatic(self, prompt: Prompt, store: _Store, away: bool, machine: int, now_ns: int) -> Lookup:

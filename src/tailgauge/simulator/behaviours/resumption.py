@@ -11,7 +11,9 @@ from tailgauge.scenario.simulated import ResumptionTable
 from tailgauge.simulator.behaviours.draws import draws, pick
 
 KEPT = 10_000  # streams; the oldest go first
-IGNORED, REPEATED, SKIPPED = "ignored", "repeated", "skipped"
+IGNORED = "ignored"
+REPEATED = "repeated"
+SKIPPED = "skipped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,8 @@ class Resumption:
     """The streams of an endpoint by their names; the id of an event is NAME-NUMBER."""
 
     def __init__(self, table: ResumptionTable, seed: int) -> None:
-        self.table, self._seed = table, seed
+        self.table = table
+        self._seed = seed
         self._streams: dict[str, Stream] = {}
 
     def open(self, stream: Stream) -> Stream:

@@ -24,8 +24,10 @@ class Stragglers:
     """The slowness of an endpoint; every factor is 1 by default."""
 
     def __init__(self, table: StragglersTable, seed: int) -> None:
-        self._table, self._seed = table, seed
-        self._on_ns, self._off_ns = round(table.brownout_on_s * 1e9), round(table.brownout_off_s * 1e9)
+        self._table = table
+        self._seed = seed
+        self._on_ns = round(table.brownout_on_s * 1e9)
+        self._off_ns = round(table.brownout_off_s * 1e9)
 
     def factor(self, draw_key: str, replica: int, now_ns: int) -> float:
         """The product X * S * B for a call that starts now."""

@@ -34,8 +34,11 @@ class Answer(ABC):
     """What both sources have in common. `streams`: in chunks, else in one piece."""
 
     def __init__(self, exchange: Exchange) -> None:
-        request, table = exchange.request, exchange.endpoint.table
-        self.exchange, self.fault, self.streams = exchange, exchange.fault, request.stream
+        request = exchange.request
+        table = exchange.endpoint.table
+        self.exchange = exchange
+        self.fault = exchange.fault
+        self.streams = request.stream
         self.ending = self.fault.ending  # what the end looks like; see `faults`
         self.headers_at_once = self.streams and self.fault.headers_at_once  # before anything else is there
         per_chunk = table.tokens_per_chunk if self.streams else max(1, request.max_tokens)
@@ -85,7 +88,8 @@ class Answer(ABC):
 
     def finish(self, now_ns: int, chunks: int) -> None:
         """The end has left, after so many chunks: the end mark, or what a fault puts in its place."""
-        row, request = self.exchange.row, self.exchange.request
+        row = self.exchange.row
+        request = self.exchange.request
         if self.ending == END_MARK:
             self.exchange.log_end()
         if self.streams:
@@ -110,15 +114,18 @@ class Answer(ABC):
 
     def log_chunks(self, sent_at_ns: list[int]) -> None:
         """Write the chunks that left into the row; a chunk without content is not in it."""
-        count, row = len(sent_at_ns), self.exchange.row
+        count = len(sent_at_ns)
+        row = self.exchange.row
         row.output_tokens = self.tokens_in(count)
         due_ns = self.due_ns[:count]
         if isinstance(self.pieces, PlanPieces):
             content = [kind is not None for kind in self.pieces.kinds(count)]
-            sent_at_ns, due_ns = list(compress(sent_at_ns, content)), list(compress(due_ns, content))
+            sent_at_ns = list(compress(sent_at_ns, content))
+            due_ns = list(compress(due_ns, content))
         row.chunk_sent_at_ns = sent_at_ns
         if due_ns:
-            row.first_due_at_ns, row.last_due_at_ns = due_ns[0], due_ns[-1]
+            row.first_due_at_ns = due_ns[0]
+            row.last_due_at_ns = due_ns[-1]
 
     @abstractmethod
     def _stop(self, now_ns: int, chunks: int, *, cancelled: bool) -> None:
@@ -135,12 +142,19 @@ class ModelAnswer(Answer):
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange)
-        endpoint, row, request, fault = exchange.endpoint, exchange.row, exchange.request, self.fault
+        endpoint = exchange.endpoint
+        row = exchange.row
+        request = exchange.request
+        fault = self.fault
         factor = endpoint.stragglers.factor(exchange.key, 0, row.received_at_ns)
         stream = exchange.stream
-        key, tokens, begun_ns = exchange.key, request.max_tokens, row.received_at_ns
+        key = exchange.key
+        tokens = request.max_tokens
+        begun_ns = row.received_at_ns
         if stream is not None:  # its times are those of the first connection
-            key, tokens, begun_ns = stream.key, stream.tokens, stream.received_ns
+            key = stream.key
+            tokens = stream.tokens
+            begun_ns = stream.received_ns
         self._times = times = TokenTimes(endpoint.table, endpoint.seed, key, tokens, begun_ns, factor)
         row.planned_ttft_ns = times.first_delay_ns
         exchange.look_up(0, row.received_at_ns)
@@ -160,7 +174,8 @@ class ModelAnswer(Answer):
 
     def _chunks(self) -> list[int]:
         """When each chunk is made."""
-        times, pieces = self._times, self.pieces
+        times = self._times
+        pieces = self.pieces
         if isinstance(pieces, TextPieces):
             return list(times.made_ns)
         due: list[int] = []
@@ -196,7 +211,8 @@ class EngineAnswer(Answer):
 
     def __init__(self, exchange: Exchange) -> None:
         super().__init__(exchange)
-        endpoint, request = exchange.endpoint, exchange.request
+        endpoint = exchange.endpoint
+        request = exchange.request
         # A client request id may come again while its first call is open.
         key = f"{exchange.key}#{exchange.number}" if endpoint.is_open(exchange.key) else exchange.key
         tokens = max(1, request.input_tokens), max(1, request.max_tokens)
@@ -226,13 +242,15 @@ class EngineAnswer(Answer):
         if kind == events.TOKENS:
             self._make(tokens, at_ns)
         elif kind == events.FIRST_TOKEN:
-            row.prefill_ended_at_ns, row.replica = at_ns, call.replica
+            row.prefill_ended_at_ns = at_ns
+            row.replica = call.replica
             if self.streams:
                 self.opens_ns = at_ns + self.fault.headers_delay_ns
                 self.complete = self.fault.breaks_at(0)
             self._make(tokens, at_ns)
         elif kind == events.ADMITTED:
-            row.admitted_at_ns, row.replica = call.admitted_ns, call.replica
+            row.admitted_at_ns = call.admitted_ns
+            row.replica = call.replica
             self.exchange.serve()
         elif kind == events.PREFILL_STARTED:
             row.prefill_started_at_ns = call.prefill_started_ns
@@ -254,7 +272,8 @@ class EngineAnswer(Answer):
         if not self._every_token:
             self.due_ns = self.due_ns or [at_ns]  # a call that was preempted has several such tokens
         elif not self.complete:
-            due_ns, fault = self.due_ns, self.fault
+            due_ns = self.due_ns
+            fault = self.fault
             for index in range(len(due_ns), self.pieces.ready(self._made)):
                 due_ns.append(at_ns + self._delay_ns(index))
                 if fault.breaks_at(index + 1):
@@ -263,9 +282,12 @@ class EngineAnswer(Answer):
         self.on_change()
 
     def _end(self, emission: Emission) -> None:
-        call, at_ns = emission.call, emission.at_ns
-        exchange, row = self.exchange, self.exchange.row
-        asked, left = exchange.request.max_tokens, row.cancelled_at_ns is not None
+        call = emission.call
+        at_ns = emission.at_ns
+        exchange = self.exchange
+        row = self.exchange.row
+        asked = exchange.request.max_tokens
+        left = row.cancelled_at_ns is not None
         if left:
             row.tokens_after_cancel = call.wasted_tokens
         if not self.streams:

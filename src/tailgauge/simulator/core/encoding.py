@@ -70,8 +70,10 @@ Frames = Callable[[int], bytes]  # what is written for a chunk, by its index
 
 def text_frames(around_text: tuple[bytes, bytes], pieces: TextPieces, *, chunked: bool) -> Frames:
     """The chunks of one text."""
-    per_chunk, last = pieces.per_chunk, pieces.count - 1
-    texts, last_text = chunk_texts(per_chunk), text(pieces.tokens - last * per_chunk, last * per_chunk)
+    per_chunk = pieces.per_chunk
+    last = pieces.count - 1
+    texts = chunk_texts(per_chunk)
+    last_text = text(pieces.tokens - last * per_chunk, last * per_chunk)
     before, behind = _around(around_text, len(texts[0]), chunked)
     before_last, behind_last = _around(around_text, len(last_text), chunked)
     last_frame = before_last + last_text + behind_last
@@ -89,7 +91,8 @@ def numbered_frames(
     before, behind = around_text
 
     def frame(index: int) -> bytes:
-        size, number = pieces.tokens_sent(index + 1) - pieces.tokens_sent(index), first + index
+        size = pieces.tokens_sent(index + 1) - pieces.tokens_sent(index)
+        number = first + index
         content = text(size, number * pieces.per_chunk)
         return framed(b"id: %b-%d\n%b%b%b" % (name.encode(), number, before, content, behind), chunked)
 

@@ -68,7 +68,9 @@ class Endpoint(Hooks):
         self, table: Simulated, seed: int, driver: Driver, *, watched: bool = True,
         engine: EngineConfig | None = None,
     ) -> None:  # fmt: skip
-        self.table, self.seed, self.driver = table, seed, driver
+        self.table = table
+        self.seed = seed
+        self.driver = driver
         self.meters = Meters()
         self.cache = prefix_cache.PrefixCache(table.cache, seed)
         self.faults = faults.Faults(table.faults.values(), seed)

@@ -51,9 +51,13 @@ class Exchange:
     reply: Reply
 
     def __init__(self, endpoint: Endpoint, row: ServerLogRow, wire: Wire, number: int) -> None:
-        self.endpoint, self.row, self.wire, self.number = endpoint, row, wire, number
+        self.endpoint = endpoint
+        self.row = row
+        self.wire = wire
+        self.number = number
         self.key = draw_key(row.client_request_id, number)
-        self.fault, self.proxy = NO_FAULT, endpoint.table.proxy
+        self.fault = NO_FAULT
+        self.proxy = endpoint.table.proxy
         self.headers: dict[str, str] = {}
         self.prefix_key: bytes | None = None
         self.stream: Stream | None = None  # where the events have ids
@@ -121,7 +125,8 @@ class Exchange:
 
     def resume(self, last_id: str) -> None:
         """Give the events ids, where the endpoint does, and go on behind `last_id`, if there is one."""
-        resumption, request = self.endpoint.resumption, self.request
+        resumption = self.endpoint.resumption
+        request = self.request
         if not resumption.table.ids or not request.stream or self.reply.plan is not None:
             return
         fault = resumption.fault(self.key) if last_id else None
@@ -146,7 +151,8 @@ class Exchange:
 
     def admit(self, now_ns: int) -> None:
         """Apply the limits, then draw the fault; raises `Refused`."""
-        endpoint, request = self.endpoint, self.request
+        endpoint = self.endpoint
+        request = self.request
         decision = endpoint.limits.admit(request.model, self._estimate(now_ns), self.asked_tokens, now_ns)
         if endpoint.limits.any:
             self.headers |= endpoint.limit_headers(self.wire, now_ns)
@@ -244,7 +250,8 @@ class Exchange:
         name, _, rest = path.removeprefix(f"{JOBS_PATH}/").partition("/")
         fault = self.endpoint.faults.draw(self.key)
         if fault.refuses:
-            self.fault, self.row.fault = fault, fault.kind
+            self.fault = fault
+            self.row.fault = fault.kind
             self.refuse(fault.status, now_ns)
         job = self.endpoint.jobs.get(name)
         state = jobs.LOST if job is None else job.state(now_ns)
@@ -260,7 +267,8 @@ class Exchange:
         return self._job_body(200, self._described(job, now_ns), now_ns)
 
     def _described(self, job: jobs.Job, now_ns: int) -> bytes:
-        state, retry_after_s = job.state(now_ns), self.endpoint.jobs.table.retry_after_s
+        state = job.state(now_ns)
+        retry_after_s = self.endpoint.jobs.table.retry_after_s
         if state == jobs.RUNNING and retry_after_s is not None:
             self.headers["retry-after"] = str(retry_after_s)
         url = f"{JOBS_PATH}/{job.id}/result" if state == jobs.SUCCEEDED else None
@@ -268,7 +276,9 @@ class Exchange:
 
     def _job_body(self, status: int, body: bytes, now_ns: int) -> bytes:
         row = self.row
-        row.status, row.headers_at_ns, row.ended_at_ns = status, now_ns, now_ns
+        row.status = status
+        row.headers_at_ns = now_ns
+        row.ended_at_ns = now_ns
         return body
 
     def look_up(self, replica: int, now_ns: int) -> int:
@@ -279,12 +289,15 @@ class Exchange:
         if self._lookup is None:
             endpoint = self.endpoint
             self._lookup = found = endpoint.cache.lookup(self._prompt, now_ns, self.key, replica)
-            read, written = found.cache_read, found.cache_creation
+            read = found.cache_read
+            written = found.cache_creation
             rest = max(0, self.request.input_tokens - read - written)
             prompt = PromptTokens(rest, read, found.creation_5m, found.creation_1h)
             self.reply = replace(self.reply, prompt=prompt, diagnostics=self._diagnose(self._prompt, found))
-            self.row.cache_reason, self.row.input_tokens = found.reason, rest
-            self.row.cache_read_tokens, self.row.cache_created_tokens = read, written
+            self.row.cache_reason = found.reason
+            self.row.input_tokens = rest
+            self.row.cache_read_tokens = read
+            self.row.cache_created_tokens = written
             endpoint.limits.correct(self._charge, rest + written, read, now_ns)
             endpoint.meters.prefix_cache(self._prompt.total_tokens, read)
         return self._lookup.cache_read
@@ -318,8 +331,10 @@ class Exchange:
         """No more tokens: settle limits, cache and bill. Only the first time counts."""
         if self._settled:
             return
-        self._settled, self._generated = True, generated
-        limits, billing = self.endpoint.limits, self.endpoint.billing
+        self._settled = True
+        self._generated = generated
+        limits = self.endpoint.limits
+        billing = self.endpoint.billing
         if self._lookup is not None:
             self.endpoint.cache.abandon(self._lookup)
         limits.end(self._charge, generated, now_ns)

@@ -35,7 +35,9 @@ class Histogram:
     """Counts of values by upper bounds; a value on a bound is below it, and the last count has no bound."""
 
     def __init__(self, bounds: Sequence[float]) -> None:
-        self.bounds, self.counts, self.total = bounds, [0] * (len(bounds) + 1), 0.0
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
 
     def observe(self, values: Iterable[float]) -> None:
         """Count values."""
@@ -73,8 +75,11 @@ class CallMeter:
     __slots__ = ("_meters", "_prompt_tokens", "_received_ns", "_state", "_ttft_known")
 
     def __init__(self, meters: Meters, received_ns: int, prompt_tokens: int) -> None:
-        self._meters, self._received_ns, self._prompt_tokens = meters, received_ns, prompt_tokens
-        self._state, self._ttft_known = _WAITING, False
+        self._meters = meters
+        self._received_ns = received_ns
+        self._prompt_tokens = prompt_tokens
+        self._state = _WAITING
+        self._ttft_known = False
 
     def admitted(self) -> None:
         """The engine has taken it up."""

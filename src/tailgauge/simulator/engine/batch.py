@@ -33,8 +33,12 @@ class Batch:
     def __init__(
         self, index: int, config: EngineConfig, seed: int, hooks: Hooks, left: Callable[[Call], None]
     ) -> None:
-        self.index, self._config, self._timing = index, config, config.timing
-        self._seed, self._hooks, self._left = seed, hooks, left
+        self.index = index
+        self._config = config
+        self._timing = config.timing
+        self._seed = seed
+        self._hooks = hooks
+        self._left = left
         self.due_ns: int | None = None
         self.waiting: deque[Call] = deque()
         self.running: dict[int, Call] = {}  # in the order of admission
@@ -125,7 +129,8 @@ class Batch:
         elif self._decoding:
             self._plan_run(now_ns)
         else:
-            self.due_ns, self._run = None, 0
+            self.due_ns = None
+            self._run = 0
 
     def _growth_next(self) -> int:
         """Blocks that the next decode step adds."""
@@ -165,7 +170,9 @@ class Batch:
                 call.admitted_ns, call.cached_tokens = now_ns, min(cached, call.job.prompt_tokens)
             # The last token is always computed: its output is the first token.
             call.prefill_left = ceil(max(1, held - cached) * call.slowdown)
-            call.context, call.blocks, call.running = context, blocks, True
+            call.context = context
+            call.blocks = blocks
+            call.running = True
             self.running[call.number] = call
             self._prefilling.append(call)
             out.append(Emission(events.ADMITTED, call, now_ns))
@@ -198,7 +205,8 @@ class Batch:
 
     def _plan_run(self, now_ns: int) -> None:
         """Steps of decodes alone, until one ends or memory does."""
-        ledger, at = self._ledger, self._step - self._ledger.base
+        ledger = self._ledger
+        at = self._step - self._ledger.base
         steps = min(self._soonest_end() - self._step + 1, _LONGEST_PLAN)
         if self.memory.grows:
             assert self.memory.total is not None
@@ -206,7 +214,8 @@ class Batch:
             steps = min(steps, int(np.searchsorted(np.cumsum(ledger.blocks[at : at + steps]), free, "right")))
         fixed, slope = self._step_ns(len(self._decoding), 0)
         if steps < _FEW:
-            end_ns, context = now_ns, self._context
+            end_ns = now_ns
+            context = self._context
             for i, growth in enumerate(ledger.growth[at : at + steps].tolist(), at):
                 end_ns += round(fixed + slope * context)
                 context += growth
@@ -218,7 +227,8 @@ class Batch:
             np.cumsum(lengths, out=ledger.ends[at : at + steps])
             ledger.ends[at : at + steps] += now_ns
             end_ns = int(ledger.ends[at + steps - 1])
-        self.due_ns, self._run = end_ns, steps
+        self.due_ns = end_ns
+        self._run = steps
 
     def _step_ns(self, decoding: int, prompt: int) -> tuple[float, float]:
         """A step's length: a fixed part, and what each token of context adds."""
@@ -264,7 +274,8 @@ class Batch:
                 call.first_ns = now_ns
                 self._hooks.first_token(call.job, self.index, now_ns)
             count = int(call.counts[call.next])
-            call.stint_ns, call.next = now_ns, call.next + 1
+            call.stint_ns = now_ns
+            call.next = call.next + 1
             kind = events.FIRST_TOKEN if first else events.TOKENS
             out.append(Emission(kind, call, now_ns, count))
             self._decode(call)
@@ -274,7 +285,8 @@ class Batch:
     def _decode(self, call: Call) -> None:
         """A call's prompt is done: write its steps from the next one on."""
         steps = len(call.counts) - call.next
-        call.first_step, call.last_step = self._step, self._step + steps - 1
+        call.first_step = self._step
+        call.last_step = self._step + steps - 1
         self._decoding[call.number] = call
         self._context += call.context
         if steps:
@@ -340,7 +352,8 @@ class Ledger:
 
     def add(self, call: Call, step: int, index: int, context: int, sign: int) -> None:
         """Add (1) or take back (-1) a call's steps from `step` on, which emit `counts[index:]` on top of `context`."""
-        at, size = step - self.base, self._block_tokens
+        at = step - self.base
+        size = self._block_tokens
         count = len(call.counts) - index
         if call.plain:
             self.growth[at : at + count] += sign

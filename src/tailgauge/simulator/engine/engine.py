@@ -28,8 +28,11 @@ class Engine:
         self, config: EngineConfig, seed: int, hooks: Hooks = NO_HOOKS, *, tokens: bool = True
     ) -> None:
         self.config = config
-        self._seed, self._tokens, self._hooks = seed, tokens, hooks
-        replica, indices = config.replica or Batch, range(config.replicas)
+        self._seed = seed
+        self._tokens = tokens
+        self._hooks = hooks
+        replica = config.replica or Batch
+        indices = range(config.replicas)
         self.replicas: list[Batch] = [replica(i, config, seed, hooks, self._left) for i in indices]
         self._router = Router(config, seed)
         self._loads = [0] * config.replicas  # calls not ended, by replica
@@ -52,7 +55,8 @@ class Engine:
             return False
         self._open[job.key] = call
         self._loads[index] += 1
-        median_ms, sigma = self.config.overhead_ms, self.config.overhead_sigma
+        median_ms = self.config.overhead_ms
+        sigma = self.config.overhead_sigma
         if median_ms:
             delay_ms = lognormal(median_ms, sigma, self._seed, job.key, "overhead")
             self._note(now_ns + round(delay_ms * 1e6), _ENTER, call)
@@ -113,7 +117,8 @@ class Engine:
         return self._loads[index] >= config.slots + config.queue_cap
 
     def _let_happen(self, now_ns: int) -> None:
-        queue, out = self._queue, self._out
+        queue = self._queue
+        out = self._out
         while queue and queue[0][0] <= now_ns:
             entry = heappop(queue)
             if _is_stale(entry):
@@ -183,7 +188,8 @@ class Router:
     """One of the four routers of the scenario: a choice from the loads; ties go to the first replica."""
 
     def __init__(self, config: EngineConfig, seed: int) -> None:
-        self._seed, self._slack = seed, config.affinity_slack
+        self._seed = seed
+        self._slack = config.affinity_slack
         self._replica_of: OrderedDict[Hashable, int] = OrderedDict()
         routers = {"random": self._random, "prefix_affinity": self._prefix_affinity, "hash": self._hash}
         self._choose = routers.get(config.router, _least_loaded)

@@ -80,7 +80,8 @@ class Call:
         times[1:] = ends
         sizes = self.counts[self.next - 1 : self.next + len(ends)]
         if not self.plain:
-            times, sizes = times[sizes > 0], sizes[sizes > 0]
+            times = times[sizes > 0]
+            sizes = sizes[sizes > 0]
         self.times.append(times)
         self.sizes.append(sizes)
         self.next += len(ends)

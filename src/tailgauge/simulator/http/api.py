@@ -55,13 +55,18 @@ class Api:
     def __init__(
         self, core: Endpoint, options: ServerOptions, numbers: Iterator[int], log: ServerLog
     ) -> None:
-        self._core, self._options, self._numbers, self._log = core, options, numbers, log
+        self._core = core
+        self._options = options
+        self._numbers = numbers
+        self._log = log
         self._batches = BatchStore(core.table.jobs, core.seed)
         self._epoch_s = time.time() - time.monotonic()
 
     def add_to(self, app: web.Application) -> None:
         """Register the routes."""
-        of, add_get, add_post = self._answering, app.router.add_get, app.router.add_post
+        of = self._answering
+        add_get = app.router.add_get
+        add_post = app.router.add_post
         add_get("/metrics", self.metrics)
         add_get("/v1/models", of(self.models, None))
         add_get("/v1/models/{id:.+}", of(self.model, None))
@@ -74,7 +79,8 @@ class Api:
         """The handler, its refusals in the shape of the path's protocol, or of the caller's where several have the path."""
 
         async def answer(request: web.Request) -> web.StreamResponse:
-            wire, number = protocol or wire_of_headers(request.headers), next(self._numbers)
+            wire = protocol or wire_of_headers(request.headers)
+            number = next(self._numbers)
             request["id_header"] = id_header(wire, number)
             try:
                 admit(self._options.api_key, request)
@@ -128,7 +134,8 @@ class Api:
 
     async def create_batch(self, request: web.Request) -> web.StreamResponse:
         """Take in a batch."""
-        body, version = await self._body(request), _version(request)
+        body = await self._body(request)
+        version = _version(request)
         taken: list[Entry] = []
         for entry in entries(body, lambda params: anthropic.parse(params, version)):
             taken.append(entry)
@@ -230,7 +237,8 @@ class Batch:
 
 def described(batch: Batch, now_s: float, url: str) -> dict[str, Any]:
     """The batch as the API shows it; `url` is its own address."""
-    ended, count = batch.has_ended(now_s), len(batch.entries)
+    ended = batch.has_ended(now_s)
+    count = len(batch.entries)
     errored = sum(entry.request is None for entry in batch.entries) if ended else 0
     return {
         "id": batch.id, "type": "message_batch", "processing_status": "ended" if ended else "in_progress",
@@ -252,7 +260,9 @@ class BatchStore:
     """The batches that the endpoint holds by their ids, in memory and bounded."""
 
     def __init__(self, table: JobsTable, seed: int, kept_requests: int = KEPT_REQUESTS) -> None:
-        self._table, self._seed, self._kept = table, seed, kept_requests
+        self._table = table
+        self._seed = seed
+        self._kept = kept_requests
         self._number = 0
         self._batches: dict[str, Batch] = {}  # in the order of their creation
 
@@ -305,7 +315,8 @@ def entries(body: dict[str, Any], parse: Parse) -> Iterator[Entry]:
 def _entry(request: object, param: str, seen: set[str], parse: Parse) -> Entry:
     if not isinstance(request, dict):
         raise invalid(param, "must be an object")
-    custom_id, params = request.get("custom_id"), request.get("params")
+    custom_id = request.get("custom_id")
+    params = request.get("params")
     if not isinstance(custom_id, str) or not _CUSTOM_ID.fullmatch(custom_id):
         raise invalid(f"{param}.custom_id", "1 to 64 letters, digits, hyphens and underscores are required")
     if custom_id in seen:

@@ -60,12 +60,14 @@ class Server:
 
     def __init__(self, table: Simulated, seed: int, options: ServerOptions) -> None:
         self._options = options
-        self.log, self.numbers = ServerLog(), count(1)
+        self.log = ServerLog()
+        self.numbers = count(1)
         self.core: Endpoint = LoopDriver(table, seed).core
 
     def answering(self, wire: Wire, do: Answering | None = None, *, behind_gateway: bool = False) -> Handler:
         """The handler of a protocol's calls, or of those about their jobs."""
-        do, table = do or _Call.answer, self.core.table.gateway
+        do = do or _Call.answer
+        table = self.core.table.gateway
 
         async def answer(request: web.Request) -> web.StreamResponse:
             number = next(self.numbers)
@@ -81,7 +83,8 @@ class Server:
             exchange = Exchange(self.core, self.log.open(name, wire.NAME, received_ns), wire, number)
             if behind_gateway:
                 exchange.proxy = gateway.proxy(table)
-            row, call = exchange.row, _Call(request, exchange, self._options)
+            row = exchange.row
+            call = _Call(request, exchange, self._options)
             try:
                 requests.admit(self._options.api_key, request)
                 return await do(call, _arrived(raw))
@@ -144,13 +147,16 @@ class _Call:
     """A call being answered."""
 
     def __init__(self, request: web.Request, exchange: Exchange, options: ServerOptions) -> None:
-        self._request, self._exchange, self._options = request, exchange, options
+        self._request = request
+        self._exchange = exchange
+        self._options = options
         self._answer: Answer | None = None
         self._stream: Stream | None = None
 
     async def answer(self, raw: bytes) -> web.StreamResponse:
         """Answer its body, or raise `Refused`."""
-        exchange, wire = self._exchange, self._exchange.wire
+        exchange = self._exchange
+        wire = self._exchange.wire
         body = decode(raw)
         wanted = wire.parse(body, version_of(wire, self._request.headers))
         exchange.accept(wanted, body)
@@ -177,7 +183,8 @@ class _Call:
 
     async def refuse(self, refused: Refused) -> web.StreamResponse:
         """Send an error before any answer."""
-        exchange, row = self._exchange, self._exchange.row
+        exchange = self._exchange
+        row = self._exchange.row
         limits = exchange.headers or exchange.endpoint.limit_headers(exchange.wire, monotonic_ns())
         if refused.in_band:
             headers = HEADERS | requests.id_header(exchange.wire, exchange.number) | limits

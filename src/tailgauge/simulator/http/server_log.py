@@ -17,7 +17,8 @@ from tailgauge.rows.schema import ServerLogRow
 MAX_STAMPS = 2_000_000  # some 80 MB
 
 _CALL = re.compile(r"[^/]+/(-?\d{1,19})/(\d{1,5})/(\d{1,5})")
-_INT64, _INT16 = 2**63, 2**15
+_INT64 = 2**63
+_INT16 = 2**15
 
 
 def parse_call(client_request_id: str) -> tuple[int, int, int] | None:
@@ -82,7 +83,8 @@ def to_parquet(rows: list[ServerLogRow]) -> bytes:
 
     from tailgauge.rows.parquet import encoding, row_table
 
-    table, out = row_table("target", rows), io.BytesIO()
+    table = row_table("target", rows)
+    out = io.BytesIO()
     pq.write_table(table, out, **encoding(table.schema))
     return out.getvalue()
 

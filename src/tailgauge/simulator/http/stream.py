@@ -56,8 +56,12 @@ class ChunkWriter:
         head: Callable[[], bytes] | None = None,
     ) -> None:  # fmt: skip
         self._loop = asyncio.get_running_loop()
-        self._head, self._before = head, b""
-        self._writer, self._frames, self._answer, self._sent_at_ns = writer, frames, answer, sent_at_ns
+        self._head = head
+        self._before = b""
+        self._writer = writer
+        self._frames = frames
+        self._answer = answer
+        self._sent_at_ns = sent_at_ns
         self._done: asyncio.Future[None] = self._loop.create_future()
         self._timer: asyncio.TimerHandle | None = None
         self._running = False
@@ -69,7 +73,8 @@ class ChunkWriter:
         try:
             await self._done
         finally:
-            self._running, self._head = False, None
+            self._running = False
+            self._head = None
             self._answer.on_change = nobody  # no cycle: an answer may have megabytes of due times
             if self._timer is not None:
                 self._timer.cancel()
@@ -81,7 +86,9 @@ class ChunkWriter:
 
     def _write_due(self) -> None:
         self._timer = None
-        writer, answer, sent_at_ns = self._writer, self._answer, self._sent_at_ns
+        writer = self._writer
+        answer = self._answer
+        sent_at_ns = self._sent_at_ns
         if self._head is not None and not self._opens(self._head):
             return
         due_ns = answer.due_ns
@@ -111,14 +118,16 @@ class ChunkWriter:
 
     def _opens(self, head: Callable[[], bytes]) -> bool:
         """Whether the answer opens by now; then its head leaves, or waits for a first chunk that is due."""
-        answer, now_ns = self._answer, monotonic_ns()
+        answer = self._answer
+        now_ns = monotonic_ns()
         if answer.opens_ns is None or self._writer.is_closing():
             return False
         if answer.opens_ns > now_ns + _EARLY_NS:
             self._timer = self._loop.call_at(answer.opens_ns / 1e9, self._write_due)
             return False
         answer.opened(now_ns)
-        self._head, self._before = None, head()
+        self._head = None
+        self._before = head()
         if not answer.due_ns or answer.due_ns[0] > now_ns:
             self._writer.write(self._before)
             self._before = b""
@@ -129,9 +138,13 @@ class Stream:
     """The parts of one streamed answer; `chunks` have left when it is over."""
 
     def __init__(self, request: web.Request, answer: Answer, headers: dict[str, str]) -> None:
-        exchange, self.chunks = answer.exchange, 0
-        self._request, self._answer, self._exchange = request, answer, exchange
-        self._table, self._wire = exchange.endpoint.table, exchange.wire
+        exchange = answer.exchange
+        self.chunks = 0
+        self._request = request
+        self._answer = answer
+        self._exchange = exchange
+        self._table = exchange.endpoint.table
+        self._wire = exchange.wire
         self._response = EventStream(HEADERS | headers, early=answer.headers_at_once)
         self._chunked = request.version >= HttpVersion11
         self._encoding = Encoding(answer, chunked=self._chunked)
@@ -141,7 +154,8 @@ class Stream:
 
     async def run(self) -> web.StreamResponse:
         """Write it all; raises `ConnectionResetError` where the client has left."""
-        answer, row = self._answer, self._exchange.row
+        answer = self._answer
+        row = self._exchange.row
         try:
             if answer.headers_at_once:
                 answer.send_headers(monotonic_ns())
@@ -193,7 +207,8 @@ class Stream:
 
     async def _end(self, writer: Writer) -> None:
         """The end mark when it is due, or what a fault puts in its place."""
-        answer, sent_at_ns = self._answer, self._exchange.row.chunk_sent_at_ns
+        answer = self._answer
+        sent_at_ns = self._exchange.row.chunk_sent_at_ns
         chunks = len(sent_at_ns)
         if answer.ending == END_MARK and sent_at_ns and answer.end_ns(0):
             await sleep_until(answer.end_ns(sent_at_ns[-1]))
@@ -236,7 +251,9 @@ class ProxyWriter:
     """
 
     def __init__(self, transport: asyncio.Transport, table: ProxyTable, opening: Callable[[], None]) -> None:
-        self._loop, self._transport, self._buffer = asyncio.get_running_loop(), transport, Buffer(table)
+        self._loop = asyncio.get_running_loop()
+        self._transport = transport
+        self._buffer = Buffer(table)
         self._opening: Callable[[], None] | None = opening
         self._held: list[bytes] = []
         self._gone = 0  # writes that have left
@@ -272,7 +289,8 @@ class ProxyWriter:
     def _let_go(self, flushes: Iterable[Flush]) -> None:
         for flush in flushes:
             count = flush.behind - self._gone
-            data, self._gone = b"".join(self._held[:count]), flush.behind
+            data = b"".join(self._held[:count])
+            self._gone = flush.behind
             del self._held[:count]
             if self._transport.is_closing():
                 continue

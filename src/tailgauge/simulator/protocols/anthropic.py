@@ -79,7 +79,8 @@ def parse(body: dict[str, Any], version: str = "") -> CallRequest:
     stream = checks.flag(body, "stream", "stream")
     input_tokens = prompt_tokens(body, version)
     _check_length(body, max_tokens)
-    thinking, tools = body.get("thinking") or {}, body.get("tools")
+    thinking = body.get("thinking") or {}
+    tools = body.get("tools")
     output_format = (body.get("output_config") or {}).get("format") or {}
     return CallRequest(
         model, max_tokens, input_tokens, stream,
@@ -233,7 +234,8 @@ def _message(
 def _usage(reply: Reply, output_tokens: int, *, cumulative: bool = False) -> dict[str, Any]:
     """`cumulative`: of the end of the stream, without the lifetime of what was written to the cache."""
     prompted = reply.prompt or PromptTokens(reply.request.input_tokens)
-    short, long = prompted.creation_5m, prompted.creation_1h
+    short = prompted.creation_5m
+    long = prompted.creation_1h
     usage: dict[str, Any] = {
         "input_tokens": prompted.input_tokens, "cache_creation_input_tokens": short + long,
         "cache_read_input_tokens": prompted.read, "output_tokens": output_tokens,

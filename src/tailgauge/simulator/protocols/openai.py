@@ -62,11 +62,13 @@ def parse(body: dict[str, Any], version: str = "") -> CallRequest:  # noqa: ARG0
     max_tokens = _max_tokens(body, _DEFAULT_MAX_TOKENS)
     input_tokens = 0
     for i, message in enumerate(checks.messages(body, tuple(_BLOCKS))):
-        content, role = message.get("content"), message["role"]
+        content = message.get("content")
+        role = message["role"]
         if content is not None or role != "assistant":  # an assistant may send nothing but tool calls
             input_tokens += checks.content_tokens(content, f"messages.{i}.content", _BLOCKS[role])
     checks.apply(_RULES, body)
-    tools, response_format = body.get("tools") or [], body.get("response_format") or {}
+    tools = body.get("tools") or []
+    response_format = body.get("response_format") or {}
     return CallRequest(
         model, max_tokens, input_tokens + sum(map(checks.json_tokens, tools)), stream,
         include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
@@ -203,7 +205,8 @@ def _chunk(reply: Reply, choices: list[dict[str, Any]]) -> dict[str, Any]:
 
 def _usage(reply: Reply) -> dict[str, Any]:
     request = reply.request
-    prompt, completion = request.input_tokens, request.max_tokens
+    prompt = request.input_tokens
+    completion = request.max_tokens
     usage: dict[str, Any] = {"prompt_tokens": prompt, "completion_tokens": completion}
     usage["total_tokens"] = prompt + completion
     if reply.prompt is not None:
@@ -223,7 +226,8 @@ def _event(data: dict[str, Any]) -> bytes:
 
 def _max_tokens(body: dict[str, Any], default: int) -> int:
     """The answer's length, under its new name or its old one; both at once must not contradict each other."""
-    old, new = body.get("max_tokens"), body.get("max_completion_tokens")
+    old = body.get("max_tokens")
+    new = body.get("max_completion_tokens")
     if new is None:
         return default if old is None else checks.max_tokens(old, "max_tokens")
     asked = checks.max_tokens(new, "max_completion_tokens")

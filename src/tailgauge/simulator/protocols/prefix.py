@@ -78,7 +78,9 @@ def marked_prompt(body: dict[str, Any]) -> Prompt:
     marks: list[tuple[str, Breakpoint]] = []
     breakpoints: list[Breakpoint] = []
     sections: dict[str, bytes] = {}
-    key, total, section = _hash(b"", body["model"]), 0, ""
+    key = _hash(b"", body["model"])
+    total = 0
+    section = ""
     for block in _blocks(body):
         if block.section != section:
             section = block.section
@@ -87,7 +89,8 @@ def marked_prompt(body: dict[str, Any]) -> Prompt:
                 sections["parameters"] = key
         text = block.text
         fixed = FIXED_TOKENS.get(str(block.content.get("type")))
-        key, total = _hash(key, block.role, text), total + (tokens.count(text) if fixed is None else fixed)
+        key = _hash(key, block.role, text)
+        total = total + (tokens.count(text) if fixed is None else fixed)
         mark = block.content.get(_MARK)
         if mark is not None:
             param = f"{block.name}.{_MARK}"
@@ -124,7 +127,8 @@ def block_prompt(body: dict[str, Any], block_tokens: int) -> Prompt:
         counted += raw + b"\0" * (-len(raw) % tokens.BYTES_PER_TOKEN)  # each text begins on a token
     size = block_tokens * tokens.BYTES_PER_TOKEN
     positions: list[Position] = []
-    key, next_start = _hash(b"", body["model"], *_parameters(body, "system")), 0
+    key = _hash(b"", body["model"], *_parameters(body, "system"))
+    next_start = 0
     for end in range(size, len(counted) + 1, size):
         first = next_start
         while next_start < len(starts) and starts[next_start][0] < end:
@@ -140,7 +144,8 @@ def _counted(block: _Block) -> bytes:
     fixed = FIXED_TOKENS.get(str(block.content.get("type")))
     if fixed is None:
         return raw
-    size, digest = fixed * tokens.BYTES_PER_TOKEN, _hash(b"", raw)
+    size = fixed * tokens.BYTES_PER_TOKEN
+    digest = _hash(b"", raw)
     return (digest * (size // len(digest) + 1))[:size]
 
 

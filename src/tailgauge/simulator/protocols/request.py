@@ -84,7 +84,10 @@ class Refused(Exception):  # noqa: N818 - an answer, not an error of ours
         in_band: bool = False,
     ) -> None:
         super().__init__(message)
-        self.status, self.message, self.param, self.error_code = status, message, param, error_code
+        self.status = status
+        self.message = message
+        self.param = param
+        self.error_code = error_code
         self.in_band = in_band
 
 

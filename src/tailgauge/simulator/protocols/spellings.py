@@ -324,7 +324,8 @@ def _output_beyond_limit(tree: Tree) -> None:
     _multiply(_usage(tree), ("output_tokens", "completion_tokens"), _BEYOND_LIMIT)
 
 
-_MESSAGES, _CHAT = anthropic.NAME, openai.NAME
+_MESSAGES = anthropic.NAME
+_CHAT = openai.NAME
 SPELLINGS: Mapping[str, Mapping[str, NewStep]] = {
     "usage_on_every_chunk": {_CHAT: _UsageOnEveryChunk},  # before what changes its texts
     "empty_data": {_MESSAGES: _AfterHead, _CHAT: _AfterHead},

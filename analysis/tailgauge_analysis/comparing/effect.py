@@ -1,0 +1,253 @@
+"""One row of a comparison: a figure of A and of B, how they differ, and the verdict on it.
+
+An estimate is B against A with its 95% interval: log(B / A), or B - A. The first row decides and is tested alone; the
+p-values of all others are adjusted together (Holm). Where no row decides, all are adjusted. The verdict holds the interval
+against the threshold t (a factor 1 + t or its inverse, or a difference of t):
+  worse    the whole interval beyond t on the worse side, and the p-value at most 5%
+  better   the same on the other side
+  no difference   the whole interval within t
+  no worse        its worse end within t, and none of the above
+  inconclusive    everything else
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, TypeVar
+
+import numpy as np
+
+from tailgauge.thresholds import FEWEST_PAIRS
+from tailgauge_analysis.comparing.run_summary import ANSWERED_SHARE, METRICS, PS, Primary, RunFigure
+from tailgauge_analysis.metrics.metrics import BY_NAME, UNIT
+from tailgauge_analysis.stats.estimate import Estimate, paired
+from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats
+from tailgauge_analysis.stats.sign_flips import holm
+from tailgauge_analysis.text.formatting import ms, percentile, plural, share
+
+WORSE, BETTER, SAME, NO_WORSE = "worse", "better", "no difference", "no worse"
+INCONCLUSIVE = "inconclusive"
+SHARE_THRESHOLD = 0.01
+UNEQUAL = 0.01  # tokens
+LARGEST_LOG = 20.0  # beyond, a factor says nothing
+FALLBACKS = (0.95, 0.5)  # where the primary row has too few requests
+
+Scale = Literal["ratio", "share", "ms"]
+RATIO: Scale = "ratio"
+SHARE: Scale = "share"
+MS: Scale = "ms"
+Size = TypeVar("Size", float, Floats)
+Interval = tuple[float | None, float | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """A row. `a` and `b` are the figures; `change`, `low`, `high`: b / a - 1, or b - a (`scale`), and its interval.
+
+    `changes`: of each pair. `why`: why there is no figure or no clearer verdict; `counts` is false if nothing could be
+    compared. `smallest`: change that so many pairs, at least six, show in 80% of repetitions; of runs, in 90%. `limit`: of a
+    run against earlier ones, what is worse than chance and the threshold.
+    """
+
+    metric: str
+    title: str
+    label: str = ""
+    p: float | None = None
+    unit: str = UNIT
+    scale: Scale = RATIO
+    more_is_worse: bool = True
+    threshold: float
+    a: float | None = None
+    b: float | None = None
+    a_interval: Interval | None = None
+    b_interval: Interval | None = None
+    change: float | None = None
+    low: float | None = None
+    high: float | None = None
+    changes: tuple[float, ...] = ()
+    pairs: int = 0
+    worse_in: int = 0
+    p_value: float | None = None
+    p_family: float | None = None  # of the deciding row its own
+    verdict: str | None = None
+    why: str = ""
+    counts: bool = True
+    smallest: float | None = None
+    limit: float | None = None
+
+    @property
+    def name(self) -> str:
+        """`TTFT since scheduled p99`."""
+        return f"{self.title} {self.label}".strip()
+
+    @property
+    def is_different(self) -> bool:
+        """Whether a difference is shown."""
+        return self.verdict in {WORSE, BETTER}
+
+    @property
+    def margin(self) -> float:
+        """The threshold on the scale of an estimate."""
+        return math.log1p(self.threshold) if self.scale == RATIO else self.threshold
+
+    def harm(self, difference: Size) -> Size:
+        """A difference with the sign with which more is worse."""
+        return difference if self.more_is_worse else -difference
+
+    def value_of(self, size: float) -> float:
+        """A figure from its size on the scale of a difference."""
+        return math.exp(size) if self.scale == RATIO else size
+
+    def change_of(self, difference: float | None) -> float | None:
+        """A difference as a change: of a logarithm, relative; None if it is too large to say anything."""
+        if difference is None or self.scale != RATIO:
+            return difference
+        return math.expm1(difference) if abs(difference) <= LARGEST_LOG else None
+
+    def change_text(self, change: float | None) -> str:
+        """`+12.3%`, `-1.2 pt` (percentage points), `+1.80 ms`."""
+        if change is None:
+            return "–"
+        if self.scale == MS:
+            return f"{'+' if change > 0 else ''}{ms(change)} ms"
+        unit = "%" if self.scale == RATIO else " pt"
+        if abs(change) < 5e-5:
+            return f"0{unit}"
+        decimals = 1 if abs(change) >= 0.0095 else 2
+        return f"{change * 100:+.{decimals}f}{unit}"
+
+    def value_text(self, value: float | None) -> str:
+        """A figure with its unit; milliseconds without."""
+        if self.scale == SHARE:
+            return share(value)
+        if value is None or self.unit == UNIT:
+            return ms(value)
+        return f"{ms(value)} {self.unit}"
+
+
+Compared = tuple[Effect, Estimate | None]
+
+
+def latency_row(metric: str, p: float, threshold: float) -> Effect:
+    """A percentile of a metric in the offered view, without figures."""
+    title = BY_NAME[metric].title
+    unit = BY_NAME[metric].unit
+    return Effect(metric=metric, title=title, label=percentile(p), p=p, unit=unit, threshold=threshold)
+
+
+def row_templates(metrics: Sequence[str], threshold: float) -> list[Effect]:
+    """Return rows without figures: every metric at every percentile, then the share answered."""
+    answered = Effect(
+        metric=ANSWERED_SHARE,
+        title="Complete answers, of all offered",
+        unit="share",
+        scale=SHARE,
+        more_is_worse=False,
+        threshold=SHARE_THRESHOLD,
+    )
+    return [*(latency_row(metric, p, threshold) for metric in metrics for p in PS), answered]
+
+
+def without_comparison(row: Effect, figures: Sequence[RunFigure | None]) -> Effect:
+    """Return the row with why figures of runs cannot be compared; as it is where they can."""
+    known = [figure for figure in figures if figure]
+    lost = sum(figure.value is None for figure in known)
+    if len(known) < len(figures):
+        return replace(row, why="too few requests in a run", counts=False)
+    if lost:
+        why = f"falls among unanswered requests in {lost} of {plural(len(known), 'run')}"
+        return replace(row, why=why, counts=lost < len(known))
+    if any(figure.value == 0 and figure.p for figure in known):
+        return replace(row, why="is 0 in a run", counts=False)
+    return row
+
+
+def deciding_first(rows: Sequence[Compared], primary: Primary) -> list[Compared]:
+    """Put the row that decides first: the primary one, the next of its kind where that has no figure, else the last."""
+    wanted = [primary, *((metric, p) for metric in METRICS for p in FALLBACKS)]
+    known = {(row.metric, row.p): row for row, _ in rows if row.counts}
+    first = next((known[key] for key in wanted if key in known), rows[-1][0])
+    return sorted(rows, key=lambda compared: compared[0] is not first)
+
+
+def with_power(compared: Compared) -> Compared:
+    """Add the smallest change that so many pairs, at least six, show in 8 of 10 repetitions."""
+    row, estimate = compared
+    if estimate is None:
+        return compared
+    found = row.margin + estimate.smallest(row.pairs, FEWEST_PAIRS)
+    return replace(row, smallest=row.change_of(found)), estimate
+
+
+def decide(compared: Sequence[Compared], *, first_decides: bool = True) -> list[Effect]:
+    """Give each row its interval, p-values and verdict."""
+    alone = 1 if first_decides else 0
+    p_values = [estimate.p_value for row, estimate in compared[alone:] if estimate and row.counts]
+    adjusted = iter(holm(p_values))
+    rows = []
+    for place, (row, estimate) in enumerate(compared):
+        if not row.counts:
+            rows.append(row)
+        elif estimate is None:
+            rows.append(replace(row, verdict=INCONCLUSIVE))
+        else:
+            p_family = estimate.p_value if place < alone else next(adjusted)
+            rows.append(_decided(row, estimate, p_family))
+    return rows
+
+
+def _decided(row: Effect, estimate: Estimate, p_family: float) -> Effect:
+    low, high = sorted((row.harm(estimate.low), row.harm(estimate.high)))
+    verdict, why = judge(low, high, p_family, row.margin)
+    return replace(
+        row,
+        low=row.change_of(estimate.low),
+        high=row.change_of(estimate.high),
+        p_value=estimate.p_value,
+        p_family=p_family,
+        verdict=verdict,
+        why=why,
+    )
+
+
+def judge(low: float, high: float, p_family: float, margin: float) -> tuple[str, str]:
+    """Return the verdict on an interval in which more is worse, and why it is not a clearer one."""
+    is_worse = low > margin
+    if is_worse or high < -margin:
+        if p_family <= 1 - CONFIDENCE:
+            return WORSE if is_worse else BETTER, ""
+        verdict = INCONCLUSIVE if is_worse else NO_WORSE
+        return verdict, "not significant among so many tests: measure more"
+    if high <= margin:
+        return (SAME, "") if low >= -margin else (NO_WORSE, "possibly better")
+    if low > 0:
+        return INCONCLUSIVE, "worse, but possibly by less than the threshold"
+    return INCONCLUSIVE, "the interval is too wide"
+
+
+def overall(rows: Sequence[Effect]) -> str:
+    """Return the first row's verdict, unless another one is worse or it is unknown whether as many requests were answered."""
+    verdicts = {row.metric: row.verdict for row in rows if row.counts}
+    if any(row.verdict == WORSE for row in rows):
+        return WORSE
+    if verdicts.get(ANSWERED_SHARE) == INCONCLUSIVE or set(verdicts) <= {ANSWERED_SHARE}:
+        return INCONCLUSIVE
+    return next(row.verdict for row in rows if row.counts) or INCONCLUSIVE
+
+
+def unequal_work(pairs: Iterable[tuple[Mapping[str, float], Mapping[str, float]]]) -> list[str]:
+    """`5.0% more output tokens a call`: what B got more or less of than A, where the interval of pairs excludes 0."""
+    sides = [side for pair in pairs for side in pair]
+    texts = []
+    for kind in dict.fromkeys(kind for side in sides for kind in side):
+        if not all(kind in side for side in sides):
+            continue
+        logs = np.diff(np.log([side[kind] for side in sides]))[::2]
+        change = math.expm1(logs.mean())
+        estimate = paired(logs)
+        is_chance = estimate is not None and estimate.low <= 0 <= estimate.high
+        if abs(change) > UNEQUAL and not is_chance:
+            texts.append(f"{abs(change) * 100:.1f}% {'more' if change > 0 else 'fewer'} {kind} a call")
+    return texts

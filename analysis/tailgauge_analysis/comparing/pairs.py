@@ -1,0 +1,227 @@
+"""Rows of B against A from pairs of runs, A1 B1 A2 B2 ...: the mean difference of the runs' own figures.
+
+A pair's difference is ln q_p(B) - ln q_p(A), read as a relative change; for the share of answered requests it is that of the
+shares. Mean, interval and p-value are those of the paired t-test.
+
+UsageError for wrong arguments, RunDataError for a folder without a run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+
+from tailgauge.errors import UsageError
+from tailgauge.thresholds import FEWEST_PAIRS, INVALID
+from tailgauge_analysis.comparing import comparison
+from tailgauge_analysis.comparing.comparability import differences
+from tailgauge_analysis.comparing.comparison import STABLE, Comparison, Method, conclude
+from tailgauge_analysis.comparing.effect import (
+    Compared,
+    Effect,
+    decide,
+    deciding_first,
+    row_templates,
+    unequal_work,
+    with_power,
+    without_comparison,
+)
+from tailgauge_analysis.comparing.run_summary import METRICS, RunFigure, RunSummary, summarize
+from tailgauge_analysis.metrics.metrics import BY_NAME, UNIT
+from tailgauge_analysis.stats.estimate import paired
+from tailgauge_analysis.text.section import Report
+
+THRESHOLD = 0.05
+ENOUGH = 20  # pairs
+# The rank of a quantile jumps with the number of values: where runs differ so much in size, so many lie beyond it.
+UNEVEN, BEYOND = 1.1, 10
+BLOCK_E2E = 5  # a run or block lasts at least so many end-to-end p99
+NEEDED = f"{FEWEST_PAIRS} are needed to distinguish a difference from chance at 5%"
+METHOD = Method(
+    name="comparison",
+    title="A/B comparison",
+    computed="Figures of a variant are geometric means over its runs, so that B / A is the change. Interval and p are those of "
+    "the paired t-test: the first row is tested alone, the others together (Holm). Percentiles with too few requests in a run "
+    "are not compared.",
+)
+ONE_EACH = (
+    "one run each: a difference cannot be distinguished from drift; two equal runs, compared by their intervals, "
+    "differ 7 times in 10 or more. Run 20 or more pairs, one after the other, in random order within each pair"
+)
+ONE_DRY_RUN_EACH = "one run each: the chance difference of two equal dry runs is unknown. Compare more pairs, each with its own seed"
+
+
+def compare(
+    folders: Sequence[Path],
+    allow: Sequence[str] = (),
+    threshold: float = THRESHOLD,
+    metrics: Sequence[str] = (),
+) -> Comparison:
+    """Compare the runs A1 B1 A2 B2 ...; `threshold` is the smallest change to report, 0.05 for 5%."""
+    metrics = metrics or METRICS
+    for name in metrics:
+        if name not in BY_NAME:
+            raise UsageError(f"--metric {name}: no such metric; choose from {', '.join(BY_NAME)}")
+        if BY_NAME[name].unit != UNIT:
+            raise UsageError(f"--metric {name}: rates are not compared; use its inverse, tpot")
+
+    if len(folders) < 2 or len(folders) % 2:
+        raise UsageError(f"compare takes runs in pairs, as A B or A1 B1 A2 B2; {len(folders)} given")
+    runs = [summarize(folder, metrics) for folder in folders]
+    by_run: dict[str, Path] = {}
+    for folder, run in zip(folders, runs, strict=True):
+        if run.run_id in by_run:
+            both = f"{folder} and {by_run[run.run_id]}"
+            raise UsageError(f"{both} are the same run, {run.run_id}: give each run once")
+        by_run[run.run_id] = folder
+    return weigh(runs, allow, threshold, metrics)
+
+
+def weigh(
+    runs: Sequence[RunSummary],
+    allow: Sequence[str] = (),
+    threshold: float = THRESHOLD,
+    metrics: Sequence[str] = METRICS,
+) -> Comparison:
+    """Compare these runs, A1 B1 A2 B2 ..., as far as their design allows."""
+    a_runs, b_runs = runs[::2], runs[1::2]
+    differs = differences([run.facts for run in a_runs], [run.facts for run in b_runs], allow)
+    found = Comparison(
+        method=METHOD, threshold=threshold, differs=tuple(differs), pairs=len(a_runs), runs=tuple(runs)
+    )
+    against = [f"{run.run_id} is INVALID: {run.reason}" for run in runs if run.verdict == INVALID]
+    refusals = [difference.refusal(METHOD.sides) for difference in differs if not difference.allowed]
+    if refusals:
+        return conclude(replace(found, against=(*against, *refusals)))
+    growth = (_growth(a_runs), _growth(b_runs))
+    if growth != STABLE and not against:
+        return conclude(replace(found, growth_per_s=growth))
+    against += _against(runs)
+    rows = deciding_first(list(_rows(runs, metrics, threshold)), runs[0].primary)
+    rows[0] = with_power(rows[0])
+    found = replace(
+        found,
+        against=tuple(against),
+        remarks=tuple(_remarks(runs)),
+        rows=tuple(row for row, _ in rows) if against else tuple(decide(rows)),
+        unequal=tuple(unequal_work((a.work, b.work) for a, b in zip(a_runs, b_runs, strict=True))),
+    )
+    return conclude(found)
+
+
+def report(found: Comparison) -> Report:
+    """Return the report of `tailgauge compare`."""
+    is_dry_run = any(run.dry_run for run in found.runs)
+    return comparison.report(found, [run.verdict for run in found.runs], dry_run=is_dry_run)
+
+
+# --- rows -----------------------------------------------------------------------------------------------------------
+
+
+def _rows(runs: Sequence[RunSummary], metrics: Sequence[str], threshold: float) -> Iterator[Compared]:
+    """Yield every metric that a run has at every percentile, then the share answered."""
+    seen = {figure.metric for run in runs for figure in run.figures}
+    for row in row_templates(metrics, threshold):
+        if row.metric in seen:
+            yield _compared(row, [run.figure(row.metric, row.p) for run in runs])
+
+
+def _compared(row: Effect, figures: Sequence[RunFigure | None]) -> Compared:
+    """Return the row with the figures of A1 B1 A2 B2 ..., compared if all have a number."""
+    known = [figure for figure in figures if figure]
+    if len(known) == 2:
+        a, b = known
+        row = replace(row, a=a.value, b=b.value, a_interval=(a.low, a.high), b_interval=(b.low, b.high))
+    row = without_comparison(row, figures)
+    fewest = min((figure.n for figure in known), default=0)
+    if (
+        row.p
+        and fewest * UNEVEN < max((figure.n for figure in known), default=0)
+        and fewest * (1 - row.p) < BEYOND
+    ):
+        row = replace(row, why=f"too few requests for runs of unequal size: a run has {fewest}", counts=False)
+    if row.why:
+        return row, None
+    sizes = np.array([figure.size for figure in known])
+    a_sizes, b_sizes = sizes[::2], sizes[1::2]
+    differences = b_sizes - a_sizes
+    row = replace(
+        row,
+        a=row.value_of(float(a_sizes.mean())),
+        b=row.value_of(float(b_sizes.mean())),
+        change=row.change_of(float(differences.mean())),
+        changes=tuple(row.change_of(difference) or 0.0 for difference in differences.tolist()),
+        pairs=len(differences),
+        worse_in=int((row.harm(differences) > 0).sum()),
+    )
+    return row, paired(differences)
+
+
+# --- the design: what order, number and verdicts of the runs allow to conclude ------------------------------------------
+
+
+def _growth(runs: Sequence[RunSummary]) -> float | None:
+    """Return the median growth in the runs of a variant, if at least half of them are unstable."""
+    growths = [run.growth_per_s for run in runs if run.growth_per_s is not None]
+    return median(growths) if 2 * len(growths) >= len(runs) else None
+
+
+def _against(runs: Sequence[RunSummary]) -> list[str]:
+    pairs = len(runs) // 2
+    dry_run = all(run.dry_run for run in runs)
+    reasons = []
+    if pairs == 1:
+        reasons.append(ONE_DRY_RUN_EACH if dry_run else ONE_EACH)
+    elif pairs < FEWEST_PAIRS:
+        reasons.append(f"{pairs} pairs, {NEEDED}")
+    if not dry_run:
+        reasons += _order(runs)
+    elif len({run.seed for run in runs[::2]}) < pairs:
+        reasons.append(
+            "pairs have the same seed: a dry run repeats itself exactly. Give each pair its own seed"
+        )
+    return reasons
+
+
+def _order(runs: Sequence[RunSummary]) -> list[str]:
+    """Runs of a pair must follow each other, and none may run beside another."""
+    if any(run.began is None or run.ended is None for run in runs):
+        return ["a run does not record when it began and ended, so the order of A and B is unknown"]
+    ordered = sorted(runs, key=lambda run: run.began or 0.0)
+    for earlier, later in pairwise(ordered):
+        if (later.began or 0.0) < (earlier.ended or 0.0):
+            return [f"{earlier.run_id} and {later.run_id} ran at the same time: each loaded the other"]
+    pair_of = {run.run_id: place // 2 for place, run in enumerate(runs)}
+    order = [pair_of[run.run_id] for run in ordered]
+    if order[::2] != order[1::2]:
+        return ["the runs of a pair did not follow each other: drift between them looks like a difference"]
+    return []
+
+
+def few_pairs(pairs: int) -> list[str]:
+    """Return the remark on a number of pairs that is enough, and no more."""
+    return [f"{pairs} pairs; {ENOUGH} or more narrow the interval"] if FEWEST_PAIRS <= pairs < ENOUGH else []
+
+
+def _remarks(runs: Sequence[RunSummary]) -> list[str]:
+    a_runs, b_runs = runs[::2], runs[1::2]
+    pairs = len(a_runs)
+    remarks = few_pairs(pairs)
+    if all(run.dry_run for run in runs):
+        return remarks
+    a_first = {(a.began or 0.0) < (b.began or 0.0) for a, b in zip(a_runs, b_runs, strict=True)}
+    if pairs >= FEWEST_PAIRS and len(a_first) == 1:
+        drift = "drift within a pair counts as a difference. Randomize the order"
+        remarks.append(f"{'A' if a_first == {True} else 'B'} came first in every pair: {drift}")
+    if pairs > 1 and len({run.seed for run in a_runs}) == 1:
+        remarks.append("all pairs have the same seed, so the same prompts: a cache may hold them")
+    short = sum(run.seconds < BLOCK_E2E * (run.e2e_p99_s or 0.0) for run in runs)
+    if short:
+        shorter = f"{short} of {len(runs)} runs are shorter than {BLOCK_E2E} times their end-to-end p99"
+        remarks.append(f"{shorter}: consecutive runs influence each other")
+    return remarks

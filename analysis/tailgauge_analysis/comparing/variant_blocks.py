@@ -1,0 +1,169 @@
+"""Alternating blocks of one run: which requests count, whether the two variants can be compared, and rows of their figures.
+
+The variant of a block is the table that most of its requests came from. A block counts from its wash-out to its end, a pair
+if both blocks are whole and of different variants.
+
+The variants share a target, so one that it does not sustain slows the other one down too, and the difference vanishes. So
+three things are checked first. Stability: whether the requests in flight grow in the second halves of a variant's blocks,
+joined end to end. Length: five end-to-end p99. Carry-over: whether a block begins with other requests in flight than it ends
+with, by its first and last tenth.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tailgauge.thresholds import FEWEST_PAIRS
+from tailgauge_analysis.comparing.comparison import Growing
+from tailgauge_analysis.comparing.effect import RATIO, Compared, Effect
+from tailgauge_analysis.comparing.pairs import BLOCK_E2E, NEEDED
+from tailgauge_analysis.comparing.run_summary import e2e_p99_s
+from tailgauge_analysis.metrics.backlog import growth_within
+from tailgauge_analysis.metrics.latency import offered_waits
+from tailgauge_analysis.metrics.metrics import Metric
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.stats.contrast import Contrast, mean_contrast, quantile_contrast
+from tailgauge_analysis.stats.estimate import by_student, paired
+from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats, Ints, Mask, n_min
+from tailgauge_analysis.stats.stationarity import MATTERS, TENTHS
+from tailgauge_analysis.text.formatting import figures, plural
+
+MOST_PAIRS = 500
+POINTS = 16  # of a tenth at which the requests in flight are counted
+
+
+@dataclass(frozen=True, slots=True)
+class VariantBlock:
+    """What counts of a block: its requests of the variant, and from when to when, in seconds of the run."""
+
+    requests: Mask
+    from_s: float
+    to_s: float
+
+
+BlockPairs = Sequence[tuple[VariantBlock, VariantBlock]]  # of A and of B
+Stays = tuple[Floats, Floats]  # when each request of the run was due and when it ended (stays_s)
+
+
+def block_pairs(stage: Steady, variants: tuple[str, str], block_s: float, washout_s: float) -> BlockPairs:
+    """Return the blocks of a run; pairs in which a variant has no request are left out."""
+    a_mask, b_mask = ((stage.requests["traffic"] == name).to_numpy(np.bool_) for name in variants)
+    at_s = stage.requests["scheduled_at_ns"].to_numpy(np.float64) / 1e9 - stage.from_s
+    place = np.floor(at_s / block_s).astype(np.int64)
+    is_counted = at_s - place * block_s >= washout_s
+
+    def block(mask: Mask, number: int) -> VariantBlock:
+        began = stage.from_s + number * block_s
+        return VariantBlock(mask & is_counted & (place == number), began + washout_s, began + block_s)
+
+    pairs = []
+    whole_pairs = int((stage.seconds + 1e-6) // (2 * block_s))
+    for first in range(0, 2 * min(MOST_PAIRS, whole_pairs), 2):
+        a_is_first = (a_mask & (place == first)).sum() > (a_mask & (place == first + 1)).sum()
+        a = block(a_mask, first if a_is_first else first + 1)
+        b = block(b_mask, first + 1 if a_is_first else first)
+        if a.requests.any() and b.requests.any():
+            pairs.append((a, b))
+    return pairs
+
+
+def growths(stays: Stays, pairs: BlockPairs) -> Growing:
+    """Return the growth of each variant that the target does not sustain; a stable one stays so in the second half of a block."""
+    a_spans = [((a.from_s + a.to_s) / 2, a.to_s) for a, _ in pairs]
+    b_spans = [((b.from_s + b.to_s) / 2, b.to_s) for _, b in pairs]
+    return growth_within(*stays, a_spans), growth_within(*stays, b_spans)
+
+
+def grows_throughout(stays: Stays, pairs: BlockPairs) -> float | None:
+    """Return by how much the requests in flight grow per second from the first block to the last; None where they do not."""
+    blocks = [block for pair in pairs for block in pair]
+    if not blocks:
+        return None
+    span = (min(block.from_s for block in blocks), max(block.to_s for block in blocks))
+    return growth_within(*stays, [span])
+
+
+def reasons_against(stays: Stays, stage: Steady, pairs: BlockPairs, block_s: float) -> list[str]:
+    """Return why stable variants cannot be compared."""
+    if len(pairs) < FEWEST_PAIRS:
+        return [f"{plural(len(pairs), 'pair')} of whole blocks, {NEEDED}"]
+    least_s = BLOCK_E2E * (e2e_p99_s(stage) or 0.0)
+    if block_s < least_s:
+        text = f"blocks of {block_s:g} s are shorter than {BLOCK_E2E} end-to-end p99"
+        return [f"{text}: set crossover.block_s to at least {math.ceil(least_s)}"]
+    carried = carried_over(stays, pairs)
+    return [f"each block still shows the one before: {carried}. Use longer blocks"] if carried else []
+
+
+def carried_over(stays: Stays, pairs: BlockPairs) -> str:
+    """Return how the begin of a variant's blocks differs from their end; empty if it does not."""
+    times = [np.sort(times) for times in stays]
+    from_s = np.array([[block.from_s for block in pair] for pair in pairs])
+    to_s = np.array([[block.to_s for block in pair] for pair in pairs])
+    tenth_s = (to_s - from_s) / TENTHS
+    first = _in_flight(times, from_s, from_s + tenth_s)
+    last = _in_flight(times, to_s - tenth_s, to_s)
+    falls = first - last
+    estimate = paired(falls[:, 0] - falls[:, 1])
+    if estimate is None or estimate.p_value > 1 - CONFIDENCE:
+        return ""
+    variant = int(np.abs(falls.mean(axis=0)).argmax())
+    begins = first[:, variant].mean()
+    ends = last[:, variant].mean()
+    if abs(begins - ends) < 1 or max(begins, ends) <= MATTERS * min(begins, ends):
+        return ""
+    return f"{'AB'[variant]} begins its blocks with {figures(begins)} requests in flight and ends them with {figures(ends)}"
+
+
+def _in_flight(times: Sequence[Floats], from_s: Floats, to_s: Floats) -> Floats:
+    """Return the mean requests in flight between these times; `times`: when requests began and ended, ascending."""
+    points = np.linspace(from_s, to_s, POINTS)
+    begun, ended = (np.searchsorted(at_s, points, "right") for at_s in times)
+    mean: Floats = (begun - ended).mean(axis=0)
+    return mean
+
+
+def wait_values(metric: Metric, stage: Steady) -> Floats:
+    """Return the wait of each request, +inf without an answer; NaN if it is not part, or its user left before the event."""
+    if not metric.offered:
+        return metric.ns(stage) / 1e6
+    waits = offered_waits(metric, stage)
+    return np.where(waits.cut | np.isnan(waits.ms), np.nan, waits.values)
+
+
+# --- rows -----------------------------------------------------------------------------------------------------------
+
+
+def compared(row: Effect, pairs: BlockPairs, values: Floats, counts: Ints | None = None) -> Compared:
+    """Return the row with the figures of both variants and their contrast: its quantile, else the mean.
+
+    `values`: one per request of the stage, or as many as `counts` says; NaN where there is none, +inf without an answer.
+    """
+    a = [_known(block, values, counts) for block, _ in pairs]
+    b = [_known(block, values, counts) for _, block in pairs]
+    a_size, b_size = sum(map(len, a)), sum(map(len, b))
+    if min(a_size, b_size) < (n_min(row.p) if row.p else 1):
+        return replace(row, why="too few requests", counts=False), None
+    contrast = _contrast(row, a, b)
+    if contrast is None or not math.isfinite(contrast.a + contrast.b):
+        return replace(row, why="falls among unanswered requests", counts=contrast is not None), None
+    if row.scale == RATIO and 0 in {contrast.a, contrast.b}:
+        return replace(row, why="is 0"), None
+    row = replace(row, a=contrast.a, b=contrast.b, change=row.change_of(contrast.value), pairs=len(pairs))
+    return row, by_student(contrast.value, contrast.low, contrast.high, len(pairs) - 1)
+
+
+def _known(block: VariantBlock, values: Floats, counts: Ints | None) -> Floats:
+    is_inside = block.requests if counts is None else np.repeat(block.requests, counts)
+    inside = values[is_inside]
+    return inside[~np.isnan(inside)]
+
+
+def _contrast(row: Effect, a: list[Floats], b: list[Floats]) -> Contrast | None:
+    if row.p is None:
+        return mean_contrast(a, b)
+    return quantile_contrast(a, b, row.p, relative=row.scale == RATIO)

@@ -1,0 +1,159 @@
+"""Throughput: what arrived, began and ended within the steady stage, each by its own time, over the stage's length.
+
+A request of the warm-up that ends in the stage is work that the target did in it; a request of the stage that ends after
+it is not. The interval of a rate is of the rate that goes on for ever: the stage is cut into equal windows, and stretches of
+them are drawn again (stats/bootstrap.py).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import pandas as pd
+
+from tailgauge.rows import schema
+from tailgauge_analysis.metrics.answers import whole_at_ns
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.reading.dedup import CALL
+from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.stats.bootstrap import ratio
+from tailgauge_analysis.stats.quantiles import Floats, Ints
+from tailgauge_analysis.text.quantile import FOR_FIGURES
+
+WINDOWS = 200
+FEWEST_EVENTS = 20  # for an interval
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Per second, with its 95% interval; without one where too few events came."""
+
+    value: float
+    low: float | None
+    high: float | None
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What was done within a stage, as `amounts` that came evenly between two times, and of which request each was."""
+
+    seconds: float
+    amounts: Floats
+    begun_s: Floats
+    ended_s: Floats
+    of: Ints
+
+    def rate(self, requests: Ints | None = None) -> Rate:
+        """The rate of some requests, or of all."""
+        counts = (self.amounts > 0) & np.isfinite(self.begun_s + self.ended_s)
+        if requests is not None:
+            counts &= np.isin(self.of, requests)
+        amounts = self.amounts[counts]
+        n = len(amounts)
+        value = float(amounts.sum()) / self.seconds
+        if n < FEWEST_EVENTS:
+            return Rate(value, None, None, n)
+        edges = np.linspace(0.0, self.seconds, WINDOWS + 1)
+        low, high = ratio(
+            _between(edges, amounts, self.begun_s[counts], self.ended_s[counts]), np.diff(edges)
+        )
+        step = float(amounts.mean()) / self.seconds  # one more or one less, however even the rate
+        return Rate(value, max(0.0, min(low, value - step)), max(high, value + step), n)
+
+
+def _between(edges: Floats, amounts: Floats, begun: Floats, ended: Floats) -> Floats:
+    """How much came between each two edges."""
+    at_once = ended <= begun
+    came = np.histogram(ended[at_once], edges, weights=amounts[at_once])[0]
+    lasts = ~at_once
+    if lasts.any():
+        came = came + np.diff(np.interp(edges, *received(begun[lasts], ended[lasts], amounts[lasts])))
+    between: Floats = np.maximum(came, 0.0)
+    return between
+
+
+def received(begun: Floats, ended: Floats, amounts: Floats) -> tuple[Floats, Floats]:
+    """Times, and what had come by then of amounts that come evenly: a line whose slope changes where one begins or ends."""
+    slopes = amounts / (ended - begun)
+    times = np.concatenate((begun, ended))
+    order = np.argsort(times, kind="stable")
+    times = times[order]
+    slope = np.cumsum(np.concatenate((slopes, -slopes))[order])
+    return times, np.concatenate(([0.0], np.cumsum(slope[:-1] * np.diff(times))))
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Rates of the steady stage; None without one, and where no answer began at a known time or had a known number of tokens."""
+
+    offered_per_s: float | None = None
+    accepted_per_s: float | None = None
+    completed_per_s: float | None = None
+    output_tokens_per_s: float | None = None
+    requests: Work | None = field(default=None, metadata=FOR_FIGURES)
+    tokens: Work | None = field(default=None, metadata=FOR_FIGURES)
+
+
+def throughput(frames: Frames, stage: Steady) -> Throughput:
+    """Measure the rates of a run whose chunks still have their arrivals."""
+    if not stage.seconds:
+        return Throughput()
+    requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
+    attempts = frames.attempts[frames.attempts["stage"] != schema.PREFLIGHT]
+    began = attempts["headers_at_ns"].fillna(attempts["first_content_at_ns"])[attempts["status"] < 300]
+    first = began.groupby(attempts["request_id"]).min().dropna()
+    done = requests[requests["ended"].isin(schema.COMPLETE) & stage.holds(requests["ended_at_ns"])]
+    ended_s = done["ended_at_ns"].to_numpy(np.float64) / 1e9 - stage.from_s
+    tokens = _tokens(frames, attempts, stage)
+    return Throughput(
+        offered_per_s=len(stage.requests) / stage.seconds,
+        accepted_per_s=float(stage.holds(first).sum()) / stage.seconds if len(first) else None,
+        completed_per_s=len(done) / stage.seconds,
+        output_tokens_per_s=None if tokens is None else float(tokens.amounts.sum()) / stage.seconds,
+        requests=Work(
+            seconds=stage.seconds,
+            amounts=np.ones(len(done)),
+            begun_s=ended_s,
+            ended_s=ended_s,
+            of=done["request_id"].to_numpy(np.int64),
+        ),
+        tokens=tokens,
+    )
+
+
+def _tokens(frames: Frames, attempts: pd.DataFrame, stage: Steady) -> Work | None:
+    """Output tokens that arrived in the stage: an attempt's tokens arrive evenly over its chunks.
+
+    The usage of an attempt without a complete answer is not its last word: it counts the run's mean of tokens per chunk.
+    So does one whose count is unknown, or beyond what was requested.
+    """
+    chunks = frames.chunks
+    requests, legs, numbers = (attempts[name].to_numpy(np.int64) for name in CALL)
+    places = chunks.places(requests, legs, numbers)
+    streamed = places >= 0
+    last = whole_at_ns(attempts)
+    at_once = stage.holds(last)  # the result of a job, or an answer whose chunks were not kept
+    inside = chunks.within(stage.from_s * 1e9, stage.to_s * 1e9)
+    within = np.where(streamed, np.append(inside, 0)[places], at_once)
+    sizes = np.where(streamed, np.append(chunks.sizes, 0)[places], 1.0)
+    tokens = attempts["output_tokens"].where(attempts["ended"].isin(schema.COMPLETE)).to_numpy(np.float64)
+    if np.isnan(tokens).all():
+        return None
+    known = streamed & ~np.isnan(tokens)
+    per_chunk = float(tokens[known].sum() / sizes[known].sum()) if known.any() else 0.0
+    each: Floats = np.where(np.isnan(tokens), per_chunk * sizes * streamed, tokens)
+    return Work(
+        seconds=stage.seconds,
+        amounts=each * within / sizes,
+        begun_s=_since_begin(attempts["first_content_at_ns"].where(streamed, last), stage),
+        ended_s=_since_begin(last, stage),
+        of=requests,
+    )
+
+
+def _since_begin(at_ns: pd.Series[float], stage: Steady) -> Floats:
+    """Seconds since the stage began, within it."""
+    since_s: Floats = (at_ns.to_numpy(np.float64) / 1e9 - stage.from_s).clip(0.0, stage.seconds)
+    return since_s

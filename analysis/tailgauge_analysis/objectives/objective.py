@@ -1,0 +1,114 @@
+"""An objective on the rows of a run: which requests it is about, and their values.
+
+An objective may be about some requests only, those of a traffic table or with a tag. `ttft` and `e2e` count since scheduled,
+in a closed loop since sent.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+from pydantic import ValidationError
+
+from tailgauge.scenario.figures import LATENCY
+from tailgauge.scenario.objective import Objective
+from tailgauge_analysis.metrics import pace
+from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row, row, waits
+from tailgauge_analysis.metrics.metrics import BY_NAME, CHUNK, PACED, Metric
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.stats.proportions import Proportion, proportion
+from tailgauge_analysis.stats.quantiles import Mask
+from tailgauge_analysis.text.json_values import Json, parsed, table
+
+
+@dataclass(frozen=True, slots=True)
+class Criterion:
+    """One objective of a scenario. `metric`: the latency that it bounds, None of another figure."""
+
+    name: str
+    objective: Objective
+    metric: Metric | None
+
+    @property
+    def view(self) -> str:
+        """The view in which a latency is judged."""
+        return OFFERED if self.metric is None or self.metric.offered else SUCCESSES
+
+    @property
+    def is_of_all(self) -> bool:
+        """Whether it is about every request."""
+        return self.objective.traffic is None and self.objective.tag is None
+
+    def of(self, requests: pd.DataFrame) -> Mask:
+        """Which requests it is about."""
+        mask = np.ones(len(requests), np.bool_)
+        if self.objective.traffic is not None:
+            mask &= (requests["traffic"] == self.objective.traffic).to_numpy(np.bool_)
+        if self.objective.tag is not None:
+            codes, texts = pd.factorize(requests["tags"])  # -1, the last, where there is none
+            mask &= np.array([*(_is_tagged(tags, self.objective.tag) for tags in texts), False])[codes]
+        return mask
+
+    def part(self, steady: Steady) -> Steady:
+        """The stage with these requests only."""
+        if self.is_of_all:
+            return steady
+        is_of_gaps = self.metric is not None and self.metric.level == CHUNK
+        return steady.only(self.of(steady.requests), gaps=is_of_gaps)
+
+    def row(self, part: Steady) -> Row:
+        """The latency of these requests, at its percentile."""
+        assert self.metric is not None
+        return row(self.metric, part, self.view, (self.objective.quantile,))
+
+    def beyond(self, part: Steady) -> Proportion:
+        """Of these, the share beyond the bound."""
+        assert self.metric is not None
+        if self.metric.level != CHUNK:
+            return waits(self.metric, part, self.view).beyond(self.objective.bound)
+        # There may be a hundred million gaps: no copy of them is made.
+        return proportion(self.metric.ns(part) > self.objective.bound * 1e6, part.gap_counts)
+
+    def unknown(self, part: Steady) -> str:
+        """Why its percentile rests on too few answers: more than allowed have no pace; empty where it does not."""
+        if self.metric is None or self.metric.name not in PACED:
+            return ""
+        missing = pace.missing(part.requests)
+        is_enough = missing["answers"] <= self.objective.allowed * missing["of"]
+        return "" if is_enough else str(missing["sentence"])
+
+
+def _is_tagged(tags: object, wanted: str) -> bool:
+    key, _, value = map(str.strip, wanted.partition("="))
+    known = parsed(tags)
+    return key in known and str(known[key]) == value
+
+
+def read(scenario: Json) -> dict[str, Criterion | None]:
+    """Every objective of a scenario by its name; None where it cannot be read."""
+    is_closed = table(scenario, "arrival").get("process") in ["closed", "tasks"]
+    since = "_sent" if is_closed else "_sched"
+    objectives: dict[str, Criterion | None] = {}
+    for name, spec in table(scenario, "slo").items():
+        objectives[name] = None
+        try:
+            objective = Objective.model_validate(spec)
+        except ValidationError:
+            continue
+        metric = None
+        if objective.figure.unit == LATENCY:
+            metric = BY_NAME.get(objective.metric) or BY_NAME.get(f"{objective.metric}{since}")
+        objectives[name] = Criterion(name, objective, metric)
+    return objectives
+
+
+def criteria(scenario: Json) -> list[Criterion]:
+    """The objectives that decide the result of a run: those without `gate = false`."""
+    return [criterion for criterion in read(scenario).values() if criterion and criterion.objective.gate]
+
+
+def on_latency(scenario: Json) -> list[Criterion]:
+    """Those of them that bound a latency."""
+    return [criterion for criterion in criteria(scenario) if criterion.metric is not None]

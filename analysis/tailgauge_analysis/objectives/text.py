@@ -1,0 +1,58 @@
+"""The text of an objective's outcome: its value, its bound, its interval."""
+
+from __future__ import annotations
+
+import math
+
+from tailgauge.scenario.figures import COST, LATENCY, SHARE, Figure
+from tailgauge.scenario.objective import Objective
+from tailgauge_analysis.text.formatting import ms, share, share_range
+from tailgauge_analysis.text.section import ObjectiveLine
+
+Ends = tuple[float | None, float | None, float | None]  # a value and its interval
+
+
+def line_of(objective: Objective, outcome: str, ends: Ends, why: str) -> ObjectiveLine:
+    """An objective with the text of its value, bound and interval."""
+    figure = objective.figure
+    value, low, high = ends
+    sign = figure.sign
+    if value is not None and value == objective.bound:
+        sign = "="
+    elif value is not None:
+        sign = "<" if value < objective.bound else ">"
+    return ObjectiveLine(
+        name=objective.label,
+        outcome=outcome.upper(),
+        value=value_text(figure, value),
+        bound=f"{sign} {figure.text(objective.bound)}",
+        interval=interval_text(figure, low, high),
+        why=why,
+    )
+
+
+def value_text(figure: Figure, value: float | None) -> str:
+    """`1,298 ms`, `0.21%`, `48.9/s`; nothing without a value."""
+    if value is None:
+        return ""
+    if not math.isfinite(value):
+        return "no good request" if figure.unit == COST else ""
+    if figure.unit == LATENCY:
+        return f"{ms(value)} ms"
+    return share(value) if figure.unit == SHARE else figure.text(value)
+
+
+def interval_text(figure: Figure, low: float | None, high: float | None) -> str:
+    """`1,136-1,647`, `0.0-0.7%`; `?` for an end without a bound."""
+    low, high = (None if end is None or not math.isfinite(end) else end for end in (low, high))
+    if low is None and high is None:
+        return ""
+    if figure.unit == SHARE and low is not None and high is not None:
+        return share_interval(low, high)
+    texts = [value_text(figure, end).removesuffix(figure.suffix) or "?" for end in (low, high)]
+    return "-".join(texts)
+
+
+def share_interval(low: float | None, high: float | None) -> str:
+    """`0.0-0.7%`."""
+    return share_range(low, high).replace("% – ", "-")

@@ -1,0 +1,97 @@
+"""Estimates of a difference, with interval and p-value by Student's t: the mean of pairs, the ratio of two estimates."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+from tailgauge_analysis.stats.binomial import student, student_beyond
+from tailgauge_analysis.stats.quantiles import Floats
+
+POWER = 0.6  # Student's t exceeds the bound of this confidence on one side in 20%
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Estimate:
+    """A difference with its 95% interval and p-value; `value` is None where only ends of the interval are known."""
+
+    value: float | None
+    low: float
+    high: float
+    p_value: float
+
+    def smallest(self, pairs: int, at_least: int) -> float:
+        """Return the distance beyond 0 that so many pairs, or those needed at least, show in 80% of repetitions."""
+        error = (self.high - self.low) / 2 / student(pairs - 1)
+        planned = max(pairs, at_least)
+        bounds = student(planned - 1) + student(planned - 1, POWER)
+        return error * math.sqrt(pairs / planned) * bounds
+
+
+class Bounds(Protocol):
+    """A value with its 95% interval; None where it is not known."""
+
+    @property
+    def value(self) -> float | None:
+        """The estimate."""
+
+    @property
+    def low(self) -> float | None:
+        """Its lower end."""
+
+    @property
+    def high(self) -> float | None:
+        """Its upper end."""
+
+
+def by_student(value: float, low: float, high: float, freedom: int) -> Estimate:
+    """Return the estimate with the chance that it lies so far from 0 if it is 0."""
+    half = value - low if value > 0 else high - value
+    p_value = _chance(abs(value) / half, freedom) if half else float(value == 0)
+    return Estimate(value=value, low=low, high=high, p_value=p_value)
+
+
+def _chance(halves: float, freedom: int) -> float:
+    """Of an estimate so many halves of its interval from 0."""
+    return 2 * student_beyond(student(freedom) * halves, freedom)
+
+
+def paired(differences: Floats) -> Estimate | None:
+    """Return the mean of the differences of pairs; None for a single pair."""
+    n = len(differences)
+    if n < 2:
+        return None
+    mean = float(differences.mean())
+    half = student(n - 1) * float(differences.std(ddof=1)) / math.sqrt(n)
+    return by_student(mean, mean - half, mean + half, n - 1)
+
+
+def log_ratio(over: Bounds, under: Bounds, freedom: int) -> Estimate | None:
+    """Return log(over / under) of independent estimates; None where no end is known.
+
+    The distances to the ends of their intervals add up as squares (MOVER). Where one has no value, as a quantile among
+    failures, the ends that are known bound the ratio.
+    """
+    b, b_low, b_high = _logs(over)
+    a, a_low, a_high = _logs(under)
+    if a is not None and b is not None:
+        value = b - a
+        low = value - math.hypot(b - b_low, a_high - a)
+        high = value + math.hypot(b_high - b, a - a_low)
+        return None if math.isinf(low) and math.isinf(high) else by_student(value, low, high, freedom)
+    low = b_low - a_high
+    high = b_high - a_low
+    if math.isinf(low) and math.isinf(high):
+        return None
+    gap = max(low, -high)
+    half = max(1e-9, min(a_high - a_low, b_high - b_low) / 2)  # of the interval that is known
+    p_value = _chance(math.sqrt(2) + gap / half, freedom) if gap > 0 else 1.0
+    return Estimate(value=None, low=low, high=high, p_value=p_value)
+
+
+def _logs(bounds: Bounds) -> tuple[float | None, float, float]:
+    value = math.log(bounds.value) if bounds.value else None
+    low = math.log(bounds.low) if bounds.low else -math.inf
+    high = math.log(bounds.high) if bounds.high else math.inf
+    return value, low, high

@@ -1,0 +1,78 @@
+"""What would help a client that is late: so many workers, connections that are there when they are needed."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pandas as pd
+
+from tailgauge.rows import schema
+from tailgauge.thresholds import PLANNED_CPU
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.text.formatting import count, plural
+from tailgauge_analysis.text.json_values import table, whole
+from tailgauge_analysis.verdict.workers import steady_health
+
+SHORT_OF_CORES = 0.1  # of the time
+REST_NS = 5_000_000  # of a connection after a call, before another one may use it
+
+
+def more_workers(frames: Frames, stage: Steady) -> str:
+    """How many workers would have their cores at 70%, dropped requests and waiting for a core included; empty where no core was
+    full: then more of them help nothing.
+    """
+    rows = steady_health(frames, stage)
+    waits = rows["core_wait_ns"].fillna(0) / 1e9
+    wanted = rows["cpu_share"] + waits
+    if not len(rows) or wanted.max() < PLANNED_CPU:
+        return ""
+    used = float(wanted.groupby(rows["worker"]).quantile(0.95).sum())
+    dropped = float((stage.requests["ended"] == schema.CLIENT_DROP).mean()) if len(stage.requests) else 0.0
+    workers = frames.run["workers"]
+    need = max(len(workers) + 1, 2, math.ceil(used / PLANNED_CPU / max(0.1, 1 - dropped)))
+    master = frames.run["master"]
+    cores = whole(master.get("cpu_count"))
+    if cores and need > cores and {worker["host"] for worker in workers} == {master.get("host")}:
+        return f"use {need} workers, on more machines (this one has {plural(cores, 'core')})"
+    if waits.mean() > SHORT_OF_CORES:
+        waited = f"they waited {waits.mean():.0%} of the time for one"
+        return f"use {need} workers, each on a separate core ({waited})"
+    return f"use {need} workers"
+
+
+def connections(frames: Frames) -> str:
+    """What spares calls that open a connection. A worker needs one for each call at the same time, and another for each that it
+    closed or that broke off; what was opened beyond that, the target had closed.
+    """
+    calls = frames.attempts.dropna(subset=["connection_is_new", "sent_at_ns"])
+    closed = 0
+    cut = 0
+    most = 0
+    limit = math.inf
+    for (_, name), rows in calls.groupby(["worker", "target"], observed=True):
+        target = table(frames.run["scenario"], "target" if name == "main" else "second_target")
+        at_once = _at_once(rows)
+        broken = int((~rows["ended"].isin(schema.SERVED) | rows["reader_paused_ns"].notna()).sum())
+        needed = max(0, at_once - (whole(target.get("preopened")) or 0)) + broken
+        closed += max(0, int(rows["connection_is_new"].sum()) - needed)
+        cut += broken
+        most = max(most, at_once)
+        limit = min(limit, whole(target.get("connections")) or math.inf)
+    opened = int(calls["connection_is_new"].sum())
+    if most > limit:
+        return f"keep more of them with target.connections = {most}"
+    if closed > opened / 2:
+        closes = f"the target closes its connections ({count(len(calls))} calls took {count(opened)})"
+        return f"{closes}: let it, and a proxy in front of it, keep them open"
+    if cut > opened / 2:
+        return f"calls that were cut short or broke off ({count(cut)}) took theirs along"
+    return f"open them before the run with target.preopened{f' = {most}' if most else ''}"
+
+
+def _at_once(calls: pd.DataFrame) -> int:
+    """Most connections in use at the same time."""
+    sent_ns = np.sort(calls["sent_at_ns"].to_numpy(np.float64))
+    free_ns = np.sort(calls["ended_at_ns"].to_numpy(np.float64)) + REST_NS
+    return int((np.arange(len(calls)) + 1 - np.searchsorted(free_ns, sent_ns)).max())

@@ -1,0 +1,204 @@
+"""Judge whether everything is here: the run to its end, every request, every row, every planned arrival."""
+
+from __future__ import annotations
+
+from tailgauge.rows import schema
+from tailgauge.thresholds import DEGRADED, DROPS, INVALID
+from tailgauge_analysis.reading.run_record import DAMAGED, MASTER
+from tailgauge_analysis.text.formatting import count, listed, plain, plural, sentence, share
+from tailgauge_analysis.verdict import losses, unsent
+from tailgauge_analysis.verdict.advice import more_workers
+from tailgauge_analysis.verdict.conservation import Conservation
+from tailgauge_analysis.verdict.verdict import Evidence, Fault
+
+CUT = {
+    "interrupted": "The run was interrupted",
+    "cut_short": "The run was cut short (Stop on the web page, or Locust's -t)",
+    "guarded": "The run stopped at one of its limits",
+    "stopped": "A stop rule ended the run",
+}
+BROKEN_LISTED = 3
+PARTS_LISTED = 2
+CAUSES_LISTED = 3
+
+
+def finished(evidence: Evidence) -> Fault | None:
+    """Whether the run ended as planned and its master recorded it."""
+    run = evidence.frames.run
+    state = run["state"]
+    if state == "unusable":
+        return _unusable(
+            [plain(str(call["message"]), 300) for call in run["preflight"] if call.get("message")]
+        )
+    if state in {"failed", "error"}:
+        whys = [f": {plain(loss.why, 300).rstrip('.')}" for loss in evidence.conservation.workers if loss.why]
+        text = f"The run failed before its end{whys[0] if whys else ''}."
+        return Fault(INVALID, text, "See the run's notes and log.")
+    for problem in evidence.frames.problems:
+        if problem.kind == MASTER:
+            advice = "Pass every folder of the run if its workers ran on several machines."
+            return Fault(DEGRADED, f"{problem.text}.", advice)
+    if state == "running":
+        return _orphaned(evidence.conservation)
+    if state in CUT:
+        return Fault(DEGRADED, f"{CUT[state]}{_not_reached(evidence.conservation)}.")
+    return None
+
+
+def _unusable(messages: list[str]) -> Fault:
+    why = messages[-1].rstrip(".") if messages else "the preflight request failed"
+    text = f"The target could not be used: {why}."
+    return Fault(INVALID, text, "Check the target's address, protocol, key and model.")
+
+
+def _not_reached(counted: Conservation) -> str:
+    """`; 3 requests were not reached`; empty where all were, or none was planned, as with tasks."""
+    n = counted.not_reached
+    return f"; {plural(n, 'request')} {_was(n)} not reached" if n else ""
+
+
+def _was(n: int) -> str:
+    return "was" if n == 1 else "were"
+
+
+def _orphaned(counted: Conservation) -> Fault:
+    workers = counted.workers
+    if not workers or not all(loss.has_ended for loss in workers):
+        text = "The run had not ended when it was read, or its master died."
+        return Fault(DEGRADED, text, "Report it again after its end, or pass every worker's folder too.")
+    source = f"{plural(len(workers), 'worker')}{_not_reached(counted)}"
+    text = f"The master died before its workers ended: the counts come from {source}."
+    return Fault(DEGRADED, text, "The recorded data is sound. See the master's log for the cause.")
+
+
+def readable(evidence: Evidence) -> Fault | None:
+    """Whether every Parquet part can be read."""
+    damaged = [problem.text for problem in evidence.frames.problems if problem.kind == DAMAGED]
+    if not damaged:
+        return None
+    texts = [plain(text, 300).rstrip(".") for text in damaged[:PARTS_LISTED]]
+    return Fault(INVALID, f"{'; '.join(texts)}{_and_more(damaged, PARTS_LISTED)}.")
+
+
+def _and_more(texts: list[str] | tuple[str, ...], shown: int) -> str:
+    return f" (and {len(texts) - shown} more)" if len(texts) > shown else ""
+
+
+def nothing_lost(evidence: Evidence) -> Fault | None:
+    """Whether no worker and no scheduled request is lost."""
+    counted = evidence.conservation
+    missing = losses.sentences(counted.workers)
+    others = counted.lost - sum(loss.lost for loss in counted.workers)
+    if others > 0:
+        which = "other scheduled request" if missing and others < counted.lost else "scheduled request"
+        missing.append(f"{plural(others, which)} have no row")
+    if not missing:
+        return _confirmed(counted)
+    texts = [missing[0], *map(sentence, missing[1:])]
+    return Fault(INVALID, f"Missing: {'. '.join(texts)}.", losses.advice(counted.workers))
+
+
+def _confirmed(counted: Conservation) -> Fault | None:
+    """Whether every worker that the master lost confirmed that these are all its rows."""
+    workers = [str(loss.worker) for loss in counted.workers if loss.is_unconfirmed]
+    if not workers:
+        return None
+    subject = f"{_workers(workers)} {_was(len(workers))}"
+    rest = "lost without a final report. Every request has its row, but attempts may be missing."
+    return Fault(DEGRADED, f"{sentence(subject)} {rest}")
+
+
+def _workers(names: list[str]) -> str:
+    return f"{'worker' if len(names) == 1 else 'workers'} {listed(names)}"
+
+
+def written(evidence: Evidence) -> Fault | None:
+    """Whether every recorded row was written."""
+    counted = evidence.conservation
+    if not counted.unwritten:
+        return None
+    tables = [f"{count(n)} of {plain(name, 40)}" for name, n in counted.unwritten.items()]
+    losing = [loss for loss in counted.workers if loss.unwritten]
+    whys = [f" ({plain(loss.why, 200)})" for loss in losing if loss.why]
+    whose = _workers([str(loss.worker) for loss in losing])
+    why = whys[0] if whys else ""
+    return Fault(INVALID, f"Rows recorded by {whose} could not be written: {listed(tables)}{why}.")
+
+
+def conserved(evidence: Evidence) -> Fault | None:
+    """Whether the counts add up."""
+    counted = evidence.conservation
+    if counted.scheduled is None:
+        text = "The number of scheduled requests is unknown, so nothing shows that all are here."
+        return Fault(INVALID, text, "Pass the folder with run.json or workers/.")
+    if not counted.broken:
+        return None
+    more = _and_more(counted.broken, BROKEN_LISTED)
+    return Fault(INVALID, f"The counts do not add up: {'; '.join(counted.broken[:BROKEN_LISTED])}{more}.")
+
+
+def unique(evidence: Evidence) -> Fault | None:
+    """Whether every request id appears once."""
+    n = evidence.conservation.duplicates
+    if not n:
+        return None
+    return Fault(INVALID, f"{plural(n, 'request id')} {'appears' if n == 1 else 'appear'} more than once.")
+
+
+def none_dropped(evidence: Evidence) -> Fault | None:
+    """Whether no request was dropped at the in-flight cap."""
+    counted = evidence.conservation
+    drops = counted.client_drop
+    if not drops:
+        return None
+    part = drops / (counted.scheduled or drops)
+    dropped = f"{plural(drops, 'request')} ({share(part)} of scheduled) {_was(drops)} dropped"
+    more = more_workers(evidence.frames, evidence.steady)
+    advice = sentence(f"{more}, raise limits.in_flight_per_worker, or lower the rate.") if more else ""
+    return Fault(_graded(part), f"{dropped} at the in-flight cap and never sent.", advice)
+
+
+def _graded(part: float) -> str:
+    """The verdict for a share of the scheduled requests that was not sent."""
+    return INVALID if part > DROPS else DEGRADED
+
+
+def all_sent(evidence: Evidence) -> Fault | None:
+    """Whether what was due was sent, or dropped at the in-flight cap."""
+    counted = evidence.conservation
+    if not counted.unsent:
+        return None
+    part = counted.unsent / (counted.scheduled or counted.unsent)
+    causes = unsent.causes(evidence.frames.run, counted.unsent, counted.workers)
+    never = f"{plural(counted.unsent, 'request')} ({share(part)} of scheduled) were never sent"
+    texts = [f"{sentence(cause.text)}." for cause in causes[:CAUSES_LISTED]]
+    text = " ".join([f"{never}: the load was lower than planned.", *texts])
+    advice = causes[0].advice
+    if not advice:
+        more = more_workers(evidence.frames, evidence.steady)
+        advice = sentence(f"{more}, or lower the rate.") if more else "Lower the rate."
+        text += _highest_rate(evidence)
+    return Fault(_graded(part), text, advice)
+
+
+def _highest_rate(evidence: Evidence) -> str:
+    """What a worker that was too slow could do."""
+    sent = evidence.frames.requests.groupby("worker")["dispatched_at_ns"].agg(["count", "min", "max"])
+    rate = float((sent["count"] / (sent["max"] - sent["min"]).clip(lower=1) * 1e9).max())
+    return f" One worker sent {count(round(rate))} requests/s." if rate >= 1 else ""
+
+
+def measured(evidence: Evidence) -> Fault | None:
+    """Whether a request of the steady stage was sent."""
+    if len(evidence.steady.requests):
+        return None
+    text = "Nothing to measure: no request of the steady stage was sent."
+    return Fault(INVALID, text, "First let the planned load be sent." if evidence.conservation.unsent else "")
+
+
+def answered(evidence: Evidence) -> Fault | None:
+    """Whether a request of the steady stage succeeded."""
+    requests = evidence.steady.requests
+    if not len(requests) or requests["ended"].isin(schema.COMPLETE).any():
+        return None
+    return Fault(INVALID, f"Nothing to compare: none of {plural(len(requests), 'request')} succeeded.")

@@ -1,0 +1,155 @@
+"""Judge whether something moved the figures: damaged times, a target or a cache that is not what it should be, the client,
+its clocks.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tailgauge.protocol_violations import MALFORMED_USAGE, VIOLATIONS
+from tailgauge.rows import schema
+from tailgauge.thresholds import CLOCK_MS, DEGRADED, INVALID, VALID, WORST_FIRST
+from tailgauge_analysis.metrics.stability import WARMUP
+from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.text.formatting import clock, count, listed, ms, plural, sentence, share
+from tailgauge_analysis.verdict.advice import more_workers
+from tailgauge_analysis.verdict.clocks import clocks
+from tailgauge_analysis.verdict.explanations import explanations
+from tailgauge_analysis.verdict.stalls import bad_seconds
+from tailgauge_analysis.verdict.verdict import Evidence, Fault
+
+DISORDERED = 0.01  # of the attempts
+STALLS_LISTED = 3
+FIGURES_LISTED = 3
+STATIONS = (
+    "scheduled_at_ns", "dispatched_at_ns", "sent_at_ns", "first_content_at_ns", "last_content_at_ns", "ended_at_ns",
+)  # fmt: skip
+ORDER_SLACK_NS = 1_000_000  # kernel and process clocks are read a little apart
+KINDS_LISTED = 3  # of protocol violations
+FAR_BEYOND = 4  # times the requested tokens,
+FAR_BEYOND_CHUNKS = 50  # and so many chunks more
+ENDLESS = "no end at the deadline, far beyond the requested tokens"
+
+
+def ordered(evidence: Evidence) -> Fault | None:
+    """Whether the times of every attempt are in order: a time before that of an earlier station is wrong."""
+    attempts = evidence.frames.attempts
+    latest = np.full(len(attempts), -np.inf)
+    back_ns = np.zeros(len(attempts))
+    for name in STATIONS:
+        at_ns = attempts[name].to_numpy(np.float64)
+        back_ns = np.fmax(back_ns, latest - at_ns)
+        latest = np.fmax(latest, at_ns)
+    n = int((back_ns > ORDER_SLACK_NS).sum())
+    if not n:
+        return None
+    part = n / len(attempts)
+    wrong = f"{count(n)} of {plural(len(attempts), 'attempt')} ({share(part)}) have times out of order"
+    text = f"{wrong}, by up to {ms(back_ns.max() / 1e6)} ms: a clock stepped back, or rows are damaged."
+    return Fault(INVALID if part > DISORDERED else DEGRADED, text)
+
+
+def violations(frames: Frames) -> tuple[list[tuple[str, int]], int]:
+    """Protocol violations of answers, each with its number, the most frequent first; and the number of attempts."""
+    attempts = frames.attempts[frames.attempts["stage"] != schema.PREFLIGHT]
+    kinds = []
+    for kind, n in attempts["error_type"].value_counts().items():
+        # Counts that cannot be are in no figure, and the report names them: they change no number.
+        if kind in VIOLATIONS and kind != MALFORMED_USAGE:
+            kinds.append((VIOLATIONS[kind], int(n)))
+    late = attempts[attempts["ended"] == schema.TIMEOUT]
+    requested = frames.requests.groupby("request_id")["asked_output_tokens"].max()
+    most = FAR_BEYOND * late["request_id"].map(requested) + FAR_BEYOND_CHUNKS
+    endless = int((late["chunks"] > most).sum())
+    if endless:
+        kinds.append((ENDLESS, endless))
+    return sorted(kinds, key=lambda kind: -kind[1]), len(attempts)
+
+
+def by_protocol(evidence: Evidence) -> Fault | None:
+    """Whether no answer breaks the target's protocol; one that does counts as failed."""
+    kinds, attempts = violations(evidence.frames)
+    if not kinds:
+        return None
+    texts = [f"{kind} ({count(n)})" for kind, n in kinds[:KINDS_LISTED]]
+    others = [n for _, n in kinds[KINDS_LISTED:]]
+    if others:
+        texts.append(f"{plural(len(others), 'other kind')} ({count(sum(others))})")
+    broken = f"{count(sum(n for _, n in kinds))} of {plural(attempts, 'attempt')}"
+    return Fault(DEGRADED, f"The target broke its protocol in {broken}: {', '.join(texts)}.")
+
+
+def settled(evidence: Evidence) -> Fault | None:
+    """Whether no warm-up reaches into the steady stage."""
+    warmup = evidence.stability.of(WARMUP)
+    if warmup is None:
+        return None
+    return Fault(DEGRADED, warmup.text, f"Set stages.warmup_s to {math.ceil(warmup.to_s)} or more.")
+
+
+def undistorted(evidence: Evidence) -> Fault | None:
+    """Whether the client moved no figure that an objective or the headline uses by more than its limit."""
+    beyond = [error for error in evidence.errors if error.is_used and error.verdict != VALID]
+    if not beyond:
+        return None
+    beyond.sort(key=lambda error: (WORST_FIRST.index(error.verdict), -error.excess))
+    worst = beyond[0]
+    late = f", {ms(worst.late_shift)} ms of it by requests sent late" if worst.late_shift else ""
+    size = f"by {ms(worst.error_ms)} ms (limit {ms(worst.limit_ms)} ms){late}"
+    text = f"The client may have moved {worst.label} ({ms(worst.highs_value)} ms) {size}."
+    others = [label for label in dict.fromkeys(error.label for error in beyond) if label != worst.label]
+    if others:
+        text += f" Also above its limit: {listed(others[:FIGURES_LISTED])}."
+    workers = more_workers(evidence.frames, evidence.steady)
+    advice = ""
+    if workers:
+        advice = f"{sentence(workers)} or a lower rate."
+    elif explanations(evidence.frames, evidence.steady):
+        advice = "See the causes below."
+    return Fault(worst.verdict, text + _stalls(evidence, worst.limit_ms), advice)
+
+
+def _stalls(evidence: Evidence, over_ms: float) -> str:
+    """Workers and seconds with the largest lags above the limit, the largest first."""
+    spells = bad_seconds(evidence.frames, evidence.steady, over_ms * 1e6).spells
+    if not spells:
+        return ""
+    texts = []
+    for spell in spells[:STALLS_LISTED]:
+        when = f"worker {spell.worker} from {clock(spell.from_s)} to {clock(spell.to_s)}"
+        texts.append(f"{when}, {spell.cause} by up to {ms(spell.worst_ms)} ms")
+    if len(spells) > STALLS_LISTED:
+        texts.append(f"and {plural(len(spells) - STALLS_LISTED, 'more stall')}")
+    return f" Largest: {'; '.join(texts)}."
+
+
+def synchronized(evidence: Evidence) -> Fault | None:
+    """Whether every worker's clock offset is known closely enough."""
+    offsets = []
+    unknown = clocks(evidence.frames).unknown
+    if unknown:
+        offsets.append(f"unknown for worker {', '.join(map(str, unknown))}")
+    errors_ms = [
+        (entry["worker"], (entry["error_ns"] or 0) / 1e6) for entry in evidence.frames.run["workers"]
+    ]
+    wide = [f"worker {worker} ± {ms(error_ms)} ms" for worker, error_ms in errors_ms if error_ms > CLOCK_MS]
+    if wide:
+        offsets.append(f"known only within {', '.join(wide)}")
+    if not offsets:
+        return None
+    consequence = "Latencies stay exact; times of different workers do not compare closer than that."
+    return Fault(DEGRADED, f"Clock offsets are {'; '.join(offsets)}. {consequence}")
+
+
+def steady_clock(evidence: Evidence) -> Fault | None:
+    """Whether no wall clock stepped within a second."""
+    steps = [(worker.worker, worker.clock_step_max_ms) for worker in evidence.workers]
+    stepped = [f"worker {worker} by {ms(step_ms)} ms" for worker, step_ms in steps if step_ms > CLOCK_MS]
+    if not stepped:
+        return None
+    text = (
+        f"The wall clock stepped within a second: {', '.join(stepped)}. Kernel timestamps use the wall clock."
+    )
+    return Fault(DEGRADED, text)

@@ -1,0 +1,56 @@
+"""Judge whether the simulated endpoint was late itself.
+
+It logs when the first and the last chunk of a call were due and when it wrote them: by how much that moves a percentile is
+its own slowness, not the client's, and not a setting.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from tailgauge.rows import schema
+from tailgauge.thresholds import DEGRADED
+from tailgauge_analysis.reading.dedup import CALL
+from tailgauge_analysis.stats.quantiles import TOO_FEW, quantiles
+from tailgauge_analysis.text.formatting import ms, percentile
+from tailgauge_analysis.verdict.client_error import allowed_ms
+from tailgauge_analysis.verdict.verdict import Evidence, Fault
+
+LEAST_MS = 2.0
+FIGURES = {"first": "TTFT since sent", "last": "time to the last content"}
+PS = (0.5, 0.99)
+
+
+def punctual(evidence: Evidence) -> Fault | None:
+    """Whether its lateness moved the median and p99 of no figure by more than the limit; None without its log."""
+    calls = _logged_calls(evidence)
+    worst_excess = 1.0
+    fault = None
+    for event, title in FIGURES.items():
+        took_ms = (calls[f"{event}_content_at_ns"] - calls["sent_at_ns"]) / 1e6
+        late_ms = ((calls[f"{event}_chunk_sent_at_ns"] - calls[f"{event}_due_at_ns"]) / 1e6).clip(lower=0.0)
+        as_due = quantiles((took_ms - late_ms).to_numpy(np.float64), PS)
+        for measured, due in zip(quantiles(took_ms.to_numpy(np.float64), PS), as_due, strict=True):
+            if measured.mark == TOO_FEW or measured.value is None or due.value is None:
+                continue
+            moved_ms = measured.value - due.value
+            limit_ms = allowed_ms(measured, LEAST_MS)
+            if moved_ms / limit_ms > worst_excess:
+                worst_excess = moved_ms / limit_ms
+                late = f"chunks up to {ms(late_ms.max())} ms after they were due"
+                figure = f"{title} {percentile(measured.p)} ({ms(measured.value)} ms)"
+                moved = f"{figure} by {ms(moved_ms)} ms (limit {ms(limit_ms)} ms)"
+                text = f"Endpoint saturated: the simulated endpoint sent {late}, which moved {moved}."
+                fault = Fault(DEGRADED, text)
+    return fault
+
+
+def _logged_calls(evidence: Evidence) -> pd.DataFrame:
+    """Attempts that answered, with what the endpoint's log has of them."""
+    attempts = evidence.of_target.attempts
+    answers = attempts[attempts["ended"].isin(schema.COMPLETE) & attempts["first_content_at_ns"].notna()]
+    columns = [f"{event}_{what}_at_ns" for event in FIGURES for what in ("due", "chunk_sent")]
+    log = evidence.frames.server_log[[*CALL, *columns]].dropna(subset=[*CALL, "first_due_at_ns"])
+    in_order = answers.sort_values("sent_at_ns", kind="stable")
+    return in_order.merge(log.drop_duplicates([*CALL]), on=[*CALL])

@@ -1,0 +1,121 @@
+"""What made the client's work harder, for which worker, when, and what to do about it.
+
+An explanation judges nothing; it accompanies the reasons of the verdict. It recommends more workers only if a core was
+saturated. A worker whose event loop was late with time left on its core was blocked, or waited for a core.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import pandas as pd
+
+from tailgauge.thresholds import BUSY_CPU, LAG_NS, PLANNED_CPU, STALL_NS
+from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.reading.run_json import Stretch
+from tailgauge_analysis.text.formatting import clock, count, ms, plural, share
+from tailgauge_analysis.verdict.advice import SHORT_OF_CORES, connections, more_workers
+from tailgauge_analysis.verdict.workers import growth, steady_health
+
+LOSSES = 0.001  # of the reads
+RETRANSMISSION_MS = 200.0
+WAITED = 0.5  # of a lag, or of a second
+
+Delay = tuple[float, str]
+"""The largest delay in ms that an explanation stands for, and its text."""
+
+
+def explanations(frames: Frames, stage: Steady) -> list[str]:
+    """All of them, the one with the largest delay first, whichever its worker."""
+    delays: list[Delay] = []
+    for worker, rows in steady_health(frames, stage).groupby("worker"):
+        whole_run = frames.health[frames.health["worker"] == worker]
+        silent = [entry["silent"] for entry in frames.run["workers"] if entry["worker"] == worker]
+        of_worker = [
+            *_busy(frames, stage, rows),
+            *_late(rows, silent[0] if silent else ()),
+            *_opened(frames, rows, whole_run),
+            *_network(rows, whole_run),
+        ]
+        delays += [(delay_ms, f"worker {worker} {text}") for delay_ms, text in of_worker]
+    return [text for _, text in sorted(delays, key=lambda delay: -delay[0])]
+
+
+def _busy(frames: Frames, stage: Steady, rows: pd.DataFrame) -> Iterator[Delay]:
+    """The longest time in which its core was full."""
+    waits = rows["core_wait_ns"].fillna(0) / 1e9
+    is_busy = rows["cpu_share"] + waits >= BUSY_CPU
+    spells = [spell for _, spell in rows[is_busy].groupby((~is_busy).cumsum()[is_busy])]
+    if not spells:
+        return
+    longest = max(spells, key=len)
+    waited = waits.loc[longest.index].mean()
+    core = f"a core and waited for one {waited:.0%} of the time" if waited > SHORT_OF_CORES else "its core"
+    span = f"from {clock(longest['at_ns'].iloc[0] / 1e9 - 1)} to {_at(longest.iloc[-1])}"
+    lags_ns = longest[["loop_lag_max_ns", "receive_lag_max_ns", "dispatch_late_max_ns"]].to_numpy()
+    advice = more_workers(frames, stage)
+    yield float(lags_ns.max()) / 1e6, f"was at {longest['cpu_share'].mean():.0%} of {core} {span}: {advice}"
+
+
+def _late(rows: pd.DataFrame, silent: Sequence[Stretch]) -> Iterator[Delay]:
+    """Why its event loop was late."""
+    late = rows[rows["loop_lag_max_ns"] > LAG_NS]
+    if not len(late):
+        return
+    worst = _worst(late, "loop_lag_max_ns")
+    lag_ns = worst["loop_lag_max_ns"]
+    above = f"above {LAG_NS // 10**6} ms in {len(late)} of {len(rows)} seconds"
+    text = f"had an event loop up to {ms(lag_ns / 1e6)} ms late (at {_at(worst)}), {above}"
+    yield lag_ns / 1e6, text + _cause(worst, silent)
+
+
+def _cause(worst: pd.Series[float], silent: Sequence[Stretch]) -> str:
+    lag_ns = worst["loop_lag_max_ns"]
+    if any(_froze(worst["at_ns"] / 1e9, lag_ns / 1e9, stretch) for stretch in silent):
+        return "; it sent no messages in that time: the process or its machine was suspended"
+    if worst["core_wait_ns"] > WAITED * lag_ns:
+        waited = f"it waited {ms(worst['core_wait_ns'] / 1e6)} ms of that second for a core"
+        return f"; {waited} that other processes used: give each worker its own core"
+    if worst["gc_pause_ns"] > WAITED * lag_ns:
+        return " (Python's garbage collector)"
+    if lag_ns <= STALL_NS or worst["cpu_share"] >= PLANNED_CPU:
+        return ""
+    blocked = f"its core was at {share(worst['cpu_share'])} then, so the event loop was blocked"
+    return f"; {blocked} (a sleep, a file or a name look-up in a plug-in or listener): remove it"
+
+
+def _froze(at_s: float, lag_s: float, silent: Stretch) -> bool:
+    """Whether a lag that ended at `at_s` was most of a silence: a lost network delays no event loop."""
+    until_s = math.inf if silent.to_s is None else silent.to_s
+    overlaps = silent.from_s < at_s and at_s - lag_s < until_s
+    return overlaps and lag_s > WAITED * (until_s - silent.from_s)
+
+
+def _opened(frames: Frames, rows: pd.DataFrame, whole_run: pd.DataFrame) -> Iterator[Delay]:
+    """Attempts that waited for a new connection."""
+    opened = growth("pool_waits", rows, whole_run)
+    wait_ns = rows["pool_wait_max_ns"].max()
+    if opened and wait_ns > LAG_NS:
+        at = _at(_worst(rows, "pool_wait_max_ns"))
+        waited = f"{count(opened)} attempts, which waited up to {ms(wait_ns / 1e6)} ms (at {at})"
+        yield wait_ns / 1e6, f"opened connections for {waited}: {connections(frames)}"
+
+
+def _network(rows: pd.DataFrame, whole_run: pd.DataFrame) -> Iterator[Delay]:
+    """Packets that were lost; null where the system does not report them."""
+    again = growth("retransmits", rows, whole_run) or 0
+    jumbled = growth("out_of_order", rows, whole_run) or 0
+    if again + jumbled > LOSSES * (growth("reads", rows, whole_run) or 0):
+        lost = f"{plural(again, 'segment')} retransmitted, {plural(jumbled, 'packet')} out of order"
+        text = f"lost packets on the network: {lost}; a retransmission costs 200 ms or a round trip"
+        yield RETRANSMISSION_MS if again else 0.0, text
+
+
+def _worst(rows: pd.DataFrame, column: str) -> pd.Series[float]:
+    return rows.iloc[int(rows[column].fillna(0).to_numpy().argmax())]
+
+
+def _at(row: pd.Series[float]) -> str:
+    return clock(row["at_ns"] / 1e9)

@@ -1,0 +1,260 @@
+"""Say which worker lost what: its requests without a row, when they were due, and what was found after all.
+
+A row counts more than the master's count of losses: a request that it counted as lost is found if its row is in a given
+folder. What a worker held and never sent is not lost either: its final counts tell (unsent.py says why). A worker that was
+killed leaves no final counts: it was given what the master says or, if that died too, what its last health row says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import pandas as pd
+
+from tailgauge.rows import schema
+from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.reading.run_json import Stretch
+from tailgauge_analysis.reading.run_record import ENDED
+from tailgauge_analysis.text.formatting import clock, count, listed, plain, plural
+from tailgauge_analysis.text.json_values import Json, whole
+
+NEAR_S = 1.0  # missing arrivals that are closer than this are one stretch
+MOST_WORKERS = 3  # in a sentence
+MOST_STRETCHES = 3
+SEE_LOG = "See the worker's log (memory, disk, machine, network), then run again."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """One worker's share. `leased` is None if unknown; `lost`: its requests without a row; `found`: rows in another folder
+    than the master's; `not_sent`: held and not sent; `not_due`: of these, later turns of sessions that were not to be
+    sent; `came_late`: of these, overdue when they arrived from the master. `is_closed`: the master recorded the end.
+    """
+
+    worker: int
+    state: str
+    recorded_state: str
+    why: str
+    leased: int | None
+    rows: int
+    lost: int
+    found: int
+    not_sent: int
+    not_due: int
+    came_late: int
+    missing: tuple[Stretch, ...]
+    silent: tuple[Stretch, ...]
+    late_s: float | None
+    unwritten: dict[str, int]
+    is_closed: bool
+
+    @property
+    def unsent(self) -> int:
+        """Requests that it should have sent."""
+        return max(0, self.not_sent - self.not_due)
+
+    @property
+    def lost_at_s(self) -> float | None:
+        """Since when it was silent for good, or else the first second that it left out."""
+        if self.silent and self.silent[-1].to_s is None:
+            return self.silent[-1].from_s
+        return self.missing[0].from_s if self.missing else None
+
+    @property
+    def has_ended(self) -> bool:
+        """The worker's own record says how it ended."""
+        return self.recorded_state in ENDED
+
+    @property
+    def is_unconfirmed(self) -> bool:
+        """The master lost it, all its requests have rows in its own folder, and it never confirmed that these are all."""
+        return self.state == "lost" and bool(self.found) and not self.lost and not self.has_ended
+
+    @property
+    def is_absent(self) -> bool:
+        """The master died, and neither a record nor a row of it is here."""
+        return not self.is_closed and not self.recorded_state and not self.rows
+
+    @property
+    def is_bad(self) -> bool:
+        """Requests of it have no row, or it did not finish."""
+        is_gone = self.state == "failed" or (self.state == "lost" and not self.has_ended)
+        return bool(self.lost) or self.is_absent or (is_gone and not self.is_unconfirmed)
+
+
+def losses(frames: Frames, requests: pd.DataFrame) -> tuple[Loss, ...]:
+    """Return one entry per worker. `requests`: without the preflight."""
+    by_worker = dict(iter(requests.drop_duplicates("request_id").groupby("worker")))
+    none = requests[:0]
+    return tuple(
+        _loss(frames, worker, by_worker.get(worker["worker"], none)) for worker in frames.run["workers"]
+    )
+
+
+def _loss(frames: Frames, worker: Json, rows: pd.DataFrame) -> Loss:
+    number = worker["worker"]
+    is_closed = frames.run["closed"]
+    found = rows[rows["folder"] > 0] if is_closed else rows[:0]
+    leased = worker["leased"]
+    if leased is None and not is_closed:
+        leased = _leased_by_health(frames.health, number, len(rows))
+    not_sent = _not_sent(worker, leased or 0)
+    unread = worker["rows"].get("requests", 0) - frames.rows.get(("requests", number), 0)
+    unwritten = worker["unwritten"].get("requests", 0)
+    lost = max(0, unread, unwritten, (leased or 0) - len(rows) - not_sent)
+    return Loss(
+        worker=number,
+        state=worker["state"],
+        recorded_state=worker["recorded_state"],
+        why=worker["why"],
+        leased=leased,
+        rows=len(rows),
+        lost=lost,
+        found=len(found),
+        not_sent=not_sent,
+        not_due=min(not_sent, whole(worker["counts"].get("not_due")) or 0),
+        came_late=min(not_sent, whole(worker["counts"].get("came_late")) or 0),
+        missing=_without(worker["missing"], found) if lost or not_sent else (),
+        silent=tuple(worker["silent"]),
+        late_s=worker["late_s"],
+        unwritten=worker["unwritten"],
+        is_closed=is_closed,
+    )
+
+
+def _leased_by_health(health: pd.DataFrame, worker: int, rows: int) -> int | None:
+    """Its last health row has the requests leased so far."""
+    leased = health.loc[health["worker"] == worker, "scheduled"].max()
+    return max(rows, int(leased)) if leased > 0 else None
+
+
+def _not_sent(worker: Json, leased: int) -> int:
+    """What it held and never sent; 0 for a worker without final counts."""
+    counts = worker["counts"]
+    is_final = worker["state"] != "lost" or worker["recorded_state"] in ENDED
+    if not counts or not is_final:
+        return 0
+    dispatched = whole(counts.get("dispatched")) or 0
+    dropped = whole(counts.get("client_drop")) or 0
+    return max(0, leased - dispatched - dropped)
+
+
+def _without(missing: Sequence[Stretch], found: pd.DataFrame) -> tuple[Stretch, ...]:
+    """The master's stretches less the arrivals that were found."""
+    arrivals = found[found["request_id"] % schema.TURNS == 0]  # later turns of sessions have no planned time
+    at_s = arrivals["scheduled_at_ns"] / 1e9
+    rest = []
+    for stretch in missing:
+        until_s = stretch.from_s if stretch.to_s is None else stretch.to_s
+        inside = int(at_s.between(stretch.from_s - NEAR_S / 2, until_s + NEAR_S / 2).sum())
+        if stretch.requests > inside:
+            rest.append(Stretch(stretch.from_s, stretch.to_s, stretch.requests - inside))
+    return tuple(rest)
+
+
+# --- in sentences -------------------------------------------------------------------------------------------------
+
+
+def sentences(workers: Sequence[Loss]) -> list[str]:
+    """What is missing, worker by worker, the most first."""
+    bad = [loss for loss in workers if loss.is_bad]
+    bad.sort(key=lambda loss: (-loss.lost, loss.worker))
+    texts = [_sentence(loss) for loss in bad[:MOST_WORKERS]]
+    others = bad[MOST_WORKERS:]
+    if others:
+        lost = sum(loss.lost for loss in others)
+        rest = f"left {plural(lost, 'request')} without a row" if lost else "did not finish"
+        texts.append(f"{plural(len(others), 'more worker')} {rest}")
+    return texts
+
+
+def _sentence(loss: Loss) -> str:
+    outcome = _outcome(loss)
+    if not loss.lost:
+        return f"{outcome}, but all its requests have rows" if loss.state == "lost" else outcome
+    requests = plural(loss.lost, "request")
+    subject = f"{outcome}; {requests}" if outcome else f"{requests} of {_name(loss)}"
+    found = f" ({count(loss.found)} more are in the worker's folder)" if loss.found else ""
+    return f"{subject}{due(loss.missing)} have no row{found}"
+
+
+def _outcome(loss: Loss) -> str:
+    """How the worker ended; empty for a regular end."""
+    name = _name(loss)
+    if loss.is_absent:
+        return f"{name} has neither a record nor rows here"
+    if not loss.is_closed:
+        return "" if loss.has_ended else f"{name} left no final report"
+    if loss.state == "lost" and loss.lost_at_s is not None:
+        return f"{name} was lost at {loss.lost_at_s:,.0f} s"
+    return f"{name} did not finish" if loss.state in {"lost", "failed"} else ""
+
+
+def _name(loss: Loss) -> str:
+    return f"worker {loss.worker} ({plain(loss.why, 200)})" if loss.why else f"worker {loss.worker}"
+
+
+def due(missing: Sequence[Stretch]) -> str:
+    """` due between 12.0 and 20.0 s`; empty if unknown."""
+    if not missing:
+        return ""
+    largest = sorted(missing, key=lambda stretch: -stretch.requests)[:MOST_STRETCHES]
+    texts = [_between(stretch) for stretch in sorted(largest, key=lambda stretch: stretch.from_s)]
+    more = len(missing) - len(largest)
+    if more:
+        texts.append("in another interval" if more == 1 else f"in {more:,} more intervals")
+    return f" due {listed(texts)}"
+
+
+def _between(stretch: Stretch) -> str:
+    since = f"{stretch.from_s:,.1f}"
+    if stretch.to_s is None:
+        return f"from {since} s on"
+    until = f"{stretch.to_s:,.1f}"
+    return f"at {since} s" if since == until else f"between {since} and {until} s"
+
+
+def advice(workers: Sequence[Loss]) -> str:
+    """What to do about it."""
+    away = []
+    for loss in workers:
+        has_folder = loss.found or loss.recorded_state or loss.state == "failed"
+        if (loss.lost or loss.is_absent) and not has_folder:
+            away.append(loss)
+    if not away:
+        return SEE_LOG
+    whose = f"worker {away[0].worker} still has its" if len(away) == 1 else "these workers still have their"
+    add = f"If the machine of {whose} run folder, add it: tailgauge report RUN_DIR WORKER_DIR."
+    return f"{add} Otherwise see the worker's log and run again."
+
+
+def explanations(workers: Sequence[Loss]) -> Iterator[str]:
+    """What is no loss: late workers, silence that ended, rows that were found."""
+    for loss in workers:
+        name = f"worker {loss.worker}"
+        if loss.late_s is not None:
+            yield f"{name} joined at {clock(loss.late_s)} and got a share of the load from then on"
+        if loss.lost:
+            continue
+        ended = [stretch for stretch in loss.silent if stretch.to_s is not None]
+        if ended:
+            lasted_s = sum((stretch.to_s or 0.0) - stretch.from_s for stretch in ended)
+            yield f"{name} was silent {spans(ended)} ({lasted_s:,.1f} s); none of its requests is missing"
+        if loss.state == "lost" and loss.has_ended:
+            yield f"{name} lost the master and ended by itself; all its rows are here"
+
+
+def notes(loss: Loss) -> list[str]:
+    """Notes on the state of a worker, for tables."""
+    joined = [] if loss.late_s is None else [f"joined at {clock(loss.late_s)}"]
+    return [*joined, *(f"silent {spans([stretch])}" for stretch in loss.silent)]
+
+
+def spans(stretches: Sequence[Stretch]) -> str:
+    """`from 00:04 to 00:14 and from 00:20`."""
+    texts = []
+    for stretch in stretches:
+        until = "" if stretch.to_s is None else f" to {clock(stretch.to_s)}"
+        texts.append(f"from {clock(stretch.from_s)}{until}")
+    return listed(texts, MOST_STRETCHES)

@@ -1,0 +1,75 @@
+"""Say why load that was due was not sent, although the run lasted to its end: who held it, and what kept it.
+
+Nothing is lost here: no such request reached the target, and none has a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from tailgauge_analysis.reading.run_json import Stretch
+from tailgauge_analysis.text.formatting import count, listed, plain, plural
+from tailgauge_analysis.text.json_values import Json, table
+from tailgauge_analysis.verdict.losses import SEE_LOG, Loss, due, spans
+
+LEFT_OUT = "leave_out"  # of limits.lost_share: the share of a lost worker is not sent
+MOST_WORKERS = 3  # in a sentence
+SEE_MASTER = "Run the master where nothing suspends it and a core is free for it, then run again."
+SEE_NETWORK = "See the network between the master and its workers, then run again."
+AGAIN = "Run again for the full load."
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Why some requests were not sent; `advice` is empty where workers were too slow."""
+
+    requests: int
+    text: str
+    advice: str
+
+
+def causes(run: Json, unsent: int, workers: Sequence[Loss]) -> list[Cause]:
+    """The largest first."""
+    held = [_held(run["master_stalled"], loss) for loss in workers if loss.unsent]
+    rest = unsent - sum(cause.requests for cause in held)
+    if rest > 0:
+        held.append(_not_leased(run, workers, rest))
+    return sorted(held, key=lambda cause: -cause.requests)
+
+
+def _held(master_stalled: Sequence[Stretch], loss: Loss) -> Cause:
+    name = f"worker {loss.worker}"
+    away = f" {spans(loss.silent)}" if loss.silent else ""
+    held = f"{name} held {plural(loss.unsent, 'request')}{due(loss.missing)}"
+    if loss.why:
+        return Cause(loss.unsent, f"{held}: {plain(loss.why, 200)}", SEE_LOG)
+    if loss.state == "lost":
+        return Cause(loss.unsent, f"{held}, when the master lost it", AGAIN)
+    if loss.came_late:
+        held += f", of which {count(loss.came_late)} arrived too late"
+        if master_stalled and not away:
+            return Cause(loss.unsent, f"{held}: {_stalled(master_stalled)}", SEE_MASTER)
+        return Cause(
+            loss.unsent, f"{held}: the link between the master and {name} was away{away}", SEE_NETWORK
+        )
+    if away:
+        return Cause(loss.unsent, f"{held}: it was silent{away}", SEE_NETWORK)
+    return Cause(loss.unsent, f"{held}, and could not send them in time", "")
+
+
+def _stalled(stretches: Sequence[Stretch]) -> str:
+    return f"the master was stalled {spans(stretches)}"
+
+
+def _not_leased(run: Json, workers: Sequence[Loss], requests: int) -> Cause:
+    text = f"no worker got {plural(requests, 'request')}{due(run['not_leased'])}"
+    if run["master_stalled"]:
+        return Cause(requests, f"{text}: {_stalled(run['master_stalled'])}", SEE_MASTER)
+    silent = [f"worker {loss.worker} was silent {spans(loss.silent)}" for loss in workers if loss.silent]
+    is_left_out = table(run["scenario"], "limits").get("lost_share") == LEFT_OUT
+    if is_left_out and (silent or any(loss.state == "lost" for loss in workers)):
+        return Cause(requests, f"{text}: the share of a lost worker is left out (limits.lost_share)", AGAIN)
+    if silent:
+        text += f": {listed(silent[:MOST_WORKERS])}"
+    return Cause(requests, text, SEE_NETWORK)

@@ -1,0 +1,116 @@
+"""`tailgauge.run`: a run from Python, in a process of its own, because Locust and gevent patch the one they are in."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from tailgauge import interpreter
+from tailgauge.errors import (
+    Exit,
+    InternalError,
+    LostError,
+    TailgaugeError,
+    TargetError,
+    UsageError,
+)
+from tailgauge.redaction import environment
+from tailgauge.scenario.packaged import find, read
+
+if TYPE_CHECKING:  # pandas takes a second to load
+    from tailgauge_analysis import Run
+
+PATIENCE_S = 120.0  # after Ctrl-C: the drain of the run, and its report
+ERRORS = {
+    Exit.TARGET: TargetError,
+    Exit.INTERNAL: InternalError,
+    Exit.INVALID: LostError,
+}
+
+
+def run(
+    scenario: str | os.PathLike[str],
+    *,
+    duration: str | None = None,
+    requests: int | None = None,
+    workers: int = 1,
+    dry_run: bool = False,
+    overrides: Mapping[str, Any] | None = None,
+    out: str | os.PathLike[str] = ".",
+) -> Run:
+    """Run a scenario as `tailgauge run` does, and return the recorded run.
+
+    `scenario`: a file, or the name of a packaged scenario; `duration`: as "60s" or "5m"; `overrides`: values by dotted
+    key, as {"arrival.rate_per_s": 4}. The run folder and the report are written below `out`. A run that was recorded is
+    returned whatever its outcome: look at `result` and `verdict`. UsageError for wrong arguments or scenarios, TargetError
+    where the target cannot be used, KeyboardInterrupt after Ctrl-C, when the run has ended in order.
+    """
+    if "experiment" in read(find(os.fspath(scenario))):
+        command = f"tailgauge run {os.fspath(scenario)}"
+        raise UsageError(f"{scenario}: an experiment makes several runs and one answer: use `{command}`")
+    arguments = ["run", os.fspath(scenario), "--json", f"--out={os.fspath(out)}"]
+    if duration is not None:
+        arguments.append(f"--duration={duration}")
+    if requests is not None:
+        arguments.append(f"--requests={requests}")
+    if dry_run:
+        arguments.append("--dry-run")
+    else:
+        arguments.append(f"--workers={workers}")
+    for key, value in (overrides or {}).items():
+        arguments.append(f"--set={key}={_toml(key, value)}")
+    facts = _facts(*_output(arguments))
+
+    import tailgauge_analysis
+
+    return tailgauge_analysis.load(facts["run_dir"])
+
+
+def _toml(key: str, value: Any) -> str:
+    if isinstance(value, bool | int | float | str):
+        return json.dumps(value)
+    if isinstance(value, list) and all(isinstance(item, bool | int | float | str) for item in value):
+        return json.dumps(value)
+    raise UsageError(f"overrides[{key!r}]: expected a text, a number, true or false, or a list of these")
+
+
+def _output(arguments: list[str]) -> tuple[int, str, str]:
+    """Return exit code, output and messages of the command."""
+    child = subprocess.Popen(
+        interpreter.tailgauge(*arguments),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=environment(with_keys=True),
+        start_new_session=True,  # Ctrl-C reaches this process alone, which passes it on once
+    )
+    try:
+        output, messages = child.communicate()
+    except KeyboardInterrupt:
+        child.send_signal(signal.SIGINT)
+        try:
+            child.communicate(timeout=PATIENCE_S)
+        finally:
+            if child.poll() is None:
+                child.kill()
+        raise
+    return child.returncode, output, messages
+
+
+def _facts(code: int, output: str, messages: str) -> dict[str, Any]:
+    """Return what the command printed of its run; raise the error that it ended with where it has none."""
+    lines = output.splitlines()
+    facts: dict[str, Any] = json.loads(lines[-1]) if lines else {}
+    if code == Exit.INTERRUPTED:
+        raise KeyboardInterrupt
+    if "run_dir" in facts and facts.get("state") not in {None, "unusable"}:
+        return facts
+    lines = messages.strip().splitlines() or ["the run ended without a message"]
+    message = lines[-1].removeprefix("tailgauge: ").removeprefix("Error: ")
+    error = ERRORS.get(Exit(code), UsageError) if code in list(Exit) else TailgaugeError
+    raise error(message)

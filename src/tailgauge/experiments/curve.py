@@ -1,0 +1,468 @@
+"""The load curve: latency and throughput at each load, and the largest load at which the objectives hold.
+
+Loads double from today's until the target is full, then halve the widest gaps around the knee, or are given. The knee is
+the largest load at which every objective on a latency holds, no more calls are refused than allowed, and the backlog does
+not grow. FAIL if today's load does not hold, INCONCLUSIVE if that was not shown, or no run can be used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+from typing import Any, cast
+
+import numpy as np
+
+from tailgauge.experiments.answer import NONE, NOTHING, Answer, answered, between, estimate, load_line
+from tailgauge.experiments.course import RUN_S, Base, RunReading, Step, Steps
+from tailgauge.experiments.loads.judge import BACKLOG, REFUSALS, is_limited
+from tailgauge.experiments.loads.planner import (
+    SHORTEST_S,
+    Series,
+    SeriesPlanner,
+    Unit,
+    planned_traffic,
+    rate_unit,
+)
+from tailgauge.experiments.loads.run import LoadRun, latency_objectives, measure, objective_text
+from tailgauge.experiments.loads.search import NextLoad, Search
+from tailgauge.schedule.settings import CLOSED, TASKS, TRACE
+from tailgauge_analysis import (
+    FAIL,
+    FILES_NOTE,
+    INCONCLUSIVE,
+    OFFERED,
+    PASS,
+    RATE,
+    UNKNOWN,
+    Cell,
+    Column,
+    Criterion,
+    Curve,
+    CurveObjective,
+    CurveOutcome,
+    CurvePoint,
+    CurveQuantile,
+    Ends,
+    ObjectiveLine,
+    Quantile,
+    Result,
+    Table,
+    Value,
+    block_answered,
+    block_work,
+    curve_files,
+    curve_objectives,
+    curve_pictures,
+    figures,
+    good_requests,
+    latency_row,
+    ms,
+    percentile,
+    quantile_values,
+    share,
+    unknown_pace,
+)
+
+LEAST = 1 / 16  # of today's load
+NARROW = 1.01  # ratio of two loads between which there is no other
+GAINS = 1.1  # times the requests/s of half the users: less is no gain
+MANY_REFUSED = 0.3  # of the calls: what is answered beside them is about all that there is
+SHOWN = ("ttft", "e2e", "tpot")
+PS = (0.5, 0.9, 0.95, 0.99)
+UNEQUAL = 1.02  # times the shortest answers: more is other work
+NO_SLO = "no objective on a latency in [slo], so there is no load up to which it holds; add one, as --slo 'ttft p95 < 800ms'"
+NOTE = "One row per load, every run cold. Latencies: failures slowest; ttft and e2e since {}. Holds: by this run and its neighbours."
+
+
+@dataclass(frozen=True, slots=True)
+class CurveRun:
+    """A run, and its point of the curve without its outcome."""
+
+    run: LoadRun
+    point: CurvePoint
+
+
+class CurvePlanner(SeriesPlanner):
+    """The course, and its results."""
+
+    def __init__(self, base: Base) -> None:
+        settings = base.table.curve
+        super().__init__(base, refused=settings.refused, precision=NARROW - 1, rest_s=settings.rest_s)
+        self._settings = settings
+        self._wanted_s = settings.step_s
+        self._points = settings.points
+        arrival = base.scenario.arrival
+        self._is_open = settings.by == RATE
+        if self._is_open and arrival.process == CLOSED:
+            text = "a closed loop has no rate: expected by = 'concurrency', or an open process"
+            raise base.refused("experiment.curve.by", text)
+        if arrival.process == TASKS:
+            text = "curve sets the load, which 'tasks' does not take: expected an open process or 'closed'"
+            raise base.refused("arrival.process", text)
+        if not self._is_open and any(load != round(load) for load in settings.loads):
+            raise base.refused("experiment.curve.loads", "expected whole numbers of requests in flight")
+        count = len(set(settings.loads))
+        if count * (SHORTEST_S + RUN_S) > self._all_s:
+            least = math.ceil(count * (SHORTEST_S + RUN_S) / 60)
+            text = f"{count} loads take {least} minutes or more: raise it, or give fewer loads"
+            raise base.refused("experiment.minutes", text)
+        self._unit = Unit("requests in flight")
+        self._today: float | None = arrival.closed.users if arrival.process == CLOSED else None
+        if self._is_open:
+            self._today = base.today()
+            self._planned = planned_traffic(base)
+            self._unit = rate_unit(self._planned)
+
+    @property
+    def runs(self) -> list[LoadRun]:
+        """Return the runs until now."""
+        return [result.run for result in self.results]
+
+    def steps(self) -> Steps:
+        """Run the given loads once each in random order, or search."""
+        if not self._settings.loads:
+            yield from super().steps()
+            return
+        loads = sorted(set(self._settings.loads))
+        Random(self._scenario.seed).shuffle(loads)
+        for number, load in enumerate(loads):
+            length_s = self.left_s() / (len(loads) - number) - RUN_S - self.rest()
+            length_s = max(SHORTEST_S, self._settings.step_s or length_s)
+            yield from self.run([self._step(NextLoad(load), length_s)])
+
+    def search(self, series: Series) -> list[NextLoad]:
+        """Choose the next loads; above the first load that fails only until the target is full."""
+        start = self._today or 1.0
+        search = Search(
+            start=start,
+            least=max(LEAST * start, 0.0 if self._is_open else 1.0),
+            most=self._settings.most * start,
+            growth=2.0,
+            narrow=NARROW,
+            on_both_sides=True,
+            whole=not self._is_open,
+        )
+        if self.runs and not self._is_full() and self._highest().load * 2 <= search.most:
+            return [NextLoad(2 * self._highest().load)]
+        return search.next_loads(series.loads)
+
+    def _highest(self) -> LoadRun:
+        return max(self.runs, key=lambda run: run.load)
+
+    def _is_full(self) -> bool:
+        """Return whether the highest load was more than the target can do."""
+        last = self._highest()
+        if self._is_open:
+            refused = (last.refused.low or 0.0) > self._refused
+            many = (last.refused.value or 0.0) > MANY_REFUSED
+            return last.saturated or (refused and (many or is_limited([last])))
+        halves = [run for run in self.runs if run.load <= last.load / 2]
+        half = max(halves, key=lambda run: run.load, default=None)
+        return half is not None and last.served.value < GAINS * half.served.value
+
+    def overrides_at(self, load: float) -> list[tuple[str, Any]]:
+        """Return the traffic at another load, without its shape."""
+        if not self._is_open:
+            return [("arrival", {"process": CLOSED, "closed": {"users": int(load), "think_s": 0.0}})]
+        flat = [] if self._scenario.arrival.process == TRACE else [("arrival.shape", None)]
+        return [("arrival.rate_per_s", load), *flat]
+
+    def name_of(self, load: float) -> str:
+        """Name the load, for readers."""
+        return f"{load:.4g} {self._unit.name}" if self._is_open else f"{load:.0f} in flight"
+
+    def fewest(self, load: float) -> float:
+        """Return the seconds in which enough arrive; a closed loop always has some."""
+        return super().fewest(load) if self._is_open else 0.0
+
+    def waiting(self, load: float, length_s: float) -> float:
+        """Return the requests that may all come to wait in a run."""
+        return super().waiting(load, length_s) if self._is_open else load
+
+    def measure(self, step: Step, reading: RunReading) -> CurveRun:
+        """Measure a run."""
+        run = measure(
+            step.given.load,
+            reading,
+            requests_per_arrival=self._planned.requests_per_arrival,
+            is_open=self._is_open,
+        )
+        return CurveRun(run, _point(run, reading))
+
+    def answer(self) -> Answer:
+        """Return what was found."""
+        if not self.results:
+            return Answer("curve", Result(INCONCLUSIVE, NOTHING), {})
+        series = self.series()
+        objectives = tuple(
+            _objective(row) for row in latency_objectives(self._scenario.model_dump(mode="json"))
+        )
+        knee = self._knee(series) if objectives else UNKNOWN
+        tokens, answered_per_s = self._saturation()
+        outcomes = {load.load: cast("CurveOutcome", load.outcome) for load in series.loads}
+        ran = sorted(self.results, key=lambda result: result.run.load)
+        curve = Curve(
+            by=self._settings.by,
+            today=self._today,
+            objectives=objectives,
+            points=tuple(replace(result.point, meets=outcomes[result.run.load]) for result in ran),
+            knee=knee,
+            binds=_binds(series) if objectives else "",
+            saturation=tokens,
+            saturation_load=answered_per_s,
+            gpus=self._settings.gpus,
+            scenario=self._scenario.name,
+            target=self._scenario.target.url,
+            model=self._scenario.target.model,
+        )
+        return _answer(curve, self._met(series, outcomes), self._unit, self.remarks, is_open=self._is_open)
+
+    def _knee(self, series: Series) -> Ends:
+        ends = (series.value, series.low, series.high)
+        if not self._is_open:
+            return Ends(*(None if end is None else float(math.floor(end)) for end in ends))
+        return Ends(*ends)
+
+    def _met(self, series: Series, outcomes: Mapping[float, str]) -> str:
+        """Judge today's load: by the interval, else by its own runs; without one whether any load holds."""
+        if self._today is None:
+            return INCONCLUSIVE if series.low is None else PASS
+        return series.outcome(self._today) or outcomes.get(self._today, INCONCLUSIVE)
+
+    def _saturation(self) -> tuple[Ends, Ends]:
+        """Return output tokens/s and requests/s of the load that gave most tokens; without a value where none was too much.
+
+        What a full target does varies with the calls that wait, so the interval is that of all loads that filled it.
+        """
+        points = [result.point for result in self.results]
+        best = max(points, key=lambda point: point.output_tokens_per_s.value or 0.0)
+        tokens = best.output_tokens_per_s
+        requests = best.requests_per_s
+        if not self._is_full():
+            return Ends(None, tokens.low or tokens.value), Ends(None, requests.low or requests.value)
+        full = [best, *(result.point for result in self.results if result.run.saturated)]
+        return _hull([point.output_tokens_per_s for point in full]), _hull(
+            [point.requests_per_s for point in full]
+        )
+
+
+def _hull(estimates: Sequence[Ends]) -> Ends:
+    """Return the first value, with an interval that covers those of all."""
+    lows = [estimate.low for estimate in estimates if estimate.low is not None]
+    highs = [estimate.high for estimate in estimates if estimate.high is not None]
+    return Ends(estimates[0].value, min(lows, default=None), max(highs, default=None))
+
+
+# --- a run as a point -----------------------------------------------------------------------------------------------
+
+
+def _objective(row: Criterion) -> CurveObjective:
+    quantile = percentile(row.objective.quantile)
+    return CurveObjective(_metric_name(row), quantile, row.objective.bound, objective_text(row))
+
+
+def _metric_name(row: Criterion) -> str:
+    return row.objective.metric if row.is_of_all else f"{row.objective.metric}_{row.name}"
+
+
+def _point(run: LoadRun, reading: RunReading) -> CurvePoint:
+    """Return the figures of a run; its outcome follows from all runs."""
+    evidence = reading.evidence
+    stage = reading.steady
+    done = evidence.throughput
+    work = block_work(stage)
+    wanted = latency_objectives(reading.frames.run["scenario"])
+    latency = {name: _latency(reading, name) for name in SHOWN}
+    pace = latency["tpot"].get("p50", UNKNOWN)
+    latency.update({_metric_name(row): _bounded_latency(reading, row) for row in wanted})
+    return CurvePoint(
+        load=run.load,
+        runs=(reading.run_id,),
+        seconds=stage.seconds,
+        requests=run.requests,
+        complete=block_answered(stage) if run.requests else 0.0,
+        refused=Ends.of(run.refused),
+        growth_per_s=run.growth_per_s if run.growing else None,
+        stable=False if run.growing else evidence.stability.stable,
+        meets=INCONCLUSIVE,
+        requests_per_s=Ends.of(done.requests and done.requests.rate()),
+        output_tokens_per_s=Ends.of(done.tokens and done.tokens.rate()),
+        good_per_s=_good_per_s(reading, wanted),
+        latency=latency,
+        user_tokens_per_s=pace.under(1000),
+        prompt_tokens=work.get("prompt tokens"),
+        output_tokens=work.get("output tokens"),
+    )
+
+
+def _latency(reading: RunReading, name: str) -> dict[CurveQuantile, Ends]:
+    """Return quantiles of all requests; ttft and e2e since scheduled, in a closed loop since sent."""
+    since = "_sent" if reading.frames.run["arrival"] == "closed" else "_sched"
+    rows = {row.metric.name: row for row in reading.evidence.latency if row.view == OFFERED}
+    return _ends((rows.get(name) or rows[name + since]).quantiles)
+
+
+def _bounded_latency(reading: RunReading, row: Criterion) -> dict[CurveQuantile, Ends]:
+    """Return quantiles of the requests of an objective, at its quantile too."""
+    ps = tuple(sorted({*PS, row.objective.quantile}))
+    assert row.metric is not None
+    return _ends(latency_row(row.metric, row.part(reading.steady), row.view, ps).quantiles)
+
+
+def _ends(quantiles: Sequence[Quantile]) -> dict[CurveQuantile, Ends]:
+    ends = {}
+    for quantile in quantiles:
+        values = quantile_values(quantile)
+        ends[percentile(quantile.p)] = Ends(values["value"], values["low"], values["high"])
+    return ends
+
+
+def _good_per_s(reading: RunReading, wanted: Sequence[Criterion]) -> Ends:
+    """Return the good requests that ended per second."""
+    work = reading.evidence.throughput.requests
+    warmup = reading.evidence.warmup
+    if work is None or warmup is None or unknown_pace(wanted, reading.steady):
+        return UNKNOWN
+    good = [
+        stage.requests["request_id"].to_numpy(np.int64)[good_requests(wanted, stage)]
+        for stage in (reading.steady, warmup)
+    ]
+    return Ends.of(work.rate(np.concatenate(good)))
+
+
+# --- the answer -----------------------------------------------------------------------------------------------------
+
+
+def _binds(series: Series) -> str:
+    """Name what ends the curve: what failed the lowest load that fails, or the limit that is below it."""
+    failed = [load for load in series.loads if load.outcome == FAIL]
+    if series.by is not None and series.by.per_s.high == series.high:
+        return BACKLOG if series.by.limit is None else REFUSALS
+    return failed[0].cause if failed else ""
+
+
+def _answer(curve: Curve, outcome: str, unit: Unit, remarks: Sequence[str], *, is_open: bool) -> Answer:
+    knee = curve.knee
+    texts = [_holds(curve, unit) if curve.objectives else "", _saturated(curve, unit), *_today(curve, unit)]
+    if not curve.objectives:
+        texts.append(NO_SLO)
+    sentence, *details = filter(None, [*texts, *remarks])
+    smallest = ""
+    if knee.value and knee.low is not None and knee.high is not None:
+        smallest = f"a change of the knee by {share((knee.high - knee.low) / knee.value)}"
+    note = NOTE.format("scheduled" if is_open else "sent")
+    table = Table.of("Loads", curve.points, _columns(curve, unit), note)
+    result = Result(outcome, sentence, tuple(_lines(curve, outcome, unit)), tuple(details))
+    return answered(
+        "curve",
+        "Load curve",
+        result,
+        curve,
+        [table],
+        [*_notes(curve), FILES_NOTE],
+        smallest=smallest,
+        pictures=curve_pictures(curve),
+        files=curve_files(curve),
+    )
+
+
+def _holds(curve: Curve, unit: Unit) -> str:
+    """Say `the objective holds up to 14.2 requests/s (13.6 – 14.9)`."""
+    knee = curve.knee
+    is_single = len(curve.objectives) == 1
+    holds = "the objective holds" if is_single else "the objectives hold"
+    if knee.value is not None:
+        ends = {REFUSALS: "then calls are refused", BACKLOG: "then the backlog grows"}
+        then = ends.get(curve.binds, "" if is_single else f"then {curve.binds} fails")
+        text = f"{holds} up to {unit.text(knee.value)} (CI {between(knee.low, knee.high)})"
+        return f"{text}; {then}" if then else text
+    if knee.low is not None:
+        return f"{holds} up to {unit.text(knee.low)} at least; no higher load was tested"
+    if knee.high is not None:
+        fails = "the objective does not hold" if is_single else "the objectives do not hold"
+        return f"{fails} at {unit.text(knee.high)}, the lowest load that fails; no load was shown to hold"
+    return f"too few requests to show whether {holds}"
+
+
+def _saturated(curve: Curve, unit: Unit) -> str:
+    """Say `saturation at 2,430 output tokens/s (19 requests/s)`."""
+    tokens = curve.saturation
+    requests = curve.saturation_load
+    if tokens.value is not None and requests.value is not None:
+        return f"saturation at {figures(tokens.value)} output tokens/s ({figures(requests.value)} requests/s)"
+    if requests.value is not None:
+        return f"saturation at {figures(requests.value)} requests/s"
+    return f"no saturation up to {unit.text(curve.points[-1].load)}"
+
+
+def _today(curve: Curve, unit: Unit) -> Iterator[str]:
+    """Say `at today's 6 requests/s TTFT p95 is 420 ms`."""
+    for point in curve.points:
+        if point.load == curve.today:
+            for objective in curve_objectives(curve):
+                quantile = point.quantile(objective.metric, objective.quantile)
+                is_short = objective.metric in {"ttft", "tpot"}
+                name = objective.metric.upper() if is_short else objective.metric
+                value = "not known (too few requests)"
+                if quantile.value is not None:
+                    value = f"{ms(quantile.value)} ms"
+                elif quantile.low:
+                    value = f"at least {ms(quantile.low)} ms"
+                yield f"at today's {unit.text(point.load)} {name} {objective.quantile} is {value}"
+            return
+
+
+def _lines(curve: Curve, outcome: str, unit: Unit) -> Iterator[ObjectiveLine]:
+    if curve.today is not None:
+        knee = curve.knee
+        name = f"today's {figures(curve.today)} {unit.name}"
+        yield load_line(name, outcome, curve.today, (knee.value, knee.low, knee.high), unit.name)
+
+
+def _columns(curve: Curve, unit: Unit) -> Iterator[Column[CurvePoint]]:
+    """Return what the table shows of a load."""
+    bounded = [(objective.metric, objective.quantile) for objective in curve.objectives]
+    yield unit.name, lambda point: f"{figures(point.load)}{' (today)' if point.load == curve.today else ''}"
+    for name in dict.fromkeys([("ttft", "p50"), ("ttft", "p95"), *bounded, ("tpot", "p50")]):
+        yield f"{' '.join(name)}, ms", partial(_latency_cell, name)
+    yield "answered/s", lambda point: _cell(point.requests_per_s)
+    yield "output tokens/s", lambda point: _cell(point.output_tokens_per_s)
+    if curve.objectives:
+        yield "within [slo]/s", lambda point: _cell(point.good_per_s)
+    yield "refused", lambda point: share(point.refused.value)
+    yield "backlog grows", _grows
+    yield "holds", lambda point: Value(point.meets.lower(), outcome=point.meets)
+    yield "requests", lambda point: f"{point.requests:,}"
+
+
+def _latency_cell(name: tuple[str, str], point: CurvePoint) -> Cell:
+    quantile = point.quantile(*name)
+    if quantile.value is None and quantile.low is not None:
+        return f"> {ms(quantile.low)}"
+    return _cell(quantile, ms)
+
+
+def _cell(ends: Ends, shown: Callable[[float], str] = figures) -> Cell:
+    return NONE if ends.value is None else estimate(ends.value, ends.low, ends.high, shown)
+
+
+def _grows(point: CurvePoint) -> str:
+    if point.growth_per_s is not None:
+        return f"{figures(point.growth_per_s)}/s"
+    return "yes" if point.stable is False else "no"
+
+
+def _notes(curve: Curve) -> Iterator[str]:
+    """Say what a reader must know of the curve."""
+    lengths = [point.output_tokens for point in curve.points if point.output_tokens]
+    if lengths and max(lengths) > UNEQUAL * min(lengths):
+        span = f"{min(lengths):,.0f} to {max(lengths):,.0f} tokens"
+        yield f"answers have {span}, by load: not the same work; set traffic.*.output = 'exact'"
+    if curve.saturation.value is None:
+        yield "no load was too much for the target: raise experiment.curve.most or experiment.minutes"
+    if curve.knee.is_interval:
+        yield "knee: between the largest load that holds and the smallest that fails, each judged with its neighbours"

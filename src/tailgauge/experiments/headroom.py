@@ -1,0 +1,441 @@
+"""Headroom: which load is sustained, what binds, and how much today's traffic may grow.
+
+Up from today's rate until something refuses, piles up or misses an objective, then between the ends, or on both sides of a
+known limit; with no_429, one run at today's rate. FAIL if today's rate, or the growth that is needed, is not sustained;
+INCONCLUSIVE if that lies inside the interval, or nothing was found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from tailgauge.experiments.answer import NONE, NOTHING, Answer, answered, estimate, load_line
+from tailgauge.experiments.course import Base, RunReading, Step
+from tailgauge.experiments.loads import limits
+from tailgauge.experiments.loads.judge import JudgedLoad, is_limited
+from tailgauge.experiments.loads.limits import CAPACITY, OBJECTIVES, Bound
+from tailgauge.experiments.loads.planner import Series, SeriesPlanner, Unit, planned_traffic, rate_unit
+from tailgauge.experiments.loads.run import Interval, LoadRun, measure
+from tailgauge.experiments.loads.search import NextLoad, Search
+from tailgauge.scenario.experiment import Headroom as Settings
+from tailgauge.scenario.figures import LATENCY
+from tailgauge.schedule.settings import TRACE
+from tailgauge_analysis import (
+    FAIL,
+    INCONCLUSIVE,
+    MOST_FACTOR,
+    PASS,
+    Cell,
+    Column,
+    Mark,
+    Picture,
+    PlotCurve,
+    Result,
+    Table,
+    Value,
+    figures,
+    kind_name,
+    listed,
+    share,
+    share_cell,
+    worst_outcome,
+)
+
+LEAST = 1 / 64  # of today's rate
+DOUBLE = 2.0  # growth where nothing refuses
+NO_HEADER = "no answer without a 429: no header of the target names a limit"
+SAME_TRACE = (
+    "a trace has fixed arrivals: every rate was run once, without a burst that empties the bucket first"
+)
+CONTRADICTED = "the rows contradict {}, which by itself sustains {}: the answer is based on the rows alone"
+RATES_NOTE = "One row per rate, its runs pooled. Refused: 429, 529 and 503."
+LIMITS_NOTE = (
+    "One row per limit, the tightest first. Sustained: the rate at which it refuses the allowed share."
+)
+FIGURE_NOTE = "Bars are 95% intervals. Shaded: from the highest rate that passes to the lowest that fails."
+
+
+@dataclass(frozen=True, slots=True)
+class WithoutCache:
+    """What would be sustained without reads from the cache."""
+
+    low_per_s: float
+    high_per_s: float
+    binding: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sustained:
+    """What was found, in arrivals/s: the best value, the highest rate that holds, the lowest that fails; None if unknown.
+
+    `unit`: of the rates; `requests_per_arrival`: of a conversation.
+    """
+
+    today_per_s: float
+    refused_at_most: float
+    no_429: bool
+    unit: str
+    requests_per_arrival: float
+    sustained_per_s: float | None = None
+    low_per_s: float | None = None
+    high_per_s: float | None = None
+    growth: float | None = None
+    binding: str | None = None
+    without_cache: WithoutCache | None = None
+    limits: tuple[Bound, ...] = ()
+
+
+class HeadroomPlanner(SeriesPlanner):
+    """The course, and its results. `overrides` go over those of every step."""
+
+    def __init__(self, base: Base, overrides: tuple[tuple[str, Any], ...] = ()) -> None:
+        settings = base.table.headroom
+        super().__init__(base, refused=settings.refused, precision=settings.precision, rest_s=settings.rest_s)
+        self._settings = settings
+        self._overrides = overrides
+        self._today = base.today()
+        self._wanted_s = settings.step_s
+        latencies = [row for row in base.scenario.slo.values() if row.figure.unit == LATENCY]
+        if settings.good and not latencies:
+            raise base.refused("experiment.headroom.good", "expected an objective on a latency in [slo]")
+        self._is_trace = base.scenario.arrival.process == TRACE
+        self._planned = planned_traffic(base)
+        self._unit = rate_unit(self._planned)
+
+    @property
+    def runs(self) -> list[LoadRun]:
+        """Return the runs until now."""
+        return self.results
+
+    def search(self, series: Series) -> list[NextLoad]:
+        """Search, or run today's rate once."""
+        if self._settings.no_429:
+            return [] if series.loads else [NextLoad(self._today)]
+        limited = is_limited(self.runs)
+        search = Search(
+            start=self._today,
+            least=LEAST * self._today,
+            most=self._settings.most * self._today,
+            growth=self._settings.growth if limited else DOUBLE,
+            narrow=1 + self._settings.precision,
+            confirm=1 if self._is_trace else self._settings.confirm,
+            period_s=self.left_s() / 10,
+        )
+        ceiling = min((bound.per_s.high for bound in series.bounds if bound.limit is not None), default=None)
+        is_limit = series.by is not None and series.by.limit is not None
+        known = series.by.per_s if series.by is not None and is_limit and not self._is_trace else None
+        return search.next_loads(series.loads, known, ceiling)
+
+    def overrides_at(self, load: float) -> list[tuple[str, Any]]:
+        """Return today's traffic at another rate, without its shape."""
+        if load == self._today and not self._kept:
+            return list(self._overrides)
+        flat = [] if self._is_trace else [("arrival.shape", None)]
+        return [*self._overrides, ("arrival.rate_per_s", load), *flat]
+
+    def name_of(self, load: float) -> str:
+        """Name the load, for readers."""
+        return f"{load:.4g} {self._unit.name}"
+
+    def measure(self, step: Step, reading: RunReading) -> LoadRun:
+        """Measure a run."""
+        attempt: NextLoad = step.given
+        return measure(
+            attempt.load,
+            reading,
+            requests_per_arrival=self._planned.requests_per_arrival,
+            good=self._settings.good,
+        )
+
+    def answer(self) -> Answer:
+        """Return what was found."""
+        found = Sustained(
+            today_per_s=self._today,
+            refused_at_most=self._settings.refused,
+            no_429=self._settings.no_429,
+            unit=self._unit.name,
+            requests_per_arrival=self._planned.requests_per_arrival,
+        )
+        if not self.results:
+            return answered(
+                "headroom",
+                "Sustained rate",
+                Result(INCONCLUSIVE, NOTHING, details=tuple(self.remarks)),
+                found,
+                [],
+            )
+        series = self.series()
+        known = _by_headers(found, series) if self._settings.no_429 else _by_search(found, series)
+        remarks = [SAME_TRACE] if self._is_trace else []
+        return _answer(
+            self._settings,
+            known or found,
+            series,
+            self.runs[0],
+            self._unit,
+            [*remarks, *self.remarks],
+            known is None,
+        )
+
+
+# --- what was found -------------------------------------------------------------------------------------------------
+
+
+def _by_search(found: Sustained, series: Series) -> Sustained:
+    failed = [load for load in series.loads if load.outcome == FAIL]
+    binding = limits.binding(failed)
+    if series.by is not None and not failed:
+        binding = series.by.kind
+    bounds = [limits.raised(bound, series.low or 0.0) for bound in series.bounds]
+    return replace(
+        found,
+        sustained_per_s=series.value,
+        low_per_s=series.low,
+        high_per_s=series.high,
+        growth=None if series.value is None else series.value / found.today_per_s,
+        binding=binding,
+        without_cache=_without_cache(bounds),
+        limits=tuple(bounds),
+    )
+
+
+def _by_headers(found: Sustained, series: Series) -> Sustained | None:
+    """Return what one run without a 429 shows; None if no header names a limit and today's rate is not shown to hold."""
+    holds = all(load.leans == PASS and not load.refused.k for load in series.loads)
+    least = found.today_per_s if holds else 0.0
+    bounds = [limits.raised(bound, least) for bound in series.bounds if bound.limit is not None]
+    if bounds:
+        found = replace(found, high_per_s=bounds[0].per_s.high, binding=bounds[0].kind)
+    elif any(load.outcome != PASS for load in series.loads):
+        return None
+    low = min((bound.per_s.low for bound in bounds), default=found.today_per_s)
+    return replace(found, low_per_s=low, without_cache=_without_cache(bounds), limits=tuple(bounds))
+
+
+def _without_cache(bounds: Sequence[Bound]) -> WithoutCache | None:
+    """Return None if nothing was read from the cache, or nothing is known."""
+    if not any(map(_differs, bounds)):
+        return None
+    rates = [(bound.uncached or bound.per_s, bound.kind) for bound in bounds]
+    tightest, kind = min(rates, key=lambda pair: pair[0].high)
+    return WithoutCache(min(rate.low for rate, _ in rates), tightest.high, kind)
+
+
+# --- the answer -----------------------------------------------------------------------------------------------------
+
+
+def _answer(
+    settings: Settings,
+    found: Sustained,
+    series: Series,
+    first: LoadRun,
+    unit: Unit,
+    remarks: Sequence[str],
+    unknown: bool,
+) -> Answer:
+    today = found.today_per_s
+    text, details = (NO_HEADER, []) if unknown else _text(found, series, first, unit)
+    problems = []
+    if found.without_cache is not None:
+        breaks = found.without_cache.high_per_s < today
+        cache = _cache_text(found.without_cache, today, breaks=breaks)
+        (problems if breaks else details).append(cache)
+    rows = []
+    if found.low_per_s is not None or found.high_per_s is not None:
+        rows = [_objective(f"today's {figures(today)} {unit.name}", today, found, unit)]
+        if settings.need:
+            rows.append(_objective(f"growth to {_times(settings.need)}", settings.need * today, found, unit))
+    tables = [Table.of("Rates", series.loads, _rate_columns(series.loads, today, unit), RATES_NOTE)]
+    if found.limits:
+        tables.append(Table.of("Limits", found.limits, _limit_columns(unit), LIMITS_NOTE))
+    result = Result(
+        worst_outcome(row.outcome for row in rows),
+        text,
+        tuple(rows),
+        (*details, *remarks),
+        problems=tuple(problems),
+    )
+    smallest = ""
+    if found.low_per_s and found.high_per_s:
+        smallest = f"a change of the sustainable rate by {share(found.high_per_s / found.low_per_s - 1)}"
+    notes = _notes(settings, found, series, unit)
+    return answered(
+        "headroom", "Sustained rate", result, found, tables, notes, smallest, _pictures(series, found, unit)
+    )
+
+
+def _objective(name: str, needed: float, found: Sustained, unit: Unit) -> Any:
+    outcome = INCONCLUSIVE
+    if found.low_per_s is not None and found.low_per_s >= needed:
+        outcome = PASS
+    elif found.high_per_s is not None and found.high_per_s <= needed:
+        outcome = FAIL
+    return load_line(
+        name, outcome, needed, (found.sustained_per_s, found.low_per_s, found.high_per_s), unit.name
+    )
+
+
+def _text(found: Sustained, series: Series, first: LoadRun, unit: Unit) -> tuple[str, list[str]]:
+    """Say the answer in a sentence, and how much of today's traffic that is, with what binds."""
+    low, value, high = found.low_per_s, found.sustained_per_s, found.high_per_s
+    today = f"today's {unit.text(found.today_per_s)}"
+    binds = f"{limit_name(found.binding)} binds first"
+    if low is None and high is None:
+        highest = figures(max(load.load for load in series.loads))
+        allowed = share(found.refused_at_most)
+        return f"too few calls to show that up to {highest} {unit.name} fewer than {allowed} are refused", []
+    if low is None:
+        return f"no sustainable rate was found: {unit.text(high or 0.0)} already fail", [binds]
+    if high is None:
+        return f"at least {unit.text(low)} can be sustained", [
+            f"{_times(low / found.today_per_s)} {today}; no limit was met"
+        ]
+    ends = f"{figures(low)} – {figures(high)}"
+    if value is None:
+        met = f"{first.refused.k:,} calls were refused" if first.refused.k else "without a single 429"
+        times = _between(low / found.today_per_s, high / found.today_per_s)
+        return f"{ends} {unit.name} can be sustained, from one run ({met})", [f"{times} {today}; {binds}"]
+    times = _times(value / found.today_per_s)
+    return f"{unit.text(value)} can be sustained (CI {ends})", [f"{times} {today}; {binds}"]
+
+
+def _cache_text(without: WithoutCache, today: float, *, breaks: bool) -> str:
+    """Say what a cold cache leaves of today's traffic; `breaks`: less than all of it."""
+    ends = _between(without.low_per_s / today, without.high_per_s / today)
+    only = "only " if breaks else ""
+    return f"without the prompt cache {only}{ends} of today's traffic fits"
+
+
+def _notes(settings: Settings, found: Sustained, series: Series, unit: Unit) -> Iterator[str]:
+    if settings.no_429:
+        unseen = [bound.kind for bound in found.limits if not bound.is_known]
+        if unseen:
+            yield f"the interval is wide: nothing was refused, so the burst size of {listed(map(limit_name, unseen))} is unknown"
+        return
+    open_rates = [figures(load.load) for load in series.loads if load.outcome == INCONCLUSIVE]
+    if open_rates:
+        yield f"inconclusive at {', '.join(open_rates)} {unit.name}"
+    if series.contradicted is not None:
+        sustains = unit.text(series.contradicted.per_s.value)
+        yield CONTRADICTED.format(limit_name(series.contradicted.kind), sustains)
+    kinds = limits.by_kind([run for load in series.loads for run in load.runs])
+    if "ramp" in kinds:
+        yield "an acceleration limit refused calls: set experiment.headroom.growth lower"
+    if "spend" in kinds:
+        yield "the spending limit refused calls: the answer is based on the runs before"
+    refused = any(
+        load.outcome == FAIL and (load.refused.low or 0.0) > settings.refused for load in series.loads
+    )
+    if refused and series.by is None and series.contradicted is None:
+        yield "no limit explains the refusals: the interval is based on the tried rates alone"
+
+
+def limit_name(kind: str | None) -> str:
+    """Name what binds."""
+    names = {OBJECTIVES: "an objective of [slo]", CAPACITY: "the target's capacity", None: "an unknown limit"}
+    return names.get(kind) or f"the limit on {kind_name(kind or '')}"
+
+
+def _times(factor: float | None) -> str:
+    return f"more than {MOST_FACTOR}x" if factor is None else f"{factor:.3g}x"
+
+
+def _between(low: float | None, high: float | None) -> str:
+    return f"{_times(low or 0.0)} – {_times(high)}"
+
+
+# --- tables and the figure ------------------------------------------------------------------------------------------
+
+
+def _rate_columns(loads: Sequence[JudgedLoad], today: float, unit: Unit) -> Iterator[Column[JudgedLoad]]:
+    yield unit.name, lambda load: figures(load.load)
+    yield "times today", lambda load: f"{load.load / today:.3g}"
+    yield "refused of attempts", lambda load: share_cell(load.refused)
+    yield f"answered {unit.name}", _served
+    if any(load.objectives for load in loads):
+        yield "beyond [slo]", _beyond
+    yield "sustained", lambda load: Value(load.outcome.lower(), outcome=load.outcome)
+    yield (
+        "429s by",
+        lambda load: (
+            ", ".join(kind_name(kind) for kind, _ in limits.by_kind(load.runs).most_common()) or NONE
+        ),
+    )
+    yield "backlog grows", _grows
+    yield "runs", lambda load: f"{len(load.runs)}"
+    yield "requests", lambda load: f"{sum(run.requests for run in load.runs):,}"
+
+
+def _served(load: JudgedLoad) -> str:
+    seconds = sum(run.seconds for run in load.runs)
+    served = sum(run.served.value * run.seconds for run in load.runs)
+    return figures(served / seconds) if seconds else NONE
+
+
+def _beyond(load: JudgedLoad) -> Cell:
+    """Show the objective that is nearest to its bound, or furthest beyond it."""
+    worst = max(load.objectives, key=lambda row: (row.missed.value or 0.0) - row.allowed)
+    return share_cell(worst.missed)
+
+
+def _grows(load: JudgedLoad) -> str:
+    growing = sum(run.growing for run in load.runs)
+    return f"{growing} of {len(load.runs)}" if growing else "no"
+
+
+def _limit_columns(unit: Unit) -> Iterator[Column[Bound]]:
+    yield "limit", lambda bound: kind_name(bound.kind)
+    yield "429s", lambda bound: NONE if bound.limit is None else f"{bound.limit.refused:,}"
+    yield "per second", lambda bound: NONE if bound.limit is None else _rate(bound.limit.rate)
+    yield "burst", _burst
+    yield f"sustained {unit.name}", lambda bound: _rate(bound.per_s, is_exact=bound.is_known)
+    yield "without cache", _uncached
+
+
+def _burst(bound: Bound) -> Cell:
+    limit = bound.limit
+    if limit is None:
+        return NONE
+    return replace(_rate(limit.burst, is_exact=limit.seen), mark="" if limit.seen else "never seen empty")
+
+
+def _differs(bound: Bound) -> bool:
+    return bound.uncached is not None and bound.uncached != bound.per_s
+
+
+def _uncached(bound: Bound) -> Cell:
+    if bound.uncached is None or not _differs(bound):
+        return "the same"
+    return _rate(bound.uncached, is_exact=bound.is_known)
+
+
+def _rate(rate: Interval, *, is_exact: bool = True) -> Value:
+    cell = estimate(rate.value, rate.low, rate.high, figures)
+    return cell if is_exact else Value(cell.interval or cell.text)
+
+
+def _pictures(series: Series, found: Sustained, unit: Unit) -> tuple[Picture, ...]:
+    """Draw the refused share by rate, and where the sustainable rate lies."""
+    if len(series.loads) < 2:
+        return ()
+    points = [(load.load, load.refused) for load in series.loads if load.refused.value is not None]
+    curve = PlotCurve.of("refused", points, lambda value: 100 * value, joined=True)
+    ends = (series.loads[0].load, series.loads[-1].load)
+    allowed = 100 * found.refused_at_most
+    bound = PlotCurve("allowed", ends, (allowed, allowed), dashed="red")
+    marks: tuple[Mark, ...] = ()
+    if found.low_per_s is not None and found.high_per_s is not None:
+        marks = (Mark("sustainable rate", found.low_per_s, found.high_per_s),)
+    return (
+        Picture(
+            "headroom",
+            "Calls refused at each rate",
+            FIGURE_NOTE,
+            unit.name,
+            "refused, %",
+            (curve, bound),
+            marks,
+        ),
+    )

@@ -1,1 +1,0 @@
-"""Headroom: which rate is sustained, which limit binds, and how much the traffic may grow."""

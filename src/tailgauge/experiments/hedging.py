@@ -1,0 +1,713 @@
+"""Hedging: does it help at today's load, up to which load, and at which cost?
+
+Each load is one run in which two copies of the tested traffic table, one of them without hedging, alternate in blocks: never at
+the same time, because they would share capacity. Today's load runs first, then higher ones until hedging hurts or the target is full,
+lower ones if today's is too much, then those between.
+
+A load is judged by its own run. Hedging helps where the tail, or the share of requests that failed or missed an objective,
+improves by what is worth a change, its whole interval on that side, and neither gets worse. Nothing is compared where the
+requests in flight grow: both variants wait for one backlog, whose size depends on the length of the run. The same load is then
+run without hedging; if it is sustained there, hedging hurts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from tailgauge.experiments.answer import NONE, Answer, answered
+from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step, Steps, warm_up
+from tailgauge.experiments.loads.planner import MOST_IN_FLIGHT, planned_traffic, rate_unit
+from tailgauge.experiments.loads.search import Search
+from tailgauge.patterns.table import pattern_of
+from tailgauge.rows import schema
+from tailgauge.scenario.experiment import ADAPTIVE, Delay
+from tailgauge.schedule.settings import TRACE
+from tailgauge_analysis import (
+    BLOCK_E2E,
+    BY_NAME,
+    FAIL,
+    FOR_FIGURES,
+    INCONCLUSIVE,
+    PASS,
+    STABLE,
+    Cell,
+    Column,
+    Contrast,
+    Floats,
+    Growing,
+    Mark,
+    Picture,
+    PlotCurve,
+    Result,
+    Steady,
+    Table,
+    Value,
+    block_growths,
+    block_pairs,
+    block_work,
+    criteria,
+    ended_as,
+    figures,
+    good_requests,
+    grows_throughout,
+    hedging_variants,
+    mean_contrast,
+    ms_or_failed,
+    n_min,
+    offered_ms,
+    percentile,
+    proportion,
+    quantile_contrast,
+    share,
+    stays_s,
+    unequal_work,
+)
+
+OFF, ON = "hedging_off", "hedging_on"  # traffic tables of the variants
+PS = (0.99, 0.95)
+GROWTH, NARROW, FARTHEST = 1.5, 1.1, 16.0  # of the search, as ratios of two loads; from today's
+SHORTEST_S, LONGEST_S = 2.0, 240.0  # of a block
+FEWEST_PAIRS = 7  # of blocks: one may have no request
+LONGEST_WARMUP_S = 10.0
+BESIDE_S = RUN_S + LONGEST_WARMUP_S + 6.0  # that a run takes beside its blocks, about
+WORTH_LOG = math.log1p(0.05)  # smallest change of the tail that is worth one
+WORTH_SHARE = 0.01  # and of the share of missed requests
+
+# Labels of a load.
+HELPS, HURTS, NO_EFFECT = "helps", "hurts", "no clear effect"
+UNSTABLE_ON = "unstable with hedging"
+UNSTABLE = "unstable without hedging too"
+BACKLOG = "unstable, with hedging or without"  # until the load is run without
+NO_HEDGES = "no hedges were sent"
+SHORT_BLOCKS = "blocks too short"
+TOO_FEW = "too few requests"
+NO_RUN = "no run was valid, or there was no time for one"
+HARM = (HURTS, UNSTABLE_ON)
+TOO_HIGH = (*HARM, UNSTABLE, BACKLOG, SHORT_BLOCKS)  # lower loads are tried
+EFFECTS = {HELPS: HELPS, HURTS: HURTS, UNSTABLE_ON: HURTS, NO_EFFECT: "has no clear effect"}
+OUTCOMES = {HELPS: PASS, HURTS: FAIL, UNSTABLE_ON: FAIL}
+ADVICE = {
+    HELPS: "switch it on at today's load",
+    HURTS: "leave it off at today's load",
+    UNSTABLE_ON: "leave it off at today's load",
+    NO_EFFECT: "leave it off at today's load, or measure again: four times the minutes show half the effect",
+}
+
+SHORT = f"blocks are shorter than {BLOCK_E2E} end-to-end p99, which hides part of the difference: allow {{}} s each"
+P95 = "too few requests for a p99 of each variant: the p95 is used"
+LOADS_NOTE = (
+    "One row per load; hedging off and on in alternating blocks. End to end since scheduled, failures slowest; the interval "
+    "is a bootstrap over pairs of blocks. Missed: requests that failed or missed an objective."
+)
+COSTS_NOTE = "Refused: of the attempts. Cost: of the losing attempts, least to most"
+DELAYS_NOTE = "At today's load; the delay with the lowest quantile was used at all loads."
+TAILS_NOTE = "At {} requests/s. A line that ends level above the bottom shows the share of failed requests."
+CHANGES_NOTE = "Bars are 95% intervals; below 0 hedging helps."
+LARGEST_DRAWN = 1.5  # of a logarithm: +348%; larger changes are drawn there
+
+SAVED = 0.5  # of the remaining generation: less is no effective cancel
+MORE_REFUSED = 0.005  # share of the attempts
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempt:
+    """What a step tries; `delay`: None for the tested hedge as it is; `hedged`: False of a load that neither variant hedges."""
+
+    rate_per_s: float
+    block_s: float
+    delay: Delay | None = None
+    hedged: bool = True
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hedges:
+    """The hedges at one load; None if unknown. `cost`: of the losers, per request with hedging, least and most, in `unit`;
+    `cancelled`: share of the remaining generation that closing saved; `refused`: share of the attempts, off and on.
+    """
+
+    hedged: float | None = None
+    won: float | None = None
+    cost: tuple[float, float] | None = None
+    unit: str = ""
+    no_cost: str = ""
+    cancelled: float | None = None
+    refused: tuple[float | None, float | None] = (None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """One variant by pair of blocks: latency in ms, +inf of failures, and 1.0 of requests that failed or missed an objective."""
+
+    ms: tuple[Floats, ...]
+    missed: tuple[Floats, ...]
+
+    @property
+    def requests(self) -> int:
+        """Count the requests."""
+        return sum(map(len, self.ms))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HedgedRun:
+    """A run at one load. `p99_s`: without hedging; `growth_per_s`: of the requests in flight, in the blocks off and on, and
+    `backlog_per_s` through the whole run; `unequal`: why the variants did not do the same work.
+    """
+
+    attempt: Attempt
+    off: Blocks = field(metadata=FOR_FIGURES)
+    on: Blocks = field(metadata=FOR_FIGURES)
+    hedges: Hedges
+    p99_s: float
+    growth_per_s: Growing = STABLE
+    backlog_per_s: float | None = None
+    unequal: tuple[str, ...] = ()
+
+    @property
+    def is_short(self) -> bool:
+        """Return whether blocks are too short to show the whole difference."""
+        return self.attempt.block_s < BLOCK_E2E * self.p99_s
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComparedLoad:
+    """A load with what hedging changes; `tail`, `missed`: None where nothing is compared."""
+
+    load: float
+    label: str
+    tail: Contrast | None
+    missed: Contrast | None
+    run: HedgedRun
+    emptied = False
+
+    @property
+    def arrived(self) -> float:
+        """Return the planned load."""
+        return self.load
+
+    @property
+    def runs(self) -> tuple[HedgedRun]:
+        """Return its run."""
+        return (self.run,)
+
+    @property
+    def outcome(self) -> str:
+        """Return FAIL where lower loads are to be tried."""
+        return FAIL if self.label in TOO_HIGH else PASS
+
+    leans = outcome
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hedging:
+    """What was found. `label`: of today's load; `quantile`: None if there are too few requests for any; `helps_up_to_per_s`,
+    `hurts_from_per_s`: the largest tested load that helps and the smallest that hurts; `crossover`: both, in this order.
+    """
+
+    hedge: str
+    unit: str
+    today_per_s: float
+    quantile: float | None
+    label: str
+    helps_up_to_per_s: float | None
+    hurts_from_per_s: float | None
+    crossover: tuple[float, float] | None
+    loads: tuple[ComparedLoad, ...]
+    delays: tuple[ComparedLoad, ...]
+
+    @property
+    def today(self) -> ComparedLoad | None:
+        """Return today's load; None without a valid run."""
+        return next((load for load in self.loads if load.load == self.today_per_s), None)
+
+    @property
+    def tail(self) -> str:
+        """Name the compared quantile."""
+        return "tail" if self.quantile is None else percentile(self.quantile)
+
+
+class HedgingPlanner(Planner):
+    """Try the delays at today's load, run it, and search where hedging turns from help to harm."""
+
+    def __init__(self, base: Base) -> None:
+        super().__init__(base)
+        self._settings = base.table.hedging
+        self._today = base.today(TRACE)
+        self._tested = _tested(base)
+        self._unit = rate_unit(planned_traffic(base))
+        tree = base.tree()
+        self._traffic: dict[str, Any] = tree["traffic"]
+        self._hedge: dict[str, Any] = self._traffic[self._tested]["hedge"]
+        self._slo = _objectives(tree.get("slo", {}), self._tested)
+
+    def steps(self) -> Steps:
+        """Try the delays, run the loads."""
+        loads = self._settings.loads
+        delays = list(self._settings.delays_ms)
+        if delays:
+            Random(self._scenario.seed).shuffle(delays)
+            yield from self.run([self._step(self._today, len(delays) + loads, delay) for delay in delays])
+            gains = [(load.tail.value, load.run.attempt) for load in self._compared() if load.tail]
+            _, best = min(gains, key=lambda pair: pair[0], default=(0.0, None))
+            self._hedge = self._with(best.delay if best else None)
+        search = Search(
+            start=self._today,
+            least=self._today / FARTHEST,
+            most=self._today * FARTHEST,
+            growth=GROWTH,
+            narrow=NARROW,
+        )
+        for runs in range(loads, 0, -1):
+            tried = self._loads()
+            unknown = [load.load for load in tried if load.label == BACKLOG]
+            next_loads = search.next_loads(tried)
+            if unknown:
+                yield from self.run([self._step(unknown[0], runs, hedged=False)])
+            elif next_loads:
+                yield from self.run([self._step(next_loads[0].load, runs)])
+
+    def measure(self, step: Step, reading: RunReading) -> HedgedRun:
+        """Return the run at a load."""
+        is_joined = pattern_of(self._scenario.traffic[self._tested]).answer == schema.JOIN
+        metric = "join_sched" if is_joined else "e2e_sched"
+        return hedged_run(step.given, reading, metric)
+
+    def answer(self) -> Answer:
+        """Answer from what was kept."""
+        loads = self._loads()
+        helping = [load.load for load in loads if load.label == HELPS]
+        harming = [load.load for load in loads if load.label in HARM]
+        labels = {load.load: load.label for load in loads}
+        low = max(helping, default=None)
+        high = min(harming, default=None)
+        finding = Hedging(
+            hedge=_described(self._hedge),
+            unit=self._unit.name,
+            today_per_s=self._today,
+            quantile=quantile_for(self.results, self._settings.quantile),
+            label=labels.get(self._today, NO_RUN),
+            helps_up_to_per_s=low,
+            hurts_from_per_s=high,
+            crossover=(low, high) if low and high and low < high else None,
+            loads=tuple(sorted(loads, key=lambda load: load.load)),
+            delays=tuple(load for load in self._compared() if load.run.attempt.delay is not None),
+        )
+        return answer(finding, self._unit.text(self._today))
+
+    def _compared(self) -> list[ComparedLoad]:
+        p = quantile_for(self.results, self._settings.quantile)
+        controls = [run for run in self.results if not run.attempt.hedged]
+        sustained = {run.attempt.rate_per_s: run.backlog_per_s is None for run in controls}
+        hedged = [run for run in self.results if run.attempt.hedged]
+        return [compare(run, p, sustained.get(run.attempt.rate_per_s)) for run in hedged]
+
+    def _loads(self) -> list[ComparedLoad]:
+        return [load for load in self._compared() if load.run.attempt.delay is None]
+
+    def _with(self, delay: Delay | None) -> dict[str, Any]:
+        """The hedge with this delay in the place of its own."""
+        if delay is None:
+            return self._hedge
+        if delay == ADAPTIVE:
+            return {**self._hedge, "policy": ADAPTIVE}
+        policy = "single_r" if self._hedge["policy"] == "single_r" else "fixed"
+        return {**self._hedge, "policy": policy, "delay_ms": delay}
+
+    def _step(self, rate: float, runs: int, delay: Delay | None = None, *, hedged: bool = True) -> Step:
+        """A run at a rate, where so many are still to come."""
+        pairs, block_s = self._blocks(runs)
+        warmup_s = min(LONGEST_WARMUP_S, block_s)
+        hedge = self._with(delay) if hedged else {"policy": "off"}
+        overrides = [
+            ("arrival.rate_per_s", rate),
+            ("arrival.shape", None),
+            ("traffic", self._variants(hedge)),
+            ("slo", self._slo),
+            ("alert", None),
+            ("use_case", None),
+            ("crossover", {"a": OFF, "b": ON, "block_s": block_s, "washout_s": block_s / 3}),
+            *warm_up(warmup_s),
+        ]
+        if "in_flight_per_worker" not in self._scenario.limits.model_fields_set:  # a backlog is a finding
+            overrides.append(("limits.in_flight_per_worker", MOST_IN_FLIGHT))
+        name = f"{rate:.4g} {self._unit.name}"
+        if delay is not None:
+            name += f", {_described(hedge)}"
+        if not hedged:
+            name += ", without hedging"
+        attempt = Attempt(rate_per_s=rate, block_s=block_s, delay=delay, hedged=hedged)
+        return Step(name, tuple(overrides), warmup_s + 2 * pairs * block_s, self.seed(), given=attempt)
+
+    def _blocks(self, runs: int) -> tuple[int, float]:
+        """Pairs of blocks, and the seconds of a block, where so many runs share what is left of the minutes."""
+        if self._settings.block_s:
+            return self._settings.pairs, self._settings.block_s
+        load_s = (self._base.table.minutes * 60 - self.spent_s) / runs - BESIDE_S
+        p99_s = max((run.p99_s for run in self.results), default=0.0)
+        least_s = max(SHORTEST_S, BLOCK_E2E * p99_s)
+        pairs = min(self._settings.pairs, max(FEWEST_PAIRS, int(load_s / (2 * least_s))))
+        return pairs, min(LONGEST_S, max(SHORTEST_S, load_s / (2 * pairs)))
+
+    def _variants(self, hedge: dict[str, Any]) -> dict[str, Any]:
+        """The tables of [traffic]; the tested one as two variants with half its weight each, because they alternate."""
+        tested = self._traffic[self._tested]
+        half = {**tested, "weight": float(tested.get("weight", 1.0)) / 2}
+        others = {name: table for name, table in self._traffic.items() if name != self._tested}
+        return {OFF: {**half, "hedge": {**hedge, "policy": "off"}}, ON: {**half, "hedge": hedge}, **others}
+
+
+# --- plan ---------------------------------------------------------------------------------------------------------
+
+
+def _tested(base: Base) -> str:
+    """The traffic table that hedges. UsageError if there is none."""
+    hedging = [name for name, traffic in base.scenario.traffic.items() if traffic.hedge.policy != "off"]
+    wanted = base.table.hedging.traffic
+    tested = hedging if wanted is None else [name for name in hedging if name == wanted]
+    if len(tested) != 1:
+        names = ", ".join(hedging) or "there is none; set hedge.policy in one"
+        text = f"expected one of the tables of [traffic] that hedge: {names}"
+        raise base.refused("experiment.hedging.traffic", text)
+    return tested[0]
+
+
+def _objectives(slo: dict[str, Any], tested: str) -> dict[str, Any]:
+    """The objectives; one on the tested table becomes one on each of its variants."""
+    objectives: dict[str, Any] = {}
+    for name, objective in slo.items():
+        if objective.get("traffic") == tested:
+            objectives |= {f"{name} ({variant})": {**objective, "traffic": variant} for variant in (OFF, ON)}
+        else:
+            objectives[name] = objective
+    return objectives
+
+
+def _described(hedge: dict[str, Any]) -> str:
+    policy = hedge["policy"]
+    if policy == "immediate":
+        return "hedging every call at once"
+    if policy == ADAPTIVE:
+        return f"hedging after the {100 * float(hedge.get('quantile', 0.9)):g}% quantile of recent waits"
+    text = f"hedging after {float(hedge.get('delay_ms', 1000.0)):g} ms"
+    if policy == "single_r":
+        text += f" with probability {float(hedge.get('probability', 0.5)):g}"
+    return text
+
+
+# --- one run ------------------------------------------------------------------------------------------------------
+
+
+def hedged_run(attempt: Attempt, reading: RunReading, metric: str) -> HedgedRun:
+    """Read a run. A block counts after its wash-out: an end-to-end p99 of the run, at most a third of the block."""
+    stage = reading.steady
+    ms = offered_ms(BY_NAME[metric], stage)
+    counts = ~np.isnan(ms) & (stage.requests["ended"] != schema.CANCELLED).to_numpy(np.bool_)
+    stage = stage.only(counts)
+    ms = ms[counts]
+    block_s = attempt.block_s
+    washout_s = min(_p99_s(ms, block_s), block_s / 3)
+    pairs = block_pairs(stage, (OFF, ON), block_s, washout_s)
+    objectives = [row for row in criteria(reading.frames.run["scenario"]) if row.metric is not None]
+    missed = (~good_requests(objectives, stage)).astype(np.float64)
+    p99_s = _p99_s(ms[(stage.requests["traffic"] == OFF).to_numpy(np.bool_)], block_s)
+    works = [(_work(stage, off.requests), _work(stage, on.requests)) for off, on in pairs]
+    stays = stays_s(reading.frames)
+    variants = []
+    for side in (0, 1):
+        requests = [pair[side].requests for pair in pairs]
+        variants.append(
+            Blocks(tuple(ms[mask] for mask in requests), tuple(missed[mask] for mask in requests))
+        )
+    return HedgedRun(
+        attempt=attempt,
+        off=variants[0],
+        on=variants[1],
+        hedges=_hedges(reading),
+        p99_s=p99_s,
+        growth_per_s=block_growths(stays, pairs),
+        backlog_per_s=grows_throughout(stays, pairs),
+        unequal=tuple(f"not the same work: with hedging {text}" for text in unequal_work(works)),
+    )
+
+
+def _p99_s(ms: Floats, block_s: float) -> float:
+    known = ms[np.isfinite(ms)]
+    return float(np.quantile(known, 0.99, method="inverted_cdf")) / 1e3 if len(known) else block_s
+
+
+def _work(stage: Steady, requests: Any) -> Any:
+    return block_work(stage.only(requests, gaps=False))
+
+
+def _hedges(reading: RunReading) -> Hedges:
+    """What the hedges did in the whole steady stage, as in the report of any run with hedging."""
+    refused = (_refused(reading.steady, OFF), _refused(reading.steady, ON))
+    variants = hedging_variants(reading.frames, reading.steady)
+    variant = next((variant for variant in variants if variant.traffic == ON), None)
+    if variant is None or variant.waste is None or variant.cost is None:
+        return Hedges(refused=refused)
+    cost = None
+    if variant.cost.low is not None and variant.cost.high is not None:
+        cost = (variant.cost.low / variant.requests, variant.cost.high / variant.requests)
+    log = variant.waste.server_log
+    return Hedges(
+        hedged=variant.hedged.value,
+        won=variant.won.value,
+        cost=cost,
+        unit=variant.cost.unit,
+        no_cost=variant.cost.why,
+        cancelled=log.cancel_effectiveness if log else None,
+        refused=refused,
+    )
+
+
+def _refused(stage: Steady, traffic: str) -> float | None:
+    """Share of the attempts that got a 429, a 529 or a 503."""
+    attempts = stage.attempts[stage.attempts["traffic"] == traffic]
+    return proportion(ended_as(attempts, schema.RATE_LIMITED, schema.OVERLOADED)).value
+
+
+# --- one load -----------------------------------------------------------------------------------------------------
+
+
+def quantile_for(runs: Sequence[HedgedRun], quantile: float | None = None) -> float | None:
+    """`quantile`, or the highest of PS, if the variants of all loads have enough requests for it."""
+    fewest = min((min(run.off.requests, run.on.requests) for run in runs), default=0)
+    quantiles = (quantile,) if quantile else PS
+    return next((p for p in quantiles if fewest >= n_min(p)), None)
+
+
+def compare(run: HedgedRun, p: float | None, sustained: bool | None = None) -> ComparedLoad:
+    """Compare the variants at quantile `p` and by missed requests, and label the load; `sustained`: whether it is without
+    hedging.
+    """
+    tail = quantile_contrast(run.off.ms, run.on.ms, p) if p is not None else None
+    missed = mean_contrast(run.off.missed, run.on.missed)
+    label = _not_compared(run, tail, sustained)
+    if label:
+        tail = None
+        missed = None
+    else:
+        label = _effect(tail, missed)
+    return ComparedLoad(load=run.attempt.rate_per_s, label=label, tail=tail, missed=missed, run=run)
+
+
+def _not_compared(run: HedgedRun, tail: Contrast | None, sustained: bool | None) -> str:
+    """Why the variants are not compared; empty if they are."""
+    if run.hedges.hedged == 0:
+        return NO_HEDGES
+    off, on = run.growth_per_s
+    if off is not None or run.backlog_per_s is not None:
+        return {True: UNSTABLE_ON, False: UNSTABLE}.get(sustained, BACKLOG)
+    # Without a slower tail the growth is a wave of load by chance.
+    if on is not None and (run.is_short or (tail is not None and tail.low > 0)):
+        return UNSTABLE_ON
+    return SHORT_BLOCKS if run.p99_s > run.attempt.block_s else ""
+
+
+def _effect(tail: Contrast | None, missed: Contrast | None) -> str:
+    """Label a load by the intervals of both measures."""
+    signs = {_sign(tail, WORTH_LOG), _sign(missed, WORTH_SHARE)}
+    if 1 in signs:
+        return HURTS
+    if -1 in signs:
+        return HELPS
+    return TOO_FEW if tail is None else NO_EFFECT
+
+
+def _sign(contrast: Contrast | None, worth: float) -> int:
+    """1 if more is shown, -1 if less, 0 if neither is."""
+    if contrast is None:
+        return 0
+    if contrast.low > 0 and contrast.value >= worth:
+        return 1
+    return -1 if contrast.high < 0 and contrast.value <= -worth else 0
+
+
+def causes(finding: Hedging) -> Iterator[str]:
+    """Say why hedging hurts at the smallest load where it does, or why it gains nothing."""
+    harmed = [load for load in finding.loads if load.label in HARM]
+    if not finding.loads or (not harmed and finding.helps_up_to_per_s is not None):
+        return
+    lowest = finding.loads[0]
+    few = lowest.run.hedges.hedged or 0.0
+    if finding.quantile is not None and 0 < few <= 2 * (1 - finding.quantile):
+        place = f"at {_rate_text(lowest)} {finding.unit}"
+        yield f"the delay lies among the slow calls: only {share(few)} got a hedge {place}"
+    if not harmed:
+        return
+    place = f"at {_rate_text(harmed[0])} {finding.unit}"
+    hedges = harmed[0].run.hedges
+    if hedges.cancelled is not None and hedges.cancelled < SAVED:
+        yield f"the target keeps generating for closed attempts: closing saves {share(hedges.cancelled)}"
+    off, on = hedges.refused
+    if off is not None and on is not None and on - off >= MORE_REFUSED:
+        yield f"hedges use up a limit {place}: {share(on)} of calls refused, {share(off)} without"
+
+
+# --- answer -------------------------------------------------------------------------------------------------------
+
+
+def answer(finding: Hedging, today: str) -> Answer:
+    """Answer for today's load, `today` with its unit."""
+    reasons = list(causes(finding))
+    unequal = dict.fromkeys(text for load in finding.loads for text in load.run.unequal)
+    details = [*unequal, *_details(finding), *reasons[:1]]
+    outcome = OUTCOMES.get(finding.label, INCONCLUSIVE)
+    result = Result(outcome, _sentence(finding, today), details=tuple(details))
+    if not finding.loads:
+        return Answer("hedging", result, finding)
+    tables = [_loads(finding), _costs(finding.loads)]
+    if finding.delays:
+        tables.append(_delays(finding.delays))
+    remarks = reasons[1:]
+    if finding.quantile == PS[1]:
+        remarks.append(P95)
+    needed = [BLOCK_E2E * load.run.p99_s for load in finding.loads if load.run.is_short]
+    if needed:
+        remarks.append(SHORT.format(math.ceil(max(needed))))
+    smallest = ""
+    if finding.today is not None and finding.today.tail is not None:
+        size = share(math.expm1(finding.today.tail.smallest))
+        smallest = f"a {finding.tail} that differs by {size} at today's load"
+    pictures = list(_pictures(finding))
+    return answered("hedging", "Hedging by load", result, finding, tables, remarks, smallest, pictures)
+
+
+def _sentence(finding: Hedging, today: str) -> str:
+    """`hedging after 200 ms helps at today's 4.2 requests/s, hurts at 9`."""
+    text = f"{finding.hedge} {EFFECTS.get(finding.label, 'was not compared')} at today's {today}"
+    if finding.label not in {HELPS, HURTS, NO_EFFECT}:
+        text += f" ({finding.label})"
+    if finding.helps_up_to_per_s is not None and finding.label != HELPS:
+        text += f", helps at {finding.helps_up_to_per_s:.3g}"
+    if finding.hurts_from_per_s is not None and finding.label not in HARM:
+        text += f", hurts at {finding.hurts_from_per_s:.3g}"
+    return text
+
+
+def _details(finding: Hedging) -> Iterator[str]:
+    """What to do, what hedging changes at today's load, and where it turns."""
+    if finding.label in ADVICE:
+        yield ADVICE[finding.label]
+    load = finding.today
+    if load is not None and load.tail is not None:
+        hedges = load.run.hedges
+        tail = f"{finding.tail} {_relative(load.tail.value)}, missed requests {_sides(load.missed, share)}"
+        cost = (
+            f"{_span(hedges.cost, 1000)} {hedges.unit} per 1,000 requests" if hedges.unit else "cost unknown"
+        )
+        yield f"at today's load {tail}, {share(hedges.hedged)} of the calls hedged, {cost}"
+    if finding.crossover is not None:
+        low, high = finding.crossover
+        yield f"it turns from help to harm between {low:.3g} and {high:.3g} {finding.unit}"
+
+
+# --- tables and figures -------------------------------------------------------------------------------------------
+
+
+def _rate_text(load: ComparedLoad) -> str:
+    return f"{load.load:.3g}"
+
+
+def _points(value: float) -> str:
+    """A difference of shares: −1.2%, +30%."""
+    text = share(abs(value))
+    if value == 0:
+        return text
+    return f"+{text}" if value > 0 else f"−{text}"
+
+
+def _relative(value: float) -> str:
+    """A difference of logarithms as a relative change: −32%, +150%."""
+    return _points(math.expm1(value))
+
+
+def _span(ends: tuple[float, float] | None, times: float = 1.0) -> str:
+    """Least to most; one number if both read the same."""
+    return NONE if ends is None else " – ".join(dict.fromkeys(figures(times * end) for end in ends))
+
+
+def _sides(contrast: Contrast | None, text_of: Callable[[float], str]) -> str:
+    """The figure without hedging and with it."""
+    return NONE if contrast is None else f"{text_of(contrast.a)} → {text_of(contrast.b)}"
+
+
+def _change(contrast: Contrast | None, text_of: Callable[[float], str]) -> Cell:
+    if contrast is None:
+        return NONE
+    return Value(text_of(contrast.value), f"{text_of(contrast.low)} – {text_of(contrast.high)}")
+
+
+TAIL_CHANGE: Column[ComparedLoad] = ("change", lambda load: _change(load.tail, _relative))
+HEDGED: Column[ComparedLoad] = ("calls hedged", lambda load: share(load.run.hedges.hedged))
+WON: Column[ComparedLoad] = ("hedges won", lambda load: share(load.run.hedges.won))
+
+
+def _loads(finding: Hedging) -> Table:
+    columns: tuple[Column[ComparedLoad], ...] = (
+        (finding.unit, _rate_text),
+        ("hedging", lambda load: Value(load.label, outcome=OUTCOMES.get(load.label, INCONCLUSIVE))),
+        (f"{finding.tail} off → on, ms", lambda load: _sides(load.tail, ms_or_failed)),
+        TAIL_CHANGE,
+        ("missed off → on", lambda load: _sides(load.missed, share)),
+        ("change", lambda load: _change(load.missed, _points)),
+    )
+    return Table.of("Loads", finding.loads, columns, LOADS_NOTE)
+
+
+def _costs(loads: Sequence[ComparedLoad]) -> Table:
+    hedges = loads[0].run.hedges
+    columns: tuple[Column[ComparedLoad], ...] = (
+        ("load", _rate_text),
+        ("requests off, on", lambda load: f"{load.run.off.requests:,}, {load.run.on.requests:,}"),
+        HEDGED,
+        WON,
+        ("refused off → on", lambda load: " → ".join(map(share, load.run.hedges.refused))),
+        ("extra cost per 1,000", lambda load: _span(load.run.hedges.cost, 1000)),
+    )
+    priced = f"in {hedges.unit}" if hedges.unit else f"unknown: {hedges.no_cost}"
+    return Table.of("Hedges and their cost", loads, columns, f"{COSTS_NOTE}, {priced}.")
+
+
+def _delays(delays: Sequence[ComparedLoad]) -> Table:
+    delay: Column[ComparedLoad] = ("delay, ms", lambda load: str(load.run.attempt.delay))
+    return Table.of("Delays", delays, (delay, TAIL_CHANGE, HEDGED, WON), DELAYS_NOTE)
+
+
+def _pictures(finding: Hedging) -> Iterator[Picture]:
+    """The change by load, and the tail with hedging and without at today's load."""
+    compared = [(load.load, load.tail) for load in finding.loads if load.tail]
+    if len(compared) > 1:
+        ends = (compared[0][0], compared[-1][0])
+        curves = (
+            PlotCurve.of("each load", compared, _drawn, joined=False),
+            PlotCurve("no change", ends, (0.0, 0.0), dashed="grey"),
+        )
+        marks = () if finding.crossover is None else (Mark("crossover", *finding.crossover),)
+        title = f"{finding.tail} with hedging, relative to without"
+        y = f"change of the {finding.tail}, %"
+        yield Picture("hedging", title, CHANGES_NOTE, finding.unit, y, curves, marks)
+    if finding.today is not None and finding.today.run.off.ms:
+        run = finding.today.run
+        curves = (_tail_curve("without hedging", run.off), _tail_curve("with hedging", run.on))
+        note = TAILS_NOTE.format(_rate_text(finding.today))
+        title = "Latency tail at today's load"
+        y = "share of requests that took longer"
+        yield Picture("tails", title, note, "latency (ms)", y, curves, tails=True)
+
+
+def _drawn(value: float) -> float:
+    return 100 * math.expm1(min(value, LARGEST_DRAWN))
+
+
+def _tail_curve(name: str, blocks: Blocks) -> PlotCurve:
+    ms = np.sort(np.concatenate(blocks.ms))
+    known = ms[np.isfinite(ms)]
+    longer = 1 - np.arange(1, len(known) + 1) / len(ms)
+    return PlotCurve(name, tuple(known.tolist()), tuple(longer.tolist()))

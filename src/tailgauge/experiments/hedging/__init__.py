@@ -1,1 +1,0 @@
-"""Hedging by load: below which load it helps, above which it hurts, and why."""

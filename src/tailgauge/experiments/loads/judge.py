@@ -1,0 +1,184 @@
+"""Judge a load by its rows: it holds (PASS), fails, or is inconclusive.
+
+Runs at one load are one sample. A load fails if the lower end of the share of refused attempts, or of the requests beyond
+the bound of an objective, is above the allowed share, or if its backlog clearly grows. It holds if the upper end of each
+share is within the allowed one and no backlog grows. More load makes no answer faster and refuses no fewer: a share also
+holds together with those at higher loads, and fails together with those at lower ones.
+
+A bucket that is full at first hides a load that is slightly too high. Where a known bucket could have done that, the load
+is inconclusive instead of holding; that never undoes a failure. Where no run was refused and no header names a limit,
+refusals are not counted.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
+
+from tailgauge.experiments.loads.run import Exceedance, LoadRun
+from tailgauge_analysis import FAIL, INCONCLUSIVE, PASS, Proportion, counted, worst_outcome
+
+REFUSALS, BACKLOG = "refusals", "backlog"
+FEW = 20  # late requests from which a run shows how they depend on each other
+CLOSE = 1.1  # ratio of loads at which late requests depend on each other alike
+CLEAR = 0.5  # of the growth that is seen in nine of ten runs: more fails a load
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JudgedLoad:
+    """The runs at one load. `shares`: of refused attempts and missed objectives, pooled over its runs.
+
+    `cause`: what failed it, empty otherwise. `met`: outcome of the objectives alone. `unseen_per_s`: growth of the backlog that its runs may have missed.
+    """
+
+    load: float
+    arrived: float
+    runs: tuple[LoadRun, ...]
+    shares: tuple[Exceedance, ...]
+    outcome: str
+    cause: str
+    met: str
+    leans: str
+    unseen_per_s: float
+
+    @property
+    def least(self) -> float:
+        """Return the load that holds for certain if this one does: as planned or as it arrived."""
+        return min(self.load, self.arrived)
+
+    @property
+    def most(self) -> float:
+        """Return the load that fails for certain if this one does."""
+        return max(self.load, self.arrived)
+
+    @property
+    def refused(self) -> Proportion:
+        """Return the share of refused attempts."""
+        return self.shares[0].missed
+
+    @property
+    def objectives(self) -> Shares:
+        """Return the shares of requests that missed an objective."""
+        return self.shares[1:]
+
+
+Runs = Sequence[LoadRun]
+Shares = tuple[Exceedance, ...]
+Hides = Callable[[LoadRun], bool]
+
+
+def is_limited(runs: Runs) -> bool:
+    """Return whether a header named a limit, or a 429 came."""
+    return any(run.buckets or run.kinds for run in runs)
+
+
+def judge(runs: Runs, refused: float, hides: Hides = lambda _: False) -> list[JudgedLoad]:
+    """Judge every load, ascending, with its neighbours by what arrived; `refused`: allowed share, `hides`: whether a full bucket may have hidden a failure."""
+    groups = sorted((list(group) for _, group in groupby(sorted(runs, key=_planned), _planned)), key=_arrived)
+    refuses = is_limited(runs) or any(run.refused.k for run in runs)
+    shares = [_shares(group, runs, refused if refuses else 1.0) for group in groups]
+    judged = []
+    for number, group in enumerate(groups):
+        is_hidden = any(map(hides, group))
+        judged.append(_judged(group, shares[number:], shares[number::-1], is_hidden=is_hidden))
+    return sorted(judged, key=_planned)
+
+
+_planned = attrgetter("load")
+
+
+def _arrived(runs: Runs) -> float:
+    """Return the mean of the loads that arrived."""
+    seconds = sum(run.seconds for run in runs)
+    return sum(run.arrived * run.seconds for run in runs) / seconds if seconds else runs[0].load
+
+
+def _judged(runs: Runs, above: Sequence[Shares], below: Sequence[Shares], *, is_hidden: bool) -> JudgedLoad:
+    shares = above[0]
+    unseen_per_s = sum(run.detectable_per_s for run in runs) / len(runs) / math.sqrt(len(runs))
+    backlog = _backlog(runs, unseen_per_s)
+    outcomes = {BACKLOG: backlog}
+    for number, share in enumerate(shares):
+        with_higher = [pooled[number] for pooled in above]
+        with_lower = [pooled[number] for pooled in below]
+        outcomes[share.name] = _share_outcome(with_higher, with_lower)
+    outcome = worst_outcome(outcomes.values())
+    if outcome == PASS and is_hidden:
+        outcome = INCONCLUSIVE
+    exceeded = [name for name, found in outcomes.items() if found == FAIL]
+    missed = any((share.missed.value or 0.0) > share.allowed for share in shares)
+    grows = sum(run.growing for run in runs) * 2 > len(runs)
+    leans = FAIL if outcome == FAIL or (outcome == INCONCLUSIVE and (missed or grows)) else PASS
+    return JudgedLoad(
+        load=runs[0].load,
+        arrived=_arrived(runs),
+        runs=tuple(runs),
+        shares=shares,
+        outcome=outcome,
+        cause=exceeded[0] if exceeded else "",
+        met=worst_outcome([PASS, *(outcomes[share.name] for share in shares[1:])]),
+        leans=leans,
+        unseen_per_s=unseen_per_s,
+    )
+
+
+def _backlog(runs: Runs, unseen_per_s: float) -> str:
+    """Return FAIL of a clear growth in most runs, INCONCLUSIVE of a smaller one, or where nothing else shows that it holds."""
+    growing = [run for run in runs if run.growing]
+    if len(growing) * 2 <= len(runs):
+        is_judged = (
+            is_limited(runs) or runs[0].objectives or any(run.growth_per_s is not None for run in runs)
+        )
+        return PASS if is_judged else INCONCLUSIVE
+    growth = [run.growth_per_s for run in runs if run.growth_per_s is not None]
+    is_clear = not growth or sum(growth) / len(growth) > CLEAR * unseen_per_s
+    return FAIL if is_clear or any(run.saturated for run in growing) else INCONCLUSIVE
+
+
+def _share_outcome(with_higher: Sequence[Exceedance], with_lower: Sequence[Exceedance]) -> str:
+    allowed = with_higher[0].allowed
+    for count in range(1, len(with_lower) + 1):
+        if (pooled(with_lower[:count]).low or 0.0) > allowed:
+            return FAIL
+    for count in range(1, len(with_higher) + 1):
+        high = pooled(with_higher[:count]).high
+        if (1.0 if high is None else high) <= allowed:
+            return PASS
+    return INCONCLUSIVE
+
+
+def _shares(runs: Runs, every: Runs, refused: float) -> Shares:
+    """Pool the refused attempts and the requests beyond each bound over the runs at one load."""
+    shares = [Exceedance(REFUSALS, _sum([run.refused for run in runs]), refused)]
+    for number, objective in enumerate(runs[0].objectives):
+        missed = [_dependent(run, number, every) for run in runs]
+        shares.append(Exceedance(objective.name, _sum(missed), objective.allowed))
+    return tuple(shares)
+
+
+def _dependent(run: LoadRun, number: int, every: Runs) -> Proportion:
+    """Return the missed requests; where they are few they depend on each other as in the nearest run that shows it."""
+    missed = run.objectives[number].missed
+    if missed.k >= FEW or not missed.n:
+        return missed
+    near = [other for other in every if 1 / CLOSE < other.arrived / run.arrived < CLOSE]
+    showing = [other for other in near if FEW <= other.objectives[number].missed.k <= other.requests / 2]
+    if not showing:
+        return missed
+    nearest = min(showing, key=lambda other: abs(other.arrived - run.arrived))
+    shown = nearest.objectives[number].missed
+    return counted(missed.k, missed.n, min(missed.n_eff, max(1, round(missed.n * shown.n_eff / shown.n))))
+
+
+def pooled(shares: Sequence[Exceedance]) -> Proportion:
+    """Return the share over several loads."""
+    return _sum([share.missed for share in shares])
+
+
+def _sum(shares: Sequence[Proportion]) -> Proportion:
+    k = sum(share.k for share in shares)
+    n = sum(share.n for share in shares)
+    return counted(k, n, sum(share.n_eff for share in shares))

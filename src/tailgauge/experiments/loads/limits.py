@@ -1,0 +1,309 @@
+"""The load that a known limit sustains: a bucket seen in headers and 429s, or the capacity of the target.
+
+A limit is the same in every run, so its intervals are intersected; where runs contradict each other, the interval covers
+all of them. Only a limit whose bucket was seen empty is known, or the capacity: the rate of answers while the backlog
+grows, or while calls are refused as overload.
+
+The rate that a bucket sustains is that at which it refuses, in the long run, exactly the allowed share of the requests.
+A bucket that holds many requests is a reflected Brownian motion on [0, burst]: with the drift m = demand - refill and the
+variance v of the demand, both per second, it loses m / (1 - exp(-2 m burst / v)) per second, within 0.3% of the exact rate
+from 20 requests on (M/D/1/K, Poisson arrivals). A smaller bucket is replayed request by request.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from tailgauge.experiments.loads.judge import BACKLOG, REFUSALS, JudgedLoad, Runs
+from tailgauge.experiments.loads.run import Interval, LoadRun
+from tailgauge_analysis import DECISIONS, NORMAL_975, SEED, Estimate, Floats
+
+CAPACITY, OBJECTIVES = "capacity", "objectives"
+FEWEST = 5  # 429s or overloads by which a limit is taken to bind
+MINUTE_S = 60  # a bucket holds no more than comes back in a minute
+MANY = 30  # requests that a bucket holds; below it is replayed
+RANGE = (0.01, 2.0)  # rates tried, relative to the one that uses all of the refill
+STEPS, STEPS_REPLAYED = 40, 12
+LEAST = 20  # requests of a window, and windows
+MODEL = 0.02  # relative error of the computed rate
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit: units per second, and in its bucket. `seen`: its bucket was seen empty; `refused`: its 429s in all runs."""
+
+    kind: str
+    counted: str
+    refused: int
+    rate: Interval
+    burst: Interval
+    seen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """The arrivals/s that one limit sustains; `uncached`: without reads from the cache; `limit`: None of the capacity."""
+
+    kind: str
+    per_s: Interval
+    uncached: Interval | None
+    limit: Limit | None
+
+    @property
+    def is_known(self) -> bool:
+        """Return whether it was met."""
+        return self.limit is None or self.limit.seen
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """The planned traffic: gaps between many arrivals, in any unit, and the requests of an arrival."""
+
+    gaps: Floats
+    requests_per_arrival: float = 1.0
+
+
+def bounds(runs: Runs, planned: Planned, refused: float, precision: float) -> list[Bound]:
+    """Return a bound per limit that is named or known, the tightest first; `refused`: allowed share.
+
+    `precision`: relative width by which a capacity is widened, because it varies with the calls that wait.
+    """
+    found = [bound for limit in _limits(runs) for bound in _bound(limit, runs, planned, refused)]
+    served = capacity(runs, refused)
+    if served is not None:
+        wide = precision * served.value
+        low = served.value - math.hypot(served.value - served.low, wide)
+        high = served.value + math.hypot(served.high - served.value, wide)
+        found.append(Bound(CAPACITY, Interval(served.value, max(0.0, low), high), None, None))
+    return sorted(found, key=lambda bound: bound.per_s.high)
+
+
+def _bound(limit: Limit, runs: Runs, planned: Planned, refused: float) -> Iterator[Bound]:
+    cached = np.concatenate([run.charges.cached[limit.kind] for run in runs])
+    if not len(cached) or cached.sum() <= 0:
+        return
+    per_s = _sustained(limit, planned, cached, refused)
+    uncached = per_s
+    if limit.kind in runs[0].charges.uncached:
+        whole = np.concatenate([run.charges.uncached[limit.kind] for run in runs])
+        uncached = _sustained(limit, planned, whole, refused)
+    yield Bound(limit.kind, per_s, uncached, limit)
+
+
+def hides(run: LoadRun, found: Sequence[Bound], requests_per_arrival: float) -> bool:
+    """Return whether a bucket that was full at first may carry more in this run than it does in the long run."""
+    for limit in (bound.limit for bound in found if bound.limit is not None):
+        charges = run.charges.cached.get(limit.kind)
+        if charges is None or not len(charges):
+            continue
+        excess_per_s = run.load * requests_per_arrival * float(charges.mean()) - limit.rate.value
+        if 0 < excess_per_s * run.seconds < limit.burst.high:
+            return True
+    return False
+
+
+def known(found: Sequence[Bound]) -> Bound | None:
+    """Return the bound that was met and is met first."""
+    return min(
+        (bound for bound in found if bound.is_known), key=lambda bound: bound.per_s.value, default=None
+    )
+
+
+def fails_below(bound: Bound, high: JudgedLoad | None) -> bool:
+    """Return whether a load below the limit was refused too often, or its backlog grew."""
+    return high is not None and high.most < bound.per_s.low and high.cause in {REFUSALS, BACKLOG}
+
+
+def binding(failed: Sequence[JudgedLoad]) -> str | None:
+    """Name what failed the lowest of these loads: the limit that refused most calls, the capacity, or the objectives."""
+    if not failed:
+        return None
+    cause = min(failed, key=lambda load: load.arrived).cause
+    if cause != REFUSALS:
+        return CAPACITY if cause == BACKLOG else OBJECTIVES
+    runs = [run for load in failed for run in load.runs]
+    counts = by_kind(runs)
+    kind = max(counts, key=counts.__getitem__, default=None)
+    overloads = sum(run.overloaded for run in runs)
+    return CAPACITY if kind is None or overloads > counts[kind] else kind
+
+
+def by_kind(runs: Runs) -> Counter[str]:
+    """Count the 429s of each limit."""
+    counts: Counter[str] = Counter()
+    for run in runs:
+        counts.update(run.kinds)
+    return counts
+
+
+# --- limits and capacity as the runs show them ----------------------------------------------------------------------
+
+
+def _limits(runs: Runs) -> Iterator[Limit]:
+    for kind in dict.fromkeys(bucket.kind for run in runs for bucket in run.buckets):
+        buckets = [bucket for run in runs for bucket in run.buckets if bucket.kind == kind]
+        rates = [bucket.rate for bucket in buckets if bucket.rate.value is not None]
+        headed = [rate for rate in rates if rate.how != DECISIONS]
+        doubted = [rate for rate in rates if rate.how == DECISIONS and rate.why is not None]
+        rate = _common(doubted or headed or rates)
+        if rate is None:
+            continue
+        exact = [bucket.burst for bucket in buckets if bucket.burst.value is not None]
+        burst = _common(exact) or _unseen_burst([bucket.burst for bucket in buckets], rate)
+        refused = sum(bucket.refused for bucket in buckets)
+        counted = max(buckets, key=lambda bucket: bucket.refused).counted
+        yield Limit(kind, counted, refused, rate, burst, bool(exact) and refused > 0)
+
+
+def _common(estimates: Sequence[Estimate]) -> Interval | None:
+    """Intersect the intervals; where they have nothing in common, cover all."""
+    known_ones = [estimate for estimate in estimates if estimate.value is not None]
+    if not known_ones:
+        return None
+    values = sorted(estimate.value for estimate in known_ones)
+    lows = [estimate.value if estimate.low is None else estimate.low for estimate in known_ones]
+    highs = [estimate.value if estimate.high is None else estimate.high for estimate in known_ones]
+    low, high = max(lows), min(highs)
+    if low > high:
+        low, high = min(lows), max(highs)
+    return Interval(min(max(values[len(values) // 2], low), high), low, high)
+
+
+def _unseen_burst(bursts: Sequence[Estimate], rate: Interval) -> Interval:
+    """Bound a bucket that was never seen empty: at least what was admitted, at most a minute of refill."""
+    low = max((burst.low for burst in bursts if burst.low is not None), default=1.0)
+    high = min((burst.high for burst in bursts if burst.high is not None), default=math.inf)
+    return Interval(low, low, max(low, min(high, rate.high * MINUTE_S)))
+
+
+def capacity(runs: Runs, refused: float) -> Interval | None:
+    """Return the arrivals answered per second at capacity: the value of the lowest load that reached it, the interval of all.
+
+    None if no run reached it.
+    """
+    full = [run for run in runs if _is_full(run, refused) and math.isfinite(run.served.high)]
+    if not full:
+        return None
+    lowest = min(run.load for run in full)
+    first = [run for run in full if run.load == lowest]
+    value = sum(run.served.value for run in first) / len(first)
+    low = min(run.served.low for run in full)
+    high = max(run.served.high for run in full)
+    return Interval(value, low, high)
+
+
+def _is_full(run: LoadRun, refused: float) -> bool:
+    overloaded = run.requests > 0 and run.overloaded > max(2 * refused * run.requests, FEWEST)
+    return run.saturated or overloaded
+
+
+# --- the rate that a bucket sustains --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """Requests at a bucket: gaps in mean gaps, and charges. `error`: half the relative 95% interval of the mean charge."""
+
+    gaps: Floats
+    charges: Floats
+    mean: float
+    error: float
+
+
+def _sustained(limit: Limit, planned: Planned, charges: Floats, refused: float) -> Interval:
+    demand = demand_of(planned.gaps, charges)
+    value = sustained(demand, limit.rate.value, limit.burst.value, refused)
+    low = high = value
+    if limit.rate.low < limit.rate.high or limit.burst.low < limit.burst.high:
+        low = sustained(demand, limit.rate.low, limit.burst.low, refused)
+        high = sustained(demand, limit.rate.high, limit.burst.high, refused)
+    error = demand.error + MODEL
+    ends = (value, min(low, value) * (1 - error), max(high, value) * (1 + error))
+    return Interval(*(end / planned.requests_per_arrival for end in ends))
+
+
+def demand_of(gaps: Floats, measured: Floats) -> Demand:
+    """Draw a charge for each gap from the measured ones."""
+    mean = float(measured.mean())
+    if mean <= 0:
+        return Demand(gaps / gaps.mean(), np.zeros(len(gaps)), 0.0, 0.0)
+    error = NORMAL_975 * float(measured.std()) / mean / math.sqrt(len(measured))
+    drawn = np.random.default_rng(SEED).choice(measured, len(gaps))
+    return Demand(gaps / gaps.mean(), drawn * (mean / drawn.mean()), mean, error)
+
+
+def sustained(demand: Demand, rate: float, burst: float, refused: float) -> float:
+    """Return the requests/s of which this share is refused in the long run; 0 if the bucket is smaller than a request."""
+    if burst < demand.mean or demand.mean <= 0:
+        return 0.0
+    whole = rate / demand.mean
+    if burst / demand.mean >= MANY:
+        spread = _spread(demand, burst / demand.mean)
+        return _root(lambda per_s: lost(demand.mean * per_s, rate, burst, spread) > refused, whole, STEPS)
+    gaps = demand.gaps.tolist()
+    charges = demand.charges.tolist()
+    return _root(lambda per_s: replayed(gaps, charges, rate / per_s, burst) > refused, whole, STEPS_REPLAYED)
+
+
+def _root(is_too_much: Callable[[float], bool], whole: float, steps: int) -> float:
+    low, high = RANGE[0] * whole, RANGE[1] * whole
+    for _ in range(steps):
+        middle = math.sqrt(low * high)
+        if is_too_much(middle):
+            high = middle
+        else:
+            low = middle
+    return math.sqrt(low * high)
+
+
+def lost(demand: float, rate: float, burst: float, spread: float) -> float:
+    """Return the refused share of the demand per second; `spread`: variance / mean of the demand."""
+    drift = demand - rate
+    variance = demand * spread
+    if variance <= 0:
+        return max(0.0, drift / demand)
+    exponent = 2 * drift * burst / variance
+    if exponent < -500:
+        return 0.0
+    gone = variance / (2 * burst) if abs(exponent) < 1e-6 else drift / -math.expm1(-exponent)
+    return gone / demand
+
+
+def _spread(demand: Demand, window: float) -> float:
+    """Return variance / mean of the demand in windows of so many mean gaps, so that bursts of arrivals count."""
+    times = np.cumsum(demand.gaps)
+    width = max(min(window, len(times) / LEAST), LEAST)
+    count = int(times[-1] // width)
+    if count < LEAST // 2:
+        return float((demand.charges**2).sum() / demand.charges.sum())
+    windows = (times // width).astype(np.int64)
+    sums = np.bincount(windows, demand.charges, count + 1)[:count]
+    return float(sums.var(ddof=1) / sums.mean())
+
+
+def replayed(gaps: list[float], charges: list[float], refill: float, burst: float) -> float:
+    """Return the share that a bucket refuses that is full at first; `refill`: per mean gap."""
+    level = burst
+    refused = 0
+    for gap, charge in zip(gaps, charges, strict=True):
+        level = min(burst, level + refill * gap)
+        if level >= charge:
+            level -= charge
+        else:
+            refused += 1
+    return refused / len(gaps)
+
+
+def raised(bound: Bound, per_s: float) -> Bound:
+    """Return a bound that was never met, which sustains at least a load that held, as far as its headers allow it."""
+    if bound.is_known:
+        return bound
+    low = max(bound.per_s.low, min(per_s, bound.per_s.high))
+    interval = Interval(max(bound.per_s.value, low), low, bound.per_s.high)
+    uncached = interval if bound.uncached == bound.per_s else bound.uncached
+    return replace(bound, per_s=interval, uncached=uncached)

@@ -1,0 +1,280 @@
+"""The course of a series: run loads until the search is over or the minutes are spent.
+
+All prompts are cold, so the order of the loads leaves no trace in a cache. Once a limit was met every run begins with a
+rest. Runs are short while the load doubles; between the ends they share the time that is left.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from tailgauge.experiments.course import RUN_S, Base, Planner, Step, Steps, warm_up
+from tailgauge.experiments.loads import limits
+from tailgauge.experiments.loads.judge import JudgedLoad, is_limited, judge
+from tailgauge.experiments.loads.limits import Bound, Planned
+from tailgauge.experiments.loads.run import LoadRun
+from tailgauge.experiments.loads.search import NextLoad, bracket
+from tailgauge.protocols.protocol import SIMULATED
+from tailgauge.scenario.figures import LATENCY
+from tailgauge.scenario.model import Limits
+from tailgauge.schedule.schedule import Schedule, plan
+from tailgauge.schedule.settings import TRACE
+from tailgauge_analysis import CHECKS, FAIL, PASS, figures
+
+SHORTEST_S = 12.0  # of a run
+# Runs that the minutes would have time for, if all were as long as those of a search, or as those between the ends.
+SEARCHES, REFINES = 28, 12
+LONGEST_SEARCH_S, LONGEST_S = 60.0, 120.0
+LONGER = 3.0  # times as long, where requests are few or answers slow
+FEWEST, FILLS = 60, 4.0  # arrivals of a run; times the length of an answer
+WARMUP, MOST_WARMUP = 0.15, 0.3  # of a run
+FILLED = 15.0  # times the bound of an objective: a queue that began empty waits as in the long run
+DRAIN_S = 5.0
+MOST_IN_FLIGHT = 8_000  # of a worker, where the scenario does not say
+GAPS = 40_000  # arrivals for the long-run estimate
+ROUNDS = 60
+UNUSABLE = "the search ended at {}, where no run was valid: their reports name the causes"
+SPENT = "experiment.minutes: {:g} minutes left no time for more runs"
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What a load counts; `requests`: of an arrival."""
+
+    name: str
+    requests: float = 1.0
+
+    def text(self, load: float) -> str:
+        """Name a load, in requests too where an arrival has several: `0.8 conversations/s = 4 requests/s`."""
+        text = f"{figures(load)} {self.name}"
+        return text if self.requests == 1 else f"{text} = {figures(load * self.requests)} requests/s"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Series:
+    """The judged loads, ascending, the bounds of the known limits, and the largest load that holds.
+
+    `low`, `high`: the largest load that holds and the smallest that fails, narrowed by a known limit that agrees with the rows;
+    None without one. `by`: that limit; `contradicted`: one that does not agree.
+    """
+
+    loads: Sequence[JudgedLoad]
+    bounds: Sequence[Bound]
+    low: float | None
+    high: float | None
+    by: Bound | None = None
+    contradicted: Bound | None = None
+
+    @property
+    def value(self) -> float | None:
+        """Return the load that the known limit sustains, else the middle of the interval."""
+        if self.low is None or self.high is None:
+            return None
+        if self.by is not None:
+            return min(max(self.by.per_s.value, self.low), self.high)
+        return math.sqrt(self.low * self.high)
+
+    def outcome(self, needed: float) -> str | None:
+        """Return whether a load holds by the interval; None inside it."""
+        if self.low is not None and self.low >= needed:
+            return PASS
+        return FAIL if self.high is not None and self.high <= needed else None
+
+
+class SeriesPlanner(Planner):
+    """A search over loads. A step is given its `NextLoad`."""
+
+    checks = CHECKS  # a load at which nothing is answered has its result
+
+    def __init__(self, base: Base, *, refused: float, precision: float, rest_s: float) -> None:
+        super().__init__(base)
+        self._refused = refused
+        self._precision = precision
+        # The simulated endpoint resets with every run, and needs no rest.
+        self._rest_s = 0.0 if base.scenario.target.url == SIMULATED else rest_s
+        self._all_s = base.table.minutes * 60
+        self._wanted_s: float | None = None  # seconds of a run
+        self._points = 0  # fewest runs
+        self._planned = Planned(np.empty(0))
+        bounds_ms = [row.bound for row in base.scenario.slo.values() if row.figure.unit == LATENCY]
+        self._fills_s = FILLED * max(bounds_ms, default=0.0) / 1000
+        self.is_spent = False
+        self.unusable = ""
+
+    @property
+    @abstractmethod
+    def runs(self) -> list[LoadRun]:
+        """Return the runs until now."""
+
+    @abstractmethod
+    def search(self, series: Series) -> list[NextLoad]:
+        """Choose the next loads."""
+
+    @abstractmethod
+    def overrides_at(self, load: float) -> list[tuple[str, Any]]:
+        """Return the overrides of a step that set the load."""
+
+    @abstractmethod
+    def name_of(self, load: float) -> str:
+        """Name the load, for readers."""
+
+    def steps(self) -> Steps:
+        """Run what the search chooses, in random order, while there is time."""
+        for _ in range(ROUNDS):
+            series = self.series()
+            wanted = [load for load in self.search(series) for _ in range(load.times)]
+            Random(self._scenario.seed + self._number).shuffle(wanted)
+            lengths = self._lengths(series, wanted)
+            fitting = [self._step(load, length) for load, length in zip(wanted, lengths, strict=False)]
+            self.is_spent = len(fitting) < len(wanted)
+            count = len(self._kept)
+            if fitting:
+                yield from self.run(fitting)
+            if len(self._kept) == count:  # nothing is left to try, or no run of it is valid
+                self.unusable = ", ".join(step.name for step in fitting)
+                return
+
+    @property
+    def remarks(self) -> list[str]:
+        """Say why the search ended early."""
+        texts = [SPENT.format(self._base.table.minutes)] if self.is_spent else []
+        return [*texts, UNUSABLE.format(self.unusable)] if self.unusable else texts
+
+    def series(self) -> Series:
+        """Judge the loads until now. A known limit narrows the interval of the rows where it agrees with them."""
+        runs = self.runs
+        found: list[Bound] = []
+        if len(self._planned.gaps):
+            found = limits.bounds(runs, self._planned, self._refused, self._precision)
+        hides = partial(limits.hides, found=found, requests_per_arrival=self._planned.requests_per_arrival)
+        loads = judge(runs, self._refused, hides)
+        lowest, highest = bracket(loads)
+        rows = Series(
+            loads=loads,
+            bounds=found,
+            low=None if lowest is None else lowest.least,
+            high=None if highest is None else highest.most,
+        )
+        bound = limits.known(found)
+        return rows if bound is None else _narrowed(rows, bound, lowest, highest)
+
+    def left_s(self) -> float:
+        """Return the seconds that are left."""
+        return self._all_s - self.spent_s
+
+    def rest(self) -> float:
+        """Return the seconds of rest before a run."""
+        return self._rest_s if is_limited(self.runs) else 0.0
+
+    def _stay_s(self) -> float:
+        return min((run.stay_s for run in self.runs if not run.growing and run.stay_s), default=0.0)
+
+    def _lengths(self, series: Series, wanted: Sequence[NextLoad]) -> list[float]:
+        """Return the seconds of the runs of a round for which there is time."""
+        if not wanted:
+            return []
+        beside_s = RUN_S + self.rest()
+        left_s = self.left_s()
+        slowest = min(load.load for load in wanted)
+        tried = [load.load for load in series.loads]
+        is_outside = not tried or slowest > max(tried) or slowest < min(tried)
+        length_s = self._wanted_s
+        if length_s is None and is_outside:
+            usual_s = min(LONGEST_SEARCH_S, max(SHORTEST_S, self._all_s / SEARCHES))
+            length_s = self._long_enough(slowest, usual_s)
+        elif length_s is None:
+            usual_s = min(LONGEST_S, max(SHORTEST_S, self._all_s / REFINES))
+            length_s = self._long_enough(slowest, usual_s)
+            fitting = max(1, int(left_s // (length_s + beside_s)), self._points - len(self.runs))
+            length_s = max(SHORTEST_S, min(left_s / fitting - beside_s, LONGER * length_s))
+        count = int((left_s + 0.01) // (length_s + beside_s))
+        if not count and left_s >= SHORTEST_S + beside_s and self._wanted_s is None:
+            return [left_s - beside_s]
+        return [length_s] * min(count, len(wanted))
+
+    def _long_enough(self, load: float, length_s: float) -> float:
+        """Lengthen a run where arrivals are few or slow."""
+        needed_s = max(FILLS * self._stay_s(), self.fewest(load))
+        return min(max(length_s, needed_s), LONGER * length_s)
+
+    def fewest(self, load: float) -> float:
+        """Return the seconds in which enough arrive."""
+        return FEWEST / load
+
+    def _step(self, attempt: NextLoad, length_s: float) -> Step:
+        load = attempt.load
+        warmup_s = max(
+            WARMUP * length_s,
+            min(length_s / 2, 2 * self._stay_s()),
+            min(self._fills_s, MOST_WARMUP * length_s),
+        )
+        overrides = self.overrides_at(load)
+        overrides += of_queue(self._scenario.limits, self.waiting(load, length_s), warmup_s)
+        rest_s = self.rest() if self._kept else 0.0
+        return Step(self.name_of(load), tuple(overrides), length_s, self.seed(), rest_s, attempt)
+
+    def waiting(self, load: float, length_s: float) -> float:
+        """Return the requests that may all come to wait in a run."""
+        return load * length_s * self._planned.requests_per_arrival
+
+
+def _narrowed(rows: Series, bound: Bound, lowest: JudgedLoad | None, highest: JudgedLoad | None) -> Series:
+    """Narrow the interval of the rows by a known limit, unless they contradict it.
+
+    The limit says nothing of the objectives: it raises the low end only where they were met at that load.
+    """
+    low = rows.low
+    if (
+        lowest is not None and bound.limit is None and not lowest.objectives
+    ):  # an objective would show a backlog
+        low = max(0.0, lowest.least - lowest.unseen_per_s)
+    if (low or 0.0) > bound.per_s.high or limits.fails_below(bound, highest):
+        return replace(rows, contradicted=bound)
+    high = min(math.inf if rows.high is None else rows.high, bound.per_s.high)
+    if any(load.met == PASS and load.arrived >= bound.per_s.low for load in rows.loads):
+        low = max(low or 0.0, bound.per_s.low)
+    if low is not None:
+        low = min(low, high)
+    is_binding = low is not None and low <= bound.per_s.value <= high
+    return replace(rows, low=low, high=high, by=bound if is_binding else None)
+
+
+def of_queue(given: Limits, requests: float, warmup_s: float) -> list[tuple[str, Any]]:
+    """Return the overrides of a step whose `requests` may all come to wait: what is left of them at its end is closed soon."""
+    overrides = [*warm_up(warmup_s), ("limits.drain_s", min(DRAIN_S, given.drain_s))]
+    if "in_flight_per_worker" not in given.model_fields_set:
+        needed = min(MOST_IN_FLIGHT, max(given.in_flight_per_worker, math.ceil(requests)))
+        overrides.append(("limits.in_flight_per_worker", needed))
+    return overrides
+
+
+def planned_traffic(base: Base) -> Planned:
+    """Plan many arrivals of today's traffic, without its shape."""
+    schedule = _schedule(base)
+    gaps_s = (schedule.at_ns[1:] - schedule.at_ns[:-1]) / 1e9
+    return Planned(gaps_s, schedule.requests / len(schedule) if len(schedule) else 1.0)
+
+
+def _schedule(base: Base) -> Schedule:
+    scenario = base.scenario
+    arrival = scenario.arrival
+    if arrival.process == TRACE:
+        return plan(arrival, scenario.traffic, 86_400.0, scenario.seed, folder=base.path.parent)
+    flat = arrival.model_copy(update={"shape": type(arrival.shape)()})
+    return plan(
+        flat, scenario.traffic, GAPS / float(arrival.rate or 1.0), scenario.seed, folder=base.path.parent
+    )
+
+
+def rate_unit(planned: Planned) -> Unit:
+    """Name the arrivals of a rate."""
+    requests = planned.requests_per_arrival
+    return Unit("requests/s") if requests == 1 else Unit("conversations/s", requests)

@@ -1,0 +1,159 @@
+"""Which loads to run next: pure, from the loads judged until now.
+
+Double until a load fails, halve while the first one does, then halve the widest gap between the largest load that holds and
+the smallest that fails. Where a limit is known, a load just below it is confirmed instead.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from tailgauge.experiments.loads.run import Interval
+from tailgauge_analysis import FAIL, INCONCLUSIVE, PASS
+
+BESIDE = 1.005  # ratio of a load to one that was run
+PER_MINUTE = 2.0  # providers refuse faster growth
+SAME = 1e-6  # relative difference of loads that are the same
+
+
+class TriedLoad(Protocol):
+    """What a search needs of a load that was run; `leans`: the more likely outcome of an inconclusive one."""
+
+    @property
+    def load(self) -> float:
+        """Return its arrivals/s, or requests in flight."""
+
+    @property
+    def arrived(self) -> float:
+        """Return the load that arrived, which varies around the planned one."""
+
+    @property
+    def runs(self) -> Sequence[Any]:
+        """Return its runs, at least one."""
+
+    @property
+    def outcome(self) -> str:
+        """Return PASS, FAIL or INCONCLUSIVE."""
+
+    @property
+    def leans(self) -> str:
+        """Return PASS or FAIL."""
+
+
+_Load = TypeVar("_Load", bound=TriedLoad)
+
+
+@dataclass(frozen=True, slots=True)
+class NextLoad:
+    """A load to run so many times."""
+
+    load: float
+    times: int = 1
+
+
+def bracket(tried: Sequence[_Load]) -> tuple[_Load | None, _Load | None]:
+    """Return the largest load that holds below the smallest that fails, and that one, by what arrived."""
+    fails = [load for load in tried if load.outcome == FAIL]
+    high = min(fails, key=lambda load: load.arrived, default=None)
+    limit = math.inf if high is None else high.arrived
+    below = [load for load in tried if load.outcome == PASS and load.arrived < limit]
+    return max(below, key=lambda load: load.arrived, default=None), high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """How loads are chosen: `least` and `most` bound them, `growth` is the ratio of two steps upwards.
+
+    The gap is halved until it is `narrow`, a ratio; or loads are run `on_both_sides` of it, ever closer. Both ends, and loads that stay
+    inconclusive between them, are run `confirm` times. `period_s`: from the start of one run to the next.
+    """
+
+    start: float
+    least: float
+    most: float
+    growth: float
+    narrow: float
+    on_both_sides: bool = False
+    confirm: int = 1
+    period_s: float = 0.0
+    whole: bool = False
+
+    def next_loads(
+        self, tried: Sequence[TriedLoad], known: Interval | None = None, ceiling: float | None = None
+    ) -> list[NextLoad]:
+        """Return what to run now, nothing when the search is over.
+
+        `known`: the load that a known limit sustains; `ceiling`: above it a limit in the headers refuses for certain.
+        """
+        if not tried:
+            return [NextLoad(self.start)]
+        loads = [load.load for load in tried]
+        high = min((load.load for load in tried if load.leans == FAIL), default=None)
+        if high is None:
+            return self._upwards(tried, max(loads), ceiling)
+        if not any(load.leans == PASS and load.load < high for load in tried):
+            lower = min(loads) / min(self.growth**2, PER_MINUTE)
+            return [NextLoad(self._rounded(lower))] if lower >= self.least else []
+        if known is not None:
+            return self._repeated(tried, min(known.value / self.narrow, known.low))
+        return self._between(tried) or self._confirmed(tried)
+
+    def _upwards(self, tried: Sequence[TriedLoad], highest: float, ceiling: float | None) -> list[NextLoad]:
+        if highest >= self.most * (1 - SAME):
+            return self._repeated(tried, highest)
+        load = highest * self.growth
+        if ceiling is not None and load < ceiling:
+            fastest = highest * PER_MINUTE ** (self.period_s / 60)
+            load = max(load, min(ceiling * self.narrow, fastest))
+        return [NextLoad(self._rounded(min(load, self.most)))]
+
+    def _between(self, tried: Sequence[TriedLoad]) -> list[NextLoad]:
+        """Halve the gap between the loads that rather hold and rather fail, or run one load on each side of it."""
+        high = min(load.load for load in tried if load.leans == FAIL)
+        low = max(load.load for load in tried if load.leans == PASS and load.load < high)
+        middle = math.sqrt(low * high)
+        if self.on_both_sides:
+            holds, fails = bracket(tried)
+            lowest = min(low, *(load.load for load in tried)) if holds is None else min(low, holds.load)
+            highest = max(high, *(load.load for load in tried)) if fails is None else max(high, fails.load)
+            wanted = [math.sqrt(lowest * middle), middle, math.sqrt(middle * highest)]
+        else:
+            wanted = [middle] if high / low > self.narrow else []
+        taken = {load.load for load in tried}
+        fresh = []
+        for middle in wanted:
+            load = self._rounded(middle)
+            while load in taken and not self.whole:
+                load = self._rounded(load * BESIDE)
+            if load not in taken:
+                taken.add(load)
+                fresh.append(NextLoad(load))
+        return fresh
+
+    def _confirmed(self, tried: Sequence[TriedLoad]) -> list[NextLoad]:
+        """Repeat the ends and what is inconclusive between them."""
+        low, high = bracket(tried)
+        unsure = [load for load in tried if load.outcome == INCONCLUSIVE]
+        lowest = 0.0 if low is None else low.load
+        highest = math.inf if high is None else high.load
+        inside = {load.load for load in unsure if lowest < load.load < highest}
+        ends = {end.load for end in (low, high) if end is not None}
+        return [again for load in sorted(inside | ends) for again in self._repeated(tried, load)]
+
+    def _repeated(self, tried: Sequence[TriedLoad], load: float) -> list[NextLoad]:
+        """Run a load, or the one that was run close to it, until it has `confirm` runs."""
+        near = math.sqrt(self.narrow)
+        alike = [other for other in tried if 1 / near < other.load / load < near]
+        nearest = min(alike, key=lambda other: abs(other.load - load), default=None)
+        if nearest is None:
+            return [NextLoad(self._rounded(load), self.confirm)]
+        times = self.confirm - len(nearest.runs)
+        return [NextLoad(nearest.load, times)] if times > 0 else []
+
+    def _rounded(self, load: float) -> float:
+        if self.whole:
+            return float(max(1, round(load)))
+        return float(f"{load:.4g}")

@@ -1,0 +1,343 @@
+"""Model choice: which models meet the objectives on the same traffic, and what each costs.
+
+A round is one block per model, each a run, in random order: drift affects all models alike. All models of a round have the same
+arrivals and sizes. An objective is decided as in the report of any run, on the values of all blocks of a model; costs have a
+bootstrap interval over blocks, the cost relative to the cheapest one over rounds. A block is of the steady stage: requests as
+offered, failures slowest. PASS if a model meets every objective, FAIL if none does.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from tailgauge.experiments.answer import NONE, NOTHING, Answer, answered, estimate
+from tailgauge.experiments.course import RUN_S, SEED_STEP, Base, Planner, RunReading, Step, Steps, warm_up
+from tailgauge.protocols.protocol import SIMULATED
+from tailgauge.rows import schema
+from tailgauge.schedule.settings import TRACE
+from tailgauge.thresholds import FEWEST_PAIRS
+from tailgauge_analysis import (
+    FAIL,
+    INCONCLUSIVE,
+    OFFERED,
+    PASS,
+    Cell,
+    Column,
+    Json,
+    Quantile,
+    Result,
+    Table,
+    Value,
+    Waits,
+    criteria,
+    decide_objective,
+    figures,
+    listed,
+    ms,
+    no_price,
+    quantile_cell,
+    ratio_interval,
+    share,
+    spent,
+    tariff,
+    waits,
+    with_interval,
+    with_usage,
+    worst_outcome,
+)
+
+FEWEST = 2  # models
+TOGETHER = 2  # rounds that one child runs
+STARTS_S = 8.0  # of a child beside that of its runs
+SHORTEST_S, LONGEST_S = 4.0, 120.0  # of a block
+WARMUP_SHARE = 0.2  # of a block, before it
+NOTE = "One row per model; all got the same traffic, in blocks in random order. Each objective: its quantile and its outcome."
+NONE_MEETS = "no model was shown to meet every objective"
+Interval = tuple[float, float, float]  # value, low, high
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelBlock:
+    """One run of one model. `waits`: those of each objective's metric, by the objective's name. `cost` in `unit`, None if a
+    model has no price, and why.
+    """
+
+    round: int
+    name: str
+    waits: Mapping[str, Waits]
+    requests: int
+    answered: int
+    cost: float | None
+    unit: str = ""
+    no_cost: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelObjective:
+    """One objective of one model."""
+
+    label: str
+    max_ms: float
+    quantile: Quantile
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelResult:
+    """One model. `per_1000`: cost of 1,000 requests, None without prices; `relative_cost`: to the cheapest that meets every
+    objective, in the rounds of both; None of that one itself.
+    """
+
+    name: str
+    outcome: str
+    blocks: int
+    requests: int
+    answered: int
+    objectives: tuple[ModelObjective, ...]
+    per_1000: Interval | None
+    unit: str
+    no_cost: str
+    relative_cost: Interval | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Models:
+    """What was found; `meet`: those that meet every objective."""
+
+    models: tuple[ModelResult, ...]
+    meet: tuple[str, ...]
+    cheapest: str | None
+
+
+class ModelsPlanner(Planner):
+    """Run every round. A step is given its round and its model."""
+
+    def __init__(self, base: Base) -> None:
+        super().__init__(base)
+        _check(base)
+        self._settings = base.table.models
+        self._block_s = self._settings.block_s or _block_s(base)
+        tree = base.tree()
+        self._traffic: dict[str, dict[str, Any]] = tree.get("traffic", {"main": {}})
+        self._slo = tree["slo"]
+
+    def steps(self) -> Steps:
+        """Run every round, some of them together."""
+        rounds = range(self._settings.rounds)
+        for first in rounds[::TOGETHER]:
+            steps: list[Step] = []
+            for number in rounds[first : first + TOGETHER]:
+                steps += self._round(number)
+            yield from self.run(steps, again=False)
+
+    def measure(self, step: Step, reading: RunReading) -> ModelBlock:
+        """Return the block of a run."""
+        number, name = step.given
+        return model_block(number, name, reading, price=self._settings.among[name].price)
+
+    def answer(self) -> Answer:
+        """Answer from what was kept."""
+        return answer(choice(list(self._settings.among), self.results, self._slo))
+
+    def _round(self, number: int) -> list[Step]:
+        """A block of every model, in random order."""
+        seed = self._scenario.seed + SEED_STEP * number
+        names = list(self._settings.among)
+        Random(seed).shuffle(names)
+        warmup_s = WARMUP_SHARE * self._block_s
+        steps = []
+        for name in names:
+            overrides = (*self._overrides(name), *warm_up(warmup_s))
+            title = f"round {number + 1}: {name}"
+            steps.append(Step(title, overrides, warmup_s + self._block_s, seed, given=(number, name)))
+        return steps
+
+    def _overrides(self, name: str) -> list[tuple[str, Any]]:
+        settings = self._settings.among[name]
+        model = {} if settings.model is None else {"model": settings.model}
+        traffic = {table: {**values, **model} for table, values in self._traffic.items()}
+        overrides: list[tuple[str, Any]] = [("traffic", traffic), ("arrival.shape", None)]
+        if settings.profile is not None:
+            overrides.append(("simulated.profile", settings.profile))
+        return overrides
+
+
+def _check(base: Base) -> None:
+    """UsageError if there is nothing to choose from, or nothing to choose by."""
+    base.today(TRACE)
+    among = base.table.models.among
+    key = "experiment.models.among"
+    if len(among) < FEWEST:
+        raise base.refused(key, f"expected two models or more, as [{key}.small] with model = '...'")
+    slo = base.scenario.slo
+    if not slo or any(objective.max_ms is None for objective in slo.values()):
+        expected = "expected at least one table [slo.NAME], each with max_ms"
+        raise base.refused("slo", f"models are chosen by their objectives: {expected}")
+    if base.scenario.target.url == SIMULATED and any(model.profile is None for model in among.values()):
+        text = "the simulated endpoint answers alike for every model: expected a `profile` for each"
+        raise base.refused(key, text)
+
+
+def _block_s(base: Base) -> float:
+    rounds = base.table.models.rounds
+    children = math.ceil(rounds / TOGETHER)
+    runs = rounds * len(base.table.models.among)
+    fits_s = (base.table.minutes * 60 - children * STARTS_S) / runs - RUN_S
+    return min(LONGEST_S, max(SHORTEST_S, fits_s / (1 + WARMUP_SHARE)))
+
+
+# --- results ------------------------------------------------------------------------------------------------------
+
+
+def model_block(number: int, name: str, reading: RunReading, *, price: float) -> ModelBlock:
+    """Read a run; `price`: of an input token at the simulated endpoint, which has no currency."""
+    stage = reading.steady
+    run = reading.frames.run
+    objectives = criteria(run["scenario"])
+    ended = stage.requests["ended"]
+    prices = tariff(run)
+    total, unpriced = spent(with_usage(stage.attempts), prices.price)
+    cost = None if total is None else float(total)
+    if cost is not None and run["target"].get("simulated"):
+        cost *= price
+    return ModelBlock(
+        round=number,
+        name=name,
+        waits={row.name: waits(row.metric, row.part(stage), OFFERED) for row in objectives if row.metric},
+        requests=len(ended),
+        answered=int(ended.isin(schema.COMPLETE).sum()),
+        cost=cost,
+        unit=prices.unit,
+        no_cost=no_price(unpriced, prices.why) if cost is None else "",
+    )
+
+
+def choice(names: Sequence[str], blocks: Sequence[ModelBlock], slo: Json) -> list[ModelResult]:
+    """Judge the models in the order of `names`, without those that have no block."""
+    by_name = {name: [block for block in blocks if block.name == name] for name in names}
+    models = [_result(name, of_model, slo) for name, of_model in by_name.items() if of_model]
+    best = cheapest(models)
+    if best is None:
+        return models
+    best_costs = {block.round: block.cost for block in by_name[best.name]}
+    for place, model in enumerate(models):
+        common = [block for block in by_name[model.name] if block.round in best_costs]
+        if model is not best and len(common) >= FEWEST_PAIRS:
+            costs = _ratio([block.cost for block in common], [best_costs[block.round] for block in common])
+            models[place] = replace(model, relative_cost=costs)
+    return models
+
+
+def cheapest(models: Sequence[ModelResult]) -> ModelResult | None:
+    """The cheapest of those that meet every objective; None if none does or costs are unknown."""
+    priced = [model for model in models if model.outcome == PASS and model.per_1000 is not None]
+    return min(priced, key=lambda model: model.per_1000 or (), default=None)
+
+
+def _result(name: str, blocks: Sequence[ModelBlock], slo: Json) -> ModelResult:
+    objectives = []
+    for row in criteria({"slo": slo}):
+        bound = row.objective.bound
+        all_waits = Waits.joined([block.waits[row.name] for block in blocks])
+        (quantile,) = all_waits.quantiles((row.objective.quantile,))
+        outcome, _ = decide_objective(all_waits.beyond(bound), quantile, bound)
+        objective = ModelObjective(
+            label=row.objective.label, max_ms=bound, quantile=quantile, outcome=outcome.upper()
+        )
+        objectives.append(objective)
+    per_1000 = _ratio([block.cost for block in blocks], [block.requests / 1000 for block in blocks])
+    return ModelResult(
+        name=name,
+        outcome=worst_outcome(objective.outcome for objective in objectives),
+        blocks=len(blocks),
+        requests=sum(block.requests for block in blocks),
+        answered=sum(block.answered for block in blocks),
+        objectives=tuple(objectives),
+        per_1000=per_1000,
+        unit=blocks[0].unit,
+        no_cost=next((block.no_cost for block in blocks if block.no_cost), ""),
+    )
+
+
+def _ratio(over: Sequence[Any], under: Sequence[Any]) -> Interval | None:
+    """Ratio of the sums with its interval over blocks; None where one is unknown."""
+    if None in over or None in under:
+        return None
+    low, high = ratio_interval(np.array(over, np.float64), np.array(under, np.float64), block=1.0)
+    return sum(over) / sum(under), low, high
+
+
+# --- answer -------------------------------------------------------------------------------------------------------
+
+
+def answer(models: Sequence[ModelResult]) -> Answer:
+    """Answer from all models."""
+    best = cheapest(models)
+    meet = [model.name for model in models if model.outcome == PASS]
+    unsure = [model.name for model in models if model.outcome == INCONCLUSIVE]
+    finding = Models(tuple(models), tuple(meet), best.name if best else None)
+    if not models:
+        return Answer("models", Result(INCONCLUSIVE, NOTHING), finding)
+    details = [*_savings(models, best), *_misses(models)]
+    if unsure:
+        details.append(f"inconclusive: {listed(unsure, None)}")
+    if meet:
+        sentence = f"{listed(meet, None)} {'meets' if len(meet) == 1 else 'meet'} every objective"
+        result = Result(PASS, sentence, details=tuple(details))
+    else:
+        result = Result(INCONCLUSIVE if unsure else FAIL, NONE_MEETS, details=tuple(details))
+    notes = [f"cost of {model.name} unknown: {model.no_cost}" for model in models if model.no_cost]
+    return answered("models", "Models", result, finding, [_table(models)], notes)
+
+
+def _savings(models: Sequence[ModelResult], best: ModelResult | None) -> Iterator[str]:
+    if best is None:
+        return
+    text = f"{best.name} costs least"
+    for model in models:
+        if model.outcome == PASS and model.relative_cost is not None:
+            saving = 1 - 1 / model.relative_cost[0]
+            text += f", {share(abs(saving))} {'less' if saving >= 0 else 'more'} than {model.name}"
+    yield text
+
+
+def _misses(models: Sequence[ModelResult]) -> Iterator[str]:
+    """The first objective that each model misses."""
+    for model in models:
+        missed = next((row for row in model.objectives if row.outcome == FAIL), None)
+        if missed is not None:
+            measured = with_interval(quantile_cell(missed.quantile), " ms")
+            yield f"{model.name} misses {missed.label} < {ms(missed.max_ms)} ms: {measured}"
+
+
+def _table(models: Sequence[ModelResult]) -> Table:
+    columns: list[Column[ModelResult]] = [
+        ("model", lambda model: model.name),
+        ("meets all", lambda model: Value(model.outcome.lower(), outcome=model.outcome)),
+        ("cost of 1,000", lambda model: _interval(model.per_1000, figures)),
+        ("relative cost", lambda model: _interval(model.relative_cost, "{:.3g}x".format)),
+    ]
+    for place, objective in enumerate(models[0].objectives):
+        columns.append((f"{objective.label}, ms", partial(_objective, place)))
+    columns += [
+        ("answered", lambda model: share(model.answered / model.requests if model.requests else None)),
+        ("requests", lambda model: f"{model.requests:,}"),
+    ]
+    unit = next((model.unit for model in models if model.unit), "")
+    return Table.of("", models, columns, f"{NOTE} Cost: in {unit}." if unit else NOTE)
+
+
+def _interval(ends: Interval | None, text_of: Any) -> Cell:
+    return NONE if ends is None else estimate(*ends, text_of)
+
+
+def _objective(place: int, model: ModelResult) -> Value:
+    objective = model.objectives[place]
+    return replace(quantile_cell(objective.quantile), outcome=objective.outcome)

@@ -1,0 +1,98 @@
+"""The rules of `[stop]`, which end a run whose target fails; from the workers' counters."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from tailgauge import quantile_sketch
+from tailgauge.channel.traffic_counters import difference
+from tailgauge.master.progress import Progress
+from tailgauge.rows import schema
+from tailgauge.scenario.figures import ALLOWS_ERRORS
+from tailgauge.scenario.model import Scenario
+
+LAST = 50  # ended requests that a stop rule looks back on, at least, and
+LAST_S = 5.0  # seconds: a restart of the target is shorter
+_KEPT = 3600  # looks, one per second
+
+
+class StopRules:
+    """`broken` looks at the sum over the workers, whose counters arrive once a second."""
+
+    def __init__(self, scenario: Scenario) -> None:
+        self._stop = scenario.stop
+        gates = [objective for objective in scenario.slo.values() if objective.gate]
+        expects_errors = any(objective.metric in ALLOWS_ERRORS for objective in gates)
+        self._min_completed = 0.0 if expects_errors else scenario.stop.min_completed
+        self._seen = deque([Progress(0.0, 0.0)], _KEPT)
+        self._connected = self._seen[0]  # when a call last did not fail to connect
+
+    def broken(self, now: Progress) -> str | None:
+        """Why the run has to stop now; None: it goes on."""
+        self._seen.append(now)
+        if _connected(now) > _connected(self._connected):
+            self._connected = now
+        return self._failing(now) or self._unreachable(now) or self._slow(now)
+
+    def _failing(self, now: Progress) -> str | None:
+        longest_s = max(LAST_S, self._stop.ttft_s if self._stop.max_ttft_ms else 0.0)
+        while len(self._seen) > 1 and _is_window(self._seen[1], now, longest_s):
+            self._seen.popleft()
+        then = next((look for look in reversed(self._seen) if _is_window(look, now, LAST_S)), None)
+        if then is None:
+            return None
+        ended = _ended(now) - _ended(then)
+        completed = _completed(now) - _completed(then)
+        if completed >= self._min_completed * ended:
+            return None
+        rule = f"stop.min_completed {self._min_completed:.0%}"
+        return f"{completed:,} of the last {ended:,} requests completed ({rule})"
+
+    def _unreachable(self, now: Progress) -> str | None:
+        in_a_row = _refused(now) - _refused(self._connected)
+        allowed = self._stop.connect_errors
+        if not allowed or in_a_row < allowed or now.passed_s - self._connected.passed_s < LAST_S:
+            return None
+        return f"{in_a_row:,} connection errors in a row (stop.connect_errors {allowed:,})"
+
+    def _slow(self, now: Progress) -> str | None:
+        """Too slow all the time, or without a first token where one was due."""
+        bound_ms = self._stop.max_ttft_ms
+        seconds = self._stop.ttft_s
+        then = next((look for look in reversed(self._seen) if now.passed_s - look.passed_s >= seconds), None)
+        if bound_ms is None or then is None:
+            return None
+        median_ms = quantile_sketch.quantile(difference(now.all, then.all).ttft, 0.5)
+        if median_ms is None:
+            if not (now.in_flight and then.in_flight and seconds * 1000 > bound_ms):
+                return None
+            shown = "no first token"
+        elif median_ms <= bound_ms:
+            return None
+        else:
+            shown = f"the median TTFT was {median_ms:,.0f} ms"
+        return f"{shown} in {now.passed_s - then.passed_s:.0f} s (stop.max_ttft_ms {bound_ms:,g})"
+
+
+def _is_window(then: Progress, now: Progress, seconds: float) -> bool:
+    """Whether enough requests ended between the two."""
+    return _ended(now) - _ended(then) >= LAST and now.passed_s - then.passed_s >= seconds
+
+
+def _ended(run: Progress) -> int:
+    """Requests without those whose user left."""
+    return sum(run.all.requests.values()) - run.all.requests.get(schema.CANCELLED, 0)
+
+
+def _completed(run: Progress) -> int:
+    return sum(run.all.requests.get(ended, 0) for ended in schema.COMPLETE)
+
+
+def _refused(run: Progress) -> int:
+    """Calls that could not connect."""
+    return run.all.attempts.get(schema.CONNECT_ERROR, 0)
+
+
+def _connected(run: Progress) -> int:
+    """Calls that ended otherwise, but for those that the client closed."""
+    return sum(run.all.attempts.values()) - run.all.attempts.get(schema.CANCELLED, 0) - _refused(run)

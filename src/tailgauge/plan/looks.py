@@ -1,0 +1,71 @@
+"""When a run is looked at whose objectives ask for a precision: at doublings of its requests, each look at its own level.
+
+Whoever looks often and stops when an interval is narrow enough has an interval that is too narrow. So the 5% that 95%
+intervals may miss are spent over the looks, each the more the more requests came since the look before (alpha spending,
+linear): a look when half of the requests of the steady stage were due has what is left for it of 2.5%, the end 2.5%. By
+the union bound the interval of the last look covers 95% whenever the run ended, whatever its latencies.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from tailgauge.errors import ScenarioError
+from tailgauge.scenario.model import Scenario
+from tailgauge.scenario.objective import Objective
+from tailgauge.schedule.schedule import Schedule
+
+MISSES = 0.05  # what intervals may miss, over all looks
+HALVINGS = 5  # the first look is at a 32nd of the requests
+FIRST_S = 60.0  # seconds of the steady stage before the first look, at least: limits refill, and slow periods return, each minute
+FIRST, BEYOND = 500, 25  # requests of an objective, and of them beyond its quantile
+
+
+@dataclass(frozen=True, slots=True)
+class InterimLook:
+    """A look at the requests scheduled before `until_s`; `requests` of them, the warm-up included, have a row by then."""
+
+    until_s: float
+    requests: int
+    confidence: float
+
+
+def looks(scenario: Scenario, schedule: Schedule) -> tuple[InterimLook, ...]:
+    """Every look, the end of the run as the last; none where no objective asks for a precision.
+
+    Raises ScenarioError with the key where the requests of a run are not planned one by one.
+    """
+    precise = {name: each for name, each in scenario.slo.items() if each.precision is not None}
+    if not precise:
+        return ()
+    several = scenario.crossover or scenario.experiment
+    if several or not scenario.arrival.is_open or (schedule.turns != 1).any():
+        why = "not with a closed loop, tasks, sessions, alternating blocks or in an experiment: leave it out"
+        raise ScenarioError(f"slo.{next(iter(precise))}.precision: {why}")
+    at_s = np.asarray(schedule.at_ns) / 1e9
+    begin_s = scenario.stages.warmup
+    end_s = scenario.stages.duration_s - scenario.stages.cooldown_s
+    first, last = map(int, np.searchsorted(at_s, [begin_s, end_s]))
+    fewest = max(max(FIRST, math.ceil(BEYOND / each.allowed)) for each in precise.values())
+    planned = []
+    share_before = 0.0
+    for halving in range(HALVINGS, 0, -1):
+        share = 0.5**halving
+        place = first + ((last - first) >> halving)
+        if place - first < fewest or at_s[place] - begin_s < FIRST_S:
+            continue
+        planned.append(InterimLook(float(at_s[place]), place, 1 - MISSES * (share - share_before)))
+        share_before = share
+    return (*planned, InterimLook(end_s, last, 1 - MISSES * (1 - share_before)))
+
+
+def needed(objective: Objective, confidence: float) -> int:
+    """Independent requests with which a quantile of exponential latencies is known to the precision that is asked for."""
+    p = objective.quantile
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    precision = objective.precision or 1.0
+    return math.ceil(p / (1 - p) * (z / (precision * math.log(1 / (1 - p)))) ** 2)

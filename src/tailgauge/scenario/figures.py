@@ -1,0 +1,190 @@
+"""The figures that an objective can bound: a row each, read by the plan, the live view, the report and the docs.
+
+A share of requests or attempts that ended in some way, or a latency between two events of a request, is complete with its
+row. Other figures need their measure as well (analysis/tailgauge_analysis/objectives).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from tailgauge.rows import schema
+from tailgauge.table import by_name
+
+LATENCY, SHARE, PER_S, COST = "ms", "share", "per second", "cost"
+MOST, LEAST = "<", ">"
+REQUESTS, ATTEMPTS, CHUNK_GAPS = "requests", "attempts", "chunk gaps"
+FEWEST_RATIO = 20  # values, for the interval of a ratio
+_SUFFIXES = {LATENCY: " ms", SHARE: "%", PER_S: "/s", COST: ""}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Figure:
+    """What an objective bounds.
+
+    `sign`: whether the bound is the most or the least that is allowed; `counted`: what its values are; `ended`: the ends
+    whose share of these it is, with `others` the share of all other ends; `sketch`: the latency of the workers' counters
+    that shows it live; `fewest`: values needed whatever the bound.
+    """
+
+    name: str
+    unit: str
+    meaning: str
+    sign: str = MOST
+    counted: str = REQUESTS
+    ended: frozenset[str] = frozenset()
+    others: bool = False
+    sketch: str = ""
+    fewest: int | None = None
+
+    @property
+    def bound_key(self) -> str:
+        """The key of an objective that has its bound."""
+        if self.unit == LATENCY:
+            return "max_ms"
+        return "max" if self.sign == MOST else "min"
+
+    def text(self, value: float) -> str:
+        """A bound: `800 ms`, `1%`, `40/s`, `0.002`."""
+        shown = f"{value:,.0f}" if value >= 999.5 else f"{value:.3g}"
+        if self.unit == SHARE:
+            shown = f"{100 * value:.6g}"
+        return shown + self.suffix
+
+    @property
+    def suffix(self) -> str:
+        """The unit behind a number."""
+        return _SUFFIXES[self.unit]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventLatency(Figure):
+    """The time from one event of a request to another, and its row in the table of metrics.
+
+    `start`, `end`: columns of the steady stage; `left`: the same two as a user saw them who left before the end.
+    """
+
+    title: str
+    since: Literal["scheduled", "sent", "neither"]
+    start: str
+    end: str
+    formula: str
+    left: tuple[str, str] | None = None
+
+
+def latency(name: str, counted: str = REQUESTS, sketch: str = "") -> Figure:
+    """Return a latency whose values the table of metrics computes."""
+    meaning = "a quantile of this metric"
+    return Figure(name=name, unit=LATENCY, meaning=meaning, counted=counted, sketch=sketch)
+
+
+def share(name: str, sign: str, ended: frozenset[str], meaning: str, counted: str = REQUESTS) -> Figure:
+    """Return the share of the requests or attempts that ended in one of these classes."""
+    return Figure(name=name, unit=SHARE, meaning=meaning, sign=sign, counted=counted, ended=ended)
+
+
+FIRST_CONTENT = (
+    EventLatency(
+        name="ttft_sched",
+        unit=LATENCY,
+        title="TTFT since scheduled",
+        since="scheduled",
+        start="scheduled_at_ns",
+        end="first_at_ns",
+        formula="first content - scheduled",
+        meaning='Wait of a user for the first content (with `[report] first_token = "text"`: the first text), '
+        "including the wait before sending.",
+        left=("scheduled_at_ns", "left_first_at_ns"),
+        sketch="ttft",
+    ),
+    EventLatency(
+        name="ttft_sent",
+        unit=LATENCY,
+        title="TTFT since sent",
+        since="sent",
+        start="shown_sent_at_ns",
+        end="first_at_ns",
+        formula="first content - sent",
+        meaning="Time of the network and the target until the first content of the attempt that answered.",
+        left=("left_sent_at_ns", "left_first_at_ns"),
+    ),
+)
+LAST_CONTENT = (
+    EventLatency(
+        name="e2e_sched",
+        unit=LATENCY,
+        title="End to end since scheduled",
+        since="scheduled",
+        start="scheduled_at_ns",
+        end="whole_at_ns",
+        formula="last content - scheduled",
+        meaning="Wait of a user for the whole answer; with several legs, for the last one. "
+        "Usage events after the last content do not count.",
+        sketch="e2e",
+    ),
+    EventLatency(
+        name="e2e_sent",
+        unit=LATENCY,
+        title="End to end since sent",
+        since="sent",
+        start="sent_at_ns",
+        end="last_content_at_ns",
+        formula="last content - sent",
+        meaning="Time of the network and the target for the whole answer.",
+    ),
+)
+FIGURES = (
+    latency("ttft", sketch="ttft"),
+    latency("e2e", sketch="e2e"),
+    *FIRST_CONTENT,
+    *LAST_CONTENT,
+    latency("tpot", sketch="tpot"),
+    latency("tpot_c"),
+    latency("chunk_gap", CHUNK_GAPS),
+    *map(latency, ("chunk_gap_worst", "join_sched", "turnaround")),
+    share("answered", LEAST, frozenset({schema.OK}), "requests whose answer is whole (ok), of all offered"),
+    share(
+        "complete", LEAST, schema.COMPLETE, "requests with a complete answer (ok or cut), of all offered"
+    ),
+    Figure(
+        name="error_rate", unit=SHARE, ended=schema.NOT_FAILED, others=True,
+        meaning="requests without a complete answer, of all offered, except those whose user left",
+    ),
+    share(
+        "refused", MOST, frozenset({schema.REFUSED, schema.FILTERED}),
+        "requests that were refused or filtered, of all offered",
+    ),
+    share("cut", MOST, frozenset({schema.CUT}), "requests whose answer a limit cut short, of all offered"),
+    share(
+        "429_rate", MOST, frozenset({schema.RATE_LIMITED}), "attempts that got a 429, of all sent", ATTEMPTS
+    ),
+    share(
+        "529_rate", MOST, frozenset({schema.OVERLOADED}),
+        "attempts that ended `overloaded` (529, 503, or an error inside a 200), of all sent", ATTEMPTS,
+    ),
+    share("abandoned", MOST, frozenset({schema.CANCELLED}), "requests whose user left, of all offered"),
+    Figure(
+        name="goodput", unit=SHARE, sign=LEAST,
+        meaning="requests that meet every objective on a latency that applies to them, of all offered",
+    ),
+    Figure(
+        name="cache_hit", unit=SHARE, sign=LEAST, counted="calls", fewest=FEWEST_RATIO,
+        meaning="input tokens read from the prompt cache, of all input tokens",
+    ),
+    Figure(name="requests_per_s", unit=PER_S, sign=LEAST, meaning="requests completed per second"),
+    Figure(name="output_tokens_per_s", unit=PER_S, sign=LEAST, meaning="output tokens received per second"),
+    Figure(
+        name="cost_per_good_request", unit=COST, fewest=FEWEST_RATIO,
+        meaning="cost of all attempts / good requests",
+    ),
+)  # fmt: skip
+BY_NAME = by_name(FIGURES)
+ERRORS = ("answered", "complete", "error_rate")  # an objective on one of these replaces the default one
+ALLOWS_ERRORS = (
+    *ERRORS,
+    "refused",
+    "429_rate",
+    "529_rate",
+    "goodput",
+)  # or says how many failures are expected

@@ -1,0 +1,112 @@
+"""A load by its rows: it holds, fails or is inconclusive; a known limit never overrules them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tailgauge.experiments.loads.judge import BACKLOG, REFUSALS, JudgedLoad, judge
+from tailgauge.experiments.loads.run import Charges, Exceedance, Interval, LoadRun
+from tailgauge_analysis import FAIL, INCONCLUSIVE, PASS, counted
+
+REFUSED = 0.01
+NAME = "ttft p95 < 800 ms"
+NAMED: Any = ("a limit in the headers",)
+
+
+def at(load: float, refused: int = 0, requests: int = 400, **given: Any) -> LoadRun:
+    """A run with so many refused attempts, at a target that names a limit."""
+    values: dict[str, Any] = {
+        "load": load,
+        "arrived": load,
+        "seconds": 30.0,
+        "requests": requests,
+        "refused": counted(refused, requests),
+        "kinds": {"requests": refused} if refused else {},
+        "served": Interval(load, load - 0.1, load + 0.1),
+        "growth_per_s": 0.0,
+        "detectable_per_s": load / 10,
+        "growing": False,
+        "saturated": False,
+        "stay_s": 0.5,
+        "buckets": NAMED,
+        "charges": Charges({}, {}),
+    }
+    return LoadRun(**(values | given))
+
+
+def missed(late: int, requests: int = 400) -> tuple[Exceedance, ...]:
+    """An objective that so many requests missed."""
+    return (Exceedance(NAME, counted(late, requests), 0.05),)
+
+
+def outcomes(runs: list[LoadRun], **given: Any) -> dict[float, str]:
+    """The outcome of each load."""
+    return {load.load: load.outcome for load in judge(runs, REFUSED, **given)}
+
+
+def test_a_load_fails_by_its_refusals_or_its_backlog_and_else_holds_if_that_is_shown() -> None:
+    grows = {"growing": True, "saturated": True, "growth_per_s": 3.0}
+    runs = [at(5), at(6, requests=200), at(7, refused=40), at(8, **grows)]
+    judged = judge(runs, REFUSED)
+
+    assert [load.outcome for load in judged] == [PASS, INCONCLUSIVE, FAIL, FAIL]
+    assert [load.cause for load in judged] == ["", "", REFUSALS, BACKLOG]
+    assert [load.leans for load in judged] == [PASS, PASS, FAIL, FAIL]
+
+
+def test_runs_of_one_load_are_one_sample() -> None:
+    assert outcomes([at(6, requests=200)] * 2) == {6: PASS}
+
+
+def test_a_full_bucket_hides_a_load_that_would_hold_but_never_one_that_fails() -> None:
+    runs = [at(9), at(11), at(12, refused=40)]
+    found = outcomes(runs, hides=lambda run: run.load > 10)
+
+    assert found == {9: PASS, 11: INCONCLUSIVE, 12: FAIL}
+
+
+def test_a_small_growth_of_the_backlog_is_inconclusive_and_leans_to_a_failure() -> None:
+    (load,) = judge([at(8, growing=True, growth_per_s=0.3)], REFUSED)
+
+    assert (load.outcome, load.leans) == (INCONCLUSIVE, FAIL)
+
+
+def test_where_nothing_refuses_a_load_holds_whose_backlog_was_seen_not_to_grow() -> None:
+    free: dict[str, Any] = {"buckets": (), "requests": 60}
+
+    assert outcomes([at(4, growth_per_s=None, **free), at(5, **free)]) == {4: INCONCLUSIVE, 5: PASS}
+    assert outcomes([at(5, **free), at(7, refused=1, **free)])[5] == INCONCLUSIVE  # it refuses after all
+
+
+def test_an_objective_fails_a_load_that_refuses_nobody() -> None:
+    judged = judge([at(5, objectives=missed(5)), at(6, objectives=missed(100))], REFUSED)
+
+    assert [load.outcome for load in judged] == [PASS, FAIL]
+    assert [load.cause for load in judged] == ["", NAME]
+    assert [load.met for load in judged] == [PASS, FAIL]
+
+
+def test_neighbours_say_whether_an_objective_is_met() -> None:
+    """More load makes no answer faster: with the runs at higher loads one holds, with those at lower ones it fails."""
+    better = [at(load, objectives=missed(0, 60), buckets=()) for load in (5, 6)]
+    worse = [at(8, objectives=missed(10, 60), buckets=()), at(9, objectives=missed(7, 60), buckets=())]
+
+    assert outcomes(better[:1]) == {5: INCONCLUSIVE}
+    assert outcomes([*better, *worse]) == {5: PASS, 6: INCONCLUSIVE, 8: FAIL, 9: FAIL}
+
+
+@pytest.mark.parametrize(("shown", "outcome"), [(8.2, INCONCLUSIVE), (12.0, PASS)])
+def test_few_late_requests_depend_on_each_other_as_in_a_run_close_by(shown: float, outcome: str) -> None:
+    bursty = (Exceedance(NAME, counted(60, 400, 8), 0.05),)
+    runs = [at(8, objectives=missed(0)), at(shown, objectives=bursty)]
+
+    assert outcomes(runs)[8] == outcome
+
+
+def test_the_ends_of_an_interval_are_as_planned_or_as_arrived_whichever_is_further_out() -> None:
+    load: JudgedLoad
+    (load,) = judge([at(8, arrived=8.3)], REFUSED)
+
+    assert (load.least, load.most) == (8, 8.3)

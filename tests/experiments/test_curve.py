@@ -1,0 +1,192 @@
+"""The course of the curve, driven by hand: which loads it runs, in which order and time, and what it answers."""
+
+from dataclasses import replace
+
+import pytest
+
+from tailgauge.errors import UsageError
+from tailgauge.experiments.course import RUN_S, Base, StepResult
+from tailgauge.experiments.curve import CurvePlanner, CurveRun
+from tailgauge.experiments.loads.run import Charges, Exceedance, Interval, LoadRun
+from tailgauge.scenario import model as scenarios
+from tailgauge_analysis.comparing.curve import UNKNOWN, CurvePoint, Ends
+from tailgauge_analysis.stats.proportions import counted
+from tailgauge_analysis.text.section import FAIL, INCONCLUSIVE, PASS
+
+TODAY, KNEE, FULL = 3.0, 14.0, 20.0
+LABEL = "ttft p95 < 800 ms"
+OBJECTIVE = {"first": {"metric": "ttft", "quantile": 0.95, "max_ms": 800.0}}
+
+
+def planner(folder, today=TODAY, slo=OBJECTIVE, arrival=None, minutes=12.0, url="simulated", **curve):
+    tree = {
+        "name": "planted", "target": {"url": url}, "experiment": {"kind": "curve", "minutes": minutes, "curve": curve},
+        "arrival": arrival or {"rate_per_s": today}, "traffic": {"chat": {"pattern": "streaming"}}, "slo": slo,
+    }  # fmt: skip
+    return CurvePlanner(Base(folder / "planted.toml", scenarios.parse(tree, "planted"), (), folder))
+
+
+def result(step, *, kinds=None, is_open=True):
+    """At a target whose TTFT p95 is at its bound at KNEE, and that answers FULL a second."""
+    load, seconds = step.given.load, step.duration_s
+    arrived = load if is_open else min(load * 2.0, FULL)
+    served, n = min(arrived, FULL), int(arrived * seconds)
+    late = counted(round(n / (1 + 19 * 2.718 ** (-15 * (load / KNEE - 1)))), n)
+    growing = is_open and load > FULL
+    refused = counted(n // 4 if kinds and load > FULL else 0, n)
+    run = LoadRun(
+        load=load, arrived=load, seconds=n / arrived, requests=n, refused=refused,
+        kinds=kinds if kinds and load > FULL else {}, objectives=(Exceedance(LABEL, late, 0.05),),
+        served=Interval(served, 0.98 * served, 1.02 * served), growth_per_s=load - served if growing else 0.0,
+        detectable_per_s=0.1, growing=growing, saturated=growing, stay_s=0.5, charges=Charges({}, {}),
+    )  # fmt: skip
+    ends = Ends(served, 0.98 * served, 1.02 * served)
+    latency = {
+        name: dict.fromkeys(("p50", "p90", "p95", "p99"), Ends(420.0, 400.0, 440.0))
+        for name in ("ttft", "e2e", "tpot")
+    }
+    point = CurvePoint(
+        load=load, runs=("run",), seconds=seconds, requests=n, complete=1.0, refused=UNKNOWN, growth_per_s=None, stable=None,
+        meets=INCONCLUSIVE, requests_per_s=ends, output_tokens_per_s=Ends(100 * served, 98 * served, 102 * served), good_per_s=ends,
+        latency=latency, user_tokens_per_s=ends, prompt_tokens=300.0, output_tokens=100.0,
+    )  # fmt: skip
+    return CurveRun(run, point)
+
+
+def played(of, slo=True, **how):
+    """The groups of steps of a course, and its answer."""
+    course = of.course()
+    steps, groups = next(course), []
+    while True:
+        groups.append(steps)
+        found = [result(step, **how) for step in steps]
+        found = found if slo else [replace(one, run=replace(one.run, objectives=())) for one in found]
+        try:
+            steps = course.send(
+                [StepResult(step, "run", "VALID", "", one) for step, one in zip(steps, found, strict=True)]
+            )
+        except StopIteration as end:
+            return groups, end.value
+
+
+def loads(groups):
+    return [[step.given.load for step in group] for group in groups]
+
+
+def test_it_doubles_until_the_target_is_full_then_goes_around_the_knee_in_random_order(tmp_path):
+    groups, answer = played(planner(tmp_path))
+    ran = loads(groups)
+    later = [load for group in ran[4:] for load in group]
+
+    assert ran[:4] == [[3.0], [6.0], [12.0], [24.0]]
+    assert len(later) >= 3
+    assert all(0.5 * KNEE < load < 1.6 * KNEE for load in later)
+    assert later != sorted(later)
+    assert len({load for group in ran for load in group}) == sum(map(len, ran)) >= 7
+    assert len({step.seed for group in groups for step in group}) == sum(map(len, ran))
+    knee = answer.finding.knee
+    assert knee.low <= KNEE <= knee.high
+    assert knee.high - knee.low < 0.15 * KNEE
+    assert answer.finding.binds == "ttft p95 < 800 ms"
+    assert answer.result.outcome == PASS
+    assert answer.result.sentence.startswith("the objective holds up to ")
+    assert "saturation at 2,000 output tokens/s (20 requests/s)" in answer.result.details
+    assert "at today's 3 requests/s TTFT p95 is 420 ms" in answer.result.details
+    assert answer.smallest.startswith("a change of the knee by ")
+
+
+@pytest.mark.parametrize("minutes", [2.0, 8.0, 12.0, 60.0])
+def test_the_minutes_are_kept_within_ten_per_cent(tmp_path, minutes):
+    groups, _ = played(planner(tmp_path, minutes=minutes))
+    takes_s = sum(step.duration_s + step.rest_s + RUN_S for group in groups for step in group)
+
+    assert 0.9 * 60 * minutes <= takes_s <= 1.001 * 60 * minutes
+
+
+def test_loads_that_are_given_are_run_once_each_in_random_order(tmp_path):
+    given = [2.0, 4.0, 8.0, 12.0, 16.0, 24.0, 4.0]
+    groups, answer = played(planner(tmp_path, loads=given))
+    ran = [load for group in loads(groups) for load in group]
+
+    assert sorted(ran) == sorted(set(given))
+    assert ran != sorted(ran)
+    assert [one.load for one in answer.finding.points] == sorted(set(given))
+    assert len({round(step.duration_s, 3) for group in groups for step in group}) == 1
+
+
+def test_a_limit_brings_rests_at_a_target_that_keeps_state(tmp_path):
+    groups, answer = played(planner(tmp_path, url="http://127.0.0.1:9"), kinds={"requests": 40})
+    rests = [step.rest_s for group in groups for step in group]
+
+    assert rests[:4] == [0.0] * 4
+    assert set(rests[4:]) == {60.0}
+    takes_s = sum(step.takes_s for group in groups for step in group)
+    assert takes_s <= 12 * 60 + 0.1
+    assert answer.finding.points[-1].load == 24.0
+
+
+def test_where_todays_load_is_too_much_it_goes_down_and_fails(tmp_path):
+    groups, answer = played(planner(tmp_path, today=40.0))
+    tried = [load for group in loads(groups) for load in group]
+
+    assert tried[:3] == [40.0, 20.0, 10.0]
+    assert answer.result.outcome == FAIL
+    assert answer.finding.knee.low <= KNEE <= answer.finding.knee.high
+
+
+def test_without_an_objective_it_says_where_the_target_saturates(tmp_path):
+    groups, answer = played(planner(tmp_path, slo={}), slo=False)
+
+    assert answer.finding.knee == UNKNOWN
+    assert answer.result.sentence == "saturation at 2,000 output tokens/s (20 requests/s)"
+    assert any("no objective on a latency in [slo]" in text for text in answer.result.details)
+    assert all(0.5 * FULL < load < 1.2 * FULL for group in loads(groups)[4:] for load in group)
+
+
+def test_requests_in_flight_are_whole_and_doubled_until_no_more_are_answered(tmp_path):
+    closed = {"process": "closed", "closed": {"users": 2}}
+    groups, answer = played(planner(tmp_path, arrival=closed, by="concurrency"), is_open=False)
+    ran = [load for group in loads(groups) for load in group]
+
+    assert ran[:4] == [2.0, 4.0, 8.0, 16.0]
+    assert all(load == round(load) for load in ran)
+    assert dict(groups[0][0].overrides)["arrival"] == {
+        "process": "closed",
+        "closed": {"users": 2, "think_s": 0.0},
+    }
+    assert answer.finding.by == "concurrency"
+    assert answer.finding.knee.low <= KNEE <= answer.finding.knee.high
+
+
+def test_without_a_run_that_can_be_used_there_is_no_answer(tmp_path):
+    course = planner(tmp_path).course()
+    steps = next(course)
+    again = course.send([StepResult(step, "run", "INVALID", "", None) for step in steps])
+    with pytest.raises(StopIteration) as end:
+        course.send([StepResult(step, "run", "INVALID", "", None) for step in again])
+
+    assert end.value.value.result.outcome == INCONCLUSIVE
+    assert end.value.value.facts == {}
+
+
+def test_a_run_is_not_ended_by_a_precision_that_an_objective_asks_for(tmp_path):
+    slo = {"first": {**OBJECTIVE["first"], "precision": 0.05}}
+    of = planner(tmp_path, slo=slo)
+    (step,) = next(of.course())
+    prepared = of._base.prepare(step, 1, tmp_path, sends=False)
+
+    assert prepared.settings.scenario.slo["first"].precision is None
+
+
+@pytest.mark.parametrize(
+    ("given", "error"),
+    [
+        ({"arrival": {"process": "closed"}}, r"experiment.curve.by: .*expected by = 'concurrency'"),
+        ({"by": "concurrency", "loads": [1.0, 2.5]}, r"experiment.curve.loads: expected whole numbers"),
+        ({"minutes": 1.0, "loads": [1.0, 2.0, 4.0, 8.0]}, r"experiment.minutes: 4 loads take 2 minutes or more"),
+    ],
+    ids=["closed loop by rate", "half a request", "too few minutes"],
+)  # fmt: skip
+def test_what_cannot_be_run_is_refused_with_its_key(tmp_path, given, error):
+    with pytest.raises(UsageError, match=error):
+        planner(tmp_path, **given)
