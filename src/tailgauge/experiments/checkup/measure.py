@@ -9,7 +9,7 @@ import numpy as np
 
 from tailgauge.experiments.checkup import cache, cancel, hedging, numbers
 from tailgauge.experiments.checkup.numbers import Number, quantile_of
-from tailgauge.experiments.checkup.tested import BURST_FROM, BURST_TO, COLD, CONTROL, WARM, TestedTraffic
+from tailgauge.experiments.checkup.tested import BURST_FROM, BURST_TO, COLD, CONTROL, WARM, UserTraffic
 from tailgauge.experiments.course import RunReading
 from tailgauge.rows import schema
 from tailgauge_analysis import (
@@ -55,7 +55,7 @@ RATIOS: Mapping[str, MedianRatio] = {
 }  # fmt: skip
 
 
-def light(of: TestedTraffic, reading: RunReading) -> ProbeResult:
+def light(of: UserTraffic, reading: RunReading) -> ProbeResult:
     """Measure the user's traffic, with its fan-outs."""
     steady = reading.steady
     users = steady.only((steady.requests["traffic"] != CONTROL).to_numpy(np.bool_))
@@ -86,7 +86,7 @@ def light(of: TestedTraffic, reading: RunReading) -> ProbeResult:
     return ProbeResult(numbers=found, failed=_failed(reading), medians=medians, remarks=remarks)
 
 
-def _of_streams(streamed: Steady, of: TestedTraffic) -> dict[str, Number]:
+def _of_streams(streamed: Steady, of: UserTraffic) -> dict[str, Number]:
     return {
         "first_content": numbers.first_content(streamed, of.settings.first_ms),
         "pace": numbers.pace(streamed, of.settings.tokens_per_s),
@@ -96,7 +96,7 @@ def _of_streams(streamed: Steady, of: TestedTraffic) -> dict[str, Number]:
     }
 
 
-def _of_fan_out(of: TestedTraffic, reading: RunReading, joins: Steady) -> dict[str, Number]:
+def _of_fan_out(of: UserTraffic, reading: RunReading, joins: Steady) -> dict[str, Number]:
     found = {
         "legs_refused": numbers.refused(joins.sent),
         "heavy_leg": numbers.heavy_leg(reading, of.fan_out),
@@ -118,7 +118,7 @@ def _failed(reading: RunReading) -> bool:
     return bool(len(requests)) and not requests["ended"].isin(schema.COMPLETE).any()
 
 
-def cached(of: TestedTraffic, reading: RunReading) -> ProbeResult:
+def cached(of: UserTraffic, reading: RunReading) -> ProbeResult:
     """Measure the traffic with its prefix, as it should be, and with a cold one."""
     table = of.tables[of.cached].cache
     assert table is not None
@@ -143,7 +143,7 @@ def cached(of: TestedTraffic, reading: RunReading) -> ProbeResult:
     return ProbeResult(numbers=by_cause, failed=_failed(reading))
 
 
-def fan_out(of: TestedTraffic, reading: RunReading) -> ProbeResult:
+def fan_out(of: UserTraffic, reading: RunReading) -> ProbeResult:
     """Measure the calls of a fan-out, one at a time; what is judged of streams, if nothing else is streamed.
 
     The slowest of K calls lies below t with half the chance where each lies below it with a chance of 0.5^(1/K). With several
@@ -166,13 +166,13 @@ def fan_out(of: TestedTraffic, reading: RunReading) -> ProbeResult:
     return ProbeResult(numbers=found, failed=_failed(reading), medians={SINGLE: slowest}, remarks=remarks)
 
 
-def cancelled(of: TestedTraffic, reading: RunReading) -> ProbeResult:
+def cancelled(of: UserTraffic, reading: RunReading) -> ProbeResult:
     """Measure what follows after clients left."""
     left_share = of.tables[of.heaviest].cancel.share or LEFT_SHARE
     return ProbeResult(numbers=cancel.cancelled(reading, left_share), failed=_failed(reading))
 
 
-def loaded(of: TestedTraffic, reading: RunReading) -> ProbeResult:
+def loaded(of: UserTraffic, reading: RunReading) -> ProbeResult:
     """Measure load in steps; a request belongs to the part in which it was scheduled."""
     steady = reading.steady
     duration_ns = float(reading.frames.run["scenario"]["stages"]["duration_s"]) * 1e9
@@ -205,14 +205,14 @@ def _all_but(found: Proportion) -> Proportion:
 
 
 def _at_level(measure: Measure) -> Measure:
-    def measured(of: TestedTraffic, reading: RunReading) -> ProbeResult:
+    def measured(of: UserTraffic, reading: RunReading) -> ProbeResult:
         with at_level(numbers.LEVEL):
             return measure(of, reading)
 
     return measured
 
 
-Measure = Callable[[TestedTraffic, RunReading], ProbeResult]
+Measure = Callable[[UserTraffic, RunReading], ProbeResult]
 MEASURES: Mapping[str, Measure] = {
     "light": _at_level(light),
     "cached": _at_level(cached),

@@ -30,7 +30,7 @@ from tailgauge.experiments.checkup.tested import (
     IDEAL,
     LEFT,
     WARM,
-    TestedTraffic,
+    UserTraffic,
     tested,
 )
 from tailgauge.experiments.course import RUN_S, Base, Planner, RunReading, Step, StepResult, Steps, warm_up
@@ -155,7 +155,7 @@ class Sent:
     points: Sequence[list[float]] = ()
 
 
-def _light(of: TestedTraffic) -> Sent:
+def _light(of: UserTraffic) -> Sent:
     """Today's traffic; of the heaviest unstreamed table a quarter is streamed."""
     traffic = of.today()
     if of.whole:
@@ -165,7 +165,7 @@ def _light(of: TestedTraffic) -> Sent:
     return Sent("light traffic", traffic, of.rate_per_s)
 
 
-def _cached(of: TestedTraffic) -> Sent:
+def _cached(of: UserTraffic) -> Sent:
     """The traffic as it is, and one call in four with random bytes in front of the prefix. Where the prefix has no marks, or
     changes, another one in four as it should be shows whether this endpoint has a cache at all.
     """
@@ -182,13 +182,13 @@ def _cached(of: TestedTraffic) -> Sent:
     return Sent("cold against warm prefix", traffic, of.calls_per_s * 4 / 3)
 
 
-def _fan_out(of: TestedTraffic) -> Sent:
+def _fan_out(of: UserTraffic) -> Sent:
     """The calls of the fan-out, one at a time, as many as today."""
     traffic = {name: of.call(of.fan_out, **changes) for name, changes in of.kinds().items()}
     return Sent("calls of the fan-out, one at a time", traffic, of.calls_per_s)
 
 
-def _cancelled(of: TestedTraffic) -> Sent:
+def _cancelled(of: UserTraffic) -> Sent:
     """Every second client leaves after some chunks."""
     name = of.heaviest
     tokens = max(OUTPUT, of.tables[name].output_tokens)
@@ -197,7 +197,7 @@ def _cancelled(of: TestedTraffic) -> Sent:
     return Sent("clients that leave", {LEFT: call}, of.calls_per_s)
 
 
-def _loaded(of: TestedTraffic) -> Sent:
+def _loaded(of: UserTraffic) -> Sent:
     """A quarter of today's rate, a burst, and today's rate."""
     burst = of.settings.burst
     begin = BURST_FROM
@@ -211,7 +211,7 @@ def _loaded(of: TestedTraffic) -> Sent:
 class Probe:
     """What a probe sends, and its part of the time."""
 
-    traffic: Callable[[TestedTraffic], Sent]
+    traffic: Callable[[UserTraffic], Sent]
     weight: float
 
 

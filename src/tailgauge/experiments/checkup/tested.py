@@ -30,7 +30,7 @@ BURST_FROM, BURST_TO = 0.4, 0.7  # of the load probe
 
 
 @dataclass(frozen=True, slots=True)
-class TestedTraffic:
+class UserTraffic:
     """The user's tables that a checkup can time, their plain values, today's requests/s, and the cache marks that the target takes.
 
     The heaviest table of all; of those that fan out; of those with a shared prefix; of those with single answers that are
@@ -89,7 +89,7 @@ def fans_out(table: Traffic) -> bool:
     return pattern_of(table).answer == JOIN
 
 
-def tested(base: Base) -> TestedTraffic:
+def tested(base: Base) -> UserTraffic:
     """The scenario's traffic. UsageError if it has no rate, or only batches."""
     scenario = base.scenario
     rate = base.today()
@@ -105,7 +105,7 @@ def tested(base: Base) -> TestedTraffic:
 
     cached = heaviest(lambda table: table.cache)
     marks = scenario.marks(able[cached]) if cached else NO_MARKS
-    return TestedTraffic(
+    return UserTraffic(
         tables=able,
         plain={name: tree.get(name, {}) for name in able},
         rate_per_s=rate,
