@@ -29,7 +29,7 @@ from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
 from tailgauge_analysis.metrics.pace import missing as tpot_missing
 from tailgauge_analysis.metrics.stability import BACKLOG
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.metrics.streams import coalescing, stalls
+from tailgauge_analysis.metrics.streams import coalescing
 from tailgauge_analysis.metrics.streams import streams as stream_flow
 from tailgauge_analysis.metrics.throughput import Work
 from tailgauge_analysis.objectives.goodput import good_requests, goodput, unknown_pace
@@ -42,13 +42,11 @@ from tailgauge_analysis.reading.frames import load as load_frames
 from tailgauge_analysis.reading.rate_limit_headers import INPUT, KINDS, OUTPUT, REQUESTS, TOKENS
 from tailgauge_analysis.runs import Percentile, Run, compare, list_runs, load
 from tailgauge_analysis.sections.cache.calls import CacheSettings
-from tailgauge_analysis.sections.cache.calls import calls as cache_calls
 from tailgauge_analysis.sections.cache.calls import settings as cache_settings
 from tailgauge_analysis.sections.cache.cost import RELATIVE, no_price, spent, tariff, with_usage
 from tailgauge_analysis.sections.cache.section import Cache as CacheResult
 from tailgauge_analysis.sections.cache.section import cache as cache_results
 from tailgauge_analysis.sections.cache.shares import fixed_hit, sliding_hit
-from tailgauge_analysis.sections.fan_out.legs import Legs, legs
 from tailgauge_analysis.sections.fan_out.section import fan_outs
 from tailgauge_analysis.sections.findings import evidence_of
 from tailgauge_analysis.sections.hedging.section import variants as hedging_variants
@@ -63,13 +61,9 @@ from tailgauge_analysis.sections.rate_limits.buckets import (
 from tailgauge_analysis.sections.rate_limits.costs import Costs, countings
 from tailgauge_analysis.sections.rate_limits.refusals import kinds as refusal_kinds
 from tailgauge_analysis.sections.rate_limits.refusals import refused as refused_attempts
-from tailgauge_analysis.sections.rate_limits.retries import early_s, has_retry_after
 from tailgauge_analysis.sections.rate_limits.section import RateLimits, kind_name, rate_limits
 from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth, growth
-from tailgauge_analysis.stats.binomial import beta_cdf
 from tailgauge_analysis.stats.bootstrap import SEED, weighted_quantiles
-from tailgauge_analysis.stats.bootstrap import blocks as bootstrap_blocks
-from tailgauge_analysis.stats.bootstrap import draw as bootstrap_draw
 from tailgauge_analysis.stats.bootstrap import ratio as ratio_interval
 from tailgauge_analysis.stats.contrast import Contrast, mean_contrast, quantile_contrast
 from tailgauge_analysis.stats.proportions import Proportion, counted, proportion
@@ -87,7 +81,7 @@ from tailgauge_analysis.stats.quantiles import (
     quantiles,
     rank,
 )
-from tailgauge_analysis.stats.sign_flips import Flips, flips, holm
+from tailgauge_analysis.stats.sign_flips import Flips, flips
 from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text.cells import quantile_cell, share_cell, with_interval
 from tailgauge_analysis.text.formatting import (
@@ -100,7 +94,6 @@ from tailgauge_analysis.text.formatting import (
     plural,
     sentence,
     share,
-    share_range,
 )
 from tailgauge_analysis.text.json_values import Json, number
 from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
@@ -182,7 +175,6 @@ __all__ = [
     "Growth",
     "Ints",
     "Json",
-    "Legs",
     "Mark",
     "Mask",
     "Measurement",
@@ -203,14 +195,10 @@ __all__ = [
     "Waits",
     "Work",
     "at_level",
-    "beta_cdf",
     "block_answered",
     "block_growths",
     "block_pairs",
     "block_work",
-    "bootstrap_blocks",
-    "bootstrap_draw",
-    "cache_calls",
     "cache_results",
     "cache_settings",
     "coalescing",
@@ -225,7 +213,6 @@ __all__ = [
     "decide_objective",
     "decided_latency",
     "diagnosis",
-    "early_s",
     "ended_as",
     "evidence_of",
     "fan_outs",
@@ -236,13 +223,10 @@ __all__ = [
     "goodput",
     "grows_throughout",
     "growth",
-    "has_retry_after",
     "hedging_variants",
-    "holm",
     "kind_name",
     "known_buckets",
     "latency_row",
-    "legs",
     "list_runs",
     "listed",
     "load",
@@ -274,10 +258,8 @@ __all__ = [
     "sentence",
     "share",
     "share_cell",
-    "share_range",
     "sliding_hit",
     "spent",
-    "stalls",
     "stays_s",
     "stream_flow",
     "tariff",
