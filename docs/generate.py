@@ -15,10 +15,11 @@ import sys
 import tomllib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import click
-from pydantic import BaseModel, TypeAdapter
+import numpy as np
+from pydantic import BaseModel, ConfigDict, TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
 
 from tailgauge.table import Table
@@ -34,8 +35,8 @@ from tailgauge.experiments.answer import AnswerFile
 from tailgauge.live.prometheus import NAMES
 from tailgauge.protocol_violations import TOLERATED, VIOLATIONS
 from tailgauge.rows import schema as rows
-from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.figures import FIGURES, LATENCY
+from tailgauge.scenario.model import Scenario
 from tailgauge.scenario.packaged import packaged
 from tailgauge.simulator.engine.config import PROFILES, EngineConfig, StepTime
 from tailgauge_analysis.comparing.run_summary import SCHEMA_VERSION as BASELINE_VERSION
@@ -44,9 +45,11 @@ from tailgauge_analysis.metrics.definitions import TOOLS
 from tailgauge_analysis.metrics.latency import PS
 from tailgauge_analysis.metrics.metrics import METRICS
 from tailgauge_analysis.reading.run_json import RunJson, WorkerJson
-from tailgauge_analysis.report.model import SCHEMA_VERSION, STABLE, Report
-from tailgauge_analysis.stats.quantiles import n_min
+from tailgauge_analysis.report.build import SECTIONS
+from tailgauge_analysis.report.model import SCHEMA_VERSION, STABLE, Facts
+from tailgauge_analysis.stats.quantiles import Quantile, n_min
 from tailgauge_analysis.text.formatting import percentile
+from tailgauge_analysis.text.quantile import Percentile
 from tailgauge_analysis.verdict.checks import CHECKS
 
 DOCS = Path(__file__).parent
@@ -224,6 +227,16 @@ def type_of(spec: Mapping[str, Any], *, nulls: bool = False) -> str:
 
 
 class _Untitled(GenerateJsonSchema):
+    def dataclass_schema(self, schema: Any) -> dict[str, Any]:
+        if schema["cls"] is Quantile:  # text/quantile.py writes it
+            return self.generate_inner(TypeAdapter(Percentile).core_schema)
+        return super().dataclass_schema(schema)
+
+    def is_instance_schema(self, schema: Any) -> dict[str, Any]:
+        if schema["cls"] is np.ndarray:
+            return {"type": "array", "items": {"anyOf": [{"type": "number"}, {"type": "null"}]}}
+        return super().is_instance_schema(schema)
+
     def field_is_required(self, field: Any, total: bool) -> bool:  # noqa: ARG002
         return True
 
@@ -239,13 +252,45 @@ def json_schema(model: Any) -> dict[str, Any]:
     return TypeAdapter(model).json_schema(schema_generator=_Untitled)
 
 
-def schema_file(model: Any, name: str, version: int, title: str) -> str:
+def report_schema() -> dict[str, Any]:
+    """The JSON Schema of report.json: its facts, and the result of each section under its key or as keys."""
+    results = [get_type_hints(section.compute)["return"] for section in SECTIONS]
+    every = TypeAdapter(
+        tuple[(Facts, *results)],
+        config=ConfigDict(use_attribute_docstrings=True, arbitrary_types_allowed=True),
+    )  # type: ignore[misc]
+    tree = every.json_schema(schema_generator=_Untitled, mode="serialization")
+    definitions = tree["$defs"]
+    facts, *of_sections = tree["prefixItems"]
+    properties = dict(_definition(definitions, facts)["properties"])
+    for section, spec in zip(SECTIONS, of_sections, strict=True):
+        if section.KEY:
+            properties[section.KEY] = {**spec, "description": _meaning(definitions, spec)}
+        else:
+            properties |= _definition(definitions, spec)["properties"]
+    required = list(properties)
+    return {"$defs": definitions, "type": "object", "properties": properties, "required": required}
+
+
+def _definition(definitions: dict[str, Any], spec: dict[str, Any]) -> dict[str, Any]:
+    """Take out the definition of a type whose fields are keys of report.json."""
+    found: dict[str, Any] = definitions.pop(spec["$ref"].rpartition("/")[2])
+    return found
+
+
+def _meaning(definitions: dict[str, Any], spec: dict[str, Any]) -> str:
+    """Return the description of the first type that a key holds."""
+    name = re.search(r"#/\$defs/(\w+)", json.dumps(spec))
+    return definitions[name[1]].get("description", "") if name else ""
+
+
+def schema_file(tree: dict[str, Any], name: str, version: int, title: str) -> str:
     """A JSON Schema as a file."""
     head = {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         "$id": f"urn:tailgauge:{name}:{version}",
     }
-    return json.dumps({**head, **json_schema(model), "title": title}, indent=2, ensure_ascii=False) + "\n"
+    return json.dumps({**head, **tree, "title": title}, indent=2, ensure_ascii=False) + "\n"
 
 
 def _keys(properties: Mapping[str, Any]) -> str:
@@ -258,7 +303,8 @@ def _keys(properties: Mapping[str, Any]) -> str:
 
 def report_keys() -> str:
     """The keys of report.json that may be relied on."""
-    return _keys({k: v for k, v in json_schema(Report)["properties"].items() if k in STABLE})
+    properties = report_schema()["properties"]
+    return _keys({key: properties[key] for key in STABLE})
 
 
 def _model_keys(model: type[BaseModel]) -> Callable[[], str]:
@@ -458,13 +504,13 @@ PARTS: Mapping[str, Callable[[], str]] = {
 }
 FILES: Mapping[str, Callable[[], str]] = {
     "reference/report.schema.json": lambda: schema_file(
-        Report, "report", SCHEMA_VERSION, "Tailgauge report.json"
+        report_schema(), "report", SCHEMA_VERSION, "Tailgauge report.json"
     ),
     "reference/answer.schema.json": lambda: schema_file(
-        AnswerFile, "answer", ANSWER_VERSION, "report.json of a Tailgauge experiment"
+        json_schema(AnswerFile), "answer", ANSWER_VERSION, "report.json of a Tailgauge experiment"
     ),
     "reference/baseline.schema.json": lambda: schema_file(
-        RunSummary, "baseline", BASELINE_VERSION, "A run of a Tailgauge baseline"
+        json_schema(RunSummary), "baseline", BASELINE_VERSION, "A run of a Tailgauge baseline"
     ),
 }
 

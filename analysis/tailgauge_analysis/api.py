@@ -29,8 +29,6 @@ from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
 from tailgauge_analysis.metrics.pace import missing as tpot_missing
 from tailgauge_analysis.metrics.stability import BACKLOG
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.metrics.streams import coalescing
-from tailgauge_analysis.metrics.streams import streams as stream_flow
 from tailgauge_analysis.metrics.throughput import Work
 from tailgauge_analysis.objectives.goodput import good_requests, goodput, unknown_pace
 from tailgauge_analysis.objectives.objective import Criterion, criteria, on_latency
@@ -45,11 +43,10 @@ from tailgauge_analysis.sections.cache.calls import CacheSettings
 from tailgauge_analysis.sections.cache.calls import settings as cache_settings
 from tailgauge_analysis.sections.cache.cost import RELATIVE, no_price, spent, tariff, with_usage
 from tailgauge_analysis.sections.cache.section import Cache as CacheResult
-from tailgauge_analysis.sections.cache.section import cache as cache_results
+from tailgauge_analysis.sections.cache.section import compute as cache_results
 from tailgauge_analysis.sections.cache.shares import fixed_hit, sliding_hit
-from tailgauge_analysis.sections.fan_out.section import fan_outs
-from tailgauge_analysis.sections.findings import evidence_of
-from tailgauge_analysis.sections.hedging.section import variants as hedging_variants
+from tailgauge_analysis.sections.fan_out.section import compute as fan_outs
+from tailgauge_analysis.sections.hedging.section import compute as hedging_variants
 from tailgauge_analysis.sections.latency_under_load.diagnosis import diagnosis
 from tailgauge_analysis.sections.rate_limits.buckets import (
     DECISIONS,
@@ -61,8 +58,11 @@ from tailgauge_analysis.sections.rate_limits.buckets import (
 from tailgauge_analysis.sections.rate_limits.costs import Costs, countings
 from tailgauge_analysis.sections.rate_limits.refusals import kinds as refusal_kinds
 from tailgauge_analysis.sections.rate_limits.refusals import refused as refused_attempts
-from tailgauge_analysis.sections.rate_limits.section import RateLimits, kind_name, rate_limits
+from tailgauge_analysis.sections.rate_limits.section import RateLimits, kind_name
+from tailgauge_analysis.sections.rate_limits.section import compute as rate_limits
 from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth, growth
+from tailgauge_analysis.sections.streaming import coalescing
+from tailgauge_analysis.sections.streaming import streams as stream_flow
 from tailgauge_analysis.stats.bootstrap import SEED, weighted_quantiles
 from tailgauge_analysis.stats.bootstrap import ratio as ratio_interval
 from tailgauge_analysis.stats.contrast import Contrast, mean_contrast, quantile_contrast
@@ -81,7 +81,6 @@ from tailgauge_analysis.stats.quantiles import (
     quantiles,
     rank,
 )
-from tailgauge_analysis.stats.sign_flips import Flips, flips
 from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text.cells import quantile_cell, share_cell, with_interval
 from tailgauge_analysis.text.formatting import (
@@ -97,7 +96,8 @@ from tailgauge_analysis.text.formatting import (
 )
 from tailgauge_analysis.text.json_values import Json, number
 from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
-from tailgauge_analysis.text.quantile import FOR_FIGURES, plain_values
+from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
+from tailgauge_analysis.text.quantile import UNPUBLISHED as FOR_FIGURES
 from tailgauge_analysis.text.quantile import quantile as quantile_values
 from tailgauge_analysis.text.section import (
     FAIL,
@@ -152,6 +152,7 @@ __all__ = [
     "TOKENS",
     "TOO_FEW",
     "UNKNOWN",
+    "UNPUBLISHED",
     "Bucket",
     "CacheResult",
     "CacheSettings",
@@ -168,7 +169,6 @@ __all__ = [
     "CurveQuantile",
     "Ends",
     "Estimate",
-    "Flips",
     "Floats",
     "Frames",
     "Growing",
@@ -214,11 +214,9 @@ __all__ = [
     "decided_latency",
     "diagnosis",
     "ended_as",
-    "evidence_of",
     "fan_outs",
     "figures",
     "fixed_hit",
-    "flips",
     "good_requests",
     "goodput",
     "grows_throughout",

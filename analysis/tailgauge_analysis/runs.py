@@ -19,17 +19,16 @@ from typing import TYPE_CHECKING, Any, Literal, overload
 
 import pandas as pd
 
-from tailgauge.errors import RunDataError, UsageError
+from tailgauge.errors import UsageError
 from tailgauge.rows.object_store import is_remote, local
-from tailgauge.rows.schema import TABLES
+from tailgauge_analysis import run
 from tailgauge_analysis.comparing import pairs
 from tailgauge_analysis.comparing.comparison import Comparison
 from tailgauge_analysis.metrics import definitions, latency
 from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
 from tailgauge_analysis.objectives import precision
-from tailgauge_analysis.reading import frames, run_record
+from tailgauge_analysis.reading import run_record
 from tailgauge_analysis.report.build import build
-from tailgauge_analysis.sections.findings import Findings, find
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile, at_level
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.verdict import client_error
@@ -56,63 +55,28 @@ class Percentile:
     mark: str
 
 
-class Run:
+class Run(run.Run):
     """One recorded run.
 
     Times in its tables are integer nanoseconds since the start of the run, on the master's clock, whichever worker stamped
     them; columns are those of docs/reference/data-format.md, and `worker`.
     """
 
-    def __init__(self, folders: Sequence[Path]) -> None:
-        if not folders:
-            raise RunDataError("no run folder given")
-        for folder in folders:
-            run_record.check(folder, *TABLES)
-        self.folders = tuple(folders)
-
-    def __repr__(self) -> str:
-        return f"<Run {self.record['run_id']}: {self.record['state']}>"
-
-    @cached_property
-    def record(self) -> Json:
-        """What run.json holds: scenario, target, workers, environment."""
-        return run_record.read(self.folders)[0]
-
-    @cached_property
-    def requests(self) -> pd.DataFrame:
-        """One row a request, those that were never sent among them."""
-        return frames.whole(self.folders, "requests")
-
-    @cached_property
-    def attempts(self) -> pd.DataFrame:
-        """One row an attempt: retries, hedges and legs are attempts of their request."""
-        return frames.whole(self.folders, "attempts")
-
-    @cached_property
-    def chunks(self) -> pd.DataFrame:
-        """One row a streamed chunk, ordered by attempt and number."""
-        return frames.whole(self.folders, "chunks")
-
     @property
     def problems(self) -> list[str]:
         """What could not be read, and what else is worth knowing about the files."""
-        return [problem.text for problem in self._findings.frames.problems]
+        return [problem.text for problem in self.frames.problems]
 
     @property
-    def result(self) -> Json:
-        """The answer: `outcome`, `sentence`, objectives; as in report.json."""
+    def answer(self) -> Json:
+        """Did the target do what was asked: `outcome`, `sentence`, objectives; as in report.json."""
         answer: Json = self.data["result"]
         return answer
-
-    @property
-    def verdict(self) -> str:
-        """Whether the numbers can be trusted: VALID, DEGRADED or INVALID."""
-        return self._findings.verdict
 
     @cached_property
     def data(self) -> Json:
         """What report.json holds."""
-        return build(self._findings).data
+        return build(self).data
 
     @overload
     def percentile(
@@ -145,14 +109,14 @@ class Run:
         if not 0 < p < 1:
             raise UsageError(f"percentile {p}: give a share between 0 and 1, as 0.99 for the p99")
         named, view = self._metric(metric, since), _known("population", population, _VIEWS)
-        of = self._findings.of_target
+        of = self.of_target
         if traffic:
             tables = of.requests["traffic"]
             _known("traffic", traffic, dict.fromkeys(sorted(tables.unique())))
             of = of.only((tables == traffic).to_numpy(bool))
         if view not in latency.views(named):
             raise UsageError(f"{metric}: known of completed requests only")
-        with at_level(precision.level(self._findings.frames.run)):
+        with at_level(precision.level(self.record)):
             row = latency.row(named, of, view, (p,))
         (marked,) = client_error.marked([row], client_error.client_errors(of, [row], set()))
         found = _percentile(marked.quantiles[0])
@@ -170,10 +134,6 @@ class Run:
         holder = self.folders[0].resolve().parent
         place = Path(out) if out is not None else holder.parent if holder.name == "runs" else Path()
         return make(self.folders, place, tool=tool)
-
-    @cached_property
-    def _findings(self) -> Findings:
-        return find(frames.load(self.folders))
 
     def _metric(self, name: str, since: Since) -> Metric:
         ending = _known("since", since, _ENDINGS)

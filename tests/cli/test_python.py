@@ -44,7 +44,7 @@ def test_a_real_run_is_returned_whatever_its_outcome(tmp_path):
         overrides={"slo.never": "ttft p50 < 1ms", "arrival.rate_per_s": 20},
     )  # fmt: skip
 
-    assert run.result["outcome"] == "FAIL"
+    assert run.answer["outcome"] == "FAIL"
     assert not run.record["dry_run"]
     assert len(run.requests) > 20
 

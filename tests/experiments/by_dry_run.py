@@ -12,7 +12,7 @@ from run_folders.dry_runs import dry_run_of
 from tailgauge.experiments.command import Conducted, conduct
 from tailgauge.experiments.course import Base
 from tailgauge.experiments.runners import DryRunner
-from tailgauge.experiments.table import EXPERIMENTS
+from tailgauge.experiments.table import planner_of
 from tailgauge.scenario import model as scenarios
 from tailgauge_analysis.reading.frames import load
 
@@ -26,7 +26,7 @@ def conducted(tree: Mapping[str, Any], folder: Path) -> Conducted:
 def conducted_on(base: Base) -> Conducted:
     """The same on a base that the test made."""
     base.out.mkdir(parents=True, exist_ok=True)
-    return conduct(EXPERIMENTS[base.table.kind](base), base, DryRunner(base.out), base.out, lambda _: None)
+    return conduct(planner_of(base.table.kind)(base), base, DryRunner(base.out), base.out, lambda _: None)
 
 
 def requests_of(tree: Mapping[str, Any], folder: Path) -> pd.DataFrame:

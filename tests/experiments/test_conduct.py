@@ -12,11 +12,11 @@ import pytest
 from tailgauge.errors import Exit, UsageError
 from tailgauge.experiments.answer import Answer, AnswerFile, RunRow, exit_code, measured, report
 from tailgauge.experiments.command import conduct
-from tailgauge.experiments.course import Base, SpentError, Step
+from tailgauge.experiments.course import Base, Planner, SpentError, Step
 from tailgauge.experiments.runners import DryRunner
-from tailgauge.experiments.table import EXPERIMENTS
+from tailgauge.experiments.table import planner_of
 from tailgauge.scenario import model as scenarios
-from tailgauge.scenario.experiment import KINDS
+from tailgauge.scenario.experiment import EXPERIMENTS
 from tailgauge_analysis.report.picture import figure
 from tailgauge_analysis.report.report import write
 from tailgauge_analysis.report.terminal import terminal
@@ -253,8 +253,9 @@ def test_invalid_runs_are_not_used_and_nothing_else_is_an_invalid_answer():
     assert exit_code(result, none, interrupted=True) == Exit.INTERRUPTED
 
 
-def test_every_kind_has_its_row():
-    assert set(EXPERIMENTS) == set(KINDS)
+@pytest.mark.parametrize("kind", EXPERIMENTS)
+def test_every_row_leads_to_a_planner(kind):
+    assert issubclass(planner_of(kind), Planner)
 
 
 def test_options_of_another_kind_are_refused(tmp_path):

@@ -58,7 +58,7 @@ def metrics() -> list[Any]:
 
 
 def sections() -> list[Any]:
-    def broken(findings: Any) -> Any:
-        return findings.nothing  # line 62
+    def broken(run: Any) -> Any:
+        return run.nothing  # line 62
 
     return [broken]

@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from tailgauge.cli.main import cli
 from tailgauge.scenario.model import Scenario
-from tailgauge_analysis.metrics.streams import DUE_EACH_MS, DUE_FIRST_MS, FLUID
+from tailgauge_analysis.sections.streaming import DUE_EACH_MS, DUE_FIRST_MS, FLUID
 from tailgauge_analysis.stats.quantiles import EPISODES, FEWEST
 
 PROSE = ("README.md", "CONTRIBUTING.md", "SECURITY.md", "CHANGELOG.md", "reports/README.md", "docs/**/*.md")

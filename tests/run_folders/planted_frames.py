@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
 from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.verdict.clocks import Clocks
 
+ONE_CLOCK = Clocks({}, ())
 ROUND_TRIP_NS = 50_000_000
 TEXTS = (  # columns of text that are null
     "usage_marks", "fallback", "iterations", "service_tier", "speed", "inference_geo", "stop_reason", "stop_details",
@@ -40,6 +43,11 @@ def calls(
         **dict.fromkeys(TEXTS, pd.Series([None] * n, dtype="str")),
     })  # fmt: skip
     return frame.assign(**columns)
+
+
+def run_of(frames: Frames, clocks: Clocks = ONE_CLOCK) -> Any:
+    """What a section asks of a run of these frames."""
+    return SimpleNamespace(frames=frames, record=frames.run, clocks=clocks)
 
 
 def frames_of(attempts: pd.DataFrame, scenario: dict[str, Any] | None = None) -> Frames:

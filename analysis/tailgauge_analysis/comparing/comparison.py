@@ -27,11 +27,12 @@ from tailgauge_analysis.comparing.run_summary import RunSummary
 from tailgauge_analysis.stats.quantiles import CONFIDENCE
 from tailgauge_analysis.text import section as outcomes
 from tailgauge_analysis.text.formatting import count, figures, ms, plain, plural
-from tailgauge_analysis.text.quantile import FOR_FIGURES, plain_values
+from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
 from tailgauge_analysis.text.section import Cell, Column, Measurement, Report, Result, Section, Table, Value
 
 SCHEMA_VERSION = 1
-SHOWN_TEXTS, SHOWN_ROWS = 8, 3
+SHOWN_TEXTS = 8
+SHOWN_ROWS = 3
 NOT_COMPARABLE = "not comparable"
 MEASURED = "measured"  # a difference is an answer, not a failure
 REGRESSION, NO_REGRESSION, TOO_SHORT = "regression", "no regression", "not enough history"
@@ -60,7 +61,7 @@ class Comparison:
     those of alternating blocks. `runs`: A1 B1 A2 B2 ...
     """
 
-    method: Method = field(metadata=FOR_FIGURES)
+    method: Method = field(metadata=UNPUBLISHED)
     schema_version: int = SCHEMA_VERSION
     verdict: str = ""
     sentence: str = ""

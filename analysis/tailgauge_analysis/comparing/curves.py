@@ -123,7 +123,8 @@ def _figures(a: Curve, b: Curve, threshold: float) -> Iterator[tuple[Effect, End
         yield knee, a.knee, b.knee
     for point, other in _points(a, b):
         for objective in objectives(a):
-            metric, quantile = objective.metric, objective.quantile
+            metric = objective.metric
+            quantile = objective.quantile
             row = Effect(
                 metric=metric,
                 title=metric.upper(),

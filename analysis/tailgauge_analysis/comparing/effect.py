@@ -22,9 +22,8 @@ import numpy as np
 from tailgauge.thresholds import FEWEST_PAIRS
 from tailgauge_analysis.comparing.run_summary import ANSWERED_SHARE, METRICS, PS, Primary, RunFigure
 from tailgauge_analysis.metrics.metrics import BY_NAME, UNIT
-from tailgauge_analysis.stats.estimate import Estimate, paired
+from tailgauge_analysis.stats.estimate import Estimate, holm, paired
 from tailgauge_analysis.stats.quantiles import CONFIDENCE, Floats
-from tailgauge_analysis.stats.sign_flips import holm
 from tailgauge_analysis.text.formatting import ms, percentile, plural, share
 
 WORSE, BETTER, SAME, NO_WORSE = "worse", "better", "no difference", "no worse"

@@ -15,7 +15,17 @@ import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.comparing.comparison import MEASURED, Comparison, Method
-from tailgauge_analysis.comparing.effect import BETTER, MS, SAME, SHARE, WORSE, Compared, Effect, decide
+from tailgauge_analysis.comparing.effect import (
+    BETTER,
+    MS,
+    NO_WORSE,
+    SAME,
+    SHARE,
+    WORSE,
+    Compared,
+    Effect,
+    decide,
+)
 from tailgauge_analysis.comparing.run_summary import PS
 from tailgauge_analysis.comparing.variant_blocks import BlockPairs, compared, wait_values
 from tailgauge_analysis.metrics.answers import prompt_tokens
@@ -26,7 +36,10 @@ from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats.quantiles import Floats, Mask
 from tailgauge_analysis.text.formatting import ms, percentile, plain, plural, share
 
-LEAST_MS, LEAST_SHARE = 0.1, 0.01  # differences below are not stated
+# Differences below are not stated.
+LEAST_MS = 0.1
+LEAST_SHARE = 0.01
+LEAST_CHUNKS = 0.05
 TOGETHER, TOGETHER_MS = 0.1, (0.05, 0.5)  # of the direct median gap, and bounds: so close is together
 WHOLE = 0.1  # of the direct median time from first to last content: an answer so short arrives whole
 HEADERS, TTFT, E2E = "time to headers", "TTFT", "end to end"
@@ -40,14 +53,15 @@ METHOD = Method(
     title="Gateway",
     computed="Figures are those of all requests of a variant; the 95% interval of a change draws pairs of blocks again, and p follows "
     f"from it by Student's t, over all rows together (Holm). Differences are stated from {LEAST_MS:g} ms or {LEAST_SHARE * 100:g} "
-    "point. TTFT and end to end are since scheduled, failures slowest; a user who left before is left out. Cancelled calls: by the "
+    f"point, of chunks from {LEAST_CHUNKS * 100:g} points. TTFT and end to end are since scheduled, failures slowest; a user who left before is left out. Cancelled calls: by the "
     "endpoint's log, or by vLLM's counter of completed calls.",
 )
 BEHIND = "passes chunks on in bunches ({b} come with the one before, {a} directly)"
+ONE_BY_ONE = "passes chunks on one by one"
 # The sentence on a share, by its verdict.
 CLAIMS = {
     HELD: {WORSE: "holds {b} of the answers back until they end"},
-    BUNCHED: {WORSE: BEHIND, SAME: "passes chunks on one by one"},
+    BUNCHED: {WORSE: BEHIND, SAME: ONE_BY_ONE, NO_WORSE: ONE_BY_ONE},
     FAILED: {
         WORSE: "fails {b} of the requests ({a} directly)",
         BETTER: "fails {b} of the requests ({a} directly)",
@@ -111,7 +125,8 @@ def _flow(stage: Steady, pairs: BlockPairs) -> Iterator[Compared]:
     if not len(direct_gaps):
         return
     near = np.clip(TOGETHER * np.median(direct_gaps), *TOGETHER_MS)
-    yield compared(_share_row(BUNCHED), pairs, (gaps_ms <= near).astype(np.float64), stage.gap_counts)
+    bunched = replace(_share_row(BUNCHED), threshold=LEAST_CHUNKS)
+    yield compared(bunched, pairs, (gaps_ms <= near).astype(np.float64), stage.gap_counts)
     span = (stage.requests["last_content_at_ns"] - stage.requests["first_content_at_ns"]).to_numpy(np.float64)
     span = np.where(stage.gap_counts > 0, span, np.nan)
     is_whole = span <= WHOLE * np.nanmedian(span[direct])

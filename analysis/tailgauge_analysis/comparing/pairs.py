@@ -39,7 +39,8 @@ from tailgauge_analysis.text.section import Report
 THRESHOLD = 0.05
 ENOUGH = 20  # pairs
 # The rank of a quantile jumps with the number of values: where runs differ so much in size, so many lie beyond it.
-UNEVEN, BEYOND = 1.1, 10
+UNEVEN = 1.1
+BEYOND = 10
 BLOCK_E2E = 5  # a run or block lasts at least so many end-to-end p99
 NEEDED = f"{FEWEST_PAIRS} are needed to distinguish a difference from chance at 5%"
 METHOD = Method(
@@ -89,7 +90,8 @@ def weigh(
     metrics: Sequence[str] = METRICS,
 ) -> Comparison:
     """Compare these runs, A1 B1 A2 B2 ..., as far as their design allows."""
-    a_runs, b_runs = runs[::2], runs[1::2]
+    a_runs = runs[::2]
+    b_runs = runs[1::2]
     differs = differences([run.facts for run in a_runs], [run.facts for run in b_runs], allow)
     found = Comparison(
         method=METHOD, threshold=threshold, differs=tuple(differs), pairs=len(a_runs), runs=tuple(runs)
@@ -148,7 +150,8 @@ def _compared(row: Effect, figures: Sequence[RunFigure | None]) -> Compared:
     if row.why:
         return row, None
     sizes = np.array([figure.size for figure in known])
-    a_sizes, b_sizes = sizes[::2], sizes[1::2]
+    a_sizes = sizes[::2]
+    b_sizes = sizes[1::2]
     differences = b_sizes - a_sizes
     row = replace(
         row,
@@ -209,7 +212,8 @@ def few_pairs(pairs: int) -> list[str]:
 
 
 def _remarks(runs: Sequence[RunSummary]) -> list[str]:
-    a_runs, b_runs = runs[::2], runs[1::2]
+    a_runs = runs[::2]
+    b_runs = runs[1::2]
     pairs = len(a_runs)
     remarks = few_pairs(pairs)
     if all(run.dry_run for run in runs):

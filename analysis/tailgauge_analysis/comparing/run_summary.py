@@ -26,13 +26,12 @@ from tailgauge_analysis.metrics.stability import BACKLOG
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.objectives.objective import criteria
 from tailgauge_analysis.reading import run_record
-from tailgauge_analysis.reading.frames import load
-from tailgauge_analysis.sections.findings import evidence_of
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import NORMAL_975, TOO_FEW, Quantile
 from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json, number
-from tailgauge_analysis.text.quantile import FOR_FIGURES
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.verdict.checks import COMPARABLE
 from tailgauge_analysis.verdict.verdict import reasons, worst
 
@@ -111,11 +110,11 @@ class RunSummary:
     """by how much the backlog grew; null: the target sustained the rate"""
     work: dict[str, Annotated[float, Field(gt=0)]]
     """tokens of a completed call, as the target counts them"""
-    primary: Primary = field(metadata=FOR_FIGURES)
+    primary: Primary = field(metadata=UNPUBLISHED)
     """metric and percentile that decide"""
-    figures: tuple[RunFigure, ...] = field(metadata=FOR_FIGURES)
+    figures: tuple[RunFigure, ...] = field(metadata=UNPUBLISHED)
     """what is compared"""
-    facts: dict[str, dict[str, str]] = field(metadata=FOR_FIGURES)
+    facts: dict[str, dict[str, str]] = field(metadata=UNPUBLISHED)
     """scenario, target, versions and machine: what must be equal, and other versions"""
 
     def figure(self, metric: str, p: float | None) -> RunFigure | None:
@@ -126,8 +125,8 @@ class RunSummary:
 def summarize(folder: Path, metrics: Sequence[str] = METRICS) -> RunSummary:
     """Read one run; RunDataError where the folder has none, or no request in its steady stage."""
     run_record.check(folder)
-    frames = load([folder])
-    evidence = evidence_of(frames)
+    run = Run([folder])
+    frames, evidence = run.frames, run.evidence
     stage = evidence.of_target
     offered = len(stage.requests)
     if not offered:

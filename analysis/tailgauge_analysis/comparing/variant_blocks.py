@@ -145,8 +145,8 @@ def compared(row: Effect, pairs: BlockPairs, values: Floats, counts: Ints | None
     """
     a = [_known(block, values, counts) for block, _ in pairs]
     b = [_known(block, values, counts) for _, block in pairs]
-    a_size, b_size = sum(map(len, a)), sum(map(len, b))
-    if min(a_size, b_size) < (n_min(row.p) if row.p else 1):
+    fewest = min(sum(map(len, a)), sum(map(len, b)))
+    if fewest < (n_min(row.p) if row.p else 1):
         return replace(row, why="too few requests", counts=False), None
     contrast = _contrast(row, a, b)
     if contrast is None or not math.isfinite(contrast.a + contrast.b):

@@ -19,7 +19,7 @@ from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.quantiles import Floats, Ints
-from tailgauge_analysis.text.quantile import FOR_FIGURES
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 
 WINDOWS = 200
 FEWEST_EVENTS = 20  # for an interval
@@ -92,8 +92,8 @@ class Throughput:
     accepted_per_s: float | None = None
     completed_per_s: float | None = None
     output_tokens_per_s: float | None = None
-    requests: Work | None = field(default=None, metadata=FOR_FIGURES)
-    tokens: Work | None = field(default=None, metadata=FOR_FIGURES)
+    requests: Work | None = field(default=None, metadata=UNPUBLISHED)
+    tokens: Work | None = field(default=None, metadata=UNPUBLISHED)
 
 
 def throughput(frames: Frames, stage: Steady) -> Throughput:

@@ -1,4 +1,4 @@
 """The report: one renderer per format (page, Markdown, terminal, JSON, JUnit), and the figures.
 
-Input: findings of the sections. Output: files. Computes nothing that a section can.
+Input: results of the sections. Output: files. Computes nothing that a section can.
 """

@@ -3,117 +3,161 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, Protocol, cast
 
 from tailgauge.plugins import plugin
-from tailgauge_analysis.comparing import comparison
+from tailgauge_analysis.comparing import comparison, gateway
 from tailgauge_analysis.comparing.alternating import in_blocks
 from tailgauge_analysis.metrics import definitions
-from tailgauge_analysis.report.model import contents
+from tailgauge_analysis.report.model import SCHEMA_VERSION, Facts, run_facts
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections import (
     ends,
     environment,
+    errors,
     latency,
     measurement,
     objectives,
     patterns,
     phases,
+    plugins,
     requests,
     result,
     served,
+    streaming,
     throughput,
     traffic,
     transports,
 )
 from tailgauge_analysis.sections.cache import section as cache
 from tailgauge_analysis.sections.fan_out import section as fan_out
-from tailgauge_analysis.sections.findings import Findings
 from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.latency_under_load import section as latency_under_load
 from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.text.formatting import figures, plain
-from tailgauge_analysis.text.json_values import table, text
+from tailgauge_analysis.text.json_values import Json, text
+from tailgauge_analysis.text.quantile import plain_values
 from tailgauge_analysis.text.section import Report, Section
 
-# The order of the page. A section is None where the run has nothing for it.
-SECTIONS: tuple[Callable[[Findings], Section | None], ...] = (
-    lambda of: objectives.section(of.slos, of.goodput),
-    lambda of: patterns.section(of.patterns),
-    lambda of: requests.section(
-        of.evidence.conservation, of.outcomes, of.steady, of.frames.problems, of.frames.run["preflight"]
-    ),
-    lambda of: ends.section(of.ends),
-    lambda of: served.section(of.served),
-    lambda of: latency.section(
-        of.latency, of.groups, of.smaller_groups, of.streams.tokens_per_chunk_p50, first_token=of.steady.first_token,
-        cut_share=ends.cut_share(of.steady.requests),
-    ),
-    lambda of: throughput.section(of.evidence.throughput, of.evidence.stability, of.goodput),
-    lambda of: latency_under_load.section(of.diagnosis, of.slopes),
-    lambda of: phases.section(of.phases),
-    lambda of: rate_limits.section(of.rate_limits),
-    lambda of: cache.section(of.cache, of.frames.run),
-    lambda of: fan_out.section(of.fan_out),
-    lambda of: transports.section(of.transports),
-    lambda of: hedging.section(of.hedging, in_blocks=bool(table(of.frames.run["scenario"], "crossover"))),
-    lambda of: throughput.streaming(of.streams, of.tpot_missing),
-    lambda of: traffic.section(of.traffic, of.frames.run["estimate"]),
-    lambda of: requests.errors(of.failures, of.other_failures),
-)  # fmt: skip
-Makes = Callable[[Findings], Section | None]
-LAST: tuple[Makes, ...] = (  # of the measurement, not of the target
-    lambda of: environment.of_plugins(of.frames.run),
-    lambda of: measurement.section(of.evidence, of.checks, of.clocks, of.calls_between),
-    lambda of: environment.section(of.environment, of.frames.run),
+
+class SectionModule(Protocol):
+    """What a module of a section has. Without a KEY, the fields of its result are keys of report.json themselves."""
+
+    KEY: str
+
+    def compute(self, run: Run, /) -> Any:
+        """Return the result of a run, a dataclass with its docstrings, or None."""
+
+    def section(self, result: Any, /) -> Section | None:
+        """Return the section of a result; None where the run has nothing for it."""
+
+
+# The order of the page.
+SECTIONS: tuple[SectionModule, ...] = (
+    objectives,
+    patterns,
+    requests,
+    ends,
+    served,
+    latency,
+    throughput,
+    latency_under_load,
+    phases,
+    rate_limits,
+    cache,
+    fan_out,
+    transports,
+    hedging,
+    streaming,
+    traffic,
+    errors,
+    plugins,
+    measurement,
+    environment,
 )
+_of_plugins: list[Callable[[Run], Section | None]] = []
 
-_of_plugins: list[Makes] = []
 
-
-def build(findings: Findings, tool: str | None = None) -> Report:
-    """The whole report. `tool`: an entry of TOOLS whose figures are added."""
-    run, answer = findings.frames.run, result.result(findings)
-    blocks = in_blocks(findings.frames, findings.of_target)
-    made = (section(findings) for section in (*SECTIONS, *_of_plugins, *LAST))
-    sections = tuple(one for one in made if one is not None)
+def build(run: Run, tool: str | None = None) -> Report:
+    """Build the whole report. `tool`: an entry of TOOLS whose figures are added."""
+    record, answer = run.record, result.result(run)
+    sections = tuple(_sections(run))
+    blocks = in_blocks(run.frames, run.of_target)
+    is_gateway = blocks is not None and blocks.method is gateway.METHOD
     if blocks is not None:
         answer = comparison.headline(blocks, answer)
         sections = (comparison.section(blocks), *sections)
     translated = None
     if tool:
-        rates = findings.evidence.throughput
-        translated = definitions.translate(tool, findings.of_target, findings.latency, rates)
+        evidence = run.evidence
+        translated = definitions.translate(tool, run.of_target, evidence.latency, evidence.throughput)
         sections = (*sections, definitions.section(translated))
-    data = contents(findings, answer, blocks, translated)
+    exit_code = result.exit_code(run, answer)
+    facts = Facts(
+        schema_version=SCHEMA_VERSION,
+        run=run_facts(run),
+        result=answer,
+        exit_code=cast("Any", int(exit_code)),
+        remarks=result.remarks(run),
+        crossover=None if is_gateway else blocks,
+        gateway=blocks if is_gateway else None,
+        definitions=translated,
+    )
     lines = [("" if i else one.name, line) for one in sections for i, line in enumerate(one.brief)]
     return Report(
-        run["run_id"], data["run"]["scenario"], tuple(_about(findings)), run["started_at"] or "", run["dry_run"], answer,
-        result.measurement(findings), (*result.summary(findings), *lines), sections, result.exit_code(findings, answer),
-        figure="timeline", data=data,
-    )  # fmt: skip
+        run_id=record["run_id"],
+        title=facts.run.scenario,
+        about=tuple(_about(run)),
+        started_at=record["started_at"] or "",
+        dry_run=record["dry_run"],
+        result=answer,
+        measurement=result.measurement(run),
+        summary=(*result.summary(run), *lines),
+        sections=sections,
+        exit_code=exit_code,
+        figure="timeline",
+        data=_contents(run, facts),
+    )
 
 
-def _about(findings: Findings) -> Iterator[str]:
+def _sections(run: Run) -> Iterator[Section]:
+    for module in SECTIONS:
+        of_plugins = _of_plugins if module is plugins else ()
+        made = [section(run) for section in of_plugins]
+        made.append(module.section(run.result(module.compute)))
+        yield from (section for section in made if section is not None)
+
+
+def _contents(run: Run, facts: Facts) -> Json:
+    """Return report.json: the facts, then the result of each section."""
+    tree: Json = plain_values(facts)
+    for module in SECTIONS:
+        values = plain_values(run.result(module.compute))
+        tree |= {module.KEY: values} if module.KEY else values
+    return tree
+
+
+def _about(run: Run) -> Iterator[str]:
     """Which target, when, how long and how much."""
-    run, offered = findings.frames.run, findings.evidence.throughput.offered_per_s
-    target = run["target"]
+    record, offered = run.record, run.evidence.throughput.offered_per_s
+    target = record["target"]
     url = plain(str(target.get("url") or "unknown target"), 80)
     yield "simulated endpoint" if target.get("simulated") else url
-    if run["started_at"]:
-        yield f"{run['started_at'][:10]}, {run['started_at'][11:16]} UTC"
+    if record["started_at"]:
+        yield f"{record['started_at'][:10]}, {record['started_at'][11:16]} UTC"
     if offered is not None:
-        yield f"{figures(findings.steady.seconds)} s at {figures(offered)} requests/s"
-    yield plain(text(run["scenario"].get("description")), 200)
+        yield f"{figures(run.steady.seconds)} s at {figures(offered)} requests/s"
+    yield plain(text(record["scenario"].get("description")), 200)
 
 
 def _add(section: Any) -> None:
     """A section of a plugin."""
     if not callable(section):
-        raise TypeError(f"expected functions of one argument, Findings, got {section!r}")
+        raise TypeError(f"expected functions of one argument, a Run, got {section!r}")
 
-    def guarded(findings: Findings) -> Section | None:
+    def guarded(run: Run) -> Section | None:
         try:
-            return _section(section(findings))
+            return _section(section(run))
         except Exception as error:  # noqa: BLE001 - whatever a user's code raises
             name = plain(getattr(section, "__name__", "section"), 40)
             text = plugin.NOTED.note(plugin.blamed(section, error), f"section {name}: ")

@@ -19,11 +19,17 @@ from tailgauge_analysis.objectives.outcome import FAIL, ObjectiveResult
 from tailgauge_analysis.reading.chunks import BLOCK
 from tailgauge_analysis.report import plot as draw
 from tailgauge_analysis.report.plot import BLUE, GREEN, GREY, LINES, ORANGE, PURPLE, Figure, Panel, Tree
+from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections import objectives
+from tailgauge_analysis.sections.cache import section as cache
 from tailgauge_analysis.sections.cache.effect import EACH
-from tailgauge_analysis.sections.findings import Findings
+from tailgauge_analysis.sections.fan_out import section as fan_out
+from tailgauge_analysis.sections.hedging import section as hedging
 from tailgauge_analysis.sections.hedging.section import METRICS as HEDGED
-from tailgauge_analysis.sections.latency_under_load.slopes import Regression
+from tailgauge_analysis.sections.latency_under_load import section as latency_under_load
+from tailgauge_analysis.sections.rate_limits import section as rate_limits
 from tailgauge_analysis.sections.rate_limits.section import kind_name
+from tailgauge_analysis.sections.slopes import Regression
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.formatting import percentile, plain, plural
 
@@ -42,24 +48,28 @@ TOOK = "%{y:.3~%} took longer than %{x:,.4~g} ms"
 IN_SIGHT = 4  # times the slowest value: the bound of an objective beyond is not drawn
 
 
-def figures(findings: Findings) -> list[Figure]:
+def figures(run: Run) -> list[Figure]:
     """Every figure that the run has data for, in the order of the page."""
     drawn = (
-        _timeline(findings), _tail(findings), _gaps(findings), _classes(findings), _client(findings),
-        _heat(findings.timeline.heat, findings.timeline.wait), _against(findings.slopes), _rate_limits(findings), _cache_over_time(findings), _cache(findings),
-        _tokens(findings.timeline), _last_leg(findings), _hedging(findings),
+        _timeline(run), _tail(run), _gaps(run), _classes(run), _client(run),
+        _heat(run.result(_over_time).heat, run.result(_over_time).wait), _against(run.result(latency_under_load.compute).slopes), _rate_limits(run), _cache_over_time(run), _cache(run),
+        _tokens(run.result(_over_time)), _last_leg(run), _hedging(run),
     )  # fmt: skip
     return [figure for figure in drawn if figure is not None]
 
 
-def _timeline(findings: Findings) -> Figure | None:
-    t = findings.timeline
+def _over_time(run: Run) -> Timeline:
+    return Timeline(run.frames)
+
+
+def _timeline(run: Run) -> Figure | None:
+    t = run.result(_over_time)
     if not t.offered_per_s.any():
         return None
     shown = np.concatenate([t.ttft_max_ms, *(one.values_ms for one in t.ttft)])
     highest = float(shown[np.isfinite(shown)].max(initial=0.0))
     ends = np.array([0.0, float(t.end_s[-1])])
-    in_sight = _bounds(findings, WAITS[t.wait], highest)
+    in_sight = _bounds(run, WAITS[t.wait], highest)
     bounds = [_bound(one, ends, np.full(2, bound)) for one, bound in in_sight]
     rates = (
         draw.curve(t.at_s, t.offered_per_s, "offered", GREY, "%{y:,.4~g}/s", dash="dot"),
@@ -73,8 +83,8 @@ def _timeline(findings: Findings) -> Figure | None:
     plot = draw.stacked(panels, heights=(0.46, 0.27, 0.27))
     grey = {"type": "rect", "fillcolor": GREY, "opacity": 0.14, "line": {"width": 0}}
     for start, stop in (
-        (0.0, findings.steady.from_s),
-        (findings.steady.to_s, ends[1]),
+        (0.0, run.steady.from_s),
+        (run.steady.to_s, ends[1]),
     ):  # not the steady stage
         if min(stop, ends[1]) > start:
             draw.mark(plot, start, min(stop, ends[1]), **grey)
@@ -85,9 +95,13 @@ def _timeline(findings: Findings) -> Figure | None:
     return draw.finish("timeline", "The run over time", caption, 520, plot)
 
 
-def _bounds(findings: Findings, metric: str, highest: float) -> list[tuple[ObjectiveResult, float]]:
+def _bounds(run: Run, metric: str, highest: float) -> list[tuple[ObjectiveResult, float]]:
     """The objectives on a latency whose bounds are in sight of values up to `highest`, with these."""
-    of = [(one, one.bound) for one in findings.slos if one.metric == metric and one.bound is not None]
+    of = [
+        (one, one.bound)
+        for one in run.result(objectives.compute).slo
+        if one.metric == metric and one.bound is not None
+    ]
     return [(one, bound) for one, bound in of if bound <= IN_SIGHT * highest]
 
 
@@ -131,7 +145,7 @@ def _seconds(width_s: int) -> str:
     return "second" if width_s == 1 else f"{width_s} seconds"
 
 
-def _tail(findings: Findings) -> Figure | None:
+def _tail(run: Run) -> Figure | None:
     lines, bounds = [], []
     for name, colour, dash in (
         ("ttft_sched", BLUE, "solid"),
@@ -139,11 +153,11 @@ def _tail(findings: Findings) -> Figure | None:
         ("e2e_sched", ORANGE, "solid"),
         ("turnaround", PURPLE, "solid"),
     ):
-        x, y = survival(*waits(BY_NAME[name], findings.of_target, OFFERED).tail())
+        x, y = survival(*waits(BY_NAME[name], run.of_target, OFFERED).tail())
         if len(x):
             lines.append(draw.curve(x, y, BY_NAME[name].title, colour, TOOK, shape="hv", dash=dash))
             ends = np.array([y.min(), 1.0])
-            bounds += [_bound(one, np.full(2, at), ends) for one, at in _bounds(findings, name, float(x[-1]))]
+            bounds += [_bound(one, np.full(2, at), ends) for one, at in _bounds(run, name, float(x[-1]))]
     if not lines:
         return None
     plot = tails(lines, "share of offered requests that took longer")
@@ -188,8 +202,8 @@ def _log_ms(of: str, low: float, high: float) -> Tree:
     return {"type": "log", **draw.titled(f"{of} (ms, logarithmic)"), **log_ticks(low, high)}
 
 
-def _gaps(findings: Findings) -> Figure | None:
-    gaps = findings.of_target.gaps_ns
+def _gaps(run: Run) -> Figure | None:
+    gaps = run.of_target.gaps_ns
     parts = [gaps[i : i + BLOCK] for i in range(0, len(gaps), BLOCK)]  # there may be a hundred million
     least = min((float(part[part > 0].min(initial=np.inf)) for part in parts), default=np.inf) / 1e6
     if least == np.inf:
@@ -229,8 +243,8 @@ def log_ticks(low: float, high: float) -> dict[str, Any]:
     return {"tickmode": "array", "tickvals": at, "ticktext": [f"{t:,g}" for t in at]}
 
 
-def _classes(findings: Findings) -> Figure | None:
-    t = findings.timeline
+def _classes(run: Run) -> Figure | None:
+    t = run.result(_over_time)
     if not t.classes_per_s:
         return None
     order = {name: i for i, name in enumerate(CLASS_COLOURS)}
@@ -261,8 +275,8 @@ def _tokens(t: Timeline) -> Figure | None:
     return draw.finish("tokens", "Output tokens over time", caption, 280, plot)
 
 
-def _client(findings: Findings) -> Figure | None:
-    health = findings.frames.health
+def _client(run: Run) -> Figure | None:
+    health = run.frames.health
     if not len(health):
         return None
     step = width(float(health["at_ns"].max()) / 1e9)
@@ -353,12 +367,12 @@ def _line_of(one: Regression, p: float, dash: str, named: bool) -> Tree:
     return draw.points(ends, start + each * ends, f"p{p * 100:g}", "lines", **style)
 
 
-def _cache_over_time(findings: Findings) -> Figure | None:
+def _cache_over_time(run: Run) -> Figure | None:
     """A line for each traffic table, where one spans several bins."""
-    if not any(len(one.over_time.at_s) > 2 for one in findings.cache):
+    if not any(len(one.over_time.at_s) > 2 for one in run.result(cache.compute).cache):
         return None
     reads, costs = [], []
-    for i, one in enumerate(findings.cache):
+    for i, one in enumerate(run.result(cache.compute).cache):
         at, name, colour = one.over_time.at_s, plain(one.traffic, 40), LINES[i % len(LINES)]
         style = {"hover": "%{y:.3~g}%", "shape": "hvh"}
         reads.append(draw.curve(at, 100 * one.over_time.read_share, name, colour, **style))
@@ -367,15 +381,19 @@ def _cache_over_time(findings: Findings) -> Figure | None:
         Panel("input tokens<br>read (%)", reads, PER_CENT),
         Panel("input cost (% of<br>without a cache)", costs),
     )
-    step = _seconds(max(one.over_time.width_s for one in findings.cache))
+    step = _seconds(max(one.over_time.width_s for one in run.result(cache.compute).cache))
     caption = f"One point per {step}, by the time of sending, warm-up included."
     plot = draw.stacked(panels, gap=0.1)
     return draw.finish("cache-over-time", "Cache reads and input cost over time", caption, 360, plot)
 
 
-def _cache(findings: Findings) -> Figure | None:
+def _cache(run: Run) -> Figure | None:
     """One figure: of the traffic table with the most answers of which some read and some did not."""
-    both = [one for one in findings.cache if min(len(one.worth.hit_ms), len(one.worth.miss_ms)) >= EACH]
+    both = [
+        one
+        for one in run.result(cache.compute).cache
+        if min(len(one.worth.hit_ms), len(one.worth.miss_ms)) >= EACH
+    ]
     if not both:
         return None
     one = max(both, key=lambda one: len(one.worth.hit_ms) + len(one.worth.miss_ms))
@@ -407,9 +425,9 @@ def _steps(values: Floats) -> tuple[Floats, Floats]:
 LAST_FEWEST = 20  # requests, below which the last legs are not drawn
 
 
-def _last_leg(findings: Findings) -> Figure | None:
+def _last_leg(run: Run) -> Figure | None:
     """One figure: of the traffic table with the most requests whose last leg is known."""
-    known = [(one.critical, one) for one in findings.fan_out if one.critical]
+    known = [(one.critical, one) for one in run.result(fan_out.compute) if one.critical]
     last, one = max(known, key=lambda pair: pair[0].n, default=(None, None))
     if last is None or one is None or last.n < LAST_FEWEST:
         return None
@@ -432,10 +450,10 @@ def _last_leg(findings: Findings) -> Figure | None:
     return draw.finish("fan-out-last", f"Which leg is {word}", caption, 300, plot)
 
 
-def _hedging(findings: Findings) -> Figure | None:
+def _hedging(run: Run) -> Figure | None:
     """A control and its variants: the first metric that they have."""
-    controls = {one.versus.traffic for one in findings.hedging if one.versus}
-    shown = [one for one in findings.hedging if one.traffic in controls or one.versus]
+    controls = {one.versus.traffic for one in run.result(hedging.compute) if one.versus}
+    shown = [one for one in run.result(hedging.compute) if one.traffic in controls or one.versus]
     shared = [name for name in HEDGED if shown and all(name in one.waits for one in shown)]
     if not shared:
         return None
@@ -452,9 +470,9 @@ def _hedging(findings: Findings) -> Figure | None:
     return draw.finish("hedging", "Latency tail with and without hedges", caption, 380, plot)
 
 
-def _rate_limits(findings: Findings) -> Figure | None:
+def _rate_limits(run: Run) -> Figure | None:
     """The figure, where a call got a 429."""
-    found = findings.rate_limits
+    found = run.result(rate_limits.compute)
     if found is None or found.bins is None or not found.bins.refused.any():
         return None
     bins, levels = found.bins, [one for one in found.buckets if one.levels is not None]
@@ -479,7 +497,7 @@ def _rate_limits(findings: Findings) -> Figure | None:
         kind = kind_name(one.kind)
         line = draw.curve(one.levels.at_s, one.levels.lowest, f"{kind} left at least", BLUE, "%{y:,.4~g}")
         panels.append(Panel(f"{kind}<br>left in the bucket", [line]))
-        about = " Below: the lowest level of the bucket in each bin, by the cost of calls and the headers."
+        about = " Below: the lowest level of the bucket in each bin, by the headers."
     caption = f"One point per {_seconds(per)}, by the time of sending, the whole run; the band is the exact 95% interval.{about}"
     return draw.finish(
         "refusals", "429s over time", caption, 160 * len(panels) + 60, draw.stacked(panels, gap=0.08)

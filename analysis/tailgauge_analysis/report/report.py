@@ -14,16 +14,15 @@ from pathlib import Path
 from tailgauge.errors import Exit, UsageError
 from tailgauge.rows.run_folder import replace_text
 from tailgauge_analysis.reading import run_record
-from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.figures import figures
 from tailgauge_analysis.report.junit import junit
 from tailgauge_analysis.report.markdown import markdown
-from tailgauge_analysis.report.model import ALL
 from tailgauge_analysis.report.page import html
 from tailgauge_analysis.report.plot import Figure
 from tailgauge_analysis.report.terminal import terminal
-from tailgauge_analysis.sections.findings import find
+from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections.latency import ALL
 from tailgauge_analysis.text.json_values import Json
 from tailgauge_analysis.text.quantile import plain_values
 from tailgauge_analysis.text.section import Report, TextFiles
@@ -81,10 +80,10 @@ def make(
 
     `width`: of the summary. `tool`: an entry of definitions.TOOLS whose figures are added.
     """
-    findings = find(load(run_dirs))
-    done = write(build(findings, tool), figures(findings), out, width, colours=colours)
+    run = Run(run_dirs)
+    done = write(build(run, tool), figures(run), out, width, colours=colours)
     reasons = done.data["verdict"]["reasons"]
-    verdict = {"verdict": findings.verdict, "reasons": reasons, "exit_code": int(done.exit_code)}
+    verdict = {"verdict": run.verdict, "reasons": reasons, "exit_code": int(done.exit_code)}
     unwritten = []
     for run_dir in run_dirs:
         try:

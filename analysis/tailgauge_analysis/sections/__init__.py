@@ -1,4 +1,4 @@
-"""One section of the report per file or folder. In: frames of one run. Out: findings, their part of report.json, their text.
+"""One section of the report per file or folder. In: a `Run`. Out: a dataclass, which is its part of report.json, and a `Section`.
 
-`findings.py` computes all of them once, in order. A section knows no format (HTML, Markdown, terminal) and no other run.
+A section that needs another's result asks `run.result(other.compute)`. It knows no format (HTML, Markdown, terminal) and no other run.
 """

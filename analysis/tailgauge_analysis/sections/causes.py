@@ -16,8 +16,9 @@ import pandas as pd
 from tailgauge.ends import NO_FINISH_REASON, UNKNOWN_FINISH_REASON
 from tailgauge.protocol_violations import DAMAGES, VIOLATIONS
 from tailgauge.rows import schema
+from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections import ends, errors
 from tailgauge_analysis.sections.ends import name_or_none, percent
-from tailgauge_analysis.sections.findings import Findings
 from tailgauge_analysis.text.formatting import listed, plain, plural
 from tailgauge_analysis.text.json_values import text
 
@@ -140,11 +141,11 @@ class Cause:
     advice: str
 
 
-def failures(f: Findings, fine: Iterable[str]) -> list[Failure]:
+def failures(run: Run, fine: Iterable[str]) -> list[Failure]:
     """Return the requests of the steady stage that did not end in one of these classes, the most frequent first."""
-    requests = f.steady.requests
+    requests = run.steady.requests
     failed = requests.loc[~requests["ended"].isin(fine), ["request_id", "ended"]]
-    attempts = f.steady.attempts.drop_duplicates(["request_id", "ended"], keep="last")
+    attempts = run.steady.attempts.drop_duplicates(["request_id", "ended"], keep="last")
     details = attempts[["request_id", *_COLUMNS]]
     rows = failed.merge(details, how="left", on=["request_id", "ended"])
     groups = rows.groupby(_COLUMNS, dropna=False, observed=True).size()
@@ -164,17 +165,17 @@ def _failure(values: Any, requests: int) -> Failure:
     )
 
 
-def list_of_ends(f: Findings) -> Counter[str]:
+def list_of_ends(run: Run) -> Counter[str]:
     """Return how many requests without a complete answer ended how, the most frequent first."""
     counts: Counter[str] = Counter()
-    for failure in failures(f, schema.COMPLETE):
+    for failure in failures(run, schema.COMPLETE):
         counts[failure.label] += failure.requests
     return Counter(dict(counts.most_common()))
 
 
-def prevailing(f: Findings, fine: Iterable[str] = schema.COMPLETE) -> Cause | None:
+def prevailing(run: Run, fine: Iterable[str] = schema.COMPLETE) -> Cause | None:
     """Return the kind that most of the failed requests have, None where nothing failed."""
-    found = failures(f, fine)
+    found = failures(run, fine)
     counts: Counter[str] = Counter()
     for failure in found:
         counts[failure.kind] += failure.requests
@@ -183,8 +184,8 @@ def prevailing(f: Findings, fine: Iterable[str] = schema.COMPLETE) -> Cause | No
     kind = min(counts, key=lambda name: (-counts[name], KINDS.index(name)))
     of_kind = [failure for failure in found if failure.kind == kind]
     is_half = 2 * counts[kind] >= counts.total()
-    sentence = _sentence(kind, of_kind, len(f.steady.requests)) if is_half else ""
-    return Cause(kind, sentence, _ADVICE[kind](f, of_kind))
+    sentence = _sentence(kind, of_kind, len(run.steady.requests)) if is_half else ""
+    return Cause(kind, sentence, _ADVICE[kind](run, of_kind))
 
 
 def _sentence(kind: str, found: Sequence[Failure], requests: int) -> str:
@@ -211,45 +212,45 @@ def _reasons(found: Sequence[Failure]) -> str:
 
 # --- what to do ---------------------------------------------------------------------------------------------------
 
-_Advice = Callable[[Findings, Sequence[Failure]], str]
+_Advice = Callable[[Run, Sequence[Failure]], str]
 
 
-def find_limit(f: Findings) -> str:
+def find_limit(run: Run) -> str:
     """Return what to do about a target that does not complete what it is offered."""
-    if f.frames.run["arrival"] == "closed":
+    if run.record["arrival"] == "closed":
         return "use fewer users, or look at the errors"
-    target = f.frames.run["target"]
+    target = run.record["target"]
     url = "" if target.get("simulated") else text(target.get("url"))
     option = f" --target {shlex.quote(plain(url, 200))}" if url else ""
     return f"lower the rate, or find the limit: tailgauge run headroom{option}"
 
 
 def _always(advice: str) -> _Advice:
-    return lambda _f, _found: advice
+    return lambda _run, _found: advice
 
 
-def _slow(f: Findings, _found: Sequence[Failure]) -> str:
+def _slow(run: Run, _found: Sequence[Failure]) -> str:
     """Server errors and timeouts come with load only where the target answers something."""
-    if f.steady.requests["ended"].isin(schema.COMPLETE).any():
-        return find_limit(f)
+    if run.steady.requests["ended"].isin(schema.COMPLETE).any():
+        return find_limit(run)
     return f"{CHECK_TARGET}, and look at the target's log"
 
 
-def _unnamed(f: Findings, _found: Sequence[Failure]) -> str:
+def _unnamed(run: Run, _found: Sequence[Failure]) -> str:
     """An endpoint that never names a reason leaves it out; where others have one, it got lost with the end."""
     seen = "the answers end without a finish reason, SDK users get null"
-    if any(row.stop_reason is not None for row in f.ends.stop_reasons):
+    if any(row.stop_reason is not None for row in run.result(ends.compute).stop_reasons):
         return f"{seen}: other answers name one, so these probably broke off; look at the logs of engine and gateway"
     return f"{seen}: no answer names one, so the engine or a gateway before it probably leaves it out"
 
 
-def _unknown(_f: Findings, found: Sequence[Failure]) -> str:
+def _unknown(_run: Run, found: Sequence[Failure]) -> str:
     why = "the table of vendors does not know it, so these answers count as aborted"
     return f"look up what the finish reason {_reasons(found)} means at this target: {why}"
 
 
-def _redirected(f: Findings, _found: Sequence[Failure]) -> str:
-    for failure in f.failures:
+def _redirected(run: Run, _found: Sequence[Failure]) -> str:
+    for failure in run.result(errors.compute).errors:
         if failure.error_type == schema.REDIRECT and failure.excerpt:
             seen = f"the target answers {failure.status} with location {plain(failure.excerpt, 200)}"
             return f"{seen}: set target.url to it"
@@ -275,7 +276,7 @@ _ADVICE: dict[str, _Advice] = {
         "look at the logs and the time limits of the engine and of gateways before it: answers broke off"
     ),
     INSIDE: _always("look at the target's own errors inside its answers: Errors has their texts"),
-    LOAD: lambda f, _found: find_limit(f),
+    LOAD: lambda run, _found: find_limit(run),
     SLOW: _slow,
     CONNECTION: _always(
         "check the target's address, whether it stayed up, and how many connections it allows"

@@ -17,11 +17,12 @@ from tailgauge.ends import NO_FINISH_REASON, UNKNOWN_FINISH_REASON
 from tailgauge.protocol_violations import MALFORMED_USAGE, TOLERATED
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics.answers import by_request
-from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.text.formatting import count, plain, plural, sentence, share
 from tailgauge_analysis.text.json_values import Json, tables
 from tailgauge_analysis.text.section import Section, Table, Value
 
+KEY = "ends"
 ENDED_BY_TARGET = schema.SERVED | {schema.ABORTED}
 VERBS = {
     schema.OK: "ended ok",
@@ -106,9 +107,10 @@ class Ends:
     """traffic whose answers should end by themselves is among it"""
 
 
-def ends(frames: Frames) -> Ends:
+def compute(run: Run) -> Ends:
     """Count how the answers of a run ended."""
-    attempts = frames.attempts[frames.attempts["stage"] != schema.PREFLIGHT]
+    attempts = run.frames.attempts
+    attempts = attempts[attempts["stage"] != schema.PREFLIGHT]
     calls = attempts[~attempts["cause"].isin((schema.POLL, schema.CANCEL))]
     answers = calls[calls["ended"].isin(ENDED_BY_TARGET)]
     return Ends(
@@ -116,7 +118,7 @@ def ends(frames: Frames) -> Ends:
         calls=len(calls),
         classes=_classes(answers["ended"]),
         aborts=_counts(answers.loc[answers["ended"] == schema.ABORTED, "error_type"], separator=None),
-        stop_reasons=_stop_reasons(answers, frames.requests),
+        stop_reasons=_stop_reasons(answers, run.frames.requests),
         stop_details=_counts(answers["stop_details"], separator=None),
         errors=_errors(calls),
         tolerated=_counts(answers["tolerated"], separator=","),
@@ -124,7 +126,7 @@ def ends(frames: Frames) -> Ends:
         not_understood=_counts(calls["not_understood"], separator=","),
         unused_counts=_unused_counts(answers),
         contradictions=_contradictions(answers),
-        has_natural=has_natural(frames.run["scenario"]),
+        has_natural=has_natural(run.record["scenario"]),
     )
 
 

@@ -1,26 +1,23 @@
-"""Environment: target, versions, workers, and the command and the scenario that reproduce the run.
-
-Plugins: which the run had, whether this report had the same, and what went wrong in their metrics and sections.
-"""
+"""Environment: target, versions, workers, and the command and the scenario that reproduce the run."""
 
 from __future__ import annotations
 
 import json
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from tailgauge.plugins import plugin
-from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.reading.run_json import Stretch
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.text.formatting import clock, count, ms, plain, plural
-from tailgauge_analysis.text.json_values import Json, text
-from tailgauge_analysis.text.quantile import plain_values
+from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
 from tailgauge_analysis.text.section import Section, Table, Value
 from tailgauge_analysis.verdict import losses
 from tailgauge_analysis.verdict.losses import Loss
 
+KEY = "environment"
 MOST_MODELS = 10
 NOTE = "Missing: leased requests without a row, and when they were due. Rows lost: recorded, but in no part."
 
@@ -52,9 +49,9 @@ class WorkerEntry:
     kept: list[str]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Environment:
-    """What produced the run."""
+    """What produced the run, and the command that repeats it."""
 
     versions: Json
     master: Json
@@ -66,18 +63,29 @@ class Environment:
     scenario: Json
     reproduce: str | None
     besides: str
+    record: Json = field(metadata=UNPUBLISHED)
 
 
-def environment(frames: Frames, stage: Steady, shares: Sequence[Loss]) -> Environment:
-    """Collect it."""
-    run = frames.run
-    models = sorted({str(model) for model in stage.requests["model"].dropna().unique()})
+def compute(run: Run) -> Environment:
+    """Collect what run.json and the rows tell of it."""
+    record, losses = run.record, run.evidence.conservation.workers
+    models = sorted({str(model) for model in run.steady.requests["model"].dropna().unique()})
+    workers = [
+        _worker(run.frames, entry, loss) for entry, loss in zip(record["workers"], losses, strict=True)
+    ]
     return Environment(
-        run["versions"], run["master"],
-        [_worker(frames, *pair) for pair in zip(run["workers"], shares, strict=True)],
-        run["seed"], [plain(model, 100) for model in models[:MOST_MODELS]], run["scenario_file"], run["overrides"],
-        plain_values(run["scenario"]), command(run), besides(run),
-    )  # fmt: skip
+        versions=record["versions"],
+        master=record["master"],
+        workers=workers,
+        seed=record["seed"],
+        models=[plain(model, 100) for model in models[:MOST_MODELS]],
+        scenario_file=record["scenario_file"],
+        overrides=record["overrides"],
+        scenario=plain_values(record["scenario"]),
+        reproduce=command(record),
+        besides=besides(record),
+        record=record,
+    )
 
 
 def _worker(frames: Frames, entry: Json, of: Loss) -> WorkerEntry:
@@ -130,9 +138,9 @@ def besides(run: Json) -> str:
     return text
 
 
-def section(of: Environment, run: Json) -> Section:
-    """The section."""
-    target = run["target"]
+def section(of: Environment) -> Section:
+    """Return the facts of the run, its workers and its scenario."""
+    run, target = of.record, of.record["target"]
     parts = [f"{target.get('url') or 'unknown'}{' (simulated)' if target.get('simulated') else ''}"]
     parts += [f"protocol {target['protocol']}"] if target.get("protocol") else []
     parts += [f"model {', '.join(of.models)}"] if of.models else []
@@ -182,27 +190,3 @@ def _offset(one: WorkerEntry) -> Value:
 def _spans(missing: Sequence[Stretch]) -> str:
     shown = [f"{clock(s.from_s)} – {'end' if s.to_s is None else clock(s.to_s)}" for s in missing[:3]]
     return ", ".join([*shown, f"and {len(missing) - 3} more"] if len(missing) > 3 else shown)
-
-
-# --- plugins ------------------------------------------------------------------------------------------------------
-
-
-def of_plugins(run: Json) -> Section | None:
-    """The section; None where neither the run nor the report had a plugin."""
-    loaded = plugin.hashes()
-    of_run = {text(one.get("name")): one for one in run["plugins"]}
-    if not (of_run or loaded):
-        return None
-    facts, lacking = [], []
-    for name, one in of_run.items():
-        file, sha256 = plain(text(one.get("file")), 100), text(one.get("sha256"))
-        state = "loaded for this report"
-        if loaded.get(name) != sha256:
-            state = "not the same for this report" if name in loaded else "not loaded for this report"
-            option = "take the file of the run" if name in loaded else f"make the report with --plugin {file}"
-            lacking.append(f"{file} was {state}: its metrics and sections may be missing; {option}")
-        facts.append((file, f"SHA-256 {sha256[: plugin.SHOWN]}, {state}"))
-    facts += [(name, "not a plugin of the run") for name in loaded if name not in of_run]
-    notes = (*lacking, *(f"Error in {one}" for one in plugin.NOTED.texts.values()))
-    answer = f"{len(notes)} of what plugins add is missing." if notes else ""
-    return Section("plugins", "Plugins", answer, tuple(facts), notes=notes, brief=notes)

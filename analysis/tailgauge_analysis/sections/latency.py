@@ -9,23 +9,36 @@ groups.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, cast
 
 import numpy as np
 import pandas as pd
+from pydantic import Field
+from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, Row
-from tailgauge_analysis.metrics.metrics import BY_NAME, UNIT
+from tailgauge_analysis.metrics.metrics import BY_NAME, NEITHER, UNIT
+from tailgauge_analysis.metrics.metrics import METRICS as KNOWN
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.stats.proportions import proportion
+from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections import streaming
+from tailgauge_analysis.sections.ends import cut_share
+from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Mask, Quantile
 from tailgauge_analysis.text.cells import quantile_cell, quantiles_text, share_cell
 from tailgauge_analysis.text.formatting import count, percentile, plain, plural, share
-from tailgauge_analysis.text.json_values import parsed
+from tailgauge_analysis.text.json_values import one_of, parsed
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Cell, Section, Table, Value
 
+KEY = ""
+ALL = "all"
+METRIC_NAMES = tuple(dict.fromkeys(m.name.removesuffix("_sched").removesuffix("_sent") for m in KNOWN))
+MetricName = Annotated[str, Field(json_schema_extra={"examples": list(METRIC_NAMES)})]  # or a plugin's
+Count = Annotated[int, Field(ge=0)]
 COALESCED = 1.2  # tokens per chunk, above which TPOT after the first chunk is shown
 WHOLE = ("e2e_sched", "join_sched", "turnaround")
 AMONG_FAILURES = "“failed”: the percentile falls among them. “not observable”: nobody waited that long."
@@ -38,31 +51,123 @@ COMPUTED = (
 )
 
 
-def section(
-    rows: Sequence[Row],
-    groups: Sequence[Group],
-    smaller_groups: int,
-    tokens_per_chunk: float | None,
-    *,
-    first_token: str,
-    cut_share: float,
-) -> Section:
-    """Return the section; `cut_share`: of the complete answers, those that a limit cut."""
-    successes = shown(rows, SUCCESSES, tokens_per_chunk)
+class Percentiles(TypedDict):
+    """By label; groups have three of them."""
+
+    p50: Quantile
+    p90: Quantile
+    p95: Quantile
+    p99: Quantile
+    p99_9: Quantile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latency:
+    """One metric of one group and population."""
+
+    group: str
+    """a traffic table, or all"""
+    metric: MetricName
+    """a name of metrics.md, without its ending _sched or _sent: see `since`"""
+    since: Annotated[str, one_of("scheduled", "sent")] | None
+    """when its clock starts; null for neither"""
+    population: Annotated[str, one_of("completed", "offered")]
+    """offered: with failures, as slower than any success"""
+    unit: Annotated[str, one_of("ms", "tokens/s")]
+    n: Count
+    n_eff: Count
+    """effective samples of the p99"""
+    mean: float | None
+    """null if a request without an answer is among them"""
+    percentiles: Percentiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Requests that have something in common."""
+
+    by: str
+    """traffic, slow reader, name or tag"""
+    name: str
+    pattern: str
+    requests: int
+    ok: Proportion
+    """complete answers, of all offered"""
+    cancelled: int
+    latency: list[Any]
+    """as the key `latency`, offered, with p50, p95 and p99"""
+    rows: dict[str, Row] = field(metadata=UNPUBLISHED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Latencies:
+    """Percentiles of the steady stage, of all requests and by kind of request."""
+
+    latency: list[Latency]
+    """rows with at least one sample"""
+    groups: list[Group]
+    """by traffic table, slow readers, name and tag"""
+    smaller_groups: Count
+    """number of groups that are not shown"""
+    rows: Sequence[Row] = field(metadata=UNPUBLISHED)
+    first_token: str = field(metadata=UNPUBLISHED)
+    tokens_per_chunk: float | None = field(metadata=UNPUBLISHED)
+    cut_share: float = field(metadata=UNPUBLISHED)
+    """of the complete answers, those that a limit cut"""
+
+
+def compute(run: Run) -> Latencies:
+    """Return the latencies of a run."""
+    rows = run.evidence.latency
+    published = [_published(ALL, row) for row in rows if row.n]
+    for table, of_table in latency.by_traffic(run.of_target, rows).items():
+        name = f"{table} (traffic)" if table == ALL else plain(table, 80)
+        published += [_published(name, row) for row in of_table if row.n]
+    groups, smaller_groups = _groups(run.steady)
+    return Latencies(
+        latency=published,
+        groups=groups,
+        smaller_groups=smaller_groups,
+        rows=rows,
+        first_token=run.steady.first_token,
+        tokens_per_chunk=run.result(streaming.compute).streams.tokens_per_chunk_p50,
+        cut_share=cut_share(run.steady.requests),
+    )
+
+
+def _published(group: str, row: Row) -> Latency:
+    by_label = {percentile(quantile.p).replace(".", "_"): quantile for quantile in row.quantiles}
+    metric = row.metric
+    return Latency(
+        group=group,
+        metric=metric.name.removesuffix("_sched").removesuffix("_sent"),
+        since=None if metric.since == NEITHER else metric.since,
+        population="offered" if row.view == OFFERED else "completed",
+        unit=metric.unit,
+        n=row.n,
+        n_eff=by_label["p99"].n_eff,
+        mean=row.mean,
+        percentiles=cast("Percentiles", by_label),
+    )
+
+
+def section(found: Latencies) -> Section:
+    """Return the percentiles, of everything offered first."""
+    successes = shown(found.rows, SUCCESSES, found.tokens_per_chunk)
     if not successes:
         return Section("latency", "Latency", "No request succeeded in the steady stage: there is no latency.")
-    everything = shown(rows, OFFERED, tokens_per_chunk)
+    everything = shown(found.rows, OFFERED, found.tokens_per_chunk)
     tables = [_percentiles("Of everything offered", everything)] if everything else []
     tables.append(_percentiles("Among successes", successes))
-    if len(groups) > 1:
-        tables.append(_by_group(groups, smaller_groups))
-    kind = "any kind" if first_token == "any" else "kind text"  # noqa: S105 - no secret
+    if len(found.groups) > 1:
+        tables.append(_by_group(found.groups, found.smaller_groups))
+    kind = "any kind" if found.first_token == "any" else "kind text"  # noqa: S105 - no secret
     notes = [f"TTFT ends at the first content of {kind}."]
     if everything:
         lost = f"{count(everything[0].without_answer)} of {plural(everything[0].n, 'request')} without an answer count as slowest"
         notes.append(f"{lost}. {AMONG_FAILURES}")
-    if cut_share:
-        cut = f"{share(cut_share)} of the complete answers were cut by a limit"
+    if found.cut_share:
+        cut = f"{share(found.cut_share)} of the complete answers were cut by a limit"
         notes.append(f"{cut}: their end to end is that of a shorter answer.")
     answer = _answer((everything or successes)[0])
     return Section("latency", "Latency", answer, (), tuple(tables), ("tail", "heat"), tuple(notes), COMPUTED)
@@ -105,10 +210,11 @@ def _percentiles(title: str, rows: Sequence[Row]) -> Table:
 def _by_group(groups: Sequence[Group], smaller: int) -> Table:
     rows = []
     for group in groups:
-        by = {row.metric.name: row.quantiles for row in group.latency}
-        whole = next((by[name] for name in WHOLE if name in by), ())
+        ttft = group.rows.get("ttft_sched")
+        whole = next((group.rows[name] for name in WHOLE if name in group.rows), None)
         kind = f"{group.by}, {group.pattern}" if group.by == "traffic" else group.by
-        rows.append((Value(group.name, kind), count(group.requests), share_cell(group.ok), *_three(by.get("ttft_sched", ())), *_three(whole)))  # fmt: skip
+        counts = (Value(group.name, kind), count(group.requests), share_cell(group.ok))
+        rows.append((*counts, *_three(ttft), *_three(whole)))
     times = (f"{what} {percentile(p)} (ms)" for what in ("TTFT", "whole") for p in PS)
     header = ("group", "requests", "complete, of all offered", *times)
     note = (
@@ -119,8 +225,8 @@ def _by_group(groups: Sequence[Group], smaller: int) -> Table:
     return Table("By kind of request", header, tuple(rows), note)
 
 
-def _three(quantiles: Sequence[Quantile]) -> tuple[Cell, ...]:
-    return tuple(map(quantile_cell, quantiles)) or ("–", "–", "–")
+def _three(row: Row | None) -> tuple[Cell, ...]:
+    return ("–", "–", "–") if row is None else tuple(map(quantile_cell, row.quantiles))
 
 
 # --- by kind of request -------------------------------------------------------------------------------------------
@@ -131,15 +237,16 @@ MOST = 20
 TRAFFIC, NAME, TAG, SLOW = "traffic", "name", "tag", "slow reader"
 
 
-def groups(steady: Steady) -> tuple[list[Group], int]:
-    """The groups worth a row, and how many smaller ones are not shown."""
+def _groups(steady: Steady) -> tuple[list[Group], int]:
+    """Return the groups worth a row, and how many smaller ones are not shown."""
     masks = list(_masks(steady))
-    shown, hidden = list[Group](), 0
+    groups: list[Group] = []
+    hidden = 0
     for by in (TRAFFIC, SLOW, NAME, TAG):
-        of = sorted((m for m in masks if m[0] == by), key=lambda m: -int(m[2].sum()))
-        shown += [Group(steady, *mask) for mask in of[:MOST]]
-        hidden += len(of[MOST:])
-    return shown, hidden
+        largest_first = sorted((m for m in masks if m[0] == by), key=lambda m: -int(m[2].sum()))
+        groups += [_group(steady, *mask) for mask in largest_first[:MOST]]
+        hidden += len(largest_first[MOST:])
+    return groups, hidden
 
 
 def _masks(steady: Steady) -> Iterator[tuple[str, str, Mask]]:
@@ -164,17 +271,18 @@ def _masks(steady: Steady) -> Iterator[tuple[str, str, Mask]]:
     yield from ((TAG, tag, of) for tag, of in by_tag.items() if of.any())
 
 
-class Group:
-    """Requests that have something in common."""
-
-    def __init__(self, steady: Steady, by: str, name: str, mask: Mask) -> None:
-        part = steady.only(mask, gaps=False)  # none of METRICS is of gaps
-        ended = part.requests["ended"]
-        rows = (latency.row(BY_NAME[metric], part, OFFERED, PS) for metric in METRICS)
-        self.by = by
-        self.name = name
-        self.pattern = ", ".join(sorted({str(p) for p in part.requests["pattern"].unique()}))
-        self.requests = len(ended)
-        self.ok = proportion(ended.isin(schema.COMPLETE).to_numpy(np.bool_))
-        self.cancelled = int((ended == schema.CANCELLED).sum())
-        self.latency = tuple(found for found in rows if found.n)
+def _group(steady: Steady, by: str, name: str, mask: Mask) -> Group:
+    part = steady.only(mask, gaps=False)  # none of METRICS is of gaps
+    ended = part.requests["ended"]
+    rows = {metric: latency.row(BY_NAME[metric], part, OFFERED, PS) for metric in METRICS}
+    known = {metric: row for metric, row in rows.items() if row.n}
+    return Group(
+        by=by,
+        name=name,
+        pattern=", ".join(sorted({str(p) for p in part.requests["pattern"].unique()})),
+        requests=len(ended),
+        ok=proportion(ended.isin(schema.COMPLETE).to_numpy(np.bool_)),
+        cancelled=int((ended == schema.CANCELLED).sum()),
+        latency=[_published(name, row) for row in known.values()],
+        rows=known,
+    )

@@ -4,19 +4,27 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Annotated
 
-from tailgauge.thresholds import VALID
+from tailgauge.thresholds import DEGRADED, INVALID, VALID
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.text.formatting import clock, count, ms, percentile, plural, share
+from tailgauge_analysis.text.json_values import Json, one_of
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Section, Table, Value
+from tailgauge_analysis.verdict import losses
 from tailgauge_analysis.verdict.advice import connections
 from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.client_error import ClientError
-from tailgauge_analysis.verdict.clocks import Clocks, clocks_sentence
+from tailgauge_analysis.verdict.clocks import calls_between, clocks_json
+from tailgauge_analysis.verdict.explanations import explanations as of_client
 from tailgauge_analysis.verdict.stalls import BadSeconds
+from tailgauge_analysis.verdict.timestamps import Stamps
 from tailgauge_analysis.verdict.verdict import Evidence, Reason
 from tailgauge_analysis.verdict.workers import Worker
 
+KEY = ""
 NOT_APPLICABLE = "not applicable"
 PASSED = "passed"
 SPELLS = 8
@@ -47,13 +55,72 @@ def check_results(evidence: Evidence, reasons: Sequence[Reason]) -> list[CheckRe
     return results
 
 
-def section(evidence: Evidence, checks: Sequence[CheckResult], apart: Clocks, unsure: float) -> Section:
-    """The section."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether the numbers can be trusted."""
+
+    status: Annotated[str, one_of(VALID, DEGRADED, INVALID)]
+    reasons: list[Reason]
+    """worst first; empty if VALID"""
+    explanations: list[str]
+    """difficulties of the client that explain failed checks"""
+    checks: list[CheckResult]
+    """all checks"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quality:
+    """How well the client measured."""
+
+    verdict: Verdict
+    """whether the numbers can be trusted"""
+    stamps: Stamps
+    """exact and interval timestamps, kernel and user timestamps, attempts that opened a connection"""
+    client: list[Worker]
+    """health of each worker in the steady stage: mean and worst second of each column"""
+    bad_seconds: BadSeconds
+    """client stalls in the steady stage"""
+    client_error: list[ClientError]
+    """error of each reported percentile because of the client"""
+    clocks: Json
+    """clock error between_ms (two workers), calls_in_flight (its effect on this count), unknown (workers), sentence"""
+    evidence: Evidence = field(metadata=UNPUBLISHED)
+
+
+def compute(run: Run) -> Quality:
+    """Return what the measurement of a run rests on."""
+    evidence = run.evidence
+    verdict = Verdict(
+        status=run.verdict,
+        reasons=run.reasons,
+        explanations=explanations(run),
+        checks=check_results(evidence, run.reasons),
+    )
+    return Quality(
+        verdict=verdict,
+        stamps=evidence.stamps,
+        client=evidence.workers,
+        bad_seconds=evidence.bad,
+        client_error=evidence.errors,
+        clocks=clocks_json(run.clocks, calls_between(run.frames, run.clocks)),
+        evidence=evidence,
+    )
+
+
+def explanations(run: Run) -> list[str]:
+    """Return the difficulties of workers and client that explain failed checks."""
+    lost = losses.explanations(run.evidence.conservation.workers)
+    return [*lost, *of_client(run.frames, run.steady)]
+
+
+def section(found: Quality) -> Section:
+    """Return by how much the client may have moved a figure, and its state."""
+    evidence, checks = found.evidence, found.verdict.checks
     counts = Counter(result.verdict for result in checks)
     facts = [("Checks", ", ".join(f"{n} {verdict}" for verdict, n in counts.items()))]
     facts += _stamps(evidence)
-    if sentence := clocks_sentence(apart, unsure):
-        facts.append(("Clocks", sentence))
+    if found.clocks["sentence"]:
+        facts.append(("Clocks", found.clocks["sentence"]))
     text = "The client moved no figure by more than its limit."
     tables = []
     beyond = [error for error in evidence.errors if error.verdict != VALID]

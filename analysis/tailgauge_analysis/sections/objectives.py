@@ -7,7 +7,7 @@ input tokens that the cache served, which is of the whole run as in the section 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +17,8 @@ from tailgauge.scenario.figures import ATTEMPTS, FEWEST_RATIO, Figure
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.throughput import Throughput, Work
 from tailgauge_analysis.objectives import objective
-from tailgauge_analysis.objectives.goodput import Goodput, good_requests, unknown_pace
+from tailgauge_analysis.objectives.goodput import Goodput, good_requests, goodput, unknown_pace
+from tailgauge_analysis.objectives.health import Health, health
 from tailgauge_analysis.objectives.objective import Criterion, on_latency
 from tailgauge_analysis.objectives.outcome import (
     Measured,
@@ -27,6 +28,7 @@ from tailgauge_analysis.objectives.outcome import (
     unreadable,
 )
 from tailgauge_analysis.reading.frames import Frames, ended_as
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.cache import shares
 from tailgauge_analysis.sections.cache.calls import calls, settings
 from tailgauge_analysis.sections.cache.cost import each, no_price, tariff, with_usage
@@ -38,11 +40,34 @@ from tailgauge_analysis.text.formatting import count, plain, share, share_range
 from tailgauge_analysis.text.json_values import table
 from tailgauge_analysis.text.section import Cell, ObjectiveLine, Section, Table, Value
 
+KEY = ""
 
-def objectives(frames: Frames, stage: Steady, throughput: Throughput) -> list[ObjectiveResult]:
-    """Every objective of the scenario, in its order; `stage`: without slow readers."""
-    scenario = frames.run["scenario"]
-    measure = Measure(frames, stage, throughput)
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """The objectives of a run, goodput and the health of the target."""
+
+    slo: list[ObjectiveResult]
+    """objectives, in the scenario's order; `gate`: whether the result depends on it"""
+    goodput: Goodput | None
+    """null without objectives on latencies"""
+    health: Health | None
+    """offered requests with a complete answer; null if none was offered"""
+
+
+def compute(run: Run) -> Judged:
+    """Decide the objectives of a run."""
+    scenario, warmup = run.record["scenario"], run.evidence.warmup
+    return Judged(
+        slo=_decided(run),
+        goodput=goodput(scenario, run.of_target, warmup and warmup.of_target),
+        health=health(scenario, run.steady),
+    )
+
+
+def _decided(run: Run) -> list[ObjectiveResult]:
+    scenario, stage = run.record["scenario"], run.of_target
+    measure = Measure(run.frames, stage, run.evidence.throughput)
     results = []
     for name, criterion in objective.read(scenario).items():
         if criterion is None:
@@ -184,8 +209,9 @@ GOOD = "A good request is complete and meets every objective on a latency that i
 REPORTED = "Neither the result nor the exit code depends on them (gate = false)."
 
 
-def section(results: Sequence[ObjectiveResult], goodput: Goodput | None) -> Section | None:
+def section(judged: Judged) -> Section | None:
     """What the outcomes before the sections rest on, and the objectives that decide nothing; None without an objective."""
+    results, good = judged.slo, judged.goodput
     if not results:
         return None
     rows = tuple((result.label, result.title, count(result.n), count(result.n_eff)) for result in results)
@@ -195,8 +221,8 @@ def section(results: Sequence[ObjectiveResult], goodput: Goodput | None) -> Sect
         header = ("objective", "measured", "bound", "outcome", "why")
         cells = tuple(map(_cells, reported))
         tables.append(Table("Reported objectives", header, cells, REPORTED, prose=(4,)))
-    if goodput and goodput.by_traffic:
-        tables.append(_by_traffic(goodput))
+    if good and good.by_traffic:
+        tables.append(_by_traffic(good))
     return Section(
         "objectives",
         "Objectives",

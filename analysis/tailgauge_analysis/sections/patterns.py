@@ -26,6 +26,8 @@ from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections import transports
 from tailgauge_analysis.sections.cache.cost import tariff
 from tailgauge_analysis.sections.hedging import waste
 from tailgauge_analysis.sections.hedging.copies import PROMPT
@@ -37,9 +39,10 @@ from tailgauge_analysis.stats.quantiles import FEWEST, TOO_FEW, Quantile, quanti
 from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text.cells import quantile_cell, quantiles_text, ratio_text, share_cell, with_interval
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
-from tailgauge_analysis.text.quantile import FOR_FIGURES
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Section
 
+KEY = "patterns"
 KEYS = list(CALL)
 CLOSED = (schema.CANCELLED, schema.TIMEOUT)  # by the user, or because the client waited no longer
 PS = (0.5, 0.95)
@@ -53,7 +56,7 @@ class Answer:
     pattern: str
     requests: int
     text: str
-    brief: tuple[str, ...] = field(metadata=FOR_FIGURES)
+    brief: tuple[str, ...] = field(metadata=UNPUBLISHED)
     """Its lines in the terminal."""
 
 
@@ -232,13 +235,14 @@ ANSWERS: dict[str, Callable[[_Of], Sentence | None]] = {
 }
 
 
-def answers(frames: Frames, of_target: Steady, transports: list[Transport]) -> list[Answer]:
-    """Every pattern that a traffic table shows."""
+def compute(run: Run) -> list[Answer]:
+    """Return every pattern that a traffic table shows."""
+    of_target, resumed = run.of_target, run.result(transports.compute)
     found = []
     for table in sorted(of_target.requests["traffic"].unique()):
         stage = of_target.of_traffic(table, gaps=False)
         name, n = plain(str(table), 80), len(stage.requests)
-        of = _Of(stage, frames, [one for one in transports if one.traffic == name])
+        of = _Of(stage, run.frames, [one for one in resumed if one.traffic == name])
         few = f" Small sample: {plural(n, 'request')}." if n < FEWEST else ""
         made = ((pattern, one) for pattern, make in ANSWERS.items() if (one := make(of)))
         found += [Answer(name, pattern, n, f"{text}.{few}", brief) for pattern, (text, brief) in made]

@@ -22,15 +22,15 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.dedup import CALL
-from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
 from tailgauge_analysis.text.cells import quantile_table
 from tailgauge_analysis.text.formatting import count, plain, plural, share
 from tailgauge_analysis.text.json_values import number, parsed
 from tailgauge_analysis.text.section import Section, Table, Value
 
+KEY = "phases"
 PS = (0.5, 0.95, 0.99)
 MOST = 20
 BEFORE = "before the first phase"
@@ -72,9 +72,9 @@ class Phases:
     server_tool_answers: int = 0
 
 
-def phases(frames: Frames, of_target: Steady) -> Phases | None:
+def compute(run: Run) -> Phases | None:
     """None where the target reports nothing of its time."""
-    attempts = of_target.attempts
+    attempts = run.of_target.attempts
     good = attempts[attempts["ended"].isin(schema.COMPLETE) & attempts["first_content_at_ns"].notna()]
     good = good.sort_values("sent_at_ns", kind="stable")
     reported = good[good["phases"].notna()]
@@ -91,7 +91,7 @@ def phases(frames: Frames, of_target: Steady) -> Phases | None:
     found = Phases(
         answers=len(good),
         reported=len(reported),
-        split=_split(good, frames.server_log),
+        split=_split(good, run.frames.server_log),
         events=events,
         timings=timings,
         tools=_tools(ready_ms),

@@ -20,6 +20,8 @@ from tailgauge_analysis.objectives import health
 from tailgauge_analysis.objectives.health import COMPLETE
 from tailgauge_analysis.objectives.precision import looked
 from tailgauge_analysis.objectives.text import share_interval
+from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections import errors, objectives
 from tailgauge_analysis.sections.cache.cost import no_price, spent, tariff, with_usage
 from tailgauge_analysis.sections.causes import (
     CHECK_TARGET,
@@ -30,8 +32,8 @@ from tailgauge_analysis.sections.causes import (
     list_of_ends,
     prevailing,
 )
-from tailgauge_analysis.sections.ends import ENDED_BY_TARGET, advice_of_cut, cut_share, percent
-from tailgauge_analysis.sections.findings import ARRIVAL, Findings, remarks
+from tailgauge_analysis.sections.ends import ENDED_BY_TARGET, advice_of_cut, cut_share, has_natural, percent
+from tailgauge_analysis.sections.measurement import explanations
 from tailgauge_analysis.stats.quantiles import TOO_FEW, n_min
 from tailgauge_analysis.text import section
 from tailgauge_analysis.text.formatting import count, figures, ms, plain, plural, share
@@ -44,30 +46,35 @@ ERROR_RATE = "error_rate"
 REJECTIONS = ("429_rate", "529_rate")
 STATES = {"interrupted": Exit.INTERRUPTED, "unusable": Exit.TARGET, "error": Exit.INTERNAL}  # of a run
 _TOKENS = ("input_tokens", "cache_read_input_tokens", "cache_creation_input_tokens", "output_tokens")
+# How requests arrive (arrival of run.json), where it changes the meaning of the numbers.
+ARRIVAL = {
+    "closed": "Closed loop: arrivals waited for answers; the tail is not what open traffic would see.",
+    "partly open": "Partly open: sessions arrived on schedule, their later turns waited for answers.",
+}
 DRY_RUN = "dry run: nothing was sent, no client was measured"
 
 
-def result(f: Findings) -> Result:
+def result(run: Run) -> Result:
     """The answer of a run."""
-    lines = objectives(f)
-    if f.frames.run["state"] == "unusable":
-        return Result(NO_ANSWER, f"the target could not be used: {_refusal(f)}", lines, advice=CHECK_TARGET)
+    lines = objective_lines(run)
+    if run.record["state"] == "unusable":
+        return Result(NO_ANSWER, f"the target could not be used: {_refusal(run)}", lines, advice=CHECK_TARGET)
     if not lines:
         return Result(INCONCLUSIVE, "no request of the steady stage can be judged", advice="run longer")
-    if not _is_answered(f):
-        text = f"none of {plural(len(f.steady.requests), 'request')} completed"
-        cause = prevailing(f)
-        advice = find_limit(f) if cause is None else cause.advice
+    if not _is_answered(run):
+        text = f"none of {plural(len(run.steady.requests), 'request')} completed"
+        cause = prevailing(run)
+        advice = find_limit(run) if cause is None else cause.advice
         if cause is not None and cause.sentence:
             text = f"{cause.sentence}: {text}"
-        return Result(NO_ANSWER, text, lines, (*_stop(f), *_causes(f)), advice)
-    return _judged(f, lines)
+        return Result(NO_ANSWER, text, lines, (*_stop(run), *_causes(run)), advice)
+    return _judged(run, lines)
 
 
-def _judged(f: Findings, lines: tuple[ObjectiveLine, ...]) -> Result:
+def _judged(run: Run, lines: tuple[ObjectiveLine, ...]) -> Result:
     """By the objectives, complete answers first."""
     outcome = section.worst(line.outcome for line in lines)
-    cut = cut_share(f.steady.requests)
+    cut = cut_share(run.steady.requests)
     if outcome == PASS and len(lines) > 1:
         text = f"{len(lines)} of {len(lines)} objectives met"
         if cut:
@@ -79,13 +86,13 @@ def _judged(f: Findings, lines: tuple[ObjectiveLine, ...]) -> Result:
     text = statement(decisive, cut)
     if outcome == PASS:
         return Result(PASS, text, lines)
-    cause = _cause_of_failure(f, decisive, cut)
+    cause = _cause_of_failure(run, decisive, cut)
     if cause is not None and cause.sentence:
         text = f"{cause.sentence}: {text}"
     if outcome == INCONCLUSIVE:
         why = (decisive.why,) if decisive.value else ()
-        return Result(INCONCLUSIVE, text, lines, why, _longer(f, decisive))
-    details, advice = _consequences(f, deciding, decisive, cause)
+        return Result(INCONCLUSIVE, text, lines, why, _longer(run, decisive))
+    details, advice = _consequences(run, deciding, decisive, cause)
     partly = [line for line in lines if line.name == COMPLETE and line.outcome == INCONCLUSIVE]
     if decisive.name == BACKLOG and partly:
         text = f"only {partly[0].value} completed, and {text}"
@@ -102,18 +109,18 @@ def _most_decisive(lines: list[ObjectiveLine]) -> ObjectiveLine:
 
 
 def _consequences(
-    f: Findings, failed: list[ObjectiveLine], decisive: ObjectiveLine, cause: Cause | None
+    run: Run, failed: list[ObjectiveLine], decisive: ObjectiveLine, cause: Cause | None
 ) -> tuple[tuple[str, ...], str]:
     """Details of a failed run, and the advice."""
     details: tuple[str, ...] = ()
     advice = ""
     if {STOPPED, COMPLETE, BACKLOG}.intersection(line.name for line in failed):
-        details = (*_stop(f), *_causes(f))
-        advice = find_limit(f)
+        details = (*_stop(run), *_causes(run))
+        advice = find_limit(run)
     if cause is None:
-        return details, advice or _advice_of(f, decisive)
+        return details, advice or _advice_of(run, decisive)
     grows = tuple(statement(line) for line in failed if line.name == BACKLOG)
-    return (*(details or _causes(f)), *grows), cause.advice
+    return (*(details or _causes(run)), *grows), cause.advice
 
 
 def _figure(line: ObjectiveLine) -> str:
@@ -121,30 +128,30 @@ def _figure(line: ObjectiveLine) -> str:
     return line.name.split(" ")[0]
 
 
-def _advice_of(f: Findings, line: ObjectiveLine) -> str:
+def _advice_of(run: Run, line: ObjectiveLine) -> str:
     """Return what to do about an objective on an end that failed; nothing for other figures."""
     if _figure(line) == "refused":
         return REFUSED_ADVICE
     if _figure(line) == "cut":
-        return advice_of_cut(is_natural=f.ends.has_natural)
+        return advice_of_cut(is_natural=has_natural(run.record["scenario"]))
     if _figure(line) in REJECTIONS:
-        return find_limit(f)
+        return find_limit(run)
     return ""
 
 
-def _cause_of_failure(f: Findings, line: ObjectiveLine, cut: float) -> Cause | None:
+def _cause_of_failure(run: Run, line: ObjectiveLine, cut: float) -> Cause | None:
     """Return why an objective on answers does not pass, where requests failed or were cut."""
     figure = _figure(line)
     if line.name == STOPPED:
-        return prevailing(f)
+        return prevailing(run)
     if figure not in ERRORS:
         return None
-    ended = f.steady.requests["ended"]
+    ended = run.steady.requests["ended"]
     failed = int((~ended.isin(schema.NOT_FAILED)).sum())
     if figure == ANSWERED and int((ended == schema.CUT).sum()) > failed:
-        advice = advice_of_cut(is_natural=f.ends.has_natural)
+        advice = advice_of_cut(is_natural=has_natural(run.record["scenario"]))
         return Cause("cut", f"{percent(cut)} of the complete answers were cut", advice)
-    return prevailing(f, schema.NOT_FAILED if figure == ERROR_RATE else schema.COMPLETE)
+    return prevailing(run, schema.NOT_FAILED if figure == ERROR_RATE else schema.COMPLETE)
 
 
 def statement(line: ObjectiveLine, cut: float = 0.0) -> str:
@@ -167,46 +174,64 @@ def statement(line: ObjectiveLine, cut: float = 0.0) -> str:
     return f"{line.name} {line.measured}"
 
 
-def objectives(f: Findings) -> tuple[ObjectiveLine, ...]:
+def objective_lines(run: Run) -> tuple[ObjectiveLine, ...]:
     """Those of the scenario, the default one, and a backlog that grows."""
-    lines = [objective.line for objective in f.slos if objective.gate]
-    complete = None if f.health is None else health.line(f.health)
+    judged = run.result(objectives.compute)
+    lines = [objective.line for objective in judged.slo if objective.gate]
+    complete = None if judged.health is None else health.line(judged.health)
     if complete is not None:
         lines.append(complete)
-    if f.frames.run["state"] == STOPPED:
-        when, _, why = plain(f.frames.run["stopped"], 300).partition(": ")
+    if run.record["state"] == STOPPED:
+        when, _, why = plain(run.record["stopped"], 300).partition(": ")
         lines.append(ObjectiveLine(STOPPED, FAIL, when, "", "", why))
-    grows = f.evidence.stability.growth_per_s
-    if f.evidence.stability.of(stability.BACKLOG) and grows is not None:
+    grows = run.evidence.stability.growth_per_s
+    if run.evidence.stability.of(stability.BACKLOG) and grows is not None:
         lines.append(ObjectiveLine(BACKLOG, FAIL, f"grows by {figures(grows)} requests/s", "> 0 requests/s"))
     return tuple(lines)
 
 
-def measurement(f: Findings) -> section.Measurement:
+def remarks(run: Run) -> list[str]:
+    """What a reader must know of the traffic before the numbers."""
+    record, conservation = run.record, run.evidence.conservation
+    texts = stability.remarks(run.evidence.stability, run.steady.seconds)
+    if record["arrival"] in ARRIVAL:
+        texts.append(ARRIVAL[record["arrival"]])
+    if n := conservation.found:
+        given = any(one.found for one in conservation.workers)
+        where = "found in the other folders given" if given else "written after all"
+        verb = "was" if n == 1 else "were"
+        texts.insert(0, f"{plural(n, 'request')} counted as lost by the master {verb} {where}.")
+    if slow := int(run.steady.attempts["reader_paused_ns"].notna().sum()):
+        read = f"{plural(slow, 'attempt')} read slowly on purpose, reported separately"
+        texts.append(f"{read}: their times are those of the reader.")
+    return texts
+
+
+def measurement(run: Run) -> section.Measurement:
     """Whether the numbers of a run can be used."""
-    worst = max((one.error_ms for one in f.evidence.errors if one.is_used), default=None)
+    worst = max((one.error_ms for one in run.evidence.errors if one.is_used), default=None)
     sentence = "" if worst is None else f"client error {'< 0.1' if worst < 0.1 else ms(worst)} ms"
-    if f.frames.run["dry_run"]:
+    if run.record["dry_run"]:
         sentence = DRY_RUN
-    if f.reasons:
-        sentence = f.reasons[0].text
-    reasons = tuple((one.text, one.advice) for one in f.reasons)
-    return section.Measurement(f.verdict, sentence, reasons, (*remarks(f), *f.explanations))
+    if run.reasons:
+        sentence = run.reasons[0].text
+    reasons = tuple((one.text, one.advice) for one in run.reasons)
+    return section.Measurement(run.verdict, sentence, reasons, (*remarks(run), *explanations(run)))
 
 
-def exit_code(f: Findings, answer: Result) -> Exit:
+def exit_code(run: Run, answer: Result) -> Exit:
     """Of a run, and of the report of its folder."""
     codes = [section.EXITS[answer.outcome]]
-    if f.verdict == INVALID or f.evidence.conservation.lost:
+    if run.verdict == INVALID or run.evidence.conservation.lost:
         codes.append(Exit.INVALID)
-    if not f.frames.run["rebuilt"]:
-        codes.append(STATES.get(f.frames.run["state"], Exit.OK))
+    if not run.record["rebuilt"]:
+        codes.append(STATES.get(run.record["state"], Exit.OK))
     return Exit.worst(codes)
 
 
-def summary(f: Findings) -> Iterator[tuple[str, str]]:
+def summary(run: Run) -> Iterator[tuple[str, str]]:
     """What the target did, in a line each: how much it completed, how fast."""
-    rates, done, h = f.evidence.throughput, [], f.health
+    rates, done, h = run.evidence.throughput, [], run.result(objectives.compute).health
     if h and not h.outcome:  # else it is an objective
         of = h.complete
         ends = f"95% CI {share_interval(of.low, of.high)}"
@@ -218,12 +243,12 @@ def summary(f: Findings) -> Iterator[tuple[str, str]]:
         done.append(f"{figures(rates.output_tokens_per_s)} tokens/s")
     if done:
         yield "target", ", ".join(done)
-    since = "sent" if f.frames.run["arrival"] == "closed" else "sched"
+    since = "sent" if run.record["arrival"] == "closed" else "sched"
     shown = (
         (f"ttft_{since}", (0.5, 0.95)), ("tpot", (0.5,)), (f"e2e_{since}", (0.95,)), ("join_sched", (0.5, 0.95)),
         ("turnaround", (0.5,)),
     )  # fmt: skip
-    rows = {row.metric.name: row for row in f.latency if row.view == OFFERED and row.n}
+    rows = {row.metric.name: row for row in run.evidence.latency if row.view == OFFERED and row.n}
     parts = []
     for name, ps in shown:
         found = [quantile(q) for q in rows[name].quantiles if q.p in ps] if name in rows else []
@@ -234,51 +259,57 @@ def summary(f: Findings) -> Iterator[tuple[str, str]]:
             parts.append(f"{name.split('_')[0]} {values}{unit}")
     if parts:
         yield "latency", " | ".join(parts)
-    known = (f"{one.label} {one.precision}" for one in f.slos if one.precision)
-    yield from (("precision", text) for text in (*known, looked(f.frames.run)) if text)
-    if f.evidence.stability.of(stability.BACKLOG) is None:  # else it is the result
-        yield from (("steady", text) for text in stability.remarks(f.evidence.stability, f.steady.seconds))
-    if f.frames.run["arrival"] in ARRIVAL:
-        yield "arrival", ARRIVAL[f.frames.run["arrival"]]
+    known = (f"{one.label} {one.precision}" for one in run.result(objectives.compute).slo if one.precision)
+    yield from (("precision", text) for text in (*known, looked(run.record)) if text)
+    if run.evidence.stability.of(stability.BACKLOG) is None:  # else it is the result
+        yield from (
+            ("steady", text) for text in stability.remarks(run.evidence.stability, run.steady.seconds)
+        )
+    if run.record["arrival"] in ARRIVAL:
+        yield "arrival", ARRIVAL[run.record["arrival"]]
 
 
-def _is_answered(f: Findings) -> bool:
+def _is_answered(run: Run) -> bool:
     """Whether a request completed, or its user left an answer that had begun; also where the client sent none.
 
     What a stop rule ended has failed at its end: any answer of the run counts.
     """
-    requests, every = f.steady.requests, f.frames.requests
+    requests, every = run.steady.requests, run.frames.requests
     of_run = every.loc[every["stage"] != schema.PREFLIGHT, "ended"]
-    if f.frames.run["state"] == STOPPED and of_run.isin(schema.COMPLETE).any():
+    if run.record["state"] == STOPPED and of_run.isin(schema.COMPLETE).any():
         return True
     ended = requests["ended"]
     begun = ended.isin(schema.COMPLETE) | (ended == schema.CANCELLED) & requests["left_first_at_ns"].notna()
     return bool(begun.any() or (ended == schema.CLIENT_DROP).all())
 
 
-def _refusal(f: Findings) -> str:
-    messages = [plain(str(one["message"]), 300) for one in f.frames.run["preflight"] if one.get("message")]
+def _refusal(run: Run) -> str:
+    messages = [plain(str(one["message"]), 300) for one in run.record["preflight"] if one.get("message")]
     return messages[-1].rstrip(".") if messages else "see the notes of the run"
 
 
-def _causes(f: Findings) -> Iterator[str]:
+def _causes(run: Run) -> Iterator[str]:
     """Why requests did not complete, and what the target completes."""
-    ends = [f"{count(number)} {label}{_oldest(f, label)}" for label, number in list_of_ends(f).items()]
+    ends = [f"{count(number)} {label}{_oldest(run, label)}" for label, number in list_of_ends(run).items()]
     if ends:
         yield f"not completed: {', '.join(ends)}"
-    has_complete = bool(f.steady.requests["ended"].isin(schema.COMPLETE).any())
-    if f.failures and not has_complete and f.failures[0].ended not in ENDED_BY_TARGET:
-        first = f.failures[0]
+    has_complete = bool(run.steady.requests["ended"].isin(schema.COMPLETE).any())
+    if (
+        run.result(errors.compute).errors
+        and not has_complete
+        and run.result(errors.compute).errors[0].ended not in ENDED_BY_TARGET
+    ):
+        first = run.result(errors.compute).errors[0]
         status = f"HTTP {first.status}" if first.status else first.ended
         yield f"most frequent error: {' '.join(filter(None, [status, first.error_type, plain(first.excerpt, 120)]))}"
 
 
-def _stop(f: Findings) -> Iterator[str]:
+def _stop(run: Run) -> Iterator[str]:
     """What a run that a stop rule ended has spent, its preflight included."""
-    if f.frames.run["state"] != STOPPED:
+    if run.record["state"] != STOPPED:
         return
-    sent = f.frames.attempts[f.frames.attempts["sent_at_ns"].notna()]
-    used, prices = with_usage(sent), tariff(f.frames.run)
+    sent = run.frames.attempts[run.frames.attempts["sent_at_ns"].notna()]
+    used, prices = with_usage(sent), tariff(run.record)
     total, unpriced = spent(used, prices.price)
     unknown = f"cost unknown ({no_price(unpriced, prices.why)})"
     cost = unknown if total is None else f"{figures(float(total))} {prices.unit}"
@@ -286,20 +317,20 @@ def _stop(f: Findings) -> Iterator[str]:
     yield f"spent: {plural(len(sent), 'call')}, {count(used[list(_TOKENS)].sum().sum())} tokens, {cost}{unknown}"
 
 
-def _oldest(f: Findings, label: str) -> str:
+def _oldest(run: Run, label: str) -> str:
     """How long the first of the requests that were open at the end had waited."""
-    run, requests = f.frames.run, f.steady.requests
-    if label != STILL_OPEN or run["ended_at_ns"] is None or run["start_at_ns"] is None:
+    record, requests = run.record, run.steady.requests
+    if label != STILL_OPEN or record["ended_at_ns"] is None or record["start_at_ns"] is None:
         return ""
     first = requests.loc[requests["ended"] == schema.CENSORED, "scheduled_at_ns"].min()
-    return f" (the first for {figures((run['ended_at_ns'] - run['start_at_ns'] - first) / 1e9)} s)"
+    return f" (the first for {figures((record['ended_at_ns'] - record['start_at_ns'] - first) / 1e9)} s)"
 
 
-def _longer(f: Findings, line: ObjectiveLine) -> str:
+def _longer(run: Run, line: ObjectiveLine) -> str:
     """What decides an objective on a percentile that had too few requests."""
-    scenario = f.frames.run["scenario"]
+    scenario = run.record["scenario"]
     seconds = number(table(scenario, "stages").get("duration_s"))
-    one = next((one for one in f.slos if one.line is line), None)
+    one = next((one for one in run.result(objectives.compute).slo if one.line is line), None)
     if one and one.precision:
         return ""
     has_plan = table(scenario, "arrival").get("process") != "tasks"

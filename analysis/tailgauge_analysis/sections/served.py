@@ -15,7 +15,7 @@ import pandas as pd
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.dedup import CALL
-from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.cache.cost import (
     UNIT,
     Tariff,
@@ -31,6 +31,7 @@ from tailgauge_analysis.text.cells import quantile_cell
 from tailgauge_analysis.text.formatting import count, plural
 from tailgauge_analysis.text.section import Cell, Section, Table
 
+KEY = "served"
 FACTS = ("model", "service_tier", "speed", "inference_geo")
 HEADERS = {"model": "model", "service_tier": "tier", "speed": "speed", "inference_geo": "region"}
 ROWS = 20
@@ -73,16 +74,18 @@ class Served:
     """tiers and speeds that the price file does not have"""
 
 
-def served(frames: Frames, of_target: Steady) -> Served | None:
+def compute(run: Run) -> Served | None:
     """Return how answers were served; None where all were served alike, without a fallback."""
-    attempts = of_target.attempts
+    attempts = run.of_target.attempts
     answers = attempts[attempts["ended"].isin(ENDED_BY_TARGET)]
     named = answers[list(FACTS)].replace("", None)
     has_several = bool(named.nunique().gt(1).any())
     if not has_several and answers["fallback"].isna().all():
         return None
-    answers = answers.assign(**{name: named[name] for name in FACTS}, tpot_ms=_tpot_ms(answers, of_target))
-    prices = tariff(frames.run)
+    answers = answers.assign(
+        **{name: named[name] for name in FACTS}, tpot_ms=_tpot_ms(answers, run.of_target)
+    )
+    prices = tariff(run.record)
     groups = [
         _served_as(key, rows, prices)
         for key, rows in answers.groupby(list(FACTS), dropna=False, observed=True)

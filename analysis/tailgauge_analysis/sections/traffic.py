@@ -7,7 +7,7 @@ latency, and no share that another section has.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -15,10 +15,13 @@ import pandas as pd
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics.answers import prompt_tokens
 from tailgauge_analysis.reading.chunks import Chunks
-from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.text.formatting import count, plain, plural, share
 from tailgauge_analysis.text.json_values import Json, table, text
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Section, Table
+
+KEY = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,21 +67,31 @@ class Traffic:
     """of these: exact, or an estimate"""
 
 
-def traffic(frames: Frames) -> dict[str, Traffic]:
-    """Every traffic table, in the order of their names."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SentTraffic:
+    """What was sent, and what was expected before the run."""
+
+    traffic: dict[str, Traffic]
+    """by traffic table: what was sent in the whole run, preflight excluded"""
+    estimate: Json = field(metadata=UNPUBLISHED)
+
+
+def compute(run: Run) -> SentTraffic:
+    """Return every traffic table, in the order of their names."""
+    frames = run.frames
     requests = frames.requests[frames.requests["stage"] != schema.PREFLIGHT].drop_duplicates("request_id")
     attempts = frames.attempts[frames.attempts["request_id"].isin(requests["request_id"])]
     kinds = _kinds(requests, attempts, frames.chunks)
     by = dict(iter(attempts.groupby("traffic")))
     none = attempts.iloc[:0]
-    tables = table(frames.run["scenario"], "traffic")
+    tables = table(run.record["scenario"], "traffic")
     exact = {name for name in tables if table(tables, name).get("output") == "exact"}
-    sizes = table(frames.run, "prompt_sizes")
-    found = {}
+    sizes = table(run.record, "prompt_sizes")
+    entries = {}
     for name, rows in requests.groupby("traffic"):
         of = by.get(name, none), kinds.get(str(name), {}), text(sizes.get(str(name)))
-        found[plain(str(name), 80)] = _entry(rows, *of, is_exact=name in exact)
-    return found
+        entries[plain(str(name), 80)] = _entry(rows, *of, is_exact=name in exact)
+    return SentTraffic(traffic=entries, estimate=run.record["estimate"])
 
 
 def _entry(
@@ -140,14 +153,15 @@ def _kinds(requests: pd.DataFrame, attempts: pd.DataFrame, chunks: Chunks) -> di
     return out
 
 
-def section(found: dict[str, Traffic], estimate: Json) -> Section | None:
-    """What was sent, and what was expected before the run (`estimate` of run.json)."""
+def section(sent: SentTraffic) -> Section | None:
+    """What was sent, and what was expected before the run."""
+    found = sent.traffic
     rows = tuple(
         (name, one.pattern, count(one.requests), "–" if one.legs_per_request is None else f"{one.legs_per_request:.3g}",
          count(one.attempts), "; ".join(_details(one)) or "–")
         for name, one in found.items()
     )  # fmt: skip
-    expected = key_values(estimate)
+    expected = key_values(sent.estimate)
     return Section(
         "traffic", "Traffic",
         tables=(Table("", ("traffic", "pattern", "requests", "legs per request", "attempts", "details"), rows, prose=(1, 5)),),

@@ -16,12 +16,13 @@ import pandas as pd
 from tailgauge.protocol_violations import DAMAGES
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics.answers import by_request
-from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.quantiles import Floats, Quantile, quantiles
 from tailgauge_analysis.text.cells import quantile_table
 from tailgauge_analysis.text.formatting import count, plain, plural
 from tailgauge_analysis.text.section import Section, Table
 
+KEY = "transports"
 PS = (0.5, 0.95)
 COMPLETE, INCOMPLETE, FETCHED, NOT_FETCHED = "complete", "broken off", "fetched", "ended, not fetched"
 WITHOUT_STATE = {schema.CANCELLED: "given up", schema.TIMEOUT: "past the deadline"}
@@ -52,9 +53,9 @@ class Transport:
     """time to resume, or turnaround, in ms"""
 
 
-def transports(steady: Steady) -> list[Transport]:
-    """Resumed streams and jobs by traffic table."""
-    requests, attempts = steady.requests, steady.attempts
+def compute(run: Run) -> list[Transport]:
+    """Return resumed streams and jobs by traffic table."""
+    requests, attempts = run.of_target.requests, run.of_target.attempts
     found = []
     for answer, make in ((schema.PIECES, _streams), (schema.TURNAROUND, _jobs)):
         of = requests[(requests["answer"] == answer) & (requests["ended"] != schema.CLIENT_DROP)]

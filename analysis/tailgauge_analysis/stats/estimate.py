@@ -1,8 +1,9 @@
-"""Estimates of a difference, with interval and p-value by Student's t: the mean of pairs, the ratio of two estimates."""
+"""Estimates of a difference, with interval and p-value by Student's t: the mean of pairs, the ratio of two; p-values of many."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -95,3 +96,14 @@ def _logs(bounds: Bounds) -> tuple[float | None, float, float]:
     low = math.log(bounds.low) if bounds.low else -math.inf
     high = math.log(bounds.high) if bounds.high else math.inf
     return value, low, high
+
+
+def holm(p_values: Sequence[float]) -> list[float]:
+    """Return adjusted p-values: the k-th smallest of m times m - k + 1, never below those before it, at most 1."""
+    m = len(p_values)
+    largest = 0.0
+    adjusted = [0.0] * m
+    for k, place in enumerate(sorted(range(m), key=p_values.__getitem__)):
+        largest = max(largest, min(1.0, (m - k) * p_values[place]))
+        adjusted[place] = largest
+    return adjusted

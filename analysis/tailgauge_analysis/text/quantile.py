@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from dataclasses import fields, is_dataclass
 from fractions import Fraction
-from typing import Any, ClassVar
+from typing import Annotated, Any, Literal
 
 import numpy as np
+from pydantic import Field
+from typing_extensions import TypedDict  # pydantic reads no other before Python 3.12
 
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Quantile
 from tailgauge_analysis.text.formatting import ms, percentile
@@ -17,7 +19,34 @@ VALUE = "value"
 NONE = "none"
 FAILED = "failed"  # among requests without an answer
 NOT_OBSERVABLE = "not observable"  # nobody waited that long
-FOR_FIGURES = {"is_published": False}  # metadata of a field that only figures need: report.json leaves it out
+UNPUBLISHED = {"exclude": True}  # metadata of a field that report.json and its schema leave out
+
+
+class Percentile(TypedDict):
+    """One percentile with its 95% interval, in the unit of its row. For rates in tokens/s, percentiles count from the fast end:
+    99% of the answers are at least as fast as the p99.
+    """
+
+    p: float
+    label: str
+    n: Annotated[int, Field(ge=0)]
+    value: float | None
+    """null if there is none; `value_is` gives the reason"""
+    low: float | None
+    high: float | None
+    reliable: bool
+    """it has no mark"""
+    mark: Literal["", "few slow episodes", "unreliable", "n/a", "client error"]
+    """why not: fewer than 5 slow episodes, n_eff below 50, too few samples, or moved too far by the client"""
+    episodes: Annotated[int, Field(ge=0)]
+    """slow episodes: in how many the values beyond it came"""
+    beyond: bool
+    """it lies among requests without an answer: slower than any success"""
+    n_eff: Annotated[int, Field(ge=0)]
+    value_is: str
+    """value, n/a (too few samples), failed (beyond), or > 1,000 ms (not observable)"""
+    low_is: str
+    high_is: str
 
 
 def quantile(q: Quantile) -> Json:
@@ -52,21 +81,13 @@ def bound(q: Json, end: str) -> str:
     return ms(q[end]) if word == VALUE else "?" if word == NONE else str(word)
 
 
-class Finding:
-    """What a section found, computed when it is made: its attributes are published, but for those that only figures need."""
-
-    only_for_figures: ClassVar[frozenset[str]] = frozenset()
-
-
 def plain_values(tree: Any) -> Any:
-    """Findings as tables, lists, text and finite numbers."""
+    """Return results as tables, lists, text and finite numbers."""
     if isinstance(tree, Quantile):
         return quantile(tree)
     if is_dataclass(tree) and not isinstance(tree, type):
-        shown = (field.name for field in fields(tree) if field.metadata.get("is_published", True))
+        shown = (field.name for field in fields(tree) if not field.metadata.get("exclude"))
         tree = {name: getattr(tree, name) for name in shown}
-    if isinstance(tree, Finding):
-        tree = {name: value for name, value in vars(tree).items() if name not in tree.only_for_figures}
     if isinstance(tree, dict):
         return {str(key): plain_values(value) for key, value in tree.items()}
     if isinstance(tree, np.ndarray):

@@ -24,7 +24,7 @@ from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.reading.run_json import Stretch
 from tailgauge_analysis.reading.run_record import PLANNED
 from tailgauge_analysis.text.json_values import Json, one_of, table, whole
-from tailgauge_analysis.text.quantile import FOR_FIGURES
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.verdict.losses import Loss, losses
 
 
@@ -62,7 +62,7 @@ class Conservation:
     """contradictions between counts and rows"""
     missing: tuple[Missing, ...]
     """when leased requests without a row were due, as far as the master recorded it"""
-    workers: SkipJsonSchema[tuple[Loss, ...]] = field(default=(), metadata=FOR_FIGURES)
+    workers: SkipJsonSchema[tuple[Loss, ...]] = field(default=(), metadata=UNPUBLISHED)
     """each worker's share"""
 
 

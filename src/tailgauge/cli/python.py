@@ -46,7 +46,7 @@ def run(
 
     `scenario`: a file, or the name of a packaged scenario; `duration`: as "60s" or "5m"; `overrides`: values by dotted
     key, as {"arrival.rate_per_s": 4}. The run folder and the report are written below `out`. A run that was recorded is
-    returned whatever its outcome: look at `result` and `verdict`. UsageError for wrong arguments or scenarios, TargetError
+    returned whatever its outcome: look at `answer` and `verdict`. UsageError for wrong arguments or scenarios, TargetError
     where the target cannot be used, KeyboardInterrupt after Ctrl-C, when the run has ended in order.
     """
     if "experiment" in read(find(os.fspath(scenario))):

@@ -35,7 +35,7 @@ from tailgauge.experiments.course import (
     StepResult,
 )
 from tailgauge.experiments.runners import DryRunner, Progress, RealRunner, Runner
-from tailgauge.experiments.table import EXPERIMENTS
+from tailgauge.experiments.table import planner_of
 from tailgauge.live import screen
 from tailgauge.protocols.protocol import SIMULATED
 from tailgauge.rows.run_folder import new_run_id
@@ -53,7 +53,7 @@ if TYPE_CHECKING:  # its libraries take a second to load
 def command(base: Base, overrides: Sequence[str], progress: Progress, *, dry_run: bool) -> FinishedReport:
     """Conduct it and write its answer; `overrides` as they were typed."""
     kind = base.table.kind
-    planner = EXPERIMENTS[kind](base)
+    planner = planner_of(kind)(base)
     if dry_run and not planner.has_dry_run:
         raise UsageError(f"--dry-run: {kind} measures this machine, and a dry run sends nothing: omit it")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: children are stopped
@@ -101,7 +101,7 @@ def _dry_run(base: Base, folder: Path, progress: Progress) -> tuple[list[str], s
     The expected answer is shown only where the target is the simulated endpoint: nothing is known of another one's limits.
     """
     progress("dry run first")
-    done = conduct(EXPERIMENTS[base.table.kind](base), base, DryRunner(folder), folder, lambda _: None)
+    done = conduct(planner_of(base.table.kind)(base), base, DryRunner(folder), folder, lambda _: None)
     lines = _plan(done.ledger, base)
     for line in lines:
         progress(f"plan: {line}")

@@ -27,12 +27,9 @@ from tailgauge_analysis import (
     COMPARABLE,
     Check,
     Measurement,
+    Run,
     Steady,
-    evidence_of,
     reasons,
-)
-from tailgauge_analysis import (
-    load_frames as load,
 )
 from tailgauge_analysis import (
     worst_verdict as worst,
@@ -51,11 +48,12 @@ class RunReading:
     """
 
     def __init__(self, folder: Path, checks: Sequence[Check]) -> None:
-        self.evidence = evidence_of(load([folder]))
-        self.frames = self.evidence.frames
-        self.run_id: str = self.frames.run["run_id"]
+        self.run = run = Run([folder])
+        self.evidence, self.frames = run.evidence, run.frames
+        self.run_id: str = run.record["run_id"]
         against, attempts = reasons(checks, self.evidence), self.frames.attempts
-        self.verdict, self.reason = worst(against), against[0].text if against else ""
+        self.verdict = worst(against)
+        self.reason = against[0].text if against else ""
         self.calls = int(attempts["sent_at_ns"].notna().sum())
         self.tokens = int(attempts[list(_TOKENS)].sum().sum())
 

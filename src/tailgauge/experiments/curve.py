@@ -288,7 +288,7 @@ def _point(run: LoadRun, reading: RunReading) -> CurvePoint:
         refused=Ends.of(run.refused),
         growth_per_s=run.growth_per_s if run.growing else None,
         stable=False if run.growing else evidence.stability.stable,
-        meets=INCONCLUSIVE,
+        meets=cast("CurveOutcome", INCONCLUSIVE),
         requests_per_s=Ends.of(done.requests and done.requests.rate()),
         output_tokens_per_s=Ends.of(done.tokens and done.tokens.rate()),
         good_per_s=_good_per_s(reading, wanted),

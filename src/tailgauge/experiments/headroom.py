@@ -237,7 +237,7 @@ def _answer(
 ) -> Answer:
     today = found.today_per_s
     text, details = (NO_HEADER, []) if unknown else _text(found, series, first, unit)
-    problems = []
+    problems: list[str] = []
     if found.without_cache is not None:
         breaks = found.without_cache.high_per_s < today
         cache = _cache_text(found.without_cache, today, breaks=breaks)

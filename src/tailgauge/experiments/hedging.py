@@ -51,7 +51,6 @@ from tailgauge_analysis import (
     block_growths,
     block_pairs,
     block_work,
-    criteria,
     ended_as,
     figures,
     good_requests,
@@ -61,6 +60,7 @@ from tailgauge_analysis import (
     ms_or_failed,
     n_min,
     offered_ms,
+    on_latency,
     percentile,
     proportion,
     quantile_contrast,
@@ -183,7 +183,6 @@ class ComparedLoad:
     tail: Contrast | None
     missed: Contrast | None
     run: HedgedRun
-    emptied = False
 
     @property
     def arrived(self) -> float:
@@ -328,8 +327,6 @@ class HedgingPlanner(Planner):
             ("arrival.shape", None),
             ("traffic", self._variants(hedge)),
             ("slo", self._slo),
-            ("alert", None),
-            ("use_case", None),
             ("crossover", {"a": OFF, "b": ON, "block_s": block_s, "washout_s": block_s / 3}),
             *warm_up(warmup_s),
         ]
@@ -412,7 +409,7 @@ def hedged_run(attempt: Attempt, reading: RunReading, metric: str) -> HedgedRun:
     block_s = attempt.block_s
     washout_s = min(_p99_s(ms, block_s), block_s / 3)
     pairs = block_pairs(stage, (OFF, ON), block_s, washout_s)
-    objectives = [row for row in criteria(reading.frames.run["scenario"]) if row.metric is not None]
+    objectives = on_latency(reading.frames.run["scenario"])
     missed = (~good_requests(objectives, stage)).astype(np.float64)
     p99_s = _p99_s(ms[(stage.requests["traffic"] == OFF).to_numpy(np.bool_)], block_s)
     works = [(_work(stage, off.requests), _work(stage, on.requests)) for off, on in pairs]
@@ -447,7 +444,7 @@ def _work(stage: Steady, requests: Any) -> Any:
 def _hedges(reading: RunReading) -> Hedges:
     """What the hedges did in the whole steady stage, as in the report of any run with hedging."""
     refused = (_refused(reading.steady, OFF), _refused(reading.steady, ON))
-    variants = hedging_variants(reading.frames, reading.steady)
+    variants = reading.run.result(hedging_variants)
     variant = next((variant for variant in variants if variant.traffic == ON), None)
     if variant is None or variant.waste is None or variant.cost is None:
         return Hedges(refused=refused)
@@ -503,7 +500,9 @@ def _not_compared(run: HedgedRun, tail: Contrast | None, sustained: bool | None)
         return NO_HEDGES
     off, on = run.growth_per_s
     if off is not None or run.backlog_per_s is not None:
-        return {True: UNSTABLE_ON, False: UNSTABLE}.get(sustained, BACKLOG)
+        if sustained is None:
+            return BACKLOG
+        return UNSTABLE_ON if sustained else UNSTABLE
     # Without a slower tail the growth is a wave of load by chance.
     if on is not None and (run.is_short or (tail is not None and tail.low > 0)):
         return UNSTABLE_ON

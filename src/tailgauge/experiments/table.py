@@ -1,22 +1,15 @@
-"""The experiments, one row each, by `experiment.kind`."""
+"""The planner of an experiment, by `experiment.kind`; the rows are in scenario/experiment.py."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from importlib import import_module
 
-from tailgauge.experiments.calibrate import CalibratePlanner
-from tailgauge.experiments.checkup.plan import CheckupPlanner
 from tailgauge.experiments.course import Planner
-from tailgauge.experiments.curve import CurvePlanner
-from tailgauge.experiments.headroom import HeadroomPlanner
-from tailgauge.experiments.hedging import HedgingPlanner
-from tailgauge.experiments.models import ModelsPlanner
+from tailgauge.scenario.experiment import EXPERIMENTS
 
-EXPERIMENTS: Mapping[str, type[Planner]] = {
-    "headroom": HeadroomPlanner,
-    "hedging": HedgingPlanner,
-    "models": ModelsPlanner,
-    "checkup": CheckupPlanner,
-    "curve": CurvePlanner,
-    "calibrate": CalibratePlanner,
-}
+
+def planner_of(kind: str) -> type[Planner]:
+    """Load the planner of an experiment."""
+    module, _, name = EXPERIMENTS[kind].partition(":")
+    planner: type[Planner] = getattr(import_module(module), name)
+    return planner

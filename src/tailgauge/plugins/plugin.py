@@ -8,7 +8,7 @@ more of these:
     PROTOCOLS = [...]           classes, see protocols/protocol.py
     OBJECTIVES = [...]          names of its metrics, in ms, that objectives may bound
     def metrics(): return [...]     rows of metrics/metrics.py of the analysis
-    def sections(): return [...]    functions from Findings to a Section or None
+    def sections(): return [...]    functions from a Run to a Section or None
 
 The two functions are called only where a report is made, so that they import the analysis and a worker does not.
 Nothing is loaded that the user did not permit on the command line, and code is never sent: a worker loads its own copy.

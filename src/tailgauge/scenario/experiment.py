@@ -7,13 +7,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from pydantic import Field, PlainValidator, model_validator
 
 from tailgauge.table import NonNegative, Positive, Share, Table
 
-ExperimentKind = Literal["headroom", "hedging", "models", "checkup", "curve", "calibrate"]
+# A row an experiment: its planner, which loads pandas, by its place. Its settings are a table of `Experiment`.
+EXPERIMENTS = {
+    "headroom": "tailgauge.experiments.headroom:HeadroomPlanner",
+    "hedging": "tailgauge.experiments.hedging:HedgingPlanner",
+    "models": "tailgauge.experiments.models:ModelsPlanner",
+    "checkup": "tailgauge.experiments.checkup.plan:CheckupPlanner",
+    "curve": "tailgauge.experiments.curve:CurvePlanner",
+    "calibrate": "tailgauge.experiments.calibrate:CalibratePlanner",
+}
+if TYPE_CHECKING:
+    ExperimentKind = str
+else:
+    ExperimentKind = Literal[tuple(EXPERIMENTS)]
 ADAPTIVE: Literal["adaptive"] = "adaptive"
 
 
@@ -30,7 +42,6 @@ Delay = Annotated[
     float | Literal["adaptive"],
     PlainValidator(_delay, json_schema_input_type=NonNegative | Literal["adaptive"]),
 ]
-KINDS: tuple[ExperimentKind, ...] = get_args(ExperimentKind)
 
 
 class Headroom(Table):
@@ -164,5 +175,6 @@ class Experiment(Table):
 
     @model_validator(mode="after")
     def _of_this_kind(self) -> Experiment:
-        self.refuse_unused("kind", {name: {name} for name in KINDS})
+        tables = type(self).model_fields.keys() & EXPERIMENTS.keys()
+        self.refuse_unused("kind", {name: {name} for name in tables})
         return self

@@ -74,10 +74,9 @@ def saturated(folder, rate_per_s, block_s, seed=5, hedges=BOTH, pairs=8, washed=
 def compared(run):
     """Its comparison, without the rest of the report."""
     from tailgauge_analysis.comparing.alternating import in_blocks
-    from tailgauge_analysis.reading.frames import load
-    from tailgauge_analysis.sections.findings import evidence_of
+    from tailgauge_analysis.run import Run
 
-    evidence = evidence_of(load([run]))
+    evidence = Run([run]).evidence
     return in_blocks(evidence.frames, evidence.of_target)
 
 

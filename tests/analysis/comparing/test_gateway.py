@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from run_folders.dry_runs import dry_run_of
+from run_folders.loaded import LoadedRun
 
 from tailgauge.rows import schema
 from tailgauge.scenario.model import load as load_scenario
@@ -14,7 +15,6 @@ from tailgauge_analysis.comparing import gateway
 from tailgauge_analysis.comparing.alternating import in_blocks
 from tailgauge_analysis.comparing.comparison import MEASURED, Comparison, headline
 from tailgauge_analysis.reading.frames import load
-from tailgauge_analysis.sections.findings import evidence_of
 from tailgauge_analysis.text.section import FAIL, PASS, Result
 
 PAIRS, BLOCK_S = 10, 5.0
@@ -30,7 +30,7 @@ def run(out, seed=2, pairs=PAIRS, **sets):
 
 
 def found_in(frames):
-    evidence = evidence_of(frames)
+    evidence = LoadedRun(frames).evidence
     stage = evidence.of_target
     return in_blocks(evidence.frames, stage)
 
@@ -100,7 +100,7 @@ def test_an_answer_that_is_held_back_is_found(tmp_path):
 
 
 def test_chunks_that_come_in_bunches_are_found(frames):
-    evidence = evidence_of(frames)
+    evidence = LoadedRun(frames).evidence
     stage = evidence.of_target
     is_second = np.repeat((stage.requests["traffic"] == "gateway").to_numpy(), stage.gap_counts)
     gaps = np.where(
@@ -157,7 +157,7 @@ def test_errors_added_are_found(frames):
 
 
 def test_cancellations_that_are_not_passed_on_are_counted_by_the_log_or_the_engines_counter(frames):
-    stage = evidence_of(frames).of_target
+    stage = LoadedRun(frames).evidence.of_target
 
     def lost_in(frames):
         found = in_blocks(frames, stage)
@@ -201,7 +201,9 @@ def test_the_report_shows_it_in_every_format(folder, tmp_path):
 
 
 def test_the_objectives_still_decide():
-    found = Comparison(method=gateway.METHOD, threshold=0.05, verdict=MEASURED, sentence="The gateway adds 1 ms")
+    found = Comparison(
+        method=gateway.METHOD, threshold=0.05, verdict=MEASURED, sentence="The gateway adds 1 ms"
+    )
     of_run = Result(FAIL, "an objective")
 
     assert headline(found, of_run).outcome == FAIL

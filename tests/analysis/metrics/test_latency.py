@@ -10,7 +10,8 @@ from tailgauge_analysis.metrics.latency import OFFERED, SUCCESSES, row, sample, 
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.reading.frames import load
-from tailgauge_analysis.sections.findings import find
+from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections import latency, objectives
 from tailgauge_analysis.sections.result import exit_code, result
 
 
@@ -181,15 +182,16 @@ def test_slow_readers_are_left_out_of_the_targets_figures(mixed, tmp_path):
         run.request(i * 100, [{"first": 100}])
         slow = {"sent": 60, "first": 3000, "reader_paused_ns": 2_000_000_000}
         run.request(i * 100, [{**slow, "first_content_low_at_ns": 81_234_567_890_123}], traffic="slow")
-    found = find(load([run.write(tmp_path / "run")]))
+    found = Run([run.write(tmp_path / "run")])
 
     assert (found.verdict, found.reasons) == (VALID, [])
     assert values(found.of_target, "ttft_sched") == [100] * 100
     assert len(found.of_target.gaps_ns) == 200
     assert found.evidence.stamps.first_intervals == 0
     assert len(found.steady.requests) == 200
-    apart = next(group for group in found.groups if group.by == "slow reader")
-    assert apart.latency[0].quantiles[0].value == 3000
+    groups = found.result(latency.compute).groups
+    apart = next(group for group in groups if group.by == "slow reader")
+    assert apart.latency[0].percentiles["p50"].value == 3000
 
 
 def test_a_run_of_slow_readers_alone_is_a_run(mixed, tmp_path):
@@ -197,10 +199,13 @@ def test_a_run_of_slow_readers_alone_is_a_run(mixed, tmp_path):
     run = mixed()
     for i in range(20):
         run.request(i * 100, [{"first": 100, "reader_paused_ns": 1}])
-    found = find(load([run.write(tmp_path / "run")]))
+    found = Run([run.write(tmp_path / "run")])
 
     assert (found.verdict, exit_code(found, result(found))) == (VALID, Exit.OK)
-    assert (found.health.complete.k, found.health.complete.n) == (20, 20)
+    assert (
+        found.result(objectives.compute).health.complete.k,
+        found.result(objectives.compute).health.complete.n,
+    ) == (20, 20)
 
 
 def test_the_answers_of_slow_readers_stand_beside_their_failures(mixed, tmp_path):
@@ -209,9 +214,12 @@ def test_the_answers_of_slow_readers_stand_beside_their_failures(mixed, tmp_path
     for i in range(99):
         run.request(i * 90, [{"first": 100, "reader_paused_ns": 1}])
     run.request(9000, [{"ended": "server_error"}], ended="server_error", winner=None)
-    found = find(load([run.write(tmp_path / "run")]))
+    found = Run([run.write(tmp_path / "run")])
 
-    assert (found.health.complete.k, found.health.complete.n) == (99, 100)
+    assert (
+        found.result(objectives.compute).health.complete.k,
+        found.result(objectives.compute).health.complete.n,
+    ) == (99, 100)
     assert exit_code(found, result(found)) == Exit.OK
 
 
@@ -220,10 +228,10 @@ def test_a_dry_run_has_no_client_that_could_be_late(mixed, tmp_path):
     for i in range(100):
         run.request(i * 100, [{"sent": 90, "first": 100, "stamps": "user"}])
     real = mixed(run={"dry_run": False}, requests=run.requests, attempts=run.attempts, chunks=run.chunks)
-    found = find(load([run.write(tmp_path / "dry_run")]))
+    found = Run([run.write(tmp_path / "dry_run")])
 
     assert (found.verdict, found.reasons) == (VALID, [])
-    assert "client_error" in [reason.check for reason in find(load([real.write(tmp_path / "real")])).reasons]
+    assert "client_error" in [reason.check for reason in Run([real.write(tmp_path / "real")]).reasons]
 
 
 def test_a_dry_run_excuses_no_lost_row(mixed, tmp_path):
@@ -233,4 +241,4 @@ def test_a_dry_run_excuses_no_lost_row(mixed, tmp_path):
     folder = run.write(tmp_path / "run")
     (folder / "requests" / "part-0-0.parquet").unlink()
 
-    assert find(load([folder])).verdict == INVALID
+    assert Run([folder]).verdict == INVALID

@@ -7,15 +7,16 @@ import pandas as pd
 import pytest
 from run_folders.by_request import START_AT_NS
 from run_folders.dry_runs import dry_run_report
+from run_folders.loaded import LoadedRun
 
 from tailgauge_analysis.metrics.definitions import TOOLS, translate
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.pace import REASONS, pieces
 from tailgauge_analysis.metrics.steady import steady
-from tailgauge_analysis.metrics.streams import streams
 from tailgauge_analysis.metrics.throughput import Throughput
 from tailgauge_analysis.reading.frames import load
-from tailgauge_analysis.sections.findings import find
+from tailgauge_analysis.sections import objectives
+from tailgauge_analysis.sections.streaming import streams
 
 MS = 1e6
 PACE_MS = 8.0
@@ -175,12 +176,13 @@ def test_no_objective_is_built_on_counts_that_cannot_be(planted):
     good = {"kinds": "xxxxx"}
     for share, outcome in ((1.0, "inconclusive"), (0.5, "inconclusive"), (0.01, "pass")):
         answers = [wrong if i < share * 200 else good for i in range(200)]
-        found = find(planted(answers, str(share), slo=slo))
+        run = LoadedRun(planted(answers, str(share), slo=slo))
+        found = run.result(objectives.compute)
 
-        assert [one.outcome for one in found.slos] == [outcome]
-        assert ("token counts that cannot be" in found.slos[0].why) == (outcome != "pass")
+        assert [one.outcome for one in found.slo] == [outcome]
+        assert ("token counts that cannot be" in found.slo[0].why) == (outcome != "pass")
         assert (found.goodput is None) == (outcome != "pass")
-        rate = found.evidence.throughput.output_tokens_per_s
+        rate = run.evidence.throughput.output_tokens_per_s
         assert rate == (None if share == 1.0 else pytest.approx(5 * 200 / 100, rel=0.05))
 
 

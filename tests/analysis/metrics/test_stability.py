@@ -8,7 +8,8 @@ import pytest
 from run_folders.dry_runs import dry_run_folder, dry_run_report
 
 from tailgauge_analysis.reading.frames import load
-from tailgauge_analysis.sections.findings import evidence_of, find, remarks
+from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections.result import remarks
 
 CAPACITY = 11.3  # requests/s
 REPLICA = {"profile": "tiny", "engine": {"replicas": 1, "slots": 4, "step_ms": 8.785}}
@@ -27,7 +28,7 @@ def at_replica(rate_per_s, seconds, seed=1, **more):
 
 
 def judged(folder):
-    return evidence_of(load([folder])).stability
+    return Run([folder]).evidence.stability
 
 
 def test_the_replica_has_the_capacity_that_the_others_count_on(tmp_path):
@@ -189,7 +190,7 @@ def test_a_stall_in_the_middle_is_never_called_warm_up(write):
     at_s = np.arange(N) / 50
     for begin in (5.0, 9.0, 12.0, 16.0):
         waits = 200 + 1000 * np.clip(begin + 2 - at_s, 0, 2) * (at_s >= begin)
-        found = find(load([write(n=N, ttft_ms=waits)]))
+        found = Run([write(n=N, ttft_ms=waits)])
 
         assert (found.verdict, found.reasons) == ("VALID", [])
         assert found.evidence.stability.of("change").from_s == pytest.approx(begin, abs=0.5)
@@ -233,7 +234,7 @@ def test_a_short_run_is_not_judged(write):
 
 def test_a_closed_loop_of_few_turns_says_so(tmp_path):
     users = {"process": "closed", "closed": {"users": 256, "think_s": 0.1}}
-    found = find(load([dry_run_folder(at_replica(None, 54, arrival=users), tmp_path)]))
+    found = Run([dry_run_folder(at_replica(None, 54, arrival=users), tmp_path)])
     turns = found.evidence.stability.turns
 
     assert turns == pytest.approx(CAPACITY * 54 / 256, rel=0.1)

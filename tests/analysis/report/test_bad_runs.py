@@ -29,7 +29,7 @@ from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.report.page import html
 from tailgauge_analysis.report.report import make
 from tailgauge_analysis.report.terminal import terminal
-from tailgauge_analysis.sections.findings import find
+from tailgauge_analysis.run import Run
 
 TABLES = ("requests", "attempts", "chunks", "health", "target")
 NO_NUMBER = re.compile(r".{0,60}\b(?:nan|NaN|inf|Infinity|None|NaT|undefined)\b.{0,40}")
@@ -83,7 +83,7 @@ def copy(rich, tmp_path):
 
 def report_data(*folders):
     """Contents of the report, after looking for numbers that are none in all that would be written."""
-    findings = find(load(folders))
+    findings = Run(folders)
     report = build(findings)
     page, text = html(report, []), markdown(report)
     body = re.sub(r"<(pre|script|style)[^>]*>.*?</\1>", "", page, flags=re.DOTALL)
@@ -149,7 +149,7 @@ def test_bytes_that_flipped_are_found(copy):
 
 def test_every_share_states_of_what(rich):
     """A column of shares has its denominator in its header; a share in a sentence or a cell is followed by `of`, or by n."""
-    report = build(find(load([rich])))
+    report = build(Run([rich]))
     text, page = markdown(report), html(report, [])
     rows = text.splitlines()
     tops = [row for row, below in pairwise(rows) if below.startswith("|---")]

@@ -9,12 +9,13 @@ import plotly.graph_objects as go
 import plotly.offline
 import pytest
 from run_folders.dry_runs import dry_run_of
+from run_folders.loaded import LoadedRun
 
 from tailgauge_analysis.metrics.timeline import Timeline, heat, width, windows
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.figures import figures, survival
 from tailgauge_analysis.report.plot import LIBRARY, library
-from tailgauge_analysis.sections.findings import find
+from tailgauge_analysis.run import Run
 
 
 @pytest.fixture
@@ -27,7 +28,7 @@ def drawn(write):
 
 def plots(run):
     """Each figure of a run, which Plotly's own classes accept: no key and no value is misspelt."""
-    trees = {f.name: json.loads(f.plot) for f in figures(find(load([run])))}
+    trees = {f.name: json.loads(f.plot) for f in figures(Run([run]))}
     for tree in trees.values():
         go.Figure(tree)
     return trees
@@ -131,7 +132,7 @@ def test_too_few_or_crowded_requests_have_no_percentile_over_time(at):
 def test_the_caption_names_the_window_or_why_there_is_none(write):
     def drawn(n):
         run = write(str(n), n=n, rate_per_s=50, ttft_ms=waits(n), chunks=1, server_log=False, run_id=str(n))
-        (figure,) = (f for f in figures(find(load([run]))) if f.name == "timeline")
+        (figure,) = (f for f in figures(Run([run])) if f.name == "timeline")
         return figure.caption, [trace["name"] for trace in json.loads(figure.plot)["data"]]
 
     few, many = drawn(300), drawn(3000)
@@ -190,7 +191,7 @@ def test_a_run_of_fan_outs_draws_its_joins_over_time(mixed, tmp_path):
     run = mixed()
     for i in range(100):
         run.request(i * 100, [{"leg": k, "first": 100} for k in range(3)], "fan", "fan_out", joined_ms=121)
-    drawn = {f.name: f for f in figures(find(load([run.write(tmp_path / "run")])))}
+    drawn = {f.name: f for f in figures(Run([run.write(tmp_path / "run")]))}
     plot = json.loads(drawn["timeline"].plot)
 
     assert plot["layout"]["yaxis"]["title"]["text"] == "Join since<br>scheduled (ms)"
@@ -206,7 +207,7 @@ def test_a_run_of_jobs_draws_their_turnarounds_and_counts_the_tokens_of_their_re
             )
         ]
     )
-    findings = find(frames)
+    findings = LoadedRun(frames)
     first, *_ = figures(findings)
     requests, stage = frames.requests, findings.steady
     took = (requests["ended_at_ns"] - requests["scheduled_at_ns"])[requests["ended"] == "ok"] / 1e6

@@ -8,10 +8,9 @@ import pytest
 from run_folders.dry_runs import dry_run_of
 
 from tailgauge_analysis.metrics.latency import PS
-from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.build import build
-from tailgauge_analysis.report.model import Percentiles
-from tailgauge_analysis.sections.findings import find
+from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections.latency import Percentiles
 from tailgauge_analysis.text.formatting import percentile
 
 SLO = {
@@ -32,7 +31,7 @@ def checker(checkout):
 
 def of(folder):
     """What report.json would hold, as a reader of the file gets it."""
-    return json.loads(json.dumps(build(find(load([folder]))).data, allow_nan=False))
+    return json.loads(json.dumps(build(Run([folder])).data, allow_nan=False))
 
 
 @pytest.fixture(scope="module")

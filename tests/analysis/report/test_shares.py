@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.markdown import markdown
-from tailgauge_analysis.sections.findings import find
+from tailgauge_analysis.run import Run
 
 BURSTS = (200, 600)  # of 40 failures each: 8% of the 1,000 requests of the steady stage
 
@@ -18,7 +17,7 @@ def bursty(synthetic, tmp_path_factory):
     folder = synthetic.write(
         tmp_path_factory.mktemp("bursty") / "run", n=1000, warmup_s=0, ended=failed, error={"status": 500}
     )
-    return build(find(load([folder])))
+    return build(Run([folder]))
 
 
 def test_the_interval_of_bursty_failures_is_that_of_a_few_requests(bursty):
@@ -46,9 +45,9 @@ def test_failures_at_random_are_not_marked_and_have_the_exact_interval(synthetic
     rng = np.random.default_rng(4)
     failed = dict.fromkeys(map(int, rng.choice(1000, 50, replace=False)), "server_error")
     made = synthetic.write(tmp_path / "run", n=1000, warmup_s=0, ended=failed, error={"status": 500})
-    outcome = next(
-        row for row in build(find(load([made]))).data["outcomes"] if row["ended"] == "server_error"
-    )["requests"]
+    outcome = next(row for row in build(Run([made])).data["outcomes"] if row["ended"] == "server_error")[
+        "requests"
+    ]
 
     assert outcome["mark"] == ""
     assert outcome["low"] == pytest.approx(0.0373, abs=0.004)

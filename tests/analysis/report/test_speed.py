@@ -9,9 +9,8 @@ import re
 
 import pytest
 
-from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.figures import figures
-from tailgauge_analysis.sections.findings import find
+from tailgauge_analysis.run import Run
 
 MIB = 1 << 20
 
@@ -61,7 +60,7 @@ def test_the_page_does_not_grow_with_the_run(measured):
 
 def test_figures_have_few_points_however_large_the_run(folder, measured, sizes):
     largest = max(folder.iterdir(), key=lambda run: int(run.name.partition("-")[0]))
-    findings = find(load([largest]))
+    findings = Run([largest])
     drawn = figures(findings)
 
     assert len(drawn) >= 8

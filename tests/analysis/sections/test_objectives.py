@@ -255,11 +255,16 @@ def test_what_came_in_few_bursts_does_not_decide_a_bound_near_it():
     measured = Measured(of.value, of.low, of.high, of.n, of.n_eff, share=of)
 
     assert decide_figure(Objective.model_validate("error_rate < 1.9%"), measured, 60.0)[0] == INCONCLUSIVE
-    assert "in few episodes (1)" in decide_figure(Objective.model_validate("error_rate < 1.9%"), measured, 60.0)[1]
+    assert (
+        "in few episodes (1)"
+        in decide_figure(Objective.model_validate("error_rate < 1.9%"), measured, 60.0)[1]
+    )
 
 
 def test_an_inconclusive_rate_says_how_long_a_run_would_decide_it():
-    outcome, why = decide_figure(Objective.model_validate("requests_per_s > 40"), Measured(44, 36, 52, 500), 60.0)
+    outcome, why = decide_figure(
+        Objective.model_validate("requests_per_s > 40"), Measured(44, 36, 52, 500), 60.0
+    )
 
     assert outcome == INCONCLUSIVE
     assert "(about 240 s needed, 60 s measured)" in why  # half as wide: four times as long

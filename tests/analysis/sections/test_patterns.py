@@ -11,13 +11,13 @@ from statistics import NormalDist
 import numpy as np
 import pytest
 from run_folders.dry_runs import dry_run_folder, dry_run_report, exact
+from run_folders.loaded import LoadedRun
 
 from tailgauge.rows.schema import TURNS
-from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.report import make
-from tailgauge_analysis.sections.findings import find
-from tailgauge_analysis.sections.patterns import answers
+from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections.patterns import compute
 
 NORMAL = NormalDist()
 TTFT, SIGMA, GAP = 300.0, 0.6, 8.0
@@ -142,7 +142,7 @@ def test_the_second_call_of_a_structured_answer_adds_its_whole_time_and_its_toke
 
 def test_the_terminal_has_two_short_lines_with_numbers_of_the_sentence(tmp_path):
     folder = dry_run_folder(scenario(TRAFFIC, 6.0), tmp_path)
-    for one in find(load([folder])).patterns:
+    for one in compute(Run([folder])):
         numbers = set(re.findall(r"[\d.,]*\d", one.text))
 
         assert 1 <= len(one.brief) <= 2
@@ -259,9 +259,8 @@ def test_rows_that_are_missing_leave_a_sentence_of_the_others(tmp_path, lost):
     else:
         log = log.assign(request_id=np.nan)
     frames = replace(frames, attempts=rows, server_log=log)
-    stage = steady(frames).of_target
 
-    found = {one.traffic: one.text for one in answers(frames, stage, [])}
+    found = {one.traffic: one.text for one in compute(LoadedRun(frames))}
 
     assert set(found) == set(TRAFFIC) - {"whole"}
     assert not any(word in " ".join(found.values()) for word in ("nan", "NaN", "inf"))

@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from tailgauge.plugins import plugin
 from tailgauge.plugins.plugin import Plugin
-from tailgauge_analysis.sections.environment import of_plugins
+from tailgauge_analysis.sections.plugins import compute, section
+
+
+def of_plugins(record):
+    """The section of a run with this record."""
+    return section(compute(SimpleNamespace(record=record)))
 
 
 def run_with(*plugins):

@@ -4,11 +4,10 @@ import re
 
 import pytest
 
-from tailgauge_analysis.metrics.steady import steady
-from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.report import make
-from tailgauge_analysis.sections.latency import groups
-from tailgauge_analysis.sections.traffic import section, traffic
+from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections import latency
+from tailgauge_analysis.sections.traffic import compute, section
 
 HEDGE = {"attempt": 1, "cause": "hedge", "of_attempt": 0}
 USAGE = {"input_tokens": 10, "cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
@@ -73,15 +72,14 @@ def test_exact_lengths_are_proved_or_not(mixed, tmp_path, asked, got, sentence):
         run.request(i * 900, [{"first": 100, "output_tokens": tokens}], asked_output_tokens=wanted)
     run.request(2000, [{"ended": "overloaded"}], asked_output_tokens=128)
     run.request(2500, [{"leg": k, "first": 100, "output_tokens": 5} for k in range(2)], asked_output_tokens=9)
-    found = traffic(load([run.write(tmp_path / "run")]))
-    made = section(found, {})
+    made = section(compute(Run([run.write(tmp_path / "run")])))
 
     assert made is not None
     assert made.notes[0].endswith(sentence)
 
 
 def test_each_traffic_table_has_its_details(everything, tmp_path):
-    found = traffic(load([everything.write(tmp_path / "run")]))
+    found = compute(Run([everything.write(tmp_path / "run")])).traffic
     chat, hedged, fan = (found[name] for name in ("chat", "hedged", "fan"))
 
     assert (chat.requests, chat.attempts, chat.ended) == (10, 10, {"ok": 10})
@@ -93,10 +91,10 @@ def test_each_traffic_table_has_its_details(everything, tmp_path):
 
 
 def test_each_kind_of_traffic_prompt_and_tag_has_its_latency(everything, tmp_path):
-    found, smaller = groups(steady(load([everything.write(tmp_path / "run")])))
-    by = {(group.by, group.name): group for group in found}
+    found = latency.compute(Run([everything.write(tmp_path / "run")]))
+    by = {(group.by, group.name): group for group in found.groups}
 
-    assert smaller == 0
+    assert found.smaller_groups == 0
     assert sorted(name for kind, name in by if kind == "traffic") == [
         "cached",
         "chat",
@@ -107,8 +105,8 @@ def test_each_kind_of_traffic_prompt_and_tag_has_its_latency(everything, tmp_pat
     assert by["tag", "tenant = a"].requests == 10
     assert by["tag", "tier = free"].requests == 20
     assert by["name", "greeting"].requests == 10
-    assert [row.metric.name for row in by["traffic", "fan"].latency] == ["join_sched"]
-    assert by["slow reader", "slow"].latency[0].quantiles[0].value == 500
+    assert [row.metric for row in by["traffic", "fan"].latency] == ["join"]
+    assert by["slow reader", "slow"].latency[0].percentiles["p50"].value == 500
 
 
 def test_users_who_left_and_what_was_open_at_the_end_are_offered_requests_of_their_group(mixed, tmp_path):
@@ -117,7 +115,7 @@ def test_users_who_left_and_what_was_open_at_the_end_are_offered_requests_of_the
         run.request(i * 100, [{"first": 100}])
     for ended in ("cancelled", "cancelled", "censored", "server_error"):
         run.request(1000, [{"ended": ended}], ended=ended, winner=None)
-    (chat,), _ = groups(steady(load([run.write(tmp_path / "run")])))
+    (chat,) = latency.compute(Run([run.write(tmp_path / "run")])).groups
 
     assert (chat.requests, chat.cancelled) == (10, 2)
     assert (chat.ok.k, chat.ok.n) == (6, 10)
@@ -127,9 +125,9 @@ def test_many_groups_are_cut_and_counted(mixed, tmp_path):
     run = mixed()
     for i in range(50):
         run.request(i * 100, [{"first": 100}], name=f"prompt {i}")
-    found, smaller = groups(steady(load([run.write(tmp_path / "run")])))
+    found = latency.compute(Run([run.write(tmp_path / "run")]))
 
-    assert (len(found), smaller) == (21, 30)
+    assert (len(found.groups), found.smaller_groups) == (21, 30)
 
 
 def test_a_report_of_everything_says_so(everything, tmp_path):

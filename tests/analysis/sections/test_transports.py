@@ -7,9 +7,13 @@ from types import SimpleNamespace
 import numpy as np
 import pandas as pd
 
-from tailgauge_analysis.sections.transports import section, transports
+from tailgauge_analysis.sections.transports import compute, section
 
 MS = 1_000_000
+
+
+def run_of(requests, attempts):
+    return SimpleNamespace(of_target=SimpleNamespace(requests=requests, attempts=attempts))
 
 
 def found(answer, *requests):
@@ -24,7 +28,7 @@ def found(answer, *requests):
                 "first_content_at_ns": np.nan if first is None else first * MS, "error_type": None, "stop_reason": None,
                 "status": 200, **more,
             })  # fmt: skip
-    (one,) = transports(SimpleNamespace(requests=pd.DataFrame(rows), attempts=pd.DataFrame(calls)))
+    (one,) = compute(run_of(pd.DataFrame(rows), pd.DataFrame(calls)))
     return one
 
 
@@ -113,4 +117,4 @@ def test_a_failed_poll_is_wasted():
 def test_other_traffic_has_no_such_section():
     rows = pd.DataFrame({"request_id": [1], "traffic": "chat", "answer": "single", "ended": "ok"})
 
-    assert section(transports(SimpleNamespace(requests=rows, attempts=rows))) is None
+    assert section(compute(run_of(rows, rows))) is None

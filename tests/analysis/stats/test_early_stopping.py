@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from tailgauge_analysis.stats.binomial import needed
-from tailgauge_analysis.stats.sign_flips import holm
+from tailgauge_analysis.stats.estimate import holm
 
 
 @pytest.mark.parametrize(("beyond", "n"), [(0, 459), (1, 662), (5, 1307), (10, 2010), (50, 6898)])

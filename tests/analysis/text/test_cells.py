@@ -13,7 +13,7 @@ from tailgauge_analysis.text.cells import (
     side_by_side,
     with_interval,
 )
-from tailgauge_analysis.text.quantile import FOR_FIGURES, plain_values
+from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
 
 
 def test_a_percentile_has_its_interval_and_its_caution():
@@ -49,7 +49,7 @@ def test_what_figures_alone_need_is_not_published():
     @dataclass
     class Finding:
         n: int
-        points: list = field(default_factory=list, metadata=FOR_FIGURES)
+        points: list = field(default_factory=list, metadata=UNPUBLISHED)
 
     assert plain_values(Finding(3)) == {"n": 3}
 

@@ -7,14 +7,14 @@ import pytest
 
 from tailgauge.errors import Exit
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
-from tailgauge_analysis.reading.frames import load
-from tailgauge_analysis.sections.findings import find
+from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections.measurement import explanations
 from tailgauge_analysis.sections.result import exit_code, result
 from tailgauge_analysis.verdict.checks import CHECKS
 
 
 def judged(folder):
-    found = find(load([folder]))
+    found = Run([folder])
     return found.verdict, [reason.check for reason in found.reasons], found
 
 
@@ -168,7 +168,7 @@ def test_a_busy_worker_is_the_explanation(write):
 
     assert (
         "worker 1 was at 97% of its core from 00:05 to 00:13: use 3 workers, on more machines (this one has 2 cores)"
-        in found.explanations
+        in explanations(found)
     )
 
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
-from tailgauge_analysis.reading.frames import load
-from tailgauge_analysis.sections.findings import evidence_of
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.verdict import reasons, worst
 
@@ -17,7 +16,7 @@ SECONDS = 21
 
 
 def judged(folder):
-    return reasons(CHECKS, evidence_of(load([folder])))
+    return reasons(CHECKS, Run([folder]).evidence)
 
 
 def late(seconds, lag_ms=80.0):
@@ -127,7 +126,7 @@ def test_where_no_core_was_full_no_worker_is_asked_for(write):
 
 
 def test_a_dry_run_has_no_client(write):
-    evidence = evidence_of(load([write(n=N, chunks=1, delay_ms=some(600, 50.0))]))
+    evidence = Run([write(n=N, chunks=1, delay_ms=some(600, 50.0))]).evidence
     evidence.frames.run["dry_run"] = True
 
     assert reasons(CHECKS, evidence) == []

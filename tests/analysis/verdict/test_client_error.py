@@ -15,7 +15,7 @@ from tailgauge_analysis.reading.chunks import Chunks, Ranges
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.markdown import markdown
-from tailgauge_analysis.sections.findings import find
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.quantiles import CLIENT, rank
 from tailgauge_analysis.verdict.client_error import client_errors, marked
 
@@ -200,7 +200,7 @@ def test_late_sending_decides_where_the_headline_counts_since_scheduled(write, a
     folder = write(n=1000, chunks=1, warmup_s=0.0, delay_ms=30.0, ttft_ms=230.0)
     run = json.loads((folder / "run.json").read_text())
     (folder / "run.json").write_text(json.dumps(run | {"arrival": arrival}))
-    found = find(load([folder]))
+    found = Run([folder])
     used = {one.metric for one in found.evidence.errors if one.is_used}
 
     assert used == {"ttft_sched" if decides else "ttft_sent"}
@@ -215,8 +215,8 @@ def test_waiting_for_a_slot_that_the_scenario_limits_is_no_delay_by_the_client(t
         "simulated": {"ttft_ms": 900.0, "chunk_gap_ms": 10.0},
         "traffic": {"search": {"pattern": "fan_out", "prompt_tokens": 10, "output_tokens": 4, "fan_out": fan_out}},
     }  # fmt: skip
-    found = find(load([dry_run_folder(tree, tmp_path)]))
-    rows = {row.metric.name: row for row in found.latency if row.view == latency.SUCCESSES}
+    found = Run([dry_run_folder(tree, tmp_path)])
+    rows = {row.metric.name: row for row in found.evidence.latency if row.view == latency.SUCCESSES}
 
     assert (found.steady.requests["first_sent_at_ns"] - found.steady.requests["scheduled_at_ns"]).max() > 1e9
     assert {(one.late_shift, one.verdict) for one in found.evidence.errors} == {(0.0, VALID)}
@@ -238,7 +238,7 @@ def test_ten_ms_of_a_long_gap_are_too_much(base):
 def test_an_interval_that_is_wide_anyway_allows_a_quarter_of_its_half_width(write):
     """TTFT between 50 and 1,000 ms: its p99 is known within some 40 ms, and 12 ms of the client are no matter."""
     waits = np.random.default_rng(4).lognormal(np.log(150), 0.8, 1000)
-    result = find(load([write(n=1000, chunks=1, ttft_ms=waits, delay_ms=12.0)]))
+    result = Run([write(n=1000, chunks=1, ttft_ms=waits, delay_ms=12.0)])
     by = {(e.metric, e.quantile): e for e in result.evidence.errors}
 
     assert by["ttft_sched", 0.99].verdict == VALID
@@ -252,7 +252,7 @@ def test_only_what_the_headline_or_an_objective_uses_decides_on_the_run(write):
     spec = {"n": 1000, "chunks": 1, "warmup_s": 0.0, "delay_ms": late, "ttft_ms": 200 + late}
     slo = {"slo": {"metric": "ttft_sched", "quantile": 0.995, "max_ms": 500}}
     for name, more in (("without", {}), ("with", {"slo": slo})):
-        result = find(load([write(name, **spec, **more)]))
+        result = Run([write(name, **spec, **more)])
         made = build(result)
         data = made.data
         used = [e for e in data["client_error"] if e["is_used"] and e["verdict"] != VALID]

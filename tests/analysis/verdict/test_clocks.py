@@ -7,15 +7,13 @@ import numpy as np
 import pandas as pd
 import pytest
 from run_folders.planted_frames import calls as calls_of
-from run_folders.planted_frames import frames_of
+from run_folders.planted_frames import frames_of, run_of
 
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.sections.cache.calls import calls, settings
 from tailgauge_analysis.sections.cache.misses import causes
-from tailgauge_analysis.sections.latency_under_load.slopes import IN_FLIGHT, UNCACHED, regress
 from tailgauge_analysis.sections.rate_limits import section
-from tailgauge_analysis.sections.rate_limits.buckets import HeaderReadings, LevelSeries
-from tailgauge_analysis.sections.rate_limits.costs import Costs
+from tailgauge_analysis.sections.slopes import IN_FLIGHT, UNCACHED, regress
 from tailgauge_analysis.verdict.clocks import Clocks, calls_between, clocks, clocks_json, clocks_sentence
 
 MS = 1_000_000
@@ -121,26 +119,6 @@ def test_the_latest_writer_is_the_one_that_counts():
 # --- what a limit saw first, and what was in flight -----------------------------------------------------------------
 
 
-def test_a_bucket_s_level_is_held_against_headers_within_what_the_clocks_leave_open():
-    """Two workers, 10 calls/s each; the second one's clock is 40 ms off, so that its calls sit beside other ones."""
-    at = np.arange(40) * 0.05
-    none = np.zeros(40, np.bool_)
-    true = Costs(at, np.ones(40), np.ones(40), none, np.arange(40))
-    missing = np.asarray([float(i + 1) for i in range(40)])
-    shifted = at + np.where(np.arange(40) % 2, 0.07, 0.0)
-    order = np.argsort(shifted)
-    seen = Costs(shifted[order], np.ones(40), np.ones(40), none, order)
-    facts = HeaderReadings(100.0, 1, 100 - missing, missing, 0.0, np.arange(40), none)
-
-    def agreeing(costs, between_s):
-        found = LevelSeries(costs, 1e-9, 100.0, facts, width_s=1, end_s=2.0, between_s=between_s)
-        return found.agreeing, found.compared
-
-    assert agreeing(true, 0.0) == (40, 40)
-    assert agreeing(seen, 0.0)[0] < 40  # which would say that somebody else uses the limit
-    assert agreeing(seen, 0.08) == (40, 40)
-
-
 def test_calls_in_flight_that_vary_less_than_the_clocks_blur_them_are_no_column():
     drawn = np.random.default_rng(3)
     flight, tokens = drawn.integers(2, 8, 300).astype(float), drawn.uniform(50, 900, 300)
@@ -157,7 +135,7 @@ def test_errors_are_sums_of_the_two_largest():
     assert Clocks({0: 5, 1: 9, 2: 7}, ()).between_ns == 16
 
 
-def test_a_bucket_found_from_several_clocks_is_known_less_closely(monkeypatch):
+def test_a_bucket_found_from_several_clocks_is_known_less_closely():
     """Fifteen calls a second at a limit of ten: the interval of the burst is wider by what comes back meanwhile."""
     at = np.arange(300) / 15
     level, refused = 5.0, []
@@ -170,8 +148,8 @@ def test_a_bucket_found_from_several_clocks_is_known_less_closely(monkeypatch):
     frames = frames_of(calls_of(300, at_s=at, refused=refused, limit_kind="requests"))
 
     def burst(error_ns):
-        monkeypatch.setattr(section, "clocks", lambda _: Clocks({0: error_ns, 1: error_ns}, ()))
-        (bucket,) = section.rate_limits(frames).buckets
+        clocks = Clocks({0: error_ns, 1: error_ns}, ())
+        (bucket,) = section.compute(run_of(frames, clocks)).buckets
         return bucket.burst
 
     one, several = burst(0), burst(50 * MS)

@@ -14,7 +14,7 @@ from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.markdown import markdown
 from tailgauge_analysis.report.page import html
 from tailgauge_analysis.report.terminal import terminal
-from tailgauge_analysis.sections.findings import find
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.result import exit_code, result
 from tailgauge_analysis.verdict import losses
 from tailgauge_analysis.verdict.checks import CHECKS
@@ -159,7 +159,7 @@ def test_rows_that_came_after_run_json_was_closed_count_too(lost):
 def test_every_page_says_what_is_missing_and_what_was_found(lost):
     master_dir, worker_dir, _ = lost()
     (worker_dir / "requests" / "part-1-3.parquet").unlink()
-    found = find(load([master_dir, worker_dir]))
+    found = Run([master_dir, worker_dir])
     made = build(found)
     data = made.data
     texts = html(made, []), markdown(made), terminal(made, Path("report.html"), 80)

@@ -2,7 +2,8 @@
 
 from tailgauge.protocol_violations import MALFORMED_USAGE, VIOLATIONS
 from tailgauge_analysis.reading.frames import load
-from tailgauge_analysis.sections.findings import find
+from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections import ends
 from tailgauge_analysis.verdict.distortion import violations
 
 OTHERS = {  # failures that are no violation
@@ -29,10 +30,10 @@ def test_counts_that_are_in_no_figure_leave_a_healthy_run_valid(mixed, tmp_path)
         run = mixed(run_id=f"20261121T074722Z-mixed-000{number}")
         for request in range(40):
             run.request(100 * request, [{"first": 100, **usage}])
-        findings = find(load([run.write(tmp_path / str(number))]))
+        findings = Run([run.write(tmp_path / str(number))])
 
         assert not [reason for reason in findings.reasons if reason.check == "protocol"]
-        assert sum(findings.ends.unused_counts.values()) >= 40
+        assert sum(findings.result(ends.compute).unused_counts.values()) >= 40
 
 
 def test_the_verdict_names_the_first_three_kinds(mixed, tmp_path):
@@ -41,7 +42,7 @@ def test_the_verdict_names_the_first_three_kinds(mixed, tmp_path):
     for number, kind in enumerate(kinds):
         run.request(100 * number, [{"ended": "stream_error", "error_type": kind}], ended="stream_error")
     run.request(5000, [{"first": 100}])
-    (reason,) = [one for one in find(load([run.write(tmp_path / "run")])).reasons if one.check == "protocol"]
+    (reason,) = [one for one in Run([run.write(tmp_path / "run")]).reasons if one.check == "protocol"]
 
     assert reason.verdict == "DEGRADED"
     assert reason.text == (

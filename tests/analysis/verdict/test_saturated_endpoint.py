@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from tailgauge_analysis.reading.frames import load
-from tailgauge_analysis.sections.findings import evidence_of
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.verdict.checks import CHECKS
 from tailgauge_analysis.verdict.verdict import reasons
 
@@ -12,7 +11,7 @@ N = 1000
 
 
 def judged(folder):
-    return [reason for reason in reasons(CHECKS, evidence_of(load([folder]))) if reason.check == "endpoint"]
+    return [reason for reason in reasons(CHECKS, Run([folder]).evidence) if reason.check == "endpoint"]
 
 
 def of_the_last(n, value):

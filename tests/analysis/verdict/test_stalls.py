@@ -9,7 +9,7 @@ from tailgauge_analysis.metrics.steady import steady
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.build import build
 from tailgauge_analysis.report.markdown import markdown
-from tailgauge_analysis.sections.findings import find
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.verdict.stalls import bad_seconds
 
 N = 1000  # 20 s on two workers, from 1 s on steady: 38 seconds of workers
@@ -78,7 +78,7 @@ def test_seconds_in_a_row_are_one_spell_with_its_worst_lag(seconds):
 def test_the_report_lists_the_largest_first(write):
     faked = health([5, 9])
     faked["health"]["loop_lag_max_ns"][8] = 120 * MS
-    made = build(find(load([write(n=N, **faked)])))
+    made = build(Run([write(n=N, **faked)]))
     data = made.data
 
     assert [spell["worst_ms"] for spell in data["bad_seconds"]["spells"]] == [120, 120, 80, 80]
@@ -86,7 +86,7 @@ def test_the_report_lists_the_largest_first(write):
 
 
 def test_a_run_without_bad_seconds_says_nothing_of_them(write):
-    made = build(find(load([write(n=N, interval_every=110)])))
+    made = build(Run([write(n=N, interval_every=110)]))
     data = made.data
 
     assert (data["bad_seconds"]["bad"], data["bad_seconds"]["spells"]) == (0.0, [])

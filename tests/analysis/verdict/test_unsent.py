@@ -6,15 +6,14 @@ import pytest
 
 from tailgauge.errors import Exit
 from tailgauge.thresholds import DEGRADED, INVALID, VALID
-from tailgauge_analysis.reading.frames import load
-from tailgauge_analysis.sections.findings import find
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.result import exit_code, result
 
 N = 400  # requests that were sent, 20 a second, by two workers
 
 
 def judged(folder):
-    found = find(load([folder]))
+    found = Run([folder])
     return found.verdict, {reason.check: reason for reason in found.reasons}, found
 
 
@@ -179,7 +178,7 @@ def test_slices_that_never_arrived_are_not_rows_that_were_not_transferred(plante
         run["conservation"] |= {"scheduled": N + 100, "not_reached": 100}
 
     losing.change(folder, back)
-    alone, both = find(load([folder])), find(load([folder, away]))
+    alone, both = Run([folder]), Run([folder, away])
 
     for found, left, there in ((alone, n, 0), (both, 0, n)):
         worker = found.evidence.conservation.workers[0]

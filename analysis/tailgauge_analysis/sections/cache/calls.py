@@ -17,7 +17,8 @@ from tailgauge import vendors
 from tailgauge.rows import schema
 from tailgauge.scenario.prices import cached_from
 from tailgauge_analysis.reading.frames import Frames
-from tailgauge_analysis.sections.latency_under_load.slopes import open_at
+from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections.slopes import open_at
 from tailgauge_analysis.text import json_values
 from tailgauge_analysis.text.json_values import Json, table
 
@@ -69,6 +70,21 @@ def settings(run: Json) -> CacheSettings:
         cache.get("sliding") is not False,
         lambda model: number("minimum_tokens", cached_from(model) or 1024),
     )
+
+
+def compute(run: Run) -> pd.DataFrame:
+    """Return the calls of a run."""
+    return calls(run.frames, settings(run.record), run.clocks.between_ns)
+
+
+def by_traffic(rows: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """Return the calls of each traffic table that involves a cache, in the order of their names."""
+    tables = {}
+    for name, of_table in rows.groupby("traffic"):
+        counted = of_table[of_table["counted"]]
+        if (counted["prefix"].notna() | counted["hit"] | (counted["created"] > 0)).any():
+            tables[str(name)] = of_table
+    return tables
 
 
 def calls(frames: Frames, settings: CacheSettings, between_ns: int = 0) -> pd.DataFrame:

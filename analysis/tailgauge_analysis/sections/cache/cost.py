@@ -17,9 +17,11 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from fractions import Fraction
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import pandas as pd
+from pydantic import WithJsonSchema
 
 from tailgauge.errors import UsageError
 from tailgauge.protocol_violations import MALFORMED_USAGE
@@ -30,7 +32,7 @@ from tailgauge_analysis.stats.quantiles import Floats, Ints
 from tailgauge_analysis.text.formatting import plain
 from tailgauge_analysis.text.json_values import Json, table, whole
 from tailgauge_analysis.text.json_values import text as text_of
-from tailgauge_analysis.text.quantile import FOR_FIGURES
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 
 UNIT = "input-token equivalents"
 MILLION = 1_000_000
@@ -43,6 +45,9 @@ LIST_TIERS = frozenset({"standard", "default", "auto", "on_demand", "normal"})  
 RELATIVE = {"input": "1", "write_5m": "1.25", "write_1h": "2", "read": "0.1", "output": "5"}
 
 PriceOf = Callable[[str], pricing.Price | None]
+
+
+Exact = Annotated[Fraction, WithJsonSchema({"type": "number"})]  # report.json has it as a number
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +65,9 @@ class BreakEven:
 
     model: str
     ttl: str
-    write: Fraction
-    read: Fraction
-    hit_share: Fraction | None
+    write: Exact
+    read: Exact
+    hit_share: Exact | None
     uses: int | None
 
 
@@ -74,10 +79,10 @@ class Cost:
     calls: int
     unpriced: int
     without_usage: int
-    total: Fraction
-    input: Fraction
-    input_without_cache: Fraction
-    saved: Fraction
+    total: Exact
+    input: Exact
+    input_without_cache: Exact
+    saved: Exact
     saved_share: shares.Share
     break_even: tuple[BreakEven, ...]
     hit_share_of_cached: float | None
@@ -87,8 +92,8 @@ class Cost:
     """calls at the price of the model that was asked for, because the one that answered has none"""
     at_list_price: tuple[str, ...]
     """service tiers and speeds of these calls that the price file does not have"""
-    saved_each: Floats = field(metadata=FOR_FIGURES)  # of each call, as its input would cost without a cache
-    without_each: Floats = field(metadata=FOR_FIGURES)
+    saved_each: Floats = field(metadata=UNPUBLISHED)  # of each call, as its input would cost without a cache
+    without_each: Floats = field(metadata=UNPUBLISHED)
 
 
 def tariff(run: Json) -> Tariff:

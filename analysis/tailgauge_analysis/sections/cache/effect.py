@@ -1,34 +1,26 @@
-"""The effect of the cache on TTFT.
+"""What a hit saves: TTFT of calls that read from the cache against equally long prompts that read nothing.
 
-Answers are of the steady stage, TTFT since sent, hits and misses are never compared directly: prompts that hit differ
-from those that miss. Two views: quantile regression on what else moves TTFT, and pairs of equally long prompts.
-
-    TTFT = a + u total + s read + f in flight at send + c new connection
-
-u is then what an uncached token costs, u + s a cached one, and -s what reading it instead saves; total = read + creation
-+ uncached. Where all prompts are equally long u is not known, and s still is. Without variation in the tokens that calls
-read, or in those that they did not, nothing is estimated.
+Answers are of the steady stage, TTFT since sent. Prompts that hit differ from those that miss, so they are compared within
+deciles of the prompts' length. What a token costs, cached or not, is a slope of the report (sections/slopes.py).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.sections.latency_under_load.slopes import Estimate, Slope, estimable, evenly
+from tailgauge_analysis.sections.slopes import evenly
 from tailgauge_analysis.stats.bootstrap import SEED, blocks, draw
-from tailgauge_analysis.stats.quantile_regression import errors, fit, independent
-from tailgauge_analysis.stats.quantiles import BEYOND, ENDS, UNRELIABLE, Floats, Ints, Mask
-from tailgauge_analysis.text.quantile import Finding
+from tailgauge_analysis.stats.quantiles import ENDS, Floats, Ints, Mask
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 
-EACH = 10  # calls that read much, and that read little, from which an effect is estimated
+EACH = 10  # hits and misses, from which their times are drawn
 IN_STRATUM = 5
 STRATA = 10
 REPS = 200
-ALIKE, ALIKE_TOKENS = 0.02, 50  # what differs by less, of the prompts' length or in tokens, counts as alike
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,77 +35,30 @@ class EqualLengthEffect:
     high: float
 
 
-class CacheEffect(Finding):
-    """What reading from the cache does to TTFT, by `n` of the answers among these calls. `why`: the reason without slopes,
-    which are in ms per 1,000 tokens, per call in flight, per new connection. TTFTs since sent, for the figure.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheEffect:
+    """What a hit saves of TTFT since sent."""
 
-    only_for_figures = frozenset({"hit_ms", "miss_ms"})
-
-    def __init__(self, calls: pd.DataFrame) -> None:
-        of = calls[
-            (calls["stage"] == schema.STEADY)
-            & calls["ended"].isin(schema.COMPLETE)
-            & calls["began_ns"].notna()
-        ]
-        of = of[of["reader_paused_ns"].isna()]
-        y, hit = of["began_ns"].to_numpy(np.float64) / 1e6, of["hit"].to_numpy(np.bool_)
-        self.hits, self.misses = int(hit.sum()), int((~hit).sum())
-        self.hit_ms, self.miss_ms = np.sort(y[hit]), np.sort(y[~hit])
-        ps = estimable(y)
-        of = evenly(of)
-        self.n = len(of)
-        size, parts = float(of["total"].mean()), (of["read"], of["total"] - of["read"])
-        least = min(_smaller(one.to_numpy(np.float64), size) for one in parts) if len(of) else 0
-        enough = least >= EACH
-        self.slopes: tuple[Slope, ...] = ()
-        if enough:
-            self.slopes = tuple(slope for p in ps for slope in _slopes(of, p, least))
-        self.strata = _strata(of)
-        self.why = "" if enough else f"needs {EACH} answers that read many tokens and {EACH} that read few"
+    hits: int
+    misses: int
+    strata: EqualLengthEffect | None
+    hit_ms: Floats = field(metadata=UNPUBLISHED)
+    miss_ms: Floats = field(metadata=UNPUBLISHED)
 
 
-SAVED, UNCACHED_TOKENS, CACHED_TOKENS = "saved_ms_per_1k", "uncached_ms_per_1k", "cached_ms_per_1k"
-IN_FLIGHT, CONNECTION = "ms_per_call_in_flight", "new_connection_ms"
-
-
-def _smaller(values: Floats, size: float) -> int:
-    """How many lie on the less crowded side of the middle; 0 where all are about alike."""
-    low, high = float(values.min()), float(values.max())
-    if high - low < max(ALIKE_TOKENS, ALIKE * size):
-        return 0
-    above = int((values > (low + high) / 2).sum())
-    return min(above, len(values) - above)
-
-
-def _slopes(of: pd.DataFrame, p: float, least: int) -> list[Slope]:
-    names, x, combine = _design(of)
-    y = of["began_ns"].to_numpy(np.float64) / 1e6
-    values = combine @ fit(x, y, p)
-    deviations, freedom = errors(x, y, p, REPS, combine)
-    mark = UNRELIABLE if least * (1 - p) < BEYOND else ""
-    slopes = []
-    for name, value, error in zip(names, values, deviations, strict=True):
-        slopes.append(Slope.estimated(name, p, Estimate(float(value), float(error), freedom), mark))
-    return slopes
-
-
-def _design(of: pd.DataFrame) -> tuple[list[str], Floats, Floats]:
-    """Names of the effects, the columns, and how effects follow from the coefficients of the columns."""
-    total = of["total"].to_numpy(np.float64) / 1000
-    columns = {"one": np.ones(len(of)), "read": of["read"].to_numpy(np.float64) / 1000}
-    if total.std() > ALIKE * total.mean():
-        columns["total"] = total
-    others = {IN_FLIGHT: of["in_flight"], CONNECTION: of["connection_is_new"]}
-    columns |= {name: values.to_numpy(np.float64) for name, values in others.items() if values.nunique() > 1}
-    x = independent(columns)
-    order = list(x)
-    effects = {SAVED: {"read": -1.0}}
-    if "total" in x:
-        effects |= {UNCACHED_TOKENS: {"total": 1.0}, CACHED_TOKENS: {"total": 1.0, "read": 1.0}}
-    effects |= {name: {name: 1.0} for name in (IN_FLIGHT, CONNECTION) if name in x}
-    combine = np.array([[parts.get(name, 0.0) for name in order] for parts in effects.values()])
-    return list(effects), np.stack(list(x.values()), axis=1), combine
+def cache_effect(calls: pd.DataFrame) -> CacheEffect:
+    """Compare the answers of one traffic table."""
+    is_answer = (calls["stage"] == schema.STEADY) & calls["ended"].isin(schema.COMPLETE)
+    answers = calls[is_answer & calls["began_ns"].notna() & calls["reader_paused_ns"].isna()]
+    ttft_ms = answers["began_ns"].to_numpy(np.float64) / 1e6
+    hit = answers["hit"].to_numpy(np.bool_)
+    return CacheEffect(
+        hits=int(hit.sum()),
+        misses=int((~hit).sum()),
+        strata=_strata(evenly(answers)),
+        hit_ms=np.sort(ttft_ms[hit]),
+        miss_ms=np.sort(ttft_ms[~hit]),
+    )
 
 
 def _strata(of: pd.DataFrame) -> EqualLengthEffect | None:

@@ -1,4 +1,4 @@
-"""The section on the prompt cache: its findings by traffic table and its text.
+"""The section on the prompt cache: what it did by traffic table, in numbers and text.
 
 The whole run except preflight, but TTFT of the steady stage. A traffic table without marks, shared prefixes, reads or
 writes has no entry.
@@ -6,8 +6,8 @@ writes has no entry.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 import numpy as np
@@ -15,9 +15,9 @@ import pandas as pd
 
 from tailgauge.rows import schema
 from tailgauge_analysis.metrics.timeline import MOST_BINS, width
-from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections.cache import calls as cache_calls
 from tailgauge_analysis.sections.cache import effect, shares
-from tailgauge_analysis.sections.cache.calls import CacheSettings, calls, settings
 from tailgauge_analysis.sections.cache.cost import UNIT, Cost, Tariff, cost, tariff
 from tailgauge_analysis.sections.cache.misses import (
     ADVICE,
@@ -29,34 +29,27 @@ from tailgauge_analysis.sections.cache.misses import (
     first_bytes,
     misses,
 )
-from tailgauge_analysis.sections.latency_under_load.section import NO_EFFECT, slope_cell
 from tailgauge_analysis.stats.quantiles import Floats
 from tailgauge_analysis.text.cells import side_by_side
-from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share, share_range
+from tailgauge_analysis.text.formatting import count, ms, plain, plural, share, share_range
 from tailgauge_analysis.text.json_values import Json, number, table, tables
-from tailgauge_analysis.text.quantile import Finding
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Cell, Section, Table, Value
-from tailgauge_analysis.verdict.clocks import clocks
 
+KEY = ""
 COMPUTED = (
     "Whole run without preflight, by call; TTFT of the steady stage.",
     "A miss has one cause: the target's own reason, else what follows from what the client knew when it sent the call.",
     "Partly: an earlier part was read.",
 )
 
+AMPLIFICATION = "Write amplification (times)"
 RATES = (
-    ("token_hit", "Token hit rate", "read / (read + written + uncached)"),
-    ("cacheable_hit", "Cacheable hit rate", "read / (read + written)"),
-    ("request_hit", "Call hit rate", "calls that read something"),
-    ("full_hit", "Full hit rate", "calls that read something and wrote nothing"),
-    ("write_amplification", "Write amplification (times)", "tokens written / tokens of different texts"),
-)
-EFFECTS = (
-    (effect.SAVED, "1,000 tokens read instead of uncached (ms saved)"),
-    (effect.UNCACHED_TOKENS, "1,000 uncached tokens (ms)"),
-    (effect.CACHED_TOKENS, "1,000 cached tokens (ms)"),
-    (effect.IN_FLIGHT, "another call in flight (ms)"),
-    (effect.CONNECTION, "a new connection (ms)"),
+    ("Token hit rate", "read / (read + written + uncached)"),
+    ("Cacheable hit rate", "read / (read + written)"),
+    ("Call hit rate", "calls that read something"),
+    ("Full hit rate", "calls that read something and wrote nothing"),
+    (AMPLIFICATION, "tokens written / tokens of different texts"),
 )
 MOST_CAUSES = 3  # in a sentence
 BY_TARGET = "the target says so"
@@ -72,25 +65,111 @@ class OverTime:
     cost_share: Floats
 
 
-def cache(frames: Frames) -> list[Cache]:
-    """Every traffic table that involves a cache, in the order of their names."""
-    known = settings(frames.run)
-    every = calls(frames, known, clocks(frames).between_ns)
-    if not every["counted"].any():
-        return []
-    every["cause"] = causes(every, known, _salted(frames.run))
-    by = tariff(frames.run)
-    patterns = frames.requests.drop_duplicates("traffic").set_index("traffic")["pattern"]
-    attempts = frames.attempts[frames.attempts["sent_at_ns"].notna()]
-    measured = attempts.loc[attempts["stage"] != schema.PREFLIGHT, "traffic"].value_counts()
-    found = []
-    for name, rows in every.groupby("traffic"):
-        of = rows[rows["counted"]]
-        if (of["prefix"].notna() | of["hit"] | (of["created"] > 0)).any():
-            without = int(measured.get(name, 0)) - len(of)
-            share = frames.run["patterns"].get(patterns.get(name), {}).get("price_share", 1.0)
-            found.append(Cache(str(name), rows, known, by, price_share=share, without_usage=without))
-    return found
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cache:
+    """What the cache did for one traffic table; tokens as the target counts them."""
+
+    traffic: str
+    calls: int
+    without_usage: int
+    read_tokens: int
+    creation_tokens: int
+    uncached_tokens: int
+    token_hit: shares.Share
+    cacheable_hit: shares.Share
+    request_hit: shares.Share
+    full_hit: shares.Share
+    write_amplification: shares.Share
+    misses: list[Miss]
+    unordered: int
+    """misses counted as a race because the clocks of two workers cannot order the calls"""
+    first_bytes: list[tuple[int, int]]
+    """at which unstable prefixes first differ, and how often, most frequent first"""
+    expiry: shares.Expiry | None
+    no_expiry: str
+    worth: effect.CacheEffect
+    cost: Cost | None
+    no_cost: str
+    over_time: OverTime = field(metadata=UNPUBLISHED)
+
+    @property
+    def rates(self) -> tuple[shares.Share, ...]:
+        """In the order of RATES."""
+        hits = (self.token_hit, self.cacheable_hit, self.request_hit, self.full_hit)
+        return (*hits, self.write_amplification)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineCache:
+    """What the engine's own counters tell of the whole run, where the usage has no cached tokens."""
+
+    engine: str
+    read_tokens: float
+    prompt_tokens: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CacheUse:
+    """The cache by traffic table, or by the engine's counters."""
+
+    cache: list[Cache]
+    """by traffic table: hit shares, write amplification, misses by cause, expiry, TTFT, cost; empty without cached traffic; see
+    reports.md
+    """
+    by_engine: EngineCache | None = field(metadata=UNPUBLISHED)
+
+
+def compute(run: Run) -> CacheUse:
+    """Return every traffic table that involves a cache, in the order of their names."""
+    calls = run.result(cache_calls.compute)
+    tables = cache_calls.by_traffic(calls)
+    if not tables:
+        return CacheUse(cache=[], by_engine=_by_engine(run.record))
+    cause = causes(calls, cache_calls.settings(run.record), _salted(run.record))
+    prices = tariff(run.record)
+    entries = [_entry(run, name, rows, cause, prices) for name, rows in tables.items()]
+    return CacheUse(cache=entries, by_engine=None)
+
+
+def _entry(run: Run, name: str, rows: pd.DataFrame, causes: pd.Series[str], prices: Tariff) -> Cache:
+    counted = rows[rows["counted"]]
+    cause = causes[counted.index]
+    attempts = run.frames.attempts
+    is_of_table = (attempts["traffic"] == name) & (attempts["stage"] != schema.PREFLIGHT)
+    sent = int((is_of_table & attempts["sent_at_ns"].notna()).sum())
+    without_usage = sent - len(counted)
+    spent = cost(counted, prices, price_share=_price_share(run, name), without_usage=without_usage)
+    aged = shares.expiry(rows, sliding=cache_calls.settings(run.record).sliding)
+    return Cache(
+        traffic=name,
+        calls=len(counted),
+        without_usage=without_usage,
+        read_tokens=int(counted["read"].sum()),
+        creation_tokens=int(counted["created"].sum()),
+        uncached_tokens=int(counted["uncached"].sum()),
+        token_hit=shares.token_hit(counted),
+        cacheable_hit=shares.cacheable_hit(counted),
+        request_hit=shares.request_hit(counted),
+        full_hit=shares.full_hit(counted),
+        write_amplification=shares.write_amplification(counted),
+        misses=misses(counted, cause),
+        unordered=int((counted["unordered"] & (cause == RACE)).sum()),
+        first_bytes=first_bytes(counted, cause),
+        expiry=aged,
+        no_expiry="" if aged else shares.why_not(rows),
+        worth=effect.cache_effect(counted),
+        cost=spent,
+        no_cost="" if spent else prices.why or "no price for the models of these calls",
+        over_time=_over_time(counted, spent),
+    )
+
+
+def _price_share(run: Run, name: str) -> float:
+    """Return what a call costs of the list price, by the pattern of its traffic."""
+    requests = run.frames.requests
+    pattern = requests.loc[requests["traffic"] == name, "pattern"]
+    facts = run.record["patterns"].get(next(iter(pattern), None), {})
+    return float(facts.get("price_share", 1.0))
 
 
 def _salted(run: Json) -> set[str]:
@@ -99,45 +178,14 @@ def _salted(run: Json) -> set[str]:
     return {name for name, of in traffic if table(of, "cache").get("cold") is True}
 
 
-class Cache(Finding):
-    """What the cache did for one traffic table; tokens as the target counts them."""
-
-    only_for_figures = frozenset({"over_time"})
-
-    def __init__(
-        self,
-        name: str,
-        rows: pd.DataFrame,
-        known: CacheSettings,
-        by: Tariff,
-        *,
-        price_share: float,
-        without_usage: int,
-    ) -> None:
-        of = rows[rows["counted"]]
-        aged = shares.expiry(rows, sliding=known.sliding)
-        spent = cost(of, by, price_share=price_share, without_usage=without_usage)
-        self.traffic = name
-        self.calls = len(of)
-        self.without_usage = without_usage
-        self.read_tokens = int(of["read"].sum())
-        self.creation_tokens = int(of["created"].sum())
-        self.uncached_tokens = int(of["uncached"].sum())
-        self.token_hit = shares.token_hit(of)
-        self.cacheable_hit = shares.cacheable_hit(of)
-        self.request_hit = shares.request_hit(of)
-        self.full_hit = shares.full_hit(of)
-        self.write_amplification = shares.write_amplification(of)
-        self.misses = misses(of, of["cause"])
-        # Misses counted as a race because the clocks of two workers cannot order the calls.
-        self.unordered = int((of["unordered"] & (of["cause"] == RACE)).sum())
-        self.first_bytes = first_bytes(of, of["cause"])
-        self.expiry = aged
-        self.no_expiry = "" if aged else shares.why_not(rows)
-        self.worth = effect.CacheEffect(of)
-        self.cost = spent
-        self.no_cost = "" if spent else by.why or "no price for the models of these calls"
-        self.over_time = _over_time(of, spent)
+def _by_engine(run: Json) -> EngineCache | None:
+    counted = run["engine_cache"]
+    read, prompt = (number(counted.get(key)) for key in ("cached", "prompt"))
+    is_shared = any(table(of, "cache") for of in tables(run["scenario"], "traffic").values())
+    if read is None or not prompt or not (read or is_shared):
+        return None
+    engine = plain(str(counted["engine"]), 80)
+    return EngineCache(engine=engine, read_tokens=read, prompt_tokens=prompt)
 
 
 def _over_time(of: pd.DataFrame, spent: Cost | None) -> OverTime:
@@ -155,34 +203,30 @@ def _over_time(of: pd.DataFrame, spent: Cost | None) -> OverTime:
     return OverTime(step, middle, read, 1 - saved)
 
 
-def section(found: Sequence[Cache], run: Json) -> Section | None:
-    """The section; None where no traffic involves a cache."""
+def section(use: CacheUse) -> Section | None:
+    """Return the section; None where no traffic involves a cache."""
+    found = use.cache
     if not found:
-        return _by_engine(run)
+        return _section_by_engine(use.by_engine) if use.by_engine else None
     facts, listed = side_by_side("By traffic", {plain(one.traffic, 80): list(_facts(one)) for one in found})
     for one in found:
         of = f" ({plain(one.traffic, 80)})" if len(found) > 1 else ""
-        listed += (_rates(one, of), _misses(one, of), _effect(one.worth, of))
+        listed += (_rates(one, of), _misses(one, of))
     kept = tuple(one for one in listed if one.rows)
     return Section(
         "cache", "Prompt cache", " ".join(map(sentence, found)), facts, kept, ("cache-over-time", "cache-ttft"),
-        computed=(*COMPUTED, *(f"{title}: {formula}." for _, title, formula in RATES)),
+        computed=(*COMPUTED, *(f"{title}: {formula}." for title, formula in RATES)),
         brief=tuple(line for one in found for line in _brief(one, several=len(found) > 1)),
     )  # fmt: skip
 
 
-def _by_engine(run: Json) -> Section | None:
-    """What the engine's own counters tell of the whole run, where the usage has no cached tokens."""
-    counted = run["engine_cache"]
-    read, prompt = (number(counted.get(key)) for key in ("cached", "prompt"))
-    is_shared = any(table(of, "cache") for of in tables(run["scenario"], "traffic").values())
-    if read is None or not prompt or not (read or is_shared):
-        return None
-    part, engine = share(read / prompt), plain(str(counted["engine"]), 80)
-    text = f"{engine} counts {part} of {count(prompt)} prompt tokens read from its cache, those of other users included."
-    if engine == "vLLM":
+def _section_by_engine(counted: EngineCache) -> Section:
+    part = share(counted.read_tokens / counted.prompt_tokens)
+    prompt = f"{part} of {count(counted.prompt_tokens)} prompt tokens"
+    text = f"{counted.engine} counts {prompt} read from its cache, those of other users included."
+    if counted.engine == "vLLM":
         text += " With --enable-prompt-tokens-details its usage has them for each call."
-    line = f"{part} of prompt tokens read, by {engine}'s own counters"
+    line = f"{part} of prompt tokens read, by {counted.engine}'s own counters"
     return Section("cache", "Prompt cache", text, brief=(line,))
 
 
@@ -195,7 +239,8 @@ def sentence(one: Cache) -> str:
     if saved := _saved(one):
         text += f"; input cost {saved}"
     if one.misses:
-        n, partly = (sum(getattr(miss, key) for miss in one.misses) for key in ("calls", "partly"))
+        n = sum(miss.calls for miss in one.misses)
+        partly = sum(miss.partly for miss in one.misses)
         text += f"; {_misses_of(n)}{f' ({count(partly)} of them partly)' if partly else ''}: {_reasons(one)}"
         text += " and others" if len(one.misses) > MOST_CAUSES else ""
     return f"{text}."
@@ -241,10 +286,9 @@ def _misses_of(n: int) -> str:
 
 def _rates(one: Cache, of: str) -> Table:
     rows: list[tuple[Cell, ...]] = []
-    for key, title, _ in RATES:
-        rate: shares.Share = getattr(one, key)
+    for (title, _), rate in zip(RATES, one.rates, strict=True):
         value, ends = share(rate.value), share_range(rate.low, rate.high)
-        if key == "write_amplification":
+        if title == AMPLIFICATION:
             value, ends = _times(rate.value), f"{_times(rate.low)} – {_times(rate.high)}"
         rows.append((title, Value(value, ends if rate.low is not None else rate.why), count(rate.n)))
     return Table(f"Hit rates{of}", ("rate", "value", "calls"), tuple(rows))
@@ -266,17 +310,6 @@ def _misses(one: Cache, of: str) -> Table:
     return Table(f"Misses by cause{of}", header, tuple(rows), prose=(4, 5))
 
 
-def _effect(worth: effect.CacheEffect, of: str) -> Table:
-    rows: list[tuple[Cell, ...]] = []
-    for name, title in EFFECTS:
-        slopes = [slope for slope in worth.slopes if slope.name == name]
-        if any(slope.value is not None for slope in slopes):
-            rows.append((title, *map(slope_cell, slopes)))
-    title = f"Effect on TTFT: quantile regression over {plural(worth.n, 'answer')}{of}"
-    ps = dict.fromkeys(slope.p for slope in worth.slopes)
-    return Table(title, ("TTFT since sent", *map(percentile, ps)), tuple(rows))
-
-
 def _facts(one: Cache) -> Iterator[tuple[str, str]]:
     parts = ((one.read_tokens, "read"), (one.creation_tokens, "written"), (one.uncached_tokens, "uncached"))
     tokens = ", ".join(f"{count(n)} {name}" for n, name in parts)
@@ -293,10 +326,6 @@ def _facts(one: Cache) -> Iterator[tuple[str, str]]:
         calls = f"{plural(gain.hits, 'hit')} and {_misses_of(gain.misses)} in {classes}"
         text = f"{ms(gain.value)} ms (95% CI {ms(gain.low)} to {ms(gain.high)})"
         yield "Median TTFT saved by a hit", f"{text} among prompts of the same length ({calls})"
-    if one.worth.why:
-        yield "Effect on TTFT", f"not estimated: {one.worth.why}"
-    elif all(slope.value is None for slope in one.worth.slopes):
-        yield "Effect on TTFT", NO_EFFECT
     yield "Repeated prefixes", _expiry(one.expiry) if one.expiry else f"not estimated: {one.no_expiry}"
     yield from _cost(one.cost) if one.cost else [("Cost", f"unknown: {one.no_cost}")]
 
@@ -306,8 +335,7 @@ def _expiry(one: shares.Expiry) -> str:
     excess = f". {plural(one.excess_misses, 'call')} read nothing within {life} of the last use"
     here = f"The TTL is {'sliding' if one.sliding else 'fixed'} here{excess if one.excess_misses else ''}"
     hits = f"{share(one.observed.value)} of {plural(one.calls, 'call')} read from the cache{_between(one.observed)}"
-    ttls = f"{share(one.by_rate_sliding)} with a sliding TTL, {share(one.by_rate_fixed)} with a fixed one"
-    return f"{hits}. Expected: {share(one.by_gaps)} from their gaps; for Poisson arrivals {ttls}. {here}"
+    return f"{hits}, {share(one.by_gaps)} expected from their gaps. {here}"
 
 
 def _cost(cost: Cost) -> Iterator[tuple[str, str]]:

@@ -4,13 +4,8 @@ A rate is a ratio of sums over calls in order of time, its interval by the stati
 0 or 1, where every resample is alike, the Clopper-Pearson interval. Below FEW calls there is none.
 
 Expiry compares how often an entry should still be there when its text is requested again with how often it was, over the
-calls whose text was requested before. With l the calls of the text per second over the run and T the life that its mark sets:
-
-    sliding    1 - exp(-lT)       Poisson calls, each read renews the life
-    fixed      lT / (1 + lT)      Poisson calls, only a write does
-    renewal    share of the gaps between calls of the same text that were shorter than T: no assumption on arrivals
-
-Renewal is for sliding lives. Its excess over what was observed are misses that expiry does not explain.
+calls whose text was requested before: the share of the gaps between calls of the same text that were shorter than the life
+that its mark sets. That is for sliding lives. Its excess over what was observed are misses that expiry does not explain.
 """
 
 from __future__ import annotations
@@ -23,7 +18,6 @@ import pandas as pd
 from tailgauge_analysis.stats.binomial import clopper_pearson
 from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.quantiles import Floats
-from tailgauge_analysis.text.quantile import Finding
 
 FEW = 20
 REPS = 500
@@ -115,23 +109,17 @@ def _floats(values: pd.Series) -> Floats:
     return values.to_numpy(np.float64)
 
 
-class Expiry(Finding):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expiry:
     """Shares of the calls whose text came back; `life_s` None where lives differ."""
 
-    def __init__(self, calls: pd.DataFrame, back: pd.DataFrame, *, sliding: bool) -> None:
-        life = back["life_ns"].to_numpy(np.float64)
-        expected = per_text(calls, back) * life
-        fresh = (back["gap_ns"] < back["life_ns"]).to_numpy(np.bool_)
-        lives = np.unique(life)
-        self.calls = len(back)
-        self.texts = int(back["entry"].nunique())
-        self.life_s = float(lives[0]) / 1e9 if len(lives) == 1 else None
-        self.sliding = sliding
-        self.observed = request_hit(back)
-        self.by_gaps = float(fresh.mean())
-        self.by_rate_sliding = float(np.mean(sliding_hit(expected)))
-        self.by_rate_fixed = float(np.mean(fixed_hit(expected)))
-        self.excess_misses = int((fresh & ~back["hit"].to_numpy(np.bool_)).sum())
+    calls: int
+    texts: int
+    life_s: float | None
+    sliding: bool
+    observed: Share
+    by_gaps: float
+    excess_misses: int
 
 
 def expiry(calls: pd.DataFrame, *, sliding: bool) -> Expiry | None:
@@ -139,7 +127,18 @@ def expiry(calls: pd.DataFrame, *, sliding: bool) -> Expiry | None:
     back = calls[calls["gap_ns"].notna() & calls["life_ns"].notna() & calls["counted"]]
     if not len(back) or not (calls["read"] + calls["created"]).any():
         return None
-    return Expiry(calls, back, sliding=sliding)
+    life = back["life_ns"].to_numpy(np.float64)
+    lives = np.unique(life)
+    fresh = (back["gap_ns"] < back["life_ns"]).to_numpy(np.bool_)
+    return Expiry(
+        calls=len(back),
+        texts=int(back["entry"].nunique()),
+        life_s=float(lives[0]) / 1e9 if len(lives) == 1 else None,
+        sliding=sliding,
+        observed=request_hit(back),
+        by_gaps=float(fresh.mean()),
+        excess_misses=int((fresh & ~back["hit"].to_numpy(np.bool_)).sum()),
+    )
 
 
 def why_not(calls: pd.DataFrame) -> str:
@@ -151,19 +150,11 @@ def why_not(calls: pd.DataFrame) -> str:
     return "the TTL of the entries is not known"
 
 
-def per_text(calls: pd.DataFrame, back: pd.DataFrame) -> Floats:
-    """Calls of each one's text per nanosecond, over the time in which the run sent calls."""
-    sent = calls["sent_at_ns"]
-    span = max(float(sent.max() - sent.min()), 1.0)
-    counts = calls.loc[calls["known"], "entry"].value_counts()
-    return back["entry"].map(counts).to_numpy(np.float64) / span
-
-
 def sliding_hit(expected: Floats) -> Floats:
-    """1 - exp(-lT), `expected` being lT."""
+    """Share of Poisson calls that hit where each read renews the life: 1 - exp(-lT), `expected` being lT."""
     return -np.expm1(-expected)
 
 
 def fixed_hit(expected: Floats) -> Floats:
-    """lT / (1 + lT)."""
+    """Share of Poisson calls that hit where only a write renews the life: lT / (1 + lT)."""
     return expected / (1 + expected)

@@ -1,4 +1,4 @@
-"""The section on fan-outs: its findings by traffic table, and its text.
+"""The section on fan-outs: joins and legs by traffic table.
 
 Steady stage without requests that were read slowly on purpose. `join` is what a user waits, since scheduled, failures
 counted as slowest; everything about legs is of the complete requests (ok, with an answer of every leg) and of the legs'
@@ -14,47 +14,30 @@ import numpy as np
 
 from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.metrics import BY_NAME
-from tailgauge_analysis.metrics.steady import Steady
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.fan_out.legs import ALL, SEQUENTIAL, Legs, legs
-from tailgauge_analysis.stats.bootstrap import ratio
 from tailgauge_analysis.stats.proportions import Proportion, Ratio, proportion, quantile_ratio
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Quantile, quantiles
 from tailgauge_analysis.text import cells
 from tailgauge_analysis.text.cells import share_cell, with_interval
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
-from tailgauge_analysis.text.json_values import Json, table, tables
-from tailgauge_analysis.text.quantile import Finding
 from tailgauge_analysis.text.section import Section
 
+KEY = "fan_out"
 PS = (0.5, 0.95, 0.99)
 MOST_POSITIONS = 50
-SHARED = (
-    "both ran at the same time against one target and shared its load; run them in alternating blocks "
-    "(tailgauge compare) to separate that"
-)
 COMPUTED = (
     "A join counts from the scheduled arrival, failures as slowest. Times of legs count from their first byte sent, in requests in which every leg answered.",
 )
 
 
 @dataclass(frozen=True, slots=True)
-class SpeedUp:
-    """Mean sum of a request's legs over the mean of its slowest: what running them in parallel saves at most."""
-
-    value: float
-    low: float
-    high: float
-
-
-@dataclass(frozen=True, slots=True)
 class LastLegs:
-    """Which legs requests waited for last, by leg number and by kind; `even` is each share if all legs were alike."""
+    """Which legs requests waited for last, by leg number; `even` is each share if all legs were alike."""
 
     n: int
     even: float
     positions: tuple[Proportion, ...]
-    kinds: tuple[Proportion, ...]
-    kinds_even: tuple[float, ...]
 
     @property
     def most(self) -> int:
@@ -62,62 +45,93 @@ class LastLegs:
         return max(range(len(self.positions)), key=lambda i: self.positions[i].k)
 
 
-@dataclass(frozen=True, slots=True)
-class SequentialControl:
-    """Another traffic table of the run that sends these legs one after the other: its join over this one's."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartialFailures:
+    """Legs without an answer, and the outcomes of their requests."""
+
+    legs: int
+    failed: int
+    closed: int
+    never_sent: int
+    failed_share: Proportion
+    """with effective n: the legs of one request fail together"""
+    requests_with_failed: int
+    ok_with_failed: int
+    retries: int
+    copies: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FanOut:
+    """Joins and legs of one traffic table; see reports.md.
+
+    Quantiles are in ms, empty without several legs or a complete request.
+    """
 
     traffic: str
-    ratios: tuple[Ratio, ...]
-
-
-def fan_outs(scenario: Json, of_target: Steady) -> list[FanOut]:
-    """Every traffic table with fan-outs; none without."""
-    found, joined = legs(scenario, of_target), {}
-    for one in found:
-        part = of_target.of_traffic(one.traffic)
-        joined[one.traffic] = latency.row(BY_NAME["join_sched"], part, latency.OFFERED, PS)
-    traffic = tables(scenario, "traffic")
-    return [FanOut(one, joined[one.traffic], _serial(one, found, traffic, joined)) for one in found]
-
-
-class FanOut(Finding):
-    """One traffic table."""
-
-    def __init__(self, one: Legs, joined: latency.Row, serial: SequentialControl | None) -> None:
-        times = one.times_ms[one.complete]
-        several = len(one.kinds) > 1 and len(times) > 0
-        ordered = np.sort(times, axis=1) if several else np.empty((0, 2))
-        began = one.began_ms[~np.isnan(one.began_ms).all(axis=1)]
-        self.traffic = plain(one.traffic, 80)
-        self.join = one.join
-        self.order = SEQUENTIAL if one.is_sequential else "parallel"
-        self.bounded = one.is_bounded
-        self.legs = len(one.kinds)
-        self.requests = len(one.requests)
-        self.complete = len(times)
-        self.joined = joined.quantiles
-        self.without_answer = joined.without_answer
-        self.slowest = _quantiles(ordered[:, -1])
-        self.one_less = _quantiles(ordered[:, -2])
-        self.single: tuple[Quantile, ...] = ()
-        self.cost: tuple[Ratio, ...] = ()
-        # Where late legs are closed at the join, the time of one leg is not known.
-        if several and one.join == ALL:
-            self.single = _quantiles(times.ravel())
-            pairs = zip(self.slowest, self.single, strict=True)
-            self.cost = tuple(quantile_ratio(slowest, single) for slowest, single in pairs)
-        self.critical = _critical(one)
-        self.spread = _quantiles(ordered[:, -1] - ordered[:, 0])
-        self.sums = _quantiles(times.sum(axis=1)) if several else ()
-        self.gain = _gain(times) if several else None
-        self.last_began = _quantiles(np.nanmax(began, axis=1)) if len(began) else ()
-        self.partial = PartialFailures(one)
-        self.serial = serial
+    join: str
+    order: str
+    bounded: bool
+    legs: int
+    requests: int
+    complete: int
+    joined: tuple[Quantile, ...]
+    without_answer: int
+    slowest: tuple[Quantile, ...]
+    one_less: tuple[Quantile, ...]
+    single: tuple[Quantile, ...]
+    """empty where late legs are closed at the join: there the time of one leg is not known"""
+    cost: tuple[Ratio, ...]
+    critical: LastLegs | None
+    last_began: tuple[Quantile, ...]
+    partial: PartialFailures
 
     @property
     def is_sequential(self) -> bool:
         """One leg after the other."""
         return self.order == SEQUENTIAL
+
+
+def compute(run: Run) -> list[FanOut]:
+    """Return every traffic table with fan-outs."""
+    of_target = run.of_target
+    fan_outs = []
+    for one in legs(run.record["scenario"], of_target):
+        part = of_target.of_traffic(one.traffic)
+        joined = latency.row(BY_NAME["join_sched"], part, latency.OFFERED, PS)
+        fan_outs.append(_fan_out(one, joined))
+    return fan_outs
+
+
+def _fan_out(one: Legs, joined: latency.Row) -> FanOut:
+    times = one.times_ms[one.complete]
+    several = len(one.kinds) > 1 and len(times) > 0
+    ordered = np.sort(times, axis=1) if several else np.empty((0, 2))
+    began = one.began_ms[~np.isnan(one.began_ms).all(axis=1)]
+    slowest = _quantiles(ordered[:, -1])
+    single: tuple[Quantile, ...] = ()
+    cost: tuple[Ratio, ...] = ()
+    if several and one.join == ALL:
+        single = _quantiles(times.ravel())
+        cost = tuple(quantile_ratio(slow, leg) for slow, leg in zip(slowest, single, strict=True))
+    return FanOut(
+        traffic=plain(one.traffic, 80),
+        join=one.join,
+        order=SEQUENTIAL if one.is_sequential else "parallel",
+        bounded=one.is_bounded,
+        legs=len(one.kinds),
+        requests=len(one.requests),
+        complete=len(times),
+        joined=joined.quantiles,
+        without_answer=joined.without_answer,
+        slowest=slowest,
+        one_less=_quantiles(ordered[:, -2]),
+        single=single,
+        cost=cost,
+        critical=_critical(one),
+        last_began=_quantiles(np.nanmax(began, axis=1)) if len(began) else (),
+        partial=_partial(one),
+    )
 
 
 def _quantiles(values: Floats) -> tuple[Quantile, ...]:
@@ -133,54 +147,25 @@ def _critical(one: Legs) -> LastLegs | None:
     known = known[(known == known.max(axis=1)[:, None]).sum(axis=1) == 1]  # none is last where two are
     if not len(known):
         return None
-    last, by_kind = known.argmax(axis=1), np.bincount(one.kinds)
+    last = known.argmax(axis=1)
     positions = tuple(proportion(last == i) for i in range(min(legs, MOST_POSITIONS)))
-    of_kind = tuple(proportion(one.kinds[last] == i) for i in range(len(by_kind)))
-    return LastLegs(len(known), 1 / legs, positions, of_kind, tuple(float(k / legs) for k in by_kind))
+    return LastLegs(len(known), 1 / legs, positions)
 
 
-def _gain(times: Floats) -> SpeedUp | None:
-    whole, longest = times.sum(axis=1), times.max(axis=1)
-    if longest.sum() <= 0:
-        return None
-    return SpeedUp(float(whole.sum() / longest.sum()), *ratio(whole, longest, reps=500))
-
-
-class PartialFailures(Finding):
-    """Legs without an answer, and the outcomes of their requests."""
-
-    def __init__(self, one: Legs) -> None:
-        failed, known = one.failed.any(axis=1), ~np.isnan(one.times_ms) | one.failed
-        self.legs = one.times_ms.size
-        self.failed = int(one.failed.sum())
-        self.closed = int(one.closed.sum())
-        self.never_sent = int((~known & ~one.closed).sum())
-        # Legs of one request fail together: effective n.
-        self.failed_share = proportion(one.failed[known], known.sum(axis=1))
-        self.requests_with_failed = int(failed.sum())
-        self.ok_with_failed = int((failed & one.ok).sum())
-        self.retries = one.retries
-        self.copies = one.copies
-
-
-def _serial(
-    one: Legs, found: list[Legs], traffic: dict[str, Json], joined: dict[str, latency.Row]
-) -> SequentialControl | None:
-    """The sequential table with the same legs as this parallel one."""
-    shape = {} if one.is_sequential else _shape(traffic.get(one.traffic, {}))
-    for other in found:
-        if other.is_sequential and shape and _shape(traffic.get(other.traffic, {})) == shape:
-            pairs = zip(joined[other.traffic].quantiles, joined[one.traffic].quantiles, strict=True)
-            return SequentialControl(plain(other.traffic, 80), tuple(quantile_ratio(a, b) for a, b in pairs))
-    return None
-
-
-def _shape(traffic: Json) -> Json:
-    """What two tables must have alike to differ by the order of their legs alone."""
-    order = {"order", "at_once", "at_once_per_worker"}
-    legs_of = {k: v for k, v in table(traffic, "fan_out").items() if k not in order}
-    kept = {k: v for k, v in traffic.items() if k not in {"fan_out", "weight", "tags"}}
-    return {**kept, "fan_out": legs_of} if legs_of else {}
+def _partial(one: Legs) -> PartialFailures:
+    failed = one.failed.any(axis=1)
+    known = ~np.isnan(one.times_ms) | one.failed
+    return PartialFailures(
+        legs=one.times_ms.size,
+        failed=int(one.failed.sum()),
+        closed=int(one.closed.sum()),
+        never_sent=int((~known & ~one.closed).sum()),
+        failed_share=proportion(one.failed[known], known.sum(axis=1)),
+        requests_with_failed=int(failed.sum()),
+        ok_with_failed=int((failed & one.ok).sum()),
+        retries=one.retries,
+        copies=one.copies,
+    )
 
 
 def section(found: Sequence[FanOut]) -> Section | None:
@@ -239,8 +224,6 @@ def _waits(one: FanOut) -> list[tuple[str, tuple[Quantile, ...]]]:
         ("Slowest leg, measured", one.slowest),
         ("One leg", one.single),
         ("Second slowest leg", one.one_less),
-        ("Slowest minus fastest leg", one.spread),
-        ("Sum of all legs", one.sums),
     ]
     if one.bounded or one.is_sequential or any(q.value and q.value > 1 for q in one.last_began):
         rows.append(("Last leg sent, since scheduled", one.last_began))
@@ -255,12 +238,6 @@ def _facts(one: FanOut) -> list[tuple[str, str]]:
         rows.append(("Slowest leg over one leg", costs))
     if one.critical:
         rows.append(("Longest leg" if one.is_sequential else "Last leg", _critical_text(one.critical)))
-    if one.gain and not one.is_sequential:
-        text = f"{one.gain.value:.3g}x (95% CI {one.gain.low:.3g} – {one.gain.high:.3g})"
-        rows.append(("Speed-up by running legs in parallel", f"{text}, mean sum of legs / mean slowest leg"))
-    if one.serial:
-        text = ", ".join(f"{percentile(r.p)} {cells.ratio_text(r)}" for r in one.serial.ratios)
-        rows.append((f"Join of {one.serial.traffic} (sequential) over this one", f"{text}; {SHARED}"))
     return [*rows, ("Partial failures", _partial_text(one.partial, one.requests))]
 
 
@@ -274,10 +251,7 @@ def _legs_text(one: FanOut) -> str:
 def _critical_text(critical: LastLegs) -> str:
     last = with_interval(share_cell(critical.positions[critical.most]))
     of = f"{plural(critical.n, 'request')}; {share(critical.even)} if legs were alike"
-    text = f"leg {critical.most} (0 to {len(critical.positions) - 1}) in {last} of {of}"
-    for i, (k, even) in enumerate(zip(critical.kinds, critical.kinds_even, strict=True)):
-        text += f"; kind {i} in {share(k.value)} ({share(even)} of legs)" if len(critical.kinds) > 1 else ""
-    return text
+    return f"leg {critical.most} (0 to {len(critical.positions) - 1}) in {last} of {of}"
 
 
 def _partial_text(partial: PartialFailures, requests: int) -> str:

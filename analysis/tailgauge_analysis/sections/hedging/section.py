@@ -8,7 +8,7 @@ time: a difference between them is not the difference that switching hedging on 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pandas as pd
@@ -18,25 +18,28 @@ from tailgauge_analysis.metrics import latency
 from tailgauge_analysis.metrics.metrics import BY_NAME, Metric
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.dedup import CALL
-from tailgauge_analysis.reading.frames import Frames, ended_as
+from tailgauge_analysis.reading.frames import ended_as
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.cache.cost import Tariff, spent, tariff, with_usage
 from tailgauge_analysis.sections.hedging import waste
 from tailgauge_analysis.sections.hedging.copies import KEYS, OF_COPY, Copies, copies
+from tailgauge_analysis.sections.hedging.waste import Waste
 from tailgauge_analysis.stats import proportions
 from tailgauge_analysis.stats.bootstrap import Timed, quantile_ratio_interval
 from tailgauge_analysis.stats.proportions import Proportion, Ratio, proportion
 from tailgauge_analysis.stats.quantiles import TOO_FEW, Floats, Quantile, quantiles
+from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text import cells
 from tailgauge_analysis.text.cells import ratio_text, share_cell, with_interval
 from tailgauge_analysis.text.formatting import count, ms, percentile, plain, plural, share
 from tailgauge_analysis.text.json_values import Json, table, tables
-from tailgauge_analysis.text.quantile import Finding
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Section
 
+KEY = "hedging"
 PS = (0.5, 0.95, 0.99)
 METRICS = {"ttft_sched": "TTFT", "e2e_sched": "end to end", "join_sched": "join"}
 OFF = "off"
-CONTENT, PLANNED = "content", "target"
 IN_BLOCKS = "what that changes is the comparison in alternating blocks"
 NO_CONTROL = "gain not measured: no other traffic table of the run is equal except that it does not hedge"
 INTERFERENCE = (
@@ -46,18 +49,7 @@ INTERFERENCE = (
 
 
 @dataclass(frozen=True, slots=True)
-class Margin:
-    """How much later the loser's content would have come, in ms, of the legs that the hedge won. `basis`: the simulated
-    target's plan of it, or that both copies got content, which only those do that were about as fast.
-    """
-
-    basis: str
-    n: int
-    quantiles: tuple[Quantile, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Cost:
+class LoserCost:
     """What the losers cost, as an interval, absolute and relative to all that answered; `why` where there is no price."""
 
     unit: str
@@ -90,9 +82,38 @@ class ControlComparison:
     limited: proportions.Difference
 
 
-def variants(frames: Frames, of_target: Steady) -> list[Variant]:
-    """Every variant after its control; none where nothing hedges."""
-    traffic, rows = tables(frames.run["scenario"], "traffic"), of_target.attempts
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Variant:
+    """Gain and cost of the hedges of one traffic table, controls first; see reports.md. What is of hedging is null for a control."""
+
+    traffic: str
+    policy: str
+    is_control: bool
+    requests: int
+    latency: dict[str, tuple[Quantile, ...]]
+    limited: RefusedShares
+    legs: int
+    hedged: Proportion
+    won: Proportion
+    no_winner: int
+    held: dict[str, int]
+    """requests whose hedges were held back, by the reason"""
+    extra_requests: float | None
+    extra_input_tokens: float | None
+    """prompt tokens of the hedges over those of all other attempts that were served"""
+    delay: tuple[Quantile, ...]
+    waste: Waste | None
+    cost: LoserCost | None
+    versus: ControlComparison | None
+    waits: dict[str, Waits] = field(metadata=UNPUBLISHED)
+    in_blocks: bool = field(metadata=UNPUBLISHED)
+    """whether it is compared with its control in alternating blocks, and only there"""
+
+
+def compute(run: Run) -> list[Variant]:
+    """Return every variant after its control; none where nothing hedges."""
+    of_target, scenario = run.of_target, run.record["scenario"]
+    traffic, rows = tables(scenario, "traffic"), of_target.attempts
     present = {name: traffic.get(name, {}) for name in sorted(map(str, rows["traffic"].unique()))}
     sent = set(rows.loc[rows["cause"] == schema.HEDGE, "traffic"].astype(str))
     hedging = [name for name, of in present.items() if name in sent or _policy(of) != OFF]
@@ -101,13 +122,12 @@ def variants(frames: Frames, of_target: Steady) -> list[Variant]:
     rows = rows[list(dict.fromkeys([*KEYS, "traffic", "cause", "of_attempt", *OF_COPY]))]
     rows = rows.sort_values("sent_at_ns", kind="stable")
     by_name = {str(name): of for name, of in rows.groupby("traffic", observed=True)}
-    in_blocks = table(frames.run["scenario"], "crossover")  # compared there, and only there
-    patterns = frames.run["patterns"]
-    controls = {name: "" if in_blocks else _control(present, name, patterns) for name in hedging}
+    controls: dict[str, str] = {}
+    if not table(scenario, "crossover"):
+        controls = {name: _control(present, name, run.record["patterns"]) for name in hedging}
     names = [*dict.fromkeys(filter(None, controls.values())), *hedging]
     found = {name: _Table(of_target, name, present[name], by_name[name]) for name in names}
-    prices, log = tariff(frames.run), frames.server_log
-    return [Variant(one, found.get(controls.get(name, "")), log, prices) for name, one in found.items()]
+    return [_variant(run, one, found.get(controls.get(name, ""))) for name, one in found.items()]
 
 
 def _policy(traffic: Json) -> str:
@@ -145,36 +165,35 @@ class _Table:
         return RefusedShares(*map(proportion, (refused, refused[~self.is_copy], refused[self.is_copy])))
 
 
-class Variant(Finding):
-    """One traffic table. What is of hedging is None for a control."""
-
-    only_for_figures = frozenset({"waits"})
-
-    def __init__(self, one: _Table, control: _Table | None, server_log: pd.DataFrame, prices: Tariff) -> None:
-        found = copies(one.stage.requests, one.attempts)
-        hedges = bool(len(found.copy)) or one.policy != OFF
-        legs = one.attempts[KEYS].drop_duplicates()
-        hedged = pd.MultiIndex.from_frame(legs).isin(pd.MultiIndex.from_frame(found.legs[KEYS]))
-        held = one.stage.requests["hedge_held"].dropna().value_counts()
-        self.traffic = plain(one.name, 80)
-        self.policy = plain(one.policy, 40)
-        self.is_control = not hedges
-        self.requests = len(one.stage.requests)
-        self.latency = {row.metric.name: row.quantiles for row in one.latency}
-        self.waits = {row.metric.name: row.waits for row in one.latency if row.waits}
-        self.limited = one.limited()
-        self.legs = len(legs)
-        self.hedged = proportion(hedged)
-        self.won = proportion(found.copy_won)
-        self.no_winner = int((~found.decided).sum())
-        self.held = {str(name): int(n) for name, n in held.items()}
-        self.extra_requests = _over(int(one.is_copy.sum()), int((~one.is_copy).sum()))
-        self.extra_input_tokens = _extra_input(one, found)
-        self.delay = tuple(quantiles(found.delay_ms, PS)) if hedges and len(found.copy) else ()
-        self.margin = _margin(found, server_log) if hedges else None
-        self.waste = waste.waste(found.losers(), found.winners(), server_log) if hedges else None
-        self.cost = cost_of(one.attempts, found.losers(), found.winners(), prices) if hedges else None
-        self.versus = _versus(one, control) if control and hedges else None
+def _variant(run: Run, one: _Table, control: _Table | None) -> Variant:
+    found = copies(one.stage.requests, one.attempts)
+    is_hedged = bool(len(found.copy)) or one.policy != OFF
+    legs = one.attempts[KEYS].drop_duplicates()
+    hedged = pd.MultiIndex.from_frame(legs).isin(pd.MultiIndex.from_frame(found.legs[KEYS]))
+    held = one.stage.requests["hedge_held"].dropna().value_counts()
+    log, prices = run.frames.server_log, tariff(run.record)
+    losers, winners = found.losers(), found.winners()
+    return Variant(
+        traffic=plain(one.name, 80),
+        policy=plain(one.policy, 40),
+        is_control=not is_hedged,
+        requests=len(one.stage.requests),
+        latency={row.metric.name: row.quantiles for row in one.latency},
+        waits={row.metric.name: row.waits for row in one.latency if row.waits},
+        limited=one.limited(),
+        legs=len(legs),
+        hedged=proportion(hedged),
+        won=proportion(found.copy_won),
+        no_winner=int((~found.decided).sum()),
+        held={str(name): int(n) for name, n in held.items()},
+        extra_requests=_over(int(one.is_copy.sum()), int((~one.is_copy).sum())),
+        extra_input_tokens=_extra_input(one, found),
+        delay=tuple(quantiles(found.delay_ms, PS)) if len(found.copy) else (),
+        waste=waste.waste(losers, winners, log) if is_hedged else None,
+        cost=cost_of(one.attempts, losers, winners, prices) if is_hedged else None,
+        versus=_versus(one, control) if control and is_hedged else None,
+        in_blocks=bool(table(run.record["scenario"], "crossover")),
+    )
 
 
 def _over(more: float, of: float) -> float | None:
@@ -182,24 +201,21 @@ def _over(more: float, of: float) -> float | None:
 
 
 def _extra_input(one: _Table, found: Copies) -> float | None:
-    """Prompt tokens of the hedges over those of all other attempts that were served.
-
-    First calls that were closed before they reported usage count with the prompts of their hedges, and the other way round.
-    """
+    # First calls that were closed before they reported usage count with the prompts of their hedges, and the other way round.
     first, copy = waste.prompts(found.first), waste.prompts(found.copy)
     others = waste.prompts(one.attempts)[~one.is_copy].sum() + copy[first.isna()].sum()
     return _over(float(copy.fillna(first).sum()), float(others))
 
 
-def cost_of(attempts: pd.DataFrame, losers: pd.DataFrame, winners: pd.DataFrame, prices: Tariff) -> Cost:
+def cost_of(attempts: pd.DataFrame, losers: pd.DataFrame, winners: pd.DataFrame, prices: Tariff) -> LoserCost:
     """What losers cost beside the answers among these attempts."""
     ends, why = waste.cost(losers, winners, prices.price, prices.why)
     if ends is None:
-        return Cost("", None, None, None, None, None, why)
+        return LoserCost("", None, None, None, None, None, why)
     good = with_usage(attempts[attempts["ended"].isin(schema.COMPLETE)])
     total, _ = spent(good, prices.price)
     low, high, answered = float(ends[0]), float(ends[1]), float(total or 0)
-    return Cost(
+    return LoserCost(
         prices.unit, low, high, None if total is None else answered, _over(low, answered), _over(high, answered), "",
     )  # fmt: skip
 
@@ -233,21 +249,6 @@ def _within(one: Ratio, end: tuple[float, float] | None) -> Ratio:
     return replace(one, low=min(end[0], one.value or end[0]), high=max(end[1], one.value or end[1]))
 
 
-def _margin(found: Copies, server_log: pd.DataFrame) -> Margin | None:
-    """None where no loser's content is known: it is closed when the winner's comes."""
-    losers, winners = found.losers(), found.winners()
-    copy_won = found.copy_won[found.decided]
-    at = winners["first_content_at_ns"].to_numpy(np.float64)
-    later: Floats = losers["first_content_at_ns"].to_numpy(np.float64) - at
-    basis, planned = CONTENT, planned_at_ns(losers, server_log) - at
-    if not np.isnan(planned[copy_won]).all():  # of every loser, not only of those that were nearly as fast
-        basis, later = PLANNED, planned
-    known = copy_won & ~np.isnan(later)
-    if not known.any():
-        return None
-    return Margin(basis, int(known.sum()), tuple(quantiles(later[known] / 1e6, PS)))
-
-
 def planned_at_ns(losers: pd.DataFrame, server_log: pd.DataFrame) -> Floats:
     """When the target would have begun to answer, where it had drawn that beforehand and met no fault."""
     keys = list(CALL)
@@ -257,30 +258,30 @@ def planned_at_ns(losers: pd.DataFrame, server_log: pd.DataFrame) -> Floats:
     return at.reindex(pd.MultiIndex.from_frame(losers[keys].astype("int64"))).to_numpy(np.float64)
 
 
-def section(found: Sequence[Variant], *, in_blocks: bool = False) -> Section | None:
-    """What hedging gained and what it cost; None where nothing hedges. `in_blocks`: the gain is that of the alternating blocks."""
+def section(found: Sequence[Variant]) -> Section | None:
+    """What hedging gained and what it cost; None where nothing hedges."""
     if not found:
         return None
-    no_control = IN_BLOCKS if in_blocks else NO_CONTROL
     hedging = [one for one in found if not one.is_control]
     facts, tables = cells.side_by_side("Hedges", {one.traffic: _facts(one) for one in hedging})
     waits = [(f"{one.traffic}, {METRICS[name]}", of) for one in found for name, of in one.latency.items()]
     latencies = cells.quantile_table("Latency since scheduled, failures slowest", "traffic", waits)
-    tables = tables if in_blocks else (latencies, *tables)
-    answer = cells.by_traffic([(one.traffic, _answer(one, no_control)) for one in hedging])
+    if not any(one.in_blocks for one in found):
+        tables = (latencies, *tables)
+    answer = cells.by_traffic([(one.traffic, _answer(one)) for one in hedging])
     notes = (INTERFERENCE,) if any(one.versus for one in hedging) else ()
     brief = tuple(line for one in hedging for line in _brief(one))
     return Section("hedging", "Hedging", answer, facts, tables, ("hedging",), notes, brief=brief)
 
 
-def _answer(one: Variant, no_control: str = NO_CONTROL) -> str:
+def _answer(one: Variant) -> str:
     """How much was hedged, and what it gained."""
     if not one.hedged.k:
         held = f", {count(sum(one.held.values()))} held back" if one.held else ""
         return f"no hedge was sent in the steady stage{held}."
     text = f"{share(one.hedged.value)} of {plural(one.legs, 'call')} hedged, {share(one.won.value)} of the hedges won"
     if not one.versus:
-        return f"{text}; {no_control}."
+        return f"{text}; {IN_BLOCKS if one.in_blocks else NO_CONTROL}."
     for metric, ratios in one.versus.ratios.items():
         if sure := _bounded(ratios)[-2:]:
             found = "; ".join(f"{percentile(r.p)} {ratio_text(r)}, {_direction(r)}" for r in sure)
@@ -326,7 +327,6 @@ def _facts(one: Variant) -> list[tuple[str, str]]:
     rows.append(("Extra input tokens", change_text(one.extra_input_tokens)))
     if one.delay and one.delay[0].mark != TOO_FEW:
         rows.append(("Delay of the hedges", f"p50 {ms(one.delay[0].value)} ms"))
-    rows.append(("Time saved by winning hedges", _margin_text(one.margin)))
     if one.waste:
         rows += _waste(one.waste)
     rows += [("Cost of the losers", cost_text(one.cost)), *_limited(one.limited, one.versus)]
@@ -341,7 +341,7 @@ def _counted(one: Proportion) -> str:
     return f"{with_interval(share_cell(one))}, {count(one.k)} of {count(one.n)}" if one.n else "none sent"
 
 
-def added(cost: Cost) -> str:
+def added(cost: LoserCost) -> str:
     """`+4.1% to +12%`."""
     return f"{change_text(cost.low_share)} to {change_text(cost.high_share)}"
 
@@ -349,14 +349,6 @@ def added(cost: Cost) -> str:
 def change_text(value: float | None) -> str:
     """`+4.1%`."""
     return "unknown" if value is None else f"{value * 100:+.1f}%"
-
-
-def _margin_text(margin: Margin | None) -> str:
-    if margin is None:
-        return "unknown: losers are closed when the winner's content arrives"
-    by = "losers that got content too" if margin.basis == CONTENT else "as planned by the simulated target"
-    known = cells.quantiles_text(*(q for q in margin.quantiles if q.mark != TOO_FEW))
-    return f"{known or 'too few'}, of {plural(margin.n, 'leg')} ({by})"
 
 
 def _waste(one: waste.Waste) -> list[tuple[str, str]]:
@@ -380,7 +372,7 @@ def _waste(one: waste.Waste) -> list[tuple[str, str]]:
     return [*rows, ("Server log", text), ("Cancellation", f"{cancelled} ({extra})")]
 
 
-def cost_text(cost: Cost | None) -> str:
+def cost_text(cost: LoserCost | None) -> str:
     """`45 – 120 (USD), +4.1% to +12% of the cost of the answers`, or why it is not known."""
     if cost is None or cost.low is None:
         return f"unknown: {plain(cost.why, 200)}" if cost else "unknown"

@@ -3,31 +3,51 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from tailgauge_analysis.sections.latency_under_load.diagnosis import Diagnosis
-from tailgauge_analysis.sections.latency_under_load.slopes import ALPHA, PS, TITLES, UNITS, Regression, Slope
-from tailgauge_analysis.text.formatting import count, ms, percentile
+from tailgauge_analysis.run import Run
+from tailgauge_analysis.sections import slopes
+from tailgauge_analysis.sections.latency_under_load.diagnosis import Diagnosis, diagnosis
+from tailgauge_analysis.sections.slopes import ALPHA, NO_EFFECT, PS, TITLES, UNITS, Regression, slope_cell
+from tailgauge_analysis.text.formatting import count, percentile
 from tailgauge_analysis.text.section import Section, Table, Value
 
+KEY = ""
 COMPUTED = (
     f"Quantile regression over the answers of the steady stage, with 95% intervals. Only effects that survive at {ALPHA:.0%} "
     "among all effects of the report are shown (Holm)."
 )
-NO_EFFECT = "no effect seen"
 CONFOUNDED = "faster with more of it, or by the length of the answer: something else came with it"
 
 
-def section(diagnosis: Diagnosis, slopes: Sequence[Regression]) -> Section:
-    """The bottleneck and the slopes."""
-    estimated = {slope.p for one in slopes for slope in one.slopes}
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatencyUnderLoad:
+    """Where the slowest requests lose their time, and what tokens and concurrency cost."""
+
+    diagnosis: Diagnosis
+    """where the slowest requests lose their time"""
+    slopes: list[Regression]
+    """factors of ttft_sent and tpot: of, n, why (no slopes), left_out, confounded, together (pairs that cannot be separated), slopes
+    (name, p, value, low, high, mark, p_value) in ms; a null value: no effect that survives among all of the report; see reports.md
+    """
+
+
+def compute(run: Run) -> LatencyUnderLoad:
+    """Diagnose the tail, and take the slopes of the report."""
+    return LatencyUnderLoad(diagnosis=diagnosis(run.of_target), slopes=slopes.compute(run))
+
+
+def section(found: LatencyUnderLoad) -> Section:
+    """Return the bottleneck and the slopes."""
+    estimated = {slope.p for one in found.slopes for slope in one.slopes}
     ps = [p for p in PS if p in estimated]
     header = ("cost", *(f"{percentile(p)} (ms)" for p in ps), "n")
-    rows = tuple(row for one in slopes for row in _rows(one, ps))
+    rows = tuple(row for one in found.slopes for row in _rows(one, ps))
     return Section(
-        "latency-under-load", "Latency under load", diagnosis.sentence,
+        "latency-under-load", "Latency under load", found.diagnosis.sentence,
         tables=(Table("Cost of tokens and concurrency", header, rows),) if rows else (),
         figures=("against",),
-        notes=tuple(text for one in slopes for text in _not_estimated(one)),
+        notes=tuple(text for one in found.slopes for text in _not_estimated(one)),
         computed=(COMPUTED,) if estimated else (),
     )  # fmt: skip
 
@@ -38,13 +58,6 @@ def _rows(one: Regression, ps: Sequence[float]) -> Iterator[tuple[str | Value, .
     for name in dict.fromkeys(name for name, _ in cells):
         title = f"{TITLES[one.of]}: {UNITS[name][0]}"
         yield title, *(cells.get((name, p), "–") for p in ps), count(one.n)
-
-
-def slope_cell(slope: Slope) -> Value:
-    """Its value, with the interval."""
-    low, high = (ms(round(end, 6) + 0.0) for end in (slope.low, slope.high))  # no -0
-    value = NO_EFFECT if slope.value is None else ms(slope.value)
-    return Value(value, f"{low} – {high}", slope.mark)
 
 
 def _not_estimated(one: Regression) -> Iterator[str]:

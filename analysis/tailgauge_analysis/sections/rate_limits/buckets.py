@@ -12,10 +12,8 @@ A number that is not known is None, with the reason.
 - Burst: a bucket admits a call if what it lacks + the call's cost <= burst. So burst >= what is missing after an admitted
   call (limit - remaining, to rounding) and < what is missing at a refusal + its cost; and likewise with what the costs say is
   missing. The estimate is the middle of the interval, as a whole number if there is one.
-- Level, where headers name the limit: burst - what the costs say is missing after each call. Where a response's headers give it
-  as an interval, the level is the nearest point of it, and a point that had to move is counted: others use the same limit, or
-  the costs are counted differently. What was charged while the clocks of two workers may differ is allowed for. The minimum of a bin is
-  over its calls and its edges.
+- Level, where headers name the limit: burst - what is missing by the headers (limit - remaining). The minimum of a bin is over
+  the responses that came in it.
 """
 
 from __future__ import annotations
@@ -52,11 +50,9 @@ from tailgauge_analysis.sections.rate_limits.token_bucket import (
     bursts,
     envelope,
     fit,
-    lacking,
     stretch,
 )
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
-from tailgauge_analysis.text.quantile import Finding
 
 _WINDOW_NAMES = {float(seconds): str(name) for name, seconds in vendors.TABLE["limits"]["windows"].items()}
 _CLOSE = 1e-3
@@ -197,62 +193,28 @@ def _burst_by_headers(headers: HeaderReadings, costs: Costs | None, counted: str
     return min(max(0.0, low), high), high
 
 
-class LevelSeries(Finding):
-    """Lowest level by bin of `width_s` seconds from 0 to `end_s`; `agreeing` of `compared` header readings contain the level
-    that the costs give. `between_s`: the error between two workers' clocks.
-    """
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LevelSeries:
+    """Lowest level of a bucket that headers showed, by bin of `width_s` seconds; null where none came."""
 
-    def __init__(
-        self, costs: Costs, rate: float, burst: float, headers: HeaderReadings, *, width_s: int, end_s: float,
-        between_s: float = 0.0,
-    ) -> None:  # fmt: skip
-        count = max(1, int(end_s // width_s) + 1)
-        edges: Floats = np.arange(count + 1, dtype=np.float64) * width_s
-        self.width_s, self.at_s = width_s, edges[:-1] + width_s / 2
-        at = np.concatenate((costs.at_s, edges))
-        order = np.argsort(at, kind="stable")
-        charge = np.concatenate((costs.charge, np.zeros(len(edges))))[order]
-        at = at[order]
-        level = burst - lacking(at, charge, rate) - charge
-        attempt = np.concatenate((np.where(costs.decided, costs.attempt, -1), np.full(len(edges), -1)))[order]
-        blur = _most_within(costs, between_s)
-        level, self.compared, self.agreeing = _clipped(level, attempt, burst, headers, blur)
-        self.lowest = np.full(count, np.inf)
-        np.minimum.at(self.lowest, np.clip(at // width_s, 0, count - 1).astype(np.int64), level)
-        least = int(np.argmin(np.where(at >= 0, level, np.inf)))
-        self.least, self.least_at_s = float(level[least]), float(at[least])
+    width_s: int
+    at_s: Floats
+    lowest: Floats
 
 
-def _clipped(
-    level: Floats, attempt: Ints, burst: float, headers: HeaderReadings, blur: float
-) -> tuple[Floats, int, int]:
-    """Levels moved into what the headers show, give or take `blur`; how many were compared, and how many agreed."""
-    by_attempt = np.full(int(max(attempt.max(), headers.attempt.max())) + 1, -1)
-    by_attempt[headers.attempt] = np.arange(len(headers.attempt))
-    reading = np.where(attempt >= 0, by_attempt[attempt], -1)
-    rows = np.flatnonzero(reading >= 0)
-    shown = burst - headers.missing[reading[rows]]
-    slack = headers.slack + blur + _CLOSE
-    low, high = shown - slack, shown + slack + 1  # `remaining` is rounded down
-    agrees = (level[rows] >= low) & (level[rows] <= high)
-    level = level.copy()
-    level[rows] = np.clip(level[rows], low, high)
-    return level, len(rows), int(agrees.sum())
+def level_series(headers: HeaderReadings, came_at_s: Floats, burst: float, over_time: Bins) -> LevelSeries:
+    """Take the level that each response shows to the bin in which it came; `came_at_s` by attempt."""
+    count = len(over_time.at_s)
+    bins = np.nan_to_num(came_at_s[headers.attempt]) // over_time.width_s
+    lowest = np.full(count, np.nan)
+    np.fmin.at(lowest, np.clip(bins, 0, count - 1).astype(np.int64), burst - headers.missing)
+    return LevelSeries(width_s=over_time.width_s, at_s=over_time.at_s, lowest=lowest)
 
 
 def mean_per_s(costs: Costs) -> float | None:
     """Return the mean use of the limit; None where all calls were sent at one moment."""
     span_s = float(costs.at_s[-1] - costs.at_s[0]) if len(costs.at_s) else 0.0
     return float(costs.charge.sum()) / span_s if span_s > 0 else None
-
-
-def _most_within(costs: Costs, window_s: float) -> float:
-    """The most that was charged within any window of that length."""
-    if not window_s or not len(costs.at_s):
-        return 0.0
-    total = np.concatenate(([0.0], np.cumsum(costs.charge)))
-    until = np.searchsorted(costs.at_s, costs.at_s + window_s, side="left")
-    return float((total[until] - total[:-1]).max())
 
 
 # --- the buckets of a run -----------------------------------------------------------------------------------------
@@ -287,45 +249,23 @@ class FurtherWindow:
     remaining: Remaining
 
 
-class Bucket(Finding):
-    """One limit of one model of one target, by these attempts; `name`: target, model, kind. `ours`: its 429s."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bucket:
+    """One limit of one model of one target."""
 
-    def __init__(
-        self, rows: pd.DataFrame, name: tuple[str, str, str], headers: HeaderReadings | None, ours: pd.Series[bool],
-        over_time: Bins | None, between_s: float, *, grows: bool,
-    ) -> None:  # fmt: skip
-        self.target, self.model, self.kind = name
-        countable = countings(self.kind)
-        tried = [(by, events) for by in countable if (events := costs(rows, self.kind, ours, by)) is not None]
-        # Calls of two workers are ordered no better than `between_s`.
-        lag_s = _decision_lag_s(rows, ours) + between_s
-        fits = [fit(events, lag_s) for _, events in tried]
-        unexplained = [one.unexplained if one is not None else 0 for one in fits]
-        best = min(range(len(tried)), key=unexplained.__getitem__, default=None)
-        # `counted`: when its cost is counted, see costs.
-        self.counted, events = tried[best] if best is not None else (countable[0], None)
-        self.refused, self.remaining = int(ours.sum()), _remaining(headers)
-        fitted = fits[best] if best is not None else None
-        self.rate = rate(headers, fitted, events, self.kind)
-        self.burst = burst(self.rate, headers, fitted, events, self.counted, lag_s)
-        self.fit = fitted
-        self.mean_per_s = mean_per_s(events) if events is not None else None
-        self.levels: LevelSeries | None = None
-        self.growth = Growth(why=self.burst.why or self.rate.why)
-        per_s, size = self.rate.value, self.burst.value
-        if events is None:
-            self.growth = Growth(why="the record does not hold what the calls cost")
-        elif per_s is not None and grows:
-            if size is not None and over_time is not None and headers is not None:
-                self.levels = LevelSeries(
-                    events, per_s, size, headers, width_s=over_time.width_s, end_s=float(over_time.at_s[-1]),
-                    between_s=between_s,
-                )  # fmt: skip
-            grown = _grown(events, rows, per_s, self.burst)
-            # Nothing was refused: 1 is allowed.
-            if not ours.any() and grown.low is not None and grown.low < 1:
-                grown = replace(grown, low=1.0, value=None if grown.value is None else max(1.0, grown.value))
-            self.growth = grown
+    target: str
+    model: str
+    kind: str
+    counted: str
+    """when the cost of a call is counted, see costs.py"""
+    refused: int
+    remaining: Remaining | None
+    rate: Estimate
+    burst: Estimate
+    fit: Fit | None
+    mean_per_s: float | None
+    levels: LevelSeries | None
+    growth: Growth
 
     @property
     def utilisation(self) -> float | None:
@@ -333,6 +273,67 @@ class Bucket(Finding):
         if self.mean_per_s is None or not self.rate.value:
             return None
         return self.mean_per_s / self.rate.value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Limit:
+    """What the rows show of one limit of one model; `is_429`: its own 429s."""
+
+    target: str
+    model: str
+    kind: str
+    rows: pd.DataFrame
+    headers: HeaderReadings | None
+    is_429: pd.Series[bool]
+
+    def bucket(self, over_time: Bins | None, between_s: float, *, grows: bool) -> Bucket:
+        """Fit the bucket. Calls of two workers are ordered no better than `between_s`."""
+        lag_s = _decision_lag_s(self.rows, self.is_429) + between_s
+        counted, events, fitted = self._best_counting(lag_s)
+        refill = rate(self.headers, fitted, events, self.kind)
+        size = burst(refill, self.headers, fitted, events, counted, lag_s)
+        levels = None
+        grown = Growth(why=size.why or refill.why)
+        if events is None:
+            grown = Growth(why="the record does not hold what the calls cost")
+        elif refill.value is not None and grows:
+            grown = self._growth(events, refill.value, size)
+            if size.value is not None and over_time is not None and self.headers is not None:
+                came_at_s = self.rows["headers_at_ns"].to_numpy(np.float64) / 1e9
+                levels = level_series(self.headers, came_at_s, size.value, over_time)
+        return Bucket(
+            target=self.target,
+            model=self.model,
+            kind=self.kind,
+            counted=counted,
+            refused=int(self.is_429.sum()),
+            remaining=_remaining(self.headers),
+            rate=refill,
+            burst=size,
+            fit=fitted,
+            mean_per_s=mean_per_s(events) if events is not None else None,
+            levels=levels,
+            growth=grown,
+        )
+
+    def _best_counting(self, lag_s: float) -> tuple[str, Costs | None, Fit | None]:
+        """Return how calls are counted so that the fewest decisions stay unexplained."""
+        countable = countings(self.kind)
+        tried: list[tuple[str, Costs, Fit | None]] = []
+        for counting in countable:
+            events = costs(self.rows, self.kind, self.is_429, counting)
+            if events is not None:
+                tried.append((counting, events, fit(events, lag_s)))
+        if not tried:
+            return countable[0], None, None
+        return min(tried, key=lambda one: one[2].unexplained if one[2] is not None else 0)
+
+    def _growth(self, events: Costs, per_s: float, size: Estimate) -> Growth:
+        grown = _grown(events, self.rows, per_s, size)
+        # Nothing was refused: 1 is allowed.
+        if not self.is_429.any() and grown.low is not None and grown.low < 1:
+            grown = replace(grown, low=1.0, value=None if grown.value is None else max(1.0, grown.value))
+        return grown
 
 
 def known_buckets(frames: Frames) -> tuple[Bucket, ...]:
@@ -389,8 +390,10 @@ def find_buckets(
             if kind in ONE_OF and not _has_headers(rows, kind) and not (by.isin(ONE_OF) & ~ours).any():
                 header = TOKENS  # OpenAI's name for whichever limit on tokens is the tighter
             headers = read_headers(rows, header, ours.to_numpy(np.bool_) & rejected(rows))
-            name = (str(target), str(model), kind)
-            out.append(Bucket(rows, name, headers, ours, over_time, between_s, grows=grows))
+            limit = _Limit(
+                target=str(target), model=str(model), kind=kind, rows=rows, headers=headers, is_429=ours
+            )
+            out.append(limit.bucket(over_time, between_s, grows=grows))
     return tuple(out)
 
 

@@ -24,7 +24,6 @@ from tailgauge_analysis.reading.frames import ended_as
 from tailgauge_analysis.reading.rate_limit_headers import INPUT, KINDS, OUTPUT, REQUESTS, TOKENS
 from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask
-from tailgauge_analysis.text.quantile import Finding
 
 RAMP, SPEND, UNKNOWN = "ramp", "spend", "unknown"
 ALL = (*KINDS, RAMP, SPEND, UNKNOWN)
@@ -139,8 +138,6 @@ class Bins:
     low: Floats
     high: Floats
     by_kind: dict[str, Ints]
-    by_kind_low: dict[str, Floats]
-    by_kind_high: dict[str, Floats]
 
     @property
     def share(self) -> Floats:
@@ -148,26 +145,38 @@ class Bins:
         return np.where(self.attempts > 0, self.refused / np.maximum(self.attempts, 1), np.nan)
 
 
-class Shares(Finding):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shares:
     """429s among the attempts of the steady stage, and how many of its requests met one or ended with one."""
 
-    def __init__(self, requests: pd.DataFrame, attempts: pd.DataFrame, kinds: pd.DataFrame) -> None:
-        # Of `attempts` in order of sending.
-        steady = attempts[(attempts["stage"] == schema.STEADY) & attempts["sent_at_ns"].notna()]
-        is_429 = refused(steady)
-        wanted = requests[requests["stage"] == schema.STEADY]
-        rows = kinds.loc[steady.index[is_429]].join(steady["sent_at_ns"])
-        by_kind = []
-        for kind, group in rows.groupby("kind", sort=False):
-            of, how = proportion(steady.index.isin(group.index)), tuple(sorted({*group["how"]} - {""}))
-            by_kind.append(RateLimitKind(str(kind), of, float(group["sent_at_ns"].min()) / 1e9, how))
-        self.refused = proportion(is_429)
-        self.requests = len(wanted)
-        self.requests_refused = int(steady["request_id"][is_429].nunique())
-        self.requests_ended_refused = int((wanted["ended"] == schema.RATE_LIMITED).sum())
-        # Refusals too, but by no limit of the client's.
-        self.overloaded = proportion(ended_as(steady, schema.OVERLOADED))
-        self.by_kind = tuple(sorted(by_kind, key=lambda one: -one.attempts.k))
+    refused: Proportion
+    requests: int
+    requests_refused: int
+    requests_ended_refused: int
+    overloaded: Proportion
+    """refused too, but by no limit of the client's"""
+    by_kind: tuple[RateLimitKind, ...]
+
+
+def shares(requests: pd.DataFrame, attempts: pd.DataFrame, kinds: pd.DataFrame) -> Shares:
+    """Count the 429s of attempts in order of sending."""
+    steady = attempts[(attempts["stage"] == schema.STEADY) & attempts["sent_at_ns"].notna()]
+    is_429 = refused(steady)
+    wanted = requests[requests["stage"] == schema.STEADY]
+    rows = kinds.loc[steady.index[is_429]].join(steady["sent_at_ns"])
+    by_kind = []
+    for kind, group in rows.groupby("kind", sort=False):
+        of_kind = proportion(steady.index.isin(group.index))
+        how = tuple(sorted({*group["how"]} - {""}))
+        by_kind.append(RateLimitKind(str(kind), of_kind, float(group["sent_at_ns"].min()) / 1e9, how))
+    return Shares(
+        refused=proportion(is_429),
+        requests=len(wanted),
+        requests_refused=int(steady["request_id"][is_429].nunique()),
+        requests_ended_refused=int((wanted["ended"] == schema.RATE_LIMITED).sum()),
+        overloaded=proportion(ended_as(steady, schema.OVERLOADED)),
+        by_kind=tuple(sorted(by_kind, key=lambda one: -one.attempts.k)),
+    )
 
 
 def bins(attempts: pd.DataFrame, kinds: pd.DataFrame) -> Bins | None:
@@ -186,9 +195,7 @@ def bins(attempts: pd.DataFrame, kinds: pd.DataFrame) -> Bins | None:
     present = [kind for kind in ALL if (of == kind).any()]
     by_kind = {kind: np.bincount(number[of == kind], minlength=count) for kind in present}
     at = (np.arange(count) + 0.5).astype(np.float64) * step
-    bands = {kind: _band(of == kind, number, count) for kind in present}
-    lows, highs = ({kind: ends[i] for kind, ends in bands.items()} for i in (0, 1))
-    return Bins(step, at, n, k, *_band(is_429, number, count), by_kind, lows, highs)
+    return Bins(step, at, n, k, *_band(is_429, number, count), by_kind)
 
 
 def _band(seen: Mask, number: Ints, count: int) -> tuple[Floats, Floats]:

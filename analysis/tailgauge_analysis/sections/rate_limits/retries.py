@@ -1,13 +1,11 @@
-"""What retries did: whether they respected retry-after, how many attempts they added, and whether they came together.
+"""What retries did: whether they respected retry-after, and how many attempts they added.
 
 Attempts are of the steady stage, each compared with those of the same call (the same leg of the same request). Times are of
-one worker's clock; only synchrony counts the retries of all workers, by the second.
+one worker's clock.
 
     violation      an attempt sent before t_429 + retry-after of a 429 of the same call that had arrived by then
     margin         how much too early that was; negative for an attempt that was late enough
-    amplification  A = attempts / calls, counting first attempts and retries. If each attempt fails with probability f and
-                   there are at most m retries, A = (1 - f^(m+1)) / (1 - f)
-    synchrony      variance / mean of retries per second, from the first to the last: 1 if they are independent
+    amplification  A = attempts / calls, counting first attempts and retries
 """
 
 from __future__ import annotations
@@ -21,66 +19,58 @@ from tailgauge.limits import WAITS
 from tailgauge.rows import schema
 from tailgauge_analysis.sections.rate_limits.refusals import refused
 from tailgauge_analysis.stats import bootstrap
-from tailgauge_analysis.stats.proportions import proportion
+from tailgauge_analysis.stats.proportions import Proportion, proportion
 from tailgauge_analysis.stats.quantiles import Floats, Mask, rank
-from tailgauge_analysis.text.json_values import Json, table, tables
-from tailgauge_analysis.text.quantile import Finding
 
-EDGES_S = (0.0, 0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)  # of the histogram of early margins
-FEWEST = 10  # retries, for an estimate of synchrony
 TRIES = (schema.PRIMARY, schema.RETRY)
-FAILED = (
-    schema.RATE_LIMITED, schema.OVERLOADED, schema.SERVER_ERROR, schema.CONNECT_ERROR, schema.TIMEOUT,
-)  # fmt: skip
 
 
-class RetryAfter(Finding):
-    """The retry-after headers of 429s, and whether they were respected, over attempts in order of sending."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryAfter:
+    """The retry-after headers of 429s, and whether they were respected."""
 
-    def __init__(self, attempts: pd.DataFrame) -> None:
-        is_429 = refused(attempts)
-        is_named = has_retry_after(attempts)
-        by_reset = attempts["retry_after_s"].notna().to_numpy() & ~is_named
-        named_s = attempts.loc[is_429 & is_named, "retry_after_s"]
-        # Of the 429s.
-        self.with_header = proportion(is_named[is_429])
-        self.with_reset = proportion(by_reset[is_429])
-        self.asked_p50_s, self.asked_max_s = _middle_and_last(np.sort(named_s.dropna().to_numpy(np.float64)))
-        early = early_s(attempts)
-        # Of the attempts after a 429 of the same call that named a time.
-        self.violations = proportion(early > 0)
-        wrong = np.sort(early[early > 0])
-        self.early_p50_s, self.early_max_s = _middle_and_last(wrong)
-        self.early_counts = np.histogram(wrong, [*EDGES_S, np.inf])[0]  # the last open
+    with_header: Proportion
+    """of the 429s"""
+    with_reset: Proportion
+    """of the 429s: no such header, but when a limit is reset"""
+    asked_p50_s: float | None
+    asked_max_s: float | None
+    violations: Proportion
+    """of the attempts after a 429 of the same call that named a time"""
+    early_p50_s: float | None
+    early_max_s: float | None
 
 
-@dataclass(frozen=True, slots=True)
+def retry_after(attempts: pd.DataFrame) -> RetryAfter:
+    """Compare attempts in order of sending with the headers of those before."""
+    is_429 = refused(attempts)
+    is_named = has_retry_after(attempts)
+    by_reset = attempts["retry_after_s"].notna().to_numpy() & ~is_named
+    named_s = np.sort(attempts.loc[is_429 & is_named, "retry_after_s"].dropna().to_numpy(np.float64))
+    early = early_s(attempts)
+    wrong = np.sort(early[early > 0])
+    asked_p50_s, asked_max_s = _middle_and_last(named_s)
+    early_p50_s, early_max_s = _middle_and_last(wrong)
+    return RetryAfter(
+        with_header=proportion(is_named[is_429]),
+        with_reset=proportion(by_reset[is_429]),
+        asked_p50_s=asked_p50_s,
+        asked_max_s=asked_max_s,
+        violations=proportion(early > 0),
+        early_p50_s=early_p50_s,
+        early_max_s=early_max_s,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Amplification:
-    """Attempts per call of one traffic table; the prediction is None with a reason."""
+    """Attempts per call of one traffic table."""
 
     traffic: str
     calls: int
     observed: float
     low: float
     high: float
-    failed_share: float
-    most_retries: int | None
-    predicted: float | None
-    predicted_low: float | None
-    predicted_high: float | None
-    why: str | None
-
-
-@dataclass(frozen=True, slots=True)
-class Synchrony:
-    """Index of dispersion of retries at one second."""
-
-    retries: int
-    seconds: int
-    index: float | None
-    low: float | None
-    high: float | None
-    why: str | None
 
 
 def _middle_and_last(ascending: Floats) -> tuple[float | None, float | None]:
@@ -117,50 +107,19 @@ def early_s(attempts: pd.DataFrame) -> Floats:
     return late.to_numpy(np.float64)
 
 
-def amplification(attempts: pd.DataFrame, scenario: Json) -> tuple[Amplification, ...]:
-    """One entry per traffic table that retries, by name."""
+def amplification(attempts: pd.DataFrame) -> tuple[Amplification, ...]:
+    """Return one entry per traffic table that retries, by name."""
     tries = attempts[attempts["cause"].isin(TRIES)]
-    out = []
+    entries = []
     for name, rows in tries.groupby("traffic", observed=True):
-        first = rows["cause"] == schema.PRIMARY
-        calls = int(first.sum())
-        if not calls or first.all():
+        calls = int((rows["cause"] == schema.PRIMARY).sum())
+        if not calls or calls == len(rows):
             continue
         order = rows.sort_values(["scheduled_at_ns", "request_id"], kind="stable")
         is_first = order["cause"] == schema.PRIMARY
         by_request = is_first.groupby(order["request_id"], sort=False).agg(["size", "sum"])
         tried, called = (by_request[key].to_numpy(np.float64) for key in ("size", "sum"))
         low, high = bootstrap.ratio(tried, called)
-        failed = proportion(rows["ended"].isin(FAILED).to_numpy(np.bool_))
-        f, f_low, f_high = failed.value or 0.0, failed.low or 0.0, failed.high or 0.0
-        most = _most_retries(scenario, str(name))
-        why = None if most is not None else "the scenario sets no retry policy for it"
-        of, least, worst = (None if most is None else expected(v, most) for v in (f, f_low, f_high))
-        n = len(rows) / calls
-        out.append(Amplification(str(name), calls, n, low, high, f, most, of, least, worst, why))
-    return tuple(out)
-
-
-def expected(f: float, most: int) -> float:
-    """Attempts per call, if each fails with probability f and `most` retries are made at most."""
-    return float(most + 1) if f >= 1 else (1 - f ** (most + 1)) / (1 - f)
-
-
-def _most_retries(scenario: Json, name: str) -> int | None:
-    retry = table(tables(scenario, "traffic").get(name), "retry")
-    most = retry.get("max_retries")
-    return most if isinstance(most, int) and retry.get("policy") not in {None, "none"} else None
-
-
-def synchrony(attempts: pd.DataFrame) -> Synchrony:
-    """Whether retries come together."""
-    sent = attempts.loc[attempts["cause"] == schema.RETRY, "sent_at_ns"].dropna().to_numpy(np.float64) / 1e9
-    if len(sent) < FEWEST:
-        return Synchrony(len(sent), 0, None, None, None, f"fewer than {FEWEST} retries")
-    counts = np.bincount((sent - sent.min()).astype(np.int64)).astype(np.float64)
-    n = len(counts)
-    if n < FEWEST:
-        return Synchrony(len(sent), n, None, None, None, f"retries in fewer than {FEWEST} seconds")
-    squares = np.square(counts - counts.mean()) * n / (n - 1)
-    low, high = bootstrap.ratio(squares, counts)
-    return Synchrony(len(sent), n, float(squares.sum() / counts.sum()), low, high, None)
+        observed = len(rows) / calls
+        entries.append(Amplification(traffic=str(name), calls=calls, observed=observed, low=low, high=high))
+    return tuple(entries)

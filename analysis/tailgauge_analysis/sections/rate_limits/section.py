@@ -1,4 +1,4 @@
-"""The section on rate limits: its findings and its text.
+"""The section on rate limits: 429s, the limits behind them, and retries.
 
 Shares and retries are of the steady stage, buckets of the whole run. There is a section if the run met a 429, saw a
 rate-limit header or retried.
@@ -13,8 +13,8 @@ import numpy as np
 import pandas as pd
 
 from tailgauge.rows import schema
-from tailgauge_analysis.reading.frames import Frames
 from tailgauge_analysis.reading.rate_limit_headers import KINDS, MINUTE_S, REMAINING, column
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.rate_limits import refusals, retries
 from tailgauge_analysis.sections.rate_limits.buckets import (
     Bucket,
@@ -29,10 +29,10 @@ from tailgauge_analysis.sections.rate_limits.refusals import Acceleration, refus
 from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth
 from tailgauge_analysis.text.cells import share_cell, with_interval
 from tailgauge_analysis.text.formatting import plain, plural, share, share_range
-from tailgauge_analysis.text.quantile import FOR_FIGURES, Finding
+from tailgauge_analysis.text.quantile import UNPUBLISHED
 from tailgauge_analysis.text.section import Section, Table, Value
-from tailgauge_analysis.verdict.clocks import clocks
 
+KEY = "rate_limits"
 COMPUTED = (
     "Shares and retries: steady stage. Buckets: whole run with preflight, full at the start.",
     "Growth: how often the same traffic can be repeated before the bucket refuses a call. It depends on the busiest moment of the run.",
@@ -44,46 +44,64 @@ MUCH = 1.5  # attempts per call, above which the answer mentions them
 class Binding:
     """The limit that is met first; None with the reason."""
 
-    bucket: Bucket | None = field(metadata=FOR_FIGURES)
+    bucket: Bucket | None = field(metadata=UNPUBLISHED)
     kind: str | None
     how: str | None
     why: str | None
 
 
-class RateLimits(Finding):
-    """The findings; `run_attempts` and `run_refused` are of the whole run, `growth` of the limit that binds."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RateLimits:
+    """429s by limit and over time, buckets, binding limit, growth, retry-after, retries; null without 429s, limit headers and
+    retries. See reports.md.
+    """
 
-    def __init__(self, frames: Frames, attempts: pd.DataFrame, run: pd.DataFrame) -> None:
-        by_kind = refusals.kinds(attempts)
-        steady = run[run["stage"] == schema.STEADY]
-        over_time = refusals.bins(run, by_kind)
-        found = find_buckets(attempts, by_kind, over_time, clocks(frames).between_ns / 1e9)
-        first = run.loc[refused(run), "sent_at_ns"].min()
-        bound = binding(found, by_kind.loc[by_kind.index.isin(run.index), "kind"])
-        self.shares = refusals.Shares(frames.requests.drop_duplicates("request_id"), attempts, by_kind)
-        self.run_attempts = int(over_time.attempts.sum()) if over_time else 0
-        self.run_refused = int(over_time.refused.sum()) if over_time else 0
-        self.bins = over_time
-        self.first_at_s = None if np.isnan(first) else float(first) / 1e9
-        self.buckets = found
-        self.further_windows = further_windows(attempts)
-        self.binding = bound
-        self.growth = _growth_of(bound)
-        self.acceleration = refusals.acceleration(run, by_kind)
-        self.retry_after = retries.RetryAfter(steady)
-        self.amplification = retries.amplification(steady, frames.run["scenario"])
-        self.synchrony = retries.synchrony(steady)
+    shares: refusals.Shares
+    run_attempts: int
+    """of the whole run, as run_refused"""
+    run_refused: int
+    bins: refusals.Bins | None
+    first_at_s: float | None
+    """when the first 429 came"""
+    buckets: tuple[Bucket, ...]
+    further_windows: tuple[FurtherWindow, ...]
+    binding: Binding
+    growth: Growth
+    """of the limit that binds"""
+    acceleration: Acceleration
+    retry_after: retries.RetryAfter
+    amplification: tuple[retries.Amplification, ...]
 
 
-def rate_limits(frames: Frames) -> RateLimits | None:
-    """The section of a run; None if the run has nothing to do with limits."""
-    attempts = in_order(frames)
-    run = attempts[attempts["stage"] != schema.PREFLIGHT]
-    headed = any(column(kind, REMAINING) in attempts.columns for kind in KINDS)
-    retried = (run["cause"] == schema.RETRY).any()
-    if not (refused(run).any() or headed or retried) or not len(run):
+def compute(run: Run) -> RateLimits | None:
+    """Return what a run shows of limits; None without 429s, limit headers and retries."""
+    attempts = in_order(run.frames)
+    sent = attempts[attempts["stage"] != schema.PREFLIGHT]
+    has_headers = any(column(kind, REMAINING) in attempts.columns for kind in KINDS)
+    has_retried = (sent["cause"] == schema.RETRY).any()
+    if not (refused(sent).any() or has_headers or has_retried) or not len(sent):
         return None
-    return RateLimits(frames, attempts, run)
+    by_kind = refusals.kinds(attempts)
+    steady = sent[sent["stage"] == schema.STEADY]
+    over_time = refusals.bins(sent, by_kind)
+    buckets = find_buckets(attempts, by_kind, over_time, run.clocks.between_ns / 1e9)
+    first = sent.loc[refused(sent), "sent_at_ns"].min()
+    bound = binding(buckets, by_kind.loc[by_kind.index.isin(sent.index), "kind"])
+    requests = run.frames.requests.drop_duplicates("request_id")
+    return RateLimits(
+        shares=refusals.shares(requests, attempts, by_kind),
+        run_attempts=int(over_time.attempts.sum()) if over_time else 0,
+        run_refused=int(over_time.refused.sum()) if over_time else 0,
+        bins=over_time,
+        first_at_s=None if np.isnan(first) else float(first) / 1e9,
+        buckets=buckets,
+        further_windows=further_windows(attempts),
+        binding=bound,
+        growth=_growth_of(bound),
+        acceleration=refusals.acceleration(sent, by_kind),
+        retry_after=retries.retry_after(steady),
+        amplification=retries.amplification(steady),
+    )
 
 
 def binding(found: tuple[Bucket, ...], by_kind: pd.Series[str]) -> Binding:
@@ -168,7 +186,7 @@ def _brief(found: RateLimits) -> Iterator[str]:
 
 
 def _facts(found: RateLimits) -> Iterator[tuple[str, str]]:
-    of, wave = found.shares, found.synchrony
+    of = found.shares
     yield from _rate(found)
     yield "Growth to the first 429", _growth(found.growth)
     if of.refused.k or found.acceleration.coded:
@@ -180,11 +198,6 @@ def _facts(found: RateLimits) -> Iterator[tuple[str, str]]:
         yield "Nearest to empty", _nearest_to_empty(found)
     if (capped := _capped_burst(found.buckets)) is not None:
         yield "Burst is capped below the limit", capped
-    if wave.retries:
-        index = f"{_short(wave.index)} ({_short(wave.low)} – {_short(wave.high)})"
-        spread = wave.why or f"variance / mean per second {index}, 1 if independent"
-        n = f"{wave.retries:,} {'retry' if wave.retries == 1 else 'retries'}"
-        yield "Synchrony of retries", f"{spread} ({n})"
 
 
 def _rate(found: RateLimits) -> Iterator[tuple[str, str]]:
@@ -243,13 +256,9 @@ def _retry_after(after: retries.RetryAfter) -> Iterator[tuple[str, str]]:
 
 
 def _amplification(one: retries.Amplification) -> str:
-    ends = f"{one.low:.3f} – {one.high:.3f}"
-    text = f"{one.observed:.3f} attempts per call (95% CI {ends}, {one.calls:,} calls)"
-    if one.predicted is None:
-        return f"{text}; no prediction: {one.why}"
-    predicted = f"{one.predicted:.3f} ({one.predicted_low:.3f} – {one.predicted_high:.3f}) predicted"
-    failures = f"independent failures of {share(one.failed_share)} and at most {one.most_retries} retries"
-    return f"{text}; {predicted} for {failures}"
+    return (
+        f"{one.observed:.3f} attempts per call (95% CI {one.low:.3f} – {one.high:.3f}, {one.calls:,} calls)"
+    )
 
 
 def _acceleration(one: Acceleration) -> str:

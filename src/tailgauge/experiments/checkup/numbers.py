@@ -350,17 +350,17 @@ def connections(steady: Steady) -> Number:
 
 def caches(reading: RunReading) -> dict[str, CacheResult]:
     """Return the cache section by traffic table."""
-    return {one.traffic: one for one in cache_results(reading.frames)}
+    return {one.traffic: one for one in cache_results(reading.run).cache}
 
 
 def limits(reading: RunReading) -> RateLimits | None:
     """Return the section on rate limits."""
-    return rate_limits(reading.frames)
+    return rate_limits(reading.run)
 
 
 def heavy_leg(reading: RunReading, name: str) -> Number:
     """Return how often requests wait for the leg that is last most often; half of the way from an even share is allowed."""
-    found = [one for one in fan_outs(reading.frames.run["scenario"], reading.steady) if one.traffic == name]
+    found = [one for one in fan_outs(reading.run) if one.traffic == name]
     last = found[0].critical if found else None
     if last is None or not found[0].slowest:
         return Number(evidence="no request with all of several legs")
@@ -375,7 +375,7 @@ def heavy_leg(reading: RunReading, name: str) -> Number:
 
 def slowest_leg(reading: RunReading, name: str) -> Quantile | None:
     """Return the median time of the slowest leg, since sent."""
-    for one in fan_outs(reading.frames.run["scenario"], reading.steady):
+    for one in fan_outs(reading.run):
         if one.traffic == name and one.slowest:
             return one.slowest[0]
     return None

@@ -162,15 +162,20 @@ def _limits(runs: Runs) -> Iterator[Limit]:
 
 def _common(estimates: Sequence[Estimate]) -> Interval | None:
     """Intersect the intervals; where they have nothing in common, cover all."""
-    known_ones = [estimate for estimate in estimates if estimate.value is not None]
-    if not known_ones:
+    ends: list[tuple[float, float, float]] = []
+    for estimate in estimates:
+        if estimate.value is not None:
+            low = estimate.value if estimate.low is None else estimate.low
+            high = estimate.value if estimate.high is None else estimate.high
+            ends.append((estimate.value, low, high))
+    if not ends:
         return None
-    values = sorted(estimate.value for estimate in known_ones)
-    lows = [estimate.value if estimate.low is None else estimate.low for estimate in known_ones]
-    highs = [estimate.value if estimate.high is None else estimate.high for estimate in known_ones]
-    low, high = max(lows), min(highs)
+    values = sorted(value for value, _, _ in ends)
+    low = max(low for _, low, _ in ends)
+    high = min(high for _, _, high in ends)
     if low > high:
-        low, high = min(lows), max(highs)
+        low = min(low for _, low, _ in ends)
+        high = max(high for _, _, high in ends)
     return Interval(min(max(values[len(values) // 2], low), high), low, high)
 
 

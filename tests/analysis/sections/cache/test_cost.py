@@ -13,16 +13,10 @@ from tailgauge.scenario.prices import Price
 from tailgauge_analysis.sections.cache import shares
 from tailgauge_analysis.sections.cache.calls import calls, settings
 from tailgauge_analysis.sections.cache.cost import Tariff, cost, even_share, even_uses, no_price, tariff
-from tailgauge_analysis.sections.cache.effect import (
-    CONNECTION,
-    IN_FLIGHT,
-    SAVED,
-    UNCACHED_TOKENS,
-    CacheEffect,
-)
+from tailgauge_analysis.sections.cache.effect import cache_effect
 from tailgauge_analysis.sections.cache.misses import Miss, causes, misses
 from tailgauge_analysis.sections.cache.section import _cost as facts_of_cost
-from tailgauge_analysis.sections.cache.shares import expiry, why_not
+from tailgauge_analysis.sections.cache.shares import expiry, fixed_hit, sliding_hit, why_not
 
 S = 1_000_000_000
 REAL = {
@@ -159,9 +153,8 @@ class TestRow16:
         })  # fmt: skip
         found = expiry(of_calls, sliding=sliding)
 
-        assert found.by_rate_sliding == pytest.approx(1 - exp(-load), abs=tolerance)
-        assert found.by_rate_fixed == pytest.approx(load / (1 + load), abs=tolerance)
-        predicted = found.by_rate_sliding if sliding else found.by_rate_fixed
+        predicted = 1 - exp(-load) if sliding else load / (1 + load)
+        assert predicted == (sliding_hit if sliding else fixed_hit)(np.float64(load))
         assert found.observed.value == pytest.approx(predicted, abs=tolerance)
         if sliding:
             assert (found.by_gaps, found.excess_misses) == (found.observed.value, 0)
@@ -364,41 +357,22 @@ class TestWorth:
             "total": total, "in_flight": open_, "connection_is_new": new,
         })  # fmt: skip
 
-    def test_what_a_cached_token_saves_is_recovered(self):
-        found = CacheEffect(self.sample(4000, 6))
-        for p in (0.5, 0.95):
-            effects = {one.name: one for one in found.slopes if one.p == p}
-
-            for name, effect in ((SAVED, 36), (UNCACHED_TOKENS, 40), (IN_FLIGHT, 5), (CONNECTION, 30)):
-                if name == CONNECTION and p > 0.5:
-                    continue  # ten answers beyond the quantile are too few to hold it to its interval
-                assert effects[name].low <= effect <= effects[name].high, (name, p)
-            assert effects[SAVED].value == pytest.approx(36, rel=0.05 if p == 0.5 else 0.15)
-
     def test_medians_of_hits_and_misses_alone_would_mislead_and_strata_do_not(self):
         calls = self.sample(2000, 7)
         raw = calls.groupby("hit")["began_ns"].median() / 1e6
-        found = CacheEffect(calls).strata
+        found = cache_effect(calls).strata
 
         mean_read = 0.036 * 0.8 * calls["total"].mean()
         assert found.strata == 10
         assert found.value == pytest.approx(mean_read, rel=0.12)
         assert abs(raw[False] - raw[True] - mean_read) > 2 * abs(found.value - mean_read)
 
-    def test_prompts_of_one_length_tell_what_is_saved_and_not_what_a_token_costs(self):
-        found = CacheEffect(self.sample(1000, 9, total=4000.0)).slopes
-        effects = {one.name: one for one in found if one.p == 0.5}
-
-        assert effects[SAVED].value == pytest.approx(36, rel=0.1)
-        assert UNCACHED_TOKENS not in effects
-
     def test_where_all_calls_read_alike_nothing_is_estimated(self):
         calls = self.sample(500, 11)
-        found = CacheEffect(calls[calls["hit"]].assign(read=3200.0, total=4000.0))
+        found = cache_effect(calls[calls["hit"]].assign(read=3200.0, total=4000.0))
 
-        assert (found.slopes, found.strata, found.misses) == ((), None, 0)
-        assert "needs 10 answers" in found.why
-        assert CacheEffect(calls.iloc[:0]).why
+        assert (found.strata, found.misses) == (None, 0)
+        assert cache_effect(calls.iloc[:0]).strata is None
 
 
 def test_why_there_is_no_expiry():

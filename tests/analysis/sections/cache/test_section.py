@@ -14,9 +14,10 @@ from tailgauge.scenario.simulated import BillingTable
 from tailgauge.simulator.behaviours import billing
 from tailgauge_analysis.reading.frames import load
 from tailgauge_analysis.report.report import make
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.sections.cache.calls import calls, settings
 from tailgauge_analysis.sections.cache.misses import causes
-from tailgauge_analysis.sections.cache.section import _salted, cache, section
+from tailgauge_analysis.sections.cache.section import CacheUse, _by_engine, _salted, compute, section
 
 KEYS = ["request_id", "leg", "attempt"]
 TREE = {
@@ -150,7 +151,7 @@ def test_row_29_the_cost_is_that_of_the_server_log_exactly(planted):
         used = (row.input_tokens, row.cache_read_tokens, five, hour)
         bill[row.traffic] += prices.cost(billing.PromptTokens(*map(int, used)), int(row.billed_output_tokens))
 
-    costs = {one.traffic: one.cost for one in cache(frames)}
+    costs = {one.traffic: one.cost for one in compute(Run([planted])).cache}
     assert {name: cost.total for name, cost in costs.items()} == bill
     assert all(cost.unpriced == 0 for cost in costs.values())
     assert {name for name, cost in costs.items() if cost.without_usage} == {
@@ -166,7 +167,7 @@ def test_hit_rates_equal_those_of_the_server_log(planted):
     log = pd.concat(map(pd.read_parquet, (planted / "target").glob("*.parquet")))
     attempts = frames.attempts[frames.attempts["cache_read_input_tokens"].notna()]
     rows = log.merge(attempts[[*KEYS, "traffic"]], on=KEYS, validate="one_to_one")
-    found = {one.traffic: one for one in cache(frames)}
+    found = {one.traffic: one for one in compute(Run([planted])).cache}
 
     for name, of in rows.groupby("traffic"):
         one, read, written = found[str(name)], of["cache_read_tokens"].sum(), of["cache_created_tokens"].sum()
@@ -205,7 +206,7 @@ def test_report_json_has_every_miss_by_its_cause_and_the_cost_to_the_cent(plante
         },
         "models": {"parameter": seen["models"]["cold"], "race": seen["models"]["race"]},
     }
-    exact = {one.traffic: one.cost for one in cache(load([planted]))}
+    exact = {one.traffic: one.cost for one in compute(Run([planted])).cache}
 
     for name, entry in entries.items():
         found = {miss["cause"]: miss["calls"] for miss in entry["misses"]}
@@ -257,7 +258,7 @@ def test_a_run_without_a_cache_has_no_such_section(made):
 )
 def test_where_the_usage_has_no_cached_tokens_the_engines_own_counters_tell(counted, shared, text):
     run = {"engine_cache": counted, "scenario": {"traffic": {"chat": {"cache": shared} if shared else {}}}}
-    found = section([], run)
+    found = section(CacheUse(cache=[], by_engine=_by_engine(run)))
 
     assert (found is None) == (text is None)
     if found is not None:

@@ -9,9 +9,10 @@ import pytest
 from run_folders.dry_runs import dry_run_of
 
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.sections.latency_under_load import diagnosis, slopes
-from tailgauge_analysis.sections.latency_under_load.section import section
-from tailgauge_analysis.sections.latency_under_load.slopes import (
+from tailgauge_analysis.sections import slopes
+from tailgauge_analysis.sections.latency_under_load import diagnosis
+from tailgauge_analysis.sections.latency_under_load.section import LatencyUnderLoad, section
+from tailgauge_analysis.sections.slopes import (
     CACHED,
     CONNECTION,
     CONTEXT,
@@ -21,12 +22,23 @@ from tailgauge_analysis.sections.latency_under_load.slopes import (
     Regression,
     Slope,
     estimable,
-    keep_significant,
     open_at,
     regress,
+    significant,
 )
 
 UNKNOWN = diagnosis.Diagnosis(diagnosis.UNKNOWN, 0, 0)
+
+
+def shown_of(*regressions):
+    """The section of these regressions alone."""
+    return section(LatencyUnderLoad(diagnosis=UNKNOWN, slopes=list(regressions)))
+
+
+def judged(*regressions):
+    """They as one family."""
+    family = significant([regression.slopes for regression in regressions])
+    return [replace(one, slopes=slopes) for one, slopes in zip(regressions, family, strict=True)]
 
 
 def attempts(*spans):
@@ -53,7 +65,7 @@ def test_planted_slopes_lie_in_their_intervals():
     y = 120 + 40 * columns[UNCACHED] / 1000 + 4 * cached / 1000 + 1.5 * columns[IN_FLIGHT]
     y = y + rng.exponential(20, n)
     found = regress("ttft_sent", columns, y, against=UNCACHED, ps=PS)
-    keep_significant([found])
+    (found,) = judged(found)
 
     assert found.left_out == (CONNECTION,)
     planted = {UNCACHED: 40, CACHED: 4, IN_FLIGHT: 1.5}
@@ -108,12 +120,12 @@ def test_what_makes_answers_faster_is_no_cost_and_chance_is_no_effect():
     assert below.confounded == (IN_FLIGHT,)
     assert {slope.name for slope in below.slopes} == {UNCACHED}
     chance = regress("ttft_sent", columns, 500 + noise, against=UNCACHED)
-    keep_significant([below, chance])
+    below, chance = judged(below, chance)
     assert [slope.value is None for slope in below.slopes] == [False]
     assert [slope.value for slope in chance.slopes] == [None] * 2
-    (note,) = list(section(UNKNOWN, [below]).notes)
+    (note,) = list(shown_of(below).notes)
     assert "something else came with it): calls in flight." in note
-    shown = section(UNKNOWN, [chance])
+    shown = shown_of(chance)
     assert shown.tables == ()
     assert shown.notes == ("TTFT since sent: no effect seen of uncached prompt tokens, calls in flight.",)
 
@@ -143,7 +155,7 @@ def test_where_no_effect_is_planted_hardly_any_report_shows_one(full_size):
     with_effect = 0
     for seed in range(reports):
         family = [without_effect(2 * seed), without_effect(2 * seed + 1)]
-        keep_significant(family)
+        family = judged(*family)
         with_effect += any(slope.value is not None for one in family for slope in one.slopes)
 
     assert with_effect <= (0.08 * reports if full_size else 3)
@@ -155,9 +167,9 @@ def test_an_effect_must_survive_among_all_of_the_report():
         return Regression("tpot", 100, slopes, (), (), (), "", "", np.empty(0), np.empty(0))
 
     alone = regression(0.03)
-    keep_significant([alone])
+    (alone,) = judged(alone)
     family = [regression(0.001, 0.03), regression(0.2, 0.04)]
-    keep_significant(family)
+    family = judged(*family)
 
     assert [slope.value for slope in alone.slopes] == [1.0]
     assert [slope.value for one in family for slope in one.slopes] == [1.0, None, None, None]
@@ -180,7 +192,7 @@ def test_factors_that_move_together_are_named_and_others_are_not():
 
     assert regress("ttft_sent", together, y, against=UNCACHED).together == ((UNCACHED, IN_FLIGHT),)
     assert regress("ttft_sent", apart, y, against=UNCACHED).together == ()
-    note = section(UNKNOWN, [regress("ttft_sent", together, y, against=UNCACHED)]).notes[-1]
+    note = shown_of(regress("ttft_sent", together, y, against=UNCACHED)).notes[-1]
     assert (
         note
         == "TTFT since sent: the effects of uncached prompt tokens and calls in flight cannot be separated."
@@ -263,7 +275,7 @@ def test_the_cost_of_context_is_found_in_mixes_of_short_and_long_answers(full_si
         for mix in mixes:
             stage = batch(seed, mix, n=700 if full_size else 400)
             both = slopes.fitted(stage.attempts, stage)
-            keep_significant(both)
+            both = judged(*both)
             assert all(slope.value is None or slope.value > 0 for one in both for slope in one.slopes)
             found += [slope for slope in both[1].slopes if slope.name == CONTEXT]
     assert len(found) == len(seeds) * len(mixes)
@@ -282,7 +294,7 @@ def test_equal_prompts_leave_the_cost_of_context_unknown_and_models_do_not_give_
     stage.attempts.loc[large, "asked_model"] = "fast"
     gaps = stage.gaps_ns + np.where(np.repeat(large, stage.gap_counts), 0.0, 8e6)
     both = slopes.fitted(stage.attempts, replace(stage, gaps_ns=gaps))
-    keep_significant(both)
+    both = judged(*both)
     found = both[1]
     assert (CONTEXT in found.left_out) or all(s.value is None for s in found.slopes if s.name == CONTEXT)
     assert CONTEXT not in found.confounded

@@ -7,10 +7,11 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from run_folders.limit_families import FAMILIES
+from run_folders.planted_frames import calls
 
 from tailgauge_analysis.reading import rate_limit_headers
-from tailgauge_analysis.sections.rate_limits import buckets, token_bucket
-from tailgauge_analysis.sections.rate_limits.buckets import LevelSeries, mean_per_s
+from tailgauge_analysis.sections.rate_limits import buckets, refusals, token_bucket
+from tailgauge_analysis.sections.rate_limits.buckets import level_series, mean_per_s
 from tailgauge_analysis.sections.rate_limits.costs import Costs
 from tailgauge_analysis.sections.rate_limits.token_bucket import Growth, growth
 
@@ -281,27 +282,17 @@ def test_a_header_that_the_429s_contradict_is_not_believed():
     assert found.why == "headers name 900 per minute, but the 429s do not match that limit"
 
 
-def test_the_level_over_time_is_the_buckets_own():
-    costs = served(np.array([0.0, 0.1, 0.2, 2.5]), rate=1, burst=4)
-    first = buckets.HeaderReadings(
-        60, 1, np.array([59.0]), np.array([1.0]), 0.0, np.array([0]), np.zeros(1, np.bool_)
+def test_the_level_over_time_is_the_lowest_that_responses_show():
+    missing = np.array([1.0, 3.0, 0.0])
+    shown = buckets.HeaderReadings(
+        60, 1, 60 - missing, missing, 0.0, np.array([0, 1, 3]), np.zeros(3, np.bool_)
     )
-    found = LevelSeries(costs, 1.0, 4.0, first, width_s=1, end_s=3.0)
+    run = calls(4, at_s=[0.0, 0.5, 1.5, 2.5])
+    over_time = refusals.bins(run, refusals.kinds(run))
+    found = level_series(shown, np.array([0.1, 0.6, 1.6, 2.6]), 4.0, over_time)
 
-    assert found.lowest.tolist() == pytest.approx([1.2, 2.0, 2.5, 3.0])
-    assert (found.least, found.least_at_s) == (pytest.approx(1.2), 0.2)
-
-
-def test_a_level_that_the_headers_deny_is_moved_and_counted():
-    costs = served(np.array([0.0, 1.0, 2.0]), rate=1, burst=10)
-    found = buckets.HeaderReadings(
-        60, 1, np.array([59.0, 50.0]), np.array([1.0, 10.0]), 0.0, np.array([0, 1]),
-        np.zeros(2, np.bool_),
-    )  # fmt: skip
-    found = LevelSeries(costs, 1.0, 10.0, found, width_s=1, end_s=2.0)
-
-    assert (found.compared, found.agreeing) == (2, 1)
-    assert found.least == pytest.approx(1.0, abs=0.01)
+    assert found.at_s.tolist() == [0.5, 1.5, 2.5]
+    assert found.lowest.tolist() == pytest.approx([1.0, np.nan, 4.0], nan_ok=True)
 
 
 def test_the_mean_use_is_over_the_trace():

@@ -1,19 +1,17 @@
-"""What clients did about failures: compliance with retry-after, amplification and synchrony, planted, and in dry runs."""
+"""What clients did about failures: compliance with retry-after and amplification, planted, and in dry runs."""
 
 import numpy as np
 import pandas as pd
 import pytest
 from run_folders.dry_runs import dry_run_frames, limited
-from run_folders.planted_frames import calls
+from run_folders.planted_frames import calls, run_of
 
 from tailgauge_analysis.sections.rate_limits.retries import (
-    RetryAfter,
     amplification,
     early_s,
-    expected,
-    synchrony,
+    retry_after,
 )
-from tailgauge_analysis.sections.rate_limits.section import rate_limits
+from tailgauge_analysis.sections.rate_limits.section import compute
 
 
 def tries(*requests):
@@ -36,12 +34,11 @@ def test_an_attempt_before_the_named_time_is_a_violation_by_its_margin():
         [(0.0, 0.1, 2), (2.2, 2.3, None)],  # 0.1 s late
         [(0.0, 0.1, 2), (0.3, 0.4, 1), (2.0, 2.1, None)],  # 1.8 s early; then 0.1 s early by the first 429
     )
-    found = RetryAfter(run)
+    found = retry_after(run)
 
     assert sorted(early_s(run).round(6)) == [-0.1, 0.1, 0.5, 1.8]
     assert (found.with_header.n, found.with_header.k, found.violations.n, found.violations.k) == (4, 4, 4, 3)
     assert (found.early_p50_s, found.early_max_s) == pytest.approx((0.5, 1.8))
-    assert found.early_counts.tolist() == [0, 1, 1, 1, 0, 0, 0, 0]
     assert found.violations.low < 0.75 < found.violations.high
 
 
@@ -68,7 +65,7 @@ def test_an_immediate_retry_is_early_even_in_the_moment_of_the_429():
 def test_the_reset_of_a_limit_is_no_retry_after():
     run = tries([(0.0, 0.1, 30), (1.6, 1.7, None)], [(0.0, 0.1, 2), (2.2, 2.3, None)])
     run["retry_after_from"] = np.where(run["retry_after_s"] == 30, "x-ratelimit-reset-tokens", "retry-after")
-    found = RetryAfter(run)
+    found = retry_after(run)
 
     assert (found.with_header.k, found.with_reset.k, found.with_header.n) == (1, 1, 2)
     assert found.asked_max_s == 2
@@ -76,24 +73,14 @@ def test_the_reset_of_a_limit_is_no_retry_after():
 
 
 def test_a_429_without_the_header_asks_for_nothing():
-    found = RetryAfter(tries([(0.0, 0.1, 0), (0.2, 0.3, None)], [(0.0, 0.1, 4)]))
+    found = retry_after(tries([(0.0, 0.1, 0), (0.2, 0.3, None)], [(0.0, 0.1, 4)]))
 
     assert (found.with_header.n, found.with_header.k, found.with_header.value) == (2, 1, 0.5)
     assert (found.violations.n, found.violations.value) == (0, None)
     assert (found.asked_p50_s, found.asked_max_s) == (4, 4)
 
 
-def test_the_formula_of_amplification():
-    assert expected(0.0, 4) == 1
-    assert expected(1.0, 4) == 5
-    assert expected(0.5, 2) == 1.75
-
-
-def scenario(most):
-    return {"traffic": {"chat": {"retry": {"policy": "naive", "max_retries": most}}}}
-
-
-def test_independent_failures_amplify_as_predicted():
+def test_independent_failures_amplify_by_the_geometric_series():
     rng = np.random.default_rng(4)
     f, most, n = 0.3, 3, 3000
     rows = []
@@ -108,48 +95,14 @@ def test_independent_failures_amplify_as_predicted():
         request_id=ids, attempt=attempt, cause=np.where(attempt > 0, "retry", "primary"),
         scheduled_at_ns=(ids // 65536) * 1e9,
     )  # fmt: skip
-    (found,) = amplification(run, scenario(most))
+    (found,) = amplification(run)
 
     assert found.calls == n
-    assert found.low < expected(f, most) < found.high
-    assert found.predicted == pytest.approx(found.observed, rel=0.02)
-    assert found.predicted_low < expected(f, most) < found.predicted_high
-
-
-def test_without_a_policy_there_is_no_prediction():
-    (found,) = amplification(tries([(0.0, 0.1, 1), (2.0, 2.1, None)]), {})
-
-    assert (found.observed, found.predicted) == (2.0, None)
-    assert found.why == "the scenario sets no retry policy for it"
+    assert found.low < (1 - f ** (most + 1)) / (1 - f) < found.high
 
 
 def test_calls_that_are_never_retried_are_not_amplified():
-    assert amplification(calls(10, refused=[2]), scenario(3)) == ()
-
-
-def retried(at_s):
-    return calls(len(at_s), at_s=np.sort(at_s)).assign(cause="retry")
-
-
-def test_retries_by_chance_have_an_index_of_one():
-    rng = np.random.default_rng(5)
-    found = synchrony(retried(rng.random(2000) * 400))
-
-    assert found.low < 1 < found.high
-    assert found.index == pytest.approx(1, abs=0.25)
-
-
-def test_retries_that_come_together_have_a_large_one():
-    found = synchrony(retried(np.repeat(np.arange(0, 60, 5), 20) + 0.01))
-
-    assert found.seconds == 56
-    assert found.index > 10
-    assert found.low > 1
-
-
-def test_a_few_retries_say_nothing():
-    assert synchrony(retried(np.arange(5.0))).why == "fewer than 10 retries"
-    assert synchrony(retried(np.arange(20) / 10)).why == "retries in fewer than 10 seconds"
+    assert amplification(calls(10, refused=[2])) == ()
 
 
 def with_retry(policy, **more):
@@ -159,7 +112,7 @@ def with_retry(policy, **more):
 
 def test_polite_retries_respect_retry_after():
     run = dry_run_frames(limited({"rpm": 300, "burst": 3}, traffic=with_retry("polite")))
-    found = rate_limits(run.frames)
+    found = compute(run_of(run.frames))
 
     assert found.retry_after.with_header.value == 1.0
     assert found.retry_after.violations.n == (run.frames.attempts["cause"] == "retry").sum() > 50
@@ -168,7 +121,7 @@ def test_polite_retries_respect_retry_after():
 
 def test_naive_retries_do_not_and_each_is_found():
     run = dry_run_frames(limited({"rpm": 300, "burst": 3}, traffic=with_retry("naive", naive_wait_s=0.1)))
-    found = rate_limits(run.frames)
+    found = compute(run_of(run.frames))
     attempts = run.frames.attempts.sort_values(["request_id", "attempt"])
     before = attempts.groupby("request_id").shift()
     named_ns = before["headers_at_ns"] + before["retry_after_s"] * 1e9

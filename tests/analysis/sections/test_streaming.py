@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from tailgauge_analysis.metrics.steady import steady
-from tailgauge_analysis.metrics.streams import fluidity, medians, stalls, streams
 from tailgauge_analysis.metrics.throughput import throughput
 from tailgauge_analysis.reading.frames import load
+from tailgauge_analysis.sections.streaming import fluidity, medians, stalls, streams
 
 
 def index(first, gaps, tokens=1.0, due_first=1000.0, due_each=100.0):

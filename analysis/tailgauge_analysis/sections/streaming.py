@@ -1,4 +1,4 @@
-"""Streams: how evenly the answers came, and how fast.
+"""Streaming: how evenly the answers came, and how fast.
 
 Answers of the steady stage without slow readers; shares are of the answers that were, or should have been, streamed in two
 chunks or more. Nothing here is an objective.
@@ -11,15 +11,23 @@ from dataclasses import dataclass
 import numpy as np
 import pandas as pd
 
+from tailgauge_analysis.metrics import pace
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.chunks import blocks
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.quantiles import Floats, Ints, Mask, rank
+from tailgauge_analysis.text.formatting import count, ms, plural, share
+from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.text.section import Section
 
+KEY = ""
 DUE_FIRST_MS, DUE_EACH_MS = 1000.0, 100.0  # a reader of ten tokens/s who waits 1 s for the first
 FLUID = 0.9
 STALL_MS = 1000.0
 STALL_TIMES = 10.0
+BUFFERED = 0.01  # of the answers, from which a proxy is suspected
+COLLECTED = "Something between client and target collects the stream: TTFT is not that of the target, and TPOT is unknown."
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +44,52 @@ class Streams:
     fluid_share: float | None
     user_tokens_per_s_p50: float | None
     user_tokens_per_s_p1: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Streaming:
+    """How evenly the answers came, and how fast."""
+
+    streams: Streams
+    """evenness of streams: tokens per chunk, buffered streams, stalls, fluidity, tokens per second; see metrics.md"""
+    tpot_missing: Json
+    """answers without TPOT: of (streamed answers), answers, reasons (reason, answers, text), sentence (empty: none); see metrics.md"""
+
+
+def compute(run: Run) -> Streaming:
+    """Measure the streams of the steady stage."""
+    of_target = run.of_target
+    return Streaming(streams=streams(of_target), tpot_missing=pace.missing(of_target.requests))
+
+
+def section(streaming: Streaming) -> Section | None:
+    """None where nothing was streamed."""
+    found, tpot_missing = streaming.streams, streaming.tpot_missing
+    facts = _facts(found)
+    missing = (tpot_missing["sentence"],) if tpot_missing["sentence"] else ()
+    if not facts and not missing:
+        return None
+    answer = ""
+    if found.fluid_share is not None:
+        answer = f"{share(found.fluid_share)} of answers keep up with a reader of 10 tokens/s."
+    if (found.buffered_share or 0) > BUFFERED:
+        answer = f"{share(found.buffered_share)} of answers are buffered. {COLLECTED}"
+    return Section("streaming", "Streaming", answer, tuple(facts), figures=("gaps",), notes=missing)
+
+
+def _facts(found: Streams) -> list[tuple[str, str]]:
+    rows = []
+    if found.user_tokens_per_s_p50 is not None:
+        slowest = f"{ms(found.user_tokens_per_s_p1)} for the slowest 1%"
+        rows.append(("Tokens/s per user", f"{ms(found.user_tokens_per_s_p50)} in the median, {slowest}"))
+    if found.tokens_per_chunk_p50 is not None:
+        rows.append(("Tokens per chunk", f"{found.tokens_per_chunk_p50:.3g} in the median"))
+    if found.answers:
+        part = f", in {share(found.stalled_share)} of answers" if found.stalls else ""
+        stalls = f"{plural(found.stalls, 'chunk gap')} over 1 s and 10x the median of the answer{part}"
+        rows.append(("Stalls", stalls))
+        rows.append(("Buffered responses", f"{count(found.buffered)} of {plural(found.answers, 'answer')}"))
+    return rows
 
 
 def streams(of_target: Steady) -> Streams:

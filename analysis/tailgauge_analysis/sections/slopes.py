@@ -6,7 +6,7 @@ values, evenly over the stage:
     TTFT = a + u uncached / 1,000 + c cached / 1,000 + f calls in flight when sent + d new connection
     TPOT = a + k context / 1,000 + s answers that arrive at the same time + b tokens before it
 
-At p50; TTFT also at p95 if its n_eff there is at least MANY. All effects of a report, those of the cache on TTFT included,
+At p50; TTFT also at p95 if its n_eff there is at least MANY. All effects of a report
 are one family (Holm): `value` is None where an effect does not survive at 5%.
 
 TTFT is since sent, of every answered call. TPOT is of gaps between chunks, for each of their tokens: of a whole answer it
@@ -28,10 +28,9 @@ mapped to one, as precisely as they are known (verdict/timestamps.py has how man
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
-from typing import Protocol
 
 import numpy as np
 import pandas as pd
@@ -40,11 +39,15 @@ from tailgauge.rows import schema
 from tailgauge_analysis.metrics.answers import prompt_tokens
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.reading.dedup import CALL
+from tailgauge_analysis.run import Run
 from tailgauge_analysis.stats.binomial import student, student_beyond
+from tailgauge_analysis.stats.estimate import holm
 from tailgauge_analysis.stats.quantile_regression import errors, fit, independent
 from tailgauge_analysis.stats.quantiles import BEYOND, UNRELIABLE, Floats, Ints, quantiles
-from tailgauge_analysis.stats.sign_flips import holm
-from tailgauge_analysis.text.quantile import FOR_FIGURES
+from tailgauge_analysis.text.formatting import ms
+from tailgauge_analysis.text.quantile import UNPUBLISHED
+from tailgauge_analysis.text.section import Value
+from tailgauge_analysis.verdict.clocks import calls_between
 
 PS = (0.5, 0.95)
 MANY = 2000  # effective samples of the p95, below which only the p50 is estimated
@@ -65,6 +68,7 @@ UNITS = {  # title, name, scale
     CONTEXT: ("ms per output token and 1,000 tokens of context", "context", "tokens"),
     NEIGHBOURS: ("ms per output token and concurrent answer", "concurrent answers", "calls"),
 }
+NO_EFFECT = "no effect seen"
 TITLES = {"ttft_sent": "TTFT since sent", "tpot": "TPOT"}
 
 
@@ -105,25 +109,21 @@ class Slope:
         return self.low > 0 or self.high < 0
 
 
-class HasSlopes(Protocol):
-    """A regression with slopes of the family."""
-
-    slopes: tuple[Slope, ...]
-
-
-def keep_significant(regressions: Iterable[HasSlopes]) -> None:
-    """Take the value from every slope that does not survive among all of them."""
-    regressions = list(regressions)
-    adjusted = iter(holm([slope.p_value for one in regressions for slope in one.slopes]))
-    for one in regressions:
-        slopes = []
-        for slope in one.slopes:
+def significant(regressions: Sequence[Sequence[Slope]]) -> list[tuple[Slope, ...]]:
+    """Return the slopes of each regression, without a value where one does not survive among all of them."""
+    p_values = [slope.p_value for slopes in regressions for slope in slopes]
+    adjusted = iter(holm(p_values))
+    family = []
+    for slopes in regressions:
+        judged = []
+        for slope in slopes:
             survives = next(adjusted) <= ALPHA
-            slopes.append(slope if survives else replace(slope, value=None))
-        one.slopes = tuple(slopes)
+            judged.append(slope if survives else replace(slope, value=None))
+        family.append(tuple(judged))
+    return family
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Regression:
     """One regression. `left_out`: columns without variation; `confounded`: with the length, or below 0; `together`: pairs of
     columns that cannot be separated. `why`: the reason without slopes. Points for the figure: x, y in ms.
@@ -137,8 +137,16 @@ class Regression:
     together: tuple[tuple[str, str], ...]
     why: str
     against: str
-    x: Floats = field(metadata=FOR_FIGURES)
-    y: Floats = field(metadata=FOR_FIGURES)
+    x: Floats = field(metadata=UNPUBLISHED)
+    y: Floats = field(metadata=UNPUBLISHED)
+
+
+def compute(run: Run) -> list[Regression]:
+    """Estimate all effects of a report; one that does not survive among them has no value."""
+    unsure_calls = calls_between(run.frames, run.clocks)
+    regressions = fitted(run.frames.attempts, run.of_target, unsure_calls)
+    family = significant([regression.slopes for regression in regressions])
+    return [replace(one, slopes=slopes) for one, slopes in zip(regressions, family, strict=True)]
 
 
 def fitted(run: pd.DataFrame, stage: Steady, unsure_calls: float = 0.0) -> list[Regression]:
@@ -297,6 +305,13 @@ def _smaller(values: Floats) -> int:
     """How many lie on the less crowded side of the mean."""
     above = int((values > values.mean()).sum())
     return min(above, len(values) - above)
+
+
+def slope_cell(slope: Slope) -> Value:
+    """Return its value, with the interval."""
+    low, high = (ms(round(end, 6) + 0.0) for end in (slope.low, slope.high))  # no -0
+    value = NO_EFFECT if slope.value is None else ms(slope.value)
+    return Value(value, f"{low} – {high}", slope.mark)
 
 
 # --- how many calls were concurrent with one ----------------------------------------------------------------------

@@ -1,0 +1,202 @@
+"""A recorded run: its tables, and what is computed of them, each when it is first asked for.
+
+Sections, comparisons, experiments and notebooks take everything from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pandas as pd
+
+from tailgauge import thresholds
+from tailgauge.errors import RunDataError
+from tailgauge.rows import schema
+from tailgauge.rows.schema import TABLES
+from tailgauge_analysis.metrics import latency, stability
+from tailgauge_analysis.metrics.latency import Row
+from tailgauge_analysis.metrics.steady import Steady, steady
+from tailgauge_analysis.metrics.throughput import Throughput, throughput
+from tailgauge_analysis.objectives import precision
+from tailgauge_analysis.objectives.objective import Criterion, on_latency
+from tailgauge_analysis.reading import frames, run_record
+from tailgauge_analysis.reading.frames import Frames
+from tailgauge_analysis.stats.quantiles import at_level
+from tailgauge_analysis.text.json_values import Json
+from tailgauge_analysis.verdict import client_error, clocks
+from tailgauge_analysis.verdict.checks import CHECKS
+from tailgauge_analysis.verdict.client_error import ClientError
+from tailgauge_analysis.verdict.clocks import Clocks
+from tailgauge_analysis.verdict.conservation import conservation
+from tailgauge_analysis.verdict.stalls import bad_seconds
+from tailgauge_analysis.verdict.timestamps import stamps
+from tailgauge_analysis.verdict.verdict import Evidence, Reason, reasons, worst
+from tailgauge_analysis.verdict.workers import workers
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Loaded:
+    """The frames without the arrivals of their chunks, and what is computed of these arrivals."""
+
+    frames: Frames
+    steady: Steady
+    warmup: Steady | None
+    throughput: Throughput
+
+
+class Run:
+    """One recorded run.
+
+    Times in its tables are integer nanoseconds since the start of the run, on the master's clock, whichever worker stamped
+    them; columns are those of docs/reference/data-format.md, and `worker`.
+    """
+
+    def __init__(self, folders: Sequence[Path]) -> None:
+        if not folders:
+            raise RunDataError("no run folder given")
+        for folder in folders:
+            run_record.check(folder, *TABLES)
+        self.folders = tuple(folders)
+        self._results: dict[Callable[..., Any], Any] = {}
+
+    def __repr__(self) -> str:
+        return f"<Run {self.record['run_id']}: {self.record['state']}>"
+
+    @cached_property
+    def record(self) -> Json:
+        """What run.json holds: scenario, target, workers, environment."""
+        return run_record.read(self.folders)[0]
+
+    @cached_property
+    def requests(self) -> pd.DataFrame:
+        """One row a request, those that were never sent among them."""
+        return frames.whole(self.folders, "requests")
+
+    @cached_property
+    def attempts(self) -> pd.DataFrame:
+        """One row an attempt: retries, hedges and legs are attempts of their request."""
+        return frames.whole(self.folders, "attempts")
+
+    @cached_property
+    def chunks(self) -> pd.DataFrame:
+        """One row a streamed chunk, ordered by attempt and number."""
+        return frames.whole(self.folders, "chunks")
+
+    @property
+    def frames(self) -> Frames:
+        """The columns that the analysis needs of all tables; chunks without their arrivals."""
+        return self._loaded.frames
+
+    @property
+    def steady(self) -> Steady:
+        """The steady stage."""
+        return self._loaded.steady
+
+    @property
+    def of_target(self) -> Steady:
+        """The steady stage without requests whose answers were read slowly on purpose."""
+        return self.evidence.of_target
+
+    @cached_property
+    def clocks(self) -> Clocks:
+        """How far the clocks of the workers may be apart."""
+        return clocks.clocks(self.frames)
+
+    @cached_property
+    def evidence(self) -> Evidence:
+        """What the checks of the measurement judge."""
+        with self._level():
+            return _evidence(self._loaded)
+
+    @cached_property
+    def reasons(self) -> list[Reason]:
+        """Why the measurement is not VALID, worst first."""
+        with self._level():
+            return reasons(CHECKS, self.evidence)
+
+    @property
+    def verdict(self) -> str:
+        """Whether the numbers can be trusted: VALID, DEGRADED or INVALID."""
+        return worst(self.reasons)
+
+    def result(self, compute: Callable[[Run], Result]) -> Result:
+        """Return what a section has of this run; computed once."""
+        if compute not in self._results:
+            with self._level():
+                self._results[compute] = compute(self)
+        result: Result = self._results[compute]
+        return result
+
+    def _level(self) -> AbstractContextManager[None]:
+        """Return what sets the confidence of the run's intervals."""
+        return at_level(precision.level(self.record))
+
+    def _read(self) -> Frames:
+        return frames.load(self.folders)
+
+    @cached_property
+    def _loaded(self) -> _Loaded:
+        loaded = self._read()
+        needs_warmup = bool(on_latency(loaded.run["scenario"]))
+        with self._level():
+            stage = steady(loaded)
+            return _Loaded(
+                frames=replace(
+                    loaded, chunks=loaded.chunks.without_arrivals()
+                ),  # of a hundred million: 800 MB
+                steady=stage,
+                warmup=steady(loaded, schema.WARMUP) if needs_warmup else None,
+                throughput=throughput(loaded, stage),
+            )
+
+
+def _evidence(loaded: _Loaded) -> Evidence:
+    run, stage = loaded.frames, loaded.steady
+    of_target = stage.of_target
+    rows, errors = _client_errors(run, of_target)
+    return Evidence(
+        frames=run,
+        steady=stage,
+        of_target=of_target,
+        warmup=loaded.warmup,
+        throughput=loaded.throughput,
+        stability=stability.stability(run, of_target, loaded.throughput),
+        conservation=conservation(run),
+        stamps=stamps(run, of_target),
+        workers=workers(run, stage),
+        bad=bad_seconds(run, stage, thresholds.STALL_NS),
+        latency=rows,
+        errors=errors,
+    )
+
+
+def _client_errors(run: Frames, of_target: Steady) -> tuple[list[Row], list[ClientError]]:
+    """Return the latencies, marked where the client moved them too far, and the errors: also of what objectives bound."""
+    rows = latency.table(of_target)
+    criteria = on_latency(run.run["scenario"])
+    used = client_error.of_headline(rows, closed=run.run["arrival"] == "closed")
+    used |= {_figure(criterion) for criterion in criteria}
+    listed = {(row.metric.name, quantile.p) for row in rows for quantile in row.quantiles}
+    of_all = [criterion for criterion in criteria if criterion.is_of_all]
+    more = [criterion.row(of_target) for criterion in of_all if _figure(criterion) not in listed]
+    errors = client_error.client_errors(of_target, [*rows, *more], used)
+    marked = client_error.marked(rows, errors)
+    for criterion in criteria:
+        if not criterion.is_of_all:
+            part = criterion.part(of_target)
+            for error in client_error.client_errors(part, [criterion.row(part)], used):
+                errors.append(replace(error, title=f"{error.title} ({criterion.objective.subset})"))
+    return marked, errors
+
+
+def _figure(criterion: Criterion) -> tuple[str, float]:
+    """Return the metric and the percentile that an objective bounds."""
+    assert criterion.metric is not None
+    return criterion.metric.name, criterion.objective.quantile

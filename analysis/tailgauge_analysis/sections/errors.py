@@ -1,0 +1,88 @@
+"""Errors: which came back, how often, and the body of the first of each.
+
+Of attempts, over the whole run except preflight: an error in the warm-up counts too. What a target wrote is kept as text
+without control characters; the page escapes it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pandas as pd
+
+from tailgauge.rows import schema
+from tailgauge_analysis.run import Run
+from tailgauge_analysis.text.formatting import count, plain, plural
+from tailgauge_analysis.text.section import Section, Table, Value
+
+KEY = ""
+MOST = 10
+EXCERPT = 400
+_FINE = (*schema.NOT_FAILED, schema.CENSORED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """One kind of failed attempt."""
+
+    ended: str
+    status: int | None
+    error_type: str
+    limit_kind: str
+    attempts: int
+    steady: int
+    excerpt: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Errors:
+    """The most frequent kinds of failed attempts of the whole run."""
+
+    errors: list[Failure]
+    """kinds of failed attempts of the whole run, most frequent first"""
+    other_failures: int
+    """failed attempts of rarer kinds"""
+
+
+def compute(run: Run) -> Errors:
+    """Count the failed attempts of a run by what the target said."""
+    attempts = run.frames.attempts
+    bad = attempts[(attempts["stage"] != schema.PREFLIGHT) & ~attempts["ended"].isin(_FINE)]
+    # An answer without an error has ended by the reason that it gives.
+    bad = bad.assign(error_type=bad["error_type"].fillna(bad["stop_reason"]))
+    by_kind = bad.groupby(["ended", "status", "error_type", "limit_kind"], dropna=False)
+    kinds = sorted((_kind(rows) for _, rows in by_kind), key=lambda kind: -kind.attempts)
+    return Errors(errors=kinds[:MOST], other_failures=sum(kind.attempts for kind in kinds[MOST:]))
+
+
+def _kind(rows: pd.DataFrame) -> Failure:
+    first = rows.iloc[0]
+    bodies = rows["error_body"].dropna()
+    return Failure(
+        ended=str(first["ended"]),
+        status=None if pd.isna(first["status"]) else int(first["status"]),
+        error_type="" if pd.isna(first["error_type"]) else plain(str(first["error_type"]), 100),
+        limit_kind="" if pd.isna(first["limit_kind"]) else plain(str(first["limit_kind"]), 100),
+        attempts=len(rows),
+        steady=int((rows["stage"] == schema.STEADY).sum()),
+        excerpt=plain(str(bodies.iloc[0]), EXCERPT) if len(bodies) else "",
+    )
+
+
+def section(found: Errors) -> Section:
+    """Return the kinds of failures with their first bodies."""
+    if not found.errors:
+        return Section("errors", "Errors", "No attempt failed.")
+    total = sum(kind.attempts for kind in found.errors) + found.other_failures
+    rows = []
+    for kind in found.errors:
+        numbers = (count(kind.attempts), count(kind.steady))
+        status = "–" if kind.status is None else str(kind.status)
+        name = Value(kind.ended, kind.limit_kind)
+        rows.append((name, status, kind.error_type or "–", *numbers, kind.excerpt or "–"))
+    note = "Whole run without preflight; the text is the first error body of its kind."
+    if found.other_failures:
+        note += f" {plural(found.other_failures, 'attempt')} of rarer kinds not shown."
+    header = ("class", "status", "type", "attempts", "in the steady stage", "first body")
+    table = Table("Failed attempts", header, tuple(rows), note, (2, 5))
+    return Section("errors", "Errors", f"{plural(total, 'attempt')} failed.", (), (table,))

@@ -1,0 +1,49 @@
+"""Plugins: which the run had, whether this report had the same, and what went wrong in their metrics and sections."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from tailgauge.plugins import plugin
+from tailgauge_analysis.run import Run
+from tailgauge_analysis.text.formatting import plain
+from tailgauge_analysis.text.json_values import text
+from tailgauge_analysis.text.quantile import UNPUBLISHED
+from tailgauge_analysis.text.section import Section
+
+KEY = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plugins:
+    """The plugins of the run and of this report, and those that this report lacks."""
+
+    facts: tuple[tuple[str, str], ...] = field(metadata=UNPUBLISHED)
+    lacking: tuple[str, ...] = field(metadata=UNPUBLISHED)
+
+
+def compute(run: Run) -> Plugins:
+    """Compare the plugins of the run with those that are loaded."""
+    loaded = plugin.hashes()
+    of_run = {text(one.get("name")): one for one in run.record["plugins"]}
+    facts: list[tuple[str, str]] = []
+    lacking: list[str] = []
+    for name, one in of_run.items():
+        file, sha256 = plain(text(one.get("file")), 100), text(one.get("sha256"))
+        state = "loaded for this report"
+        if loaded.get(name) != sha256:
+            state = "not the same for this report" if name in loaded else "not loaded for this report"
+            option = "take the file of the run" if name in loaded else f"make the report with --plugin {file}"
+            lacking.append(f"{file} was {state}: its metrics and sections may be missing; {option}")
+        facts.append((file, f"SHA-256 {sha256[: plugin.SHOWN]}, {state}"))
+    facts += [(name, "not a plugin of the run") for name in loaded if name not in of_run]
+    return Plugins(facts=tuple(facts), lacking=tuple(lacking))
+
+
+def section(found: Plugins) -> Section | None:
+    """None where neither the run nor the report had a plugin; errors are those until now."""
+    if not found.facts:
+        return None
+    notes = (*found.lacking, *(f"Error in {one}" for one in plugin.NOTED.texts.values()))
+    answer = f"{len(notes)} of what plugins add is missing." if notes else ""
+    return Section("plugins", "Plugins", answer, found.facts, notes=notes, brief=notes)
