@@ -19,6 +19,7 @@ from tailgauge_analysis import (
     Steady,
     at_level,
     cache_settings,
+    counted,
     share,
 )
 
@@ -201,7 +202,7 @@ def loaded(of: UserTraffic, reading: RunReading) -> ProbeResult:
 
 
 def _all_but(found: Proportion) -> Proportion:
-    return numbers.counted(found.n - found.k, found.n, found.n_eff)
+    return counted(found.n - found.k, found.n, found.n_eff)
 
 
 def _at_level(measure: Measure) -> Measure:
