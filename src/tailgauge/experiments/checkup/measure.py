@@ -19,6 +19,7 @@ from tailgauge_analysis import (
     Steady,
     at_level,
     cache_settings,
+    counted,
     share,
 )
 
@@ -131,15 +132,15 @@ def cached(of: UserTraffic, reading: RunReading) -> ProbeResult:
         calls = len(numbers.only(steady, [WARM]).requests)
         by_times = cache.without_usage(engine, calls, cold, warm)
         return ProbeResult(numbers=by_times, failed=_failed(reading))
-    own = found.pop(WARM)
+    prefix = found.pop(WARM)
     is_marked = bool(of.marks.places) and bool(table.breakpoints)
-    by_cause = cache.warm_numbers(own, found, is_marked=is_marked, has_marks=bool(of.marks.places))
-    if is_marked and own.creation_tokens + own.read_tokens:
+    by_cause = cache.warm_numbers(prefix, found, is_marked=is_marked, has_marks=bool(of.marks.places))
+    if is_marked and prefix.creation_tokens + prefix.read_tokens:
         part = of.tables[of.cached].weight / sum(one.weight for one in of.tables.values())
         weights: Floats = np.arange(1, table.prefixes + 1, dtype=np.float64) ** -table.zipf
         per_s = of.rate_per_s * part * weights / weights.sum()
         settings = cache_settings(reading.frames.run)
-        by_cause |= cache.lifetime(own, per_s, of.marks.ttl(table), settings)
+        by_cause |= cache.lifetime(prefix, per_s, of.marks.ttl(table), settings)
     return ProbeResult(numbers=by_cause, failed=_failed(reading))
 
 
@@ -201,7 +202,7 @@ def loaded(of: UserTraffic, reading: RunReading) -> ProbeResult:
 
 
 def _all_but(found: Proportion) -> Proportion:
-    return numbers.counted(found.n - found.k, found.n, found.n_eff)
+    return counted(found.n - found.k, found.n, found.n_eff)
 
 
 def _at_level(measure: Measure) -> Measure:
