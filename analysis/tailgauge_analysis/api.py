@@ -95,7 +95,7 @@ from tailgauge_analysis.text.formatting import (
     share,
 )
 from tailgauge_analysis.text.json_values import Json, number
-from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
+from tailgauge_analysis.text.picture import RED, Mark, Panel, Picture, PlotCurve, estimate_curve, tail_curve
 from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
 from tailgauge_analysis.text.quantile import UNPUBLISHED as FOR_FIGURES
 from tailgauge_analysis.text.quantile import quantile as quantile_values
@@ -145,6 +145,7 @@ __all__ = [
     "OUTPUT",
     "PASS",
     "RATE",
+    "RED",
     "RELATIVE",
     "REQUESTS",
     "SEED",
@@ -179,6 +180,7 @@ __all__ = [
     "Mask",
     "Measurement",
     "ObjectiveLine",
+    "Panel",
     "Percentile",
     "Picture",
     "PlotCurve",
@@ -214,6 +216,7 @@ __all__ = [
     "decided_latency",
     "diagnosis",
     "ended_as",
+    "estimate_curve",
     "fan_outs",
     "figures",
     "fixed_hit",
@@ -260,6 +263,7 @@ __all__ = [
     "spent",
     "stays_s",
     "stream_flow",
+    "tail_curve",
     "tariff",
     "tpot_missing",
     "unequal_work",
