@@ -1,5 +1,8 @@
 """The public API: what notebooks, experiments and the report take from the analysis."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from tailgauge_analysis.comparing.comparison import STABLE, Growing, p_text
 from tailgauge_analysis.comparing.curve import (
     RATE,
@@ -119,6 +122,9 @@ from tailgauge_analysis.verdict.cold_cache import SHARE as NO_READS
 from tailgauge_analysis.verdict.verdict import Check, reasons
 from tailgauge_analysis.verdict.verdict import worst as worst_verdict
 
+if TYPE_CHECKING:  # plotly and Jinja take a second to load
+    from tailgauge_analysis.report.report import FinishedReport, write_report
+
 __all__ = [
     "AT_ONCE",
     "BACKLOG",
@@ -170,6 +176,7 @@ __all__ = [
     "CurveQuantile",
     "Ends",
     "Estimate",
+    "FinishedReport",
     "Floats",
     "Frames",
     "Growing",
@@ -274,4 +281,11 @@ __all__ = [
     "with_usage",
     "worst_outcome",
     "worst_verdict",
+    "write_report",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in {"FinishedReport", "write_report"}:
+        raise AttributeError(f"module 'tailgauge_analysis' has no attribute {name!r}")
+    return getattr(import_module("tailgauge_analysis.report.report"), name)

@@ -267,9 +267,9 @@ def compare(
     else:
         made = pairs.report(pairs.compare(run_dirs, allow, threshold / 100, metrics))
     if baseline is not None or any(curves):
-        from tailgauge_analysis.report.report import write
+        from tailgauge_analysis.report.report import write_report
 
-        page = write(made, out, screen.columns(), colours=False).html
+        page = write_report(made, out, screen.columns(), colours=False).html
     if as_json or as_markdown:
         paths = {"report": {"html": str(page)}} if page else {}
         click.echo(json.dumps({**made.data, **paths}, allow_nan=False) if as_json else markdown(made))
