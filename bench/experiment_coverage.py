@@ -24,6 +24,7 @@ from tailgauge.experiments.course import Base
 from tailgauge.experiments.runners import DryRunner
 from tailgauge.experiments.table import planner_of
 from tailgauge.plan.resolve import resolve
+from tailgauge.rows import schema
 from tailgauge.scenario import model as scenarios
 from tailgauge_analysis import Frames, load_frames
 
@@ -86,7 +87,8 @@ class Endpoint:
         rate = 3 * self.near
         seconds = requests / 4 / self.near
         frames = self._run(rate, seconds, 1, folder)
-        ended_s = frames.requests["ended_at_ns"].dropna() / 1e9
+        answered = frames.requests[frames.requests["ended"] == schema.OK]  # not those dropped at the cap
+        ended_s = answered["ended_at_ns"] / 1e9
         since_s = seconds / 6
         return float(((ended_s > since_s) & (ended_s <= seconds)).sum() / (seconds - since_s))
 
