@@ -68,7 +68,7 @@ def test_parts_that_the_master_folded_are_not_read_again_from_the_worker_s_folde
 
 
 def test_copies_under_other_names_are_duplicates(two):
-    """Nothing that Tailgauge does renames a part: who does is told that rows stand twice."""
+    """Tailgauge renames no part. Rows of a renamed copy are reported as duplicates."""
     master_dir, worker_dir = two
     for table in TABLES:
         for number, part in enumerate(parts(worker_dir, table)):
