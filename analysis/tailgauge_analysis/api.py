@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tailgauge_analysis.comparing.comparison import STABLE, Growing, p_text
+from tailgauge_analysis.comparing.comparison import STABLE, Growing
 from tailgauge_analysis.comparing.curve import (
     RATE,
     UNKNOWN,
@@ -32,14 +32,12 @@ from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
 from tailgauge_analysis.metrics.pace import missing as tpot_missing
 from tailgauge_analysis.metrics.stability import BACKLOG
 from tailgauge_analysis.metrics.steady import Steady
-from tailgauge_analysis.metrics.throughput import Work
-from tailgauge_analysis.objectives.goodput import good_requests, goodput, unknown_pace
+from tailgauge_analysis.objectives.goodput import good_requests, unknown_pace
 from tailgauge_analysis.objectives.objective import Criterion, criteria, on_latency
 from tailgauge_analysis.objectives.outcome import decide as decide_objective
-from tailgauge_analysis.objectives.outcome import decided_latency
 from tailgauge_analysis.reading.frames import CALL, Frames, ended_as
 from tailgauge_analysis.reading.frames import load as load_frames
-from tailgauge_analysis.reading.rate_limit_headers import INPUT, KINDS, OUTPUT, REQUESTS, TOKENS
+from tailgauge_analysis.reading.rate_limit_headers import INPUT, OUTPUT, REQUESTS, TOKENS
 from tailgauge_analysis.runs import Percentile, Run, compare, list_runs, load
 from tailgauge_analysis.sections.cache.calls import CacheSettings
 from tailgauge_analysis.sections.cache.calls import settings as cache_settings
@@ -55,33 +53,28 @@ from tailgauge_analysis.sections.rate_limits.buckets import (
     Bucket,
     Estimate,
     known_buckets,
-    offered_load,
 )
-from tailgauge_analysis.sections.rate_limits.costs import Costs, countings
 from tailgauge_analysis.sections.rate_limits.refusals import kinds as refusal_kinds
 from tailgauge_analysis.sections.rate_limits.refusals import refused as refused_attempts
 from tailgauge_analysis.sections.rate_limits.section import RateLimits, kind_name
 from tailgauge_analysis.sections.rate_limits.section import compute as rate_limits
-from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth, growth
+from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR
 from tailgauge_analysis.sections.streaming import coalescing
 from tailgauge_analysis.sections.streaming import streams as stream_flow
-from tailgauge_analysis.stats.bootstrap import SEED, weighted_quantiles
+from tailgauge_analysis.stats.bootstrap import SEED
 from tailgauge_analysis.stats.bootstrap import ratio as ratio_interval
 from tailgauge_analysis.stats.contrast import Contrast, mean_contrast, quantile_contrast
 from tailgauge_analysis.stats.proportions import Proportion, counted, proportion
 from tailgauge_analysis.stats.quantiles import (
-    CONFIDENCE,
     FEW_EPISODES,
     NORMAL_975,
     TOO_FEW,
     Floats,
-    Ints,
     Mask,
     Quantile,
     at_level,
     n_min,
     quantiles,
-    rank,
 )
 from tailgauge_analysis.stats.survival import Waits
 from tailgauge_analysis.text.cells import quantile_cell, share_cell, with_interval
@@ -98,8 +91,8 @@ from tailgauge_analysis.text.formatting import (
 )
 from tailgauge_analysis.text.json_values import Json, number
 from tailgauge_analysis.text.picture import RED, Mark, Panel, Picture, PlotCurve, estimate_curve, tail_curve
-from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
 from tailgauge_analysis.text.quantile import UNPUBLISHED as FOR_FIGURES
+from tailgauge_analysis.text.quantile import plain_values
 from tailgauge_analysis.text.quantile import quantile as quantile_values
 from tailgauge_analysis.text.section import (
     FAIL,
@@ -133,7 +126,6 @@ __all__ = [
     "CALL",
     "CHECKS",
     "COMPARABLE",
-    "CONFIDENCE",
     "DECISIONS",
     "FAIL",
     "FEWEST_FOR_GROWTH",
@@ -142,7 +134,6 @@ __all__ = [
     "FOR_FIGURES",
     "INCONCLUSIVE",
     "INPUT",
-    "KINDS",
     "MOST_FACTOR",
     "NORMAL_975",
     "NO_READS",
@@ -158,7 +149,6 @@ __all__ = [
     "TOKENS",
     "TOO_FEW",
     "UNKNOWN",
-    "UNPUBLISHED",
     "Bucket",
     "CacheResult",
     "CacheSettings",
@@ -166,7 +156,6 @@ __all__ = [
     "Check",
     "Column",
     "Contrast",
-    "Costs",
     "Criterion",
     "Curve",
     "CurveObjective",
@@ -179,8 +168,6 @@ __all__ = [
     "Floats",
     "Frames",
     "Growing",
-    "Growth",
-    "Ints",
     "Json",
     "Mark",
     "Mask",
@@ -201,7 +188,6 @@ __all__ = [
     "Table",
     "Value",
     "Waits",
-    "Work",
     "at_level",
     "block_answered",
     "block_growths",
@@ -213,13 +199,11 @@ __all__ = [
     "compare",
     "count",
     "counted",
-    "countings",
     "criteria",
     "curve_files",
     "curve_objectives",
     "curve_pictures",
     "decide_objective",
-    "decided_latency",
     "diagnosis",
     "ended_as",
     "estimate_curve",
@@ -227,9 +211,7 @@ __all__ = [
     "figures",
     "fixed_hit",
     "good_requests",
-    "goodput",
     "grows_throughout",
-    "growth",
     "hedging_variants",
     "kind_name",
     "known_buckets",
@@ -244,10 +226,8 @@ __all__ = [
     "n_min",
     "no_price",
     "number",
-    "offered_load",
     "offered_ms",
     "on_latency",
-    "p_text",
     "percentile",
     "plain_values",
     "plural",
@@ -256,7 +236,6 @@ __all__ = [
     "quantile_contrast",
     "quantile_values",
     "quantiles",
-    "rank",
     "rate_limits",
     "ratio_interval",
     "reasons",
@@ -275,7 +254,6 @@ __all__ = [
     "unequal_work",
     "unknown_pace",
     "waits",
-    "weighted_quantiles",
     "with_interval",
     "with_usage",
     "worst_outcome",
