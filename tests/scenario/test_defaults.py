@@ -114,7 +114,6 @@ DEFAULTS = {
             "text_blocks": 1,
         },
         "natural": {"share": 0.0, "tokens": 50, "sigma": 0.0},
-        "spellings": {},
         "served": {
             "model": "", "service_tier": "", "speed": "", "inference_geo": "", "fallback": 0.0,
             "fallback_model": "fallback-model",

@@ -28,13 +28,6 @@ HeaderFamily = Literal[
 ]  # fmt: skip
 RetryAfter = Literal["seconds", "milliseconds", "date", "none"]
 RefusalCategory = Literal["cyber", "bio", "frontier_llm", "reasoning_extraction", "general_harms"]
-Spelling = Literal[
-    "empty_data", "unknown_event", "done_after_stop", "content_in_start", "content_list", "tool_without_index",
-    "tool_input_object", "reasoning", "reasoning_details", "thinking_in_text", "done_by_prefix", "no_done",
-    "no_model_first", "no_usage", "usage_zeros", "usage_only_in_delta", "usage_in_choice", "usage_in_x_groq",
-    "usage_on_every_chunk", "usage_deepseek", "usage_kimi", "usage_litellm", "usage_vllm", "input_beyond_prompt",
-    "output_beyond_limit",
-]  # fmt: skip
 ProfileName = Literal[
     "fixed", "tiny", "haiku", "sonnet", "opus", "llama3-8b-h100", "llama2-70b-h100-tp8",
     "llama2-70b-h100-tp4", "llama2-70b-a100-tp8",
@@ -354,8 +347,6 @@ class Simulated(Table):
     billing: BillingTable = BillingTable()
     content: ContentTable = ContentTable()
     natural: NaturalTable = NaturalTable()
-    spellings: Mapping[Spelling, Share] = {}
-    """share of the answers with each spelling: see `tailgauge docs simulator`"""
     served: ServedTable = ServedTable()
     search: SearchTable = SearchTable()
     jobs: JobsTable = JobsTable()

@@ -23,6 +23,9 @@ class ServedAs:
     fallback: str = ""  # the model that took over
 
 
+NOTHING = ServedAs()
+
+
 class Served:
     """How the answers of an endpoint are served, drawn for each call by its key."""
 
@@ -30,11 +33,11 @@ class Served:
         self._table = table
         self._seed = seed
 
-    def draw(self, call_key: str) -> ServedAs | None:
-        """Return what the answer to a call says; None: nothing."""
+    def draw(self, call_key: str) -> ServedAs:
+        """Return what the answer to a call says."""
         table = self._table
         if table == ServedTable():
-            return None
+            return NOTHING
         has_fallback = draws(self._seed, "fallback", call_key).random() < table.fallback
         return ServedAs(
             model=table.model,

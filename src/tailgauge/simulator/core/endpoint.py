@@ -20,7 +20,6 @@ from tailgauge.simulator.behaviours import (
     resumption,
     search,
     served,
-    spellings,
     stragglers,
 )
 from tailgauge.simulator.core.metrics import Meters
@@ -75,7 +74,6 @@ class Endpoint(Hooks):
         self.cache = prefix_cache.PrefixCache(table.cache, seed)
         self.faults = faults.Faults(table.faults.values(), seed)
         self.natural_ends = natural_ends.NaturalEnds(table.natural, seed)
-        self.spellings = spellings.Spellings(table.spellings, seed)
         self.served = served.Served(table.served, seed)
         self.searches = search.Searches(table.search, seed)
         self.diagnostics = diagnostics.Diagnostics()
@@ -94,8 +92,8 @@ class Endpoint(Hooks):
     def _depends_on_tokens(self) -> bool:
         table = self.table
         counted = table.limits.otpm is not None and table.limits.otpm_mode == "actual"
-        changes_events = bool(table.spellings or table.search.share)
-        return self.plans or counted or changes_events or bool(table.faults) or table.tokens_per_chunk > 1
+        has_parts = self.plans or table.search.share > 0 or table.tokens_per_chunk > 1
+        return has_parts or counted or bool(table.faults)
 
     def limit_headers(self, wire: Wire, now_ns: int) -> dict[str, str]:
         """The rate-limit headers of any response."""

@@ -28,14 +28,12 @@ from tailgauge.simulator.behaviours.latency import draw_key
 from tailgauge.simulator.behaviours.limits import Charge, Decision
 from tailgauge.simulator.behaviours.prefix_cache import Lookup, Prompt
 from tailgauge.simulator.behaviours.resumption import IGNORED, Stream
-from tailgauge.simulator.behaviours.search import Search
+from tailgauge.simulator.behaviours.served import NOTHING
 from tailgauge.simulator.core.endpoint import Endpoint
 from tailgauge.simulator.core.metrics import ABORT, ERROR, LENGTH, STOP, CallMeter
-from tailgauge.simulator.protocols import served, spellings
 from tailgauge.simulator.protocols.error_shapes import error_in_stream
 from tailgauge.simulator.protocols.prefix import block_prompt, marked_prompt
 from tailgauge.simulator.protocols.request import CallRequest, Refused, Reply
-from tailgauge.simulator.protocols.rewriting import Rewriter
 from tailgauge.simulator.protocols.wire import Wire
 
 _LIMIT_STATUS = 429
@@ -63,9 +61,6 @@ class Exchange:
         self.stream: Stream | None = None  # where the events have ids
         self.first = 0  # number of the first event
         self.asked_tokens = 0  # of the answer; it may end earlier
-        self.spellings = spellings.of_protocol(endpoint.spellings.draw(self.key), wire.NAME)
-        self.served = endpoint.served.draw(self.key)
-        self.search: Search | None = None
         self._prompt: Prompt | None = None
         self._charge = Charge()
         self._lookup: Lookup | None = None
@@ -77,7 +72,6 @@ class Exchange:
         """Take a request; of its body only what the prefix cache looks at is read."""
         table = self.endpoint.table
         self.row.input_tokens = request.input_tokens
-        self.row.spellings = ",".join(sorted(self.spellings)) or None
         self.asked_tokens = request.max_tokens
         length = self.endpoint.natural_ends.draw(self.key)
         stop = None
@@ -86,7 +80,14 @@ class Exchange:
             stop = None if request.tool is not None else BY_ITSELF
         self.request = request
         self.has_reply = True
-        self.reply = Reply(request, f"{self.number:024d}", int(time.time()), self._plan(request), stop=stop)
+        self.reply = Reply(
+            request,
+            f"{self.number:024d}",
+            int(time.time()),
+            self._plan(request),
+            stop=stop,
+            served=self.endpoint.served.draw(self.key),
+        )
         if table.cache.mode == "marked":
             self._prompt = marked_prompt(body)
         elif table.cache.mode == "automatic":
@@ -109,7 +110,6 @@ class Exchange:
             tools=request.tool is not None,
             thinking=request.thinking,
             schema=request.schema,
-            tool_at_once="tool_input_object" in self.spellings,
         )
 
     def _stop_early(self, fault: Fault) -> None:
@@ -170,7 +170,7 @@ class Exchange:
         if self.fault.stop is not None and self.request.max_tokens:
             self._stop_early(self.fault)
         if self.wire.SERVER_TOOLS:
-            self.search = endpoint.searches.draw(self.key)
+            self.reply = replace(self.reply, search=endpoint.searches.draw(self.key))
         self._meter = endpoint.meters.received(self.row.received_at_ns, request.input_tokens)
 
     def _beyond_limit(self, decision: Decision) -> Refused:
@@ -203,34 +203,27 @@ class Exchange:
     def log_end(self) -> None:
         """Write into the row what the end of the answer says."""
         self.row.stop_reason = self.reply.reason(self.wire.STOP_REASONS)
-        if self.search is not None:
-            self.row.input_tokens += self.search.result_tokens
+        if self.reply.search is not None:
+            self.row.input_tokens += self.reply.search.result_tokens
 
     def log_refusal(self, refused: Refused) -> None:
         """Write into the row what a call is refused with."""
         self.row.error_status = refused.status
         self.row.status = 200 if refused.in_band else refused.status
 
-    def rewriter(self) -> Rewriter | None:
-        """What changes the events of the answer; None: nothing."""
-        name = self.wire.NAME
-        steps = served.steps(name, self.reply, self.served, self.search)
-        steps += spellings.steps(self.spellings, name, self.reply)
-        return Rewriter(steps) if steps else None
-
     @property
     def is_plain(self) -> bool:
         """Whether the answer is written as usual, and ends by itself or by its limit."""
         if not self.has_reply:
             return True
-        is_as_usual = not (self.spellings or self.served or self.search or self.reply.diagnostics)
-        is_complete = self.fault.ending != ERROR_EVENT and self.fault.stop is None
-        return is_as_usual and is_complete
+        reply = self.reply
+        is_usual = reply.served == NOTHING and reply.search is None and not reply.diagnostics
+        return is_usual and self.fault.ending != ERROR_EVENT and self.fault.stop is None
 
     @property
     def delay_ns(self) -> int:
         """How much later the content comes than the first event, because of a search."""
-        return 0 if self.search is None else self.search.delay_ns
+        return 0 if self.reply.search is None else self.reply.search.delay_ns
 
     # --- jobs -------------------------------------------------------------------------------------------------
 
@@ -378,6 +371,4 @@ def whole(exchange: Exchange) -> bytes:
         contents = [tokens.text(reply.request.max_tokens).decode()]
     else:
         contents = content.whole_contents(reply.plan, exchange.endpoint.table.content.tool_pair_tokens)
-    body = exchange.wire.whole(reply, contents)
-    rewriter = exchange.rewriter()
-    return body if rewriter is None else rewriter.whole(body)
+    return exchange.wire.whole(reply, contents)
