@@ -21,7 +21,6 @@ EVERYTHING: dict[str, Any] = {
     "cache": {"mode": "marked", "ttl_5m_s": 2.0, "sliding": False},
     "stragglers": {"slow_share": 0.01},
     "faults": {"a": {"kind": "cut", "share": 0.25}, "b": {"kind": "status", "share": 0.5, "retry_after_s": 3}},
-    "proxy": {"buffer_ms": 5.0},
     "billing": {"read": 0.1},
     "content": {"thinking_display": "omitted"},
 }  # fmt: skip

@@ -189,17 +189,6 @@ class FaultTable(Table):
     """`retry-after` of an HTTP error"""
 
 
-class ProxyTable(Table):
-    """A buffering proxy in front of the endpoint."""
-
-    buffer_bytes: int = Field(0, ge=0, le=1_000_000_000)
-    """buffer size; 0: off"""
-    buffer_ms: NonNegative = 0.0
-    """maximum time that bytes are buffered; 0: off"""
-    buffer_all: bool = False
-    """buffers until the response ends"""
-
-
 class GatewayTable(Table):
     """A gateway in front of the endpoint, for calls to the second target where `crossover.gateway` is set."""
 
@@ -342,7 +331,6 @@ class Simulated(Table):
     cache: CacheTable = CacheTable()
     stragglers: StragglersTable = StragglersTable()
     faults: Mapping[str, FaultTable] = {}
-    proxy: ProxyTable = ProxyTable()
     gateway: GatewayTable = GatewayTable()
     billing: BillingTable = BillingTable()
     content: ContentTable = ContentTable()

@@ -55,7 +55,7 @@ class Exchange:
         self.number = number
         self.key = draw_key(row.client_request_id, number)
         self.fault = NO_FAULT
-        self.proxy = endpoint.table.proxy
+        self.is_held = False  # until its end, by a gateway
         self.headers: dict[str, str] = {}
         self.prefix_key: bytes | None = None
         self.stream: Stream | None = None  # where the events have ids

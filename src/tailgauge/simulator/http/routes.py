@@ -82,7 +82,7 @@ class Server:
                 await sleep_until(received_ns)
             exchange = Exchange(self.core, self.log.open(name, wire.NAME, received_ns), wire, number)
             if behind_gateway:
-                exchange.proxy = gateway.proxy(table)
+                exchange.is_held = table.holds
             row = exchange.row
             call = _Call(request, exchange, self._options)
             try:
