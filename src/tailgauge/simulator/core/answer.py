@@ -254,9 +254,7 @@ class EngineAnswer(Answer):
             self.exchange.serve()
         elif kind == events.PREFILL_STARTED:
             row.prefill_started_at_ns = call.prefill_started_ns
-        elif kind == events.PREEMPTED:
-            self.exchange.endpoint.meters.preemptions += 1
-        else:
+        elif kind != events.PREEMPTED:
             self._end(emission)
 
     def tokens_in(self, chunks: int) -> int:

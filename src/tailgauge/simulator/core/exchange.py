@@ -171,7 +171,7 @@ class Exchange:
             self._stop_early(self.fault)
         if self.wire.SERVER_TOOLS:
             self.reply = replace(self.reply, search=endpoint.searches.draw(self.key))
-        self._meter = endpoint.meters.received(self.row.received_at_ns, request.input_tokens)
+        self._meter = endpoint.meters.received()
 
     def _beyond_limit(self, decision: Decision) -> Refused:
         """The error of a call beyond a limit."""
@@ -312,7 +312,7 @@ class Exchange:
     def begin(self, now_ns: int) -> None:
         """The first token is there: others may read what the call writes."""
         if self._meter is not None:
-            self._meter.first_token(now_ns)
+            self._meter.admitted()
         if self._lookup is not None:
             self.endpoint.cache.begin(self._lookup, now_ns)
 
@@ -341,7 +341,7 @@ class Exchange:
             prompt = self.prompt_tokens if self._admitted else PromptTokens(0)
             limits.spend(billing.cost(prompt, billed))
 
-    def close(self, now_ns: int) -> None:
+    def close(self) -> None:
         """Nothing more can happen to it: the meters let go of it."""
         if self._meter is not None:
             row = self.row
@@ -349,7 +349,7 @@ class Exchange:
             if row.ended_at_ns is None or row.status >= 300:
                 reason = ABORT if row.cancelled_at_ns is not None else ERROR
             made = max(row.output_tokens, self._generated)  # an engine counts what nobody reads, too
-            self._meter.finished(now_ns, reason, made, row.chunk_sent_at_ns)
+            self._meter.finished(reason, made)
 
     @property
     def prompt_tokens(self) -> PromptTokens:

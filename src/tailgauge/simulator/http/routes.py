@@ -209,7 +209,7 @@ class _Call:
         """Close the row when nothing more can happen to the call: an engine may work on when the client has long left."""
 
         def close_both() -> None:
-            self._exchange.close(monotonic_ns())
+            self._exchange.close()
             close()
 
         if self._answer is None or self._answer.over:
