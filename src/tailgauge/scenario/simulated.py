@@ -14,9 +14,7 @@ from tailgauge.scenario.prices import cached_from
 from tailgauge.table import Count, NonNegative, Positive, Share, Sigma, Table
 
 FIXED = "fixed"
-Router = Literal["random", "least_loaded", "prefix_affinity", "hash"]
-Reservation = Literal["growth", "full"]
-DraftDistribution = Literal["none", "fixed", "binomial", "geometric"]
+Router = Literal["random", "least_loaded"]
 CancelMode = Literal["immediate", "next_step", "after_ms", "never"]
 FaultKind = Literal[
     "status", "error_event", "cut", "reset", "stall", "slow_headers", "early_headers",
@@ -47,26 +45,18 @@ class EngineTable(Table):
     """queue length per replica; further calls are rejected as overloaded"""
     token_budget: Count | None = None
     """tokens per step, prompts and answers together"""
-    prefill_first: bool | None = None
-    """whole prompts before any decoding"""
     kv_blocks: Count | None = None
     """KV memory per replica, in blocks"""
     block_tokens: int | None = Field(None, ge=1, le=4096)
     """tokens of a block"""
-    reservation: Reservation | None = None
-    """blocks are allocated as the context grows, or all at admission"""
     step_ms: Positive | None = None
     """fixed part of a step's duration"""
     overhead_ms: NonNegative | None = None
     """median delay before a call reaches its replica"""
     overhead_sigma: Sigma | None = None
     """sigma of that delay's logarithm"""
-    draft_distribution: DraftDistribution | None = None
-    """distribution of tokens per step with speculative decoding"""
     draft_tokens: int | None = Field(None, ge=0, le=64)
-    """drafted tokens per step"""
-    draft_accept: Share | None = None
-    """probability that a drafted token is accepted"""
+    """tokens per step beyond the first, as with speculative decoding"""
     cancel_mode: CancelMode | None = None
     """when the engine stops a cancelled call"""
     cancel_after_ms: NonNegative | None = None

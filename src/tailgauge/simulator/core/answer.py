@@ -215,8 +215,7 @@ class EngineAnswer(Answer):
         request = exchange.request
         # A client request id may come again while its first call is open.
         key = f"{exchange.key}#{exchange.number}" if endpoint.is_open(exchange.key) else exchange.key
-        tokens = max(1, request.input_tokens), max(1, request.max_tokens)
-        self._job = Job(key, *tokens, exchange.prefix_key)
+        self._job = Job(key, max(1, request.input_tokens), max(1, request.max_tokens))
         self._made = 0
         self._every_token = endpoint.every_token
         if self.streams and not self._every_token:

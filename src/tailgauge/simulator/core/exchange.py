@@ -57,7 +57,6 @@ class Exchange:
         self.fault = NO_FAULT
         self.is_held = False  # until its end, by a gateway
         self.headers: dict[str, str] = {}
-        self.prefix_key: bytes | None = None
         self.stream: Stream | None = None  # where the events have ids
         self.first = 0  # number of the first event
         self.asked_tokens = 0  # of the answer; it may end earlier
@@ -92,8 +91,6 @@ class Exchange:
             self._prompt = marked_prompt(body)
         elif table.cache.mode == "automatic":
             self._prompt = block_prompt(body, table.cache.block_tokens)
-        if self._prompt is not None and self._prompt.positions:
-            self.prefix_key = self._prompt.positions[0].key
 
     def _plan(self, request: CallRequest) -> content.Plan | None:
         """What the answer consists of; None: one text."""
