@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from typing import get_args
+
 import pytest
 from dry_run.in_memory import UNBOUNDED, run_in_memory
 
-from tailgauge.simulator.protocols.limit_headers import FAMILIES
+from tailgauge.scenario.simulated import HeaderFamily
 
 MODEL = {"ttft_ms": 100.0, "chunk_gap_ms": 5.0}
 DECODED = {"served": {"service_tier": "priority"}}  # written and read, not known
@@ -98,7 +100,7 @@ def test_every_form_of_a_wait_is_the_same_wait(form):
     assert seconds == pytest.approx(expected, abs=1.0 if form == "date" else 1e-9)
 
 
-@pytest.mark.parametrize("family", sorted(set(FAMILIES) - WITHOUT_RESETS))
+@pytest.mark.parametrize("family", sorted(set(get_args(HeaderFamily)) - WITHOUT_RESETS))
 def test_without_a_wait_the_reset_of_the_limit_is_one(family):
     expected, _ = waits(retry_after="none", headers="openai")
     seconds, names = waits(retry_after="none", headers=family)

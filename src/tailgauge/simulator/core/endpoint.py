@@ -15,11 +15,8 @@ from tailgauge.simulator.behaviours import (
     faults,
     jobs,
     limits,
-    natural_ends,
     prefix_cache,
     resumption,
-    search,
-    served,
     stragglers,
 )
 from tailgauge.simulator.core.metrics import Meters
@@ -73,9 +70,6 @@ class Endpoint(Hooks):
         self.meters = Meters()
         self.cache = prefix_cache.PrefixCache(table.cache, seed)
         self.faults = faults.Faults(table.faults.values(), seed)
-        self.natural_ends = natural_ends.NaturalEnds(table.natural, seed)
-        self.served = served.Served(table.served, seed)
-        self.searches = search.Searches(table.search, seed)
         self.diagnostics = diagnostics.Diagnostics()
         self.stragglers = stragglers.Stragglers(table.stragglers, seed)
         self.billing = billing.Billing(table.billing)

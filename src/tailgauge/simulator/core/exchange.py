@@ -26,9 +26,11 @@ from tailgauge.simulator.behaviours.faults import (
 )
 from tailgauge.simulator.behaviours.latency import draw_key
 from tailgauge.simulator.behaviours.limits import Charge, Decision
+from tailgauge.simulator.behaviours.natural_ends import natural_length
 from tailgauge.simulator.behaviours.prefix_cache import Lookup, Prompt
 from tailgauge.simulator.behaviours.resumption import IGNORED, Stream
-from tailgauge.simulator.behaviours.served import NOTHING
+from tailgauge.simulator.behaviours.search import draw_search
+from tailgauge.simulator.behaviours.served import NOTHING, draw_served
 from tailgauge.simulator.core.endpoint import Endpoint
 from tailgauge.simulator.core.metrics import ABORT, ERROR, LENGTH, STOP, CallMeter
 from tailgauge.simulator.protocols.error_shapes import error_in_stream
@@ -72,7 +74,7 @@ class Exchange:
         table = self.endpoint.table
         self.row.input_tokens = request.input_tokens
         self.asked_tokens = request.max_tokens
-        length = self.endpoint.natural_ends.draw(self.key)
+        length = natural_length(table.natural, self.endpoint.seed, self.key)
         stop = None
         if length is not None and length < request.max_tokens:
             request = replace(request, max_tokens=length)
@@ -85,7 +87,7 @@ class Exchange:
             int(time.time()),
             self._plan(request),
             stop=stop,
-            served=self.endpoint.served.draw(self.key),
+            served=draw_served(table.served, self.endpoint.seed, self.key),
         )
         if table.cache.mode == "marked":
             self._prompt = marked_prompt(body)
@@ -167,7 +169,8 @@ class Exchange:
         if self.fault.stop is not None and self.request.max_tokens:
             self._stop_early(self.fault)
         if self.wire.SERVER_TOOLS:
-            self.reply = replace(self.reply, search=endpoint.searches.draw(self.key))
+            search = draw_search(endpoint.table.search, endpoint.seed, self.key)
+            self.reply = replace(self.reply, search=search)
         self._meter = endpoint.meters.received()
 
     def _beyond_limit(self, decision: Decision) -> Refused:

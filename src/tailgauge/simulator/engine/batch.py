@@ -142,7 +142,6 @@ class Batch:
             call = next(reversed(self.running.values()))
             self._withdraw(call)
             call.skip_pauses()
-            call.preemptions += 1
             self.waiting.appendleft(call)
             out.append(Emission(events.PREEMPTED, call, now_ns))
             preempted = True

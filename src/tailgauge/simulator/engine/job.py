@@ -46,7 +46,6 @@ class Call:
     cancelled_ns: int | None = None
     cached_tokens: int = 0  # of the prompt, at the first admission
     slowdown: float = 1.0
-    preemptions: int = 0
     running: bool = False
     # Tokens of each of its steps, from the first token on.
     counts: Ints = field(default_factory=lambda: NO_INTS)
