@@ -1,5 +1,8 @@
 """The public API: what notebooks, experiments and the report take from the analysis."""
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
 from tailgauge_analysis.comparing.comparison import STABLE, Growing, p_text
 from tailgauge_analysis.comparing.curve import (
     RATE,
@@ -26,6 +29,7 @@ from tailgauge_analysis.metrics.latency import OFFERED, offered_ms, waits
 from tailgauge_analysis.metrics.latency import row as latency_row
 from tailgauge_analysis.metrics.metrics import BY_NAME
 from tailgauge_analysis.metrics.pace import AT_ONCE, BUFFERED
+from tailgauge_analysis.metrics.pace import missing as tpot_missing
 from tailgauge_analysis.metrics.stability import BACKLOG
 from tailgauge_analysis.metrics.steady import Steady
 from tailgauge_analysis.metrics.throughput import Work
@@ -39,11 +43,12 @@ from tailgauge_analysis.reading.frames import load as load_frames
 from tailgauge_analysis.reading.rate_limit_headers import INPUT, KINDS, OUTPUT, REQUESTS, TOKENS
 from tailgauge_analysis.runs import Percentile, Run, compare, list_runs, load
 from tailgauge_analysis.sections.cache.calls import CacheSettings
-from tailgauge_analysis.sections.cache.calls import calls as cache_calls
 from tailgauge_analysis.sections.cache.calls import settings as cache_settings
 from tailgauge_analysis.sections.cache.cost import RELATIVE, no_price, spent, tariff, with_usage
+from tailgauge_analysis.sections.cache.section import Cache as CacheResult
+from tailgauge_analysis.sections.cache.section import compute as cache_results
 from tailgauge_analysis.sections.cache.shares import fixed_hit, sliding_hit
-from tailgauge_analysis.sections.fan_out.legs import Legs, legs
+from tailgauge_analysis.sections.fan_out.section import compute as fan_outs
 from tailgauge_analysis.sections.hedging.section import compute as hedging_variants
 from tailgauge_analysis.sections.latency_under_load.diagnosis import diagnosis
 from tailgauge_analysis.sections.rate_limits.buckets import (
@@ -56,17 +61,14 @@ from tailgauge_analysis.sections.rate_limits.buckets import (
 from tailgauge_analysis.sections.rate_limits.costs import Costs, countings
 from tailgauge_analysis.sections.rate_limits.refusals import kinds as refusal_kinds
 from tailgauge_analysis.sections.rate_limits.refusals import refused as refused_attempts
-from tailgauge_analysis.sections.rate_limits.retries import early_s, has_retry_after
-from tailgauge_analysis.sections.rate_limits.section import kind_name
+from tailgauge_analysis.sections.rate_limits.section import RateLimits, kind_name
+from tailgauge_analysis.sections.rate_limits.section import compute as rate_limits
 from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth, growth
-from tailgauge_analysis.sections.streaming import coalescing, stalls
-from tailgauge_analysis.stats.binomial import beta_cdf
+from tailgauge_analysis.sections.streaming import coalescing
+from tailgauge_analysis.sections.streaming import streams as stream_flow
 from tailgauge_analysis.stats.bootstrap import SEED, weighted_quantiles
-from tailgauge_analysis.stats.bootstrap import blocks as bootstrap_blocks
-from tailgauge_analysis.stats.bootstrap import draw as bootstrap_draw
 from tailgauge_analysis.stats.bootstrap import ratio as ratio_interval
 from tailgauge_analysis.stats.contrast import Contrast, mean_contrast, quantile_contrast
-from tailgauge_analysis.stats.estimate import holm
 from tailgauge_analysis.stats.proportions import Proportion, counted, proportion
 from tailgauge_analysis.stats.quantiles import (
     CONFIDENCE,
@@ -77,6 +79,7 @@ from tailgauge_analysis.stats.quantiles import (
     Ints,
     Mask,
     Quantile,
+    at_level,
     n_min,
     quantiles,
     rank,
@@ -93,10 +96,9 @@ from tailgauge_analysis.text.formatting import (
     plural,
     sentence,
     share,
-    share_range,
 )
 from tailgauge_analysis.text.json_values import Json, number
-from tailgauge_analysis.text.picture import Mark, Picture, PlotCurve
+from tailgauge_analysis.text.picture import RED, Mark, Panel, Picture, PlotCurve, estimate_curve, tail_curve
 from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
 from tailgauge_analysis.text.quantile import UNPUBLISHED as FOR_FIGURES
 from tailgauge_analysis.text.quantile import quantile as quantile_values
@@ -119,6 +121,9 @@ from tailgauge_analysis.verdict.checks import CHECKS, COMPARABLE
 from tailgauge_analysis.verdict.cold_cache import SHARE as NO_READS
 from tailgauge_analysis.verdict.verdict import Check, reasons
 from tailgauge_analysis.verdict.verdict import worst as worst_verdict
+
+if TYPE_CHECKING:  # plotly and Jinja take a second to load
+    from tailgauge_analysis.report.report import FinishedReport, write_report
 
 __all__ = [
     "AT_ONCE",
@@ -146,6 +151,7 @@ __all__ = [
     "OUTPUT",
     "PASS",
     "RATE",
+    "RED",
     "RELATIVE",
     "REQUESTS",
     "SEED",
@@ -155,6 +161,7 @@ __all__ = [
     "UNKNOWN",
     "UNPUBLISHED",
     "Bucket",
+    "CacheResult",
     "CacheSettings",
     "Cell",
     "Check",
@@ -169,22 +176,24 @@ __all__ = [
     "CurveQuantile",
     "Ends",
     "Estimate",
+    "FinishedReport",
     "Floats",
     "Frames",
     "Growing",
     "Growth",
     "Ints",
     "Json",
-    "Legs",
     "Mark",
     "Mask",
     "Measurement",
     "ObjectiveLine",
+    "Panel",
     "Percentile",
     "Picture",
     "PlotCurve",
     "Proportion",
     "Quantile",
+    "RateLimits",
     "Report",
     "Result",
     "Run",
@@ -194,14 +203,12 @@ __all__ = [
     "Value",
     "Waits",
     "Work",
-    "beta_cdf",
+    "at_level",
     "block_answered",
     "block_growths",
     "block_pairs",
     "block_work",
-    "bootstrap_blocks",
-    "bootstrap_draw",
-    "cache_calls",
+    "cache_results",
     "cache_settings",
     "coalescing",
     "compare",
@@ -215,21 +222,19 @@ __all__ = [
     "decide_objective",
     "decided_latency",
     "diagnosis",
-    "early_s",
     "ended_as",
+    "estimate_curve",
+    "fan_outs",
     "figures",
     "fixed_hit",
     "good_requests",
     "goodput",
     "grows_throughout",
     "growth",
-    "has_retry_after",
     "hedging_variants",
-    "holm",
     "kind_name",
     "known_buckets",
     "latency_row",
-    "legs",
     "list_runs",
     "listed",
     "load",
@@ -253,6 +258,7 @@ __all__ = [
     "quantile_values",
     "quantiles",
     "rank",
+    "rate_limits",
     "ratio_interval",
     "reasons",
     "refusal_kinds",
@@ -260,12 +266,13 @@ __all__ = [
     "sentence",
     "share",
     "share_cell",
-    "share_range",
     "sliding_hit",
     "spent",
-    "stalls",
     "stays_s",
+    "stream_flow",
+    "tail_curve",
     "tariff",
+    "tpot_missing",
     "unequal_work",
     "unknown_pace",
     "waits",
@@ -274,4 +281,11 @@ __all__ = [
     "with_usage",
     "worst_outcome",
     "worst_verdict",
+    "write_report",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in {"FinishedReport", "write_report"}:
+        raise AttributeError(f"module 'tailgauge_analysis' has no attribute {name!r}")
+    return getattr(import_module("tailgauge_analysis.report.report"), name)

@@ -8,14 +8,11 @@ if TYPE_CHECKING:
     from tailgauge.locust_app.users import StreamingUser as StreamingUser
 
 __version__ = "0.1.0"
-
-
 # Loaded when they are used: Locust patches the process, and pandas takes a second.
 _PUBLIC = {"StreamingUser": "tailgauge.locust_app.users", "run": "tailgauge.cli.python"}
 
 
 def __getattr__(name: str) -> Any:
-    """Load `StreamingUser`, for locustfiles, or `run`, for scripts and notebooks."""
     if name not in _PUBLIC:
         raise AttributeError(f"module 'tailgauge' has no attribute {name!r}")
     return getattr(import_module(_PUBLIC[name]), name)

@@ -10,8 +10,7 @@ import pytest
 from run_folders.run_data import RunData
 from starting.command import NO_SDK, Start
 
-from tailgauge.experiments.checkup.judge import STRICT
-from tailgauge.experiments.checkup.probes import by_engine
+from tailgauge.experiments.checkup.cancel import ALLOWED_REST, by_engine
 from tailgauge_analysis.reading.frames import load
 
 LEFT = """
@@ -56,14 +55,13 @@ def test_what_the_engine_counts_says_whether_it_goes_on(
     assert summary["engine"] == "vLLM"
     assert len(whole) + len(left) == len(rows)
     assert len(left) > 15
-    assert found is not None
-    assert found.p_value is not None
+    assert found.low is not None
     if mode == "never":
         assert made == 60 * len(rows)
-        assert found.p_value < STRICT
+        assert found.low > ALLOWED_REST
     else:
         assert shown <= made < shown + 12 * len(left)  # 50 were left of each
-        assert found.p_value > STRICT
+        assert found.low <= ALLOWED_REST
 
 
 def test_the_checkup_of_an_endpoint_that_goes_on_says_so(

@@ -302,12 +302,12 @@ def test_a_gateway_that_keeps_to_itself_that_a_client_has_left_is_found(
         rows = attempts(tmp_path, summary)
         made = engine.counters()["tokens_predicted_total"]
     left, whole = rows[rows.ended == "cancelled"], rows[rows.ended == "ok"]
-    (check,) = (one for one in summary["facts"]["checks"] if one["check"]["name"] == "cancel_ignored")
+    (check,) = (one for one in summary["facts"]["checks"] if one["name"] == "cancel_ignored")
     print(
         f"{made:.0f} tokens, {whole.output_tokens.sum():.0f} in {len(whole)} whole answers, {len(left)} left: {check}"
     )
 
-    assert "llama.cpp counts" in check["check"]["evidence"]
+    assert "llama.cpp counts" in check["number"]["evidence"]
     if passes_it_on:
         assert made < whole.output_tokens.sum() + 40 * len(left)
         assert (summary["facts"]["findings"], summary["exit_code"]) == ([], 0)

@@ -340,7 +340,7 @@ def _good_per_s(reading: RunReading, wanted: Sequence[Criterion]) -> Ends:
 def _binds(series: Series) -> str:
     """Name what ends the curve: what failed the lowest load that fails, or the limit that is below it."""
     failed = [load for load in series.loads if load.outcome == FAIL]
-    if series.by is not None and series.by.per_s.high == series.high:
+    if series.by is not None:
         return BACKLOG if series.by.limit is None else REFUSALS
     return failed[0].cause if failed else ""
 

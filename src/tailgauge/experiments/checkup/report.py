@@ -1,125 +1,153 @@
-"""The answer of a checkup: what to change, in the order of `judge.findings`; or that no problem was found.
+"""The answer of a checkup: what to change, or that no problem was found.
 
-FAIL with a finding; INCONCLUSIVE without one if a probe has no valid run, because what was not tested is not healthy.
+FAIL with a problem; INCONCLUSIVE without one if a probe has no valid run, because what was not tested is not healthy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from tailgauge.experiments.answer import Answer
-from tailgauge.experiments.checkup.judge import ALPHA, JudgedCheck, Measured, ProbeCheck, findings, judged
+from tailgauge.experiments.checkup.checks import CHECKS, GAINS, Check
+from tailgauge.experiments.checkup.numbers import LEVEL, Number
 from tailgauge_analysis import (
     FAIL,
     INCONCLUSIVE,
     PASS,
+    Column,
     ObjectiveLine,
     Result,
     Section,
     Table,
-    p_text,
+    Value,
+    counted,
     plural,
     sentence,
     share,
 )
-from tailgauge_analysis.text import section
 
 OUTCOMES = {PASS: "ok", FAIL: "problem", INCONCLUSIVE: "inconclusive"}
-CHECKS_NOTE = (
-    f"p: the chance of such evidence at an endpoint exactly at the allowed value, Holm over all checks; problems are below {ALPHA:g}. "
-    "Smallest: the smallest share that would be a problem with so many observations, or the ratio of medians that is detected "
-    "four times in five."
+LEAST_GAIN = 0.005  # less is next to nothing
+NOTE = (
+    f"Problem: the whole interval at {LEVEL:.1%} is beyond what is allowed, so that all checks together are wrong in one of "
+    "twenty checkups of an endpoint that is exactly at its bounds."
 )
 GAIN_NOTE = (
-    "Gain: what the change gives back at most, with its 95% interval. Failed requests come first, then latency, then cost; the "
+    "Gain: what the change gives back at most. Failed requests come first, then latency, then cost; the "
     "largest gain of each comes first."
 )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckResult:
+    """One check with its number; FAIL is a problem. `noted`: it would be one, but gives next to nothing back."""
+
+    name: str
+    outcome: str
+    noted: bool
+    allowed: float
+    number: Number
+
+    @property
+    def check(self) -> Check:
+        """Return its row."""
+        return CHECKS[self.name]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Checkup:
-    """What was found; `findings`: names of the checks, in order; `noted`: of those that are significant, and give nothing
-    back; `probes_lost`: without a valid run.
-    """
+    """What was found; `findings`: names of the checks, in order; `probes_lost`: without a valid run."""
 
     findings: tuple[str, ...]
     noted: tuple[str, ...]
     changes: tuple[str, ...]
-    checks: tuple[JudgedCheck, ...]
-    measured: tuple[Measured, ...]
+    checks: tuple[CheckResult, ...]
     probes_lost: tuple[str, ...]
 
 
+def judge(name: str, number: Number, allowed: float) -> CheckResult:
+    """Judge one number by what is allowed."""
+    allowed = allowed if number.allowed is None else number.allowed
+    is_beyond = number.low is not None and number.low > allowed
+    gives = number.gain >= LEAST_GAIN
+    outcome = INCONCLUSIVE if number.low is None else PASS
+    if is_beyond and gives:
+        outcome = FAIL
+    noted = is_beyond and not gives
+    return CheckResult(name=name, outcome=outcome, noted=noted, allowed=allowed, number=number)
+
+
 def answer(
-    checks: Sequence[ProbeCheck], measured: Sequence[Measured], lost: Sequence[str], remarks: Sequence[str]
+    numbers: Mapping[str, Number],
+    lost: Sequence[str],
+    remarks: Sequence[str],
+    threshold: float,
 ) -> Answer:
-    """`lost`: probes without a valid run."""
-    every = judged(checks)
-    found, noted = findings(every), [one for one in every if one.noted]
-    tested = plural(sum(one.outcome != INCONCLUSIVE for one in every), "check")
-    outcome, text = PASS, f"no problem found in {tested}"
-    if found:
-        outcome, text = FAIL, f"{plural(len(found), 'problem')} found"
-    elif lost:
-        outcome, text = INCONCLUSIVE, f"{text}, but {plural(len(lost), 'probe')} had no valid run"
-    invalid = [f"no valid run of these probes: {', '.join(lost)}"] if lost else []
+    """Answer from the numbers by check; `threshold` widens what is allowed of the ratios that allow 1."""
+    checks = []
+    for name, check in CHECKS.items():
+        if name in numbers:
+            allowed = 1 + threshold if check.allowed == 1 else check.allowed
+            checks.append(judge(name, numbers[name], allowed))
+    problems = [one for one in checks if one.outcome == FAIL]
+    problems.sort(key=lambda one: (GAINS.index(one.check.gain_of), -one.number.gain))
+    noted = [one for one in checks if one.noted]
     finding = Checkup(
-        tuple(one.check.name for one in found), tuple(one.check.name for one in noted),
-        tuple(sentence(one.spec.change) for one in found), tuple(every), tuple(measured), tuple(lost),
-    )  # fmt: skip
-    notes = [f"no problem in itself: {one.spec.problem}; {one.spec.change}" for one in noted]
-    result = Result(outcome, text, tuple(map(_problem, found)), (*remarks, *notes, *invalid))
-    sections = (
-        Section("checks", "Checks", tables=(_checks(every),), notes=(GAIN_NOTE,) if found else ()),
-        Section("measured", "Other measurements", tables=(_numbers(measured),)),
+        findings=tuple(one.name for one in problems),
+        noted=tuple(one.name for one in noted),
+        changes=tuple(sentence(one.check.change) for one in problems),
+        checks=tuple(checks),
+        probes_lost=tuple(lost),
     )
-    return Answer("checkup", result, finding, sections, _smallest(every))
+    notes = [f"no problem in itself: {one.check.problem}; {one.check.change}" for one in noted]
+    if lost:
+        notes.append(f"no valid run of these probes: {', '.join(lost)}")
+    outcome = FAIL if problems else INCONCLUSIVE if lost else PASS
+    lines = tuple(_problem(one) for one in problems)
+    result = Result(outcome, _sentence(checks, problems, lost), lines, (*remarks, *notes))
+    notes_of_table = (GAIN_NOTE,) if problems else ()
+    section = Section("checks", "Checks", tables=(_table(checks),), notes=notes_of_table)
+    return Answer("checkup", result, finding, (section,), _smallest(numbers))
 
 
-def _problem(one: JudgedCheck) -> ObjectiveLine:
-    """A problem with its gain, its evidence, and what to change."""
-    value, low, high = map(share, (one.check.gain.value, one.check.gain.low, one.check.gain.high))
-    ends = "" if low == value == high else f" ({low} – {high})"
-    evidence = f"{sentence(one.check.evidence)} (p {p_text(one.adjusted)})"
-    why = f"Gain {value}{ends} of {one.spec.gain_of}. {evidence}. {sentence(one.spec.change)}."
-    return ObjectiveLine(one.spec.problem, FAIL, "", "", why=why)
+def _sentence(checks: Sequence[CheckResult], problems: Sequence[CheckResult], lost: Sequence[str]) -> str:
+    unknown = [one.name for one in checks if one.outcome == INCONCLUSIVE]
+    text = f"no problem found in {plural(len(checks) - len(unknown), 'check')}"
+    if problems:
+        text = f"{plural(len(problems), 'problem')} found"
+    if unknown:
+        text += f", {len(unknown)} inconclusive ({', '.join(unknown)})"
+    if lost and not problems:
+        text += f", but {plural(len(lost), 'probe')} had no valid run"
+    return text
 
 
-def _checks(checks: Sequence[JudgedCheck]) -> Table:
-    columns: tuple[section.Column[JudgedCheck], ...] = (
-        ("check", lambda one: one.check.name),
-        ("outcome", _outcome),
-        ("evidence", lambda one: one.check.evidence),
-        ("allowed", lambda one: one.spec.allowed),
-        ("p", lambda one: p_text(one.adjusted)),
-        ("n", lambda one: f"{one.check.n:,}"),
-        ("smallest", lambda one: _least(one.check)),
-        ("probe", lambda one: one.spec.probe),
+def _problem(one: CheckResult) -> ObjectiveLine:
+    gain = f"Gain at most {share(one.number.gain)} of {one.check.gain_of}"
+    why = f"{gain}. {sentence(one.number.evidence)}. {sentence(one.check.change)}."
+    return ObjectiveLine(one.check.problem, FAIL, "", "", why=why)
+
+
+def _table(checks: Sequence[CheckResult]) -> Table:
+    columns: tuple[Column[CheckResult], ...] = (
+        ("check", lambda one: one.name),
+        ("outcome", lambda one: Value("noted" if one.noted else OUTCOMES[one.outcome], outcome=one.outcome)),
+        ("evidence", lambda one: one.number.evidence),
+        ("allowed", lambda one: one.check.allowed_text),
+        ("n", lambda one: f"{one.number.n:,}"),
+        ("probe", lambda one: one.check.probe),
     )
-    return Table.of("", checks, columns, CHECKS_NOTE, prose=(2, 3, 7))
+    return Table.of("", checks, columns, NOTE, prose=(2, 3, 5))
 
 
-def _outcome(one: JudgedCheck) -> section.Value:
-    return section.Value("noted" if one.noted else OUTCOMES[one.outcome], outcome=one.outcome)
-
-
-def _least(one: ProbeCheck) -> str:
-    return share(one.smallest) if one.detects is None else f"{one.detects:.2f}x"
-
-
-def _numbers(measured: Sequence[Measured]) -> Table:
-    rows = tuple((one.name, section.Value(one.value, one.interval), f"{one.n:,}") for one in measured)
-    return Table("", ("number", "value", "n"), rows)
-
-
-def _smallest(checks: Sequence[JudgedCheck]) -> str:
-    """Smallest effects found at the strictest share and at the strictest ratio."""
-    of, out = {one.check.name: one.check for one in checks}, []
-    broken, queueing = of.get("broken"), of.get("queueing")
-    if broken and broken.smallest is not None:
-        out.append(f"{share(broken.smallest)} of calls that break off, where 1% is allowed")
-    if queueing and queueing.detects is not None:
-        later = share(queueing.detects - 1)
-        out.append(f"a first content {later} later at today's rate than at a quarter of it")
-    return "; ".join(out)
+def _smallest(numbers: Mapping[str, Number]) -> str:
+    """Return the smallest share of broken calls that would have been found."""
+    broken = numbers.get("broken")
+    if broken is None or broken.low is None:
+        return ""
+    allowed = CHECKS["broken"].allowed
+    for calls in range(1, broken.n + 1):
+        if (counted(calls, broken.n).low or 0.0) > allowed:
+            return f"{share(calls / broken.n)} of calls that break off, where {allowed:.0%} is allowed"
+    return ""

@@ -99,12 +99,12 @@ def _arrived(runs: Runs) -> float:
 def _judged(runs: Runs, above: Sequence[Shares], below: Sequence[Shares], *, is_hidden: bool) -> JudgedLoad:
     shares = above[0]
     unseen_per_s = sum(run.detectable_per_s for run in runs) / len(runs) / math.sqrt(len(runs))
-    backlog = _backlog(runs, unseen_per_s)
-    outcomes = {BACKLOG: backlog}
+    outcomes: dict[str, str] = {}
     for number, share in enumerate(shares):
         with_higher = [pooled[number] for pooled in above]
         with_lower = [pooled[number] for pooled in below]
         outcomes[share.name] = _share_outcome(with_higher, with_lower)
+    outcomes[BACKLOG] = _backlog(runs, unseen_per_s)
     outcome = worst_outcome(outcomes.values())
     if outcome == PASS and is_hidden:
         outcome = INCONCLUSIVE

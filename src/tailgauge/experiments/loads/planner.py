@@ -75,12 +75,19 @@ class Series:
 
     @property
     def value(self) -> float | None:
-        """Return the load that the known limit sustains, else the middle of the interval."""
+        """Return the load that the known limit sustains, else the middle of the loads that rather hold and rather fail."""
         if self.low is None or self.high is None:
             return None
         if self.by is not None:
-            return min(max(self.by.per_s.value, self.low), self.high)
-        return math.sqrt(self.low * self.high)
+            value = self.by.per_s.value
+        else:
+            fails = min((load.load for load in self.loads if load.leans == FAIL), default=self.high)
+            holds = max(
+                (load.load for load in self.loads if load.leans == PASS and load.load < fails),
+                default=self.low,
+            )
+            value = math.sqrt(holds * fails)
+        return min(max(value, self.low), self.high)
 
     def outcome(self, needed: float) -> str | None:
         """Return whether a load holds by the interval; None inside it."""
@@ -239,11 +246,12 @@ def _narrowed(rows: Series, bound: Bound, lowest: JudgedLoad | None, highest: Ju
     if (low or 0.0) > bound.per_s.high or limits.fails_below(bound, highest):
         return replace(rows, contradicted=bound)
     high = min(math.inf if rows.high is None else rows.high, bound.per_s.high)
-    if any(load.met == PASS and load.arrived >= bound.per_s.low for load in rows.loads):
+    is_met = any(load.met == PASS and load.arrived >= bound.per_s.low for load in rows.loads)
+    if is_met:
         low = max(low or 0.0, bound.per_s.low)
     if low is not None:
         low = min(low, high)
-    is_binding = low is not None and low <= bound.per_s.value <= high
+    is_binding = is_met and low is not None and low <= bound.per_s.value <= high
     return replace(rows, low=low, high=high, by=bound if is_binding else None)
 
 

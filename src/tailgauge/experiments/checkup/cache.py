@@ -1,0 +1,128 @@
+"""The numbers of the prefix cache: misses by cause, as the cache section counts them, and entries that expire.
+
+Costs are in prices of an input token: a read 0.1, a write 1.25. A miss costs at most what reading its tokens would have saved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tailgauge.experiments.checkup.numbers import FEWEST, Number, known_share, of_share
+from tailgauge_analysis import (
+    NO_READS,
+    RELATIVE,
+    CacheResult,
+    CacheSettings,
+    Floats,
+    Json,
+    Quantile,
+    count,
+    counted,
+    fixed_hit,
+    number,
+    share,
+    sliding_hit,
+)
+
+READ = float(RELATIVE["read"])
+WRITE = float(RELATIVE["write_5m"])
+FASTER = 1.1  # cold over warm first content: a sign of a cache
+NO_CACHE, BELOW_MINIMUM, UNEXPLAINED = "no_cache", "below_minimum", "unexplained"
+UNSTABLE, EXPIRED, RACE = "unstable", "expired", "race"
+NO_USAGE = "the usage has no cached tokens; vLLM adds them with --enable-prompt-tokens-details"
+MOST_EXPIRED = 0.5  # of the calls, even with the longest lifetime: then the prefix is not reused
+
+
+def of_cause(found: CacheResult, *causes: str) -> Number:
+    """Return the share of the calls that miss for these causes."""
+    misses = [miss for miss in found.misses if miss.cause in causes]
+    calls = sum(miss.calls for miss in misses)
+    tokens = sum(miss.tokens for miss in misses)
+    text = f"{calls} of {found.calls} calls, {share(calls / found.calls if found.calls else None)}"
+    if UNSTABLE in causes and found.first_bytes:
+        text += f"; first difference at byte {found.first_bytes[0][0]:,}"
+    price = WRITE if found.creation_tokens else 1.0
+    gain = min(1.0, (price - READ) * tokens / max(1.0, _cost(found)))
+    return of_share(counted(calls, found.calls), text, gain)
+
+
+def _cost(found: CacheResult) -> float:
+    """Return what the prompts cost, in prices of an input token."""
+    return found.uncached_tokens + READ * found.read_tokens + WRITE * found.creation_tokens
+
+
+def warm_numbers(
+    found: CacheResult, others: Mapping[str, CacheResult], *, is_marked: bool, has_marks: bool
+) -> dict[str, Number]:
+    """Return the numbers of the user's own prefix; `others`: as it should be, and cold."""
+    missing = [of_cause(one, NO_CACHE) for one in (found, *others.values())]
+    absent = max(missing, key=lambda one: one.value or 0.0)
+    is_absent = (absent.value or 0.0) > MOST_EXPIRED
+    if is_absent:  # then it is why all miss
+        every = of_cause(found, NO_CACHE, *(miss.cause for miss in found.misses))
+        return {NO_CACHE: every, BELOW_MINIMUM: of_cause(found, BELOW_MINIMUM)}
+    numbers = {
+        NO_CACHE: absent,
+        BELOW_MINIMUM: of_cause(found, BELOW_MINIMUM),
+        UNSTABLE: of_cause(found, UNSTABLE),
+    }
+    nothing = not is_marked and found.read_tokens + found.creation_tokens == 0
+    if nothing and has_marks and found.calls >= FEWEST:
+        text = f"none of {found.calls} calls has a mark, and they read and write nothing"
+        return numbers | {"unmarked": known_share(1.0, found.calls, text, 1 - READ)}
+    text = "calls have a mark, or are cached without one"
+    unmarked = known_share(0.0, found.calls, text if has_marks else "this protocol has no cache marks", 0.0)
+    return numbers | {"unmarked": unmarked, UNEXPLAINED: of_cause(found, UNEXPLAINED)}
+
+
+def without_usage(
+    engine: Json, calls: int, cold: Quantile | None, warm: Quantile | None
+) -> dict[str, Number]:
+    """Return whether there is a cache at all, by the engine's own counters, else by the first content."""
+    read = number(engine.get("cached"))
+    prompt = number(engine.get("prompt"))
+    if read is not None and prompt:
+        text = f"{engine['engine']} counts {share(read / prompt)} of {count(prompt)} prompt tokens read from its cache"
+        is_absent = read < NO_READS * prompt
+        return {NO_CACHE: known_share(float(is_absent), calls, text, (1 - READ) * is_absent)}
+    slower = None
+    if cold is not None and warm is not None and cold.low is not None and warm.high:
+        slower = cold.low / warm.high
+    if slower is not None and slower > FASTER:
+        text = (
+            f"{NO_USAGE}; a cold prefix takes at least {slower:.2f}x the time to first content of a warm one"
+        )
+        return {NO_CACHE: known_share(0.0, calls, text, 0.0)}
+    text = f"{NO_USAGE}; a warm prefix is not seen to be faster: no sign of a cache, or of no use here"
+    return {NO_CACHE: Number(evidence=text, n=calls)}
+
+
+def lifetime(found: CacheResult, per_s: Floats, ttl: str, settings: CacheSettings) -> dict[str, Number]:
+    """Return whether entries live until they are used again, by the scenario's rates of each prefix.
+
+    A probe is shorter than a cache lifetime. What expired within it counts too.
+    """
+    longest, duration = ("1h", "an hour") if ttl in {"5m", "1h"} else ("12h", "12 hours")
+    gone = _gone(per_s, settings, ttl)
+    gone_at_most = _gone(per_s, settings, longest)
+    gap_s = 1 / float(per_s.mean())
+    gap = f"{gap_s:,.0f}" if gap_s >= 100 else f"{gap_s:.3g}"
+    text = f"a prefix is used every {gap} s, its entry lives for {settings.lives_s[ttl]:g} s"
+    full = f"{text}: {share(gone)} of the calls find it expired, {share(gone_at_most)} with marks for {duration} (Poisson arrivals)"
+    again = (WRITE - READ) * (found.creation_tokens + found.read_tokens)
+    gain = gone * min(1.0, again / max(1.0, _cost(found)))
+    once = known_share(gone_at_most, found.calls, full, gain)
+    if gone_at_most > MOST_EXPIRED:
+        return {"once": once}
+    measured = of_cause(found, EXPIRED)
+    planned = known_share(gone, found.calls, full, gain)
+    return {"once": once, EXPIRED: max(measured, planned, key=lambda one: one.low or 0.0)}
+
+
+def _gone(per_s: Floats, settings: CacheSettings, ttl: str) -> float:
+    """Return the share of the calls that find their entry expired."""
+    lived = per_s * settings.lives_s[ttl]
+    hits = sliding_hit(lived) if settings.sliding else fixed_hit(lived)
+    return 1 - float(np.sum(hits * per_s) / np.sum(per_s))

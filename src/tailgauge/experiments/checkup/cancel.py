@@ -1,0 +1,101 @@
+"""The numbers of clients that leave: whether the endpoint stops generating, and what it bills.
+
+By the endpoint's server log, call by call. Without one by its engine's token count, all calls together:
+
+    generated after leaving = the engine's count - usage of whole answers - what the cancelled ones received
+
+Who leaves is random, so the cancelled answers would have been as long as the whole ones of the same run. The count covers all
+users of the engine: a count higher than possible gives no number.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from tailgauge.experiments.checkup.numbers import FEWEST, Number, of_share, saved
+from tailgauge.experiments.course import RunReading
+from tailgauge.rows import schema
+from tailgauge_analysis import CALL, Frames, count, proportion, share
+
+WENT_ON = 0.5  # of what was left of the answer
+BILLED_TIMES = 1.25  # what was generated
+ALLOWED_REST = 0.25  # of what was left, by an engine's count: an engine that stops needs a moment to notice
+LEAST_ERROR = 0.01
+LEVEL_Z = 2.878  # normal quantile of LEVEL
+LEFT = (schema.CANCELLED, schema.CENSORED)  # the client closed both
+NO_TOKENS = (schema.RATE_LIMITED, schema.OVERLOADED, schema.CONNECT_ERROR)
+UNKNOWN = "unknown what the target {} after a client left: compare its usage report with the tokens received"
+KEYS = list(CALL)
+
+
+def cancelled(reading: RunReading, left_share: float) -> dict[str, Number]:
+    """Return both numbers; gains are shares of all answers, of which users cancel `left_share`."""
+    attempts = reading.steady.attempts
+    ours = attempts[attempts["ended"] == schema.CANCELLED]
+    log = reading.frames.server_log.dropna(subset=KEYS).drop_duplicates(KEYS)
+    if not len(log):
+        unknown = Number(evidence=UNKNOWN.format("bills"))
+        return {"cancel_ignored": by_engine(reading.frames, left_share), "cancel_billed": unknown}
+    both = ours[KEYS].merge(log, on=KEYS)
+    both = both[both["cancelled_at_ns"].notna()].sort_values("received_at_ns", kind="stable")
+    requests = reading.frames.requests.drop_duplicates("request_id").set_index("request_id")
+    whole = both["request_id"].map(requests["asked_output_tokens"]).to_numpy(np.float64)
+    sent = both["output_tokens"].fillna(0).to_numpy(np.float64)
+    after = both["tokens_after_cancel"].fillna(0).to_numpy(np.float64)
+    billed = both["billed_output_tokens"].fillna(0).to_numpy(np.float64)
+    generated = sent + after
+    rest = np.maximum(whole - sent, 1)
+    part = share(float(after.sum() / max(1.0, rest.sum())))
+    text = f"{count(float(after.sum()))} tokens generated after the client left, {part} of the rest of {len(after)} answers"
+    ignored = of_share(proportion(after >= WENT_ON * rest), text, left_share * saved(after, whole))
+    more = billed > BILLED_TIMES * np.maximum(generated, 1)
+    text = f"{count(float(billed.sum()))} tokens billed for {len(billed)} cancelled answers, {count(float(generated.sum()))} generated"
+    gain = left_share * saved(np.maximum(billed - generated, 0), whole)
+    return {"cancel_ignored": ignored, "cancel_billed": of_share(proportion(more), text, gain)}
+
+
+def by_engine(frames: Frames, left_share: float) -> Number:
+    """Return what was generated after clients left, as a share of the rest of their answers."""
+    counts = frames.run["engine_tokens"]
+    if not counts:
+        return Number(evidence=UNKNOWN.format("generates"))
+    calls = frames.attempts
+    calls = calls[(calls["stage"] != schema.PREFLIGHT) & calls["sent_at_ns"].notna()]
+    whole = calls[calls["ended"].isin(schema.COMPLETE)]
+    left = calls[calls["ended"].isin(LEFT)]
+    n = len(left)
+    if min(len(whole), n) < FEWEST:
+        text = f"not enough data: {n} cancelled and {len(whole)} whole answers, {FEWEST} of each needed"
+        return Number(evidence=text, n=n)
+    tokens = whole["output_tokens"].to_numpy(np.float64)
+    others = len(calls) - len(whole) - n - int(calls["ended"].isin(NO_TOKENS).sum())
+    if np.isnan(tokens).any() or others:
+        text = "the engine's count cannot be used: some calls failed or have no usage"
+        return Number(evidence=text, n=n)
+    received = float(left["chunks"].sum()) * float(tokens.sum()) / max(1.0, float(whole["chunks"].sum()))
+    after = counts["after"] - counts["before"] - float(tokens.sum()) - received
+    full = n * float(tokens.mean())
+    rest = max(full - received, 1.0)
+    # The standard error of the sum of n answers, whose mean is that of the whole ones.
+    spread = float(tokens.std(ddof=1)) * math.sqrt(n + n**2 / len(whole))
+    error = max(LEAST_ERROR, spread / rest)
+    part = after / rest
+    engine = counts["engine"]
+    if part > 1.25 + 3 * error:
+        text = f"{engine} counts more tokens than were requested: others use it too"
+        return Number(evidence=text, n=n)
+    if part < -0.25 - 3 * error:
+        return Number(evidence=f"{engine} counts fewer tokens than its usage", n=n)
+    text = f"{engine} counts {count(max(0.0, after))} tokens generated after the client left, {share(max(0.0, part))} of the rest of {n:,} answers"
+    value = min(1.0, max(0.0, part))
+    return Number(
+        evidence=text,
+        gain=left_share * value * rest / full,
+        n=n,
+        value=value,
+        low=max(0.0, part - LEVEL_Z * error),
+        high=min(1.0, part + LEVEL_Z * error),
+        allowed=ALLOWED_REST,
+    )

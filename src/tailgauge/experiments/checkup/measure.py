@@ -1,0 +1,223 @@
+"""What is read of each probe's run: the numbers of its checks, and medians that are compared with those of another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from tailgauge.experiments.checkup import cache, cancel, hedging, numbers
+from tailgauge.experiments.checkup.numbers import Number, quantile_of
+from tailgauge.experiments.checkup.tested import BURST_FROM, BURST_TO, COLD, CONTROL, WARM, UserTraffic
+from tailgauge.experiments.course import RunReading
+from tailgauge.rows import schema
+from tailgauge_analysis import (
+    Floats,
+    Proportion,
+    Quantile,
+    Steady,
+    at_level,
+    cache_settings,
+    counted,
+    share,
+)
+
+SETTLING = 0.1  # of the run, after the burst
+LEFT_SHARE = 0.1  # of the answers, if the traffic does not set how many users leave
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeResult:
+    """The numbers of one run, by check; the medians by name. `failed`: no request got a complete answer."""
+
+    numbers: Mapping[str, Number]
+    failed: bool
+    medians: Mapping[str, Quantile | None] = field(default_factory=dict)
+    remarks: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MedianRatio:
+    """A check that compares two medians."""
+
+    over: str
+    under: str
+    text: str
+
+
+TODAY, LOW_LOAD, AFTER = "today", "low load", "after the burst"
+WHOLE, STREAMED, JOIN, SINGLE = "whole answer", "streamed", "join", "single calls"
+RATIOS: Mapping[str, MedianRatio] = {
+    "not_streamed": MedianRatio(WHOLE, STREAMED, "a whole answer takes {} the time to first content of a streamed one"),
+    "fan_out": MedianRatio(JOIN, SINGLE, "the median join takes {} the slowest of as many single calls"),
+    "queueing": MedianRatio(TODAY, LOW_LOAD, "the median wait at today's rate is {} that at a quarter of it"),
+    "unrecovered": MedianRatio(AFTER, LOW_LOAD, "the median wait after the burst is {} that before"),
+}  # fmt: skip
+
+
+def light(of: UserTraffic, reading: RunReading) -> ProbeResult:
+    """Measure the user's traffic, with its fan-outs."""
+    steady = reading.steady
+    users = steady.only((steady.requests["traffic"] != CONTROL).to_numpy(np.bool_))
+    tail = numbers.tail(users)
+    found = {
+        "tail": tail,
+        "broken": numbers.ended_by(users, numbers.BROKEN),
+        "refused": numbers.ended_by(users, numbers.REFUSED),
+        "idle_cut": numbers.idle_cut(users),
+        "early_headers": numbers.early_headers(steady.attempts),
+    }
+    if not reading.frames.run.get("dry_run"):
+        found["connections"] = numbers.connections(steady)
+    medians = {TODAY: quantile_of(numbers.wait_ms(users, of.streams))}
+    remarks: tuple[str, ...] = ()
+    if of.streams:
+        streamed = numbers.only(steady, of.streams)
+        found |= _of_streams(streamed, of)
+        remarks = (_hedging(users, of.streams, tail),)
+    if of.whole:
+        medians[WHOLE] = quantile_of(numbers.whole_ms(numbers.only(steady, [of.whole]), "sent_at_ns"))
+        control = numbers.only(steady, [CONTROL])
+        medians[STREAMED] = quantile_of(numbers.ms_of(control, "first_at_ns", "sent_at_ns"))
+    if of.fan_out:
+        joins = numbers.only(steady, [of.fan_out])
+        found |= _of_fan_out(of, reading, joins)
+        medians[JOIN] = numbers.slowest_leg(reading, of.fan_out)
+    return ProbeResult(numbers=found, failed=_failed(reading), medians=medians, remarks=remarks)
+
+
+def _of_streams(streamed: Steady, of: UserTraffic) -> dict[str, Number]:
+    return {
+        "first_content": numbers.first_content(streamed, of.settings.first_ms),
+        "pace": numbers.pace(streamed, of.settings.tokens_per_s),
+        "held_back": numbers.buffered(streamed),
+        "coalesced": numbers.coalesced(streamed),
+        "stalled": numbers.stalled(streamed),
+    }
+
+
+def _of_fan_out(of: UserTraffic, reading: RunReading, joins: Steady) -> dict[str, Number]:
+    found = {
+        "legs_refused": numbers.refused(joins.sent),
+        "heavy_leg": numbers.heavy_leg(reading, of.fan_out),
+    }
+    prefix = numbers.caches(reading).get(of.fan_out)
+    if prefix is not None:
+        found["race"] = cache.of_cause(prefix, cache.RACE)
+        found["per_slot"] = cache.of_cause(prefix, cache.UNEXPLAINED)
+    return found
+
+
+def _hedging(users: Steady, streams: set[str], tail: Number) -> str:
+    has_tail = tail.low is not None and tail.allowed is not None and tail.low > tail.allowed
+    return hedging.advice(users, streams, has_tail=has_tail)
+
+
+def _failed(reading: RunReading) -> bool:
+    requests = reading.steady.requests
+    return bool(len(requests)) and not requests["ended"].isin(schema.COMPLETE).any()
+
+
+def cached(of: UserTraffic, reading: RunReading) -> ProbeResult:
+    """Measure the traffic with its prefix, as it should be, and with a cold one."""
+    table = of.tables[of.cached].cache
+    assert table is not None
+    steady = reading.steady
+    found = numbers.caches(reading)
+    cold = quantile_of(numbers.ms_of(numbers.only(steady, [COLD]), "first_at_ns", "sent_at_ns"))
+    warm = quantile_of(numbers.ms_of(numbers.only(steady, [WARM]), "first_at_ns", "sent_at_ns"))
+    if WARM not in found:
+        engine = reading.frames.run["engine_cache"]
+        calls = len(numbers.only(steady, [WARM]).requests)
+        by_times = cache.without_usage(engine, calls, cold, warm)
+        return ProbeResult(numbers=by_times, failed=_failed(reading))
+    prefix = found.pop(WARM)
+    is_marked = bool(of.marks.places) and bool(table.breakpoints)
+    by_cause = cache.warm_numbers(prefix, found, is_marked=is_marked, has_marks=bool(of.marks.places))
+    if is_marked and prefix.creation_tokens + prefix.read_tokens:
+        part = of.tables[of.cached].weight / sum(one.weight for one in of.tables.values())
+        weights: Floats = np.arange(1, table.prefixes + 1, dtype=np.float64) ** -table.zipf
+        per_s = of.rate_per_s * part * weights / weights.sum()
+        settings = cache_settings(reading.frames.run)
+        by_cause |= cache.lifetime(prefix, per_s, of.marks.ttl(table), settings)
+    return ProbeResult(numbers=by_cause, failed=_failed(reading))
+
+
+def fan_out(of: UserTraffic, reading: RunReading) -> ProbeResult:
+    """Measure the calls of a fan-out, one at a time; what is judged of streams, if nothing else is streamed.
+
+    The slowest of K calls lies below t with half the chance where each lies below it with a chance of 0.5^(1/K). With several
+    kinds of calls the largest such time is at or above the median of their slowest.
+    """
+    steady = reading.steady
+    kinds = of.kinds()
+    legs = sum(kind["weight"] for kind in kinds.values())
+    singles = []
+    for name in kinds:
+        times = numbers.whole_ms(numbers.only(steady, [name]), "sent_at_ns")
+        singles.append(quantile_of(times, 0.5 ** (1 / legs)))
+    known = [one for one in singles if one is not None]
+    slowest = max(known, key=lambda one: one.value or 0.0) if len(known) == len(singles) else None
+    found: dict[str, Number] = {}
+    remarks: tuple[str, ...] = ()
+    if not of.streams:
+        found = _of_streams(steady, of)
+        remarks = (_hedging(steady, set(kinds), numbers.tail(steady)),)
+    return ProbeResult(numbers=found, failed=_failed(reading), medians={SINGLE: slowest}, remarks=remarks)
+
+
+def cancelled(of: UserTraffic, reading: RunReading) -> ProbeResult:
+    """Measure what follows after clients left."""
+    left_share = of.tables[of.heaviest].cancel.share or LEFT_SHARE
+    return ProbeResult(numbers=cancel.cancelled(reading, left_share), failed=_failed(reading))
+
+
+def loaded(of: UserTraffic, reading: RunReading) -> ProbeResult:
+    """Measure load in steps; a request belongs to the part in which it was scheduled."""
+    steady = reading.steady
+    duration_ns = float(reading.frames.run["scenario"]["stages"]["duration_s"]) * 1e9
+    waits = numbers.wait_ms(steady, of.streams)
+    at = steady.requests["scheduled_at_ns"].to_numpy(np.float64) / duration_ns
+    medians = {
+        LOW_LOAD: quantile_of(waits[at < BURST_FROM]),
+        AFTER: quantile_of(waits[at >= BURST_TO + SETTLING]),
+    }
+    sent = steady.sent
+    when = sent["scheduled_at_ns"].to_numpy(np.float64) / duration_ns
+    is_burst = (when >= BURST_FROM) & (when < BURST_TO) & (sent["cause"] == schema.PRIMARY)
+    found = {"burst": numbers.refused(sent[is_burst])}
+    limits = numbers.limits(reading)
+    if limits is not None:
+        named = limits.retry_after.with_header
+        silent = _all_but(named)
+        text = f"{silent.k} of {silent.n} 429s have no retry-after"
+        if silent.n:
+            found["no_retry_after"] = numbers.of_share(silent, text, silent.k / len(sent))
+        early = limits.retry_after.violations
+        text = f"{early.k} of {early.n} retries before retry-after had elapsed, {share(early.value)}"
+        if early.n:
+            found["early_retries"] = numbers.of_share(early, text, early.k / len(sent))
+    return ProbeResult(numbers=found, failed=_failed(reading), medians=medians)
+
+
+def _all_but(found: Proportion) -> Proportion:
+    return counted(found.n - found.k, found.n, found.n_eff)
+
+
+def _at_level(measure: Measure) -> Measure:
+    def measured(of: UserTraffic, reading: RunReading) -> ProbeResult:
+        with at_level(numbers.LEVEL):
+            return measure(of, reading)
+
+    return measured
+
+
+Measure = Callable[[UserTraffic, RunReading], ProbeResult]
+MEASURES: Mapping[str, Measure] = {
+    "light": _at_level(light),
+    "cached": _at_level(cached),
+    "fan_out": _at_level(fan_out),
+    "cancelled": _at_level(cancelled),
+    "loaded": _at_level(loaded),
+}

@@ -1,0 +1,387 @@
+"""The numbers that the checks judge: each is one that a section of the run's report has, or a share of its requests.
+
+Intervals are at LEVEL, because a checkup makes some 25 checks: together they have a false finding in one of twenty checkups.
+Times of a user start when the request was scheduled, times of the target when it was sent, so that a delay of this machine
+is in no comparison. A request that timed out took longer than any other.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pandas as pd
+
+from tailgauge.experiments.course import RunReading
+from tailgauge.rows import schema
+from tailgauge_analysis import (
+    AT_ONCE,
+    BUFFERED,
+    BY_NAME,
+    CacheResult,
+    Floats,
+    Mask,
+    Proportion,
+    Quantile,
+    RateLimits,
+    Steady,
+    cache_results,
+    coalescing,
+    counted,
+    diagnosis,
+    ended_as,
+    fan_outs,
+    proportion,
+    quantiles,
+    rate_limits,
+    share,
+    stream_flow,
+    tpot_missing,
+)
+from tailgauge_analysis.stats import quantile_regression
+
+LEVEL = 0.996
+FEWEST = 10  # values of a sample
+REFUSED = (schema.RATE_LIMITED, schema.OVERLOADED)
+BY_OTHERS = (schema.SERVER_ERROR, schema.CONNECT_ERROR, schema.STREAM_ERROR, schema.TRUNCATED)
+BROKEN = (*BY_OTHERS, schema.CLIENT_ERROR, schema.TIMEOUT)
+SLOW = ((3.0, 0.05), (5.0, 0.01))  # times the usual, and the share that may take longer: p95 and p99
+LEAST_USUAL = 0.2  # of the median
+NEW_TOKENS = ["input_tokens", "cache_creation_input_tokens"]
+BUFFERED_GAIN = 0.5  # how early a buffered answer could begin is not known
+BELOW = (0.4, 0.3, 0.2, 0.1, 0.05, 0.02, 0.0)  # of the values, for an end of a median
+LUMP = 4.0  # tokens per chunk
+EARLY = 0.5  # of the time to the first content
+LEAST_S = 1.0  # a shorter silence is no idle timeout
+ALIKE = 0.1  # largest relative distance of cuts by one timer from their median
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """A share of the requests, calls or answers, or a ratio of two medians; `gain`: from 0 to 1, at most.
+
+    Without an interval the number is not known, and `evidence` says why. `allowed`: instead of that of the check's row.
+    """
+
+    evidence: str
+    gain: float = 0.0
+    n: int = 0
+    value: float | None = None
+    low: float | None = None
+    high: float | None = None
+    allowed: float | None = None
+
+
+def of_share(found: Proportion, evidence: str, gain: float | None = None) -> Number:
+    """Return a share; its own size is the gain where none is given."""
+    if found.n < FEWEST:
+        return Number(evidence=f"not enough data: {found.n} of the {FEWEST} needed", n=found.n)
+    return Number(
+        evidence=evidence,
+        gain=(found.value or 0.0) if gain is None else gain,
+        n=found.n,
+        value=found.value,
+        low=found.low,
+        high=found.high,
+    )
+
+
+def known_share(value: float, n: int, evidence: str, gain: float) -> Number:
+    """Return a share that follows from the plan or from a counter, without an interval."""
+    return Number(evidence=evidence, gain=gain, n=n, value=value, low=value, high=value)
+
+
+def of_ratio(over: Quantile | None, under: Quantile | None, evidence: str) -> Number:
+    """Return the ratio of two quantiles; its interval recovers the variances from both (Zou and Donner 2008)."""
+    if over is None or under is None or min(over.n, under.n) < FEWEST:
+        return Number(evidence="too few answers")
+    value, low, high = _logs(over)
+    by, by_low, by_high = _logs(under)
+    least = math.exp(value - by - math.hypot(value - low, by_high - by))
+    most = math.exp(value - by + math.hypot(high - value, by - by_low))
+    if not math.isfinite(least) or least == 0:
+        return Number(evidence="too few answers", n=over.n)
+    ratio = math.exp(value - by)
+    text = evidence.format(f"{ratio:.2f}x ({least:.2f} to {most:.2f})")
+    gain = max(0.0, 1 - 1 / ratio)
+    return Number(evidence=text, gain=gain, n=over.n, value=ratio, low=least, high=most)
+
+
+def _logs(quantile: Quantile) -> tuple[float, float, float]:
+    """Return value, low and high end; an end that is not known is infinite."""
+    value = math.log(quantile.value) if quantile.value else -math.inf
+    low = math.log(quantile.low) if quantile.low else -math.inf
+    high = math.log(quantile.high) if quantile.high else math.inf
+    return value, low, high
+
+
+def saved(part: Floats, whole: Floats) -> float:
+    """Return sum(part) / sum(whole) where both are known."""
+    known = np.isfinite(part) & np.isfinite(whole)
+    total = float(whole[known].sum())
+    return float(part[known].sum()) / total if total > 0 else 0.0
+
+
+def of_all(seen: Mask) -> str:
+    """Return `3 of 20`."""
+    return f"{int(seen.sum())} of {len(seen)}"
+
+
+# --- times -----------------------------------------------------------------------------------------------------------
+
+
+def only(steady: Steady, names: Collection[str]) -> Steady:
+    """Return the requests of some traffic tables."""
+    return steady.only(steady.requests["traffic"].isin(names).to_numpy(np.bool_))
+
+
+def ms_of(steady: Steady, column: str, since: str = "scheduled_at_ns") -> Floats:
+    """Return the ms until a time; of a request that timed out, until then."""
+    requests = steady.requests
+    timed_out = requests["ended"].eq(schema.TIMEOUT)
+    until = requests[column].mask(timed_out, requests["ended_at_ns"])
+    began = requests[since].fillna(requests["first_sent_at_ns"])
+    return ((until - began) / 1e6).to_numpy(np.float64)
+
+
+def whole_ms(steady: Steady, since: str = "scheduled_at_ns") -> Floats:
+    """Return the ms until the whole answer, or the join of several."""
+    single = ms_of(steady, "last_content_at_ns", since)
+    return np.where(np.isnan(single), ms_of(steady, "joined_at_ns", since), single)
+
+
+def wait_ms(steady: Steady, streams: Collection[str]) -> Floats:
+    """Return what a user waits for since sent: the first content where it is streamed, else the whole."""
+    streamed = steady.requests["traffic"].isin(streams).to_numpy(np.bool_)
+    first = ms_of(steady, "first_at_ns", "sent_at_ns")
+    return np.where(streamed, first, whole_ms(steady, "sent_at_ns"))
+
+
+def quantile_of(values: Floats, p: float = 0.5) -> Quantile | None:
+    """Return a quantile of the known values; None of none.
+
+    While a queue grows, so few waits are independent that order statistics have no ends. Then an end is a value that
+    surely enough of the waits are beyond.
+    """
+    known = values[~np.isnan(values)]
+    if not len(known):
+        return None
+    found = quantiles(known, (p,))[0]
+    low = _surely_at_least(known, 1 - p) if found.low is None else found.low
+    mirrored = _surely_at_least(-known, p) if found.high is None else None
+    high = found.high if mirrored is None else -mirrored
+    return replace(found, low=low, high=high)
+
+
+def _surely_at_least(values: Floats, part: float) -> float | None:
+    """Return a value that more than this part of the values surely reach."""
+    ordered = np.sort(values)
+    for place in BELOW:
+        value = float(ordered[int(place * len(ordered))])
+        if (proportion(values >= value).low or 0.0) > part:
+            return value
+    return None
+
+
+# --- the user's own traffic --------------------------------------------------------------------------------------------
+
+
+def first_content(streamed: Steady, first_ms: float) -> Number:
+    """Return the share of the streamed answers whose first content is later than the bound."""
+    first = ms_of(streamed, "first_at_ns")
+    end = ms_of(streamed, "last_content_at_ns")
+    answered = ~np.isnan(first + end)
+    first, end = first[answered], end[answered]
+    typical = f"{np.median(first):,.0f}" if len(first) else "–"
+    text = f"median time to first content {typical} ms, allowed {first_ms:,.0f} ms"
+    return of_share(proportion(first > first_ms), text, saved(np.maximum(first - first_ms, 0), end))
+
+
+def pace(streamed: Steady, tokens_per_s: float) -> Number:
+    """Return the share of the answers that are slower than the bound."""
+    tpot = BY_NAME["tpot"].ns(streamed) / 1e6
+    answered = ~np.isnan(tpot)
+    tpot = tpot[answered]
+    tokens = streamed.requests["pace_tokens"].to_numpy(np.float64)[answered]
+    limit = 1000 / tokens_per_s
+    rate = f"{1000 / np.median(tpot):.3g}" if len(tpot) and np.median(tpot) > 0 else "–"
+    text = f"half of the answers arrive at {rate} tokens/s or less, allowed {tokens_per_s:g}"
+    late = np.maximum(tpot - limit, 0) * (tokens - 1)
+    gain = saved(late, ms_of(streamed, "last_content_at_ns")[answered])
+    return of_share(proportion(tpot > limit), text, gain)
+
+
+def tail(users: Steady) -> Number:
+    """Return the share of requests far above the usual for their size: beyond p95's bound, else beyond p99's."""
+    end = whole_ms(users)
+    usual = _usual_ms(users, end)
+    late = users.requests["ended"].eq(schema.TIMEOUT).to_numpy(np.bool_)
+    answered = ~np.isnan(end)
+    numbers = []
+    for times, allowed in SLOW:
+        slow = (late | (end > times * usual))[answered]
+        text = f"{of_all(slow)} requests take more than {times:g} times the median of their size"
+        text += f", or time out ({int(late.sum())})" if late.any() else ""
+        gain = saved(np.where(slow, (end - usual)[answered], 0), end[answered])
+        number = of_share(proportion(slow), f"{text}. {diagnosis(users).sentence}", gain)
+        if number.low is not None and number.low > allowed:
+            return replace(number, allowed=allowed)
+        numbers.append(replace(number, allowed=allowed))
+    return numbers[0]
+
+
+def _usual_ms(users: Steady, end: Floats) -> Floats:
+    """Return the median time of a request of its table with as many new tokens in, and tokens out."""
+    requests = users.requests
+    answers = users.attempts[users.attempts["ended"].isin(schema.COMPLETE)].groupby("request_id")
+    prompt = requests["request_id"].map(answers[NEW_TOKENS].max().sum(axis=1))
+    prompt = prompt.fillna(prompt.median()).fillna(0.0)
+    output = requests["output_tokens"].fillna(requests["asked_output_tokens"])
+    usual = np.full(len(end), np.nan)
+    for name in requests["traffic"].unique():
+        rows = np.flatnonzero(requests["traffic"].eq(name).to_numpy(np.bool_) & ~np.isnan(end))
+        if not len(rows):
+            continue
+        columns = {
+            "one": np.ones(len(rows)),
+            "prompt": prompt.to_numpy(np.float64)[rows],
+            "output": output.to_numpy(np.float64)[rows],
+        }
+        kept = list(quantile_regression.independent(columns).values())
+        x = np.stack(kept if len(rows) >= FEWEST else kept[:1], axis=1)
+        predicted = x @ quantile_regression.fit(x, end[rows], 0.5)
+        usual[rows] = np.maximum(predicted, LEAST_USUAL * np.median(end[rows]))
+    return usual
+
+
+def buffered(streamed: Steady) -> Number:
+    """Return the share of the streamed answers that were collected on the way."""
+    missing = tpot_missing(streamed.requests)
+    reasons = (BUFFERED, AT_ONCE)
+    late = sum(one["answers"] for one in missing["reasons"] if one["reason"] in reasons)
+    found = counted(late, missing["of"])
+    text = f"{share(found.value)} of the streamed answers were buffered or arrive at once"
+    return of_share(found, text, BUFFERED_GAIN)
+
+
+def coalesced(streamed: Steady) -> Number:
+    """Return the share of the answers with more than LUMP tokens per chunk."""
+    each = coalescing(streamed.requests)
+    tokens = streamed.requests["pace_tokens"].to_numpy(np.float64)
+    end = ms_of(streamed, "last_content_at_ns")
+    known = ~np.isnan(each + end) & (tokens > 2 * LUMP)
+    pace_ms = (end - ms_of(streamed, "pace_from_ns"))[known] / tokens[known]
+    each = each[known]
+    typical = float(np.median(each)) if len(each) else 0.0
+    text = f"tokens per chunk of the median answer: {typical:.3g}"
+    return of_share(proportion(each > LUMP), text, saved((each - 1) * pace_ms, end[known]))
+
+
+def stalled(streamed: Steady) -> Number:
+    """Return the share of the streams that stall."""
+    flow = stream_flow(streamed)
+    stalls = round((flow.stalled_share or 0.0) * flow.answers)
+    text = f"{stalls} of {flow.answers} streams stall for more than a second"
+    return of_share(counted(stalls, flow.answers), text, flow.stall_time_share or 0.0)
+
+
+def _ended(steady: Steady) -> pd.Series[str]:
+    """Return how the calls ended, in order of sending."""
+    sent = steady.sent
+    given_up = sent["request_id"].isin(sent.loc[sent["cause"] == schema.FALLBACK, "request_id"])
+    # Given up by the user's own rule.
+    ended = sent["ended"].mask(given_up & sent["ended"].eq(schema.TIMEOUT), schema.CANCELLED)
+    # An overload behind content ends as a stream error.
+    return ended.mask(sent["error_class"].isin(REFUSED), sent["error_class"])
+
+
+def ended_by(steady: Steady, classes: Collection[str]) -> Number:
+    """Return the share of the calls that ended in one of these classes."""
+    ended = _ended(steady)
+    seen = ended.isin(classes).to_numpy(np.bool_)
+    which = ", ".join(f"{n} {kind}" for kind, n in ended[seen].value_counts().items())
+    return of_share(
+        proportion(seen), f"of {len(seen)} calls: {which}" if which else f"none of {len(seen)} calls"
+    )
+
+
+def idle_cut(steady: Steady) -> Number:
+    """Return the share of the calls that break off after one silence, which no other call survives."""
+    sent = steady.sent
+    last = sent[["sent_at_ns", "headers_at_ns", "last_content_at_ns"]].max(axis=1)
+    silent_s = ((sent["ended_at_ns"] - last) / 1e9).to_numpy(np.float64, na_value=np.nan)
+    cut = sent["ended"].isin(BY_OTHERS).to_numpy(np.bool_) & (silent_s >= LEAST_S)
+    requests = steady.requests
+    waits_s = (requests["first_at_ns"] - requests["sent_at_ns"]).to_numpy(np.float64, na_value=np.nan) / 1e9
+    gaps_s = requests["worst_gap_ns"].to_numpy(np.float64) / 1e9
+    survived = float(np.nan_to_num(np.concatenate([waits_s, gaps_s])).max(initial=0.0))
+    typical = float(np.median(silent_s[cut])) if cut.any() else 0.0
+    cut &= (np.abs(silent_s - typical) <= ALIKE * typical) & (survived <= typical * (1 + ALIKE))
+    after = f"{typical:.3g} s without content" if cut.any() else "a silence of equal length"
+    text = f"{of_all(cut)} calls break off after {after}; the longest silence that a call survives is {survived:.3g} s"
+    return of_share(proportion(cut), text)
+
+
+def early_headers(attempts: pd.DataFrame) -> Number:
+    """Return the share of the streamed answers with headers in the first half of the wait; it gives nothing back."""
+    good = attempts[attempts["ended"].isin(schema.COMPLETE) & attempts["streamed"].eq(True)]
+    headers = (good["headers_at_ns"] - good["sent_at_ns"]).to_numpy(np.float64)
+    first = (good["first_content_at_ns"] - good["sent_at_ns"]).to_numpy(np.float64)
+    known = ~np.isnan(headers + first) & (first > 0)
+    early = headers[known] < EARLY * first[known]
+    text = f"{of_all(early)} answers have their headers in the first half of the time to first content"
+    return of_share(proportion(early), text, 0.0)
+
+
+def connections(steady: Steady) -> Number:
+    """Return the share of the calls that opened a connection."""
+    sent = steady.sent
+    opened = sent["connection_is_new"].to_numpy(np.bool_)
+    spent = sent[["dns_ns", "connect_ns", "tls_ns"]].fillna(0).sum(axis=1).sum() / 1e6
+    whole = np.nansum(whole_ms(steady))
+    gain = float(spent / whole) if whole > 0 else 0.0
+    return of_share(proportion(opened), f"{of_all(opened)} calls opened a connection", min(1.0, gain))
+
+
+# --- sections of the report: the one place that asks the analysis for them -------------------------------------------------
+
+
+def caches(reading: RunReading) -> dict[str, CacheResult]:
+    """Return the cache section by traffic table."""
+    return {one.traffic: one for one in cache_results(reading.run).cache}
+
+
+def limits(reading: RunReading) -> RateLimits | None:
+    """Return the section on rate limits."""
+    return rate_limits(reading.run)
+
+
+def heavy_leg(reading: RunReading, name: str) -> Number:
+    """Return how often requests wait for the leg that is last most often; half of the way from an even share is allowed."""
+    found = [one for one in fan_outs(reading.run) if one.traffic == name]
+    last = found[0].critical if found else None
+    if last is None or not found[0].slowest:
+        return Number(evidence="no request with all of several legs")
+    often = last.positions[last.most]
+    slowest = found[0].slowest[0].value or 0.0
+    rest = found[0].one_less[0].value or 0.0
+    gain = 1 - rest / slowest if slowest > 0 else 0.0
+    text = f"leg {last.most + 1} of {len(last.positions)}: {share(often.value)} of the requests wait for it last (median join {slowest:,.0f} ms, without it {rest:,.0f} ms)"
+    number = of_share(often, text, gain)
+    return replace(number, allowed=(1 + last.even) / 2)
+
+
+def slowest_leg(reading: RunReading, name: str) -> Quantile | None:
+    """Return the median time of the slowest leg, since sent."""
+    for one in fan_outs(reading.run):
+        if one.traffic == name and one.slowest:
+            return one.slowest[0]
+    return None
+
+
+def refused(attempts: pd.DataFrame) -> Number:
+    """Return the share of the calls that were refused."""
+    seen = ended_as(attempts, *REFUSED)
+    return of_share(proportion(seen), f"{of_all(seen)} calls were refused")

@@ -1,0 +1,118 @@
+"""The traffic under test: the user's tables that a checkup can time, and what the probes need to know of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from tailgauge.experiments.course import Base
+from tailgauge.patterns.settings import NO_MARKS, Marks
+from tailgauge.patterns.table import Traffic, pattern_of
+from tailgauge.rows.schema import JOIN, TURNAROUND
+from tailgauge.scenario.experiment import Checkup as Settings
+
+KEPT = (
+    "prompt_tokens", "prompt_sigma", "output_tokens", "output_sigma", "prompts", "tags", "model", "headers", "body", "output",
+    "thinking", "thinking_tokens", "tools", "cache", "retry",
+)  # fmt: skip
+NOT_SENT = ("cancel", "reader")  # of the user's tables: the user, not the target
+LEFT_SHARE = 0.1  # of the answers, if the traffic does not set how many users leave
+
+# Traffic tables that the probes add.
+CONTROL = "checkup_streamed"
+WARM = "warm"
+COLD = "cold"
+IDEAL = "marked_and_stable"
+LEGS = "legs"
+LEFT = "left"
+BURST_FROM, BURST_TO = 0.4, 0.7  # of the load probe
+
+
+@dataclass(frozen=True, slots=True)
+class UserTraffic:
+    """The user's tables that a checkup can time, their plain values, today's requests/s, and the cache marks that the target takes.
+
+    The heaviest table of all; of those that fan out; of those with a shared prefix; of those with single answers that are
+    not streamed: empty where there is none.
+    """
+
+    tables: Mapping[str, Traffic]
+    plain: Mapping[str, dict[str, Any]]
+    rate_per_s: float
+    settings: Settings
+    marks: Marks
+    heaviest: str
+    fan_out: str
+    cached: str
+    whole: str
+
+    @property
+    def streams(self) -> set[str]:
+        """Tables of single streamed answers, the control with them."""
+        found = {name for name, table in self.tables.items() if table.stream and not fans_out(table)}
+        return found | ({CONTROL} if self.whole else set())
+
+    @property
+    def calls_per_s(self) -> float:
+        """Calls/s today."""
+        parts = [(table.weight, pattern_of(table).demand(1, 1, 1).calls) for table in self.tables.values()]
+        return self.rate_per_s * sum(part * calls for part, calls in parts) / sum(part for part, _ in parts)
+
+    def today(self) -> dict[str, dict[str, Any]]:
+        """The tables as they are."""
+        return {
+            name: {key: value for key, value in table.items() if key not in NOT_SENT}
+            for name, table in self.plain.items()
+        }
+
+    def kinds(self) -> dict[str, dict[str, Any]]:
+        """The calls of the fan-out, by the table that sends one at a time; its weight is how many a request has."""
+        settings = pattern_of(self.tables[self.fan_out]).settings
+        if not settings.kinds:
+            return {LEGS: {"weight": float(settings.legs)}}
+        even = {"prompt_sigma": None, "output_sigma": None}  # all of a kind have its sizes
+        return {
+            f"{LEGS}_{number}": {**even, **kind.model_dump(exclude={"count"}), "weight": float(kind.count)}
+            for number, kind in enumerate(settings.kinds)
+        }
+
+    def call(self, name: str, **changes: Any) -> dict[str, Any]:
+        """A table of single calls like those of a table; a change of None removes a key."""
+        kept = {key: value for key, value in self.plain[name].items() if key in KEPT}
+        values = {**kept, "pattern": "cached" if "cache" in kept else "streaming", **changes}
+        return {key: value for key, value in values.items() if value is not None}
+
+
+def fans_out(table: Traffic) -> bool:
+    """Return whether a request of this table ends with a join."""
+    return pattern_of(table).answer == JOIN
+
+
+def tested(base: Base) -> UserTraffic:
+    """The scenario's traffic. UsageError if it has no rate, or only batches."""
+    scenario = base.scenario
+    rate = base.today()
+    able = {name: one for name, one in scenario.traffic.items() if pattern_of(one).answer != TURNAROUND}
+    if not able:
+        raise base.refused("traffic", "expected a table other than batch: a checkup times answers")
+    tree = base.tree().get("traffic", {})
+    weights = {name: one.weight for name, one in scenario.traffic.items()}
+    rate *= sum(weights[name] for name in able) / sum(weights.values())
+
+    def heaviest(fits: Callable[[Traffic], object]) -> str:
+        return max((name for name, table in able.items() if fits(table)), key=weights.__getitem__, default="")
+
+    cached = heaviest(lambda table: table.cache)
+    marks = scenario.marks(able[cached]) if cached else NO_MARKS
+    return UserTraffic(
+        tables=able,
+        plain={name: tree.get(name, {}) for name in able},
+        rate_per_s=rate,
+        settings=base.table.checkup,
+        marks=marks,
+        heaviest=heaviest(lambda _: True),
+        fan_out=heaviest(fans_out),
+        cached=cached,
+        whole=heaviest(lambda table: not table.stream and not fans_out(table)),
+    )
