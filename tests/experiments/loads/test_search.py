@@ -52,7 +52,7 @@ def test_inconclusive_loads_count_by_what_they_lean_to_until_the_gap_is_narrow()
 
 
 def test_both_ends_are_confirmed_and_then_it_is_over() -> None:
-    confirmed = (None,) * 3
+    confirmed = 3
 
     assert SEARCH.next_loads([tried_load(8.8), fails(9.0, 2)]) == [NextLoad(8.8, 2), NextLoad(9.0, 1)]
     assert next_loads([tried_load(8.8, runs=confirmed), fails(9.0, 3)]) == []
@@ -64,14 +64,14 @@ def test_once_a_limit_is_known_a_load_just_below_it_is_confirmed() -> None:
 
     assert below == NextLoad(pytest.approx(10 / 1.05, rel=1e-3), 3)
     assert (
-        next_loads([tried_load(4.0), tried_load(below.load, runs=(None,) * 3), fails(12.0)], known=known)
+        next_loads([tried_load(4.0), tried_load(below.load, runs=3), fails(12.0)], known=known)
         == []
     )
 
 
 def test_where_nothing_fails_the_highest_load_is_confirmed() -> None:
     assert SEARCH.next_loads([tried_load(40.0)]) == [NextLoad(40.0, 2)]
-    assert next_loads([tried_load(40.0, runs=(None,) * 3)]) == []
+    assert next_loads([tried_load(40.0, runs=3)]) == []
 
 
 def test_on_both_sides_loads_come_ever_closer_and_none_is_run_twice() -> None:
