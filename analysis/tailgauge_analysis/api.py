@@ -69,6 +69,7 @@ from tailgauge_analysis.stats.bootstrap import SEED, weighted_quantiles
 from tailgauge_analysis.stats.bootstrap import ratio as ratio_interval
 from tailgauge_analysis.stats.contrast import Contrast, mean_contrast, quantile_contrast
 from tailgauge_analysis.stats.proportions import Proportion, counted, proportion
+from tailgauge_analysis.stats.quantile_regression import predicted as predicted_quantile
 from tailgauge_analysis.stats.quantiles import (
     CONFIDENCE,
     FEW_EPISODES,
@@ -102,6 +103,7 @@ from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
 from tailgauge_analysis.text.quantile import UNPUBLISHED as FOR_FIGURES
 from tailgauge_analysis.text.quantile import quantile as quantile_values
 from tailgauge_analysis.text.section import (
+    EXITS,
     FAIL,
     INCONCLUSIVE,
     PASS,
@@ -113,6 +115,7 @@ from tailgauge_analysis.text.section import (
     Result,
     Section,
     Table,
+    TextFiles,
     Value,
 )
 from tailgauge_analysis.text.section import worst as worst_outcome
@@ -135,6 +138,7 @@ __all__ = [
     "COMPARABLE",
     "CONFIDENCE",
     "DECISIONS",
+    "EXITS",
     "FAIL",
     "FEWEST_FOR_GROWTH",
     "FEW_EPISODES",
@@ -199,6 +203,7 @@ __all__ = [
     "Section",
     "Steady",
     "Table",
+    "TextFiles",
     "Value",
     "Waits",
     "Work",
@@ -251,6 +256,7 @@ __all__ = [
     "percentile",
     "plain_values",
     "plural",
+    "predicted_quantile",
     "proportion",
     "quantile_cell",
     "quantile_contrast",
