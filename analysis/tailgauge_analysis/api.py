@@ -65,6 +65,7 @@ from tailgauge_analysis.stats.bootstrap import SEED
 from tailgauge_analysis.stats.bootstrap import ratio as ratio_interval
 from tailgauge_analysis.stats.contrast import Contrast, mean_contrast, quantile_contrast
 from tailgauge_analysis.stats.proportions import Proportion, counted, proportion
+from tailgauge_analysis.stats.quantile_regression import predicted as predicted_quantile
 from tailgauge_analysis.stats.quantiles import (
     FEW_EPISODES,
     NORMAL_975,
@@ -95,6 +96,7 @@ from tailgauge_analysis.text.quantile import UNPUBLISHED as FOR_FIGURES
 from tailgauge_analysis.text.quantile import plain_values
 from tailgauge_analysis.text.quantile import quantile as quantile_values
 from tailgauge_analysis.text.section import (
+    EXITS,
     FAIL,
     INCONCLUSIVE,
     PASS,
@@ -106,6 +108,7 @@ from tailgauge_analysis.text.section import (
     Result,
     Section,
     Table,
+    TextFiles,
     Value,
 )
 from tailgauge_analysis.text.section import worst as worst_outcome
@@ -127,6 +130,7 @@ __all__ = [
     "CHECKS",
     "COMPARABLE",
     "DECISIONS",
+    "EXITS",
     "FAIL",
     "FEWEST_FOR_GROWTH",
     "FEW_EPISODES",
@@ -186,6 +190,7 @@ __all__ = [
     "Section",
     "Steady",
     "Table",
+    "TextFiles",
     "Value",
     "Waits",
     "at_level",
@@ -231,6 +236,7 @@ __all__ = [
     "percentile",
     "plain_values",
     "plural",
+    "predicted_quantile",
     "proportion",
     "quantile_cell",
     "quantile_contrast",

@@ -397,4 +397,4 @@ def test_the_section_is_on_the_page_and_in_markdown(engine):
 def test_the_figures_stand_on_the_page(engine):
     page = engine.html.read_text()
 
-    assert 'id="figure-against"' in page
+    assert 'id="figure-ttft-by-prompt"' in page
