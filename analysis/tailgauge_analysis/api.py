@@ -3,7 +3,7 @@
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from tailgauge_analysis.comparing.comparison import STABLE, Growing, p_text
+from tailgauge_analysis.comparing.comparison import STABLE, Growing
 from tailgauge_analysis.comparing.curve import (
     RATE,
     UNKNOWN,
@@ -36,7 +36,6 @@ from tailgauge_analysis.metrics.throughput import Work
 from tailgauge_analysis.objectives.goodput import good_requests, goodput, unknown_pace
 from tailgauge_analysis.objectives.objective import Criterion, criteria, on_latency
 from tailgauge_analysis.objectives.outcome import decide as decide_objective
-from tailgauge_analysis.objectives.outcome import decided_latency
 from tailgauge_analysis.reading.dedup import CALL
 from tailgauge_analysis.reading.frames import Frames, ended_as
 from tailgauge_analysis.reading.frames import load as load_frames
@@ -56,9 +55,7 @@ from tailgauge_analysis.sections.rate_limits.buckets import (
     Bucket,
     Estimate,
     known_buckets,
-    offered_load,
 )
-from tailgauge_analysis.sections.rate_limits.costs import Costs, countings
 from tailgauge_analysis.sections.rate_limits.refusals import kinds as refusal_kinds
 from tailgauge_analysis.sections.rate_limits.refusals import refused as refused_attempts
 from tailgauge_analysis.sections.rate_limits.section import RateLimits, kind_name
@@ -66,13 +63,12 @@ from tailgauge_analysis.sections.rate_limits.section import compute as rate_limi
 from tailgauge_analysis.sections.rate_limits.token_bucket import MOST_FACTOR, Growth, growth
 from tailgauge_analysis.sections.streaming import coalescing
 from tailgauge_analysis.sections.streaming import streams as stream_flow
-from tailgauge_analysis.stats.bootstrap import SEED, weighted_quantiles
+from tailgauge_analysis.stats.bootstrap import SEED
 from tailgauge_analysis.stats.bootstrap import ratio as ratio_interval
 from tailgauge_analysis.stats.contrast import Contrast, mean_contrast, quantile_contrast
 from tailgauge_analysis.stats.proportions import Proportion, counted, proportion
 from tailgauge_analysis.stats.quantile_regression import predicted as predicted_quantile
 from tailgauge_analysis.stats.quantiles import (
-    CONFIDENCE,
     FEW_EPISODES,
     NORMAL_975,
     TOO_FEW,
@@ -100,8 +96,8 @@ from tailgauge_analysis.text.formatting import (
 )
 from tailgauge_analysis.text.json_values import Json, number
 from tailgauge_analysis.text.picture import RED, Mark, Panel, Picture, PlotCurve, estimate_curve, tail_curve
-from tailgauge_analysis.text.quantile import UNPUBLISHED, plain_values
 from tailgauge_analysis.text.quantile import UNPUBLISHED as FOR_FIGURES
+from tailgauge_analysis.text.quantile import plain_values
 from tailgauge_analysis.text.quantile import quantile as quantile_values
 from tailgauge_analysis.text.section import (
     EXITS,
@@ -137,7 +133,6 @@ __all__ = [
     "CALL",
     "CHECKS",
     "COMPARABLE",
-    "CONFIDENCE",
     "DECISIONS",
     "EXITS",
     "FAIL",
@@ -163,7 +158,6 @@ __all__ = [
     "TOKENS",
     "TOO_FEW",
     "UNKNOWN",
-    "UNPUBLISHED",
     "Bucket",
     "CacheResult",
     "CacheSettings",
@@ -171,7 +165,6 @@ __all__ = [
     "Check",
     "Column",
     "Contrast",
-    "Costs",
     "Criterion",
     "Curve",
     "CurveObjective",
@@ -219,13 +212,11 @@ __all__ = [
     "compare",
     "count",
     "counted",
-    "countings",
     "criteria",
     "curve_files",
     "curve_objectives",
     "curve_pictures",
     "decide_objective",
-    "decided_latency",
     "diagnosis",
     "ended_as",
     "estimate_curve",
@@ -250,10 +241,8 @@ __all__ = [
     "n_min",
     "no_price",
     "number",
-    "offered_load",
     "offered_ms",
     "on_latency",
-    "p_text",
     "percentile",
     "plain_values",
     "plural",
@@ -282,7 +271,6 @@ __all__ = [
     "unequal_work",
     "unknown_pace",
     "waits",
-    "weighted_quantiles",
     "with_interval",
     "with_usage",
     "worst_outcome",

@@ -97,8 +97,7 @@ class Conducted:
         folders: list[Path] = []
         try:
             with closing(self.runner.run(prepared)) as ended:
-                for folder in ended:
-                    folders.append(folder)
+                folders.extend(ended)
         except KeyboardInterrupt:
             if not (self.runner.sends and (folders or self.steps)):
                 raise
