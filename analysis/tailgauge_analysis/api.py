@@ -36,8 +36,7 @@ from tailgauge_analysis.metrics.throughput import Work
 from tailgauge_analysis.objectives.goodput import good_requests, goodput, unknown_pace
 from tailgauge_analysis.objectives.objective import Criterion, criteria, on_latency
 from tailgauge_analysis.objectives.outcome import decide as decide_objective
-from tailgauge_analysis.reading.dedup import CALL
-from tailgauge_analysis.reading.frames import Frames, ended_as
+from tailgauge_analysis.reading.frames import CALL, Frames, ended_as
 from tailgauge_analysis.reading.frames import load as load_frames
 from tailgauge_analysis.reading.rate_limit_headers import INPUT, KINDS, OUTPUT, REQUESTS, TOKENS
 from tailgauge_analysis.runs import Percentile, Run, compare, list_runs, load
