@@ -45,6 +45,7 @@ from tailgauge_analysis.sections.cache.cost import RELATIVE, no_price, spent, ta
 from tailgauge_analysis.sections.cache.section import Cache as CacheResult
 from tailgauge_analysis.sections.cache.section import compute as cache_results
 from tailgauge_analysis.sections.cache.shares import fixed_hit, sliding_hit
+from tailgauge_analysis.sections.fan_out.section import FanOut
 from tailgauge_analysis.sections.fan_out.section import compute as fan_outs
 from tailgauge_analysis.sections.hedging.section import compute as hedging_variants
 from tailgauge_analysis.sections.latency_under_load.diagnosis import diagnosis
@@ -168,6 +169,7 @@ __all__ = [
     "CurveQuantile",
     "Ends",
     "Estimate",
+    "FanOut",
     "FinishedReport",
     "Floats",
     "Frames",

@@ -161,9 +161,13 @@ def exit_code(result: Result, measurement: Measurement, *, interrupted: bool) ->
 
 def report(of: AnswerFile) -> Report:
     """The report as every renderer gets it."""
-    planned, expected = [("planned", text) for text in of.planned], ("expected by the dry run", of.expected)
-    smallest = ("minimum detectable effect", of.smallest)
-    facts = (("took", of.took), *planned, smallest, expected, ("command", of.command))
+    facts = (
+        ("took", of.took),
+        *(("planned", text) for text in of.planned),
+        ("minimum detectable effect", of.smallest),
+        ("expected by the dry run", of.expected),
+        ("command", of.command),
+    )
     columns: list[Column[RunRow]] = [
         ("run", lambda one: one.name),
         ("verdict", lambda one: Value(one.verdict, outcome=one.verdict)),

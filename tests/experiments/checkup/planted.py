@@ -10,7 +10,7 @@ from experiments.by_dry_run import conducted_on
 
 from tailgauge.experiments.checkup.checks import CHECKS
 from tailgauge.experiments.checkup.plan import PROBES
-from tailgauge.experiments.command import Conducted
+from tailgauge.experiments.conduct import Conducted
 from tailgauge.experiments.course import Base
 from tailgauge.scenario import model as scenarios
 from tailgauge.scenario.packaged import find

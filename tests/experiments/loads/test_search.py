@@ -63,10 +63,7 @@ def test_once_a_limit_is_known_a_load_just_below_it_is_confirmed() -> None:
     (below,) = SEARCH.next_loads([tried_load(4.0), fails(12.0)], known)
 
     assert below == NextLoad(pytest.approx(10 / 1.05, rel=1e-3), 3)
-    assert (
-        next_loads([tried_load(4.0), tried_load(below.load, runs=3), fails(12.0)], known=known)
-        == []
-    )
+    assert next_loads([tried_load(4.0), tried_load(below.load, runs=3), fails(12.0)], known=known) == []
 
 
 def test_where_nothing_fails_the_highest_load_is_confirmed() -> None:

@@ -86,9 +86,9 @@ def light(of: UserTraffic, reading: RunReading) -> ProbeResult:
         medians[WHOLE] = quantile_of(numbers.whole_ms(numbers.only(steady, [of.whole]), "sent_at_ns"))
         medians[STREAMED] = numbers.first_median(steady, CONTROL)
     if of.fan_out:
-        joins = numbers.only(steady, [of.fan_out])
-        found |= _of_fan_out(of, reading, joins)
-        medians[JOIN] = numbers.slowest_leg(reading, of.fan_out)
+        section = numbers.fan_out_of(reading, of.fan_out)
+        found |= _of_fan_out(of, reading, numbers.heavy_leg(section))
+        medians[JOIN] = None if section is None else section.slowest[0]
     return ProbeResult(numbers=found, medians=medians, remarks=remarks)
 
 
@@ -102,11 +102,9 @@ def _of_streams(streamed: Steady, of: UserTraffic) -> dict[str, Number]:
     }
 
 
-def _of_fan_out(of: UserTraffic, reading: RunReading, joins: Steady) -> dict[str, Number]:
-    found = {
-        "legs_refused": numbers.refused(joins.sent),
-        "heavy_leg": numbers.heavy_leg(reading, of.fan_out),
-    }
+def _of_fan_out(of: UserTraffic, reading: RunReading, heavy_leg: Number) -> dict[str, Number]:
+    joins = numbers.only(reading.steady, [of.fan_out])
+    found = {"legs_refused": numbers.refused(joins.sent), "heavy_leg": heavy_leg}
     prefix = numbers.caches(reading).get(of.fan_out)
     if prefix is not None:
         found["race"] = cache.of_cause(prefix, cache.RACE)

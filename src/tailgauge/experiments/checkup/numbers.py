@@ -21,6 +21,7 @@ from tailgauge_analysis import (
     BUFFERED,
     BY_NAME,
     CacheResult,
+    FanOut,
     Floats,
     Mask,
     Proportion,
@@ -354,27 +355,23 @@ def caches(reading: RunReading) -> dict[str, CacheResult]:
     return {one.traffic: one for one in cache_results(reading.run).cache}
 
 
-def heavy_leg(reading: RunReading, name: str) -> Number:
+def fan_out_of(reading: RunReading, name: str) -> FanOut | None:
+    """Return the fan-out section of a traffic table, if a request has all of several legs."""
+    sections = [one for one in fan_outs(reading.run) if one.traffic == name]
+    return next((one for one in sections if one.slowest), None)
+
+
+def heavy_leg(section: FanOut | None) -> Number:
     """Return how often requests wait for the leg that is last most often; half of the way from an even share is allowed."""
-    found = [one for one in fan_outs(reading.run) if one.traffic == name]
-    last = found[0].critical if found else None
-    if last is None or not found[0].slowest:
+    last = None if section is None else section.critical
+    if section is None or last is None:
         return Number(evidence="no request with all of several legs")
     often = last.positions[last.most]
-    slowest = found[0].slowest[0].value or 0.0
-    rest = found[0].one_less[0].value or 0.0
+    slowest = section.slowest[0].value or 0.0
+    rest = section.one_less[0].value or 0.0
     gain = 1 - rest / slowest if slowest > 0 else 0.0
     text = f"leg {last.most + 1} of {len(last.positions)}: {share(often.value)} of the requests wait for it last (median join {slowest:,.0f} ms, without it {rest:,.0f} ms)"
-    number = of_share(often, text, gain)
-    return replace(number, allowed=(1 + last.even) / 2)
-
-
-def slowest_leg(reading: RunReading, name: str) -> Quantile | None:
-    """Return the median time of the slowest leg, since sent."""
-    for one in fan_outs(reading.run):
-        if one.traffic == name and one.slowest:
-            return one.slowest[0]
-    return None
+    return replace(of_share(often, text, gain), allowed=(1 + last.even) / 2)
 
 
 def refused(attempts: pd.DataFrame) -> Number:
