@@ -338,10 +338,9 @@ class Run:
         workers = self.workers.living()
         shares = left.shares(len(workers)) if workers else []
         schedule = self.settings.schedule
-        leaves_out = self.scenario.limits.lost_share == "leave_out"
         until_ns = int(self.scenario.stages.duration_s * 1e9)
         self.engine_metrics.begin(self.notes.append, self.preflight)
-        self._leases = Leases(schedule, until_ns, self.workers, self._give, leaves_out=leaves_out)
+        self._leases = Leases(schedule, until_ns, self.workers, self._give)
         self.start_at_ns = monotonic_ns() + (lead_ns(workers) if len(schedule) else LOCAL_LEAD_NS)
         for worker, share in zip(workers, shares, strict=True):
             self._send_go(worker, share)
