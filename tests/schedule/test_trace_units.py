@@ -171,21 +171,6 @@ class TestContradictions:
 
         assert "expected 1 of 512 tokens (format mooncake)" in refusal(replay, rows, format="mooncake")
 
-    @pytest.mark.parametrize(
-        ("second", "why"),
-        [
-            (
-                bare(bailian(1)),
-                "t.jsonl:2: column chat_id: missing, but the rows above are of format bailian",
-            ),
-            (bailian(1), "t.jsonl:2: column chat_id: is here, but the rows above are of format mooncake"),
-        ],
-    )
-    def test_rows_of_two_publishers_in_one_file_are_refused(self, replay, second, why):
-        first = bare(bailian(0)) if "chat_id" in second else bailian(0)
-
-        assert why in refusal(replay, [first, second])
-
 
 class TestUnits:
     def test_the_unit_can_be_set(self, replay):

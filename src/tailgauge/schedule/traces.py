@@ -193,8 +193,6 @@ class _Columns:
         for name in shape.needs:
             if row.get(name) is None:
                 raise self._wrong(number, name, "missing")
-        if self._options.format == "auto":
-            self._check_marks(number, row)
         try:
             at = self._unit.read(row[shape.time])
         except (ValueError, OverflowError, TypeError):
@@ -212,15 +210,6 @@ class _Columns:
         self._output.append(self._size(number, row, shape.output))
         if shape.blocks and (shape.blocks in row or self._blocks):
             self._blocks.append(self._ids(number, row.get(shape.blocks)))
-
-    def _check_marks(self, number: int, row: Mapping[str, Any]) -> None:
-        """Raise ScenarioError for a row of another format than that of the first row."""
-        expected = f"but the rows above are of format {self._kind}: give one trace alone"
-        if self._shape.marks and not self._shape.is_marked(row):
-            raise self._wrong(number, self._shape.marks[0], f"missing, {expected}")
-        for shape in FORMATS.values():
-            if shape is not self._shape and shape.needs == self._shape.needs and shape.is_marked(row):
-                raise self._wrong(number, shape.marks[0], f"is here, {expected}")
 
     def _size(self, number: int, row: Mapping[str, Any], name: str) -> int:
         value = row[name]
