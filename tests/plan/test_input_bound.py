@@ -80,18 +80,6 @@ def test_an_honest_count_of_a_dense_text_is_not_marked(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", DENSE)
-def test_an_honest_count_of_a_dense_text_in_tools_is_not_marked(kind: str) -> None:
-    """Templates write what is not ASCII as escapes, which have up to six tokens for two or three bytes."""
-    written, per_byte = DENSE[kind]
-    given = {"name": "find", "description": written, "input_schema": {"type": "object"}}
-    prompt = Prompt((Message(USER, (Part("Find it"),)),), tools=(Tool("", "", "", given=json.dumps(given)),))
-    escaped = len(json.dumps(written)) * (0.8 if written.isascii() else 1.0)
-    tokens = escaped * per_byte + TOOL_TOKENS
-
-    assert not is_marked(prompt, tokens)
-
-
-@pytest.mark.parametrize("kind", DENSE)
 def test_an_honest_count_of_a_dense_answer_in_a_session_is_not_marked(kind: str) -> None:
     written, per_byte = DENSE[kind]
     wanted = scenario(session={"turns_mean": 3.0})
@@ -191,17 +179,6 @@ def test_nothing_bounds_a_tool_of_the_provider() -> None:
     prompt = Prompt((Message(USER, (Part("Click"),)),), tools=(Tool("computer", "", "", given=given),))
 
     assert most(prompt, 1_000_000) is None
-
-
-def test_text_blocks_and_tool_calls_of_the_user_have_a_bound() -> None:
-    call = {"tool_calls": [{"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}]}
-    result = {"type": "tool_result", "tool_use_id": "1", "content": [{"type": "text", "text": "sunny"}]}
-    messages = (
-        Message(ASSISTANT, (), json.dumps(call)),
-        Message(USER, (Part("", block=json.dumps(result)),)),
-    )
-
-    assert (most(Prompt(messages), 1_000_000) or 0) < 1000
 
 
 def test_nothing_bounds_a_message_with_keys_that_are_not_known() -> None:

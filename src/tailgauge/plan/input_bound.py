@@ -1,30 +1,22 @@
 """The most input tokens that an honest target counts for a prompt: a count above it is marked.
 
 Tokenizers have no more tokens than bytes for any text. Seeded words have what the preflight has learnt of them, with a
-margin. Nothing bounds the tokens of an image, or of a provider's tool.
+margin. Nothing bounds the tokens of an image, or of a tool of the user's own.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Self
 
-from tailgauge.call import Call, Message, Part, Prompt
+from tailgauge.call import Call, Prompt
 from tailgauge.plan.preflight import Learnt, sizing
 from tailgauge.plan.spend_limit import Sizing
 from tailgauge.scenario.model import Scenario
 
 _ESCAPES = 3  # times as many: templates indent the JSON of tools, and escape what is not ASCII
 
-_TEXT_BLOCKS = frozenset(
-    {"text", "input_text", "output_text", "tool_use", "tool_result", "thinking", "refusal"}
-)
-_TEXT_KEYS = frozenset(
-    {"tool_calls", "tool_call_id", "name", "function_call", "refusal", "reasoning_content", "reasoning"}
-)
-_CUSTOM_TOOL_TYPES = frozenset({None, "function", "custom"})
 # Fields of a body that add nothing to its prompt.
 _PARAMETERS = frozenset(
     {
@@ -85,31 +77,10 @@ def _unbounded_tables(scenario: Scenario) -> frozenset[str]:
 
 
 def _is_text(prompt: Prompt) -> bool:
-    """Return whether a prompt has only text and custom tools."""
-    return (
-        all(_is_text_part(part) for part in prompt.system)
-        and all(_is_text_message(message) for message in prompt.messages)
-        and all(tool.given is None or _is_custom_tool(tool.given) for tool in prompt.tools)
-    )
-
-
-def _is_text_message(message: Message) -> bool:
-    more = json.loads(message.more) if message.more is not None else {}
-    return more.keys() <= _TEXT_KEYS and all(_is_text_part(part) for part in message.parts)
-
-
-def _is_text_part(part: Part) -> bool:
-    return part.block is None or _is_text_block(json.loads(part.block))
-
-
-def _is_text_block(block: Any) -> bool:
-    if not isinstance(block, dict):
-        return isinstance(block, str)
-    content = block.get("content")
-    parts = content if isinstance(content, list) else ()
-    return block.get("type") in _TEXT_BLOCKS and all(map(_is_text_block, parts))
-
-
-def _is_custom_tool(given: str) -> bool:
-    tool = json.loads(given)
-    return isinstance(tool, dict) and tool.get("type") in _CUSTOM_TOOL_TYPES
+    """Return whether a prompt has nothing but texts and tools of ours: a block of the user's own may be an image."""
+    if any(tool.given is not None for tool in prompt.tools):
+        return False
+    if any(message.more is not None for message in prompt.messages):
+        return False
+    parts = [*prompt.system, *(part for message in prompt.messages for part in message.parts)]
+    return all(part.block is None for part in parts)
